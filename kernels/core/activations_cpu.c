@@ -1,0 +1,66 @@
+/* activations_cpu.c - the table of activations on the CPU: one vectorised loop per activation and arithmetic type. */
+#ifndef REAL
+#include <math.h>
+
+#include "kernels/core/cpu.h"
+
+/* e^x = 2^n e^r with |r| <= ln(2) / 2. Returns 2^(n-1), which is finite even where e^x is the largest float, and leaves
+ * e^r - 1 in *m. Adding and taking away 1.5 * 2^23 rounds to an integer that also stands in the low bits: no
+ * conversion, which NaN would make undefined. Relative error 6e-8. */
+static inline float exp_parts(float x, float *m) {
+  const float magic = 12582912.0f;
+  const float shifted = x * 1.44269504f + magic, n = shifted - magic;
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
+  uint32_t bits;
+  float half_power;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits + 126) << 23;
+  memcpy(&half_power, &bits, sizeof half_power);
+  const float q = 4.166685342e-2f + r * (8.363146345e-3f + r * 1.390128716e-3f);
+  *m = r + r * r * (4.999999955e-1f + r * (1.666657728e-1f + r * q));
+  return half_power;
+}
+/* 0 below 2e-38, infinity above the largest float. */
+static inline float exp_tile(float x) {
+  float m;
+  const float half_power = exp_parts(x > 89 ? 89 : x, &m);
+  return x < -86.6f ? 0 : 2 * (half_power + half_power * m);
+}
+/* For x up to 88; infinity from there on. */
+static inline float expm1_tile(float x) {
+  float m;
+  const float power = 2 * exp_parts(x > 88 ? 88 : x, &m);
+  return x < -17.5f ? -1 : x > 88 ? INFINITY : power * m + (power - 1);
+}
+
+#define FUNCTION static inline
+#define DIV(a, b) ((a) / (b))
+#define TFU_SELF "kernels/core/activations_cpu.c"
+#include "kernels/core/stamp.h"
+
+#define X(name) [TFU_ACT_##name] = {value_##name##_f32, grad_##name##_f32, value_##name##_f64, grad_##name##_f64},
+const tfu_activation tfu_activations[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
+
+#else
+#define IS_DOUBLE (sizeof(REAL) == sizeof(double))
+#define EXP(x) (IS_DOUBLE ? (REAL)exp(x) : (REAL)exp_tile((float)(x)))
+#define EXPM1(x) (IS_DOUBLE ? (REAL)expm1(x) : (REAL)expm1_tile((float)(x)))
+#define LOG1P(x) ((REAL)log1p(x))
+#define ERFC(x) ((REAL)erfc(x))
+#include "kernels/core/activation_math.h"
+#undef EXP
+#undef EXPM1
+#undef LOG1P
+#undef ERFC
+#undef IS_DOUBLE
+
+#define X(name)                                               \
+  static void FN(value_##name)(REAL * v, int n) {             \
+    for (int i = 0; i < n; i++) v[i] = FN(name)(v[i]);        \
+  }                                                           \
+  static void FN(grad_##name)(REAL * v, int n) {              \
+    for (int i = 0; i < n; i++) v[i] = FN(name##_grad)(v[i]); \
+  }
+TFU_ACTIVATIONS(X)
+#undef X
+#endif

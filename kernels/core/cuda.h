@@ -1,0 +1,54 @@
+/* cuda.h - our own kernels on the GPU, through the CUDA driver, which is opened on first use.
+ *
+ * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<dtype>, which
+ * takes one struct by value. Handles do not depend on the context, so they serve every GPU that the image serves. */
+#ifndef TFUSE_CUDA_H_
+#define TFUSE_CUDA_H_
+
+#include "kernels/core/images.h"
+#include "tfuse.h"
+
+enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16 };
+
+typedef struct tfu_module {
+  const tfu_image *images;
+  _Atomic(void *) library[TFU_MAX_IMAGES]; /* CUlibrary, once loaded */
+} tfu_module;
+
+/* Declares the family's module under the name `module`. */
+#define TFU_MODULE(stem)                        \
+  extern const tfu_image tfu_##stem##_images[]; \
+  static tfu_module module = {.images = tfu_##stem##_images}
+
+typedef struct tfu_kernel {
+  tfu_module *module;
+  const char *name;
+  const char *const *variants; /* NULL: the kernel has none */
+  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_DTYPES];
+} tfu_kernel;
+
+typedef struct tfu_grid {
+  unsigned x, y;    /* blocks; zero is one       */
+  unsigned threads; /* of a block                */
+  unsigned shared;  /* bytes of dynamic memory   */
+} tfu_grid;
+
+/* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
+TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
+                                 void *args);
+
+/* The GPU of the current context. */
+typedef struct tfu_device {
+  int ordinal, capability, multiprocessors;
+} tfu_device;
+TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
+
+/* The image for a device of this capability, or -1: a cubin of its own major version, else PTX that is not newer. */
+int tfu_image_for(const tfu_image *images, int capability);
+
+/* A stream of our own that starts after all work queued in the current context; closing it makes all later work there
+ * wait for it. Needs a driver of CUDA 12.5. */
+TFU_MUST_USE tfu_code tfu_fence_open(void **stream, tfu_error *err);
+TFU_MUST_USE tfu_code tfu_fence_close(void *stream, tfu_error *err);
+
+#endif

@@ -1,0 +1,29 @@
+/* driver.h - the functions of libcuda.so.1 that we call. Private to kernels/core. */
+#ifndef TFUSE_DRIVER_H_
+#define TFUSE_DRIVER_H_
+
+#include <cuda.h>
+
+#include "tfuse.h"
+
+#define TFU_DRIVER(X)                                                                                                 \
+  X(cuCtxGetCurrent)                                                                                                  \
+  X(cuCtxGetDevice) X(cuDeviceGetAttribute) X(cuGetErrorName) X(cuGetErrorString) X(cuLibraryGetKernel)               \
+      X(cuLibraryLoadData) X(cuLaunchKernel) X(cuStreamCreate) X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy_v2) \
+          X(cuStreamWaitEvent)
+/* From CUDA 12.5 on; NULL in an older driver. */
+#define TFU_DRIVER_NEWER(X) X(cuCtxRecordEvent) X(cuCtxWaitEvent)
+
+typedef struct tfu_driver {
+#define X(name) __typeof__(name) *name;
+  TFU_DRIVER(X) TFU_DRIVER_NEWER(X)
+#undef X
+} tfu_driver;
+
+/* Opens the driver once; FailedPrecondition, naming what is missing, if there is none or it is too old. */
+TFU_MUST_USE tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err);
+
+/* A driver result as ours: "what: CUDA_ERROR_… (its text)". */
+TFU_MUST_USE tfu_code tfu_driver_code(const tfu_driver *driver, CUresult result, const char *what, tfu_error *err);
+
+#endif

@@ -1,0 +1,52 @@
+#include "kernels/scale_bias_act.h"
+
+#include "activations.h"
+
+TFU_MODULE(scale_bias_act);
+
+#define X(name) [TFU_ACT_##name] = #name,
+static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
+#undef X
+_Static_assert((int)TFU_ACTS <= (int)TFU_MAX_VARIANTS, "every activation is a variant of the kernel");
+
+static tfu_kernel forward = {.module = &module, .name = "scale_bias_act", .variants = names};
+static tfu_kernel backward = {.module = &module, .name = "scale_bias_act_grad", .variants = names};
+
+/* Blocks per multiprocessor. The gradient runs as one wave, since every row block leaves partial sums behind. */
+enum { FORWARD_BLOCKS = 32, BACKWARD_BLOCKS = 4 };
+
+/* Channels to keep apart: without a value per channel the tensor is one long row. */
+static int64_t channels(const tfu_tensor *x, int64_t scale_count, int64_t bias_count) {
+  return scale_count > 1 || bias_count > 1 ? tfu_cols(&x->shape) : 1;
+}
+
+tfu_code tfu_scale_bias_act_gpu(tfu_call *call) {
+  const tfu_tensor *x = &call->in[0], *scale = &call->in[1], *bias = &call->in[2];
+  scale_bias_act_args a = {.y = call->out[0].data,
+                           .x = x->data,
+                           .scale = scale->data,
+                           .bias = bias->data,
+                           .scale_count = tfu_count(&scale->shape),
+                           .bias_count = tfu_count(&bias->shape)};
+  tfu_grid grid;
+  TFU_TRY(tfu_walk_plan(call, channels(x, a.scale_count, a.bias_count), FORWARD_BLOCKS, &a.walk, &grid));
+  return tfu_launch(call, &forward, (int)call->attr[0].i, x->dtype, grid, &a);
+}
+
+tfu_code tfu_scale_bias_act_grad_gpu(tfu_call *call) {
+  const tfu_tensor *dy = &call->in[0], *x = &call->in[1], *scale = &call->in[2], *bias = &call->in[3];
+  scale_bias_act_grad_args a = {.dx = call->out[0].data,
+                                .dy = dy->data,
+                                .x = x->data,
+                                .scale = scale->data,
+                                .bias = bias->data,
+                                .scale_count = tfu_count(&scale->shape),
+                                .bias_count = tfu_count(&bias->shape)};
+  const size_t real = x->dtype == TFU_F64 ? sizeof(double) : sizeof(float);
+  tfu_grid grid;
+  TFU_TRY(tfu_walk_plan(call, channels(x, a.scale_count, a.bias_count), BACKWARD_BLOCKS, &a.walk, &grid));
+  if (a.scale_count || a.bias_count) TFU_TRY(tfu_scratch(call, (size_t)(grid.y * 2 * a.walk.width) * real, &a.partial));
+  TFU_TRY(tfu_launch(call, &backward, (int)call->attr[0].i, x->dtype, grid, &a));
+  TFU_TRY(tfu_fold_gpu(call, a.partial, grid.y, 2, 0, a.walk.width, &call->out[1]));
+  return tfu_fold_gpu(call, a.partial, grid.y, 2, 1, a.walk.width, &call->out[2]);
+}

@@ -1,0 +1,2 @@
+#include "kernels/core/map.cuh"
+#include "kernels/square.h"

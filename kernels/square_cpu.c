@@ -1,0 +1,2 @@
+#include "kernels/core/map_cpu.h"
+#include "kernels/square.h"

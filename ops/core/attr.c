@@ -1,0 +1,38 @@
+/* attr.c - reads a row's attributes, which are in TensorFlow's own notation. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bind.h"
+
+static const struct {
+  const char *word;
+  tfu_attr_kind kind;
+} kinds[] = {{"float", TFU_ATTR_FLOAT}, {"int", TFU_ATTR_INT}, {"bool", TFU_ATTR_BOOL}};
+
+int tfu_attr_parse(const char *text, tfu_attr *attr) {
+  int at = 0;
+  char word[16] = "";
+  *attr = (tfu_attr){.choices = NULL};
+  if (sscanf(text, " %31[^: ] : %n", attr->name, &at) != 1 || !at) return 0;
+  if (text[at] == '{') {
+    attr->kind = strchr(text + at, '\'') ? TFU_ATTR_CHOICE : TFU_ATTR_DTYPE;
+    attr->choices = text + at;
+    return 1;
+  }
+  sscanf(text + at, "%15[a-z]", word);
+  for (int i = 0; i < TFU_COUNT(kinds); i++)
+    if (!strcmp(word, kinds[i].word)) return attr->kind = kinds[i].kind, 1;
+  return 0;
+}
+
+int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
+  const char *end = strchr(attr->choices, '}');
+  int index = 0;
+  for (const char *open = strchr(attr->choices, '\''); open && open < end; index++) {
+    const char *close = strchr(open + 1, '\'');
+    if (!close) return -1;
+    if ((size_t)(close - open - 1) == length && !memcmp(open + 1, word, length)) return index;
+    open = strchr(close + 1, '\'');
+  }
+  return -1;
+}

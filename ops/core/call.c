@@ -1,0 +1,45 @@
+/* call.c - one run of an op, the same whichever binding it came through. */
+#include <stdio.h>
+
+#include "bind.h"
+#include "kernels/core/parallel.h"
+
+int tfu_args(const char *const *list) {
+  int n = 0;
+  while (list[n]) n++;
+  return n;
+}
+
+tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
+  tfu_shape in[TFU_MAX_ARGS];
+  for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
+  TFU_TRY(call->op->shape(in, out, call->attr, call->err));
+  *elements = 0;
+  for (int i = 0; call->op->out[i]; i++) {
+    int64_t n = 1, bytes;
+    for (int d = 0; d < out[i].rank; d++)
+      if (__builtin_mul_overflow(n, out[i].dim[d], &n)) n = INT64_MAX;
+    if (__builtin_mul_overflow(n, (int64_t)sizeof(double), &bytes) || __builtin_add_overflow(*elements, n, elements))
+      return tfu_fail(call->err, TFU_EXHAUSTED, "output %s of shape %s is larger than any memory", call->op->out[i],
+                      tfu_show(&out[i]).text);
+  }
+  return TFU_OK;
+}
+
+tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
+  const char *missing = gpu ? NULL : tfu_cpu_missing();
+  if (missing) return tfu_fail(call->err, TFU_UNIMPLEMENTED, "%s", missing);
+  TFU_TRY((gpu ? call->op->gpu : call->op->cpu)(call));
+  tfu_trace(call, route, gpu);
+  return TFU_OK;
+}
+
+tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory) {
+  *memory = bytes ? call->allocate(call, bytes) : NULL;
+  if (*memory || !bytes) return TFU_OK;
+  return tfu_fail(call->err, TFU_EXHAUSTED, "out of memory allocating %zu bytes of scratch", bytes);
+}
+
+void tfu_explain_error(const tfu_op *op, const tfu_error *err, char *text, size_t size) {
+  snprintf(text, size, "%s: %s", op->name, err->text);
+}

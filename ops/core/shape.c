@@ -1,0 +1,77 @@
+/* shape.c - dtypes, shapes and the shape rules that ops share. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tfuse.h"
+
+static const struct {
+  const char *name, *tag;
+  size_t size;
+} dtypes[TFU_DTYPES] = {
+    [TFU_F32] = {"float32", "f32", 4},
+    [TFU_F16] = {"float16", "f16", 2},
+    [TFU_BF16] = {"bfloat16", "bf16", 2},
+    [TFU_F64] = {"float64", "f64", 8},
+};
+
+const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }
+const char *tfu_dtype_tag(tfu_dtype dtype) { return dtypes[dtype].tag; }
+size_t tfu_dtype_size(tfu_dtype dtype) { return dtypes[dtype].size; }
+
+int64_t tfu_count(const tfu_shape *shape) { return tfu_rows(shape) * tfu_cols(shape); }
+int64_t tfu_cols(const tfu_shape *shape) { return shape->rank > 0 ? shape->dim[shape->rank - 1] : 1; }
+int64_t tfu_rows(const tfu_shape *shape) {
+  int64_t n = 1;
+  for (int i = 0; i + 1 < shape->rank; i++) n *= shape->dim[i];
+  return n;
+}
+
+tfu_shape_text tfu_show(const tfu_shape *shape) {
+  tfu_shape_text out = {"unknown rank"};
+  int at = 0;
+  if (shape->rank == TFU_UNKNOWN) return out;
+  /* Eight dims of 20 digits and two separators fit. */
+  for (int i = 0; i < shape->rank; i++) {
+    const char *before = i ? ", " : "[";
+    if (shape->dim[i] == TFU_UNKNOWN) at += snprintf(out.text + at, sizeof out.text - at, "%s?", before);
+    else at += snprintf(out.text + at, sizeof out.text - at, "%s%" PRId64, before, shape->dim[i]);
+  }
+  snprintf(out.text + at, sizeof out.text - at, shape->rank ? "]" : "[]");
+  return out;
+}
+
+static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
+
+tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b, tfu_error *err) {
+  if (a->rank == TFU_UNKNOWN || b->rank == TFU_UNKNOWN) return TFU_OK;
+  int same = a->rank == b->rank;
+  for (int i = 0; same && i < a->rank; i++) same = may_be(a->dim[i], b->dim[i]);
+  TFU_REQUIRE(err, same, "%s must have the shape of %s, %s, got %s", a_name, b_name, tfu_show(b).text,
+              tfu_show(a).text);
+  return TFU_OK;
+}
+
+tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err) {
+  if (v->rank == TFU_UNKNOWN) return TFU_OK;
+  TFU_REQUIRE(err, v->rank == 1, "%s must be a vector with one value per channel of x, got shape %s", name,
+              tfu_show(v).text);
+  if (v->dim[0] == 0 || v->dim[0] == TFU_UNKNOWN || x->rank == TFU_UNKNOWN) return TFU_OK;
+  TFU_REQUIRE(err, x->rank >= 1, "x must have at least one dimension to take a %s, got a single number", name);
+  TFU_REQUIRE(err, may_be(tfu_cols(x), v->dim[0]),
+              "%s must have %" PRId64 " values, one per channel (last axis) of x %s, got %" PRId64, name, tfu_cols(x),
+              tfu_show(x).text, v->dim[0]);
+  return TFU_OK;
+}
+
+tfu_code tfu_shape_like_input(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr, (void)err;
+  out[0] = in[0];
+  return TFU_OK;
+}
+
+tfu_code tfu_shape_same(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_match("input 0", &in[0], "input 1", &in[1], err));
+  out[0] = in[1];
+  return TFU_OK;
+}

@@ -1,0 +1,287 @@
+/* tf_bind.c - turns every row into a TensorFlow op with CPU and GPU kernels. The only file that sees TensorFlow. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bind.h"
+
+/* TensorFlow's ops.h leaves these out when read as C. */
+typedef struct TF_DimensionHandle TF_DimensionHandle;
+typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
+typedef struct TF_ShapeHandle TF_ShapeHandle;
+typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
+#include "tensorflow/c/kernels.h"
+#include "tensorflow/c/ops.h"
+
+static tfu_code to_dtype(TF_DataType type, tfu_dtype *dtype, tfu_error *err) {
+  switch (type) {
+    case TF_FLOAT: *dtype = TFU_F32; return TFU_OK;
+    case TF_HALF: *dtype = TFU_F16; return TFU_OK;
+    case TF_BFLOAT16: *dtype = TFU_BF16; return TFU_OK;
+    case TF_DOUBLE: *dtype = TFU_F64; return TFU_OK;
+    default: return tfu_fail(err, TFU_UNIMPLEMENTED, "TensorFlow dtype number %d is not supported", (int)type);
+  }
+}
+
+static tfu_code check_rank(const char *argument, int rank, tfu_error *err) {
+  TFU_REQUIRE(err, rank <= TFU_MAX_RANK, "%s has %d dimensions, at most %d are supported: reshape it", argument, rank,
+              TFU_MAX_RANK);
+  return TFU_OK;
+}
+
+/* ---- running ---- */
+
+typedef struct kernel {
+  const tfu_op *op;
+  tfu_value attr[TFU_MAX_ATTRS];
+} kernel;
+
+/* What one run holds; released together, however it ends. Scratch returns to TensorFlow's allocator as soon as the
+ * work is queued: what it serves next is queued behind. */
+typedef struct run {
+  TF_OpKernelContext *ctx;
+  TF_Status *status;
+  TF_Tensor *held[2 * TFU_MAX_ARGS];
+  int n;
+} run;
+
+static int failed(const run *r) { return TF_GetCode(r->status) != TF_OK; }
+
+static tfu_code view(const char *argument, const TF_Tensor *t, tfu_tensor *v, tfu_error *err) {
+  *v = (tfu_tensor){.data = TF_TensorData(t), .shape.rank = TF_NumDims(t)};
+  TFU_TRY(check_rank(argument, v->shape.rank, err));
+  for (int i = 0; i < v->shape.rank; i++) v->shape.dim[i] = TF_Dim(t, i);
+  return to_dtype(TF_TensorType(t), &v->dtype, err);
+}
+
+/* The context itself keeps the inputs alive. Our handles go at once: a live one would forbid reusing the buffer. */
+static tfu_code take_inputs(run *r, tfu_call *call) {
+  for (int i = 0; call->op->in[i]; i++) {
+    TF_Tensor *t = NULL;
+    TF_GetInput(r->ctx, i, &t, r->status);
+    if (failed(r) || !t) return TFU_OK;
+    const tfu_code code = view(call->op->in[i], t, &call->in[i], call->err);
+    TF_DeleteTensor(t);
+    TFU_TRY(code);
+  }
+  return TFU_OK;
+}
+
+static tfu_code make_outputs(run *r, tfu_call *call, int64_t *elements) {
+  tfu_shape out[TFU_MAX_ARGS];
+  TFU_TRY(tfu_infer(call, out, elements));
+  for (int i = 0; call->op->out[i]; i++) {
+    int first = 0, taken;
+    TF_Tensor *t;
+    if (i == 0 && call->op->in_place) {
+      t = TF_ForwardInputOrAllocateOutput(r->ctx, &first, 1, i, out[i].dim, out[i].rank, &taken, r->status);
+    } else {
+      const TF_DataType type = TF_ExpectedOutputDataType(r->ctx, i);
+      t = TF_AllocateOutput(r->ctx, i, type, out[i].dim, out[i].rank, tfu_count(&out[i]) * TF_DataTypeSize(type),
+                            r->status);
+    }
+    if (t) r->held[r->n++] = t;
+    if (failed(r)) return TFU_OK;
+    TFU_TRY(view(call->op->out[i], t, &call->out[i], call->err));
+  }
+  return TFU_OK;
+}
+
+static void *allocate(tfu_call *call, size_t bytes) {
+  run *r = call->binding;
+  const int64_t size = (int64_t)bytes;
+  TF_AllocatorAttributes where = {.struct_size = sizeof where};
+  if (r->n == TFU_COUNT(r->held)) return NULL;
+  TF_Tensor *t = TF_AllocateTemp(r->ctx, TF_UINT8, &size, 1, &where, r->status);
+  if (!t) return NULL;
+  r->held[r->n++] = t;
+  return failed(r) ? NULL : TF_TensorData(t);
+}
+
+static tfu_code execute_on_stream(run *r, tfu_call *call) {
+  tfu_stream s;
+  TFU_TRY(tfu_stream_open(r->ctx, &s, call->err));
+  call->stream = s.stream;
+  const tfu_code code = tfu_execute(call, "TensorFlow op", 1);
+  /* Even after an error: part of the work may be queued. Its own error, if it has one, comes second. */
+  tfu_error late;
+  const tfu_code closed = tfu_stream_close(&s, code == TFU_OK ? call->err : &late);
+  return code == TFU_OK ? closed : code;
+}
+
+static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
+  tfu_error err;
+  run r = {.ctx = ctx, .status = TF_NewStatus()};
+  tfu_call call = {.op = k->op, .err = &err, .allocate = allocate, .binding = &r};
+  int64_t elements = 0;
+  memcpy(call.attr, k->attr, sizeof call.attr);
+
+  tfu_code code = take_inputs(&r, &call);
+  if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
+  if (code == TFU_OK && !failed(&r) && elements > 0)
+    code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
+  if (code != TFU_OK && !failed(&r)) { /* TensorFlow's own status, if there is one, is the cause */
+    char text[sizeof err.text + 64];
+    tfu_explain_error(k->op, &err, text, sizeof text);
+    TF_SetStatus(r.status, (TF_Code)code, text);
+  }
+  if (failed(&r)) TF_OpKernelContext_Failure(ctx, r.status);
+  while (r.n > 0) TF_DeleteTensor(r.held[--r.n]);
+  TF_DeleteStatus(r.status);
+}
+
+static void compute_cpu(void *k, TF_OpKernelContext *ctx) { compute(k, ctx, 0); }
+static void compute_gpu(void *k, TF_OpKernelContext *ctx) { compute(k, ctx, 1); }
+
+/* ---- constructing ---- */
+
+/* TensorFlow has checked the word against the choices already; this finds its index. */
+static int64_t read_choice(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
+  char word[64];
+  int32_t entries = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
+  if (TF_GetCode(status) != TF_OK) return 0;
+  if (bytes > (int32_t)sizeof word) {
+    TF_SetStatus(status, TF_INVALID_ARGUMENT, "attribute too long");
+    return 0;
+  }
+  TF_OpKernelConstruction_GetAttrString(ctx, a->name, word, sizeof word, status);
+  return tfu_attr_choice(a, word, (size_t)bytes);
+}
+
+static tfu_value read_attr(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
+  tfu_value v = {.i = 0};
+  unsigned char flag = 0;
+  switch (a->kind) {
+    case TFU_ATTR_DTYPE: break; /* every tensor carries its own */
+    case TFU_ATTR_FLOAT: TF_OpKernelConstruction_GetAttrFloat(ctx, a->name, &v.f, status); break;
+    case TFU_ATTR_INT: TF_OpKernelConstruction_GetAttrInt64(ctx, a->name, &v.i, status); break;
+    case TFU_ATTR_BOOL: TF_OpKernelConstruction_GetAttrBool(ctx, a->name, &flag, status), v.b = flag; break;
+    case TFU_ATTR_CHOICE: v.i = read_choice(ctx, a, status); break;
+  }
+  return v;
+}
+
+static void *create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
+  TF_Status *status = TF_NewStatus();
+  kernel *k = calloc(1, sizeof *k);
+  if (k) k->op = op;
+  else TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "out of memory");
+  for (int i = 0; k && op->attr[i] && TF_GetCode(status) == TF_OK; i++) {
+    tfu_attr a;
+    if (tfu_attr_parse(op->attr[i], &a)) k->attr[i] = read_attr(ctx, &a, status);
+  }
+  if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(ctx, status);
+  TF_DeleteStatus(status);
+  return k;
+}
+
+/* ---- shapes ---- */
+
+static tfu_code read_shape(TF_ShapeInferenceContext *ctx, const char *argument, TF_ShapeHandle *h, tfu_shape *s,
+                           tfu_error *err) {
+  s->rank = TFU_UNKNOWN;
+  if (!TF_ShapeInferenceContextRankKnown(ctx, h)) return TFU_OK;
+  const int rank = (int)TF_ShapeInferenceContextRank(ctx, h);
+  TFU_TRY(check_rank(argument, rank, err));
+  TF_DimensionHandle *d = TF_NewDimensionHandle();
+  for (s->rank = 0; s->rank < rank; s->rank++) {
+    TF_ShapeInferenceContextDim(ctx, h, s->rank, d);
+    s->dim[s->rank] = TF_DimensionHandleValueKnown(d) ? TF_DimensionHandleValue(d) : TFU_UNKNOWN;
+  }
+  TF_DeleteDimensionHandle(d);
+  return TFU_OK;
+}
+
+/* The C API has no MakeShape: join one-dimensional pieces. An unknown dim is the size -1. */
+static void write_shape(TF_ShapeInferenceContext *ctx, int i, const tfu_shape *s, TF_Status *status) {
+  TF_ShapeHandle *all = TF_ShapeInferenceContextScalar(ctx);
+  for (int j = 0; j < s->rank && TF_GetCode(status) == TF_OK; j++) {
+    TF_ShapeHandle *one = TF_ShapeInferenceContextVectorFromSize(ctx, (size_t)s->dim[j]);
+    TF_ShapeInferenceContextConcatenateShapes(ctx, all, one, all, status);
+    TF_DeleteShapeHandle(one);
+  }
+  if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(ctx, i, all, status);
+  TF_DeleteShapeHandle(all);
+}
+
+static tfu_code infer_all(const tfu_op *op, TF_ShapeInferenceContext *ctx, tfu_shape *out, TF_Status *status,
+                          tfu_error *err) {
+  tfu_shape in[TFU_MAX_ARGS];
+  tfu_code code = TFU_OK;
+  TF_ShapeHandle *h = TF_NewShapeHandle();
+  for (int i = 0; op->in[i] && code == TFU_OK && TF_GetCode(status) == TF_OK; i++) {
+    TF_ShapeInferenceContextGetInput(ctx, i, h, status);
+    if (TF_GetCode(status) == TF_OK) code = read_shape(ctx, op->in[i], h, &in[i], err);
+  }
+  TF_DeleteShapeHandle(h);
+  return code != TFU_OK || TF_GetCode(status) != TF_OK ? code : op->shape(in, out, NULL, err);
+}
+
+static void infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *status) {
+  tfu_shape out[TFU_MAX_ARGS];
+  tfu_error err;
+  TF_ShapeInferenceContextSetUnknownShape(ctx, status);
+  const tfu_code code = infer_all(op, ctx, out, status, &err);
+  if (code != TFU_OK) {
+    char text[sizeof err.text + 64];
+    tfu_explain_error(op, &err, text, sizeof text);
+    TF_SetStatus(status, (TF_Code)code, text);
+  }
+  for (int i = 0; op->out[i] && TF_GetCode(status) == TF_OK; i++)
+    if (out[i].rank != TFU_UNKNOWN) write_shape(ctx, i, &out[i], status);
+}
+
+/* ---- registering ---- */
+
+/* TensorFlow's callbacks carry no user pointer, so each op gets its own two. */
+#define X(stem)                                                                             \
+  static void *create_##stem(TF_OpKernelConstruction *c) { return create(&tfu_##stem, c); } \
+  static void infer_##stem(TF_ShapeInferenceContext *c, TF_Status *s) { infer(&tfu_##stem, c, s); }
+#include "ops.def"
+#undef X
+
+static const struct row {
+  const tfu_op *op;
+  void *(*create)(TF_OpKernelConstruction *);
+  void (*infer)(TF_ShapeInferenceContext *, TF_Status *);
+} rows[] = {
+#define X(stem) {&tfu_##stem, create_##stem, infer_##stem},
+#include "ops.def"
+#undef X
+};
+
+static char load_error[256];
+
+/* Why an op could not be registered with TensorFlow, or "". */
+TFU_EXPORT const char *tfu_load_error(void) { return load_error; }
+
+static void register_kernel(const struct row *r, const char *name, const char *device,
+                            void (*compute_on)(void *, TF_OpKernelContext *), TF_Status *status) {
+  if (TF_GetCode(status) == TF_OK)
+    TF_RegisterKernelBuilder(r->op->name, TF_NewKernelBuilder(name, device, r->create, compute_on, free), status);
+}
+
+static void register_op(const struct row *r, TF_Status *status) {
+  const tfu_op *op = r->op;
+  char name[96];
+  snprintf(name, sizeof name, "Tfuse>%s", op->name);
+  TF_OpDefinitionBuilder *b = TF_NewOpDefinitionBuilder(name);
+  for (int i = 0; op->attr[i]; i++) TF_OpDefinitionBuilderAddAttr(b, op->attr[i]);
+  for (int i = 0; op->in[i]; i++) TF_OpDefinitionBuilderAddInput(b, op->in[i]);
+  for (int i = 0; op->out[i]; i++) TF_OpDefinitionBuilderAddOutput(b, op->out[i]);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(b, r->infer);
+  TF_RegisterOpDefinition(b, status);
+  register_kernel(r, name, "CPU", compute_cpu, status);
+  register_kernel(r, name, "GPU", compute_gpu, status);
+}
+
+__attribute__((constructor)) static void register_all(void) {
+  TF_Status *status = TF_NewStatus();
+  for (int i = 0; i < TFU_COUNT(rows) && TF_GetCode(status) == TF_OK; i++) {
+    register_op(&rows[i], status);
+    if (TF_GetCode(status) != TF_OK)
+      snprintf(load_error, sizeof load_error, "%s: %s", rows[i].op->name, TF_Message(status));
+  }
+  TF_DeleteStatus(status);
+}

@@ -1,0 +1,139 @@
+/* tfuse.h - all that an op author needs. Knows nothing of TensorFlow, XLA or CUDA.
+ *
+ * An op is one constant row, tfu_op: names, dtypes, attributes, a shape rule and two functions. Two bindings
+ * (ops/core/tf_bind.c, ops/core/xla_bind.c) turn rows into registrations, and every run into one tfu_call. */
+#ifndef TFUSE_H_
+#define TFUSE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TFU_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* ---- errors ---- */
+
+/* TensorFlow and XLA number their codes alike, so both bindings forward these unchanged. */
+typedef enum tfu_code {
+  TFU_OK = 0,
+  TFU_INVALID = 3,
+  TFU_EXHAUSTED = 8,
+  TFU_PRECONDITION = 9,
+  TFU_UNIMPLEMENTED = 12,
+  TFU_INTERNAL = 13
+} tfu_code;
+
+typedef struct tfu_error {
+  char text[480];
+} tfu_error;
+
+#define TFU_MUST_USE __attribute__((warn_unused_result))
+
+/* Writes the message and returns `code`, so that a check is one statement. The bindings put the op's name before it. */
+TFU_MUST_USE tfu_code tfu_fail(tfu_error *err, tfu_code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#define TFU_REQUIRE(err, condition, ...)                                \
+  do {                                                                  \
+    if (!(condition)) return tfu_fail((err), TFU_INVALID, __VA_ARGS__); \
+  } while (0)
+#define TFU_TRY(expression)              \
+  do {                                   \
+    const tfu_code code_ = (expression); \
+    if (code_ != TFU_OK) return code_;   \
+  } while (0)
+
+/* ---- tensors ---- */
+
+enum { TFU_MAX_RANK = 8, TFU_MAX_ARGS = 8, TFU_MAX_ATTRS = 8, TFU_UNKNOWN = -1 };
+
+typedef enum tfu_dtype { TFU_F32, TFU_F16, TFU_BF16, TFU_F64, TFU_DTYPES } tfu_dtype;
+
+/* The attribute of a row whose type T is any float; arithmetic is in float, in double for float64. */
+#define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
+
+/* Row-major. Rank and dims are TFU_UNKNOWN only while a graph is being built. */
+typedef struct tfu_shape {
+  int rank;
+  int64_t dim[TFU_MAX_RANK];
+} tfu_shape;
+
+typedef struct tfu_tensor {
+  void *data; /* not to be touched when the tensor has no elements */
+  tfu_dtype dtype;
+  tfu_shape shape;
+} tfu_tensor;
+
+/* A choice, "mode: {'a', 'b'} = 'a'", arrives as its index in .i. */
+typedef union tfu_value {
+  float f;
+  int64_t i;
+  int b;
+} tfu_value;
+
+const char *tfu_dtype_name(tfu_dtype dtype); /* "float32" …   */
+const char *tfu_dtype_tag(tfu_dtype dtype);  /* "f32" …       */
+size_t tfu_dtype_size(tfu_dtype dtype);      /* bytes         */
+
+int64_t tfu_count(const tfu_shape *shape); /* elements; 1 for scalars          */
+int64_t tfu_cols(const tfu_shape *shape);  /* last dimension; 1 for scalars    */
+int64_t tfu_rows(const tfu_shape *shape);  /* elements before the last axis    */
+
+/* "[2, ?, 3]", "[]", or "unknown rank", for messages. */
+typedef struct tfu_shape_text {
+  char text[192];
+} tfu_shape_text;
+tfu_shape_text tfu_show(const tfu_shape *shape);
+
+/* ---- ops ---- */
+
+typedef struct tfu_call tfu_call;
+
+/* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. */
+typedef tfu_code tfu_shape_fn(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err);
+/* Reads in and attr, writes out. Owns nothing, so it may return anywhere. Never called when all outputs are empty. */
+typedef tfu_code tfu_compute_fn(tfu_call *call);
+
+typedef struct tfu_op {
+  const char *name; /* CamelCase; TensorFlow knows it as Tfuse>Name */
+  const char *doc;
+  const char *in[TFU_MAX_ARGS + 1], *out[TFU_MAX_ARGS + 1]; /* "x: T", NULL-ended                                */
+  const char *attr[TFU_MAX_ATTRS + 1];                      /* TensorFlow's own notation: "epsilon: float = 1e-6" */
+  tfu_shape_fn *shape;
+  tfu_compute_fn *cpu, *gpu;
+  int in_place; /* out[0] may be in[0]'s own memory: each element is read before it is written */
+} tfu_op;
+
+struct tfu_call {
+  const tfu_op *op;
+  tfu_tensor in[TFU_MAX_ARGS], out[TFU_MAX_ARGS];
+  tfu_value attr[TFU_MAX_ATTRS];
+  void *stream;       /* CUstream; NULL on the CPU                     */
+  const char *kernel; /* what ran, for tfuse.explain(); a static string */
+  tfu_error *err;
+  void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
+  void *binding;
+};
+
+/* Memory where the tensors live, 16-byte aligned, good until the call's work is done; released by the binding. */
+TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
+
+#define X(stem)                   \
+  extern const tfu_op tfu_##stem; \
+  extern tfu_compute_fn tfu_##stem##_cpu, tfu_##stem##_gpu;
+#include "ops.def"
+#undef X
+
+/* ---- shape rules that ops share ---- */
+
+/* out[0] is like in[0]; for one input. */
+tfu_shape_fn tfu_shape_like_input;
+/* in[0] and in[1] have one shape, and so has out[0]. */
+tfu_shape_fn tfu_shape_same;
+
+/* Fails unless a and b can be the same shape. */
+TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,
+                                tfu_error *err);
+/* Fails unless v is a vector with one value per channel (last axis) of x. An empty vector means "not given". */
+TFU_MUST_USE tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
+
+#endif

@@ -1,0 +1,54 @@
+"""tfuse.explain(): which route and kernel the last calls took, and why."""
+
+import collections
+import ctypes
+
+from tfuse import _library
+
+_decisions = collections.deque(maxlen=64)
+
+
+def note(op, route, reason, inputs):
+    """Records a decision that is taken while a function is traced."""
+    shapes = ", ".join("%s%s" % (i.dtype.name, list(i.shape) if i.shape.rank is not None else "[?]") for i in inputs[:1])
+    _decisions.append({"op": op, "when": "traced", "route": route, "device": "", "kernel": "", "input": shapes,
+                       "why": reason, "calls": 1})
+
+
+class Explanation(list):
+    """The last decisions and runs, oldest first; prints as a table."""
+
+    def __repr__(self):
+        if not self:
+            return "tfuse has not been called yet"
+        columns = ["op", "when", "route", "device", "kernel", "input", "calls", "why"]
+        rows = [columns] + [[str(row[c]) for c in columns] for row in self]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def explain(last=16):
+    """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
+
+    Each is a dict: op, when ("traced" or "ran"), route (TensorFlow op, XLA custom call or plain TensorFlow), device,
+    kernel, the first input's dtype and shape, how many such calls came in a row, and why. Printing it gives a table.
+    """
+    runs, text = [], ctypes.create_string_buffer(512)
+    total = _library.library.tfu_trace_read(-1, text, len(text))
+    for i in range(max(0, total - 64), total):
+        _library.library.tfu_trace_read(i, text, len(text))
+        if not text.value:
+            continue
+        op, route, device, kernel, dtype, shape = text.value.decode().split("\t")
+        row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
+               "why": _why(route, device)}
+        if runs and all(runs[-1][key] == value for key, value in row.items()):
+            runs[-1]["calls"] += 1
+        else:
+            runs.append({**row, "calls": 1})
+    return Explanation(list(_decisions)[-last:] + runs[-last:])
+
+
+def _why(route, device):
+    place = "its inputs are on the " + device
+    return place if route == "TensorFlow op" else "inside jit_compile=True; " + place

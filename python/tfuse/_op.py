@@ -1,0 +1,181 @@
+"""FusedOp: one op on every route.
+
+Eagerly and in a tf.function it is the TensorFlow op. While a jit_compile=True function is traced it is an XLA custom
+call of the same kernel. Where neither can serve, it is `plain`, the composition of TensorFlow's own ops that says what
+the op computes. The gradient is written once and serves all three.
+"""
+
+import functools
+import re
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.ops import control_flow_util
+
+from tfuse import _explain, _library, _xla
+
+FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+_LARGEST = {dtype: float(dtype.max) for dtype in FLOATS}
+registry = {}  # by name
+_empty = {}
+
+
+class FusedOp:
+    """Callable as op(*inputs, **attributes). An input may be None where the op takes an empty tensor for "not given".
+
+    Args:
+      name: CamelCase, as in the op's row.
+      plain: function(*inputs, **attributes), the same in plain TensorFlow. Not-given inputs come as empty tensors.
+      gradient: function(node, *output_gradients) -> gradients of the inputs; node has inputs, outputs and
+        attr(name). None: differentiate `plain`, which also gives every gradient op its own gradient.
+    """
+
+    def __init__(self, name, plain, gradient=None):
+        self.name, self.plain = name, plain
+        self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        self._raw = getattr(_library.ops, "tfuse_" + self.stem)
+        self._arguments = re.findall(r"\b(\w+): A `Tensor`", self._raw.__doc__ or "")
+        self._gradient = gradient or self._plain_gradient
+        tf.RegisterGradient("Tfuse>" + name)(self._gradient_of_node)
+        registry[name] = self
+
+    def __call__(self, *inputs, **attributes):
+        try:
+            inputs = self._convert(inputs)
+        except _Symbolic:
+            from tfuse import _symbolic
+            return _symbolic.apply(self, inputs, attributes)
+        if context.executing_eagerly():
+            return self._raw(*inputs, **attributes)
+        if not control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            return self._raw(*inputs, **attributes)
+        return self._in_xla(inputs, attributes)
+
+    def output_specs(self, inputs, attributes):
+        """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs."""
+        with tf.Graph().as_default():
+            outputs = self._raw(*[tf.compat.v1.placeholder(i.dtype, i.shape) for i in inputs], **attributes)
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
+
+    # ---- inputs ----
+
+    def _convert(self, inputs):
+        first = inputs[0]
+        if not isinstance(first, tf.Tensor):
+            first = self._tensor(0, first, None)
+        dtype = first.dtype
+        if dtype not in _LARGEST:
+            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
+                self.stem, self._argument(0), dtype.name))
+        converted = [first]
+        for i, value in enumerate(inputs[1:], 1):
+            if value is None:
+                value = _nothing(dtype)
+            elif not isinstance(value, tf.Tensor):
+                value = self._tensor(i, value, dtype)
+            if value.dtype != dtype:
+                raise ValueError("%s: %s must be %s like %s, got %s; cast one of them" % (
+                    self.stem, self._argument(i), dtype.name, self._argument(0), value.dtype.name))
+            converted.append(value)
+        return converted
+
+    def _tensor(self, i, value, dtype):
+        """A variable or Keras tensor keeps its dtype; numbers and arrays take `dtype` if their values fit it."""
+        if _is_symbolic(value):
+            raise _Symbolic
+        if dtype is None or hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
+            return tf.convert_to_tensor(value)
+        largest = np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
+        if largest > _LARGEST[dtype]:
+            raise ValueError("%s: %s must fit %s, whose largest value is %g; got %g" % (
+                self.stem, self._argument(i), dtype.name, _LARGEST[dtype], largest))
+        return tf.convert_to_tensor(value, dtype)
+
+    def _argument(self, i):
+        return self._arguments[i] if i < len(self._arguments) else "input %d" % i
+
+    # ---- gradients ----
+
+    def _gradient_of_node(self, node, *dy):
+        return self._gradient(_Node(node.inputs, node.outputs, lambda name: _text(node.get_attr(name))), *dy)
+
+    def _plain_gradient(self, node, *dy):
+        attributes = {name: node.attr(name) for name in _attribute_names(self._raw)}
+        return vjp(self.plain)(dy if len(dy) > 1 else dy[0], *node.inputs, **attributes)
+
+    # ---- inside XLA ----
+
+    def _in_xla(self, inputs, attributes):
+        reason = _library.xla_status()
+        for i, value in enumerate(inputs):
+            if not reason and not value.shape.is_fully_defined():
+                reason = "%s has shape %s inside jit_compile=True, where XLA needs every dimension" % (
+                    self._argument(i), value.shape)
+        if reason:
+            self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
+            _explain.note(self.name, "plain TensorFlow", reason, inputs)
+            return self.plain(*inputs, **attributes)
+        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
+        specs = self.output_specs(inputs, attributes)
+
+        @tf.custom_gradient
+        def differentiable(*inputs):
+            outputs = _xla.custom_call("tfuse." + self.stem, inputs, specs, attributes)
+            node = _Node(inputs, outputs, attributes.get)
+            return (outputs if len(outputs) > 1 else outputs[0]), functools.partial(self._gradient, node)
+
+        return differentiable(*inputs)
+
+
+def vjp(plain):
+    """The gradient of a plain composition, as a plain composition: (dy, *inputs) -> gradients of the inputs."""
+
+    def composition(dy, *inputs, **attributes):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = plain(*inputs, **attributes)
+        gradients = tape.gradient(y, inputs, dy, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return gradients if len(gradients) > 1 else gradients[0]
+
+    return composition
+
+
+def function(f):
+    """Marks a public function as finished code, which AutoGraph need not translate in every trace."""
+    f.autograph_info__ = {}
+    return f
+
+
+class _Node:
+    def __init__(self, inputs, outputs, attr):
+        self.inputs, self.outputs, self.attr = list(inputs), list(outputs), attr
+
+
+class _Symbolic(Exception):
+    """An input is a KerasTensor: a place in a functional model."""
+
+
+def _is_symbolic(value):
+    return type(value).__name__ == "KerasTensor"
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@functools.lru_cache(None)
+def _attribute_names(raw):
+    import inspect
+    return [p.name for p in inspect.signature(raw).parameters.values()
+            if p.default is not inspect.Parameter.empty and p.name != "name"]
+
+
+def _nothing(dtype):
+    """The empty tensor that stands for an input which is not given."""
+    if not context.executing_eagerly():
+        return tf.constant([], dtype)
+    if dtype not in _empty:
+        _empty[dtype] = tf.constant([], dtype)
+    return _empty[dtype]

@@ -1,0 +1,32 @@
+"""Fused ops on KerasTensors: a call inside a functional model becomes an operation of that model, saved with it."""
+
+import keras
+import tensorflow as tf
+
+from tfuse import _op
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class FusedOperation(keras.Operation):
+    """One fused op with its attributes, as a node of a Keras model."""
+
+    def __init__(self, op, attributes, name=None):
+        super().__init__(name=name)
+        self.op, self.attributes = op, attributes
+
+    def call(self, *inputs):
+        return _op.registry[self.op](*inputs, **self.attributes)
+
+    def compute_output_spec(self, *inputs):
+        dtype = inputs[0].dtype
+        tensors = [tf.TensorSpec([0], dtype) if i is None else tf.TensorSpec(i.shape, i.dtype) for i in inputs]
+        specs = [keras.KerasTensor(s.shape.as_list(), s.dtype.name)
+                 for s in _op.registry[self.op].output_specs(tensors, self.attributes)]
+        return specs if len(specs) > 1 else specs[0]
+
+    def get_config(self):
+        return {**super().get_config(), "op": self.op, "attributes": self.attributes}
+
+
+def apply(op, inputs, attributes):
+    return FusedOperation(op.name, attributes)(*inputs)

@@ -1,0 +1,109 @@
+"""Every case of every op: values and gradients against float64, on every route, device and dtype; rejected inputs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfuse import cases
+
+ALL = [case for family in cases.all_cases().values() for case in family]
+VARIANTS = [(case, options) for case in ALL for options in case.options]
+FIRST = [(case, case.options[min(1, len(case.options) - 1)]) for case in ALL]  # one variant each, not the trivial one
+ROUTES = {
+    "eager": lambda f: f,
+    "graph": lambda f: tf.function(f, autograph=False),
+    "unknown dims": None,
+    "xla": lambda f: tf.function(f, autograph=False, jit_compile=True),
+}
+
+
+def label(value):
+    return value.name if isinstance(value, cases.Case) else " ".join(map(str, value.values())) if isinstance(value, dict) else None
+
+
+def traced(route, case, options, tensors):
+    """step() of the case as a function of its tensors, on a route."""
+    step = lambda *t: case.step(case.run, list(t[:-1]), t[-1], options)
+    if route != "unknown dims":
+        return ROUTES[route](step)
+    return tf.function(step, autograph=False, input_signature=[
+        tf.TensorSpec(None if t.shape.rank else [], t.dtype) for t in tensors])
+
+
+def check(case, options, dtype, shape, route="eager", seed=0):
+    tensors = case.tensors(shape, dtype, seed)
+    got = traced(route, case, options, tensors)(*tensors)
+    want = case.truth(tensors[:-1], tensors[-1], options)
+    naive = case.step(case.plain, tensors[:-1], tensors[-1], options)
+    names = ["value", *("gradient of " + i for i in case.inputs)]
+    for name, g, w, n, typical in zip(names, got, want, naive, case.typical(dtype, options)):
+        assert g.dtype == dtype and g.shape == np.shape(w), name
+        assert np.all(np.isfinite(cases.as64(g))), name
+        assert cases.error(g, w) <= cases.allowed(n, w, dtype, typical), "%s %s" % (name, shape)
+
+
+@pytest.mark.parametrize("case, options", VARIANTS, ids=label)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_eager(device, case, options, dtype):
+    for shape in case.shapes:
+        check(case, options, dtype, shape)
+
+
+@pytest.mark.parametrize("route", list(ROUTES)[1:])
+@pytest.mark.parametrize("case, options", FIRST, ids=label)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_routes(device, route, case, options, dtype):
+    for shape in [(3, 5, 129), (0, 8), (257, 1030)]:
+        check(case, options, dtype, shape, route)
+
+
+@pytest.mark.parametrize("case, options", [v for v in VARIANTS if v not in FIRST], ids=label)
+def test_every_variant_in_xla(device, case, options):
+    check(case, options, "float32", (257, 130), "xla")
+
+
+@pytest.mark.parametrize("case, options", FIRST, ids=label)
+def test_repeats_bit_for_bit(device, case, options):
+    tensors = case.tensors((1037, 515), "float32")
+    first, second = (case.step(case.run, tensors[:-1], tensors[-1], options) for _ in range(2))
+    for a, b in zip(first, second):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("case, options", VARIANTS, ids=label)
+def test_second_gradient(case, options):
+    """Of the gradient, against that of the composition, in float64."""
+    tensors = case.tensors((5, 6), "float64")
+    results = []
+    for f in (case.run, case.plain):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            first = case.step(f, tensors[:-1], tensors[-1], options)[1:]
+        results.append(tape.gradient(first, tensors, unconnected_gradients="zero"))
+    for got, want in zip(*results):
+        # Stock TensorFlow keeps some constants in float32 even for float64.
+        assert cases.error(got, cases.as64(want)) < 1e-6
+
+
+@pytest.mark.parametrize("case, options", VARIANTS, ids=label)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_special_values(device, case, options, dtype):
+    """NaN, infinities, zeros and the ends of the range come out as in stock TensorFlow."""
+    top = float(tf.as_dtype(dtype).max)
+    x = tf.constant([[np.nan, np.inf, -np.inf, 0.0, -0.0, top, -top, 1e-7]], dtype)
+    others = [tf.cast(tf.ones(of((1, 8))), dtype) for of in list(case.inputs.values())[1:]]
+    got, want = (cases.as64(f(x, *others, **options)) for f in (case.run, case.plain))
+    with np.errstate(invalid="ignore"):
+        same = (np.isnan(got) & np.isnan(want)) | (got == want) | (np.abs(got - want) <= 1e-2 * np.abs(want) + 1e-6)
+    assert np.all(same), "x %s: got %s, stock %s" % (cases.as64(x), got, want)
+
+
+REJECTS = [(case.name, pattern, make) for case in ALL for pattern, make in case.rejects]
+
+
+@pytest.mark.parametrize("route", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("name, pattern, make", REJECTS, ids=[r[1][:40] for r in REJECTS])
+def test_rejects(route, name, pattern, make):
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=pattern):
+        ROUTES[route](make)()
+    assert float(tf.add(1.0, 1.0)) == 2.0  # nothing aborted
