@@ -5,16 +5,18 @@
 
 template <typename T>
 __device__ inline void add_constant_grad(const tfu_map_args &a) {
-  enum { N = pack<T>::N, DEPTH = 4 };
-  const int64_t col = walk_column<T>(), step = (int64_t)gridDim.y * a.walk.width;
+  enum { N = packed<T>::N };
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
-  acc<T> sum[N] = {0};
-  for (int64_t at = blockIdx.y * a.walk.width + col; at < a.walk.n; at += DEPTH * step) {
-    pack<T> dy[DEPTH];
-    UNROLL for (int d = 0; d < DEPTH; d++) if (at + d * step < a.walk.n) dy[d] =
-        load_pack<T>(a.in[0], at + d * step, a.walk);
-    UNROLL for (int d = 0; d < DEPTH; d++) if (at + d * step < a.walk.n) UNROLL for (int k = 0; k < N; k++) sum[k] +=
-        widen(dy[d].v[k]);
+  int64_t at = walk_first(a.walk, col);
+  acc<T> dy[N], sum[N] = {0};
+  for (; is_whole<T>(at, a.walk); at += step) {
+    widen_pack<T>(*(const int4 *)((const T *)a.in[0] + at), dy);
+    UNROLL for (int k = 0; k < N; k++) sum[k] += dy[k];
+  }
+  for (; at < a.walk.n; at += step) {
+    load_part((const T *)a.in[0], at, a.walk, dy);
+    UNROLL for (int k = 0; k < N; k++) sum[k] += dy[k];
   }
   UNROLL for (int k = 0; k < N; k++)((acc<T> *)a.y)[blockIdx.y * a.walk.width + col + k] = sum[k];
 }

@@ -18,6 +18,6 @@ __device__ inline void fold(const tfu_fold_args &a) {
     if (lane < half) sums[threadIdx.x] += sums[threadIdx.x + half * a.channels];
     __syncthreads();
   }
-  if (lane == 0 && channel < a.count) ((T *)a.out)[channel] = narrow<T>((acc<T>)sums[threadIdx.x]);
+  if (lane == 0 && channel < a.count) ((T *)a.out)[channel] = (T)(acc<T>)sums[threadIdx.x];
 }
 TFU_KERNEL(fold, tfu_fold_args)

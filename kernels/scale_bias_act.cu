@@ -3,67 +3,98 @@
 #include "kernels/scale_bias_act.h"
 
 #include "kernels/core/activations.cuh"
+#include "kernels/core/stream.cuh"
 
-/* An absent bias is -0: x + -0 is x, even for x = -0. */
-#define NO_SCALE 1.0f
-#define NO_BIAS -0.0f
+/* What a thread knows of its columns. An absent bias is -0: x + -0 is x, even for x = -0. */
+template <typename T>
+struct columns {
+  acc<T> scale[packed<T>::N], bias[packed<T>::N];
+  template <typename A>
+  __device__ columns(const A &a, int64_t col) {
+    load_channels((const T *)a.scale, a.scale_count, col, (acc<T>)1, scale);
+    load_channels((const T *)a.bias, a.bias_count, col, (acc<T>)-0.0, bias);
+  }
+};
+
+template <typename T, typename ACT>
+__device__ inline void forward(const columns<T> &c, acc<T> (&v)[packed<T>::N]) {
+  UNROLL for (int k = 0; k < packed<T>::N; k++) v[k] = ACT::template value<T>(v[k] * c.scale[k] + c.bias[k]);
+}
 
 template <typename T, typename ACT>
 __device__ inline void scale_bias_act(const scale_bias_act_args &a) {
-  enum { N = pack<T>::N, DEPTH = 2 };
-  const int64_t col = walk_column<T>(), step = (int64_t)gridDim.y * a.walk.width;
+  __shared__ typename pack_stream<T, 1>::ring ring;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
-  const pack<T> s = load_channels<T>(a.scale, a.scale_count, col, NO_SCALE);
-  const pack<T> b = load_channels<T>(a.bias, a.bias_count, col, NO_BIAS);
-  for (int64_t at = blockIdx.y * a.walk.width + col; at < a.walk.n; at += DEPTH * step) {
-    pack<T> x[DEPTH];
-    UNROLL for (int d = 0; d < DEPTH; d++) if (at + d * step < a.walk.n) x[d] =
-        load_pack<T>(a.x, at + d * step, a.walk);
-    UNROLL for (int d = 0; d < DEPTH; d++) {
-      if (at + d * step >= a.walk.n) break;
-      pack<T> y;
-      UNROLL for (int k = 0; k < N; k++) y.v[k] =
-          narrow<T>(ACT::template value<T>(widen(x[d].v[k]) * widen(s.v[k]) + widen(b.v[k])));
-      store_pack(a.y, at + d * step, a.walk, y);
-    }
+  int64_t at = walk_first(a.walk, col);
+  acc<T> v[packed<T>::N];
+  pack_stream<T, 1> stream(a.walk, at, ring, a.x);
+  const columns<T> c(a, col);
+  for (; is_whole<T>(at, a.walk); at += step) {
+    int4 bits[1];
+    stream.next(at, bits);
+    widen_pack<T>(bits[0], v);
+    forward<T, ACT>(c, v);
+    store_bits((T *)a.y + at, narrow_pack<T>(v));
+  }
+  for (; at < a.walk.n; at += step) {
+    load_part((const T *)a.x, at, a.walk, v);
+    forward<T, ACT>(c, v);
+    store_part((T *)a.y, at, a.walk, v);
+  }
+}
+
+template <typename T>
+struct sums {
+  acc<T> scale[packed<T>::N] = {0}, bias[packed<T>::N] = {0};
+};
+
+/* Turns dy, in g, into dx. */
+template <typename T, typename ACT>
+__device__ inline void backward(const columns<T> &c, const acc<T> (&x)[packed<T>::N], acc<T> (&g)[packed<T>::N],
+                                sums<T> &d) {
+  UNROLL for (int k = 0; k < packed<T>::N; k++) {
+    g[k] *= ACT::template grad<T>(x[k] * c.scale[k] + c.bias[k]);
+    d.scale[k] += g[k] * x[k];
+    d.bias[k] += g[k];
+    g[k] *= c.scale[k];
   }
 }
 
 template <typename T, typename ACT>
 __device__ inline void scale_bias_act_grad(const scale_bias_act_grad_args &a) {
-  enum { N = pack<T>::N, DEPTH = 2 };
-  const int64_t col = walk_column<T>(), step = (int64_t)gridDim.y * a.walk.width;
+  __shared__ typename pack_stream<T, 2>::ring ring;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
-  const pack<T> s = load_channels<T>(a.scale, a.scale_count, col, NO_SCALE);
-  const pack<T> b = load_channels<T>(a.bias, a.bias_count, col, NO_BIAS);
-  acc<T> dscale[N] = {0}, dbias[N] = {0};
-  for (int64_t at = blockIdx.y * a.walk.width + col; at < a.walk.n; at += DEPTH * step) {
-    pack<T> x[DEPTH], dy[DEPTH];
-    UNROLL for (int d = 0; d < DEPTH; d++) if (at + d * step < a.walk.n) {
-      x[d] = load_pack<T>(a.x, at + d * step, a.walk);
-      dy[d] = load_pack<T>(a.dy, at + d * step, a.walk);
-    }
-    UNROLL for (int d = 0; d < DEPTH; d++) {
-      if (at + d * step >= a.walk.n) break;
-      pack<T> dx;
-      UNROLL for (int k = 0; k < N; k++) { /* beyond the end x and dy are zero, and so is what they add */
-        const acc<T> v = widen(x[d].v[k]), scale = widen(s.v[k]);
-        const acc<T> g = widen(dy[d].v[k]) * ACT::template grad<T>(v * scale + widen(b.v[k]));
-        dx.v[k] = narrow<T>(g * scale);
-        dscale[k] += g * v;
-        dbias[k] += g;
-      }
-      store_pack(a.dx, at + d * step, a.walk, dx);
-    }
+  int64_t at = walk_first(a.walk, col);
+  acc<T> x[packed<T>::N], g[packed<T>::N];
+  pack_stream<T, 2> stream(a.walk, at, ring, a.x, a.dy);
+  const columns<T> c(a, col);
+  sums<T> d;
+  for (; is_whole<T>(at, a.walk); at += step) {
+    int4 bits[2];
+    stream.next(at, bits);
+    widen_pack<T>(bits[0], x);
+    widen_pack<T>(bits[1], g);
+    backward<T, ACT>(c, x, g, d);
+    store_bits((T *)a.dx + at, narrow_pack<T>(g));
+  }
+  for (; at < a.walk.n; at += step) {
+    load_part((const T *)a.x, at, a.walk, x);
+    load_part((const T *)a.dy, at, a.walk, g); /* zero beyond the end, and so is what it adds */
+    backward<T, ACT>(c, x, g, d);
+    store_part((T *)a.dx, at, a.walk, g);
   }
   if (!a.partial) return;
   acc<T> *mine = (acc<T> *)a.partial + blockIdx.y * 2 * a.walk.width + col;
-  UNROLL for (int k = 0; k < N; k++) mine[k] = dscale[k];
-  UNROLL for (int k = 0; k < N; k++) mine[a.walk.width + k] = dbias[k];
+  UNROLL for (int k = 0; k < packed<T>::N; k++) {
+    mine[k] = d.scale[k];
+    mine[a.walk.width + k] = d.bias[k];
+  }
 }
 
-#define X(name)                                                         \
-  TFU_KERNEL_PER_ACTIVATION_(scale_bias_act, scale_bias_act_args, name) \
-  TFU_KERNEL_PER_ACTIVATION_(scale_bias_act_grad, scale_bias_act_grad_args, name)
+#define X(name)                                                        \
+  TFU_KERNEL_FOR_ACTIVATION(scale_bias_act, scale_bias_act_args, name) \
+  TFU_KERNEL_FOR_ACTIVATION(scale_bias_act_grad, scale_bias_act_grad_args, name)
 TFU_ACTIVATIONS(X)
 #undef X

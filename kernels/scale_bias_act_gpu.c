@@ -12,8 +12,10 @@ _Static_assert((int)TFU_ACTS <= (int)TFU_MAX_VARIANTS, "every activation is a va
 static tfu_kernel forward = {.module = &module, .name = "scale_bias_act", .variants = names};
 static tfu_kernel backward = {.module = &module, .name = "scale_bias_act_grad", .variants = names};
 
-/* Blocks per multiprocessor. The gradient runs as one wave, since every row block leaves partial sums behind. */
-enum { FORWARD_BLOCKS = 32, BACKWARD_BLOCKS = 4 };
+/* Blocks per multiprocessor, by measurement on an H200 over all activations at [16384, 8192]. Forward: 16, 32, 64, 128
+ * give at worst 89, 93, 95, 97% of the copy speed for float32, and 128 starts to fall for bfloat16. Backward: 2, 3, 4
+ * give at worst 94, 91, 92% for float32 and 92, 86, 83% for bfloat16: every block leaves partial sums behind. */
+enum { FORWARD_BLOCKS = 64, BACKWARD_BLOCKS = 2 };
 
 /* Channels to keep apart: without a value per channel the tensor is one long row. */
 static int64_t channels(const tfu_tensor *x, int64_t scale_count, int64_t bias_count) {

@@ -1,7 +1,9 @@
 /* activation_math.h - every activation of ops/activations.h and its derivative, for CPU and GPU alike.
  *
- * No include guard: this file is read once per arithmetic type. The reader defines REAL (the type), FN(name) (how the
- * functions are called and declared there) and the primitives EXP, EXPM1 and DIV(a, b). Rules of the formulas:
+ * No include guard: this file is read once per precision. The reader defines REAL (the type), BITS (64, 32, or 16 where
+ * the result is rounded to 16 bits and short polynomials do), FUNCTION and FN(name) (how a function is declared and
+ * called), and the primitives exp_of, gauss_of (exp(-x^2 / 2)), expm1_of, divide (by what lies between 1 and 1e20) and,
+ * for 64 bits, log1p_of and erfc_of. Rules of the formulas:
  *   NaN stays NaN, so a comparison is written such that NaN takes the branch that keeps it;
  *   nothing cancels: 1 - sigmoid and 1 - tanh^2 are built from exp(-|x|), the lower tail of gelu from erfc's own form;
  *   nothing overflows where the result is finite.
@@ -11,22 +13,26 @@
 #define ABS(v) ((v) < 0 ? -(v) : (v))
 #define ACT(name) FUNCTION REAL FN(name)(REAL x)
 
-/* log(1 + u) for u in [0, 1]: 2 atanh(s) with s = u / (2 + u); odd polynomial, relative error 4e-9. */
+/* log(1 + u) for u in [0, 1]: 2 atanh(s) with s = u / (2 + u); odd polynomial, relative error 4e-9, short 7e-6. */
 FUNCTION REAL FN(log1p_unit)(REAL u) {
-  if (sizeof(REAL) == sizeof(double)) return LOG1P(u);
-  const REAL s = DIV(u, u + 2), z = s * s;
-  const REAL p = K(1.000000004) +
-                 z * (K(3.333315734e-1) + z * (K(2.001245514e-1) + z * (K(1.398030144e-1) + z * K(1.408916718e-1))));
-  return 2 * s * p;
+  if (BITS == 64) return FN(log1p_of)(u);
+  const REAL s = FN(divide)(u, u + 2), z = s * s;
+  if (BITS == 16) return 2 * s * (K(1.000007196) + z * (K(3.321898209e-1) + z * K(2.264851573e-1)));
+  const REAL p = K(2.001245514e-1) + z * (K(1.398030144e-1) + z * K(1.408916718e-1));
+  return 2 * s * (K(1.000000004) + z * (K(3.333315734e-1) + z * p));
 }
 
 /* Phi(-a), the normal distribution's lower tail at a >= 0, from e = exp(-a^2 / 2): e * t * P(t) with t = 1 / (1 + p a).
- * Relative error 3e-8 down to the smallest float, where 1 + erf would have lost every digit. */
+ * Relative error 3e-8 (short: 9e-6) down to the smallest float, where 1 + erf would have lost every digit. */
 FUNCTION REAL FN(normal_tail)(REAL a, REAL e) {
-  if (sizeof(REAL) == sizeof(double)) return K(0.5) * ERFC(a * K(0.70710678118654752));
-  const REAL t = DIV(1, 1 + K(0.26) * a);
-  REAL p = K(3.023015476e-2);
-  p = K(-1.514937702e-1) + t * p;
+  if (BITS == 64) return K(0.5) * FN(erfc_of)(a * K(0.70710678118654752));
+  if (BITS == 16) {
+    const REAL t = FN(divide)(1, 1 + K(0.3) * a); /* zero for infinity */
+    const REAL q = K(-1.559760223e-2) + t * (K(2.148489996e-1) + t * K(-7.670059658e-2));
+    return e * t * (K(1.200574180e-1) + t * (K(1.139228220e-1) + t * (K(1.434734002e-1) + t * q)));
+  }
+  const REAL t = FN(divide)(1, 1 + K(0.26) * (a > 100 ? K(100) : a));
+  REAL p = K(-1.514937702e-1) + t * K(3.023015476e-2);
   p = K(2.487319202e-1) + t * p;
   p = K(-1.477879782e-1) + t * p;
   p = K(1.587578873e-1) + t * p;
@@ -37,7 +43,10 @@ FUNCTION REAL FN(normal_tail)(REAL a, REAL e) {
   return e * t * p;
 }
 
-FUNCTION REAL FN(logistic)(REAL x) { return DIV(1, 1 + EXP(-x)); }
+FUNCTION REAL FN(logistic)(REAL x) {
+  const REAL e = FN(exp_of)(-ABS(x)), r = FN(divide)(1, 1 + e);
+  return x < 0 ? e * r : r;
+}
 
 ACT(linear) { return x; }
 ACT(linear_grad) { return x * 0 + 1; } /* NaN in, NaN out */
@@ -48,16 +57,16 @@ ACT(relu_grad) { return x > 0 ? K(1) : K(0); }
 ACT(leaky_relu) { return x < 0 ? K(0.2) * x : x; }
 ACT(leaky_relu_grad) { return x > 0 ? K(1) : K(0.2); }
 
-ACT(elu) { return x > 0 ? x : EXPM1(x); }
-ACT(elu_grad) { return x > 0 ? K(1) : EXP(x); }
+ACT(elu) { return x > 0 ? x : FN(expm1_of)(x); }
+ACT(elu_grad) { return x > 0 ? K(1) : FN(exp_of)(x); }
 
 /* x * Phi(x); the derivative is Phi(x) + x * phi(x), and both share exp(-x^2 / 2). */
 ACT(gelu) {
-  const REAL a = ABS(x), tail = FN(normal_tail)(a, EXP(K(-0.5) * x * x));
+  const REAL a = ABS(x), tail = FN(normal_tail)(a, FN(gauss_of)(x));
   return x * (x < 0 ? tail : 1 - tail);
 }
 ACT(gelu_grad) {
-  const REAL a = ABS(x), e = EXP(K(-0.5) * x * x), tail = FN(normal_tail)(a, e);
+  const REAL a = ABS(x), e = FN(gauss_of)(x), tail = FN(normal_tail)(a, e);
   const REAL slope = e > 0 ? x * e * K(0.39894228040143268) : e; /* e is 0 where x could be infinite */
   return (x < 0 ? tail : 1 - tail) + slope;
 }
@@ -69,42 +78,43 @@ ACT(gelu_grad) {
 FUNCTION REAL FN(cut_square)(REAL x) { return x * x > K(1e6) ? K(1e6) : x * x; }
 ACT(gelu_tanh) { return x * FN(logistic)(x * (K(GELU_A) + K(GELU_B) * FN(cut_square)(x))); }
 ACT(gelu_tanh_grad) {
-  const REAL z = FN(cut_square)(x), u = x * (K(GELU_A) + K(GELU_B) * z), e = EXP(-ABS(u)), r = DIV(1, 1 + e);
+  const REAL z = FN(cut_square)(x), u = x * (K(GELU_A) + K(GELU_B) * z), e = FN(exp_of)(-ABS(u)),
+             r = FN(divide)(1, 1 + e);
   return (u < 0 ? e * r : r) + x * (e * r * r) * (K(GELU_A) + K(3 * GELU_B) * z);
 }
 
 ACT(silu) { return x * FN(logistic)(x); }
 ACT(silu_grad) {
-  const REAL e = EXP(-ABS(x)), r = DIV(1, 1 + e), s = x < 0 ? e * r : r, rest = x < 0 ? r : e * r;
+  const REAL e = FN(exp_of)(-ABS(x)), r = FN(divide)(1, 1 + e), s = x < 0 ? e * r : r, rest = x < 0 ? r : e * r;
   return s * (1 + x * rest);
 }
 
 /* tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2); beyond 20 it is 1. */
 ACT(mish) {
-  const REAL e = EXP(x > 20 ? K(20) : x), n = e * (e + 2);
-  return x * DIV(n, n + 2);
+  const REAL e = FN(exp_of)(x > 20 ? K(20) : x), n = e * (e + 2);
+  return x * FN(divide)(n, n + 2);
 }
 ACT(mish_grad) {
-  const REAL e = EXP(x > 20 ? K(20) : x), n = e * (e + 2), w = DIV(2, n + 2), t = DIV(n, n + 2);
-  return t + x * (w * (1 + t)) * DIV(e, 1 + e);
+  const REAL e = FN(exp_of)(x > 20 ? K(20) : x), n = e * (e + 2), w = FN(divide)(2, n + 2), t = FN(divide)(n, n + 2);
+  return t + x * (w * (1 + t)) * FN(divide)(e, 1 + e);
 }
 
 ACT(sigmoid) { return FN(logistic)(x); }
 ACT(sigmoid_grad) {
-  const REAL e = EXP(-ABS(x)), r = DIV(1, 1 + e);
+  const REAL e = FN(exp_of)(-ABS(x)), r = FN(divide)(1, 1 + e);
   return e * r * r;
 }
 
 ACT(tanh) { /* beyond 20 it is 1 in double, too */
-  const REAL c = x > 20 ? K(20) : x < -20 ? K(-20) : x, m = EXPM1(2 * c);
-  return DIV(m, m + 2);
+  const REAL c = x > 20 ? K(20) : x < -20 ? K(-20) : x, m = FN(expm1_of)(2 * c);
+  return FN(divide)(m, m + 2);
 }
 ACT(tanh_grad) {
-  const REAL e = EXP(-2 * ABS(x)), r = DIV(1, 1 + e);
+  const REAL e = FN(exp_of)(-2 * ABS(x)), r = FN(divide)(1, 1 + e);
   return 4 * e * r * r;
 }
 
-ACT(softplus) { return (x < 0 ? 0 : x) + FN(log1p_unit)(EXP(-ABS(x))); }
+ACT(softplus) { return (x < 0 ? 0 : x) + FN(log1p_unit)(FN(exp_of)(-ABS(x))); }
 ACT(softplus_grad) { return FN(logistic)(x); }
 
 ACT(hard_swish) {

@@ -1,46 +1,74 @@
-/* activations.cuh - the table of activations on the GPU.
- *
- * Arithmetic for 16-bit storage takes the hardware's fast exp and division, whose error (some 1e-6) is far below what
- * the storage keeps; float32 and float64 take the exact ones. */
+/* activations.cuh - the table of activations on the GPU, in three precisions. */
 #pragma once
 
 #include "activations.h"
 #include "kernels/core/pack.cuh"
 
+/* For results that are rounded to 16 bits: one instruction each for 2^x and 1 / x, whose relative error (some 1e-6) is
+ * far below what the storage keeps; results below 1e-38 are zero. */
+struct primitives_16_bit {
+  static __device__ inline float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
+  static __device__ inline float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
+  static __device__ inline float exp_of(float x) { return exp2_of(x * 1.44269504f); }
+  static __device__ inline float gauss_of(float x) { return exp2_of(x * (x * -0.72134752f)); }
+  static __device__ inline float expm1_of(float x) { /* near 0 the series, where the difference would cancel */
+    const float near = x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24))));
+    return x * x < 0.01f ? near : exp_of(x) - 1;
+  }
+  static __device__ inline float divide(float a, float b) { return a * reciprocal(b); }
+  static __device__ inline float log1p_of(float x) { return ::log1pf(x); }
+  static __device__ inline float erfc_of(float x) { return ::erfcf(x); }
+};
+
+struct primitives_float : primitives_16_bit {
+  static __device__ inline float exp_of(float x) { return ::expf(x); }
+  static __device__ inline float gauss_of(float x) { return ::expf(-0.5f * x * x); }
+  static __device__ inline float expm1_of(float x) { return ::expm1f(x); }
+  /* To half a unit and a bit, without the branch that an exact division takes for extreme b. */
+  static __device__ inline float divide(float a, float b) {
+    const float r = reciprocal(b), q = a * r;
+    return fmaf(fmaf(-b, q, a), r, q);
+  }
+};
+
+struct primitives_double {
+  static __device__ inline double exp_of(double x) { return ::exp(x); }
+  static __device__ inline double gauss_of(double x) { return ::exp(-0.5 * x * x); }
+  static __device__ inline double expm1_of(double x) { return ::expm1(x); }
+  static __device__ inline double divide(double a, double b) { return a / b; }
+  static __device__ inline double log1p_of(double x) { return ::log1p(x); }
+  static __device__ inline double erfc_of(double x) { return ::erfc(x); }
+};
+
 #define FUNCTION static __device__ inline
 #define FN(name) name
-#define LOG1P(x) ::log1p(x)
-#define ERFC(x) ::erfc(x)
-
 #define REAL float
-#define EXP(x) __expf(x)
-#define EXPM1(x) ::expm1f(x)
-#define DIV(a, b) __fdividef(a, b)
-struct math_16_bit {
+#define BITS 16
+struct math_16_bit : primitives_16_bit {
 #include "kernels/core/activation_math.h"
 };
-#undef EXP
-#undef DIV
-#define EXP(x) ::expf(x)
-#define DIV(a, b) ((a) / (b))
-struct math_float {
+#undef BITS
+#define BITS 32
+struct math_float : primitives_float {
 #include "kernels/core/activation_math.h"
 };
+#undef BITS
 #undef REAL
-#undef EXP
-#undef EXPM1
 #define REAL double
-#define EXP(x) ::exp(x)
-#define EXPM1(x) ::expm1(x)
-struct math_double {
+#define BITS 64
+struct math_double : primitives_double {
 #include "kernels/core/activation_math.h"
 };
+#undef BITS
 #undef REAL
-#undef EXP
-#undef EXPM1
-#undef DIV
-#undef LOG1P
-#undef ERFC
 #undef FN
 #undef FUNCTION
 
@@ -73,7 +101,7 @@ TFU_ACTIVATIONS(X)
 #undef X
 
 /* Stamps function<T, activation>(args) as the kernels function_<activation>_<dtype>. */
-#define TFU_KERNEL_PER_ACTIVATION_(function, args, name)                     \
+#define TFU_KERNEL_FOR_ACTIVATION(function, args, name)                      \
   TFU_KERNEL_AS_(function##_##name##_f32, args, function<float, act_##name>) \
   TFU_KERNEL_AS_(function##_##name##_f16, args, function<f16, act_##name>)   \
   TFU_KERNEL_AS_(function##_##name##_bf16, args, function<bf16, act_##name>) \

@@ -21,20 +21,27 @@ static inline float exp_parts(float x, float *m) {
   return half_power;
 }
 /* 0 below 2e-38, infinity above the largest float. */
-static inline float exp_tile(float x) {
+static inline float exp_of_f32(float x) {
   float m;
   const float half_power = exp_parts(x > 89 ? 89 : x, &m);
   return x < -86.6f ? 0 : 2 * (half_power + half_power * m);
 }
 /* For x up to 88; infinity from there on. */
-static inline float expm1_tile(float x) {
+static inline float expm1_of_f32(float x) {
   float m;
   const float power = 2 * exp_parts(x > 88 ? 88 : x, &m);
   return x < -17.5f ? -1 : x > 88 ? INFINITY : power * m + (power - 1);
 }
+/* float has its own series for these two */
+static inline float log1p_of_f32(float x) { return log1pf(x); }
+static inline float erfc_of_f32(float x) { return erfcf(x); }
+
+static inline double exp_of_f64(double x) { return exp(x); }
+static inline double expm1_of_f64(double x) { return expm1(x); }
+static inline double log1p_of_f64(double x) { return log1p(x); }
+static inline double erfc_of_f64(double x) { return erfc(x); }
 
 #define FUNCTION static inline
-#define DIV(a, b) ((a) / (b))
 #define TFU_SELF "kernels/core/activations_cpu.c"
 #include "kernels/core/stamp.h"
 
@@ -42,17 +49,12 @@ static inline float expm1_tile(float x) {
 const tfu_activation tfu_activations[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
 
 #else
-#define IS_DOUBLE (sizeof(REAL) == sizeof(double))
-#define EXP(x) (IS_DOUBLE ? (REAL)exp(x) : (REAL)exp_tile((float)(x)))
-#define EXPM1(x) (IS_DOUBLE ? (REAL)expm1(x) : (REAL)expm1_tile((float)(x)))
-#define LOG1P(x) ((REAL)log1p(x))
-#define ERFC(x) ((REAL)erfc(x))
+static inline REAL FN(gauss_of)(REAL x) { return FN(exp_of)((REAL)-0.5 * x * x); }
+static inline REAL FN(divide)(REAL a, REAL b) { return a / b; }
+
+#define BITS ((int)sizeof(REAL) * 8)
 #include "kernels/core/activation_math.h"
-#undef EXP
-#undef EXPM1
-#undef LOG1P
-#undef ERFC
-#undef IS_DOUBLE
+#undef BITS
 
 #define X(name)                                               \
   static void FN(value_##name)(REAL * v, int n) {             \

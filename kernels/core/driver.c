@@ -18,7 +18,7 @@ static void open_driver(void) {
 #undef X
 #define X(name) \
   if (!driver.name) missing = #name;
-      TFU_DRIVER(X)
+  TFU_DRIVER(X)
 #undef X
 }
 

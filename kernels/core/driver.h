@@ -6,17 +6,29 @@
 
 #include "tfuse.h"
 
-#define TFU_DRIVER(X)                                                                                                 \
-  X(cuCtxGetCurrent)                                                                                                  \
-  X(cuCtxGetDevice) X(cuDeviceGetAttribute) X(cuGetErrorName) X(cuGetErrorString) X(cuLibraryGetKernel)               \
-      X(cuLibraryLoadData) X(cuLaunchKernel) X(cuStreamCreate) X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy_v2) \
-          X(cuStreamWaitEvent)
+#define TFU_DRIVER(X)     \
+  X(cuCtxGetCurrent)      \
+  X(cuCtxGetDevice)       \
+  X(cuDeviceGetAttribute) \
+  X(cuGetErrorName)       \
+  X(cuGetErrorString)     \
+  X(cuLibraryGetKernel)   \
+  X(cuLibraryLoadData)    \
+  X(cuLaunchKernel)       \
+  X(cuStreamCreate)       \
+  X(cuEventCreate)        \
+  X(cuEventRecord)        \
+  X(cuEventDestroy_v2)    \
+  X(cuStreamWaitEvent)
 /* From CUDA 12.5 on; NULL in an older driver. */
-#define TFU_DRIVER_NEWER(X) X(cuCtxRecordEvent) X(cuCtxWaitEvent)
+#define TFU_DRIVER_NEWER(X) \
+  X(cuCtxRecordEvent)       \
+  X(cuCtxWaitEvent)
 
 typedef struct tfu_driver {
 #define X(name) __typeof__(name) *name;
-  TFU_DRIVER(X) TFU_DRIVER_NEWER(X)
+  TFU_DRIVER(X)
+  TFU_DRIVER_NEWER(X)
 #undef X
 } tfu_driver;
 

@@ -4,24 +4,23 @@
 
 #include "kernels/core/pack.cuh"
 
-/* Two packs in flight per thread and input: at full occupancy one alone would not cover the memory's latency. */
 template <typename T, typename F>
 __device__ inline void map(const tfu_map_args &a) {
-  enum { N = pack<T>::N, DEPTH = 2 };
-  const int64_t col = walk_column<T>(), step = (int64_t)gridDim.y * a.walk.width;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
-  pack<T> x[2][DEPTH];
-  UNROLL for (int i = 0; i < 2; i++) UNROLL for (int d = 0; d < DEPTH; d++) x[i][d] =
-      load_channels<T>(a.in[i], a.one[i], col, 0);
-  for (int64_t at = blockIdx.y * a.walk.width + col; at < a.walk.n; at += DEPTH * step) {
-    UNROLL for (int d = 0; d < DEPTH; d++)
-        UNROLL for (int i = 0; i < F::INPUTS; i++) if (!a.one[i] && at + d * step < a.walk.n) x[i][d] =
-            load_pack<T>(a.in[i], at + d * step, a.walk);
-    UNROLL for (int d = 0; d < DEPTH; d++) {
-      pack<T> y;
-      UNROLL for (int k = 0; k < N; k++) y.v[k] = narrow<T>(F::of(widen(x[0][d].v[k]), widen(x[1][d].v[k])));
-      if (at + d * step < a.walk.n) store_pack(a.y, at + d * step, a.walk, y);
-    }
+  int64_t at = walk_first(a.walk, col);
+  acc<T> x[2][packed<T>::N], y[packed<T>::N]; /* a single number stays in x for all packs */
+  UNROLL for (int i = 0; i < F::INPUTS; i++) load_channels((const T *)a.in[i], a.one[i], col, (acc<T>)0, x[i]);
+  for (; is_whole<T>(at, a.walk); at += step) {
+    UNROLL for (int i = 0; i < F::INPUTS; i++) if (!a.one[i])
+        widen_pack<T>(*(const int4 *)((const T *)a.in[i] + at), x[i]);
+    UNROLL for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
+    store_bits((T *)a.y + at, narrow_pack<T>(y));
+  }
+  for (; at < a.walk.n; at += step) {
+    UNROLL for (int i = 0; i < F::INPUTS; i++) if (!a.one[i]) load_part((const T *)a.in[i], at, a.walk, x[i]);
+    UNROLL for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
+    store_part((T *)a.y, at, a.walk, y);
   }
 }
 
