@@ -2,15 +2,17 @@
  *
  * No include guard: this file is read once per precision. The reader defines REAL (the type), BITS (64, 32, or 16 where
  * the result is rounded to 16 bits and short polynomials do), FUNCTION and FN(name) (how a function is declared and
- * called), and the primitives exp_of, gauss_of (exp(-x^2 / 2)), expm1_of, divide (by what lies between 1 and 1e20) and,
- * for 64 bits, log1p_of and erfc_of. Rules of the formulas:
- *   NaN stays NaN, so a comparison is written such that NaN takes the branch that keeps it;
+ * called), and the primitives abs_of, exp_of and expm1_of (of x <= 0 or NaN; what they give for others is not used),
+ * gauss_of (exp(-x^2 / 2)), divide (by what lies between 1 and 1e20) and, for 64 bits, log1p_of and erfc_of. Rules of the
+ * formulas:
+ *   NaN stays NaN: a comparison is written such that NaN takes the branch that keeps it, unless a factor brings it back,
+ *   for then the plain order (v < c ? v : c) costs the CPU two instructions, not ten;
  *   nothing cancels: 1 - sigmoid and 1 - tanh^2 are built from exp(-|x|), the lower tail of gelu from erfc's own form;
  *   nothing overflows where the result is finite.
  * Branches are selects of two computed values, which vectorise. */
 
 #define K(constant) ((REAL)(constant))
-#define ABS(v) ((v) < 0 ? -(v) : (v))
+#define ABS(v) FN(abs_of)(v)
 #define ACT(name) FUNCTION REAL FN(name)(REAL x)
 
 /* log(1 + u) for u in [0, 1]: 2 atanh(s) with s = u / (2 + u); odd polynomial, relative error 4e-9, short 7e-6. */
@@ -31,7 +33,7 @@ FUNCTION REAL FN(normal_tail)(REAL a, REAL e) {
     const REAL q = K(-1.559760223e-2) + t * (K(2.148489996e-1) + t * K(-7.670059658e-2));
     return e * t * (K(1.200574180e-1) + t * (K(1.139228220e-1) + t * (K(1.434734002e-1) + t * q)));
   }
-  const REAL t = FN(divide)(1, 1 + K(0.26) * (a > 100 ? K(100) : a));
+  const REAL t = FN(divide)(1, 1 + K(0.26) * (a < 100 ? a : K(100)));
   REAL p = K(-1.514937702e-1) + t * K(3.023015476e-2);
   p = K(2.487319202e-1) + t * p;
   p = K(-1.477879782e-1) + t * p;
@@ -62,24 +64,23 @@ ACT(elu_grad) { return x > 0 ? K(1) : FN(exp_of)(x); }
 
 /* x * Phi(x); the derivative is Phi(x) + x * phi(x), and both share exp(-x^2 / 2). */
 ACT(gelu) {
-  const REAL a = ABS(x), tail = FN(normal_tail)(a, FN(gauss_of)(x));
+  const REAL tail = FN(normal_tail)(ABS(x), FN(gauss_of)(x));
   return x * (x < 0 ? tail : 1 - tail);
 }
 ACT(gelu_grad) {
-  const REAL a = ABS(x), e = FN(gauss_of)(x), tail = FN(normal_tail)(a, e);
+  const REAL e = FN(gauss_of)(x), tail = FN(normal_tail)(ABS(x), e);
   const REAL slope = e > 0 ? x * e * K(0.39894228040143268) : e; /* e is 0 where x could be infinite */
   return (x < 0 ? tail : 1 - tail) + slope;
 }
 
-/* 0.5 x (1 + tanh(u)) = x * logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). x^2 is cut off where logistic is 0 or 1.
- */
+/* 0.5 x (1 + tanh(u)) = x * logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). x^2 is cut off where logistic is 0 or 1. */
 #define GELU_A 1.5957691216057308   /* 2 sqrt(2/pi) */
 #define GELU_B 0.071354816272600248 /* GELU_A * 0.044715 */
-FUNCTION REAL FN(cut_square)(REAL x) { return x * x > K(1e6) ? K(1e6) : x * x; }
+FUNCTION REAL FN(cut_square)(REAL x) { return x * x < K(1e6) ? x * x : K(1e6); }
 ACT(gelu_tanh) { return x * FN(logistic)(x * (K(GELU_A) + K(GELU_B) * FN(cut_square)(x))); }
 ACT(gelu_tanh_grad) {
-  const REAL z = FN(cut_square)(x), u = x * (K(GELU_A) + K(GELU_B) * z), e = FN(exp_of)(-ABS(u)),
-             r = FN(divide)(1, 1 + e);
+  const REAL z = FN(cut_square)(x), u = x * (K(GELU_A) + K(GELU_B) * z);
+  const REAL e = FN(exp_of)(-ABS(u)), r = FN(divide)(1, 1 + e);
   return (u < 0 ? e * r : r) + x * (e * r * r) * (K(GELU_A) + K(3 * GELU_B) * z);
 }
 
@@ -89,14 +90,16 @@ ACT(silu_grad) {
   return s * (1 + x * rest);
 }
 
-/* tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2); beyond 20 it is 1. */
+/* tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2). With e = exp(-|x|), and both sides times e^2 where x > 0, it is
+ * top / (top + rest), where nothing can overflow. */
 ACT(mish) {
-  const REAL e = FN(exp_of)(x > 20 ? K(20) : x), n = e * (e + 2);
-  return x * FN(divide)(n, n + 2);
+  const REAL e = FN(exp_of)(-ABS(x)), top = x < 0 ? e * (e + 2) : 1 + 2 * e, rest = x < 0 ? K(2) : 2 * e * e;
+  return x * FN(divide)(top, top + rest);
 }
 ACT(mish_grad) {
-  const REAL e = FN(exp_of)(x > 20 ? K(20) : x), n = e * (e + 2), w = FN(divide)(2, n + 2), t = FN(divide)(n, n + 2);
-  return t + x * (w * (1 + t)) * FN(divide)(e, 1 + e);
+  const REAL e = FN(exp_of)(-ABS(x)), top = x < 0 ? e * (e + 2) : 1 + 2 * e, rest = x < 0 ? K(2) : 2 * e * e;
+  const REAL r = FN(divide)(1, top + rest), t = top * r, logistic = (x < 0 ? e : K(1)) * FN(divide)(1, 1 + e);
+  return t + x * (rest * r * (1 + t)) * logistic;
 }
 
 ACT(sigmoid) { return FN(logistic)(x); }
@@ -105,9 +108,20 @@ ACT(sigmoid_grad) {
   return e * r * r;
 }
 
-ACT(tanh) { /* beyond 20 it is 1 in double, too */
-  const REAL c = x > 20 ? K(20) : x < -20 ? K(-20) : x, m = FN(expm1_of)(2 * c);
-  return FN(divide)(m, m + 2);
+/* For 32 bits a quotient of polynomials in x^2, relative error 2e-8 up to 8.2, where it is 1; a third cheaper on the CPU
+ * than the other: tanh(|x|) = -m / (m + 2) with m = exp(-2 |x|) - 1. */
+FUNCTION REAL FN(tanh_quotient)(REAL x) {
+  const REAL a = ABS(x) < K(8.2) ? ABS(x) : K(8.2), z = a * a;
+  const REAL low = K(9.756966884e-6) + z * (K(-1.430465718e-8) + z * K(2.235484195e-11));
+  const REAL top = a * (K(9.999999758e-1) + z * (K(1.296765413e-1) + z * (K(2.973211239e-3) + z * low)));
+  const REAL bottom = 1 + z * (K(4.630096576e-1) + z * (K(2.397675668e-2) + z * K(2.354169431e-4)));
+  const REAL t = top < bottom ? FN(divide)(top, bottom) : K(1);
+  return x == x ? (x < 0 ? -t : t) : x;
+}
+ACT(tanh) {
+  if (BITS == 32) return FN(tanh_quotient)(x);
+  const REAL m = FN(expm1_of)(-2 * ABS(x)), t = FN(divide)(m, m + 2);
+  return x < 0 ? t : -t;
 }
 ACT(tanh_grad) {
   const REAL e = FN(exp_of)(-2 * ABS(x)), r = FN(divide)(1, 1 + e);
@@ -118,7 +132,7 @@ ACT(softplus) { return (x < 0 ? 0 : x) + FN(log1p_unit)(FN(exp_of)(-ABS(x))); }
 ACT(softplus_grad) { return FN(logistic)(x); }
 
 ACT(hard_swish) {
-  const REAL c = x + 3 < 0 ? K(0) : x + 3 > 6 ? K(6) : x + 3;
+  const REAL up = x + 3 > 0 ? x + 3 : K(0), c = up < 6 ? up : K(6);
   return x * c * K(1.0 / 6);
 }
 ACT(hard_swish_grad) { return x <= -3 ? K(0) : x >= 3 ? K(1) : x * K(1.0 / 3) + K(0.5); }

@@ -7,6 +7,7 @@
 /* For results that are rounded to 16 bits: one instruction each for 2^x and 1 / x, whose relative error (some 1e-6) is
  * far below what the storage keeps; results below 1e-38 are zero. */
 struct primitives_16_bit {
+  static __device__ inline float abs_of(float x) { return fabsf(x); }
   static __device__ inline float exp2_of(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -40,6 +41,7 @@ struct primitives_float : primitives_16_bit {
 };
 
 struct primitives_double {
+  static __device__ inline double abs_of(double x) { return fabs(x); }
   static __device__ inline double exp_of(double x) { return ::exp(x); }
   static __device__ inline double gauss_of(double x) { return ::exp(-0.5 * x * x); }
   static __device__ inline double expm1_of(double x) { return ::expm1(x); }

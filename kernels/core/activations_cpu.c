@@ -4,34 +4,37 @@
 
 #include "kernels/core/cpu.h"
 
-/* e^x = 2^n e^r with |r| <= ln(2) / 2. Returns 2^(n-1), which is finite even where e^x is the largest float, and leaves
- * e^r - 1 in *m. Adding and taking away 1.5 * 2^23 rounds to an integer that also stands in the low bits: no
- * conversion, which NaN would make undefined. Relative error 6e-8. */
+/* For x <= 0: e^x = 2^n e^r with |r| <= ln(2) / 2. Returns 2^n, or 0 below 2e-38, and leaves e^r - 1 in *m. Adding and
+ * taking away 1.5 * 2^23 rounds to an integer that also stands in the low bits: no conversion, which NaN would make
+ * undefined. The cut-off compares bits as integers, which costs a third of a comparison that minds NaN. Relative error
+ * of e^x: 6e-8. */
 static inline float exp_parts(float x, float *m) {
   const float magic = 12582912.0f;
   const float shifted = x * 1.44269504f + magic, n = shifted - magic;
   const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  uint32_t bits;
-  float half_power;
-  memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 126) << 23;
-  memcpy(&half_power, &bits, sizeof half_power);
   const float q = 4.166685342e-2f + r * (8.363146345e-3f + r * 1.390128716e-3f);
+  const uint32_t least = 0xc2ad3334u, infinity = 0xff800000u; /* -86.6 and -infinity */
+  uint32_t bits, x_bits;
+  float power;
+  memcpy(&bits, &shifted, sizeof bits);
+  memcpy(&x_bits, &x, sizeof x_bits);
+  bits = x_bits - least <= infinity - least ? 0 : (bits + 127) << 23;
+  memcpy(&power, &bits, sizeof power);
   *m = r + r * r * (4.999999955e-1f + r * (1.666657728e-1f + r * q));
-  return half_power;
+  return power;
 }
-/* 0 below 2e-38, infinity above the largest float. */
 static inline float exp_of_f32(float x) {
   float m;
-  const float half_power = exp_parts(x > 89 ? 89 : x, &m);
-  return x < -86.6f ? 0 : 2 * (half_power + half_power * m);
+  const float power = exp_parts(x, &m);
+  return power + power * m;
 }
-/* For x up to 88; infinity from there on. */
 static inline float expm1_of_f32(float x) {
   float m;
-  const float power = 2 * exp_parts(x > 88 ? 88 : x, &m);
-  return x < -17.5f ? -1 : x > 88 ? INFINITY : power * m + (power - 1);
+  const float power = exp_parts(x, &m);
+  return power * m + (power - 1);
 }
+static inline float abs_of_f32(float x) { return fabsf(x); }
+static inline double abs_of_f64(double x) { return fabs(x); }
 /* float has its own series for these two */
 static inline float log1p_of_f32(float x) { return log1pf(x); }
 static inline float erfc_of_f32(float x) { return erfcf(x); }

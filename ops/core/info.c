@@ -1,5 +1,6 @@
 /* info.c - what the library is made of, for `python -m tfuse doctor`. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bind.h"
 #include "kernels/core/cuda.h"
@@ -18,4 +19,13 @@ TFU_EXPORT const char *tfu_image_name(int capability) {
   if (i < 0) return "";
   snprintf(name, sizeof name, "%s_%d", tfu_fold_images[i].is_ptx ? "compute" : "sm", tfu_fold_images[i].capability);
   return name;
+}
+
+/* What an op computes, in a sentence; "" for an unknown name. */
+TFU_EXPORT const char *tfu_doc(const char *name) {
+#define X(stem) \
+  if (!strcmp(name, tfu_##stem.name)) return tfu_##stem.doc;
+#include "ops.def"
+#undef X
+  return "";
 }

@@ -50,6 +50,10 @@ class Case:
         shapes = [of(shape) for of in self.inputs.values()]
         return [tf.cast(tf.constant(rng.normal(size=s) * 2), dtype) for s in shapes + [shape]]
 
+    def tensors_on_device(self, shape, dtype):
+        """The same, made where they are needed: the benchmark's are too large to make in NumPy."""
+        return [tf.cast(tf.random.normal(s), dtype) for s in [of(shape) for of in self.inputs.values()] + [shape]]
+
     def step(self, f, inputs, dy, options):
         """Value and gradients of f, as a flat list of tensors."""
         with tf.GradientTape() as tape:

@@ -1,0 +1,32 @@
+"""python -m tfuse COMMAND: doctor, bench, demo or ops."""
+
+import argparse
+import os
+import sys
+
+COMMANDS = {
+    "doctor": "check this machine: TensorFlow, the library, GPUs, NVIDIA's libraries, and every op against NumPy",
+    "bench": "time every op against stock TensorFlow and XLA, in percent of the copy speed",
+    "demo": "train a small Keras model with tfuse and with stock Keras, side by side",
+    "ops": "list the ops that the library registers",
+}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow.",
+                                     epilog="COMMAND --help tells more.", formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
+                        help="\n".join("%-7s %s" % row for row in COMMANDS.items()))
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the command's own arguments")
+    chosen = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+    try:
+        command = __import__("tfuse._" + chosen.command, fromlist=["main"])
+    except ImportError as error:
+        print("tfuse cannot be used here: %s" % error, file=sys.stderr)
+        return 1
+    return command.main(chosen.rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

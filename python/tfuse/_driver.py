@@ -1,0 +1,155 @@
+"""The CUDA driver from Python, by ctypes: what doctor asks it, and the clock that the benchmark times with."""
+
+import ctypes
+import dataclasses
+import statistics
+import time
+
+import tensorflow as tf
+
+from tfuse import _library
+
+
+@dataclasses.dataclass
+class Gpu:
+    ordinal: int
+    name: str
+    capability: int
+    memory: int
+
+
+class Driver:
+    """libcuda.so.1; `error` is set when it is there but does not work."""
+
+    def __init__(self, cuda):
+        self.cuda, self.error = cuda, ""
+        result = cuda.cuInit(0)
+        if result:
+            self.error = "cuInit: %s" % self._name(result)
+
+    @staticmethod
+    def find():
+        try:
+            return Driver(ctypes.CDLL("libcuda.so.1"))
+        except OSError:
+            return None
+
+    def _name(self, result):
+        text = ctypes.c_char_p()
+        self.cuda.cuGetErrorName(result, ctypes.byref(text))
+        return (text.value or b"error %d" % result).decode()
+
+    def call(self, function, *arguments):
+        result = getattr(self.cuda, function)(*arguments)
+        if result:
+            raise RuntimeError("%s: %s" % (function, self._name(result)))
+
+    def version(self):
+        """The CUDA that the driver serves: 12050 is 12.5."""
+        number = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(number))
+        return number.value
+
+    def devices(self):
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return [self._device(i) for i in range(count.value)]
+
+    def _device(self, ordinal):
+        name, memory = ctypes.create_string_buffer(128), ctypes.c_size_t()
+        self.call("cuDeviceGetName", name, len(name), ordinal)
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(major), 75, ordinal)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        self.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, ordinal)  # … _MINOR
+        return Gpu(ordinal, name.value.decode(), major.value * 10 + minor.value, memory.value)
+
+
+class WallClock:
+    """Seconds per call on the CPU: the median of several rounds."""
+
+    name = "wall clock"
+
+    def time(self, f, rounds=7, at_least=0.05):
+        f()
+        start = time.perf_counter()
+        f()
+        calls = max(1, int(at_least / max(time.perf_counter() - start, 1e-9)))
+        return statistics.median(self._round(f, calls) for _ in range(rounds))
+
+    def _round(self, f, calls):
+        start = time.perf_counter()
+        for _ in range(calls):
+            f()
+        return (time.perf_counter() - start) / calls
+
+
+class GpuClock:
+    """Seconds per call on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before
+    the first of them runs, so that the host's speed plays no part."""
+
+    name = "GPU events"
+
+    def __init__(self):
+        import tfuse
+        with tf.device("GPU:0"):
+            tfuse.square(tf.ones([8]))  # makes the stream known
+            self._filler = tf.cast(tf.random.normal([8192, 8192]), tf.bfloat16)
+        self._driver = Driver.find()
+        self._stream = ctypes.c_void_p(_library.library.tfu_trace_stream())
+        context = ctypes.c_void_p()
+        self._driver.call("cuStreamGetCtx", self._stream, ctypes.byref(context))
+        self._driver.call("cuCtxSetCurrent", context)
+        self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
+        for event in (self._begin, self._end):
+            self._driver.call("cuEventCreate", ctypes.byref(event), 0)
+        self._fill(2)
+        self._filler_seconds = self._between(lambda: self._fill(4), 1, 0) / 4
+
+    def _fill(self, count):
+        for _ in range(count):
+            tf.matmul(self._filler, self._filler)
+
+    def _between(self, f, calls, host_seconds):
+        """Seconds between two events with `calls` calls of f in between, behind enough other work to queue them all."""
+        if host_seconds:
+            self._fill(int(1.5 * calls * host_seconds / self._filler_seconds) + 2)
+        self._driver.call("cuEventRecord", self._begin, self._stream)
+        for _ in range(calls):
+            f()
+        self._driver.call("cuEventRecord", self._end, self._stream)
+        self._driver.call("cuEventSynchronize", self._end)
+        milliseconds = ctypes.c_float()
+        self._driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), self._begin, self._end)
+        return milliseconds.value / 1e3
+
+    def sync(self):
+        self._driver.call("cuStreamSynchronize", self._stream)
+
+    def time(self, f, rounds=7, at_least=0.003):
+        for _ in range(2):
+            f()
+        self.sync()
+        start = time.perf_counter()
+        f()
+        host = time.perf_counter() - start
+        self.sync()
+        both = time.perf_counter() - start
+        calls = min(20, max(2, int(at_least / both)))
+        return statistics.median(self._between(f, calls, host) / calls for _ in range(rounds))
+
+    def copy_speed(self, size):
+        """Bytes read and written per second by the driver's own device-to-device copy."""
+        with tf.device("GPU:0"):
+            a, b = (tf.zeros([size // 4]) for _ in range(2))
+        to, source = _address(a), _address(b)
+        seconds = self.time(lambda: self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream))
+        return 2 * size / seconds
+
+
+def _address(tensor):
+    """Where an eager tensor's memory begins."""
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_void_p(ctypes.c_void_p.from_address(get(capsule, b"dltensor")).value)

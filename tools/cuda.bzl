@@ -1,0 +1,80 @@
+"""Device code: every .cu file for every architecture, as C files with the images inside."""
+
+def _cuda_images_impl(ctx):
+    tables, images = [], []
+    for source in ctx.files.srcs:
+        stem = source.basename[:-len(".cu")]
+        of_stem = []
+        for arch in ctx.attr.architectures:
+            image = ctx.actions.declare_file("images/%s.%s.%s" % (stem, arch, "cubin" if arch.startswith("sm_") else "ptx"))
+            unused = ctx.actions.declare_file("images/%s.%s.unused" % (stem, arch))
+            args = ctx.actions.args()
+            args.add("compile")
+            args.add("--nvidia", ctx.file._nvidia)
+            args.add("--arch", arch)
+            args.add("--out", image)
+            args.add("--unused", unused)
+            args.add(source)
+            args.add_all(ctx.files.hdrs)
+            ctx.actions.run(
+                executable = ctx.executable._nvrtc,
+                arguments = [args],
+                inputs = [source, ctx.file._nvidia] + ctx.files.hdrs,
+                outputs = [image, unused],
+                unused_inputs_list = unused,
+                mnemonic = "Nvrtc",
+                progress_message = "Compiling %s for %s" % (source.short_path, arch),
+            )
+            of_stem.append(image)
+        table = ctx.actions.declare_file("images/%s_images.c" % stem)
+        args = ctx.actions.args()
+        args.add("table")
+        args.add("--out", table)
+        args.add_all(of_stem)
+        ctx.actions.run(
+            executable = ctx.executable._nvrtc,
+            arguments = [args],
+            inputs = of_stem,
+            outputs = [table],
+            mnemonic = "ImageTable",
+        )
+        tables.append(table)
+        images += of_stem
+
+    info = ctx.actions.declare_file("images/build_info.c")
+    args = ctx.actions.args()
+    args.add("info")
+    args.add("--nvidia", ctx.file._nvidia)
+    args.add("--version-file", ctx.file.version_file)
+    args.add("--out", info)
+    args.add_all(ctx.attr.architectures)
+    ctx.actions.run(
+        executable = ctx.executable._nvrtc,
+        arguments = [args],
+        inputs = [ctx.file._nvidia, ctx.file.version_file],
+        outputs = [info],
+        mnemonic = "BuildInfo",
+    )
+    return [DefaultInfo(files = depset(tables + images + [info]))]
+
+cuda_images = rule(
+    doc = "For each STEM.cu: an image per architecture, and STEM_images.c with the table tfu_STEM_images; and build_info.c.",
+    implementation = _cuda_images_impl,
+    attrs = {
+        "architectures": attr.string_list(doc = "sm_NN for a cubin, compute_NN for PTX"),
+        "hdrs": attr.label_list(allow_files = True),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "version_file": attr.label(allow_single_file = [".py"]),
+        "_nvidia": attr.label(allow_single_file = True, default = "@python_env//:nvidia"),
+        "_nvrtc": attr.label(cfg = "exec", executable = True, default = "//tools:nvrtc"),
+    },
+)
+
+def _portable_impl(ctx):
+    return [DefaultInfo(files = depset(ctx.files.srcs))]
+
+portable = rule(
+    doc = "What is the same for every target: built once, in the build machine's own configuration.",
+    implementation = _portable_impl,
+    attrs = {"srcs": attr.label_list(cfg = "exec")},
+)

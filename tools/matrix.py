@@ -1,0 +1,131 @@
+"""Tests the built wheel in every TensorFlow release it supports: one environment each, kept under .venv/matrix.
+
+  matrix.py --wheel FILE [--json FILE] [--cuda] [VERSION ...]
+
+In each: installs the wheel, runs pytest over tests/ against the installed package, and `python -m tfuse doctor`. The table
+comes at the end, progress while it runs. Exits 1 when anything failed.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# TensorFlow releases, and the Python 3 minors they have wheels for.
+RELEASES = {
+    "2.16.2": (9, 12),
+    "2.17.1": (9, 12),
+    "2.18.1": (9, 12),
+    "2.19.1": (9, 12),
+    "2.20.0": (9, 13),
+    "2.21.0": (10, 13),
+}
+COLUMNS = ["tensorflow", "passed", "failed", "skipped", "doctor", "seconds"]
+
+
+class Failed(Exception):
+    pass
+
+
+def say(text):
+    print(f"matrix: {text}", file=sys.stderr, flush=True)
+
+
+def call(command, log, **options):
+    """Runs a command with its output in a file. If it fails, shows the file's end, or from where Python says it crashed."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TFUSE_LIBRARY")}
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    with open(log, "w") as out:
+        status = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, env=environment, **options).returncode
+    if status:
+        lines = pathlib.Path(log).read_text(errors="replace").splitlines()
+        crash = [i for i, line in enumerate(lines) if "Fatal Python error" in line]
+        shown = lines[crash[0] : crash[0] + 15] if crash else lines[-25:]
+        say(f"status {status}, in {log}:\n" + "\n".join(shown))
+    return status
+
+
+def find_python(version):
+    """This interpreter if the release has wheels for it, else one from the PATH."""
+    low, high = RELEASES[version]
+    if low <= sys.version_info.minor <= high:
+        return sys.executable
+    for minor in range(high, low - 1, -1):
+        if path := shutil.which(f"python3.{minor}"):
+            return path
+    raise Failed(f"needs Python 3.{low} to 3.{high}")
+
+
+def environment(version, cuda):
+    """The environment's folder, made on first use."""
+    home = ROOT / ".venv" / "matrix" / version
+    wanted = [f"tensorflow{'[and-cuda]' if cuda else ''}=={version}", "pytest"]
+    stamp = home / "stamp"
+    if not stamp.exists() or stamp.read_text() != " ".join(wanted):
+        say(f"{version}: making its environment")
+        home.mkdir(parents=True, exist_ok=True)
+        base = find_python(version)
+        subprocess.run([base, "-m", "venv", "--clear", home], check=True)
+        if call([home / "bin/python", "-m", "pip", "install", *wanted], home / "install.log"):
+            raise Failed("pip install")
+        stamp.write_text(" ".join(wanted))
+    return home
+
+
+def test(version, wheel, cuda):
+    home = environment(version, cuda)
+    python, report = home / "bin/python", home / "report.xml"
+    install = [python, "-m", "pip", "install", "--no-deps", "--force-reinstall", wheel]
+    if call(install, home / "wheel.log"):
+        raise Failed("pip install of the wheel")
+    say(f"{version}: testing")
+    report.unlink(missing_ok=True)
+    pytest = call([python, "-m", "pytest", "tests", "-q", "-p", "no:cacheprovider", "--junitxml", report], home / "pytest.log", cwd=ROOT)
+    doctor = call([python, "-m", "tfuse", "doctor"], home / "doctor.log", cwd=home)
+    suites = ElementTree.parse(report).getroot().iter("testsuite") if report.exists() else []
+    total = {key: 0 for key in ("tests", "failures", "errors", "skipped")}
+    for suite in suites:
+        total = {key: value + int(suite.get(key, 0)) for key, value in total.items()}
+    failed = total["failures"] + total["errors"]
+    return {
+        "passed": total["tests"] - failed - total["skipped"],
+        "failed": failed or int(pytest != 0),  # a crash or an empty run leaves no case to blame
+        "skipped": total["skipped"],
+        "doctor": "failed" if doctor else "ok",
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheel", required=True, type=pathlib.Path)
+    parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
+    parser.add_argument("--cuda", action="store_true", help="install tensorflow[and-cuda]")
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(RELEASES)}; all by default")
+    a = parser.parse_args()
+    for version in a.versions:
+        if version not in RELEASES:
+            parser.error(f"{version} is not one of {', '.join(RELEASES)}")
+
+    rows = []
+    for version in a.versions or RELEASES:
+        start = time.time()
+        try:
+            row = test(version, a.wheel.resolve(), a.cuda)
+        except Failed as why:
+            row = {"passed": 0, "failed": 1, "skipped": 0, "doctor": str(why)}
+        rows.append({"tensorflow": version, **row, "seconds": round(time.time() - start)})
+        say(", ".join(f"{value}" if key == "tensorflow" else f"{key} {value}" for key, value in rows[-1].items()))
+        if a.json:
+            a.json.write_text(json.dumps(rows, indent=2) + "\n")
+    for row in [dict(zip(COLUMNS, COLUMNS)), *rows]:
+        print("  ".join(f"{row[column]!s:>10}" for column in COLUMNS))
+    sys.exit(any(row["failed"] or row["doctor"] != "ok" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

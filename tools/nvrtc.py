@@ -1,0 +1,152 @@
+"""Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
+
+  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] SOURCE [HEADER ...]
+      ARCH sm_NN gives a cubin, compute_NN gives PTX, ended by a NUL. --unused lists the headers SOURCE does not reach,
+      so that Bazel compiles it again for its own headers only.
+  nvrtc.py table --out FILE IMAGE ...
+      IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/images.h.
+  nvrtc.py info --nvidia DIR --version-file FILE --out FILE ARCH ...
+      The C file defines tfu_build_info[], a JSON text.
+  DIR is the folder `nvidia` of the pip packages in tools/requirements_nvrtc.txt.
+"""
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import re
+import sys
+
+INCLUDES = [".", "kernels", "ops"]
+NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
+OPTIONS = ["--std=c++17", "--device-as-default-execution-space", "-DTFU_DEVICE"]
+# NVRTC has no switch for this one. sm_70 is served on purpose.
+KNOWN_WARNING = re.compile(r"nvrtc: warning: Architectures prior to \S+ are deprecated.*\n?")
+# NVRTC has no C library: the headers that device code shares with C are given in memory.
+C_HEADERS = {
+    "stdint.h": """
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned uint32_t;
+typedef unsigned long long uint64_t, uintptr_t; typedef long long intptr_t;
+""",
+    "stddef.h": """
+typedef __SIZE_TYPE__ size_t; typedef __PTRDIFF_TYPE__ ptrdiff_t;
+#ifndef NULL
+#define NULL 0
+#endif
+#define offsetof(type, member) __builtin_offsetof(type, member)
+""",
+}
+
+
+def load(nvidia):
+    return ctypes.CDLL(os.path.join(nvidia, "cuda_nvrtc", "lib", "libnvrtc.so.12"))
+
+
+def strings(items):
+    return (ctypes.c_char_p * len(items))(*(i.encode() for i in items))
+
+
+def fetch(nvrtc, program, what):
+    size = ctypes.c_size_t()
+    getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    data = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc, f"nvrtcGet{what}")(program, data)
+    return data.raw
+
+
+def compile_image(nvidia, source, arch):
+    """The image of one file for one architecture. NVRTC's log goes to stderr: as the error, or as warnings."""
+    nvrtc, program = load(nvidia), ctypes.c_void_p()
+    text = pathlib.Path(source).read_bytes()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), len(C_HEADERS), strings(C_HEADERS.values()), strings(C_HEADERS))
+    includes = INCLUDES + [os.path.join(nvidia, i) for i in NVIDIA_INCLUDES]
+    options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-I{i}" for i in includes)]
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), strings(options))
+    log = KNOWN_WARNING.sub("", fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")).strip()
+    if log:
+        print(f"NVRTC, {source} for {arch}:\n{log}", file=sys.stderr)
+    if failed:
+        sys.exit(1)
+    if arch.startswith("sm_"):
+        return fetch(nvrtc, program, "CUBIN")
+    return fetch(nvrtc, program, "PTX").rstrip(b"\0") + b"\0"
+
+
+def reached(source, headers):
+    """Those of headers that source includes, directly or not; all of them where an #include is not a plain name."""
+    known = {os.path.normpath(h): h for h in headers}
+    todo, seen = [source], set()
+    while todo:
+        here = todo.pop()
+        for name in re.findall(r"^\s*#\s*include\s+(.+)", pathlib.Path(here).read_text(), re.M):
+            plain = re.match(r'["<]([^">]+)[">]', name)
+            if not plain:
+                return set(headers)
+            for folder in [os.path.dirname(here), *INCLUDES]:
+                path = os.path.normpath(os.path.join(folder, plain[1]))
+                if path in known and path not in seen:
+                    seen.add(path)
+                    todo.append(path)
+    return {known[path] for path in seen}
+
+
+def table(images):
+    """C for one stem: the bytes through the assembler, the rows in C. The digest makes Bazel assemble again when an image
+    changes: the compiler's list of dependencies, by which Bazel drops unused inputs, does not know .incbin."""
+    rows = []
+    for path in images:
+        stem, arch, kind = os.path.basename(path).rsplit(".", 2)
+        rows.append((kind == "ptx", int(re.search(r"\d+", arch)[0]), f"tfu_{stem}_{arch}", path))
+    rows.sort()
+    out = ['#include "kernels/core/images.h"', ""]
+    for _, _, symbol, path in rows:
+        out += [
+            f"/* sha256 {hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()} */",
+            f"extern const unsigned char {symbol}[];",
+            f'__asm__(".pushsection .rodata\\n.balign 64\\n.globl {symbol}\\n.hidden {symbol}\\n"',
+            f'        "{symbol}: .incbin \\"{path}\\"\\n.popsection");',
+        ]
+    out += ["", f"extern const tfu_image tfu_{stem}_images[];", f"const tfu_image tfu_{stem}_images[] = {{"]
+    out += [f"  {{{capability}, {int(ptx)}, {symbol}, {os.path.getsize(path)}}}," for ptx, capability, symbol, path in rows]
+    return "\n".join([*out, "  {0, 0, 0, 0},", "};", ""])
+
+
+def info(nvidia, version_file, architectures):
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    load(nvidia).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    version = re.search(r'__version__ = "([^"]+)"', pathlib.Path(version_file).read_text())[1]
+    text = json.dumps({"version": version, "nvrtc": f"{major.value}.{minor.value}", "architectures": architectures})
+    return f"extern const char tfu_build_info[];\nconst char tfu_build_info[] = {json.dumps(text)};\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, rest in ("compile", "files"), ("table", "images"), ("info", "architectures"):
+        command = commands.add_parser(name)
+        command.add_argument("--out", required=True, type=pathlib.Path)
+        if name != "table":
+            command.add_argument("--nvidia", required=True)
+        if name == "compile":
+            command.add_argument("--arch", required=True)
+            command.add_argument("--unused", type=pathlib.Path)
+        if name == "info":
+            command.add_argument("--version-file", required=True)
+        command.add_argument(rest, nargs="+")
+    a = parser.parse_args()
+    if a.command == "compile":
+        source, *headers = a.files
+        a.out.write_bytes(compile_image(a.nvidia, source, a.arch))
+        if a.unused:
+            used = reached(source, headers)
+            a.unused.write_text("".join(f"{h}\n" for h in headers if h not in used))
+    elif a.command == "table":
+        a.out.write_text(table(a.images))
+    else:
+        a.out.write_text(info(a.nvidia, a.version_file, a.architectures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The main program of a Bazel py_test: pytest over the files given, its cases reported as Bazel's test.xml."""
+import os
+import sys
+
+del sys.path[0]  # this file's folder, where wheel.py would pass for the package of that name
+
+import pytest
+
+scratch = os.environ["TEST_TMPDIR"]
+os.environ.update(
+    HOME=scratch,
+    XDG_CACHE_HOME=scratch,
+    TFUSE_LIBRARY=os.path.abspath(os.environ["TFUSE_LIBRARY"]),
+)
+# Any status but 0 fails the target, 5 among them: no test was collected.
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--basetemp", os.path.join(scratch, "pytest"), "--junitxml", os.environ["XML_OUTPUT_FILE"], *sys.argv[1:]]))
