@@ -12,15 +12,16 @@ static inline float exp_parts(float x, float *m) {
   const float magic = 12582912.0f;
   const float shifted = x * 1.44269504f + magic, n = shifted - magic;
   const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  const float q = 4.166685342e-2f + r * (8.363146345e-3f + r * 1.390128716e-3f);
+  const float s = r * r, q = (4.166685342e-2f + r * 8.363146345e-3f) + s * 1.390128716e-3f; /* short chains: latency counts */
   const uint32_t least = 0xc2ad3334u, infinity = 0xff800000u; /* -86.6 and -infinity */
   uint32_t bits, x_bits;
   float power;
   memcpy(&bits, &shifted, sizeof bits);
   memcpy(&x_bits, &x, sizeof x_bits);
-  bits = x_bits - least <= infinity - least ? 0 : (bits + 127) << 23;
+  const int cut = x_bits - least <= infinity - least;
+  bits = cut ? 0 : (bits + 127) << 23;
   memcpy(&power, &bits, sizeof power);
-  *m = r + r * r * (4.999999955e-1f + r * (1.666657728e-1f + r * q));
+  *m = cut ? 0 : r + s * ((4.999999955e-1f + r * 1.666657728e-1f) + s * q); /* r of -infinity is NaN */
   return power;
 }
 static inline float exp_of_f32(float x) {
@@ -52,8 +53,8 @@ static inline double erfc_of_f64(double x) { return erfc(x); }
 const tfu_activation tfu_activations[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
 
 #else
-static inline REAL FN(gauss_of)(REAL x) { return FN(exp_of)((REAL)-0.5 * x * x); }
 static inline REAL FN(divide)(REAL a, REAL b) { return a / b; }
+static inline REAL FN(gauss_of)(REAL x) { return FN(exp_of)((REAL)-0.5 * x * x); }
 
 #define BITS ((int)sizeof(REAL) * 8)
 #include "kernels/core/activation_math.h"

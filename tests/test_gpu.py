@@ -1,0 +1,142 @@
+"""What only a GPU can show: order on TensorFlow's stream, sizes past 2^31, two devices on one GPU, running out of memory."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import needs_gpu, needs_xla
+
+pytestmark = needs_gpu
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def slow_ones(n):
+    """A tensor of ones whose computation keeps the GPU busy for some milliseconds, so that a reader ahead of its turn
+    would see something else."""
+    a = tf.eye(4096) * 1.0
+    for _ in range(12):
+        a = tf.matmul(a, a)
+    return tf.fill([n], a[0, 0])
+
+
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_xla)])
+def test_waits_for_its_inputs_and_is_waited_for(jit):
+    @tf.function(jit_compile=jit, autograph=False)
+    def f(x):
+        return tfuse.square(x + 1) * 2
+
+    with tf.device("GPU:0"):
+        junk = tf.random.normal([1 << 20])
+        f(junk)
+        for trial in range(30):
+            x = slow_ones(1 << 20)
+            got = f(x)
+            junk = tf.random.normal([1 << 20], seed=trial)  # memory that comes free is written over at once
+            assert np.all(got.numpy() == 8), trial
+
+
+def run_alone(code, **environment):
+    """In a process of its own: device configuration and environment are fixed when TensorFlow starts."""
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True,
+                          cwd=HERE, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_fence_serves_where_the_stream_cannot_be_found():
+    out = run_alone("""
+import conftest, numpy as np, tensorflow as tf, tfuse
+from tfuse import _library
+print(_library.library.tfu_stream_route().decode())
+from test_gpu import slow_ones
+with tf.device("GPU:0"):
+    for _ in range(20):
+        x = slow_ones(1 << 20)
+        y = tfuse.scale_bias_act(x, 3.0, activation="relu")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            z = tfuse.add_constant(x, 1.0) * y
+        assert np.all(z.numpy() == 6) and np.all(tape.gradient(z, x).numpy() == 3)
+""", TFUSE_STREAM="fence")
+    assert "between two event fences" in out
+
+
+def test_two_logical_gpus_each_with_a_stream():
+    run_alone("""
+import numpy as np, tensorflow as tf, threading
+gpu = tf.config.list_physical_devices("GPU")[0]
+tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=2048)] * 2)
+import conftest, tfuse
+wrong = []
+def work(device, seed):
+    with tf.device(device):
+        x = tf.random.stateless_normal([1024, 511], [seed, 1])
+        s = tf.random.stateless_normal([511], [seed, 2])
+        want = np.maximum(x.numpy() * s.numpy(), 0)
+        for _ in range(50):
+            if not np.allclose(tfuse.scale_bias_act(x, s, activation="relu").numpy(), want, 1e-5, 1e-5):
+                wrong.append(device)
+threads = [threading.Thread(target=work, args=("GPU:%d" % (i % 2), i)) for i in range(6)]
+[t.start() for t in threads]; [t.join() for t in threads]
+assert not wrong, wrong
+""")
+
+
+def test_threads_share_the_gpu():
+    wrong = []
+
+    def work(seed):
+        with tf.device("GPU:0"):
+            x = tf.random.stateless_normal([333, 257], [seed, 1])
+            want = x.numpy() ** 2
+            for _ in range(30):
+                if not np.array_equal(tfuse.square(x).numpy(), want):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not wrong
+
+
+@pytest.mark.parametrize("shape", [(1 << 31 | 5,), (65539, 32769), (3, (1 << 30) + 1)])
+def test_more_elements_than_an_int_counts(shape):
+    with tf.device("GPU:0"):
+        x = tf.ones(shape, tf.float16)
+        bias = tf.cast(tf.range(shape[-1]) % 7, tf.float16)
+        y = tfuse.scale_bias_act(x, bias=bias, activation="relu")
+        assert int(tf.reduce_sum(tf.cast(tf.equal(y, x + bias), tf.int64))) == int(np.prod(shape, dtype=np.int64))
+        del y
+        with tf.GradientTape() as tape:
+            tape.watch(bias)
+            y = tfuse.scale_bias_act(x, bias=bias, activation="relu")
+        rows = int(np.prod(shape[:-1], dtype=np.int64))
+        gradient = tape.gradient(y, bias, x)
+        assert np.all(gradient[-5:].numpy() == np.float16(rows))
+
+
+def test_out_of_memory_is_an_error_and_the_process_lives():
+    free = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    with tf.device("GPU:0"):
+        x = tf.ones([1 << 20])
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            held = []
+            big = tf.zeros([6 << 30], tf.float16)
+            while True:
+                held.append(tfuse.square(big))
+        del held, big
+        assert np.all(tfuse.square(x * 3).numpy() == 9)
+    assert tf.config.experimental.get_memory_info("GPU:0")["current"] < free + (1 << 28)
+
+
+def test_explain_names_the_kernel():
+    with tf.device("GPU:0"):
+        tfuse.gelu(tf.ones([7, 9], tf.bfloat16))
+    last = tfuse.explain()[-1]
+    assert last["device"] == "GPU" and last["kernel"].startswith("scale_bias_act_gelu_tanh_bf16 (")
