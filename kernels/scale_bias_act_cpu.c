@@ -4,15 +4,14 @@
 #include "kernels/core/cpu.h"
 #include "kernels/core/fold_cpu.h"
 
-enum { TASK = 64 * TFU_TILE };
-
 typedef struct job {
   tfu_call *call;
   const tfu_tensor *x;
   tfu_fold fold;            /* how rows are joined; used by the gradient to sum */
   const void *scale, *bias; /* one value per column of a joined row, float or double; NULL: none */
   const tfu_activation *act;
-  int sums; /* the gradient of scale or bias is wanted */
+  int64_t task; /* elements of a task of the forward pass */
+  int sums;     /* the gradient of scale or bias is wanted */
 } job;
 
 #define TFU_SELF "kernels/scale_bias_act_cpu.c"
@@ -62,9 +61,9 @@ static void FN(affine)(const job *j, int64_t col, int n, const REAL *x, REAL *v)
 static void FN(forward_task)(void *arg, int64_t task) {
   const job *j = arg;
   const tfu_tensor *out = &j->call->out[0];
-  const int64_t end = (task + 1) * TASK < j->fold.n ? (task + 1) * TASK : j->fold.n;
+  const int64_t end = (task + 1) * j->task < j->fold.n ? (task + 1) * j->task : j->fold.n;
   REAL xs[TFU_TILE], vs[TFU_TILE];
-  for (int64_t at = task * TASK; at < end;) {
+  for (int64_t at = task * j->task; at < end;) {
     const int64_t col = at % j->fold.width, left = j->fold.width - col < end - at ? j->fold.width - col : end - at;
     const int n = left < TFU_TILE ? (int)left : TFU_TILE;
     const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at, n, xs);
@@ -79,7 +78,8 @@ static void FN(forward_task)(void *arg, int64_t task) {
 static tfu_code FN(tfu_scale_bias_act_cpu)(tfu_call *call) {
   job j;
   TFU_TRY(FN(prepare)(call, &j, &call->in[0], &call->in[1], &call->in[2]));
-  tfu_parallel((j.fold.n + TASK - 1) / TASK, FN(forward_task), &j);
+  j.task = tfu_task_size(j.fold.n, TFU_TILE);
+  tfu_parallel((j.fold.n + j.task - 1) / j.task, FN(forward_task), &j);
   return TFU_OK;
 }
 

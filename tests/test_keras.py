@@ -23,23 +23,29 @@ def new_process(program, *arguments):
     """Runs a Python program in a process of its own, with this tfuse; returns it when done."""
     home = str(pathlib.Path(tfuse.__file__).parent.parent)
     path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env={**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": path})
+    environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 @functools.lru_cache(None)
 def stock_xla():
-    """'' if stock XLA can run the stock halves of these tests. What it compiles in some releases up to 2.20 is an illegal
+    """'' if stock XLA can run the stock halves of these tests. What some releases up to 2.20 compile is an illegal
     instruction on some processors, which only a process of its own survives."""
     done = new_process("""
 import sys
 sys.path.insert(0, sys.argv[1])
 import test_keras as t
-for make in (t.sequential, t.functional):
-    t.train(make(fused=False), jit=True, epochs=1)
-t.loop_gradient(t.STOCK, jit=True)
+try:
+    for make in (t.sequential, t.functional):
+        t.train(make(fused=False), jit=True, epochs=1)
+    t.loop_gradient(t.STOCK, jit=True)
+except Exception as error:
+    print(error)
+    sys.exit(77)
 """, pathlib.Path(__file__).parent)
-    return "" if done.returncode == 0 else "stock XLA fails here (%d): %s" % (done.returncode, done.stdout[-200:])
+    assert done.returncode in (0, 77) or done.returncode < 0, done.stdout
+    return "" if done.returncode == 0 else "stock XLA fails here, with status %d" % done.returncode
 
 
 @pytest.fixture(params=[False, True], ids=["graph", "xla"])
@@ -140,7 +146,8 @@ def test_config_round_trip():
     assert [w.name for w in again.weights] == ["scale", "bias"]
     np.testing.assert_allclose(sum(float(loss) for loss in again.losses), 0.1 * np.sum(scale**2) + 0.01 * 3, rtol=1e-3)
 
-    assert tfuse.ScaleBiasAct.from_config(tfuse.ScaleBiasAct(use_scale=False, use_bias=False).get_config()).use_bias is False
+    bare = tfuse.ScaleBiasAct.from_config(tfuse.ScaleBiasAct(use_scale=False, use_bias=False).get_config())
+    assert not bare.use_scale and not bare.use_bias
     constant = tfuse.AddConstant.from_config(tfuse.AddConstant(2.5, trainable=False).get_config())
     assert float(constant.constant) == 2.5 and constant.get_config()["constant"] == 2.5
     assert not constant.trainable_weights
@@ -270,7 +277,7 @@ def test_precision(policy, compute):
         gradients = tape.gradient(loss, [w.value for w in layers[0].trainable_weights])
         results.append([y, *gradients])
         assert y.dtype == compute
-        assert {str(tf.as_dtype(w.dtype).name) for w in layers[0].weights} == {"float64" if policy == "float64" else "float32"}
+        assert {w.dtype for w in layers[0].weights} == {"float64" if policy == "float64" else "float32"}
     epsilon = float(np.finfo(compute).eps) if compute != "bfloat16" else 2.0**-7
     for got, want in zip(*results):
         got, want = (np.asarray(tf.cast(t, tf.float64)) for t in (got, want))
@@ -429,16 +436,17 @@ X = np.random.default_rng(5).normal(size=(6, 4)).astype("float32")
 SCALE = tf.constant([1.0, -2.0, 0.5, 3.0])
 FUSED = lambda x: tfuse.add_constant(tfuse.scale_bias_act(x, SCALE, activation="gelu_tanh"), 0.1)
 STOCK = lambda x: tf.nn.gelu(x * SCALE, approximate=True) + 0.1
+close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)  # stock gelu cancels in its tail
 
 
 def test_data_pipeline():
     rows = tf.data.Dataset.from_tensor_slices(X).batch(4).map(FUSED, num_parallel_calls=2)
-    np.testing.assert_allclose(np.concatenate([np.asarray(r) for r in rows]), STOCK(X), rtol=1e-5, atol=1e-6)
+    close(np.concatenate([np.asarray(r) for r in rows]), STOCK(X))
 
 
 @pytest.mark.parametrize("mapped", [tf.map_fn, tf.vectorized_map], ids=["map_fn", "vectorized_map"])
 def test_mapped(mapped):
-    np.testing.assert_allclose(tf.function(lambda x: mapped(FUSED, x))(X), STOCK(X), rtol=1e-5, atol=1e-6)
+    close(tf.function(lambda x: mapped(FUSED, x))(X), STOCK(X))
 
 
 def loop_gradient(f, jit):
@@ -452,7 +460,7 @@ def loop_gradient(f, jit):
 
 
 def test_gradient_of_a_loop(jit):
-    np.testing.assert_allclose(loop_gradient(FUSED, jit), loop_gradient(STOCK, jit), rtol=1e-4, atol=1e-4)
+    close(loop_gradient(FUSED, jit), loop_gradient(STOCK, jit))
 
 
 def test_recompute_grad():
@@ -460,7 +468,7 @@ def test_recompute_grad():
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, SCALE])
         got, want = tf.recompute_grad(FUSED)(x), STOCK(x)
-    np.testing.assert_allclose(tape.gradient(got, x), tape.gradient(want, x), rtol=1e-4, atol=1e-5)
+    close(tape.gradient(got, x), tape.gradient(want, x))
 
 
 def test_forward_mode_and_jacobian():
@@ -474,10 +482,10 @@ def test_forward_mode_and_jacobian():
             z = f(x)
         results.append((forward.jvp(y), tape.jacobian(z, x)))
     for got, want in zip(*results):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        close(got, want)
 
 
 def test_branches(jit):
     f = tf.function(lambda x, c: tf.cond(c, lambda: FUSED(x), lambda: tfuse.square(x)), jit_compile=jit)
-    np.testing.assert_allclose(f(X, tf.constant(True)), STOCK(X), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(f(X, tf.constant(False)), X * X, rtol=1e-6)
+    close(f(X, tf.constant(True)), STOCK(X))
+    close(f(X, tf.constant(False)), X * X)

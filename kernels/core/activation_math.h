@@ -2,14 +2,13 @@
  *
  * No include guard: this file is read once per precision. The reader defines REAL (the type), BITS (64, 32, or 16 where
  * the result is rounded to 16 bits and short polynomials do), FUNCTION and FN(name) (how a function is declared and
- * called), and the primitives abs_of, exp_of and expm1_of (of x <= 0 or NaN; what they give for others is not used),
- * gauss_of (exp(-x^2 / 2)), divide (by what lies between 1 and 1e20) and, for 64 bits, log1p_of and erfc_of. Rules of the
- * formulas:
- *   NaN stays NaN: a comparison is written such that NaN takes the branch that keeps it, unless a factor brings it back,
- *   for then the plain order (v < c ? v : c) costs the CPU two instructions, not ten;
- *   nothing cancels: 1 - sigmoid and 1 - tanh^2 are built from exp(-|x|), the lower tail of gelu from erfc's own form;
- *   nothing overflows where the result is finite.
- * Branches are selects of two computed values, which vectorise. */
+ * called), and the primitives abs_of, positive_of (x, or 0 below it; NaN stays), exp_of and expm1_of (of x <= 0 or NaN;
+ * what they give for others is not used), gauss_of (exp(-x^2 / 2)), tanh_of, divide (by what lies between 1 and 1e20)
+ * and, for 64 bits, log1p_of and erfc_of. Rules of the formulas: NaN stays NaN: a comparison is written such that NaN
+ * takes the branch that keeps it, unless a factor brings it back, for then the plain order (v < c ? v : c) costs the
+ * CPU two instructions, not ten; nothing cancels: 1 - sigmoid and 1 - tanh^2 are built from exp(-|x|), the lower tail
+ * of gelu from erfc's own form; nothing overflows where the result is finite. Branches are selects of two computed
+ * values, which vectorise. */
 
 #define K(constant) ((REAL)(constant))
 #define ABS(v) FN(abs_of)(v)
@@ -53,10 +52,10 @@ FUNCTION REAL FN(logistic)(REAL x) {
 ACT(linear) { return x; }
 ACT(linear_grad) { return x * 0 + 1; } /* NaN in, NaN out */
 
-ACT(relu) { return x < 0 ? 0 : x; }
+ACT(relu) { return FN(positive_of)(x); }
 ACT(relu_grad) { return x > 0 ? K(1) : K(0); }
 
-ACT(leaky_relu) { return x < 0 ? K(0.2) * x : x; }
+ACT(leaky_relu) { return x > 0 ? x : K(0.2) * x; }
 ACT(leaky_relu_grad) { return x > 0 ? K(1) : K(0.2); }
 
 ACT(elu) { return x > 0 ? x : FN(expm1_of)(x); }
@@ -73,7 +72,8 @@ ACT(gelu_grad) {
   return (x < 0 ? tail : 1 - tail) + slope;
 }
 
-/* 0.5 x (1 + tanh(u)) = x * logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). x^2 is cut off where logistic is 0 or 1. */
+/* 0.5 x (1 + tanh(u)) = x * logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). x^2 is cut off where logistic is 0 or 1.
+ */
 #define GELU_A 1.5957691216057308   /* 2 sqrt(2/pi) */
 #define GELU_B 0.071354816272600248 /* GELU_A * 0.044715 */
 FUNCTION REAL FN(cut_square)(REAL x) { return x * x < K(1e6) ? x * x : K(1e6); }
@@ -90,8 +90,8 @@ ACT(silu_grad) {
   return s * (1 + x * rest);
 }
 
-/* tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2). With e = exp(-|x|), and both sides times e^2 where x > 0, it is
- * top / (top + rest), where nothing can overflow. */
+/* tanh(softplus(x)) = n / (n + 2) with n = e^x (e^x + 2). With e = exp(-|x|), and both sides times e^2 where x > 0, it
+ * is top / (top + rest), where nothing can overflow. */
 ACT(mish) {
   const REAL e = FN(exp_of)(-ABS(x)), top = x < 0 ? e * (e + 2) : 1 + 2 * e, rest = x < 0 ? K(2) : 2 * e * e;
   return x * FN(divide)(top, top + rest);
@@ -108,17 +108,13 @@ ACT(sigmoid_grad) {
   return e * r * r;
 }
 
-/* tanh(|x|) = -m / (m + 2) with m = exp(-2 |x|) - 1. */
-ACT(tanh) {
-  const REAL m = FN(expm1_of)(-2 * ABS(x)), t = FN(divide)(m, m + 2);
-  return x < 0 ? t : -t;
-}
+ACT(tanh) { return FN(tanh_of)(x); }
 ACT(tanh_grad) {
   const REAL e = FN(exp_of)(-2 * ABS(x)), r = FN(divide)(1, 1 + e);
   return 4 * e * r * r;
 }
 
-ACT(softplus) { return (x < 0 ? 0 : x) + FN(log1p_unit)(FN(exp_of)(-ABS(x))); }
+ACT(softplus) { return FN(positive_of)(x) + FN(log1p_unit)(FN(exp_of)(-ABS(x))); }
 ACT(softplus_grad) { return FN(logistic)(x); }
 
 ACT(hard_swish) {

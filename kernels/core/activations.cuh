@@ -8,6 +8,7 @@
  * far below what the storage keeps; results below 1e-38 are zero. */
 struct primitives_16_bit {
   static __device__ inline float abs_of(float x) { return fabsf(x); }
+  static __device__ inline float positive_of(float x) { return x < 0 ? 0 : x; }
   static __device__ inline float exp2_of(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -25,6 +26,10 @@ struct primitives_16_bit {
     return x * x < 0.01f ? near : exp_of(x) - 1;
   }
   static __device__ inline float divide(float a, float b) { return a * reciprocal(b); }
+  static __device__ inline float tanh_of(float x) { /* tanh(|x|) = -m / (m + 2) with m = exp(-2 |x|) - 1 */
+    const float m = expm1_of(-2 * fabsf(x));
+    return copysignf(divide(m, m + 2), x);
+  }
   static __device__ inline float log1p_of(float x) { return ::log1pf(x); }
   static __device__ inline float erfc_of(float x) { return ::erfcf(x); }
 };
@@ -33,6 +38,7 @@ struct primitives_float : primitives_16_bit {
   static __device__ inline float exp_of(float x) { return ::expf(x); }
   static __device__ inline float gauss_of(float x) { return ::expf(-0.5f * x * x); }
   static __device__ inline float expm1_of(float x) { return ::expm1f(x); }
+  static __device__ inline float tanh_of(float x) { return ::tanhf(x); }
   /* To half a unit and a bit, without the branch that an exact division takes for extreme b. */
   static __device__ inline float divide(float a, float b) {
     const float r = reciprocal(b), q = a * r;
@@ -42,6 +48,8 @@ struct primitives_float : primitives_16_bit {
 
 struct primitives_double {
   static __device__ inline double abs_of(double x) { return fabs(x); }
+  static __device__ inline double positive_of(double x) { return x < 0 ? 0 : x; }
+  static __device__ inline double tanh_of(double x) { return ::tanh(x); }
   static __device__ inline double exp_of(double x) { return ::exp(x); }
   static __device__ inline double gauss_of(double x) { return ::exp(-0.5 * x * x); }
   static __device__ inline double expm1_of(double x) { return ::expm1(x); }

@@ -4,25 +4,31 @@
 
 #include "kernels/core/cpu.h"
 
+/* Comparisons of bits as integers: those of floats cost the vector unit ten instructions where NaN must survive. */
+static inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+static inline float from_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 /* For x <= 0: e^x = 2^n e^r with |r| <= ln(2) / 2. Returns 2^n, or 0 below 2e-38, and leaves e^r - 1 in *m. Adding and
  * taking away 1.5 * 2^23 rounds to an integer that also stands in the low bits: no conversion, which NaN would make
- * undefined. The cut-off compares bits as integers, which costs a third of a comparison that minds NaN. Relative error
- * of e^x: 6e-8. */
+ * undefined. Relative error of e^x: 6e-8. */
 static inline float exp_parts(float x, float *m) {
   const float magic = 12582912.0f;
   const float shifted = x * 1.44269504f + magic, n = shifted - magic;
   const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  const float s = r * r, q = (4.166685342e-2f + r * 8.363146345e-3f) + s * 1.390128716e-3f; /* short chains: latency counts */
-  const uint32_t least = 0xc2ad3334u, infinity = 0xff800000u; /* -86.6 and -infinity */
-  uint32_t bits, x_bits;
-  float power;
-  memcpy(&bits, &shifted, sizeof bits);
-  memcpy(&x_bits, &x, sizeof x_bits);
-  const int cut = x_bits - least <= infinity - least;
-  bits = cut ? 0 : (bits + 127) << 23;
-  memcpy(&power, &bits, sizeof power);
+  const float s = r * r,
+              q = (4.166685342e-2f + r * 8.363146345e-3f) + s * 1.390128716e-3f; /* short chains: latency counts */
+  const uint32_t least = 0xc2ad3334u, infinity = 0xff800000u;                    /* -86.6 and -infinity */
+  const int cut = bits_of(x) - least <= infinity - least;
   *m = cut ? 0 : r + s * ((4.999999955e-1f + r * 1.666657728e-1f) + s * q); /* r of -infinity is NaN */
-  return power;
+  return from_bits(cut ? 0 : (bits_of(shifted) + 127) << 23);
 }
 static inline float exp_of_f32(float x) {
   float m;
@@ -34,6 +40,21 @@ static inline float expm1_of_f32(float x) {
   const float power = exp_parts(x, &m);
   return power * m + (power - 1);
 }
+static inline float positive_of_f32(float x) {
+  const uint32_t bits = bits_of(x);
+  return from_bits(bits - 0x80000000u <= 0x7f800000u ? 0 : bits); /* -0 to -infinity */
+}
+/* A quotient of polynomials in x^2, relative error 2e-8 up to 8.2, where it is 1: half the work of one through exp. */
+static inline float tanh_of_f32(float x) {
+  const uint32_t sign = bits_of(x) & 0x80000000u, size = bits_of(x) ^ sign, one = 0x3f800000u, most = 0x41033333u;
+  const float a = from_bits(size < most ? size : most), z = a * a;
+  const float low = 9.756966884e-6f + z * (-1.430465718e-8f + z * 2.235484195e-11f);
+  const float top = a * (9.999999758e-1f + z * (1.296765413e-1f + z * (2.973211239e-3f + z * low)));
+  const uint32_t t = bits_of(top / (1 + z * (4.630096576e-1f + z * (2.397675668e-2f + z * 2.354169431e-4f))));
+  return from_bits(sign | (size > 0x7f800000u ? size : t < one ? t : one));
+}
+static inline double positive_of_f64(double x) { return x < 0 ? 0 : x; }
+static inline double tanh_of_f64(double x) { return tanh(x); }
 static inline float abs_of_f32(float x) { return fabsf(x); }
 static inline double abs_of_f64(double x) { return fabs(x); }
 /* float has its own series for these two */

@@ -1,13 +1,11 @@
 #ifndef REAL
 #include "kernels/core/map_cpu.h"
 
-enum { TASK = 64 * TFU_TILE }; /* elements: below this a second thread costs more than it gives */
-
 typedef struct map {
   tfu_call *call;
   tfu_map_f32 *loop_f32;
   tfu_map_f64 *loop_f64;
-  int64_t n;
+  int64_t n, task;
 } map;
 
 #define TFU_SELF "kernels/core/map_cpu.c"
@@ -15,7 +13,8 @@ typedef struct map {
 
 tfu_code tfu_map_cpu(tfu_call *call, tfu_map_f32 *f32, tfu_map_f64 *f64) {
   map m = {.call = call, .loop_f32 = f32, .loop_f64 = f64, .n = tfu_count(&call->out[0].shape)};
-  tfu_parallel((m.n + TASK - 1) / TASK, call->in[0].dtype == TFU_F64 ? task_f64 : task_f32, &m);
+  m.task = tfu_task_size(m.n, TFU_TILE);
+  tfu_parallel((m.n + m.task - 1) / m.task, call->in[0].dtype == TFU_F64 ? task_f64 : task_f32, &m);
   return TFU_OK;
 }
 
@@ -23,7 +22,7 @@ tfu_code tfu_map_cpu(tfu_call *call, tfu_map_f32 *f32, tfu_map_f64 *f64) {
 static void FN(task)(void *arg, int64_t task) {
   const map *m = arg;
   const tfu_tensor *in = m->call->in, *out = m->call->out;
-  const int64_t end = (task + 1) * TASK < m->n ? (task + 1) * TASK : m->n;
+  const int64_t end = (task + 1) * m->task < m->n ? (task + 1) * m->task : m->n;
   REAL buffer[3][TFU_TILE], *y;
   const REAL *x[2] = {NULL, NULL};
   int steady[2] = {1, 1}; /* the same values for every tile */
@@ -34,7 +33,7 @@ static void FN(task)(void *arg, int64_t task) {
     for (int k = 0; k < TFU_TILE; k++) buffer[i][k] = one;
     x[i] = buffer[i];
   }
-  for (int64_t at = task * TASK; at < end; at += TFU_TILE) {
+  for (int64_t at = task * m->task; at < end; at += TFU_TILE) {
     const int n = end - at < TFU_TILE ? (int)(end - at) : TFU_TILE;
     for (int i = 0; i < 2; i++)
       if (!steady[i]) x[i] = FN(tfu_load)(in[i].data, in[i].dtype, at, n, buffer[i]);

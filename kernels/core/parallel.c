@@ -91,6 +91,12 @@ int tfu_threads(void) {
   return n;
 }
 
+int64_t tfu_task_size(int64_t n, int64_t unit) {
+  enum { LEAST = 64, TASKS_PER_THREAD = 4 };
+  const int64_t share = n / (unit * TASKS_PER_THREAD * tfu_threads()) + 1;
+  return unit * (share < LEAST ? LEAST : share);
+}
+
 void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg) {
   if (tasks == 1) task(arg, 0);
   if (tasks <= 1) return;

@@ -8,6 +8,11 @@
  * done. What a task computes must not depend on which thread runs it: results then repeat for any number of threads. */
 void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg);
 
+/* Elements per task of an elementwise loop over n: a multiple of `unit`, at least 64 of them (below that a second
+ * thread costs more than it gives), and large where n is: threads that touch new memory side by side wait for each
+ * other's pages. */
+int64_t tfu_task_size(int64_t n, int64_t unit);
+
 /* Threads that work on a loop, the caller's included: TFUSE_NUM_THREADS, or the cores this process may use. */
 __attribute__((visibility("default"))) int tfu_threads(void);
 

@@ -40,7 +40,12 @@ def main(arguments):
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json and .png (default DIR: benchmarks)")
+    parser.add_argument("--plot", metavar="FILE", help="draw FILE, written by --save, again; time nothing")
     chosen = parser.parse_args(arguments)
+    if chosen.plot:
+        saved = json.loads(pathlib.Path(chosen.plot).read_text())
+        plot(saved, saved["rows"], pathlib.Path(chosen.plot).with_suffix(".png"))
+        return 0
     unknown = set(chosen.ops) - set(cases.all_cases())
     if unknown:
         parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(cases.all_cases())))
@@ -88,32 +93,25 @@ class Bench:
     def _time(self, case, dtype, shape, options):
         with tf.device(self.device):
             *inputs, dy = case.tensors_on_device(shape, dtype)
-        results = {}
-        for name, make in RUNNERS.items():
-            if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
-                continue
-            if not self.gpu and name == "tfuse in XLA":
-                continue
-            results[name] = self._forward_and_backward(make(case), inputs, dy, options)
+            forward, backward = {}, {}
+            for name, make in RUNNERS.items():
+                if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
+                    continue
+                if not self.gpu and name == "tfuse in XLA":
+                    continue
+                forward[name], backward[name] = _directions(make(case), inputs, dy, options)
+            results = self.clock.time(forward), self.clock.time(backward)
         size = tf.as_dtype(dtype).size * int(np.prod(shape))
         for i, direction in enumerate(("forward", "backward")):
             moved = case.passes[i] * size
             row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction, "bytes": moved,
-                   "ms": {name: times[i] * 1e3 for name, times in results.items()},
-                   "percent_of_copy": 100 * moved / results["tfuse"][i] / self.copy}
+                   "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
+                   "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
             self.rows.append(row)
             ms = row["ms"]
             print("%-46s %-9s %9.3f %6.1f%% %9s %9s %9s" % (
                 label(row), direction, ms["tfuse"], row["percent_of_copy"],
                 *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", "stock", "XLA"))), flush=True)
-
-    def _forward_and_backward(self, f, inputs, dy, options):
-        with tf.device(self.device):
-            forward = self.clock.time(lambda: f(*inputs, **options))
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(inputs)
-                y = f(*inputs, **options)
-            return forward, self.clock.time(lambda: tape.gradient(y, inputs, dy))
 
     def _eager_overhead(self):
         """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
@@ -157,6 +155,20 @@ class Bench:
             print("no plot: pip install matplotlib")
 
 
+def _directions(f, inputs, dy, options):
+    """Forward, and backward alone: the tape of a forward pass is set up before the clock starts. Not a persistent tape,
+    which would have the function carry what second gradients need."""
+
+    def record():
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = f(*inputs, **options)
+        return tape, y
+
+    return ((lambda _: f(*inputs, **options), lambda: None),
+            (lambda recorded: recorded[0].gradient(recorded[1], inputs, dy), record))
+
+
 def label(row):
     options = [str(v) for k, v in row.items() if k == "activation"]
     return " ".join([row["op"], *options, row["dtype"], "×".join(map(str, row["shape"]))])
@@ -189,7 +201,8 @@ def _cpu_copy_speed(clock):
     threads = _library.library.tfu_threads()
     a, b = (np.ones((threads, 1 << 24), np.float32) for _ in range(2))
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        return 2 * a.nbytes / clock.time(lambda: list(pool.map(lambda i: np.copyto(a[i], b[i]), range(threads))))
+        copy = lambda _: list(pool.map(lambda i: np.copyto(a[i], b[i]), range(threads)))
+        return 2 * a.nbytes / clock.time({"copy": (copy, lambda: None)})["copy"]
 
 
 def _commit():

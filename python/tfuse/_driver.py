@@ -66,27 +66,32 @@ class Driver:
 
 
 class WallClock:
-    """Seconds per call on the CPU: the median of several rounds."""
+    """Seconds per call on the CPU: the median of several rounds. The functions take turns, so that all see the same
+    machine. A function is a pair (f, setup): f(setup()) is called, and setup stays out of the time."""
 
     name = "wall clock"
 
-    def time(self, f, rounds=7, at_least=0.05):
-        f()
-        start = time.perf_counter()
-        f()
-        calls = max(1, int(at_least / max(time.perf_counter() - start, 1e-9)))
-        return statistics.median(self._round(f, calls) for _ in range(rounds))
+    def time(self, functions, rounds=9, at_least=0.02):
+        calls, seconds = {}, {name: [] for name in functions}
+        for name, (f, setup) in functions.items():
+            self._round(f, setup, 1)
+            calls[name] = max(1, int(at_least / max(self._round(f, setup, 1), 1e-9)))
+        for _ in range(rounds):
+            for name, (f, setup) in functions.items():
+                seconds[name].append(self._round(f, setup, calls[name]))
+        return {name: statistics.median(s) for name, s in seconds.items()}
 
-    def _round(self, f, calls):
+    def _round(self, f, setup, calls):
+        items = [setup() for _ in range(calls)]
         start = time.perf_counter()
-        for _ in range(calls):
-            f()
+        while items:
+            f(items.pop())
         return (time.perf_counter() - start) / calls
 
 
 class GpuClock:
-    """Seconds per call on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before
-    the first of them runs, so that the host's speed plays no part."""
+    """The same on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before the first
+    of them runs, so that the host's speed plays no part."""
 
     name = "GPU events"
 
@@ -103,48 +108,50 @@ class GpuClock:
         self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
         for event in (self._begin, self._end):
             self._driver.call("cuEventCreate", ctypes.byref(event), 0)
-        self._fill(2)
-        self._filler_seconds = self._between(lambda: self._fill(4), 1, 0) / 4
+        fill = lambda _: tf.matmul(self._filler, self._filler)
+        self._filler_seconds = 1.0
+        self._round(fill, lambda: None, 2, 0)
+        self._filler_seconds = self._round(fill, lambda: None, 8, 0)
 
-    def _fill(self, count):
-        for _ in range(count):
+    def _round(self, f, setup, calls, host_seconds):
+        """Seconds per call; host_seconds is what queueing one takes."""
+        items = [setup() for _ in range(calls)]
+        for _ in range(int(1.5 * calls * host_seconds / self._filler_seconds) + 2):
             tf.matmul(self._filler, self._filler)
-
-    def _between(self, f, calls, host_seconds):
-        """Seconds between two events with `calls` calls of f in between, behind enough other work to queue them all."""
-        if host_seconds:
-            self._fill(int(1.5 * calls * host_seconds / self._filler_seconds) + 2)
         self._driver.call("cuEventRecord", self._begin, self._stream)
-        for _ in range(calls):
-            f()
+        while items:
+            f(items.pop())
         self._driver.call("cuEventRecord", self._end, self._stream)
         self._driver.call("cuEventSynchronize", self._end)
         milliseconds = ctypes.c_float()
         self._driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), self._begin, self._end)
-        return milliseconds.value / 1e3
+        return milliseconds.value / 1e3 / calls
 
-    def sync(self):
+    def _host_seconds(self, f, setup):
+        item = setup()
         self._driver.call("cuStreamSynchronize", self._stream)
-
-    def time(self, f, rounds=7, at_least=0.003):
-        for _ in range(2):
-            f()
-        self.sync()
         start = time.perf_counter()
-        f()
+        f(item)
         host = time.perf_counter() - start
-        self.sync()
-        both = time.perf_counter() - start
-        calls = min(20, max(2, int(at_least / both)))
-        return statistics.median(self._between(f, calls, host) / calls for _ in range(rounds))
+        self._driver.call("cuStreamSynchronize", self._stream)
+        return host
+
+    def time(self, functions, rounds=7, calls=5):
+        seconds = {}
+        for name, (f, setup) in functions.items():
+            for _ in range(2):
+                f(setup())
+            host = self._host_seconds(f, setup)
+            seconds[name] = statistics.median(self._round(f, setup, calls, host) for _ in range(rounds))
+        return seconds
 
     def copy_speed(self, size):
         """Bytes read and written per second by the driver's own device-to-device copy."""
         with tf.device("GPU:0"):
             a, b = (tf.zeros([size // 4]) for _ in range(2))
         to, source = _address(a), _address(b)
-        seconds = self.time(lambda: self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream))
-        return 2 * size / seconds
+        copy = lambda _: self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream)
+        return 2 * size / self.time({"copy": (copy, lambda: None)})["copy"]
 
 
 def _address(tensor):

@@ -61,9 +61,14 @@ class FusedOp:
 
     def _complete(self, inputs):
         """Eager inputs with empty tensors for what is not given; numbers and variables take the slow way."""
-        nothing = _nothing_like(inputs[0])
-        inputs = [nothing if value is None else value for value in inputs]
-        return inputs if all(type(value) is EagerTensor for value in inputs) else self._convert(inputs)
+        complete = []
+        for value in inputs:
+            if value is None:
+                value = _nothing_like(inputs[0])
+            elif type(value) is not EagerTensor:
+                return self._convert(inputs)
+            complete.append(value)
+        return complete
 
     def _run(self, inputs, attributes):
         try:
@@ -210,7 +215,7 @@ def _nothing(dtype):
 
 def _nothing_like(x):
     """The same for an eager tensor; kept, since making one costs as much as a small op."""
-    kind = x._datatype_enum()
-    if kind not in _empty:
-        _empty[kind] = _nothing(x.dtype)
-    return _empty[kind]
+    nothing = _empty.get(x._datatype_enum())
+    if nothing is None:
+        nothing = _empty[x._datatype_enum()] = _nothing(x.dtype)
+    return nothing
