@@ -31,8 +31,6 @@ def device(request):
         yield request.param
 
 
-
-
 @functools.lru_cache(None)
 def stock_xla_error():
     """On some machines XLA's CPU compiler in stock TensorFlow up to 2.20 dies of an illegal instruction, and takes the

@@ -43,7 +43,8 @@ def test_waits_for_its_inputs_and_is_waited_for(jit):
 
 def run_alone(code, **environment):
     """In a process of its own: device configuration and environment are fixed when TensorFlow starts."""
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True,
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True,
                           cwd=HERE, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -51,7 +52,7 @@ def run_alone(code, **environment):
 
 def test_fence_serves_where_the_stream_cannot_be_found():
     out = run_alone("""
-import conftest, numpy as np, tensorflow as tf, tfuse
+import numpy as np, tensorflow as tf, tfuse
 from tfuse import _library
 print(_library.library.tfu_stream_route().decode())
 from test_gpu import slow_ones
@@ -72,7 +73,7 @@ def test_two_logical_gpus_each_with_a_stream():
 import numpy as np, tensorflow as tf, threading
 gpu = tf.config.list_physical_devices("GPU")[0]
 tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=2048)] * 2)
-import conftest, tfuse
+import tfuse
 wrong = []
 def work(device, seed):
     with tf.device(device):
