@@ -11,8 +11,7 @@ tfu_code tfu_add_constant_grad_gpu(tfu_call *call) {
   tfu_map_args a = {.in = {dy->data}};
   tfu_grid grid;
   TFU_TRY(tfu_walk_plan(call, 1, BLOCKS, &a.walk, &grid));
-  TFU_TRY(tfu_scratch(call, (size_t)(grid.y * a.walk.width) * (dy->dtype == TFU_F64 ? sizeof(double) : sizeof(float)),
-                      &a.y));
+  TFU_TRY(tfu_scratch(call, (size_t)(grid.y * a.walk.width) * tfu_dtype_size(tfu_real(dy->dtype)), &a.y));
   TFU_TRY(tfu_launch(call, &kernel, 0, dy->dtype, grid, &a));
-  return tfu_fold_gpu(call, a.y, grid.y, 1, 0, a.walk.width, &call->out[0]);
+  return tfu_fold_gpu(call, a.y, grid.y, a.walk.width, 1, &call->out[0]);
 }

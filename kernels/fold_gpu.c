@@ -3,34 +3,39 @@
 TFU_MODULE(fold);
 static tfu_kernel fold = {.module = &module, .name = "fold"};
 
-static tfu_code launch(tfu_call *call, tfu_dtype dtype, tfu_fold_args a) {
-  a.channels = 32;
-  while (a.channels / 2 >= a.count) a.channels /= 2;
-  const tfu_grid grid = {.x = (unsigned)((a.count + a.channels - 1) / a.channels), .threads = TFU_THREADS};
-  return tfu_launch(call, &fold, 0, dtype, grid, &a);
+static tfu_code launch(tfu_call *call, tfu_dtype dtype, const tfu_fold_args *a) {
+  int64_t blocks = 1;
+  for (int q = 0; q < a->quantities; q++) {
+    const int64_t wanted = (a->count[q] + TFU_FOLD_CHANNELS - 1) / TFU_FOLD_CHANNELS;
+    if (wanted > blocks) blocks = wanted;
+  }
+  const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a->quantities, .threads = TFU_THREADS};
+  return tfu_launch(call, &fold, 0, dtype, grid, (void *)a);
 }
 
-tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int quantities, int quantity, int64_t width,
+tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
                       const tfu_tensor *out) {
   enum { FEW = 8 }; /* copies of a channel that one step sums along with the blocks */
-  const tfu_dtype real = out->dtype == TFU_F64 ? TFU_F64 : TFU_F32;
-  const char *from = (const char *)partial + quantity * width * (int64_t)tfu_dtype_size(real);
-  tfu_fold_args a = {.out = out->data,
-                     .from = from,
-                     .blocks = blocks,
-                     .stride = quantities * width,
-                     .width = width,
-                     .count = tfu_count(&out->shape)};
-  if (a.count == 0) return TFU_OK;
-  if (width / a.count > FEW) { /* first the blocks, every column by itself; then the copies */
+  const tfu_dtype real = tfu_real(out->dtype);
+  tfu_fold_args a = {.from = partial, .blocks = blocks, .width = width, .quantities = quantities};
+  int64_t most_copies = 0;
+  for (int q = 0; q < quantities; q++) {
+    a.out[q] = out[q].data;
+    a.count[q] = tfu_count(&out[q].shape);
+    if (a.count[q] && width / a.count[q] > most_copies) most_copies = width / a.count[q];
+  }
+  if (most_copies == 0) return TFU_OK; /* nothing is wanted */
+  if (most_copies > FEW) {             /* first the blocks, every column by itself; then the copies */
     void *columns;
-    TFU_TRY(tfu_scratch(call, (size_t)width * tfu_dtype_size(real), &columns));
-    TFU_TRY(launch(
-        call, real,
-        (tfu_fold_args){
-            .out = columns, .from = from, .blocks = blocks, .stride = a.stride, .width = width, .count = width}));
+    TFU_TRY(tfu_scratch(call, (size_t)(quantities * width) * tfu_dtype_size(real), &columns));
+    tfu_fold_args first = a;
+    for (int q = 0; q < quantities; q++) {
+      first.out[q] = (char *)columns + (size_t)(q * width) * tfu_dtype_size(real);
+      first.count[q] = width;
+    }
+    TFU_TRY(launch(call, real, &first));
     a.from = columns;
     a.blocks = 1;
   }
-  return launch(call, out->dtype, a);
+  return launch(call, out->dtype, &a);
 }

@@ -46,11 +46,10 @@ tfu_code tfu_scale_bias_act_grad_gpu(tfu_call *call) {
                                 .bias = bias->data,
                                 .scale_count = tfu_count(&scale->shape),
                                 .bias_count = tfu_count(&bias->shape)};
-  const size_t real = x->dtype == TFU_F64 ? sizeof(double) : sizeof(float);
+  const size_t real = tfu_dtype_size(tfu_real(x->dtype));
   tfu_grid grid;
   TFU_TRY(tfu_walk_plan(call, channels(x, a.scale_count, a.bias_count), BACKWARD_BLOCKS, &a.walk, &grid));
   if (a.scale_count || a.bias_count) TFU_TRY(tfu_scratch(call, (size_t)(grid.y * 2 * a.walk.width) * real, &a.partial));
   TFU_TRY(tfu_launch(call, &backward, (int)call->attr[0].i, x->dtype, grid, &a));
-  TFU_TRY(tfu_fold_gpu(call, a.partial, grid.y, 2, 0, a.walk.width, &call->out[1]));
-  return tfu_fold_gpu(call, a.partial, grid.y, 2, 1, a.walk.width, &call->out[2]);
+  return tfu_fold_gpu(call, a.partial, grid.y, a.walk.width, 2, &call->out[1]);
 }

@@ -73,6 +73,7 @@ typedef union tfu_value {
 const char *tfu_dtype_name(tfu_dtype dtype); /* "float32" …   */
 const char *tfu_dtype_tag(tfu_dtype dtype);  /* "f32" …       */
 size_t tfu_dtype_size(tfu_dtype dtype);      /* bytes         */
+tfu_dtype tfu_real(tfu_dtype dtype);         /* what it is computed in: float, or double for float64 */
 
 int64_t tfu_count(const tfu_shape *shape); /* elements; 1 for scalars          */
 int64_t tfu_cols(const tfu_shape *shape);  /* last dimension; 1 for scalars    */

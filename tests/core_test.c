@@ -697,10 +697,10 @@ static void test_thread_counts(void) {
   static const tfu_shape shapes[] = {SHAPE(1, 100003), SHAPE(4099, 20), SHAPE(130, 1031), SHAPE(100003, 1)};
   static const char *const threads[] = {"1", "2", "7"};
   sums *s = mmap(NULL, 3 * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  const tfu_op *const gradients[] = {&tfu_add_constant_grad, &tfu_scale_bias_act_grad};
-  for (int i = 0; i < 2 * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
+  static const tfu_op *const tested[] = {&tfu_add_constant_grad, &tfu_scale_bias_act, &tfu_scale_bias_act_grad};
+  for (int i = 0; i < 3 * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
     const sample one = {
-        .op = gradients[i % 2], .dtype = i / 2 % TFU_DTYPES, .x = shapes[i / 2 / TFU_DTYPES], .scratch = 8};
+        .op = tested[i % 3], .dtype = i / 3 % TFU_DTYPES, .x = shapes[i / 3 / TFU_DTYPES], .scratch = 8};
     const size_t bytes = (size_t)outputs(&one) * tfu_dtype_size(one.dtype);
     for (int k = 0; k < 3; k++) {
       s[k].sample = one;

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import needs_gpu, needs_xla
+from conftest import needs_gpu
 
 pytestmark = needs_gpu
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -25,8 +25,11 @@ def slow_ones(n):
     return tf.fill([n], a[0, 0])
 
 
-@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_xla)])
-def test_waits_for_its_inputs_and_is_waited_for(jit):
+@pytest.mark.parametrize("jit", [False, True])
+def test_waits_for_its_inputs_and_is_waited_for(jit, request):
+    if jit:
+        request.getfixturevalue("xla")
+
     @tf.function(jit_compile=jit, autograph=False)
     def f(x):
         return tfuse.square(x + 1) * 2

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import skip_broken_xla
 from tfuse import _library
 from tfuse.scale_bias_act import PLAIN
 
@@ -28,30 +29,10 @@ def new_process(program, *arguments):
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-@functools.lru_cache(None)
-def stock_xla():
-    """'' if stock XLA can run the stock halves of these tests. What some releases up to 2.20 compile is an illegal
-    instruction on some processors, which only a process of its own survives."""
-    done = new_process("""
-import sys
-sys.path.insert(0, sys.argv[1])
-import test_keras as t
-try:
-    for make in (t.sequential, t.functional):
-        t.train(make(fused=False), jit=True, epochs=1)
-    t.loop_gradient(t.STOCK, jit=True)
-except Exception as error:
-    print(error)
-    sys.exit(77)
-""", pathlib.Path(__file__).parent)
-    assert done.returncode in (0, 77) or done.returncode < 0, done.stdout
-    return "" if done.returncode == 0 else "stock XLA fails here, with status %d" % done.returncode
-
-
 @pytest.fixture(params=[False, True], ids=["graph", "xla"])
 def jit(request):
-    if request.param and stock_xla():
-        pytest.skip(stock_xla())
+    if request.param:
+        skip_broken_xla()
     return request.param
 
 
@@ -449,18 +430,15 @@ def test_mapped(mapped):
     close(tf.function(lambda x: mapped(FUSED, x))(X), STOCK(X))
 
 
-def loop_gradient(f, jit):
-    def gradient(x):
+def test_gradient_of_a_loop(jit):
+    def gradient(f, x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, f(y)), (0, x), maximum_iterations=3)[1]
         return tape.gradient(y, x)
 
-    return tf.function(gradient, jit_compile=jit)(tf.constant(X))
-
-
-def test_gradient_of_a_loop(jit):
-    close(loop_gradient(FUSED, jit), loop_gradient(STOCK, jit))
+    got, want = (tf.function(functools.partial(gradient, f), jit_compile=jit)(tf.constant(X)) for f in (FUSED, STOCK))
+    close(got, want)
 
 
 def test_recompute_grad():

@@ -18,10 +18,10 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import needs_xla
 from tfuse import _explain, _library, _op, cases
 
 CASES = [case for family in cases.all_cases().values() for case in family]
-needs_xla = pytest.mark.skipif(bool(_library.xla_status()), reason=_library.xla_status() or "-")
 
 
 def start_python(program, **environment):

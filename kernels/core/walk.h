@@ -1,8 +1,9 @@
 /* walk.h - how the GPU walks tensors of one shape, 16 bytes at a time. Read by host and device.
  *
- * [rows, cols] is walked as joined rows: enough rows are taken together that a joined row is a multiple of 16 bytes and
- * keeps a block's threads busy. A thread keeps its columns for life and steps down the joined rows, so what belongs to
- * a channel (a scale, a running sum) stays in registers, and an odd number of channels costs nothing. */
+ * [rows, cols] is walked as joined rows: enough rows are taken together that a joined row is a multiple of 128 bytes, a
+ * line of the cache, and keeps a block's threads busy. A thread keeps its columns for life and steps down the joined
+ * rows, so what belongs to a channel (a scale, a running sum) stays in registers, and an odd number of channels costs
+ * nothing. */
 #ifndef TFUSE_WALK_H_
 #define TFUSE_WALK_H_
 
@@ -24,12 +25,15 @@ typedef struct tfu_map_args {
   int one[2]; /* the input is a single number */
 } tfu_map_args;
 
-/* out[c] = the sum of from[b * stride + c + j * count] over blocks b and copies j, in a fixed order. */
+/* out[q][c] = the sum of from[block][q][c + copy * count[q]] over blocks and copies, in a fixed order. */
+#define TFU_FOLD_MOST 2      /* quantities of one fold                  */
+#define TFU_FOLD_CHANNELS 32 /* that one block of threads sums, at most */
 typedef struct tfu_fold_args {
-  void *out;
+  void *out[TFU_FOLD_MOST];
+  int64_t count[TFU_FOLD_MOST]; /* zero: not wanted */
   const void *from;
-  int64_t blocks, stride, width, count;
-  int channels; /* that one block of threads sums: a power of two, at most 32 */
+  int64_t blocks, width;
+  int quantities;
 } tfu_fold_args;
 
 #ifndef TFU_DEVICE
@@ -40,10 +44,9 @@ typedef struct tfu_fold_args {
 TFU_MUST_USE tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, tfu_walk *walk,
                                     tfu_grid *grid);
 
-/* Sums partial[blocks][quantities][width] (float, or double for float64) of one quantity down to out; nothing to do for
- * an empty out. */
-TFU_MUST_USE tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int quantities, int quantity,
-                                   int64_t width, const tfu_tensor *out);
+/* Sums partial[blocks][quantities][width], of tfu_real(dtype), into out[0] …; an empty out is not wanted. */
+TFU_MUST_USE tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
+                                   const tfu_tensor *out);
 #endif
 
 #endif

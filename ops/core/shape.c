@@ -17,6 +17,7 @@ static const struct {
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }
 const char *tfu_dtype_tag(tfu_dtype dtype) { return dtypes[dtype].tag; }
 size_t tfu_dtype_size(tfu_dtype dtype) { return dtypes[dtype].size; }
+tfu_dtype tfu_real(tfu_dtype dtype) { return dtype == TFU_F64 ? TFU_F64 : TFU_F32; }
 
 int64_t tfu_count(const tfu_shape *shape) { return tfu_rows(shape) * tfu_cols(shape); }
 int64_t tfu_cols(const tfu_shape *shape) { return shape->rank > 0 ? shape->dim[shape->rank - 1] : 1; }
