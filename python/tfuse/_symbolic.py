@@ -1,6 +1,7 @@
 """Fused ops on KerasTensors: a call inside a functional model becomes an operation of that model, saved with it."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfuse import _op
@@ -18,14 +19,22 @@ class FusedOperation(keras.Operation):
         return _op.registry[self.op](*inputs, **self.attributes)
 
     def compute_output_spec(self, *inputs):
-        dtype = inputs[0].dtype
-        tensors = [tf.TensorSpec([0], dtype) if i is None else tf.TensorSpec(i.shape, i.dtype) for i in inputs]
+        tensors = [_spec(i, inputs[0].dtype) for i in inputs]
         specs = [keras.KerasTensor(s.shape.as_list(), s.dtype.name)
                  for s in _op.registry[self.op].output_specs(tensors, self.attributes)]
         return specs if len(specs) > 1 else specs[0]
 
     def get_config(self):
         return {**super().get_config(), "op": self.op, "attributes": self.attributes}
+
+
+def _spec(value, dtype):
+    """Of a KerasTensor, of a number or array that will take the first input's dtype, or of nothing."""
+    if value is None:
+        return tf.TensorSpec([0], dtype)
+    if hasattr(value, "shape") and not isinstance(value, np.ndarray):
+        return tf.TensorSpec(value.shape, value.dtype)
+    return tf.TensorSpec(np.shape(value), dtype)
 
 
 def apply(op, inputs, attributes):

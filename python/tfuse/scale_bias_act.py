@@ -20,16 +20,21 @@ PLAIN = {
     "softplus": tf.nn.softplus,
     "hard_swish": lambda x: x * tf.nn.relu6(x + 3) * (1 / 6),
 }
-_ALIASES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
+# Other words for them: None, aliases, and the functions of keras.activations; tfuse's own functions join below.
+_NAMES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
+_NAMES.update({getattr(keras.activations, name): _NAMES.get(name, name)
+               for name in [*PLAIN, "hard_silu"] if hasattr(keras.activations, name)})
 
 
 def activation_name(activation):
-    """The table's name for a name, an alias, None, or a function of keras.activations."""
-    name = getattr(activation, "__name__", activation)
-    name = _ALIASES.get(name, name)
-    if name not in PLAIN:
-        raise ValueError("scale_bias_act: activation must be one of %s or None, got %r" % (", ".join(PLAIN), activation))
-    return name
+    """The table's name for a name, an alias, None, or a function of keras.activations or of tfuse."""
+    try:
+        name = _NAMES.get(activation, activation)
+        if name in PLAIN:
+            return name
+    except TypeError:  # not hashable
+        pass
+    raise ValueError("scale_bias_act: activation must be one of %s or None, got %r" % (", ".join(PLAIN), activation))
 
 
 def _plain(x, scale, bias, activation="linear"):
@@ -54,12 +59,12 @@ def scale_bias_act(x, scale=None, bias=None, activation=None):
       scale: one number, one value per channel, or None.
       bias: one value per channel, or None.
       activation: linear, relu, leaky_relu (slope 0.2), elu, gelu (by erf, as Keras's "gelu"), gelu_tanh, silu, mish,
-        sigmoid, tanh, softplus, hard_swish, a function of keras.activations with such a name, or None.
+        sigmoid, tanh, softplus, hard_swish, one of keras.activations or of tfuse with such a name, or None.
 
     Raises:
       ValueError or InvalidArgumentError: a wrong shape, a dtype other than x's, or an unknown activation.
     """
-    return _scale_bias_act(x, scale, bias, activation=activation if activation in PLAIN else activation_name(activation))
+    return _scale_bias_act(x, scale, bias, activation=activation_name(activation))
 
 
 def _activation(name, text):
@@ -69,7 +74,8 @@ def _activation(name, text):
 
     activation.__name__ = activation.__qualname__ = name
     activation.__doc__ = "Returns %s, elementwise." % text
-    return activation
+    _NAMES[activation] = name
+    return keras.saving.register_keras_serializable("tfuse")(activation)
 
 
 relu = _activation("relu", "max(x, 0)")
@@ -83,10 +89,14 @@ softplus = _activation("softplus", "log(1 + exp(x))")
 hard_swish = _activation("hard_swish", "x * min(max(x + 3, 0), 6) / 6")
 
 
+@keras.saving.register_keras_serializable("tfuse")
 @function
 def gelu(x, approximate=True):
     """Returns x * Phi(x), Phi being the normal distribution function; by tanh if approximate, as in keras.ops.gelu."""
     return _scale_bias_act(x, None, None, activation="gelu_tanh" if approximate else "gelu")
+
+
+_NAMES[gelu] = "gelu_tanh"
 
 
 @keras.saving.register_keras_serializable("tfuse")
