@@ -15,7 +15,7 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, const tfu_fold_args *a) 
 
 tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
                       const tfu_tensor *out) {
-  enum { FEW = 8 }; /* copies of a channel that one step sums along with the blocks */
+  enum { FEW = 1024 }; /* partial sums of a channel that one step adds up */
   const tfu_dtype real = tfu_real(out->dtype);
   tfu_fold_args a = {.from = partial, .blocks = blocks, .width = width, .quantities = quantities};
   int64_t most_copies = 0;
@@ -24,8 +24,8 @@ tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64
     a.count[q] = tfu_count(&out[q].shape);
     if (a.count[q] && width / a.count[q] > most_copies) most_copies = width / a.count[q];
   }
-  if (most_copies == 0) return TFU_OK; /* nothing is wanted */
-  if (most_copies > FEW) {             /* first the blocks, every column by itself; then the copies */
+  if (most_copies == 0) return TFU_OK;            /* nothing is wanted */
+  if (blocks > 1 && blocks * most_copies > FEW) { /* first the blocks, every column by itself; then the copies */
     void *columns;
     TFU_TRY(tfu_scratch(call, (size_t)(quantities * width) * tfu_dtype_size(real), &columns));
     tfu_fold_args first = a;

@@ -28,11 +28,12 @@ __device__ inline void scale_bias_act(const scale_bias_act_args &a) {
   if (col >= a.walk.width) return;
   int64_t at = walk_first(a.walk, col);
   acc<T> v[packed<T>::N];
-  pack_stream<T, 1> stream(a.walk, at, ring, a.x);
+  const int rows = whole_rows<T>(col, a.walk);
+  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.x);
   const columns<T> c(a, col);
-  for (; is_whole<T>(at, a.walk); at += step) {
+  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
     int4 bits[1];
-    stream.next(at, bits);
+    stream.next(bits);
     widen_pack<T>(bits[0], v);
     forward<T, ACT>(c, v);
     store_bits((T *)a.y + at, narrow_pack<T>(v));
@@ -68,12 +69,13 @@ __device__ inline void scale_bias_act_grad(const scale_bias_act_grad_args &a) {
   if (col >= a.walk.width) return;
   int64_t at = walk_first(a.walk, col);
   acc<T> x[packed<T>::N], g[packed<T>::N];
-  pack_stream<T, 2> stream(a.walk, at, ring, a.x, a.dy);
+  const int rows = whole_rows<T>(col, a.walk);
+  pack_stream<T, 2> stream(a.walk, at, rows, ring, a.x, a.dy);
   const columns<T> c(a, col);
   sums<T> d;
-  for (; is_whole<T>(at, a.walk); at += step) {
+  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
     int4 bits[2];
-    stream.next(at, bits);
+    stream.next(bits);
     widen_pack<T>(bits[0], x);
     widen_pack<T>(bits[1], g);
     backward<T, ACT>(c, x, g, d);

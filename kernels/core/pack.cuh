@@ -98,6 +98,12 @@ __device__ inline bool is_whole(int64_t at, const tfu_walk &w) {
   return w.aligned && at + packed<T>::N <= w.n;
 }
 
+/* How many joined rows, from the first on, are whole in the column that starts at col. */
+template <typename T>
+__device__ inline int whole_rows(int64_t col, const tfu_walk &w) {
+  return w.aligned ? w.rows + is_whole<T>(w.rows * w.width + col, w) : 0;
+}
+
 /* Elements at .. at + N one by one; what lies beyond n reads as zero and is not written. */
 template <typename T, typename R, int N>
 __device__ inline void load_part(const T *data, int64_t at, const tfu_walk &w, R (&v)[N]) {

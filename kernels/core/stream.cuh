@@ -12,42 +12,56 @@ template <typename T, int TENSORS>
 struct pack_stream {
   enum { SLOTS = 4 }; /* a power of two */
   typedef int4 ring[SLOTS][TENSORS][TFU_THREADS];
+  enum { SLOT = TENSORS * TFU_THREADS * sizeof(int4) };
 
-  const tfu_walk &walk;
-  const T *data[TENSORS];
-  int4 (*slots)[TENSORS][TFU_THREADS];
-  int64_t ahead; /* the first element of the pack to fetch next */
-  int slot;      /* where it goes */
+  const char *from[TENSORS]; /* the packs to fetch next */
+  int64_t step;              /* bytes to those after them */
+  int left;                  /* rows still to fetch */
+  unsigned slots, slot;      /* this thread's place in shared memory, and where in it the next packs go */
 
-  /* Starts at element `first`; data are tensors of the walk, shared is the block's own. */
+  /* Rows blockIdx.y, blockIdx.y + gridDim.y … below `rows`, of the column that starts at element `first`. The tensors
+   * are the walk's own, shared is the block's. */
   template <typename... D>
-  __device__ pack_stream(const tfu_walk &w, int64_t first, ring &shared, const D *...tensors)
-      : walk(w), data{(const T *)tensors...}, slots(shared), ahead(first), slot(0) {
+  __device__ pack_stream(const tfu_walk &w, int64_t first, int rows, ring &shared, const D *...tensors)
+      : from{(const char *)((const T *)tensors + first)...},
+        step(walk_step(w) * sizeof(T)),
+        left(rows - (int)blockIdx.y),
+        slots((unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x])),
+        slot(0) {
 #if __CUDA_ARCH__ >= 800
     UNROLL for (int i = 0; i < SLOTS - 1; i++) fetch();
 #endif
   }
 
-  /* The tensors' packs at `at`; to be called for every whole pack in turn. */
-  __device__ void next(int64_t at, int4 (&bits)[TENSORS]) {
+  /* The tensors' packs of the next row. */
+  __device__ void next(int4 (&bits)[TENSORS]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
-    UNROLL for (int t = 0; t < TENSORS; t++) bits[t] = slots[(slot + 1) % SLOTS][t][threadIdx.x];
+    const unsigned at = slots + (slot + SLOT) % (SLOTS * SLOT);
+    UNROLL for (int t = 0; t < TENSORS; t++) asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[t].x),
+                                                          "=r"(bits[t].y), "=r"(bits[t].z),
+                                                          "=r"(bits[t].w) : "r"(at + t * (SLOT / TENSORS)) : "memory");
     fetch();
 #else
-    UNROLL for (int t = 0; t < TENSORS; t++) bits[t] = *(const int4 *)(data[t] + at);
+    UNROLL for (int t = 0; t < TENSORS; t++) {
+      bits[t] = *(const int4 *)from[t];
+      from[t] += step;
+    }
 #endif
   }
 
  private:
-  /* A pack that is not whole is left out; its group is closed all the same, so that groups can be counted. */
+  /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
   __device__ void fetch() {
-    if (is_whole<T>(ahead, walk)) UNROLL for (int t = 0; t < TENSORS; t++) {
-        const unsigned to = (unsigned)__cvta_generic_to_shared(&slots[slot][t][threadIdx.x]);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(data[t] + ahead) : "memory");
-      }
+    UNROLL for (int t = 0; t < TENSORS; t++) {
+      if (left > 0)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + t * (SLOT / TENSORS)),
+                     "l"(from[t])
+                     : "memory");
+      from[t] += step;
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
-    ahead += walk_step(walk);
-    slot = (slot + 1) % SLOTS;
+    left -= (int)gridDim.y;
+    slot = (slot + SLOT) % (SLOTS * SLOT);
   }
 };

@@ -14,6 +14,7 @@
 typedef struct tfu_walk {
   int64_t n;     /* elements; the last joined row may be short */
   int64_t width; /* elements of a joined row                   */
+  int rows;      /* joined rows that are not short             */
   int aligned;   /* the tensors begin on a 16-byte boundary    */
 } tfu_walk;
 
