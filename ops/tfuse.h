@@ -128,8 +128,8 @@ TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
 
 /* out[0] is like in[0]; for one input. */
 tfu_shape_fn tfu_shape_like_input;
-/* in[0] and in[1] have one shape, and so has out[0]. */
-tfu_shape_fn tfu_shape_same;
+/* in is (dy, x), out is dx, all of one shape; for gradients. */
+tfu_shape_fn tfu_shape_gradient;
 
 /* Fails unless a and b can be the same shape. */
 TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,

@@ -215,12 +215,14 @@ def test_channels_must_be_known():
     (lambda x: tfuse.gelu(x, approximate=False), lambda x: keras.ops.gelu(x, approximate=False)),
     (lambda x: tfuse.square(x), lambda x: x * x),
     (lambda x: tfuse.add_constant(x, 1.5), lambda x: x + 1.5),
+    (lambda x: tfuse.add_constant(x, np.float64(1.5)), lambda x: x + 1.5),
     (lambda x: tfuse.scale_bias_act(x, 2.0, None, "relu"), lambda x: keras.ops.relu(x * 2)),
     (lambda x: tfuse.scale_bias_act(x, np.arange(3.0), np.ones(3), "tanh"),
      lambda x: keras.ops.tanh(x * np.arange(3, dtype="float32") + 1)),
     (lambda x: tfuse.scale_bias_act(x, bias=[1.0, 2.0, 3.0]), lambda x: x + np.array([1, 2, 3], "float32")),
     (lambda x: tfuse.scale_bias_act(x, keras.ops.mean(x), x[0, 0]), lambda x: x * keras.ops.mean(x) + x[0, 0]),
-], ids=["gelu", "gelu by erf", "square", "add number", "one scale", "arrays", "list", "symbolic operands"])
+], ids=["gelu", "gelu by erf", "square", "add number", "add NumPy number", "one scale", "arrays", "list",
+        "symbolic operands"])
 def test_functions_on_symbolic_tensors(call, want, tmp_path):
     x = keras.Input((None, 3))
     y = call(x)

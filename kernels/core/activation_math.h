@@ -119,7 +119,7 @@ ACT(softplus_grad) { return FN(logistic)(x); }
 
 ACT(hard_swish) {
   const REAL up = x + 3 > 0 ? x + 3 : K(0), c = up < 6 ? up : K(6);
-  return x * c * K(1.0 / 6);
+  return x * (c * K(1.0 / 6));
 }
 ACT(hard_swish_grad) { return x <= -3 ? K(0) : x >= 3 ? K(1) : x * K(1.0 / 3) + K(0.5); }
 

@@ -70,9 +70,9 @@ tfu_code tfu_shape_like_input(const tfu_shape *in, tfu_shape *out, const tfu_val
   return TFU_OK;
 }
 
-tfu_code tfu_shape_same(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+tfu_code tfu_shape_gradient(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
-  TFU_TRY(tfu_match("input 0", &in[0], "input 1", &in[1], err));
+  TFU_TRY(tfu_match("dy", &in[0], "x", &in[1], err));
   out[0] = in[1];
   return TFU_OK;
 }

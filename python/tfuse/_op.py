@@ -95,10 +95,7 @@ class FusedOp:
         first = inputs[0]
         if not isinstance(first, Tensor):
             first = self._tensor(0, first, None)
-        dtype = first.dtype
-        if dtype not in _LARGEST:
-            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
-                self.stem, self._argument(0), dtype.name))
+        dtype = self.check_dtype(first.dtype)
         converted = [first]
         for i, value in enumerate(inputs[1:], 1):
             if value is None:
@@ -112,13 +109,26 @@ class FusedOp:
             converted.append(value)
         return converted
 
+    def check_dtype(self, dtype):
+        if dtype not in _LARGEST:
+            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
+                self.stem, self._argument(0), dtype.name))
+        return dtype
+
     def _tensor(self, i, value, dtype):
         """A variable or Keras tensor keeps its dtype; numbers and arrays take `dtype` if their values fit it."""
         if _is_symbolic(value):
             raise _Symbolic
+        if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ValueError("%s: %s must be a dense tensor, got a %s; tf.ragged.map_flat_values serves elementwise ops" % (
+                self.stem, self._argument(i), type(value).__name__))
         if dtype is None or hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic)):
             return tf.convert_to_tensor(value)
-        largest = np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
+        try:
+            largest = np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
+        except TypeError:
+            raise ValueError("%s: %s must be a tensor, a number or an array of numbers, got %r" % (
+                self.stem, self._argument(i), value)) from None
         if largest > _LARGEST[dtype]:
             raise ValueError("%s: %s must fit %s, whose largest value is %g; got %g" % (
                 self.stem, self._argument(i), dtype.name, _LARGEST[dtype], largest))

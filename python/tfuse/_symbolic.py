@@ -32,10 +32,11 @@ def _spec(value, dtype):
     """Of a KerasTensor, of a number or array that will take the first input's dtype, or of nothing."""
     if value is None:
         return tf.TensorSpec([0], dtype)
-    if hasattr(value, "shape") and not isinstance(value, np.ndarray):
+    if hasattr(value, "shape") and not isinstance(value, (np.ndarray, np.generic)):
         return tf.TensorSpec(value.shape, value.dtype)
     return tf.TensorSpec(np.shape(value), dtype)
 
 
 def apply(op, inputs, attributes):
+    op.check_dtype(tf.as_dtype(next(i for i in inputs if hasattr(i, "dtype")).dtype))
     return FusedOperation(op.name, attributes)(*inputs)

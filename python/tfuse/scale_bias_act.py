@@ -18,7 +18,7 @@ PLAIN = {
     "sigmoid": tf.sigmoid,
     "tanh": tf.tanh,
     "softplus": tf.nn.softplus,
-    "hard_swish": lambda x: x * tf.nn.relu6(x + 3) * (1 / 6),
+    "hard_swish": lambda x: x * (tf.nn.relu6(x + 3) * (1 / 6)),
 }
 # Other words for them: None, aliases, and the functions of keras.activations; tfuse's own functions join below.
 _NAMES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
