@@ -75,8 +75,8 @@ static const struct rule {
     {&tfu_square_grad, {SHAPE(2, _), SHAPE(_, 3)}, {SHAPE(_, 3)}, NULL},
     {&tfu_square_grad, {ANY, SHAPE(2)}, {SHAPE(2)}, NULL},
     {&tfu_square_grad, {SHAPE(2), ANY}, {ANY}, NULL},
-    {&tfu_square_grad, {SHAPE(2), SHAPE(3)}, {}, "input 0 must have the shape of input 1, [3], got [2]"},
-    {&tfu_square_grad, {SCALAR, SHAPE(_)}, {}, "input 0 must have the shape of input 1, [?], got []"},
+    {&tfu_square_grad, {SHAPE(2), SHAPE(3)}, {}, "dy must have the shape of x, [3], got [2]"},
+    {&tfu_square_grad, {SCALAR, SHAPE(_)}, {}, "dy must have the shape of x, [?], got []"},
 
     {&tfu_add_constant, {SHAPE(2, _), SCALAR}, {SHAPE(2, _)}, NULL},
     {&tfu_add_constant, {SCALAR, SCALAR}, {SCALAR}, NULL},

@@ -41,10 +41,13 @@ def main(arguments):
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json and .png (default DIR: benchmarks)")
     parser.add_argument("--plot", metavar="FILE", help="draw FILE, written by --save, again; time nothing")
+    parser.add_argument("--table", metavar="FILE", help="print FILE, written by --save, as the README's table; time nothing")
     chosen = parser.parse_args(arguments)
-    if chosen.plot:
-        saved = json.loads(pathlib.Path(chosen.plot).read_text())
-        plot(saved, saved["rows"], pathlib.Path(chosen.plot).with_suffix(".png"))
+    for path, show in [(chosen.plot, plot), (chosen.table, lambda saved, *_: print(table(saved)))]:
+        if path:
+            saved = json.loads(pathlib.Path(path).read_text())
+            show(saved, saved["rows"], pathlib.Path(path).with_suffix(".png"))
+    if chosen.plot or chosen.table:
         return 0
     unknown = set(chosen.ops) - set(cases.all_cases())
     if unknown:
@@ -85,7 +88,7 @@ class Bench:
             for case in members:
                 for dtype in self.dtypes:
                     for shape in case.sizes if self.gpu else [CPU_SIZE] * bool(case.sizes):
-                        for options in case.options:
+                        for options in case.timed or case.options:
                             if not self.chosen.activation or options.get("activation") in self.chosen.activation:
                                 self._time(case, dtype, shape, options)
         self._eager_overhead()
@@ -172,6 +175,20 @@ def _directions(f, inputs, dy, options):
 def label(row):
     options = [str(v) for k, v in row.items() if k == "activation"]
     return " ".join([row["op"], *options, row["dtype"], "×".join(map(str, row["shape"]))])
+
+
+def table(saved):
+    """A saved run in Markdown: percent of the copy speed, and how much faster than the rivals, forward and backward."""
+    lines = ["%(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s; a plain copy moves %(copy_TB_per_s).2f TB/s." % saved,
+             "", "| op | dtype and shape | forward | backward | stock takes | XLA takes |", "|---|---|---|---|---|---|"]
+    for forward, backward in zip(saved["rows"][::2], saved["rows"][1::2]):
+        ours = forward["ms"]["tfuse"] + backward["ms"]["tfuse"]
+        rivals = ["%.1f×" % ((forward["ms"][r] + backward["ms"][r]) / ours) if r in forward["ms"] else "" for r in RIVALS]
+        name = " ".join([forward["op"]] + [v for k, v in forward.items() if k == "activation"])
+        lines.append("| %s | %s %s | %.0f%% | %.0f%% | %s | %s |" % (
+            name, forward["dtype"], "×".join(map(str, forward["shape"])), forward["percent_of_copy"],
+            backward["percent_of_copy"], *rivals))
+    return "\n".join(lines)
 
 
 def plot(about, rows, path):

@@ -30,6 +30,7 @@ class Case:
       rejects: (pattern of the message, function() that must raise) pairs.
       passes: how often each element of the first input's size is read or written: (forward, backward).
       sizes: first-input shapes that the benchmark runs.
+      timed: the options that the benchmark runs; None is all.
     """
     name: str
     run: object
@@ -42,6 +43,7 @@ class Case:
     rejects: list = dataclasses.field(default_factory=list)
     passes: tuple = (2, 3)
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
+    timed: list = None
     _typical: dict = dataclasses.field(default_factory=dict, repr=False)
 
     def tensors(self, shape, dtype, seed=0):
