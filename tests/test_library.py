@@ -302,3 +302,10 @@ def test_a_simple_op_is_short():
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert len(lines) == 6, lines
     assert sum(lines.values()) <= 60, lines
+
+
+@needs_sources
+def test_readme_shows_what_the_commands_print():
+    readme = (ROOT / "README.md").read_text()
+    assert _ops.markdown() in readme, "run ./run python tools/readme.py"
+    assert _bench.table(json.loads((ROOT / "benchmarks" / "nvidia_h200.json").read_text())) in readme

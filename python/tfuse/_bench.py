@@ -178,17 +178,40 @@ def label(row):
 
 
 def table(saved):
-    """A saved run in Markdown: percent of the copy speed, and how much faster than the rivals, forward and backward."""
+    """A saved run in Markdown: percent of the copy speed, forward / backward, and how often a rival's time is tfuse's.
+
+    One line per variant at the first shape that an op was timed at; for its other shapes, the slowest variant of each.
+    """
     lines = ["%(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s; a plain copy moves %(copy_TB_per_s).2f TB/s." % saved,
-             "", "| op | dtype and shape | forward | backward | stock takes | XLA takes |", "|---|---|---|---|---|---|"]
-    for forward, backward in zip(saved["rows"][::2], saved["rows"][1::2]):
-        ours = forward["ms"]["tfuse"] + backward["ms"]["tfuse"]
-        rivals = ["%.1f×" % ((forward["ms"][r] + backward["ms"][r]) / ours) if r in forward["ms"] else "" for r in RIVALS]
-        name = " ".join([forward["op"]] + [v for k, v in forward.items() if k == "activation"])
-        lines.append("| %s | %s %s | %.0f%% | %.0f%% | %s | %s |" % (
-            name, forward["dtype"], "×".join(map(str, forward["shape"])), forward["percent_of_copy"],
-            backward["percent_of_copy"], *rivals))
+             "", "| op | shape | " + " | ".join("%s | stock, XLA take" % d for d in _dtypes(saved)) + " |",
+             "|---|---|" + "---|---|" * len(_dtypes(saved))]
+    for (name, shape), rows in _lines(saved["rows"]).items():
+        cells = []
+        for dtype in _dtypes(saved):
+            pairs = [(f, b) for f, b in zip(rows[::2], rows[1::2]) if f["dtype"] == dtype]
+            cells.append("%.0f%% / %.0f%%" % tuple(min(pair[i]["percent_of_copy"] for pair in pairs) for i in (0, 1)))
+            cells.append(", ".join("%.1f×" % min((f["ms"][r] + b["ms"][r]) / (f["ms"]["tfuse"] + b["ms"]["tfuse"]) for f, b in pairs)
+                                   for r in RIVALS if all(r in f["ms"] for f, _ in pairs)))
+        lines.append("| %s | %s | %s |" % (name, shape, " | ".join(cells)))
     return "\n".join(lines)
+
+
+def _dtypes(saved):
+    return list(dict.fromkeys(row["dtype"] for row in saved["rows"]))
+
+
+def _lines(rows):
+    """Rows by the table's lines: (name, shape)."""
+    first, lines = {}, {}
+    for row in rows:
+        variant = row.get("activation")
+        shape = "×".join(map(str, row["shape"]))
+        if first.setdefault(row["op"], shape) == shape:
+            name = row["op"] + (" " + variant if variant else "")
+        else:
+            name = row["op"] + (", slowest" if variant else "")
+        lines.setdefault((name, shape), []).append(row)
+    return lines
 
 
 def plot(about, rows, path):
@@ -206,6 +229,7 @@ def plot(about, rows, path):
             axis.barh(y + (i - 1) * 0.28, speed, 0.28, label=name, color=colour)
         axis.set_yticks(y, [label(r) for r in some], fontsize=7)
         axis.axvline(100, color="black", linewidth=0.8)
+        axis.margins(y=0.005)
         axis.set_xlabel("percent of the copy speed, %s" % direction)
     axes[0].legend(loc="lower right")
     figure.suptitle("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s, commit %(commit)s, %(date)s" % about)
