@@ -12,12 +12,15 @@ __device__ inline void add_constant_grad(const tfu_map_args &a) {
   acc<T> dy[N], sum[N] = {0};
   for (; is_whole<T>(at, a.walk); at += step) {
     widen_pack<T>(*(const int4 *)((const T *)a.in[0] + at), dy);
-    UNROLL for (int k = 0; k < N; k++) sum[k] += dy[k];
+    UNROLL
+    for (int k = 0; k < N; k++) sum[k] += dy[k];
   }
   for (; at < a.walk.n; at += step) {
     load_part((const T *)a.in[0], at, a.walk, dy);
-    UNROLL for (int k = 0; k < N; k++) sum[k] += dy[k];
+    UNROLL
+    for (int k = 0; k < N; k++) sum[k] += dy[k];
   }
-  UNROLL for (int k = 0; k < N; k++)((acc<T> *)a.y)[blockIdx.y * a.walk.width + col + k] = sum[k];
+  UNROLL
+  for (int k = 0; k < N; k++) ((acc<T> *)a.y)[blockIdx.y * a.walk.width + col + k] = sum[k];
 }
 TFU_KERNEL(add_constant_grad, tfu_map_args)

@@ -18,7 +18,8 @@ struct columns {
 
 template <typename T, typename ACT>
 __device__ inline void forward(const columns<T> &c, acc<T> (&v)[packed<T>::N]) {
-  UNROLL for (int k = 0; k < packed<T>::N; k++) v[k] = ACT::template value<T>(v[k] * c.scale[k] + c.bias[k]);
+  UNROLL
+  for (int k = 0; k < packed<T>::N; k++) v[k] = ACT::template value<T>(v[k] * c.scale[k] + c.bias[k]);
 }
 
 template <typename T, typename ACT>
@@ -54,7 +55,8 @@ struct sums {
 template <typename T, typename ACT>
 __device__ inline void backward(const columns<T> &c, const acc<T> (&x)[packed<T>::N], acc<T> (&g)[packed<T>::N],
                                 sums<T> &d) {
-  UNROLL for (int k = 0; k < packed<T>::N; k++) {
+  UNROLL
+  for (int k = 0; k < packed<T>::N; k++) {
     g[k] *= ACT::template grad<T>(x[k] * c.scale[k] + c.bias[k]);
     d.scale[k] += g[k] * x[k];
     d.bias[k] += g[k];
@@ -89,7 +91,8 @@ __device__ inline void scale_bias_act_grad(const scale_bias_act_grad_args &a) {
   }
   if (!a.partial) return;
   acc<T> *mine = (acc<T> *)a.partial + blockIdx.y * 2 * a.walk.width + col;
-  UNROLL for (int k = 0; k < packed<T>::N; k++) {
+  UNROLL
+  for (int k = 0; k < packed<T>::N; k++) {
     mine[k] = d.scale[k];
     mine[a.walk.width + k] = d.bias[k];
   }

@@ -48,13 +48,17 @@ static tfu_code FN(prepare)(tfu_call *call, job *j, const tfu_tensor *x, const t
 static void FN(affine)(const job *j, int64_t col, int n, const REAL *x, REAL *v) {
   const REAL *s = j->scale ? (const REAL *)j->scale + col : NULL, *b = j->bias ? (const REAL *)j->bias + col : NULL;
   if (s && b) {
-    TFU_VECTORISE for (int i = 0; i < n; i++) v[i] = x[i] * s[i] + b[i];
+    TFU_VECTORISE
+    for (int i = 0; i < n; i++) v[i] = x[i] * s[i] + b[i];
   } else if (s) {
-    TFU_VECTORISE for (int i = 0; i < n; i++) v[i] = x[i] * s[i];
+    TFU_VECTORISE
+    for (int i = 0; i < n; i++) v[i] = x[i] * s[i];
   } else if (b) {
-    TFU_VECTORISE for (int i = 0; i < n; i++) v[i] = x[i] + b[i];
+    TFU_VECTORISE
+    for (int i = 0; i < n; i++) v[i] = x[i] + b[i];
   } else {
-    TFU_VECTORISE for (int i = 0; i < n; i++) v[i] = x[i];
+    TFU_VECTORISE
+    for (int i = 0; i < n; i++) v[i] = x[i];
   }
 }
 
@@ -98,9 +102,11 @@ static void FN(backward_task)(void *arg, int64_t task) {
     j->act->FN(grad)(v, t.n);
     for (int i = 0; i < t.n; i++) v[i] *= g[i];
     if (j->sums) {
-      TFU_VECTORISE for (int i = 0; i < t.n; i++) dscale[i] += v[i] * x[i], dbias[i] += v[i];
+      TFU_VECTORISE
+      for (int i = 0; i < t.n; i++) dscale[i] += v[i] * x[i], dbias[i] += v[i];
     }
-    TFU_VECTORISE for (int i = 0; i < t.n; i++) d[i] = s ? v[i] * s[i] : v[i];
+    TFU_VECTORISE
+    for (int i = 0; i < t.n; i++) d[i] = s ? v[i] * s[i] : v[i];
     FN(tfu_store)(dx->data, dx->dtype, t.at, t.n, d);
   }
 }

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import needs_xla
-from tfuse import _explain, _library, _op, cases
+from tfuse import _bench, _explain, _library, _op, _ops, cases
 
 CASES = [case for family in cases.all_cases().values() for case in family]
 

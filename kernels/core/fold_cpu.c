@@ -69,7 +69,8 @@ void tfu_fold_finish(const tfu_fold *f, int quantity, const tfu_tensor *out) {
   double *columns = tfu_fold_sums(f, 0, quantity);
   for (int64_t block = 1; block < f->blocks; block++) {
     const double *sums = tfu_fold_sums(f, block, quantity);
-    TFU_VECTORISE for (int64_t c = 0; c < f->width; c++) columns[c] += sums[c];
+    TFU_VECTORISE
+    for (int64_t c = 0; c < f->width; c++) columns[c] += sums[c];
   }
   for (int64_t c = 0; c < count; c++) {
     const double total = sum(columns + c, (f->width - c + count - 1) / count, count);

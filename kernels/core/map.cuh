@@ -10,16 +10,22 @@ __device__ inline void map(const tfu_map_args &a) {
   if (col >= a.walk.width) return;
   int64_t at = walk_first(a.walk, col);
   acc<T> x[2][packed<T>::N], y[packed<T>::N]; /* a single number stays in x for all packs */
-  UNROLL for (int i = 0; i < F::INPUTS; i++) load_channels((const T *)a.in[i], a.one[i], col, (acc<T>)0, x[i]);
+  UNROLL
+  for (int i = 0; i < F::INPUTS; i++) load_channels((const T *)a.in[i], a.one[i], col, (acc<T>)0, x[i]);
   for (; is_whole<T>(at, a.walk); at += step) {
-    UNROLL for (int i = 0; i < F::INPUTS; i++) if (!a.one[i])
-        widen_pack<T>(*(const int4 *)((const T *)a.in[i] + at), x[i]);
-    UNROLL for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
+    UNROLL
+    for (int i = 0; i < F::INPUTS; i++)
+      if (!a.one[i]) widen_pack<T>(*(const int4 *)((const T *)a.in[i] + at), x[i]);
+    UNROLL
+    for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
     store_bits((T *)a.y + at, narrow_pack<T>(y));
   }
   for (; at < a.walk.n; at += step) {
-    UNROLL for (int i = 0; i < F::INPUTS; i++) if (!a.one[i]) load_part((const T *)a.in[i], at, a.walk, x[i]);
-    UNROLL for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
+    UNROLL
+    for (int i = 0; i < F::INPUTS; i++)
+      if (!a.one[i]) load_part((const T *)a.in[i], at, a.walk, x[i]);
+    UNROLL
+    for (int k = 0; k < packed<T>::N; k++) y[k] = F::of(x[0][k], x[F::INPUTS - 1][k]);
     store_part((T *)a.y, at, a.walk, y);
   }
 }

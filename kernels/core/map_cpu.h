@@ -12,7 +12,8 @@ TFU_MUST_USE tfu_code tfu_map_cpu(tfu_call *call, tfu_map_f32 *f32, tfu_map_f64 
 #define TFU_MAP_LOOP_(name, REAL, a, b, formula)                       \
   static void name(REAL *y_, const REAL *a_, const REAL *b_, int n_) { \
     (void)b_;                                                          \
-    TFU_VECTORISE for (int i_ = 0; i_ < n_; i_++) {                    \
+    TFU_VECTORISE                                                      \
+    for (int i_ = 0; i_ < n_; i_++) {                                  \
       const REAL a = a_[i_], b = b_ ? b_[i_] : 0;                      \
       (void)b;                                                         \
       y_[i_] = formula;                                                \

@@ -1,5 +1,4 @@
-/* pack.cuh - storage types and 16-byte packs for device code. T is storage; arithmetic is float, or double for double.
- */
+/* pack.cuh - storage types and 16-byte packs for device code. T is storage, arithmetic in float (double for double). */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -107,20 +106,23 @@ __device__ inline int whole_rows(int64_t col, const tfu_walk &w) {
 /* Elements at .. at + N one by one; what lies beyond n reads as zero and is not written. */
 template <typename T, typename R, int N>
 __device__ inline void load_part(const T *data, int64_t at, const tfu_walk &w, R (&v)[N]) {
-  UNROLL for (int k = 0; k < N; k++) v[k] = at + k < w.n ? (R)data[at + k] : (R)0;
+  UNROLL
+  for (int k = 0; k < N; k++) v[k] = at + k < w.n ? (R)data[at + k] : (R)0;
 }
 template <typename T, typename R, int N>
 __device__ inline void store_part(T *data, int64_t at, const tfu_walk &w, const R (&v)[N]) {
-  UNROLL for (int k = 0; k < N; k++) if (at + k < w.n) data[at + k] = (T)v[k];
+  UNROLL
+  for (int k = 0; k < N; k++)
+    if (at + k < w.n) data[at + k] = (T)v[k];
 }
 
-/* The values that belong to columns col .. col + N: one per channel, one for all (count 1), or `otherwise` (count 0).
- */
+/* The values that belong to columns col .. col + N: one per channel, one for all (count 1), or `otherwise` (none). */
 template <typename T, typename R, int N>
 __device__ inline void load_channels(const T *data, int64_t count, int64_t col, R otherwise, R (&v)[N]) {
   int64_t c = col < count ? col : count > 1 ? col % count : 0;
   if (count % N == 0 && count > 0 && (uintptr_t)data % 16 == 0) return widen_pack<T>(*(const int4 *)(data + c), v);
-  UNROLL for (int k = 0; k < N; k++) {
+  UNROLL
+  for (int k = 0; k < N; k++) {
     v[k] = count ? (R)data[c] : otherwise;
     if (++c >= count) c = 0;
   }

@@ -2,8 +2,7 @@
  *
  * An H200 hides its memory's latency with about 48 KiB in flight per multiprocessor. Registers for that would cost the
  * occupancy they are meant to replace, so the packs wait in shared memory, where each thread has slots of its own: no
- * barrier is needed. Before compute capability 8.0, which has no asynchronous copies, packs are loaded when asked for.
- */
+ * barrier is needed. Compute capability 7 has no asynchronous copies: there, packs are loaded when asked for. */
 #pragma once
 
 #include "kernels/core/pack.cuh"
@@ -29,7 +28,8 @@ struct pack_stream {
         slots((unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x])),
         slot(0) {
 #if __CUDA_ARCH__ >= 800
-    UNROLL for (int i = 0; i < SLOTS - 1; i++) fetch();
+    UNROLL
+    for (int i = 0; i < SLOTS - 1; i++) fetch();
 #endif
   }
 
@@ -38,12 +38,16 @@ struct pack_stream {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
     const unsigned at = slots + (slot + SLOT) % (SLOTS * SLOT);
-    UNROLL for (int t = 0; t < TENSORS; t++) asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[t].x),
-                                                          "=r"(bits[t].y), "=r"(bits[t].z),
-                                                          "=r"(bits[t].w) : "r"(at + t * (SLOT / TENSORS)) : "memory");
+    UNROLL
+    for (int t = 0; t < TENSORS; t++)
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(bits[t].x), "=r"(bits[t].y), "=r"(bits[t].z), "=r"(bits[t].w)
+                   : "r"(at + t * (SLOT / TENSORS))
+                   : "memory");
     fetch();
 #else
-    UNROLL for (int t = 0; t < TENSORS; t++) {
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) {
       bits[t] = *(const int4 *)from[t];
       from[t] += step;
     }
@@ -53,7 +57,8 @@ struct pack_stream {
  private:
   /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
   __device__ void fetch() {
-    UNROLL for (int t = 0; t < TENSORS; t++) {
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) {
       if (left > 0)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + t * (SLOT / TENSORS)),
                      "l"(from[t])
