@@ -12,7 +12,7 @@ from tfuse.scale_bias_act import PLAIN
 @np.vectorize
 def _erf(z):
     """Also for z with a small imaginary part."""
-    return complex(math.erf(z.real), z.imag * 2 / math.sqrt(math.pi) * math.exp(-z.real**2))
+    return complex(math.erf(z.real), z.imag * 2 / math.sqrt(math.pi) * math.exp(-z.real * z.real))
 
 
 def _softplus(x):
