@@ -54,7 +54,7 @@ def main(arguments):
                                                          "a GPU" if gpus else "the CPU"))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, 32)).astype("float32")
-    y = np.sin(x.sum(1, keepdims=True))
+    y = np.sin(x[:, :1]) * x[:, 1:2]
 
     print("1. Training %d samples through three Dense layers of %d, each with a fused scale, bias and gelu:" % (SAMPLES, WIDTH))
     fused, stock = model(lambda: tfuse.ScaleBiasAct("gelu")), model(StockScaleBiasAct)
