@@ -49,12 +49,13 @@ class FusedOp:
         # checks dtypes itself, and faster; only when it objects do we look for the reason, in _run.
         first, eager = inputs[0], context.context()
         if type(first) is EagerTensor and eager.executing_eagerly():
-            for value in inputs:
-                if type(value) is not EagerTensor:
-                    inputs = self._complete(inputs)
-                    break
+            given = inputs
             try:
-                return execute(eager, self._registered, None, *inputs, *_flat(attributes))
+                for value in inputs:
+                    if type(value) is not EagerTensor:
+                        given = self._complete(inputs)
+                        break
+                return execute(eager, self._registered, None, *given, *_flat(attributes))
             except Exception:
                 pass
         return self._run(inputs, attributes)
