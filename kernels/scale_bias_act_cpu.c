@@ -8,7 +8,7 @@ typedef struct job {
   tfu_call *call;
   const tfu_tensor *x;
   tfu_fold fold;            /* how rows are joined; used by the gradient to sum */
-  const void *scale, *bias; /* one value per column of a joined row, float or double; NULL: none */
+  const void *scale, *bias; /* one value per column of a joined row, float or double */
   const tfu_activation *act;
   int64_t task; /* elements of a task of the forward pass */
   int sums;     /* the gradient of scale or bias is wanted */
@@ -21,45 +21,30 @@ TFU_BY_REAL(tfu_scale_bias_act_grad_cpu)
 
 #else
 
-/* v as one value per column of a joined row. */
-static tfu_code FN(spread)(tfu_call *call, const tfu_tensor *v, int64_t width, const void **out) {
+/* v as one value per column of a joined row; `otherwise` if it is not given. */
+static tfu_code FN(spread)(tfu_call *call, const tfu_tensor *v, int64_t width, REAL otherwise, const void **out) {
   const int64_t n = tfu_count(&v->shape);
   void *memory;
-  *out = NULL;
-  if (n == 0) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)width * sizeof(REAL), &memory));
-  REAL *wide = memory;
-  for (int64_t i = 0; i < width; i++) {
-    REAL one;
-    wide[i] = i < n ? *FN(tfu_load)(v->data, v->dtype, i, 1, &one) : wide[i - n];
-  }
+  REAL *wide = memory, one;
+  for (int64_t i = 0; i < width; i++)
+    wide[i] = n == 0 ? otherwise : i < n ? *FN(tfu_load)(v->data, v->dtype, i, 1, &one) : wide[i - n];
   *out = wide;
   return TFU_OK;
 }
 
+/* Without a value per channel the tensor is one long column. An absent bias is -0: x + -0 is x, even for x = -0. */
 static tfu_code FN(prepare)(tfu_call *call, job *j, const tfu_tensor *x, const tfu_tensor *scale,
                             const tfu_tensor *bias) {
-  *j = (job){.call = call, .x = x, .fold = tfu_fold_plan(&x->shape), .act = &tfu_activations[call->attr[0].i]};
-  TFU_TRY(FN(spread)(call, scale, j->fold.width, &j->scale));
-  return FN(spread)(call, bias, j->fold.width, &j->bias);
-}
-
-/* v = x * scale + bias for n columns from `col` of a joined row on. */
-static void FN(affine)(const job *j, int64_t col, int n, const REAL *x, REAL *v) {
-  const REAL *s = j->scale ? (const REAL *)j->scale + col : NULL, *b = j->bias ? (const REAL *)j->bias + col : NULL;
-  if (s && b) {
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) v[i] = x[i] * s[i] + b[i];
-  } else if (s) {
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) v[i] = x[i] * s[i];
-  } else if (b) {
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) v[i] = x[i] + b[i];
-  } else {
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) v[i] = x[i];
-  }
+  const int64_t scales = tfu_count(&scale->shape), biases = tfu_count(&bias->shape);
+  const tfu_shape column = {.rank = 2, .dim = {tfu_count(&x->shape), 1}};
+  *j = (job){.call = call,
+             .x = x,
+             .fold = tfu_fold_plan(scales > 1 || biases > 1 ? &x->shape : &column),
+             .act = &tfu_activations[call->attr[0].i],
+             .sums = scales || biases};
+  TFU_TRY(FN(spread)(call, scale, j->fold.width, 1, &j->scale));
+  return FN(spread)(call, bias, j->fold.width, (REAL)-0.0, &j->bias);
 }
 
 static void FN(forward_task)(void *arg, int64_t task) {
@@ -72,8 +57,7 @@ static void FN(forward_task)(void *arg, int64_t task) {
     const int n = left < TFU_TILE ? (int)left : TFU_TILE;
     const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at, n, xs);
     REAL *v = FN(tfu_room)(out->data, out->dtype, at, vs);
-    FN(affine)(j, col, n, x, v);
-    j->act->FN(value)(v, n);
+    j->act->FN(value)(v, x, (const REAL *)j->scale + col, (const REAL *)j->bias + col, n);
     FN(tfu_store)(out->data, out->dtype, at, n, v);
     at += n;
   }
@@ -94,19 +78,18 @@ static void FN(backward_task)(void *arg, int64_t task) {
   for (tfu_fold_tile t = tfu_fold_first(&j->fold, task); tfu_fold_next(&j->fold, &t);) {
     const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, t.at, t.n, xs);
     const REAL *g = FN(tfu_load)(dy->data, dy->dtype, t.at, t.n, gs);
-    const REAL *s = j->scale ? (const REAL *)j->scale + t.col : NULL;
+    const REAL *scale = (const REAL *)j->scale + t.col;
     REAL *d = FN(tfu_room)(dx->data, dx->dtype, t.at, ds);
-    double *dscale = tfu_fold_sums(&j->fold, t.block, 0) + t.col;
-    double *dbias = tfu_fold_sums(&j->fold, t.block, 1) + t.col;
-    FN(affine)(j, t.col, t.n, x, v);
-    j->act->FN(grad)(v, t.n);
+    j->act->FN(grad)(v, x, scale, (const REAL *)j->bias + t.col, t.n);
     for (int i = 0; i < t.n; i++) v[i] *= g[i];
     if (j->sums) {
+      double *dscale = tfu_fold_sums(&j->fold, t.block, 0) + t.col,
+             *dbias = tfu_fold_sums(&j->fold, t.block, 1) + t.col;
       TFU_VECTORISE
       for (int i = 0; i < t.n; i++) dscale[i] += v[i] * x[i], dbias[i] += v[i];
     }
     TFU_VECTORISE
-    for (int i = 0; i < t.n; i++) d[i] = s ? v[i] * s[i] : v[i];
+    for (int i = 0; i < t.n; i++) d[i] = v[i] * scale[i];
     FN(tfu_store)(dx->data, dx->dtype, t.at, t.n, d);
   }
 }
@@ -114,8 +97,7 @@ static void FN(backward_task)(void *arg, int64_t task) {
 static tfu_code FN(tfu_scale_bias_act_grad_cpu)(tfu_call *call) {
   job j;
   TFU_TRY(FN(prepare)(call, &j, &call->in[1], &call->in[2], &call->in[3]));
-  j.sums = j.scale || j.bias;
-  TFU_TRY(tfu_fold_start(call, &j.fold, 2));
+  if (j.sums) TFU_TRY(tfu_fold_start(call, &j.fold, 2));
   tfu_parallel(j.fold.tasks, FN(backward_task), &j);
   tfu_fold_finish(&j.fold, 0, &call->out[1]);
   tfu_fold_finish(&j.fold, 1, &call->out[2]);

@@ -758,10 +758,10 @@ typedef struct point {
 static point at(int act, double x) {
   point p = {x, x, 0, 0};
   float value = (float)x, slope = (float)x;
-  tfu_activations[act].value_f64(&p.value, 1);
-  tfu_activations[act].grad_f64(&p.slope, 1);
-  tfu_activations[act].value_f32(&value, 1);
-  tfu_activations[act].grad_f32(&slope, 1);
+  tfu_activations[act].value_f64(&p.value, &p.value, &(double){1}, &(double){-0.0}, 1);
+  tfu_activations[act].grad_f64(&p.slope, &p.slope, &(double){1}, &(double){-0.0}, 1);
+  tfu_activations[act].value_f32(&value, &value, &(float){1}, &(float){-0.0f}, 1);
+  tfu_activations[act].grad_f32(&slope, &slope, &(float){1}, &(float){-0.0f}, 1);
   p.value_f32 = value;
   p.slope_f32 = slope;
   return p;

@@ -33,10 +33,12 @@ void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double 
  * overlaps. This tells the compiler so. */
 #define TFU_VECTORISE _Pragma("GCC ivdep")
 
-/* Replaces each value by its activation, or by the activation's derivative there. */
+/* v[i] = the activation of x[i] * scale[i] + bias[i], or its derivative there. v may be x. */
+typedef void tfu_act_f32(float *v, const float *x, const float *scale, const float *bias, int n);
+typedef void tfu_act_f64(double *v, const double *x, const double *scale, const double *bias, int n);
 typedef struct tfu_activation {
-  void (*value_f32)(float *v, int n), (*grad_f32)(float *v, int n);
-  void (*value_f64)(double *v, int n), (*grad_f64)(double *v, int n);
+  tfu_act_f32 *value_f32, *grad_f32;
+  tfu_act_f64 *value_f64, *grad_f64;
 } tfu_activation;
 extern const tfu_activation tfu_activations[TFU_ACTS];
 

@@ -46,7 +46,7 @@ def explain(last=16):
             runs[-1]["calls"] += 1
         else:
             runs.append({**row, "calls": 1})
-    return Explanation(list(_decisions)[-last:] + runs[-last:])
+    return Explanation(list(_decisions)[-last:] + runs[-last:] if last > 0 else [])
 
 
 def _why(route, device):

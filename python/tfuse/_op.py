@@ -127,6 +127,8 @@ class FusedOp:
             return tf.convert_to_tensor(value)
         try:
             largest = np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
+        except NotImplementedError:  # a list of symbolic tensors
+            return tf.convert_to_tensor(value, dtype)
         except TypeError:
             raise ValueError("%s: %s must be a tensor, a number or an array of numbers, got %r" % (
                 self.stem, self._argument(i), value)) from None

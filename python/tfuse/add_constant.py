@@ -45,6 +45,7 @@ class AddConstant(keras.layers.Layer):
     def set_constant(self, value):
         """Takes effect at the next call."""
         self._check(value)
+        self.initial = float(value)
         self.constant.assign(value)
 
     def call(self, x):
