@@ -44,15 +44,15 @@ static inline float positive_of_f32(float x) {
   const uint32_t bits = bits_of(x);
   return from_bits(bits - 0x80000000u <= 0x7f800000u ? 0 : bits); /* -0 to -infinity */
 }
-/* A quotient of polynomials in x^2, relative error 2e-8 up to 8.2; 1 from there on. Half the work of one through exp.
- */
+/* A quotient of polynomials in x^2, relative error 2e-8 up to `most`, 8.20001, where it rounds to 1. Half the work of
+ * one through exp. */
 static inline float tanh_of_f32(float x) {
-  const uint32_t sign = bits_of(x) & 0x80000000u, size = bits_of(x) ^ sign, one = 0x3f800000u, most = 0x41033333u;
+  const uint32_t sign = bits_of(x) & 0x80000000u, size = bits_of(x) ^ sign, one = 0x3f800000u, most = 0x4103333eu;
   const float a = from_bits(size < most ? size : most), z = a * a;
   const float low = 9.756966884e-6f + z * (-1.430465718e-8f + z * 2.235484195e-11f);
   const float top = a * (9.999999758e-1f + z * (1.296765413e-1f + z * (2.973211239e-3f + z * low)));
   const uint32_t t = bits_of(top / (1 + z * (4.630096576e-1f + z * (2.397675668e-2f + z * 2.354169431e-4f))));
-  return from_bits(sign | (size > 0x7f800000u ? size : t < one && size < most ? t : one));
+  return from_bits(sign | (size > 0x7f800000u ? size : t < one ? t : one));
 }
 static inline double positive_of_f64(double x) { return x < 0 ? 0 : x; }
 static inline double tanh_of_f64(double x) { return tanh(x); }

@@ -20,6 +20,7 @@ from tfuse import _explain, _library, _xla
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 _LARGEST = {dtype: float(dtype.max) for dtype in FLOATS}
+_MARK = 998244353  # no tensor has an axis of this size
 registry = {}  # by name
 _empty = {}  # by number of the dtype
 
@@ -152,25 +153,42 @@ class FusedOp:
     # ---- inside XLA ----
 
     def _in_xla(self, inputs, attributes):
+        specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
         reason = _library.xla_status()
-        for i, value in enumerate(inputs):
-            if not reason and not value.shape.is_fully_defined():
-                reason = "%s has shape %s inside jit_compile=True, where XLA needs every dimension" % (
-                    self._argument(i), value.shape)
+        if not reason:
+            dims, reason = self._output_dims(inputs, attributes)
         if reason:
-            self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
             _explain.note(self.name, "plain TensorFlow", reason, inputs)
             return self.plain(*inputs, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
-        specs = self.output_specs(inputs, attributes)
 
         @tf.custom_gradient
         def differentiable(*inputs):
-            outputs = _xla.custom_call("tfuse." + self.stem, inputs, specs, attributes)
+            outputs = _xla.custom_call("tfuse." + self.stem, inputs, specs, dims, attributes)
             node = _Node(inputs, outputs, attributes.get)
             return (outputs if len(outputs) > 1 else outputs[0]), functools.partial(self._gradient, node)
 
         return differentiable(*inputs)
+
+
+    def _output_dims(self, inputs, attributes):
+        """Where each dimension of each output comes from, a number or (input, axis), and "" or why that is not known.
+
+        XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
+        it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis.
+        """
+        for i, value in enumerate(inputs):
+            if value.shape.rank is None:
+                return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
+        unknown = {_MARK + axis: (i, axis) for i, value in reversed(list(enumerate(inputs)))
+                   for axis, size in enumerate(value.shape) if size is None}
+        marked = [tf.TensorSpec([_MARK + axis if size is None else size for axis, size in enumerate(value.shape)], value.dtype)
+                  for value in inputs]
+        try:
+            shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
+        except ValueError:  # two unknown sizes on one axis that are not the same
+            return None, "which unknown dimensions are equal cannot be told inside jit_compile=True"
+        return [[unknown.get(size, size) for size in shape] for shape in shapes], ""
 
 
 def vjp(plain):

@@ -8,8 +8,9 @@ from tensorflow.compiler.tf2xla.python import xla as tfxla
 _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64: "f64"}
 
 
-def custom_call(target, inputs, specs, attributes):
-    """Calls `target` with tensors of known shape; returns a list of outputs as `specs` says.
+def custom_call(target, inputs, specs, dims, attributes):
+    """Calls `target`; returns a list of outputs as `specs` says. dims: for each output, where its dimensions come from, a
+    number or (input, axis).
 
     The module is for CPU and CUDA alike: the target is registered under one name on both, so what is traced, and saved,
     on one runs on the other. With several platforms XLA wants the platform's index as the first argument.
@@ -18,22 +19,50 @@ def custom_call(target, inputs, specs, attributes):
     results = [_type(s.dtype, s.shape) for s in specs]
     names = ["%%a%d" % i for i in range(len(types))]
     signature = ", ".join(["%platform: tensor<i32>"] + ["%s: %s" % pair for pair in zip(names, types)])
-    config = ", ".join("%s = %s" % (name, _literal(value)) for name, value in sorted(attributes.items()))
+    config = ["api_version = 4 : i32", "backend_config = {%s}" % ", ".join(
+        "%s = %s" % (name, _literal(value)) for name, value in sorted(attributes.items()))]
+    lines, polymorphic = [], any("?" in t for t in types)
+    if polymorphic:  # an operand per result says its shape; XLA folds it away once it knows the inputs' sizes
+        config.append("indices_of_shape_operands = dense<%s> : tensor<%dxi64>" % (
+            [len(types) + i for i in range(len(results))], len(results)))
+        for i, shape in enumerate(dims):
+            lines += _shape("%%s%d" % i, shape, types)
+        names += ["%%s%d" % i for i in range(len(results))]
+        types = types + ["tensor<%dxi32>" % len(shape) for shape in dims]
     many = len(results) > 1
-    module = f"""module @tfuse {{
+    body = "\n    ".join(lines + [
+        "%%r%s = stablehlo.custom_call @%s(%s) {%s} : (%s) -> (%s)" % (
+            ":%d" % len(results) if many else "", target, ", ".join(names), ", ".join(config), ", ".join(types),
+            ", ".join(results)),
+        "return %s : %s" % (", ".join("%%r#%d" % i for i in range(len(results))) if many else "%r", ", ".join(results))])
+    module = f"""module @tfuse {"attributes {jax.uses_shape_polymorphism = true} " if polymorphic else ""}{{
   func.func public @main({signature}) -> ({", ".join(results)}) {{
-    %r{":%d" % len(results) if many else ""} = stablehlo.custom_call @{target}({", ".join(names)}) {{
-      api_version = 4 : i32, backend_config = {{{config}}}
-    }} : ({", ".join(types)}) -> ({", ".join(results)})
-    return {", ".join("%%r#%d" % i for i in range(len(results))) if many else "%r"} : {", ".join(results)}
+    {body}
   }}
 }}"""
     return tfxla.call_module(list(inputs), version=9, module=module, Tout=[s.dtype for s in specs],
                              Sout=[s.shape for s in specs], platforms=["CPU", "CUDA"])
 
 
+def _shape(name, shape, types):
+    """StableHLO that computes a shape as a vector called `name`."""
+    lines, parts = [], []
+    for k, size in enumerate(shape):
+        part = "%s_%d" % (name, k)
+        parts.append(part + "_v")
+        if isinstance(size, tuple):
+            lines.append("%s = stablehlo.get_dimension_size %%a%d, dim = %d : (%s) -> tensor<i32>" % (part, *size, types[size[0]]))
+        else:
+            lines.append("%s = stablehlo.constant dense<%d> : tensor<i32>" % (part, size))
+        lines.append("%s_v = stablehlo.reshape %s : (tensor<i32>) -> tensor<1xi32>" % (part, part))
+    if not shape:
+        return ["%s = stablehlo.constant dense<> : tensor<0xi32>" % name]
+    return lines + ["%s = stablehlo.concatenate %s, dim = 0 : (%s) -> tensor<%dxi32>" % (
+        name, ", ".join(parts), ", ".join(["tensor<1xi32>"] * len(parts)), len(parts))]
+
+
 def _type(dtype, shape):
-    return "tensor<%s>" % "x".join([str(d) for d in shape] + [_TYPES[dtype]])
+    return "tensor<%s>" % "x".join(["?" if d is None else str(d) for d in shape] + [_TYPES[dtype]])
 
 
 def _literal(value):
