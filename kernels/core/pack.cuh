@@ -90,8 +90,8 @@ __device__ inline void store_bits(void *to, int4 bits) {
 }
 
 /* Whether elements at .. at + N can be moved as one pack. Down a thread's column, whole packs come first and at most
- * one other last, or all are others; a kernel has a loop for each. Merging the two kinds of load in one loop would take
- * the packs apart even where they came whole (measured: bfloat16 at 64% of the copy speed, not 95%). */
+ * one other last, or all are others; a kernel has a loop for each. One loop for both would take packs apart even where
+ * they came whole, since both kinds of load would have to leave their values in the same registers. */
 template <typename T>
 __device__ inline bool is_whole(int64_t at, const tfu_walk &w) {
   return w.aligned && at + packed<T>::N <= w.n;

@@ -26,7 +26,7 @@ tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, t
   TFU_TRY(tfu_device_now(&device, call->err));
   if (cols < 1) cols = 1;
   *walk = (tfu_walk){.n = n, .width = joined_width(n < cols ? 1 : n / cols, cols, size), .aligned = 1};
-  walk->rows = (int)(n / walk->width); /* a width of a thousand or more, or n itself: an int will do */
+  walk->rows = (int)(n / walk->width); /* a width of 512 or more, or n itself: an int will do */
   for (int i = 0; i < TFU_MAX_ARGS; i++) {
     const tfu_tensor *both[] = {&call->in[i], &call->out[i]};
     for (int k = 0; k < 2; k++)

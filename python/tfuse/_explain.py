@@ -10,8 +10,9 @@ _decisions = collections.deque(maxlen=64)
 
 def note(op, route, reason, inputs):
     """Records a decision that is taken while a function is traced."""
-    shapes = ", ".join("%s%s" % (i.dtype.name, list(i.shape) if i.shape.rank is not None else "[?]") for i in inputs[:1])
-    _decisions.append({"op": op, "when": "traced", "route": route, "device": "", "kernel": "", "input": shapes,
+    first = inputs[0]
+    shape = list(first.shape) if first.shape.rank is not None else "[?]"
+    _decisions.append({"op": op, "when": "traced", "route": route, "device": "", "kernel": "", "input": "%s%s" % (first.dtype.name, shape),
                        "why": reason, "calls": 1})
 
 

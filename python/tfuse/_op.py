@@ -154,9 +154,7 @@ class FusedOp:
 
     def _in_xla(self, inputs, attributes):
         specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
-        reason = _library.xla_status()
-        if not reason:
-            dims, reason = self._output_dims(inputs, attributes)
+        dims, reason = self._output_dims(inputs, attributes, specs)
         if reason:
             _explain.note(self.name, "plain TensorFlow", reason, inputs)
             return self.plain(*inputs, **attributes)
@@ -170,18 +168,21 @@ class FusedOp:
 
         return differentiable(*inputs)
 
-
-    def _output_dims(self, inputs, attributes):
+    def _output_dims(self, inputs, attributes, specs):
         """Where each dimension of each output comes from, a number or (input, axis), and "" or why that is not known.
 
         XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
         it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis.
         """
+        if _library.xla_status():
+            return None, _library.xla_status()
         for i, value in enumerate(inputs):
             if value.shape.rank is None:
                 return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
         unknown = {_MARK + axis: (i, axis) for i, value in reversed(list(enumerate(inputs)))
                    for axis, size in enumerate(value.shape) if size is None}
+        if not unknown:
+            return [spec.shape.as_list() for spec in specs], ""
         marked = [tf.TensorSpec([_MARK + axis if size is None else size for axis, size in enumerate(value.shape)], value.dtype)
                   for value in inputs]
         try:
