@@ -44,7 +44,9 @@ FUNCTION REAL FN(normal_tail)(REAL a, REAL e) {
   return e * t * p;
 }
 
+/* With 16 bits exp_of takes any x, and nothing is lost where it overflows: the result is then below 1e-38. */
 FUNCTION REAL FN(logistic)(REAL x) {
+  if (BITS == 16) return FN(divide)(1, 1 + FN(exp_of)(-x));
   const REAL e = FN(exp_of)(-ABS(x)), r = FN(divide)(1, 1 + e);
   return x < 0 ? e * r : r;
 }
@@ -71,8 +73,8 @@ ACT(gelu) {
 }
 ACT(gelu_grad) {
   const REAL e = FN(gauss_of)(x), tail = FN(normal_tail)(ABS(x), e);
-  const REAL slope = e > 0 ? x * e * K(0.39894228040143268) : e; /* e is 0 where x could be infinite */
-  return (x < 0 ? tail : 1 - tail) + slope;
+  const REAL slope = e > 0 ? x * e : e; /* e is 0 where x could be infinite */
+  return (x < 0 ? tail : 1 - tail) + slope * K(0.39894228040143268);
 }
 
 /* 0.5 x (1 + tanh(u)) = x * logistic(2u), u = sqrt(2/pi) (x + 0.044715 x^3). x^2 is cut off where logistic is 0 or 1.
@@ -83,12 +85,20 @@ FUNCTION REAL FN(cut_square)(REAL x) { return x * x < K(1e6) ? x * x : K(1e6); }
 ACT(gelu_tanh) { return x * FN(logistic)(x * (K(GELU_A) + K(GELU_B) * FN(cut_square)(x))); }
 ACT(gelu_tanh_grad) {
   const REAL z = FN(cut_square)(x), u = x * (K(GELU_A) + K(GELU_B) * z);
+  if (BITS == 16) { /* the sum rounds away what 1 - s loses near s = 1 */
+    const REAL s = FN(logistic)(u);
+    return s + x * (s - s * s) * (K(GELU_A) + K(3 * GELU_B) * z);
+  }
   const REAL e = FN(exp_of)(-ABS(u)), r = FN(divide)(1, 1 + e);
   return (u < 0 ? e * r : r) + x * (e * r * r) * (K(GELU_A) + K(3 * GELU_B) * z);
 }
 
 ACT(silu) { return x * FN(logistic)(x); }
 ACT(silu_grad) {
+  if (BITS == 16) {
+    const REAL s = FN(logistic)(x);
+    return s + x * (s - s * s);
+  }
   const REAL e = FN(exp_of)(-ABS(x)), r = FN(divide)(1, 1 + e), s = x < 0 ? e * r : r, rest = x < 0 ? r : e * r;
   return s * (1 + x * rest);
 }
