@@ -46,10 +46,22 @@ TFU_MUST_USE tfu_code tfu_fail(tfu_error *err, tfu_code code, const char *format
 
 enum { TFU_MAX_RANK = 8, TFU_MAX_ARGS = 8, TFU_MAX_ATTRS = 8, TFU_UNKNOWN = -1 };
 
-typedef enum tfu_dtype { TFU_F32, TFU_F16, TFU_BF16, TFU_F64, TFU_DTYPES } tfu_dtype;
+/* Floats come first: kernels are compiled for those. */
+typedef enum tfu_dtype {
+  TFU_F32,
+  TFU_F16,
+  TFU_BF16,
+  TFU_F64,
+  TFU_FLOATS,
+  TFU_I32 = TFU_FLOATS,
+  TFU_I64,
+  TFU_BOOL,
+  TFU_DTYPES
+} tfu_dtype;
 
-/* The attribute of a row whose type T is any float; arithmetic is in float, in double for float64. */
+/* Types of a row. T is any float; arithmetic is in float, in double for float64, and values in that type are S. */
 #define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
+#define TFU_S_REALS "S: {float, double} = DT_FLOAT"
 
 /* Row-major. Rank and dims are TFU_UNKNOWN only while a graph is being built. */
 typedef struct tfu_shape {

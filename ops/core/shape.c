@@ -12,6 +12,9 @@ static const struct {
     [TFU_F16] = {"float16", "f16", 2},
     [TFU_BF16] = {"bfloat16", "bf16", 2},
     [TFU_F64] = {"float64", "f64", 8},
+    [TFU_I32] = {"int32", "i32", 4},
+    [TFU_I64] = {"int64", "i64", 8},
+    [TFU_BOOL] = {"bool", "bool", 1},
 };
 
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }

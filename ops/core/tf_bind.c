@@ -19,6 +19,9 @@ static tfu_code to_dtype(TF_DataType type, tfu_dtype *dtype, tfu_error *err) {
     case TF_HALF: *dtype = TFU_F16; return TFU_OK;
     case TF_BFLOAT16: *dtype = TFU_BF16; return TFU_OK;
     case TF_DOUBLE: *dtype = TFU_F64; return TFU_OK;
+    case TF_INT32: *dtype = TFU_I32; return TFU_OK;
+    case TF_INT64: *dtype = TFU_I64; return TFU_OK;
+    case TF_BOOL: *dtype = TFU_BOOL; return TFU_OK;
     default: return tfu_fail(err, TFU_UNIMPLEMENTED, "TensorFlow dtype number %d is not supported", (int)type);
   }
 }

@@ -24,6 +24,9 @@ static tfu_code to_dtype(XLA_FFI_DataType type, tfu_dtype *dtype, tfu_error *err
     case XLA_FFI_DataType_F16: *dtype = TFU_F16; return TFU_OK;
     case XLA_FFI_DataType_BF16: *dtype = TFU_BF16; return TFU_OK;
     case XLA_FFI_DataType_F64: *dtype = TFU_F64; return TFU_OK;
+    case XLA_FFI_DataType_S32: *dtype = TFU_I32; return TFU_OK;
+    case XLA_FFI_DataType_S64: *dtype = TFU_I64; return TFU_OK;
+    case XLA_FFI_DataType_PRED: *dtype = TFU_BOOL; return TFU_OK;
     default: return tfu_fail(err, TFU_UNIMPLEMENTED, "XLA dtype number %d is not supported", (int)type);
   }
 }

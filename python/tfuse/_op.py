@@ -20,7 +20,7 @@ from tfuse import _explain, _library, _xla
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 _LARGEST = {dtype: float(dtype.max) for dtype in FLOATS}
-_MARK = 998244353  # no tensor has an axis of this size
+_MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
 registry = {}  # by name
 _empty = {}  # by number of the dtype
 
@@ -179,12 +179,14 @@ class FusedOp:
         for i, value in enumerate(inputs):
             if value.shape.rank is None:
                 return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
-        unknown = {_MARK + axis: (i, axis) for i, value in reversed(list(enumerate(inputs)))
-                   for axis, size in enumerate(value.shape) if size is None}
-        if not unknown:
+        sizes = {size for value in inputs for size in value.shape}
+        if None not in sizes:
             return [spec.shape.as_list() for spec in specs], ""
-        marked = [tf.TensorSpec([_MARK + axis if size is None else size for axis, size in enumerate(value.shape)], value.dtype)
+        marks = [mark for mark in _MARKS if mark not in sizes] + [None] * len(_MARKS)
+        marked = [tf.TensorSpec([marks[axis] if size is None else size for axis, size in enumerate(value.shape)], value.dtype)
                   for value in inputs]
+        unknown = {marks[axis]: (i, axis) for i, value in reversed(list(enumerate(inputs)))
+                   for axis, size in enumerate(value.shape) if size is None}
         try:
             shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
         except ValueError:  # two unknown sizes on one axis that are not the same
