@@ -143,6 +143,20 @@ tfu_shape_fn tfu_shape_like_input;
 /* in is (dy, x), out is dx, all of one shape; for gradients. */
 tfu_shape_fn tfu_shape_gradient;
 
+/* Whether an optional input is given: an empty vector means it is not. True while its shape is unknown. */
+int tfu_given(const tfu_shape *shape);
+/* The shape without its last axis. */
+tfu_shape tfu_leading(const tfu_shape *shape);
+/* The shape with one more axis at the end. */
+tfu_shape tfu_append(const tfu_shape *shape, int64_t size);
+/* What an optional output shall be: like `shape` where the input `when` is given, else an empty vector. */
+tfu_shape tfu_like_if(const tfu_shape *shape, const tfu_shape *when);
+
+/* Fails unless x has at least one axis. */
+TFU_MUST_USE tfu_code tfu_has_rows(const char *name, const tfu_shape *x, tfu_error *err);
+/* Fails unless a can be stretched to b's shape as NumPy stretches. */
+TFU_MUST_USE tfu_code tfu_broadcasts(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,
+                                     tfu_error *err);
 /* Fails unless a and b can be the same shape. */
 TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,
                                 tfu_error *err);

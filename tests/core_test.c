@@ -134,8 +134,8 @@ static void test_counts(void) {
   static const struct {
     const char *name, *tag;
     size_t size;
-  } dtypes[TFU_DTYPES] = {{"float32", "f32", 4}, {"float16", "f16", 2}, {"bfloat16", "bf16", 2}, {"float64", "f64", 8}};
-  for (int i = 0; i < TFU_DTYPES; i++) {
+  } dtypes[TFU_FLOATS] = {{"float32", "f32", 4}, {"float16", "f16", 2}, {"bfloat16", "bf16", 2}, {"float64", "f64", 8}};
+  for (int i = 0; i < TFU_FLOATS; i++) {
     CHECK_TEXT(tfu_dtype_name(i), dtypes[i].name);
     CHECK_TEXT(tfu_dtype_tag(i), dtypes[i].tag);
     CHECK(tfu_dtype_size(i) == dtypes[i].size);

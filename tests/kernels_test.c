@@ -93,10 +93,10 @@ static int is_ours(const tfu_op *op) {
 /* Neither an odd address nor sharing memory changes a bit. */
 static void test_placement(void) {
   static const tfu_shape shapes[] = {SHAPE(1), SHAPE(7, 3), SHAPE(2, 5, 129), SHAPE(70, 1030), SHAPE(33000, 3)};
-  for (int i = 0; i < TFU_COUNT(ops) * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
-    const sample plain = {.op = ops[i / TFU_COUNT(shapes) / TFU_DTYPES],
-                          .dtype = i % TFU_DTYPES,
-                          .x = shapes[i / TFU_DTYPES % TFU_COUNT(shapes)],
+  for (int i = 0; i < TFU_COUNT(ops) * TFU_COUNT(shapes) * TFU_FLOATS; i++) {
+    const sample plain = {.op = ops[i / TFU_COUNT(shapes) / TFU_FLOATS],
+                          .dtype = i % TFU_FLOATS,
+                          .x = shapes[i / TFU_FLOATS % TFU_COUNT(shapes)],
                           .scratch = 8};
     if (!is_ours(plain.op)) continue;
     sample odd = plain, shared = plain;
@@ -115,10 +115,10 @@ static void test_placement(void) {
 /* Sums over nothing are zero, whichever dimension is empty. */
 static void test_empty(void) {
   static const tfu_shape shapes[] = {SHAPE(0), SHAPE(0, 8), SHAPE(3, 0, 8), SHAPE(5, 0)};
-  for (int i = 0; i < TFU_COUNT(ops) * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
-    const sample s = {.op = ops[i / TFU_COUNT(shapes) / TFU_DTYPES],
-                      .dtype = i % TFU_DTYPES,
-                      .x = shapes[i / TFU_DTYPES % TFU_COUNT(shapes)],
+  for (int i = 0; i < TFU_COUNT(ops) * TFU_COUNT(shapes) * TFU_FLOATS; i++) {
+    const sample s = {.op = ops[i / TFU_COUNT(shapes) / TFU_FLOATS],
+                      .dtype = i % TFU_FLOATS,
+                      .x = shapes[i / TFU_FLOATS % TFU_COUNT(shapes)],
                       .scratch = 8};
     if (!is_ours(s.op) || outputs(&s) == 0) continue;
     const size_t bytes = (size_t)outputs(&s) * tfu_dtype_size(s.dtype);
@@ -158,9 +158,9 @@ static void test_thread_counts(void) {
   static const char *const threads[] = {"1", "2", "7"};
   sums *s = mmap(NULL, 3 * sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   static const tfu_op *const tested[] = {&tfu_add_constant_grad, &tfu_scale_bias_act, &tfu_scale_bias_act_grad};
-  for (int i = 0; i < 3 * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
+  for (int i = 0; i < 3 * TFU_COUNT(shapes) * TFU_FLOATS; i++) {
     const sample one = {
-        .op = tested[i % 3], .dtype = i / 3 % TFU_DTYPES, .x = shapes[i / 3 / TFU_DTYPES], .scratch = 8};
+        .op = tested[i % 3], .dtype = i / 3 % TFU_FLOATS, .x = shapes[i / 3 / TFU_FLOATS], .scratch = 8};
     const size_t bytes = (size_t)outputs(&one) * tfu_dtype_size(one.dtype);
     for (int k = 0; k < 3; k++) {
       s[k].sample = one;

@@ -46,6 +46,44 @@ tfu_shape_text tfu_show(const tfu_shape *shape) {
 
 static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
 
+int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
+
+tfu_shape tfu_leading(const tfu_shape *shape) {
+  tfu_shape out = *shape;
+  if (out.rank > 0) out.rank--;
+  return out;
+}
+
+tfu_shape tfu_append(const tfu_shape *shape, int64_t size) {
+  tfu_shape out = *shape;
+  if (out.rank >= 0 && out.rank < TFU_MAX_RANK) out.dim[out.rank++] = size;
+  else out.rank = TFU_UNKNOWN;
+  return out;
+}
+
+tfu_shape tfu_like_if(const tfu_shape *shape, const tfu_shape *when) {
+  if (!tfu_given(when)) return (tfu_shape){.rank = 1};
+  if (when->rank == TFU_UNKNOWN || (when->rank == 1 && when->dim[0] == TFU_UNKNOWN))
+    return (tfu_shape){.rank = TFU_UNKNOWN};
+  return *shape;
+}
+
+tfu_code tfu_has_rows(const char *name, const tfu_shape *x, tfu_error *err) {
+  TFU_REQUIRE(err, x->rank != 0, "%s must have at least one dimension, got a single number", name);
+  return TFU_OK;
+}
+
+tfu_code tfu_broadcasts(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b,
+                        tfu_error *err) {
+  if (a->rank == TFU_UNKNOWN || b->rank == TFU_UNKNOWN) return TFU_OK;
+  int fits = a->rank <= b->rank;
+  for (int i = 1; fits && i <= a->rank; i++)
+    fits = a->dim[a->rank - i] == 1 || may_be(a->dim[a->rank - i], b->dim[b->rank - i]);
+  TFU_REQUIRE(err, fits, "%s must broadcast to the shape of %s, %s, got %s", a_name, b_name, tfu_show(b).text,
+              tfu_show(a).text);
+  return TFU_OK;
+}
+
 tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b, tfu_error *err) {
   if (a->rank == TFU_UNKNOWN || b->rank == TFU_UNKNOWN) return TFU_OK;
   int same = a->rank == b->rank;

@@ -1,0 +1,51 @@
+/* The loss of softmax(x) over the last axis against probabilities t, one value per row:
+ *
+ *   loss = sum of t' * (lse - x) + z_loss * lse^2,  t' = (1 - smoothing) * t + smoothing / classes,
+ *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t'),
+ *
+ * lse = log of the sum of exp(x). stats keeps (lse, sum of t') of each row. All but x is in the arithmetic type, so
+ * that 16-bit logits lose nothing. */
+#include "tfuse.h"
+
+static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("x", &in[0], err));
+  TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
+  out[0] = tfu_leading(&in[0]);
+  out[1] = tfu_append(&out[0], 2);
+  return TFU_OK;
+}
+
+const tfu_op tfu_cross_entropy = {
+    .name = "CrossEntropy",
+    .doc = "Loss of softmax(x) over the last axis against probabilities; also what the gradient needs of each row.",
+    .in = {"x: T", "targets: T"},
+    .out = {"loss: S", "stats: S"},
+    .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = forward_shape,
+    .cpu = tfu_cross_entropy_cpu,
+    .gpu = tfu_cross_entropy_gpu,
+};
+
+static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("x", &in[0], err));
+  TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
+  const tfu_shape rows = tfu_leading(&in[0]), stats = tfu_append(&rows, 2);
+  TFU_TRY(tfu_match("stats", &in[2], "the rows of x with two values each", &stats, err));
+  TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", &rows, err));
+  out[0] = in[0];
+  return TFU_OK;
+}
+
+const tfu_op tfu_cross_entropy_grad = {
+    .name = "CrossEntropyGrad",
+    .doc = "Gradient of CrossEntropy for x.",
+    .in = {"x: T", "targets: T", "stats: S", "dloss: S"},
+    .out = {"dx: T"},
+    .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = grad_shape,
+    .cpu = tfu_cross_entropy_grad_cpu,
+    .gpu = tfu_cross_entropy_grad_gpu,
+    .in_place = 1,
+};

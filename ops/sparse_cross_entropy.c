@@ -1,0 +1,53 @@
+/* The loss of softmax(x) over the last axis against labels, one value per row:
+ *
+ *   loss = lse - (1 - smoothing) * x[label] - smoothing * mean of x + z_loss * lse^2,
+ *   dx = dloss * ((1 + 2 * z_loss * lse) * softmax(x) - smoothing / classes - (1 - smoothing) at the label),
+ *
+ * lse = log of the sum of exp(x), the one value per row that the gradient keeps. Rows whose label is `ignore` have no
+ * loss and no gradient. A label that is no class is an error on the CPU; on the GPU it has loss NaN and no gradient. */
+#include "tfuse.h"
+
+static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("x", &in[0], err));
+  const tfu_shape rows = tfu_leading(&in[0]);
+  TFU_TRY(tfu_match("labels", &in[1], "the rows of x", &rows, err));
+  out[0] = out[1] = rows;
+  return TFU_OK;
+}
+
+#define ATTRIBUTES                                                                                            \
+  "smoothing: float = 0.0", "z_loss: float = 0.0", "ignore: int = -9223372036854775808", "L: {int32, int64}", \
+      TFU_T_FLOATS, TFU_S_REALS
+
+const tfu_op tfu_sparse_cross_entropy = {
+    .name = "SparseCrossEntropy",
+    .doc = "Loss of softmax(x) over the last axis against integer labels; also log(sum(exp(x))) of each row.",
+    .in = {"x: T", "labels: L"},
+    .out = {"loss: S", "lse: S"},
+    .attr = {ATTRIBUTES},
+    .shape = forward_shape,
+    .cpu = tfu_sparse_cross_entropy_cpu,
+    .gpu = tfu_sparse_cross_entropy_gpu,
+};
+
+static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  tfu_shape rows[2];
+  TFU_TRY(forward_shape(in, rows, attr, err));
+  TFU_TRY(tfu_match("lse", &in[2], "the rows of x", rows, err));
+  TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", rows, err));
+  out[0] = in[0];
+  return TFU_OK;
+}
+
+const tfu_op tfu_sparse_cross_entropy_grad = {
+    .name = "SparseCrossEntropyGrad",
+    .doc = "Gradient of SparseCrossEntropy.",
+    .in = {"x: T", "labels: L", "lse: S", "dloss: S"},
+    .out = {"dx: T"},
+    .attr = {ATTRIBUTES},
+    .shape = grad_shape,
+    .cpu = tfu_sparse_cross_entropy_grad_cpu,
+    .gpu = tfu_sparse_cross_entropy_grad_gpu,
+    .in_place = 1,
+};
