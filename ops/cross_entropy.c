@@ -3,8 +3,8 @@
  *   loss = sum of t' * (lse - x) + z_loss * lse^2,  t' = (1 - smoothing) * t + smoothing / classes,
  *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t'),
  *
- * lse = log of the sum of exp(x). stats keeps (lse, sum of t') of each row. All but x is in the arithmetic type, so
- * that 16-bit logits lose nothing. */
+ * lse = log of the sum of exp(x). stats keeps (maximum, sum of exp(x - maximum), sum of t') of each row. All but x is
+ * in the arithmetic type, so that 16-bit logits lose nothing. */
 #include "tfuse.h"
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -12,7 +12,7 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
   out[0] = tfu_leading(&in[0]);
-  out[1] = tfu_append(&out[0], 2);
+  out[1] = tfu_append(&out[0], 3);
   return TFU_OK;
 }
 
@@ -31,8 +31,8 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
   (void)attr;
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
-  const tfu_shape rows = tfu_leading(&in[0]), stats = tfu_append(&rows, 2);
-  TFU_TRY(tfu_match("stats", &in[2], "the rows of x with two values each", &stats, err));
+  const tfu_shape rows = tfu_leading(&in[0]), stats = tfu_append(&rows, 3);
+  TFU_TRY(tfu_match("stats", &in[2], "the rows of x with three values each", &stats, err));
   TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", &rows, err));
   out[0] = in[0];
   return TFU_OK;

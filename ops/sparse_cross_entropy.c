@@ -3,8 +3,9 @@
  *   loss = lse - (1 - smoothing) * x[label] - smoothing * mean of x + z_loss * lse^2,
  *   dx = dloss * ((1 + 2 * z_loss * lse) * softmax(x) - smoothing / classes - (1 - smoothing) at the label),
  *
- * lse = log of the sum of exp(x), the one value per row that the gradient keeps. Rows whose label is `ignore` have no
- * loss and no gradient. A label that is no class is an error on the CPU; on the GPU it has loss NaN and no gradient. */
+ * lse = log of the sum of exp(x). The gradient keeps (maximum, sum of exp(x - maximum)) of each row: lse alone,
+ * rounded, would cost the softmax its last digits. Rows whose label is `ignore` have no loss and no gradient. A label
+ * that is no class is an error on the CPU; on the GPU it has loss NaN and no gradient. */
 #include "tfuse.h"
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -12,7 +13,8 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   const tfu_shape rows = tfu_leading(&in[0]);
   TFU_TRY(tfu_match("labels", &in[1], "the rows of x", &rows, err));
-  out[0] = out[1] = rows;
+  out[0] = rows;
+  out[1] = tfu_append(&rows, 2);
   return TFU_OK;
 }
 
@@ -22,9 +24,9 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
 
 const tfu_op tfu_sparse_cross_entropy = {
     .name = "SparseCrossEntropy",
-    .doc = "Loss of softmax(x) over the last axis against integer labels; also log(sum(exp(x))) of each row.",
+    .doc = "Loss of softmax(x) over the last axis against integer labels; also what the gradient needs of each row.",
     .in = {"x: T", "labels: L"},
-    .out = {"loss: S", "lse: S"},
+    .out = {"loss: S", "stats: S"},
     .attr = {ATTRIBUTES},
     .shape = forward_shape,
     .cpu = tfu_sparse_cross_entropy_cpu,
@@ -32,10 +34,10 @@ const tfu_op tfu_sparse_cross_entropy = {
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  tfu_shape rows[2];
-  TFU_TRY(forward_shape(in, rows, attr, err));
-  TFU_TRY(tfu_match("lse", &in[2], "the rows of x", rows, err));
-  TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", rows, err));
+  tfu_shape forward[2];
+  TFU_TRY(forward_shape(in, forward, attr, err));
+  TFU_TRY(tfu_match("stats", &in[2], "the rows of x with two values each", &forward[1], err));
+  TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", &forward[0], err));
   out[0] = in[0];
   return TFU_OK;
 }
@@ -43,7 +45,7 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
 const tfu_op tfu_sparse_cross_entropy_grad = {
     .name = "SparseCrossEntropyGrad",
     .doc = "Gradient of SparseCrossEntropy.",
-    .in = {"x: T", "labels: L", "lse: S", "dloss: S"},
+    .in = {"x: T", "labels: L", "stats: S", "dloss: S"},
     .out = {"dx: T"},
     .attr = {ATTRIBUTES},
     .shape = grad_shape,

@@ -49,6 +49,14 @@ def skip_broken_xla():
         pytest.skip(stock_xla_error())
 
 
+@pytest.fixture(params=[False, True], ids=["graph", "xla"])
+def jit(request):
+    """What compile() and tf.function take as jit_compile."""
+    if request.param:
+        skip_broken_xla()
+    return request.param
+
+
 @pytest.fixture
 def xla():
     """For tests of the XLA route itself."""

@@ -14,10 +14,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import skip_broken_xla
 from tfuse import _library
 from tfuse.scale_bias_act import PLAIN
-
 
 
 def new_process(program, *arguments):
@@ -27,13 +25,6 @@ def new_process(program, *arguments):
     environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-@pytest.fixture(params=[False, True], ids=["graph", "xla"])
-def jit(request):
-    if request.param:
-        skip_broken_xla()
-    return request.param
 
 
 def data(rows=48, features=6):

@@ -1,40 +1,8 @@
 /* activations_cpu.c - the table of activations on the CPU: one vectorised loop per activation and arithmetic type. */
 #ifndef REAL
-#include <math.h>
-
 #include "kernels/core/cpu.h"
+#include "kernels/core/exp_cpu.h"
 
-/* Comparisons of bits as integers: those of floats cost the vector unit ten instructions where NaN must survive. */
-static inline uint32_t bits_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-static inline float from_bits(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-/* For x <= 0: e^x = 2^n e^r with |r| <= ln(2) / 2. Returns 2^n, or 0 below 2e-38, and leaves e^r - 1 in *m. Adding and
- * taking away 1.5 * 2^23 rounds to an integer that also stands in the low bits: no conversion, which NaN would make
- * undefined. Relative error of e^x: 6e-8. */
-static inline float exp_parts(float x, float *m) {
-  const float magic = 12582912.0f;
-  const float shifted = x * 1.44269504f + magic, n = shifted - magic;
-  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;
-  const float s = r * r,
-              q = (4.166685342e-2f + r * 8.363146345e-3f) + s * 1.390128716e-3f; /* short chains: latency counts */
-  const uint32_t least = 0xc2ad3334u, infinity = 0xff800000u;                    /* -86.6 and -infinity */
-  const int cut = bits_of(x) - least <= infinity - least;
-  *m = cut ? 0 : r + s * ((4.999999955e-1f + r * 1.666657728e-1f) + s * q); /* r of -infinity is NaN */
-  return from_bits(cut ? 0 : (bits_of(shifted) + 127) << 23);
-}
-static inline float exp_of_f32(float x) {
-  float m;
-  const float power = exp_parts(x, &m);
-  return power + power * m;
-}
 static inline float expm1_of_f32(float x) {
   float m;
   const float power = exp_parts(x, &m);
@@ -62,7 +30,6 @@ static inline double abs_of_f64(double x) { return fabs(x); }
 static inline float log1p_of_f32(float x) { return log1pf(x); }
 static inline float erfc_of_f32(float x) { return erfcf(x); }
 
-static inline double exp_of_f64(double x) { return exp(x); }
 static inline double expm1_of_f64(double x) { return expm1(x); }
 static inline double log1p_of_f64(double x) { return log1p(x); }
 static inline double erfc_of_f64(double x) { return erfc(x); }

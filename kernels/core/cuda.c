@@ -9,25 +9,52 @@
 
 /* ---- devices ---- */
 
+static tfu_code ask(const tfu_driver *d, CUdevice ordinal, tfu_device *device, tfu_error *err) {
+  int major = 0, minor = 0;
+  const struct {
+    CUdevice_attribute which;
+    int *value;
+  } questions[] = {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
+                   {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+                   {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->multiprocessors},
+                   {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &device->shared},
+                   {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->block_shared}};
+  for (int i = 0; i < TFU_COUNT(questions); i++)
+    TFU_TRY(tfu_driver_code(d, d->cuDeviceGetAttribute(questions[i].value, questions[i].which, ordinal),
+                            "asking the GPU for its properties", err));
+  device->ordinal = ordinal;
+  device->capability = major * 10 + minor;
+  return TFU_OK;
+}
+
 tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
   enum { KNOWN = 64 };
-  static _Atomic(int64_t) known[KNOWN]; /* capability << 32 | multiprocessors; zero until asked */
+  static tfu_device known[KNOWN];
+  static atomic_int ready[KNOWN];
+  static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
   CUdevice ordinal;
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(tfu_driver_code(d, d->cuCtxGetDevice(&ordinal), "finding the current GPU", err));
-  int64_t packed = ordinal < KNOWN ? atomic_load(&known[ordinal]) : 0;
-  if (!packed) {
-    int major = 0, minor = 0, count = 0;
-    CUresult r = d->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ordinal);
-    if (!r) r = d->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ordinal);
-    if (!r) r = d->cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal);
-    TFU_TRY(tfu_driver_code(d, r, "asking the GPU for its properties", err));
-    packed = (int64_t)(major * 10 + minor) << 32 | count;
-    if (ordinal < KNOWN) atomic_store(&known[ordinal], packed);
+  if (ordinal >= KNOWN) return ask(d, ordinal, device, err);
+  if (!atomic_load_explicit(&ready[ordinal], memory_order_acquire)) {
+    pthread_mutex_lock(&asking);
+    const tfu_code code = ask(d, ordinal, &known[ordinal], err);
+    if (code == TFU_OK) atomic_store_explicit(&ready[ordinal], 1, memory_order_release);
+    pthread_mutex_unlock(&asking);
+    TFU_TRY(code);
   }
-  *device = (tfu_device){.ordinal = ordinal, .capability = (int)(packed >> 32), .multiprocessors = (int)packed};
+  *device = known[ordinal];
   return TFU_OK;
+}
+
+int tfu_aligned(const tfu_call *call, int64_t elements) {
+  for (int i = 0; i < TFU_MAX_ARGS; i++) {
+    const tfu_tensor *both[] = {&call->in[i], &call->out[i]};
+    for (int k = 0; k < 2; k++)
+      if (both[k]->data && tfu_count(&both[k]->shape) == elements && (uintptr_t)both[k]->data % 16) return 0;
+  }
+  return 1;
 }
 
 /* ---- images ---- */
@@ -65,7 +92,8 @@ static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error
 /* One function of one image; found once, kept for the life of the process. */
 typedef struct tfu_loaded {
   CUkernel kernel;
-  char label[96]; /* for tfuse.explain() */
+  char label[96];              /* for tfuse.explain()                                       */
+  _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
 } tfu_loaded;
 
 static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu_loaded **out, tfu_error *err) {
@@ -80,7 +108,7 @@ static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu
   TFU_TRY(load_library(k->module, image, &library, err));
   snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
            tfu_dtype_tag(dtype));
-  if (!(mine = malloc(sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   const tfu_code code = tfu_driver_code(d, d->cuLibraryGetKernel(&mine->kernel, library, name), name, err);
   if (code != TFU_OK) {
     free(mine);
@@ -97,6 +125,26 @@ static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu
   return TFU_OK;
 }
 
+enum { FREELY = 40 * 1024 }; /* bytes of dynamic shared memory that leave room for a kernel's own below 48 KiB */
+
+/* More shared memory than 48 KiB, and clusters of more than 8 blocks, have to be asked for, once per kernel and device.
+ */
+static tfu_code unleash(const tfu_driver *d, tfu_loaded *k, const tfu_device *device, tfu_error *err) {
+  const uint64_t bit = (uint64_t)1 << (device->ordinal % 64);
+  if (atomic_load(&k->unleashed) & bit && device->ordinal < 64) return TFU_OK;
+  enum { STATIC = 4096 }; /* at most, of any kernel */
+  TFU_TRY(tfu_driver_code(d,
+                          d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                  device->block_shared - STATIC, k->kernel, device->ordinal),
+                          k->label, err));
+  if (device->capability >= 90)
+    TFU_TRY(tfu_driver_code(
+        d, d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, k->kernel, device->ordinal),
+        k->label, err));
+  atomic_fetch_or(&k->unleashed, bit);
+  return TFU_OK;
+}
+
 tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype, tfu_grid g, void *args) {
   tfu_device device;
   tfu_loaded *loaded;
@@ -109,7 +157,19 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
   TFU_TRY(find(k, image, variant, dtype, &loaded, call->err));
   TFU_TRY(tfu_driver_get(&d, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
-  const CUresult r = d->cuLaunchKernel((CUfunction)loaded->kernel, g.x ? g.x : 1, g.y ? g.y : 1, 1, g.threads, 1, 1,
-                                       g.shared, call->stream, (void *[]){args}, NULL);
+  if (g.shared > FREELY || g.cluster > 8) TFU_TRY(unleash(d, loaded, &device, call->err));
+  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                               .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+  const CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
+                                 .gridDimY = g.y ? g.y : 1,
+                                 .gridDimZ = 1,
+                                 .blockDimX = g.threads,
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = g.shared,
+                                 .hStream = call->stream,
+                                 .attrs = &cluster,
+                                 .numAttrs = g.cluster > 1};
+  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)loaded->kernel, (void *[]){args}, NULL);
   return tfu_driver_code(d, r, loaded->label, call->err);
 }

@@ -31,6 +31,7 @@ typedef struct tfu_grid {
   unsigned x, y;    /* blocks; zero is one       */
   unsigned threads; /* of a block                */
   unsigned shared;  /* bytes of dynamic memory   */
+  unsigned cluster; /* blocks along x that share their memory; zero is none */
 } tfu_grid;
 
 /* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
@@ -40,8 +41,12 @@ TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant
 /* The GPU of the current context. */
 typedef struct tfu_device {
   int ordinal, capability, multiprocessors;
+  int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
+
+/* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
+int tfu_aligned(const tfu_call *call, int64_t elements);
 
 /* The image for a device of this capability, or -1: a cubin of its own major version, else PTX that is not newer. */
 int tfu_image_for(const tfu_image *images, int capability);

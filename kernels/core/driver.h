@@ -12,9 +12,10 @@
   X(cuDeviceGetAttribute) \
   X(cuGetErrorName)       \
   X(cuGetErrorString)     \
+  X(cuKernelSetAttribute) \
   X(cuLibraryGetKernel)   \
   X(cuLibraryLoadData)    \
-  X(cuLaunchKernel)       \
+  X(cuLaunchKernelEx)     \
   X(cuStreamCreate)       \
   X(cuEventCreate)        \
   X(cuEventRecord)        \

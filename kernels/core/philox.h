@@ -1,5 +1,5 @@
-/* philox.h - which elements dropout drops, for CPU and GPU alike: a counter-based generator, so element i of a tensor is
- * decided by seed and i alone, in any order, on any device, for every dtype.
+/* philox.h - which elements dropout drops, for CPU and GPU alike: a counter-based generator, so element i of a tensor
+ * is decided by seed and i alone, in any order, on any device, for every dtype.
  *
  * Philox 4x32 (Salmon et al., 2011) with 7 rounds, the fewest that pass the authors' tests. One counter gives 128 bits,
  * 16 for each of 8 elements: element i has bits 16 (i % 8) and up of counter i / 8, and is dropped if they are below
@@ -34,7 +34,8 @@ TFU_PHILOX tfu_bits tfu_philox(uint64_t counter, uint64_t key) {
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return (tfu_bits){{a, b, c, d}};
+  const tfu_bits bits = {{a, b, c, d}};
+  return bits;
 }
 
 /* The 16 bits of element i, from the bits of counter i / 8. */

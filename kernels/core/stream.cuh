@@ -14,7 +14,7 @@ struct pack_stream {
   enum { SLOT = TENSORS * TFU_THREADS * sizeof(int4) };
 
   const char *from[TENSORS]; /* the packs to fetch next */
-  int64_t step;              /* bytes to those after them */
+  int64_t step[TENSORS];     /* bytes to those after them */
   int left;                  /* rows still to fetch */
   unsigned slots, slot;      /* this thread's place in shared memory, and where in it the next packs go */
 
@@ -22,15 +22,17 @@ struct pack_stream {
    * are the walk's own, shared is the block's. */
   template <typename... D>
   __device__ pack_stream(const tfu_walk &w, int64_t first, int rows, ring &shared, const D *...tensors)
-      : from{(const char *)((const T *)tensors + first)...},
-        step(walk_step(w) * sizeof(T)),
-        left(rows - (int)blockIdx.y),
-        slots((unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x])),
-        slot(0) {
-#if __CUDA_ARCH__ >= 800
+      : from{(const char *)((const T *)tensors + first)...} {
     UNROLL
-    for (int i = 0; i < SLOTS - 1; i++) fetch();
-#endif
+    for (int t = 0; t < TENSORS; t++) step[t] = walk_step(w) * sizeof(T);
+    start(rows, shared);
+  }
+
+  /* The same for tensors that are not all the walk's own: their first packs, and elements to the next. */
+  __device__ pack_stream(int rows, ring &shared, const T *const (&firsts)[TENSORS], const int64_t (&steps)[TENSORS]) {
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)firsts[t], step[t] = steps[t] * sizeof(T);
+    start(rows, shared);
   }
 
   /* The tensors' packs of the next row. */
@@ -49,12 +51,22 @@ struct pack_stream {
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
       bits[t] = *(const int4 *)from[t];
-      from[t] += step;
+      from[t] += step[t];
     }
 #endif
   }
 
  private:
+  __device__ void start(int rows, ring &shared) {
+    left = rows - (int)blockIdx.y;
+    slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
+    slot = 0;
+#if __CUDA_ARCH__ >= 800
+    UNROLL
+    for (int i = 0; i < SLOTS - 1; i++) fetch();
+#endif
+  }
+
   /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
   __device__ void fetch() {
     UNROLL
@@ -63,7 +75,7 @@ struct pack_stream {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + t * (SLOT / TENSORS)),
                      "l"(from[t])
                      : "memory");
-      from[t] += step;
+      from[t] += step[t];
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     left -= (int)gridDim.y;

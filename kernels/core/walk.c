@@ -20,18 +20,15 @@ static int64_t joined_width(int64_t rows, int64_t cols, int64_t size) {
   return best < rows ? best * cols : divide_up(rows * cols, pack) * pack;
 }
 
-tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, tfu_walk *walk, tfu_grid *grid) {
-  const int64_t size = (int64_t)tfu_dtype_size(call->in[0].dtype), n = tfu_count(&call->in[0].shape);
+tfu_code tfu_walk_plan_of(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols, int blocks_per_processor,
+                          tfu_walk *walk, tfu_grid *grid) {
+  const int64_t size = (int64_t)tfu_dtype_size(dtype);
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   if (cols < 1) cols = 1;
-  *walk = (tfu_walk){.n = n, .width = joined_width(n < cols ? 1 : n / cols, cols, size), .aligned = 1};
+  *walk =
+      (tfu_walk){.n = n, .width = joined_width(n < cols ? 1 : n / cols, cols, size), .aligned = tfu_aligned(call, n)};
   walk->rows = (int)(n / walk->width); /* a width of 512 or more, or n itself: an int will do */
-  for (int i = 0; i < TFU_MAX_ARGS; i++) {
-    const tfu_tensor *both[] = {&call->in[i], &call->out[i]};
-    for (int k = 0; k < 2; k++)
-      if (both[k]->data && tfu_count(&both[k]->shape) == n && (uintptr_t)both[k]->data % 16) walk->aligned = 0;
-  }
   const int64_t columns = divide_up(walk->width * size, TFU_THREADS * 16), rows = divide_up(n, walk->width);
   int64_t row_blocks = (int64_t)device.multiprocessors * blocks_per_processor / columns;
   if (row_blocks > rows) row_blocks = rows;
@@ -39,4 +36,9 @@ tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, t
   if (row_blocks < 1) row_blocks = 1; /* no rows still have sums: zero */
   *grid = (tfu_grid){.x = (unsigned)columns, .y = (unsigned)row_blocks, .threads = TFU_THREADS};
   return TFU_OK;
+}
+
+tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, tfu_walk *walk, tfu_grid *grid) {
+  const tfu_tensor *x = &call->in[0];
+  return tfu_walk_plan_of(call, tfu_count(&x->shape), x->dtype, cols, blocks_per_processor, walk, grid);
 }

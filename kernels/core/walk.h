@@ -44,6 +44,9 @@ typedef struct tfu_fold_args {
  * is per channel. blocks_per_processor says how finely the joined rows are dealt out. */
 TFU_MUST_USE tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, tfu_walk *walk,
                                     tfu_grid *grid);
+/* The same over the tensors with n elements. */
+TFU_MUST_USE tfu_code tfu_walk_plan_of(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols,
+                                       int blocks_per_processor, tfu_walk *walk, tfu_grid *grid);
 
 /* Sums partial[blocks][quantities][width], of tfu_real(dtype), into out[0] …; an empty out is not wanted. */
 TFU_MUST_USE tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,

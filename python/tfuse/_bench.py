@@ -1,4 +1,4 @@
-"""python -m tfuse bench: every op against stock TensorFlow and XLA, and against the speed of a plain copy."""
+"""python -m tfuse bench: every op against stock TensorFlow, XLA and torch.compile, and against the speed of a plain copy."""
 
 import argparse
 import concurrent.futures
@@ -20,24 +20,41 @@ from tfuse import _driver, _library, cases
 RUNNERS = {
     "tfuse": lambda case: tf.function(case.run, autograph=False),
     "tfuse in XLA": lambda case: tf.function(case.run, autograph=False, jit_compile=True),
-    "stock": lambda case: tf.function(case.plain, autograph=False),
-    "XLA": lambda case: tf.function(case.plain, autograph=False, jit_compile=True),
+    "stock": lambda case: tf.function(case.rival, autograph=False),
+    "XLA": lambda case: tf.function(case.rival, autograph=False, jit_compile=True),
 }
-RIVALS = ("stock", "XLA")
-CPU_SIZE = (4096, 4096)
+TORCH = "torch.compile"
+RIVALS = ("stock", "XLA", TORCH)
+TORCH_DTYPES = ("float32", "bfloat16")
+CPU_ELEMENTS = 1 << 24
+# What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
+# is to be at least, or at most, the bar; how to write it.
+BARS = {
+    "forward": (lambda f, b, copy: f["percent_of_copy"], True, "%.1f%% of copy"),
+    "backward": (lambda f, b, copy: b["percent_of_copy"], True, "%.1f%% of copy"),
+    "floor": (lambda f, b, copy: b["both_ms"]["tfuse"] / 1e3 * copy / (f["bytes"] + b["bytes"]), False,
+              "%.2f times the floor"),
+    "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
+}
 
 
 def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
-            "Times ops forward and backward, apart, as a network runs them: with a function call between the two, so that no\n"
-            "compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's speed\n"
-            "plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per second, in\n"
-            "percent of a plain copy measured in the same run. Last comes a list of every place where a rival is faster."))
+            "Times ops forward and backward, apart, as a network runs them: with a function call between the two, so that\n"
+            "no compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's\n"
+            "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
+            "second, in percent of a plain copy measured in the same run. Last comes a list of every place where a rival\n"
+            "is faster."))
     parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(cases.all_cases()))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--activation", action="append", help="only these variants")
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
+    parser.add_argument("--torch", action="store_true",
+                        help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")
+    parser.add_argument("--bars", nargs="?", const=True, metavar="FILE",
+                        help="check the times against the cases' bars, which are for an NVIDIA H200; exit status 1 if one "
+                             "does not hold. With FILE, written by --save, check that; time nothing")
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json and .png (default DIR: benchmarks)")
     parser.add_argument("--plot", metavar="FILE", help="draw FILE, written by --save, again; time nothing")
@@ -47,18 +64,23 @@ def main(arguments):
         if path:
             saved = json.loads(pathlib.Path(path).read_text())
             show(saved, saved["rows"], pathlib.Path(path).with_suffix(".png"))
+    if isinstance(chosen.bars, str):
+        saved = json.loads(pathlib.Path(chosen.bars).read_text())
+        return 1 - check_bars(saved, saved["rows"])
     if chosen.plot or chosen.table:
         return 0
     unknown = set(chosen.ops) - set(cases.all_cases())
     if unknown:
         parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(cases.all_cases())))
 
+    if chosen.torch:
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # or TensorFlow leaves nothing to PyTorch
     bench = Bench(chosen)
     bench.run()
     bench.summary()
     if chosen.save:
         bench.save(pathlib.Path(chosen.save))
-    return 0
+    return 1 - check_bars(bench.about, bench.rows) if chosen.bars else 0
 
 
 class Bench:
@@ -79,19 +101,26 @@ class Bench:
         return "%d-core %s CPU" % (_library.library.tfu_threads(), platform.machine())
 
     def run(self):
-        print("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s, commit %(commit)s, %(date)s, %(clock)s" % self.about)
+        print("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s, commit %(commit)s, %(date)s, %(clock)s" %
+              self.about)
         print("a plain copy moves %.3f TB/s (read and written)\n" % self.about["copy_TB_per_s"])
-        print("%-46s %-9s %9s %7s %9s %9s %9s  ms" % ("", "", "tfuse", "of copy", "in XLA", "stock", "XLA"), flush=True)
+        print("%-62s %-9s %9s %8s %7s %9s %9s %9s %13s  ms" % (
+            "", "", "tfuse", "both", "of copy", "in XLA", *RIVALS), flush=True)
         for family, members in cases.all_cases().items():
             if self.chosen.ops and family not in self.chosen.ops:
                 continue
             for case in members:
                 for dtype in self.dtypes:
-                    for shape in case.sizes if self.gpu else [CPU_SIZE] * bool(case.sizes):
+                    for shape in self._shapes(case, dtype):
                         for options in case.timed or case.options:
                             if not self.chosen.activation or options.get("activation") in self.chosen.activation:
                                 self._time(case, dtype, shape, options)
         self._eager_overhead()
+
+    def _shapes(self, case, dtype):
+        if self.gpu:
+            return case.sizes + case.sweep * (dtype == "bfloat16")
+        return [_shrink(shape) for shape in case.sizes[:1]]
 
     def _time(self, case, dtype, shape, options):
         with tf.device(self.device):
@@ -102,19 +131,32 @@ class Bench:
                     continue
                 if not self.gpu and name == "tfuse in XLA":
                     continue
-                forward[name], backward[name] = _directions(make(case), inputs, dy, options)
+                forward[name], backward[name] = _directions(case, make(case), inputs, dy, options)
             results = self.clock.time(forward), self.clock.time(backward)
+            if self.chosen.torch and dtype in TORCH_DTYPES and shape == case.sizes[0]:
+                self._time_torch(case, inputs, options, results)
         size = tf.as_dtype(dtype).size * int(np.prod(shape))
         for i, direction in enumerate(("forward", "backward")):
             moved = case.passes[i] * size
             row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction, "bytes": moved,
                    "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
                    "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
+            if i:
+                row["both_ms"] = {name: 1e3 * (results[0][name] + results[1][name]) for name in results[1]}
             self.rows.append(row)
             ms = row["ms"]
-            print("%-46s %-9s %9.3f %6.1f%% %9s %9s %9s" % (
-                label(row), direction, ms["tfuse"], row["percent_of_copy"],
-                *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", "stock", "XLA"))), flush=True)
+            print("%-62s %-9s %9.3f %8s %6.1f%% %9s %9s %9s %13s" % (
+                label(row), direction, ms["tfuse"], "%.3f" % row["both_ms"]["tfuse"] if i else "", row["percent_of_copy"],
+                *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", *RIVALS))), flush=True)
+
+    def _time_torch(self, case, inputs, options, results):
+        """Adds to the results, forward and backward, what torch.compile takes; says so where that fails."""
+        try:
+            from tfuse import _torch_rivals
+            for result, seconds in zip(results, _torch_rivals.seconds(case, inputs, options)):
+                result[TORCH] = seconds
+        except Exception as error:  # a rival that cannot run is no reason to stop
+            print("  no %s for %s: %s: %s" % (TORCH, case.name, type(error).__name__, str(error).split("\n")[0]))
 
     def _eager_overhead(self):
         """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
@@ -136,10 +178,13 @@ class Bench:
             "%s %.1f" % item for item in self.about["eager_us"].items()))
 
     def summary(self):
-        lost = [(row, name) for row in self.rows for name in RIVALS if row["ms"].get(name, np.inf) < row["ms"]["tfuse"]]
-        print("\n%d of %d timings: tfuse is ahead of every rival" % (len(self.rows) - len({id(r) for r, _ in lost}), len(self.rows)))
-        for row, name in lost:
-            print("  behind %s: %s %s, %.3f against %.3f ms" % (name, label(row), row["direction"], row["ms"]["tfuse"], row["ms"][name]))
+        lost = _lost(self.rows)
+        ahead = len(self.rows) - len({id(row) for row, _ in lost})
+        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, len(self.rows)))
+        for name in RIVALS:
+            for row in (row for row, rival in lost if rival == name):
+                print("  behind %s: %s %s, %.3f against %.3f ms" % (
+                    name, label(row), row["direction"], row["ms"]["tfuse"], row["ms"][name]))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
             if some:
@@ -158,42 +203,101 @@ class Bench:
             print("no plot: pip install matplotlib")
 
 
-def _directions(f, inputs, dy, options):
+def _directions(case, f, inputs, dy, options):
     """Forward, and backward alone: the tape of a forward pass is set up before the clock starts. Not a persistent tape,
     which would have the function carry what second gradients need."""
+    watched = case.differentiable(inputs)
 
     def record():
         with tf.GradientTape() as tape:
-            tape.watch(inputs)
+            tape.watch(watched)
             y = f(*inputs, **options)
         return tape, y
 
     return ((lambda _: f(*inputs, **options), lambda: None),
-            (lambda recorded: recorded[0].gradient(recorded[1], inputs, dy), record))
+            (lambda recorded: recorded[0].gradient(recorded[1], watched, dy), record))
+
+
+def _shrink(shape):
+    """A shape for the CPU, with the axes that count left alone."""
+    shape = list(shape)
+    for axis in range(len(shape) - 1):
+        while shape[axis] > 1 and np.prod(shape) > CPU_ELEMENTS:
+            shape[axis] //= 2
+    return tuple(shape)
 
 
 def label(row):
-    options = [str(v) for k, v in row.items() if k == "activation"]
-    return " ".join([row["op"], *options, row["dtype"], "×".join(map(str, row["shape"]))])
+    return " ".join([row["op"], *_variant(row), row["dtype"], "×".join(map(str, row["shape"]))])
+
+
+def _variant(row):
+    """The options that a row was timed with, in words. A seed tells nothing."""
+    known = {"op", "dtype", "shape", "direction", "bytes", "ms", "both_ms", "percent_of_copy", "seed"}
+    return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
+
+
+def _lost(rows):
+    """Every (row, rival) where the rival is faster."""
+    return [(row, name) for row in rows for name in RIVALS if row["ms"].get(name, np.inf) < row["ms"]["tfuse"]]
+
+
+def check_bars(about, rows):
+    """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
+    was timed for is said to be open, and is not held against the run."""
+    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(rows[::2], rows[1::2])), 0
+    print("\nbars, on %s:" % about["hardware"])
+    for case in (case for members in cases.all_cases().values() for case in members):
+        for (dtype, shape), limits in case.bars.items():
+            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape)]
+            for kind, limit in limits.items():
+                measure, at_least, text = BARS[kind]
+                worst = (min if at_least else max)(timed, key=lambda p: measure(*p, copy), default=None)
+                value = None if worst is None else measure(*worst, copy)
+                holds = value is None or (value >= limit if at_least else value <= limit)
+                failed += not holds
+                print("  %-5s %s %s: %s, at %s %s" % (
+                    "open" if value is None else "holds" if holds else "FAILS", kind,
+                    label(worst[0]) if worst else "%s %s %s" % (case.name, dtype, "×".join(map(str, shape))),
+                    "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
+    return not failed
 
 
 def table(saved):
-    """A saved run in Markdown: percent of the copy speed, forward / backward, and how often a rival's time is tfuse's.
+    """A saved run in Markdown: percent of the copy speed, forward / backward, milliseconds of both, and how often a rival's
+    time is tfuse's, bold where that is less than once; below, every row where a rival is faster.
 
     One line per variant at the first shape that an op was timed at; for its other shapes, the slowest variant of each.
     """
-    lines = ["%(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s; a plain copy moves %(copy_TB_per_s).2f TB/s." % saved,
-             "", "| op | shape | " + " | ".join("%s | stock, XLA take" % d for d in _dtypes(saved)) + " |",
-             "|---|---|" + "---|---|" * len(_dtypes(saved))]
+    rivals = [name for name in RIVALS if any(name in row["ms"] for row in saved["rows"])]
+    lines = ["%(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s; a plain copy moves "
+             "%(copy_TB_per_s).2f TB/s." % saved, "",
+             "| op | shape | " + " | ".join("%s | ms | %s take" % (d, ", ".join(rivals)) for d in _dtypes(saved)) + " |",
+             "|---|---|" + "---|---|---|" * len(_dtypes(saved))]
     for (name, shape), rows in _lines(saved["rows"]).items():
         cells = []
         for dtype in _dtypes(saved):
             pairs = [(f, b) for f, b in zip(rows[::2], rows[1::2]) if f["dtype"] == dtype]
+            if not pairs:
+                cells += ["", "", ""]
+                continue
+            both = lambda pair, name: sum(row["ms"][name] for row in pair)
             cells.append("%.0f%% / %.0f%%" % tuple(min(pair[i]["percent_of_copy"] for pair in pairs) for i in (0, 1)))
-            cells.append(", ".join("%.1f×" % min((f["ms"][r] + b["ms"][r]) / (f["ms"]["tfuse"] + b["ms"]["tfuse"]) for f, b in pairs)
-                                   for r in RIVALS if all(r in f["ms"] for f, _ in pairs)))
+            cells.append("%.3f" % max(both(pair, "tfuse") for pair in pairs))
+            cells.append(", ".join(_times(min(both(pair, r) / both(pair, "tfuse") for pair in pairs))
+                                   if all(r in f["ms"] for f, _ in pairs) else "–" for r in rivals))
         lines.append("| %s | %s | %s |" % (name, shape, " | ".join(cells)))
+    for name in rivals:
+        behind = ["%s %s %.0f%%" % (label(row), row["direction"], 100 * (row["ms"]["tfuse"] / row["ms"][name] - 1))
+                  for row, rival in _lost(saved["rows"]) if rival == name]
+        lines += ["", "%s is faster in %d of %d timings%s" % (
+            name, len(behind), sum(name in row["ms"] for row in saved["rows"]),
+            ": " + "; ".join(behind) + "." if behind else ".")]
     return "\n".join(lines)
+
+
+def _times(ratio):
+    return ("**%.2f×**" if ratio < 1 else "%.1f×") % ratio
 
 
 def _dtypes(saved):
@@ -204,7 +308,7 @@ def _lines(rows):
     """Rows by the table's lines: (name, shape)."""
     first, lines = {}, {}
     for row in rows:
-        variant = row.get("activation")
+        variant = " ".join(_variant(row))
         shape = "×".join(map(str, row["shape"]))
         if first.setdefault(row["op"], shape) == shape:
             name = row["op"] + (" " + variant if variant else "")
@@ -219,14 +323,17 @@ def plot(about, rows, path):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    names = ["stock", "XLA", "tfuse"]
+    colours = {"stock": "#c0c0c0", "XLA": "#8fb3d9", TORCH: "#7fbf7b", "tfuse": "#d95f02"}
+    names = [name for name in colours if any(name in row["ms"] for row in rows)]
+    width = 0.84 / len(names)
     figure, axes = pyplot.subplots(1, 2, figsize=(15, 2 + 0.22 * len(rows)), sharey=True)
     for axis, direction in zip(axes, ("forward", "backward")):
         some = [r for r in rows if r["direction"] == direction][::-1]
         y = np.arange(len(some))
-        for i, (name, colour) in enumerate(zip(names, ("#c0c0c0", "#8fb3d9", "#d95f02"))):
-            speed = [100 * r["bytes"] / (r["ms"][name] / 1e3) / (about["copy_TB_per_s"] * 1e12) if name in r["ms"] else 0 for r in some]
-            axis.barh(y + (i - 1) * 0.28, speed, 0.28, label=name, color=colour)
+        for i, name in enumerate(names):
+            copy = about["copy_TB_per_s"] * 1e9  # per millisecond
+            speed = [100 * r["bytes"] / r["ms"][name] / copy if name in r["ms"] else 0 for r in some]
+            axis.barh(y + (i - (len(names) - 1) / 2) * width, speed, width, label=name, color=colours[name])
         axis.set_yticks(y, [label(r) for r in some], fontsize=7)
         axis.axvline(100, color="black", linewidth=0.8)
         axis.margins(y=0.005)

@@ -141,7 +141,7 @@ def _check(case, options, shape=(37, 129), dtype="float32"):
     want = case.truth(inputs, dy, options)
     got, naive = (case.step(f, inputs, dy, options) for f in (case.run, case.plain))
     for g, w, n, typical in zip(got, want, naive, case.typical(dtype, options)):
-        if not np.all(np.isfinite(g)) or cases.error(g, w) > cases.allowed(n, w, dtype, typical):
+        if not np.all(np.isfinite(g)) or cases.error(g, w) > cases.allowed(n, w, g.dtype.name, typical):
             raise ArithmeticError("%s %s is off by %.1e" % (case.name, options, cases.error(g, w)))
     return max(cases.error(g, w) for g, w in zip(got, want))
 

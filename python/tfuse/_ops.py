@@ -18,10 +18,15 @@ def markdown():
 def rows():
     for name in sorted(_op.registry):
         d = op_def_registry.get("Tfuse>" + name)
-        attributes = ["%s (%s)" % (a.name, a.default_value.s.decode() or "no default") for a in d.attr if a.name != "T"]
+        attributes = ["%s (%s)" % (a.name, _written(_op.default(a))) for a in d.attr if a.type != "type"]
         doc = _library.library.tfu_doc(name.encode()).decode()
         yield (name, ", ".join(a.name for a in d.input_arg), ", ".join(a.name for a in d.output_arg),
                ", ".join(attributes) or "none", doc)
+
+
+def _written(value):
+    """Floats as they were said: attributes are float32."""
+    return "%g" % value if isinstance(value, float) else str(value)
 
 
 def main(arguments):

@@ -5,7 +5,8 @@ import struct
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla as tfxla
 
-_TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64: "f64"}
+_TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64: "f64",
+          tf.int32: "i32", tf.int64: "i64", tf.bool: "i1"}
 
 
 def custom_call(target, inputs, specs, dims, attributes):

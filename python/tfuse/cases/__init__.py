@@ -11,9 +11,41 @@ import pkgutil
 import numpy as np
 import tensorflow as tf
 
+from tfuse._op import real
+
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 # Odd, one, none, more than a tile, more than a block, many short rows, one long row.
 SHAPES = [(4, 8), (1, 1), (7, 3), (0, 8), (3, 5, 129), (513, 1030), (4099, 2), (1, 100003)]
+
+
+@dataclasses.dataclass
+class Input:
+    """One input of a case, or one output.
+
+    Attributes:
+      shape: function of the case's shape.
+      values: function(rng, shape, shape of the case) -> array; None: normally distributed floats.
+      dtype: None is the case's own, "real" what that is computed in, else a name.
+      gradient: whether the op has a gradient for it.
+    """
+    shape: object
+    values: object = None
+    dtype: str = None
+    gradient: bool = True
+
+    def dtype_in(self, dtype):
+        return {None: tf.as_dtype(dtype), "real": real(tf.as_dtype(dtype))}.get(self.dtype) or tf.as_dtype(self.dtype)
+
+    def tensor(self, shape, dtype, rng):
+        own = self.shape(shape)
+        values = self.values(rng, own, shape) if self.values else rng.normal(size=own) * 2
+        return tf.cast(tf.constant(values), self.dtype_in(dtype))
+
+    def tensor_on_device(self, shape, dtype):
+        """The benchmark's are too large to make in NumPy."""
+        if self.values:
+            return self.tensor(shape, dtype, np.random.default_rng(0))
+        return tf.cast(tf.random.normal(self.shape(shape)), self.dtype_in(dtype))
 
 
 @dataclasses.dataclass
@@ -22,15 +54,25 @@ class Case:
 
     Attributes:
       name: as printed.
-      run, plain, reference: functions of the same inputs and options; reference takes float64 arrays.
-      gradient: float64 function(dy, *inputs, **options) -> gradients of all inputs.
-      inputs: for each input, the shape it has for a case of shape `shape`: {"x": lambda shape: shape, …}.
+      run, plain, reference: functions of the same inputs and options; reference takes float64 arrays (integers and
+        booleans as they are). One result, or as many as `outputs` has.
+      gradient: float64 function(dy, *inputs, **options) -> gradients of all inputs that have one; dy is a list where there
+        are several outputs.
+      inputs: by name, an Input or just its shape as a function of the case's: {"x": lambda shape: shape, …}.
+      outputs: the same for results; one like the first input by default.
       options: keyword arguments, one dict per variant.
-      shapes: first-input shapes that the tests run.
+      shapes: shapes that the tests run.
+      fit: makes of any shape one that the case can have.
+      special: whether test_ops gives it a row of special values.
       rejects: (pattern of the message, function() that must raise) pairs.
-      passes: how often each element of the first input's size is read or written: (forward, backward).
-      sizes: first-input shapes that the benchmark runs.
+      passes: how often each element of the case's shape is read or written: (forward, backward).
+      sizes: shapes that the benchmark runs.
+      sweep: shapes that it runs besides, in bfloat16 on a GPU.
+      rival: what the benchmark times against; None is `plain`.
       timed: the options that the benchmark runs; None is all.
+      bars: what `tfuse bench --bars` asks of a GPU: {(dtype, shape): {"forward": least percent of the copy speed,
+        "backward": the same, "floor": most times what the passes of both take at the copy speed, "ms": most
+        milliseconds of both}}.
     """
     name: str
     run: object
@@ -38,30 +80,56 @@ class Case:
     reference: object
     gradient: object
     inputs: dict
+    outputs: dict = dataclasses.field(default_factory=lambda: {"value": lambda shape: shape})
     options: list = dataclasses.field(default_factory=lambda: [{}])
     shapes: list = dataclasses.field(default_factory=lambda: SHAPES)
+    fit: object = lambda shape: shape
+    special: bool = True
     rejects: list = dataclasses.field(default_factory=list)
     passes: tuple = (2, 3)
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
+    sweep: list = dataclasses.field(default_factory=list)
+    rival: object = None
     timed: list = None
+    bars: dict = dataclasses.field(default_factory=dict)
     _typical: dict = dataclasses.field(default_factory=dict, repr=False)
 
+    def __post_init__(self):
+        for table in ("inputs", "outputs"):
+            setattr(self, table, {name: i if isinstance(i, Input) else Input(i) for name, i in getattr(self, table).items()})
+        self.rival = self.rival or self.plain
+
     def tensors(self, shape, dtype, seed=0):
-        """Random inputs of the case, and an output gradient, as tensors."""
+        """Random inputs of the case, and an output gradient (a list where there are several outputs), as tensors."""
         rng = np.random.default_rng(seed)
-        shapes = [of(shape) for of in self.inputs.values()]
-        return [tf.cast(tf.constant(rng.normal(size=s) * 2), dtype) for s in shapes + [shape]]
+        return self._with_dy([i.tensor(self.fit(shape), dtype, rng) for i in self._all()])
 
     def tensors_on_device(self, shape, dtype):
-        """The same, made where they are needed: the benchmark's are too large to make in NumPy."""
-        return [tf.cast(tf.random.normal(s), dtype) for s in [of(shape) for of in self.inputs.values()] + [shape]]
+        """The same, made where they are needed."""
+        return self._with_dy([i.tensor_on_device(shape, dtype) for i in self._all()])
+
+    def _all(self):
+        return [*self.inputs.values(), *self.outputs.values()]
+
+    def _with_dy(self, tensors):
+        inputs, dy = tensors[:len(self.inputs)], tensors[len(self.inputs):]
+        return [*inputs, dy if len(dy) > 1 else dy[0]]
+
+    def differentiable(self, inputs):
+        """Those of the inputs that have a gradient."""
+        return [tensor for tensor, i in zip(inputs, self.inputs.values()) if i.gradient]
+
+    def results(self):
+        """Name and Input of all that step() returns."""
+        return {**self.outputs, **{"gradient of " + name: i for name, i in self.inputs.items() if i.gradient}}
 
     def step(self, f, inputs, dy, options):
-        """Value and gradients of f, as a flat list of tensors."""
+        """Values and gradients of f, as a flat list of tensors."""
+        watched = self.differentiable(inputs)
         with tf.GradientTape() as tape:
-            tape.watch(inputs)
+            tape.watch(watched)
             y = f(*inputs, **options)
-        return [y, *tape.gradient(y, inputs, dy)]
+        return [*as_list(y), *tape.gradient(y, watched, dy)]
 
     def typical(self, dtype, options):
         """The errors of the naive composition on a sample of some thousand elements."""
@@ -74,12 +142,22 @@ class Case:
 
     def truth(self, inputs, dy, options):
         """What step() should give, in float64."""
-        inputs, dy = [as64(i) for i in inputs], as64(dy)
-        return [self.reference(*inputs, **options), *self.gradient(dy, *inputs, **options)]
+        inputs, dy = [as64(i) for i in inputs], tf.nest.map_structure(as64, dy)
+        return [*as_list(self.reference(*inputs, **options)), *self.gradient(dy, *inputs, **options)]
+
+
+def bars(*shapes, dtypes=("float32", "bfloat16"), **limits):
+    """The same limits for several shapes and dtypes, as Case.bars takes them."""
+    return {(dtype, shape): limits for dtype in dtypes for shape in shapes}
+
+
+def as_list(values):
+    return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
 def as64(tensor):
-    return np.asarray(tf.cast(tensor, tf.float64))
+    """As an array, floats in float64."""
+    return np.asarray(tf.cast(tensor, tf.float64) if tensor.dtype.is_floating else tensor)
 
 
 def error(got, want):
@@ -98,6 +176,11 @@ def total(terms, axis=None):
     result = np.asarray(terms.sum(axis)).view(_Total)
     result.terms = np.sqrt(np.sum(terms * terms, axis))
     return result
+
+
+def cancelling(*terms):
+    """The same, elementwise: the sum of a few arrays."""
+    return total(np.stack(np.broadcast_arrays(*terms)), 0)
 
 
 def allowed(naive, want, dtype, typical=0.0):

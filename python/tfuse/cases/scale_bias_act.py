@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, total
+from tfuse.cases import Case, bars, total
 from tfuse.scale_bias_act import PLAIN
 
 
@@ -37,21 +37,21 @@ ACTIVATIONS = {
 }
 
 
-def _value(v, activation):
+def value(v, activation):
     return ACTIVATIONS[activation](v.astype(complex)).real
 
 
-def _slope(v, activation):
+def slope(v, activation):
     return ACTIVATIONS[activation](v + 1e-30j).imag * 1e30
 
 
 def _reference(x, scale=1.0, bias=0.0, activation="linear"):
-    return _value(x * scale + bias, activation)
+    return value(x * scale + bias, activation)
 
 
 def _gradient(dy, x, scale=None, bias=None, activation="linear"):
     s, b = 1.0 if scale is None else scale, 0.0 if bias is None else bias
-    g = dy * _slope(x * s + b, activation)
+    g = dy * slope(x * s + b, activation)
     rows = tuple(range(x.ndim - 1))
     gradients = [g * s]
     if scale is not None:
@@ -79,7 +79,8 @@ def _channels(shape):
 
 
 CASES = [
-    _case("scale_bias_act", {"scale": _channels, "bias": _channels}, options=[{"activation": a} for a in PLAIN], rejects=[
+    _case("scale_bias_act", {"scale": _channels, "bias": _channels}, options=[{"activation": a} for a in PLAIN], bars={
+        **bars((16384, 8192), forward=95, backward=90), **bars((16383, 8191), forward=80, backward=80)}, rejects=[
         ("scale must have 3 values, one per channel .last axis. of x .2, 3., got 4",
          lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([4]))),
         ("bias must have 3 values, .*got 4", lambda: tfuse.scale_bias_act(tf.ones([2, 3]), bias=tf.ones([4]))),

@@ -1,0 +1,102 @@
+/* cross_entropy on the CPU, with lse = max + log(sum of exp(x - max)) of a row and targets t' = (1 - smoothing) * t +
+ * smoothing / classes:
+ *
+ *   loss = (sum of t') * log(sum) + sum of t' * (max - x) + z_loss * lse^2,
+ *
+ * the formula of ops/cross_entropy.c such that large logits do not cancel. A row that fits in a chunk is in the cache
+ * for its second look. Numbers of a row are double. */
+#ifndef REAL
+#include "kernels/core/rows_cpu.h"
+
+typedef struct job {
+  tfu_call *call;
+  tfu_rows_cpu plan;
+  double smoothing, z_loss;
+} job;
+
+static tfu_code prepare(tfu_call *call, job *j) {
+  *j = (job){.call = call,
+             .plan = tfu_plan_rows_cpu(&call->in[0].shape),
+             .smoothing = call->attr[0].f,
+             .z_loss = call->attr[1].f};
+  return tfu_check_reals(call);
+}
+
+#define TFU_SELF "kernels/cross_entropy_cpu.c"
+#include "kernels/core/stamp.h"
+TFU_BY_REAL(tfu_cross_entropy_cpu)
+TFU_BY_REAL(tfu_cross_entropy_grad_cpu)
+
+#else
+
+/* A class without a target costs nothing, even one whose logit is minus infinity. */
+static inline REAL FN(cost)(REAL target, REAL distance) { return target == 0 ? 0 : target * distance; }
+
+static void FN(forward_task)(void *arg, int64_t task) {
+  const job *j = arg;
+  const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task);
+  const REAL share = (REAL)(1 - j->smoothing), even = (REAL)(j->smoothing / (double)cols);
+  REAL *losses = j->call->out[0].data, *stats = j->call->out[1].data, e[TFU_CHUNK];
+  FN(tfu_reader) x, targets;
+  FN(tfu_open)(&x, &j->call->in[0], end * cols);
+  FN(tfu_open)(&targets, &j->call->in[1], end * cols);
+  for (int64_t row = tfu_first_row(&j->plan, task); row < end; row++) {
+    tfu_lse lse = TFU_LSE_EMPTY;
+    double weight = 0, costs = 0;
+    for (TFU_EACH_CHUNK(col, n, cols)) FN(tfu_lse_add)(&lse, FN(tfu_read)(&x, row * cols + col, n), e, (int)n);
+    const REAL max = (REAL)lse.max;
+    for (TFU_EACH_CHUNK(col, n, cols)) {
+      const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
+      weight += TFU_SUM((int)n, share * t[i] + even);
+      TFU_VECTORISE
+      for (int i = 0; i < n; i++) e[i] = FN(cost)(share * t[i] + even, max - v[i]);
+      costs += TFU_SUM((int)n, e[i]);
+    }
+    const double log_sum = log(lse.sum), total = lse.max + log_sum;
+    losses[row] = (REAL)(weight * log_sum + costs + (j->z_loss != 0 ? j->z_loss * total * total : 0));
+    stats[3 * row] = (REAL)lse.max;
+    stats[3 * row + 1] = (REAL)lse.sum;
+    stats[3 * row + 2] = (REAL)weight;
+  }
+}
+
+static tfu_code FN(tfu_cross_entropy_cpu)(tfu_call *call) {
+  job j;
+  TFU_TRY(prepare(call, &j));
+  tfu_parallel(j.plan.tasks, FN(forward_task), &j);
+  return TFU_OK;
+}
+
+static void FN(backward_task)(void *arg, int64_t task) {
+  const job *j = arg;
+  const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task);
+  const REAL *stats = j->call->in[2].data, *dlosses = j->call->in[3].data;
+  REAL e[TFU_CHUNK];
+  FN(tfu_reader) x, targets;
+  FN(tfu_writer) dx;
+  FN(tfu_open)(&x, &j->call->in[0], end * cols);
+  FN(tfu_open)(&targets, &j->call->in[1], end * cols);
+  FN(tfu_create)(&dx, &j->call->out[0]);
+  for (int64_t row = tfu_first_row(&j->plan, task); row < end; row++) {
+    const double max = stats[3 * row], sum = stats[3 * row + 1], dloss = dlosses[row];
+    const double push = j->z_loss != 0 ? 2 * j->z_loss * (max + log(sum)) : 0;
+    const REAL factor = (REAL)(dloss * (stats[3 * row + 2] + push) / sum);
+    const REAL share = (REAL)(dloss * (1 - j->smoothing)), even = (REAL)(dloss * j->smoothing / (double)cols);
+    for (TFU_EACH_CHUNK(col, n, cols)) {
+      const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
+      REAL *d = FN(tfu_write)(&dx, row * cols + col, n);
+      FN(tfu_exp_line)(e, v, (REAL)max, factor, even, (int)n);
+      TFU_VECTORISE
+      for (int i = 0; i < n; i++) d[i] = e[i] - share * t[i];
+    }
+  }
+  FN(tfu_flush)(&dx);
+}
+
+static tfu_code FN(tfu_cross_entropy_grad_cpu)(tfu_call *call) {
+  job j;
+  TFU_TRY(prepare(call, &j));
+  tfu_parallel(j.plan.tasks, FN(backward_task), &j);
+  return TFU_OK;
+}
+#endif

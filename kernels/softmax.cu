@@ -1,0 +1,113 @@
+/* softmax(x * scale + mask) of every row, or its logarithm, and the gradient. A row is looked at twice: for its maximum
+ * and the sum of exp(x - maximum), kept together so that one look does, and to write the result. */
+#include "kernels/softmax.h"
+
+#include "kernels/core/max_sum.cuh"
+
+/* The mask's part for one row. */
+template <typename T>
+struct row_mask {
+  typedef acc<T> R;
+  const softmax_args &a;
+  int64_t start;
+  __device__ row_mask(const softmax_args &a, int64_t row)
+      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0) {}
+
+  template <typename P, int N>
+  __device__ void apply(const P &p, R (&x)[N]) const {
+    UNROLL
+    for (int k = 0; k < N; k++) {
+      const int64_t at = start + (p.first + k) * a.stretch.column;
+      if (!p.owns(k)) x[k] = -infinity<R>();
+      else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at] * max_sum<T>::unit();
+      else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
+    }
+  }
+};
+
+template <typename T, int PACKS, bool MASKED>
+__device__ inline void softmax(const softmax_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {a.rows.cols});
+  const R scale = (R)a.scale * max_sum<T>::unit();
+  for (; walk.more(); walk.next()) {
+    const row_mask<T> mask(a, walk.row);
+    auto load = [&](const auto &p, const int4 &bits, R(&x)[N]) {
+      widen_pack<T>(bits, x);
+      UNROLL
+      for (int k = 0; k < N; k++) x[k] *= scale;
+      if (MASKED) mask.apply(p, x);
+    };
+    max_sum<T> total = max_sum<T>::none();
+    walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[1]) {
+      R x[N];
+      load(p, bits[0], x);
+      total.add(x);
+    });
+    total = walk.template agree<max_sum<T>>(total);
+    /* A row with nothing but minus infinities: NaN by 0 / 0, unless a mask left nothing, which gives zeros. */
+    const bool nothing = MASKED && a.mask_kind == TFU_MASK_KEEP && total.sum == 0;
+    const R shift = total.shift(), inverse = nothing ? 0 : 1 / total.sum, log_sum = a.log ? log_of(total.sum) : 0;
+    T *y = (T *)a.y + walk.row * a.rows.cols;
+    walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[1]) {
+      R x[N];
+      load(p, bits[0], x);
+      if (a.log) {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] = (x[k] - shift) * (1 / max_sum<T>::unit()) - log_sum;
+      } else {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] = quotient<T>(max_sum<T>::power(x[k] - shift), total.sum, inverse);
+      }
+      store_place(y, p, a.rows.aligned, x);
+    });
+  }
+  walk.finish();
+}
+
+template <typename T, int PACKS>
+__device__ inline void softmax_plain(const softmax_args &a) {
+  softmax<T, PACKS, false>(a);
+}
+template <typename T, int PACKS>
+__device__ inline void softmax_masked(const softmax_args &a) {
+  softmax<T, PACKS, true>(a);
+}
+TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS)
+TFU_ROW_KERNEL(softmax_masked, softmax_args, TFU_SOFTMAX_ELEMENTS)
+
+template <typename T, int PACKS>
+__device__ inline void softmax_grad(const softmax_grad_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  typedef typename math_of<T>::type math;
+  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y}, {a.rows.cols, a.rows.cols});
+  const R scale = a.scale;
+  for (; walk.more(); walk.next()) {
+    R dot = 0;
+    walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[2]) {
+      R dy[N], y[N];
+      widen_place<T>(p, bits[0], (R)0, dy);
+      widen_place<T>(p, bits[1], (R)0, y);
+      dot += a.log ? sum_of(dy) : dot_of(dy, y);
+    });
+    dot = walk.template agree<add_up>(dot);
+    T *dx = (T *)a.dx + walk.row * a.rows.cols;
+    walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
+      R dy[N], y[N];
+      widen_pack<T>(bits[0], dy);
+      widen_pack<T>(bits[1], y);
+      UNROLL
+      for (int k = 0; k < N; k++) {
+        if (!a.log) dy[k] = scale * (y[k] * (dy[k] - dot));
+        else
+          dy[k] =
+              y[k] == -infinity<R>() ? 0 : scale * (dy[k] - math::exp_of(y[k]) * dot); /* what is masked stays out */
+      }
+      store_place(dx, p, a.rows.aligned, dy);
+    });
+  }
+  walk.finish();
+}
+TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS)

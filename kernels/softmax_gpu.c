@@ -1,0 +1,59 @@
+#include "kernels/softmax.h"
+
+TFU_MODULE(softmax);
+/* Without and with a mask, and for rows of any kind. */
+static tfu_kernel forward[] = {{.module = &module, .name = "softmax_plain", .variants = tfu_row_variants},
+                               {.module = &module, .name = "softmax_masked", .variants = tfu_row_variants}};
+static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .variants = tfu_row_variants};
+
+enum { WAVES = 4 };
+
+static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
+  *kind = !tfu_given(&mask->shape) ? TFU_MASK_NONE : mask->dtype == TFU_BOOL ? TFU_MASK_KEEP : TFU_MASK_ADD;
+  TFU_REQUIRE(call->err, *kind != TFU_MASK_ADD || mask->dtype == x->dtype, "mask must be bool or %s like x, got %s",
+              tfu_dtype_name(x->dtype), tfu_dtype_name(mask->dtype));
+  return TFU_OK;
+}
+
+tfu_code tfu_softmax_gpu(tfu_call *call) {
+  const tfu_tensor *x = &call->in[0], *mask = &call->in[1];
+  softmax_args a = {.y = call->out[0].data,
+                    .x = x->data,
+                    .mask = mask->data,
+                    .stretch = tfu_stretch_of(&mask->shape, &x->shape),
+                    .scale = call->attr[0].f,
+                    .log = call->attr[1].b};
+  const tfu_row_wish wish = {.rows = tfu_rows(&x->shape),
+                             .cols = tfu_cols(&x->shape),
+                             .dtype = x->dtype,
+                             .tensors = 1,
+                             .most_tensors = 1,
+                             .elements = TFU_SOFTMAX_ELEMENTS,
+                             .looks = 2,
+                             .waves = WAVES,
+                             .aligned = tfu_aligned(call, tfu_count(&x->shape))};
+  tfu_grid grid;
+  int variant;
+  TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
+  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
+  return tfu_launch(call, &forward[a.mask_kind != TFU_MASK_NONE || variant == TFU_ANY], variant, x->dtype, grid, &a);
+}
+
+tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
+  const tfu_tensor *dy = &call->in[0], *y = &call->in[1];
+  softmax_grad_args a = {
+      .dx = call->out[0].data, .dy = dy->data, .y = y->data, .scale = call->attr[0].f, .log = call->attr[1].b};
+  const tfu_row_wish wish = {.rows = tfu_rows(&y->shape),
+                             .cols = tfu_cols(&y->shape),
+                             .dtype = y->dtype,
+                             .tensors = 2,
+                             .most_tensors = 2,
+                             .elements = TFU_SOFTMAX_ELEMENTS,
+                             .looks = 2,
+                             .waves = WAVES,
+                             .aligned = tfu_aligned(call, tfu_count(&y->shape))};
+  tfu_grid grid;
+  int variant;
+  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
+  return tfu_launch(call, &backward, variant, y->dtype, grid, &a);
+}

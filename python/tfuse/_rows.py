@@ -1,0 +1,79 @@
+"""Axes for ops that work along the last axis: others are moved there, several are made one."""
+
+import math
+
+import tensorflow as tf
+
+
+class Rows:
+    """How tensors shaped like x become tensors whose last axis is all of `axis`, in the order they have in x.
+
+    Args:
+      op: name for messages.
+      x: the tensor.
+      axis: an integer or several; where it is the last alone, nothing is done, and x may even have an unknown rank.
+    """
+
+    def __init__(self, op, x, axis):
+        axes = [axis] if isinstance(axis, int) else list(axis)
+        self._moved = self._merged = False
+        if axes == [-1]:
+            return
+        rank = x.shape.rank
+        if rank is None:
+            raise ValueError("%s: x must have a known number of dimensions where axis is not -1, got axis %s" % (op, axis))
+        if not axes or not all(-rank <= a < rank for a in axes) or len({a % rank for a in axes}) < len(axes):
+            raise ValueError("%s: axis must be one or several axes of x %s, got %s" % (op, x.shape.as_list(), axis))
+        self._axes = sorted(a % rank for a in axes)
+        self._order = [a for a in range(rank) if a not in self._axes] + self._axes
+        self._moved = self._order != list(range(rank))
+        self._merged = len(axes) > 1
+        if self._merged:
+            self._shape = [size(x, a) for a in self._order]
+
+    def take(self, x):
+        """x, with rows for its last axis."""
+        if self._moved:
+            x = tf.transpose(x, self._order)
+        if self._merged:
+            kept = self._shape[:-len(self._axes)]
+            x = tf.reshape(x, [*kept, product(self._shape[len(kept):])])
+        return x
+
+    def take_broadcast(self, x):
+        """The same for a tensor that broadcasts to the first one."""
+        if not self._moved and not self._merged:
+            return x
+        x = tf.reshape(x, [1] * (len(self._order) - x.shape.rank) + [size(x, a) for a in range(x.shape.rank)])
+        if self._moved:
+            x = tf.transpose(x, self._order)
+        if self._merged:  # what differs along some of the merged axes must be spelled out along all of them
+            kept = [size(x, a) for a in range(len(self._order) - len(self._axes))]
+            x = tf.broadcast_to(x, [*kept, *self._shape[len(kept):]])
+            x = tf.reshape(x, [*kept, product(self._shape[len(kept):])])
+        return x
+
+    def give_back(self, y):
+        """What take() did, undone."""
+        if self._merged:
+            y = tf.reshape(y, self._shape)
+        if self._moved:
+            y = tf.transpose(y, [self._order.index(a) for a in range(len(self._order))])
+        return y
+
+
+def size(x, axis):
+    """A number, or a tensor where it is not known yet."""
+    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+
+
+def product(sizes):
+    known = math.prod(s for s in sizes if isinstance(s, int))
+    for s in sizes:
+        known = known if isinstance(s, int) else s * known
+    return known
+
+
+def tensor(x):
+    """x as a tensor, if it is not one: a variable, an array, a list."""
+    return x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)

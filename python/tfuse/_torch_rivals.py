@@ -1,0 +1,115 @@
+"""What `tfuse bench --torch` times beside tfuse: the same ops as a PyTorch user writes them, compiled by torch.compile.
+
+Imported for that alone. A rival takes the inputs and options of the case it is named after.
+"""
+
+import statistics
+
+import torch
+from torch.nn import functional as F
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "bool": torch.bool}  # all integers are int64
+ACTIVATIONS = {
+    "linear": lambda x: x, "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "elu": F.elu, "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "mish": F.mish, "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh, "softplus": F.softplus, "hard_swish": F.hardswish,
+}
+EPSILON = 1e-3
+
+
+def _gated(x, activation):
+    a, b = x.chunk(2, -1)
+    return ACTIVATIONS[activation](a) * b
+
+
+def _rope(x, pairing="half"):
+    d = x.shape[-1]
+    frequencies = 10000.0**(-torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d)
+    angles = torch.arange(x.shape[1], device=x.device)[:, None, None] * frequencies
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x.chunk(2, -1) if pairing == "half" else (x[..., ::2], x[..., 1::2])
+    turned = a * cos - b * sin, b * cos + a * sin
+    return torch.cat(turned, -1) if pairing == "half" else torch.stack(turned, -1).flatten(-2)
+
+
+def _cross_entropy(x, targets):
+    """Labels or probabilities; in float32, which fuses."""
+    return F.cross_entropy(x.float(), targets if targets.dtype == torch.int64 else targets.float(), reduction="none")
+
+
+def _rms_norm(x, gamma):
+    return F.rms_norm(x, x.shape[-1:], gamma.to(x.dtype), EPSILON)
+
+
+def _residual(x, gamma, residual, dropout, seed):
+    h = residual + F.dropout(x, dropout)
+    return _rms_norm(h, gamma), h
+
+
+def _group_norm(x, gamma, beta, groups):
+    return F.group_norm(x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1)
+
+
+RIVALS = {
+    "square": lambda x: x * x,
+    "add_constant": lambda x, constant: x + constant,
+    "activation": lambda x, activation: ACTIVATIONS[activation](x),
+    **dict.fromkeys(["scale_bias_act", "scale_bias_act, one scale"],
+                    lambda x, scale, bias, activation: ACTIVATIONS[activation](x * scale + bias)),
+    "gated": _gated,
+    "dropout": lambda x, rate, seed: F.dropout(x, rate),
+    "rope": _rope,
+    "sparse_cross_entropy": _cross_entropy,
+    "cross_entropy": _cross_entropy,
+    "softmax": lambda x: F.softmax(x, -1),
+    "layer_norm": lambda x, gamma, beta: F.layer_norm(x, x.shape[-1:], gamma.to(x.dtype), beta.to(x.dtype), EPSILON),
+    "rms_norm": _rms_norm,
+    "rms_norm, residual and dropout": _residual,
+    "group_norm": _group_norm,
+}
+_filler = []  # a matrix, once there is a GPU
+
+
+def seconds(case, inputs, options):
+    """Forward and backward, each alone, for tensors with the shapes and dtypes of `inputs`, which are TensorFlow's."""
+    if case.name not in RIVALS or not torch.cuda.is_available():
+        raise NotImplementedError("no rival is written for it, or torch sees no GPU")
+    torch.compiler.reset()
+    torch.cuda.empty_cache()  # what the case before had
+    tensors = [_like(tensor, own.gradient, inputs[0].shape[-1]) for tensor, own in zip(inputs, case.inputs.values())]
+    watched = [t for t in tensors if t.requires_grad]
+    rival = RIVALS[case.name]
+    compiled = torch.compile(lambda *t: rival(*t, **options), dynamic=False)
+    record = lambda: (lambda y: y if isinstance(y, tuple) else (y,))(compiled(*tensors))
+    dy = tuple(map(torch.randn_like, record()))
+    forward = _median(torch.no_grad()(lambda _: compiled(*tensors)), lambda: None)
+    return forward, _median(lambda y: torch.autograd.grad(y, watched, dy), record)
+
+
+def _like(tensor, gradient, classes):
+    shape, dtype = tensor.shape.as_list(), tensor.dtype
+    if not dtype.is_floating:
+        return torch.randint(0, classes, shape, device="cuda").to(DTYPES.get(dtype.name, torch.int64))
+    return torch.randn(shape, device="cuda").to(DTYPES[dtype.name]).requires_grad_(gradient)
+
+
+def _median(f, setup, rounds=7, calls=5):
+    """Seconds per call by torch's own events; f(setup()) is called, setup stays out of the time. As in _driver.GpuClock, all
+    calls are queued behind other work, so that the host's speed plays no part."""
+    if not _filler:
+        _filler.append(torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16))
+    for _ in range(3):  # the first compiles
+        f(setup())
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(rounds):
+        items = [setup() for _ in range(calls)]
+        for _ in range(2 * calls):
+            torch.matmul(_filler[0], _filler[0])
+        begin.record()
+        while items:
+            f(items.pop())
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3 / calls)
+    return statistics.median(times)

@@ -1,0 +1,74 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import Case, Input, bars, cancelling, total
+
+SWEEP = [(2**27 // columns, columns) for columns in (64, 1024, 4096, 16384, 65536, 262144)]
+
+
+def _exact(x, mask=None, scale=1.0):
+    """log(softmax(x * scale + mask))."""
+    z = x * scale
+    if mask is not None:
+        z = np.where(mask, z, -np.inf) if mask.dtype == bool else z + mask
+    z = z - np.max(z, -1, keepdims=True)
+    return z - np.log(np.sum(np.exp(z), -1, keepdims=True))
+
+
+def _gradient(dy, x, mask=None, scale=1.0, log=False):
+    y = _exact(x, mask, scale)
+    p = np.exp(y)
+    if log:
+        dx = cancelling(scale * dy, -scale * p * np.sum(dy, -1, keepdims=True))
+    else:
+        dx = cancelling(scale * p * dy, -scale * p * np.sum(dy * p, -1, keepdims=True))
+    return [dx] if mask is None or mask.dtype == bool else [dx, total(np.asarray(dx) / scale, 0)]
+
+
+def _plain(x, mask=None, scale=1.0, log=False):
+    z = x if scale == 1 else x * scale
+    if mask is not None:
+        z = tf.where(mask, z, z.dtype.min) if mask.dtype == tf.bool else z + mask
+    return tf.nn.log_softmax(z) if log else tf.nn.softmax(z)
+
+
+def _run(x, mask=None, log=False, **options):
+    return (tfuse.log_softmax if log else tfuse.softmax)(x, mask=mask, **options)
+
+
+def _case(name, inputs={}, log=False, **more):
+    fixed = {"log": log} if log else {}
+    return Case(name=name, run=lambda *a, **o: _run(*a, **fixed, **o), plain=lambda *a, **o: _plain(*a, **fixed, **o),
+                reference=lambda *a, **o: _exact(*a, **o) if log else np.exp(_exact(*a, **o)),
+                gradient=lambda *a, **o: _gradient(*a, **fixed, **o), inputs={"x": lambda shape: shape, **inputs},
+                options=[{}, {"scale": 0.125}], timed=[{}], **more)
+
+
+def _some(rng, shape, case):
+    """A mask that keeps the first of each row and some others."""
+    kept = rng.random(shape) < 0.7
+    kept[..., :1] = True
+    return kept
+
+
+CASES = [
+    _case("softmax", sizes=[(16384, 8192)], sweep=SWEEP, bars={
+        **bars((16384, 8192), forward=92, floor=1.25), **bars(*SWEEP, dtypes=["bfloat16"], forward=80)}, rejects=[
+        ("softmax: x must be float32, float16, bfloat16 or float64, got int32", lambda: tfuse.softmax(tf.constant([[1]]))),
+        ("softmax: mask must be bool or float32, got float64; cast it",
+         lambda: tfuse.softmax(tf.ones([2, 3]), mask=tf.ones([3], tf.float64))),
+        ("softmax: mask must be bool or float32, got int32; cast it",
+         lambda: tfuse.softmax(tf.ones([2, 3]), mask=tf.constant([1, 0, 1]))),
+        ("mask must broadcast to the shape of x, .2, 3., got .2.",
+         lambda: tfuse.softmax(tf.ones([2, 3]), mask=tf.ones([2]))),
+        ("x must have at least one dimension", lambda: tfuse.softmax(tf.constant(1.0))),
+        ("softmax: axis must be one or several axes of x .2, 3., got 2", lambda: tfuse.softmax(tf.ones([2, 3]), axis=2)),
+        (r"log_softmax: axis must be one or several axes of x .2, 3., got \(1, -1\)",
+         lambda: tfuse.log_softmax(tf.ones([2, 3]), axis=(1, -1))),
+    ]),
+    _case("log_softmax", log=True, sizes=[]),
+    _case("softmax, boolean mask", {"mask": Input(lambda shape: shape, _some, "bool", gradient=False)}, sizes=[]),
+    _case("softmax, mask", {"mask": lambda shape: shape[1:]}, sizes=[]),
+    _case("log_softmax, mask", {"mask": lambda shape: shape[1:]}, log=True, sizes=[]),
+]

@@ -1,0 +1,454 @@
+"""What works along rows: softmax and the norms, in every layout, on hard rows, and beside Keras's own layers."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+
+ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": functools.partial(tf.function, jit_compile=True)}
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}
+
+
+@pytest.fixture(params=list(ROUTES))
+def route(request):
+    if request.param == "xla":
+        skip_broken_xla()
+    return ROUTES[request.param]
+
+
+def normal(*shape, seed=0, dtype="float32"):
+    return tf.cast(np.random.default_rng(seed).normal(size=shape) * 2, dtype)
+
+
+def numbers(tensor):
+    return np.asarray(tf.cast(tensor, tf.float64))
+
+
+def close(got, want, factor=8, dtype=None):
+    """Within some units in the last place of the largest value."""
+    got, want = numbers(got), numbers(want)
+    scale = np.max(np.abs(want[np.isfinite(want)]), initial=1e-30)
+    np.testing.assert_allclose(got, want, rtol=0, atol=factor * EPSILON[dtype or "float32"] * scale)
+
+
+def gradients(f, *inputs):
+    """Of f's results, weighted so that none is trivial."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        results = tf.nest.flatten(f(*inputs))
+        loss = tf.add_n([tf.reduce_sum(tf.cast(r, tf.float64) * numbers(normal(*r.shape, seed=9))) for r in results])
+    return tape.gradient(loss, inputs)
+
+
+# ---- softmax: axes and masks ----
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2, (2, 3), (1, 3), (0, 2), [-1, -2], (0, 1, 2, 3)])
+@pytest.mark.parametrize("log", [False, True], ids=["softmax", "log_softmax"])
+def test_softmax_over_any_axis(device, route, axis, log):
+    x, axes = normal(3, 4, 5, 6), axis if isinstance(axis, int) else tuple(axis)
+    stock = lambda x: x - tf.reduce_logsumexp(x, axes, keepdims=True)
+    want = stock if log else lambda x: tf.exp(stock(x))
+    got = functools.partial(tfuse.log_softmax if log else tfuse.softmax, axis=axis)
+    close(route(got)(x), want(x))
+    close(gradients(route(got), x)[0], gradients(want, x)[0], 16)
+
+
+MASKS = [(6,), (1, 6), (5, 6), (4, 1, 6), (4, 1, 1), (3, 1, 1, 6), (3, 4, 5, 6), (1, 4, 5, 1), ()]
+
+
+@pytest.mark.parametrize("shape", MASKS)
+@pytest.mark.parametrize("axis", [-1, 1, (1, 2)])
+def test_softmax_with_a_mask_of_any_shape(device, route, axis, shape):
+    x, added = normal(3, 4, 5, 6), normal(*shape, seed=1)
+    f = lambda x, m: tfuse.softmax(x, axis, m, scale=0.5)
+    stock = lambda x, m: tf.exp(x * 0.5 + m - tf.reduce_logsumexp(x * 0.5 + m, axis, keepdims=True))
+    close(route(f)(x, added), stock(x, added))
+    for got, want in zip(gradients(route(f), x, added), gradients(stock, x, added)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+    kept = np.random.default_rng(2).random(shape) < 0.6
+    got = np.asarray(route(lambda x: tfuse.softmax(x, axis, kept, scale=0.5))(x))
+    everywhere = np.broadcast_to(kept, x.shape)
+    e = np.where(everywhere, np.exp(np.asarray(x) * 0.5), 0)
+    with np.errstate(invalid="ignore"):
+        want = np.nan_to_num(e / e.sum(axis, keepdims=True))
+    assert np.all(got[~everywhere] == 0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_unknown_rank(device):
+    x, m, unknown = normal(3, 4, 6), normal(4, 6, seed=1), [tf.TensorSpec(None)] * 2
+    weights = normal(3, 4, 6, seed=2)
+
+    def step(f, x, m):
+        with tf.GradientTape() as tape:
+            tape.watch([x, m])
+            y = f(x, m)
+        return tape.gradient(y, [x, m], weights)
+
+    ours = functools.partial(step, lambda x, m: tfuse.softmax(x, mask=m))
+    for got, want in zip(tf.function(ours, input_signature=unknown)(x, m), step(lambda x, m: tf.nn.softmax(x + m), x, m)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="x must have a known number of dimensions where axis is not -1, got axis 0"):
+        tf.function(lambda x, m: tfuse.softmax(x, 0, m), input_signature=unknown)(x, m)
+
+
+def test_scale_zero_has_a_gradient_for_the_mask(device):
+    x, m = normal(3, 5), normal(5)
+    dx, dm = gradients(lambda x, m: tfuse.softmax(x, mask=m, scale=0.0), x, m)
+    assert np.all(dx.numpy() == 0)
+    np.testing.assert_allclose(dm, gradients(lambda x, m: tf.nn.softmax(0 * x + m), x, m)[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_rows_that_are_masked_out(device, route, dtype):
+    """Zero (minus infinity as a logarithm), and so is their gradient: never NaN."""
+    x = normal(4, 7, dtype=dtype)
+    mask = np.ones((4, 7), bool)
+    mask[1], mask[2, 3:] = False, False
+    for f, nothing in [(tfuse.softmax, 0), (tfuse.log_softmax, -np.inf)]:
+        y = numbers(route(lambda x: f(x, mask=mask))(x))
+        assert np.all(y[~mask] == nothing) and np.all(np.isfinite(y[mask]))
+
+        def masked(x):
+            return tf.where(mask, f(x, mask=mask), tf.zeros([], x.dtype))
+
+        dx = numbers(gradients(route(masked), x)[0])
+        assert np.all(dx[~mask] == 0) and np.all(np.isfinite(dx)) and np.any(dx[mask])
+    whole = numbers(tfuse.softmax(x, mask=tf.constant([[True], [False], [True], [True]])))
+    assert np.all(whole[1] == 0) and np.allclose(whole.sum(-1), [1, 0, 1, 1], atol=8 * EPSILON[dtype])
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_softmax_of_special_rows(device, dtype):
+    top = float(tf.as_dtype(dtype).max)
+    rows = [[np.inf, 0, 1], [-np.inf, 0, 1], [-np.inf, -np.inf, -np.inf], [np.nan, 0, 1], [np.inf, np.inf, 0],
+            [top, top, -top], [-top, -top, -top], [top, -top, 0], [6e4, 6e4, 59900], [-6e4, 0, 6e4], [0, 0, 0]]
+    x = tf.constant(rows, dtype)
+    for f, stock in [(tfuse.softmax, tf.nn.softmax), (tfuse.log_softmax, tf.nn.log_softmax)]:
+        # The difference of two of the largest numbers is beyond the range of some types, but not of the one that computes.
+        want = numbers(stock(tf.cast(x, tf.float64 if dtype == "float64" else tf.float32)))
+        got = numbers(f(x))
+        largest = np.where(np.abs(want) > top, np.inf, np.abs(want))
+        with np.errstate(invalid="ignore"):
+            same = np.abs(got - want) <= 4 * EPSILON[dtype] * (1 + largest)
+        same |= (np.isnan(got) & np.isnan(want)) | (got == want) | np.isinf(got) & (np.abs(want) >= top)
+        assert np.all(same), "%s\n%s\n%s" % (rows, got, want)
+
+
+LENGTHS = [1, 2, 3, 31, 33, 1024, 4097, 65537, 262144, 1000003]
+
+
+@pytest.mark.parametrize("columns", LENGTHS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_every_length(device, columns, dtype):
+    x, g = normal(2, columns, dtype=dtype), normal(2, columns, seed=3, dtype=dtype)
+    wide = lambda t: tf.cast(t, tf.float64)
+
+    def moments(h):
+        return tf.reduce_mean(h, -1, keepdims=True), tf.math.reduce_variance(h, -1, keepdims=True)
+
+    for ours, stock in [
+            (tfuse.softmax, tf.nn.softmax),
+            (lambda x: tfuse.layer_norm(x, epsilon=0.5), lambda x: (x - moments(x)[0]) / tf.sqrt(moments(x)[1] + 0.5)),
+            (lambda x: tfuse.rms_norm(x, epsilon=0.5), lambda x: x / tf.sqrt(tf.reduce_mean(x**2, -1, keepdims=True) + 0.5)),
+    ]:
+        results = []
+        for f, t, dy in [(ours, x, g), (stock, wide(x), wide(g))]:
+            with tf.GradientTape() as tape:
+                tape.watch(t)
+                y = f(t)
+            results.append((y, tape.gradient(y, t, dy)))
+        for got, want in zip(*results):
+            if columns == 1:
+                assert np.allclose(numbers(got), numbers(want), atol=4 * EPSILON[dtype])
+            else:
+                close(got, want, 4, dtype)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0,), (3, 0), (2, 0, 4), (0, 0)])
+def test_nothing(device, route, shape):
+    x = tf.zeros(shape)
+    for f in (tfuse.softmax, tfuse.log_softmax, tfuse.layer_norm, tfuse.rms_norm):
+        assert route(f)(x).shape == shape
+        assert gradients(route(f), x)[0].shape == shape
+
+
+# ---- the norms ----
+
+
+def test_norm_over_several_axes(device, route):
+    x = normal(3, 4, 5, 6)
+    for axis in [(2, 3), (-1, -2), (1, 3), 1, (0,), [1, 2, 3]]:
+        sizes = [x.shape[a] for a in sorted(a % 4 for a in ([axis] if isinstance(axis, int) else axis))]
+        gamma, beta = normal(*sizes, seed=1), normal(*sizes, seed=2)
+
+        def stock(x, gamma, beta):
+            axes = [axis] if isinstance(axis, int) else list(axis)
+            shape = [n if i in [a % 4 for a in axes] else 1 for i, n in enumerate(x.shape)]
+            mean = tf.reduce_mean(x, axes, keepdims=True)
+            variance = tf.reduce_mean((x - mean)**2, axes, keepdims=True)
+            return (x - mean) / tf.sqrt(variance + 1e-3) * tf.reshape(gamma, shape) + tf.reshape(beta, shape)
+
+        ours = functools.partial(tfuse.layer_norm, axis=axis)
+        close(route(ours)(x, gamma, beta), stock(x, gamma, beta))
+        for got, want in zip(gradients(route(ours), x, gamma, beta), gradients(stock, x, gamma, beta)):
+            close(got, want, 32)
+
+
+def test_weights_of_any_float(device):
+    x = normal(8, 16, dtype="float16")
+    want = gradients(tfuse.layer_norm, x, normal(16), normal(16, seed=1))
+    for dtype in ("float16", "bfloat16", "float64"):
+        weights = normal(16, dtype=dtype), normal(16, seed=1, dtype=dtype)
+        got = gradients(tfuse.layer_norm, x, *weights)
+        assert [g.dtype for g in got] == [tf.float16, dtype, dtype]
+        close(got[0], want[0], 16, "bfloat16")
+    y = tfuse.layer_norm(x, tf.Variable(tf.ones([16])), np.zeros(16))
+    np.testing.assert_array_equal(y, tfuse.layer_norm(x, [1] * 16, [0.0] * 16))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_norm_far_from_zero(device, dtype):
+    """The variance is of differences from the mean: a large mean costs no more than it must."""
+    x = tf.cast(1000 + 8 * np.random.default_rng(0).normal(size=(16, 512)), dtype)
+    wide = numbers(x)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(numbers(tfuse.layer_norm(x)), want, atol=max(4 * EPSILON[dtype] * 4, 1e-4))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_norm_near_the_limits(device, dtype):
+    x = tf.constant(np.resize([6e4, -6e4, 5e4, -3e4], (3, 64)), dtype)
+    assert np.all(np.isfinite(numbers(tfuse.rms_norm(x)))) and np.all(np.isfinite(numbers(tfuse.layer_norm(x))))
+    close(tfuse.rms_norm(x), tf.cast(x, tf.float64) / np.sqrt(np.mean(numbers(x)**2, -1, keepdims=True)), 4, dtype)
+    same = tf.fill([2, 33], tf.constant(6e4, dtype))
+    assert np.all(numbers(tfuse.layer_norm(same)) == 0)
+    with np.errstate(all="ignore"):
+        for bad in (np.nan, np.inf, -np.inf):
+            y = numbers(tfuse.layer_norm(tf.constant([[bad, 1, 2], [1, 2, 3]], dtype)))
+            assert np.all(np.isnan(y[0])) and np.all(np.isfinite(y[1]))
+
+
+def test_residual_that_nobody_uses_again(device, route):
+    """The sum's gradient is then nothing; the result is the same as with zeros."""
+    x, r, gamma = normal(5, 16), normal(5, 16, seed=1), normal(16, seed=2)
+    got = gradients(route(lambda x, r, g: tfuse.rms_norm(x, g, residual=r)[0]), x, r, gamma)
+    want = gradients(lambda x, r, g: tfuse.rms_norm(x + r, g), x, r, gamma)
+    for a, b in zip(got, want):
+        close(a, b)
+    only_sum = gradients(route(lambda x, r: tfuse.layer_norm(x, residual=r)[1]), x, r)
+    for a in only_sum:
+        close(a, normal(5, 16, seed=9))
+
+
+# ---- dropout ----
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_share_that_is_dropped(device, rate):
+    x = tf.ones([256, 4096])
+    _, h = tfuse.rms_norm(x, residual=tf.zeros_like(x), dropout=rate, seed=1)
+    kept = h.numpy() != 0
+    n = kept.size
+    assert abs(kept.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / n)
+    assert np.all(np.abs(kept.mean(0) - (1 - rate)) < 6 * np.sqrt(rate * (1 - rate) / 256))
+    np.testing.assert_allclose(h.numpy()[kept], 1 / (1 - rate), rtol=1e-6)
+    neighbours = np.mean(kept[:, 1:] == kept[:, :-1])
+    assert abs(neighbours - (rate**2 + (1 - rate)**2)) < 0.005
+
+
+def test_a_seed_is_a_mask(device):
+    """The same on every route, in every dtype; another for another seed."""
+    def dropped(route, seed, dtype="float32"):
+        x = tf.ones([33, 129], dtype)
+        f = lambda x, seed: tfuse.layer_norm(x, residual=tf.zeros_like(x), dropout=0.3, seed=seed)[1]
+        return numbers(ROUTES[route](f)(x, tf.constant(seed, tf.int64))) == 0
+
+    want = dropped("eager", 42)
+    skip_broken_xla()
+    for route in ROUTES:
+        for dtype in EPSILON:
+            assert np.array_equal(dropped(route, 42, dtype), want)
+    assert not np.array_equal(dropped("eager", 43), want)
+    assert np.array_equal(tfuse.dropout(tf.ones([33, 129]), 0.3, seed=42).numpy() == 0, want)
+    for seed in (2**63 + 5, -1, np.int32(7), tf.constant(7)):
+        assert np.isfinite(np.asarray(tfuse.rms_norm(tf.ones([2, 3]), dropout=0.5, seed=seed))).all()
+
+
+def test_no_seed_is_another_mask_every_time(route):
+    f = route(lambda x: tfuse.rms_norm(x, residual=tf.zeros_like(x), dropout=0.5)[1])
+    first, second = (f(tf.ones([16, 64])).numpy() for _ in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_gradient_uses_the_mask_of_its_call(device, route):
+    def step(x, r):
+        with tf.GradientTape() as tape:
+            tape.watch([x, r])
+            _, h = tfuse.rms_norm(x, residual=r, dropout=0.5)
+        return h - r, *tape.gradient(h, [x, r])
+
+    x = tf.ones([16, 64])
+    h, dx, dr = route(step)(x, normal(16, 64) * 1e-3)
+    assert np.array_equal(np.abs(h.numpy()) > 1, dx.numpy() != 0)
+    np.testing.assert_allclose(dr, 1)
+
+
+# ---- group norm ----
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2, 6, -1])
+def test_group_norm_against_keras(device, route, axis, groups):
+    shape = [4, 5, 7, 8]
+    shape[axis] = 12
+    layer = keras.layers.GroupNormalization(groups, axis=axis)
+    x, gamma, beta = normal(*shape), normal(12, seed=1), normal(12, seed=2)
+    layer.build(shape)
+    layer.set_weights([gamma, beta])
+    ours = lambda x, gamma, beta: tfuse.group_norm(x, gamma, beta, groups, axis)
+    close(route(ours)(x, gamma, beta), layer(x), 16)
+    close(gradients(route(lambda x: ours(x, gamma, beta)), x)[0], gradients(layer, x)[0], 64)
+
+
+# ---- Keras's layers ----
+
+LAYERS = {
+    "LayerNormalization": (tfuse.LayerNormalization, {}),
+    "LayerNormalization, two axes": (tfuse.LayerNormalization, {"axis": [1, 2]}),
+    "LayerNormalization, an axis before": (tfuse.LayerNormalization, {"axis": 1, "epsilon": 1e-5}),
+    "LayerNormalization, bare": (tfuse.LayerNormalization, {"center": False, "scale": False}),
+    "RMSNormalization": (tfuse.RMSNormalization, {"epsilon": 1e-5}),
+    "GroupNormalization": (tfuse.GroupNormalization, {"groups": 3}),
+    "GroupNormalization, channels first": (tfuse.GroupNormalization, {"groups": 5, "axis": 1}),
+    "Softmax": (tfuse.Softmax, {}),
+    "Softmax, an axis before": (tfuse.Softmax, {"axis": 1}),
+}
+LAYERS = {name: row for name, row in LAYERS.items() if hasattr(keras.layers, row[0].__name__)}
+POLICIES = {"float32": "float32", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+
+
+def pair(name, **more):
+    """tfuse's layer and Keras's, with the same weights that are not trivial."""
+    ours, options = LAYERS[name]
+    layers = [make(**options, **more) for make in (ours, getattr(keras.layers, ours.__name__))]
+    for layer in layers:
+        layer.build((None, 10, 12))
+        layer.set_weights([numbers(normal(*w.shape, seed=i)) for i, w in enumerate(layer.weights)])
+    return layers
+
+
+@pytest.mark.parametrize("policy, compute", POLICIES.items())
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_follow_keras(device, route, name, policy, compute):
+    x = normal(6, 10, 12, dtype=compute)
+    results = []
+    for layer in pair(name, dtype=policy):
+        weights = [w.value for w in layer.trainable_weights]
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+                loss = tf.reduce_sum(tf.cast(y, tf.float32) * normal(6, 10, 12, seed=9))
+            return [y, *tape.gradient(loss, [x, *weights])]
+
+        results.append(route(step)(x))
+        assert results[-1][0].dtype == compute
+        assert {w.dtype for w in layer.weights} <= {"float32"}
+    for got, want in zip(*results):
+        assert got.dtype == want.dtype
+        close(got, want, 16, compute)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_drop_ins(name, tmp_path):
+    ours, stock = pair(name)
+    assert [(w.name, w.shape) for w in ours.weights] == [(w.name, w.shape) for w in stock.weights]
+    assert type(ours).from_config(ours.get_config()).get_config() == ours.get_config()
+    assert {k: v for k, v in ours.get_config().items() if k != "name"} == {
+        k: v for k, v in stock.get_config().items() if k != "name"}
+
+    def model(layer):
+        return keras.Sequential([keras.Input((10, 12)), layer])
+
+    models = [model(ours), model(stock)]
+    x = normal(3, 10, 12)
+    for a, b in (models, models[::-1]):
+        a.save_weights(tmp_path / "a.weights.h5")
+        fresh = model(type(b.layers[0]).from_config(b.layers[0].get_config()))
+        fresh.load_weights(tmp_path / "a.weights.h5")
+        close(fresh(x), a(x), 16)
+        a.save(tmp_path / "a.keras")
+        again = keras.saving.load_model(tmp_path / "a.keras")
+        assert type(again.layers[0]) is type(a.layers[0])
+        np.testing.assert_array_equal(again(x), a(x))
+        simple = type(ours).__name__  # how the file of either names its class
+        other = keras.saving.load_model(tmp_path / "a.keras", custom_objects={
+            simple: type(b.layers[0]), "tfuse>" + simple: type(b.layers[0])})
+        close(other(x), a(x), 16)
+
+
+def test_softmax_layer_with_a_mask(device):
+    x, mask = normal(2, 3, 6), np.random.default_rng(0).random((2, 3, 6)) < 0.6
+    got, want = (make()(x, mask=tf.constant(mask)) for make in (tfuse.Softmax, keras.layers.Softmax))
+    assert np.all(got.numpy()[~mask] == 0)
+    some = mask.any(-1)
+    close(got.numpy()[some], want.numpy()[some])
+    np.testing.assert_array_equal(tfuse.Softmax()(x, mask=tf.cast(mask, "float32")), got)
+
+
+def test_functions_in_a_functional_model(tmp_path):
+    x, mask = keras.Input((4, 6)), keras.Input((1, 6), dtype="bool")
+    h = tfuse.softmax(x, axis=1) + tfuse.log_softmax(x)
+    h = tfuse.layer_norm(h, np.linspace(1, 2, 6), np.zeros(6), residual=x)[1]
+    h = tfuse.group_norm(tfuse.rms_norm(h, axis=(1, 2)), groups=3)
+    model = keras.Model([x, mask], tfuse.softmax(h, mask=mask, scale=0.5))
+    values = normal(2, 4, 6), tf.constant(np.random.default_rng(0).random((2, 1, 6)) < 0.7)
+
+    def eager(x, mask):
+        h = tf.nn.softmax(x, 1) + tf.nn.log_softmax(x) + x
+        h = h / tf.sqrt(tf.reduce_mean(h * h, [1, 2], keepdims=True) + 1e-6)
+        return tfuse.softmax(tfuse.group_norm(h, groups=3), mask=mask, scale=0.5)
+
+    np.testing.assert_allclose(model(values), eager(*values), atol=1e-5)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_allclose(keras.saving.load_model(tmp_path / "model.keras")(values), eager(*values), atol=1e-5)
+
+    noisy = keras.Model(x, tfuse.rms_norm(x, dropout=0.5))
+    assert not np.array_equal(noisy(values[0]), noisy(values[0]))
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_training_follows_keras(jit):
+    if jit:
+        skip_broken_xla()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 10, 12)).astype("float32")
+    y = x.mean((1, 2), keepdims=True)[..., 0]
+    losses = []
+    for layers in (tfuse, keras.layers):
+        keras.utils.set_random_seed(1)
+        h = inputs = keras.Input((10, 12))
+        h = layers.LayerNormalization()(keras.layers.Dense(12)(h))
+        h = h * layers.Softmax(axis=1)(keras.layers.Dense(12)(h))
+        h = layers.GroupNormalization(4)(h)
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(h)))
+        model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
+        losses.append(model.fit(x, y, batch_size=16, epochs=3, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+
+
+def test_activation_of_a_stock_layer(tmp_path):
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(4, activation=tfuse.softmax)])
+    x = normal(3, 6)
+    np.testing.assert_allclose(np.sum(model(x), -1), 1, rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), model(x))
