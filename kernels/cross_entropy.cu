@@ -23,9 +23,12 @@ template <typename T>
 struct logits_of {
   max_sum<T> powers;
   acc<T> sum;
-  static __device__ void lanes(logits_of &v, int width) {
-    max_sum<T>::lanes(v.powers, width);
-    add_up::lanes(v.sum, width);
+};
+template <typename T>
+struct join_logits {
+  __device__ void lanes(logits_of<T> &v, int width) const {
+    v.powers.join_lanes(width, max_sum<T>::unit());
+    add_up().lanes(v.sum, width);
   }
 };
 
@@ -34,25 +37,24 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
-  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x}, {cols});
   for (; walk.more(); walk.next()) {
     logits_of<T> total = {max_sum<T>::none(), 0};
+    row_sum<R, false> sum;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N];
-      widen_place<T>(p, bits[0], -infinity<R>(), x);
       if (a.smoothing != 0) {
-        R own[N];
-        widen_place<T>(p, bits[0], (R)0, own);
-        total.sum += sum_of(own);
+        widen_place<T>(p, bits[0], (R)0, x);
+        sum += sum_of(x);
       }
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] *= max_sum<T>::unit();
-      total.powers.add(x);
+      widen_place<T>(p, bits[0], -infinity<R>(), x);
+      total.powers.add(x, max_sum<T>::unit());
     });
-    total = walk.template agree<logits_of<T>>(total);
+    total.sum = sum.sum;
+    total = walk.agree(total, join_logits<T>());
     if (!walk.active() || !walk.leads()) continue;
     const row_label label(a, walk.row);
-    const R shift = total.powers.natural_shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
+    const R shift = total.powers.shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
     const R picked = label.valid ? (R)((const T *)a.x)[walk.row * cols + label.label] : 0, part = a.smoothing;
     R loss = log_sum + (1 - part) * (shift - picked) + (R)a.z_loss * lse * lse;
     if (part != 0) loss += part * (shift - total.sum / cols);
@@ -62,24 +64,23 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   }
   walk.finish();
 }
-TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS)
+TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
 
 /* A row's softmax again, from (maximum, sum of exponentials), to the last digit: log(sum(exp(x))) alone would lose as
  * many as it has before the point. */
 template <typename T>
 struct row_softmax {
   typedef acc<T> R;
-  R shift, sum, inverse,
-      push; /* shift is in max_sum's unit; push: what z_loss adds to the weight of the probabilities */
+  R shift, sum, inverse, push; /* push: what z_loss adds to the weight of the probabilities */
   template <typename A>
   __device__ row_softmax(const A &a, int64_t row, int stats) {
     shift = ((const R *)a.stats)[stats * row];
     sum = ((const R *)a.stats)[stats * row + 1];
     inverse = 1 / sum;
     push = a.z_loss != 0 ? 2 * (R)a.z_loss * (shift + log_of(sum)) : 0;
-    shift *= max_sum<T>::unit();
   }
-  __device__ R of(R x) const { return quotient<T>(max_sum<T>::power(x * max_sum<T>::unit() - shift), sum, inverse); }
+  __device__ R power(R x) const { return max_sum<T>::power(x, shift, max_sum<T>::unit()); }
+  __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
 };
 
 template <typename T, int PACKS>
@@ -87,31 +88,33 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_grad_args &
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
+  const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
   typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
   for (; walk.more(); walk.next()) {
-    const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
-    int64_t label = -1;
-    row_softmax<T> softmax(a, walk.active() ? walk.row : 0, 2);
-    R dloss = 0;
-    if (walk.active()) {
-      const row_label l(a, walk.row);
-      label = l.valid ? l.label : -1;
-      dloss = ((const R *)a.dloss)[walk.row];
-    }
-    T *dx = (T *)a.dx + walk.row * cols;
+    const int row = walk.active() ? walk.row : 0;
+    const row_softmax<T> softmax(a, row, 2);
+    const row_label label(a, row);
+    const R dloss = ((const R *)a.dloss)[row];
+    const R weight = dloss * (1 + softmax.push) * softmax.inverse, less = dloss * even;
+    T *dx = (T *)a.dx + (int64_t)row * cols;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
-      R x[N];
+      R x[N], d[N];
       widen_pack<T>(bits[0], x);
       UNROLL
-      for (int k = 0; k < N; k++) {
-        const R y = softmax.of(x[k]), wanted = p.first + k == label ? target + even : even;
-        x[k] = label < 0 ? 0 : dloss * ((y - wanted) + softmax.push * y);
+      for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
+      const int64_t at = label.label - p.first;
+      if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
+        UNROLL
+        for (int k = 0; k < N; k++) {
+          const R y = softmax.of(x[k]);
+          if (k == at) d[k] = dloss * ((y - (target + even)) + softmax.push * y);
+        }
       }
-      store_place(dx, p, a.rows.aligned, x);
+      store_place(dx, p, a.rows.aligned, d);
     });
   }
 }
-TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS)
+TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
 
 template <typename T, int PACKS>
 __device__ inline void cross_entropy(const cross_entropy_args &a) {
@@ -125,35 +128,38 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
     walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N];
       widen_place<T>(p, bits[0], -infinity<R>(), x);
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] *= max_sum<T>::unit();
-      logits.add(x);
+      logits.add(x, max_sum<T>::unit());
     });
-    logits = walk.template agree<max_sum<T>>(logits);
-    const R shift = logits.natural_shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
-    row_sum<R, decltype(walk)::fixed> loss, weights;
+    logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
+    const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
+    /* The targets as they came, and an even share for all classes, apart: their sum would be rounded. */
+    row_sum<R, decltype(walk)::fixed> loss, weights, evenly;
     walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_pack<T>(bits[0], x);
       widen_pack<T>(bits[1], t);
       UNROLL
       for (int k = 0; k < N; k++) {
-        t[k] = p.owns(k) ? most * t[k] + even : 0;
-        x[k] = t[k] == 0 ? 0 : t[k] * (log_sum - (x[k] - shift));
+        t[k] = p.owns(k) ? t[k] : 0;
+        x[k] = p.owns(k) ? log_sum - (x[k] - shift) : 0;
       }
-      loss += sum_of(x);
       weights += sum_of(t);
+      if (even != 0) evenly += sum_of(x);
+      UNROLL
+      for (int k = 0; k < N; k++) x[k] = t[k] == 0 ? 0 : t[k] * x[k];
+      loss += sum_of(x);
     });
-    const two<R> total = walk.template agree<add_two>(two<R>{loss.sum, weights.sum});
+    const two<R> total =
+        walk.agree(two<R>{most * loss.sum + (even != 0 ? even * evenly.sum : 0), weights.sum}, add_two());
     if (!walk.active() || !walk.leads()) continue;
     ((R *)a.loss)[walk.row] = total.a + (R)a.z_loss * lse * lse;
     ((R *)a.stats)[3 * walk.row] = shift;
     ((R *)a.stats)[3 * walk.row + 1] = logits.sum;
-    ((R *)a.stats)[3 * walk.row + 2] = total.b;
+    ((R *)a.stats)[3 * walk.row + 2] = most * total.b + (R)a.smoothing;
   }
   walk.finish();
 }
-TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS)
+TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
 
 template <typename T, int PACKS>
 __device__ inline void cross_entropy_grad(const cross_entropy_grad_args &a) {
@@ -163,10 +169,10 @@ __device__ inline void cross_entropy_grad(const cross_entropy_grad_args &a) {
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
   typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
   for (; walk.more(); walk.next()) {
-    const int64_t row = walk.active() ? walk.row : 0;
+    const int row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 3);
     const R dloss = ((const R *)a.dloss)[row], weight = ((const R *)a.stats)[3 * row + 2] + softmax.push;
-    T *dx = (T *)a.dx + walk.row * cols;
+    T *dx = (T *)a.dx + (int64_t)walk.row * cols;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_pack<T>(bits[0], x);
@@ -177,4 +183,4 @@ __device__ inline void cross_entropy_grad(const cross_entropy_grad_args &a) {
     });
   }
 }
-TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS)
+TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)

@@ -35,24 +35,27 @@ static inline REAL FN(cost)(REAL target, REAL distance) { return target == 0 ? 0
 static void FN(forward_task)(void *arg, int64_t task) {
   const job *j = arg;
   const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task);
-  const REAL share = (REAL)(1 - j->smoothing), even = (REAL)(j->smoothing / (double)cols);
+  const double share = 1 - j->smoothing, even = j->smoothing / (double)cols;
   REAL *losses = j->call->out[0].data, *stats = j->call->out[1].data, e[TFU_CHUNK];
   FN(tfu_reader) x, targets;
   FN(tfu_open)(&x, &j->call->in[0], end * cols);
   FN(tfu_open)(&targets, &j->call->in[1], end * cols);
   for (int64_t row = tfu_first_row(&j->plan, task); row < end; row++) {
     tfu_lse lse = TFU_LSE_EMPTY;
-    double weight = 0, costs = 0;
+    double weight = 0, costs = 0, evenly = 0; /* of the targets as they came, and of an even share for all classes */
     for (TFU_EACH_CHUNK(col, n, cols)) FN(tfu_lse_add)(&lse, FN(tfu_read)(&x, row * cols + col, n), e, (int)n);
     const REAL max = (REAL)lse.max;
     for (TFU_EACH_CHUNK(col, n, cols)) {
       const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
-      weight += TFU_SUM((int)n, share * t[i] + even);
+      weight += TFU_SUM((int)n, t[i]);
       TFU_VECTORISE
-      for (int i = 0; i < n; i++) e[i] = FN(cost)(share * t[i] + even, max - v[i]);
+      for (int i = 0; i < n; i++) e[i] = FN(cost)(t[i], max - v[i]);
       costs += TFU_SUM((int)n, e[i]);
+      if (even != 0) evenly += TFU_SUM((int)n, max - v[i]);
     }
     const double log_sum = log(lse.sum), total = lse.max + log_sum;
+    weight = share * weight + j->smoothing;
+    costs = share * costs + (even != 0 ? even * evenly : 0);
     losses[row] = (REAL)(weight * log_sum + costs + (j->z_loss != 0 ? j->z_loss * total * total : 0));
     stats[3 * row] = (REAL)lse.max;
     stats[3 * row + 1] = (REAL)lse.sum;

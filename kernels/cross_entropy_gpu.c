@@ -2,7 +2,9 @@
 
 TFU_MODULE(cross_entropy);
 
-enum { FORWARD_WAVES = 4, BACKWARD_WAVES = 4 };
+/* By measurement on an H200 at [8192, 50304], bfloat16: at 1, 4, 16 waves forward reaches 94, 101, 97% of the copy
+ * speed, backward 74, 85, 92%. */
+enum { FORWARD_WAVES = 4, BACKWARD_WAVES = 16 };
 
 static tfu_code plan(tfu_call *call, int tensors, int looks, int separate, tfu_row_plan *rows, tfu_grid *grid,
                      int *variant) {
@@ -11,7 +13,6 @@ static tfu_code plan(tfu_call *call, int tensors, int looks, int separate, tfu_r
                              .cols = tfu_cols(&x->shape),
                              .dtype = x->dtype,
                              .tensors = tensors,
-                             .most_tensors = tensors,
                              .elements = TFU_CROSS_ENTROPY_ELEMENTS,
                              .looks = looks,
                              .separate = separate,

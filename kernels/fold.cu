@@ -6,7 +6,7 @@ template <typename T>
 __device__ inline void fold(const tfu_fold_args &a) {
   __shared__ double sums[TFU_THREADS];
   const int64_t count = a.count[blockIdx.y];
-  int channels = TFU_FOLD_CHANNELS; /* that this block sums, each by several lanes */
+  int channels = a.channels; /* that this block sums, each by several lanes */
   while (channels / 2 >= count && channels > 1) channels /= 2;
   const int lanes = TFU_THREADS / channels, lane = threadIdx.x / channels;
   const int64_t channel = (int64_t)blockIdx.x * channels + threadIdx.x % channels;
@@ -14,8 +14,8 @@ __device__ inline void fold(const tfu_fold_args &a) {
   if (channel < count) {
     const int64_t copies = a.width / count, entries = a.blocks * copies;
     const acc<T> *from = (const acc<T> *)a.from + blockIdx.y * a.width + channel;
-    for (int64_t e = lane; e < entries; e += lanes)
-      sum += from[e / copies * a.quantities * a.width + e % copies * count];
+    _Pragma("unroll 4") for (int64_t e = lane; e < entries; e += lanes) sum +=
+        from[copies == 1 ? e * a.quantities * a.width : e / copies * a.quantities * a.width + e % copies * count];
   }
   sums[threadIdx.x] = sum;
   __syncthreads();

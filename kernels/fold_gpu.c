@@ -3,14 +3,16 @@
 TFU_MODULE(fold);
 static tfu_kernel fold = {.module = &module, .name = "fold"};
 
-static tfu_code launch(tfu_call *call, tfu_dtype dtype, const tfu_fold_args *a) {
-  int64_t blocks = 1;
-  for (int q = 0; q < a->quantities; q++) {
-    const int64_t wanted = (a->count[q] + TFU_FOLD_CHANNELS - 1) / TFU_FOLD_CHANNELS;
-    if (wanted > blocks) blocks = wanted;
-  }
-  const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a->quantities, .threads = TFU_THREADS};
-  return tfu_launch(call, &fold, 0, dtype, grid, (void *)a);
+/* A block sums 32 channels, a line of memory, or 8, a sector, where that leaves too few blocks to fill a GPU. */
+static tfu_code launch(tfu_call *call, tfu_dtype dtype, tfu_fold_args a) {
+  enum { LINE = 32, SECTOR = 8, MANY = 4096 };
+  int64_t most = 1;
+  for (int q = 0; q < a.quantities; q++)
+    if (a.count[q] > most) most = a.count[q];
+  a.channels = most >= MANY ? LINE : SECTOR;
+  const int64_t blocks = (most + a.channels - 1) / a.channels;
+  const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a.quantities, .threads = TFU_THREADS};
+  return tfu_launch(call, &fold, 0, dtype, grid, &a);
 }
 
 tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
@@ -33,9 +35,9 @@ tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64
       first.out[q] = (char *)columns + (size_t)(q * width) * tfu_dtype_size(real);
       first.count[q] = width;
     }
-    TFU_TRY(launch(call, real, &first));
+    TFU_TRY(launch(call, real, first));
     a.from = columns;
     a.blocks = 1;
   }
-  return launch(call, out->dtype, &a);
+  return launch(call, out->dtype, a);
 }

@@ -81,12 +81,14 @@ __device__ inline void leave_sums(const group_norm_args &a, int64_t first, R (&o
   }
 }
 
-/* Sums of d = x - x at the first place, and of d^2: near the first place, the variance does not cancel. */
+/* Sums of d = x - x at the first place, and of d^2, of which the variance is a difference: a small one only where the
+ * first place is far from all others. */
 template <typename T, int V>
 __device__ inline void group_sums(const group_norm_args &a) {
   typedef acc<T> R;
   const channels_of<T, V> c(a);
-  R first[V] = {}, sum[V] = {}, squares[V] = {};
+  R first[V] = {};
+  row_sum<R, false> sum[V], squares[V];
   if (c.place < c.end) load((const T *)a.x + c.at(a, 0), first);
   for (int64_t p = c.place; p < c.end; p += c.step) {
     R x[V];
@@ -98,7 +100,10 @@ __device__ inline void group_sums(const group_norm_args &a) {
       squares[k] += d * d;
     }
   }
-  leave_sums(a, c.first, sum, squares);
+  R sums[V], squared[V];
+  UNROLL
+  for (int k = 0; k < V; k++) sums[k] = sum[k].sum, squared[k] = squares[k].sum;
+  leave_sums(a, c.first, sums, squared);
 }
 
 template <typename T, int V>

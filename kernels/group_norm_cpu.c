@@ -124,11 +124,17 @@ static void FN(settle_group)(const job *j, step now, int64_t sample, int64_t gro
   const int64_t first = group * j->group_channels, end = first + j->group_channels, width = j->width;
   const double n = (double)(j->places * j->group_channels);
   REAL *stats = (REAL *)j->stats->data + 2 * (sample * j->groups + group);
+  enum { PART = 128 }; /* channels that are added up apart: a group may have as many as there are */
   double total = 0, products = 0;
-  for (int64_t c = first; c < end; c++) {
-    const REAL gamma = now == GRAD_SUMS ? FN(weight)(j->gamma, c, 1) : 1;
-    total += sums[c] * gamma;
-    products += sums[width + c] * gamma;
+  for (int64_t part = first; part < end; part += PART) {
+    double some = 0, some_products = 0;
+    for (int64_t c = part; c < least(part + PART, end); c++) {
+      const REAL gamma = now == GRAD_SUMS ? FN(weight)(j->gamma, c, 1) : 1;
+      some += sums[c] * gamma;
+      some_products += sums[width + c] * gamma;
+    }
+    total += some;
+    products += some_products;
   }
   if (now == SUM) stats[0] = (REAL)(total / n);
   if (now == SQUARES) stats[1] = (REAL)(1 / sqrt(total / n + j->epsilon));

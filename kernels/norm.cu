@@ -67,7 +67,7 @@ __device__ inline void norm(const norm_args &a) {
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk), beta(RMS ? 0 : a.beta, a.period, 0, walk);
   const mean_over<T> mean_of(cols);
   for (; walk.more(); walk.next()) {
-    const int64_t start = walk.row * cols;
+    const int64_t start = (int64_t)walk.row * cols;
     row_sum<R, rows_walk::fixed> sum;
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
@@ -96,7 +96,7 @@ __device__ inline void norm(const norm_args &a) {
         for (int k = 0; k < N; k++) h[k] = p.owns(k) ? (R)((const T *)a.sum)[start + p.first + k] : 0;
       }
     };
-    R total = mean_of(walk.template agree<add_up>(sum.sum)), mean = 0;
+    R total = mean_of(walk.agree(sum.sum, add_up())), mean = 0;
     if (!RMS) {
       mean = total;
       row_sum<R, rows_walk::fixed> squares;
@@ -107,7 +107,7 @@ __device__ inline void norm(const norm_args &a) {
         for (int k = 0; k < N; k++) h[k] = p.owns(k) ? h[k] - mean : 0;
         squares += dot_of(h, h);
       });
-      total = mean_of(walk.template agree<add_up>(squares.sum));
+      total = mean_of(walk.agree(squares.sum, add_up()));
     }
     const R rstd = rsqrt_of(total + (R)a.epsilon);
     if (walk.active() && walk.leads()) {
@@ -153,12 +153,12 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
       for (int q = 0; q < QUANTITIES; q++) sums[q * next_quantity + c] = 0;
     __syncthreads();
   }
-  auto stats_of = [&](int64_t row) { return row < a.rows.rows ? ((const two<R> *)a.stats)[row] : two<R>{0, 0}; };
+  auto stats_of = [&](int row) { return row < a.rows.rows ? ((const two<R> *)a.stats)[row] : two<R>{0, 0}; };
   two<R> next = stats_of(walk.row);
   for (; walk.more(); walk.next()) {
     const R mean = RMS ? 0 : next.a, rstd = next.b;
     next = stats_of(walk.row + walk.step()); /* on its way while this row is computed */
-    const int64_t start = walk.row * cols;
+    const int64_t start = (int64_t)walk.row * cols;
     R with_n = 0, of_g = 0; /* sums of g * (x - mean) and of g */
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R dy[N], x[N];
@@ -180,20 +180,19 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
         if (!RMS) add_columns(sums + next_quantity, p, (R)1, dy);
       }
     });
-    if (RMS) with_n = walk.template agree<add_up>(with_n);
+    if (RMS) with_n = walk.agree(with_n, add_up());
     else {
-      const two<R> both = walk.template agree<add_two>(two<R>{with_n, of_g});
+      const two<R> both = walk.agree(two<R>{with_n, of_g}, add_two());
       with_n = both.a, of_g = both.b;
     }
-    /* dx = g * rstd - (x - mean) * pull - rest */
-    const R pull = mean_of(with_n) * rstd * rstd * rstd, rest = RMS ? 0 : mean_of(of_g) * rstd;
+    const R mean_n = mean_of(with_n) * rstd, mean_g = RMS ? 0 : mean_of(of_g);
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R d[N], x[N];
       widen_pack<T>(bits[0], d);
       widen_pack<T>(bits[1], x);
       const R(&scale)[N] = gamma.of(walk, a.period, p, i);
       UNROLL
-      for (int k = 0; k < N; k++) d[k] = d[k] * (scale[k] * rstd) - ((x[k] - mean) * pull + rest);
+      for (int k = 0; k < N; k++) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
       if (FULL && a.dsum) {
         R dsum[N];
         widen_pack<T>(bits[TENSORS - 1], dsum);
@@ -225,17 +224,18 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
 }
 
 /* Any rows go to the kernels that know everything: one each less to compile. */
-#define STAMP(label, args, elements, stamp, ...) \
-  template <typename T, int PACKS>               \
-  __device__ inline void label(const args &a) {  \
-    __VA_ARGS__(a);                              \
-  }                                              \
-  stamp(label, args, elements)
-STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, false, false>)
-STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, TFU_ROW_KERNEL, norm<T, PACKS, false, true>)
-STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, true, false>)
-STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, TFU_ROW_KERNEL, norm<T, PACKS, true, true>)
-STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_HELD_ROW_KERNEL, norm_grad<T, PACKS, false, false>)
-STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_ROW_KERNEL, norm_grad<T, PACKS, false, true>)
-STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_HELD_ROW_KERNEL, norm_grad<T, PACKS, true, false>)
-STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_ROW_KERNEL, norm_grad<T, PACKS, true, true>)
+#define STAMP(label, args, elements, blocks, stamp, ...) \
+  template <typename T, int PACKS>                       \
+  __device__ inline void label(const args &a) {          \
+    __VA_ARGS__(a);                                      \
+  }                                                      \
+  stamp(label, args, elements, blocks)
+STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm<T, PACKS, false, false>)
+STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, 1, TFU_ROW_KERNEL, norm<T, PACKS, false, true>)
+STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm<T, PACKS, true, false>)
+STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, 1, TFU_ROW_KERNEL, norm<T, PACKS, true, true>)
+STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_HELD_ROW_KERNEL,
+      norm_grad<T, PACKS, false, false>)
+STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_ROW_KERNEL, norm_grad<T, PACKS, false, true>)
+STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm_grad<T, PACKS, true, false>)
+STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_ROW_KERNEL, norm_grad<T, PACKS, true, true>)

@@ -12,7 +12,11 @@ static tfu_kernel forward[2][2] = {{KERNEL(layer_plain), KERNEL(layer_full)}, {K
 static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad_full)},
                                     {KERNEL(rms_grad_plain), KERNEL(rms_grad_full)}};
 
-enum { FORWARD_WAVES = 4 };
+/* By measurement on an H200 at [16384, 8192]. Forward, at 2, 4, 8, 16 waves layer normalisation in
+ * bfloat16 reaches 82, 85, 71, 59% of the copy speed (each block loads its weights), RMS 85, 88, 89, 84%. Backward,
+ * every block leaves a row of partial sums: with 512 instead of 1024 threads per multiprocessor it takes 12% less time.
+ */
+enum { LAYER_WAVES = 4, RMS_WAVES = 8, GRAD_RESIDENT = 512 };
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
@@ -34,10 +38,9 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                              .cols = t->cols,
                              .dtype = t->x->dtype,
                              .tensors = a.residual ? 2 : 1,
-                             .most_tensors = full ? 2 : 1,
                              .elements = TFU_NORM_ELEMENTS,
                              .looks = rms ? 2 : 3,
-                             .waves = FORWARD_WAVES,
+                             .waves = rms ? RMS_WAVES : LAYER_WAVES,
                              .aligned = tfu_aligned(call, t->rows * t->cols)};
   tfu_grid grid;
   int variant;
@@ -66,10 +69,10 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                              .cols = t->cols,
                              .dtype = t->x->dtype,
                              .tensors = a.dsum ? 3 : 2,
-                             .most_tensors = full ? 3 : 2,
                              .elements = TFU_NORM_GRAD_ELEMENTS,
                              .looks = 2,
                              .waves = 1,
+                             .resident = GRAD_RESIDENT,
                              .aligned = tfu_aligned(call, t->rows * t->cols)};
   tfu_grid grid;
   int variant;

@@ -10,11 +10,30 @@
 
 typedef unsigned long long fraction; /* of a turn, in units of 2^-64 */
 
-/* What pair i turns by for each position. |scale| of more than one turn per position would lose nothing but its whole
- * turns. */
-__device__ inline fraction frequency(const rope_args &a, int64_t i) {
-  const double turns = a.scale * exp2(-a.log2_base * (double)i / (double)a.half) * 0.15915494309189533577;
+/* What a pair turns by for each position. In float64 it is the angle itself, whose whole turns sincos() takes away as
+ * exactly as they came: a fraction would have to have more digits than the base has. */
+template <typename T>
+struct angle_of {
+  typedef fraction type;
+};
+template <>
+struct angle_of<double> {
+  typedef double type;
+};
+template <typename T>
+using angle = typename angle_of<T>::type;
+
+__device__ inline double radians(const rope_args &a, int64_t i) {
+  return a.scale * exp2(-a.log2_base * (double)i / (double)a.half);
+}
+template <typename T>
+__device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
+  const double turns = radians(a, i) * 0.15915494309189533577;
   return (fraction)(long long)((turns - rint(turns)) * 9223372036854775808.0) * 2;
+}
+template <>
+__device__ inline double frequency<double>(const rope_args &a, int64_t i) {
+  return a.scale * pow(exp2(a.log2_base), -(double)i / (double)a.half);
 }
 
 __device__ inline int64_t position_of(const rope_args &a, int64_t token) {
@@ -26,7 +45,7 @@ __device__ inline int64_t position_of(const rope_args &a, int64_t token) {
 
 /* Results of 16 bits need no more than the fast functions give after exact reduction, some 5e-7. */
 template <typename T>
-__device__ inline void sine_cosine(fraction turns, acc<T> *sine, acc<T> *cosine) {
+__device__ inline void sine_cosine(angle<T> turns, acc<T> *sine, acc<T> *cosine) {
   const float x = (float)(int)(turns >> 32) * 4.6566128730773926e-10f; /* half turns, -1 to 1 */
   if (sizeof(T) == 2) {
     *sine = __sinf(x * 3.14159265358979f);
@@ -38,14 +57,14 @@ __device__ inline void sine_cosine(fraction turns, acc<T> *sine, acc<T> *cosine)
   }
 }
 template <>
-__device__ inline void sine_cosine<double>(fraction turns, double *sine, double *cosine) {
-  sincospi((double)(long long)turns * 1.0842021724855044e-19, sine, cosine);
+__device__ inline void sine_cosine<double>(double radians, double *sine, double *cosine) {
+  sincos(radians, sine, cosine);
 }
 
 template <typename T>
-__device__ inline void turn(fraction angle, acc<T> &x, acc<T> &y) {
+__device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
   acc<T> s, c;
-  sine_cosine<T>(angle, &s, &c);
+  sine_cosine<T>(by, &s, &c);
   const acc<T> was = x;
   x = was * c - y * s;
   y = was * s + y * c;
@@ -63,16 +82,16 @@ __device__ inline void rope_half(const rope_args &a) {
   const T *x = (const T *)a.x + offset;
   const int rows = whole_rows<T>(col, a.walk);
   pack_stream<T, 2> stream(rows, ring, {x, x + a.half}, {2 * step, 2 * step});
-  fraction turns[N];
+  angle<T> turns[N];
   UNROLL
-  for (int k = 0; k < N; k++) turns[k] = frequency(a, at % a.half + k);
+  for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
   /* A joined row is a whole number of tokens. */
   const int64_t tokens = step / (a.half * a.heads);
   int64_t token = at / (a.half * a.heads);
   for (int row = blockIdx.y; row < rows; row += gridDim.y, offset += 2 * step, token += tokens) {
     int4 bits[2];
     acc<T> u[N], v[N];
-    const fraction position = position_of(a, token);
+    const angle<T> position = position_of(a, token);
     stream.next(bits);
     widen_pack<T>(bits[0], u);
     widen_pack<T>(bits[1], v);
@@ -94,15 +113,15 @@ __device__ inline void rope_interleaved(const rope_args &a) {
   int64_t at = walk_first(a.walk, col);
   const int rows = whole_rows<T>(col, a.walk);
   pack_stream<T, 1> stream(a.walk, at, rows, ring, a.x);
-  fraction turns[N / 2];
+  angle<T> turns[N / 2];
   UNROLL
-  for (int k = 0; k < N / 2; k++) turns[k] = frequency(a, at % a.head_dim / 2 + k);
+  for (int k = 0; k < N / 2; k++) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
   const int64_t tokens = step / (a.head_dim * a.heads);
   int64_t token = at / (a.head_dim * a.heads);
   for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step, token += tokens) {
     int4 bits[1];
     acc<T> v[N];
-    const fraction position = position_of(a, token);
+    const angle<T> position = position_of(a, token);
     stream.next(bits);
     widen_pack<T>(bits[0], v);
     UNROLL
@@ -123,7 +142,7 @@ __device__ inline void rope_part(const rope_args &a) {
     const int64_t first = head * a.head_dim + (turns && !a.interleaved ? i : 2 * i);
     const int64_t second = turns && !a.interleaved ? first + a.half : first + 1;
     acc<T> u = (acc<T>)((const T *)a.x)[first], v = (acc<T>)((const T *)a.x)[second];
-    if (turns) turn<T>(frequency(a, i) * (fraction)position_of(a, head / a.heads), u, v);
+    if (turns) turn<T>(frequency<T>(a, i) * (angle<T>)position_of(a, head / a.heads), u, v);
     ((T *)a.y)[first] = (T)u;
     ((T *)a.y)[second] = (T)v;
   }

@@ -19,46 +19,51 @@ struct row_mask {
     for (int k = 0; k < N; k++) {
       const int64_t at = start + (p.first + k) * a.stretch.column;
       if (!p.owns(k)) x[k] = -infinity<R>();
-      else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at] * max_sum<T>::unit();
+      else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at];
       else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
     }
   }
 };
 
-template <typename T, int PACKS, bool MASKED>
+/* GENERAL: with a mask, or a scale that is not positive, or in rows of any kind. */
+template <typename T, int PACKS, bool GENERAL>
 __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {a.rows.cols});
-  const R scale = (R)a.scale * max_sum<T>::unit();
+  const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
     auto load = [&](const auto &p, const int4 &bits, R(&x)[N]) {
       widen_pack<T>(bits, x);
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] *= scale;
-      if (MASKED) mask.apply(p, x);
+      if constexpr (GENERAL) {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] *= (R)a.scale;
+        mask.apply(p, x);
+      }
     };
     max_sum<T> total = max_sum<T>::none();
     walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N];
       load(p, bits[0], x);
-      total.add(x);
+      total.add(x, factor);
     });
-    total = walk.template agree<max_sum<T>>(total);
+    total = walk.agree(total, join_max_sum<T>{factor});
     /* A row with nothing but minus infinities: NaN by 0 / 0, unless a mask left nothing, which gives zeros. */
-    const bool nothing = MASKED && a.mask_kind == TFU_MASK_KEEP && total.sum == 0;
+    const bool nothing = GENERAL && a.mask_kind == TFU_MASK_KEEP && total.sum == 0;
     const R shift = total.shift(), inverse = nothing ? 0 : 1 / total.sum, log_sum = a.log ? log_of(total.sum) : 0;
-    T *y = (T *)a.y + walk.row * a.rows.cols;
+    const R scale = GENERAL ? (R)1 : (R)a.scale;
+    T *y = (T *)a.y + (int64_t)walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N];
       load(p, bits[0], x);
       if (a.log) {
         UNROLL
-        for (int k = 0; k < N; k++) x[k] = (x[k] - shift) * (1 / max_sum<T>::unit()) - log_sum;
+        for (int k = 0; k < N; k++) x[k] = (x[k] - shift) * scale - log_sum;
       } else {
         UNROLL
-        for (int k = 0; k < N; k++) x[k] = quotient<T>(max_sum<T>::power(x[k] - shift), total.sum, inverse);
+        for (int k = 0; k < N; k++)
+          x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
       }
       store_place(y, p, a.rows.aligned, x);
     });
@@ -71,11 +76,11 @@ __device__ inline void softmax_plain(const softmax_args &a) {
   softmax<T, PACKS, false>(a);
 }
 template <typename T, int PACKS>
-__device__ inline void softmax_masked(const softmax_args &a) {
+__device__ inline void softmax_general(const softmax_args &a) {
   softmax<T, PACKS, true>(a);
 }
-TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS)
-TFU_ROW_KERNEL(softmax_masked, softmax_args, TFU_SOFTMAX_ELEMENTS)
+TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 2)
+TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 2)
 
 template <typename T, int PACKS>
 __device__ inline void softmax_grad(const softmax_grad_args &a) {
@@ -85,15 +90,15 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y}, {a.rows.cols, a.rows.cols});
   const R scale = a.scale;
   for (; walk.more(); walk.next()) {
-    R dot = 0;
+    row_sum<R, decltype(walk)::fixed> sum;
     walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[2]) {
       R dy[N], y[N];
       widen_place<T>(p, bits[0], (R)0, dy);
       widen_place<T>(p, bits[1], (R)0, y);
-      dot += a.log ? sum_of(dy) : dot_of(dy, y);
+      sum += a.log ? sum_of(dy) : dot_of(dy, y);
     });
-    dot = walk.template agree<add_up>(dot);
-    T *dx = (T *)a.dx + walk.row * a.rows.cols;
+    const R dot = walk.agree(sum.sum, add_up());
+    T *dx = (T *)a.dx + (int64_t)walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R dy[N], y[N];
       widen_pack<T>(bits[0], dy);
@@ -110,4 +115,4 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   }
   walk.finish();
 }
-TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS)
+TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS, 2)

@@ -1,12 +1,15 @@
 #include "kernels/softmax.h"
 
 TFU_MODULE(softmax);
-/* Without and with a mask, and for rows of any kind. */
+/* The second for masks, for scales that are not positive and for rows of any kind. */
 static tfu_kernel forward[] = {{.module = &module, .name = "softmax_plain", .variants = tfu_row_variants},
-                               {.module = &module, .name = "softmax_masked", .variants = tfu_row_variants}};
+                               {.module = &module, .name = "softmax_general", .variants = tfu_row_variants}};
 static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .variants = tfu_row_variants};
 
-enum { WAVES = 4 };
+/* By measurement on an H200 at [16384, 8192], bfloat16: at 1, 2, 8, 16 waves forward reaches 80, 82, 88, 91% of the
+ * copy speed, backward 89, 89, 91, 93%. Blocks of two rows even out what long-lived ones do not; of one, they start too
+ * often. */
+enum { WAVES = 16 };
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
   *kind = !tfu_given(&mask->shape) ? TFU_MASK_NONE : mask->dtype == TFU_BOOL ? TFU_MASK_KEEP : TFU_MASK_ADD;
@@ -27,7 +30,6 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .cols = tfu_cols(&x->shape),
                              .dtype = x->dtype,
                              .tensors = 1,
-                             .most_tensors = 1,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .looks = 2,
                              .waves = WAVES,
@@ -36,7 +38,8 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
   int variant;
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  return tfu_launch(call, &forward[a.mask_kind != TFU_MASK_NONE || variant == TFU_ANY], variant, x->dtype, grid, &a);
+  return tfu_launch(call, &forward[a.mask_kind != TFU_MASK_NONE || !(a.scale > 0) || variant == TFU_ANY], variant,
+                    x->dtype, grid, &a);
 }
 
 tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
@@ -47,7 +50,6 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                              .cols = tfu_cols(&y->shape),
                              .dtype = y->dtype,
                              .tensors = 2,
-                             .most_tensors = 2,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .looks = 2,
                              .waves = WAVES,

@@ -2,7 +2,8 @@
  *
  *   h = residual + dropout(x),  y = (h - mean) * rstd * gamma + beta,
  *
- * rstd = 1 / sqrt(variance + epsilon); for the kind 'rms', mean is 0 and the variance is the mean of h^2. residual,
+ * rstd = 1 / sqrt(variance + epsilon); for the kind 'rms', mean is 0, the variance is the mean of h^2, and there is no
+ * beta. residual,
  * gamma, beta and seed are empty vectors where not given; without a seed nothing is dropped. `sum` is h, empty where h
  * is x itself; stats keeps (mean, rstd) of each row. gamma, beta and stats are in the type of the arithmetic, so that
  * 16-bit layers keep float32 weights.
@@ -24,8 +25,9 @@ static tfu_code check_weights(const tfu_shape *x, const tfu_shape *gamma, const 
 }
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
   TFU_TRY(check_weights(&in[0], &in[2], &in[3], &in[4], err));
+  TFU_REQUIRE(err, !attr || attr[0].i != TFU_RMS_NORM || !tfu_given(&in[3]),
+              "kind 'rms' has no beta; add it afterwards");
   if (tfu_given(&in[1])) TFU_TRY(tfu_match("residual", &in[1], "x", &in[0], err));
   const tfu_shape rows = tfu_leading(&in[0]);
   out[0] = in[0];

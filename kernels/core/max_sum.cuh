@@ -39,56 +39,82 @@ __device__ inline double warp_max(double v) {
   return v;
 }
 
-/* Exponents are of base 2 for 16-bit storage: one instruction each, with the factor log2(e) in the scale. */
+/* Of values x that count as x * factor, factor > 0. Exponents are of base 2 for 16-bit storage: one instruction each,
+ * with log2(e) in the factor. */
 template <typename T>
 struct max_sum {
   typedef acc<T> R;
   typedef typename math_of<T>::type math;
   enum { BASE_2 = sizeof(T) == 2 };
   R max, sum;
+  R lost; /* what additions have rounded away of a thread's own sum */
 
-  static __device__ max_sum none() { return {-infinity<R>(), 0}; }
-  static __device__ R power(R x) {
-    if constexpr (BASE_2) return math::exp2_of(x);
-    else return math::exp_of(x);
-  }
-  /* The factor that values come with already. */
+  static __device__ max_sum none() { return {-infinity<R>(), 0, 0}; }
+  /* The factor for plain exponentials. */
   static __device__ R unit() { return BASE_2 ? (R)1.4426950408889634 : (R)1; }
+  /* exp((x - shift) * factor / unit). */
+  static __device__ R power(R x, R shift, R factor) {
+    if constexpr (BASE_2) return math::exp2_of(x * factor - shift * factor);
+    else return math::exp_of((x - shift) * factor);
+  }
+
+  /* The same to half a unit and a bit, where it is not one of many in a sum: for float32, exp(f) of the rest f of a
+   * division by log(2), by polynomial (relative error 4e-9). */
+  static __device__ R accurate_power(R x, R shift, R factor) {
+    if constexpr (sizeof(T) != 4) return power(x, shift, factor);
+    else {
+      const float v = (x - shift) * factor, n = rintf(v * 1.44269504f);
+      const float f = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, v));
+      float p = fmaf(f, 1.381457434e-3f, 8.368727751e-3f);
+      p = fmaf(f, p, 4.166838899e-2f);
+      p = fmaf(f, p, 1.666652113e-1f);
+      p = fmaf(f, p, 4.999999404e-1f);
+      p = fmaf(f * f, p, f) + 1;
+      return v < -87 ? math::exp_of(v) : p * __int_as_float(((int)n + 127) << 23); /* small, infinite or NaN */
+    }
+  }
 
   /* What exponents are relative to: the maximum, but never minus infinity, whose difference with itself is NaN. */
   __device__ R shift() const { return max == -infinity<R>() ? 0 : max; }
-  /* The same without the unit. Exact where the maximum was a 16-bit value: rounding brings it back. */
-  __device__ R natural_shift() const {
-    if constexpr (BASE_2) return (R)(T)(shift() * (1 / unit()));
-    else return shift();
-  }
 
   template <int N>
-  __device__ void add(const R (&x)[N]) {
-    R high = max;
+  __device__ void add(const R (&x)[N], R factor) {
+    R high[N < 4 ? N : 4], e[N];
     UNROLL
-    for (int k = 0; k < N; k++) high = larger(high, x[k]);
-    rise(high);
+    for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
+    UNROLL
+    for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
+    rise(larger(max, high[0]), factor);
     const R s = shift();
-    R e[N];
     UNROLL
-    for (int k = 0; k < N; k++) e[k] = power(x[k] - s);
-    sum += sum_of(e);
+    for (int k = 0; k < N; k++) e[k] = power(x[k], s, factor);
+    const R add = sum_of(e) - lost, next = sum + add;
+    lost = (next - sum) - add;
+    sum = next;
   }
 
-  static __device__ void lanes(max_sum &v, int width) {
-    R high = v.max;
+  __device__ void join_lanes(int width, R factor) {
+    R high = max;
     if (width == 32) high = warp_max(high);
     else for_offsets(width, [&](int offset) { high = larger(high, __shfl_xor_sync(0xffffffffu, high, offset)); });
-    v.rise(high);
-    add_up::lanes(v.sum, width);
+    rise(high, factor);
+    add_up().lanes(sum, width);
   }
 
  private:
   /* Down to a larger maximum. A sum that is zero stays so; one that is NaN too. */
-  __device__ void rise(R high) {
+  __device__ void rise(R high, R factor) {
     if (high == max) return;
-    sum *= power(max - high);
+    const R down = max == -infinity<R>() ? 0 : power(max, high, factor);
+    sum *= down;
+    lost *= down;
     max = high;
   }
+};
+
+/* Joins them for row_team::agree. */
+template <typename T>
+struct join_max_sum {
+  acc<T> factor;
+  __device__ void lanes(max_sum<T> &v, int width) const { v.join_lanes(width, factor); }
 };

@@ -128,6 +128,21 @@ __device__ inline void load_channels(const T *data, int64_t count, int64_t col, 
   }
 }
 
+/* A thread's sum. Where it may be long, what each addition rounds away is carried along (Kahan). */
+template <typename R, bool SHORT>
+struct row_sum {
+  R sum = 0, lost = 0;
+  __device__ void operator+=(R v) {
+    if (SHORT) {
+      sum += v;
+      return;
+    }
+    const R add = v - lost, next = sum + add;
+    lost = (next - sum) - add;
+    sum = next;
+  }
+};
+
 /* This thread's first column of a joined row, its first element, and the way to the next. */
 template <typename T>
 __device__ inline int64_t walk_column() {

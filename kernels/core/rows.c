@@ -27,15 +27,16 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
   int64_t shares = once ? 1 : divide_up(r->packs, block);
   r->chunks = once ? (int)divide_up(r->packs, block) : 1;
   if (!w->separate) shares = power_above(shares);
-  if (!w->separate && shares > (device->capability >= 90 ? MOST_CLUSTER : 1)) return 0;
-  r->share = (int)divide_up(r->packs, shares);
-  r->lanes = power_above(divide_up(r->share, (int64_t)per_thread * r->chunks));
-  r->cluster = w->separate ? 1 : (int)shares;
-  if (per_thread > 1 && r->lanes < WARP) r->lanes = WARP;
-  grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
-  grid->x = (unsigned)shares;
-  grid->shared = (unsigned)(TFU_HELD_SLOTS(w->most_tensors) * w->tensors * per_thread) * grid->threads * 16;
-  return (int)grid->shared <= device->block_shared - RESERVED;
+  for (;; shares *= 2) { /* more blocks share a row where its tensors would not fit otherwise */
+    if (!w->separate && shares > (device->capability >= 90 ? MOST_CLUSTER : 1)) return 0;
+    r->share = (int)divide_up(r->packs, shares);
+    r->lanes = power_above(divide_up(r->share, (int64_t)per_thread * r->chunks));
+    r->cluster = w->separate ? 1 : (int)shares;
+    grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
+    grid->x = (unsigned)shares;
+    grid->shared = (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16;
+    if ((int)grid->shared <= device->block_shared - RESERVED) return 1;
+  }
 }
 
 /* Any rows, in shared memory if they fit. */
@@ -56,6 +57,8 @@ static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *
 tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, tfu_grid *grid, int *variant) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
+  TFU_REQUIRE(call->err, w->rows < (int64_t)1 << 30, "at most 2^30 rows are supported, got %lld: reshape x",
+              (long long)w->rows);
   const int n = 16 / (int)tfu_dtype_size(w->dtype), odd = w->cols % n != 0;
   const int most = w->elements / n < 4 ? w->elements / n : 4;
   *grid = (tfu_grid){.x = 1};
@@ -68,10 +71,11 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
       .odd = odd && w->aligned,
       .aligned = w->aligned};
   const int whole = !odd && w->aligned && w->cols > 0;
-  if (whole && r->packs <= WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
-  else if (whole && r->packs > WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
+  if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
+  else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
   else walk(w, &device, r, grid), *variant = TFU_ANY;
-  const int64_t fit = least(RESIDENT / grid->threads, device.shared / ((int64_t)grid->shared + 1024));
+  const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
+                            device.shared / ((int64_t)grid->shared + 1024));
   const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * w->waves;
   const int64_t wanted = divide_up(w->rows, grid->threads / (unsigned)r->lanes);
   const int64_t blocks = least(least(divide_up(places, grid->x), wanted), 65535);

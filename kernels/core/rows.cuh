@@ -92,7 +92,7 @@ __device__ inline void for_offsets(int width, F f) {
 /* Values that are added up: an array, or one. */
 struct add_up {
   template <typename R>
-  static __device__ void lanes(R &v, int width) {
+  __device__ void lanes(R &v, int width) const {
     for_offsets(width, [&](int offset) { v += __shfl_xor_sync(0xffffffffu, v, offset); });
     __syncwarp();
   }
@@ -103,7 +103,7 @@ struct two {
 };
 struct add_two {
   template <typename R>
-  static __device__ void lanes(two<R> &v, int width) {
+  __device__ void lanes(two<R> &v, int width) const {
     for_offsets(width, [&](int offset) {
       v.a += __shfl_xor_sync(0xffffffffu, v.a, offset);
       v.b += __shfl_xor_sync(0xffffffffu, v.b, offset);
@@ -115,35 +115,35 @@ struct add_two {
 /* The threads of a row. */
 struct row_team {
   const tfu_row_plan &r;
-  int64_t row; /* the current one */
+  int row; /* the current one */
   int lane;
 
   __device__ row_team(const tfu_row_plan &rows) : r(rows) {
     lane = threadIdx.x & (r.lanes - 1);
     sub = threadIdx.x / r.lanes;
     per_block = blockDim.x / r.lanes;
-    row = (int64_t)blockIdx.y * per_block + sub;
+    row = (int)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
   }
   __device__ bool more() const { return first_of_block < r.rows; }
   __device__ bool active() const { return row < r.rows; }
-  __device__ int64_t step() const { return (int64_t)gridDim.y * per_block; }
+  __device__ int step() const { return (int)gridDim.y * per_block; }
   __device__ void next() { row += step(), first_of_block += step(); }
   /* Whether this thread speaks for the row. */
   __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
-  __device__ int64_t seat() const { return (int64_t)blockIdx.y * per_block + sub; }
+  __device__ int seat() const { return (int)blockIdx.y * per_block + sub; }
   /* A block must not leave while others of its cluster may still look into its memory. */
   __device__ void finish() const {
     if (r.cluster > 1) cluster_barrier();
   }
 
-  /* The values of all the row's threads, joined by J: J::lanes(v, width) joins those of `width` lanes of a warp. Every
+  /* The values of all the row's threads, joined: join.lanes(v, width) joins those of `width` lanes of a warp. Every
    * thread gets the same bits. */
   template <typename J, typename V>
-  __device__ V agree(V v) {
-    if (r.lanes >= 32) J::lanes(v, 32);
-    else J::lanes(v, r.lanes);
+  __device__ V agree(V v, J join = J()) {
+    if (r.lanes >= 32) join.lanes(v, 32);
+    else join.lanes(v, r.lanes);
     if (r.lanes <= 32) return v;
     __shared__ V warps[2][32], blocks[2];
     turn ^= 1;
@@ -151,18 +151,17 @@ struct row_team {
     __syncthreads();
     const int count = r.lanes / 32;
     v = warps[turn][threadIdx.x & (count - 1)];
-    J::lanes(v, count);
+    join.lanes(v, count);
     if (r.cluster == 1) return v;
     if (threadIdx.x == 0) blocks[turn] = v;
     cluster_barrier();
     v = remote(&blocks[turn], threadIdx.x & (r.cluster - 1));
-    J::lanes(v, r.cluster);
+    join.lanes(v, r.cluster);
     return v;
   }
 
  protected:
-  int sub, per_block, turn = 0;
-  int64_t first_of_block;
+  int sub, per_block, turn = 0, first_of_block;
 
   /* The same variable in the shared memory of another block of the cluster. */
   template <typename V>
@@ -181,9 +180,9 @@ struct row_team {
 
 /* Rows of whole, aligned packs, at most PACKS of them per thread: in registers, with the next rows on their way to
  * shared memory, where each thread has slots of its own. */
-template <typename T, int PACKS, int TENSORS>
+template <typename T, int PACKS, int TENSORS, bool CHUNKS>
 struct held_rows : row_team {
-  enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS(TENSORS) };
+  enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
   typedef whole_place place;
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
@@ -197,11 +196,10 @@ struct held_rows : row_team {
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
-      from[t] = (const char *)(tensors[t] + row * strides[t] + column_of_first);
+      from[t] = (const char *)(tensors[t] + (int64_t)row * strides[t] + column_of_first);
       jump[t] = step() * strides[t] * (int64_t)sizeof(T);
     }
     fetch_row = row;
-    chunk_packs = PACKS * r.lanes;
 #if __CUDA_ARCH__ >= 800
     UNROLL
     for (int i = 0; i < SLOTS - 1; i++) fetch();
@@ -214,14 +212,14 @@ struct held_rows : row_team {
   __device__ int column(int i) const { return column_of_first + i * r.lanes * N; }
   __device__ void replace(int i, int4 pack) { bits[0][i] = pack; }
 
-  /* A single look may have a row come in several chunks, one after the other. */
   template <bool FIRST, bool LAST, typename F>
   __device__ void look(F f) {
-    if constexpr (FIRST && LAST) {
+    if constexpr (CHUNKS) {
+      static_assert(FIRST && LAST, "a row that comes in chunks is looked at once");
       ONCE
       for (int chunk = 0; chunk < r.chunks; chunk++) {
         receive();
-        visit(f, column_of_first + chunk * chunk_packs * N, room - chunk * chunk_packs);
+        visit(f, column_of_first + chunk * PACKS * r.lanes * N, room - chunk * PACKS * r.lanes);
       }
     } else {
       if (FIRST) receive();
@@ -232,9 +230,9 @@ struct held_rows : row_team {
  private:
   int4 bits[TENSORS][PACKS];
   const char *from[TENSORS];
-  int64_t jump[TENSORS], fetch_row;
-  int room, column_of_first; /* packs from the thread's first to the end of its share */
-  int fetch_chunk = 0, chunk_packs;
+  int64_t jump[TENSORS];
+  int fetch_row, room, column_of_first; /* packs from the thread's first to the end of its share */
+  int fetch_chunk = 0;
   unsigned slots, slot = 0;
 
   /* Apart, so that the common case has no branches: all of the threads' packs are there. */
@@ -265,7 +263,7 @@ struct held_rows : row_team {
   /* The next row, or chunk of one, on its way. Its group is closed even where nothing is left to fetch, so that groups
    * can be counted. */
   __device__ void fetch() {
-    const int left = room - fetch_chunk * chunk_packs;
+    const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
     if (fetch_row < r.rows) {
       UNROLL
       for (int t = 0; t < TENSORS; t++) {
@@ -279,11 +277,14 @@ struct held_rows : row_team {
     advance();
   }
   __device__ void advance() {
-    const bool same_row = ++fetch_chunk < r.chunks;
+    const int chunk_bytes = PACKS * r.lanes * 16;
+    if (CHUNKS && ++fetch_chunk < r.chunks) {
+      UNROLL
+      for (int t = 0; t < TENSORS; t++) from[t] += chunk_bytes;
+      return;
+    }
     UNROLL
-    for (int t = 0; t < TENSORS; t++)
-      from[t] += same_row ? chunk_packs * 16 : jump[t] - (r.chunks - 1) * chunk_packs * 16;
-    if (same_row) return;
+    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump[t] - (r.chunks - 1) * chunk_bytes : jump[t];
     fetch_chunk = 0;
     fetch_row += step();
   }
@@ -300,7 +301,7 @@ struct held_rows : row_team {
     }
     fetch();
 #else
-    const int left = room - fetch_chunk * chunk_packs;
+    const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
       UNROLL
@@ -363,7 +364,8 @@ struct any_rows : row_team {
 
  private:
   const T *from[TENSORS];
-  int64_t stride[TENSORS], fetch_row;
+  int64_t stride[TENSORS];
+  int fetch_row;
   unsigned mine, pack_bytes, at = 0;
   unsigned oldest = 0, fetch_slot = 0; /* the current row's first tile, and where the next to come goes: in bytes */
   int ahead = 0;                       /* tiles fetched or on their way that no look has waited for */
@@ -374,7 +376,7 @@ struct any_rows : row_team {
     return slot + tile == r.slots * tile ? 0 : slot + tile;
   }
   /* Elements before the row that share its first pack. */
-  __device__ int shift_of(int64_t row) const { return r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
+  __device__ int shift_of(int row) const { return r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
   __device__ int packs_of(int shift) const { return (int)((shift + r.cols + N - 1) / N); }
   __device__ int pack_of(int tile) const { return (int)blockIdx.x * r.share + tile * r.lanes + lane; }
   __device__ bool in_share(int p, int packs) const { return p < packs && p < ((int)blockIdx.x + 1) * r.share; }
@@ -404,7 +406,8 @@ struct any_rows : row_team {
   }
 
   __device__ void copy(int t, int64_t first, unsigned to) const {
-    const int64_t start = fetch_row * stride[t] + first, left = r.aligned ? r.rows * stride[t] - start : r.cols - first;
+    const int64_t start = (int64_t)fetch_row * stride[t] + first,
+                  left = r.aligned ? r.rows * stride[t] - start : r.cols - first;
 #if __CUDA_ARCH__ >= 800
     if (r.aligned) return copy_pack(to, from[t] + start, left < N ? (int)left * (int)sizeof(T) : 16);
 #endif
@@ -414,12 +417,13 @@ struct any_rows : row_team {
   }
 };
 
-template <typename T, int PACKS, int TENSORS>
+/* CHUNKS: held rows may come in chunks, for kernels that look once. */
+template <typename T, int PACKS, int TENSORS, bool CHUNKS = false>
 struct rows {
-  typedef held_rows<T, PACKS, TENSORS> walk;
+  typedef held_rows<T, PACKS, TENSORS, CHUNKS> walk;
 };
-template <typename T, int TENSORS>
-struct rows<T, 0, TENSORS> {
+template <typename T, int TENSORS, bool CHUNKS>
+struct rows<T, 0, TENSORS, CHUNKS> {
   typedef any_rows<T, TENSORS> walk;
 };
 
@@ -447,21 +451,6 @@ __device__ inline R dot_of(const R (&a)[N], const R (&b)[N]) {
   for (int k = 0; k < N; k++) sum[k % CHAINS] = k < CHAINS ? a[k] * b[k] : a[k] * b[k] + sum[k % CHAINS];
   return sum_of(sum);
 }
-
-/* A thread's sum over a row. Where it may be long, what each addition rounds away is carried along (Kahan). */
-template <typename R, bool SHORT>
-struct row_sum {
-  R sum = 0, lost = 0;
-  __device__ void operator+=(R v) {
-    if (SHORT) {
-      sum += v;
-      return;
-    }
-    const R add = v - lost, next = sum + add;
-    lost = (next - sum) - add;
-    sum = next;
-  }
-};
 
 /* The row's elements of a pack as numbers; what is not the row's own is `otherwise`. */
 template <typename T, typename P, typename R, int N>
@@ -535,20 +524,21 @@ constexpr int packs_of_elements(int elements) {
 }
 
 /* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
- * and for any: function_short_f32, function_long_f32, function_any_f32, … */
-#define TFU_ROW_KERNEL_AS_(threads, label, args, ...) \
-  extern "C" __global__ void __launch_bounds__(threads) label(const args a) { __VA_ARGS__(a); }
-#define TFU_HELD_ROW_KERNEL_(function, args, elements, label, T)          \
-  TFU_ROW_KERNEL_AS_(256, function##_short_##label, args, function<T, 1>) \
-  TFU_ROW_KERNEL_AS_(512, function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
-#define TFU_HELD_ROW_KERNEL(function, args, elements)        \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, f32, float) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, f16, f16)   \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, bf16, bf16) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, f64, double)
-#define TFU_ROW_KERNEL(function, args, elements)                        \
-  TFU_HELD_ROW_KERNEL(function, args, elements)                         \
-  TFU_ROW_KERNEL_AS_(256, function##_any_f32, args, function<float, 0>) \
-  TFU_ROW_KERNEL_AS_(256, function##_any_f16, args, function<f16, 0>)   \
-  TFU_ROW_KERNEL_AS_(256, function##_any_bf16, args, function<bf16, 0>) \
-  TFU_ROW_KERNEL_AS_(256, function##_any_f64, args, function<double, 0>)
+ * and for any: function_short_f32, function_long_f32, function_any_f32, … Of the long ones, `blocks` of 512 threads
+ * shall fit on a multiprocessor: registers are worth less than threads, until sums over rows fill them. */
+#define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
+  extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
+#define TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, label, T)    \
+  TFU_ROW_KERNEL_AS_((256), function##_short_##label, args, function<T, 1>) \
+  TFU_ROW_KERNEL_AS_((512, blocks), function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
+#define TFU_HELD_ROW_KERNEL(function, args, elements, blocks)        \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f32, float) \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f16, f16)   \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, bf16, bf16) \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f64, double)
+#define TFU_ROW_KERNEL(function, args, elements, blocks)                  \
+  TFU_HELD_ROW_KERNEL(function, args, elements, blocks)                   \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \
+  TFU_ROW_KERNEL_AS_((256), function##_any_bf16, args, function<bf16, 0>) \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f64, args, function<double, 0>)

@@ -11,22 +11,23 @@
 #include <stdint.h>
 
 typedef struct tfu_row_plan {
-  int64_t rows, cols; /* of the tensors; cols are elements                              */
-  int packs;          /* of a row                                                       */
-  int share;          /* packs of a row that a block takes; blockIdx.x says which share */
-  int lanes;          /* threads of a row in a block: a power of two                    */
-  int cluster;        /* blocks that share a row and have to agree on it                */
-  int tensors;        /* that are read                                                  */
-  int chunks;         /* that a share comes in, where one look at it is enough          */
-  int aligned;        /* the tensors begin on a 16-byte boundary                        */
+  int rows;     /* of the tensors                                                 */
+  int64_t cols; /* elements                                                       */
+  int packs;    /* of a row                                                       */
+  int share;    /* packs of a row that a block takes; blockIdx.x says which share */
+  int lanes;    /* threads of a row in a block: a power of two                    */
+  int cluster;  /* blocks that share a row and have to agree on it                */
+  int tensors;  /* that are read                                                  */
+  int chunks;   /* that a share comes in, where one look at it is enough          */
+  int aligned;  /* the tensors begin on a 16-byte boundary                        */
   /* Of any rows only: */
   int odd;          /* not all rows begin on a boundary                                 */
   int tiles, slots; /* packs of a thread in a row, and how many shared memory holds     */
   int keep, looks;  /* a row stays there for all of the kernel's looks at it            */
 } tfu_row_plan;
 
-/* Rows on their way to a thread of a kernel that reads so many tensors, and the one it has. */
-#define TFU_HELD_SLOTS(tensors) ((tensors) == 1 ? 4 : 3)
+/* Rows that a thread has in shared memory or on the way there. */
+#define TFU_HELD_SLOTS 3
 
 #ifndef TFU_DEVICE
 #include "kernels/core/cuda.h"
@@ -38,13 +39,13 @@ extern const char *const tfu_row_variants[];
 typedef struct tfu_row_wish {
   int64_t rows, cols;
   tfu_dtype dtype;
-  int tensors;      /* read                                                                                */
-  int most_tensors; /* that the kernel can read; decides about slots                                       */
-  int elements;     /* of a row that a thread may have                                                     */
-  int looks;        /* how often the kernel walks over a row                                               */
-  int separate;     /* columns do not depend on each other: a row may be split without a cluster           */
-  int waves;        /* blocks per place on the GPU: more even out, fewer leave fewer partial sums          */
-  int aligned;      /* see tfu_aligned                                                                     */
+  int tensors;  /* read                                                                                */
+  int elements; /* of a row that a thread may have                                                     */
+  int looks;    /* how often the kernel walks over a row                                               */
+  int separate; /* columns do not depend on each other: a row may be split without a cluster           */
+  int waves;    /* blocks per place on the GPU: more even out, fewer leave fewer partial sums          */
+  int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024 */
+  int aligned;  /* see tfu_aligned                                                                     */
 } tfu_row_wish;
 
 TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tfu_row_plan *rows, tfu_grid *grid,

@@ -27,14 +27,14 @@ typedef struct tfu_map_args {
 } tfu_map_args;
 
 /* out[q][c] = the sum of from[block][q][c + copy * count[q]] over blocks and copies, in a fixed order. */
-#define TFU_FOLD_MOST 2      /* quantities of one fold                  */
-#define TFU_FOLD_CHANNELS 32 /* that one block of threads sums, at most */
+#define TFU_FOLD_MOST 2 /* quantities of one fold                  */
 typedef struct tfu_fold_args {
   void *out[TFU_FOLD_MOST];
   int64_t count[TFU_FOLD_MOST]; /* zero: not wanted */
   const void *from;
   int64_t blocks, width;
   int quantities;
+  int channels; /* that one block of threads sums, at most */
 } tfu_fold_args;
 
 #ifndef TFU_DEVICE

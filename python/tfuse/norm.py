@@ -113,10 +113,9 @@ def layer_norm(x, gamma=None, beta=None, axis=-1, epsilon=1e-3, residual=None, d
 
 
 @composite
-def rms_norm(x, gamma=None, beta=None, axis=-1, epsilon=1e-6, residual=None, dropout=0.0, seed=None):
-    """Returns h / sqrt(mean of h^2 + epsilon) * gamma + beta, where h = residual + dropout(x); arguments as of
-    tfuse.layer_norm."""
-    return _over("rms_norm", "rms", x, gamma, beta, axis, epsilon, residual, dropout, seed)
+def rms_norm(x, gamma=None, axis=-1, epsilon=1e-6, residual=None, dropout=0.0, seed=None):
+    """Returns h / sqrt(mean of h^2 + epsilon) * gamma, where h = residual + dropout(x); arguments as of tfuse.layer_norm."""
+    return _over("rms_norm", "rms", x, gamma, None, axis, epsilon, residual, dropout, seed)
 
 
 @keras.saving.register_keras_serializable("tfuse")

@@ -24,7 +24,9 @@ def _normalised(x, groups):
 
 
 def _reference(x, gamma=1.0, beta=0.0, groups=4):
-    return np.reshape(_normalised(x, groups)[0], x.shape) * gamma + beta
+    _, v, mean, rstd = _normalised(x, groups)
+    return cancelling(*(np.broadcast_to(t, v.shape).reshape(x.shape) * gamma for t in (v * rstd, -mean * rstd)),
+                      np.broadcast_to(beta, x.shape))
 
 
 def _gradient(dy, x, gamma=None, beta=None, groups=4):

@@ -23,7 +23,10 @@ def _turn(x, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0, 
     if positions.ndim < 2:
         positions = positions.reshape(-1, 1) + np.arange(time)
     base, scale = (float(np.float32(value)) for value in (base, scale))  # the op's attributes are floats
-    angles = np.broadcast_to(positions, (batch, time))[..., None, None] * scale * base**(-2 * np.arange(d // 2) / d)
+    # Many turns, of which only the fraction counts: float64 would lose the digits that the turns have.
+    turns = np.broadcast_to(positions, (batch, time))[..., None, None] * np.longdouble(scale)
+    turns = turns * np.longdouble(base)**(-2 * np.arange(d // 2, dtype=np.longdouble) / d)
+    angles = np.fmod(turns, 8 * np.arctan(np.longdouble(1))).astype(float)
     first, second = (slice(0, d // 2), slice(d // 2, d)) if pairing == "half" else (slice(0, d, 2), slice(1, d, 2))
     pairs = (x[..., first] + 1j * x[..., second]) * np.exp(-1j * angles if inverse else 1j * angles)
     y = x.copy()
