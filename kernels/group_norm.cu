@@ -72,10 +72,11 @@ __device__ inline void leave_sums(const group_norm_args &a, int64_t first, R (&o
     room[1][threadIdx.x] = two[k];
     __syncthreads();
     if (threadIdx.x >= a.lanes || first + k >= a.channels) continue;
-    for (int i = 1; i < per_block; i++) {
-      one[k] += room[0][threadIdx.x + i * a.lanes];
-      two[k] += room[1][threadIdx.x + i * a.lanes];
-    }
+    double total[2] = {0, 0};
+    for (int i = 0; i < per_block; i++)
+      for (int q = 0; q < 2; q++) total[q] += room[q][threadIdx.x + i * a.lanes];
+    one[k] = (R)total[0];
+    two[k] = (R)total[1];
     partial[k] = one[k];
     partial[a.channels + k] = two[k];
   }

@@ -48,8 +48,8 @@ struct mean_over {
   acc<T> count, inverse;
   __device__ mean_over(int64_t cols) : count((acc<T>)cols), inverse(1 / count) {}
   __device__ acc<T> operator()(acc<T> sum) const {
-    const acc<T> q = sum * inverse;
-    return sizeof(T) == 2 ? q : fma(fma(-count, q, sum), inverse, q);
+    const acc<T> q = sum * inverse, rest = fma(-count, q, sum);
+    return sizeof(T) == 2 || !(rest == rest) ? q : fma(rest, inverse, q); /* infinity has no rest */
   }
 };
 

@@ -24,7 +24,7 @@ template <typename T>
 using angle = typename angle_of<T>::type;
 
 __device__ inline double radians(const rope_args &a, int64_t i) {
-  return a.scale * exp2(-a.log2_base * (double)i / (double)a.half);
+  return a.scale * pow(a.base, -(double)i / (double)a.half);
 }
 template <typename T>
 __device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
@@ -33,7 +33,7 @@ __device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
 }
 template <>
 __device__ inline double frequency<double>(const rope_args &a, int64_t i) {
-  return a.scale * pow(exp2(a.log2_base), -(double)i / (double)a.half);
+  return radians(a, i);
 }
 
 __device__ inline int64_t position_of(const rope_args &a, int64_t token) {

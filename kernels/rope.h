@@ -15,7 +15,7 @@ typedef struct rope_args {
   int kind;                /* positions: 0 one number, 1 per entry, 2 per token   */
   int wide;                /* positions are int64                                 */
   int interleaved;
-  double scale, log2_base; /* of positions (negative: turns back); of the wavelengths */
+  double scale, base; /* of positions (negative: turns back); of the wavelengths */
 } rope_args;
 
 #endif

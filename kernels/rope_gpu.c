@@ -1,7 +1,5 @@
 #include "kernels/rope.h"
 
-#include <math.h>
-
 #include "ops/rope.h"
 
 TFU_MODULE(rope);
@@ -26,7 +24,7 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
                  .wide = positions->dtype == TFU_I64,
                  .interleaved = call->attr[1].i == TFU_ROPE_INTERLEAVED,
                  .scale = call->attr[3].b ? -(double)call->attr[4].f : (double)call->attr[4].f,
-                 .log2_base = log2((double)call->attr[0].f)};
+                 .base = call->attr[0].f};
   tfu_grid grid;
   const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
   if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {

@@ -4,10 +4,19 @@
  *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t'),
  *
  * lse = log of the sum of exp(x). stats keeps (maximum, sum of exp(x - maximum), sum of t') of each row. All but x is
- * in the arithmetic type, so that 16-bit logits lose nothing. */
+ * in the arithmetic type, so that 16-bit logits lose nothing.
+ *
+ * and against integer labels:
+ *
+ *   loss = lse - (1 - smoothing) * x[label] - smoothing * mean of x + z_loss * lse^2,
+ *   dx = dloss * ((1 + 2 * z_loss * lse) * softmax(x) - smoothing / classes - (1 - smoothing) at the label),
+ *
+ * lse = log of the sum of exp(x). The gradient keeps (maximum, sum of exp(x - maximum)) of each row: lse alone,
+ * rounded, would cost the softmax its last digits. Rows whose label is `ignore` have no loss and no gradient. A label
+ * that is no class is an error on the CPU; on the GPU it has loss NaN and no gradient. */
 #include "tfuse.h"
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+static tfu_code dense_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
@@ -22,12 +31,12 @@ const tfu_op tfu_cross_entropy = {
     .in = {"x: T", "targets: T"},
     .out = {"loss: S", "stats: S"},
     .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
-    .shape = forward_shape,
+    .shape = dense_shape,
     .cpu = tfu_cross_entropy_cpu,
     .gpu = tfu_cross_entropy_gpu,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+static tfu_code dense_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
@@ -44,8 +53,56 @@ const tfu_op tfu_cross_entropy_grad = {
     .in = {"x: T", "targets: T", "stats: S", "dloss: S"},
     .out = {"dx: T"},
     .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
-    .shape = grad_shape,
+    .shape = dense_grad_shape,
     .cpu = tfu_cross_entropy_grad_cpu,
     .gpu = tfu_cross_entropy_grad_gpu,
+    .in_place = 1,
+};
+
+/* ---- integer labels ---- */
+
+static tfu_code sparse_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("x", &in[0], err));
+  const tfu_shape rows = tfu_leading(&in[0]);
+  TFU_TRY(tfu_match("labels", &in[1], "the rows of x", &rows, err));
+  out[0] = rows;
+  out[1] = tfu_append(&rows, 2);
+  return TFU_OK;
+}
+
+#define ATTRIBUTES                                                                                            \
+  "smoothing: float = 0.0", "z_loss: float = 0.0", "ignore: int = -9223372036854775808", "L: {int32, int64}", \
+      TFU_T_FLOATS, TFU_S_REALS
+
+const tfu_op tfu_sparse_cross_entropy = {
+    .name = "SparseCrossEntropy",
+    .doc = "Loss of softmax(x) over the last axis against integer labels; also what the gradient needs of each row.",
+    .in = {"x: T", "labels: L"},
+    .out = {"loss: S", "stats: S"},
+    .attr = {ATTRIBUTES},
+    .shape = sparse_shape,
+    .cpu = tfu_sparse_cross_entropy_cpu,
+    .gpu = tfu_sparse_cross_entropy_gpu,
+};
+
+static tfu_code sparse_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  tfu_shape forward[2];
+  TFU_TRY(sparse_shape(in, forward, attr, err));
+  TFU_TRY(tfu_match("stats", &in[2], "the rows of x with two values each", &forward[1], err));
+  TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", &forward[0], err));
+  out[0] = in[0];
+  return TFU_OK;
+}
+
+const tfu_op tfu_sparse_cross_entropy_grad = {
+    .name = "SparseCrossEntropyGrad",
+    .doc = "Gradient of SparseCrossEntropy.",
+    .in = {"x: T", "labels: L", "stats: S", "dloss: S"},
+    .out = {"dx: T"},
+    .attr = {ATTRIBUTES},
+    .shape = sparse_grad_shape,
+    .cpu = tfu_sparse_cross_entropy_grad_cpu,
+    .gpu = tfu_sparse_cross_entropy_grad_gpu,
     .in_place = 1,
 };

@@ -54,7 +54,7 @@ struct max_sum {
   static __device__ R unit() { return BASE_2 ? (R)1.4426950408889634 : (R)1; }
   /* exp((x - shift) * factor / unit). */
   static __device__ R power(R x, R shift, R factor) {
-    if constexpr (BASE_2) return math::exp2_of(x * factor - shift * factor);
+    if constexpr (BASE_2) return math::exp2_of((x - shift) * factor);
     else return math::exp_of((x - shift) * factor);
   }
 
