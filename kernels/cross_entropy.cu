@@ -52,6 +52,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
     });
     total.sum = sum.sum;
     total = walk.agree(total, join_logits<T>());
+    total.powers.settle();
     if (!walk.active() || !walk.leads()) continue;
     const row_label label(a, walk.row);
     const R shift = total.powers.shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
@@ -131,6 +132,7 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
       logits.add(x, max_sum<T>::unit());
     });
     logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
+    logits.settle();
     const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
     /* The targets as they came, and an even share for all classes, apart: their sum would be rounded. */
     row_sum<R, decltype(walk)::fixed> loss, weights, evenly;

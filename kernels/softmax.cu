@@ -49,6 +49,7 @@ __device__ inline void softmax(const softmax_args &a) {
       total.add(x, factor);
     });
     total = walk.agree(total, join_max_sum<T>{factor});
+    total.settle();
     /* A row with nothing but minus infinities: NaN by 0 / 0, unless a mask left nothing, which gives zeros. */
     const bool nothing = GENERAL && a.mask_kind == TFU_MASK_KEEP && total.sum == 0;
     const R shift = total.shift(), inverse = nothing ? 0 : 1 / total.sum, log_sum = a.log ? log_of(total.sum) : 0;

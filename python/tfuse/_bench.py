@@ -25,7 +25,7 @@ RUNNERS = {
 }
 TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)
-TORCH_DTYPES = ("float32", "bfloat16")
+TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.
@@ -115,6 +115,8 @@ class Bench:
                         for options in case.timed or case.options:
                             if not self.chosen.activation or options.get("activation") in self.chosen.activation:
                                 self._time(case, dtype, shape, options)
+                if self.chosen.save:
+                    self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
         self._eager_overhead()
 
     def _shapes(self, case, dtype):
@@ -192,15 +194,29 @@ class Bench:
                 print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
 
     def save(self, folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        stem = folder / self.about["hardware"].replace(" ", "_").lower()
-        stem.with_suffix(".json").write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
-        print("\nwrote", stem.with_suffix(".json"))
+        path = self._write(folder)
+        print("\nwrote", path)
         try:
-            plot(self.about, self.rows, stem.with_suffix(".png"))
-            print("wrote", stem.with_suffix(".png"))
+            plot(self.about, self.rows, path.with_suffix(".png"))
+            print("wrote", path.with_suffix(".png"))
         except ImportError:
             print("no plot: pip install matplotlib")
+
+    def _write(self, folder):
+        """Rows that the file has of the same commit, and that this run has not timed, stay."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        if saved.get("commit") == self.about["commit"]:
+            timed = {_key(row) for row in self.rows}
+            self.rows = [row for row in saved["rows"] if _key(row) not in timed] + self.rows
+            self.about = {**{name: value for name, value in saved.items() if name != "rows"}, **self.about}
+        path.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
+        return path
+
+
+def _key(row):
+    return label(row), row["direction"]
 
 
 def _directions(case, f, inputs, dy, options):

@@ -30,6 +30,9 @@ def custom_call(target, inputs, specs, dims, attributes):
             lines += _shape("%%s%d" % i, shape, types)
         names += ["%%s%d" % i for i in range(len(results))]
         types = types + ["tensor<%dxi32>" % len(shape) for shape in dims]
+    # Row-major, all of them: left to itself, XLA hands over whatever order a transpose before the call left behind.
+    config += ["operand_layouts = [%s]" % ", ".join(map(_row_major, types)),
+               "result_layouts = [%s]" % ", ".join(map(_row_major, results))]
     many = len(results) > 1
     body = "\n    ".join(lines + [
         "%%r%s = stablehlo.custom_call @%s(%s) {%s} : (%s) -> (%s)" % (
@@ -64,6 +67,11 @@ def _shape(name, shape, types):
 
 def _type(dtype, shape):
     return "tensor<%s>" % "x".join(["?" if d is None else str(d) for d in shape] + [_TYPES[dtype]])
+
+
+def _row_major(type_):
+    rank = type_.count("x")
+    return "dense<%s> : tensor<%dxindex>" % (list(range(rank))[::-1] if rank else "", rank)
 
 
 def _literal(value):

@@ -20,10 +20,11 @@ def _gradient(dy, x, mask=None, scale=1.0, log=False):
     y = _exact(x, mask, scale)
     p = np.exp(y)
     if log:
-        dx = cancelling(scale * dy, -scale * p * np.sum(dy, -1, keepdims=True))
+        terms = [scale * dy, -scale * p * np.sum(dy, -1, keepdims=True)]
     else:
-        dx = cancelling(scale * p * dy, -scale * p * np.sum(dy * p, -1, keepdims=True))
-    return [dx] if mask is None or mask.dtype == bool else [dx, total(np.asarray(dx) / scale, 0)]
+        terms = [scale * p * dy, -scale * p * np.sum(dy * p, -1, keepdims=True)]
+    dx = cancelling(*terms)
+    return [dx] if mask is None or mask.dtype == bool else [dx, total(np.concatenate(terms) / scale, 0)]
 
 
 def _plain(x, mask=None, scale=1.0, log=False):
