@@ -98,7 +98,8 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
       widen_place<T>(p, bits[1], (R)0, y);
       sum += a.log ? sum_of(dy) : dot_of(dy, y);
     });
-    const R dot = walk.agree(sum.sum, add_up());
+    const two<R> total = walk.agree(two<R>{sum.sum, sum.lost}, add_carefully());
+    const R dot = total.a - total.b;
     T *dx = (T *)a.dx + (int64_t)walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R dy[N], y[N];

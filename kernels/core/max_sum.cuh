@@ -99,13 +99,9 @@ struct max_sum {
     else for_offsets(width, [&](int offset) { high = larger(high, __shfl_xor_sync(0xffffffffu, high, offset)); });
     rise(high, factor);
     if constexpr (BASE_2) return add_up().lanes(sum, width);
-    /* Where one lane has nearly all, each addition rounds all of it: so what they lose is carried along. */
-    for_offsets(width, [&](int offset) {
-      const R other = __shfl_xor_sync(0xffffffffu, sum, offset), total = sum + other, part = total - sum;
-      lost += __shfl_xor_sync(0xffffffffu, lost, offset) - ((sum - (total - part)) + (other - part));
-      sum = total;
-    });
-    __syncwarp();
+    two<R> both = {sum, lost};
+    add_carefully().lanes(both, width);
+    sum = both.a, lost = both.b;
   }
   /* The sum with what was carried along. */
   __device__ void settle() { sum -= lost; }

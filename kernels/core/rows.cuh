@@ -112,6 +112,20 @@ struct add_two {
   }
 };
 
+/* A sum and what its additions have rounded away so far. Where one lane has nearly all of it, every addition rounds all
+ * of it again: so that is carried along. The sum is v.a - v.b. */
+struct add_carefully {
+  template <typename R>
+  __device__ void lanes(two<R> &v, int width) const {
+    for_offsets(width, [&](int offset) {
+      const R other = __shfl_xor_sync(0xffffffffu, v.a, offset), total = v.a + other, part = total - v.a;
+      v.b += __shfl_xor_sync(0xffffffffu, v.b, offset) - ((v.a - (total - part)) + (other - part));
+      v.a = total;
+    });
+    __syncwarp();
+  }
+};
+
 /* The threads of a row. */
 struct row_team {
   const tfu_row_plan &r;

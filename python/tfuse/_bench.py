@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -85,7 +86,7 @@ def main(arguments):
 
 class Bench:
     def __init__(self, chosen):
-        self.chosen, self.rows = chosen, []
+        self.chosen, self.rows, self._torch = chosen, [], None
         self.gpu = bool(tf.config.list_physical_devices("GPU"))
         self.device = "GPU:0" if self.gpu else "CPU:0"
         self.clock = _driver.GpuClock() if self.gpu else _driver.WallClock()
@@ -153,12 +154,23 @@ class Bench:
 
     def _time_torch(self, case, inputs, options, results):
         """Adds to the results, forward and backward, what torch.compile takes; says so where that fails."""
+        question = {"name": case.name, "options": options, "inputs": [
+            [tensor.shape.as_list(), tensor.dtype.name, own.gradient] for tensor, own in zip(inputs, case.inputs.values())]}
         try:
-            from tfuse import _torch_rivals
-            for result, seconds in zip(results, _torch_rivals.seconds(case, inputs, options)):
-                result[TORCH] = seconds
-        except Exception as error:  # a rival that cannot run is no reason to stop
-            print("  no %s for %s: %s: %s" % (TORCH, case.name, type(error).__name__, str(error).split("\n")[0]))
+            if self._torch is None:
+                program = str(pathlib.Path(__file__).with_name("_torch_rivals.py"))
+                self._torch = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                               stderr=subprocess.DEVNULL, text=True)
+            print(json.dumps(question), file=self._torch.stdin, flush=True)
+            answer = json.loads(self._torch.stdout.readline() or '{"error": "its process died"}')
+        except OSError as error:
+            answer = {"error": str(error)}
+        if "error" in answer:
+            print("  no %s for %s: %s" % (TORCH, case.name, answer["error"]))
+        if self._torch and self._torch.poll() is not None:
+            self._torch = None
+        for result, seconds in zip(results, answer.get("seconds", ())):
+            result[TORCH] = seconds
 
     def _eager_overhead(self):
         """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""

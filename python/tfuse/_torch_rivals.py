@@ -1,14 +1,17 @@
 """What `tfuse bench --torch` times beside tfuse: the same ops as a PyTorch user writes them, compiled by torch.compile.
 
-Imported for that alone. A rival takes the inputs and options of the case it is named after.
+A program of its own, which the benchmark starts and asks: PyTorch's compiler and TensorFlow do not live well in one process.
+It reads a line of JSON per question and answers with one. A rival takes the inputs and options of the case it is named after.
 """
 
+import json
 import statistics
+import sys
 
 import torch
 from torch.nn import functional as F
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "bool": torch.bool}  # all integers are int64
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
     "linear": lambda x: x, "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "elu": F.elu, "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "mish": F.mish, "sigmoid": torch.sigmoid,
@@ -70,15 +73,15 @@ RIVALS = {
 _filler = []  # a matrix, once there is a GPU
 
 
-def seconds(case, inputs, options):
-    """Forward and backward, each alone, for tensors with the shapes and dtypes of `inputs`, which are TensorFlow's."""
-    if case.name not in RIVALS or not torch.cuda.is_available():
-        raise NotImplementedError("no rival is written for it, or torch sees no GPU")
+def seconds(name, inputs, options):
+    """Forward and backward, each alone, for inputs described by [shape, dtype, whether it has a gradient]."""
+    if name not in RIVALS:
+        raise NotImplementedError("no rival is written for it")
     torch.compiler.reset()
     torch.cuda.empty_cache()  # what the case before had
-    tensors = [_like(tensor, own.gradient, inputs[0].shape[-1]) for tensor, own in zip(inputs, case.inputs.values())]
+    tensors = [_tensor(*one, classes=inputs[0][0][-1]) for one in inputs]
     watched = [t for t in tensors if t.requires_grad]
-    rival = RIVALS[case.name]
+    rival = RIVALS[name]
     compiled = torch.compile(lambda *t: rival(*t, **options), dynamic=False)
     record = lambda: (lambda y: y if isinstance(y, tuple) else (y,))(compiled(*tensors))
     dy = tuple(map(torch.randn_like, record()))
@@ -86,11 +89,10 @@ def seconds(case, inputs, options):
     return forward, _median(lambda y: torch.autograd.grad(y, watched, dy), record)
 
 
-def _like(tensor, gradient, classes):
-    shape, dtype = tensor.shape.as_list(), tensor.dtype
-    if not dtype.is_floating:
-        return torch.randint(0, classes, shape, device="cuda").to(DTYPES.get(dtype.name, torch.int64))
-    return torch.randn(shape, device="cuda").to(DTYPES[dtype.name]).requires_grad_(gradient)
+def _tensor(shape, dtype, gradient, classes):
+    if dtype.startswith("int"):
+        return torch.randint(0, classes, shape, device="cuda")
+    return torch.randn(shape, device="cuda").to(DTYPES[dtype]).requires_grad_(gradient)
 
 
 def _median(f, setup, rounds=7, calls=5):
@@ -113,3 +115,16 @@ def _median(f, setup, rounds=7, calls=5):
         end.synchronize()
         times.append(begin.elapsed_time(end) / 1e3 / calls)
     return statistics.median(times)
+
+
+def main():
+    for line in sys.stdin:
+        try:
+            answer = {"seconds": seconds(**json.loads(line))}
+        except Exception as error:  # a rival that cannot run is no reason to stop
+            answer = {"error": "%s: %s" % (type(error).__name__, str(error).split("\n")[0])}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
