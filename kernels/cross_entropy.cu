@@ -85,7 +85,7 @@ struct row_softmax {
 };
 
 template <typename T, int PACKS>
-__device__ inline void sparse_cross_entropy_grad(const cross_entropy_grad_args &a) {
+__device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
@@ -115,7 +115,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_grad_args &
     });
   }
 }
-TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
 
 template <typename T, int PACKS>
 __device__ inline void cross_entropy(const cross_entropy_args &a) {
@@ -164,7 +164,7 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
 TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
 
 template <typename T, int PACKS>
-__device__ inline void cross_entropy_grad(const cross_entropy_grad_args &a) {
+__device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
@@ -185,4 +185,4 @@ __device__ inline void cross_entropy_grad(const cross_entropy_grad_args &a) {
     });
   }
 }
-TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_grad_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)

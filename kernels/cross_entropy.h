@@ -9,20 +9,13 @@
 typedef struct cross_entropy_args {
   tfu_row_plan rows;
   const void *x, *targets;
-  const void *labels; /* int64 if wide, else int32; NULL: targets are given */
-  void *loss, *stats; /* of each row, (maximum, sum of exponentials), and with targets their sum */
+  const void *labels; /* int64 if wide, else int32; NULL: targets are given                                    */
+  void *loss, *stats; /* of each row: stats are (maximum, sum of exponentials), and with targets their sum     */
+  void *dx;           /* of the gradient, which reads stats and dloss                                          */
+  const void *dloss;
   int64_t ignore;
   int wide;
   float smoothing, z_loss;
 } cross_entropy_args;
-
-typedef struct cross_entropy_grad_args {
-  tfu_row_plan rows;
-  void *dx;
-  const void *x, *targets, *labels, *stats, *dloss;
-  int64_t ignore;
-  int wide;
-  float smoothing, z_loss;
-} cross_entropy_grad_args;
 
 #endif

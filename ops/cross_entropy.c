@@ -1,19 +1,15 @@
-/* The loss of softmax(x) over the last axis against probabilities t, one value per row:
+/* The loss of softmax(x) over the last axis, one value per row, with lse = log of the sum of exp(x). Against
+ * probabilities t:
  *
  *   loss = sum of t' * (lse - x) + z_loss * lse^2,  t' = (1 - smoothing) * t + smoothing / classes,
- *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t'),
+ *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t');
  *
- * lse = log of the sum of exp(x). stats keeps (maximum, sum of exp(x - maximum), sum of t') of each row. All but x is
- * in the arithmetic type, so that 16-bit logits lose nothing.
+ * against integer labels, the same for t = 1 at the label and 0 elsewhere. There, rows whose label is `ignore` have no
+ * loss and no gradient; a label that is no class is an error on the CPU, and on the GPU has loss NaN and no gradient.
  *
- * and against integer labels:
- *
- *   loss = lse - (1 - smoothing) * x[label] - smoothing * mean of x + z_loss * lse^2,
- *   dx = dloss * ((1 + 2 * z_loss * lse) * softmax(x) - smoothing / classes - (1 - smoothing) at the label),
- *
- * lse = log of the sum of exp(x). The gradient keeps (maximum, sum of exp(x - maximum)) of each row: lse alone,
- * rounded, would cost the softmax its last digits. Rows whose label is `ignore` have no loss and no gradient. A label
- * that is no class is an error on the CPU; on the GPU it has loss NaN and no gradient. */
+ * stats keeps (maximum, sum of exp(x - maximum)) of each row, and with probabilities the sum of t'. lse alone, rounded,
+ * would cost the softmax its last digits. All but x and t is in the arithmetic type, so that 16-bit logits lose
+ * nothing. */
 #include "tfuse.h"
 
 static tfu_code dense_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
