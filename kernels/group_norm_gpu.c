@@ -71,7 +71,10 @@ static tfu_code backward_places(tfu_call *call) {
 
 /* A group of a sample that has one place is a row: group normalisation is then that of rows, whose weights repeat. So
  * is the sum over nothing. */
-static int one_place(const tfu_shape *x) { return x->dim[1] == 1 || tfu_count(x) == 0; }
+static int one_place(const tfu_shape *x) {
+  enum { MOST_GROUPS = 65535 }; /* a grid must be able to take a period of rows at a time */
+  return tfu_count(x) == 0 || (x->dim[1] == 1 && x->dim[2] <= MOST_GROUPS);
+}
 static int64_t rows_of(const tfu_shape *x) { return tfu_count(x) ? x->dim[0] * x->dim[2] : 0; }
 
 tfu_code tfu_group_norm_gpu(tfu_call *call) {

@@ -8,7 +8,6 @@
 template <typename T, int TENSORS>
 struct any_rows : row_team {
   enum { N = packed<T>::N };
-  typedef any_place place;
   static constexpr bool fixed = false;
 
   __device__ any_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])

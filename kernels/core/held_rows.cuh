@@ -8,7 +8,6 @@
 template <typename T, int PACKS, int TENSORS, bool CHUNKS>
 struct held_rows : row_team {
   enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
-  typedef whole_place place;
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
   __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])

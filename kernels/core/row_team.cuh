@@ -79,7 +79,7 @@ __device__ inline void for_offsets(int width, F f) {
     if (offset < width) f(offset);
 }
 
-/* Values that are added up: an array, or one. */
+/* Values that are added up: one, or two. */
 struct add_up {
   template <typename R>
   __device__ void lanes(R &v, int width) const {

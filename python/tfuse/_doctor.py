@@ -136,14 +136,13 @@ def ops():
                           "please report this with the output of python -m tfuse doctor --json")
 
 
-def _check(case, options, shape=(37, 129), dtype="float32"):
-    """The largest error. Accuracy is what the tests ask, on many samples; whether the kernels work on this machine is the
-    question here, and one sample may be unlucky: so it gets twice the room."""
-    *inputs, dy = case.tensors(shape, dtype)
+def _check(case, options, shape=(64, 129), dtype="float32"):
+    """The largest error, on a sample that the naive composition's own typical error is taken from."""
+    *inputs, dy = case.tensors(shape, dtype, seed=1)
     want = case.truth(inputs, dy, options)
     got, naive = (case.step(f, inputs, dy, options) for f in (case.run, case.plain))
     for g, w, n, typical in zip(got, want, naive, case.typical(dtype, options)):
-        if not np.all(np.isfinite(g)) or cases.error(g, w) > 2 * cases.allowed(n, w, g.dtype.name, typical):
+        if not np.all(np.isfinite(g)) or cases.error(g, w) > cases.allowed(n, w, g.dtype.name, typical):
             raise ArithmeticError("%s %s is off by %.1e" % (case.name, options, cases.error(g, w)))
     return max(cases.error(g, w) for g, w in zip(got, want))
 
