@@ -65,7 +65,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   }
   walk.finish();
 }
-TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
 
 /* A row's softmax again, from (maximum, sum of exponentials), to the last digit: log(sum(exp(x))) alone would lose as
  * many as it has before the point. */
@@ -115,7 +115,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
     });
   }
 }
-TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
 
 template <typename T, int PACKS>
 __device__ inline void cross_entropy(const cross_entropy_args &a) {
@@ -161,7 +161,7 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
   }
   walk.finish();
 }
-TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
 
 template <typename T, int PACKS>
 __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
@@ -185,4 +185,4 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
     });
   }
 }
-TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 2)
+TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)

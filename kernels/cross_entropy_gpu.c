@@ -14,6 +14,7 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, int sparse, int gradient
                              .dtype = x->dtype,
                              .tensors = sparse ? 1 : 2,
                              .elements = TFU_CROSS_ENTROPY_ELEMENTS,
+                             .threads = 1024,
                              .looks = sparse || gradient ? 1 : 2,
                              .separate = gradient,
                              .waves = gradient ? BACKWARD_WAVES : FORWARD_WAVES,
@@ -29,10 +30,7 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, int sparse, int gradient
                           .wide = against->dtype == TFU_I64,
                           .smoothing = call->attr[0].f,
                           .z_loss = call->attr[1].f};
-  tfu_grid grid;
-  int variant;
-  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  return tfu_launch(call, kernel, variant, x->dtype, grid, &a);
+  return tfu_launch_rows(call, kernel, kernel, wish, 0, &a.rows, &a);
 }
 
 #define ENTRY(stem, sparse, gradient)                                                            \

@@ -59,13 +59,13 @@ __device__ inline void norm(const norm_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1 };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols;
+  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
   const T *const tensors[2] = {(const T *)a.x, (const T *)a.residual};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])a.strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk), beta(RMS ? 0 : a.beta, a.period, 0, walk);
-  const mean_over<T> mean_of(cols);
+  const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
   for (; walk.more(); walk.next()) {
     const int64_t start = (int64_t)walk.row * cols;
     row_sum<R, rows_walk::fixed> sum;
@@ -96,9 +96,10 @@ __device__ inline void norm(const norm_args &a) {
         for (int k = 0; k < N; k++) h[k] = p.owns(k) ? (R)((const T *)a.sum)[start + p.first + k] : 0;
       }
     };
-    R total = mean_of(walk.agree(sum.sum, add_up())), mean = 0;
-    if (!RMS) {
-      mean = total;
+    two<R> found = {0, 0}; /* sums of h and of (h - mean)^2 */
+    if (a.rows.pass != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
+    R mean = RMS ? 0 : mean_of(found.a);
+    if (!RMS && a.rows.pass != TFU_JOIN) {
       row_sum<R, rows_walk::fixed> squares;
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
@@ -107,13 +108,24 @@ __device__ inline void norm(const norm_args &a) {
         for (int k = 0; k < N; k++) h[k] = p.owns(k) ? h[k] - mean : 0;
         squares += dot_of(h, h);
       });
-      total = mean_of(walk.agree(squares.sum, add_up()));
+      found.b = walk.agree(squares.sum, add_up());
     }
-    const R rstd = rsqrt_of(total + (R)a.epsilon);
-    if (walk.active() && walk.leads()) {
-      ((R *)a.stats)[2 * walk.row] = mean;
-      ((R *)a.stats)[2 * walk.row + 1] = rstd;
+    if (RMS) found.b = found.a;
+    if (a.rows.pass == TFU_FIND) {
+      if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = found;
+      walk.leave();
+      continue;
     }
+    if (a.rows.pass == TFU_JOIN) {
+      if (!RMS) mean = mean_of_all(walk.template sum_parts<two<R>>([](two<R> part) { return part.a; }));
+      found.b = walk.template sum_parts<two<R>>([&](two<R> part) {
+        const R off = RMS ? 0 : mean_of(part.a) - mean;
+        return part.b + (R)cols * off * off;
+      });
+    }
+    const R rstd = rsqrt_of(mean_of_all(found.b) + (R)a.epsilon);
+    if (walk.active() && walk.leads() && walk.row % a.rows.parts == 0)
+      ((two<R> *)a.stats)[walk.row / a.rows.parts] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
       load(p, bits, h);
@@ -139,11 +151,11 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
   enum { N = packed<T>::N, QUANTITIES = RMS ? 1 : 2, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1 };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols;
+  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
   const T *const tensors[3] = {(const T *)a.dy, (const T *)a.x, (const T *)a.dsum};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])a.strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
   const dropping drop(a.seed, a.rate);
-  const mean_over<T> mean_of(cols);
+  const mean_over<T> mean_of(cols * a.rows.parts);
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk);
   R dgamma[HELD][N] = {}, dbeta[HELD][N] = {};
   const int64_t seat = a.joined ? blockIdx.y : walk.seat(), next_quantity = a.period * cols;
@@ -153,7 +165,9 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
       for (int q = 0; q < QUANTITIES; q++) sums[q * next_quantity + c] = 0;
     __syncthreads();
   }
-  auto stats_of = [&](int row) { return row < a.rows.rows ? ((const two<R> *)a.stats)[row] : two<R>{0, 0}; };
+  auto stats_of = [&](int row) {
+    return row < a.rows.rows ? ((const two<R> *)a.stats)[row / a.rows.parts] : two<R>{0, 0};
+  };
   two<R> next = stats_of(walk.row);
   for (; walk.more(); walk.next()) {
     const R mean = RMS ? 0 : next.a, rstd = next.b;
@@ -180,10 +194,19 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
         if (!RMS) add_columns(sums + next_quantity, p, (R)1, dy);
       }
     });
-    if (RMS) with_n = walk.agree(with_n, add_up());
-    else {
+    if (a.rows.pass == TFU_JOIN) {
+      with_n = walk.template sum_parts<two<R>>([](two<R> part) { return part.a; });
+      of_g = walk.template sum_parts<two<R>>([](two<R> part) { return part.b; });
+    } else if (RMS) {
+      with_n = walk.agree(with_n, add_up());
+    } else {
       const two<R> both = walk.agree(two<R>{with_n, of_g}, add_two());
       with_n = both.a, of_g = both.b;
+    }
+    if (a.rows.pass == TFU_FIND) {
+      if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
+      walk.leave();
+      continue;
     }
     const R mean_n = mean_of(with_n) * rstd, mean_g = RMS ? 0 : mean_of(of_g);
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
@@ -224,18 +247,21 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
 }
 
 /* Any rows go to the kernels that know everything: one each less to compile. */
-#define STAMP(label, args, elements, blocks, stamp, ...) \
-  template <typename T, int PACKS>                       \
-  __device__ inline void label(const args &a) {          \
-    __VA_ARGS__(a);                                      \
-  }                                                      \
-  stamp(label, args, elements, blocks)
-STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm<T, PACKS, false, false>)
-STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, 1, TFU_ROW_KERNEL, norm<T, PACKS, false, true>)
-STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm<T, PACKS, true, false>)
-STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, 1, TFU_ROW_KERNEL, norm<T, PACKS, true, true>)
-STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_HELD_ROW_KERNEL,
+#define STAMP(label, args, elements, threads, stamp, ...) \
+  template <typename T, int PACKS>                        \
+  __device__ inline void label(const args &a) {           \
+    __VA_ARGS__(a);                                       \
+  }                                                       \
+  stamp(label, args, elements, threads)
+STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, false, false>)
+STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_ROW_KERNEL, norm<T, PACKS, false, true>)
+STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, true, false>)
+STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_ROW_KERNEL, norm<T, PACKS, true, true>)
+STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_HELD_ROW_KERNEL,
       norm_grad<T, PACKS, false, false>)
-STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_ROW_KERNEL, norm_grad<T, PACKS, false, true>)
-STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_HELD_ROW_KERNEL, norm_grad<T, PACKS, true, false>)
-STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, 1, TFU_ROW_KERNEL, norm_grad<T, PACKS, true, true>)
+STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_ROW_KERNEL,
+      norm_grad<T, PACKS, false, true>)
+STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_HELD_ROW_KERNEL,
+      norm_grad<T, PACKS, true, false>)
+STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_ROW_KERNEL,
+      norm_grad<T, PACKS, true, true>)

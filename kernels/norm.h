@@ -6,11 +6,12 @@
 
 /* Elements of a row that a thread has at most, with their weights and sums, before registers run out. */
 #define TFU_NORM_ELEMENTS 32
+#define TFU_NORM_THREADS 512
 #define TFU_NORM_GRAD_ELEMENTS 16
+#define TFU_NORM_GRAD_THREADS 512
 
 typedef struct norm_args {
   tfu_row_plan rows;
-  int64_t strides[2]; /* from row to row, of x and residual */
   void *y, *sum, *stats;
   const void *x, *residual, *gamma, *beta, *seed;
   int64_t period; /* rows with their own weights; those of row r begin at column r % period * cols */
@@ -19,7 +20,6 @@ typedef struct norm_args {
 
 typedef struct norm_grad_args {
   tfu_row_plan rows;
-  int64_t strides[3]; /* of dy, x and dsum */
   void *dx, *dresidual;
   void *partial; /* [seats / period][quantities][period * cols]: sums of dy * normalised x, of dy; NULL: not wanted */
   const void *dy, *dsum, *x, *gamma, *stats, *seed;

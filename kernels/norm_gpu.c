@@ -16,13 +16,28 @@ static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad
  * bfloat16 reaches 82, 85, 71, 59% of the copy speed (each block loads its weights), RMS 85, 88, 89, 84%. Backward,
  * every block leaves a row of partial sums: with 512 instead of 1024 threads per multiprocessor it takes 12% less time.
  */
-enum { LAYER_WAVES = 4, RMS_WAVES = 8, GRAD_RESIDENT = 512 };
+enum { LAYER_WAVES = 4, RMS_WAVES = 16, GRAD_RESIDENT = 512 };
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
+/* Memory for what the parts of split rows give: two numbers each. */
+static tfu_code room_for_found(tfu_call *call, tfu_row_wish *wish) {
+  return tfu_scratch(call, (size_t)wish->rows * 2 * tfu_dtype_size(tfu_real(wish->dtype)), &wish->found);
+}
+
+static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, norm_args *a) {
+  const int full = a->residual || a->seed;
+  tfu_grid grid;
+  int variant;
+  wish.pass = pass;
+  wish.tensors = a->residual ? 2 : 1;
+  TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  tfu_whole_periods(&a->rows, a->period, &grid);
+  return tfu_launch(call, &forward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+}
+
 tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
-  norm_args a = {.strides = {t->cols, t->cols},
-                 .y = t->y->data,
+  norm_args a = {.y = t->y->data,
                  .sum = given(t->sum),
                  .stats = t->stats->data,
                  .x = t->x->data,
@@ -33,28 +48,48 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                  .period = t->period,
                  .epsilon = epsilon,
                  .rate = rate};
-  const int full = a.residual || a.seed;
-  const tfu_row_wish wish = {.rows = t->rows,
-                             .cols = t->cols,
-                             .dtype = t->x->dtype,
-                             .tensors = a.residual ? 2 : 1,
-                             .elements = TFU_NORM_ELEMENTS,
-                             .looks = rms ? 2 : 3,
-                             .waves = rms ? RMS_WAVES : LAYER_WAVES,
-                             .aligned = tfu_aligned(call, t->rows * t->cols)};
+  tfu_row_wish wish = {.rows = t->rows,
+                       .cols = t->cols,
+                       .dtype = t->x->dtype,
+                       .elements = TFU_NORM_ELEMENTS,
+                       .threads = TFU_NORM_THREADS,
+                       .looks = rms ? 2 : 3,
+                       .waves = rms ? RMS_WAVES : LAYER_WAVES,
+                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+  int parts = 1;
+  if (t->rows == 0) return TFU_OK;
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts == 1) return forward_pass(call, wish, rms, TFU_WHOLE, &a);
+  wish = tfu_split(wish, parts);
+  a.period = parts;
+  TFU_TRY(room_for_found(call, &wish));
+  TFU_TRY(forward_pass(call, wish, rms, TFU_FIND, &a));
+  if (a.residual || a.seed) a.x = a.sum, a.residual = a.seed = NULL; /* h is written by now */
+  return forward_pass(call, wish, rms, TFU_JOIN, &a);
+}
+
+/* seats: how many rows of partial sums the launch leaves; wanted are none in a first pass. */
+static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, int sums, norm_grad_args *a,
+                              int64_t *seats) {
+  const int full = (a->dsum || a->seed) && pass != TFU_FIND;
   tfu_grid grid;
   int variant;
-  if (t->rows == 0) return TFU_OK;
-  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  tfu_whole_periods(&a.rows, t->period, &grid);
-  return tfu_launch(call, &forward[rms][full || variant == TFU_ANY], variant, t->x->dtype, grid, &a);
+  wish.pass = pass;
+  wish.tensors = full && a->dsum ? 3 : 2;
+  TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  tfu_whole_periods(&a->rows, a->period, &grid);
+  a->joined = variant != TFU_ANY && a->period == 1;
+  *seats = a->joined ? grid.y : (int64_t)grid.y * (grid.threads / (unsigned)a->rows.lanes);
+  const size_t real = tfu_dtype_size(tfu_real(wish.dtype)), quantities = rms ? 1 : 2;
+  a->partial = NULL;
+  if (sums && pass != TFU_FIND)
+    TFU_TRY(tfu_scratch(call, (size_t)(*seats * wish.cols) * quantities * real, &a->partial));
+  return tfu_launch(call, &backward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
   const int sums = tfu_count(&t->dweights[0].shape) || tfu_count(&t->dweights[1].shape);
-  const int quantities = rms ? 1 : 2;
-  norm_grad_args a = {.strides = {t->cols, t->cols, t->cols},
-                      .dx = t->dx->data,
+  norm_grad_args a = {.dx = t->dx->data,
                       .dresidual = given(t->dresidual),
                       .dy = t->dy->data,
                       .dsum = given(t->dsum),
@@ -64,27 +99,27 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                       .seed = given(t->seed),
                       .period = t->period,
                       .rate = rate};
-  const int full = a.dsum || a.seed;
-  const tfu_row_wish wish = {.rows = t->rows,
-                             .cols = t->cols,
-                             .dtype = t->x->dtype,
-                             .tensors = a.dsum ? 3 : 2,
-                             .elements = TFU_NORM_GRAD_ELEMENTS,
-                             .looks = 2,
-                             .waves = 1,
-                             .resident = GRAD_RESIDENT,
-                             .aligned = tfu_aligned(call, t->rows * t->cols)};
-  tfu_grid grid;
-  int variant;
-  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  tfu_whole_periods(&a.rows, t->period, &grid);
-  a.joined = variant != TFU_ANY && t->period == 1;
-  const int64_t seats = a.joined ? grid.y : (int64_t)grid.y * (grid.threads / (unsigned)a.rows.lanes);
-  const size_t real = tfu_dtype_size(tfu_real(t->x->dtype));
-  if (sums) TFU_TRY(tfu_scratch(call, (size_t)(seats * quantities * t->cols) * real, &a.partial));
-  TFU_TRY(tfu_launch(call, &backward[rms][full || variant == TFU_ANY], variant, t->x->dtype, grid, &a));
+  tfu_row_wish wish = {.rows = t->rows,
+                       .cols = t->cols,
+                       .dtype = t->x->dtype,
+                       .elements = TFU_NORM_GRAD_ELEMENTS,
+                       .threads = TFU_NORM_GRAD_THREADS,
+                       .looks = 2,
+                       .waves = 1,
+                       .resident = GRAD_RESIDENT,
+                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+  int parts = 1;
+  int64_t seats;
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts > 1) {
+    wish = tfu_split(wish, parts);
+    a.period = parts;
+    TFU_TRY(room_for_found(call, &wish));
+    TFU_TRY(backward_pass(call, wish, rms, TFU_FIND, 0, &a, &seats));
+  }
+  TFU_TRY(backward_pass(call, wish, rms, parts > 1 ? TFU_JOIN : TFU_WHOLE, sums, &a, &seats));
   if (!sums) return TFU_OK;
-  return tfu_fold_gpu(call, a.partial, seats / t->period, t->period * t->cols, quantities, t->dweights);
+  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * wish.cols, rms ? 1 : 2, t->dweights);
 }
 
 tfu_code tfu_norm_gpu(tfu_call *call) {

@@ -31,15 +31,14 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .dtype = x->dtype,
                              .tensors = 1,
                              .elements = TFU_SOFTMAX_ELEMENTS,
+                             .threads = 1024,
                              .looks = 2,
                              .waves = WAVES,
                              .aligned = tfu_aligned(call, tfu_count(&x->shape))};
-  tfu_grid grid;
-  int variant;
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
-  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  return tfu_launch(call, &forward[a.mask_kind != TFU_MASK_NONE || !(a.scale > 0) || variant == TFU_ANY], variant,
-                    x->dtype, grid, &a);
+  const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
+  const size_t found = 3 * tfu_dtype_size(tfu_real(x->dtype)); /* a max_sum */
+  return tfu_launch_rows(call, &forward[general], &forward[1], wish, general ? 0 : found, &a.rows, &a);
 }
 
 tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
@@ -51,11 +50,9 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                              .dtype = y->dtype,
                              .tensors = 2,
                              .elements = TFU_SOFTMAX_ELEMENTS,
+                             .threads = 1024,
                              .looks = 2,
                              .waves = WAVES,
                              .aligned = tfu_aligned(call, tfu_count(&y->shape))};
-  tfu_grid grid;
-  int variant;
-  TFU_TRY(tfu_plan_rows(call, &wish, &a.rows, &grid, &variant));
-  return tfu_launch(call, &backward, variant, y->dtype, grid, &a);
+  return tfu_launch_rows(call, &backward, &backward, wish, tfu_dtype_size(tfu_real(y->dtype)), &a.rows, &a);
 }

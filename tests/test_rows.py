@@ -142,31 +142,40 @@ def test_softmax_of_special_rows(device, dtype):
         assert np.all(same), "%s\n%s\n%s" % (rows, got, want)
 
 
-LENGTHS = [1, 2, 3, 31, 33, 1024, 4097, 65537, 262144, 1000003]
+LENGTHS = [1, 2, 3, 31, 33, 1024, 4097, 65537, 98304, 262144, 1000003]
 
 
 @pytest.mark.parametrize("columns", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_rows_of_every_length(device, columns, dtype):
     x, g = normal(2, columns, dtype=dtype), normal(2, columns, seed=3, dtype=dtype)
+    weights = normal(2, columns, seed=4)  # gamma, beta: float32 beside bfloat16
     wide = lambda t: tf.cast(t, tf.float64)
 
-    def moments(h):
-        return tf.reduce_mean(h, -1, keepdims=True), tf.math.reduce_variance(h, -1, keepdims=True)
+    def centred(h):
+        h = h - tf.reduce_mean(h, -1, keepdims=True)
+        return h / tf.sqrt(tf.reduce_mean(h**2, -1, keepdims=True) + 0.5)
+
+    def scaled(h):
+        return h / tf.sqrt(tf.reduce_mean(h**2, -1, keepdims=True) + 0.5)
 
     for ours, stock in [
-            (tfuse.softmax, tf.nn.softmax),
-            (lambda x: tfuse.layer_norm(x, epsilon=0.5), lambda x: (x - moments(x)[0]) / tf.sqrt(moments(x)[1] + 0.5)),
-            (lambda x: tfuse.rms_norm(x, epsilon=0.5), lambda x: x / tf.sqrt(tf.reduce_mean(x**2, -1, keepdims=True) + 0.5)),
+            (lambda x, w: tfuse.softmax(x), lambda x, w: tf.nn.softmax(x)),
+            (lambda x, w: tfuse.layer_norm(x, epsilon=0.5), lambda x, w: centred(x)),
+            (lambda x, w: tfuse.layer_norm(x, w[0], w[1], epsilon=0.5), lambda x, w: centred(x) * w[0] + w[1]),
+            (lambda x, w: tfuse.rms_norm(x, epsilon=0.5), lambda x, w: scaled(x)),
+            (lambda x, w: tfuse.rms_norm(x, w[0], epsilon=0.5, residual=x)[0], lambda x, w: scaled(x + x) * w[0]),
     ]:
         results = []
-        for f, t, dy in [(ours, x, g), (stock, wide(x), wide(g))]:
+        for f, t, w, dy in [(ours, x, weights, g), (stock, wide(x), wide(weights), wide(g))]:
             with tf.GradientTape() as tape:
-                tape.watch(t)
-                y = f(t)
-            results.append((y, tape.gradient(y, t, dy)))
+                tape.watch([t, w])
+                y = f(t, w)
+            results.append((y, *tape.gradient(y, [t, w], dy)))
         for got, want in zip(*results):
-            if columns == 1:
+            if want is None:
+                assert got is None
+            elif columns == 1:
                 assert np.allclose(numbers(got), numbers(want), atol=4 * EPSILON[dtype])
             else:
                 close(got, want, 4, dtype)

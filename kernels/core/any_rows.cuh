@@ -22,6 +22,9 @@ struct any_rows : row_team {
     for (int i = 0; i < r.slots; i++) fetch();
   }
 
+  __device__ void leave() {
+    look<false, true>([](const auto &, int, const int4(&)[TENSORS]) {});
+  }
   __device__ bool keeps() const { return r.keep; }
   __device__ int column(int) const { return 0; }
   __device__ bool has(int) const { return false; }

@@ -30,6 +30,8 @@ struct held_rows : row_team {
 #endif
   }
 
+  /* Instead of the last look, where a kernel is done with a row. */
+  __device__ void leave() const {}
   __device__ bool keeps() const { return true; }
   __device__ bool has(int i) const { return i * r.lanes < room; } /* in rows of one chunk */
   /* The first column of the thread's pack i. */

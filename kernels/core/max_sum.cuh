@@ -24,6 +24,16 @@ __device__ inline acc<T> quotient(acc<T> a, acc<T> b, acc<T> inverse) {
   return rest == rest ? fma(rest, inverse, q) : q; /* NaN where an infinity is involved */
 }
 
+template <typename R, int N>
+__device__ inline R largest_of(const R (&x)[N]) {
+  R high[N < 4 ? N : 4];
+  UNROLL
+  for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
+  UNROLL
+  for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
+  return high[0];
+}
+
 /* The largest value of a warp's lanes. Floats in the order of integers: one instruction on newer GPUs. */
 __device__ inline float warp_max(float v) {
 #if __CUDA_ARCH__ >= 800
@@ -79,12 +89,8 @@ struct max_sum {
 
   template <int N>
   __device__ void add(const R (&x)[N], R factor) {
-    R high[N < 4 ? N : 4], e[N];
-    UNROLL
-    for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
-    UNROLL
-    for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
-    rise(larger(max, high[0]), factor);
+    R e[N];
+    rise(larger(max, largest_of(x)), factor);
     const R s = shift();
     UNROLL
     for (int k = 0; k < N; k++) e[k] = power(x[k], s, factor);
@@ -93,6 +99,14 @@ struct max_sum {
     sum = next;
   }
 
+  __device__ void join(const max_sum &other, R factor) {
+    const R high = larger(max, other.max);
+    max_sum low = other;
+    rise(high, factor);
+    low.rise(high, factor);
+    sum += low.sum;
+    lost += low.lost;
+  }
   __device__ void join_lanes(int width, R factor) {
     R high = max;
     if (width == 32) high = warp_max(high);

@@ -137,6 +137,21 @@ struct row_team {
   __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
   __device__ int seat() const { return (int)blockIdx.y * per_block + sub; }
+  /* In a split row: f(found) for some of its parts by each lane, all of them by every warp. */
+  template <typename V, typename F>
+  __device__ void for_parts(F f) const {
+    const V *found = (const V *)r.found + (int64_t)(row / r.parts) * r.parts;
+    ONCE
+    for (int i = threadIdx.x % 32; active() && i < r.parts; i += 32) f(found[i]);
+  }
+  /* The sum of what the parts gave, in a fixed order. */
+  template <typename V, typename F>
+  __device__ auto sum_parts(F of) const {
+    decltype(of(V())) sum = 0;
+    for_parts<V>([&](const V &v) { sum += of(v); });
+    add_up().lanes(sum, 32);
+    return sum;
+  }
   /* A block must not leave while others of its cluster may still look into its memory. */
   __device__ void finish() const {
     if (r.cluster > 1) cluster_barrier();

@@ -5,11 +5,13 @@ const char *const tfu_row_variants[] = {[TFU_SHORT] = "short", [TFU_LONG] = "lon
 enum {
   WARP = 32,
   BLOCK = 256,         /* threads, where rows share a block                                           */
-  MOST = 512,          /* threads of a row                                                            */
+  MOST = 512,          /* threads of a row, while that is enough for it                               */
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
   MOST_CLUSTER = 16,
-  AHEAD = 8, /* packs of any rows on their way to a thread */
+  MOST_SHARES = 4,   /* beyond, a cluster waits longer than the second reading takes that splitting costs */
+  MOST_PARTS = 4096, /* of a split row; no divisor below: it stays whole                                 */
+  AHEAD = 8,         /* packs of any rows on their way to a thread */
 };
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -23,7 +25,7 @@ static int power_above(int64_t n) {
 /* Rows in registers, `per_thread` packs or fewer; false if they do not fit. */
 static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid, int per_thread) {
   const int once = w->looks == 1 && !w->separate; /* a long row may come in chunks */
-  const int64_t block = (int64_t)per_thread * (r->packs > per_thread * MOST || w->separate ? BLOCK : MOST);
+  const int64_t block = (int64_t)per_thread * (w->separate ? BLOCK : r->packs <= per_thread * MOST ? MOST : w->threads);
   int64_t shares = once ? 1 : divide_up(r->packs, block);
   r->chunks = once ? (int)divide_up(r->packs, block) : 1;
   if (!w->separate) shares = power_above(shares);
@@ -69,6 +71,9 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
       .looks = w->looks,
       .packs = (int)(divide_up(w->cols, n) + odd), /* an odd row may begin in one pack and end in another */
       .odd = odd && w->aligned,
+      .parts = w->parts ? w->parts : 1,
+      .pass = w->pass,
+      .found = w->found,
       .aligned = w->aligned};
   const int whole = !odd && w->aligned && w->cols > 0;
   if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
@@ -82,6 +87,51 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   grid->y = blocks > 0 ? (unsigned)blocks : 1; /* no rows still have sums: zero */
   grid->cluster = (unsigned)r->cluster;
   return TFU_OK;
+}
+
+/* A row is split where more than MOST_SHARES blocks would share it, or where there are too few rows to go round. */
+tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int n = 16 / (int)tfu_dtype_size(w->dtype), per_thread = w->elements / n < 4 ? w->elements / n : 4;
+  const int64_t packs = w->cols / n, block = (int64_t)per_thread * MOST,
+                shares = divide_up(packs, per_thread * w->threads);
+  const int few = shares > 1 && w->rows * shares < device.multiprocessors;
+  *parts = 1;
+  if (!w->aligned || w->cols % n || (shares <= (device.capability >= 90 ? MOST_SHARES : 1) && !few)) return TFU_OK;
+  for (int64_t p = divide_up(packs, block); p <= MOST_PARTS; p++)
+    if (packs % p == 0) {
+      *parts = (int)p;
+      break;
+    }
+  return TFU_OK;
+}
+
+tfu_row_wish tfu_split(tfu_row_wish w, int parts) {
+  w.rows *= parts;
+  w.cols /= parts;
+  w.parts = parts;
+  return w;
+}
+
+static tfu_code launch_pass(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any, tfu_row_wish wish, int pass,
+                            tfu_row_plan *rows, void *args) {
+  tfu_grid grid;
+  int variant;
+  wish.pass = pass;
+  TFU_TRY(tfu_plan_rows(call, &wish, rows, &grid, &variant));
+  return tfu_launch(call, variant == TFU_ANY ? for_any : kernel, variant, wish.dtype, grid, args);
+}
+
+tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any, tfu_row_wish wish, size_t found,
+                         tfu_row_plan *rows, void *args) {
+  int parts = 1;
+  if (found) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts == 1) return launch_pass(call, kernel, for_any, wish, TFU_WHOLE, rows, args);
+  wish = tfu_split(wish, parts);
+  TFU_TRY(tfu_scratch(call, (size_t)wish.rows * found, &wish.found));
+  TFU_TRY(launch_pass(call, kernel, for_any, wish, TFU_FIND, rows, args));
+  return launch_pass(call, kernel, for_any, wish, TFU_JOIN, rows, args);
 }
 
 void tfu_whole_periods(const tfu_row_plan *r, int64_t period, tfu_grid *grid) {

@@ -121,20 +121,21 @@ constexpr int packs_of_elements(int elements) {
 }
 
 /* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
- * and for any: function_short_f32, function_long_f32, function_any_f32, … Of the long ones, `blocks` of 512 threads
- * shall fit on a multiprocessor: registers are worth less than threads, until sums over rows fill them. */
+ * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
+ * to `threads`, wish.threads: 1024, since registers are worth less than threads, or 512 where sums over rows fill them.
+ */
 #define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
   extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
-#define TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, label, T)    \
+#define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, label, T)   \
   TFU_ROW_KERNEL_AS_((256), function##_short_##label, args, function<T, 1>) \
-  TFU_ROW_KERNEL_AS_((512, blocks), function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
-#define TFU_HELD_ROW_KERNEL(function, args, elements, blocks)        \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f32, float) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f16, f16)   \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, bf16, bf16) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, blocks, f64, double)
-#define TFU_ROW_KERNEL(function, args, elements, blocks)                  \
-  TFU_HELD_ROW_KERNEL(function, args, elements, blocks)                   \
+  TFU_ROW_KERNEL_AS_((threads), function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
+#define TFU_HELD_ROW_KERNEL(function, args, elements, threads)        \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16) \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f64, double)
+#define TFU_ROW_KERNEL(function, args, elements, threads)                 \
+  TFU_HELD_ROW_KERNEL(function, args, elements, threads)                  \
   TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
   TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \
   TFU_ROW_KERNEL_AS_((256), function##_any_bf16, args, function<bf16, 0>) \

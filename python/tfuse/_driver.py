@@ -10,6 +10,9 @@ import tensorflow as tf
 from tfuse import _library
 
 
+_FILLER = 1 << 30  # bytes: half a millisecond's copy
+
+
 @dataclasses.dataclass
 class Gpu:
     ordinal: int
@@ -99,7 +102,8 @@ class GpuClock:
         import tfuse
         with tf.device("GPU:0"):
             tfuse.square(tf.ones([8]))  # makes the stream known
-            self._filler = tf.cast(tf.random.normal([8192, 8192]), tf.bfloat16)
+            self._filler = [tf.zeros([_FILLER // 4]) for _ in range(2)]
+        self._filler_at = [_address(t) for t in self._filler]
         self._driver = Driver.find()
         self._stream = ctypes.c_void_p(_library.library.tfu_trace_stream())
         context = ctypes.c_void_p()
@@ -108,16 +112,18 @@ class GpuClock:
         self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
         for event in (self._begin, self._end):
             self._driver.call("cuEventCreate", ctypes.byref(event), 0)
-        fill = lambda _: tf.matmul(self._filler, self._filler)
         self._filler_seconds = 1.0
-        self._round(fill, lambda: None, 2, 0)
-        self._filler_seconds = self._round(fill, lambda: None, 8, 0)
+        self._filler_seconds = self._round(lambda _: self._fill(), lambda: None, 8, 0)
+
+    def _fill(self):
+        """Keeps the GPU busy with a copy: a product would leave it too hot for its full clock."""
+        self._driver.call("cuMemcpyDtoDAsync_v2", *self._filler_at, ctypes.c_size_t(_FILLER), self._stream)
 
     def _round(self, f, setup, calls, host_seconds):
         """Seconds per call; host_seconds is what queueing one takes."""
         items = [setup() for _ in range(calls)]
-        for _ in range(int(1.5 * calls * host_seconds / self._filler_seconds) + 2):
-            tf.matmul(self._filler, self._filler)
+        for _ in range(int(2 * calls * host_seconds / self._filler_seconds) + 2):
+            self._fill()
         self._driver.call("cuEventRecord", self._begin, self._stream)
         while items:
             f(items.pop())
