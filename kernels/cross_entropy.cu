@@ -1,6 +1,6 @@
 /* The loss of softmax(x) against labels or probabilities, and its gradient (ops/cross_entropy.c,
- * ops/sparse_cross_entropy.c). Labels need one look at the logits; probabilities two, since the loss is a sum of small
- * differences to log(sum(exp(x))), which must be known first. The gradient is elementwise. */
+ * ops/sparse_cross_entropy.c). One look at the logits, and at the probabilities, is enough; the gradient is
+ * elementwise. */
 #include "kernels/cross_entropy.h"
 
 #include "kernels/core/max_sum.cuh"
@@ -117,47 +117,68 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
 }
 TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
 
+/* What one look at logits and probabilities t finds: sums of t, of t * (x - shift) and of x - shift, where shift is
+ * that of the powers, which moves with their maximum. */
+template <typename T>
+struct targets_of {
+  typedef acc<T> R;
+  row_sum<R, false> weight, cost, even;
+  R classes = 0;
+
+  template <typename P, int N>
+  __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
+    R own[N], far[N];
+    UNROLL
+    for (int k = 0; k < N; k++) {
+      classes += p.owns(k);
+      own[k] = p.owns(k) ? t[k] : 0;
+      far[k] = p.owns(k) ? x[k] - shift : 0;
+    }
+    weight += sum_of(own);
+    if (smooth) even += sum_of(far);
+    UNROLL
+    for (int k = 0; k < N; k++) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
+    cost += sum_of(far);
+  }
+  __device__ void rise(R by) {
+    cost += -by * weight.sum;
+    even += -by * classes;
+  }
+};
+
 template <typename T, int PACKS>
 __device__ inline void cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
-  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
   for (; walk.more(); walk.next()) {
     max_sum<T> logits = max_sum<T>::none();
-    walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[2]) {
-      R x[N];
+    targets_of<T> targets;
+    walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
+      R x[N], t[N];
       widen_place<T>(p, bits[0], -infinity<R>(), x);
+      widen_pack<T>(bits[1], t);
+      const R before = logits.shift();
       logits.add(x, max_sum<T>::unit());
+      const R shift = logits.shift();
+      if (shift != before) targets.rise(shift - before);
+      targets.add(p, x, t, shift, even != 0);
     });
+    const R own = logits.shift();
     logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
     logits.settle();
     const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
-    /* The targets as they came, and an even share for all classes, apart: their sum would be rounded. */
-    row_sum<R, decltype(walk)::fixed> loss, weights, evenly;
-    walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
-      R x[N], t[N];
-      widen_pack<T>(bits[0], x);
-      widen_pack<T>(bits[1], t);
-      UNROLL
-      for (int k = 0; k < N; k++) {
-        t[k] = p.owns(k) ? t[k] : 0;
-        x[k] = p.owns(k) ? log_sum - (x[k] - shift) : 0;
-      }
-      weights += sum_of(t);
-      if (even != 0) evenly += sum_of(x);
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] = t[k] == 0 ? 0 : t[k] * x[k];
-      loss += sum_of(x);
-    });
-    const two<R> total =
-        walk.agree(two<R>{most * loss.sum + (even != 0 ? even * evenly.sum : 0), weights.sum}, add_two());
+    targets.rise(shift - own);
+    const two<R> total = walk.agree(
+        two<R>{most * targets.cost.sum + (even != 0 ? even * targets.even.sum : 0), targets.weight.sum}, add_two());
     if (!walk.active() || !walk.leads()) continue;
-    ((R *)a.loss)[walk.row] = total.a + (R)a.z_loss * lse * lse;
+    const R weight = most * total.b + (R)a.smoothing;
+    ((R *)a.loss)[walk.row] = weight * log_sum - total.a + (R)a.z_loss * lse * lse;
     ((R *)a.stats)[3 * walk.row] = shift;
     ((R *)a.stats)[3 * walk.row + 1] = logits.sum;
-    ((R *)a.stats)[3 * walk.row + 2] = most * total.b + (R)a.smoothing;
+    ((R *)a.stats)[3 * walk.row + 2] = weight;
   }
   walk.finish();
 }
@@ -174,11 +195,18 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
     const int row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 3);
     const R dloss = ((const R *)a.dloss)[row], weight = ((const R *)a.stats)[3 * row + 2] + softmax.push;
-    T *dx = (T *)a.dx + (int64_t)walk.row * cols;
+    const R max = ((const R *)a.stats)[3 * row], log_sum = log_of(((const R *)a.stats)[3 * row + 1]);
+    T *dx = (T *)a.dx + (int64_t)walk.row * cols, *dtargets = (T *)a.dtargets + (int64_t)walk.row * cols;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_pack<T>(bits[0], x);
       widen_pack<T>(bits[1], t);
+      if (a.dtargets) {
+        R d[N];
+        UNROLL
+        for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
+        store_place(dtargets, p, a.rows.aligned, d);
+      }
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
       store_place(dx, p, a.rows.aligned, x);

@@ -12,6 +12,7 @@ typedef struct cross_entropy_args {
   const void *labels; /* int64 if wide, else int32; NULL: targets are given                                    */
   void *loss, *stats; /* of each row: stats are (maximum, sum of exponentials), and with targets their sum     */
   void *dx;           /* of the gradient, which reads stats and dloss                                          */
+  void *dtargets;     /* NULL: not wanted                                                                      */
   const void *dloss;
   int64_t ignore;
   int wide;

@@ -76,17 +76,25 @@ static void FN(backward_task)(void *arg, int64_t task) {
   const REAL *stats = j->call->in[2].data, *dlosses = j->call->in[3].data;
   REAL e[TFU_CHUNK];
   FN(tfu_reader) x, targets;
-  FN(tfu_writer) dx;
+  FN(tfu_writer) dx, dtargets;
+  const int wanted = tfu_given(&j->call->out[1].shape);
   FN(tfu_open)(&x, &j->call->in[0], end * cols);
   FN(tfu_open)(&targets, &j->call->in[1], end * cols);
   FN(tfu_create)(&dx, &j->call->out[0]);
+  FN(tfu_create)(&dtargets, &j->call->out[1]);
   for (int64_t row = tfu_first_row(&j->plan, task); row < end; row++) {
     const double max = stats[3 * row], sum = stats[3 * row + 1], dloss = dlosses[row];
     const double push = j->z_loss != 0 ? 2 * j->z_loss * (max + log(sum)) : 0;
     const REAL factor = (REAL)(dloss * (stats[3 * row + 2] + push) / sum);
     const REAL share = (REAL)(dloss * (1 - j->smoothing)), even = (REAL)(dloss * j->smoothing / (double)cols);
+    const REAL top = (REAL)max, log_sum = wanted ? (REAL)log(sum) : 0;
     for (TFU_EACH_CHUNK(col, n, cols)) {
       const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
+      if (wanted) {
+        REAL *d = FN(tfu_write)(&dtargets, row * cols + col, n);
+        TFU_VECTORISE
+        for (int i = 0; i < n; i++) d[i] = share * (log_sum - (v[i] - top));
+      }
       REAL *d = FN(tfu_write)(&dx, row * cols + col, n);
       FN(tfu_exp_line)(e, v, (REAL)max, factor, even, (int)n);
       TFU_VECTORISE
@@ -94,6 +102,7 @@ static void FN(backward_task)(void *arg, int64_t task) {
     }
   }
   FN(tfu_flush)(&dx);
+  if (wanted) FN(tfu_flush)(&dtargets);
 }
 
 static tfu_code FN(tfu_cross_entropy_grad_cpu)(tfu_call *call) {

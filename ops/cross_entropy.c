@@ -2,7 +2,7 @@
  * probabilities t:
  *
  *   loss = sum of t' * (lse - x) + z_loss * lse^2,  t' = (1 - smoothing) * t + smoothing / classes,
- *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t');
+ *   dx = dloss * ((sum of t' + 2 * z_loss * lse) * softmax(x) - t'),  dt = dloss * (1 - smoothing) * (lse - x);
  *
  * against integer labels, the same for t = 1 at the label and 0 elsewhere. There, rows whose label is `ignore` have no
  * loss and no gradient; a label that is no class is an error on the CPU, and on the GPU has loss NaN and no gradient.
@@ -40,14 +40,16 @@ static tfu_code dense_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_
   TFU_TRY(tfu_match("stats", &in[2], "the rows of x with three values each", &stats, err));
   TFU_TRY(tfu_match("dloss", &in[3], "the rows of x", &rows, err));
   out[0] = in[0];
+  out[1] = in[4];
+  if (tfu_given(&in[4])) TFU_TRY(tfu_match("dtargets_for", &in[4], "targets", &in[1], err));
   return TFU_OK;
 }
 
 const tfu_op tfu_cross_entropy_grad = {
     .name = "CrossEntropyGrad",
-    .doc = "Gradient of CrossEntropy for x.",
-    .in = {"x: T", "targets: T", "stats: S", "dloss: S"},
-    .out = {"dx: T"},
+    .doc = "Gradient of CrossEntropy; dtargets_for is targets again where their gradient is wanted.",
+    .in = {"x: T", "targets: T", "stats: S", "dloss: S", "dtargets_for: T"},
+    .out = {"dx: T", "dtargets: T"},
     .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
     .shape = dense_grad_shape,
     .cpu = tfu_cross_entropy_grad_cpu,

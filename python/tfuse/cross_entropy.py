@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfuse import _rows
-from tfuse._op import FusedOp, composite, real
+from tfuse._op import FusedOp, composite, given, real
 
 _NOTHING = -2**63  # the label that `ignore` names where nothing is ignored
 
@@ -45,41 +45,41 @@ def plain_dense(x, targets, smoothing=0.0, z_loss=0.0):
             tf.stack([*_maximum_and_sum(x, lse), (1 - smoothing) * mass + smoothing], -1))
 
 
-def _gradient(plain):
+def _sparse_gradient(x, labels, _, dloss, **attributes):
     """The gradient op's composition. What the forward pass kept of each row is not used, so that it need not carry a
     gradient of its own."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss, _ = plain_sparse(x, labels, **attributes)
+    return tape.gradient(loss, x, dloss)
 
-    def composition(x, against, _, dloss, **attributes):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            loss, _ = plain(x, against, **attributes)
-        return tape.gradient(loss, x, dloss)
 
-    return composition
+def _dense_gradient(x, targets, _, dloss, dtargets_for, **attributes):
+    with tf.GradientTape() as tape:
+        tape.watch([x, targets])
+        loss, _ = plain_dense(x, targets, **attributes)
+    dx, dtargets = tape.gradient(loss, [x, targets], dloss)
+    return dx, dtargets if given(dtargets_for) else tf.zeros([0], x.dtype)
 
 
 def _attributes(node, *names):
     return {name: node.attr(name) for name in names}
 
 
-_sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_gradient(plain_sparse))
+_sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient)
 _sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, gradient=lambda node, dloss, _: [
     _sparse_grad(*node.inputs, node.outputs[1], dloss, **_attributes(node, "smoothing", "z_loss", "ignore")), None])
 
-_dense_grad = FusedOp("CrossEntropyGrad", plain=_gradient(plain_dense))
 
-
-def _dense_gradient(node, dloss, _):
+def _gradient(node, dloss, _):
     x, targets = node.inputs
-    attributes = _attributes(node, "smoothing", "z_loss")
-    dx = _dense_grad(x, targets, node.outputs[1], dloss, **attributes)
-    if not node.wanted(1):
-        return [dx, None]
-    distance = -tf.nn.log_softmax(_real(x))  # from x, so that it has a gradient of its own; what was kept of rows has none
-    return [dx, tf.cast((1 - attributes["smoothing"]) * dloss[..., None] * distance, x.dtype)]
+    dx, dtargets = _dense_grad(x, targets, node.outputs[1], dloss, targets if node.wanted(1) else None,
+                               **_attributes(node, "smoothing", "z_loss"))
+    return [dx, dtargets if node.wanted(1) else None]
 
 
-_dense = FusedOp("CrossEntropy", plain=plain_dense, gradient=_dense_gradient)
+_dense_grad = FusedOp("CrossEntropyGrad", plain=_dense_gradient)
+_dense = FusedOp("CrossEntropy", plain=plain_dense, gradient=_gradient)
 
 
 @composite
