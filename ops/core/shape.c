@@ -8,12 +8,8 @@ static const struct {
   const char *name, *tag;
   size_t size;
 } dtypes[TFU_DTYPES] = {
-    [TFU_F32] = {"float32", "f32", 4},
-    [TFU_F16] = {"float16", "f16", 2},
-    [TFU_BF16] = {"bfloat16", "bf16", 2},
-    [TFU_F64] = {"float64", "f64", 8},
-    [TFU_I32] = {"int32", "i32", 4},
-    [TFU_I64] = {"int64", "i64", 8},
+    [TFU_F32] = {"float32", "f32", 4}, [TFU_F16] = {"float16", "f16", 2}, [TFU_BF16] = {"bfloat16", "bf16", 2},
+    [TFU_F64] = {"float64", "f64", 8}, [TFU_I32] = {"int32", "i32", 4},   [TFU_I64] = {"int64", "i64", 8},
     [TFU_BOOL] = {"bool", "bool", 1},
 };
 
