@@ -21,7 +21,7 @@ static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 
 static entry *find(const char *family, const void *key, size_t bytes) {
   for (int i = 0; i < n_entries; i++)
-    if (entries[i]->family == family && entries[i]->bytes == bytes && !memcmp(entries[i]->key, key, bytes))
+    if (entries[i]->bytes == bytes && !memcmp(entries[i]->key, key, bytes) && !strcmp(entries[i]->family, family))
       return entries[i];
   return NULL;
 }
