@@ -173,3 +173,10 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
   const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)loaded->kernel, (void *[]){args}, NULL);
   return tfu_driver_code(d, r, loaded->label, call->err);
 }
+
+tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words) {
+  const tfu_driver *d;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  const CUresult r = d->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, value, words, call->stream);
+  return tfu_driver_code(d, r, "filling memory", call->err);
+}

@@ -45,6 +45,9 @@ typedef struct tfu_device {
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
 
+/* Sets `words` words of 32 bits on the call's stream. */
+TFU_MUST_USE tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words);
+
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);
 

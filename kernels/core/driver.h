@@ -16,6 +16,7 @@
   X(cuLibraryGetKernel)   \
   X(cuLibraryLoadData)    \
   X(cuLaunchKernelEx)     \
+  X(cuMemsetD32Async)     \
   X(cuStreamCreate)       \
   X(cuEventCreate)        \
   X(cuEventRecord)        \

@@ -1,0 +1,29 @@
+/* attention.h - attributes of the attention ops, as kernels see them in attr[]. */
+#ifndef TFUSE_ATTENTION_H_
+#define TFUSE_ATTENTION_H_
+
+/* Which query and key stand side by side: the first ones of both sequences, or the last ones. */
+enum { TFU_ALIGN_FIRST, TFU_ALIGN_LAST };
+
+/* In this order for all of them; without `rate` and `deterministic` for paged attention. */
+enum { TFU_ATT_SCALE, TFU_ATT_ALIGN, TFU_ATT_LEFT, TFU_ATT_RIGHT, TFU_ATT_RATE, TFU_ATT_DETERMINISTIC };
+#define TFU_ATTENTION_ATTRS \
+  "scale: float = 1.0", "align: {'first', 'last'} = 'first'", "left: int = -1", "right: int = -1"
+
+enum {
+  TFU_ATT_QUERY,
+  TFU_ATT_KEY,
+  TFU_ATT_VALUE,
+  TFU_ATT_BIAS,
+  TFU_ATT_MASK,
+  TFU_ATT_QUERY_LENGTHS,
+  TFU_ATT_KEY_LENGTHS,
+  TFU_ATT_SEED,
+  /* Of the gradient alone, which also has the gradient of the output before all of these: */
+  TFU_ATT_OUTPUT,
+  TFU_ATT_STATS,
+  TFU_ATT_DSTATS,
+  TFU_ATT_DBIAS_FOR,
+};
+
+#endif
