@@ -147,7 +147,7 @@ static void FN(task)(const attention_job *job, int64_t task, void *space) {
   FN(state) f;
   FN(begin)(job, task, space, &f);
   FN(attention_tile) *t = &f.tile;
-  const int few = t->rows <= FEW;
+  const int few = t->rows <= FEW, copy = !few || t->v_width != a->value_dim;
   int first, end;
   FN(tfu_tile_rows)(t, a->query, a->head_dim, (REAL)a->scale, t->query);
   FN(tfu_tile_band)(t, &first, &end);
@@ -159,7 +159,7 @@ static void FN(task)(const attention_job *job, int64_t task, void *space) {
     for (int r = 0; r < t->rows; r++) FN(weigh)(&f, r);
     FN(tfu_product)
     ((FN(tfu_matrix)){f.output, t->v_width, 1}, (FN(tfu_matrix)){t->scores, TFU_ATT_KEYS, 1},
-     FN(tfu_tile_keys)(t, a->value, a->value_dim, 1, f.buffer), t->rows, a->value_dim, t->keys, 1);
+     FN(tfu_tile_keys)(t, a->value, a->value_dim, copy, f.buffer), t->rows, a->value_dim, t->keys, 1);
   }
   FN(finish)(&f);
 }

@@ -71,9 +71,10 @@ void FN(tfu_tile_band)(const FN(attention_tile) * t, int *first, int *end);
 /* Rows of query, or of what is shaped like it, times factor, into [rows, padded width]; 0 beyond the query's length. */
 void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width, REAL factor, REAL *to);
 
-/* Rows of key, or of what is shaped like it: where they are if they can be read there, else in buffer. `whole` asks for
- * whole register blocks of columns. */
-FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int whole, REAL *buffer);
+/* Rows of key, or of what is shaped like it: where they are, if they can be read there and `copy` is not set; else in
+ * buffer, [keys, padded width]. Rows of a tensor lie a power of two apart as a rule, and share few places in the
+ * cache: a product that reads them more than once takes twice as long as one that reads a copy. */
+FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer);
 
 /* t->scores, and which of them count; t->key_t holds the keys, or, where NULL, `keys` has their rows. */
 void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys, const REAL *key_t);

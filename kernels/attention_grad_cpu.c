@@ -89,11 +89,8 @@ static void FN(take_keys)(FN(space) * g, int key) {
   const attention_args *a = &t->job->a;
   t->key = key;
   t->keys = t->s.keys - key < TFU_ATT_KEYS ? t->s.keys - key : TFU_ATT_KEYS;
-  const FN(tfu_matrix) keys = FN(tfu_tile_keys)(t, a->key, a->head_dim, 0, g->key);
-  FN(tfu_transpose)(g->key_t, TFU_ATT_KEYS, keys.at, keys.row, t->keys, a->head_dim);
-  if (keys.at != g->key)
-    for (int j = 0; j < t->keys; j++)
-      memcpy(g->key + j * t->q_width, keys.at + j * keys.row, (size_t)a->head_dim * sizeof(REAL));
+  FN(tfu_tile_keys)(t, a->key, a->head_dim, 1, g->key);
+  FN(tfu_transpose)(g->key_t, TFU_ATT_KEYS, g->key, t->q_width, t->keys, a->head_dim);
   const FN(tfu_matrix) values = FN(tfu_tile_keys)(t, a->value, a->value_dim, 0, g->buffer);
   FN(tfu_transpose)(g->value_t, TFU_ATT_KEYS, values.at, values.row, t->keys, a->value_dim);
 }

@@ -107,11 +107,11 @@ void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width
   }
 }
 
-FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int whole, REAL *buffer) {
+FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer) {
   const attention_args *a = &t->job->a;
   const int64_t step = tfu_attention_width(width, sizeof(REAL)), row = (int64_t)a->key_heads * width;
   const int direct = tfu_dtype_size(t->job->dtype) == sizeof(REAL) && !a->table;
-  if (direct && (!whole || step == width)) {
+  if (direct && !copy) {
     REAL *first = (REAL *)data + ((t->s.first_key + t->key) * a->key_heads + t->key_head) * width;
     return (FN(tfu_matrix)){first, row, 1};
   }
@@ -159,10 +159,9 @@ static int FN(adjust)(const FN(attention_tile) * t, REAL *s, int h, int i, int j
 
 void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys, const REAL *key_t) {
   const attention_args *a = &t->job->a;
-  if (key_t)
-    FN(tfu_product)
-    ((FN(tfu_matrix)){t->scores, TFU_ATT_KEYS, 1}, (FN(tfu_matrix)){t->query, t->q_width, 1},
-     (FN(tfu_matrix)){(REAL *)key_t, TFU_ATT_KEYS, 1}, t->rows, t->keys, a->head_dim, 0);
+  if (key_t) FN(tfu_product)
+  ((FN(tfu_matrix)){t->scores, TFU_ATT_KEYS, 1}, (FN(tfu_matrix)){t->query, t->q_width, 1},
+   (FN(tfu_matrix)){(REAL *)key_t, TFU_ATT_KEYS, 1}, t->rows, t->keys, a->head_dim, 0);
   for (int r = 0; r < t->rows; r++) {
     const int i = FN(tfu_tile_query)(t, r), h = FN(tfu_tile_head)(t, r);
     REAL *s = t->scores + r * TFU_ATT_KEYS;
@@ -173,9 +172,8 @@ void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys, const REAL
     t->from[r] = first;
     t->end[r] = end;
     if (end <= first) continue;
-    if (!key_t)
-      FN(tfu_dots)
-      (s + first, t->query + r * t->q_width, keys.at + first * keys.row, keys.row, end - first, a->head_dim);
+    if (!key_t) FN(tfu_dots)
+    (s + first, t->query + r * t->q_width, keys.at + first * keys.row, keys.row, end - first, a->head_dim);
     if (!FN(adjust)(t, s + first, h, i, t->key + first, end - first)) t->end[r] = 0;
   }
 }

@@ -50,8 +50,8 @@ static inline void FN(block)(REAL *c, int64_t c_row, const REAL *a, int64_t a_ro
 }
 
 void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m, int n, int k, int add) {
-  for (int j = 0; j < n; j += TFU_PRODUCT_COLS(REAL))
-    for (int i = 0; i < m; i += ROWS)
+  for (int i = 0; i < m; i += ROWS)
+    for (int j = 0; j < n; j += TFU_PRODUCT_COLS(REAL))
       FN(block)(c.at + i * c.row + j, c.row, a.at + i * a.row, a.row, a.column, b.at + j, b.row, k, add);
 }
 
