@@ -39,7 +39,7 @@ static inline void FN(block)(REAL *c, int64_t c_row, const REAL *a, int64_t a_ro
     UNROLL
     for (int v = 0; v < VECTORS; v++) {
       FN(stored) *to = (FN(stored) *)(c + r * c_row) + v;
-      *to = (FN(vector))(add ? (FN(vector))*to + sum[r][v] : sum[r][v]);
+      *to = (FN(vector))(add ? (FN(vector)) * to + sum[r][v] : sum[r][v]);
     }
   }
 }
@@ -50,8 +50,9 @@ void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m
     for (int j = 0; j < n; j += TFU_PRODUCT_COLS(REAL)) {
       int at = 0;
       do {
-        FN(block)(c.at + i * c.row + j, c.row, a.at + i * a.row + at * a.column, a.row, a.column,
-                  b.at + at * b.row + j, b.row, k - at < CHUNK ? k - at : CHUNK, add || at);
+        FN(block)
+        (c.at + i * c.row + j, c.row, a.at + i * a.row + at * a.column, a.row, a.column, b.at + at * b.row + j, b.row,
+         k - at < CHUNK ? k - at : CHUNK, add || at);
       } while ((at += CHUNK) < k);
     }
 }

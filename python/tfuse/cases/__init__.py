@@ -183,8 +183,13 @@ class _Total(np.ndarray):
 
 def total(terms, axis=None):
     """A sum in a reference, whose terms may cancel."""
-    result = np.asarray(terms.sum(axis)).view(_Total)
-    result.terms = np.sqrt(np.sum(terms * terms, axis))
+    return of_terms(terms.sum(axis), np.sum(terms * terms, axis))
+
+
+def of_terms(value, squares):
+    """The same, of a sum made elsewhere, and the sum of its terms' squares."""
+    result = np.asarray(value).view(_Total)
+    result.terms = np.sqrt(squares)
     return result
 
 
