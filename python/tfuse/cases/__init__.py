@@ -70,6 +70,7 @@ class Case:
       flops: function(direction, shape, options) -> multiplications and additions, where these and not memory set the pace.
       stock_can: function(shape) -> whether stock TensorFlow can run it.
       sizes: shapes that the benchmark runs.
+      cpu_sizes: shapes that it runs on the CPU; none: the first of sizes, made smaller.
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
       rival: what the benchmark times against; None is `plain`.
       timed: the options that the benchmark runs; None is all.
@@ -95,6 +96,7 @@ class Case:
     flops: object = None
     stock_can: object = lambda shape: True
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
+    cpu_sizes: list = dataclasses.field(default_factory=list)
     sweep: list = dataclasses.field(default_factory=list)
     rival: object = None
     timed: list = None

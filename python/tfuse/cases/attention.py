@@ -193,7 +193,7 @@ def _stock_can(shape):
 def timed(name, sizes, bars=(), causal=(False, True), **more):
     """A case that only the benchmark has."""
     return case(name + ", own kernel" * _OWN, shapes=[], options=[{"is_causal": True} if c else {} for c in causal], sizes=sizes,
-                flops=_flops, elements=_elements, stock_can=_stock_can,
+                elements=_elements, stock_can=_stock_can,
                 bars={("bfloat16", *where): limits for where, limits in bars}, **more)
 
 
@@ -212,6 +212,8 @@ CASES = [
     case("attention, bias and mask", ["bias", "mask"], options=[{}, {"is_causal": True, **_DROPOUT}]),
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
         {}, {"is_causal": True, "align": "last"}, {"window": (9, 4), **_DROPOUT}]),
-    timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE),
-    timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False]),
+    timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
+          cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
+          cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
 ]
