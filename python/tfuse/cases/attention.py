@@ -67,17 +67,19 @@ def _group(query, key):
 
 
 def reference(query, key, value, **options):
+    """A weight, exp(score - lse), is off by the rounding of these two, times their size."""
     group = _group(query, key)
     key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
-    p, factor, *_ = weights(query, key, **options)
-    return np.einsum("bhqk,bkhd->bqhd", p * factor, value)
+    p, factor, _, _, size = weights(query, key, **options)
+    mean = lambda p, value: np.einsum("bhqk,bkhd->bqhd", p, value)
+    return of_terms(mean(p * factor, value), mean((p * factor)**2 * (1 + size * size), value * value))
 
 
 def gradient(dy, query, key, value, dlse=0, bias=None, **options):
     """Of query, key, value, and bias where there is one.
 
     Gradients of scores are differences, which cancel where a query attends to one key above all: their terms are
-    doutput * value. And a weight, exp(score - lse), is off by the rounding of those two, times their size.
+    doutput * value, times the weight, which is as in reference().
     """
     group, shared = _group(query, key), key.shape
     key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
