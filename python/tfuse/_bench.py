@@ -36,6 +36,8 @@ BARS = {
     "floor": (lambda f, b, copy: b["both_ms"]["tfuse"] / 1e3 * copy / (f["bytes"] + b["bytes"]), False,
               "%.2f times the floor"),
     "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
+    "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
+    "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
 }
 
 
@@ -45,8 +47,8 @@ def main(arguments):
             "Times ops forward and backward, apart, as a network runs them: with a function call between the two, so that\n"
             "no compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's\n"
             "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
-            "second, in percent of a plain copy measured in the same run. Last comes a list of every place where a rival\n"
-            "is faster."))
+            "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
+            "Last comes a list of every place where a rival is faster."))
     parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(cases.all_cases()))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--activation", action="append", help="only these variants")
@@ -123,7 +125,7 @@ class Bench:
     def _shapes(self, case, dtype):
         if self.gpu:
             return case.sizes + case.sweep * (dtype == "bfloat16")
-        return [_shrink(shape) for shape in case.sizes[:1]]
+        return case.cpu_sizes or [_shrink(shape) for shape in case.sizes[:1]]
 
     def _time(self, case, dtype, shape, options):
         with tf.device(self.device):
@@ -132,24 +134,26 @@ class Bench:
             for name, make in RUNNERS.items():
                 if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
                     continue
-                if not self.gpu and name == "tfuse in XLA":
+                if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
                     continue
                 forward[name], backward[name] = _directions(case, make(case), inputs, dy, options)
             results = self.clock.time(forward), self.clock.time(backward)
-            if self.chosen.torch and dtype in TORCH_DTYPES and shape == case.sizes[0]:
+            if self.chosen.torch and dtype in TORCH_DTYPES and (shape == case.sizes[0] or case.flops):
                 self._time_torch(case, inputs, options, results)
-        size = tf.as_dtype(dtype).size * int(np.prod(shape))
         for i, direction in enumerate(("forward", "backward")):
-            moved = case.passes[i] * size
+            elements = case.elements(direction, shape, options) if case.elements else case.passes[i] * int(np.prod(shape))
+            moved = tf.as_dtype(dtype).size * elements
             row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction, "bytes": moved,
                    "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
                    "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
+            if case.flops:
+                row["TF_per_s"] = case.flops(direction, shape, options) / results[i]["tfuse"] / 1e12
             if i:
                 row["both_ms"] = {name: 1e3 * (results[0][name] + results[1][name]) for name in results[1]}
             self.rows.append(row)
             ms = row["ms"]
-            print("%-62s %-9s %9.3f %8s %6.1f%% %9s %9s %9s %13s" % (
-                label(row), direction, ms["tfuse"], "%.3f" % row["both_ms"]["tfuse"] if i else "", row["percent_of_copy"],
+            print("%-62s %-9s %9.3f %8s %7s %9s %9s %9s %13s" % (
+                label(row), direction, ms["tfuse"], "%.3f" % row["both_ms"]["tfuse"] if i else "", _speed(row),
                 *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", *RIVALS))), flush=True)
 
     def _time_torch(self, case, inputs, options, results):
@@ -201,6 +205,7 @@ class Bench:
                     name, label(row), row["direction"], row["ms"]["tfuse"], row["ms"][name]))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
+            some = [r for r in some if "TF_per_s" not in r]
             if some:
                 worst = min(some, key=lambda r: r["percent_of_copy"])
                 print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
@@ -225,6 +230,10 @@ class Bench:
             self.about = {**{name: value for name, value in saved.items() if name != "rows"}, **self.about}
         path.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
         return path
+
+
+def _speed(row):
+    return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
 
 
 def _key(row):
@@ -261,7 +270,7 @@ def label(row):
 
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
-    known = {"op", "dtype", "shape", "direction", "bytes", "ms", "both_ms", "percent_of_copy", "seed"}
+    known = {"op", "dtype", "shape", "direction", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
@@ -276,8 +285,10 @@ def check_bars(about, rows):
     copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(rows[::2], rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
     for case in (case for members in cases.all_cases().values() for case in members):
-        for (dtype, shape), limits in case.bars.items():
-            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape)]
+        names = {name for options in case.options for name in options}
+        for (dtype, shape, *only), limits in case.bars.items():
+            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and
+                     all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
                 worst = (min if at_least else max)(timed, key=lambda p: measure(*p, copy), default=None)
@@ -286,7 +297,8 @@ def check_bars(about, rows):
                 failed += not holds
                 print("  %-5s %s %s: %s, at %s %s" % (
                     "open" if value is None else "holds" if holds else "FAILS", kind,
-                    label(worst[0]) if worst else "%s %s %s" % (case.name, dtype, "×".join(map(str, shape))),
+                    label(worst[0]) if worst else " ".join([case.name, *("%s=%s" % option for wanted in only for option in wanted),
+                                                            dtype, "×".join(map(str, shape))]),
                     "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
     return not failed
 
@@ -310,7 +322,8 @@ def table(saved):
                 cells += ["", "", ""]
                 continue
             both = lambda pair, name: sum(row["ms"][name] for row in pair)
-            cells.append("%.0f%% / %.0f%%" % tuple(min(pair[i]["percent_of_copy"] for pair in pairs) for i in (0, 1)))
+            measure, text = ("TF_per_s", "%.3g / %.3g TF/s") if "TF_per_s" in pairs[0][0] else ("percent_of_copy", "%.0f%% / %.0f%%")
+            cells.append(text % tuple(min(pair[i][measure] for pair in pairs) for i in (0, 1)))
             cells.append("%.3f" % max(both(pair, "tfuse") for pair in pairs))
             cells.append(", ".join(_times(min(both(pair, r) / both(pair, "tfuse") for pair in pairs))
                                    if all(r in f["ms"] for f, _ in pairs) else "–" for r in rivals))

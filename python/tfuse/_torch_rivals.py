@@ -10,6 +10,7 @@ import sys
 
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
@@ -53,6 +54,22 @@ def _group_norm(x, gamma, beta, groups):
     return F.group_norm(x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1)
 
 
+def _attention(backend):
+    """By one of PyTorch's own kernels, which needs no compiling. Heads go before time, which copies nothing."""
+    def attention(query, key, value, is_causal=False):
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        with sdpa_kernel(backend):
+            y = F.scaled_dot_product_attention(query, key, value, is_causal=is_causal,
+                                               enable_gqa=query.shape[1] != key.shape[1])
+        return y.transpose(1, 2)
+
+    attention.compiled = False
+    return attention
+
+
+_ATTENTION = [_attention(backend) for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
+
+# By name of the case: one, or several, of which the best counts.
 RIVALS = {
     "square": lambda x: x * x,
     "add_constant": lambda x, constant: x + constant,
@@ -69,6 +86,8 @@ RIVALS = {
     "rms_norm": _rms_norm,
     "rms_norm, residual and dropout": _residual,
     "group_norm": _group_norm,
+    **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",
+                     "attention, decoding, own kernel"], _ATTENTION),
 }
 _filler = []  # two tensors to copy, once there is a GPU
 
@@ -81,8 +100,22 @@ def seconds(name, inputs, options):
     torch.cuda.empty_cache()  # what the case before had
     tensors = [_tensor(*one, classes=inputs[0][0][-1]) for one in inputs]
     watched = [t for t in tensors if t.requires_grad]
-    rival = RIVALS[name]
-    compiled = torch.compile(lambda *t: rival(*t, **options), dynamic=False)
+    rivals = RIVALS[name] if isinstance(RIVALS[name], list) else [RIVALS[name]]
+    times, error = [], None
+    for rival in rivals:
+        try:
+            times.append(_times(rival, tensors, watched, options))
+        except RuntimeError as e:  # a kernel that does not take the case
+            error = e
+    if not times:
+        raise error
+    return [min(t) for t in zip(*times)]
+
+
+def _times(rival, tensors, watched, options):
+    compiled = lambda *t: rival(*t, **options)
+    if getattr(rival, "compiled", True):
+        compiled = torch.compile(compiled, dynamic=False)
     record = lambda: (lambda y: y if isinstance(y, tuple) else (y,))(compiled(*tensors))
     dy = tuple(map(torch.randn_like, record()))
     forward = _median(torch.no_grad()(lambda _: compiled(*tensors)), lambda: None)
