@@ -143,7 +143,8 @@ class Bench:
         for i, direction in enumerate(("forward", "backward")):
             elements = case.elements(direction, shape, options) if case.elements else case.passes[i] * int(np.prod(shape))
             moved = tf.as_dtype(dtype).size * elements
-            row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction, "bytes": moved,
+            row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction,
+                   "commit": self.about["commit"], "date": self.about["date"], "bytes": moved,
                    "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
                    "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
             if case.flops:
@@ -220,20 +221,24 @@ class Bench:
             print("no plot: pip install matplotlib")
 
     def _write(self, folder):
-        """Rows that the file has of the same commit, and that this run has not timed, stay."""
+        """Rows that the file has and this run has not timed stay, with the commit that they were timed at."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        if saved.get("commit") == self.about["commit"]:
-            timed = {_key(row) for row in self.rows}
-            self.rows = [row for row in saved["rows"] if _key(row) not in timed] + self.rows
-            self.about = {**{name: value for name, value in saved.items() if name != "rows"}, **self.about}
-        path.write_text(json.dumps({**self.about, "rows": self.rows}, indent=1) + "\n")
+        path.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows)}, indent=1) + "\n")
         return path
 
 
 def _speed(row):
     return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
+
+
+def merged(saved, timed):
+    """Both, in the order that the ops have; of what both have, the latter."""
+    again = {_key(row) for row in timed}
+    order = [case.name for members in cases.all_cases().values() for case in members]
+    rows = [row for row in saved if _key(row) not in again and row["op"] in order] + timed
+    return sorted(rows, key=lambda row: order.index(row["op"]))
 
 
 def _key(row):
@@ -270,7 +275,7 @@ def label(row):
 
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
-    known = {"op", "dtype", "shape", "direction", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed"}
+    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
@@ -310,8 +315,9 @@ def table(saved):
     One line per variant at the first shape that an op was timed at; for its other shapes, the slowest variant of each.
     """
     rivals = [name for name in RIVALS if any(name in row["ms"] for row in saved["rows"])]
-    lines = ["%(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s; a plain copy moves "
-             "%(copy_TB_per_s).2f TB/s." % saved, "",
+    commits = list(dict.fromkeys("%(commit)s (%(date)s)" % row for row in saved["rows"]))
+    lines = ["%s, TensorFlow %s, commit %s; a plain copy moves %.2f TB/s." % (
+                 saved["hardware"], saved["tensorflow"], ", ".join(commits), saved["copy_TB_per_s"]), "",
              "| op | shape | " + " | ".join("%s | ms | %s take" % (d, ", ".join(rivals)) for d in _dtypes(saved)) + " |",
              "|---|---|" + "---|---|---|" * len(_dtypes(saved))]
     for (name, shape), rows in _lines(saved["rows"]).items():
