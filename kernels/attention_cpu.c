@@ -130,7 +130,7 @@ static void FN(finish)(FN(state) * f) {
     const int64_t row = (t->s.first_query + i) * a->heads + h;
     REAL *o = f->output + r * t->v_width;
     FN(multiply)(o, f->sum[r] == 0 ? 0 : (REAL)(1 / f->sum[r]), a->value_dim);
-    FN(tfu_store)(a->output, t->job->dtype, row * a->value_dim, a->value_dim, o);
+    if (a->value_dim) FN(tfu_store)(a->output, t->job->dtype, row * a->value_dim, a->value_dim, o);
     if (a->stats)
       ((REAL *)a->stats)[tfu_stats_at(a, &t->s, t->b, h, i)] =
           f->sum[r] == 0 ? -(REAL)INFINITY : (REAL)((double)f->max[r] + log(f->sum[r]));
@@ -161,7 +161,8 @@ static void FN(task)(const attention_job *job, int64_t task, void *space) {
 
 /* Steps of a ragged tensor that no sequence has are nobody's task. */
 static void FN(clear)(tfu_call *call, const attention_args *a) {
-  memset(a->output, 0, (size_t)tfu_count(&call->out[0].shape) * tfu_dtype_size(call->out[0].dtype));
+  const size_t bytes = (size_t)tfu_count(&call->out[0].shape) * tfu_dtype_size(call->out[0].dtype);
+  if (bytes) memset(a->output, 0, bytes);
   const int64_t n = (int64_t)a->heads * a->queries;
   for (int64_t i = 0; i < n; i++) ((REAL *)a->stats)[i] = -(REAL)INFINITY;
 }

@@ -77,7 +77,7 @@ void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width
 
 /* Rows of key, or of what is shaped like it: where they are, if they can be read there and `copy` is not set; else in
  * buffer, [keys, padded width]. Rows of a tensor lie a power of two apart as a rule, and share few places in the
- * cache: a product that reads them more than once takes twice as long as one that reads a copy. */
+ * cache: a product that reads them many times takes half as long again as one that reads a copy. */
 FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer);
 
 /* t->scores, and which of them count. Of few rows from the rows of the keys, else from t->key_t. */

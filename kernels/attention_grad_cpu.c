@@ -160,8 +160,8 @@ static void FN(add_tile)(FN(space) * g, REAL *dquery) {
   const FN(tfu_matrix) p_t = FN(tfu_columns_at)(a->seed ? g->dropped : t->scores, TFU_ATT_KEYS);
   const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), ds_t = FN(tfu_columns_at)(g->ds, TFU_ATT_KEYS);
   const FN(tfu_matrix) query = FN(tfu_rows_at)(t->query, q), key = FN(tfu_rows_at)(g->key, q);
-  FN(tfu_product)
-  (FN(tfu_rows_at)(g->dvalue, v), p_t, FN(tfu_rows_at)(g->doutput, v), t->keys, a->value_dim, t->rows, 1);
+  const FN(tfu_matrix) doutput = FN(tfu_rows_at)(g->doutput, v), dvalue = FN(tfu_rows_at)(g->dvalue, v);
+  FN(tfu_product)(dvalue, p_t, doutput, t->keys, a->value_dim, t->rows, 1);
   FN(tfu_product)(FN(tfu_rows_at)(g->dkey, q), ds_t, query, t->keys, a->head_dim, t->rows, 1);
   FN(tfu_product)(FN(tfu_rows_at)(g->dquery, q), ds, key, t->rows, a->head_dim, t->keys, 0);
   for (int r = 0; r < t->rows; r++) {
@@ -172,7 +172,7 @@ static void FN(add_tile)(FN(space) * g, REAL *dquery) {
 
 static void FN(store_keys)(const FN(space) * g, void *to, const REAL *from, int64_t step, int width) {
   const FN(attention_tile) *t = &g->tile;
-  for (int j = 0; j < t->keys; j++) {
+  for (int j = 0; width && j < t->keys; j++) {
     const int64_t row = (t->s.first_key + t->key + j) * t->job->a.key_heads + t->key_head;
     FN(tfu_store)(to, t->job->dtype, row * width, width, from + j * step);
   }

@@ -117,9 +117,9 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
   }
   for (int j = 0; j < t->keys; j++) {
     const int64_t at = tfu_key_row(a, &t->s, t->b, t->key + j) * row + (int64_t)t->key_head * width;
-    FN(tfu_store)
-    (buffer, sizeof(REAL) == sizeof(double) ? TFU_F64 : TFU_F32, j * step, width,
-     FN(tfu_load)(data, t->job->dtype, at, width, buffer + j * step));
+    REAL *to = buffer + j * step;
+    const REAL *from = FN(tfu_load)(data, t->job->dtype, at, width, to);
+    if (from != to) memcpy(to, from, (size_t)width * sizeof *to);
   }
   return FN(tfu_rows_at)(buffer, step);
 }

@@ -14,8 +14,6 @@
  * not given is an empty vector. */
 #include "attention.h"
 
-#include <inttypes.h>
-
 #include "tfuse.h"
 
 static int known(int64_t size) { return size != TFU_UNKNOWN; }
@@ -60,8 +58,8 @@ static tfu_code check_heads(const tfu_shape *in, int paged, tfu_error *err) {
               "key must have the batch of query %s, got shape %s", tfu_show(&in[0]).text, tfu_show(&in[1]).text);
   const int64_t heads = in[0].dim[h], shared = in[1].dim[h];
   TFU_REQUIRE(err, !known(heads) || !known(shared) || (shared > 0 && heads % shared == 0) || heads == 0,
-              "the heads of query, %" PRId64 ", must be a multiple of those of key, %" PRId64 "; got shapes %s and %s",
-              heads, shared, tfu_show(&in[0]).text, tfu_show(&in[1]).text);
+              "the heads of query, %lld, must be a multiple of those of key, %lld; got shapes %s and %s",
+              (long long)heads, (long long)shared, tfu_show(&in[0]).text, tfu_show(&in[1]).text);
   return TFU_OK;
 }
 

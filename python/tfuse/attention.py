@@ -185,7 +185,7 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
     if any(isinstance(x, tf.RaggedTensor) for x in (query, key, value)):
         others = {"bias": bias, "mask": mask, "query_lengths": query_lengths, "key_lengths": key_lengths}
         splits, (query, key, value), (query_lengths, key_lengths) = _flat(query, key, value, others)
-    query, scale = _scaled("attention", query, key, scale)
+    query, scale = _scaled(query, key, scale)
     output, stats = _attention(
         query, key, value, bias, mask, _integers("query_lengths", query_lengths), _integers("key_lengths", key_lengths),
         _philox.seed_tensor(seed) if dropout else None, scale=scale, align=align, left=left, right=right,
@@ -218,7 +218,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
         that does not exist, which a GPU leaves out.
     """
     left, right = _band(window, True)
-    query, scale = _scaled("paged_attention", query, key_pages, scale)
+    query, scale = _scaled(query, key_pages, scale)
     return _paged(query, key_pages, value_pages, _integers("table", table), _integers("key_lengths", key_lengths),
                   scale=scale, align="last", left=left, right=right)
 
@@ -232,7 +232,7 @@ def _band(window, is_causal):
     return -1 if before is None else int(before), 0 if is_causal else -1 if after is None else int(after)
 
 
-def _scaled(op, query, key, scale):
+def _scaled(query, key, scale):
     """Query, and the scale that is left to the op."""
     query = _rows.tensor(query)
     if scale is not None:

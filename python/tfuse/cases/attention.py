@@ -209,11 +209,11 @@ _FAST = ([((_D128, ()), {"tflops": 250}), ((_D128, _CAUSAL), {"tflops": 88})] if
 
 CASES = [
     case("attention", options=[
-        {}, {"is_causal": True}, {"is_causal": True, "align": "last"}, {"window": 5}, {"window": (3, None), "align": "last"},
-        {"is_causal": True, "window": 20, "scale": 0.5}, _DROPOUT, {**_DROPOUT, "is_causal": True}]),
+        {}, {"is_causal": True}, {"is_causal": True, "align": "last", "window": 20, "scale": 0.5}, {"window": (3, None)},
+        {**_DROPOUT, "is_causal": True}]),
     case("attention, bias and mask", ["bias", "mask"], options=[{}, {"is_causal": True, **_DROPOUT}]),
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
-        {}, {"is_causal": True, "align": "last"}, {"window": (9, 4), **_DROPOUT}]),
+        {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}]),
     timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
     timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
