@@ -76,7 +76,7 @@ typedef int64_t rank_type_f64;
 
 #else
 
-static REAL FN(greatest)(const REAL *v, int n) {
+REAL FN(tfu_greatest)(const REAL *v, int n) {
   FN(rank_type) best = FN(rank)(-(REAL)INFINITY);
   for (int i = 0; i < n; i++) {
     const FN(rank_type) rank = FN(rank)(v[i]);
@@ -86,7 +86,7 @@ static REAL FN(greatest)(const REAL *v, int n) {
 }
 
 void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n) {
-  const REAL max = FN(greatest)(v, n);
+  const REAL max = FN(tfu_greatest)(v, n);
   if (max == -(REAL)INFINITY) { /* zero, NaN for NaN: -inf - -inf would be NaN, and other chunks may have values */
     for (int i = 0; i < n; i++) e[i] = v[i] < 0 ? 0 : v[i];
     lse->sum += TFU_SUM(n, e[i]);

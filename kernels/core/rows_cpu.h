@@ -80,6 +80,9 @@ tfu_drop tfu_drop_of(const tfu_tensor *seed, float rate);
 #endif
 #else
 
+/* The greatest of n values, -infinity of none; a NaN counts as greater than all, or as less if its sign is set. */
+REAL FN(tfu_greatest)(const REAL *v, int n);
+
 /* Adds n <= TFU_CHUNK values, and leaves e[i] = exp(v[i] - their own maximum); e may be v. */
 void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n);
 

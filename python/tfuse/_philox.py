@@ -15,6 +15,12 @@ def kept(shape, seed, rate):
     return tf.reshape(tf.reshape(lanes, [-1])[:count] >= _drop_below(rate), shape)
 
 
+def kept_at(elements, seed, rate):
+    """Which of the elements with these numbers are kept; int64 and boolean tensors of one shape."""
+    lanes = tf.stack(_lanes(elements // 8, seed, tf.bitwise.right_shift), -1)
+    return tf.reduce_sum(tf.where(tf.one_hot(elements % 8, 8, True, False), lanes, 0), -1) >= _drop_below(rate)
+
+
 def kept_numpy(shape, seed, rate):
     """The same as an array, from an integer seed."""
     count = int(np.prod(shape))
