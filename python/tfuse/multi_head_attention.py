@@ -75,6 +75,8 @@ class Served:
 
     # Keras repeats the heads of key and value this often before it attends. The number stays with the layer.
     def _get_repeats(self, layer):
+        if "num_repeats" not in vars(layer):  # Keras asks while it sets
+            raise AttributeError("num_repeats")
         return 1 if self._is_home(layer) else vars(layer)["num_repeats"]
 
     def _set_repeats(self, layer, value):
@@ -92,7 +94,7 @@ def _attend(layer, query, key, value, masks, training):
     window = getattr(layer, "_sliding_window", getattr(layer, "sliding_window", None)) if masks.keras_own else None
     drops = {"dropout": layer.dropout, "seed": layer._dropout_layer.seed_generator} if training and layer.dropout else {}
     output = attention(query, key, value, mask=mask, is_causal=bool(masks.causal),
-                       window=window and (window - 1, window - 1), **drops)
+                       window=None if window is None else window - 1, **drops)
     if masks.query is None:
         return output
     # A query that is masked attends to nothing: the same as a row of the mask, without the [queries, keys] of it.
