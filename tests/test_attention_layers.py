@@ -121,6 +121,17 @@ def test_options(kind, options):
     assert served() == _SCORES_TOLD
 
 
+@both
+@pytest.mark.skipif(not _SCORES_TOLD, reason="this Keras has no flash_attention")
+def test_flash_attention(kind):
+    """Which Keras on TensorFlow refuses; here it is what there is."""
+    ours, asked = pair(kind)[0], pair(kind, flash_attention=True)[0]
+    asked.set_weights(ours.get_weights())
+    np.testing.assert_array_equal(asked(QUERY, VALUE, use_causal_mask=True), ours(QUERY, VALUE, use_causal_mask=True))
+    with pytest.raises(ValueError, match="[Ff]lash"):
+        asked(QUERY, VALUE, return_attention_scores=True)
+
+
 def test_options_of_multi_head():
     ours, stock = pair("MultiHeadAttention", value_dim=5, output_shape=(3, 2))
     compare(ours, stock, QUERY, VALUE, KEY, use_causal_mask=True)

@@ -76,7 +76,8 @@ def layer(make, *shape):
     return made
 
 
-NORM, NORM2 = layer(keras.layers.LayerNormalization, 3, 5, 8), layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
+NORM = layer(keras.layers.LayerNormalization, 3, 5, 8)
+NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
 GROUPS = layer(lambda: keras.layers.GroupNormalization(4), 3, 5, 8)
 SOFTMAX, SOFTMAX2 = keras.layers.Softmax(), keras.layers.Softmax([1, 2])
 CALLS = {  # a call of Keras, its inputs, the op that serves it
@@ -114,8 +115,10 @@ if hasattr(keras.ops, "rms_normalization"):
 if hasattr(keras.ops, "dot_product_attention"):
     CALLS["attention"] = (keras.ops.dot_product_attention, [Q, Q, Q], "Attention")
     CALLS["attention, all options"] = (lambda q, k, v, bias: keras.ops.dot_product_attention(
-        q, k, v, bias=bias, mask=MASK, scale=0.3, is_causal=True), [Q, *normal(2, 2, 7, 4, 8), normal(1, 4, 6, 7)], "Attention")
-ATTENTION = {"Attention", "AttentionGrad"} if "attention" in CALLS else set()  # Keras 3.7 has it, and layers that can be served
+        q, k, v, bias=bias, mask=MASK, scale=0.3, is_causal=True),
+        [Q, *normal(2, 2, 7, 4, 8), normal(1, 4, 6, 7)], "Attention")
+# Keras 3.7 has it, and layers that can be served.
+ATTENTION = {"Attention", "AttentionGrad"} if "attention" in CALLS else set()
 
 
 def value_and_gradients(f, inputs, enabled, jit=None):
@@ -234,8 +237,34 @@ def test_integers_are_left_to_keras():
             with pytest.raises(Exception):
                 keras.ops.softplus(tf.constant([1, 2]))
     row, = [row for row in tfuse.explain(64) if row["op"] == "softplus"]
-    assert row["route"] == "Keras's own code" and row["calls"] == 3 and row["input"] == "int32[2]" and "got int32" in row["why"]
+    assert row["route"] == "Keras's own code" and row["calls"] == 3
+    assert row["input"] == "int32[2]" and "got int32" in row["why"]
     assert "softplus" in repr(tfuse.explain())
+
+
+def test_arguments_of_a_later_keras():
+    """A function that has grown an argument goes its own way when it is used."""
+    nn, seen = keras.src.backend.tensorflow.nn, []
+    stock = nn.silu
+    nn.silu = lambda x, beta=1.0: seen.append(beta) or stock(x)
+    try:
+        with tfuse.enabled():
+            assert nn.silu(X) is not None and not seen
+            nn.silu(X, beta=2.0)
+    finally:
+        nn.silu = stock
+    assert seen == [2.0] and "beta" in reasons()["silu"]
+
+
+@pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")
+def test_flash_attention_may_be_asked_for():
+    """Keras on TensorFlow refuses it; with tfuse it is there."""
+    layer = keras.layers.MultiHeadAttention(2, 4, flash_attention=True)
+    with pytest.raises(ValueError, match="[Ff]lash"):
+        layer(X, X)
+    with tfuse.enabled():
+        assert layer(X, X).shape == X.shape and keras.ops.dot_product_attention(Q, Q, Q, flash_attention=True).shape == Q.shape
+    assert "Attention" in ran() and not reasons()
 
 
 # ---- on and off ----
@@ -358,7 +387,8 @@ HUB = {  # small, with random weights; the ops that must serve them
     "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8), {"Attention", "Norm"}),
     "MixtralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=2), {"Attention", "Norm"}),
     "GPT2Backbone": (dict(num_heads=4, max_sequence_length=16, dropout=0.0), {"Attention", "Norm", "ScaleBiasAct"}),
-    "GPTNeoXBackbone": (dict(num_heads=2, rotary_percentage=0.5, max_sequence_length=16, dropout=0.0), {"Attention", "Norm"}),
+    "GPTNeoXBackbone": (dict(num_heads=2, rotary_percentage=0.5, max_sequence_length=16, dropout=0.0),
+                        {"Attention", "Norm"}),
 }
 
 
@@ -408,6 +438,21 @@ def test_keras_hub_trains(hub, jit):
         got = step()
     np.testing.assert_allclose(got, want, rtol=1e-4)
     assert got[1] < got[0]
+
+
+def test_keras_hub_generates(hub):
+    """Token by token from a cache."""
+    def text():
+        model = hub.LlamaCausalLM(backbone(hub, "LlamaBackbone"), preprocessor=None)
+        model.compile(sampler="greedy")
+        padded = {"token_ids": np.where(np.arange(12) < 5, TOKENS[:4], 0), "padding_mask": np.tile(np.arange(12) < 5, (4, 1))}
+        return model.generate(padded, stop_token_ids=None)["token_ids"]
+
+    want = text()
+    with tfuse.enabled():
+        got = text()
+    assert np.array_equal(got, want) and len(set(np.ravel(got))) > 4
+    assert {"Attention", "Norm"} <= ran()
 
 
 def test_what_keras_hub_keeps(hub):

@@ -40,7 +40,7 @@ def not_floats(*tensors):
     return ""
 
 
-def _floats(x, *_, **__):
+def _floats(x):
     return not_floats(x)
 
 
@@ -95,7 +95,7 @@ def _cross_entropy_guard(sparse):
         if sparse and labels and len(labels) == len(logits) and labels[-1] == 1:
             labels = labels[:-1]
         wanted = logits[:-1] if sparse else logits
-        if labels is None or len(labels) != len(wanted) or not _stretches(labels, wanted) or not _stretches(wanted, labels):
+        if labels is None or not (_stretches(labels, wanted) and _stretches(wanted, labels)):
             return "the target's shape does not match the output's"
         return "" if axis in (-1, len(logits) - 1) else "the classes are not the last axis"
 
@@ -165,7 +165,8 @@ def _layer_norm_layer(own, layer, inputs):
 
 
 def _layer_norm_layer_guard(layer, inputs):
-    return _layer_norm_guard(inputs, layer.gamma, layer.beta, layer.axis, layer.epsilon, getattr(layer, "rms_scaling", False))
+    rms_scaling = getattr(layer, "rms_scaling", False)
+    return _layer_norm_guard(inputs, layer.gamma, layer.beta, layer.axis, layer.epsilon, rms_scaling)
 
 
 def _no_scale(scale):
@@ -227,10 +228,12 @@ def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_cau
 
 _NN = "keras.src.backend.tensorflow.nn"
 _LAYERS = "keras.src.layers."
+_NORMS = _LAYERS + "normalization."
 _MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.grouped_query_attention"
+_MULTI_HEAD, _GROUPED = (layers.Served(c) for c in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention))
 
 TABLE = [
-    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), _floats),
+    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), lambda x, approximate=True: not_floats(x)),
     Row(_NN, "silu", lambda own, x: silu(x), _floats),
     Row(_NN, "softplus", lambda own, x: softplus(x), _floats),
     Row(_NN, "hard_silu", lambda own, x: hard_swish(x), _floats),
@@ -242,14 +245,12 @@ TABLE = [
     Row(_NN, "categorical_crossentropy", _categorical, _cross_entropy_guard(sparse=False)),
     Row("keras.src.ops.nn", "_layer_normalization", _layer_norm, _layer_norm_guard),
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
-    Row(_LAYERS + "normalization.layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
-    Row(_LAYERS + "normalization.group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
+    Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
+    Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
-    Row(_MHA, "MultiHeadAttention._compute_attention_mask", layers.Served(keras.layers.MultiHeadAttention).mask),
-    Row(_MHA, "MultiHeadAttention._compute_attention", layers.Served(keras.layers.MultiHeadAttention).attend),
+    Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),
+    Row(_MHA, "MultiHeadAttention._compute_attention", _MULTI_HEAD.attend),
+    Row(_GQA, "GroupedQueryAttention._compute_attention_mask", _GROUPED.mask),
+    Row(_GQA, "GroupedQueryAttention._compute_attention", _GROUPED.attend),
+    Row(_GQA, "GroupedQueryAttention.num_repeats", _GROUPED.num_repeats),
 ]
-if hasattr(keras.layers, "GroupQueryAttention"):
-    _served = layers.Served(keras.layers.GroupQueryAttention)
-    TABLE += [Row(_GQA, "GroupedQueryAttention._compute_attention_mask", _served.mask),
-              Row(_GQA, "GroupedQueryAttention._compute_attention", _served.attend),
-              Row(_GQA, "GroupedQueryAttention.num_repeats", _served.num_repeats)]

@@ -1,7 +1,8 @@
 """tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
 
-Each row of the tables in _behind.py and _behind_hub.py names an attribute of a module or class, what takes its place, and a guard, which says why tfuse
-does not serve a call, or nothing. What is not served goes to Keras's own code, with the reason in tfuse.explain().
+Each row of the tables in _behind.py and _behind_hub.py names an attribute of a module or class, what takes its place, and
+a guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
+reason in tfuse.explain().
 """
 
 import contextlib
@@ -9,18 +10,17 @@ import functools
 import importlib.abc
 import sys
 import threading
-import types
 
 import keras
 
 from tfuse import _behind, _behind_hub, _explain
 from tfuse._op import function
 
+_TABLE = _behind.TABLE + _behind_hub.TABLE
+_ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
-_wanted = {"enable": 0, "with": 0}  # whether enable() was called last, and how many blocks are open
-_ABSENT = object()
-_TABLE = _behind.TABLE + _behind_hub.TABLE
+_switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
 
 
 def enable():
@@ -37,40 +37,46 @@ def enable():
     Raises:
       RuntimeError: Keras runs on another backend than TensorFlow.
     """
-    _want("enable", 1)
+    _set(on=True)
 
 
 def disable():
     """Undoes tfuse.enable(): all of Keras is what it was. Inside `with tfuse.enabled():` that waits for the block's end."""
-    with _lock:
-        _want("enable", -_wanted["enable"])
+    _set(on=False)
 
 
 @contextlib.contextmanager
 def enabled():
-    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads; the
-    switch is the process's, so other threads see it too."""
-    _want("with", 1)
+    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads.
+
+    The switch is the process's: other threads see it too, and should not be inside an attention layer while it turns.
+    """
+    _set(blocks=1)
     try:
         yield
     finally:
-        _want("with", -1)
+        _set(blocks=-1)
 
 
-def _want(who, change):
-    if keras.backend.backend() != "tensorflow":
+def _set(on=None, blocks=0):
+    global _switched_on, _blocks
+    if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
-        before = any(_wanted.values())
-        _wanted[who] = min(_wanted[who] + change, 1) if who == "enable" else _wanted[who] + change
-        if any(_wanted.values()) and not before:
+        was = _is_on()
+        _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
+        if _is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)
             for module in {row.module: None for row in _TABLE}:
                 _install(module)
-        elif before and not any(_wanted.values()):
+        elif was and not _is_on():
             sys.meta_path.remove(_AFTER_IMPORT)
             while _replaced:
                 _put(*_replaced.pop())
+
+
+def _is_on():
+    return _switched_on or _blocks > 0
 
 
 # ---- one module ----
@@ -78,18 +84,13 @@ def _want(who, change):
 
 def _install(module):
     """Replaces what the table names in a module, if it is imported and as far as this release of it has that."""
-    if module not in sys.modules:
-        return
     for row in _TABLE:
-        if row.module == module:
+        if row.module == module and module in sys.modules:
             *path, name = row.attribute.split(".")
-            owner = sys.modules[module]
-            for part in path:
-                owner = getattr(owner, part, None)
-            there = vars(owner).get(name, _ABSENT) if owner is not None else _ABSENT
-            if owner is None or there is _ABSENT and not isinstance(row.serve, property):
-                continue
-            _replace(owner, name, there, row)
+            owner = functools.reduce(lambda owner, part: getattr(owner, part, None), path, sys.modules[module])
+            there = _ABSENT if owner is None else vars(owner).get(name, _ABSENT)
+            if there is not _ABSENT or owner is not None and isinstance(row.serve, property):
+                _replace(owner, name, there, row)
 
 
 def _replace(owner, name, there, row):
@@ -115,13 +116,21 @@ def _put(owner, name, value):
 def _instead_of(own, row):
     @functools.wraps(own)
     def call(*inputs, **options):
-        why = row.guard(*inputs, **options) if row.guard else ""
+        why = _why_not(row, inputs, options)
         if not why:
             return row.serve(own, *inputs, **options)
-        _explain.note(row.attribute, "Keras's own code", why, inputs[1:] if "." in row.attribute else inputs, "called")
+        tensors = [x for x in inputs if hasattr(x, "shape")]
+        _explain.note(row.attribute, "Keras's own code", why, tensors or inputs, "called")
         return own(*inputs, **options)
 
     return function(call)
+
+
+def _why_not(row, inputs, options):
+    try:
+        return row.guard(*inputs, **options) if row.guard else ""
+    except TypeError as error:  # a later Keras may have arguments that the guard has not
+        return "tfuse does not know these arguments: %s" % error
 
 
 # ---- modules that are imported while tfuse is enabled ----
@@ -141,10 +150,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return None
 
     @staticmethod
-    def _execute(execute, module: types.ModuleType):
+    def _execute(execute, module):
         execute(module)
         with _lock:
-            if any(_wanted.values()):
+            if _is_on():
                 _install(module.__name__)
 
 

@@ -10,7 +10,8 @@ _decisions = collections.deque(maxlen=64)
 
 def note(op, route, reason, inputs, when="traced"):
     """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
-    row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]), "why": reason}
+    row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
+           "why": reason}
     for old in list(_decisions):
         if when != "traced" and all(old[key] == value for key, value in row.items()):
             _decisions.remove(old)
@@ -42,9 +43,9 @@ class Explanation(list):
 def explain(last=16):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
-    Each is a dict: op, when ("traced", "ran", or "called", of Keras's functions behind which tfuse was put), route (TensorFlow
-    op, XLA custom call, plain TensorFlow, or Keras's own code), device, kernel, the first input's dtype and shape, how many
-    such calls came in a row, and why. Printing it gives a table.
+    Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
+    (TensorFlow op, XLA custom call, plain TensorFlow, or Keras's own code), device, kernel, the first input's dtype and
+    shape, how many such calls there were, and why. Printing it gives a table.
     """
     runs, text = [], ctypes.create_string_buffer(512)
     total = _library.library.tfu_trace_read(-1, text, len(text))

@@ -32,23 +32,23 @@ class Served:
         self.num_repeats = property(self._get_repeats, self._set_repeats)
 
     def mask(self, keras_own, layer, query, value, query_mask=None, value_mask=None, key_mask=None, attention_mask=None,
-             use_causal_mask=False):
+             use_causal_mask=False, **unknown):
         own = functools.partial(keras_own, layer, query, value, query_mask=query_mask, value_mask=value_mask,
-                                key_mask=key_mask, attention_mask=attention_mask, use_causal_mask=use_causal_mask)
-        if not self._is_home(layer):
+                                key_mask=key_mask, attention_mask=attention_mask, use_causal_mask=use_causal_mask, **unknown)
+        if unknown or not self._is_home(layer):
             return own()
         return _Masks(query_mask, value_mask, key_mask, attention_mask, use_causal_mask, own)
 
     def attend(self, keras_own, layer, query, key, value, attention_mask=None, training=None, return_attention_scores=None,
-               use_causal_mask=False):
+               use_causal_mask=False, **unknown):
         masks = attention_mask
         if not isinstance(masks, _Masks):
             masks = _Masks(None, None, None, attention_mask, use_causal_mask, None)
-        why = self._why_not(layer, query, key, value, return_attention_scores)
+        why = self._why_not(layer, query, key, value, return_attention_scores, unknown)
         if not why:
             return _attend(layer, query, key, value, masks, training), None
         _explain.note(self._name, "Keras's own code", why, [query], "called")
-        told = {"return_attention_scores": return_attention_scores, "use_causal_mask": use_causal_mask or None}
+        told = {"return_attention_scores": return_attention_scores, "use_causal_mask": use_causal_mask or None, **unknown}
         if key.shape[-2] != query.shape[-2]:
             key, value = (keras.ops.repeat(x, query.shape[-2] // x.shape[-2], axis=-2) for x in (key, value))
         return keras_own(layer, query, key, value, masks.keras_own() if masks.keras_own else attention_mask, training,
@@ -58,7 +58,9 @@ class Served:
         """Not where a class made of it has a method of its own that may know Keras's masks only."""
         return all(getattr(type(layer), name) is getattr(self._home, name) for name in _METHODS)
 
-    def _why_not(self, layer, query, key, value, return_attention_scores):
+    def _why_not(self, layer, query, key, value, return_attention_scores, unknown):
+        if unknown:
+            return "tfuse does not know %s" % ", ".join(unknown)
         if not self._says_scores:
             return_attention_scores = getattr(layer, "_return_attention_scores", None)
             if return_attention_scores is None:
