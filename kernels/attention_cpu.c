@@ -6,10 +6,6 @@
 #ifndef REAL
 #include "kernels/attention_cpu.h"
 
-/* Up to this many rows (a step of decoding) keys and values are read where they are: turning a tile of keys would cost
- * more than the scores. */
-enum { FEW = 4 };
-
 /* Task -> sequence, head of key, rows. Sequences may differ in length, so their first tasks are counted up. */
 typedef struct plan {
   int64_t *first_task; /* of each sequence, and the end */
@@ -53,7 +49,6 @@ typedef struct FN(state) {
   REAL max[TFU_ATT_ROWS];
   double sum[TFU_ATT_ROWS];
   REAL *output; /* [rows, v_width]                        */
-  REAL *key_t;  /* [head_dim, keys]                       */
   REAL *buffer; /* [keys, the wider of q_width, v_width]  */
 } FN(state);
 
@@ -82,8 +77,8 @@ static void FN(begin)(const attention_job *job, int64_t task, void *space, FN(st
   t->query = space;
   f->output = t->query + TFU_ATT_ROWS * t->q_width;
   t->scores = f->output + TFU_ATT_ROWS * t->v_width;
-  f->key_t = t->scores + TFU_ATT_ROWS * TFU_ATT_KEYS;
-  f->buffer = f->key_t + TFU_ATT_KEYS * t->q_width;
+  t->key_t = t->scores + TFU_ATT_ROWS * TFU_ATT_KEYS;
+  f->buffer = t->key_t + TFU_ATT_KEYS * t->q_width;
   memset(f->output, 0, (size_t)(TFU_ATT_ROWS * t->v_width) * sizeof(REAL));
   for (int r = 0; r < t->rows; r++) f->max[r] = -(REAL)INFINITY, f->sum[r] = 0;
 }
@@ -147,19 +142,19 @@ static void FN(task)(const attention_job *job, int64_t task, void *space) {
   FN(state) f;
   FN(begin)(job, task, space, &f);
   FN(attention_tile) *t = &f.tile;
-  const int few = t->rows <= FEW;
+  const int few = t->rows <= TFU_ATT_FEW, copy = !few || t->v_width != a->value_dim;
   int first, end;
   FN(tfu_tile_rows)(t, a->query, a->head_dim, (REAL)a->scale, t->query);
   FN(tfu_tile_band)(t, &first, &end);
   for (t->key = first - first % TFU_ATT_KEYS; t->key < end; t->key += TFU_ATT_KEYS) {
     t->keys = t->s.keys - t->key < TFU_ATT_KEYS ? t->s.keys - t->key : TFU_ATT_KEYS;
     const FN(tfu_matrix) keys = FN(tfu_tile_keys)(t, a->key, a->head_dim, 0, f.buffer);
-    if (!few) FN(tfu_transpose)(f.key_t, TFU_ATT_KEYS, keys.at, keys.row, t->keys, a->head_dim);
-    FN(tfu_tile_scores)(t, keys, few ? NULL : f.key_t);
+    if (!few) FN(tfu_transpose)(t->key_t, TFU_ATT_KEYS, keys.at, keys.row, t->keys, a->head_dim);
+    FN(tfu_tile_scores)(t, keys);
     for (int r = 0; r < t->rows; r++) FN(weigh)(&f, r);
-    FN(tfu_product)
-    ((FN(tfu_matrix)){f.output, t->v_width, 1}, (FN(tfu_matrix)){t->scores, TFU_ATT_KEYS, 1},
-     FN(tfu_tile_keys)(t, a->value, a->value_dim, 1, f.buffer), t->rows, a->value_dim, t->keys, 1);
+    const FN(tfu_matrix) p = FN(tfu_rows_at)(t->scores, TFU_ATT_KEYS), output = FN(tfu_rows_at)(f.output, t->v_width);
+    const FN(tfu_matrix) values = FN(tfu_tile_keys)(t, a->value, a->value_dim, copy, f.buffer);
+    FN(tfu_product)(output, p, values, t->rows, a->value_dim, t->keys, 1);
   }
   FN(finish)(&f);
 }

@@ -13,6 +13,10 @@
 /* 64 x 64 floats are 16 KB: scores, and what they are made of, stay in a second-level cache at any usual head_dim. */
 enum { TFU_ATT_ROWS = 64, TFU_ATT_KEYS = 64 };
 
+/* Up to this many rows (a step of decoding) scores are made of keys as they are: turning a tile of them would cost more
+ * than the scores. The gradient does as attention did, and gets the same scores. */
+enum { TFU_ATT_FEW = 4 };
+
 typedef struct attention_job attention_job;
 typedef void attention_task(const attention_job *job, int64_t task, void *space);
 
@@ -71,10 +75,11 @@ void FN(tfu_tile_band)(const FN(attention_tile) * t, int *first, int *end);
 /* Rows of query, or of what is shaped like it, times factor, into [rows, padded width]; 0 beyond the query's length. */
 void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width, REAL factor, REAL *to);
 
-/* Rows of key, or of what is shaped like it: where they are if they can be read there, else in buffer. `whole` asks for
- * whole register blocks of columns. */
-FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int whole, REAL *buffer);
+/* Rows of key, or of what is shaped like it: where they are, if they can be read there and `copy` is not set; else in
+ * buffer, [keys, padded width]. Rows of a tensor lie a power of two apart as a rule, and share few places in the
+ * cache: a product that reads them more than once takes twice as long as one that reads a copy. */
+FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer);
 
-/* t->scores, and which of them count; t->key_t holds the keys, or, where NULL, `keys` has their rows. */
-void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys, const REAL *key_t);
+/* t->scores, and which of them count. Of few rows from the rows of the keys, else from t->key_t. */
+void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys);
 #endif

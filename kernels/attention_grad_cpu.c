@@ -49,7 +49,7 @@ typedef struct FN(space) {
   FN(attention_tile) tile;
   REAL *doutput;      /* [rows, v_width]                                                        */
   REAL *ds, *dropped; /* [rows, keys]: gradients of the scores, and weights after dropout        */
-  REAL *key, *key_t, *value_t;
+  REAL *key, *value_t;
   REAL *dkey, *dvalue, *dquery; /* sums of the tile's keys; one tile's part of dquery            */
   REAL *buffer;
 } FN(space);
@@ -71,7 +71,7 @@ static size_t FN(deal)(const attention_job *job, REAL *memory, FN(space) * g) {
                {&g->dropped, job->a.seed ? TFU_ATT_KEYS : 0, TFU_ATT_ROWS},
                {&g->dquery, q, TFU_ATT_ROWS},
                {&g->key, q, TFU_ATT_KEYS},
-               {&g->key_t, q, TFU_ATT_KEYS},
+               {&t->key_t, q, TFU_ATT_KEYS},
                {&g->value_t, v, TFU_ATT_KEYS},
                {&g->dkey, q, TFU_ATT_KEYS},
                {&g->dvalue, v, TFU_ATT_KEYS},
@@ -89,11 +89,8 @@ static void FN(take_keys)(FN(space) * g, int key) {
   const attention_args *a = &t->job->a;
   t->key = key;
   t->keys = t->s.keys - key < TFU_ATT_KEYS ? t->s.keys - key : TFU_ATT_KEYS;
-  const FN(tfu_matrix) keys = FN(tfu_tile_keys)(t, a->key, a->head_dim, 0, g->key);
-  FN(tfu_transpose)(g->key_t, TFU_ATT_KEYS, keys.at, keys.row, t->keys, a->head_dim);
-  if (keys.at != g->key)
-    for (int j = 0; j < t->keys; j++)
-      memcpy(g->key + j * t->q_width, keys.at + j * keys.row, (size_t)a->head_dim * sizeof(REAL));
+  FN(tfu_tile_keys)(t, a->key, a->head_dim, 1, g->key);
+  FN(tfu_transpose)(t->key_t, TFU_ATT_KEYS, g->key, t->q_width, t->keys, a->head_dim);
   const FN(tfu_matrix) values = FN(tfu_tile_keys)(t, a->value, a->value_dim, 0, g->buffer);
   FN(tfu_transpose)(g->value_t, TFU_ATT_KEYS, values.at, values.row, t->keys, a->value_dim);
 }
@@ -141,10 +138,10 @@ static void FN(differentiate_row)(FN(space) * g, int r) {
 /* ds and the weights after dropout, of the rows and keys that were taken. */
 static void FN(differentiate)(FN(space) * g) {
   FN(attention_tile) *t = &g->tile;
-  FN(tfu_tile_scores)(t, (FN(tfu_matrix)){NULL, 0, 0}, g->key_t);
-  FN(tfu_product)
-  ((FN(tfu_matrix)){g->ds, TFU_ATT_KEYS, 1}, (FN(tfu_matrix)){g->doutput, t->v_width, 1},
-   (FN(tfu_matrix)){g->value_t, TFU_ATT_KEYS, 1}, t->rows, t->keys, t->job->a.value_dim, 0);
+  const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), doutput = FN(tfu_rows_at)(g->doutput, t->v_width);
+  const FN(tfu_matrix) value_t = FN(tfu_rows_at)(g->value_t, TFU_ATT_KEYS);
+  FN(tfu_tile_scores)(t, FN(tfu_rows_at)(g->key, t->q_width));
+  FN(tfu_product)(ds, doutput, value_t, t->rows, t->keys, t->job->a.value_dim, 0);
   for (int r = 0; r < t->rows; r++) FN(differentiate_row)(g, r);
 }
 
@@ -159,16 +156,14 @@ static void FN(add_scaled)(REAL *to, const REAL *from, REAL factor, int n) {
 static void FN(add_tile)(FN(space) * g, REAL *dquery) {
   FN(attention_tile) *t = &g->tile;
   const attention_args *a = &t->job->a;
-  REAL *weights = a->seed ? g->dropped : t->scores;
+  const int64_t q = t->q_width, v = t->v_width;
+  const FN(tfu_matrix) p_t = FN(tfu_columns_at)(a->seed ? g->dropped : t->scores, TFU_ATT_KEYS);
+  const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), ds_t = FN(tfu_columns_at)(g->ds, TFU_ATT_KEYS);
+  const FN(tfu_matrix) query = FN(tfu_rows_at)(t->query, q), key = FN(tfu_rows_at)(g->key, q);
   FN(tfu_product)
-  ((FN(tfu_matrix)){g->dvalue, t->v_width, 1}, (FN(tfu_matrix)){weights, 1, TFU_ATT_KEYS},
-   (FN(tfu_matrix)){g->doutput, t->v_width, 1}, t->keys, a->value_dim, t->rows, 1);
-  FN(tfu_product)
-  ((FN(tfu_matrix)){g->dkey, t->q_width, 1}, (FN(tfu_matrix)){g->ds, 1, TFU_ATT_KEYS},
-   (FN(tfu_matrix)){t->query, t->q_width, 1}, t->keys, a->head_dim, t->rows, 1);
-  FN(tfu_product)
-  ((FN(tfu_matrix)){g->dquery, t->q_width, 1}, (FN(tfu_matrix)){g->ds, TFU_ATT_KEYS, 1},
-   (FN(tfu_matrix)){g->key, t->q_width, 1}, t->rows, a->head_dim, t->keys, 0);
+  (FN(tfu_rows_at)(g->dvalue, v), p_t, FN(tfu_rows_at)(g->doutput, v), t->keys, a->value_dim, t->rows, 1);
+  FN(tfu_product)(FN(tfu_rows_at)(g->dkey, q), ds_t, query, t->keys, a->head_dim, t->rows, 1);
+  FN(tfu_product)(FN(tfu_rows_at)(g->dquery, q), ds, key, t->rows, a->head_dim, t->keys, 0);
   for (int r = 0; r < t->rows; r++) {
     const int64_t row = (t->s.first_query + FN(tfu_tile_query)(t, r)) * a->heads + FN(tfu_tile_head)(t, r);
     FN(add_scaled)(dquery + row * a->head_dim, g->dquery + r * t->q_width, (REAL)a->scale, a->head_dim);

@@ -107,13 +107,13 @@ void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width
   }
 }
 
-FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int whole, REAL *buffer) {
+FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer) {
   const attention_args *a = &t->job->a;
   const int64_t step = tfu_attention_width(width, sizeof(REAL)), row = (int64_t)a->key_heads * width;
   const int direct = tfu_dtype_size(t->job->dtype) == sizeof(REAL) && !a->table;
-  if (direct && (!whole || step == width)) {
+  if (direct && !copy) {
     REAL *first = (REAL *)data + ((t->s.first_key + t->key) * a->key_heads + t->key_head) * width;
-    return (FN(tfu_matrix)){first, row, 1};
+    return FN(tfu_rows_at)(first, row);
   }
   for (int j = 0; j < t->keys; j++) {
     const int64_t at = tfu_key_row(a, &t->s, t->b, t->key + j) * row + (int64_t)t->key_head * width;
@@ -121,7 +121,7 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
     (buffer, sizeof(REAL) == sizeof(double) ? TFU_F64 : TFU_F32, j * step, width,
      FN(tfu_load)(data, t->job->dtype, at, width, buffer + j * step));
   }
-  return (FN(tfu_matrix)){buffer, step, 1};
+  return FN(tfu_rows_at)(buffer, step);
 }
 
 /* ---- scores ---- */
@@ -157,26 +157,23 @@ static int FN(adjust)(const FN(attention_tile) * t, REAL *s, int h, int i, int j
   return 1;
 }
 
-void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys, const REAL *key_t) {
+void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys) {
   const attention_args *a = &t->job->a;
-  if (key_t)
-    FN(tfu_product)
-    ((FN(tfu_matrix)){t->scores, TFU_ATT_KEYS, 1}, (FN(tfu_matrix)){t->query, t->q_width, 1},
-     (FN(tfu_matrix)){(REAL *)key_t, TFU_ATT_KEYS, 1}, t->rows, t->keys, a->head_dim, 0);
+  const int few = t->rows <= TFU_ATT_FEW;
+  if (!few) FN(tfu_product)
+  (FN(tfu_rows_at)(t->scores, TFU_ATT_KEYS), FN(tfu_rows_at)(t->query, t->q_width),
+   FN(tfu_rows_at)(t->key_t, TFU_ATT_KEYS), t->rows, t->keys, a->head_dim, 0);
   for (int r = 0; r < t->rows; r++) {
     const int i = FN(tfu_tile_query)(t, r), h = FN(tfu_tile_head)(t, r);
-    REAL *s = t->scores + r * TFU_ATT_KEYS;
     int first, end;
     tfu_band(a, &t->s, i, &first, &end);
     first = first < t->key ? 0 : first - t->key;
     end = end - t->key < t->keys ? end - t->key : t->keys;
+    const int n = end - first;
+    REAL *s = t->scores + r * TFU_ATT_KEYS + first;
+    if (few && n > 0) FN(tfu_dots)(s, t->query + r * t->q_width, keys.at + first * keys.row, keys.row, n, a->head_dim);
     t->from[r] = first;
-    t->end[r] = end;
-    if (end <= first) continue;
-    if (!key_t)
-      FN(tfu_dots)
-      (s + first, t->query + r * t->q_width, keys.at + first * keys.row, keys.row, end - first, a->head_dim);
-    if (!FN(adjust)(t, s + first, h, i, t->key + first, end - first)) t->end[r] = 0;
+    t->end[r] = n > 0 && FN(adjust)(t, s, h, i, t->key + first, n) ? end : first;
   }
 }
 #endif

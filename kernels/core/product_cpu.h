@@ -24,6 +24,9 @@ typedef struct FN(tfu_matrix) {
   REAL *at;
   int64_t row, column;
 } FN(tfu_matrix);
+/* Rows of elements side by side, `row` apart; and the same turned, so that they are columns. */
+static inline FN(tfu_matrix) FN(tfu_rows_at)(REAL *at, int64_t row) { return (FN(tfu_matrix)){at, row, 1}; }
+static inline FN(tfu_matrix) FN(tfu_columns_at)(REAL *at, int64_t row) { return (FN(tfu_matrix)){at, 1, row}; }
 
 /* c = a b, plus what c was where `add` is set. a is [m, k] with any steps; b is [k, n] and c is [m, n], their columns
  * side by side. Whole register blocks are computed: a and c have room for m, b and c for n rounded up to those, and
@@ -33,6 +36,6 @@ void FN(tfu_product)(FN(tfu_matrix) c, FN(tfu_matrix) a, FN(tfu_matrix) b, int m
 /* c[i] = a . row i of b, for i from 0 up to n; k elements each. */
 void FN(tfu_dots)(REAL *c, const REAL *a, const REAL *b, int64_t row, int n, int k);
 
-/* to[column, i] = from[column] of row i: one column more of a transposed matrix, whose rows are `row` apart. */
+/* to[j, i] = from[i, j] for i < m and j < n; rows are to_row and from_row apart. */
 void FN(tfu_transpose)(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int m, int n);
 #endif

@@ -39,10 +39,13 @@ class FusedOp:
         node has inputs, outputs, attr(name) and wanted(i), whether the gradient of input i may be needed. Of several
         outputs, the gradients of all but the first are None where they are not used. None: differentiate `plain`, which
         also gives every gradient op its own gradient.
+      axes: for inputs whose axes are not the same as those of the other inputs in the same place, a letter for each axis,
+        by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count.
+      multiples: ("h", "k"): the size of axis h is a multiple of that of k.
     """
 
-    def __init__(self, name, plain, gradient=None):
-        self.name, self.plain = name, plain
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None):
+        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
         self._raw = getattr(_library.ops, "tfuse_" + self.stem)
@@ -240,12 +243,17 @@ class FusedOp:
 
         return differentiable(*inputs)
 
+    def _names(self, i, rank):
+        """Of an input's axes: letters, or their numbers."""
+        letters = self.axes.get(self._argument(i))
+        return letters[-rank:] if letters and rank else range(rank)
+
     def _output_dims(self, inputs, attributes, specs):
         """Where each dimension of each output comes from, a number or (input, axis), and "" or why that is not known.
 
         XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
-        it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis; or, where
-        that contradicts what another input knows of the axis, with what that one knows.
+        it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis, the same
+        for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows.
         """
         if _library.xla_status():
             return None, _library.xla_status()
@@ -255,14 +263,23 @@ class FusedOp:
         sizes = {size for value in inputs for size in value.shape}
         if None not in sizes:
             return [spec.shape.as_list() for spec in specs], ""
-        marks = [mark for mark in _MARKS if mark not in sizes] + [None] * len(_MARKS)
-        unknown = {marks[axis]: (i, axis) for i, value in reversed(list(enumerate(inputs)))
-                   for axis, size in enumerate(value.shape) if size is None}
-        shapes = [value.shape.as_list() for value in inputs if value.shape.as_list() != [0]]  # [0]: not given
-        known = [{shape[axis] for shape in shapes if axis < len(shape)} - {None} for axis in range(len(_MARKS))]
-        for stand_in in (marks, [k.pop() if len(k) == 1 else mark for k, mark in zip(known, marks)]):
-            marked = [tf.TensorSpec([stand_in[axis] if size is None else size for axis, size in enumerate(value.shape)],
-                                    value.dtype) for value in inputs]
+        named = [self._names(i, value.shape.rank) for i, value in enumerate(inputs)]
+        places = [(name, i, axis) for i, names in enumerate(named) for axis, name in enumerate(names)]
+        of = lambda i, axis: inputs[i].shape[axis]
+        free = (mark for mark in _MARKS if mark not in sizes)
+        marks = {name: next(free, None) for name in dict.fromkeys(name for name, *at in places if of(*at) is None)}
+        known = {}
+        for name, *at in places:  # what is not given, [0], knows nothing; and 1 may be an axis that is stretched
+            if inputs[at[0]].shape != [0] and of(*at) is not None and (of(*at) != 1 or name in range(len(_MARKS))):
+                known.setdefault(name, set()).add(of(*at))
+        known = {name: all.pop() for name, all in known.items() if len(all) == 1}
+        for stand_in in (marks, {**marks, **known}):
+            if self.multiples and marks.get(self.multiples[0]) in stand_in.values():
+                large, small = self.multiples
+                stand_in = {**stand_in, large: marks[large] * stand_in.get(small, known.get(small, 1))}
+            unknown = {stand_in[name]: tuple(at) for name, *at in reversed(places) if of(*at) is None}
+            marked = [tf.TensorSpec([stand_in[name] if size is None else size for name, size in zip(names, value.shape)],
+                                    value.dtype) for names, value in zip(named, inputs)]
             try:
                 shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
                 return [[unknown.get(size, size) for size in shape] for shape in shapes], ""

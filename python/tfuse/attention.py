@@ -22,6 +22,7 @@ def _attend(query, key, value, bias, allowed, element, seed, scale, rate):
     if not isinstance(heads, int) or heads != key_heads:
         group = heads // key_heads
         key, value = tf.repeat(key, group, 2), tf.repeat(value, group, 2)
+    scale, rate = (float(np.float32(x)) for x in (scale, rate))  # the op's attributes are floats
     scores = tf.einsum("bqhd,bkhd->bhqk", query, key) * scale
     if given(bias):
         scores = scores + tf.cast(bias, scores.dtype)
@@ -35,7 +36,6 @@ def _attend(query, key, value, bias, allowed, element, seed, scale, rate):
     stats = tf.where(nothing, tf.constant(-np.inf, total.dtype), tf.math.log(total) + greatest)
     p = p / total
     if given(seed):
-        rate = float(np.float32(rate))  # the op's attribute is a float
         kept = _philox.kept_at(tf.broadcast_to(element, tf.shape(p)), seed, rate)
         p = tf.where(kept, p / (1 - rate), tf.zeros([], p.dtype))
     return tf.cast(tf.einsum("bhqk,bkhd->bqhd", p, value), dtype), tf.squeeze(stats, -1)
@@ -120,9 +120,14 @@ def _gradient(node, doutput, dstats):
     return [*gradients, dbias if wanted else None, None, None, None, None]
 
 
-_grad = FusedOp("AttentionGrad", plain=_plain_grad)
-_attention = FusedOp("Attention", plain=_plain, gradient=_gradient)
-_paged = FusedOp("PagedAttention", plain=_plain_paged)
+# Axes by letters: batch, time (queries), heads, dimension of a head; steps (keys), key heads, dimension of a value.
+_AXES = {"query": "bthd", "key": "bskd", "value": "bskv", "bias": "bhts", "mask": "bhts", "query_lengths": "b",
+         "key_lengths": "b", "doutput": "bthv", "output": "bthv", "stats": "bht", "dstats": "bht", "dbias_for": "bhts"}
+_PAGED_AXES = {"query": "bthd", "key_pages": "pnkd", "value_pages": "pnkv", "table": "bw", "key_lengths": "b"}
+
+_grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk")
+_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk")
+_paged = FusedOp("PagedAttention", _plain_paged, axes=_PAGED_AXES, multiples="hk")
 
 
 @composite
@@ -237,7 +242,8 @@ def _scaled(op, query, key, scale):
             return query, float(x.shape[-1])**-0.5
     if query.shape.rank is not None and query.shape[-1] == 0:
         return query, 1.0
-    return query * tf.math.rsqrt(tf.cast(tf.shape(query)[-1], query.dtype)), 1.0  # an attribute must be known now
+    scale = tf.cast(tf.cast(tf.shape(query)[-1], tf.float64)**-0.5, tf.float32)  # an attribute would have to be known now
+    return tf.cast(tf.cast(query, real(query.dtype)) * tf.cast(scale, real(query.dtype)), query.dtype), 1.0
 
 
 def _integers(name, value):

@@ -61,18 +61,22 @@ class Case:
       inputs: by name, an Input or just its shape as a function of the case's: {"x": lambda shape: shape, …}.
       outputs: the same for results; one like the first input by default.
       options: keyword arguments, one dict per variant.
-      shapes: shapes that the tests run.
+      shapes: shapes that the tests run; none where only the benchmark has the case.
       fit: makes of any shape one that the case can have.
       special: whether test_ops gives it a row of special values.
       rejects: (pattern of the message, function() that must raise) pairs.
       passes: how often each element of the case's shape is read or written: (forward, backward).
+      elements: function(direction, shape, options) -> the same in all, where it is not a multiple of that shape.
+      flops: function(direction, shape, options) -> multiplications and additions, where these and not memory set the pace.
+      stock_can: function(shape) -> whether stock TensorFlow can run it.
       sizes: shapes that the benchmark runs.
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
       rival: what the benchmark times against; None is `plain`.
       timed: the options that the benchmark runs; None is all.
       bars: what `tfuse bench --bars` asks of a GPU: {(dtype, shape): {"forward": least percent of the copy speed,
         "backward": the same, "floor": most times what the passes of both take at the copy speed, "ms": most
-        milliseconds of both}}.
+        milliseconds of both, "tflops": least flops of forward in 10^12 per second, "backward_tflops": of backward}}; or
+        (dtype, shape, options as a tuple of pairs), for one of the variants.
     """
     name: str
     run: object
@@ -87,6 +91,9 @@ class Case:
     special: bool = True
     rejects: list = dataclasses.field(default_factory=list)
     passes: tuple = (2, 3)
+    elements: object = None
+    flops: object = None
+    stock_can: object = lambda shape: True
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
     sweep: list = dataclasses.field(default_factory=list)
     rival: object = None
@@ -176,8 +183,13 @@ class _Total(np.ndarray):
 
 def total(terms, axis=None):
     """A sum in a reference, whose terms may cancel."""
-    result = np.asarray(terms.sum(axis)).view(_Total)
-    result.terms = np.sqrt(np.sum(terms * terms, axis))
+    return of_terms(terms.sum(axis), np.sum(terms * terms, axis))
+
+
+def of_terms(value, squares):
+    """The same, of a sum made elsewhere, and the sum of its terms' squares."""
+    result = np.asarray(value).view(_Total)
+    result.terms = np.sqrt(squares)
     return result
 
 
