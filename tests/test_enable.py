@@ -386,8 +386,14 @@ def test_what_is_saved_is_stock(tmp_path):
 HUB = {  # small, with random weights; the ops that must serve them
     "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
     "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=1, head_dim=4), {"Attention", "Norm"}),
-    "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8), {"Attention", "Norm"}),
-    "MixtralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=2), {"Attention", "Norm"}),
+    "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8, sliding_window_size=4),
+                      {"Attention", "Norm"}),
+    "QwenBackbone": (dict(num_query_heads=4, num_key_value_heads=2, use_sliding_window_attention=True,
+                          sliding_window_size=4), {"Attention", "Norm"}),
+    "MistralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, sliding_window=4), {"Attention", "Norm"}),
+    "Phi3Backbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
+    "MixtralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=2, sliding_window=4),
+                        {"Attention", "Norm"}),
     "GPT2Backbone": (dict(num_heads=4, max_sequence_length=16, dropout=0.0), {"Attention", "Norm", "ScaleBiasAct"}),
     "GPTNeoXBackbone": (dict(num_heads=2, rotary_percentage=0.5, max_sequence_length=16, dropout=0.0),
                         {"Attention", "Norm"}),
@@ -459,10 +465,11 @@ def test_keras_hub_trains(hub, jit):
     assert got[1] < got[0]
 
 
-def test_keras_hub_generates(hub):
-    """Token by token from a cache."""
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_keras_hub_generates(hub, name):
+    """Token by token from a cache; Qwen3 with a window."""
     def text():
-        model = hub.LlamaCausalLM(backbone(hub, "LlamaBackbone"), preprocessor=None)
+        model = getattr(hub, name + "CausalLM")(backbone(hub, name + "Backbone"), preprocessor=None)
         model.compile(sampler="greedy")
         padded = {"token_ids": np.where(np.arange(12) < 5, TOKENS[:4], 0), "padding_mask": np.tile(np.arange(12) < 5, (4, 1))}
         return model.generate(padded, stop_token_ids=None)["token_ids"]

@@ -29,6 +29,14 @@ def _use_fused_attention_guard(layer):
     return "tfuse.attention has no soft cap" if getattr(layer, "logit_soft_cap", None) else ""
 
 
+def _windowed(own, layer, query, key, value, attention_mask=None, cache_update_index=None, **others):
+    """KerasHub's fused path forgets the sliding window, which its other path folds into the mask."""
+    if getattr(layer, "use_sliding_window_attention", True) and layer.sliding_window_size and attention_mask is not None:
+        start = 0 if cache_update_index is None else cache_update_index
+        attention_mask = layer._mask_sliding_window(attention_mask, cache_update_index=start)
+    return own(layer, query, key, value, attention_mask, cache_update_index=cache_update_index, **others)
+
+
 def _norm(weight="scale", epsilon="epsilon", offset=0.0, as_input=False):
     """The call() of an RMS norm: the names of its weight and epsilon, what is added to the weight, and whether the result
     has the input's dtype, where it has not the layer's."""
@@ -68,11 +76,15 @@ _NORMS = {
 _CHOOSY = {"gemma.gemma_attention": "CachedGemmaAttention", "gemma3.gemma3_attention": "CachedGemma3Attention",
                "gemma4.gemma4_attention": "Gemma4TextAttention", "mixtral.mixtral_attention": "CachedMixtralAttention",
                "qwen_moe.qwen_moe_attention": "QwenMoeAttention"}
+_WINDOWED = {"qwen.qwen_attention": "QwenAttention", "qwen_moe.qwen_moe_attention": "QwenMoeAttention",
+             "qwen3.qwen3_attention": "Qwen3Attention", "qwen3_moe.qwen3_moe_attention": "Qwen3MoeAttention",
+             "qwen3_5.qwen3_5_attention": "Qwen3_5Attention"}
 
 TABLE = [
     Row("keras_hub.src.utils.keras_utils", "fused_attention_op_available", _answer_true, in_place=True),
     *(Row(_MODELS + module, name + "._use_fused_attention_op", _use_fused_attention, _use_fused_attention_guard)
       for module, name in _CHOOSY.items()),
+    *(Row(_MODELS + module, name + "._compute_attention", _windowed) for module, name in _WINDOWED.items()),
     *(Row(_MODELS + module, name + ".call", serve, lambda layer, x: not_floats(x))
       for module, norms in _NORMS.items() for name, serve in norms.items()),
 ]
