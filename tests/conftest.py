@@ -31,6 +31,15 @@ def device(request):
         yield request.param
 
 
+def new_process(program, *arguments):
+    """Runs a Python program in a process of its own, with this tfuse; returns it when done."""
+    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
 @functools.lru_cache(None)
 def stock_xla_error():
     """On some machines XLA's CPU compiler in stock TensorFlow up to 2.20 dies of an illegal instruction, and takes the

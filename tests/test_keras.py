@@ -3,10 +3,6 @@ constructs. On a machine with a GPU everything but the two-replica test runs the
 
 import functools
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -14,17 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import new_process
 from tfuse import _library
 from tfuse.scale_bias_act import PLAIN
-
-
-def new_process(program, *arguments):
-    """Runs a Python program in a process of its own, with this tfuse; returns it when done."""
-    home = str(pathlib.Path(tfuse.__file__).parent.parent)
-    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def data(rows=48, features=6):

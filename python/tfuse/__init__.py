@@ -1,6 +1,7 @@
 """Fused operations for TensorFlow, on CPU and GPU, eagerly, in tf.function and inside XLA."""
 
 from tfuse._version import __version__
+from tfuse._enable import disable, enable, enabled
 from tfuse._explain import explain
 from tfuse.add_constant import AddConstant, add_constant
 from tfuse.attention import attention, paged_attention
@@ -9,6 +10,7 @@ from tfuse.cross_entropy import (CategoricalCrossentropy, SparseCategoricalCross
 from tfuse.dropout import Dropout, dropout
 from tfuse.gated import Gated, gated, geglu, glu, reglu, swiglu
 from tfuse.group_norm import GroupNormalization, group_norm
+from tfuse.multi_head_attention import GroupedQueryAttention, MultiHeadAttention
 from tfuse.norm import LayerNormalization, RMSNormalization, layer_norm, rms_norm
 from tfuse.rope import RotaryEmbedding, rope
 from tfuse.scale_bias_act import (ScaleBiasAct, elu, gelu, hard_swish, leaky_relu, mish, relu, scale_bias_act, sigmoid,

@@ -8,12 +8,24 @@ from tfuse import _library
 _decisions = collections.deque(maxlen=64)
 
 
-def note(op, route, reason, inputs):
-    """Records a decision that is taken while a function is traced."""
-    first = inputs[0]
-    shape = list(first.shape) if first.shape.rank is not None else "[?]"
-    _decisions.append({"op": op, "when": "traced", "route": route, "device": "", "kernel": "", "input": "%s%s" % (first.dtype.name, shape),
-                       "why": reason, "calls": 1})
+def note(op, route, reason, inputs, when="traced"):
+    """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
+    row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
+           "why": reason}
+    for old in list(_decisions):
+        if when != "traced" and all(old[key] == value for key, value in row.items()):
+            _decisions.remove(old)
+            row["calls"] = old["calls"] + 1
+            break
+    _decisions.append({"calls": 1, **row})
+
+
+def _described(x=None):
+    """An input as dtype and shape, as far as it has them."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        return "" if x is None else type(x).__name__
+    shape = list(x.shape) if getattr(x.shape, "rank", 0) is not None else "[?]"
+    return "%s%s" % (getattr(x.dtype, "name", x.dtype), shape)
 
 
 class Explanation(list):
@@ -31,8 +43,9 @@ class Explanation(list):
 def explain(last=16):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
-    Each is a dict: op, when ("traced" or "ran"), route (TensorFlow op, XLA custom call or plain TensorFlow), device,
-    kernel, the first input's dtype and shape, how many such calls came in a row, and why. Printing it gives a table.
+    Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
+    (TensorFlow op, XLA custom call, plain TensorFlow, or Keras's own code), device, kernel, the first input's dtype and
+    shape, how many such calls there were, and why. Printing it gives a table.
     """
     runs, text = [], ctypes.create_string_buffer(512)
     total = _library.library.tfu_trace_read(-1, text, len(text))

@@ -91,6 +91,13 @@ def log_softmax(x, axis=-1, mask=None, scale=1.0):
     return _over("log_softmax", x, axis, mask, scale, True)
 
 
+def kept(mask):
+    """A mask of Keras's as booleans: of numbers, what is more than 0.5 is kept."""
+    if mask is None or keras.backend.standardize_dtype(mask.dtype) == "bool":
+        return mask
+    return keras.ops.greater(mask, keras.ops.cast(0.5, mask.dtype))
+
+
 @keras.saving.register_keras_serializable("tfuse")
 class Softmax(keras.layers.Softmax):
     """keras.layers.Softmax in one pass.
@@ -101,6 +108,4 @@ class Softmax(keras.layers.Softmax):
     def call(self, inputs, mask=None):
         if tf.as_dtype(inputs.dtype) not in FLOATS:
             return super().call(inputs, mask=mask)
-        if mask is not None and mask.dtype != tf.bool:
-            mask = mask > 0.5
-        return softmax(inputs, self.axis, mask)
+        return softmax(inputs, self.axis, kept(mask))

@@ -1,0 +1,525 @@
+"""tfuse.enable(): Keras and KerasHub compute the same as before, by tfuse's ops; what tfuse does not serve is left to Keras
+and explained; and disable() leaves no trace."""
+
+import concurrent.futures
+import functools
+import importlib
+import inspect
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import GPUS, new_process
+from tfuse import _enable, _explain, _library
+
+tf.config.experimental.enable_tensor_float_32_execution(False)  # or stock attention is the one that is off by 1e-3
+RNG = np.random.default_rng(0)
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def places():
+    """Everything the tables name that is there now: (owner, name) and what it is."""
+    found = {}
+    for row in _enable._TABLE:
+        *path, name = row.attribute.split(".")
+        owner = functools.reduce(lambda o, part: getattr(o, part, None), path, sys.modules.get(row.module))
+        value = vars(owner).get(name) if owner is not None else None
+        found[row.module, row.attribute] = getattr(value, "__code__", value) if row.in_place else value
+    return found
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was():
+    before = places()
+    _explain._decisions.clear()
+    tfuse.square(tf.zeros([]))  # what ran() starts after
+    yield
+    tfuse.disable()
+    after = places()
+    assert all(after[place] is value for place, value in before.items() if value is not None)
+
+
+def ran():
+    """The ops of this test, of the last runs that the library remembers."""
+    ops = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
+    return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
+
+
+def reasons():
+    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called"}
+
+
+# ---- the same results, by tfuse ----
+
+X, GAMMA, BETA = normal(3, 5, 8), normal(8), normal(8)
+Q, K, V = normal(2, 6, 4, 8), normal(2, 7, 2, 8), normal(2, 7, 2, 8)
+MASK, LABELS = RNG.random((2, 1, 6, 7)) < 0.7, RNG.integers(0, 8, (3, 5))
+MASK[..., 0] = True
+TARGETS = keras.utils.to_categorical(LABELS, 8)
+KEEPS = RNG.random((3, 1, 8)) < 0.6
+KEEPS[..., 0] = True
+
+
+def layer(make, *shape):
+    """A layer with weights that matter, built once."""
+    made = make()
+    made.build(shape)
+    made.set_weights([normal(*w.shape) for w in made.weights])
+    return made
+
+
+NORM = layer(keras.layers.LayerNormalization, 3, 5, 8)
+NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
+GROUPS = layer(lambda: keras.layers.GroupNormalization(4), 3, 5, 8)
+SOFTMAX, SOFTMAX2 = keras.layers.Softmax(), keras.layers.Softmax([1, 2])
+CALLS = {  # a call of Keras, its inputs, the op that serves it
+    "gelu": (keras.ops.gelu, [X], "ScaleBiasAct"),
+    "gelu by erf": (lambda x: keras.ops.gelu(x, approximate=False), [X], "ScaleBiasAct"),
+    "activations.gelu": (keras.activations.get("gelu"), [X], "ScaleBiasAct"),
+    "silu": (keras.ops.silu, [X], "ScaleBiasAct"),
+    "softplus": (keras.ops.softplus, [X], "ScaleBiasAct"),
+    "hard_silu": (keras.ops.hard_silu, [X], "ScaleBiasAct"),
+    "mish": (keras.activations.mish, [X], "ScaleBiasAct"),
+    "softmax": (keras.ops.softmax, [X], "Softmax"),
+    "softmax along 1": (lambda x: keras.ops.softmax(x, 1), [X], "Softmax"),
+    "log_softmax": (keras.ops.log_softmax, [X], "Softmax"),
+    "Softmax": (SOFTMAX, [X], "Softmax"),
+    "Softmax with a mask": (lambda x: SOFTMAX(x, mask=KEEPS), [X], "Softmax"),
+    "Softmax with a mask of numbers": (lambda x: SOFTMAX(x, mask=KEEPS.astype("int32")), [X], "Softmax"),
+    "Softmax over two axes": (SOFTMAX2, [X], "Softmax"),
+    "sparse cross entropy": (lambda x: keras.ops.sparse_categorical_crossentropy(LABELS, x, from_logits=True), [X],
+                             "SparseCrossEntropy"),
+    "of a column of labels": (lambda x: keras.losses.sparse_categorical_crossentropy(
+        LABELS[..., None].astype("float32"), x, from_logits=True), [X], "SparseCrossEntropy"),
+    "of a softmax": (lambda x: keras.ops.sparse_categorical_crossentropy(LABELS, keras.ops.softmax(x)), [X],
+                     "SparseCrossEntropy"),
+    "cross entropy": (lambda x: keras.losses.CategoricalCrossentropy(from_logits=True)(TARGETS, x), [X], "CrossEntropy"),
+    "LayerNormalization": (NORM, [X], "Norm"),
+    "LayerNormalization over two axes": (NORM2, [X], "Norm"),
+    "GroupNormalization": (GROUPS, [X], "GroupNorm"),
+}
+if hasattr(keras.ops, "layer_normalization"):
+    CALLS["layer_normalization"] = (keras.ops.layer_normalization, [X, GAMMA, BETA], "Norm")
+    CALLS["layer_normalization, bare"] = (lambda x: keras.ops.layer_normalization(x, axis=(0, 2), epsilon=0.1), [X], "Norm")
+if hasattr(keras.ops, "rms_normalization"):
+    CALLS["rms_normalization"] = (lambda x, scale: keras.ops.rms_normalization(x, scale=scale), [X, GAMMA], "Norm")
+    CALLS["RMSNormalization"] = (layer(keras.layers.RMSNormalization, 3, 5, 8), [X], "Norm")
+if hasattr(keras.ops, "dot_product_attention"):
+    CALLS["attention"] = (keras.ops.dot_product_attention, [Q, Q, Q], "Attention")
+    CALLS["attention, all options"] = (lambda q, k, v, bias: keras.ops.dot_product_attention(
+        q, k, v, bias=bias, mask=MASK, scale=0.3, is_causal=True),
+        [Q, *normal(2, 2, 7, 4, 8), normal(1, 4, 6, 7)], "Attention")
+# Keras 3.7 has it, and layers that can be served.
+ATTENTION = {"Attention", "AttentionGrad"} if "attention" in CALLS else set()
+
+
+def value_and_gradients(f, inputs, enabled, jit=None):
+    def both(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = f(*inputs)
+            places = tf.cast(tf.range(1, tf.size(y) + 1) / tf.size(y), tf.float32)  # so that no two weigh the same
+            total = tf.tensordot(tf.reshape(tf.cast(y, tf.float32), [-1]), places, 1)
+        return y, tape.gradient(total, inputs)
+
+    with tfuse.enabled() if enabled else threading.Lock():
+        return (both if jit is None else tf.function(both, jit_compile=jit))(*map(tf.constant, inputs))
+
+
+def close(got, want, tolerance, name=""):
+    """Within a tolerance of the size of what is wanted."""
+    got, want = np.asarray(tf.cast(got, tf.float32)), np.asarray(tf.cast(want, tf.float32))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max()), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", CALLS)
+def test_same_as_keras(name, dtype):
+    f, inputs, op = CALLS[name]
+    inputs = [tf.cast(x, dtype) for x in inputs]
+    want, dwant = value_and_gradients(f, inputs, False)
+    assert not reasons()
+    got, dgot = value_and_gradients(f, inputs, True)
+    assert op in ran() and not reasons()
+    assert got.dtype == want.dtype
+    close(got, want, TOLERANCE[dtype])
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4 * TOLERANCE[dtype], "gradient")
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "Softmax with a mask", "sparse cross entropy", "LayerNormalization",
+                                  "attention, all options"])
+def test_same_as_keras_in_graphs(name, jit):
+    if name not in CALLS:
+        pytest.skip("this Keras has no dot_product_attention")
+    f, inputs, op = CALLS[name]
+    (want, dwant), (got, dgot) = (value_and_gradients(f, inputs, enabled, jit) for enabled in (False, True))
+    if not (jit and _library.xla_status()):
+        assert op in ran()
+    close(got, want, 1e-5)
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4e-5)
+
+
+@pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")
+def test_shared_heads():
+    """Which Keras repeats, or up to 3.9 does not take."""
+    want, dwant = value_and_gradients(
+        lambda q, k, v: keras.ops.dot_product_attention(q, *(keras.ops.repeat(x, 2, 2) for x in (k, v))), [Q, K, V], False)
+    got, dgot = value_and_gradients(keras.ops.dot_product_attention, [Q, K, V], True)
+    assert "AttentionGrad" in ran()
+    for a, b in zip([got, *dgot], [want, *dwant], strict=True):
+        close(a, b, 1e-5)
+
+
+@pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")
+def test_a_query_without_keys():
+    """The one difference: where nothing may be attended to, Keras takes the mean of all values."""
+    mask = np.ones((1, 1, 6, 7), bool)
+    mask[..., 2, :] = False
+    with tfuse.enabled():
+        got = keras.ops.dot_product_attention(Q, K, V, mask=mask).numpy()
+    assert not got[:, 2].any() and np.all(got[:, [0, 1, 3, 4, 5]])
+
+
+# ---- what tfuse does not serve ----
+
+DECLINED = {
+    "gelu": (lambda: keras.ops.gelu([1.0, 2.0]), "a list is no tensor"),
+    "softmax": (lambda: keras.ops.softmax(X, None), "all axes"),
+    "Softmax.call": (lambda: SOFTMAX(X, mask=np.ones((2, 3, 5, 8), bool)), "does not broadcast"),
+    "sparse_categorical_crossentropy": (lambda: keras.ops.sparse_categorical_crossentropy(LABELS, abs(X)), "probabilities"),
+    "categorical_crossentropy": (lambda: keras.ops.categorical_crossentropy(
+        np.moveaxis(TARGETS, -1, 1), np.moveaxis(X, -1, 1), from_logits=True, axis=1), "not the last"),
+    "_layer_normalization": (lambda: keras.ops.layer_normalization(X, GAMMA[:1]), "weights are not"),
+    "_rms_normalization": (lambda: keras.ops.rms_normalization(X, axis=1), "not the last"),
+    "LayerNormalization.call": (lambda: layer(
+        lambda: keras.layers.LayerNormalization(rms_scaling=True), 3, 5, 8)(X), "rms_scaling"),
+    "dot_product_attention": (lambda: keras.ops.dot_product_attention(Q, K, V, scale=tf.constant(0.5)), "scale is a tensor"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:You passed `rms_scaling")
+@pytest.mark.parametrize("name", DECLINED)
+def test_the_rest_is_left_to_keras(name):
+    call, why = DECLINED[name]
+
+    def outcome():
+        RNG.bit_generator.state = state
+        try:
+            return np.asarray(call())
+        except AttributeError:
+            pytest.skip("this Keras has no such function")
+        except Exception as error:
+            return str(error)
+
+    state = RNG.bit_generator.state
+    want = outcome()
+    with tfuse.enabled():
+        got = outcome()
+    assert why in reasons()[name]
+    assert got == want if isinstance(want, str) else np.allclose(got, want)
+
+
+def test_integers_are_left_to_keras():
+    with tfuse.enabled():
+        for _ in range(3):
+            keras.ops.softplus(tf.ones([2], tf.float64))
+            with pytest.raises(Exception):
+                keras.ops.softplus(tf.constant([1, 2]))
+    row, = [row for row in tfuse.explain(64) if row["op"] == "softplus"]
+    assert row["route"] == "Keras's own code" and row["calls"] == 3
+    assert row["input"] == "int32[2]" and "got int32" in row["why"]
+    assert "softplus" in repr(tfuse.explain())
+
+
+def test_arguments_of_a_later_keras():
+    """A function that has grown an argument goes its own way when it is used."""
+    nn, seen = keras.src.backend.tensorflow.nn, []
+    stock = nn.silu
+    nn.silu = lambda x, beta=1.0: seen.append(beta) or stock(x)
+    try:
+        with tfuse.enabled():
+            assert nn.silu(X) is not None and not seen
+            nn.silu(X, beta=2.0)
+    finally:
+        nn.silu = stock
+    assert seen == [2.0] and "beta" in reasons()["silu"]
+
+
+@pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")
+def test_flash_attention_may_be_asked_for():
+    """Keras on TensorFlow refuses it; with tfuse it is there."""
+    layer = keras.layers.MultiHeadAttention(2, 4, flash_attention=True)
+    with pytest.raises(ValueError, match="[Ff]lash"):
+        layer(X, X)
+    with tfuse.enabled():
+        assert layer(X, X).shape == X.shape and keras.ops.dot_product_attention(Q, Q, Q, flash_attention=True).shape == Q.shape
+    assert "Attention" in ran() and not reasons()
+
+
+# ---- on and off ----
+
+
+def test_on_and_off():
+    stock = places()
+    gelu = keras.src.backend.tensorflow.nn.gelu
+    tfuse.disable()  # without enable(): nothing
+    tfuse.enable()
+    ours = keras.src.backend.tensorflow.nn.gelu
+    assert ours is not gelu and ours.__wrapped__ is gelu and ours.__name__ == "gelu"
+    tfuse.enable()
+    assert keras.src.backend.tensorflow.nn.gelu is ours  # and not ours around ours
+    with tfuse.enabled():
+        with tfuse.enabled():
+            pass
+        assert keras.src.backend.tensorflow.nn.gelu is ours
+    assert keras.src.backend.tensorflow.nn.gelu is ours  # enable() is still in force
+    with tfuse.enabled():
+        tfuse.disable()
+        assert keras.src.backend.tensorflow.nn.gelu is ours  # the block is
+    assert keras.src.backend.tensorflow.nn.gelu is gelu
+    assert all(value is stock[place] for place, value in places().items())
+    with pytest.raises(ZeroDivisionError), tfuse.enabled():
+        1 / 0
+    assert keras.src.backend.tensorflow.nn.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
+
+
+def test_blocks_of_threads_overlap():
+    """Whoever is in a block has tfuse, however others come and go."""
+    nn, seen = keras.src.backend.tensorflow.nn, []
+
+    def work(_):
+        for _ in range(50):
+            with tfuse.enabled():
+                seen.append(hasattr(nn.gelu, "__wrapped__"))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert len(seen) == 400 and all(seen) and not hasattr(nn.gelu, "__wrapped__")
+
+
+def test_other_backends_are_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match="jax"):
+        tfuse.enable()
+
+
+# ---- whole models ----
+
+
+def transformer():
+    keras.utils.set_random_seed(3)
+    tokens = keras.Input((12,), dtype="int32")
+    x = keras.layers.Embedding(32, 16, mask_zero=True)(tokens)
+    h = keras.layers.LayerNormalization()(x)
+    x = x + keras.layers.MultiHeadAttention(4, 4)(h, h, use_causal_mask=True)
+    x = x + keras.layers.Dense(16)(keras.layers.Dense(32, "gelu")(x))
+    return keras.Model(tokens, keras.layers.Dense(32)(x))
+
+
+TOKENS = RNG.integers(1, 32, (16, 12))
+TOKENS[::4, 9:] = 0  # padding, at the end
+SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+def losses(make, jit_compile):
+    model = make()
+    model.compile(keras.optimizers.SGD(1.0), SPARSE(ignore_class=0), jit_compile=jit_compile)
+    return model.fit(TOKENS, TOKENS, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+
+def test_training_follows_stock_keras(jit):
+    want = losses(transformer, jit)
+    with tfuse.enabled():
+        got = losses(transformer, jit)
+    assert got[-1] < got[0]
+    np.testing.assert_allclose(got, want, rtol=1e-3)
+    if not (jit and _library.xla_status()):
+        assert ATTENTION | {"Norm", "NormGrad", "ScaleBiasAct", "SparseCrossEntropyGrad"} <= ran()
+        assert {row["route"] for row in tfuse.explain(4) if row["when"] == "ran"} == {
+            "XLA custom call" if jit else "TensorFlow op"}
+    assert not ATTENTION or not reasons()
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_with_automatic_jit(policy):
+    """As Keras compiles by default: with XLA where there is a GPU."""
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        want = losses(transformer, "auto")
+        with tfuse.enabled():
+            got = losses(transformer, "auto")
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+    assert got[-1] < got[0]
+    np.testing.assert_allclose(got, want, rtol=0.03)
+    if not (GPUS and _library.xla_status()):
+        assert ATTENTION | {"NormGrad"} <= ran()
+
+
+def test_what_is_saved_is_stock(tmp_path):
+    want = transformer()(TOKENS).numpy()
+    with tfuse.enabled():
+        model = transformer()
+        model.save(tmp_path / "model.keras")
+        enabled = model(TOKENS).numpy()
+    assert "tfuse" not in model.to_json()
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert np.array_equal(loaded(TOKENS), want)
+    close(enabled[TOKENS > 0], want[TOKENS > 0], 1e-5)
+
+
+# ---- KerasHub ----
+
+HUB = {  # small, with random weights; the ops that must serve them
+    "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
+    "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=1, head_dim=4), {"Attention", "Norm"}),
+    "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8, sliding_window_size=4),
+                      {"Attention", "Norm"}),
+    "QwenBackbone": (dict(num_query_heads=4, num_key_value_heads=2, use_sliding_window_attention=True,
+                          sliding_window_size=4), {"Attention", "Norm"}),
+    "MistralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, sliding_window=4), {"Attention", "Norm"}),
+    "Phi3Backbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
+    "MixtralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=2, sliding_window=4),
+                        {"Attention", "Norm"}),
+    "GPT2Backbone": (dict(num_heads=4, max_sequence_length=16, dropout=0.0), {"Attention", "Norm", "ScaleBiasAct"}),
+    "GPTNeoXBackbone": (dict(num_heads=2, rotary_percentage=0.5, max_sequence_length=16, dropout=0.0),
+                        {"Attention", "Norm"}),
+}
+
+
+@pytest.fixture(scope="module")
+def hub():
+    return pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex").models
+
+
+def backbone(hub, name):
+    keras.utils.set_random_seed(0)
+    return getattr(hub, name)(vocabulary_size=32, num_layers=2, hidden_dim=16, intermediate_dim=32, **HUB[name][0])
+
+
+def hub_inputs():
+    return {"token_ids": TOKENS, "padding_mask": TOKENS > 0}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_keras_hub(hub, name):
+    model = backbone(hub, name)
+
+    def results():
+        with tf.GradientTape() as tape:
+            y = model(hub_inputs())
+            loss = tf.reduce_mean(tf.square(tf.boolean_mask(y, TOKENS > 0) - 1))
+        return y, tape.gradient(loss, [w.value for w in model.trainable_weights])
+
+    want, dwant = results()
+    with tfuse.enabled():
+        got, dgot = results()
+    assert HUB[name][1] <= ran() and not reasons()
+    np.testing.assert_allclose(got[TOKENS > 0], want[TOKENS > 0], rtol=1e-5, atol=1e-5)
+    for a, b in zip(dgot, dwant, strict=True):
+        if b is not None:
+            close(tf.convert_to_tensor(a), tf.convert_to_tensor(b), 1e-4)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
+def test_norms_of_keras_hub(hub, policy):
+    """Every one in the table, against itself."""
+    rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
+    assert len(rows) > 15
+    for row in rows:
+        of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
+        needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
+        norm = layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
+        want = norm(X)
+        with tfuse.enabled():
+            got = norm(X)
+        assert got.dtype == want.dtype, row.attribute
+        close(got, want, TOLERANCE.get(norm.compute_dtype, 1e-5), row.attribute)
+    assert "Norm" in ran() and not reasons()
+
+
+def test_keras_hub_trains(hub, jit):
+    def step():
+        body = backbone(hub, "LlamaBackbone")
+        model = keras.Model(body.input, body.token_embedding(body.output, reverse=True))
+        model.compile(keras.optimizers.SGD(0.1), SPARSE(ignore_class=0), jit_compile=jit)
+        return [model.train_on_batch(hub_inputs(), TOKENS) for _ in range(2)]
+
+    want = step()
+    with tfuse.enabled():
+        got = step()
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    assert got[1] < got[0]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_keras_hub_generates(hub, name):
+    """Token by token from a cache; Qwen3 with a window."""
+    def text():
+        model = getattr(hub, name + "CausalLM")(backbone(hub, name + "Backbone"), preprocessor=None)
+        model.compile(sampler="greedy")
+        padded = {"token_ids": np.where(np.arange(12) < 5, TOKENS[:4], 0), "padding_mask": np.tile(np.arange(12) < 5, (4, 1))}
+        return model.generate(padded, stop_token_ids=None)["token_ids"]
+
+    want = text()
+    with tfuse.enabled():
+        got = text()
+    assert np.array_equal(got, want) and len(set(np.ravel(got))) > 4
+    assert {"Attention", "Norm"} <= ran()
+
+
+def test_what_keras_hub_keeps(hub):
+    keras.utils.set_random_seed(0)
+    model = hub.GemmaBackbone(vocabulary_size=32, num_layers=1, num_query_heads=2, num_key_value_heads=1, hidden_dim=16,
+                              intermediate_dim=32, head_dim=8, attention_logit_soft_cap=5.0)
+    want = model(hub_inputs())
+    with tfuse.enabled():
+        got = model(hub_inputs())
+    assert "soft cap" in reasons()["CachedGemmaAttention._use_fused_attention_op"]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+AFTER = """
+import sys
+import tfuse
+tfuse.enable()
+assert "keras_hub" not in sys.modules
+try:
+    import keras_hub
+except ImportError as error:
+    print("no KerasHub:", error)
+    sys.exit()
+from keras_hub.src.models.llama import llama_attention, llama_layernorm
+norm = llama_layernorm.LlamaLayerNorm.call
+print(llama_attention.fused_attention_op_available(), hasattr(norm, "__wrapped__"))
+tfuse.disable()
+print(llama_attention.fused_attention_op_available(), llama_layernorm.LlamaLayerNorm.call is norm.__wrapped__)
+"""
+
+
+def test_keras_hub_imported_after():
+    done = new_process(AFTER)
+    assert done.returncode == 0, done.stdout
+    if "no KerasHub" in done.stdout:
+        pytest.skip(done.stdout.splitlines()[-1])
+    assert done.stdout.split()[-4:] == ["True", "True", "False", "True"]
+
+
+def test_names_of_keras_hub(hub):
+    """Every row of the table that this release should have, it has."""
+    release = tuple(map(int, importlib.import_module("keras_hub").__version__.split(".")[:2]))
+    missing = [place for place, value in places().items() if value is None and place[0].startswith("keras_hub")]
+    assert release != (0, 32) or not missing
