@@ -4,6 +4,7 @@
  *
  * Scores are taken to base 2. Plain kernels know bands (causal, window), lengths and ragged sequences; full ones also
  * bias, mask, dropout, pages and a scale that is not positive. */
+#include "kernels/attention_softmax.cuh"
 #include "kernels/attention_tile.cuh"
 
 template <typename T, int D, bool FULL>
@@ -46,10 +47,8 @@ __device__ inline void forward(const attention_work &w) {
   /* Without bias and mask, scores stay as they are and are scaled on their way into exp2. */
   const bool special = FULL && (a.bias || a.mask || a.scale <= 0);
   const float by = a.scale * LOG2_E, factor = special ? 1 : by;
-  float out[M][D / 8][4] = {}, high[M][2], sum[M][2] = {};
-  UNROLL
-  for (int m = 0; m < M; m++) high[m][0] = high[m][1] = -INFINITE;
-
+  float out[M][D / 8][4] = {};
+  running_softmax<M> so_far;
   for (int j0 = begin; j0 < end; j0 += STEPS) {
     float p[M][N][4];
     wait_copies<0>();
@@ -57,57 +56,19 @@ __device__ inline void forward(const attention_work &w) {
     load_steps(value, values, j0);
     multiply_rows(p, query, own, key);
 
-    if (special) {
-      for_results(p, [&](float &v, int row, int col) {
-        const int i = at.first + own + row, j = j0 + col;
-        v = band.has(i, j) && i < s.queries ? pairs.score(v * by, i, j) : -INFINITE;
-      });
-    } else if (j0 < whole_first || j0 + STEPS > whole_end) {
+    if (special) finish_scores<false>(p, pairs, by, at.first + own, j0);
+    if (j0 < whole_first || j0 + STEPS > whole_end)
       for_results(p, [&](float &v, int row, int col) {
         if (!band.has(at.first + own + row, j0 + col)) v = -INFINITE;
       });
-    }
 
-    float top[M][2];
-    bool rises = false;
-    UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int k = 0; k < 2; k++) {
-      float v = high[m][k];
-      UNROLL
-      for (int n = 0; n < N; n++) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
-      v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
-      top[m][k] = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
-      rises |= top[m][k] != high[m][k];
+    so_far.add(p, out, factor);
+    if (FULL && a.seed) {
+      typedef attention_drops<block::OWN, STEPS> drops_of;
+      const auto start = [&](int row) { return pairs.element(at.first + own + row, j0); };
+      const drops_of drops(memory + (ROWS + 2 * STEPS) * key.ROW + threadIdx.x / 32 * drops_of::BYTES, a, start);
+      for_results(p, [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v : 0; });
     }
-    if (__any_sync(0xffffffffu, rises)) {
-      UNROLL
-      for (int m = 0; m < M; m++) UNROLL
-      for (int k = 0; k < 2; k++) {
-        /* Never the difference of two infinities, which is NaN; nothing was added before a first score. */
-        const float down = high[m][k] == -INFINITE ? 0 : exp2_of((high[m][k] - top[m][k]) * factor);
-        high[m][k] = top[m][k];
-        sum[m][k] *= down;
-        UNROLL
-        for (int n = 0; n < D / 8; n++) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
-      }
-    }
-    UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int k = 0; k < 2; k++) {
-      const float shift = high[m][k] == -INFINITE ? 0 : high[m][k] * factor;
-      UNROLL
-      for (int n = 0; n < N; n++) UNROLL
-      for (int c = 2 * k; c < 2 * k + 2; c++) {
-        p[m][n][c] = exp2_of(fmaf(p[m][n][c], factor, -shift));
-        sum[m][k] += p[m][n][c];
-      }
-    }
-    if (FULL && a.seed)
-      for_results(p, [&](float &v, int row, int col) {
-        if (!pairs.stays(at.first + own + row, j0 + col)) v = 0;
-      });
-
     const left_factors<T, M, N> weights(p);
     wait_copies<0>();
     __syncthreads();
@@ -116,19 +77,16 @@ __device__ inline void forward(const attention_work &w) {
   }
 
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int k = 0; k < 2; k++) {
-    float total = sum[m][k];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
-    const int i = at.first + own + 16 * m + 8 * k + g;
+  for (int r = 0; r < 2 * M; r++) {
+    const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + g;
+    const float total = so_far.total(m, k);
     if (i >= at.written) continue;
     const bool none = total == 0 || i >= s.queries;
     T *to = (T *)a.output + ((s.first_query + i) * a.heads + at.h) * a.value_dim;
     store_row(to, a.value_dim, w.aligned, out[m], k, none ? 0 : pairs.kept / total);
     if (a.stats && lane_id() % 4 == 0)
       ((float *)a.stats)[tfu_stats_at(&a, &s, at.b, at.h, i)] =
-          none ? -INFINITE : fmaf(high[m][k] * factor, LN_2, logf(total));
+          none ? -INFINITE : fmaf(so_far.high[m][k] * factor, LN_2, logf(total));
   }
 #endif
 }

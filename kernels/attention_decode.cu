@@ -2,6 +2,7 @@
  * read the same keys, those of the heads that share a key head, are the rows of one product; the keys are split over
  * blocks until they fill the GPU, and within a block over warps, each with tiles of its own and no need to wait for
  * others. What the parts found is put together in a fixed order. */
+#include "kernels/attention_softmax.cuh"
 #include "kernels/attention_tile.cuh"
 
 template <typename T, int D>
@@ -28,7 +29,13 @@ __device__ inline void decode(const attention_work &w) {
   const int64_t first_key = a.table ? 0 : s.first_key;
   const attention_rows<T> keys(a.key, first_key, a.key_heads, key_head, a.head_dim, s.keys),
       values(a.value, first_key, a.key_heads, key_head, a.value_dim, s.keys);
-  /* The warp's tiles in the order of their use, number n: keys and values of steps begin + (n / 2 * WARPS + warp) *
+  /* Pages are looked up ahead, each row by one lane: where row lane % STEPS of the pair of tiles to load next is. */
+  const auto look_up = [&](int pair) {
+    const int j = begin + (pair * WARPS + warp) * STEPS + lane % STEPS;
+    return a.table && j < end ? tfu_key_row(&a, &s, b, j) : (int64_t)-1;
+  };
+  int64_t paged_row = look_up(0);
+  /* The warp's tiles in the order of their use, number n: keys or values of steps begin + (n / 2 * WARPS + warp) *
    * STEPS. */
   const auto load = [&](int n) {
     const int j0 = begin + (n / 2 * WARPS + warp) * STEPS;
@@ -37,10 +44,11 @@ __device__ inline void decode(const attention_work &w) {
     if (j0 < end) {
       if (a.table)
         load_rows_at<STEPS, 32>(slot, source, w.aligned, lane,
-                                [&](int r) { return j0 + r < s.keys ? tfu_key_row(&a, &s, b, j0 + r) : (int64_t)-1; });
+                                [&](int r) { return __shfl_sync(0xffffffffu, paged_row, r); });
       else load_rows<STEPS, 32>(slot, source, w.aligned, j0, lane);
     }
     close_copies();
+    if (n % 2) paged_row = look_up(n / 2 + 1);
   };
   load_rows_at<16, block::THREADS>(
       query, attention_rows<T>(a.query, 0, 1, 0, a.head_dim, 0), w.aligned, threadIdx.x, [&](int r) {
@@ -55,7 +63,8 @@ __device__ inline void decode(const attention_work &w) {
 
   const bool special = a.bias || a.mask || a.scale <= 0;
   const float by = a.scale * LOG2_E, factor = special ? 1 : by;
-  float out[1][D / 8][4] = {}, high[2] = {-INFINITE, -INFINITE}, sum[2] = {};
+  float out[1][D / 8][4] = {};
+  running_softmax<1> so_far;
   int n = 0;
   ONCE
   for (int j0 = begin + warp * STEPS; j0 < end; j0 += WARPS * STEPS, n += 2) {
@@ -66,37 +75,30 @@ __device__ inline void decode(const attention_work &w) {
     __syncwarp();
     load(n + SLOTS);
 
-    if (special || j0 < whole_first || j0 + STEPS > min(whole_end, end))
-      for_results(p, [&](float &v, int row, int col) {
-        const int r = row0 + row, i = r / group, j = j0 + col;
-        if (r > last || j >= end || !band.has(i, j)) v = -INFINITE;
-        else if (special) v = attention_pairs<T>(a, b, key_head * group + r % group).score(v * by, i, j);
-      });
-    UNROLL
-    for (int k = 0; k < 2; k++) {
-      float top = high[k];
+    if (special || j0 < whole_first || j0 + STEPS > min(whole_end, end)) {
       UNROLL
-      for (int n = 0; n < N; n++) top = fmaxf(top, fmaxf(p[0][n][2 * k], p[0][n][2 * k + 1]));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      const float down = high[k] == -INFINITE ? 0 : exp2_of((high[k] - top) * factor);
-      const float shift = top == -INFINITE ? 0 : top * factor;
-      high[k] = top;
-      sum[k] *= down;
-      UNROLL
-      for (int n = 0; n < D / 8; n++) out[0][n][2 * k] *= down, out[0][n][2 * k + 1] *= down;
-      UNROLL
-      for (int n = 0; n < N; n++) UNROLL
-      for (int c = 2 * k; c < 2 * k + 2; c++) {
-        p[0][n][c] = exp2_of(fmaf(p[0][n][c], factor, -shift));
-        sum[k] += p[0][n][c];
+      for (int k = 0; k < 2; k++) {
+        const int r = row0 + lane / 4 + 8 * k, i = r / group;
+        const attention_pairs<T> pairs(a, b, key_head * group + r % group);
+        UNROLL
+        for (int c = 0; c < 2 * N; c++) {
+          const int j = j0 + c / 2 * 8 + lane % 4 * 2 + c % 2;
+          float &v = p[0][c / 2][2 * k + c % 2];
+          if (r > last || j >= end || !band.has(i, j)) v = -INFINITE;
+          else if (special) v = pairs.score(v * by, i, j);
+        }
       }
     }
-    if (a.seed)
-      for_results(p, [&](float &v, int row, int col) {
+    so_far.add(p, out, factor);
+    if (a.seed) {
+      typedef attention_drops<16, STEPS> drops_of;
+      const auto start = [&](int row) {
         const int r = row0 + row;
-        if (!attention_pairs<T>(a, b, key_head * group + r % group).stays(r / group, j0 + col)) v = 0;
-      });
+        return tfu_pair(&a, b, key_head * group + r % group, r / group, j0);
+      };
+      const drops_of drops(memory + (16 + WARPS * SLOTS * STEPS) * query.ROW + warp * drops_of::BYTES, a, start);
+      for_results(p, [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v : 0; });
+    }
 
     wait_copies<SLOTS - 1>();
     __syncwarp();
@@ -112,11 +114,9 @@ __device__ inline void decode(const attention_work &w) {
   float *const found = (float *)memory;
   UNROLL
   for (int k = 0; k < 2; k++) {
-    float total = sum[k];
-    total += __shfl_xor_sync(0xffffffffu, total, 1);
-    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    const float total = so_far.total(0, k);
     float *const row = found + (warp * 16 + lane / 4 + 8 * k) * ROW;
-    if (lane % 4 == 0) row[0] = high[k] * factor, row[1] = total;
+    if (lane % 4 == 0) row[0] = so_far.high[0][k] * factor, row[1] = total;
     UNROLL
     for (int n = 0; n < D / 8; n++)
       *(float2 *)(row + 2 + 8 * n + 2 * (lane % 4)) = make_float2(out[0][n][2 * k], out[0][n][2 * k + 1]);
@@ -140,9 +140,10 @@ __device__ inline void decode(const attention_work &w) {
 #endif
 }
 
-/* A block per query and head. */
+/* A block per query and head: the splits' weights first, then columns of the output, each by several threads. */
 template <typename T>
 __device__ inline void join_parts(const attention_work &w) {
+  __shared__ float weight[TFU_MOST_SPLITS], team_sum[TFU_THREADS];
   const attention_args &a = w.a;
   const int group = a.heads / a.key_heads, rows = a.queries * group, cols = a.value_dim + 2;
   const int r = (int)(blockIdx.x % (unsigned)rows), rest = (int)(blockIdx.x / (unsigned)rows);
@@ -150,16 +151,38 @@ __device__ inline void join_parts(const attention_work &w) {
   const tfu_sequence s = tfu_sequence_of(&a, b);
   const float *const parts = w.parts + (int64_t)blockIdx.x * w.splits * cols;
   float top = -INFINITE, sum = 0;
-  for (int k = 0; k < w.splits; k++) top = fmaxf(top, parts[k * cols]);
-  for (int k = 0; k < w.splits; k++)
-    if (parts[k * cols + 1] != 0) sum = fmaf(parts[k * cols + 1], exp2_of(parts[k * cols] - top), sum);
+  for (int k = lane_id(); k < w.splits; k += 32) top = fmaxf(top, parts[k * cols]);
+  UNROLL
+  for (int offset = 16; offset; offset /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset));
+  for (int k = lane_id(); k < w.splits; k += 32) {
+    const float part = parts[k * cols + 1], by = part == 0 ? 0 : exp2_of(parts[k * cols] - top);
+    if (threadIdx.x < 32) weight[k] = by;
+    sum = fmaf(part, by, sum);
+  }
+  UNROLL
+  for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   const bool none = sum == 0 || i >= s.queries;
   const float by = none ? 0 : (a.seed ? 1 / (1 - a.rate) : 1) / sum;
-  for (int c = threadIdx.x; c < a.value_dim; c += blockDim.x) {
+  __syncthreads();
+  enum { COLS = 64, TEAMS = TFU_THREADS / COLS };
+  const int team = threadIdx.x / COLS;
+  for (int c0 = 0; c0 < a.value_dim; c0 += COLS) {
+    const int c = c0 + (int)(threadIdx.x % COLS);
     float v = 0;
-    for (int k = 0; k < w.splits; k++)
-      if (parts[k * cols + 1] != 0) v = fmaf(parts[k * cols + 2 + c], exp2_of(parts[k * cols] - top), v);
-    ((T *)a.output)[((s.first_query + i) * a.heads + h) * a.value_dim + c] = (T)(none ? 0.0f : v * by);
+    if (c < a.value_dim) {
+      _Pragma("unroll 8") for (int k = team; k < w.splits; k += TEAMS) {
+        const float by = weight[k], part = parts[k * cols + 2 + c];
+        v = by == 0 ? v : fmaf(part, by, v);
+      }
+    }
+    team_sum[threadIdx.x] = v;
+    __syncthreads();
+    if (team == 0 && c < a.value_dim) {
+      UNROLL
+      for (int k = 1; k < TEAMS; k++) v += team_sum[k * COLS + threadIdx.x];
+      ((T *)a.output)[((s.first_query + i) * a.heads + h) * a.value_dim + c] = (T)(none ? 0.0f : v * by);
+    }
+    __syncthreads();
   }
   if (a.stats && threadIdx.x == 0)
     ((float *)a.stats)[tfu_stats_at(&a, &s, b, h, i)] = none ? -INFINITE : fmaf(top, LN_2, logf(sum));

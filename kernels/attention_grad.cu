@@ -40,6 +40,8 @@ __device__ inline void by_query(const attention_work &w) {
   float2 numbers[M][2];
   load_numbers(numbers, w, s, at.b, at.h, at.first + own);
 
+  char *const drops = memory + 2 * (ROWS + block::STAGES * STEPS) * query.ROW +
+                      threadIdx.x / 32 * attention_drops<block::OWN, STEPS>::BYTES;
   float dquery[M][D / 8][4] = {};
   int stage = 0;
   for (int j0 = begin; j0 < end; j0 += STEPS) {
@@ -48,7 +50,7 @@ __device__ inline void by_query(const attention_work &w) {
     __syncthreads();
     if (block::STAGES == 2 && j0 + STEPS < end) load(stage ^ 1, j0 + STEPS);
     const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
-    score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage));
+    score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage), drops);
     multiply_results(dquery, left_factors<T, M, N>(ds), key(stage));
     if (block::STAGES == 2) {
       stage ^= 1;
@@ -90,6 +92,7 @@ __device__ inline void by_key(const attention_work &w) {
   const tile<T, D> key = {shared_address(memory)}, value = {key.at + ROWS * key.ROW};
   const auto query = [&](int stage) { return tile<T, D>{value.at + (ROWS + 2 * stage * STEPS) * key.ROW}; };
   const auto doutput = [&](int stage) { return tile<T, D>{query(stage).at + STEPS * key.ROW}; };
+  typedef attention_drops<STEPS, block::OWN> drops_of;
   float2 *const numbers = (float2 *)(memory + (2 * ROWS + 2 * block::STAGES * STEPS) * key.ROW);
   const auto load = [&](int stage, int h, int i0) {
     load_rows<STEPS, THREADS>(query(stage),
@@ -127,23 +130,39 @@ __device__ inline void by_key(const attention_work &w) {
     const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
                       (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
     multiply_rows(p, key, own, query(stage));
-    if (head.special || edge)
-      for_results(p, [&](float &v, int row, int col) { head.score(v, i0 + col, j0 + row, edge); });
+    head.template score<true>(p, j0, i0, edge);
     if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage));
     UNROLL
     for (int n = 0; n < N; n++) {
       const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
       UNROLL
       for (int m = 0; m < M; m++) UNROLL
-      for (int k = 0; k < 4; k++) {
-        const float weight = exp2_of(fmaf(p[m][n][k], head.factor, k % 2 ? -of.z : -of.x));
-        float left = 1;
-        if (FULL && a.seed)
-          left = head.left(i0 + 8 * n + 2 * t + k % 2, j0 + 16 * m + (int)(lane_id() / 4) + k / 2 * 8);
-        p[m][n][k] = weight * left;
-        if (MAKES & DKEY) ds[m][n][k] = weight * (ds[m][n][k] * left - (k % 2 ? of.w : of.y));
+      for (int k = 0; k < 4; k++) p[m][n][k] = exp2_of(fmaf(p[m][n][k], head.factor, k % 2 ? -of.z : -of.x));
+    }
+    if (FULL && a.seed) {
+      /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
+      const auto start = [&](int col) { return head.pairs.element(i0 + col, j0); };
+      const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
+      for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
+    }
+    if (MAKES & DKEY) {
+      UNROLL
+      for (int n = 0; n < N; n++) {
+        const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
+        UNROLL
+        for (int m = 0; m < M; m++) UNROLL
+        for (int k = 0; k < 4; k++) {
+          const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
+          if (FULL && a.seed) {
+            const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
+            ds[m][n][k] = fabsf(weight) * (dp - delta);
+          } else {
+            ds[m][n][k] = weight * (ds[m][n][k] - delta);
+          }
+        }
       }
     }
+    if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
     if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage));
     if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage));
 

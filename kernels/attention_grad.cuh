@@ -29,32 +29,40 @@ struct attention_head {
         by(a.scale * LOG2_E),
         factor(special ? 1 : by) {}
 
-  /* A product of query and key as a score in base 2, divided by the factor. */
-  __device__ void score(float &v, int i, int j, bool edge) const {
-    if (special) v = i < s.queries && band.has(i, j) ? pairs.score(v * by, i, j) : -INFINITE;
-    else if (edge && !band.has(i, j)) v = -INFINITE;
+  /* Products of query and key as scores in base 2, divided by the factor; at the edge, some are not in the band. Rows
+   * are queries from row0 on; TURNED, keys. */
+  template <bool TURNED, int M, int N>
+  __device__ void score(float (&v)[M][N][4], int row0, int col0, bool edge) const {
+    if (special) finish_scores<TURNED>(v, pairs, by, row0, col0);
+    if (edge)
+      for_results(v, [&](float &x, int row, int col) {
+        if (!(TURNED ? band.has(col0 + col, row0 + row) : band.has(row0 + row, col0 + col))) x = -INFINITE;
+      });
   }
-  /* What dropout leaves of 1. */
-  __device__ float left(int i, int j) const { return !FULL || !a.seed || pairs.stays(i, j) ? pairs.kept : 0; }
 };
 
-/* ds, rows are queries i0 .. and columns keys j0 ..; numbers are the rows' stats in base 2 and deltas. */
+/* ds, rows are queries i0 .. and columns keys j0 ..; numbers are the rows' stats in base 2 and deltas. `memory` is the
+ * warp's, for dropout. */
 template <typename T, int D, bool FULL, int M, int N>
 __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_head<T, FULL> &head, bool edge, int i0,
                                        int j0, const float2 (&numbers)[M][2], int own, const tile<T, D> &query,
-                                       const tile<T, D> &doutput, const tile<T, D> &key, const tile<T, D> &value) {
+                                       const tile<T, D> &doutput, const tile<T, D> &key, const tile<T, D> &value,
+                                       char *memory) {
   float dp[M][N][4];
-  const int g = lane_id() / 4, t = lane_id() % 4;
   multiply_rows(ds, query, own, key);
   multiply_rows(dp, doutput, own, value);
-  if (head.special || edge)
-    for_results(ds, [&](float &v, int row, int col) { head.score(v, i0 + row, j0 + col, edge); });
+  head.template score<false>(ds, i0, j0, edge);
+  if (FULL && head.a.seed) {
+    const auto start = [&](int row) { return head.pairs.element(i0 + row, j0); };
+    const attention_drops<16 * M, 8 * N> drops(memory, head.a, start);
+    for_results(dp,
+                [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v * head.pairs.kept : 0; });
+  }
   UNROLL
   for (int m = 0; m < M; m++) UNROLL
   for (int n = 0; n < N; n++) UNROLL
   for (int k = 0; k < 4; k++) {
     const float2 of = numbers[m][k / 2];
-    if (FULL && head.a.seed) dp[m][n][k] *= head.left(i0 + 16 * m + g + k / 2 * 8, j0 + 8 * n + 2 * t + k % 2);
     ds[m][n][k] = exp2_of(fmaf(ds[m][n][k], head.factor, -of.x)) * (dp[m][n][k] - of.y);
   }
 }

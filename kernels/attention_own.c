@@ -19,13 +19,20 @@ static const struct block {
 
 static int rows_of(const struct block *b) { return 16 * b->blocks * b->warps; }
 
+/* Bytes of shared memory, with what dropout takes. */
 static unsigned shared_of(const struct block *b) {
-  const int row = b->dim * b->size;
+  const int row = b->dim * b->size, own = 16 * b->blocks;
   switch (b->kind) {
-    case TFU_DECODE: return (unsigned)(row * (16 + 2 * b->stages * b->warps * b->steps));
-    case TFU_FORWARD:
-    case TFU_FORWARD_FULL: return (unsigned)(row * (rows_of(b) + 2 * b->steps));
-    default: return (unsigned)(row * 2 * (rows_of(b) + b->stages * b->steps) + b->stages * b->steps * 8);
+    case TFU_DECODE:
+      return (unsigned)(row * (own + 2 * b->stages * b->warps * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
+    case TFU_FORWARD: return (unsigned)(row * (rows_of(b) + 2 * b->steps));
+    case TFU_FORWARD_FULL:
+      return (unsigned)(row * (rows_of(b) + 2 * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
+    case TFU_BY_QUERY:
+      return (unsigned)(row * 2 * (rows_of(b) + b->stages * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
+    default:
+      return (unsigned)(row * 2 * (rows_of(b) + b->stages * b->steps) + b->stages * b->steps * 8 +
+                        b->warps * TFU_DROP_BYTES(b->steps, own));
   }
 }
 
@@ -129,12 +136,13 @@ static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct bloc
   void *parts;
   w->tiles = (int)tiles;
   w->splits = (int)(splits < most ? splits : most);
+  if (w->splits > TFU_MOST_SPLITS) w->splits = TFU_MOST_SPLITS;
   const int64_t count = query_rows(a) * w->splits * (a->value_dim + 2);
   if (count == 0) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(float), &parts));
   w->parts = parts;
   TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, 32 * (unsigned)b->warps, shared_of(b), w));
-  return launch(call, &join_parts, 0, dtype, query_rows(a), a->value_dim > 64 ? 128 : 64, 0, w);
+  return launch(call, &join_parts, 0, dtype, query_rows(a), TFU_THREADS, 0, w);
 }
 
 /* ---- forward ---- */
@@ -180,6 +188,22 @@ static tfu_code gradients(tfu_call *call, tfu_dtype dtype, const tfu_device *dev
   return launch_tiles(call, &by_key, variant + 1, dtype, k, a->keys, a->key_heads, w);
 }
 
+extern const tfu_image tfu_attention_bias_grad_images[];
+static tfu_module bias_module = {.images = tfu_attention_bias_grad_images};
+static tfu_kernel by_bias = {.module = &bias_module, .name = "by_bias", .variants = decode_variants};
+
+static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device *device, attention_work *w) {
+  const attention_args *a = &w->a;
+  const struct block *b = block_for(TFU_BY_QUERY, a, dtype, device);
+  /* What bias has of each axis: numbers, or tiles of them. */
+  const int64_t size[4] = {a->batch, a->heads, b ? ceil_divide(a->queries, rows_of(b)) : a->queries,
+                           b ? ceil_divide(a->keys, b->steps) : a->keys};
+  int64_t count = 1;
+  for (int d = 0; d < 4; d++) count *= a->bias_step[d] ? size[d] : 1;
+  if (b) return launch(call, &by_bias, variant_of(b), dtype, count, 32 * (unsigned)b->warps, shared_of(b), w);
+  return launch_rows(call, &any_by_bias, dtype, count, w);
+}
+
 tfu_code tfu_attention_own_grad(tfu_call *call, const attention_args *a, tfu_dtype dtype) {
   attention_work w = {.a = *a, .aligned = is_aligned(a, dtype)};
   const size_t real = tfu_dtype_size(tfu_real(dtype));
@@ -190,9 +214,5 @@ tfu_code tfu_attention_own_grad(tfu_call *call, const attention_args *a, tfu_dty
   w.rows = rows;
   TFU_TRY(launch_rows(call, &numbers, dtype, query_rows(a), &w));
   TFU_TRY(gradients(call, dtype, &device, &w));
-  if (!a->dbias) return TFU_OK;
-  int64_t elements = 1;
-  const int64_t size[4] = {a->batch, a->heads, a->queries, a->keys};
-  for (int d = 0; d < 4; d++) elements *= a->bias_step[d] ? size[d] : 1;
-  return launch_rows(call, &any_by_bias, dtype, elements, &w);
+  return a->dbias ? bias_gradient(call, dtype, &device, &w) : TFU_OK;
 }

@@ -4,6 +4,8 @@
 
 #include "kernels/attention.h"
 
+#define TFU_MOST_SPLITS 1024 /* of the keys, in decoding */
+
 typedef struct attention_work {
   attention_args a;
   int tiles;   /* of a head: of a sequence's queries or keys; where ragged, of all sequences together */
@@ -50,6 +52,9 @@ enum { TFU_FORWARD, TFU_FORWARD_FULL, TFU_BY_QUERY, TFU_BY_KEY, TFU_DECODE };
   X(TFU_DECODE, 4, 64, 4, 1, 16, 2)        \
   X(TFU_DECODE, 4, 128, 4, 1, 16, 1)       \
   X(TFU_DECODE, 4, 256, 2, 1, 16, 1)
+
+/* Bytes of shared memory for dropout of a warp's results: a query's keys are a run. */
+#define TFU_DROP_BYTES(runs, length) (((length) / 8 + 1) * (runs)*16)
 
 #ifdef TFU_DEVICE
 template <int KIND, int SIZE, int D>

@@ -1,20 +1,8 @@
-/* attention_tile.cuh - what the tiled attention kernels share: which part of the work a block has, its way from memory
- * into tiles, and what is done to single scores. */
+/* attention_tile.cuh - what the tiled attention kernels share: which part of the work a block has, and the way of rows
+ * between memory and tiles. */
 #pragma once
 
-#include "kernels/attention_own.h"
-#include "kernels/core/mma.cuh"
-#include "kernels/core/philox.h"
-
-#define LOG2_E 1.4426950408889634f
-#define LN_2 0.6931471805599453f
-#define INFINITE __int_as_float(0x7f800000)
-
-__device__ inline float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+#include "kernels/attention_pairs.cuh"
 
 /* A block's tile: steps first .. of a head of a sequence, of which it writes those below `written`. */
 struct attention_place {
@@ -50,50 +38,6 @@ __device__ inline attention_place place_of(const attention_work &w, int rows) {
   }
   return at;
 }
-
-/* Which keys query i may attend to by its place, as tfu_band() says; in 32 bits, which hold all that can be here. */
-struct attention_band {
-  int shift, keys, left, right;
-  __device__ attention_band(const attention_args &a, const tfu_sequence &s)
-      : shift(s.shift), keys(s.keys), left(a.left), right(a.right) {}
-  __device__ int first(int i) const { return left < 0 ? 0 : max(i + shift - left, 0); }
-  __device__ int end(int i) const { return right < 0 ? keys : min(i + shift + right + 1, keys); }
-  __device__ bool has(int i, int j) const { return j >= first(i) && j < end(i); }
-};
-
-/* The 16 bits that decide on dropout's element `at`. A call, since it would be the larger part of a kernel. */
-static __device__ __noinline__ uint32_t drop_bits(int64_t at, uint64_t seed) {
-  const tfu_bits bits = tfu_philox(at >> 3, seed);
-  return tfu_lane(&bits, (int)(at & 7));
-}
-
-/* Bias, mask and dropout of a head's pairs. Pairs must be within the tensors. */
-template <typename T>
-struct attention_pairs {
-  const attention_args &a;
-  const T *bias;
-  const uint8_t *mask;
-  int64_t pairs;
-  float kept; /* what stays of dropout counts as this */
-
-  __device__ attention_pairs(const attention_args &a, int b, int h)
-      : a(a),
-        bias(a.bias ? (const T *)a.bias + b * a.bias_step[0] + h * a.bias_step[1] : 0),
-        mask(a.mask ? a.mask + b * a.mask_step[0] + h * a.mask_step[1] : 0),
-        pairs(tfu_pair(&a, b, h, 0, 0)),
-        kept(a.seed ? 1 / (1 - a.rate) : 1) {}
-
-  __device__ acc<T> bias_of(int i, int j) const { return (acc<T>)bias[i * a.bias_step[2] + j * a.bias_step[3]]; }
-  __device__ bool masked(int i, int j) const { return mask && !mask[i * a.mask_step[2] + j * a.mask_step[3]]; }
-  /* A score in base 2 with its bias, or minus infinity. */
-  __device__ float score(float v, int i, int j) const {
-    if (bias) v = fmaf(bias_of(i, j), LOG2_E, v);
-    return masked(i, j) ? -INFINITE : v;
-  }
-  __device__ bool stays(int i, int j) const {
-    return drop_bits(pairs + (int64_t)i * a.keys + j, *a.seed) >= tfu_drop_below(a.rate);
-  }
-};
 
 #if __CUDA_ARCH__ >= 800
 /* Rows of a head in memory: `dim` elements each, `rows` of them. */
@@ -144,8 +88,7 @@ template <int ROWS, int THREADS, typename T, int D, typename F>
 __device__ inline void load_rows_at(const tile<T, D> &to, const attention_rows<T> &from, bool aligned, int thread,
                                     F at) {
   enum { N = packed<T>::N, CHUNKS = tile<T, D>::CHUNKS };
-  ONCE
-  for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
+  _Pragma("unroll 4") for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
     const int r = i / CHUNKS, c = i % CHUNKS;
     const int64_t row = at(r);
     const T *p = from.data + row * from.stride + c * N;
@@ -153,16 +96,6 @@ __device__ inline void load_rows_at(const tile<T, D> &to, const attention_rows<T
     if (aligned) copy_chunk(to.chunk(r, c), p, real);
     else load_chunk(to.chunk(r, c), p, real ? from.dim - c * N : 0);
   }
-}
-
-/* f(value, row, column) for the results of 16 * M rows by 8 * N columns. */
-template <int M, int N, typename F>
-__device__ inline void for_results(float (&v)[M][N][4], F f) {
-  const int g = lane_id() / 4, t = lane_id() % 4;
-  UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int n = 0; n < N; n++) UNROLL
-  for (int k = 0; k < 4; k++) f(v[m][n][k], 16 * m + g + k / 2 * 8, 8 * n + 2 * t + k % 2);
 }
 
 /* One row's results to memory, times `by`: of the upper or lower half's rows, columns below `dim`. Times zero is zero,

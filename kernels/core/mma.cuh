@@ -80,8 +80,10 @@ struct factor<float> {
    * lane takes neighbours, which lie side by side in memory and in the accumulators. */
   unsigned big[8], small[8];
   __device__ void set(int i, float x) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(big[i]) : "f"(x));
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(small[i]) : "f"(x - __uint_as_float(big[i])));
+    /* Rounded by hand: the conversion instruction is four of them. Of small, whose 12 bits are one too many, tensor
+     * cores cut off the last; a NaN that rounding makes a zero is still one there. */
+    big[i] = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+    small[i] = __float_as_uint(x - __uint_as_float(big[i]));
   }
 };
 
