@@ -64,7 +64,9 @@ __device__ inline void norm(const norm_args &a) {
   rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
-  column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk), beta(RMS ? 0 : a.beta, a.period, 0, walk);
+  const bool writes = a.rows.pass != TFU_FIND;
+  column_weights<R, PACKS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
+      beta(writes && !RMS ? a.beta : 0, a.period, 0, walk);
   const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
   for (; walk.more(); walk.next()) {
     const int64_t start = (int64_t)walk.row * cols;

@@ -127,7 +127,8 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   typedef typename math_of<T>::type math;
-  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y}, {a.rows.cols, a.rows.cols});
+  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y},
+                                                      {a.rows.cols, a.rows.cols});
   const R scale = a.scale;
   for (; walk.more(); walk.next()) {
     row_sum<R, decltype(walk)::fixed> sum;

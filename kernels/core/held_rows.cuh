@@ -3,10 +3,16 @@
 
 #include "kernels/core/row_team.cuh"
 
-/* Rows of whole, aligned packs, at most PACKS of them per thread: in registers, with the next rows on their way to
- * shared memory, where each thread has slots of its own. */
-template <typename T, int PACKS, int TENSORS, bool CHUNKS>
+/* Rows of whole, aligned packs, at most PACKS of them per thread, in registers. With AHEAD the next rows are on their
+ * way to shared memory, where each thread has slots of its own: for blocks that live long, having sums over rows to
+ * keep. Without, a block lives for one row, and other blocks work while it waits. */
+template <typename T, int PACKS, int TENSORS, bool CHUNKS, bool AHEAD_OF_ROWS>
 struct held_rows : row_team {
+#if __CUDA_ARCH__ >= 800
+  enum {AHEAD = AHEAD_OF_ROWS};
+#else
+  enum { AHEAD = 0 };
+#endif
   enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
@@ -24,10 +30,9 @@ struct held_rows : row_team {
       jump[t] = step() * strides[t] * (int64_t)sizeof(T);
     }
     fetch_row = row;
-#if __CUDA_ARCH__ >= 800
     UNROLL
-    for (int i = 0; i < SLOTS - 1; i++) fetch();
-#endif
+    for (int i = 0; i < SLOTS - 1; i++)
+      if (AHEAD) fetch();
   }
 
   /* Instead of the last look, where a kernel is done with a row. */
@@ -116,7 +121,10 @@ struct held_rows : row_team {
   }
 
   __device__ void receive() {
-#if __CUDA_ARCH__ >= 800
+    if constexpr (AHEAD) receive_copied();
+    else load();
+  }
+  __device__ void receive_copied() {
     wait_for_copies<SLOTS - 2>();
     const unsigned oldest = slot + 1 == SLOTS ? 0 : slot + 1;
     UNROLL
@@ -126,15 +134,15 @@ struct held_rows : row_team {
         if (t < r.tensors) bits[t][i] = load_shared(place_of(oldest, t, i)); /* what is not there is not looked at */
     }
     fetch();
-#else
+  }
+  __device__ void load() {
     const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
       UNROLL
       for (int i = 0; i < PACKS; i++)
-        if (active() && t < r.tensors && i * r.lanes < left) bits[t][i] = *(const int4 *)(from[t] + i * r.lanes * 16);
+        if (active() && t < r.tensors && i * r.lanes < left) bits[t][i] = load_once(from[t] + i * r.lanes * 16);
     }
     advance();
-#endif
   }
 };

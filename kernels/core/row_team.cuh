@@ -58,6 +58,15 @@ __device__ inline void wait_for_copies(int n) {
   else wait_for_copies<0>();
 }
 
+/* What is read once shall not drive from the first cache what is read again. */
+__device__ inline int4 load_once(const void *from) {
+  int4 bits;
+  asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(from)
+               : "memory");
+  return bits;
+}
 __device__ inline int4 load_shared(unsigned from) {
   int4 bits;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -9,7 +9,7 @@ enum {
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
   MOST_CLUSTER = 16,
-  MOST_SHARES = 4,   /* beyond, a cluster waits longer than the second reading takes that splitting costs */
+  CLUSTER_WAVES = 4, /* at most: clusters start slowly */
   MOST_PARTS = 4096, /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,         /* packs of any rows on their way to a thread */
 };
@@ -25,7 +25,9 @@ static int power_above(int64_t n) {
 /* Rows in registers, `per_thread` packs or fewer; false if they do not fit. */
 static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid, int per_thread) {
   const int once = w->looks == 1 && !w->separate; /* a long row may come in chunks */
-  const int64_t block = (int64_t)per_thread * (w->separate ? BLOCK : r->packs <= per_thread * MOST ? MOST : w->threads);
+  const int64_t block = (int64_t)per_thread * (once || w->separate             ? BLOCK
+                                               : r->packs <= per_thread * MOST ? MOST
+                                                                               : w->threads);
   int64_t shares = once ? 1 : divide_up(r->packs, block);
   r->chunks = once ? (int)divide_up(r->packs, block) : 1;
   if (!w->separate) shares = power_above(shares);
@@ -36,7 +38,7 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
     r->cluster = w->separate ? 1 : (int)shares;
     grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
     grid->x = (unsigned)shares;
-    grid->shared = (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16;
+    grid->shared = w->waves ? (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16 : 0;
     if ((int)grid->shared <= device->block_shared - RESERVED) return 1;
   }
 }
@@ -81,15 +83,18 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   else walk(w, &device, r, grid), *variant = TFU_ANY;
   const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
                             device.shared / ((int64_t)grid->shared + 1024));
-  const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * w->waves;
+  const int waves = r->cluster > 1 ? least(w->waves, CLUSTER_WAVES) : w->waves;
+  const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * (waves ? waves : 1);
   const int64_t wanted = divide_up(w->rows, grid->threads / (unsigned)r->lanes);
-  const int64_t blocks = least(least(divide_up(places, grid->x), wanted), 65535);
+  const int64_t blocks =
+      least(*variant != TFU_ANY && !w->waves ? wanted : least(divide_up(places, grid->x), wanted), 65535);
   grid->y = blocks > 0 ? (unsigned)blocks : 1; /* no rows still have sums: zero */
   grid->cluster = (unsigned)r->cluster;
   return TFU_OK;
 }
 
-/* A row is split where more than MOST_SHARES blocks would share it, or where there are too few rows to go round. */
+/* Beyond some length a cluster waits longer than the second reading takes that splitting costs. A row is also split
+ * where there are too few to go round. */
 tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -98,7 +103,7 @@ tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
                 shares = divide_up(packs, per_thread * w->threads);
   const int few = shares > 1 && w->rows * shares < device.multiprocessors;
   *parts = 1;
-  if (!w->aligned || w->cols % n || (shares <= (device.capability >= 90 ? MOST_SHARES : 1) && !few)) return TFU_OK;
+  if (!w->aligned || w->cols % n || (shares <= (device.capability >= 90 ? w->cluster : 1) && !few)) return TFU_OK;
   for (int64_t p = divide_up(packs, block); p <= MOST_PARTS; p++)
     if (packs % p == 0) {
       *parts = (int)p;

@@ -14,13 +14,13 @@
 #include "kernels/core/any_rows.cuh"
 #include "kernels/core/held_rows.cuh"
 
-/* CHUNKS: held rows may come in chunks, for kernels that look once. */
-template <typename T, int PACKS, int TENSORS, bool CHUNKS = false>
+/* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: see held_rows; wish.ahead. */
+template <typename T, int PACKS, int TENSORS, bool CHUNKS = false, bool AHEAD = true>
 struct rows {
-  typedef held_rows<T, PACKS, TENSORS, CHUNKS> walk;
+  typedef held_rows<T, PACKS, TENSORS, CHUNKS, AHEAD> walk;
 };
-template <typename T, int TENSORS, bool CHUNKS>
-struct rows<T, 0, TENSORS, CHUNKS> {
+template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
+struct rows<T, 0, TENSORS, CHUNKS, AHEAD> {
   typedef any_rows<T, TENSORS> walk;
 };
 
@@ -122,7 +122,7 @@ constexpr int packs_of_elements(int elements) {
 
 /* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
  * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
- * to `threads`, wish.threads: 1024, since registers are worth less than threads, or 512 where sums over rows fill them.
+ * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them.
  */
 #define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
   extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }

@@ -54,8 +54,10 @@ typedef struct tfu_row_wish {
   int pass;     /* TFU_WHOLE, TFU_FIND or TFU_JOIN                                                     */
   void *found;  /* what the parts give                                                                 */
   int separate; /* columns do not depend on each other: a row may be split without a cluster           */
-  int waves;    /* blocks per place on the GPU: more even out, fewer leave fewer partial sums          */
-  int threads;  /* of a row in a block at most: what the kernel is compiled for                        */
+  int waves;    /* blocks per place on the GPU: more even out, fewer leave fewer partial sums. 0: a row has a block
+                   for itself, and nothing waits in shared memory */
+  int threads;  /* of a block where several share a row                                                */
+  int cluster;  /* blocks that may share a row before it is rather split                               */
   int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
   int aligned;  /* see tfu_aligned                                                                     */
 } tfu_row_wish;
