@@ -6,9 +6,10 @@ static tfu_kernel forward[] = {{.module = &module, .name = "softmax_plain", .var
                                {.module = &module, .name = "softmax_general", .variants = tfu_row_variants}};
 static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .variants = tfu_row_variants};
 
-/* By measurement on an H200 at [16384, 8192], bfloat16. Forward, at 1, 4, 8, 16 waves it reaches 80, 83, 85, 86% of the
- * copy speed in one version of the kernel, 94% in this one. Backward, a block for every row is at least as fast at
- * every length, and at 32,768 columns 93 against 76%; forward, it has 90 against 94%. */
+/* By measurement on an H200, bfloat16. Forward at [16384, 8192] 16 waves are best: blocks of two rows even out what
+ * long-lived ones do not, and of one, they start too often. Backward, a block for every row is at least as fast at
+ * every length, and at 32,768 columns has 93 against 76% of the copy speed. Forward, a cluster of 2 has 71% at 65,536
+ * columns; one of 8 has 48% at 262,144, split rows 55%. */
 enum { WAVES = 16 };
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
@@ -32,6 +33,7 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .tensors = 1,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
+                             .cluster = 2,
                              .looks = 2,
                              .waves = WAVES,
                              .aligned = tfu_aligned(call, tfu_count(&x->shape))};
@@ -51,6 +53,7 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                              .tensors = 2,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
+                             .cluster = 2,
                              .looks = 2,
                              .aligned = tfu_aligned(call, tfu_count(&y->shape))};
   return tfu_launch_rows(call, &backward, &backward, wish, tfu_dtype_size(tfu_real(y->dtype)), &a.rows, &a);
