@@ -56,9 +56,7 @@ __device__ inline void by_bias(const attention_work &w) {
           score_gradients(ds, head, edge, i0 + own, j0, numbers, own, query, doutput, key, value, drops);
           for_results(ds, [&](float &v, int row, int) { v = i0 + own + row > last ? 0 : v; });
           UNROLL
-          for (int m = 0; m < M; m++) UNROLL
-          for (int n = 0; n < N; n++) UNROLL
-          for (int k = 0; k < 4; k++) sum[m][n][k] += ds[m][n][k];
+          for (int k = 0; k < M * N * 4; k++) sum[k / 4 / N][k / 4 % N][k % 4] += ds[k / 4 / N][k / 4 % N][k % 4];
         }
     }
 

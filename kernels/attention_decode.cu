@@ -140,16 +140,23 @@ __device__ inline void decode(const attention_work &w) {
 #endif
 }
 
-/* A block per query and head: the splits' weights first, then columns of the output, each by several threads. */
+/* A block per query and head. Each column of the output has as many threads as there are; what these read first does
+ * not wait for the splits' weights. */
 template <typename T>
 __device__ inline void join_parts(const attention_work &w) {
-  __shared__ float weight[TFU_MOST_SPLITS], team_sum[TFU_THREADS];
+  __shared__ float weight[TFU_MOST_SPLITS], team_sum[TFU_JOIN_THREADS];
   const attention_args &a = w.a;
   const int group = a.heads / a.key_heads, rows = a.queries * group, cols = a.value_dim + 2;
   const int r = (int)(blockIdx.x % (unsigned)rows), rest = (int)(blockIdx.x / (unsigned)rows);
   const int i = r / group, b = rest / a.key_heads, h = rest % a.key_heads * group + r % group;
-  const tfu_sequence s = tfu_sequence_of(&a, b);
+  const int across = a.value_dim <= 64 ? 64 : a.value_dim <= 128 ? 128 : 256, teams = TFU_JOIN_THREADS / across;
+  const int team = threadIdx.x / across, c = threadIdx.x % across, end = c < a.value_dim ? w.splits : 0;
   const float *const parts = w.parts + (int64_t)blockIdx.x * w.splits * cols;
+  enum { AHEAD = 8 };
+  float ahead[AHEAD];
+  UNROLL
+  for (int k = 0; k < AHEAD; k++) ahead[k] = team + k * teams < end ? parts[(team + k * teams) * cols + 2 + c] : 0;
+
   float top = -INFINITE, sum = 0;
   for (int k = lane_id(); k < w.splits; k += 32) top = fmaxf(top, parts[k * cols]);
   UNROLL
@@ -161,28 +168,23 @@ __device__ inline void join_parts(const attention_work &w) {
   }
   UNROLL
   for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  const bool none = sum == 0 || i >= s.queries;
-  const float by = none ? 0 : (a.seed ? 1 / (1 - a.rate) : 1) / sum;
   __syncthreads();
-  enum { COLS = 64, TEAMS = TFU_THREADS / COLS };
-  const int team = threadIdx.x / COLS;
-  for (int c0 = 0; c0 < a.value_dim; c0 += COLS) {
-    const int c = c0 + (int)(threadIdx.x % COLS);
-    float v = 0;
-    if (c < a.value_dim) {
-      _Pragma("unroll 8") for (int k = team; k < w.splits; k += TEAMS) {
-        const float by = weight[k], part = parts[k * cols + 2 + c];
-        v = by == 0 ? v : fmaf(part, by, v);
-      }
-    }
-    team_sum[threadIdx.x] = v;
-    __syncthreads();
-    if (team == 0 && c < a.value_dim) {
-      UNROLL
-      for (int k = 1; k < TEAMS; k++) v += team_sum[k * COLS + threadIdx.x];
-      ((T *)a.output)[((s.first_query + i) * a.heads + h) * a.value_dim + c] = (T)(none ? 0.0f : v * by);
-    }
-    __syncthreads();
+
+  /* Parts without keys have no output worth a product. */
+  float v = 0;
+  const auto add = [&](int k, float part) { v = weight[k] == 0 ? v : fmaf(part, weight[k], v); };
+  UNROLL
+  for (int k = 0; k < AHEAD; k++)
+    if (team + k * teams < end) add(team + k * teams, ahead[k]);
+  for (int k = team + AHEAD * teams; k < end; k += teams) add(k, parts[k * cols + 2 + c]);
+  team_sum[threadIdx.x] = v;
+  __syncthreads();
+  const tfu_sequence s = tfu_sequence_of(&a, b);
+  const bool none = sum == 0 || i >= s.queries;
+  if (team == 0 && c < a.value_dim) {
+    for (int k = 1; k < teams; k++) v += team_sum[k * across + c];
+    const float by = (a.seed ? 1 / (1 - a.rate) : 1) / sum;
+    ((T *)a.output)[((s.first_query + i) * a.heads + h) * a.value_dim + c] = (T)(none ? 0.0f : v * by);
   }
   if (a.stats && threadIdx.x == 0)
     ((float *)a.stats)[tfu_stats_at(&a, &s, b, h, i)] = none ? -INFINITE : fmaf(top, LN_2, logf(sum));
@@ -191,6 +193,6 @@ __device__ inline void join_parts(const attention_work &w) {
 #define STAMP(d, tag, T) \
   TFU_TILE_KERNEL(decode_##d##_##tag, (attention_block<TFU_DECODE, sizeof(T), d>::THREADS), 2, decode<T, d>)
 TFU_EVERY_TILE(STAMP)
-TFU_TILE_KERNEL(join_parts_f32, TFU_THREADS, 1, join_parts<float>)
-TFU_TILE_KERNEL(join_parts_f16, TFU_THREADS, 1, join_parts<f16>)
-TFU_TILE_KERNEL(join_parts_bf16, TFU_THREADS, 1, join_parts<bf16>)
+TFU_TILE_KERNEL(join_parts_f32, TFU_JOIN_THREADS, 1, join_parts<float>)
+TFU_TILE_KERNEL(join_parts_f16, TFU_JOIN_THREADS, 1, join_parts<f16>)
+TFU_TILE_KERNEL(join_parts_bf16, TFU_JOIN_THREADS, 1, join_parts<bf16>)

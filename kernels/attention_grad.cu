@@ -61,9 +61,8 @@ __device__ inline void by_query(const attention_work &w) {
   }
 
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int k = 0; k < 2; k++) {
-    const int i = at.first + own + 16 * m + 8 * k + (int)(lane_id() / 4);
+  for (int r = 0; r < 2 * M; r++) {
+    const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + (int)(lane_id() / 4);
     if (i < at.written)
       store_row((T *)a.dquery + ((s.first_query + i) * a.heads + at.h) * a.head_dim, a.head_dim, w.aligned, dquery[m],
                 k, i < s.queries ? a.scale : 0);
@@ -136,8 +135,10 @@ __device__ inline void by_key(const attention_work &w) {
     for (int n = 0; n < N; n++) {
       const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
       UNROLL
-      for (int m = 0; m < M; m++) UNROLL
-      for (int k = 0; k < 4; k++) p[m][n][k] = exp2_of(fmaf(p[m][n][k], head.factor, k % 2 ? -of.z : -of.x));
+      for (int i = 0; i < 4 * M; i++) {
+        float &v = p[i / 4][n][i % 4];
+        v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
+      }
     }
     if (FULL && a.seed) {
       /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
@@ -150,8 +151,8 @@ __device__ inline void by_key(const attention_work &w) {
       for (int n = 0; n < N; n++) {
         const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
         UNROLL
-        for (int m = 0; m < M; m++) UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < 4 * M; i++) {
+          const int m = i / 4, k = i % 4;
           const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
           if (FULL && a.seed) {
             const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
@@ -176,9 +177,8 @@ __device__ inline void by_key(const attention_work &w) {
   }
 
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int k = 0; k < 2; k++) {
-    const int j = at.first + own + 16 * m + 8 * k + (int)(lane_id() / 4);
+  for (int r = 0; r < 2 * M; r++) {
+    const int m = r / 2, k = r % 2, j = at.first + own + 8 * r + (int)(lane_id() / 4);
     if (j >= at.written) continue;
     const int64_t row = (s.first_key + j) * a.key_heads + at.h;
     const float real = j < s.keys ? 1 : 0;

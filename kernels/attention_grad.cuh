@@ -59,9 +59,8 @@ __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_hea
                 [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v * head.pairs.kept : 0; });
   }
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int n = 0; n < N; n++) UNROLL
-  for (int k = 0; k < 4; k++) {
+  for (int i = 0; i < M * N * 4; i++) {
+    const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
     const float2 of = numbers[m][k / 2];
     ds[m][n][k] = exp2_of(fmaf(ds[m][n][k], head.factor, -of.x)) * (dp[m][n][k] - of.y);
   }
@@ -72,10 +71,9 @@ template <int M>
 __device__ inline void load_numbers(float2 (&numbers)[M][2], const attention_work &w, const tfu_sequence &s, int b,
                                     int h, int i0) {
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int k = 0; k < 2; k++) {
-    const int i = i0 + 16 * m + 8 * k + (int)(lane_id() / 4);
-    numbers[m][k] =
+  for (int r = 0; r < 2 * M; r++) {
+    const int i = i0 + 8 * r + (int)(lane_id() / 4);
+    numbers[r / 2][r % 2] =
         i < s.queries ? ((const float2 *)w.rows)[tfu_stats_at(&w.a, &s, b, h, i)] : make_float2(INFINITE, 0);
   }
 }

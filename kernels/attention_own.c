@@ -8,6 +8,8 @@
 #include "kernels/core/walk.h"
 
 enum { OLDEST_TILES = 80, STATIC_SHARED = 4096 /* that tfu_launch keeps free */ };
+/* As tensor cores' products of float round a bit or two more than float does, which shows where a few keys are all. */
+enum { FEW_KEYS = 16 };
 
 static const struct block {
   int kind, size, dim, warps, blocks, steps, stages;
@@ -19,21 +21,15 @@ static const struct block {
 
 static int rows_of(const struct block *b) { return 16 * b->blocks * b->warps; }
 
-/* Bytes of shared memory, with what dropout takes. */
-static unsigned shared_of(const struct block *b) {
-  const int row = b->dim * b->size, own = 16 * b->blocks;
-  switch (b->kind) {
-    case TFU_DECODE:
-      return (unsigned)(row * (own + 2 * b->stages * b->warps * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
-    case TFU_FORWARD: return (unsigned)(row * (rows_of(b) + 2 * b->steps));
-    case TFU_FORWARD_FULL:
-      return (unsigned)(row * (rows_of(b) + 2 * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
-    case TFU_BY_QUERY:
-      return (unsigned)(row * 2 * (rows_of(b) + b->stages * b->steps) + b->warps * TFU_DROP_BYTES(own, b->steps));
-    default:
-      return (unsigned)(row * 2 * (rows_of(b) + b->stages * b->steps) + b->stages * b->steps * 8 +
-                        b->warps * TFU_DROP_BYTES(b->steps, own));
-  }
+/* Bytes of shared memory: rows that stay and that pass by, the numbers of queries, and what dropout takes. */
+static unsigned shared_of(const struct block *b, int drops) {
+  const int own = 16 * b->blocks, pass = 2 * b->stages * b->steps;
+  const int rows = b->kind == TFU_DECODE         ? own + b->warps * pass
+                   : b->kind <= TFU_FORWARD_FULL ? rows_of(b) + pass
+                                                 : 2 * rows_of(b) + pass;
+  const int numbers = b->kind == TFU_BY_KEY ? 8 * b->stages * b->steps : 0;
+  const int run = b->kind == TFU_BY_KEY ? own : b->steps, runs = b->kind == TFU_BY_KEY ? b->steps : own;
+  return (unsigned)(rows * b->dim * b->size + numbers + (drops ? b->warps * TFU_DROP_BYTES(runs, run) : 0));
 }
 
 /* The block of this kind for the problem, or NULL where there is none: the smallest tiles that hold a head. */
@@ -41,9 +37,10 @@ static const struct block *block_for(int kind, const attention_args *a, tfu_dtyp
   const int dim = a->head_dim > a->value_dim ? a->head_dim : a->value_dim, size = (int)tfu_dtype_size(dtype);
   const int64_t row = (int64_t)a->heads * dim; /* key's are no longer */
   if (device->capability < OLDEST_TILES || row > INT_MAX) return NULL;
+  if (dtype == TFU_F32 && a->keys <= FEW_KEYS) return NULL;
   for (int i = 0; i < TFU_COUNT(blocks); i++)
     if (blocks[i].kind == kind && blocks[i].size == size && blocks[i].dim >= dim)
-      return (int)shared_of(&blocks[i]) <= device->block_shared - STATIC_SHARED ? &blocks[i] : NULL;
+      return (int)shared_of(&blocks[i], 1) <= device->block_shared - STATIC_SHARED ? &blocks[i] : NULL;
   return NULL;
 }
 
@@ -78,7 +75,8 @@ static tfu_code launch_tiles(tfu_call *call, tfu_kernel *kernel, int variant, tf
   const int64_t of_head = a->ragged ? tiles : tiles * a->batch;
   TFU_REQUIRE(call->err, tiles <= INT_MAX, "too many sequences: %d", a->batch);
   w->tiles = (int)tiles;
-  return launch(call, kernel, variant, dtype, of_head * heads, 32 * (unsigned)b->warps, shared_of(b), w);
+  return launch(call, kernel, variant, dtype, of_head * heads, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
+                w);
 }
 
 /* ---- any ---- */
@@ -115,7 +113,7 @@ static tfu_kernel join_parts = {.module = &decode_module, .name = "join_parts"};
 
 /* Rows of one product, which all the heads of a key head share; a few such are worth reading the keys again if there
  * are too few queries to fill the GPU otherwise. */
-enum { DECODE_ROWS = 16, DECODE_TILES = 4, DECODE_BLOCKS = 3 /* on a multiprocessor */, SPLIT_KEYS = 128 };
+enum { DECODE_ROWS = 16, DECODE_TILES = 4, DECODE_BLOCKS = 2 /* on a multiprocessor */, SPLIT_KEYS = 128 };
 
 static int is_few(const attention_args *a, const tfu_device *device) {
   if (a->ragged || a->key_heads == 0) return 0;
@@ -141,8 +139,9 @@ static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct bloc
   if (count == 0) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(float), &parts));
   w->parts = parts;
-  TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, 32 * (unsigned)b->warps, shared_of(b), w));
-  return launch(call, &join_parts, 0, dtype, query_rows(a), TFU_THREADS, 0, w);
+  TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, 32 * (unsigned)b->warps,
+                 shared_of(b, w->a.seed != NULL), w));
+  return launch(call, &join_parts, 0, dtype, query_rows(a), TFU_JOIN_THREADS, 0, w);
 }
 
 /* ---- forward ---- */
@@ -200,7 +199,9 @@ static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device 
                            b ? ceil_divide(a->keys, b->steps) : a->keys};
   int64_t count = 1;
   for (int d = 0; d < 4; d++) count *= a->bias_step[d] ? size[d] : 1;
-  if (b) return launch(call, &by_bias, variant_of(b), dtype, count, 32 * (unsigned)b->warps, shared_of(b), w);
+  if (b)
+    return launch(call, &by_bias, variant_of(b), dtype, count, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
+                  w);
   return launch_rows(call, &any_by_bias, dtype, count, w);
 }
 

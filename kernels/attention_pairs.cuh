@@ -62,9 +62,10 @@ template <int M, int N, typename F>
 __device__ inline void for_results(float (&v)[M][N][4], F f) {
   const int g = lane_id() / 4, t = lane_id() % 4;
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int n = 0; n < N; n++) UNROLL
-  for (int k = 0; k < 4; k++) f(v[m][n][k], 16 * m + g + k / 2 * 8, 8 * n + 2 * t + k % 2);
+  for (int i = 0; i < M * N * 4; i++) {
+    const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
+    f(v[m][n][k], 16 * m + g + k / 2 * 8, 8 * n + 2 * t + k % 2);
+  }
 }
 
 /* Products of queries and keys as scores in base 2 with bias and mask. Rows are queries from row0 on and columns keys
@@ -79,8 +80,8 @@ __device__ inline void finish_scores(float (&v)[M][N][4], const attention_pairs<
   const auto for_values = [&](const auto *data, const int64_t(&step)[4], auto f) {
     const int row_step = (int)step[TURNED ? 3 : 2], col_step = (int)step[TURNED ? 2 : 3];
     UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int k = 0; k < 4; k++) {
+    for (int i = 0; i < 4 * M; i++) {
+      const int m = i / 4, k = i % 4;
       const auto *row = data + (int64_t)min(row0 + 16 * m + g + k / 2 * 8, rows - 1) * row_step;
       UNROLL
       for (int n = 0; n < N; n++) f(v[m][n][k], row[(int64_t)min(first + 8 * n + k % 2, cols - 1) * col_step]);

@@ -98,16 +98,16 @@ __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<f
                                     const factor<float> &right) {
   float sum[2][4] = {};
   UNROLL
-  for (int n = 0; n < 2; n++) UNROLL
-  for (int k = 0; k < 2; k++) {
-    const int r = n * 4 + k * 2;
+  for (int i = 0; i < 4; i++) {
+    const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
     multiply(sum[n], left.small + 4 * k, right.big[r], right.big[r + 1], float());
     multiply(sum[n], left.big + 4 * k, right.small[r], right.small[r + 1], float());
   }
   UNROLL
-  for (int n = 0; n < 2; n++) UNROLL
-  for (int k = 0; k < 2; k++)
-    multiply(sum[n], left.big + 4 * k, right.big[n * 4 + k * 2], right.big[n * 4 + k * 2 + 1], float());
+  for (int i = 0; i < 4; i++) {
+    const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
+    multiply(sum[n], left.big + 4 * k, right.big[r], right.big[r + 1], float());
+  }
   UNROLL
   for (int i = 0; i < 4; i++) c[i] += sum[0][i], d[i] += sum[1][i];
 }
@@ -223,8 +223,7 @@ struct tile<float, D> {
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right) {
   UNROLL
-  for (int m = 0; m < M; m++) UNROLL
-  for (int n = 0; n < N; n++) acc[m][n][0] = acc[m][n][1] = acc[m][n][2] = acc[m][n][3] = 0;
+  for (int i = 0; i < M * N * 4; i++) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
   UNROLL
   for (int k = 0; k < D; k += 16) {
     factor<T> l[M];
@@ -246,8 +245,10 @@ struct left_factors {
   factor<T> f[M][N / 2];
   __device__ left_factors(const float (&p)[M][N][4]) {
     UNROLL
-    for (int m = 0; m < M; m++) UNROLL
-    for (int k = 0; k < N; k += 2) f[m][k / 2] = narrow_results<T>(p[m][k], p[m][k + 1]);
+    for (int i = 0; i < M * N / 2; i++) {
+      const int m = i / (N / 2), k = i % (N / 2);
+      f[m][k] = narrow_results<T>(p[m][2 * k], p[m][2 * k + 1]);
+    }
   }
   __device__ factor<T> at(int m, int k) const { return f[m][k / 2]; }
 };
