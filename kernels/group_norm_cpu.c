@@ -6,7 +6,9 @@
  * its sums are settled into what the next step needs.
  *
  * Small samples are whole tasks, several to one. A large one is cut into blocks of rows, and each step is a loop over
- * all blocks. Neither depends on the number of threads, nor does the order of any sum. */
+ * all blocks. Neither depends on the number of threads, nor does the order of any sum.
+ *
+ * Where a sample is one place, groups lie in memory one behind the other, and the forward pass takes each as a row. */
 #ifndef REAL
 #include "kernels/core/fold_cpu.h"
 #include "kernels/core/rows_cpu.h"
@@ -170,6 +172,35 @@ static void FN(settle)(const job *j, step now, int64_t sample, int64_t owner, do
   }
 }
 
+static void FN(scale_row)(REAL *y, const REAL *x, const REAL *stats, const REAL *gamma, const REAL *beta, int n) {
+  const REAL mean = stats[0], rstd = stats[1];
+  TFU_VECTORISE
+  for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * (gamma ? rstd * gamma[i] : rstd) + (beta ? beta[i] : (REAL)-0.0);
+}
+
+/* All steps of a forward pass over one group of a sample of one place. */
+static void FN(normalise_row)(const job *j, int64_t sample, int64_t group) {
+  const int64_t cols = j->group_channels, at = (sample * j->groups + group) * cols;
+  const REAL *gamma = tfu_given(&j->gamma->shape) ? (const REAL *)j->gamma->data + group * cols : NULL;
+  const REAL *beta = tfu_given(&j->beta->shape) ? (const REAL *)j->beta->data + group * cols : NULL;
+  REAL *stats = (REAL *)j->stats->data + 2 * (sample * j->groups + group), xs[TFU_TILE], ys[TFU_TILE];
+  for (step now = SUM; now <= NORMALISE; now++) {
+    double total = 0;
+    for (int64_t col = 0; col < cols; col += TFU_TILE) {
+      const int n = (int)least(cols - col, TFU_TILE);
+      const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at + col, n, xs), mean = stats[0];
+      if (now == SUM) total += TFU_SUM(n, x[i]);
+      if (now == SQUARES) total += TFU_SUM(n, (x[i] - mean) * (x[i] - mean));
+      if (now != NORMALISE) continue;
+      REAL *y = FN(tfu_room)(j->result->data, j->result->dtype, at + col, ys);
+      FN(scale_row)(y, x, stats, gamma ? gamma + col : NULL, beta ? beta + col : NULL, n);
+      FN(tfu_store)(j->result->data, j->result->dtype, at + col, n, y);
+    }
+    if (now == SUM) stats[0] = (REAL)(total / (double)cols);
+    if (now == SQUARES) stats[1] = (REAL)(1 / sqrt(total / (double)cols + j->epsilon));
+  }
+}
+
 static void FN(samples_task)(void *arg, int64_t task) {
   const job *j = arg;
   const int64_t end = least((task + 1) * j->per_task, j->samples);
@@ -177,6 +208,8 @@ static void FN(samples_task)(void *arg, int64_t task) {
   REAL *spread = (REAL *)j->spread + task * SPREAD * j->width;
   const step *steps = j->dy ? backward_steps : forward_steps;
   for (int64_t sample = task * j->per_task; sample < end; sample++) {
+    for (int64_t g = 0; j->places == 1 && !j->dy && g < j->groups; g++) FN(normalise_row)(j, sample, g);
+    if (j->places == 1 && !j->dy) continue;
     if (j->dy) FN(recall)(j, sample, spread);
     for (int i = 0; i < (j->dy ? TFU_COUNT(backward_steps) : TFU_COUNT(forward_steps)); i++) {
       FN(walk)(j, steps[i], sample, 0, sums, spread);

@@ -81,15 +81,17 @@ static void FN(backward_task)(void *arg, int64_t task) {
     const REAL *scale = (const REAL *)j->scale + t.col;
     REAL *d = FN(tfu_room)(dx->data, dx->dtype, t.at, ds);
     j->act->FN(grad)(v, x, scale, (const REAL *)j->bias + t.col, t.n);
-    for (int i = 0; i < t.n; i++) v[i] *= g[i];
     if (j->sums) {
       double *dscale = tfu_fold_sums(&j->fold, t.block, 0) + t.col,
              *dbias = tfu_fold_sums(&j->fold, t.block, 1) + t.col;
       TFU_VECTORISE
-      for (int i = 0; i < t.n; i++) dscale[i] += v[i] * x[i], dbias[i] += v[i];
+      for (int i = 0; i < t.n; i++) {
+        const REAL slope = v[i] * g[i];
+        dscale[i] += slope * x[i], dbias[i] += slope;
+      }
     }
     TFU_VECTORISE
-    for (int i = 0; i < t.n; i++) d[i] = v[i] * scale[i];
+    for (int i = 0; i < t.n; i++) d[i] = v[i] * g[i] * scale[i];
     FN(tfu_store)(dx->data, dx->dtype, t.at, t.n, d);
   }
 }

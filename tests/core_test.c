@@ -1,11 +1,13 @@
-/* core_test.c - the C core without TensorFlow: shape rules, attributes, calls and traces, images, threads. */
+/* core_test.c - the C core without TensorFlow: shape rules, attributes, calls and traces, images, pages, threads. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include "check.h"
 #include "kernels/core/cuda.h"
 #include "kernels/core/driver.h"
+#include "kernels/core/pages.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,
@@ -378,6 +380,43 @@ static void test_parallel(void) {
   CHECK(counted(INDICES));
 }
 
+/* ---- pages ---- */
+
+/* Whether the mapping that holds this byte is to have large pages, by the kernel's own account of it. */
+static int advised(const void *byte) {
+  char line[512];
+  unsigned long first, last;
+  int inside = 0, large = 0;
+  FILE *maps = fopen("/proc/self/smaps", "r");
+  if (!maps) return 0;
+  while (fgets(line, sizeof line, maps)) {
+    if (sscanf(line, "%lx-%lx ", &first, &last) == 2) inside = (uintptr_t)byte >= first && (uintptr_t)byte < last;
+    if (inside && !strncmp(line, "VmFlags:", 8)) large = strstr(line, " hg") != NULL;
+  }
+  fclose(maps);
+  return large;
+}
+
+static void test_pages(void) {
+  enum { PAGE = 64 << 10, SIZE = 8 << 20 }; /* a multiple of any system's page */
+  char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  memset(memory, 7, SIZE / 2);
+  tfu_large_pages(memory + PAGE, 4096); /* too little */
+  tfu_large_pages(NULL, 0);
+  CHECK(!advised(memory + PAGE));
+  tfu_large_pages(memory + 1, SIZE - PAGE - 1);
+  if (!access("/sys/kernel/mm/transparent_hugepage", F_OK)) CHECK(advised(memory + PAGE));
+  CHECK(!advised(memory)); /* a page that is only in part ours */
+  CHECK(!advised(memory + SIZE - PAGE));
+  for (int i = 0; i < SIZE; i++)
+    if (memory[i] != (i < SIZE / 2 ? 7 : 0)) {
+      CHECK_FOR(0, "byte %d changed", i);
+      break;
+    }
+  munmap(memory, SIZE);
+}
+
 int main(void) {
   setenv("TFUSE_NUM_THREADS", "3", 1); /* more than one, however many cores there are */
   test_shape_rules();
@@ -390,6 +429,7 @@ int main(void) {
   test_trace();
   test_images();
   test_no_driver();
+  test_pages();
   test_parallel();
   return verdict();
 }

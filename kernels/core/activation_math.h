@@ -123,8 +123,8 @@ ACT(sigmoid_grad) {
 
 ACT(tanh) { return FN(tanh_of)(x); }
 ACT(tanh_grad) {
-  const REAL e = FN(exp_of)(-2 * ABS(x)), r = FN(divide)(1, 1 + e);
-  return 4 * e * r * r;
+  const REAL e = FN(exp_of)(-2 * ABS(x)), r = FN(divide)(2, 1 + e);
+  return e * r * r;
 }
 
 ACT(softplus) { return FN(positive_of)(x) + FN(log1p_unit)(FN(exp_of)(-ABS(x))); }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "bind.h"
+#include "kernels/core/pages.h"
 #include "kernels/core/parallel.h"
 
 int tfu_args(const char *const *list) {
@@ -29,6 +30,10 @@ tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
 tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
   const char *missing = gpu ? NULL : tfu_cpu_missing();
   if (missing) return tfu_fail(call->err, TFU_UNIMPLEMENTED, "%s", missing);
+  for (int i = 0; !gpu && call->op->out[i]; i++) {
+    const tfu_tensor *t = &call->out[i];
+    tfu_large_pages(t->data, (size_t)tfu_count(&t->shape) * tfu_dtype_size(t->dtype));
+  }
   TFU_TRY((gpu ? call->op->gpu : call->op->cpu)(call));
   tfu_trace(call, route, gpu);
   return TFU_OK;
