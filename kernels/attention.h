@@ -14,8 +14,8 @@ typedef struct attention_args {
   /* Tensors; NULL where not given. The last two lines are the gradient's alone. */
   const void *query, *key, *value, *bias;
   const uint8_t *mask;
-  const int32_t *query_lengths, *key_lengths; /* of each sequence; splits where ragged  */
-  const int32_t *table;                       /* of pages, [batch, table_width]; or NULL */
+  const int64_t *query_lengths, *key_lengths; /* of each sequence; splits where ragged  */
+  const int64_t *table;                       /* of pages, [batch, table_width]; or NULL */
   const uint64_t *seed;                       /* NULL: no dropout                        */
   void *output, *stats;
   const void *doutput, *dstats;
@@ -36,7 +36,7 @@ typedef struct tfu_sequence {
   int queries, keys, shift;
 } tfu_sequence;
 
-TFU_ATTENTION int tfu_clamp(int v, int most) { return v < 0 ? 0 : v < most ? v : most; }
+TFU_ATTENTION int tfu_clamp(int64_t v, int most) { return v < 0 ? 0 : v < most ? (int)v : most; }
 
 /* Lengths and splits that are out of range are cut to it. */
 TFU_ATTENTION tfu_sequence tfu_sequence_of(const attention_args *a, int b) {
@@ -75,8 +75,8 @@ TFU_ATTENTION int64_t tfu_stats_at(const attention_args *a, const tfu_sequence *
 /* Row of key and value in memory for step j: rows of a dense or ragged tensor, or of the pages. -1: no such page. */
 TFU_ATTENTION int64_t tfu_key_row(const attention_args *a, const tfu_sequence *s, int b, int j) {
   if (!a->table) return s->first_key + j;
-  const int page = a->table[(int64_t)b * a->table_width + j / a->page];
-  return page < 0 || page >= a->pages ? -1 : (int64_t)page * a->page + j % a->page;
+  const int64_t page = a->table[(int64_t)b * a->table_width + j / a->page];
+  return page < 0 || page >= a->pages ? -1 : page * a->page + j % a->page;
 }
 
 /* Which element of philox.h decides on a pair's dropout. */

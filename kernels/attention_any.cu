@@ -75,7 +75,7 @@ __device__ inline attention_place row_place(const attention_args &a, int64_t n) 
   const int64_t row = n / heads;
   const int h = (int)(n - row * heads);
   if (!a.ragged) return {tfu_sequence_of(&a, (int)(row / steps)), (int)(row / steps), h, (int)(row % steps), steps};
-  const int32_t *splits = KEYS ? a.key_lengths : a.query_lengths;
+  const int64_t *splits = KEYS ? a.key_lengths : a.query_lengths;
   int low = 0, high = a.batch;
   while (high - low > 1) {
     const int mid = (low + high) / 2;

@@ -21,7 +21,7 @@ __device__ inline attention_place place_of(const attention_work &w, int rows) {
   const int heads = KEYS ? a.key_heads : a.heads, steps = KEYS ? a.keys : a.queries;
   const int t = w.tiles - 1 - (int)(blockIdx.x % (unsigned)w.tiles), rest = (int)(blockIdx.x / (unsigned)w.tiles);
   if (!a.ragged) return {tfu_sequence_of(&a, rest / heads), rest / heads, rest % heads, t * rows, steps};
-  const int32_t *splits = KEYS ? a.key_lengths : a.query_lengths;
+  const int64_t *splits = KEYS ? a.key_lengths : a.query_lengths;
   int low = 0, high = a.batch + 1;
   while (high - low > 1) {
     const int mid = (low + high) / 2;

@@ -7,18 +7,18 @@
 
 /* ---- arguments ---- */
 
-static tfu_code check_lengths(tfu_call *call, const char *name, const int32_t *lengths, int batch, int most) {
+static tfu_code check_lengths(tfu_call *call, const char *name, const int64_t *lengths, int batch, int most) {
   for (int b = 0; lengths && b < batch; b++)
-    TFU_REQUIRE(call->err, lengths[b] >= 0 && lengths[b] <= most, "%s[%d] must be from 0 to %d, got %d", name, b, most,
-                (int)lengths[b]);
+    TFU_REQUIRE(call->err, lengths[b] >= 0 && lengths[b] <= most, "%s[%d] must be from 0 to %d, got %" PRId64, name, b,
+                most, lengths[b]);
   return TFU_OK;
 }
 
-static tfu_code check_splits(tfu_call *call, const char *name, const int32_t *splits, int batch, int steps) {
+static tfu_code check_splits(tfu_call *call, const char *name, const int64_t *splits, int batch, int steps) {
   for (int b = 0; b <= batch; b++) {
-    const int least = b ? splits[b - 1] : 0;
-    TFU_REQUIRE(call->err, splits[b] >= least && splits[b] <= steps, "%s[%d] must be from %d to %d, got %d", name, b,
-                least, steps, (int)splits[b]);
+    const int64_t least = b ? splits[b - 1] : 0;
+    TFU_REQUIRE(call->err, splits[b] >= least && splits[b] <= steps,
+                "%s[%d] must be from %" PRId64 " to %d, got %" PRId64, name, b, least, steps, splits[b]);
   }
   return TFU_OK;
 }
@@ -26,9 +26,9 @@ static tfu_code check_splits(tfu_call *call, const char *name, const int32_t *sp
 static tfu_code check_pages(tfu_call *call, const attention_args *a) {
   for (int b = 0; b < a->batch; b++)
     for (int64_t i = 0; i * a->page < a->key_lengths[b]; i++) {
-      const int page = a->table[(int64_t)b * a->table_width + i];
-      TFU_REQUIRE(call->err, page >= 0 && page < a->pages, "table[%d, %" PRId64 "] must be from 0 to %d, got %d", b, i,
-                  a->pages - 1, page);
+      const int64_t page = a->table[(int64_t)b * a->table_width + i];
+      TFU_REQUIRE(call->err, page >= 0 && page < a->pages, "table[%d, %" PRId64 "] must be from 0 to %d, got %" PRId64,
+                  b, i, a->pages - 1, page);
     }
   return TFU_OK;
 }

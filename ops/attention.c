@@ -11,7 +11,8 @@
  * query is [batch, queries, heads, head_dim]; key and value may have fewer heads, each serving as many query heads, and
  * value another head_dim. bias and mask broadcast to [batch, heads, queries, keys]. Ragged sequences come one behind
  * the other, [steps, heads, head_dim], and their lengths as [batch + 1] splits; stats is [heads, steps] then. What is
- * not given is an empty vector. */
+ * not given is an empty vector. Lengths are int64: TensorFlow keeps int32 in the CPU's memory, and would have the CPU
+ * wait for the GPU to copy them. */
 #include "attention.h"
 
 #include "tfuse.h"
@@ -115,7 +116,7 @@ const tfu_op tfu_attention = {
     .doc =
         "softmax(scale * query . key + bias) . value over the keys that a query attends to, and log(sum of exp) of "
         "the scores.",
-    .in = {"query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int32", "key_lengths: int32",
+    .in = {"query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64", "key_lengths: int64",
            "seed: int64"},
     .out = {"output: T", "stats: S"},
     .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", TFU_T_FLOATS, TFU_S_REALS},
@@ -141,8 +142,8 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
 const tfu_op tfu_attention_grad = {
     .name = "AttentionGrad",
     .doc = "Gradient of Attention; dbias_for is bias again where its gradient is wanted.",
-    .in = {"doutput: T", "query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int32",
-           "key_lengths: int32", "seed: int64", "output: T", "stats: S", "dstats: S", "dbias_for: T"},
+    .in = {"doutput: T", "query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64",
+           "key_lengths: int64", "seed: int64", "output: T", "stats: S", "dstats: S", "dbias_for: T"},
     .out = {"dquery: T", "dkey: T", "dvalue: T", "dbias: T"},
     .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
@@ -167,7 +168,7 @@ static tfu_code paged_shape(const tfu_shape *in, tfu_shape *out, const tfu_value
 const tfu_op tfu_paged_attention = {
     .name = "PagedAttention",
     .doc = "Attention of the last steps of sequences over keys and values that lie in pages, by a table of them.",
-    .in = {"query: T", "key_pages: T", "value_pages: T", "table: int32", "key_lengths: int32"},
+    .in = {"query: T", "key_pages: T", "value_pages: T", "table: int64", "key_lengths: int64"},
     .out = {"output: T"},
     .attr = {TFU_ATTENTION_ATTRS, TFU_T_FLOATS},
     .shape = paged_shape,

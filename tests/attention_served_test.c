@@ -4,7 +4,7 @@
 #include "ops/attention.h"
 
 static const float somewhere[8] __attribute__((aligned(16)));
-static const int32_t lengths[2];
+static const int64_t lengths[2];
 static const uint8_t mask[1];
 static const uint64_t seed[1];
 

@@ -54,8 +54,8 @@ static run *attention(tfu_dtype dtype, const sizes *s) {
       s->masked ? random_tensor(dtype, (tfu_shape)SHAPE(s->heads, 1, s->keys), 4) : tensor(dtype, none),
       s->masked ? random_tensor(TFU_BOOL, (tfu_shape)SHAPE(s->batch, 1, s->queries, s->keys), 5)
                 : tensor(TFU_BOOL, none),
-      tensor(TFU_I32, none),
-      tensor(TFU_I32, none),
+      tensor(TFU_I64, none),
+      tensor(TFU_I64, none),
       tensor(TFU_I64, none)};
   memcpy(r->call.in, in, sizeof in);
   r->call.out[0] = tensor(dtype, (tfu_shape)SHAPE(s->batch, s->queries, s->heads, s->value_dim));
@@ -180,11 +180,11 @@ static void test_ragged_and_paged(void) {
   const sizes s = {1, 9, 9, 2, 1, 6, 6, 1, -1, 0, 0};
   const int starts[] = {0, 2, 9};
   run *whole = attention(TFU_F32, &s);
-  int32_t splits[] = {0, 2, 9};
+  int64_t splits[] = {0, 2, 9};
   for (int i = 0; i < 3; i++) whole->call.in[i].shape = (tfu_shape)SHAPE(9, i ? 1 : 2, 6);
   for (int i = 5; i < 7; i++) {
     free(whole->call.in[i].data);
-    whole->call.in[i] = tensor(TFU_I32, (tfu_shape)SHAPE(3));
+    whole->call.in[i] = tensor(TFU_I64, (tfu_shape)SHAPE(3));
     memcpy(whole->call.in[i].data, splits, sizeof splits);
   }
   whole->call.out[0].shape = (tfu_shape)SHAPE(9, 2, 6);
@@ -201,12 +201,12 @@ static void test_ragged_and_paged(void) {
     CHECK(!memcmp(r->call.out[0].data, (float *)whole->call.out[0].data + starts[b] * 12, bytes));
     /* Pages of one step, the last first. */
     paged->call.in[0] = r->call.in[0];
-    paged->call.in[3] = tensor(TFU_I32, (tfu_shape)SHAPE(1, part.keys));
-    paged->call.in[4] = tensor(TFU_I32, (tfu_shape)SHAPE(1));
-    *(int32_t *)paged->call.in[4].data = part.keys;
+    paged->call.in[3] = tensor(TFU_I64, (tfu_shape)SHAPE(1, part.keys));
+    paged->call.in[4] = tensor(TFU_I64, (tfu_shape)SHAPE(1));
+    *(int64_t *)paged->call.in[4].data = part.keys;
     for (int i = 1; i < 3; i++) paged->call.in[i] = tensor(TFU_F32, (tfu_shape)SHAPE(part.keys, 1, 1, 6));
     for (int j = 0; j < part.keys; j++) {
-      ((int32_t *)paged->call.in[3].data)[j] = part.keys - 1 - j;
+      ((int64_t *)paged->call.in[3].data)[j] = part.keys - 1 - j;
       for (int i = 1; i < 3; i++)
         memcpy((float *)paged->call.in[i].data + (part.keys - 1 - j) * 6, (float *)r->call.in[i].data + j * 6, 24);
     }
@@ -214,7 +214,7 @@ static void test_ragged_and_paged(void) {
     memcpy(paged->call.attr, r->call.attr, sizeof r->call.attr);
     CHECK_FOR(finish(paged, "test") == TFU_OK, "%s", paged->err.text);
     CHECK(!memcmp(paged->call.out[0].data, r->call.out[0].data, bytes));
-    ((int32_t *)paged->call.in[3].data)[0] = part.keys;
+    ((int64_t *)paged->call.in[3].data)[0] = part.keys;
     CHECK(finish(paged, "test") == TFU_INVALID);
     CHECK_FOR(strstr(paged->err.text, "table[0, 0] must be from 0 to"), "%s", paged->err.text);
     paged->call.in[0].data = NULL;

@@ -1,7 +1,6 @@
 """Fused operations for TensorFlow, on CPU and GPU, eagerly, in tf.function and inside XLA."""
 
 from tfuse._version import __version__
-from tfuse._enable import disable, enable, enabled
 from tfuse._explain import explain
 from tfuse.add_constant import AddConstant, add_constant
 from tfuse.attention import attention, paged_attention
@@ -17,3 +16,4 @@ from tfuse.scale_bias_act import (ScaleBiasAct, elu, gelu, hard_swish, leaky_rel
                                   silu, softplus, tanh)
 from tfuse.softmax import Softmax, log_softmax, softmax
 from tfuse.square import square
+from tfuse._enable import disable, enable, enabled

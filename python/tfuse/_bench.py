@@ -118,8 +118,8 @@ class Bench:
                         for options in case.timed or case.options:
                             if not self.chosen.activation or options.get("activation") in self.chosen.activation:
                                 self._time(case, dtype, shape, options)
-                if self.chosen.save:
-                    self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
+                        if self.chosen.save:
+                            self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
         self._eager_overhead()
 
     def _shapes(self, case, dtype):
@@ -237,8 +237,8 @@ def merged(saved, timed):
     """Both, in the order that the ops have; of what both have, the latter."""
     again = {_key(row) for row in timed}
     order = [case.name for members in cases.all_cases().values() for case in members]
-    rows = [row for row in saved if _key(row) not in again and row["op"] in order] + timed
-    return sorted(rows, key=lambda row: order.index(row["op"]))
+    rows = [row for row in saved if _key(row) not in again] + timed
+    return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
 
 
 def _key(row):

@@ -51,15 +51,19 @@ def _in_band(i, j, shift, left, right):
     return allowed
 
 
+def _long(x):
+    return tf.cast(x, tf.int64)
+
+
 def _plain(query, key, value, bias, mask, query_lengths, key_lengths, seed, scale=1.0, align="first", left=-1, right=-1,
            rate=0.0, deterministic=False):
     if query.shape.rank == 3:
         return _plain_ragged(query, key, value, query_lengths, key_lengths, seed, scale, align, left, right, rate)
     queries, keys = _rows.size(query, 1), _rows.size(key, 1)
-    lengths = [tf.reshape(n, [-1, 1, 1, 1]) if given(n) else tf.reshape(all, [1, 1, 1, 1])
+    lengths = [tf.reshape(n if given(n) else _long(all), [-1, 1, 1, 1])
                for n, all in [(query_lengths, queries), (key_lengths, keys)]]
-    i, j = tf.range(queries)[:, None], tf.range(keys)
-    allowed = _in_band(i, j, lengths[1] - lengths[0] if align == "last" else tf.zeros([1, 1, 1, 1], tf.int32), left, right)
+    i, j = tf.range(_long(queries))[:, None], tf.range(_long(keys))
+    allowed = _in_band(i, j, lengths[1] - lengths[0] if align == "last" else tf.zeros([1, 1, 1, 1], tf.int64), left, right)
     allowed &= (i < lengths[0]) & (j < lengths[1])
     if given(mask):
         allowed &= mask
@@ -72,20 +76,21 @@ def _plain_ragged(query, key, value, query_splits, key_splits, seed, scale, alig
     """All sequences as one, in which a step attends to those of its own sequence alone."""
     splits, steps, places = (query_splits, key_splits), (_rows.size(query, 0), _rows.size(key, 0)), []
     for of, n in zip(splits, steps):
-        sequence = tf.searchsorted(of, tf.range(n), "right") - 1
+        steps_of = tf.range(_long(n))
+        sequence = tf.searchsorted(of, steps_of, "right") - 1
         inside = (sequence >= 0) & (sequence < tf.size(of) - 1)
         sequence = tf.where(inside, sequence, 0)
-        places.append((inside, sequence, tf.range(n) - tf.gather(of, sequence)))
+        places.append((inside, sequence, steps_of - tf.gather(of, sequence)))
     (q_inside, q_sequence, i), (k_inside, k_sequence, j) = places
     lengths = [of[1:] - of[:-1] for of in splits]
     shift = tf.gather(lengths[1] - lengths[0], q_sequence) if align == "last" else tf.zeros_like(i)
     allowed = _in_band(i[:, None], j, shift[:, None], left, right)
     allowed &= q_inside[:, None] & k_inside & tf.equal(q_sequence[:, None], k_sequence)
-    element, long = None, lambda x: tf.cast(x, tf.int64)
+    element = None
     if given(seed):
         heads = _rows.size(query, 1)
-        rows = long(q_sequence) * heads + tf.range(long(heads))[:, None]
-        element = ((rows * long(steps[0]) + long(i))[..., None] * long(steps[1]) + long(j))[None]
+        rows = _long(q_sequence) * _long(heads) + tf.range(_long(heads))[:, None]
+        element = ((rows * _long(steps[0]) + i)[..., None] * _long(steps[1]) + j)[None]
     output, stats = _attend(query[None], key[None], value[None], tf.zeros([0], query.dtype), allowed, element, seed, scale,
                             rate)
     return output[0], stats[0]
@@ -104,7 +109,7 @@ def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, a
     key, value = (tf.reshape(tf.gather(pages, tf.clip_by_value(table, 0, _rows.size(pages, 0) - 1)),
                              [batch, steps, *(_rows.size(pages, a) for a in (2, 3))]) for pages in (key_pages, value_pages))
     nothing = lambda dtype: tf.zeros([0], dtype)
-    return _plain(query, key, value, nothing(query.dtype), nothing(tf.bool), nothing(tf.int32), key_lengths,
+    return _plain(query, key, value, nothing(query.dtype), nothing(tf.bool), nothing(tf.int64), key_lengths,
                   nothing(tf.int64), scale, "last", left, right)[0]
 
 
@@ -247,13 +252,13 @@ def _scaled(query, key, scale):
 
 
 def _integers(name, value):
-    """Lengths and the like, as int32."""
+    """Lengths and the like, as int64."""
     if value is None:
         return None
     value = _rows.tensor(value)
     if not value.dtype.is_integer:
         raise ValueError("attention: %s must be integers, got %s" % (name, value.dtype.name))
-    return value if value.dtype == tf.int32 else tf.cast(value, tf.int32)
+    return value if value.dtype == tf.int64 else tf.cast(value, tf.int64)
 
 
 def _flat(query, key, value, others):

@@ -129,9 +129,9 @@ def naive(query, key, value, bias=None, scale=None, dropout=0.0, seed=None, drop
 def _allowed(query, key, mask=None, is_causal=False, window=None, align="first", query_lengths=None, key_lengths=None):
     kept = mask
     if is_causal or window is not None or query_lengths is not None or key_lengths is not None:
-        queries, keys = tf.shape(query)[1], tf.shape(key)[1]
+        queries, keys = tf.shape(query, tf.int64)[1], tf.shape(key, tf.int64)[1]
         i, j = tf.range(queries)[:, None], tf.range(keys)
-        q, k = (tf.reshape(all if n is None else n, [-1, 1, 1, 1]) for n, all in [(query_lengths, queries), (key_lengths, keys)])
+        q, k = (tf.reshape(all if n is None else tf.cast(n, tf.int64), [-1, 1, 1, 1]) for n, all in [(query_lengths, queries), (key_lengths, keys)])
         at = i + (k - q if align == "last" else 0)
         before, after = window if isinstance(window, tuple) else (window, window)
         right = 0 if is_causal else after
@@ -150,7 +150,7 @@ _VALUE = Input(lambda s: (s[0], s[2], s[4], value_dim(s)))
 _OUTPUT = Input(lambda s: (s[0], s[1], s[3], value_dim(s)))
 _BIAS = Input(lambda s: (s[3], s[1], s[2]))
 _MASK = Input(lambda s: (s[0], 1, s[1], s[2]), lambda rng, own, _: rng.random(own) < 0.7, "bool", False)
-_LENGTHS = {name: Input(lambda s: s[:1], lambda rng, own, s, axis=axis: rng.integers(0, s[axis] + 1, own), "int32", False)
+_LENGTHS = {name: Input(lambda s: s[:1], lambda rng, own, s, axis=axis: rng.integers(0, s[axis] + 1, own), "int64", False)
             for name, axis in [("query_lengths", 1), ("key_lengths", 2)]}
 
 
