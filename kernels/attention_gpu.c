@@ -26,23 +26,28 @@ enum { FEW_QUERIES = 16 };
 
 tfu_code tfu_attention_gpu(tfu_call *call) {
   attention_args a;
-  const char *why;
   int served = 0;
   const tfu_dtype dtype = call->in[TFU_ATT_QUERY].dtype;
   TFU_TRY(tfu_attention_read(call, &a));
-  if (cudnn_allowed() && a.queries > FEW_QUERIES) TFU_TRY(tfu_attention_cudnn(call, &a, dtype, &served, &why));
-  return served ? TFU_OK : tfu_attention_own(call, &a, dtype);
+  if (!cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
+  else if (a.queries <= FEW_QUERIES) call->why = "few queries: the keys are split";
+  else TFU_TRY(tfu_attention_cudnn(call, &a, dtype, &served, &call->why));
+  if (!served) return tfu_attention_own(call, &a, dtype);
+  call->why = NULL;
+  return TFU_OK;
 }
 
 tfu_code tfu_attention_grad_gpu(tfu_call *call) {
   attention_args a;
-  const char *why;
   int served = 0;
+  const int deterministic = call->attr[TFU_ATT_DETERMINISTIC].b;
   const tfu_dtype dtype = call->in[0].dtype;
   TFU_TRY(tfu_attention_grad_read(call, &a));
-  if (cudnn_allowed())
-    TFU_TRY(tfu_attention_cudnn_grad(call, &a, dtype, call->attr[TFU_ATT_DETERMINISTIC].b, &served, &why));
-  return served ? TFU_OK : tfu_attention_own_grad(call, &a, dtype);
+  if (!cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
+  else TFU_TRY(tfu_attention_cudnn_grad(call, &a, dtype, deterministic, &served, &call->why));
+  if (!served) return tfu_attention_own_grad(call, &a, dtype);
+  call->why = NULL;
+  return TFU_OK;
 }
 
 tfu_code tfu_paged_attention_gpu(tfu_call *call) {

@@ -122,6 +122,7 @@ struct tfu_call {
   tfu_value attr[TFU_MAX_ATTRS];
   void *stream;       /* CUstream; NULL on the CPU                     */
   const char *kernel; /* what ran, for tfuse.explain(); a static string */
+  const char *why;    /* and why that, where there was a choice; a static string or NULL */
   tfu_error *err;
   void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
   void *binding;

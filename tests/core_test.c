@@ -242,7 +242,7 @@ static void test_trace(void) {
   r->call.out[0] = (tfu_tensor){y, TFU_F32, SHAPE(2, 3)};
   CHECK(finish(r, "a route") == TFU_OK && y[0] == 1 && y[5] == 36);
   CHECK(tfu_trace_read(before, text, sizeof text) == before + 1);
-  CHECK_TEXT(text, "Square\ta route\tCPU\tloop\tfloat32\t[2, 3]");
+  CHECK_TEXT(text, "Square\ta route\tCPU\tloop\tfloat32\t[2, 3]\t");
   CHECK(tfu_trace_read(before, text, 9) == before + 1);
   CHECK_TEXT(text, "Square\ta");
   CHECK(tfu_trace_read(before, text, 0) == before + 1);
@@ -253,7 +253,7 @@ static void test_trace(void) {
   CHECK(tfu_trace_read(before, text, sizeof text) == before + 65);
   CHECK_TEXT(text, ""); /* pushed out */
   tfu_trace_read(before + 1, text, sizeof text);
-  CHECK_TEXT(text, "Square\tanother\tCPU\tloop\tfloat32\t[2, 3]");
+  CHECK_TEXT(text, "Square\tanother\tCPU\tloop\tfloat32\t[2, 3]\t");
   CHECK(!tfu_trace_stream());
   free(r);
 

@@ -154,3 +154,27 @@ def test_explain_names_the_kernel():
         tfuse.gelu(tf.ones([7, 9], tf.bfloat16))
     last = tfuse.explain()[-1]
     assert last["device"] == "GPU" and last["kernel"].startswith("scale_bias_act_gelu_tanh_bf16 (")
+
+
+def test_explain_says_why_attention_is_ours():
+    with tf.device("GPU:0"):
+        x = tf.ones([2, 64, 4, 64], tf.float16)
+        tfuse.attention(x, x, x, mask=tf.ones([64, 64], tf.bool))
+    last = tfuse.explain()[-1]
+    assert "cuDNN" in last["why"] and last["kernel"].startswith("forward_")
+
+
+def test_attention_beyond_what_scores_would_take():
+    """2^34 scores, of which nothing is kept: memory grows with the steps, forward and backward."""
+    with tf.device("GPU:0"):
+        x = tf.cast(tf.random.normal([1, 32768, 16, 64]), tf.bfloat16)
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tfuse.attention(x, x, x, is_causal=True)
+        dx = tape.gradient(y, x)
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] - before
+    assert np.all(np.isfinite(tf.cast(dx[0, ::4096], tf.float32)))
+    tensors = 8 * 2 * 32768 * 16 * 64  # query, key and value, the output, its gradient and theirs: x is all three here
+    assert peak < 1.4 * tensors, "peak %d MiB of %d" % (peak >> 20, tensors >> 20)

@@ -8,7 +8,7 @@ enum { KEPT = 64 };
 
 /* Adding copies a few words under a lock (some 30 ns); text is made only when somebody asks. */
 static struct entry {
-  const char *op, *route, *kernel;
+  const char *op, *route, *kernel, *why;
   void *stream;
   tfu_dtype dtype;
   tfu_shape shape;
@@ -22,6 +22,7 @@ void tfu_trace(const tfu_call *call, const char *route, int gpu) {
   entries[added++ % KEPT] = (struct entry){.op = call->op->name,
                                            .route = route,
                                            .kernel = call->kernel ? call->kernel : "loop",
+                                           .why = call->why ? call->why : "",
                                            .stream = call->stream,
                                            .dtype = call->in[0].dtype,
                                            .shape = call->in[0].shape,
@@ -39,8 +40,8 @@ TFU_EXPORT int64_t tfu_trace_read(int64_t index, char *text, size_t size) {
   pthread_mutex_unlock(&lock);
   if (size) text[0] = 0;
   if (e.op)
-    snprintf(text, size, "%s\t%s\t%s\t%s\t%s\t%s", e.op, e.route, e.gpu ? "GPU" : "CPU", e.kernel,
-             tfu_dtype_name(e.dtype), tfu_show(&e.shape).text);
+    snprintf(text, size, "%s\t%s\t%s\t%s\t%s\t%s\t%s", e.op, e.route, e.gpu ? "GPU" : "CPU", e.kernel,
+             tfu_dtype_name(e.dtype), tfu_show(&e.shape).text, e.why);
   return total;
 }
 

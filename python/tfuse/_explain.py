@@ -53,9 +53,9 @@ def explain(last=16):
         _library.library.tfu_trace_read(i, text, len(text))
         if not text.value:
             continue
-        op, route, device, kernel, dtype, shape = text.value.decode().split("\t")
+        op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
-               "why": _why(route, device)}
+               "why": "; ".join(filter(None, [_why(route, device), why]))}
         if runs and all(runs[-1][key] == value for key, value in row.items()):
             runs[-1]["calls"] += 1
         else:
