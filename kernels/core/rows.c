@@ -77,7 +77,7 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
       .pass = w->pass,
       .found = w->found,
       .aligned = w->aligned};
-  const int whole = !odd && w->aligned && w->cols > 0;
+  const int whole = !odd && w->aligned && w->cols > 0 && w->dtype != TFU_F64;
   if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
   else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
   else walk(w, &device, r, grid), *variant = TFU_ANY;
@@ -103,7 +103,9 @@ tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
                 shares = divide_up(packs, per_thread * w->threads);
   const int few = shares > 1 && w->rows * shares < device.multiprocessors;
   *parts = 1;
-  if (!w->aligned || w->cols % n || (shares <= (device.capability >= 90 ? w->cluster : 1) && !few)) return TFU_OK;
+  if (!w->aligned || w->dtype == TFU_F64 || w->cols % n ||
+      (shares <= (device.capability >= 90 ? w->cluster : 1) && !few))
+    return TFU_OK;
   for (int64_t p = divide_up(packs, block); p <= MOST_PARTS; p++)
     if (packs % p == 0) {
       *parts = (int)p;

@@ -122,8 +122,8 @@ constexpr int packs_of_elements(int elements) {
 
 /* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
  * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
- * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them.
- */
+ * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them. Rows of
+ * doubles are all taken for any: few would notice, and all would have to load what it takes. */
 #define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
   extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
 #define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, label, T)   \
@@ -132,8 +132,7 @@ constexpr int packs_of_elements(int elements) {
 #define TFU_HELD_ROW_KERNEL(function, args, elements, threads)        \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f64, double)
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16)
 #define TFU_ROW_KERNEL(function, args, elements, threads)                 \
   TFU_HELD_ROW_KERNEL(function, args, elements, threads)                  \
   TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
