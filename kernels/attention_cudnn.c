@@ -37,7 +37,7 @@ static tfu_graph *plan(const void *key, void *with, char *why, size_t size) {
   return NULL;
 }
 
-/* ---- lengths ---- */
+/* ---- lengths, and rows that a bias empties ---- */
 
 TFU_MODULE(attention_edges);
 static tfu_kernel before = {.module = &module, .name = "attention_before"};
@@ -72,7 +72,7 @@ static tfu_code run(tfu_call *call, const tfu_attention_request *r, tfu_graph *g
   const attention_args *a = r->a;
   const tfu_attention_key *k = &r->key;
   const size_t rows = (size_t)k->batch * (size_t)k->heads * (size_t)k->queries;
-  const int own_stats = r->backward && r->given_lengths;
+  const int edges = r->given_lengths || a->bias, own_stats = r->backward && edges;
   size_t end = 0;
   const size_t dot = part(&end, r->backward ? rows * sizeof(float) : 0);
   const size_t sum = part(&end, r->backward ? rows * (size_t)k->head_dim * sizeof(float) : 0);
@@ -100,15 +100,16 @@ static tfu_code run(tfu_call *call, const tfu_attention_request *r, tfu_graph *g
       [TFU_AT_DQUERY_SUM] = scratch + sum,
   };
   attention_edges e = {.a = *a,
-                       .queries = memory[TFU_AT_QUERY_LENGTHS],
-                       .keys = memory[TFU_AT_KEY_LENGTHS],
+                       .queries = k->lengths ? memory[TFU_AT_QUERY_LENGTHS] : NULL,
+                       .keys = k->lengths ? memory[TFU_AT_KEY_LENGTHS] : NULL,
+                       .lowest = r->dtype == TFU_F16 ? 0xfc00 : 0xff80,
                        .stats = own_stats ? memory[TFU_AT_STATS] : NULL};
   call->kernel = r->backward ? "cuDNN attention gradient" : "cuDNN attention";
-  if (k->lengths) TFU_TRY(open_lengths(call, r, &e));
+  if (k->lengths || own_stats) TFU_TRY(open_lengths(call, r, &e));
   if (r->backward && g->dnn->version < 90600) /* later ones clear it themselves */
     TFU_TRY(tfu_fill(call, memory[TFU_AT_DQUERY_SUM], 0, rows * (size_t)k->head_dim));
   TFU_TRY(tfu_graph_run(g, handle, memory, scratch + workspace, call->err));
-  return r->given_lengths ? close_lengths(call, r, &e) : TFU_OK;
+  return edges ? close_lengths(call, r, &e) : TFU_OK;
 }
 
 static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, const char **why) {

@@ -1,4 +1,5 @@
-/* Before and after an attention that another library computes over sequences of different lengths.
+/* Before and after an attention that another library computes over sequences of different lengths, or with a bias that
+ * may be -infinity all along a query's keys.
  *
  * Before: lengths within the axes' sizes and of one step at least, since what comes of none is NaN; and stats of 0 for
  * queries without keys, which are masked all the same, where -infinity - -infinity would be NaN.
@@ -17,7 +18,7 @@ static __device__ inline float lowest() { return __int_as_float(0xff800000); } /
 
 __device__ inline void attention_before(const attention_edges &e) {
   const int first = blockIdx.x * TFU_THREADS + threadIdx.x, step = gridDim.x * TFU_THREADS;
-  for (int b = first; b < e.a.batch; b += step) {
+  for (int b = first; e.queries && b < e.a.batch; b += step) {
     const tfu_sequence s = tfu_sequence_of(&e.a, b);
     const bool none = s.queries == 0 || s.keys == 0;
     e.queries[b] = none ? 1 : s.queries;
@@ -38,12 +39,25 @@ __device__ inline void clear(void *data, int row, int dim) {
   for (int i = threadIdx.x % 32; i < packs; i += 32) ((int4 *)data)[(int64_t)row * packs + i] = make_int4(0, 0, 0, 0);
 }
 
-__device__ inline void query_row(const attention_args &a, int row) {
+/* Whether the bias leaves query i none of its keys. */
+__device__ inline bool all_lowest(const attention_edges &e, int b, int h, int i, int first, int end) {
+  const attention_args &a = e.a;
+  const uint16_t *bias = (const uint16_t *)a.bias + b * a.bias_step[0] + h * a.bias_step[1] + i * a.bias_step[2];
+  bool lowest = true;
+  for (int j = first + threadIdx.x % 32; j < end; j += 32) lowest &= bias[j * a.bias_step[3]] == e.lowest;
+  return __all_sync(0xffffffffu, lowest);
+}
+
+__device__ inline void query_row(const attention_edges &e, int row) {
+  const attention_args &a = e.a;
   const int b = row / a.heads / a.queries, i = row / a.heads % a.queries;
   const tfu_sequence s = tfu_sequence_of(&a, b);
   int first, end;
   tfu_band(&a, &s, i, &first, &end);
-  if (first < end) return;
+  if (first < end) {
+    if (!a.bias || a.dquery || isfinite(((const float *)a.stats)[tfu_stats_at(&a, &s, b, row % a.heads, i)])) return;
+    if (!all_lowest(e, b, row % a.heads, i, first, end)) return;
+  }
   if (a.dquery) return clear(a.dquery, row, a.head_dim);
   clear(a.output, row, a.value_dim);
   if (threadIdx.x % 32 == 0) ((float *)a.stats)[tfu_stats_at(&a, &s, b, row % a.heads, i)] = lowest();
@@ -61,7 +75,7 @@ __device__ inline void key_row(const attention_args &a, int row) {
 __device__ inline void attention_after(const attention_edges &e) {
   const attention_args &a = e.a;
   const int warps = TFU_THREADS / 32, warp = blockIdx.x * warps + threadIdx.x / 32, step = gridDim.x * warps;
-  for (int row = warp; row < a.batch * a.queries * a.heads; row += step) query_row(a, row);
+  for (int row = warp; row < a.batch * a.queries * a.heads; row += step) query_row(e, row);
   if (!a.dquery) return;
   for (int row = warp; row < a.batch * a.keys * a.key_heads; row += step) key_row(a, row);
 }

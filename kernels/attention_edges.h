@@ -6,8 +6,9 @@
 
 typedef struct attention_edges {
   attention_args a;
-  int32_t *queries, *keys; /* lengths to write, [batch]           */
+  int32_t *queries, *keys; /* lengths to write, [batch]; or NULL          */
   float *stats;            /* to write, like a.stats; or NULL             */
+  uint16_t lowest;         /* the bits of -infinity in the tensors' type  */
 } attention_edges;
 
 #endif

@@ -102,9 +102,9 @@ __device__ inline void by_key(const attention_work &w) {
                               w.aligned, i0, threadIdx.x);
     if (threadIdx.x < STEPS) {
       const int i = i0 + (int)threadIdx.x;
-      const bool real = i < s.queries;
-      copy_8_bytes(shared_address(numbers + stage * STEPS + threadIdx.x),
-                   (const float2 *)w.rows + (real ? tfu_stats_at(&a, &s, at.b, h, i) : 0), real);
+      float2 *const to = numbers + stage * STEPS + threadIdx.x;
+      if (i < s.queries) copy_8_bytes(shared_address(to), (const float2 *)w.rows + tfu_stats_at(&a, &s, at.b, h, i));
+      else *to = make_float2(INFINITE, 0); /* no query: its weights are 0, whatever a bias adds */
     }
     close_copies();
   };

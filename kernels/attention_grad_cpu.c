@@ -11,9 +11,11 @@
  * stretched along: the order is fixed there too. */
 #ifndef REAL
 #include "kernels/attention_cpu.h"
+#include "ops/attention.h"
 
-/* Fewer heads than this over all sequences, and keys are taken in chunks: there is work for as many threads. */
-enum { ENOUGH_TASKS = 32, MOST_CHUNKS = 16 };
+/* Fewer heads than this over all sequences, and keys are taken in chunks: there is work for as many threads. Each chunk
+ * has a dquery of its own, of which there are at most so many elements. */
+enum { ENOUGH_TASKS = 32, MOST_CHUNKS = 16, MOST_COPIED = 64 << 20 };
 
 typedef struct grad_plan {
   void *delta;   /* like stats                                        */
@@ -28,8 +30,10 @@ static int tiles(int n, int of) { return (n + of - 1) / of; }
 
 static int chunks_of(const attention_args *a) {
   const int64_t heads = (int64_t)a->batch * a->key_heads, wanted = heads ? (ENOUGH_TASKS + heads - 1) / heads : 1;
+  const int64_t count = (int64_t)a->batch * a->queries * a->heads * a->head_dim, room = MOST_COPIED / (count + 1);
   const int blocks = tiles(a->keys, TFU_ATT_KEYS), most = blocks < MOST_CHUNKS ? blocks : MOST_CHUNKS;
-  return wanted < most ? (int)wanted : most < 1 ? 1 : most;
+  const int64_t chunks = wanted < most ? wanted : most;
+  return chunks < room ? (chunks < 1 ? 1 : (int)chunks) : room < 1 ? 1 : (int)room;
 }
 
 static void plan_bias(const attention_args *a, grad_plan *p) {
@@ -325,7 +329,7 @@ static tfu_code FN(tfu_attention_grad_cpu)(tfu_call *call) {
   TFU_TRY(tfu_attention_job(call, &a, &job));
   grad_plan p = {.count = tfu_count(&call->out[0].shape), .chunks = chunks_of(&a), .dquery = a.dquery};
   job.more = &p;
-  TFU_TRY(tfu_scratch(call, (size_t)(tfu_count(&call->in[10].shape)) * sizeof(REAL), &p.delta));
+  TFU_TRY(tfu_scratch(call, (size_t)(tfu_count(&call->in[1 + TFU_ATT_STATS].shape)) * sizeof(REAL), &p.delta));
   if (p.chunks > 1 || tfu_dtype_size(job.dtype) != sizeof(REAL))
     TFU_TRY(tfu_scratch(call, (size_t)(p.count * p.chunks) * sizeof(REAL), &p.dquery));
   if (p.count) memset(p.dquery, 0, (size_t)(p.count * p.chunks) * sizeof(REAL));

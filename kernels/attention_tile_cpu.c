@@ -16,9 +16,9 @@ static tfu_code check_lengths(tfu_call *call, const char *name, const int64_t *l
 
 static tfu_code check_splits(tfu_call *call, const char *name, const int64_t *splits, int batch, int steps) {
   for (int b = 0; b <= batch; b++) {
-    const int64_t least = b ? splits[b - 1] : 0;
-    TFU_REQUIRE(call->err, splits[b] >= least && splits[b] <= steps,
-                "%s[%d] must be from %" PRId64 " to %d, got %" PRId64, name, b, least, steps, splits[b]);
+    const int64_t least = b ? splits[b - 1] : 0, most = b ? steps : 0;
+    TFU_REQUIRE(call->err, splits[b] >= least && splits[b] <= most,
+                "%s[%d] must be from %" PRId64 " to %" PRId64 ", got %" PRId64, name, b, least, most, splits[b]);
   }
   return TFU_OK;
 }

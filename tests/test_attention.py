@@ -167,7 +167,32 @@ def test_huge_scores(device):
     bias = tf.constant([3e4, 0.0, -3e4])[:, None, None] + tf.zeros([3, 9, 13])
     for b in bias:
         close(tfuse.attention(q, k, v, bias=b), tfuse.attention(q, k, v), 5e-3)
+        all_close(gradients(lambda *t: tfuse.attention(*t, bias=b), q, k, v), gradients(tfuse.attention, q, k, v), 2e-2)
     close(tfuse.attention(q * 1e4, k, v), meant.reference(*map(cases.as64, (q * 1e4, k, v))), 1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gradients_beside_a_large_bias(device, dtype):
+    """Where the last tile is not full: steps that are not there have no weight, whatever stands in the bias."""
+    q, k, v = (tf.cast(x, dtype) for x in qkv(1, 100, 90))
+    bias = tf.constant(12.0 if dtype == "float16" else 90.0, dtype)
+    with tf.GradientTape() as tape:
+        tape.watch([q, k, v, bias])
+        y = tfuse.attention(q, k, v, bias=tf.broadcast_to(bias, [100, 90]))
+    for d in tape.gradient(y, [q, k, v, bias]):
+        assert np.all(np.isfinite(tf.cast(d, tf.float32)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bias_that_leaves_nothing(device, dtype):
+    """Minus infinity along all of a query's keys is as if they were masked."""
+    q, k, v = (tf.cast(x, dtype) for x in qkv(1, 64, 64))
+    keeps = np.ones([64, 64], bool)
+    keeps[5] = False
+    bias = tf.cast(tf.where(keeps, 0.0, -np.inf), dtype)
+    for got, want in zip(*((*gradients(f, q, k, v), f(q, k, v)) for f in (
+            lambda *t: tfuse.attention(*t, bias=bias), lambda *t: tfuse.attention(*t, mask=keeps)))):
+        close(got, want, 2e-2 if dtype == "bfloat16" else 1e-5)
 
 
 # ---- ragged ----
@@ -198,6 +223,12 @@ def test_ragged_is_padded(device, route, lengths, options):
 
     all_close(route(ours)(*values), padded(*values))
     all_close(gradients(route(ours), *values), gradients(padded, *values))
+
+
+@pytest.mark.parametrize("route", ["eager", "graph"])  # XLA leaves assertions out
+def test_rows_of_ragged_values(route):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="value must have the rows of key"):
+        ROUTES[route](lambda: tfuse.attention(*(ragged(n, 2, 1) for n in ([4, 1], [3, 2], [2, 3]))).values)()
 
 
 def test_ragged_dropout_is_the_plain_composition(device):

@@ -24,8 +24,8 @@ __device__ inline unsigned shared_address(const void *p) { return (unsigned)__cv
 __device__ inline void copy_chunk(unsigned to, const void *from, bool real) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
 }
-__device__ inline void copy_8_bytes(unsigned to, const void *from, bool real) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(real ? 8 : 0) : "memory");
+__device__ inline void copy_8_bytes(unsigned to, const void *from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /* Until at most OPEN of the groups closed last are on their way. */

@@ -2,22 +2,25 @@
 
 import collections
 import ctypes
+import threading
 
 from tfuse import _library
 
 _decisions = collections.deque(maxlen=64)
+_lock = threading.Lock()
 
 
 def note(op, route, reason, inputs, when="traced"):
     """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
     row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
            "why": reason}
-    for old in list(_decisions):
-        if when != "traced" and all(old[key] == value for key, value in row.items()):
-            _decisions.remove(old)
-            row["calls"] = old["calls"] + 1
-            break
-    _decisions.append({"calls": 1, **row})
+    with _lock:
+        for old in list(_decisions):
+            if when != "traced" and all(old[key] == value for key, value in row.items()):
+                _decisions.remove(old)
+                row["calls"] = old["calls"] + 1
+                break
+        _decisions.append({"calls": 1, **row})
 
 
 def _described(x=None):
@@ -60,7 +63,9 @@ def explain(last=16):
             runs[-1]["calls"] += 1
         else:
             runs.append({**row, "calls": 1})
-    return Explanation(list(_decisions)[-last:] + runs[-last:] if last > 0 else [])
+    with _lock:
+        decisions = list(_decisions)
+    return Explanation(decisions[-last:] + runs[-last:] if last > 0 else [])
 
 
 def _why(route, device):

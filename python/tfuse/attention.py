@@ -245,7 +245,7 @@ def _scaled(query, key, scale):
     for x in (query, key):
         if getattr(x, "shape", None) is not None and len(x.shape or ()) and x.shape[-1]:
             return query, float(x.shape[-1])**-0.5
-    if query.shape.rank is not None and query.shape[-1] == 0:
+    if query.shape.rank == 0 or query.shape.rank and query.shape[-1] == 0:
         return query, 1.0
     scale = tf.cast(tf.cast(tf.shape(query)[-1], tf.float64)**-0.5, tf.float32)  # an attribute would have to be known now
     return tf.cast(tf.cast(query, real(query.dtype)) * tf.cast(scale, real(query.dtype)), query.dtype), 1.0
@@ -271,4 +271,9 @@ def _flat(query, key, value, others):
             raise ValueError("attention: query, key and value must all be ragged in the second axis alone where one is, got "
                              "%s for %s" % ("%d ragged axes" % x.ragged_rank if isinstance(x, tf.RaggedTensor) else
                                             "a dense tensor", name))
-    return query.row_splits, [x.values for x in (query, key, value)], (query.row_splits, key.row_splits)
+    values = value.values
+    if value.row_splits is not key.row_splits:
+        same = tf.debugging.assert_equal(value.row_splits, key.row_splits, "attention: value must have the rows of key")
+        with tf.control_dependencies([same] if same is not None else []):
+            values = tf.identity(values)
+    return query.row_splits, [query.values, key.values, values], (query.row_splits, key.row_splits)

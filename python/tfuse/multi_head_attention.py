@@ -69,8 +69,12 @@ class Served:
             return "return_attention_scores"
         if any(len(x.shape) != 4 for x in (query, key, value)) or tuple(getattr(layer, "_attention_axes", (1,))) != (1,):
             return "attention_axes are not the one before the last"
-        if type(layer)._masked_softmax is not self._home._masked_softmax:
+        if (type(layer)._masked_softmax is not self._home._masked_softmax or
+                getattr(type(layer), "_build_attention", None) is not getattr(self._home, "_build_attention", None) or
+                not isinstance(layer._softmax, keras.layers.Softmax)):
             return "%s has a softmax of its own" % type(layer).__name__
+        if layer.dropout >= 1:
+            return "dropout leaves nothing"
         if tf.as_dtype(query.dtype) not in FLOATS:
             return "tfuse takes float32, float16, bfloat16 and float64, got %s" % query.dtype
         return ""
@@ -95,7 +99,8 @@ def _attend(layer, query, key, value, masks, training):
             mask = part if mask is None else tf.logical_and(mask, part)
     window = getattr(layer, "_sliding_window", getattr(layer, "sliding_window", None)) if masks.keras_own else None
     drops = {"dropout": layer.dropout, "seed": layer._dropout_layer.seed_generator} if training and layer.dropout else {}
-    output = attention(query, key, value, mask=mask, is_causal=bool(masks.causal),
+    scale = getattr(layer, "_inverse_sqrt_key_dim", getattr(layer, "_inverse_sqrt_head_dim", None))
+    output = attention(query, key, value, mask=mask, scale=scale, is_causal=bool(masks.causal),
                        window=None if window is None else window - 1, **drops)
     if masks.query is None:
         return output
