@@ -5,7 +5,8 @@
 #include "kernels/core/gemm_cpu.h"
 #include "kernels/core/product_cpu.h"
 
-enum { ROWS = 128, DEPTH = 256, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
+/* Rows of the result are apart by no power of two, or a strip's would share a few sets of the cache. */
+enum { ROWS = 128, DEPTH = 256, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
 
 typedef struct job {
   tfu_operand a, b;
@@ -24,7 +25,7 @@ static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 /* What a worker has to itself. */
 typedef struct FN(space) {
-  REAL a[ROWS * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * TFU_GEMM_COLS], lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
+  REAL a[ROWS * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
 } FN(space);
 
 /* n elements of one line of memory, widened, at `to`. */
@@ -75,10 +76,10 @@ static void FN(block)(const job *j, FN(space) * s, int64_t task) {
       FN(tfu_matrix) b;
       if (FN(in_place)(j, m, width)) b = FN(tfu_rows_at)((REAL *)j->b.data + at * j->b.row + col + i, j->b.row);
       else b = FN(take_strip)(j, s, s->b + i * DEPTH, at, k, col + i, width);
-      FN(tfu_product)(FN(tfu_rows_at)(s->c + i, TFU_GEMM_COLS), a, b, m, COLS, k, at > 0);
+      FN(tfu_product)(FN(tfu_rows_at)(s->c + i, APART), a, b, m, COLS, k, at > 0);
     }
   }
-  for (int r = 0; r < m; r++) finish(j->arg, row + r, col, n, s->c + r * TFU_GEMM_COLS);
+  for (int r = 0; r < m; r++) finish(j->arg, row + r, col, n, s->c + r * APART);
 }
 
 /* As many workers as threads take tasks in turn, so that memory is needed once per thread. */
