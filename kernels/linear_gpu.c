@@ -158,7 +158,7 @@ typedef struct question {
   tfu_code code; /* of what went wrong while choosing */
 } question;
 
-static void describe(const void *key_, void *with, char *text, size_t size) {
+static void describe_way(const void *key_, void *with, char *text, size_t size) {
   (void)with;
   const way_key *k = key_;
   char gpu[64];
@@ -168,7 +168,7 @@ static void describe(const void *key_, void *with, char *text, size_t size) {
            k->bias ? "+bias" : "", k->pre ? "+pre" : "");
 }
 
-static int usable(const void *key, void *with, const tfu_choice *choice) {
+static int way_usable(const void *key, void *with, const tfu_choice *choice) {
   (void)key, (void)with;
   return choice->data[0] == IN_ONE || choice->data[0] == IN_TWO;
 }
@@ -195,7 +195,7 @@ static tfu_code compare(question *q, tfu_choice *choice) {
   return TFU_OK;
 }
 
-static tfu_chosen choose(const void *key, void *question_, tfu_choice *choice) {
+static tfu_chosen choose_way(const void *key, void *question_, tfu_choice *choice) {
   (void)key;
   question *q = question_;
   const char *kernel = q->l->call->kernel; /* what is timed is not what runs */
@@ -205,9 +205,10 @@ static tfu_chosen choose(const void *key, void *question_, tfu_choice *choice) {
   return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->l->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
 }
 
-static const tfu_tuner tuner = {.bytes = sizeof(way_key), .describe = describe, .usable = usable, .choose = choose};
+static const tfu_tuner way_tuner = {
+    .bytes = sizeof(way_key), .describe = describe_way, .usable = way_usable, .choose = choose_way};
 
-static tfu_code way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
+static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
   tfu_device device;
   tfu_choice room;
   question q = {.l = l, .one = one};
@@ -221,7 +222,7 @@ static tfu_code way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
                        .act = l->act,
                        .bias = l->bias != NULL,
                        .pre = l->pre != NULL};
-  *way = tfu_tuned_get(&tuner, &key, &q, &room)->data[0];
+  *way = tfu_tuned_get(&way_tuner, &key, &q, &room)->data[0];
   return q.code;
 }
 
@@ -230,7 +231,7 @@ tfu_code tfu_linear_gpu(tfu_call *call) {
   tfu_gemm_gpu one;
   int served = 0, which = IN_ONE;
   if (!as_one(&l, &one)) return in_two(&l);
-  if (l.act != TFU_ACT_linear) TFU_TRY(way(&l, &one, &which));
+  if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &which));
   if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   return served ? TFU_OK : in_two(&l);
 }

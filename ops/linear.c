@@ -43,7 +43,7 @@ static tfu_code check_bias(const tfu_shape *bias, int64_t outputs, const char *o
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
   const tfu_shape *x = &in[TFU_LINEAR_X], *kernel = &in[TFU_LINEAR_KERNEL], *residual = &in[TFU_LINEAR_RESIDUAL];
-  TFU_TRY(check_matrix("x", x, 1, "[…, inputs] with two dimensions or more", err));
+  TFU_TRY(check_matrix("x", x, 1, "[..., inputs] with two dimensions or more", err));
   TFU_TRY(check_matrix("kernel", kernel, 0, "[inputs, outputs]", err));
   TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN || may_be(tfu_cols(x), kernel->dim[0]),
               "the last axis of x and the first of kernel must be of one size, got shapes %s and %s", tfu_show(x).text,
@@ -75,7 +75,7 @@ static tfu_shape matrix_if(const tfu_shape *when, int64_t rows, int64_t cols) {
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *dy = &in[TFU_LINGRAD_DY], *x = &in[TFU_LINGRAD_X], *kernel = &in[TFU_LINGRAD_KERNEL];
   const tfu_shape *bias = &in[TFU_LINGRAD_BIAS], *pre = &in[TFU_LINGRAD_PRE];
-  TFU_TRY(check_matrix("dy", dy, 1, "[…, outputs] with two dimensions or more", err));
+  TFU_TRY(check_matrix("dy", dy, 1, "[..., outputs] with two dimensions or more", err));
   if (tfu_given(x)) {
     const tfu_shape wanted = with_last(dy, last(x));
     TFU_TRY(tfu_match("x", x, "dy up to the last axis", &wanted, err));

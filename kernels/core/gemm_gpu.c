@@ -13,7 +13,7 @@
 typedef struct gemm_key {
   int64_t m, n, k;
   int32_t ordinal, dtype, tf32, a_turned, b_turned, epilogue, bias, c;
-  int32_t align[5]; /* of a, b, c, d and the rest: the power of two, at most 256, that addresses are multiples of */
+  int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see alignment() */
   int32_t zero;
 } gemm_key;
 _Static_assert(sizeof(gemm_key) == 3 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
@@ -124,9 +124,10 @@ static tfu_code run(void *problem_) {
 
 /* ---- choosing ---- */
 
+/* 256, which allocators give, or what vector loads care for: more steps would be more keys, each timed anew. */
 static int32_t alignment(const void *data) {
   const uintptr_t low = (uintptr_t)data & -(uintptr_t)data;
-  return low == 0 || low > 256 ? 256 : (int32_t)low;
+  return low == 0 || low >= 256 ? 256 : low > 16 ? 16 : (int32_t)low;
 }
 
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }

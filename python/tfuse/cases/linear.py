@@ -101,7 +101,7 @@ CASES = [
     case("linear", ["bias"], PLAIN, rejects=[
         ("the last axis of x and the first of kernel must be of one size, got shapes .2, 3. and .4, 5.",
          lambda: tfuse.linear(tf.ones([2, 3]), tf.ones([4, 5]))),
-        ("x must be ….*, inputs. with two dimensions or more, got shape .3.",
+        ("x must be ...., inputs. with two dimensions or more, got shape .3.",
          lambda: tfuse.linear(tf.ones([3]), tf.ones([3, 5]))),
         ("kernel must be .inputs, outputs., got shape .3.", lambda: tfuse.linear(tf.ones([2, 3]), tf.ones([3]))),
         ("bias must be a vector with one value per output, the last axis of kernel .3, 5., got shape .4.",
