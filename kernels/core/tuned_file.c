@@ -75,20 +75,24 @@ const char *tfu_tuned_path(void) {
 
 /* ---- lines ---- */
 
+static const char digits[] = "0123456789abcdef";
+
 static int write_line(char *to, const tfu_tuned_line *line) {
-  char hex[2 * TFU_TUNED_DATA + 1];
-  for (int i = 0; i < TFU_TUNED_DATA; i++) snprintf(hex + 2 * i, 3, "%02x", line->choice.data[i]);
+  char hex[2 * TFU_TUNED_DATA + 1] = "";
+  for (int i = 0; i < TFU_TUNED_DATA; i++) {
+    hex[2 * i] = digits[line->choice.data[i] >> 4];
+    hex[2 * i + 1] = digits[line->choice.data[i] & 15];
+  }
   const int n = snprintf(to, LINE, "%s\t%.3f\t%s\t%s", line->text, line->choice.microseconds, hex, line->choice.label);
   return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", tfu_tuned_hash(to, (size_t)n));
 }
 
 static int read_hex(const char *hex, unsigned char *data) {
   if (strlen(hex) != 2 * TFU_TUNED_DATA) return 0;
-  for (int i = 0; i < TFU_TUNED_DATA; i++) {
-    const char pair[] = {hex[2 * i], hex[2 * i + 1], 0};
-    char *end;
-    data[i] = (unsigned char)strtoul(pair, &end, 16);
-    if (*end) return 0;
+  for (int i = 0; i < 2 * TFU_TUNED_DATA; i++) {
+    const char *digit = strchr(digits, hex[i]);
+    if (!digit) return 0;
+    data[i / 2] = (unsigned char)(data[i / 2] << 4 | (digit - digits));
   }
   return 1;
 }
@@ -121,7 +125,8 @@ static FILE *open_own(const char *path) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return NULL;
   FILE *file = NULL;
-  if (!syscall(SYS_fstat, fd, &s) && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 022)) file = fdopen(fd, "r");
+  if (!syscall(SYS_fstat, fd, &s) && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 022))
+    file = fdopen(fd, "r");
   if (!file) close(fd);
   return file;
 }
@@ -149,7 +154,7 @@ void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines) {
   if (fd < 0) return;
   FILE *file = fdopen(fd, "w");
   if (!file) close(fd);
-  int whole = file && fputs(first_line, file) >= 0;
+  int whole = file && fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
   for (int i = 0; whole && i < lines->n; i++) {
     const int n = write_line(text, &lines->line[i]);
     whole = n < LINE && fwrite(text, 1, (size_t)n, file) == (size_t)n;
