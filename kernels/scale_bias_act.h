@@ -19,4 +19,16 @@ typedef struct scale_bias_act_grad_args {
   int64_t scale_count, bias_count;
 } scale_bias_act_grad_args;
 
+#ifndef TFU_DEVICE
+/* For other ops, whose pass over memory this is too. The tensors are [n / cols, cols]; those of the call are looked at
+ * for their alignment, all others begin on a 16-byte boundary. */
+
+/* y = act(x + bias); bias may be NULL, y may be x. */
+TFU_MUST_USE tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
+                                          void *y, const void *x, const void *bias);
+/* dx = dy * act'(x), and its sums over the rows in dbias, unless that is empty. */
+TFU_MUST_USE tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
+                                          void *dx, const void *dy, const void *x, const tfu_tensor *dbias);
+#endif
+
 #endif

@@ -53,3 +53,27 @@ tfu_code tfu_scale_bias_act_grad_gpu(tfu_call *call) {
   TFU_TRY(tfu_launch(call, &backward, (int)call->attr[0].i, x->dtype, grid, &a));
   return tfu_fold_gpu(call, a.partial, grid.y, a.walk.width, 2, &call->out[1]);
 }
+
+/* ---- for other ops ---- */
+
+tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols, void *y,
+                             const void *x, const void *bias) {
+  scale_bias_act_args a = {.y = y, .x = x, .bias = bias, .bias_count = bias ? cols : 0};
+  const int blocks = FORWARD_BLOCKS_PER_BYTE * (int)tfu_dtype_size(dtype);
+  tfu_grid grid;
+  TFU_TRY(tfu_walk_plan_of(call, n, dtype, cols, blocks, &a.walk, &grid));
+  return tfu_launch(call, &forward, activation, dtype, grid, &a);
+}
+
+tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols, void *dx,
+                             const void *dy, const void *x, const tfu_tensor *dbias) {
+  scale_bias_act_grad_args a = {.dx = dx, .dy = dy, .x = x};
+  const tfu_tensor out[2] = {{.dtype = dtype, .shape.rank = 1}, *dbias}; /* no sums of dy * x */
+  const int sums = tfu_count(&dbias->shape) > 0;
+  tfu_grid grid;
+  TFU_TRY(tfu_walk_plan_of(call, n, dtype, sums ? cols : 1, BACKWARD_BLOCKS, &a.walk, &grid));
+  if (sums)
+    TFU_TRY(tfu_scratch(call, (size_t)(grid.y * 2 * a.walk.width) * tfu_dtype_size(tfu_real(dtype)), &a.partial));
+  TFU_TRY(tfu_launch(call, &backward, activation, dtype, grid, &a));
+  return sums ? tfu_fold_gpu(call, a.partial, grid.y, a.walk.width, 2, out) : TFU_OK;
+}

@@ -48,6 +48,15 @@ tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
   return TFU_OK;
 }
 
+void tfu_device_name(char *name, int size) {
+  const tfu_driver *d;
+  CUdevice ordinal;
+  tfu_error ignored;
+  if (size > 0) name[0] = 0;
+  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuCtxGetDevice(&ordinal)) return;
+  if (d->cuDeviceGetName(name, size, ordinal) && size > 0) name[0] = 0;
+}
+
 int tfu_aligned(const tfu_call *call, int64_t elements) {
   for (int i = 0; i < TFU_MAX_ARGS; i++) {
     const tfu_tensor *both[] = {&call->in[i], &call->out[i]};
@@ -179,4 +188,12 @@ tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words) {
   TFU_TRY(tfu_driver_get(&d, call->err));
   const CUresult r = d->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, value, words, call->stream);
   return tfu_driver_code(d, r, "filling memory", call->err);
+}
+
+tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes) {
+  const tfu_driver *d;
+  if (!bytes) return TFU_OK;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  const CUresult r = d->cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, call->stream);
+  return tfu_driver_code(d, r, "clearing memory", call->err);
 }

@@ -44,9 +44,18 @@ typedef struct tfu_device {
   int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
+/* Its name, "" where it cannot be told. */
+void tfu_device_name(char *name, int size);
 
 /* Sets `words` words of 32 bits on the call's stream. */
 TFU_MUST_USE tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words);
+/* Sets bytes there to zero. */
+TFU_MUST_USE tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes);
+
+/* Whether the host may wait for the call's stream: not while the stream is being captured into a graph. */
+int tfu_may_wait(const tfu_call *call);
+/* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
+TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
 
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);

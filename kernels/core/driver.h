@@ -10,16 +10,21 @@
   X(cuCtxGetCurrent)      \
   X(cuCtxGetDevice)       \
   X(cuDeviceGetAttribute) \
+  X(cuDeviceGetName)      \
   X(cuGetErrorName)       \
   X(cuGetErrorString)     \
   X(cuKernelSetAttribute) \
   X(cuLibraryGetKernel)   \
   X(cuLibraryLoadData)    \
   X(cuLaunchKernelEx)     \
+  X(cuMemsetD8Async)      \
   X(cuMemsetD32Async)     \
   X(cuStreamCreate)       \
+  X(cuStreamIsCapturing)  \
   X(cuEventCreate)        \
   X(cuEventRecord)        \
+  X(cuEventSynchronize)   \
+  X(cuEventElapsedTime)   \
   X(cuEventDestroy_v2)    \
   X(cuStreamWaitEvent)
 /* From CUDA 12.5 on; NULL in an older driver. */

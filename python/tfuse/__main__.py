@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo or ops."""
+"""python -m tfuse COMMAND: doctor, bench, demo, ops or cache."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ COMMANDS = {
     "bench": "time every op against stock TensorFlow and XLA, in percent of the copy speed",
     "demo": "train a small Keras model with tfuse and with stock Keras, side by side",
     "ops": "list the ops that the library registers",
+    "cache": "show what was chosen by timing, where it is kept, or clear it",
 }
 
 

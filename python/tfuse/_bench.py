@@ -38,6 +38,8 @@ BARS = {
     "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
     "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
     "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
+    "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+    "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
 }
 
 
@@ -137,9 +139,13 @@ class Bench:
                 if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
                     continue
                 forward[name], backward[name] = _directions(case, make(case), inputs, dy, options)
+            if case.pace:
+                pace = tf.function(case.pace, autograph=False)
+                forward["matmul"] = lambda _: pace(*inputs), lambda: None
             results = self.clock.time(forward), self.clock.time(backward)
             if self.chosen.torch and dtype in TORCH_DTYPES and (shape == case.sizes[0] or case.flops):
                 self._time_torch(case, inputs, options, results)
+        matmul = results[0].pop("matmul", None)
         for i, direction in enumerate(("forward", "backward")):
             elements = case.elements(direction, shape, options) if case.elements else case.passes[i] * int(np.prod(shape))
             moved = tf.as_dtype(dtype).size * elements
@@ -149,6 +155,10 @@ class Bench:
                    "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
             if case.flops:
                 row["TF_per_s"] = case.flops(direction, shape, options) / results[i]["tfuse"] / 1e12
+            if matmul and not i:
+                row["matmul_ms"], row["percent_of_matmul"] = matmul * 1e3, 100 * matmul / results[0]["tfuse"]
+            if matmul and i:  # of three products
+                row["both_percent_of_matmul"] = 300 * matmul / (results[0]["tfuse"] + results[1]["tfuse"])
             if i:
                 row["both_ms"] = {name: 1e3 * (results[0][name] + results[1][name]) for name in results[1]}
             self.rows.append(row)
@@ -275,7 +285,8 @@ def label(row):
 
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
-    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed"}
+    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
+             "matmul_ms", "percent_of_matmul", "both_percent_of_matmul"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 

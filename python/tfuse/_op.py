@@ -128,6 +128,10 @@ class FusedOp:
 
     # ---- inputs ----
 
+    def tensors(self, *inputs):
+        """Inputs as the op takes them: tensors of its dtypes, empty ones for None. Raises what a call would."""
+        return self._convert(inputs)
+
     def dtypes(self, dtype):
         """For each input, the dtypes it may have where the first has `dtype`; what is not given takes the first of them."""
         types = {"T": [dtype], "S": [real(dtype)]}

@@ -68,6 +68,7 @@ class Case:
       passes: how often each element of the case's shape is read or written: (forward, backward).
       elements: function(direction, shape, options) -> the same in all, where it is not a multiple of that shape.
       flops: function(direction, shape, options) -> multiplications and additions, where these and not memory set the pace.
+      pace: function(*inputs), a plain matrix product of one forward pass, whose rate the op's is compared with.
       stock_can: function(shape) -> whether stock TensorFlow can run it.
       sizes: shapes that the benchmark runs.
       cpu_sizes: shapes that it runs on the CPU; none: the first of sizes, made smaller.
@@ -76,7 +77,8 @@ class Case:
       timed: the options that the benchmark runs; None is all.
       bars: what `tfuse bench --bars` asks of a GPU: {(dtype, shape): {"forward": least percent of the copy speed,
         "backward": the same, "floor": most times what the passes of both take at the copy speed, "ms": most
-        milliseconds of both, "tflops": least flops of forward in 10^12 per second, "backward_tflops": of backward}}; or
+        milliseconds of both, "tflops": least flops of forward in 10^12 per second, "backward_tflops": of backward,
+        "of_matmul": least percent of the rate of `pace`, "both_of_matmul": the same of both}}; or
         (dtype, shape, options as a tuple of pairs), for one of the variants.
     """
     name: str
@@ -94,6 +96,7 @@ class Case:
     passes: tuple = (2, 3)
     elements: object = None
     flops: object = None
+    pace: object = None
     stock_can: object = lambda shape: True
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
     cpu_sizes: list = dataclasses.field(default_factory=list)

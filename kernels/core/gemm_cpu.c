@@ -1,0 +1,106 @@
+/* A task computes a block of the result, [ROWS, TFU_GEMM_COLS], DEPTH terms at a time: it copies the two pieces that
+ * these need, widened, into memory of its own. Of b that copy is in strips as wide as the register block: a strip of
+ * DEPTH rows, 16 KiB, stays in the first-level cache while all rows of a pass by. */
+#ifndef REAL
+#include "kernels/core/gemm_cpu.h"
+#include "kernels/core/product_cpu.h"
+
+/* Rows of the result are apart by no power of two, or a strip's would share a few sets of the cache. */
+enum { ROWS = 128, DEPTH = 256, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
+
+typedef struct job {
+  tfu_operand a, b;
+  int64_t m, n, k, col_blocks, tasks, next;
+  void *finish, *arg;
+  char *space;
+  size_t bytes; /* of a worker */
+} job;
+
+static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+
+#define TFU_SELF "kernels/core/gemm_cpu.c"
+#include "kernels/core/stamp.h"
+
+#else
+
+/* What a worker has to itself. */
+typedef struct FN(space) {
+  REAL a[ROWS * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
+} FN(space);
+
+/* n elements of one line of memory, widened, at `to`. */
+static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, int n) {
+  const REAL *from = FN(tfu_load)(x->data, x->dtype, line * x->row + at, n, to);
+  if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+/* Rows i .. i + m and terms at .. at + k of a; where it is turned, its lines run along the rows. */
+static FN(tfu_matrix) FN(take_a)(const job *j, FN(space) * s, int64_t i, int m, int64_t at, int k) {
+  if (j->a.turned) {
+    for (int t = 0; t < k; t++) FN(copy)(s->a + t * ROWS, &j->a, at + t, i, m);
+    return FN(tfu_columns_at)(s->a, ROWS);
+  }
+  for (int r = 0; r < m; r++) FN(copy)(s->a + r * DEPTH, &j->a, i + r, at, k);
+  return FN(tfu_rows_at)(s->a, DEPTH);
+}
+
+/* Terms at .. at + k of columns col .. col + n of b, a strip of one register block. */
+static FN(tfu_matrix) FN(take_strip)(const job *j, FN(space) * s, REAL *strip, int64_t at, int k, int64_t col, int n) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  if (j->b.turned) {
+    for (int c = 0; c < n; c++) FN(copy)(s->lines + c * DEPTH, &j->b, col + c, at, k);
+    FN(tfu_transpose)(strip, COLS, s->lines, DEPTH, n, k);
+  } else {
+    for (int t = 0; t < k; t++) FN(copy)(strip + t * COLS, &j->b, at + t, col, n);
+  }
+  return FN(tfu_rows_at)(strip, COLS);
+}
+
+/* For a few rows the copy of b would cost more than the product; it is used where it lies, if it can be. */
+static int FN(in_place)(const job *j, int m, int n) {
+  const tfu_dtype real = sizeof(REAL) == sizeof(double) ? TFU_F64 : TFU_F32;
+  return m <= FEW_ROWS && !j->b.turned && j->b.dtype == real && n == TFU_PRODUCT_COLS(REAL);
+}
+
+static void FN(block)(const job *j, FN(space) * s, int64_t task) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  const int64_t row = task / j->col_blocks * ROWS, col = task % j->col_blocks * TFU_GEMM_COLS;
+  const int m = least(ROWS, j->m - row), n = least(TFU_GEMM_COLS, j->n - col);
+  FN(tfu_gemm_finish) *finish = (FN(tfu_gemm_finish) *)j->finish;
+  if (j->k == 0) memset(s->c, 0, sizeof s->c);
+  for (int64_t at = 0; at < j->k; at += DEPTH) {
+    const int k = least(DEPTH, j->k - at);
+    const FN(tfu_matrix) a = FN(take_a)(j, s, row, m, at, k);
+    for (int i = 0; i < n; i += COLS) {
+      const int width = least(COLS, n - i);
+      FN(tfu_matrix) b;
+      if (FN(in_place)(j, m, width)) b = FN(tfu_rows_at)((REAL *)j->b.data + at * j->b.row + col + i, j->b.row);
+      else b = FN(take_strip)(j, s, s->b + i * DEPTH, at, k, col + i, width);
+      FN(tfu_product)(FN(tfu_rows_at)(s->c + i, APART), a, b, m, COLS, k, at > 0);
+    }
+  }
+  for (int r = 0; r < m; r++) finish(j->arg, row + r, col, n, s->c + r * APART);
+}
+
+/* As many workers as threads take tasks in turn, so that memory is needed once per thread. */
+static void FN(work)(void *arg, int64_t worker) {
+  job *j = arg;
+  for (int64_t task; (task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks;)
+    FN(block)(j, (FN(space) *)(j->space + (size_t)worker * j->bytes), task);
+}
+
+tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,
+                      FN(tfu_gemm_finish) * finish, void *arg) {
+  job j = {.a = a, .b = b, .m = m, .n = n, .k = k, .finish = (void *)finish, .arg = arg, .bytes = sizeof(FN(space))};
+  j.col_blocks = (n + TFU_GEMM_COLS - 1) / TFU_GEMM_COLS;
+  j.tasks = (m + ROWS - 1) / ROWS * j.col_blocks;
+  const int64_t threads = tfu_threads(), workers = j.tasks < threads ? j.tasks : threads;
+  void *space;
+  if (j.tasks == 0) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, j.bytes * (size_t)workers, &space));
+  memset(space, 0, j.bytes * (size_t)workers); /* what rounds a block up is computed with, if never used */
+  j.space = space;
+  tfu_parallel(workers, FN(work), &j);
+  return TFU_OK;
+}
+#endif

@@ -1,0 +1,316 @@
+/* linear on the GPU: cuBLASLt's product with as much of the rest in its epilogue as it has and as is faster; what is
+ * left is one pass over memory.
+ *
+ * bias is an epilogue, a residual behind no activation is cuBLASLt's own C, relu and gelu by tanh are epilogues, the
+ * latter with pre as a by-product. Any other activation, and a residual behind one, is the pass. In the gradient dpre
+ * is a pass, which has the sums of bias too: cuBLASLt's DGELU and DRELU want to follow the product that makes dy, which
+ * is another layer's. Without an activation dpre is dy, and the sums are the epilogue of the product for dkernel. */
+#include "kernels/linear.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/core/gemm_gpu.h"
+#include "kernels/core/tuned.h"
+#include "kernels/scale_bias_act.h"
+#include "ops/linear.h"
+
+TFU_MODULE(linear);
+
+#define X(name) [TFU_ACT_##name] = #name,
+static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
+#undef X
+static tfu_kernel finish_kernel = {.module = &module, .name = "linear_finish", .variants = names};
+
+/* As scale_bias_act's, which is the same pass but for the residual. */
+enum { BLOCKS_PER_BYTE = 32 };
+
+typedef struct linear_call {
+  tfu_call *call;
+  int act, tf32;
+  tfu_dtype dtype;
+  int64_t rows, inputs, outputs;
+  const void *x, *kernel, *bias, *residual; /* NULL: none */
+  void *y, *pre;                            /* NULL: not kept */
+} linear_call;
+
+static void *data_of(const tfu_tensor *t) { return tfu_count(&t->shape) ? t->data : NULL; }
+
+static linear_call read_call(tfu_call *call) {
+  const tfu_tensor *x = &call->in[TFU_LINEAR_X], *kernel = &call->in[TFU_LINEAR_KERNEL];
+  return (linear_call){.call = call,
+                       .act = (int)call->attr[TFU_LINEAR_ACTIVATION].i,
+                       .tf32 = call->attr[TFU_LINEAR_TF32].b,
+                       .dtype = x->dtype,
+                       .rows = tfu_rows(&x->shape),
+                       .inputs = tfu_cols(&x->shape),
+                       .outputs = tfu_cols(&kernel->shape),
+                       .x = x->data,
+                       .kernel = kernel->data,
+                       .bias = data_of(&call->in[TFU_LINEAR_BIAS]),
+                       .residual = data_of(&call->in[TFU_LINEAR_RESIDUAL]),
+                       .y = call->out[TFU_LINEAR_Y].data,
+                       .pre = data_of(&call->out[TFU_LINEAR_PRE])};
+}
+
+static tfu_gemm_gpu product(const linear_call *l, void *d, tfu_epilogue epilogue) {
+  return (tfu_gemm_gpu){.a = l->x,
+                        .b = l->kernel,
+                        .d = d,
+                        .m = l->rows,
+                        .n = l->outputs,
+                        .k = l->inputs,
+                        .dtype = l->dtype,
+                        .tf32 = l->tf32,
+                        .epilogue = epilogue,
+                        .bias = l->bias};
+}
+
+static tfu_code no_product(tfu_call *call, int64_t m, int64_t n, int64_t k, tfu_dtype dtype) {
+  return tfu_fail(call->err, TFU_UNIMPLEMENTED, "cuBLASLt has no product of [%lld, %lld] and [%lld, %lld] in %s",
+                  (long long)m, (long long)k, (long long)k, (long long)n, tfu_dtype_name(dtype));
+}
+
+/* ---- product, then a pass ---- */
+
+/* What is left to do on `from`, which may be y. */
+typedef struct rest {
+  const linear_call *l;
+  const void *from, *bias;
+} rest;
+
+static tfu_code pass(void *rest_) {
+  const rest *r = rest_;
+  const linear_call *l = r->l;
+  const int64_t n = l->rows * l->outputs;
+  linear_finish_args a = {
+      .y = l->y, .pre = r->from, .residual = l->residual, .bias = r->bias, .bias_count = r->bias ? l->outputs : 0};
+  tfu_grid grid;
+  if (!l->residual) return tfu_bias_act_launch(l->call, l->act, l->dtype, n, l->outputs, l->y, r->from, r->bias);
+  const int blocks = BLOCKS_PER_BYTE * (int)tfu_dtype_size(l->dtype);
+  TFU_TRY(tfu_walk_plan_of(l->call, n, l->dtype, r->bias ? l->outputs : 1, blocks, &a.walk, &grid));
+  return tfu_launch(l->call, &finish_kernel, l->act, l->dtype, grid, &a);
+}
+
+/* The product at `to`; *bias is what of the bias is not in it. */
+static tfu_code multiply(const linear_call *l, void *to, const void **bias) {
+  tfu_gemm_gpu g = product(l, to, TFU_EPI_NONE);
+  int served = 0;
+  *bias = NULL;
+  if (l->inputs > 0) TFU_TRY(tfu_gemm_gpu_run(l->call, &g, &served));
+  if (served) return TFU_OK;
+  *bias = l->bias;
+  g.bias = NULL;
+  if (l->inputs == 0) /* an empty sum is 0 */
+    return tfu_clear(l->call, to, (size_t)(l->rows * l->outputs) * tfu_dtype_size(l->dtype));
+  if (l->bias) TFU_TRY(tfu_gemm_gpu_run(l->call, &g, &served));
+  return served ? TFU_OK : no_product(l->call, l->rows, l->outputs, l->inputs, l->dtype);
+}
+
+static tfu_code in_two(const linear_call *l) {
+  void *to = l->pre ? l->pre : l->y;
+  rest r = {.l = l, .from = to};
+  TFU_TRY(multiply(l, to, &r.bias));
+  if (l->pre && r.bias) { /* pre has the bias in it */
+    TFU_TRY(tfu_bias_act_launch(l->call, TFU_ACT_linear, l->dtype, l->rows * l->outputs, l->outputs, to, to, r.bias));
+    r.bias = NULL;
+  }
+  const int done = to == l->y && l->act == TFU_ACT_linear && !r.bias && !l->residual;
+  return done ? TFU_OK : pass(&r);
+}
+
+/* ---- all in one ---- */
+
+static const struct {
+  int served;
+  tfu_epilogue alone, with_pre; /* TFU_EPI_NONE: there is none that has pre */
+} fused[TFU_ACTS] = {
+    [TFU_ACT_linear] = {1, TFU_EPI_NONE, TFU_EPI_NONE},
+    [TFU_ACT_relu] = {1, TFU_EPI_RELU, TFU_EPI_NONE},
+    [TFU_ACT_gelu_tanh] = {1, TFU_EPI_GELU, TFU_EPI_GELU_AUX},
+};
+
+/* The product that is all of the layer; 0 where cuBLASLt cannot have one. */
+static int as_one(const linear_call *l, tfu_gemm_gpu *g) {
+  const int with_pre = fused[l->act].with_pre != TFU_EPI_NONE && l->outputs % 8 == 0;
+  if (!fused[l->act].served || l->inputs == 0) return 0;
+  if (l->pre && !with_pre) return 0;
+  if (l->residual && l->act != TFU_ACT_linear) return 0;
+  *g = product(l, l->y, l->pre ? fused[l->act].with_pre : fused[l->act].alone);
+  g->aux = l->pre;
+  g->c = l->residual;
+  return 1;
+}
+
+/* ---- which of the two ---- */
+
+enum { IN_ONE = 1, IN_TWO };
+
+typedef struct way_key {
+  int64_t rows, inputs, outputs;
+  int32_t ordinal, dtype, tf32, act, bias, pre;
+} way_key;
+_Static_assert(sizeof(way_key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_t), "a gap would be compared too");
+
+typedef struct question {
+  const linear_call *l;
+  const tfu_gemm_gpu *one;
+  tfu_code code; /* of what went wrong while choosing */
+} question;
+
+static void describe_way(const void *key_, void *with, char *text, size_t size) {
+  (void)with;
+  const way_key *k = key_;
+  char gpu[64];
+  tfu_device_name(gpu, sizeof gpu);
+  snprintf(text, size, "%s, linear %lldx%lldx%lld %s%s %s%s%s", gpu, (long long)k->rows, (long long)k->outputs,
+           (long long)k->inputs, tfu_dtype_name((tfu_dtype)k->dtype), k->tf32 ? " as tf32" : "", names[k->act],
+           k->bias ? "+bias" : "", k->pre ? "+pre" : "");
+}
+
+static int way_usable(const void *key, void *with, const tfu_choice *choice) {
+  (void)key, (void)with;
+  return choice->data[0] == IN_ONE || choice->data[0] == IN_TWO;
+}
+
+/* Compares the product with the epilogue to the one without, and the pass. */
+static tfu_code compare(question *q, tfu_choice *choice) {
+  const linear_call *l = q->l;
+  const tfu_gemm_gpu bare = product(l, l->pre ? l->pre : l->y, TFU_EPI_NONE);
+  rest r = {.l = l, .from = bare.d};
+  float one = 0, two = 0, after = 0;
+  int served_one, served_two;
+  choice->data[0] = IN_TWO;
+  TFU_TRY(tfu_gemm_gpu_time(l->call, q->one, &served_one, &one));
+  if (!served_one) return TFU_OK;
+  choice->data[0] = IN_ONE;
+  if (one == 0) return TFU_OK;
+  TFU_TRY(tfu_gemm_gpu_time(l->call, &bare, &served_two, &two));
+  if (!served_two || two == 0) return TFU_OK;
+  TFU_TRY(tfu_time(l->call, pass, &r, &after));
+  if (two + after < one) choice->data[0] = IN_TWO;
+  choice->microseconds = choice->data[0] == IN_ONE ? one : two + after;
+  snprintf(choice->label, sizeof choice->label, "%s by an epilogue %.1f us, by a product and a pass %.1f us",
+           names[l->act], one, two + after);
+  return TFU_OK;
+}
+
+static tfu_chosen choose_way(const void *key, void *question_, tfu_choice *choice) {
+  (void)key;
+  question *q = question_;
+  const char *kernel = q->l->call->kernel; /* what is timed is not what runs */
+  *choice = (tfu_choice){.none = 0};
+  q->code = compare(q, choice);
+  q->l->call->kernel = kernel;
+  return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->l->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
+}
+
+static const tfu_tuner way_tuner = {
+    .bytes = sizeof(way_key), .describe = describe_way, .usable = way_usable, .choose = choose_way};
+
+static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
+  tfu_device device;
+  tfu_choice room;
+  question q = {.l = l, .one = one};
+  TFU_TRY(tfu_device_now(&device, l->call->err));
+  const way_key key = {.rows = l->rows,
+                       .inputs = l->inputs,
+                       .outputs = l->outputs,
+                       .ordinal = device.ordinal,
+                       .dtype = (int32_t)l->dtype,
+                       .tf32 = l->tf32,
+                       .act = l->act,
+                       .bias = l->bias != NULL,
+                       .pre = l->pre != NULL};
+  *way = tfu_tuned_get(&way_tuner, &key, &q, &room)->data[0];
+  return q.code;
+}
+
+tfu_code tfu_linear_gpu(tfu_call *call) {
+  const linear_call l = read_call(call);
+  tfu_gemm_gpu one;
+  int served = 0, which = IN_ONE;
+  if (!as_one(&l, &one)) return in_two(&l);
+  if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &which));
+  if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
+  return served ? TFU_OK : in_two(&l);
+}
+
+/* ---- gradient ---- */
+
+static tfu_code clear(tfu_call *call, const tfu_tensor *t) {
+  return tfu_clear(call, t->data, (size_t)tfu_count(&t->shape) * tfu_dtype_size(t->dtype));
+}
+
+/* dpre, and the sums of bias where there is an activation. */
+static tfu_code slope(tfu_call *call, int act, const tfu_tensor *dbias, void **dpre) {
+  const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY];
+  const int64_t n = tfu_count(&dy->shape);
+  *dpre = dy->data;
+  if (act == TFU_ACT_linear) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, (size_t)n * tfu_dtype_size(dy->dtype), dpre));
+  return tfu_act_grad_launch(call, act, dy->dtype, n, tfu_cols(&dy->shape), *dpre, dy->data,
+                             call->in[TFU_LINGRAD_PRE].data, dbias);
+}
+
+/* The sums of dy alone; the pass also writes dy again, for nothing, to memory that it gets for this. */
+static tfu_code sum_rows(tfu_call *call, const tfu_tensor *dbias) {
+  const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY];
+  const int64_t n = tfu_count(&dy->shape);
+  void *unused;
+  TFU_TRY(tfu_scratch(call, (size_t)n * tfu_dtype_size(dy->dtype), &unused));
+  return tfu_act_grad_launch(call, TFU_ACT_linear, dy->dtype, n, tfu_cols(&dy->shape), unused, dy->data, dy->data,
+                             dbias);
+}
+
+static tfu_code run_product(tfu_call *call, const tfu_gemm_gpu *g) {
+  int served;
+  TFU_TRY(tfu_gemm_gpu_run(call, g, &served));
+  return served ? TFU_OK : no_product(call, g->m, g->n, g->k, g->dtype);
+}
+
+tfu_code tfu_linear_grad_gpu(tfu_call *call) {
+  const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY], *x = &call->in[TFU_LINGRAD_X];
+  const tfu_tensor *dx = &call->out[TFU_LINGRAD_DX], *dkernel = &call->out[TFU_LINGRAD_DKERNEL];
+  const tfu_tensor *dbias = &call->out[TFU_LINGRAD_DBIAS];
+  const int64_t rows = tfu_rows(&dy->shape), outputs = tfu_cols(&dy->shape);
+  const int act = (int)call->attr[TFU_LINEAR_ACTIVATION].i, tf32 = call->attr[TFU_LINEAR_TF32].b;
+  const int wants_dx = tfu_count(&dx->shape) > 0, wants_dkernel = tfu_count(&dkernel->shape) > 0;
+  int wants_sums = act == TFU_ACT_linear && tfu_count(&dbias->shape) > 0, served = 0;
+  void *dpre;
+  if (rows * outputs == 0) { /* sums of nothing */
+    TFU_TRY(clear(call, dx));
+    TFU_TRY(clear(call, dkernel));
+    return clear(call, dbias);
+  }
+  TFU_TRY(slope(call, act, dbias, &dpre));
+  const tfu_gemm_gpu for_dx = {.a = dpre,
+                               .b = call->in[TFU_LINGRAD_KERNEL].data,
+                               .d = dx->data,
+                               .m = rows,
+                               .n = tfu_cols(&dx->shape),
+                               .k = outputs,
+                               .b_turned = 1,
+                               .dtype = dy->dtype,
+                               .tf32 = tf32};
+  tfu_gemm_gpu for_dkernel = {.a = x->data,
+                              .b = dpre,
+                              .d = dkernel->data,
+                              .m = tfu_cols(&x->shape),
+                              .n = outputs,
+                              .k = rows,
+                              .a_turned = 1,
+                              .dtype = dy->dtype,
+                              .tf32 = tf32};
+  if (wants_dkernel && wants_sums) {
+    for_dkernel.epilogue = TFU_EPI_SUM_B;
+    for_dkernel.sums = dbias->data;
+    TFU_TRY(tfu_gemm_gpu_run(call, &for_dkernel, &served));
+    if (served) wants_sums = 0;
+    for_dkernel.epilogue = TFU_EPI_NONE;
+    for_dkernel.sums = NULL;
+  }
+  if (wants_dkernel && !served) TFU_TRY(run_product(call, &for_dkernel));
+  if (wants_dx) TFU_TRY(run_product(call, &for_dx));
+  return wants_sums ? sum_rows(call, dbias) : TFU_OK;
+}

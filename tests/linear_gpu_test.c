@@ -1,0 +1,425 @@
+/* linear_gpu_test.c - how linear layers are put to cuBLASLt, without a GPU: the two files are compiled in here, against
+ * a cuBLASLt and kernels of our own that compute on the host. Checked are layouts, epilogues, fallbacks and choices,
+ * against the CPU kernels. */
+#include <math.h>
+
+#include "check.h"
+#include "kernels/core/cublaslt.h"
+#include "kernels/core/cuda.h"
+#include "kernels/core/gemm_gpu.h"
+#include "kernels/core/tuned.h"
+#include "kernels/linear.h"
+#include "kernels/scale_bias_act.h"
+#include "ops/linear.h"
+
+/* ---- numbers of any dtype ---- */
+
+static double at(const void *data, tfu_dtype dtype, int64_t i) {
+  float buffer;
+  return dtype == TFU_F64 ? ((const double *)data)[i] : *tfu_load_f32(data, dtype, i, 1, &buffer);
+}
+
+static void put(void *data, tfu_dtype dtype, int64_t i, double v) {
+  const float f = (float)v;
+  if (dtype == TFU_F64) ((double *)data)[i] = v;
+  else tfu_store_f32(data, dtype, i, 1, &f);
+}
+
+static double activate(int act, double v, int derivative) {
+  const double one = 1, zero = -0.0;
+  double out;
+  (derivative ? tfu_activations[act].grad_f64 : tfu_activations[act].value_f64)(&out, &v, &one, &zero, 1);
+  return out;
+}
+
+/* ---- a cuBLASLt ---- */
+
+struct tfu_matmul_desc {
+  int32_t turn_a, turn_b;
+  uint32_t epilogue;
+  void *bias, *aux;
+  int64_t aux_ld;
+};
+struct tfu_matrix_layout {
+  cudaDataType_t type;
+  int64_t rows, cols, ld;
+};
+
+static int only_plain;       /* it has no epilogues */
+static int open_descriptors; /* not yet destroyed   */
+static int products, epilogues_run;
+
+static tfu_dtype dtype_of(cudaDataType_t type) {
+  return type == CUDA_R_64F ? TFU_F64 : type == CUDA_R_16F ? TFU_F16 : type == CUDA_R_16BF ? TFU_BF16 : TFU_F32;
+}
+
+static cublasStatus_t desc_create(cublasLtMatmulDesc_t *d, cublasComputeType_t compute, cudaDataType_t scale) {
+  CHECK((compute == CUBLAS_COMPUTE_64F) == (scale == CUDA_R_64F));
+  *d = calloc(1, sizeof **d);
+  open_descriptors++;
+  return CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t desc_destroy(cublasLtMatmulDesc_t d) { return free(d), open_descriptors--, 0; }
+static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t which, const void *v, size_t n) {
+  const struct {
+    cublasLtMatmulDescAttributes_t which;
+    void *to;
+    size_t bytes;
+  } all[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->turn_a, 4},
+             {CUBLASLT_MATMUL_DESC_TRANSB, &d->turn_b, 4},
+             {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, 4},
+             {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, 8},
+             {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, 8},
+             {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, 8}};
+  for (int i = 0; i < TFU_COUNT(all); i++)
+    if (all[i].which == which && all[i].bytes == n) return memcpy(all[i].to, v, n), CUBLAS_STATUS_SUCCESS;
+  return 7;
+}
+static cublasStatus_t layout_create(cublasLtMatrixLayout_t *l, cudaDataType_t type, uint64_t rows, uint64_t cols,
+                                    int64_t ld) {
+  *l = malloc(sizeof **l);
+  **l = (struct tfu_matrix_layout){type, (int64_t)rows, (int64_t)cols, ld};
+  open_descriptors++;
+  return CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t l) { return free(l), open_descriptors--, 0; }
+static cublasStatus_t wish_create(cublasLtMatmulPreference_t *w) { return open_descriptors++, *w = NULL, 0; }
+static cublasStatus_t wish_destroy(cublasLtMatmulPreference_t w) { return (void)w, open_descriptors--, 0; }
+static cublasStatus_t wish_set(cublasLtMatmulPreference_t w, cublasLtMatmulPreferenceAttributes_t which, const void *v,
+                               size_t n) {
+  (void)w, (void)v;
+  CHECK(n == (which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Three proposals: one that does not run, one that does, and a faster one that wants workspace. */
+static cublasStatus_t propose_some(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                   cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+                                   cublasLtMatmulPreference_t w, int most, cublasLtMatmulHeuristicResult_t *found,
+                                   int *n) {
+  (void)h, (void)a, (void)b, (void)c, (void)out, (void)w;
+  CHECK(most >= 3);
+  *n = 0;
+  if (only_plain && d->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return 15;
+  for (int i = 0; i < 3; i++)
+    found[i] = (cublasLtMatmulHeuristicResult_t){.algo.data = {(uint64_t)i + 1}, .workspaceSize = i == 2 ? 4096 : 0};
+  *n = 3;
+  return CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t check_algo(cublasLtHandle_t h, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t out,
+                                 const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *r) {
+  (void)h, (void)d, (void)a, (void)b, (void)c, (void)out;
+  r->workspaceSize = algo->data[0] == 3 ? 4096 : 0;
+  return algo->data[0] - 1 > 2 ? 7 : CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t which, void *value,
+                             size_t n, size_t *written) {
+  (void)which;
+  return memcpy(value, algo->data, n), *written = n, CUBLAS_STATUS_SUCCESS;
+}
+
+static double element(const void *data, cublasLtMatrixLayout_t l, int turned, int64_t i, int64_t j) {
+  return at(data, dtype_of(l->type), turned ? j + i * l->ld : i + j * l->ld);
+}
+
+static int last_algo;
+
+/* D = epilogue(alpha op(A) op(B) + beta C), columns side by side. */
+static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
+                             cublasLtMatrixLayout_t al, const void *b, cublasLtMatrixLayout_t bl, const void *beta,
+                             const void *c, cublasLtMatrixLayout_t cl, void *out, cublasLtMatrixLayout_t dl,
+                             const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes, cudaStream_t stream) {
+  (void)h, (void)stream;
+  last_algo = (int)algo->data[0];
+  if (last_algo == 1) return 15; /* CUBLAS_STATUS_NOT_SUPPORTED */
+  if (last_algo == 3) CHECK(bytes == 4096 && (uintptr_t)workspace % 256 == 0), memset(workspace, 1, bytes);
+  const tfu_dtype dtype = dtype_of(dl->type);
+  const int64_t depth = d->turn_a ? al->rows : al->cols;
+  const double scale = dtype == TFU_F64 ? *(const double *)alpha : *(const float *)alpha;
+  const double keep = dtype == TFU_F64 ? *(const double *)beta : *(const float *)beta;
+  CHECK(depth == (d->turn_b ? bl->cols : bl->rows) && dl->rows == (d->turn_a ? al->cols : al->rows) &&
+        dl->cols == (d->turn_b ? bl->rows : bl->cols));
+  const int sums = d->epilogue == CUBLASLT_EPILOGUE_BGRADA, bias = !sums && d->epilogue & CUBLASLT_EPILOGUE_BIAS;
+  products++;
+  epilogues_run += d->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  for (int64_t i = 0; i < dl->rows; i++) {
+    double row = 0;
+    for (int64_t k = 0; k < depth && sums; k++) row += element(a, al, d->turn_a, i, k);
+    if (sums) put(d->bias, dtype, i, row);
+    for (int64_t j = 0; j < dl->cols; j++) {
+      double v = 0;
+      for (int64_t k = 0; k < depth; k++) v += element(a, al, d->turn_a, i, k) * element(b, bl, d->turn_b, k, j);
+      v = v * scale + (keep != 0 ? keep * element(c, cl, 0, i, j) : 0) + (bias ? at(d->bias, dtype, i) : 0);
+      if (d->epilogue & 128) put(d->aux, dtype, i + j * d->aux_ld, v);
+      if (d->epilogue & CUBLASLT_EPILOGUE_RELU) v = activate(TFU_ACT_relu, v, 0);
+      if (d->epilogue & CUBLASLT_EPILOGUE_GELU) v = activate(TFU_ACT_gelu_tanh, v, 0);
+      put(out, dtype, i + j * dl->ld, v);
+    }
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+static const char *status_name(cublasStatus_t s) { return s == 15 ? "CUBLAS_STATUS_NOT_SUPPORTED" : "another"; }
+
+static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
+                                .cublasLtMatmulDescDestroy = desc_destroy,
+                                .cublasLtMatmulDescSetAttribute = desc_set,
+                                .cublasLtMatrixLayoutCreate = layout_create,
+                                .cublasLtMatrixLayoutDestroy = layout_destroy,
+                                .cublasLtMatmulPreferenceCreate = wish_create,
+                                .cublasLtMatmulPreferenceDestroy = wish_destroy,
+                                .cublasLtMatmulPreferenceSetAttribute = wish_set,
+                                .cublasLtMatmulAlgoGetHeuristic = propose_some,
+                                .cublasLtMatmulAlgoCheck = check_algo,
+                                .cublasLtMatmulAlgoConfigGetAttribute = config,
+                                .cublasLtMatmul = matmul,
+                                .cublasLtGetStatusName = status_name,
+                                .version = 1};
+static const tfu_cublaslt *get_lt(const char **why) { return *why = NULL, &lt; }
+static tfu_code get_handle(const tfu_cublaslt *l, cublasLtHandle_t *handle, tfu_error *err) {
+  return (void)l, (void)err, *handle = NULL, TFU_OK;
+}
+
+/* ---- a GPU ---- */
+
+static float pass_time = 5; /* microseconds */
+static tfu_code device_now(tfu_device *device, tfu_error *err) { return (void)err, *device = (tfu_device){0}, TFU_OK; }
+static void device_name(char *name, int size) { snprintf(name, (size_t)size, "no GPU"); }
+static int may_wait(const tfu_call *call) { return (void)call, 1; }
+/* Algorithm 3 is faster than 2, and an epilogue takes 4 us more. */
+static tfu_code time_of(tfu_call *call, tfu_code (*work)(void *), void *with, float *microseconds) {
+  const int before = products, fused_before = epilogues_run;
+  (void)call;
+  TFU_TRY(work(with));
+  *microseconds =
+      products == before ? pass_time : (last_algo == 3 ? 10.0f : 20.0f) + 4 * (float)(epilogues_run - fused_before);
+  return TFU_OK;
+}
+static tfu_code clear_memory(tfu_call *call, void *memory, size_t bytes) {
+  if (bytes) memset(memory, 0, bytes);
+  return (void)call, TFU_OK;
+}
+static int passes;
+static tfu_code bias_act(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *y, const void *x,
+                         const void *bias) {
+  (void)call;
+  passes++;
+  for (int64_t i = 0; i < n; i++)
+    put(y, dtype, i, activate(act, at(x, dtype, i) + (bias ? at(bias, dtype, i % cols) : 0), 0));
+  return TFU_OK;
+}
+static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *dx, const void *dy,
+                         const void *x, const tfu_tensor *dbias) {
+  (void)call;
+  passes++;
+  const int64_t wanted = tfu_count(&dbias->shape);
+  double *sums = calloc((size_t)cols + 1, sizeof *sums);
+  for (int64_t i = 0; i < n; i++) {
+    const double g = at(dy, dtype, i) * activate(act, at(x, dtype, i), 1);
+    sums[i % cols] += g;
+    put(dx, dtype, i, g);
+  }
+  for (int64_t i = 0; i < wanted; i++) put(dbias->data, dtype, i, sums[i]);
+  free(sums);
+  return TFU_OK;
+}
+static tfu_code walk_plan(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols, int blocks, tfu_walk *walk,
+                          tfu_grid *g) {
+  (void)call, (void)dtype, (void)cols, (void)blocks;
+  return walk->n = n, g->x = 1, TFU_OK;
+}
+/* The only kernel is linear_finish. */
+static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dtype, tfu_grid grid, void *args) {
+  const linear_finish_args *a = args;
+  (void)call, (void)grid;
+  CHECK_TEXT(kernel->name, "linear_finish");
+  passes++;
+  for (int64_t i = 0; i < a->walk.n; i++) {
+    const double bias = a->bias_count ? at(a->bias, dtype, i % a->bias_count) : 0;
+    put(a->y, dtype, i, activate(act, at(a->pre, dtype, i) + bias, 0) + at(a->residual, dtype, i));
+  }
+  return TFU_OK;
+}
+
+/* ---- the two files, with all that taking the place of the real ---- */
+
+#define tfu_cublaslt_get get_lt
+#define tfu_cublaslt_handle get_handle
+#define tfu_device_now device_now
+#define tfu_device_name device_name
+#define tfu_may_wait may_wait
+#define tfu_time time_of
+#define tfu_clear clear_memory
+#define tfu_bias_act_launch bias_act
+#define tfu_act_grad_launch act_grad
+#define tfu_walk_plan_of walk_plan
+#define tfu_launch launch
+#define tfu_gemm_gpu_run tested_gemm_run
+#define tfu_gemm_gpu_time tested_gemm_time
+#define run gemm_run
+#define name gemm_name
+#define set gemm_set
+#include "kernels/core/gemm_gpu.c"
+#undef run
+#undef name
+#undef set
+#define tfu_linear_gpu tested_linear
+#define tfu_linear_grad_gpu tested_linear_grad
+#include "kernels/linear_gpu.c"
+
+/* ---- against the CPU ---- */
+
+typedef struct layer {
+  int64_t rows, inputs, outputs;
+  int act, bias, residual, keep;
+} layer;
+
+static double number(uint32_t *state) { /* from -1 to 1 */
+  *state = *state * 1664525u + 1013904223u;
+  return (double)(int32_t)*state / 2147483648.0;
+}
+
+static tfu_tensor filled(tfu_dtype dtype, tfu_shape shape, uint32_t seed) {
+  const size_t bytes = tfu_dtype_size(dtype) * (size_t)tfu_count(&shape);
+  tfu_tensor t = {aligned_alloc(256, (bytes / 256 + 1) * 256), dtype, shape}; /* as a GPU's memory comes */
+  for (int64_t i = 0; i < tfu_count(&shape); i++) put(t.data, dtype, i, rint(number(&seed) * 64) / 32);
+  return t;
+}
+
+static void compare_all(const run *r, tfu_code (*on_gpu)(tfu_call *), const char *what, const layer *l,
+                        tfu_dtype dtype) {
+  const tfu_op *op = r->call.op;
+  run *s = start(op);
+  s->call = r->call;
+  s->call.binding = s;
+  s->call.err = &s->err;
+  s->most = TFU_COUNT(s->held);
+  for (int i = 0; op->out[i]; i++) s->call.out[i] = filled(dtype, r->call.out[i].shape, 99);
+  CHECK_FOR(on_gpu(&s->call) == TFU_OK, "%s", s->err.text);
+  const double epsilon = dtype == TFU_BF16 ? 0.02 : dtype == TFU_F16 ? 0.003 : dtype == TFU_F32 ? 1e-5 : 1e-12;
+  for (int i = 0; op->out[i]; i++)
+    for (int64_t e = 0; e < tfu_count(&r->call.out[i].shape); e++) {
+      const double got = at(s->call.out[i].data, dtype, e), want = at(r->call.out[i].data, dtype, e);
+      if (fabs(got - want) <= epsilon * (4 + fabs(want) + (double)l->inputs / 8)) continue;
+      CHECK_FOR(0, "%s of %s %s %lldx%lldx%lld act %d bias %d residual %d keep %d at %lld: %g, not %g", op->out[i],
+                what, tfu_dtype_name(dtype), (long long)l->rows, (long long)l->inputs, (long long)l->outputs, l->act,
+                l->bias, l->residual, l->keep, (long long)e, got, want);
+      break;
+    }
+  CHECK(open_descriptors == 0);
+  for (int i = 0; op->out[i]; i++) free(s->call.out[i].data);
+  while (s->n > 0) free(s->held[--s->n]);
+  free(s);
+}
+
+static void release(run *r) {
+  for (int i = 0; i < TFU_MAX_ARGS; i++) free(r->call.in[i].data), free(r->call.out[i].data);
+  free(r);
+}
+
+static void check_forward(const layer *l, tfu_dtype dtype) {
+  const tfu_shape none = SHAPE(0), y = SHAPE(1, l->rows, l->outputs);
+  run *r = start(&tfu_linear);
+  const tfu_tensor in[] = {filled(dtype, (tfu_shape)SHAPE(1, l->rows, l->inputs), 1),
+                           filled(dtype, (tfu_shape)SHAPE(l->inputs, l->outputs), 2),
+                           filled(dtype, l->bias ? (tfu_shape)SHAPE(l->outputs) : none, 3),
+                           filled(dtype, l->residual ? y : none, 4),
+                           filled(dtype, l->keep ? (tfu_shape)SHAPE(0, 0) : none, 5)};
+  memcpy(r->call.in, in, sizeof in);
+  r->call.attr[TFU_LINEAR_ACTIVATION].i = l->act;
+  r->call.out[0] = filled(dtype, y, 6);
+  r->call.out[1] = filled(dtype, l->keep ? y : none, 7);
+  CHECK_FOR(finish(r, "test") == TFU_OK, "%s", r->err.text);
+  compare_all(r, tested_linear, "forward", l, dtype);
+  release(r);
+}
+
+static void check_gradient(const layer *l, tfu_dtype dtype, int dx, int dkernel) {
+  const tfu_shape none = SHAPE(0), y = SHAPE(l->rows, l->outputs), x = SHAPE(l->rows, l->inputs);
+  const tfu_shape kernel = SHAPE(l->inputs, l->outputs), bias = SHAPE(l->outputs);
+  run *r = start(&tfu_linear_grad);
+  const tfu_tensor in[] = {filled(dtype, y, 1), filled(dtype, dkernel ? x : none, 2),
+                           filled(dtype, dx ? kernel : none, 3), filled(dtype, l->bias ? bias : none, 4),
+                           filled(dtype, l->act != TFU_ACT_linear ? y : none, 5)};
+  memcpy(r->call.in, in, sizeof in);
+  r->call.attr[TFU_LINEAR_ACTIVATION].i = l->act;
+  r->call.out[0] = filled(dtype, dx ? x : none, 6);
+  r->call.out[1] = filled(dtype, dkernel ? kernel : none, 7);
+  r->call.out[2] = filled(dtype, l->bias ? bias : none, 8);
+  CHECK_FOR(finish(r, "test") == TFU_OK, "%s", r->err.text);
+  compare_all(r, tested_linear_grad, "gradient", l, dtype);
+  release(r);
+}
+
+static char base[] = "/tmp/linear_gpu_test.XXXXXX";
+
+/* As in a new process of a new user. */
+static void forget_choices(void) {
+  char path[64];
+  snprintf(path, sizeof path, "%s/tuned", base);
+  unlink(path);
+  tfu_tuned_forget();
+}
+
+static void check_everything(void) {
+  static const int64_t sizes[][3] = {{1, 1, 1}, {5, 7, 3}, {3, 4, 16}, {3, 0, 5}, {2, 35, 8}};
+  static const int acts[] = {TFU_ACT_linear, TFU_ACT_relu, TFU_ACT_gelu_tanh, TFU_ACT_silu};
+  for (int dtype = 0; dtype < TFU_FLOATS; dtype++)
+    for (int s = 0; s < TFU_COUNT(sizes); s++) {
+      forget_choices();
+      for (int i = 0; i < TFU_COUNT(acts) * 8; i++) {
+        const layer l = {sizes[s][0], sizes[s][1], sizes[s][2], acts[i / 8], i & 1, i >> 1 & 1, i >> 2 & 1};
+        check_forward(&l, (tfu_dtype)dtype);
+        if (i & 2) check_gradient(&l, (tfu_dtype)dtype, i >> 2 & 1 || !(i & 1), i & 1);
+        else check_gradient(&l, (tfu_dtype)dtype, 1, 1);
+      }
+    }
+}
+
+/* How many products and passes a layer takes, once it is decided on. */
+static void check_cost(const layer *l, int want_products, int want_passes) {
+  check_forward(l, TFU_F32);
+  products = passes = 0;
+  check_forward(l, TFU_F32);
+  CHECK_FOR(products == want_products && passes == want_passes, "%d and %d, for activation %d", products, passes,
+            l->act);
+}
+
+static void test_costs(void) {
+  check_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 1, 0}, 1, 0);
+  check_cost(&(layer){6, 5, 8, TFU_ACT_relu, 1, 0, 0}, 1, 0);
+  check_cost(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, 1, 0);
+  check_cost(&(layer){6, 5, 7, TFU_ACT_gelu_tanh, 1, 0, 1}, 1, 1); /* no aux of 7 columns */
+  check_cost(&(layer){6, 5, 8, TFU_ACT_silu, 1, 1, 1}, 1, 1);
+  pass_time = 1; /* then a pass beats an epilogue of relu and no bias, whose plain product has none */
+  check_cost(&(layer){6, 9, 8, TFU_ACT_relu, 0, 0, 0}, 1, 1);
+}
+
+static void test_label(void) {
+  tfu_gemm_gpu g = {.m = 2,
+                    .n = 2,
+                    .k = 2,
+                    .dtype = TFU_F32,
+                    .a = (float[4]){1, 2, 3, 4},
+                    .b = (float[4]){1, 0, 0, 1},
+                    .d = (float[4]){0}};
+  run *r = start(&tfu_linear);
+  int served;
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served);
+  CHECK_TEXT(r->call.kernel, "cuBLASLt, epilogue none, algorithm 3, 10.0 us");
+  while (r->n > 0) free(r->held[--r->n]);
+  free(r);
+}
+
+int main(void) {
+  if (!mkdtemp(base)) return 1;
+  setenv("TFUSE_CACHE", base, 1);
+  check_everything();
+  test_costs();
+  test_label();
+  only_plain = 1;
+  check_everything();
+  forget_choices();
+  rmdir(base);
+  return verdict();
+}

@@ -1,0 +1,246 @@
+"""Linear layers beyond the cases: what is kept for the gradient, the CPU's own way, Keras's Dense, and the cache."""
+
+import json
+import os
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from tfuse import _cache, cases
+from tfuse.linear import composed, fused
+from tfuse.scale_bias_act import PLAIN
+
+RNG = np.random.default_rng(6)
+normal = lambda *shape, dtype="float32": tf.constant(RNG.normal(size=shape), dtype)
+X, KERNEL, BIAS, RESIDUAL = normal(3, 5, 6), normal(6, 4), normal(4), normal(3, 5, 4)
+close = lambda got, want, tolerance=1e-5: np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def stock(x, kernel, bias=None, activation=None, residual=None):
+    y = tf.tensordot(x, kernel, 1)
+    y = PLAIN[activation or "linear"](y if bias is None else y + bias)
+    return y if residual is None else y + residual
+
+
+def gradients(f, *inputs, **options):
+    given = [i for i in inputs if tf.is_tensor(i)]
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        y = f(*inputs, **options)
+    return [y, *tape.gradient(y, given, tf.cos(y))]
+
+
+# ---- the op ----
+
+
+@pytest.mark.parametrize("call", [tfuse.linear, fused, composed], ids=["linear", "fused", "composed"])
+@pytest.mark.parametrize("residual", [None, RESIDUAL], ids=["", "residual"])
+@pytest.mark.parametrize("bias", [None, BIAS], ids=["", "bias"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh", "mish"])
+def test_values_and_gradients(device, call, activation, bias, residual):
+    for got, want in zip(gradients(call, X, KERNEL, bias, activation, residual),
+                         gradients(stock, X, KERNEL, bias, activation, residual)):
+        close(got, want)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "sigmoid"])
+@pytest.mark.parametrize("training", [None, False])
+def test_gradients_of_what_was_not_kept(device, jit, activation, training):
+    """In a graph with training=False, the gradient computes again what it needs."""
+    f = lambda *t: gradients(lambda *t: fused(*t, activation, None, training), *t)
+    for got, want in zip(tf.function(f, jit_compile=jit)(X, KERNEL, BIAS), gradients(stock, X, KERNEL, BIAS, activation)):
+        close(got, want)
+
+
+def kept(f):
+    """Whether the op in f's graph has a second result."""
+    graph = tf.function(f).get_concrete_function().graph
+    op, = [op for op in graph.get_operations() if op.type == "Tfuse>Linear"]
+    return op.outputs[1].shape != [0]
+
+
+def test_what_is_kept():
+    assert kept(lambda: fused(X, KERNEL, BIAS, "gelu"))
+    assert not kept(lambda: fused(X, KERNEL, BIAS, "gelu", None, False))
+    assert not kept(lambda: fused(X, KERNEL, BIAS, "relu")) and not kept(lambda: fused(X, KERNEL, BIAS, None, RESIDUAL))
+    assert kept(lambda: fused(X, KERNEL, BIAS, "relu", RESIDUAL))
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
+def test_only_what_is_wanted(device, wanted):
+    """In a graph, gradients of the others are not computed at all."""
+    inputs = [X, KERNEL, BIAS]
+
+    @tf.function
+    def f():
+        watched = [inputs[i] for i in wanted]
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            y = fused(*inputs, "silu")
+        return tape.gradient(y, watched, tf.cos(y))
+
+    y = stock(*inputs, "silu")
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = stock(*inputs, "silu")
+    want = tape.gradient(y, inputs, tf.cos(y))
+    for got, i in zip(f(), wanted):
+        close(got, want[i])
+
+
+def test_second_gradients_eagerly(device):
+    """Where a tape records the gradient, it goes by what is computed anew."""
+    x, kernel = (tf.cast(t, tf.float64) for t in (X, KERNEL))
+    results = []
+    for f in (fused, stock):
+        with tf.GradientTape() as outer:
+            outer.watch([x, kernel])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = f(x, kernel, None, "gelu_tanh")
+            loss = tf.reduce_sum(tf.sin(inner.gradient(y, x)))
+        results.append(outer.gradient(loss, [x, kernel]))
+    for got, want in zip(*results):
+        close(got, want, 1e-6)
+
+
+@pytest.mark.parametrize("inputs", [1, 100_003])
+def test_short_and_long_sums(device, inputs):
+    x, kernel = RNG.normal(size=(3, inputs)), RNG.normal(size=(inputs, 5))
+    got = fused(tf.constant(x, tf.float32), tf.constant(kernel, tf.float32))
+    assert cases.error(got, x @ kernel) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_unaligned_slices(device, dtype):
+    """Parts of larger tensors that begin anywhere."""
+    x, kernel = normal(9, 7, 33, dtype=dtype), normal(5, 33, 19, dtype=dtype)
+    for i in range(1, 4):
+        close(tf.cast(fused(x[i], kernel[i], activation="relu"), "float32"),
+              tf.cast(stock(x[i], kernel[i], activation="relu"), "float32"), 1e-5 if dtype == "float32" else 0.1)
+
+
+def test_unknown_shapes(device):
+    f = tf.function(lambda x, k, b: gradients(lambda *t: fused(*t, "gelu"), x, k, b), autograph=False, input_signature=[
+        tf.TensorSpec([None, None, None]), tf.TensorSpec([None, None]), tf.TensorSpec([None])])
+    for got, want in zip(f(X, KERNEL, BIAS), gradients(stock, X, KERNEL, BIAS, "gelu")):
+        close(got, want)
+    g = tf.function(lambda x, k, b: fused(x, k, b, "gelu"), input_signature=[tf.TensorSpec(None)] * 3)
+    close(g(X, KERNEL, BIAS), stock(X, KERNEL, BIAS, "gelu"))
+    assert g.get_concrete_function().output_shapes.rank is None
+    h = tf.function(lambda x, k: fused(x, k), input_signature=[tf.TensorSpec([None, 5, None]), tf.TensorSpec([6, 4])])
+    assert h.get_concrete_function().output_shapes.as_list() == [None, 5, 4]
+
+
+def test_on_symbolic_tensors(tmp_path):
+    x = keras.Input((5, 6))
+    model = keras.Model(x, tfuse.linear(x, KERNEL.numpy(), BIAS.numpy(), "silu"))
+    close(model(X), stock(X, KERNEL, BIAS, "silu"))
+
+
+# ---- Dense ----
+
+
+def both(*arguments, **options):
+    """Ours, and Keras's with the same weights."""
+    ours, theirs = tfuse.Dense(*arguments, **options), keras.layers.Dense(*arguments, **options)
+    ours.build((None, 5, 6))
+    theirs.build((None, 5, 6))
+    theirs.set_weights([RNG.normal(size=w.shape) for w in theirs.get_weights()])
+    ours.set_weights(theirs.get_weights())
+    return ours, theirs
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"activation": "relu"}, {"activation": "gelu"}, {"activation": "softmax"}, {"use_bias": False, "activation": "silu"},
+    {"activation": keras.activations.tanh}, {"activation": "elu", "dtype": "mixed_bfloat16"}, {"dtype": "float64"},
+    {"activation": "hard_silu", "dtype": "float16"}], ids=str)
+@pytest.mark.parametrize("way", [fused, composed])
+def test_dense_is_keras_dense(monkeypatch, device, way, options):
+    monkeypatch.setattr(sys.modules["tfuse.linear"], "_without_gpu", lambda: way is composed)
+    ours, theirs = both(4, **options)
+    x = tf.cast(X, ours.compute_dtype)
+    low = ours.compute_dtype in ("float16", "bfloat16")
+    results = []
+    for layer in (ours, theirs):
+        with tf.GradientTape() as tape:
+            y = layer(x)
+            loss = tf.reduce_sum(tf.cast(y, tf.float32) * tf.cos(tf.range(4.0)))
+        results.append([y, *tape.gradient(loss, [v.value for v in layer.trainable_weights])])
+    for got, want in zip(*results):
+        assert got.dtype == want.dtype
+        close(tf.cast(got, tf.float32), tf.cast(want, tf.float32), 0.1 if low else 1e-5)
+
+
+def test_dense_config_and_files_go_both_ways(tmp_path):
+    ours, theirs = both(4, activation="gelu", kernel_regularizer="l2", bias_initializer="ones", name="layer")
+    config = ours.get_config()
+    json.dumps(config)
+    assert config == theirs.get_config()
+    assert keras.layers.Dense.from_config(config).get_config() == config == tfuse.Dense.from_config(config).get_config()
+
+    models = [keras.Sequential([keras.Input((5, 6)), layer]) for layer in both(4, activation="gelu")]
+    for i, model in enumerate(models):
+        path = tmp_path / ("%d.weights.h5" % i)
+        model.save_weights(path)
+        other = models[1 - i]
+        other.set_weights([np.zeros_like(w) for w in other.get_weights()])
+        other.load_weights(path)
+        close(other(X), model(X))
+    models[0].save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again.layers[0]) is tfuse.Dense
+    close(again(X), models[0](X))
+
+
+def test_dense_gelu_tanh():
+    layer = tfuse.Dense.from_config(tfuse.Dense(4, "gelu_tanh").get_config())
+    y = layer(X)
+    close(y, stock(X, layer.kernel.value, layer.bias.value, "gelu_tanh"))
+
+
+def test_dense_with_lora():
+    ours, theirs = both(4, activation="relu")
+    for layer in (ours, theirs):
+        if not hasattr(layer, "enable_lora"):
+            pytest.skip("this Keras has no LoRA")
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    theirs.lora_kernel_a.assign(ours.lora_kernel_a)
+    close(ours(X), theirs(X))
+
+
+def test_training(jit):
+    """Step by step the same losses as with Keras's own layers."""
+    x, y = RNG.normal(size=(64, 6)).astype("float32"), RNG.normal(size=(64, 1)).astype("float32")
+    losses = []
+    for layer in (tfuse.Dense, keras.layers.Dense):
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.Input((6,)), layer(32, "gelu"), layer(8, "relu"), layer(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=jit)
+        losses.append(model.fit(x, y, epochs=4, shuffle=False, verbose=0).history["loss"])
+    assert losses[0][-1] < losses[0][0]
+    close(*losses, 1e-4)
+
+
+# ---- the cache ----
+
+
+def test_cache_command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("TFUSE_CACHE", str(tmp_path))
+    assert _cache.main(["--path"]) == 0 and capsys.readouterr().out == "%s/tuned\n" % tmp_path
+    assert _cache.main([]) == 0 and "not there yet" in capsys.readouterr().out
+    line = "a GPU, product 1x2x3\t12.500\t00ff\tan algorithm"
+    whole = "%s\t%016x\n" % (line, _cache._hash(line))
+    (tmp_path / "tuned").write_text(_cache.FIRST_LINE + "\n" + whole + whole.replace("12.5", "99.5") + "rubbish\n")
+    assert _cache.main([]) == 0
+    out = capsys.readouterr().out
+    assert "1 choices" in out and "12.5 us  a GPU, product 1x2x3" in out and "99.5" not in out
+    assert _cache.main(["--clear"]) == 0 and "deleted, with 1 choices" in capsys.readouterr().out
+    assert not os.path.exists(tmp_path / "tuned")
+    (tmp_path / "tuned").write_text("another program's\n")
+    assert _cache.rows() == []

@@ -1,0 +1,213 @@
+/* tuned_test.c - choices by timing: remembered, kept in a file, and none the worse for what happens to that file. No
+ * GPU is needed: what is chosen here is a number. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include "check.h"
+#include "kernels/core/tuned_file.h"
+
+static atomic_int asked;
+static char folder[64], path[128];
+
+static void describe(const void *key, void *with, char *text, size_t size) {
+  (void)with;
+  snprintf(text, size, "question %d", *(const int *)key);
+}
+
+/* 255 is what a foreign file may hold. */
+static int usable(const void *key, void *with, const tfu_choice *choice) {
+  (void)key, (void)with;
+  return choice->data[0] != 255;
+}
+
+/* Chooses the key modulo 200; keys from 1000 on cannot be timed now, those from 2000 on have nothing to choose from. */
+static tfu_chosen choose(const void *key, void *with, tfu_choice *choice) {
+  const int number = *(const int *)key;
+  (void)with;
+  atomic_fetch_add(&asked, 1);
+  *choice = (tfu_choice){.none = number >= 2000, .microseconds = number >= 2000 || !tfu_tuning() ? 0 : 1.5f};
+  choice->data[0] = (unsigned char)(number % 200);
+  snprintf(choice->label, sizeof choice->label, "the %dth", number);
+  if (with) usleep(20000);
+  return number >= 1000 && number < 2000 ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
+}
+
+static const tfu_tuner tuner = {.bytes = sizeof(int), .describe = describe, .usable = usable, .choose = choose};
+
+/* How often it had to be chosen. */
+static int times_asked(int number) {
+  const int before = atomic_load(&asked);
+  tfu_choice room;
+  const tfu_choice *c = tfu_tuned_get(&tuner, &number, NULL, &room);
+  CHECK_FOR(c->none == (number >= 2000) && c->data[0] == number % 200, "%d", number);
+  return atomic_load(&asked) - before;
+}
+
+static void test_remembers(void) {
+  CHECK(times_asked(1) == 1 && times_asked(1) == 0 && times_asked(2) == 1);
+  CHECK(times_asked(1000) == 1 && times_asked(1000) == 1);
+  CHECK(times_asked(2000) == 1 && times_asked(2000) == 0);
+  tfu_choice room;
+  const int key = 1;
+  CHECK_TEXT(tfu_tuned_get(&tuner, &key, NULL, &room)->label, "the 1th");
+}
+
+static void test_file(void) {
+  struct stat s;
+  CHECK(!stat(path, &s) && (s.st_mode & 0777) == 0600);
+  CHECK(!stat(folder, &s) && (s.st_mode & 0777) == 0700);
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 0 && times_asked(2) == 0 && times_asked(3) == 1);
+  CHECK(times_asked(2000) == 1); /* is not in the file: another version may have something to choose from */
+}
+
+static void overwrite(const char *text, int at) {
+  FILE *file = fopen(path, "r+");
+  CHECK(file && !fseek(file, at, at < 0 ? SEEK_END : SEEK_SET) && fputs(text, file) >= 0 && !fclose(file));
+}
+
+static void test_damage(void) {
+  const char *const damage[] = {"question 1", "\n\n\n", "\t\t\t\t\t\t", "\xff\xfe"};
+  for (int i = 0; i < TFU_COUNT(damage); i++) {
+    for (int at = 14; at < 600; at += 37) {
+      overwrite(damage[i], at);
+      tfu_tuned_forget();
+      CHECK(times_asked(1) <= 1 && times_asked(2) <= 1 && times_asked(3) <= 1);
+      tfu_tuned_forget();
+      CHECK_FOR(times_asked(1) + times_asked(2) + times_asked(3) == 0, "%s at %d", damage[i], at); /* as good as new */
+    }
+  }
+  CHECK(!truncate(path, 100));
+  tfu_tuned_forget();
+  CHECK(times_asked(1) + times_asked(2) + times_asked(3) == 3);
+  overwrite("another program's", 0);
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 1);
+  CHECK(!truncate(path, 0));
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 1);
+}
+
+static void test_foreign(void) {
+  tfu_tuned_lines lines = {0};
+  tfu_tuned_line line = {.text = "question 7", .choice = {.data = {255}, .microseconds = 1, .label = "what is this"}};
+  tfu_tuned_append(&lines, &line);
+  tfu_tuned_write(path, &lines);
+  tfu_tuned_release(&lines);
+  tfu_tuned_forget();
+  CHECK(times_asked(7) == 1);
+  tfu_tuned_forget();
+  CHECK(times_asked(7) == 0);
+  CHECK(!chmod(path, 0666)); /* others could have written it */
+  tfu_tuned_forget();
+  CHECK(times_asked(7) == 1);
+}
+
+static void test_no_place(void) {
+  CHECK(!unlink(path) && !mkdir(path, 0700)); /* what is in the way cannot be read nor replaced */
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 1 && times_asked(1) == 0);
+  CHECK(!rmdir(path));
+  setenv("TFUSE_CACHE", "/dev/null/no/such", 1);
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 1 && times_asked(1) == 0);
+  setenv("TFUSE_CACHE", folder, 1);
+}
+
+static void test_switched_off(void) {
+  struct stat s;
+  setenv("TFUSE_AUTOTUNE", "0", 1);
+  tfu_tuned_forget();
+  CHECK(!tfu_tuning() && times_asked(5) == 1 && times_asked(5) == 0);
+  CHECK(stat(path, &s));
+  unsetenv("TFUSE_AUTOTUNE");
+  tfu_tuned_forget();
+  CHECK(tfu_tuning() && times_asked(5) == 1);
+}
+
+static int writer(void *first) {
+  tfu_tuned_forget();
+  for (int i = 0; i < 20; i++) times_asked(*(int *)first + i);
+  return 1;
+}
+
+/* Whatever both leave is a whole file: choices may be missing, none is wrong. */
+static void test_two_processes(void) {
+  pid_t child[2];
+  for (int i = 0; i < 2; i++) {
+    if ((child[i] = fork()) == 0) {
+      int first = 100 * i;
+      _exit(!writer(&first) || failures);
+    }
+  }
+  for (int i = 0; i < 2; i++) {
+    int status = 1;
+    CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
+  }
+  tfu_tuned_lines lines = {0};
+  tfu_tuned_read(path, &lines);
+  CHECK_FOR(lines.n >= 20, "%d", lines.n);
+  tfu_tuned_release(&lines);
+  tfu_tuned_forget();
+  CHECK(times_asked(0) + times_asked(100) <= 2);
+}
+
+static void *want(void *nothing) {
+  const int key = 9;
+  tfu_choice room;
+  CHECK(tfu_tuned_get(&tuner, &key, (void *)1, &room)->data[0] == 9);
+  return nothing;
+}
+
+static void test_threads(void) {
+  pthread_t threads[8];
+  tfu_tuned_forget();
+  unlink(path);
+  tfu_tuned_forget();
+  const int before = atomic_load(&asked);
+  for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, want, NULL);
+  for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+  CHECK(atomic_load(&asked) == before + 1);
+}
+
+static const tfu_tuner unwritten = {.bytes = sizeof(int), .describe = describe, .usable = usable, .choose = choose};
+
+static void test_bounded(void) {
+  tfu_choice room;
+  setenv("TFUSE_AUTOTUNE", "0", 1); /* or each would be written */
+  tfu_tuned_forget();
+  for (int i = 0; i < TFU_TUNED_MOST + 10; i++) {
+    const int key = 10000 + i;
+    CHECK((tfu_tuned_get(&unwritten, &key, NULL, &room) == &room) == (i >= TFU_TUNED_MOST));
+  }
+  unsetenv("TFUSE_AUTOTUNE");
+  tfu_tuned_forget();
+}
+
+int main(void) {
+  char base[40];
+  snprintf(base, sizeof base, "/tmp/tuned_test.XXXXXX");
+  if (!mkdtemp(base)) return 1;
+  snprintf(folder, sizeof folder, "%s/deep/er", base);
+  snprintf(path, sizeof path, "%s/tuned", folder);
+  setenv("TFUSE_CACHE", folder, 1);
+  unsetenv("TFUSE_AUTOTUNE");
+  CHECK_TEXT(tfu_tuned_path(), path);
+  test_remembers();
+  test_file();
+  test_damage();
+  test_foreign();
+  test_no_place();
+  test_switched_off();
+  test_two_processes();
+  test_threads();
+  test_bounded();
+  unlink(path);
+  rmdir(folder);
+  *strrchr(folder, '/') = 0;
+  rmdir(folder);
+  rmdir(base);
+  return verdict();
+}
