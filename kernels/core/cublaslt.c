@@ -1,48 +1,20 @@
-#define _GNU_SOURCE
 #include "kernels/core/cublaslt.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "kernels/core/cuda.h"
+#include "kernels/core/library.h"
 
 /* ---- the library ---- */
 
 static tfu_cublaslt cublaslt;
 static const char *missing; /* NULL once everything is found */
 
-static const char *const names[] = {"libcublasLt.so.12", "libcublasLt.so.13"};
-
-/* Where pip puts NVIDIA's libraries, seen from TensorFlow. TensorFlow knows the place, dlopen does not. */
-static void *open_beside_tensorflow(const char *name) {
-  static const char *const folders[] = {"nvidia/cublas/lib", "nvidia/cu13/lib"};
-  char path[PATH_MAX];
-  Dl_info file;
-  void *tensorflow = dlopen("libtensorflow_framework.so.2", RTLD_NOW | RTLD_NOLOAD), *found = NULL;
-  if (!tensorflow) return NULL;
-  void *inside = dlsym(tensorflow, "TF_Version");
-  const char *end = inside && dladdr(inside, &file) && file.dli_fname ? strrchr(file.dli_fname, '/') : NULL;
-  for (int i = 0; end && i < TFU_COUNT(folders) && !found; i++) {
-    snprintf(path, sizeof path, "%.*s/../%s/%s", (int)(end - file.dli_fname), file.dli_fname, folders[i], name);
-    found = dlopen(path, RTLD_NOW);
-  }
-  dlclose(tensorflow);
-  return found;
-}
-
-static void *open_any(void) {
-  void *library = NULL;
-  for (int i = 0; i < TFU_COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
-  for (int i = 0; i < TFU_COUNT(names) && !library; i++) library = dlopen(names[i], RTLD_NOW);
-  for (int i = 0; i < TFU_COUNT(names) && !library; i++) library = open_beside_tensorflow(names[i]);
-  return library;
-}
-
 static void open_cublaslt(void) {
-  void *library = open_any();
+  static const char *const names[] = {"libcublasLt.so.12", "libcublasLt.so.13", NULL};
+  static const char *const folders[] = {"nvidia/cublas/lib", "nvidia/cu13/lib", NULL};
+  void *library = tfu_open_library(names, folders);
   if (!library) {
     missing = "libcublasLt.so.12 is not there, nor is .13: pip install 'tensorflow[and-cuda]' brings it";
     return;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/cuda.h"
+#include "kernels/core/library.h"
 
 /* ---- the library ---- */
 
@@ -12,10 +13,10 @@ static tfu_cudnn cudnn;
 static const char *missing; /* NULL once everything is found */
 
 static void open_cudnn(void) {
-  void *library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_NOLOAD);
-  if (!library) library = dlopen("libcudnn.so.9", RTLD_NOW);
+  static const char *const names[] = {"libcudnn.so.9", NULL}, *const folders[] = {"nvidia/cudnn/lib", NULL};
+  void *library = tfu_open_library(names, folders);
   if (!library) {
-    missing = "libcudnn.so.9 is not there";
+    missing = "libcudnn.so.9 is not there: pip install 'tensorflow[and-cuda]' brings it";
     return;
   }
 #define X(result, name, arguments) \

@@ -71,7 +71,7 @@ tfu_planned *tfu_plan_get(const char *family, const void *key, size_t bytes, tfu
   if (!e || !mine) return (tfu_planned *)e;
 
   tfu_graph *graph = make(e->key, with, e->planned.why, sizeof e->planned.why);
-  if (gone) destroy(gone); /* after the planning, which outlasts what the GPU may still do with it */
+  if (gone) destroy(gone); /* after the planning: time for the GPU to be done with it, though no promise */
   pthread_mutex_lock(&lock);
   e->planned.graph = graph;
   e->made = 1;
