@@ -1,9 +1,18 @@
 """Device code: every .cu file for every architecture, as C files with the images inside."""
 
+def _family(file):
+    return file.basename.split(".")[0].split("_")[0]
+
+def _headers(ctx, source):
+    """Those that a source may include: a caller's .h belongs to its family. So a change compiles little again, even where
+    Bazel has yet to learn which of them the source reaches."""
+    return [h for h in ctx.files.hdrs if h.dirname != source.dirname or h.extension == "cuh" or _family(h) == _family(source)]
+
 def _cuda_images_impl(ctx):
     tables, images = [], []
     for source in ctx.files.srcs:
         stem = source.basename[:-len(".cu")]
+        headers = _headers(ctx, source)
         of_stem = []
         for arch in ctx.attr.architectures:
             image = ctx.actions.declare_file("images/%s.%s.%s" % (stem, arch, "cubin" if arch.startswith("sm_") else "ptx"))
@@ -15,11 +24,11 @@ def _cuda_images_impl(ctx):
             args.add("--out", image)
             args.add("--unused", unused)
             args.add(source)
-            args.add_all(ctx.files.hdrs)
+            args.add_all(headers)
             ctx.actions.run(
                 executable = ctx.executable._nvrtc,
                 arguments = [args],
-                inputs = [source, ctx.file._nvidia] + ctx.files.hdrs,
+                inputs = [source, ctx.file._nvidia] + headers,
                 outputs = [image, unused],
                 unused_inputs_list = unused,
                 mnemonic = "Nvrtc",
