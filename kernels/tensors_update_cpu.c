@@ -3,13 +3,12 @@
  * at all. Lamb walks twice, with the ratio of norms found in between. */
 #ifndef REAL
 #pragma GCC optimize("fp-contract=off")
-#include "rules.h"
-
 #include <math.h>
 
 #include "kernels/core/cpu.h"
 #include "kernels/tensors_cpu.h"
 #include "kernels/tensors_update.h"
+#include "rules.h"
 
 _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same numbers");
 

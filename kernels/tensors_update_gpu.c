@@ -1,8 +1,7 @@
-#include "rules.h"
-
 #include "kernels/core/cuda.h"
 #include "kernels/core/walk.h"
 #include "kernels/tensors_update.h"
+#include "rules.h"
 
 _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same numbers");
 _Static_assert(NEW_WEIGHT == SLOT + TFU_MOST_SLOTS && NEW_SLOT + TFU_MOST_SLOTS == TENSORS_ROLES, "roles of a table");

@@ -15,9 +15,6 @@
  * clip bounds the norm: norm is what TensorsNorm gives, the one of all tensors or one for each, empty for no clipping.
  * scale is empty for 1. slots are those of one kind for all weights, then those of the next. */
 #include "rules.h"
-
-#include <inttypes.h>
-
 #include "tfuse.h"
 
 enum { GRADIENTS, WEIGHTS, SLOTS, RATE, STEP, HYPER, NORM, SCALE };
@@ -40,10 +37,10 @@ static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_li
   return TFU_OK;
 }
 
-static tfu_code sized(const char *name, const tfu_shape *s, int64_t one, int64_t other, tfu_error *err) {
+static tfu_code sized(const char *name, const tfu_shape *s, int one, int other, tfu_error *err) {
   const int64_t n = tfu_count(s);
-  TFU_REQUIRE(err, n == one || n == other, "%s must have %" PRId64 " or %" PRId64 " values, got shape %s", name, one,
-              other, tfu_show(s).text);
+  TFU_REQUIRE(err, n == one || n == other, "%s must have %d or %d values, got shape %s", name, one, other,
+              tfu_show(s).text);
   return TFU_OK;
 }
 

@@ -343,7 +343,7 @@ def test_memory_in_flight(monkeypatch):
     sizes = [op.get_attr("N") for op in ops]
     assert max(sizes) <= 3 and sum(sizes) == len(shapes)
     waits = sum(any(c.type == "NoOp" for c in op.control_inputs) for op in ops)
-    assert waits >= len(ops) - 3
+    assert waits == 2  # the third group of large ones, and the last, which is more than may be under way
     want = make(keras.optimizers, "adam")
     theirs = variables(shapes)
     assert largest_error(train(optimizer, weights, steps=3, shapes=shapes), train(want, theirs, steps=3, shapes=shapes)) < 1e-6
@@ -377,7 +377,7 @@ def test_mirrored(rule, option):
         m.fit(x, y, 32, epochs=2, shuffle=False, verbose=0)
         results.append(m.get_weights())
     assert largest_error(results[1], results[0]) < 1e-5
-    assert any(row["op"] == "TensorsUpdate" for row in tfuse.explain(64))
+    assert not any("MirroredStrategy" in row["why"] for row in tfuse.explain(64))
 
 
 def test_one_device_strategy():

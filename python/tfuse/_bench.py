@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse import _driver, _library, cases
+from tfuse import _bench_optimizers, _driver, _library, cases
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
 RUNNERS = {
@@ -28,6 +28,7 @@ TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
+FAMILIES = [*cases.all_cases(), "optimizers"]
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.
 BARS = {
@@ -51,7 +52,7 @@ def main(arguments):
             "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
             "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
             "Last comes a list of every place where a rival is faster."))
-    parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(cases.all_cases()))
+    parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(FAMILIES))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--activation", action="append", help="only these variants")
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
@@ -71,12 +72,13 @@ def main(arguments):
             show(saved, saved["rows"], pathlib.Path(path).with_suffix(".png"))
     if isinstance(chosen.bars, str):
         saved = json.loads(pathlib.Path(chosen.bars).read_text())
-        return 1 - check_bars(saved, saved["rows"])
+        held = [check_bars(saved, saved["rows"]), _bench_optimizers.check_bars(saved.get("steps", []))]
+        return 0 if all(held) else 1
     if chosen.plot or chosen.table:
         return 0
-    unknown = set(chosen.ops) - set(cases.all_cases())
+    unknown = set(chosen.ops) - set(FAMILIES)
     if unknown:
-        parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(cases.all_cases())))
+        parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(FAMILIES)))
 
     if chosen.torch:
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # or TensorFlow leaves nothing to PyTorch
@@ -85,12 +87,14 @@ def main(arguments):
     bench.summary()
     if chosen.save:
         bench.save(pathlib.Path(chosen.save))
-    return 1 - check_bars(bench.about, bench.rows) if chosen.bars else 0
+    if not chosen.bars:
+        return 0
+    return 0 if all([check_bars(bench.about, bench.rows), _bench_optimizers.check_bars(bench.steps)]) else 1
 
 
 class Bench:
     def __init__(self, chosen):
-        self.chosen, self.rows, self._torch = chosen, [], None
+        self.chosen, self.rows, self.steps, self._torch = chosen, [], [], None
         self.gpu = bool(tf.config.list_physical_devices("GPU"))
         self.device = "GPU:0" if self.gpu else "CPU:0"
         self.clock = _driver.GpuClock() if self.gpu else _driver.WallClock()
@@ -122,7 +126,10 @@ class Bench:
                                 self._time(case, dtype, shape, options)
                         if self.chosen.save:
                             self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
-        self._eager_overhead()
+        if not self.chosen.ops or "optimizers" in self.chosen.ops:
+            self.steps = _bench_optimizers.run(self)
+        if self.rows:
+            self._eager_overhead()
 
     def _shapes(self, case, dtype):
         if self.gpu:
@@ -171,6 +178,14 @@ class Bench:
         """Adds to the results, forward and backward, what torch.compile takes; says so where that fails."""
         question = {"name": case.name, "options": options, "inputs": [
             [tensor.shape.as_list(), tensor.dtype.name, own.gradient] for tensor, own in zip(inputs, case.inputs.values())]}
+        answer = self.ask_torch(question)
+        if "error" in answer:
+            print("  no %s for %s: %s" % (TORCH, case.name, answer["error"]))
+        for result, seconds in zip(results, answer.get("seconds", ())):
+            result[TORCH] = seconds
+
+    def ask_torch(self, question):
+        """What the program of rivals answers: {"seconds": …} or {"error": …}."""
         try:
             if self._torch is None:
                 program = str(pathlib.Path(__file__).with_name("_torch_rivals.py"))
@@ -180,12 +195,9 @@ class Bench:
             answer = json.loads(self._torch.stdout.readline() or '{"error": "its process died"}')
         except OSError as error:
             answer = {"error": str(error)}
-        if "error" in answer:
-            print("  no %s for %s: %s" % (TORCH, case.name, answer["error"]))
         if self._torch and self._torch.poll() is not None:
             self._torch = None
-        for result, seconds in zip(results, answer.get("seconds", ())):
-            result[TORCH] = seconds
+        return answer
 
     def _eager_overhead(self):
         """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
@@ -235,7 +247,8 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        path.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows)}, indent=1) + "\n")
+        path.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
+                                    "steps": self.steps or saved.get("steps", [])}, indent=1) + "\n")
         return path
 
 

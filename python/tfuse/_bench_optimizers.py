@@ -1,0 +1,79 @@
+"""python -m tfuse bench optimizers: a step over many variables, by the GPU's clock and by the wall clock, which counts what
+TensorFlow and Python take to queue it."""
+
+import statistics
+import time
+
+import keras
+import tensorflow as tf
+
+import tfuse
+
+# (variables, elements of each) -> most milliseconds on the GPU, and of the whole step; for an NVIDIA H200.
+BARS = {(400, 250_000): (0.85, 2.0), (5000, 1000): (None, 3.0)}
+CPU_SIZES = {(400, 25_000): (None, None), (1000, 1000): (None, None)}
+RUNNERS = {"tfuse": (tfuse.optimizers, False), "tfuse in XLA": (tfuse.optimizers, True), "stock": (keras.optimizers, False),
+           "XLA": (keras.optimizers, True)}
+
+
+def run(bench):
+    """Times Adam and AdamW with a global clip; prints, returns rows."""
+    rows = []
+    print("\noptimizers, milliseconds of a step: on the GPU / in all\n%-44s %s" % (
+        "", " ".join("%17s" % name for name in [*RUNNERS, "torch fused"])))
+    for (count, elements), bars in (BARS if bench.gpu else CPU_SIZES).items():
+        for name, options in [("Adam", {}), ("AdamW", {"global_clipnorm": 1.0})]:
+            row = {"op": "optimizers." + name, **options, "variables": count, "elements": elements, "ms": {}, "all_ms": {}}
+            for runner, (library, jit) in RUNNERS.items():
+                if bench.chosen.no_rivals and library is keras.optimizers:
+                    continue
+                row["ms"][runner], row["all_ms"][runner] = _time(bench, getattr(library, name), options, jit, count, elements)
+            if bench.chosen.torch:
+                answer = bench.ask_torch({"optimizer": name, "count": count, "elements": elements})
+                row["ms"]["torch fused"], row["all_ms"]["torch fused"] = answer.get("seconds", (None, None))
+            rows.append({**row, "bars": bars if name == "Adam" else (None, None)})
+            print("%-44s %s" % (" ".join([name, *options, "%d×%d" % (count, elements)]), " ".join(
+                "%17s" % ("%s / %s" % (_ms(row["ms"].get(n)), _ms(row["all_ms"].get(n)))) for n in [*RUNNERS, "torch fused"])),
+                flush=True)
+    return rows
+
+
+def check_bars(rows):
+    """Prints which bars hold; returns whether all do."""
+    held = True
+    for row in rows:
+        for bar, value, what in zip(row["bars"], (row["ms"]["tfuse"], row["all_ms"]["tfuse"]), ("GPU", "all")):
+            if bar and value is not None:
+                held &= value <= bar
+                print("  %-5s %s of a step, %s %d×%d: %.3f ms, at most %.2f" % (
+                    "holds" if value <= bar else "FAILS", what, row["op"], row["variables"], row["elements"], value, bar))
+    return held
+
+
+def _ms(value):
+    return "-" if value is None else "%.3f" % value
+
+
+def _time(bench, cls, options, jit, count, elements):
+    """Milliseconds on the GPU (None on the CPU) and in all."""
+    with tf.device(bench.device):
+        variables = [tf.Variable(tf.random.normal([elements])) for _ in range(count)]
+        gradients = [tf.random.normal([elements]) for _ in range(count)]
+        optimizer = cls(1e-3, **options)
+        optimizer.build(variables)
+        step = tf.function(lambda: optimizer.apply(gradients, variables), autograph=False, jit_compile=jit)
+        step()
+        on_gpu = bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3 if bench.gpu else None
+        return on_gpu, _wall(step)
+
+
+def _wall(step, rounds=7, calls=5):
+    times = []
+    for _ in range(rounds):
+        tf.test.experimental.sync_devices()
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        tf.test.experimental.sync_devices()
+        times.append((time.perf_counter() - start) / calls)
+    return statistics.median(times) * 1e3
