@@ -1,7 +1,8 @@
-/* gemm_gpu.h - one product of matrices on the GPU, by cuBLASLt, with what its epilogues can do to the result.
+/* gemm_gpu.h - one product of matrices on the GPU, by cuBLASLt, with what its epilogues can do to the result; or a
+ * batch of such products.
  *
- *   d = epilogue(a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored the
- *                             other way round
+ *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored
+ *                                     the other way round
  *
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h). */
 #ifndef TFUSE_GEMM_GPU_H_
@@ -29,7 +30,15 @@ typedef struct tfu_gemm_gpu {
   tfu_epilogue epilogue;
   const void *bias; /* may be NULL */
   void *aux, *sums;
+  double scale; /* 0 is 1, which most products have */
+  int wide;     /* c and d are of the type that is computed in, tfu_real(dtype) */
+  /* Products of one kind, none with an epilogue or a bias; 0 is 1. From one to the next it is so many elements; 0 where
+   * all have the same matrix, which d must not be. */
+  int64_t batch, a_stride, b_stride, c_stride, d_stride;
 } tfu_gemm_gpu;
+
+/* The most products of a batch. */
+#define TFU_GEMM_BATCH INT32_MAX
 
 /* Queues it on the call's stream. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of 0
  * are not served. Fails where there is no cuBLASLt at all. */
