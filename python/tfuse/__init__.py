@@ -4,6 +4,7 @@ from tfuse._version import __version__
 from tfuse._explain import explain
 from tfuse.add_constant import AddConstant, add_constant
 from tfuse.attention import attention, paged_attention
+from tfuse.batched_matmul import batched_matmul
 from tfuse.cross_entropy import (CategoricalCrossentropy, SparseCategoricalCrossentropy, cross_entropy,
                                  sparse_cross_entropy)
 from tfuse.dropout import Dropout, dropout
