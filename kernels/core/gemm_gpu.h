@@ -21,17 +21,18 @@ typedef enum tfu_epilogue {
 } tfu_epilogue;
 
 typedef struct tfu_gemm_gpu {
-  const void *a, *b, *c; /* c may be NULL */
+  const void *a, *b, *c; /* c may be NULL, or d */
   void *d;
   int64_t m, n, k;
   int a_turned, b_turned;
+  int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
+  int wide; /* c and d are of the type that is computed in, tfu_real(dtype) */
   int tf32; /* float32 may be read with 10 bits after the point */
   tfu_epilogue epilogue;
   const void *bias; /* may be NULL */
   void *aux, *sums;
   double scale; /* 0 is 1, which most products have */
-  int wide;     /* c and d are of the type that is computed in, tfu_real(dtype) */
   /* Products of one kind, none with an epilogue or a bias; 0 is 1. From one to the next it is so many elements; 0 where
    * all have the same matrix, which d must not be. */
   int64_t batch, a_stride, b_stride, c_stride, d_stride;
@@ -40,8 +41,9 @@ typedef struct tfu_gemm_gpu {
 /* The most products of a batch. */
 #define TFU_GEMM_BATCH INT32_MAX
 
-/* Queues it on the call's stream. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of 0
- * are not served. Fails where there is no cuBLASLt at all. */
+/* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
+ * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
+ * 0 are not served. Fails where there is no cuBLASLt at all. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */
