@@ -8,6 +8,7 @@
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
 #include "kernels/core/tuned.h"
+#include "kernels/matmul_own.h"
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
 typedef struct gemm_key {
@@ -261,12 +262,36 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
   return run(p);
 }
 
+/* ---- without cuBLASLt ---- */
+
+static matmul_factor own_factor(const void *data, int64_t rows, int64_t cols, int turned) {
+  return (matmul_factor){.data = data, .row = turned ? 1 : cols, .col = turned ? rows : 1};
+}
+
+static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
+  const matmul_args a = {.a = own_factor(g->a, g->m, g->k, g->a_turned),
+                         .b = own_factor(g->b, g->k, g->n, g->b_turned),
+                         .c = g->c,
+                         .bias = g->bias,
+                         .d = g->d,
+                         .m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .batch = 1,
+                         .alpha = 1};
+  return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
+}
+
 static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   const char *why;
   problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g};
   *served = 0;
-  if (!p.lt) return tfu_fail(call->err, TFU_PRECONDITION, "%s", why);
   if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;
+  if (!p.lt) {
+    call->why = why;
+    *served = g->epilogue == TFU_EPI_NONE;
+    return *served && !microseconds ? run_own(call, g) : TFU_OK;
+  }
   const tfu_code code = solve(&p, served, microseconds);
   close_problem(&p);
   return code;
