@@ -8,6 +8,7 @@
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
 #include "kernels/core/tuned.h"
+#include "kernels/matmul_own.h"
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
 typedef struct gemm_key {
@@ -294,12 +295,40 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
   return run(p);
 }
 
+/* ---- without cuBLASLt ---- */
+
+static matmul_factor own_factor(const void *data, int64_t stored_cols, int turned, int64_t batch) {
+  return (matmul_factor){
+      .data = data, .row = turned ? 1 : stored_cols, .col = turned ? stored_cols : 1, .batch = batch};
+}
+
+static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
+  const int64_t a_row = g->a_row ? g->a_row : g->a_turned ? g->m : g->k;
+  const matmul_args a = {.a = own_factor(g->a, a_row, g->a_turned, g->a_stride),
+                         .b = own_factor(g->b, g->b_turned ? g->k : g->n, g->b_turned, g->b_stride),
+                         .c = g->c,
+                         .bias = g->bias,
+                         .d = g->d,
+                         .m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .batch = batch_of(g),
+                         .d_batch = g->d_stride,
+                         .alpha = g->scale ? g->scale : 1,
+                         .wide = g->wide};
+  return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
+}
+
 static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   const char *why;
   problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
   *served = 0;
-  if (!p.lt) return tfu_fail(call->err, TFU_PRECONDITION, "%s", why);
   if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;
+  if (!p.lt) {
+    call->why = why;
+    *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);
+    return *served && !microseconds ? run_own(call, g) : TFU_OK;
+  }
   const tfu_code code = solve(&p, served, microseconds);
   close_problem(&p);
   return code;

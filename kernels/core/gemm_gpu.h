@@ -43,7 +43,7 @@ typedef struct tfu_gemm_gpu {
 
 /* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
  * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
- * 0 are not served. Fails where there is no cuBLASLt at all. */
+ * 0 are not served. Where there is no cuBLASLt at all, our own kernels serve what has no epilogue but a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */

@@ -14,6 +14,7 @@ from tfuse.gated_linear import GatedDense, gated_linear
 from tfuse.group_norm import GroupNormalization, group_norm
 from tfuse.linear import Dense, linear
 from tfuse.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
+from tfuse.matmul_own import matmul_own
 from tfuse.multi_head_attention import GroupedQueryAttention, MultiHeadAttention
 from tfuse.norm import LayerNormalization, RMSNormalization, layer_norm, rms_norm
 from tfuse.rope import RotaryEmbedding, rope

@@ -157,9 +157,9 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       dropout: the probability with which a weight is set to 0; the others are divided by 1 - dropout.
       window: w: query i attends to the w keys before the i-th and the w after it only; or (before, after), None for no
         limit. Where is_causal, there is none after.
-      query_lengths, key_lengths: integers, [batch]: how many steps of a sequence there are; what lies beyond is not seen. A
-        key cache that is filled in part is a matter of key_lengths. Out of range they are an error on the CPU; on a GPU
-        they are cut to it.
+      query_lengths, key_lengths: integers, [batch]: how many steps of a sequence there are; what lies beyond is not seen,
+        but must not be NaN or infinite where cuDNN serves. A key cache that is filled in part is a matter of key_lengths.
+        Out of range they are an error on the CPU; on a GPU they are cut to it.
       seed: which weights dropout sets to 0: an integer, an int64 tensor of shape [], a keras.random.SeedGenerator, or
         None, which draws one at every call.
       align: where causal attention and the window see query i: at key i ("first"), or so that the last query of a sequence
