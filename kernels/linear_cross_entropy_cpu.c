@@ -58,7 +58,7 @@ static job read_call(tfu_call *call, const tfu_tensor *gradients) {
 TFU_BY_REAL(tfu_linear_cross_entropy_cpu)
 TFU_BY_REAL(tfu_linear_cross_entropy_grad_cpu)
 
-TFU_MAP2(linear_cross_entropy_scale, x, by, x *by)
+TFU_MAP2(scale_linear_cross_entropy, x, by, x *by)
 
 #else
 

@@ -81,7 +81,7 @@ _ROWS = "abcdefg"
 _AXES = {**dict.fromkeys(["x", "dx_for"], _ROWS + "i"), **dict.fromkeys(["labels", "dloss"], _ROWS), "weights": _ROWS + "w",
          **dict.fromkeys(["kernel", "dkernel_for"], "yz"), **dict.fromkeys(["bias", "dbias_for"], "o")}
 
-_scale = FusedOp("LinearCrossEntropyScale", _plain_scale)
+_scale = FusedOp("ScaleLinearCrossEntropy", _plain_scale)
 _grad = FusedOp("LinearCrossEntropyGrad", _plain_grad, axes=_AXES)
 _forward = FusedOp("LinearCrossEntropy", _plain, _gradient, axes=_AXES)
 
