@@ -38,6 +38,8 @@ BARS = {
     "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
     "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
     "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
+    "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
+              "%.2f times PyTorch's forward"),
     "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
     "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
                "%.2f times what XLA takes"),
