@@ -50,7 +50,7 @@ TFU_KERNEL_AS_(linear_cross_entropy_narrow_bf16, linear_cross_entropy_narrow_arg
 
 /* y = x * by; by is one number of the arithmetic type. */
 template <typename T>
-__device__ inline void linear_cross_entropy_scale(const tfu_map_args &a) {
+__device__ inline void scale_linear_cross_entropy(const tfu_map_args &a) {
   enum { N = packed<T>::N };
   const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
@@ -70,4 +70,4 @@ __device__ inline void linear_cross_entropy_scale(const tfu_map_args &a) {
     store_part((T *)a.y, at, a.walk, v);
   }
 }
-TFU_KERNEL(linear_cross_entropy_scale, tfu_map_args)
+TFU_KERNEL(scale_linear_cross_entropy, tfu_map_args)

@@ -113,14 +113,14 @@ static tfu_code scale_shape(const tfu_shape *in, tfu_shape *out, const tfu_value
 }
 
 /* The number is in the arithmetic type: rounded to 16 bits it would put all of a gradient off by the same part. */
-const tfu_op tfu_linear_cross_entropy_scale = {
-    .name = "LinearCrossEntropyScale",
+const tfu_op tfu_scale_linear_cross_entropy = {
+    .name = "ScaleLinearCrossEntropy",
     .doc = "x times one number, for the gradients that LinearCrossEntropy has kept.",
     .in = {"x: T", "by: S"},
     .out = {"y: T"},
     .attr = {TFU_T_FLOATS, TFU_S_REALS},
     .shape = scale_shape,
-    .cpu = tfu_linear_cross_entropy_scale_cpu,
-    .gpu = tfu_linear_cross_entropy_scale_gpu,
+    .cpu = tfu_scale_linear_cross_entropy_cpu,
+    .gpu = tfu_scale_linear_cross_entropy_gpu,
     .in_place = 1,
 };

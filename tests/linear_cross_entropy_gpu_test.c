@@ -153,7 +153,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtyp
 #define tfu_launch launch
 #define tfu_linear_cross_entropy_gpu tested_forward
 #define tfu_linear_cross_entropy_grad_gpu tested_grad
-#define tfu_linear_cross_entropy_scale_gpu tested_scale
+#define tfu_scale_linear_cross_entropy_gpu tested_scale
 #define run run_all
 #include "kernels/linear_cross_entropy_gpu.c"
 #undef run

@@ -81,7 +81,7 @@ _ROWS = "abcdefg"
 _AXES = {**dict.fromkeys(["x", "dx_for"], _ROWS + "i"), **dict.fromkeys(["labels", "dloss"], _ROWS), "weights": _ROWS + "w",
          **dict.fromkeys(["kernel", "dkernel_for"], "yz"), **dict.fromkeys(["bias", "dbias_for"], "o")}
 
-_scale = FusedOp("LinearCrossEntropyScale", _plain_scale)
+_scale = FusedOp("ScaleLinearCrossEntropy", _plain_scale)
 _grad = FusedOp("LinearCrossEntropyGrad", _plain_grad, axes=_AXES)
 _forward = FusedOp("LinearCrossEntropy", _plain, _gradient, axes=_AXES)
 
@@ -202,16 +202,16 @@ class LanguageModelHead(keras.layers.Layer):
             self.bias = self.add_weight(name="bias", shape=(classes,), initializer=self.bias_initializer)
         self.built = True
 
-    def call(self, hidden, labels=None, sample_weight=None, mask=None, training=None):
+    def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
         tied = self.kernel is None
         kernel = keras.ops.convert_to_tensor(self.embedding.embeddings if tied else self.kernel, hidden.dtype)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
         if labels is None:
             return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
         ignore = self.ignore_class
-        if mask is not None:
+        if hidden_mask is not None:
             ignore = -1 if ignore is None else ignore
-            labels = tf.where(mask, labels, tf.cast(ignore, labels.dtype))
+            labels = tf.where(hidden_mask, labels, tf.cast(ignore, labels.dtype))
         loss = linear_cross_entropy(hidden, kernel, labels, bias, self.label_smoothing, ignore, self.z_loss, sample_weight,
                                     transpose_kernel=tied, reduction="mean", training=training)
         self.add_loss(loss)
