@@ -161,6 +161,17 @@ def test_nan_and_infinity_reach_their_own_queries_only(device):
     assert np.all(np.isnan(y[0, 2])) and np.isfinite(y).sum() == y.size - 16
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_lies_beyond_the_lengths_is_not_seen(device, route, dtype):
+    """Not even NaN, forward and backward."""
+    lengths = np.array([100, 37])
+    beyond = (np.arange(100) >= lengths[:, None])[..., None, None]
+    tensors = qkv(queries=100, keys=100, dim=64, dtype=dtype)
+    holed = [tf.where(beyond, tf.constant(np.nan, dtype), x) for x in tensors]
+    f = route(lambda *t: tfuse.attention(*t, query_lengths=lengths, key_lengths=lengths))
+    all_close([f(*holed), *gradients(f, *holed)], [f(*tensors), *gradients(f, *tensors)])
+
+
 def test_huge_scores(device):
     """Differences count, not sizes."""
     q, k, v = qkv(heads=1, key_heads=1)

@@ -11,12 +11,12 @@
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
 typedef struct gemm_key {
-  int64_t m, n, k;
+  int64_t m, n, k, a_row;
   int32_t ordinal, dtype, tf32, a_turned, b_turned, epilogue, bias, c;
   int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see alignment() */
-  int32_t zero;
+  int32_t wide;
 } gemm_key;
-_Static_assert(sizeof(gemm_key) == 3 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
+_Static_assert(sizeof(gemm_key) == 4 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
 _Static_assert(sizeof(gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
 typedef struct gemm_choice {
@@ -53,14 +53,17 @@ typedef struct problem {
   cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt names them; C lies as D does */
   const gemm_choice *choice;      /* of the next run */
   void *workspace;
+  int trial; /* d may be spoiled */
 } problem;
 
 static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes) {
   return p->lt->cublasLtMatmulDescSetAttribute(p->desc, which, value, bytes);
 }
 
-static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *layout, int64_t rows, int64_t cols) {
-  return p->lt->cublasLtMatrixLayoutCreate(layout, types[p->g->dtype], (uint64_t)rows, (uint64_t)cols, rows);
+/* As cuBLASLt sees it: columns of `rows` elements, which begin every `apart`. */
+static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *layout, tfu_dtype dtype, int64_t rows,
+                                      int64_t cols, int64_t apart) {
+  return p->lt->cublasLtMatrixLayoutCreate(layout, types[dtype], (uint64_t)rows, (uint64_t)cols, apart ? apart : rows);
 }
 
 static cublasStatus_t set_epilogue(const problem *p) {
@@ -84,9 +87,11 @@ static cublasStatus_t open_problem(problem *p) {
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
   if (!s) s = set_epilogue(p);
-  if (!s) s = g->b_turned ? describe_matrix(p, &p->a, g->k, g->n) : describe_matrix(p, &p->a, g->n, g->k);
-  if (!s) s = g->a_turned ? describe_matrix(p, &p->b, g->m, g->k) : describe_matrix(p, &p->b, g->k, g->m);
-  if (!s) s = describe_matrix(p, &p->d, g->n, g->m);
+  const int64_t a_rows = g->a_turned ? g->m : g->k, a_cols = g->a_turned ? g->k : g->m;
+  const int64_t b_rows = g->b_turned ? g->k : g->n, b_cols = g->b_turned ? g->n : g->k;
+  if (!s) s = describe_matrix(p, &p->a, g->dtype, b_rows, b_cols, 0);
+  if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, a_cols, g->a_row);
+  if (!s) s = describe_matrix(p, &p->d, g->wide ? TFU_F32 : g->dtype, g->n, g->m, 0);
   return s;
 }
 
@@ -136,6 +141,8 @@ static gemm_key key_of(const tfu_gemm_gpu *g, int ordinal) {
   return (gemm_key){.m = g->m,
                     .n = g->n,
                     .k = g->k,
+                    .a_row = g->a_row,
+                    .wide = !!g->wide,
                     .ordinal = ordinal,
                     .dtype = (int32_t)g->dtype,
                     .tf32 = g->dtype == TFU_F32 && g->tf32,
@@ -151,13 +158,14 @@ static gemm_key key_of(const tfu_gemm_gpu *g, int ordinal) {
 static void describe(const void *key_, void *problem_, char *text, size_t size) {
   const gemm_key *k = key_;
   const problem *p = problem_;
-  char gpu[64];
+  char gpu[64], apart[32] = "";
   tfu_device_name(gpu, sizeof gpu);
-  snprintf(text, size, "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s %c%c, epilogue %s%s%s, aligned %d %d %d %d %d",
+  if (k->a_row) snprintf(apart, sizeof apart, " rows of %lld", (long long)k->a_row);
+  snprintf(text, size, "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d",
            gpu, p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32 ? " as tf32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', epilogues[k->epilogue].name,
-           k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0], (int)k->align[1], (int)k->align[2],
-           (int)k->align[3], (int)k->align[4]);
+           k->tf32 ? " as tf32" : "", k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N',
+           apart, epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0],
+           (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4]);
 }
 
 /* cuBLASLt itself says whether the algorithm is one of its own, and fits. */
@@ -213,7 +221,8 @@ static tfu_chosen choose(const void *key, void *problem_, tfu_choice *choice) {
   cublasLtMatmulHeuristicResult_t found[CANDIDATES];
   gemm_choice best = {.workspace = 0}, c;
   tfu_error *err = p->call->err, ignored;
-  const int n = propose(p, key, found), may_time = tfu_tuning() && tfu_may_wait(p->call);
+  const int may_spoil = p->trial || p->g->c != p->g->d; /* what a sum is added to is needed once */
+  const int n = propose(p, key, found), may_time = may_spoil && tfu_tuning() && tfu_may_wait(p->call);
   uint64_t most = 0;
   *choice = (tfu_choice){.none = 1};
   for (int i = 0; i < n; i++)
@@ -263,7 +272,7 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
 
 static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   const char *why;
-  problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g};
+  problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
   *served = 0;
   if (!p.lt) return tfu_fail(call->err, TFU_PRECONDITION, "%s", why);
   if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;

@@ -20,19 +20,22 @@ typedef enum tfu_epilogue {
 } tfu_epilogue;
 
 typedef struct tfu_gemm_gpu {
-  const void *a, *b, *c; /* c may be NULL */
+  const void *a, *b, *c; /* c may be NULL, or d */
   void *d;
   int64_t m, n, k;
   int a_turned, b_turned;
+  int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
+  int wide; /* c and d are float32, where a and b are of 16 bits */
   int tf32; /* float32 may be read with 10 bits after the point */
   tfu_epilogue epilogue;
   const void *bias; /* may be NULL */
   void *aux, *sums;
 } tfu_gemm_gpu;
 
-/* Queues it on the call's stream. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of 0
- * are not served. Fails where there is no cuBLASLt at all. */
+/* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
+ * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
+ * 0 are not served. Fails where there is no cuBLASLt at all. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */

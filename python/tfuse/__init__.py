@@ -10,6 +10,7 @@ from tfuse.dropout import Dropout, dropout
 from tfuse.gated import Gated, gated, geglu, glu, reglu, swiglu
 from tfuse.group_norm import GroupNormalization, group_norm
 from tfuse.linear import Dense, linear
+from tfuse.linear_cross_entropy import linear_cross_entropy
 from tfuse.multi_head_attention import GroupedQueryAttention, MultiHeadAttention
 from tfuse.norm import LayerNormalization, RMSNormalization, layer_norm, rms_norm
 from tfuse.rope import RotaryEmbedding, rope

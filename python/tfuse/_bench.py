@@ -53,7 +53,8 @@ def main(arguments):
             "Last comes a list of every place where a rival is faster."))
     parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(cases.all_cases()))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
-    parser.add_argument("--activation", action="append", help="only these variants")
+    parser.add_argument("--only", action="append", metavar="TEXT",
+                        help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
     parser.add_argument("--torch", action="store_true",
                         help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")
@@ -118,7 +119,8 @@ class Bench:
                 for dtype in self.dtypes:
                     for shape in self._shapes(case, dtype):
                         for options in case.timed or case.options:
-                            if not self.chosen.activation or options.get("activation") in self.chosen.activation:
+                            line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
+                            if not self.chosen.only or any(text in line for text in self.chosen.only):
                                 self._time(case, dtype, shape, options)
                         if self.chosen.save:
                             self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
@@ -194,6 +196,9 @@ class Bench:
             calls = {"tf.nn.relu": lambda: tf.nn.relu(x), "tfuse.relu": lambda: tfuse.relu(x),
                      "tfuse.square": lambda: tfuse.square(x),
                      "tfuse.scale_bias_act": lambda: tfuse.scale_bias_act(x, v, v, "relu")}
+            if self.gpu:
+                q = tf.cast(tf.random.normal([1, 64, 4, 64]), tf.bfloat16)
+                calls["tfuse.attention"] = lambda: tfuse.attention(q, q, q)
             times = {name: [] for name in calls}
             for _ in range(30):  # interleaved, so that all see the same machine
                 for name, call in calls.items():

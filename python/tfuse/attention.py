@@ -243,8 +243,9 @@ def _scaled(query, key, scale):
     if scale is not None:
         return query, float(scale)
     for x in (query, key):
-        if getattr(x, "shape", None) is not None and len(x.shape or ()) and x.shape[-1]:
-            return query, float(x.shape[-1])**-0.5
+        shape = getattr(x, "shape", None)
+        if shape and len(shape) and shape[-1]:
+            return query, float(shape[-1])**-0.5
     if query.shape.rank == 0 or query.shape.rank and query.shape[-1] == 0:
         return query, 1.0
     scale = tf.cast(tf.cast(tf.shape(query)[-1], tf.float64)**-0.5, tf.float32)  # an attribute would have to be known now
