@@ -41,9 +41,9 @@ class Stock:
         return norm(x), x
 
     def loss(x, embeddings, labels):
-        """Cross entropy of each token; the logits are x times the embeddings, [tokens, vocabulary]."""
+        """The mean cross entropy; the logits are x times the embeddings, [batch, length, vocabulary]."""
         logits = ops.matmul(x, ops.transpose(ops.cast(embeddings, x.dtype)))
-        return ops.sparse_categorical_crossentropy(labels, ops.cast(logits, "float32"), from_logits=True)
+        return ops.mean(ops.sparse_categorical_crossentropy(labels, ops.cast(logits, "float32"), from_logits=True))
 
     def attend_to_cache(query, keys, values, steps):
         seen = ops.arange(keys.shape[1]) < steps
@@ -58,8 +58,8 @@ class Fused:
         return tfuse.layer_norm(update, norm.gamma, norm.beta, epsilon=norm.epsilon, residual=x)
 
     def loss(x, embeddings, labels):
-        logits = ops.matmul(x, ops.transpose(ops.cast(embeddings, x.dtype)))
-        return tfuse.sparse_cross_entropy(logits, labels)
+        return tfuse.linear_cross_entropy(  # in chunks: the logits never exist as a whole
+            x, ops.cast(embeddings, x.dtype), labels, transpose_kernel=True, reduction="mean")
 
     def attend_to_cache(query, keys, values, steps):
         return tfuse.attention(query, keys, values, key_lengths=tf.fill([query.shape[0]], steps))
@@ -131,7 +131,7 @@ class GPT2(keras.Model):
         x, _ = self.parts.add_norm(x, update, self.norm)
         return x if caches is None else (x, new)
 
-    def token_losses(self, tokens, labels):
+    def mean_loss(self, tokens, labels):
         return self.parts.loss(self(tokens, training=True), self.tokens.embeddings, labels)
 
     def generate(self, prompt, count, temperature=0.7, seed=0):
@@ -183,7 +183,7 @@ def train_function(model, strategy, xla):
     """A step: (tokens, labels) of this process's replicas -> the mean loss over all."""
     def replica_step(tokens, labels):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model.token_losses(tokens, labels)) / strategy.num_replicas_in_sync
+            loss = model.mean_loss(tokens, labels) / strategy.num_replicas_in_sync
             scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in model.trainable_variables])
         model.optimizer.apply(gradients, model.trainable_variables)
