@@ -108,22 +108,23 @@ class GPT2(keras.Model):
     def __init__(self, parts=Stock, vocabulary=50304, length=1024, depth=12, width=768, heads=12):
         super().__init__(name="gpt2")
         self.parts, self.length, self.width, self.heads = parts, length, width, heads
-        normal = keras.initializers.RandomNormal(stddev=0.02)
-        self.tokens = layers.Embedding(vocabulary, width, embeddings_initializer=normal, name="tokens")
-        self.positions = layers.Embedding(length, width, embeddings_initializer=normal, name="positions")
+        self.normal = keras.initializers.RandomNormal(stddev=0.02)
+        self.tokens = layers.Embedding(vocabulary, width, embeddings_initializer=self.normal, name="tokens")
         self.blocks = [Block(parts, width, heads, depth, name="block%d" % i) for i in range(depth)]
         self.norm = layers.LayerNormalization(epsilon=1e-5, name="norm")
 
     def build(self, shape=None):
         self.steps = self.add_weight(name="steps", dtype="int64", initializer="zeros", trainable=False)  # trained so far
-        for layer in (self.tokens, self.positions, *self.blocks, self.norm):
+        self.positions = self.add_weight(name="positions", shape=(self.length, self.width), initializer=self.normal)
+        for layer in (self.tokens, *self.blocks, self.norm):
             layer.build((None, self.length, self.width))
 
     def call(self, tokens, caches=None, steps=None):
         """What the model makes of each token, [batch, length, width]; with caches, of one new token, and the new caches."""
         x = self.tokens(tokens)
-        places = ops.arange(tokens.shape[1]) if steps is None else ops.reshape(steps - 1, (1,))
-        update = ops.broadcast_to(self.positions(places)[None], ops.shape(x))
+        first = 0 if steps is None else steps - 1
+        update = ops.slice(self.positions, (first, 0), (tokens.shape[1], self.width))
+        update = ops.broadcast_to(update[None], ops.shape(x))
         new = []
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks)):
             x, update, cache = block(x, update, cache, steps)
@@ -205,6 +206,10 @@ def save(model, folder, steps):
     with open(aside, "rb") as file:
         os.fsync(file.fileno())
     os.replace(aside, path)
+
+
+def resume(model, folder):
+    model.load_weights(pathlib.Path(folder, "last.weights.h5"))
 
 
 def make_strategy(name):
@@ -293,7 +298,7 @@ def main(options):
     with strategy.scope():
         model = make_model(options, Fused if options.mode.startswith("tfuse") else Stock)
         if options.resume:
-            model.load_weights(pathlib.Path(options.resume, "last.weights.h5"))
+            resume(model, options.resume)
     print("%s, %s, %.1f million parameters, %d x %d tokens a step" % (
         options.mode, options.dtype, model.count_params() / 1e6, options.batch, options.length), flush=True)
     measured = train(model, strategy, options, made_text())
