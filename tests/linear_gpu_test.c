@@ -411,12 +411,44 @@ static void test_label(void) {
   free(r);
 }
 
+/* d = d + a^T b in float32, of columns 2 and 3 of a; nothing is tried out on what is to be added to,
+ * unless that is asked for. */
+static void test_sums_in_place(void) {
+  run *r = start(&tfu_linear);
+  tfu_tensor a = filled(TFU_BF16, (tfu_shape)SHAPE(3, 4), 1), b = filled(TFU_BF16, (tfu_shape)SHAPE(3, 2), 2);
+  float d[4], microseconds;
+  const tfu_gemm_gpu g = {.a = (char *)a.data + 4,
+                          .b = b.data,
+                          .c = d,
+                          .d = d,
+                          .m = 2,
+                          .n = 2,
+                          .k = 3,
+                          .a_turned = 1,
+                          .a_row = 4,
+                          .dtype = TFU_BF16,
+                          .wide = 1};
+  int served;
+  CHECK(tested_gemm_time(&r->call, &g, &served, &microseconds) == TFU_OK && served && microseconds == 10);
+  const int before = products;
+  for (int i = 0; i < 4; i++) d[i] = (float)i + 1;
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served && products == before + 1);
+  for (int i = 0; i < 4; i++) {
+    double want = i + 1;
+    for (int k = 0; k < 3; k++) want += at(a.data, TFU_BF16, k * 4 + 2 + i / 2) * at(b.data, TFU_BF16, k * 2 + i % 2);
+    CHECK_FOR(fabs(d[i] - want) < 1e-5, "%g, not %g", d[i], want);
+  }
+  forget_choices();
+  CHECK(tested_gemm_run(&r->call, &g, &served) != TFU_OK && products == before + 1); /* the first proposal, untried */
+}
+
 int main(void) {
   if (!mkdtemp(base)) return 1;
   setenv("TFUSE_CACHE", base, 1);
   check_everything();
   test_costs();
   test_label();
+  test_sums_in_place();
   only_plain = 1;
   check_everything();
   forget_choices();

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import skip_broken_xla
+from conftest import needs_gpu, skip_broken_xla
 from tfuse import cases
 from tfuse.attention import _attention, _plain
 from tfuse.cases import attention as meant
@@ -170,6 +170,23 @@ def test_what_lies_beyond_the_lengths_is_not_seen(device, route, dtype):
     holed = [tf.where(beyond, tf.constant(np.nan, dtype), x) for x in tensors]
     f = route(lambda *t: tfuse.attention(*t, query_lengths=lengths, key_lengths=lengths))
     all_close([f(*holed), *gradients(f, *holed)], [f(*tensors), *gradients(f, *tensors)])
+
+
+@needs_gpu
+def test_tf32_by_tensorflows_switch():
+    tensors = qkv(queries=200, keys=200, dim=64)
+    with tf.device("CPU:0"):
+        want = gradients(tfuse.attention, *(tf.cast(x, "float64") for x in tensors))
+    error = {}
+    for tf32 in (False, True):
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        try:
+            with tf.device("GPU:0"):
+                got = gradients(tfuse.attention, *map(tf.identity, tensors))
+        finally:
+            tf.config.experimental.enable_tensor_float_32_execution(False)
+        error[tf32] = max(float(tf.reduce_max(abs(tf.cast(g, "float64") - w))) for g, w in zip(got, want))
+    assert error[False] < 1e-5 and 10 * error[False] < error[True] < 1e-2, error
 
 
 def test_huge_scores(device):

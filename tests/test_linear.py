@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import keras
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse import _cache, cases
+from tfuse import _cache, _library, cases
 from tfuse.linear import composed, fused
 from tfuse.scale_bias_act import PLAIN
 
@@ -161,7 +160,7 @@ def both(*arguments, **options):
     {"activation": "hard_silu", "dtype": "float16"}], ids=str)
 @pytest.mark.parametrize("way", [fused, composed])
 def test_dense_is_keras_dense(monkeypatch, device, way, options):
-    monkeypatch.setattr(sys.modules["tfuse.linear"], "_without_gpu", lambda: way is composed)
+    monkeypatch.setattr(_library, "without_gpu", lambda: way is composed)
     ours, theirs = both(4, **options)
     x = tf.cast(X, ours.compute_dtype)
     low = ours.compute_dtype in ("float16", "bfloat16")

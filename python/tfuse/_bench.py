@@ -38,7 +38,11 @@ BARS = {
     "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
     "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
     "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
+    "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
+              "%.2f times PyTorch's forward"),
     "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+    "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
+               "%.2f times what XLA takes"),
     "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
 }
 
@@ -312,7 +316,8 @@ def check_bars(about, rows):
                      all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
-                worst = (min if at_least else max)(timed, key=lambda p: measure(*p, copy), default=None)
+                of = [p for p in timed if measure(*p, copy) is not None]
+                worst = (min if at_least else max)(of, key=lambda p: measure(*p, copy), default=None)
                 value = None if worst is None else measure(*worst, copy)
                 holds = value is None or (value >= limit if at_least else value <= limit)
                 failed += not holds

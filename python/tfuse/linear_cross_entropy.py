@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse import _rows
-from tfuse._op import FLOATS, FusedOp, composite, given, real, vjp
+from tfuse._op import FusedOp, composite, given, real, vjp
 from tfuse.cross_entropy import _NOTHING, _integers, check_smoothing, plain_sparse
 from tfuse.linear import linear
 
@@ -144,3 +144,90 @@ def _is_wanted(tensor, training):
     if not given(tensor):
         return False
     return record.should_record_backprop([tensor]) if context.executing_eagerly() else training is not False
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class LanguageModelHead(keras.layers.Layer):
+    """The last layer of a language model together with its loss: logits of hidden states, or their mean cross entropy.
+
+    head(hidden) are the logits, for generating text. head(hidden, labels) is tfuse.linear_cross_entropy's mean, one number,
+    and is added to the model's losses, so that compile() needs none:
+
+      tokens, labels = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+      embedding = keras.layers.Embedding(50304, 768)
+      hidden = transformer(embedding(tokens))
+      head = tfuse.LanguageModelHead(embedding)
+
+      training = keras.Model([tokens, labels], head(hidden, labels))
+      training.compile("adamw")
+      training.fit([text[:, :-1], text[:, 1:]])
+
+      model = keras.Model(tokens, head(hidden))  # the same weights
+
+    A mask of the hidden states (Embedding(mask_zero=True)) leaves rows out of the loss.
+
+    Args:
+      embedding: a keras.layers.Embedding whose table is the head's kernel as well (tied embeddings); or None:
+      vocabulary: number of classes, for a kernel of the head's own.
+      use_bias: whether logits have a bias.
+      label_smoothing, ignore_class, z_loss: as in tfuse.linear_cross_entropy.
+      kernel_initializer, bias_initializer: of weights that are the head's own.
+
+    Call arguments:
+      hidden: [..., inputs].
+      labels: integers with hidden's shape but the last axis, or None.
+      sample_weight: one number per label, or what broadcasts to that; multiplies the losses.
+    """
+
+    def __init__(self, embedding=None, vocabulary=None, use_bias=False, label_smoothing=0.0, ignore_class=None, z_loss=0.0,
+                 kernel_initializer="glorot_uniform", bias_initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        if (embedding is None) == (vocabulary is None):
+            raise ValueError("LanguageModelHead: give either embedding or vocabulary, got %r and %r" % (embedding, vocabulary))
+        check_smoothing("LanguageModelHead", label_smoothing)
+        self.embedding, self.vocabulary, self.use_bias = embedding, vocabulary, use_bias
+        self.label_smoothing, self.ignore_class, self.z_loss = label_smoothing, ignore_class, z_loss
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, hidden_shape):
+        self.kernel = self.bias = None
+        if self.embedding is None:
+            self.kernel = self.add_weight(name="kernel", shape=(hidden_shape[-1], self.vocabulary),
+                                          initializer=self.kernel_initializer)
+        elif not self.embedding.built:
+            self.embedding.build()
+        if self.use_bias:
+            classes = self.vocabulary or self.embedding.input_dim
+            self.bias = self.add_weight(name="bias", shape=(classes,), initializer=self.bias_initializer)
+        self.built = True
+
+    def call(self, hidden, labels=None, sample_weight=None, mask=None, training=None):
+        tied = self.kernel is None
+        kernel = keras.ops.convert_to_tensor(self.embedding.embeddings if tied else self.kernel, hidden.dtype)
+        bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
+        if labels is None:
+            return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
+        ignore = self.ignore_class
+        if mask is not None:
+            ignore = -1 if ignore is None else ignore
+            labels = tf.where(mask, labels, tf.cast(ignore, labels.dtype))
+        loss = linear_cross_entropy(hidden, kernel, labels, bias, self.label_smoothing, ignore, self.z_loss, sample_weight,
+                                    transpose_kernel=tied, reduction="mean", training=training)
+        self.add_loss(loss)
+        return loss
+
+    def compute_mask(self, *inputs, **options):
+        return None
+
+    def get_config(self):
+        embedding = self.embedding and keras.saving.serialize_keras_object(self.embedding)
+        return {**super().get_config(), "embedding": embedding, "vocabulary": self.vocabulary, "use_bias": self.use_bias,
+                "label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class, "z_loss": self.z_loss,
+                "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+                "bias_initializer": keras.initializers.serialize(self.bias_initializer)}
+
+    @classmethod
+    def from_config(cls, config):
+        embedding = config["embedding"] and keras.saving.deserialize_keras_object(config["embedding"])
+        return cls(**{**config, "embedding": embedding})
