@@ -103,6 +103,20 @@ typedef struct tfu_call tfu_call;
 
 /* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. */
 typedef tfu_code tfu_shape_fn(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err);
+/* Lists of tensors, for ops with arguments like "x: N * T": one entry per argument, of one tensor where it is no list.
+ */
+typedef struct tfu_list {
+  tfu_tensor *at;
+  int n;
+} tfu_list;
+typedef struct tfu_lists {
+  tfu_list in[TFU_MAX_ARGS], out[TFU_MAX_ARGS];
+  int inputs, outputs; /* tensors in all                            */
+  tfu_shape *shapes;   /* of the outputs, one after the other       */
+} tfu_lists;
+/* The rule of an op with lists; at run time only, as how long they are is not known to TensorFlow's shape functions in
+ * C. Fills lists->shapes. */
+typedef tfu_code tfu_lists_fn(tfu_lists *lists, const tfu_value *attr, tfu_error *err);
 /* Reads in and attr, writes out. Owns nothing, so it may return anywhere. Never called when all outputs are empty. */
 typedef tfu_code tfu_compute_fn(tfu_call *call);
 
@@ -112,13 +126,15 @@ typedef struct tfu_op {
   const char *in[TFU_MAX_ARGS + 1], *out[TFU_MAX_ARGS + 1]; /* "x: T", NULL-ended                                */
   const char *attr[TFU_MAX_ATTRS + 1];                      /* TensorFlow's own notation: "epsilon: float = 1e-6" */
   tfu_shape_fn *shape;
+  tfu_lists_fn *lists; /* instead of shape, for an op with lists */
   tfu_compute_fn *cpu, *gpu;
-  int in_place; /* out[0] may be in[0]'s own memory: each element is read before it is written */
+  int in_place; /* out[0] (of a list, each of its tensors) may be in[0]'s own memory: elements are read, then written */
 } tfu_op;
 
 struct tfu_call {
   const tfu_op *op;
   tfu_tensor in[TFU_MAX_ARGS], out[TFU_MAX_ARGS];
+  tfu_lists *lists; /* of an op with lists: all its tensors; in and out are not used */
   tfu_value attr[TFU_MAX_ATTRS];
   void *stream;       /* CUstream; NULL on the CPU                     */
   const char *kernel; /* what ran, for tfuse.explain(); a static string */

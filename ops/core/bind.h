@@ -32,8 +32,22 @@ int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length);
 
 int tfu_args(const char *const *list); /* entries before the NULL */
 
+/* ---- lists (lists.c) ---- */
+
+/* Of an op with lists: makes room for all its tensors and their shapes, as many as its number attributes say. Does
+ * nothing for other ops. */
+TFU_MUST_USE tfu_code tfu_lists_open(tfu_call *call, tfu_lists *lists);
+void tfu_lists_close(tfu_call *call);
+/* All inputs and outputs of a call, one after the other, and how many. */
+tfu_tensor *tfu_inputs(tfu_call *call, int *n);
+tfu_tensor *tfu_outputs(tfu_call *call, int *n);
+/* The row's text for input or output number i of these, for messages. */
+const char *tfu_input_name(const tfu_call *call, int i);
+const char *tfu_output_name(const tfu_call *call, int i);
+
 /* Runs the shape rule on the call's inputs and sizes the outputs; *elements is their sum. Dims are all known, and no
- * output has more bytes than memory could have. */
+ * output has more bytes than memory could have. `out` has room for TFU_MAX_ARGS; of an op with lists the shapes are in
+ * call->lists. */
 TFU_MUST_USE tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements);
 /* Runs the op's kernel and leaves a trace of it. */
 TFU_MUST_USE tfu_code tfu_execute(tfu_call *call, const char *route, int gpu);

@@ -13,16 +13,23 @@ int tfu_args(const char *const *list) {
 
 tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
   tfu_shape in[TFU_MAX_ARGS];
-  for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
-  TFU_TRY(call->op->shape(in, out, call->attr, call->err));
+  int outputs;
+  (void)tfu_outputs(call, &outputs);
+  if (call->lists) {
+    TFU_TRY(call->op->lists(call->lists, call->attr, call->err));
+    out = call->lists->shapes;
+  } else {
+    for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
+    TFU_TRY(call->op->shape(in, out, call->attr, call->err));
+  }
   *elements = 0;
-  for (int i = 0; call->op->out[i]; i++) {
+  for (int i = 0; i < outputs; i++) {
     int64_t n = 1, bytes;
     for (int d = 0; d < out[i].rank; d++)
       if (__builtin_mul_overflow(n, out[i].dim[d], &n)) n = INT64_MAX;
     if (__builtin_mul_overflow(n, (int64_t)sizeof(double), &bytes) || __builtin_add_overflow(*elements, n, elements))
-      return tfu_fail(call->err, TFU_EXHAUSTED, "output %s of shape %s is larger than any memory", call->op->out[i],
-                      tfu_show(&out[i]).text);
+      return tfu_fail(call->err, TFU_EXHAUSTED, "output %s of shape %s is larger than any memory",
+                      tfu_output_name(call, i), tfu_show(&out[i]).text);
   }
   return TFU_OK;
 }
@@ -30,10 +37,10 @@ tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
 tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
   const char *missing = gpu ? NULL : tfu_cpu_missing();
   if (missing) return tfu_fail(call->err, TFU_UNIMPLEMENTED, "%s", missing);
-  for (int i = 0; !gpu && call->op->out[i]; i++) {
-    const tfu_tensor *t = &call->out[i];
-    tfu_large_pages(t->data, (size_t)tfu_count(&t->shape) * tfu_dtype_size(t->dtype));
-  }
+  int outputs;
+  const tfu_tensor *out = tfu_outputs(call, &outputs);
+  for (int i = 0; !gpu && i < outputs; i++)
+    tfu_large_pages(out[i].data, (size_t)tfu_count(&out[i].shape) * tfu_dtype_size(out[i].dtype));
   TFU_TRY((gpu ? call->op->gpu : call->op->cpu)(call));
   tfu_trace(call, route, gpu);
   return TFU_OK;

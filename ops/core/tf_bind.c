@@ -44,7 +44,7 @@ typedef struct kernel {
 typedef struct run {
   TF_OpKernelContext *ctx;
   TF_Status *status;
-  TF_Tensor *held[2 * TFU_MAX_ARGS];
+  TF_Tensor *held[2 * TFU_MAX_ARGS]; /* scratch */
   int n;
 } run;
 
@@ -59,33 +59,41 @@ static tfu_code view(const char *argument, const TF_Tensor *t, tfu_tensor *v, tf
 
 /* The context itself keeps the inputs alive. Our handles go at once: a live one would forbid reusing the buffer. */
 static tfu_code take_inputs(run *r, tfu_call *call) {
-  for (int i = 0; call->op->in[i]; i++) {
+  int n;
+  tfu_tensor *in = tfu_inputs(call, &n);
+  for (int i = 0; i < n; i++) {
     TF_Tensor *t = NULL;
     TF_GetInput(r->ctx, i, &t, r->status);
     if (failed(r) || !t) return TFU_OK;
-    const tfu_code code = view(call->op->in[i], t, &call->in[i], call->err);
+    const tfu_code code = view(tfu_input_name(call, i), t, &in[i], call->err);
     TF_DeleteTensor(t);
     TFU_TRY(code);
   }
   return TFU_OK;
 }
 
+/* The context keeps the outputs too. */
 static tfu_code make_outputs(run *r, tfu_call *call, int64_t *elements) {
-  tfu_shape out[TFU_MAX_ARGS];
-  TFU_TRY(tfu_infer(call, out, elements));
-  for (int i = 0; call->op->out[i]; i++) {
-    int first = 0, taken;
+  tfu_shape own[TFU_MAX_ARGS];
+  TFU_TRY(tfu_infer(call, own, elements));
+  int n;
+  tfu_tensor *out = tfu_outputs(call, &n);
+  const tfu_shape *shape = call->lists ? call->lists->shapes : own;
+  const int reuse = !call->op->in_place ? 0 : call->lists ? call->lists->out[0].n : 1;
+  for (int i = 0; i < n; i++) {
+    int same = i, taken;
     TF_Tensor *t;
-    if (i == 0 && call->op->in_place) {
-      t = TF_ForwardInputOrAllocateOutput(r->ctx, &first, 1, i, out[i].dim, out[i].rank, &taken, r->status);
+    if (i < reuse) {
+      t = TF_ForwardInputOrAllocateOutput(r->ctx, &same, 1, i, shape[i].dim, shape[i].rank, &taken, r->status);
     } else {
       const TF_DataType type = TF_ExpectedOutputDataType(r->ctx, i);
-      t = TF_AllocateOutput(r->ctx, i, type, out[i].dim, out[i].rank, tfu_count(&out[i]) * TF_DataTypeSize(type),
+      t = TF_AllocateOutput(r->ctx, i, type, shape[i].dim, shape[i].rank, tfu_count(&shape[i]) * TF_DataTypeSize(type),
                             r->status);
     }
-    if (t) r->held[r->n++] = t;
-    if (failed(r)) return TFU_OK;
-    TFU_TRY(view(call->op->out[i], t, &call->out[i], call->err));
+    if (failed(r) || !t) return TFU_OK;
+    const tfu_code code = view(tfu_output_name(call, i), t, &out[i], call->err);
+    TF_DeleteTensor(t);
+    TFU_TRY(code);
   }
   return TFU_OK;
 }
@@ -116,10 +124,12 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   tfu_error err;
   run r = {.ctx = ctx, .status = TF_NewStatus()};
   tfu_call call = {.op = k->op, .err = &err, .allocate = allocate, .binding = &r};
+  tfu_lists lists;
   int64_t elements = 0;
   memcpy(call.attr, k->attr, sizeof call.attr);
 
-  tfu_code code = take_inputs(&r, &call);
+  tfu_code code = tfu_lists_open(&call, &lists);
+  if (code == TFU_OK) code = take_inputs(&r, &call);
   if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
   if (code == TFU_OK && !failed(&r) && elements > 0)
     code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
@@ -130,6 +140,7 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   }
   if (failed(&r)) TF_OpKernelContext_Failure(ctx, r.status);
   while (r.n > 0) TF_DeleteTensor(r.held[--r.n]);
+  tfu_lists_close(&call);
   TF_DeleteStatus(r.status);
 }
 
@@ -225,6 +236,7 @@ static void infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *st
   tfu_shape out[TFU_MAX_ARGS];
   tfu_error err;
   TF_ShapeInferenceContextSetUnknownShape(ctx, status);
+  if (op->lists) return; /* the Python wrapper knows them */
   const tfu_code code = infer_all(op, ctx, out, status, &err);
   if (code != TFU_OK) {
     char text[sizeof err.text + 64];

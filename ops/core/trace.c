@@ -18,14 +18,15 @@ static int64_t added;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void tfu_trace(const tfu_call *call, const char *route, int gpu) {
+  const tfu_tensor *first = call->lists ? call->lists->in[0].at : call->in;
   pthread_mutex_lock(&lock);
   entries[added++ % KEPT] = (struct entry){.op = call->op->name,
                                            .route = route,
                                            .kernel = call->kernel ? call->kernel : "loop",
                                            .why = call->why ? call->why : "",
                                            .stream = call->stream,
-                                           .dtype = call->in[0].dtype,
-                                           .shape = call->in[0].shape,
+                                           .dtype = first->dtype,
+                                           .shape = first->shape,
                                            .gpu = gpu};
   pthread_mutex_unlock(&lock);
 }

@@ -76,22 +76,24 @@ static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
 }
 
 /* XLA chose the output shapes when it compiled; the op's own rule must agree with them. */
-static tfu_code read_frame(const XLA_FFI_CallFrame *f, tfu_call *call, int64_t *elements) {
-  const tfu_op *op = call->op;
-  const int inputs = tfu_args(op->in), outputs = tfu_args(op->out);
-  tfu_shape out[TFU_MAX_ARGS];
+static tfu_code read_frame(const XLA_FFI_CallFrame *f, tfu_call *call, tfu_lists *lists, int64_t *elements) {
+  tfu_shape own[TFU_MAX_ARGS];
+  int inputs, outputs;
+  TFU_TRY(read_attrs(&f->attrs, call));
+  TFU_TRY(tfu_lists_open(call, lists));
+  tfu_tensor *in = tfu_inputs(call, &inputs), *out = tfu_outputs(call, &outputs);
   TFU_REQUIRE(call->err, f->args.size == inputs && f->rets.size == outputs,
               "wants %d inputs and %d outputs, the custom call has %d and %d", inputs, outputs, (int)f->args.size,
               (int)f->rets.size);
-  for (int i = 0; i < inputs; i++) TFU_TRY(view(op->in[i], f->args.args[i], &call->in[i], call->err));
-  for (int i = 0; i < outputs; i++) TFU_TRY(view(op->out[i], f->rets.rets[i], &call->out[i], call->err));
-  TFU_TRY(read_attrs(&f->attrs, call));
-  TFU_TRY(tfu_infer(call, out, elements));
+  for (int i = 0; i < inputs; i++) TFU_TRY(view(tfu_input_name(call, i), f->args.args[i], &in[i], call->err));
+  for (int i = 0; i < outputs; i++) TFU_TRY(view(tfu_output_name(call, i), f->rets.rets[i], &out[i], call->err));
+  TFU_TRY(tfu_infer(call, own, elements));
+  const tfu_shape *shape = call->lists ? call->lists->shapes : own;
   for (int i = 0; i < outputs; i++) {
-    const tfu_shape *got = &call->out[i].shape;
-    TFU_REQUIRE(call->err, got->rank == out[i].rank && !memcmp(got->dim, out[i].dim, sizeof *got->dim * got->rank),
-                "output %s has shape %s in the custom call, the op gives %s", op->out[i], tfu_show(got).text,
-                tfu_show(&out[i]).text);
+    const tfu_shape *got = &out[i].shape;
+    TFU_REQUIRE(call->err, got->rank == shape[i].rank && !memcmp(got->dim, shape[i].dim, sizeof *got->dim * got->rank),
+                "output %s has shape %s in the custom call, the op gives %s", tfu_output_name(call, i),
+                tfu_show(got).text, tfu_show(&shape[i]).text);
   }
   return TFU_OK;
 }
@@ -173,16 +175,19 @@ static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, int gpu) {
   tfu_error err;
   run r = {.ctx = f->ctx, .gpu = gpu};
   tfu_call call = {.op = op, .err = &err, .allocate = allocate, .binding = &r};
+  tfu_lists lists;
   int64_t elements = 0;
-  tfu_code code = read_frame(f, &call, &elements);
+  XLA_FFI_Error *no_stream = NULL;
+  tfu_code code = read_frame(f, &call, &lists, &elements);
   if (code == TFU_OK && elements > 0 && gpu) {
     XLA_FFI_Stream_Get_Args s = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE, .ctx = f->ctx};
-    XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(&s);
-    if (e) return e;
+    no_stream = api->XLA_FFI_Stream_Get(&s);
     call.stream = s.stream;
   }
-  if (code == TFU_OK && elements > 0) code = tfu_execute(&call, "XLA custom call", gpu);
+  if (code == TFU_OK && elements > 0 && !no_stream) code = tfu_execute(&call, "XLA custom call", gpu);
   release(&r);
+  tfu_lists_close(&call);
+  if (no_stream) return no_stream;
   return code == TFU_OK ? NULL : to_xla(op, code, &err);
 }
 

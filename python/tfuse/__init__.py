@@ -21,4 +21,6 @@ from tfuse.scale_bias_act import (ScaleBiasAct, elu, gelu, hard_swish, leaky_rel
                                   silu, softplus, tanh)
 from tfuse.softmax import Softmax, log_softmax, softmax
 from tfuse.square import square
+from tfuse import optimizers
+from tfuse.tensors_norm import all_finite, clip_by_global_norm, global_norm
 from tfuse._enable import disable, enable, enabled

@@ -9,9 +9,10 @@ _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64:
           tf.int32: "i32", tf.int64: "i64", tf.bool: "i1"}
 
 
-def custom_call(target, inputs, specs, dims, attributes):
+def custom_call(target, inputs, specs, dims, attributes, aliases=()):
     """Calls `target`; returns a list of outputs as `specs` says. dims: for each output, where its dimensions come from, a
-    number or (input, axis).
+    number or (input, axis). aliases: for each output, the number of the input whose memory it takes; XLA copies that input
+    before where somebody needs it still.
 
     The module is for CPU and CUDA alike: the target is registered under one name on both, so what is traced, and saved,
     on one runs on the other. With several platforms XLA wants the platform's index as the first argument.
@@ -34,6 +35,10 @@ def custom_call(target, inputs, specs, dims, attributes):
     config += ["operand_layouts = [%s]" % ", ".join(map(_row_major, types)),
                "result_layouts = [%s]" % ", ".join(map(_row_major, results))]
     many = len(results) > 1
+    if aliases:
+        config.append("output_operand_aliases = [%s]" % ", ".join(
+            "#stablehlo.output_operand_alias<output_tuple_indices = [%s], operand_index = %d, operand_tuple_indices = []>" % (
+                i if many else "", operand) for i, operand in enumerate(aliases)))
     body = "\n    ".join(lines + [
         "%%r%s = stablehlo.custom_call @%s(%s) {%s} : (%s) -> (%s)" % (
             ":%d" % len(results) if many else "", target, ", ".join(names), ", ".join(config), ", ".join(types),

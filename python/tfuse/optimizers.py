@@ -1,0 +1,147 @@
+"""Keras's optimizers, with one op, or a few, for all variables: tfuse.optimizers.Adam, AdamW, Lion, Lamb, SGD.
+
+Arguments, state, names and results are Keras's: a checkpoint moves both ways. What belongs to a step (clipping, weight
+decay, the rule) is one walk over gradients, weights and slots; where gradients are clipped by a norm, one more over the
+gradients. Moving averages, accumulated gradients, constraints and loss scales are Keras's own code around it. What cannot
+be taken together (sparse gradients, variables of unusual dtypes, some distribution strategies) takes Keras's own step, one
+variable at a time, and tfuse.explain() says why.
+"""
+
+import numbers
+
+import keras
+import tensorflow as tf
+
+from tfuse import _explain, tensors_update
+from tfuse.tensors_norm import clip_by_global_norm
+
+_STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+_maybe_merge_call = tf.__internal__.distribute.interim.maybe_merge_call
+
+
+class _Together:
+    """Puts the step over all variables into a Keras optimizer. A subclass says its rule: _rule() -> a tensors_update rule,
+    its lists of slots, and its numbers by name.
+
+    Keras clips, decays and updates in this order, by three methods; the first two do nothing here, the third does all.
+    """
+
+    def _clip_gradients(self, grads):
+        return grads
+
+    def _apply_weight_decay(self, variables):
+        pass
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        variables = [v.value if isinstance(v, keras.Variable) else v for v in trainable_variables]
+        reasons = [tensors_update.served(g, v) for g, v in zip(grads, variables)]
+        whole = self._why_not()
+        apart = [i for i, reason in enumerate(reasons) if whole or reason]
+        together = [i for i, reason in enumerate(reasons) if not (whole or reason)]
+        # A replica's own gradient is clipped before the sum over replicas, and a global norm is that of all variables.
+        replicas = self._distribution_strategy.num_replicas_in_sync
+        clips = not apart and replicas == 1
+        if not clips:
+            grads = self._clipped(grads, every=bool(apart))
+        if apart:
+            _explain.note(type(self).__name__, "Keras's own step", "%d of %d variables: %s" % (
+                len(apart), len(variables), whole or reasons[apart[0]]), [grads[apart[0]]])
+            some = [trainable_variables[i] for i in apart]
+            super()._apply_weight_decay(some)
+            super()._backend_update_step([grads[i] for i in apart], some, learning_rate)
+        if together:
+            self._update_together([grads[i] for i in together], [variables[i] for i in together], learning_rate, clips)
+
+    def _why_not(self):
+        if tf.distribute.has_strategy() and not isinstance(self._distribution_strategy, _STRATEGIES):
+            return "it runs under %s" % type(self._distribution_strategy).__name__
+        strange = [name for name, value in self._numbers().items() if not isinstance(value, numbers.Number)]
+        if strange:
+            return "%s is not a number" % strange[0]
+        return tensors_update.why_not_in_xla()
+
+    def _clipped(self, grads, every):
+        dense = not any(isinstance(g, tf.IndexedSlices) for g in grads)
+        if self.global_clipnorm and self.global_clipnorm > 0 and dense and not every:
+            return clip_by_global_norm(grads, self.global_clipnorm)[0]
+        return super()._clip_gradients(grads)
+
+    def _update_together(self, grads, variables, rate, clips):
+        rule, slots, _ = self._rule()
+        indices = [self._get_variable_index(v) for v in variables]
+        slots = [[kind[i] for i in indices] for kind in slots]
+        slots = [[s.value if isinstance(s, keras.Variable) else s for s in kind] for kind in slots]
+        decays = [self.weight_decay is not None and self._use_weight_decay(v) for v in variables]
+        settings = self._settings(rule, clips)
+
+        def apply(grads, rate):
+            tensors_update.update(settings, grads, variables, slots, decays, tf.convert_to_tensor(rate),
+                                  tf.cast(tf.convert_to_tensor(self.iterations), tf.int64))
+
+        if not tf.distribute.has_strategy():
+            return apply(grads, rate)
+        pairs = self._all_reduce_sum_gradients(list(zip(grads, variables)))
+        # All variables live where the first does, one copy of each per replica.
+        return _maybe_merge_call(
+            lambda distribution, grads, rate: distribution.extended.update(
+                variables[0], lambda _, grads, rate: apply(grads, rate), args=(grads, rate), group=False),
+            self._distribution_strategy, [g for g, _ in pairs], rate)
+
+    def _numbers(self):
+        """Everything that a step takes as a constant, by name."""
+        return {**self._rule()[2], "weight_decay": self.weight_decay or 0.0, "clipnorm": self.clipnorm or 0.0,
+                "clipvalue": self.clipvalue or 0.0, "global_clipnorm": self.global_clipnorm or 0.0}
+
+    def _settings(self, rule, clips):
+        own = self._numbers()
+        kinds = [("norm", own["clipnorm"]), ("global_norm", own["global_clipnorm"]), ("value", own["clipvalue"])]
+        clip, bound = next((pair for pair in kinds if clips and pair[1] > 0), (None, 0.0))
+        beta_1, beta_2 = own.get("beta_1", 0.0), own.get("beta_2", 0.0)
+        return tensors_update.Settings(rule, own["weight_decay"], clip, bound, beta_1, beta_2, own.get("rest_1", 1 - beta_1),
+                                       own.get("rest_2", 1 - beta_2), own.get("epsilon", 0.0))
+
+
+def _documented(cls):
+    """Keras's own text, and a serialized name of ours."""
+    cls.__doc__ = "%s of Keras, all variables in one op or a few.\n\n%s" % (cls.__name__, cls.__mro__[2].__doc__ or "")
+    return keras.saving.register_keras_serializable(package="tfuse")(cls)
+
+
+@_documented
+class Adam(_Together, keras.optimizers.Adam):
+    def _rule(self):
+        slots = [self._momentums, self._velocities] + ([self._velocity_hats] if self.amsgrad else [])
+        return "amsgrad" if self.amsgrad else "adam", slots, {
+            "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+
+
+@_documented
+class AdamW(_Together, keras.optimizers.AdamW):
+    _rule = Adam._rule
+
+
+@_documented
+class Lamb(_Together, keras.optimizers.Lamb):
+    def _rule(self):
+        return "lamb", [self._momentums, self._velocities], {
+            "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
+
+
+LAMB = Lamb
+
+
+@_documented
+class Lion(_Together, keras.optimizers.Lion):
+    def _rule(self):
+        own = {"beta_1": self.beta_1, "beta_2": self.beta_2}
+        if all(isinstance(b, numbers.Number) for b in own.values()):  # here Keras subtracts in the variable's dtype
+            own.update(rest_1=tensors_update.rest(self.beta_1, tf.float32), rest_2=tensors_update.rest(self.beta_2, tf.float32))
+        return "lion", [self._momentums], own
+
+
+@_documented
+class SGD(_Together, keras.optimizers.SGD):
+    def _rule(self):
+        if self.momentum == 0:
+            return "sgd", [], {}
+        return "nesterov" if self.nesterov else "momentum", [self.momentums], {"beta_1": self.momentum}

@@ -1,0 +1,168 @@
+"""One step of an optimizer over many variables: few ops for any number of them, whose results are assigned.
+
+An op returns new values, and assigning one to a variable hands its memory over: nothing is copied, and no memory that
+somebody may still look at is written. What is new but not yet assigned takes memory beside what it replaces, so variables
+are taken in groups, and a group waits for earlier ones where too much would be under way. Groups also bound how many
+variables one op has: TensorFlow reads and assigns the variables of several groups at a time, on several threads.
+
+Inside XLA, an update takes the memory of what it replaces, if XLA may let go of that, so groups are not cut there.
+"""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfuse import _op
+from tfuse._list_op import ListOp
+from tfuse._op import FLOATS, real
+from tfuse.tensors_norm import global_norm, norms
+
+GROUP_BYTES = 64 << 20  # of new values
+FLIGHT_BYTES = 192 << 20  # of groups that may be under way at a time; a larger group goes alone
+GROUP_TENSORS = 256
+SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
+
+
+def _after_gradients(gradients, weights, slots, *_):
+    """Which inputs the outputs are like: the weights, then the slots."""
+    return range(len(gradients), len(gradients) + len(weights) + len(slots))
+
+
+op = ListOp("TensorsUpdate", None, outputs=lambda *arguments: list(_after_gradients(*arguments)),
+            in_place=lambda i, *arguments: _after_gradients(*arguments)[i])
+
+# A rule with its numbers: what stays the same from step to step. clip is None, "value", "norm" (of each variable) or
+# "global_norm".
+Settings = collections.namedtuple("Settings", ["rule", "decay", "clip", "bound", "beta_1", "beta_2", "rest_1", "rest_2",
+                                               "epsilon"])
+# What is known of a variable without reading it. `decays`: whether weight decay applies.
+_Place = collections.namedtuple("_Place", ["handle", "slots", "dtype", "shape", "device", "decays"])
+
+
+def update(settings, gradients, variables, slots, decays, rate, step):
+    """Assigns variables and slots their next values.
+
+    Args:
+      settings: a Settings.
+      gradients: dense tensors, one per variable and of its shape.
+      variables, slots: resource variables; slots is a list for each kind of slot that the rule has.
+      decays: for each variable, whether weight decay applies to it.
+      rate, step: scalar tensors: the learning rate, and the number of steps done.
+    """
+    places = [_Place(v.handle, tuple(s.handle for s in own), v.dtype, v.shape, v.handle.device, bool(d))
+              for v, d, *own in zip(variables, decays, *slots)]
+    gradients = [_fitting(g, p.dtype) for g, p in zip(gradients, places)]
+    if context.executing_eagerly():
+        _compiled(settings, places)(gradients, rate, step)
+    else:
+        _build(settings, places, gradients, rate, step)
+
+
+def served(gradient, variable):
+    """"" or why a gradient and its variable cannot be taken."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return "its gradient is sparse"
+    if variable.dtype not in FLOATS:
+        return "its dtype is %s" % variable.dtype.name
+    if gradient.dtype not in FLOATS:
+        return "its gradient's dtype is %s" % gradient.dtype.name
+    if not hasattr(variable, "handle"):
+        return "it is no resource variable"
+    return ""
+
+
+def why_not_in_xla():
+    """"" or why XLA cannot be given the op, while a function is traced for it."""
+    return "" if context.executing_eagerly() or not _op._inside_xla() else op.why_not([])
+
+
+def _fitting(gradient, dtype):
+    """The kernels take gradients of the variable's dtype, and 16-bit ones beside float32."""
+    fits = gradient.dtype == dtype or (dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
+    return gradient if fits else tf.cast(gradient, dtype)
+
+
+_functions = collections.OrderedDict()  # by settings and handles; for eager steps
+_MOST_FUNCTIONS = 16
+
+
+def _compiled(settings, places):
+    """Eagerly thousands of reads and assignments would be as many calls from Python: they become one function."""
+    key = (settings, *(p.decays for p in places), *(id(h) for p in places for h in (p.handle, *p.slots)))
+    if key not in _functions:
+        _functions[key] = tf.function(lambda *arguments: _build(settings, places, *arguments), autograph=False,
+                                      reduce_retracing=True)
+        if len(_functions) > _MOST_FUNCTIONS:  # each keeps its variables alive
+            _functions.popitem(last=False)
+    _functions.move_to_end(key)
+    return _functions[key]
+
+
+def _build(settings, places, gradients, rate, step):
+    in_xla = not context.executing_eagerly() and _op._inside_xla()
+    norm = global_norm(gradients) if settings.clip == "global_norm" else None
+    running, queue = 0, collections.deque()  # bytes of the groups in the queue, which are not waited for yet
+    constants = {}
+    for members, size in _groups(settings, places, gradients, cut=not in_xla):
+        done = []
+        while queue and running + size > FLIGHT_BYTES:
+            assigned, freed = queue.popleft()
+            done.append(assigned)
+            running -= freed
+        with tf.device(places[members[0]].device), tf.control_dependencies(done):
+            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm,
+                             constants)
+        queue.append((assigned, size))
+        running += size
+
+
+def _groups(settings, places, gradients, cut):
+    """Lists of indices, of variables that one op takes together, and the bytes of new values that it makes."""
+    alike = collections.defaultdict(list)
+    for i, (p, g) in enumerate(zip(places, gradients)):
+        alike[p.device, p.dtype, g.dtype, p.decays].append(i)
+    for members in alike.values():
+        group, total = [], 0
+        for i in members:
+            size = (1 + SLOTS[settings.rule]) * places[i].shape.num_elements() * places[i].dtype.size
+            if group and cut and (total + size > GROUP_BYTES or len(group) == GROUP_TENSORS):
+                yield group, total
+                group, total = [], 0
+            group.append(i)
+            total += size
+        yield group, total
+
+
+def _step(places, gradients, settings, rate, step, norm, constants):
+    dtype = places[0].dtype
+    scalar = real(dtype)
+    handles = [p.handle for p in places] + [s for kind in zip(*(p.slots for p in places)) for s in kind]
+    old = [_read(h, dtype, places[i % len(places)].shape) for i, h in enumerate(handles)]
+    if settings.clip == "norm":
+        norm = norms(gradients)[1]
+    nothing = tf.constant([], scalar)
+    new = op(gradients, old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
+             _numbers(settings, scalar, places[0].decays), nothing if norm is None else tf.cast(norm, scalar), nothing,
+             rule=settings.rule)
+    return tf.group(*[tf.raw_ops.AssignVariableOp(resource=h, value=value) for h, value in zip(handles, new[0] + new[1])])
+
+
+def _read(handle, dtype, shape):
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    value.set_shape(shape)
+    return value
+
+
+def _numbers(settings, dtype, decays):
+    """The op's input `hyper`; Keras makes numbers of the variables' dtype of them before it computes."""
+    clip = settings.bound if settings.clip else 0.0
+    return tf.constant([settings.decay if decays else 0.0, clip, settings.beta_1, settings.beta_2, settings.rest_1,
+                        settings.rest_2, settings.epsilon, float(settings.clip == "value")], dtype)
+
+
+def rest(beta, dtype):
+    """1 - beta, where Keras computes it in the variable's dtype."""
+    one = np.ones([], dtype.as_numpy_dtype)
+    return float(one - one.dtype.type(beta))
