@@ -51,7 +51,7 @@ class Stock:
 
 
 class Fused:
-    AdamW = keras.optimizers.AdamW
+    AdamW = tfuse.optimizers.AdamW  # all variables in a few kernels
     gelu = tfuse.gelu  # as a Dense layer's activation, part of its matrix product
 
     def add_norm(x, update, norm):
