@@ -1,6 +1,6 @@
 """Measures GPT-2 in every mode, each in a process of its own, and writes it down, as a table and as a plot.
 
-  python examples/compare.py                       # measure on this machine's GPU: benchmarks/gpt2_<GPU>.json, .png, README.md
+  python examples/compare.py                       # measure here: benchmarks/gpt2_<GPU>.json and .png, README.md
   python examples/compare.py --table FILE.json     # print the table of a record; --check: whether README.md shows it
 
 The rows of PyTorch are measured where it is installed.
@@ -31,8 +31,8 @@ ROWS = {
     "Keras with tfuse, XLA": (HERE / "gpt2.py", "tfuse+xla", "#a63603"),
 }
 # A process imports what takes long, then waits for its turn, so that one measures while the next gets ready.
-READY = ("import runpy, sys; %s; sys.argv = sys.argv[1:]; sys.stdin.readline() or sys.exit(1); "
-         "runpy.run_path(sys.argv[0], run_name='__main__')")
+READY = ("import os, runpy, sys; %s; sys.argv = sys.argv[1:]; sys.path.insert(0, os.path.dirname(sys.argv[0])); "
+         "sys.stdin.readline() or sys.exit(1); runpy.run_path(sys.argv[0], run_name='__main__')")
 
 
 # ---- measuring ----
@@ -90,7 +90,8 @@ def about():
 
 
 def table(record):
-    versions = "".join(", %s %s" % (name, record[name.lower()]) for name in ("TensorFlow", "Keras", "PyTorch") if record[name.lower()])
+    versions = [(name, record[name.lower()]) for name in ("TensorFlow", "Keras", "PyTorch")]
+    versions = "".join(", %s %s" % pair for pair in versions if pair[1])
     lines = ["%s%s, commit %s, %s." % (record["hardware"], versions, record["commit"], record["date"]), "",
              "| tokens a step | | ms/step | tokens/s | peak memory |", "|---|---|---|---|---|"]
     fastest = {}
@@ -104,8 +105,9 @@ def table(record):
             lines.append("| %s | %s | failed | | |" % (shape, row["name"]))
             continue
         mark = "**" if row is fastest[row["batch"], row["length"]] else ""
+        speed = format(round(row["tokens_per_s"], -2), ",.0f")
         lines.append("| %s | %s | %s%.1f%s | %s | %.1f GB |" % (
-            shape, row["name"], mark, row["ms_per_step"], mark, format(round(row["tokens_per_s"], -2), ",.0f"), row["peak_GB"]))
+            shape, row["name"], mark, row["ms_per_step"], mark, speed, row["peak_GB"]))
     return "\n".join(lines)
 
 
@@ -120,11 +122,12 @@ def plot(record, path):
         rows = [r for r in record["rows"] if (r["batch"], r["length"]) == shape and "failed" not in r][::-1]
         for axis, key, text in zip(axes[:, column], ("tokens_per_s", "peak_GB"), ("tokens a second", "peak memory, GB")):
             bars = axis.barh([r["name"] for r in rows], [r[key] for r in rows], color=[ROWS[r["name"]][2] for r in rows])
-            axis.bar_label(bars, [format(r[key], ",.0f" if key == "tokens_per_s" else ".1f") for r in rows], padding=3, fontsize=8)
+            digits = ",.0f" if key == "tokens_per_s" else ".1f"
+            axis.bar_label(bars, [format(r[key], digits) for r in rows], padding=3, fontsize=8)
             axis.set_xlabel(text)
             axis.margins(x=0.15)
         axes[0, column].set_title("%d × %d tokens a step" % shape)
-    figure.suptitle("GPT-2 124M, training in bfloat16: %(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s" % record)
+    figure.suptitle("GPT-2 124M in bfloat16: %(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s" % record)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -139,7 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and measure nothing")
     parser.add_argument("--check", action="store_true", help="with --table: only say whether README.md shows it")
-    parser.add_argument("--rows", default=",".join(mode for _, mode, _ in ROWS.values()), help="modes to measure (%(default)s)")
+    parser.add_argument("--rows", default=",".join(mode for _, mode, _ in ROWS.values()), help="(%(default)s)")
     parser.add_argument("--shapes", default=",".join("%dx%d" % shape for shape in SHAPES), help="(%(default)s)")
     parser.add_argument("--limit", type=int, default=150, help="seconds that one process may take (150)")
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")

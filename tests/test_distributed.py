@@ -43,9 +43,9 @@ def test_two_workers_train_as_one(tmp_path):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}}
         environment = {**os.environ, "TF_CONFIG": json.dumps(config), "TFUSE_LIBRARY": _library.path,
                        "PYTHONPATH": os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]), "CUDA_VISIBLE_DEVICES": "-1"}
-        processes.append(subprocess.Popen(
-            [sys.executable, PATH, *arguments(**options, strategy="multiworker", json=tmp_path / str(i), save=tmp_path / "saved")],
-            env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        outputs = {"json": tmp_path / str(i), "save": tmp_path / "saved"}
+        processes.append(subprocess.Popen([sys.executable, PATH, *arguments(**options, strategy="multiworker", **outputs)],
+                                          env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     with tf.device("CPU:0"):
         alone, _ = trained(**options)
     try:

@@ -63,7 +63,8 @@ def test_an_interrupted_save_leaves_the_checkpoint_before_it(tmp_path, monkeypat
         gpt2.save(model, tmp_path, 3)
     assert (tmp_path / "last.weights.h5").read_bytes() == before
     losses, _ = trained(mode="tfuse", steps=1, length=16, layers=1, resume=tmp_path)
-    unbroken, _ = trained(mode="tfuse", steps=3, length=16, layers=1, save=tmp_path)  # and what was left aside is in nobody's way
+    # What was left aside is in nobody's way.
+    unbroken, _ = trained(mode="tfuse", steps=3, length=16, layers=1, save=tmp_path)
     np.testing.assert_allclose(losses, unbroken[2:], rtol=1e-6)
 
 

@@ -1,8 +1,8 @@
 """python -m tfuse profile SCRIPT: where the time of a script's steps goes, and what of it tfuse could serve and does not.
 
 A step is a call of the tf.function that the script calls again and again, be it its own or the one inside model.fit. Some
-calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time of an op is that of its
-kernels; on the CPU that of the op itself, summed over threads.
+calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time
+of an op is that of its kernels; on the CPU that of the op itself, summed over threads.
 """
 
 import argparse
@@ -41,8 +41,8 @@ BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu"
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
              "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
 # Ops that no kernel stands behind: they run others, or wait for them.
-NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|Xla(Launch|Run)|While|If|"
-                     "Stateless(If|While))$")
+NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
+                     "Xla(Launch|Run)|While|If|Stateless(If|While))$")
 
 # XLA names tfuse's calls so, and those of its own libraries by what they do.
 XLA_CALL = "XLA custom-call"
@@ -172,7 +172,7 @@ def _device_events(plane):
             own = plane.event_metadata[event.metadata_id].name
             stats = {plane.stat_metadata[s.metadata_id].name: s.str_value or plane.stat_metadata[s.ref_value].name
                      for s in event.stats if s.WhichOneof("value") in ("str_value", "ref_value")}
-            scope, colon, kind = stats.get("tf_op", "").rpartition(":")
+            scope, colon, kind = stats.get("tf_op", "").split("#")[0].rpartition(":")
             if "hlo_op" in stats:
                 scope, kind = stats.get("tf_op", own), _xla_type(stats["hlo_op"])
             elif not colon:
@@ -222,8 +222,9 @@ def _is(o, kind):
 
 def reason(name):
     """Why tfuse did not serve it, as far as it knows."""
+    asked = re.compile(EXPLAINED.get(name, name), re.I)
     told = [row["why"] for row in _explain.explain(64)
-            if row["route"] in ("Keras's own code", "plain TensorFlow") and re.search(EXPLAINED.get(name, name), row["op"], re.I)]
+            if row["route"] in ("Keras's own code", "plain TensorFlow") and asked.search(row["op"])]
     if told:
         return told[-1]
     if name.startswith("optimizers."):
@@ -251,7 +252,8 @@ def report(device, found, watch, top):
         return
     print("What tfuse could serve and does not:\n")
     _table([("share", "ms", "what", "by", "why not")] + [
-        ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), what, "tfuse." + name, reason(name)) for ms, name, what in rows])
+        ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), what, "tfuse." + name, reason(name))
+        for ms, name, what in rows])
 
 
 def _ours(event):
