@@ -193,7 +193,7 @@ class Owners:
     def __init__(self):
         alive = gc.get_objects()
         self.layers = {o.name: type(o).__name__ for o in alive if _is(o, keras.layers.Layer)}
-        self.optimizers = {o.name: type(o).__name__ for o in alive if _is(o, keras.optimizers.Optimizer)}
+        self.optimizers = {o.name: type(o) for o in alive if _is(o, keras.optimizers.Optimizer)}
 
     def offer(self, event):
         """The function or class of tfuse that computes such a thing, or ""; and what to call the thing."""
@@ -203,10 +203,11 @@ class Owners:
             kind = self.layers.get(part) or self.layers.get(plain, "")
             if kind in BY_LAYER:
                 return BY_LAYER[kind], kind
-            optimizer = self.optimizers.get(part) or self.optimizers.get(plain, "")
+            optimizer = self.optimizers.get(part) or self.optimizers.get(plain)
             if optimizer:
-                there = hasattr(getattr(tfuse, "optimizers", None), optimizer)
-                return "optimizers." + optimizer if there else "", optimizer
+                name = optimizer.__name__
+                ours = optimizer is getattr(tfuse.optimizers, name, optimizer)  # or there is none
+                return "" if ours else "optimizers." + name, name
         for part in reversed(parts):
             if part in BY_SCOPE:
                 return BY_SCOPE[part], part
