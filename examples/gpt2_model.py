@@ -81,7 +81,8 @@ class Block(layers.Layer):
         if cache is None:
             y = ops.dot_product_attention(query, key, value, is_causal=True)
         else:  # y is step number `steps` alone; those before it are in the cache
-            cache = [ops.slice_update(old, (0, steps - 1, 0, 0), new) for old, new in zip(cache, (key, value))]
+            now = ops.reshape(ops.arange(cache[0].shape[1]) == steps - 1, (1, -1, 1, 1))
+            cache = [ops.where(now, new, old) for old, new in zip(cache, (key, value))]
             y = self.parts.attend_to_cache(query, *cache, steps)
         update = self.project(ops.reshape(y, (batch or -1, length, width)))
         y, x = self.parts.add_norm(x, update, self.norm2)
