@@ -1,7 +1,7 @@
 """Measures GPT-2 in every mode, each in a process of its own, and writes it down, as a table and as a plot.
 
   python examples/compare.py                       # measure here: benchmarks/gpt2_<GPU>.json and .png, README.md
-  python examples/compare.py --table FILE.json     # print the table of a record; --check: whether README.md shows it
+  python examples/compare.py --table FILE.json     # print the table of a record; --write puts it into README.md
 
 The rows of PyTorch are measured where it is installed.
 """
@@ -138,23 +138,30 @@ def filled(text, record, image):
     return re.sub(r"(<!-- gpt2 -->\n).*?(<!-- /gpt2 -->)", lambda m: m[1] + shown + "\n" + m[2], text, flags=re.S)
 
 
+def show(record, path):
+    """Draws the plot beside the record; of one in benchmarks/, README.md shows table and plot."""
+    image = path.with_suffix(".png")
+    plot(record, image)
+    if path.resolve().parent == ROOT / "benchmarks":
+        readme = HERE / "README.md"
+        readme.write_text(filled(readme.read_text(), record, "../benchmarks/" + image.name))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and measure nothing")
-    parser.add_argument("--check", action="store_true", help="with --table: only say whether README.md shows it")
+    parser.add_argument("--write", action="store_true", help="with --table: draw the plot and write README.md too")
     parser.add_argument("--rows", default=",".join(mode for _, mode, _ in ROWS.values()), help="(%(default)s)")
     parser.add_argument("--shapes", default=",".join("%dx%d" % shape for shape in SHAPES), help="(%(default)s)")
     parser.add_argument("--limit", type=int, default=150, help="seconds that one process may take (150)")
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")
     parser.add_argument("rest", nargs="*", help="behind --: arguments for every process, as --layers 2")
     options = parser.parse_args()
-    readme = HERE / "README.md"
     if options.table:
-        record = json.loads(pathlib.Path(options.table).read_text())
-        image = "../benchmarks/" + pathlib.Path(options.table).with_suffix(".png").name
-        if options.check:
-            return "run " + __file__ if filled(readme.read_text(), record, image) != readme.read_text() else 0
-        return print(table(record))
+        path = pathlib.Path(options.table)
+        record = json.loads(path.read_text())
+        print(table(record))
+        return show(record, path) if options.write else None
     modes = options.rows.split(",")
     names = [name for name, (script, mode, _) in ROWS.items()
              if mode in modes and (script != TORCH or importlib.util.find_spec("torch"))]
@@ -164,10 +171,8 @@ def main():
     options.out.mkdir(exist_ok=True)
     path = options.out / ("gpt2_%s.json" % re.sub(r"[^a-z0-9-]+", "_", record["hardware"].lower()))
     path.write_text(json.dumps(record, indent=1) + "\n")
-    plot(record, path.with_suffix(".png"))
-    print("\n%s\n\nwritten: %s, %s" % (table(record), path, path.with_suffix(".png")))
-    if options.out == ROOT / "benchmarks":
-        readme.write_text(filled(readme.read_text(), record, "../benchmarks/" + path.with_suffix(".png").name))
+    print("\n%s\n\nwritten: %s" % (table(record), path))
+    show(record, path)
 
 
 def about_in_a_process():

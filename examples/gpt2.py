@@ -1,8 +1,8 @@
 """GPT-2 in Keras, trained on text that is made here, with tfuse and without.
 
   python examples/gpt2.py --mode tfuse                      # 124 million parameters, 16 x 1024 tokens a step: a GPU's work
-  python examples/gpt2.py --mode tfuse --layers 2 --width 128 --heads 4 --batch 8 --length 128 --vocabulary 256 \\
-      --steps 300 --save /tmp/gpt2 --generate 200           # half a minute on two CPU cores
+  python examples/gpt2.py --mode tfuse --layers 2 --width 128 --heads 4 --length 128 --vocabulary 256 --dtype float32 \\
+      --rate 1e-3 --steps 400 --save /tmp/gpt2 --generate 200    # a minute on two CPU cores, and it writes sentences
   python examples/gpt2.py --resume /tmp/gpt2 …              # goes on where that stopped, with the same next loss
 
 The model is in gpt2_model.py; here is its text, its training, its checkpoints, and what it writes.

@@ -1,13 +1,14 @@
 """Whole training: the curve of examples/gpt2.py beside stock Keras's, its checkpoints, and what it writes."""
 
 import functools
+import json
 import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpt2_example import TEXT, gpt2, trained
+from gpt2_example import PATH, TEXT, gpt2, trained
 
 STEPS = 200
 
@@ -77,3 +78,20 @@ def test_text_is_written_from_the_cache_as_without_one(mode):
         x = model(np.array([written], np.int64))[0, -1]
         written.append(int(np.argmax(tf.linalg.matvec(model.tokens.embeddings.value, x))))
     assert from_cache == written[5:]
+
+
+def test_the_readme_shows_the_record():
+    import compare
+    about = {"hardware": "a GPU", "date": "2026-01-01", "commit": "abc", "tensorflow": "2", "keras": "3", "pytorch": None}
+    rows = [{"name": name, "batch": 4, "length": 8, "ms_per_step": ms, "tokens_per_s": 32e3 / ms, "peak_GB": 1.25, "loss": 5.0}
+            for name, ms in [("Keras", 9.0), ("Keras with tfuse", 3.0)]]
+    made = {**about, "rows": rows + [{"name": "PyTorch", "batch": 4, "length": 8, "failed": "out of memory"}]}
+    assert compare.table(made).splitlines()[0] == "a GPU, TensorFlow 2, Keras 3, commit abc, 2026-01-01."
+    assert compare.table(made).splitlines()[-3:] == [
+        "| 4 × 8 | Keras | 9.0 | 3,600 | 1.2 GB |", "| 4 × 8 | Keras with tfuse | **3.0** | 10,700 | 1.2 GB |",
+        "| 4 × 8 | PyTorch | failed | | |"]
+    readme, record = (PATH.parent / "README.md").read_text(), PATH.parent.parent / "benchmarks/gpt2_nvidia_h200.json"
+    assert compare.table(made) in compare.filled(readme, made, "plot.png")
+    if record.exists():
+        shown = compare.filled(readme, json.loads(record.read_text()), "../benchmarks/gpt2_nvidia_h200.png")
+        assert readme == shown, "run examples/compare.py, or examples/compare.py --table %s --write" % record
