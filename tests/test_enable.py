@@ -432,10 +432,10 @@ def test_training_follows_stock_keras(jit):
     assert not ATTENTION or not reasons()
 
 
-@pytest.mark.parametrize("policy, tolerance", [("mixed_float16", 0.03), ("mixed_bfloat16", 0.05)])
-def test_mixed_precision_with_automatic_jit(policy, tolerance):
-    """As Keras compiles by default: with XLA where there is a GPU. Stock bfloat16 is 2% off the losses of float32 itself."""
-    before = keras.mixed_precision.global_policy()
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_with_automatic_jit(policy):
+    """As Keras compiles by default: with XLA where there is a GPU. At most twice as far from float32's losses as stock."""
+    exact, before = losses(transformer, "auto"), keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy(policy)
     try:
         want = losses(transformer, "auto")
@@ -444,7 +444,8 @@ def test_mixed_precision_with_automatic_jit(policy, tolerance):
     finally:
         keras.mixed_precision.set_global_policy(before)
     assert got[-1] < got[0]
-    np.testing.assert_allclose(got, want, rtol=tolerance)
+    off = lambda losses: np.max(np.abs(np.subtract(losses, exact)))
+    assert off(got) <= 2 * off(want), (got, want, exact)
     if not (GPUS and _library.xla_status()):
         assert ATTENTION | {"NormGrad"} <= ran()
 
