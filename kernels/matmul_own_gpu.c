@@ -49,13 +49,13 @@ static int in_pairs(const matmul_args *a, size_t size) {
 
 /* NULL where tensor cores can serve, or why they cannot. */
 static const char *hindrance(const matmul_args *a, tfu_dtype dtype, const tfu_device *device) {
-  if (dtype != TFU_F16 && dtype != TFU_BF16) return "tensor cores take float16 and bfloat16 here";
+  if (dtype != TFU_F16 && dtype != TFU_BF16) return "tiled, since the tensor kernel takes float16 and bfloat16";
   if (device->capability < OLDEST_TENSOR || STATIC_SHARED + (int)rungs[TFU_OWN_TENSOR].shared > device->block_shared)
-    return "the GPU is too old or too small for the tensor kernel";
+    return "tiled, since the GPU is too old for the tensor kernel, or has too little shared memory";
   if (!in_chunks(&a->a, turned(&a->a) ? a->m : a->k, a->batch) ||
       !in_chunks(&a->b, turned(&a->b) ? a->k : a->n, a->batch) ||
       !in_pairs(a, a->wide ? sizeof(float) : tfu_dtype_size(dtype)))
-    return "the tensor kernel takes rows of multiples of 16 bytes";
+    return "tiled, since the tensor kernel takes rows of multiples of 16 bytes";
   return NULL;
 }
 

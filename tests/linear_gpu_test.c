@@ -9,6 +9,7 @@
 #include "kernels/core/gemm_gpu.h"
 #include "kernels/core/tuned.h"
 #include "kernels/linear.h"
+#include "kernels/matmul_own.h"
 #include "kernels/scale_bias_act.h"
 #include "ops/linear.h"
 
@@ -187,9 +188,32 @@ static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
                                 .cublasLtMatmul = matmul,
                                 .cublasLtGetStatusName = status_name,
                                 .version = 1};
-static const tfu_cublaslt *get_lt(const char **why) { return *why = NULL, &lt; }
+static int missing; /* there is no cuBLASLt */
+static const tfu_cublaslt *get_lt(const char **why) {
+  *why = missing ? "no cuBLASLt" : NULL;
+  return missing ? NULL : &lt;
+}
 static tfu_code get_handle(const tfu_cublaslt *l, cublasLtHandle_t *handle, tfu_error *err) {
   return (void)l, (void)err, *handle = NULL, TFU_OK;
+}
+
+/* ---- our own product ---- */
+
+static int own_products;
+static tfu_code own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, matmul_args a) {
+  const tfu_dtype out = a.wide ? tfu_real(dtype) : dtype;
+  CHECK(missing && kind == TFU_OWN_TENSOR && a.batch == 1 && a.m && a.n && a.k);
+  own_products++;
+  if (!call->kernel) call->kernel = "own";
+  for (int64_t i = 0; i < a.m; i++)
+    for (int64_t j = 0; j < a.n; j++) {
+      double v = 0;
+      for (int64_t k = 0; k < a.k; k++)
+        v += at(a.a.data, dtype, i * a.a.row + k * a.a.col) * at(a.b.data, dtype, k * a.b.row + j * a.b.col);
+      v = v * a.alpha + (a.c ? at(a.c, out, i * a.n + j) : 0) + (a.bias ? at(a.bias, dtype, j) : 0);
+      put(a.d, out, i * a.n + j, v);
+    }
+  return TFU_OK;
 }
 
 /* ---- a GPU ---- */
@@ -266,6 +290,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_act_grad_launch act_grad
 #define tfu_walk_plan_of walk_plan
 #define tfu_launch launch
+#define tfu_matmul_own_run own_run
 #define tfu_gemm_gpu_run tested_gemm_run
 #define tfu_gemm_gpu_time tested_gemm_time
 #define run gemm_run
@@ -495,6 +520,42 @@ static void test_sums_in_place(void) {
   CHECK(tested_gemm_run(&r->call, &g, &served) != TFU_OK && products == before + 1); /* the first proposal, untried */
 }
 
+/* Without cuBLASLt our own product serves, beside the same passes; explain() says why. What has an epilogue is not
+ * timed, nor run: passes do that. */
+static void test_without_cublaslt(void) {
+  missing = 1;
+  products = own_products = 0;
+  check_everything();
+  CHECK(products == 0 && own_products > 0);
+  own_products = passes = 0;
+  check_forward(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_F32);
+  CHECK_FOR(own_products == 1 && passes == 1, "%d and %d", own_products, passes);
+
+  run *r = start(&tfu_linear);
+  float d[4] = {1, 2, 3, 4}, microseconds;
+  tfu_gemm_gpu g = {.m = 2,
+                    .n = 2,
+                    .k = 3,
+                    .dtype = TFU_F32,
+                    .scale = 2,
+                    .a_turned = 1,
+                    .a_row = 4,
+                    .a = (float[12]){1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0, 0},
+                    .b = (float[6]){1, 0, 0, 1, 1, 1},
+                    .c = d,
+                    .d = d};
+  int served;
+  CHECK(tested_gemm_time(&r->call, &g, &served, &microseconds) == TFU_OK && served && microseconds == 0 && d[0] == 1);
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served);
+  CHECK_FOR(d[0] == 13 && d[1] == 18 && d[2] == 19 && d[3] == 24, "%g %g %g %g", d[0], d[1], d[2], d[3]);
+  CHECK_TEXT(r->call.kernel, "own");
+  CHECK_TEXT(r->call.why, "no cuBLASLt");
+  g.epilogue = TFU_EPI_RELU;
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && !served && d[0] == 13);
+  free(r);
+  missing = 0;
+}
+
 int main(void) {
   if (!mkdtemp(base)) return 1;
   setenv("TFUSE_CACHE", base, 1);
@@ -503,6 +564,7 @@ int main(void) {
   test_label();
   test_batch();
   test_sums_in_place();
+  test_without_cublaslt();
   only_plain = 1;
   check_everything();
   forget_choices();

@@ -278,20 +278,20 @@ static const tfu_tuner tuner = {.bytes = sizeof(gemm_key), .describe = describe,
 /* Opens the problem, asks for the choice, and runs it where `microseconds` is NULL. */
 static tfu_code solve(problem *p, int *served, float *microseconds) {
   tfu_device device;
-  tfu_choice room;
+  tfu_choice chosen;
   gemm_choice choice;
   TFU_TRY(tfu_device_now(&device, p->call->err));
   TFU_TRY(tfu_cublaslt_handle(p->lt, &p->handle, p->call->err));
   TFU_TRY(tfu_cublaslt_code(p->lt, open_problem(p), "describing a product to cuBLASLt", p->call->err));
   const gemm_key key = key_of(p->g, device.ordinal);
-  const tfu_choice *chosen = tfu_tuned_get(&tuner, &key, p, &room);
-  *served = !chosen->none;
-  if (microseconds) *microseconds = chosen->microseconds;
-  if (chosen->none || microseconds) return TFU_OK;
-  memcpy(&choice, chosen->data, sizeof choice);
+  const char *label = tfu_tuned_get(&tuner, &key, p, &chosen);
+  *served = !chosen.none;
+  if (microseconds) *microseconds = chosen.microseconds;
+  if (chosen.none || microseconds) return TFU_OK;
+  memcpy(&choice, chosen.data, sizeof choice);
   p->choice = &choice;
   TFU_TRY(get_workspace(p, choice.workspace));
-  if (!p->call->kernel) p->call->kernel = chosen == &room ? "cuBLASLt, untimed" : chosen->label;
+  if (!p->call->kernel) p->call->kernel = label ? label : "cuBLASLt, untimed";
   return run(p);
 }
 

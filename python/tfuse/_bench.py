@@ -43,6 +43,8 @@ BARS = {
     "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
     "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
                "%.2f times what XLA takes"),
+    "times_naive": (lambda f, b, copy: f["naive_ms"] / f["ms"]["tfuse"] if "naive_ms" in f else None, True,
+                    "%.1f times naive's speed"),
     "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
 }
 
@@ -295,7 +297,7 @@ def label(row):
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
     known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
-             "matmul_ms", "percent_of_matmul", "both_percent_of_matmul"}
+             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
@@ -307,7 +309,7 @@ def _lost(rows):
 def check_bars(about, rows):
     """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
     was timed for is said to be open, and is not held against the run."""
-    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(rows[::2], rows[1::2])), 0
+    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
     for case in (case for members in cases.all_cases().values() for case in members):
         names = {name for options in case.options for name in options}
@@ -327,6 +329,13 @@ def check_bars(about, rows):
                                                             dtype, "×".join(map(str, shape))]),
                     "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
     return not failed
+
+
+def _beside_naive(rows):
+    """The rows, with what the variant of kind "naive" takes for the same, where it was timed."""
+    same = lambda row: (row["op"], row["dtype"], tuple(row["shape"]))
+    naive = {same(row): row["ms"]["tfuse"] for row in rows if row.get("kind") == "naive"}
+    return [{**row, "naive_ms": naive[same(row)]} if same(row) in naive else row for row in rows]
 
 
 def table(saved):

@@ -19,10 +19,18 @@ def _gradient(node, dy):
     return _grad(dy, *node.inputs, kind=node.attr("kind"))
 
 
+def _grad_gradient(node, dda, ddb):
+    """Of da = dy . b^T and db = a^T . dy. What these give to a and b is the gradient of a product again."""
+    dy, a, b = node.inputs
+    kind = node.attr("kind")
+    ddb = tf.zeros_like(b) if ddb is None else ddb
+    return _matmul(dda, b, kind=kind) + _matmul(a, ddb, kind=kind), *_grad(dy, dda, ddb, kind=kind)
+
+
 # Axes by letters: those before the last two, rows, inner, columns.
 _AXES = {"a": "abcdefri", "b": "abcdefic", "dy": "abcdefrc"}
 
-_grad = FusedOp("MatmulOwnGrad", _plain_grad, axes=_AXES)
+_grad = FusedOp("MatmulOwnGrad", _plain_grad, _grad_gradient, axes=_AXES)
 _matmul = FusedOp("MatmulOwn", _plain, _gradient, axes=_AXES)
 
 
