@@ -16,8 +16,7 @@ class ListOp:
 
     Args:
       name: CamelCase, as in the op's row.
-      plain: function(*arguments, **attributes), the same in plain TensorFlow; None where the caller has one of its own and
-        asks `why_not` first.
+      plain: function(*arguments, **attributes), the same in plain TensorFlow.
       outputs: function(*arguments) -> for every output tensor its dtype and its shape, or the number of the input, all lists
         taken together, that it is like.
       gradient: function(arguments, results, output gradients) -> gradients of all inputs, flat; None: there is none.
@@ -40,14 +39,14 @@ class ListOp:
         if context.executing_eagerly() or not _op._inside_xla():
             told = {"S": _op.real(arguments[0][0].dtype)} if self._told else {}
             return self._nested(self._definition.output_arg, self._flat(self._raw(*arguments, **attributes, **told)), arguments)
-        reason = self.why_not(arguments)
+        reason = self._why_not(arguments)
         if reason:
             _explain.note(self.name, "plain TensorFlow", reason, arguments[0])
             return self.plain(*arguments, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", arguments[0])
         return self._in_xla(arguments, attributes)
 
-    def why_not(self, arguments):
+    def _why_not(self, arguments):
         """"" or why XLA cannot be given the op."""
         if _library.xla_status():
             return _library.xla_status()

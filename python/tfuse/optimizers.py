@@ -10,6 +10,7 @@ variable at a time, and tfuse.explain() says why.
 import numbers
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfuse import _explain, tensors_update
@@ -56,9 +57,7 @@ class _Together:
         if tf.distribute.has_strategy() and not isinstance(self._distribution_strategy, _STRATEGIES):
             return "it runs under %s" % type(self._distribution_strategy).__name__
         strange = [name for name, value in self._numbers().items() if not isinstance(value, numbers.Number)]
-        if strange:
-            return "%s is not a number" % strange[0]
-        return tensors_update.why_not_in_xla()
+        return "%s is not a number" % strange[0] if strange else ""
 
     def _clipped(self, grads, every):
         dense = not any(isinstance(g, tf.IndexedSlices) for g in grads)
@@ -97,8 +96,11 @@ class _Together:
         kinds = [("norm", own["clipnorm"]), ("global_norm", own["global_clipnorm"]), ("value", own["clipvalue"])]
         clip, bound = next((pair for pair in kinds if clips and pair[1] > 0), (None, 0.0))
         beta_1, beta_2 = own.get("beta_1", 0.0), own.get("beta_2", 0.0)
-        return tensors_update.Settings(rule, own["weight_decay"], clip, bound, beta_1, beta_2, own.get("rest_1", 1 - beta_1),
-                                       own.get("rest_2", 1 - beta_2), own.get("epsilon", 0.0))
+        # Keras makes tensors of these, of float32, before it casts them to a variable's dtype; not so in 1 - beta, but for
+        # lion.
+        decay, near_1, near_2 = (float(np.float32(value)) for value in (own["weight_decay"], beta_1, beta_2))
+        rests = (1 - near_1, 1 - near_2) if rule == "lion" else (1 - beta_1, 1 - beta_2)
+        return tensors_update.Settings(rule, decay, clip, bound, near_1, near_2, *rests, own.get("epsilon", 0.0))
 
 
 def _documented(cls):
@@ -133,10 +135,7 @@ LAMB = Lamb
 @_documented
 class Lion(_Together, keras.optimizers.Lion):
     def _rule(self):
-        own = {"beta_1": self.beta_1, "beta_2": self.beta_2}
-        if all(isinstance(b, numbers.Number) for b in own.values()):  # here Keras subtracts in the variable's dtype
-            own.update(rest_1=tensors_update.rest(self.beta_1, tf.float32), rest_2=tensors_update.rest(self.beta_2, tf.float32))
-        return "lion", [self._momentums], own
+        return "lion", [self._momentums], {"beta_1": self.beta_1, "beta_2": self.beta_2}
 
 
 @_documented

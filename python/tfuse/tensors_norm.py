@@ -7,10 +7,11 @@ from tfuse._op import FLOATS, function, real, vjp
 
 
 def _plain_norm(x):
-    wide = [tf.cast(t, real(t.dtype)) for t in x]
+    """Sums in float64: XLA's own, in float32, are some roundings off."""
+    wide = [tf.cast(t, tf.float64) for t in x]
     squares = [tf.reduce_sum(tf.square(t)) for t in wide]
     finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in x])
-    return [tf.sqrt(tf.add_n(squares)), tf.sqrt(tf.stack(squares)), finite]
+    return [*(tf.cast(tf.sqrt(s), real(x[0].dtype)) for s in (tf.add_n(squares), tf.stack(squares))), finite]
 
 
 def _norm_gradient(arguments, outputs, dy):

@@ -10,13 +10,12 @@ Inside XLA, an update takes the memory of what it replaces, if XLA may let go of
 
 import collections
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfuse import _op
 from tfuse._list_op import ListOp
-from tfuse._op import FLOATS, real
+from tfuse._op import FLOATS, given, real
 from tfuse.tensors_norm import global_norm, norms
 
 GROUP_BYTES = 64 << 20  # of new values
@@ -25,12 +24,53 @@ GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
 
 
+def _plain(gradients, weights, slots, rate, step, hyper, norm, scale, rule):
+    """What the op computes, in TensorFlow's own ops."""
+    decay, clip, beta_1, beta_2, rest_1, rest_2, epsilon, clip_values = tf.unstack(hyper)
+    t, count, wide = tf.cast(step + 1, rate.dtype), len(weights), lambda x: tf.cast(x, rate.dtype)
+    bias_1, bias_2 = 1 - beta_1**t, 1 - beta_2**t
+    new, new_slots = [], [list(slots[i:i + count]) for i in range(0, len(slots), count)]
+    for i, (g, w) in enumerate(zip(map(wide, gradients), map(wide, weights))):
+        if given(scale):
+            g /= scale
+        if given(norm):
+            own = (norm if norm.shape.rank == 0 else norm[i]) / (scale if given(scale) else 1)
+            g = g * (clip * tf.minimum(1 / own, 1 / clip) + (own - own)) if norm.shape.rank == 0 else (
+                g * clip / tf.maximum(own, clip))
+        g = tf.where(clip_values > 0, tf.clip_by_value(g, -clip, clip), g)
+        w -= w * decay * rate
+        s = [wide(kind[i]) for kind in new_slots]
+        if rule in ("momentum", "nesterov"):
+            s[0] = s[0] * beta_1 - g * rate
+            w += s[0] if rule == "momentum" else s[0] * beta_1 - g * rate
+        elif rule == "lion":
+            w -= rate * tf.sign(s[0] * beta_1 + g * rest_1)
+            s[0] = s[0] * beta_2 + g * rest_2
+        elif rule == "sgd":
+            w -= g * rate
+        else:
+            s[0] += (g - s[0]) * rest_1
+            s[1] += (g * g - s[1]) * rest_2
+            if rule == "amsgrad":
+                s[2] = tf.maximum(s[2], s[1])
+            if rule == "lamb":
+                u = s[0] / bias_1 / (tf.sqrt(s[1] / bias_2) + epsilon)
+                norms_ = tf.norm(w), tf.norm(u)
+                w -= tf.where(tf.minimum(*norms_) > 0, norms_[0] / norms_[1], 1) * rate * u
+            else:
+                w -= s[0] * (rate * tf.sqrt(bias_2) / bias_1) / (tf.sqrt(s[-1]) + epsilon)
+        new.append(tf.cast(w, weights[i].dtype))
+        for kind, value in zip(new_slots, s):
+            kind[i] = tf.cast(value, weights[i].dtype)
+    return [new, [value for kind in new_slots for value in kind]]
+
+
 def _after_gradients(gradients, weights, slots, *_):
     """Which inputs the outputs are like: the weights, then the slots."""
     return range(len(gradients), len(gradients) + len(weights) + len(slots))
 
 
-op = ListOp("TensorsUpdate", None, outputs=lambda *arguments: list(_after_gradients(*arguments)),
+op = ListOp("TensorsUpdate", _plain, outputs=lambda *arguments: list(_after_gradients(*arguments)),
             in_place=lambda i, *arguments: _after_gradients(*arguments)[i])
 
 # A rule with its numbers: what stays the same from step to step. clip is None, "value", "norm" (of each variable) or
@@ -73,11 +113,6 @@ def served(gradient, variable):
     return ""
 
 
-def why_not_in_xla():
-    """"" or why XLA cannot be given the op, while a function is traced for it."""
-    return "" if context.executing_eagerly() or not _op._inside_xla() else op.why_not([])
-
-
 def _fitting(gradient, dtype):
     """The kernels take gradients of the variable's dtype, and 16-bit ones beside float32."""
     fits = gradient.dtype == dtype or (dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
@@ -104,16 +139,14 @@ def _build(settings, places, gradients, rate, step):
     in_xla = not context.executing_eagerly() and _op._inside_xla()
     norm = global_norm(gradients) if settings.clip == "global_norm" else None
     running, queue = 0, collections.deque()  # bytes of the groups in the queue, which are not waited for yet
-    constants = {}
     for members, size in _groups(settings, places, gradients, cut=not in_xla):
         done = []
         while queue and running + size > FLIGHT_BYTES:
             assigned, freed = queue.popleft()
             done.append(assigned)
             running -= freed
-        with tf.device(places[members[0]].device), tf.control_dependencies(done):
-            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm,
-                             constants)
+        with tf.device(places[members[0]].device):
+            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm, done)
         queue.append((assigned, size))
         running += size
 
@@ -135,7 +168,8 @@ def _groups(settings, places, gradients, cut):
         yield group, total
 
 
-def _step(places, gradients, settings, rate, step, norm, constants):
+def _step(places, gradients, settings, rate, step, norm, done):
+    """Steps a group once what is in `done` is; returns what is done when all is assigned."""
     dtype = places[0].dtype
     scalar = real(dtype)
     handles = [p.handle for p in places] + [s for kind in zip(*(p.slots for p in places)) for s in kind]
@@ -143,9 +177,10 @@ def _step(places, gradients, settings, rate, step, norm, constants):
     if settings.clip == "norm":
         norm = norms(gradients)[1]
     nothing = tf.constant([], scalar)
-    new = op(gradients, old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
-             _numbers(settings, scalar, places[0].decays), nothing if norm is None else tf.cast(norm, scalar), nothing,
-             rule=settings.rule)
+    arguments = (gradients, old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
+                 _numbers(settings, scalar, places[0].decays), nothing if norm is None else tf.cast(norm, scalar), nothing)
+    with tf.control_dependencies(done):  # not the reads: they hold what is there already
+        new = op(*arguments, rule=settings.rule)
     return tf.group(*[tf.raw_ops.AssignVariableOp(resource=h, value=value) for h, value in zip(handles, new[0] + new[1])])
 
 
@@ -156,13 +191,8 @@ def _read(handle, dtype, shape):
 
 
 def _numbers(settings, dtype, decays):
-    """The op's input `hyper`; Keras makes numbers of the variables' dtype of them before it computes."""
+    """The op's input `hyper`."""
     clip = settings.bound if settings.clip else 0.0
     return tf.constant([settings.decay if decays else 0.0, clip, settings.beta_1, settings.beta_2, settings.rest_1,
                         settings.rest_2, settings.epsilon, float(settings.clip == "value")], dtype)
 
-
-def rest(beta, dtype):
-    """1 - beta, where Keras computes it in the variable's dtype."""
-    one = np.ones([], dtype.as_numpy_dtype)
-    return float(one - one.dtype.type(beta))

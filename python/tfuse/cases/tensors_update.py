@@ -1,0 +1,81 @@
+"""The op behind tfuse.optimizers: the third step, by each rule; what its options do, tests/test_optimizers.py asks of Keras.
+
+Slots are given for all rules; one that a rule has not is left as it is.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse import tensors_update
+from tfuse.cases import Case, Input
+from tfuse._op import real
+
+_RATE, _B1, _B2, _EPSILON, _DECAY, _BOUND, _T = 0.125, 0.75, 0.875, 1e-7, 0.0625, 1.5, 3
+_HYPER = [_DECAY, _BOUND, _B1, _B2, 1 - _B1, 1 - _B2, _EPSILON, 1.0]
+
+
+def _floats(shape):
+    return Input(shape, gradient=False)
+
+
+def _positive(shape):
+    return Input(shape, values=lambda rng, own, _: rng.uniform(0.5, 2, own), gradient=False)
+
+
+def _step(f, g, w, m, v, h, rule):
+    """As the second of two weights; the first has a shape of its own."""
+    first = tf.ones([3], w.dtype)
+    slots = [t for own in (m, v, h)[:tensors_update.SLOTS[rule]] for t in (first, own)]
+    scalar = real(w.dtype)
+    nothing = tf.constant([], scalar)
+    new = f([first, g], [first, w], slots, tf.constant(_RATE, scalar), tf.constant(_T - 1, tf.int64),
+            tf.constant(_HYPER, scalar), nothing, nothing, rule=rule)
+    changed = [new[0][1], *new[1][1::2]]
+    return [tf.ensure_shape(t, w.shape) for t in changed + [m, v, h][len(changed) - 1:]]
+
+
+def _formula(g, w, m, v, h, rule):
+    g, w = np.clip(g, -_BOUND, _BOUND), w - w * _DECAY * _RATE
+    if rule == "sgd":
+        return w - g * _RATE, m, v, h
+    if rule in ("momentum", "nesterov"):
+        m = m * _B1 - g * _RATE
+        return w + (m if rule == "momentum" else m * _B1 - g * _RATE), m, v, h
+    if rule == "lion":
+        return w - _RATE * np.sign(m * _B1 + g * (1 - _B1)), m * _B2 + g * (1 - _B2), v, h
+    m, v = m + (g - m) * (1 - _B1), v + (g * g - v) * (1 - _B2)
+    if rule == "lamb":
+        u = m / (1 - _B1**_T) / (np.sqrt(v / (1 - _B2**_T)) + _EPSILON)
+        return w - np.linalg.norm(w) / np.linalg.norm(u) * _RATE * u, m, v, h
+    h = np.maximum(h, v) if rule == "amsgrad" else h
+    step = _RATE * (1 - _B2**_T)**0.5 / (1 - _B1**_T)
+    return w - m * step / (np.sqrt(h if rule == "amsgrad" else v) + _EPSILON), m, v, h
+
+
+def _reference(*inputs, rule):
+    with np.errstate(invalid="ignore"):  # the ratio of no weights
+        return list(_formula(*inputs, rule))
+
+
+CASES = [
+    Case(name="tensors_update", run=functools.partial(_step, tensors_update.op),
+         plain=functools.partial(_step, tensors_update.op.plain), reference=_reference,
+         gradient=lambda dy, *inputs, rule: [],
+         inputs={"g": _floats(lambda shape: shape), "w": _floats(lambda shape: shape), "m": _floats(lambda shape: shape),
+                 "v": _positive(lambda shape: shape), "h": _positive(lambda shape: shape)},
+         outputs={name: lambda shape: shape for name in "wmvh"}, options=[{"rule": rule} for rule in tensors_update.SLOTS],
+         special=False, sizes=[], rejects=[
+             ("gradient 0 must have the shape of its weight, .3., got .2.", lambda: _reject(tf.ones([2]), [tf.ones([3])] * 2)),
+             ("slot 1 must have the shape of its weight, .3., got .4.",
+              lambda: _reject(tf.ones([3]), [tf.ones([3]), tf.ones([4])])),
+             ("the rule wants 2 slots for 1 weights, got 1", lambda: _reject(tf.ones([3]), [tf.ones([3])])),
+             ("hyper must have 8", lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, hyper=[1.0])),
+         ]),
+]
+
+
+def _reject(gradient, slots, hyper=_HYPER):
+    return tensors_update.op([gradient], [tf.ones([3])], slots, tf.constant(_RATE), tf.constant(2, tf.int64),
+                             tf.constant(hyper), tf.constant([]), tf.constant([]), rule="adam")

@@ -1,0 +1,423 @@
+"""tfuse.optimizers against Keras's own: every rule and option over 50 steps, checkpoints both ways, what falls back."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+from tfuse import tensors_update
+
+STEPS = 50
+SHAPES = [(3, 5), (7,), (), (64, 33), (1,), (300, 100)]
+RULES = {
+    "adam": ("Adam", {}), "amsgrad": ("Adam", {"amsgrad": True}), "adamw": ("AdamW", {}), "lamb": ("Lamb", {}),
+    "lion": ("Lion", {}), "sgd": ("SGD", {}), "momentum": ("SGD", {"momentum": 0.9}),
+    "nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
+}
+OPTIONS = {
+    "plain": {}, "decay": {"weight_decay": 0.01}, "clipnorm": {"clipnorm": 1.0}, "clipvalue": {"clipvalue": 0.5},
+    "global_clipnorm": {"global_clipnorm": 1.0, "weight_decay": 0.1},
+    "ema": {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 7},
+    "accumulation": {"gradient_accumulation_steps": 3, "global_clipnorm": 1.0},
+    "loss scale": {"loss_scale_factor": 8.0},
+    "schedule": {"learning_rate": keras.optimizers.schedules.ExponentialDecay(1e-2, 10, 0.9)},
+}
+
+
+def make(library, rule, **options):
+    name, own = RULES[rule]
+    return getattr(library, name)(**{**own, **options})
+
+
+def variables(shapes=SHAPES, dtype="float32", seed=0):
+    rng = np.random.default_rng(seed)
+    return [keras.Variable(rng.normal(size=s).astype("float32"), dtype=dtype, name="v%d" % i) for i, s in enumerate(shapes)]
+
+
+def gradients(step, shapes=SHAPES, dtype="float32"):
+    rng = np.random.default_rng(1000 + step)
+    return [tf.cast(tf.constant((3 * rng.normal(size=s)).astype("float32")), dtype) for s in shapes]
+
+
+def train(optimizer, weights, first=0, steps=STEPS, route="graph", dtype="float32", shapes=SHAPES):
+    if route == "xla":
+        skip_broken_xla()
+    step = lambda *g: optimizer.apply(list(g), weights)
+    if route != "eager":
+        step = tf.function(step, autograph=False, jit_compile=route == "xla")
+    for t in range(first, first + steps):
+        step(*gradients(t, shapes, dtype))
+    return [np.asarray(tf.cast(v, tf.float64)) for v in [*weights, *optimizer.variables]]
+
+
+def largest_error(got, want):
+    assert len(got) == len(want)
+    return max(float(np.max(np.abs(g - w)) / max(np.max(np.abs(w)), 1e-30)) for g, w in zip(got, want) if np.size(w))
+
+
+def trained(library, rule, options, **how):
+    optimizer, weights = make(library, rule, **options), variables()
+    if options.get("weight_decay"):
+        optimizer.exclude_from_weight_decay(var_names=["v1"])
+    optimizer.build(weights)
+    return train(optimizer, weights, **how)
+
+
+@pytest.mark.parametrize("route", ["graph", "eager", "xla"])
+@pytest.mark.parametrize("option", list(OPTIONS))
+@pytest.mark.parametrize("rule", list(RULES))
+def test_like_keras(device, rule, option, route):
+    want = trained(keras.optimizers, rule, OPTIONS[option])
+    assert largest_error(trained(tfuse.optimizers, rule, OPTIONS[option], route=route), want) < 1e-6
+    assert any(row["op"] == "TensorsUpdate" for row in tfuse.explain())
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_float64(device, rule):
+    shapes = [(5, 3), (4,)]
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights = variables(shapes, "float64")
+        results.append(train(make(library, rule), weights, shapes=shapes, dtype="float64"))
+    # Keras keeps the learning rate in float32; so do both.
+    assert largest_error(results[1], results[0]) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_half_gradients_of_float32_weights(device, rule, dtype):
+    """The weights are the master copy: a step is that of the gradient, widened."""
+    wide = make(keras.optimizers, rule), variables()
+    step = lambda t: [tf.cast(g, tf.float32) for g in gradients(t, dtype=dtype)]
+    for t in range(10):
+        wide[0].apply(step(t), wide[1])
+    own = make(tfuse.optimizers, rule), variables()
+    train(*own, steps=10, dtype=dtype)
+    assert largest_error([v.numpy() for v in own[1]], [v.numpy() for v in wide[1]]) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rule", ["adam", "momentum"])
+def test_half_weights(device, rule, dtype):
+    """Weights and slots of 16 bits are computed with in float32, and stored rounded: nearer to float32 than Keras's, which
+    computes in 16 bits, where Adam's epsilon is nothing."""
+    weights, reference = variables(dtype=dtype), variables()
+    for w, r in zip(weights, reference):
+        r.assign(tf.cast(w.value, tf.float32))
+    train(make(tfuse.optimizers, rule, learning_rate=0.01), weights, steps=3, dtype=dtype)
+    want = make(keras.optimizers, rule, learning_rate=0.01)
+    for t in range(3):
+        want.apply([tf.cast(g, tf.float32) for g in gradients(t, dtype=dtype)], reference)
+    limit = {"float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    got = [np.asarray(tf.cast(v.value, tf.float32)) for v in weights]
+    assert largest_error(got, [v.numpy() for v in reference]) < limit
+
+
+# ---- state ----
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_state_is_kerass(rule):
+    weights = variables()
+    ours, theirs = make(tfuse.optimizers, rule), make(keras.optimizers, rule)
+    for optimizer in (ours, theirs):
+        optimizer.build(weights)
+    name = lambda v: v.path.split("/", 1)[1]
+    assert [(name(v), v.shape, v.dtype) for v in ours.variables] == [(name(v), v.shape, v.dtype) for v in theirs.variables]
+    assert isinstance(ours, type(theirs))
+    assert {k: v for k, v in ours.get_config().items() if k != "name"} == {
+        k: v for k, v in theirs.get_config().items() if k != "name"}
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(ours))
+    assert type(again) is type(ours) and again.get_config() == ours.get_config()
+
+
+@pytest.mark.parametrize("way", ["own_variables", "checkpoint"])
+@pytest.mark.parametrize("to_us", [True, False])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_checkpoint_moves_both_ways(rule, to_us, way, tmp_path):
+    libraries = [keras.optimizers, tfuse.optimizers] if to_us else [tfuse.optimizers, keras.optimizers]
+    weights = variables()
+    first = make(libraries[0], rule)
+    train(first, weights, steps=5)
+    second, moved = make(libraries[1], rule), variables(seed=9)
+    second.build(moved)
+    if way == "checkpoint":
+        path = tf.train.Checkpoint(optimizer=first).save(str(tmp_path / "c"))
+        tf.train.Checkpoint(optimizer=second).restore(path).assert_existing_objects_matched()
+    else:
+        store = {}
+        first.save_own_variables(store)
+        second.load_own_variables(store)
+    for a, b in zip(weights, moved):
+        b.assign(a.value)
+    want, got = train(first, weights, 5, 5), train(second, moved, 5, 5)
+    assert largest_error(got, want) < 1e-6
+
+
+def model(seed=0):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input([16]), keras.layers.Dense(32, activation="tanh"), keras.layers.LayerNormalization(),
+                             keras.layers.Dense(4)])
+
+
+def data(n=256):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, 16)).astype("float32")
+    return x, x[:, :4] * 2 - x[:, 4:8]
+
+
+@pytest.mark.parametrize("rule", ["adamw", "lamb"])
+def test_keras_file(rule, jit, tmp_path):
+    """Training goes on from a saved model as if it had not stopped."""
+    x, y = data()
+    m = model()
+    m.compile(make(tfuse.optimizers, rule), "mse", jit_compile=jit)
+    m.fit(x, y, 64, epochs=2, shuffle=False, verbose=0)
+    m.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(again.optimizer) is type(m.optimizer)
+    losses = [n.fit(x, y, 64, epochs=1, shuffle=False, verbose=0).history["loss"][0] for n in (m, again)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("rule", ["adamw", "momentum"])
+def test_fit(rule, policy, jit):
+    """Losses of a small model are Keras's, with its dynamic loss scale where the policy asks for one."""
+    x, y = data()
+    curves = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        keras.config.set_dtype_policy(policy)
+        try:
+            m = model()
+        finally:
+            keras.config.set_dtype_policy("float32")
+        m.compile(make(library, rule, learning_rate=0.01, global_clipnorm=1.0), "mse", jit_compile=jit)
+        assert (policy == "mixed_float16") == isinstance(m.optimizer, keras.optimizers.LossScaleOptimizer)
+        curves.append(m.fit(x, y, 32, epochs=4, shuffle=False, verbose=0).history["loss"])
+    assert curves[1][-1] < 0.8 * curves[1][0]
+    assert np.allclose(*curves, rtol=1e-4 if policy == "float32" else 2e-2)
+
+
+def test_loss_scale_skips_a_bad_step(device):
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights = variables([(3,)])
+        optimizer = keras.optimizers.LossScaleOptimizer(library.Adam())
+        optimizer.build(weights)
+        before = weights[0].numpy()
+        optimizer.apply([tf.constant([1.0, np.inf, 0.0])], weights)
+        assert np.array_equal(weights[0].numpy(), before) and float(optimizer.dynamic_scale) == 2.0**14
+        optimizer.apply([tf.constant([1.0, 2.0, 0.0])], weights)
+        assert not np.array_equal(weights[0].numpy(), before) and int(optimizer.inner_optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("option", ["plain", "clipnorm", "clipvalue", "global_clipnorm"])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_bad_gradients(device, rule, option, bad):
+    """They come out as in Keras: the same values are NaN, infinite or neither."""
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights, optimizer = variables([(4,), (3,)]), make(library, rule, **OPTIONS[option])
+        for _ in range(2):
+            optimizer.apply([tf.constant([1.0, bad, 0.0, -2.0]), tf.constant([1.0, 2.0, 3.0])], weights)
+        results.append(np.concatenate([v.numpy() for v in weights]))
+    assert np.array_equal(*[np.nan_to_num(r, nan=7e7, posinf=8e7, neginf=9e7) > 6e7 for r in results])
+    assert np.allclose(*results, rtol=1e-5, equal_nan=True)
+
+
+# ---- many, few, other ----
+
+
+def test_no_variables():
+    optimizer = tfuse.optimizers.Adam()
+    optimizer.apply([], [])
+    optimizer.build([])
+    with pytest.raises(ValueError, match="No gradients provided for any variable"):
+        weights = variables([(3,)])
+        tfuse.optimizers.Adam().apply([None], weights)
+
+
+def test_empty_and_missing_gradients(device):
+    weights = variables([(0, 4), (3,), (2,)])
+    before = weights[1].numpy()
+    tfuse.optimizers.Adam().apply([tf.zeros([0, 4]), None, tf.ones([2])], weights)
+    assert np.array_equal(weights[1].numpy(), before) and weights[0].shape == (0, 4)
+
+
+def test_ten_thousand_variables(device):
+    count = 10000
+    weights = [tf.Variable(tf.fill([1 + i % 3], float(i))) for i in range(count)]
+    optimizer = tfuse.optimizers.SGD(0.5)
+    optimizer.apply([tf.fill([1 + i % 3], 2.0) for i in range(count)], weights)
+    assert all(np.array_equal(w.numpy(), np.full([1 + i % 3], i - 1.0, np.float32)) for i, w in enumerate(weights))
+
+
+def test_mixed_dtypes(device):
+    """Variables of each dtype go by themselves; gradients are cast where their own is not the variable's."""
+    types = ["float32", "float64", "float16", "float32"]
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights = [tf.Variable(tf.ones([3], t) * (i + 1)) for i, t in enumerate(types)]
+        optimizer = library.SGD(0.5)
+        optimizer.apply([tf.ones([3], t) for t in ("float16", "float64", "float16", "float64")], weights)
+        results.append([w.numpy() for w in weights])
+    for got, want in zip(*results):
+        assert np.allclose(got, want, rtol=1e-3)
+
+
+def test_sparse_gradients(device):
+    """Go Keras's way, beside dense ones that do not; tfuse.explain() says so."""
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        table, bias = variables([(10, 4), (4,)])
+        optimizer = library.Adam(0.1, weight_decay=0.01)
+        for _ in range(3):
+            slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 7]), tf.constant([10, 4]))
+            optimizer.apply([slices, tf.ones([4])], [table, bias])
+        results.append([table.numpy(), bias.numpy()])
+    assert largest_error(*results) < 1e-6
+    rows = [row for row in tfuse.explain() if row["route"] == "Keras's own step"]
+    assert rows and rows[-1]["op"] == "Adam" and rows[-1]["why"] == "1 of 2 variables: its gradient is sparse"
+
+
+def test_a_number_that_is_a_tensor(device):
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights = variables([(4,)])
+        optimizer = library.Adam(0.1)
+        optimizer.beta_1 = tf.constant(0.8)
+        optimizer.apply([tf.ones([4])], weights)
+        results.append([weights[0].numpy()])
+    assert largest_error(*results) < 1e-6
+    assert any(row["why"].endswith("beta_1 is not a number") for row in tfuse.explain())
+
+
+def test_numbers_may_change(device):
+    """As in Keras: between eager steps, and the learning rate at any time."""
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        weights, optimizer = variables([(4,)]), library.Adam(0.1)
+        for step in range(4):
+            optimizer.beta_1 = 0.5 + step / 10
+            optimizer.learning_rate = 0.1 * (step + 1)
+            optimizer.apply([tf.ones([4]) * step], weights)
+        results.append([weights[0].numpy()])
+    assert largest_error(*results) < 1e-6
+
+
+def test_snapshots_keep_their_values(device):
+    """What was read before a step does not change with it."""
+    weights = variables([(1000,)])
+    optimizer = tfuse.optimizers.Adam(0.1)
+    optimizer.build(weights)
+
+    @tf.function
+    def step():
+        before = weights[0].value + 0.0
+        raw = tf.raw_ops.ReadVariableOp(resource=weights[0].value.handle, dtype=tf.float32)
+        optimizer.apply([tf.ones([1000])], weights)
+        return before, raw, weights[0].value + 0.0
+
+    held = weights[0].value.read_value()
+    was = held.numpy().copy()
+    before, raw, after = step()
+    assert np.array_equal(held, was) and np.array_equal(before, was) and np.array_equal(raw, was)
+    assert not np.array_equal(after, was)
+
+
+def test_memory_in_flight(monkeypatch):
+    """Groups are cut by bytes and by number, and one waits for another where both are too much at a time."""
+    monkeypatch.setattr(tensors_update, "GROUP_BYTES", 4000)
+    monkeypatch.setattr(tensors_update, "FLIGHT_BYTES", 8000)
+    monkeypatch.setattr(tensors_update, "GROUP_TENSORS", 3)
+    shapes = [(100,)] * 9 + [(5,)] * 7 + [(3000,)]
+    weights = variables(shapes)
+    optimizer = tfuse.optimizers.Adam()
+    optimizer.build(weights)
+    graph = tf.function(lambda *g: optimizer.apply(list(g), weights), autograph=False).get_concrete_function(
+        *gradients(0, shapes)).graph
+    ops = [op for op in graph.get_operations() if op.type == "Tfuse>TensorsUpdate"]
+    sizes = [op.get_attr("N") for op in ops]
+    assert max(sizes) <= 3 and sum(sizes) == len(shapes)
+    waits = sum(any(c.type == "NoOp" for c in op.control_inputs) for op in ops)
+    assert waits >= len(ops) - 3
+    want = make(keras.optimizers, "adam")
+    theirs = variables(shapes)
+    assert largest_error(train(optimizer, weights, steps=3, shapes=shapes), train(want, theirs, steps=3, shapes=shapes)) < 1e-6
+
+
+def test_constraints(device):
+    weights = [keras.Variable(np.ones([4], "float32"), constraint=None, name="a")]
+    weights[0].constraint = keras.constraints.NonNeg()
+    tfuse.optimizers.SGD(10.0).apply([tf.ones([4])], weights)
+    assert np.array_equal(weights[0].numpy(), np.zeros([4]))
+
+
+def test_repeats_bit_for_bit(device):
+    runs = [trained(tfuse.optimizers, "lamb", OPTIONS["global_clipnorm"], steps=5) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(*runs))
+
+
+# ---- several devices ----
+
+
+@pytest.mark.parametrize("option", ["plain", "decay", "clipnorm", "global_clipnorm"])
+@pytest.mark.parametrize("rule", ["adam", "lamb", "momentum"])
+def test_mirrored(rule, option):
+    x, y = data(128)
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        with strategy.scope():
+            m = model()
+            m.compile(make(library, rule, **OPTIONS[option]), "mse", jit_compile=False)
+        m.fit(x, y, 32, epochs=2, shuffle=False, verbose=0)
+        results.append(m.get_weights())
+    assert largest_error(results[1], results[0]) < 1e-5
+    assert any(row["op"] == "TensorsUpdate" for row in tfuse.explain(64))
+
+
+def test_one_device_strategy():
+    x, y = data(128)
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        with tf.distribute.OneDeviceStrategy("CPU:1").scope():
+            m = model()
+            m.compile(library.AdamW(0.01, clipnorm=0.1), "mse", jit_compile=False)
+        m.fit(x, y, 32, epochs=1, shuffle=False, verbose=0)
+        results.append(m.get_weights())
+    assert largest_error(*results) < 1e-5
+
+
+# ---- norms ----
+
+
+def test_norms_of_lists(device):
+    assert float(tfuse.global_norm([])) == 0 and bool(tfuse.all_finite([])) and tfuse.clip_by_global_norm([], 1.0)[0] == []
+    mixed = [tf.ones([3]), None, 2 * tf.ones([2], tf.float16), tf.constant(3.0, tf.float64)]
+    assert float(tfuse.global_norm(mixed)) == pytest.approx(np.sqrt(3 + 8 + 9))
+    clipped, norm = tfuse.clip_by_global_norm(mixed, 1.0)
+    assert clipped[1] is None and [c.dtype for c in clipped if c is not None] == [m.dtype for m in mixed if m is not None]
+    assert float(tfuse.global_norm(clipped)) == pytest.approx(1, rel=1e-3)
+    slices = tf.IndexedSlices(2 * tf.ones([2, 2]), tf.constant([0, 3]), tf.constant([5, 2]))
+    (half,), norm = tfuse.clip_by_global_norm([slices], 2.0)
+    assert float(norm) == 4 and np.array_equal(half.values, np.ones([2, 2])) and half.dense_shape is slices.dense_shape
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_finite(device, bad):
+    for dtype in ("float32", "float16", "bfloat16", "float64"):
+        for size, at in [(1, 0), (7, 6), (100003, 100002), (100003, 0)]:
+            x = np.zeros(size)
+            assert bool(tfuse.all_finite([tf.ones([5], dtype), tf.constant(x, dtype)]))
+            x[at] = bad
+            tensors = [tf.ones([5], dtype), tf.constant(x, dtype), tf.constant([2])]
+            assert not bool(tfuse.all_finite(tensors))
+            if dtype == "float32":
+                got, want = tfuse.clip_by_global_norm(tensors[:2], 1.0)[0], tf.clip_by_global_norm(tensors[:2], 1.0)[0]
+                assert all(np.array_equal(np.isnan(g), np.isnan(w)) for g, w in zip(got, want))
+    top = tf.constant([3e38])  # finite, though its square is not
+    assert bool(tfuse.all_finite([top]))
