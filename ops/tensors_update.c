@@ -16,8 +16,6 @@
  * scale is empty for 1. slots are those of one kind for all weights, then those of the next. */
 #include "rules.h"
 
-#include <inttypes.h>
-
 #include "tfuse.h"
 
 enum { GRADIENTS, WEIGHTS, SLOTS, RATE, STEP, HYPER, NORM, SCALE };
@@ -42,8 +40,8 @@ static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_li
 
 static tfu_code sized(const char *name, const tfu_shape *s, int64_t one, int64_t other, tfu_error *err) {
   const int64_t n = tfu_count(s);
-  TFU_REQUIRE(err, n == one || n == other, "%s must have %" PRId64 " or %" PRId64 " values, got shape %s", name, one,
-              other, tfu_show(s).text);
+  TFU_REQUIRE(err, n == one || n == other, "%s must have %lld or %lld values, got shape %s", name, (long long)one,
+              (long long)other, tfu_show(s).text);
   return TFU_OK;
 }
 
