@@ -48,7 +48,8 @@ static tfu_code read(tfu_call *call, const tfu_tensor *in, attention_args *a) {
                         .left = limit(call->attr[TFU_ATT_LEFT].i),
                         .right = limit(call->attr[TFU_ATT_RIGHT].i),
                         .scale = call->attr[TFU_ATT_SCALE].f,
-                        .rate = call->attr[TFU_ATT_RATE].f};
+                        .rate = call->attr[TFU_ATT_RATE].f,
+                        .tf32 = call->attr[TFU_ATT_TF32].b};
   TFU_TRY(sizes(call, q, k, &in[TFU_ATT_VALUE].shape, a));
   a->batch = (int)(a->ragged ? in[TFU_ATT_QUERY_LENGTHS].shape.dim[0] - 1 : q->dim[0]);
   a->queries = (int)q->dim[a->ragged ? 0 : 1];

@@ -54,7 +54,7 @@ __device__ inline void forward(const attention_work &w) {
     wait_copies<0>();
     __syncthreads();
     load_steps(value, values, j0);
-    multiply_rows(p, query, own, key);
+    multiply_rows(p, query, own, key, a.tf32);
 
     if (special) finish_scores<false>(p, pairs, by, at.first + own, j0);
     if (j0 < whole_first || j0 + STEPS > whole_end)
@@ -73,7 +73,7 @@ __device__ inline void forward(const attention_work &w) {
     wait_copies<0>();
     __syncthreads();
     if (j0 + STEPS < end) load_steps(key, keys, j0 + STEPS);
-    multiply_results(out, weights, value);
+    multiply_results(out, weights, value, a.tf32);
   }
 
   UNROLL

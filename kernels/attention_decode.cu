@@ -71,7 +71,7 @@ __device__ inline void decode(const attention_work &w) {
     float p[1][N][4];
     wait_copies<SLOTS - 1>();
     __syncwarp();
-    multiply_rows(p, query, 0, tile<T, D>{ring.at + n % SLOTS * STEPS * ring.ROW});
+    multiply_rows(p, query, 0, tile<T, D>{ring.at + n % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
     load(n + SLOTS);
 
@@ -102,7 +102,7 @@ __device__ inline void decode(const attention_work &w) {
 
     wait_copies<SLOTS - 1>();
     __syncwarp();
-    multiply_results(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW});
+    multiply_results(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
     load(n + 1 + SLOTS);
   }

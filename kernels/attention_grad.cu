@@ -51,7 +51,7 @@ __device__ inline void by_query(const attention_work &w) {
     if (block::STAGES == 2 && j0 + STEPS < end) load(stage ^ 1, j0 + STEPS);
     const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
     score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage), drops);
-    multiply_results(dquery, left_factors<T, M, N>(ds), key(stage));
+    multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
     if (block::STAGES == 2) {
       stage ^= 1;
     } else {
@@ -128,9 +128,9 @@ __device__ inline void by_key(const attention_work &w) {
     const int j0 = at.first + own, t = lane_id() % 4;
     const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
                       (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
-    multiply_rows(p, key, own, query(stage));
+    multiply_rows(p, key, own, query(stage), a.tf32);
     head.template score<true>(p, j0, i0, edge);
-    if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage));
+    if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage), a.tf32);
     UNROLL
     for (int n = 0; n < N; n++) {
       const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
@@ -164,8 +164,8 @@ __device__ inline void by_key(const attention_work &w) {
       }
     }
     if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
-    if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage));
-    if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage));
+    if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
+    if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage), a.tf32);
 
     if (block::STAGES == 2) {
       stage ^= 1;

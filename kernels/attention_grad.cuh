@@ -49,8 +49,8 @@ __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_hea
                                        const tile<T, D> &doutput, const tile<T, D> &key, const tile<T, D> &value,
                                        char *memory) {
   float dp[M][N][4];
-  multiply_rows(ds, query, own, key);
-  multiply_rows(dp, doutput, own, value);
+  multiply_rows(ds, query, own, key, head.a.tf32);
+  multiply_rows(dp, doutput, own, value, head.a.tf32);
   head.template score<false>(ds, i0, j0, edge);
   if (FULL && head.a.seed) {
     const auto start = [&](int row) { return head.pairs.element(i0 + row, j0); };

@@ -19,4 +19,11 @@ typedef struct cross_entropy_args {
   float smoothing, z_loss;
 } cross_entropy_args;
 
+#ifndef TFU_DEVICE
+/* For ops that have rows of logits in memory of their own: all of it, or its gradient. `a` has everything but the plan;
+ * `aligned` says that x, and dx, begin on a 16-byte boundary. dx may be x. */
+TFU_MUST_USE tfu_code tfu_sparse_cross_entropy_launch(tfu_call *call, int gradient, tfu_dtype dtype, int64_t rows,
+                                                      int64_t cols, int aligned, cross_entropy_args *a);
+#endif
+
 #endif

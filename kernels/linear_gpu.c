@@ -210,7 +210,7 @@ static const tfu_tuner way_tuner = {
 
 static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
   tfu_device device;
-  tfu_choice room;
+  tfu_choice choice;
   question q = {.l = l, .one = one};
   TFU_TRY(tfu_device_now(&device, l->call->err));
   const way_key key = {.rows = l->rows,
@@ -222,7 +222,8 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way
                        .act = l->act,
                        .bias = l->bias != NULL,
                        .pre = l->pre != NULL};
-  *way = tfu_tuned_get(&way_tuner, &key, &q, &room)->data[0];
+  tfu_tuned_get(&way_tuner, &key, &q, &choice);
+  *way = choice.data[0];
   return q.code;
 }
 

@@ -26,7 +26,8 @@ typedef struct scale_bias_act_grad_args {
 /* y = act(x + bias); bias may be NULL, y may be x. */
 TFU_MUST_USE tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
                                           void *y, const void *x, const void *bias);
-/* dx = dy * act'(x), and its sums over the rows in dbias, unless that is empty. */
+/* dx = dy * act'(x), and its sums over the rows in dbias, unless that is empty; in its dtype, or the arithmetic type.
+ * dx may be dy. */
 TFU_MUST_USE tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
                                           void *dx, const void *dy, const void *x, const tfu_tensor *dbias);
 #endif

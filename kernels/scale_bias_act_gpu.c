@@ -68,7 +68,7 @@ tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dtype dtype, in
 tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols, void *dx,
                              const void *dy, const void *x, const tfu_tensor *dbias) {
   scale_bias_act_grad_args a = {.dx = dx, .dy = dy, .x = x};
-  const tfu_tensor out[2] = {{.dtype = dtype, .shape.rank = 1}, *dbias}; /* no sums of dy * x */
+  const tfu_tensor out[2] = {{.dtype = dbias->dtype, .shape.rank = 1}, *dbias}; /* no sums of dy * x */
   const int sums = tfu_count(&dbias->shape) > 0;
   tfu_grid grid;
   TFU_TRY(tfu_walk_plan_of(call, n, dtype, sums ? cols : 1, BACKWARD_BLOCKS, &a.walk, &grid));

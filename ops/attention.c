@@ -11,7 +11,8 @@
  * query is [batch, queries, heads, head_dim]; key and value may have fewer heads, each serving as many query heads, and
  * value another head_dim. bias and mask broadcast to [batch, heads, queries, keys]. Ragged sequences come one behind
  * the other, [steps, heads, head_dim], and their lengths as [batch + 1] splits; stats is [heads, steps] then. What is
- * not given is an empty vector. Lengths are int64: TensorFlow keeps int32 in the CPU's memory, and would have the CPU
+ * not given is an empty vector. tf32 allows float32 products on a GPU to read their factors with 10 bits after the
+ * point. Lengths are int64: TensorFlow keeps int32 in the CPU's memory, and would have the CPU
  * wait for the GPU to copy them. */
 #include "attention.h"
 
@@ -119,7 +120,8 @@ const tfu_op tfu_attention = {
     .in = {"query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64", "key_lengths: int64",
            "seed: int64"},
     .out = {"output: T", "stats: S"},
-    .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", TFU_T_FLOATS, TFU_S_REALS},
+    .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", "tf32: bool = false",
+             TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
     .cpu = tfu_attention_cpu,
     .gpu = tfu_attention_gpu,
@@ -145,7 +147,8 @@ const tfu_op tfu_attention_grad = {
     .in = {"doutput: T", "query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64",
            "key_lengths: int64", "seed: int64", "output: T", "stats: S", "dstats: S", "dbias_for: T"},
     .out = {"dquery: T", "dkey: T", "dvalue: T", "dbias: T"},
-    .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", TFU_T_FLOATS, TFU_S_REALS},
+    .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", "tf32: bool = false",
+             TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
     .cpu = tfu_attention_grad_cpu,
     .gpu = tfu_attention_grad_gpu,

@@ -5,8 +5,8 @@
 /* Which query and key stand side by side: the first ones of both sequences, or the last ones. */
 enum { TFU_ALIGN_FIRST, TFU_ALIGN_LAST };
 
-/* In this order for all of them; without `rate` and `deterministic` for paged attention. */
-enum { TFU_ATT_SCALE, TFU_ATT_ALIGN, TFU_ATT_LEFT, TFU_ATT_RIGHT, TFU_ATT_RATE, TFU_ATT_DETERMINISTIC };
+/* In this order for all of them; paged attention has the first four. */
+enum { TFU_ATT_SCALE, TFU_ATT_ALIGN, TFU_ATT_LEFT, TFU_ATT_RIGHT, TFU_ATT_RATE, TFU_ATT_DETERMINISTIC, TFU_ATT_TF32 };
 #define TFU_ATTENTION_ATTRS \
   "scale: float = 1.0", "align: {'first', 'last'} = 'first'", "left: int = -1", "right: int = -1"
 

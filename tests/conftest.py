@@ -21,6 +21,9 @@ for gpu in GPUS:
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
                                            [tf.config.LogicalDeviceConfiguration()] * 2)
 
+# Or TensorFlow's own products, which results are compared with, are off by 1e-3 on a GPU.
+tf.config.experimental.enable_tensor_float_32_execution(False)
+
 import tfuse
 from tfuse import _library
 
@@ -29,6 +32,20 @@ from tfuse import _library
 def device(request):
     with tf.device(request.param):
         yield request.param
+
+
+@pytest.fixture
+def tf32():
+    """TensorFlow's switch as it is by default."""
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """What is left to TensorFlow where there is no GPU is done by tfuse all the same."""
+    monkeypatch.setattr(_library, "without_gpu", lambda: False)
 
 
 def new_process(program, *arguments):

@@ -1,6 +1,6 @@
 /* linear_gpu_test.c - how linear layers are put to cuBLASLt, without a GPU: the two files are compiled in here, against
- * a cuBLASLt and kernels of our own that compute on the host. Checked are layouts, epilogues, fallbacks and choices,
- * against the CPU kernels. */
+ * a cuBLASLt and kernels of our own that compute on the host. Checked are layouts, epilogues, batches, fallbacks and
+ * choices, against the CPU kernels. */
 #include <math.h>
 
 #include "check.h"
@@ -9,6 +9,7 @@
 #include "kernels/core/gemm_gpu.h"
 #include "kernels/core/tuned.h"
 #include "kernels/linear.h"
+#include "kernels/matmul_own.h"
 #include "kernels/scale_bias_act.h"
 #include "ops/linear.h"
 
@@ -43,6 +44,8 @@ struct tfu_matmul_desc {
 struct tfu_matrix_layout {
   cudaDataType_t type;
   int64_t rows, cols, ld;
+  int32_t batch;
+  int64_t stride;
 };
 
 static int only_plain;       /* it has no epilogues */
@@ -78,9 +81,15 @@ static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
 static cublasStatus_t layout_create(cublasLtMatrixLayout_t *l, cudaDataType_t type, uint64_t rows, uint64_t cols,
                                     int64_t ld) {
   *l = malloc(sizeof **l);
-  **l = (struct tfu_matrix_layout){type, (int64_t)rows, (int64_t)cols, ld};
+  **l = (struct tfu_matrix_layout){type, (int64_t)rows, (int64_t)cols, ld, 1, 0};
   open_descriptors++;
   return CUBLAS_STATUS_SUCCESS;
+}
+static cublasStatus_t layout_set(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t which, const void *v,
+                                 size_t n) {
+  const int count = which == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+  CHECK(n == (count ? 4 : 8) && (count || which == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET));
+  return memcpy(count ? (void *)&l->batch : &l->stride, v, n), CUBLAS_STATUS_SUCCESS;
 }
 static cublasStatus_t layout_destroy(cublasLtMatrixLayout_t l) { return free(l), open_descriptors--, 0; }
 static cublasStatus_t wish_create(cublasLtMatmulPreference_t *w) { return open_descriptors++, *w = NULL, 0; }
@@ -119,8 +128,8 @@ static cublasStatus_t config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlg
   return memcpy(value, algo->data, n), *written = n, CUBLAS_STATUS_SUCCESS;
 }
 
-static double element(const void *data, cublasLtMatrixLayout_t l, int turned, int64_t i, int64_t j) {
-  return at(data, dtype_of(l->type), turned ? j + i * l->ld : i + j * l->ld);
+static double element(const void *data, cublasLtMatrixLayout_t l, int turned, int64_t z, int64_t i, int64_t j) {
+  return at(data, dtype_of(l->type), z * l->stride + (turned ? j + i * l->ld : i + j * l->ld));
 }
 
 static int last_algo;
@@ -134,27 +143,30 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
   last_algo = (int)algo->data[0];
   if (last_algo == 1) return 15; /* CUBLAS_STATUS_NOT_SUPPORTED */
   if (last_algo == 3) CHECK(bytes == 4096 && (uintptr_t)workspace % 256 == 0), memset(workspace, 1, bytes);
-  const tfu_dtype dtype = dtype_of(dl->type);
+  const tfu_dtype dtype = dtype_of(dl->type); /* of the vectors too: where D is wider there are none */
   const int64_t depth = d->turn_a ? al->rows : al->cols;
   const double scale = dtype == TFU_F64 ? *(const double *)alpha : *(const float *)alpha;
   const double keep = dtype == TFU_F64 ? *(const double *)beta : *(const float *)beta;
   CHECK(depth == (d->turn_b ? bl->cols : bl->rows) && dl->rows == (d->turn_a ? al->cols : al->rows) &&
         dl->cols == (d->turn_b ? bl->rows : bl->cols));
+  CHECK(al->batch == dl->batch && bl->batch == dl->batch && cl->batch == dl->batch);
+  CHECK(dl->batch == 1 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT);
   const int sums = d->epilogue == CUBLASLT_EPILOGUE_BGRADA, bias = !sums && d->epilogue & CUBLASLT_EPILOGUE_BIAS;
   products++;
   epilogues_run += d->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-  for (int64_t i = 0; i < dl->rows; i++) {
+  for (int64_t all = 0; all < dl->batch * dl->rows; all++) {
+    const int64_t z = all / dl->rows, i = all % dl->rows;
     double row = 0;
-    for (int64_t k = 0; k < depth && sums; k++) row += element(a, al, d->turn_a, i, k);
+    for (int64_t k = 0; k < depth && sums; k++) row += element(a, al, d->turn_a, z, i, k);
     if (sums) put(d->bias, dtype, i, row);
     for (int64_t j = 0; j < dl->cols; j++) {
       double v = 0;
-      for (int64_t k = 0; k < depth; k++) v += element(a, al, d->turn_a, i, k) * element(b, bl, d->turn_b, k, j);
-      v = v * scale + (keep != 0 ? keep * element(c, cl, 0, i, j) : 0) + (bias ? at(d->bias, dtype, i) : 0);
+      for (int64_t k = 0; k < depth; k++) v += element(a, al, d->turn_a, z, i, k) * element(b, bl, d->turn_b, z, k, j);
+      v = v * scale + (keep != 0 ? keep * element(c, cl, 0, z, i, j) : 0) + (bias ? at(d->bias, dtype, i) : 0);
       if (d->epilogue & 128) put(d->aux, dtype, i + j * d->aux_ld, v);
       if (d->epilogue & CUBLASLT_EPILOGUE_RELU) v = activate(TFU_ACT_relu, v, 0);
       if (d->epilogue & CUBLASLT_EPILOGUE_GELU) v = activate(TFU_ACT_gelu_tanh, v, 0);
-      put(out, dtype, i + j * dl->ld, v);
+      put(out, dtype, z * dl->stride + i + j * dl->ld, v);
     }
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -166,6 +178,7 @@ static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
                                 .cublasLtMatmulDescSetAttribute = desc_set,
                                 .cublasLtMatrixLayoutCreate = layout_create,
                                 .cublasLtMatrixLayoutDestroy = layout_destroy,
+                                .cublasLtMatrixLayoutSetAttribute = layout_set,
                                 .cublasLtMatmulPreferenceCreate = wish_create,
                                 .cublasLtMatmulPreferenceDestroy = wish_destroy,
                                 .cublasLtMatmulPreferenceSetAttribute = wish_set,
@@ -175,9 +188,32 @@ static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
                                 .cublasLtMatmul = matmul,
                                 .cublasLtGetStatusName = status_name,
                                 .version = 1};
-static const tfu_cublaslt *get_lt(const char **why) { return *why = NULL, &lt; }
+static int missing; /* there is no cuBLASLt */
+static const tfu_cublaslt *get_lt(const char **why) {
+  *why = missing ? "no cuBLASLt" : NULL;
+  return missing ? NULL : &lt;
+}
 static tfu_code get_handle(const tfu_cublaslt *l, cublasLtHandle_t *handle, tfu_error *err) {
   return (void)l, (void)err, *handle = NULL, TFU_OK;
+}
+
+/* ---- our own product ---- */
+
+static int own_products;
+static tfu_code own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, matmul_args a) {
+  const tfu_dtype out = a.wide ? tfu_real(dtype) : dtype;
+  CHECK(missing && kind == TFU_OWN_TENSOR && a.batch == 1 && a.m && a.n && a.k);
+  own_products++;
+  if (!call->kernel) call->kernel = "own";
+  for (int64_t i = 0; i < a.m; i++)
+    for (int64_t j = 0; j < a.n; j++) {
+      double v = 0;
+      for (int64_t k = 0; k < a.k; k++)
+        v += at(a.a.data, dtype, i * a.a.row + k * a.a.col) * at(a.b.data, dtype, k * a.b.row + j * a.b.col);
+      v = v * a.alpha + (a.c ? at(a.c, out, i * a.n + j) : 0) + (a.bias ? at(a.bias, dtype, j) : 0);
+      put(a.d, out, i * a.n + j, v);
+    }
+  return TFU_OK;
 }
 
 /* ---- a GPU ---- */
@@ -254,6 +290,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_act_grad_launch act_grad
 #define tfu_walk_plan_of walk_plan
 #define tfu_launch launch
+#define tfu_matmul_own_run own_run
 #define tfu_gemm_gpu_run tested_gemm_run
 #define tfu_gemm_gpu_time tested_gemm_time
 #define run gemm_run
@@ -411,12 +448,123 @@ static void test_label(void) {
   free(r);
 }
 
+/* Three products with one b, -2 times that plus c, into float32 that is apart by more than a matrix. */
+static void test_batch(void) {
+  enum { M = 2, N = 3, K = 4, BATCH = 3, C_APART = 7, D_APART = 10 };
+  const tfu_tensor a = filled(TFU_BF16, (tfu_shape)SHAPE(BATCH, M, K), 1),
+                   b = filled(TFU_BF16, (tfu_shape)SHAPE(N, K), 2);
+  const tfu_tensor c = filled(TFU_F32, (tfu_shape)SHAPE(BATCH, C_APART), 3);
+  float d[BATCH * D_APART];
+  const tfu_gemm_gpu g = {.a = a.data,
+                          .b = b.data,
+                          .c = c.data,
+                          .d = d,
+                          .m = M,
+                          .n = N,
+                          .k = K,
+                          .b_turned = 1,
+                          .dtype = TFU_BF16,
+                          .wide = 1,
+                          .scale = -2,
+                          .batch = BATCH,
+                          .a_stride = M * K,
+                          .c_stride = C_APART,
+                          .d_stride = D_APART};
+  run *r = start(&tfu_linear);
+  int served;
+  for (int i = 0; i < TFU_COUNT(d); i++) d[i] = 77;
+  CHECK_FOR(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served, "%s", r->err.text);
+  for (int z = 0; z < BATCH; z++) {
+    for (int i = 0; i < M; i++)
+      for (int j = 0; j < N; j++) {
+        double want = at(c.data, TFU_F32, z * C_APART + i * N + j);
+        for (int k = 0; k < K; k++)
+          want -= 2 * at(a.data, TFU_BF16, (z * M + i) * K + k) * at(b.data, TFU_BF16, j * K + k);
+        CHECK_FOR(d[z * D_APART + i * N + j] == (float)want, "%d %d %d: %g, not %g", z, i, j,
+                  d[z * D_APART + i * N + j], want);
+      }
+    for (int i = M * N; i < D_APART; i++) CHECK(d[z * D_APART + i] == 77);
+  }
+  while (r->n > 0) free(r->held[--r->n]);
+  free(r), free(a.data), free(b.data), free(c.data);
+}
+
+/* d = d + a^T b in float32, of columns 2 and 3 of a; nothing is tried out on what is to be added to,
+ * unless that is asked for. */
+static void test_sums_in_place(void) {
+  run *r = start(&tfu_linear);
+  tfu_tensor a = filled(TFU_BF16, (tfu_shape)SHAPE(3, 4), 1), b = filled(TFU_BF16, (tfu_shape)SHAPE(3, 2), 2);
+  float d[4], microseconds;
+  const tfu_gemm_gpu g = {.a = (char *)a.data + 4,
+                          .b = b.data,
+                          .c = d,
+                          .d = d,
+                          .m = 2,
+                          .n = 2,
+                          .k = 3,
+                          .a_turned = 1,
+                          .a_row = 4,
+                          .dtype = TFU_BF16,
+                          .wide = 1};
+  int served;
+  CHECK(tested_gemm_time(&r->call, &g, &served, &microseconds) == TFU_OK && served && microseconds == 10);
+  const int before = products;
+  for (int i = 0; i < 4; i++) d[i] = (float)i + 1;
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served && products == before + 1);
+  for (int i = 0; i < 4; i++) {
+    double want = i + 1;
+    for (int k = 0; k < 3; k++) want += at(a.data, TFU_BF16, k * 4 + 2 + i / 2) * at(b.data, TFU_BF16, k * 2 + i % 2);
+    CHECK_FOR(fabs(d[i] - want) < 1e-5, "%g, not %g", d[i], want);
+  }
+  forget_choices();
+  CHECK(tested_gemm_run(&r->call, &g, &served) != TFU_OK && products == before + 1); /* the first proposal, untried */
+}
+
+/* Without cuBLASLt our own product serves, beside the same passes; explain() says why. What has an epilogue is not
+ * timed, nor run: passes do that. */
+static void test_without_cublaslt(void) {
+  missing = 1;
+  products = own_products = 0;
+  check_everything();
+  CHECK(products == 0 && own_products > 0);
+  own_products = passes = 0;
+  check_forward(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_F32);
+  CHECK_FOR(own_products == 1 && passes == 1, "%d and %d", own_products, passes);
+
+  run *r = start(&tfu_linear);
+  float d[4] = {1, 2, 3, 4}, microseconds;
+  tfu_gemm_gpu g = {.m = 2,
+                    .n = 2,
+                    .k = 3,
+                    .dtype = TFU_F32,
+                    .scale = 2,
+                    .a_turned = 1,
+                    .a_row = 4,
+                    .a = (float[12]){1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0, 0},
+                    .b = (float[6]){1, 0, 0, 1, 1, 1},
+                    .c = d,
+                    .d = d};
+  int served;
+  CHECK(tested_gemm_time(&r->call, &g, &served, &microseconds) == TFU_OK && served && microseconds == 0 && d[0] == 1);
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && served);
+  CHECK_FOR(d[0] == 13 && d[1] == 18 && d[2] == 19 && d[3] == 24, "%g %g %g %g", d[0], d[1], d[2], d[3]);
+  CHECK_TEXT(r->call.kernel, "own");
+  CHECK_TEXT(r->call.why, "no cuBLASLt");
+  g.epilogue = TFU_EPI_RELU;
+  CHECK(tested_gemm_run(&r->call, &g, &served) == TFU_OK && !served && d[0] == 13);
+  free(r);
+  missing = 0;
+}
+
 int main(void) {
   if (!mkdtemp(base)) return 1;
   setenv("TFUSE_CACHE", base, 1);
   check_everything();
   test_costs();
   test_label();
+  test_batch();
+  test_sums_in_place();
+  test_without_cublaslt();
   only_plain = 1;
   check_everything();
   forget_choices();

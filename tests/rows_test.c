@@ -132,7 +132,7 @@ static const example examples[] = {
     {&tfu_sparse_cross_entropy,
      {F(SHAPE(2, 2), 0, 0, 0, 0), I(SHAPE(2), 0, 2)},
      {{.f = 0}, {.f = 0}, {.i = -1}},
-     "labels must be in [0, 2) to be classes of x, got 2 at row 1",
+     "labels must be in [0, 2) to be classes, got 2 at row 1",
      {{0}}},
     {&tfu_sparse_cross_entropy,
      {F(SHAPE(1, 2), 0, 0), F(SHAPE(1), 0)},

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import skip_broken_xla
+from conftest import needs_gpu, skip_broken_xla
 from tfuse import cases
 from tfuse.attention import _attention, _plain
 from tfuse.cases import attention as meant
@@ -159,6 +159,35 @@ def test_nan_and_infinity_reach_their_own_queries_only(device):
     q[0, 2, 0, 3] = np.nan
     y = tfuse.attention(q, k, v).numpy()
     assert np.all(np.isnan(y[0, 2])) and np.isfinite(y).sum() == y.size - 16
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_lies_beyond_the_lengths_is_not_seen(device, route, dtype):
+    """However large, forward and backward; not even NaN, but for cuDNN, which multiplies it by 0."""
+    cudnn = "GPU" in device and dtype != "float32"
+    lengths = np.array([100, 37])
+    beyond = (np.arange(100) >= lengths[:, None])[..., None, None]
+    tensors = qkv(queries=100, keys=100, dim=64, dtype=dtype)
+    holed = [tf.where(beyond, tf.constant(6e4 if cudnn else np.nan, dtype), x) for x in tensors]
+    f = route(lambda *t: tfuse.attention(*t, query_lengths=lengths, key_lengths=lengths))
+    all_close([f(*holed), *gradients(f, *holed)], [f(*tensors), *gradients(f, *tensors)])
+
+
+@needs_gpu
+def test_tf32_by_tensorflows_switch():
+    tensors = qkv(queries=200, keys=200, dim=64)
+    with tf.device("CPU:0"):
+        want = gradients(tfuse.attention, *(tf.cast(x, "float64") for x in tensors))
+    error = {}
+    for tf32 in (False, True):
+        tf.config.experimental.enable_tensor_float_32_execution(tf32)
+        try:
+            with tf.device("GPU:0"):
+                got = gradients(tfuse.attention, *map(tf.identity, tensors))
+        finally:
+            tf.config.experimental.enable_tensor_float_32_execution(False)
+        error[tf32] = max(float(tf.reduce_max(abs(tf.cast(g, "float64") - w))) for g, w in zip(got, want))
+    assert error[False] < 1e-5 and 10 * error[False] < error[True] < 1e-2, error
 
 
 def test_huge_scores(device):

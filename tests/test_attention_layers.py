@@ -13,7 +13,6 @@ import tfuse
 from conftest import skip_broken_xla
 from tfuse import _explain, _library
 
-tf.config.experimental.enable_tensor_float_32_execution(False)  # or Keras's layers are the ones that are off by 1e-3
 RNG = np.random.default_rng(0)
 BATCH, QUERIES, KEYS, WIDTH = 2, 7, 9, 12
 

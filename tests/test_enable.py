@@ -17,7 +17,7 @@ import tfuse
 from conftest import GPUS, new_process
 from tfuse import _enable, _explain, _library
 
-tf.config.experimental.enable_tensor_float_32_execution(False)  # or stock attention is the one that is off by 1e-3
+LINEAR = "Dense.call", "EinsumDense.call"
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
@@ -55,7 +55,8 @@ def ran():
 
 
 def reasons():
-    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called"}
+    """Why what was left to Keras, but for linear layers, which are left to it where there is no GPU, and some where there is."""
+    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called" and row["op"] not in LINEAR}
 
 
 # ---- the same results, by tfuse ----
@@ -190,6 +191,84 @@ def test_a_query_without_keys():
     with tfuse.enabled():
         got = keras.ops.dot_product_attention(Q, K, V, mask=mask).numpy()
     assert not got[:, 2].any() and np.all(got[:, [0, 1, 3, 4, 5]])
+
+
+# ---- linear layers, where there is a GPU ----
+
+LAYERS = {
+    "Dense": lambda **more: keras.layers.Dense(6, **more),
+    "Dense, gelu": lambda **more: keras.layers.Dense(6, "gelu", **more),
+    "Dense, softmax": lambda **more: keras.layers.Dense(6, "softmax", use_bias=False, **more),
+    "EinsumDense": lambda **more: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 3), "relu", bias_axes="e", **more),
+    "EinsumDense of two axes": lambda **more: keras.layers.EinsumDense("...bc,bcd->...d", 4, bias_axes="d", **more),
+}
+
+
+def layer_results(layer, x, jit=None):
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        weights = [w.value for w in layer.trainable_weights]
+        return y, *tape.gradient(y, [x, *weights], tf.cos(y))
+
+    return (both if jit is None else tf.function(both, jit_compile=jit))(x)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_layers(as_on_a_gpu, device, name, policy):
+    made = layer(lambda: LAYERS[name](dtype=policy), 3, 5, 8)
+    want = layer_results(made, tf.constant(X))
+    with tfuse.enabled():
+        got = layer_results(made, tf.constant(X))
+    assert {"Linear", "LinearGrad"} <= ran() and not [row for row in tfuse.explain(64) if row["when"] == "called"]
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == b.dtype
+        close(a, b, 4 * TOLERANCE[made.compute_dtype])
+
+
+def test_linear_layers_in_graphs(as_on_a_gpu, device, jit):
+    made = layer(LAYERS["EinsumDense"], 3, 5, 8)
+    want = layer_results(made, tf.constant(X), jit)
+    with tfuse.enabled():
+        for a, b in zip(layer_results(made, tf.constant(X), jit), want, strict=True):
+            close(a, b, 1e-5)
+    if not (jit and _library.xla_status()):
+        assert "LinearGrad" in ran()
+
+
+@pytest.mark.parametrize("make, shape, dtype, why", [
+    (lambda: keras.layers.Dense(4, autocast=False), (3, 8), "float16", "the input is float16, the layer computes in float32"),
+    (lambda: keras.layers.EinsumDense("abc,bcd->abd", (5, 4)), (3, 5, 8), "float32", "abc,bcd->abd is not one matrix product"),
+    (lambda: keras.layers.EinsumDense("abc,cd->abd", (5, 4), bias_axes="bd"), (3, 5, 8), "float32", "bias is not per output"),
+], ids=["dtype", "batched", "bias"])
+def test_linear_layers_left_to_keras(as_on_a_gpu, make, shape, dtype, why):
+    made, x = layer(make, *shape), tf.cast(normal(*shape), dtype)
+
+    def outcome():
+        try:
+            return np.asarray(made(x))
+        except Exception as error:
+            return str(error)
+
+    want = outcome()
+    with tfuse.enabled():
+        got = outcome()
+    row, = [row for row in tfuse.explain(64) if row["when"] == "called"]
+    assert row["op"] in LINEAR and row["route"] == "Keras's own code" and why in row["why"]
+    assert got == want if isinstance(want, str) else np.array_equal(got, want)
+
+
+def test_linear_layers_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    made = [layer(LAYERS[name], 3, 5, 8) for name in ("Dense, gelu", "EinsumDense")]
+    want = [one(X) for one in made]
+    with tfuse.enabled():
+        for one, expected in zip(made, want):
+            close(one(X), expected, 1e-5)
+    rows = {row["op"]: row for row in tfuse.explain(64) if row["when"] == "called"}
+    assert set(rows) == set(LINEAR) and all("there is no GPU" in row["why"] for row in rows.values())
 
 
 # ---- what tfuse does not serve ----
@@ -346,7 +425,8 @@ def test_training_follows_stock_keras(jit):
     assert got[-1] < got[0]
     np.testing.assert_allclose(got, want, rtol=1e-3)
     if not (jit and _library.xla_status()):
-        assert ATTENTION | {"Norm", "NormGrad", "ScaleBiasAct", "SparseCrossEntropyGrad"} <= ran()
+        linear = {"Linear", "LinearGrad"} if not _library.without_gpu() else {"ScaleBiasAct"}  # gelu is in Linear, or is not
+        assert ATTENTION | linear | {"Norm", "NormGrad", "SparseCrossEntropyGrad"} <= ran()
         assert {row["route"] for row in tfuse.explain(4) if row["when"] == "ran"} == {
             "XLA custom call" if jit else "TensorFlow op"}
     assert not ATTENTION or not reasons()
@@ -354,8 +434,8 @@ def test_training_follows_stock_keras(jit):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_with_automatic_jit(policy):
-    """As Keras compiles by default: with XLA where there is a GPU."""
-    before = keras.mixed_precision.global_policy()
+    """As Keras compiles by default: with XLA where there is a GPU. At most twice as far from float32's losses as stock."""
+    exact, before = losses(transformer, "auto"), keras.mixed_precision.global_policy()
     keras.mixed_precision.set_global_policy(policy)
     try:
         want = losses(transformer, "auto")
@@ -364,7 +444,8 @@ def test_mixed_precision_with_automatic_jit(policy):
     finally:
         keras.mixed_precision.set_global_policy(before)
     assert got[-1] < got[0]
-    np.testing.assert_allclose(got, want, rtol=0.03)
+    off = lambda losses: np.max(np.abs(np.subtract(losses, exact)))
+    assert off(got) <= 2 * off(want), (got, want, exact)
     if not (GPUS and _library.xla_status()):
         assert ATTENTION | {"NormGrad"} <= ran()
 

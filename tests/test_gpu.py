@@ -178,3 +178,33 @@ def test_attention_beyond_what_scores_would_take():
     assert np.all(np.isfinite(tf.cast(dx[0, ::4096], tf.float32)))
     tensors = 8 * 2 * 32768 * 16 * 64  # query, key and value, the output, its gradient and theirs: x is all three here
     assert peak < 1.4 * tensors, "peak %d MiB of %d" % (peak >> 20, tensors >> 20)
+
+
+def test_linear_cross_entropy_never_has_its_logits():
+    """GPT-2's head: what is taken besides inputs, results and what is returned is at most 15% of the logits."""
+    out = run_alone("""
+import tensorflow as tf, tfuse
+rows, inputs, classes = 16384, 768, 50304
+with tf.device("GPU:0"):
+    x, kernel = (tf.cast(tf.random.normal(shape), tf.bfloat16) for shape in ([rows, inputs], [inputs, classes]))
+    labels = tf.random.uniform([rows], 0, classes, tf.int32)
+
+    @tf.function(autograph=False)
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            loss = tfuse.linear_cross_entropy(x, kernel, labels, reduction="mean")
+        return loss, *tape.gradient(loss, [x, kernel])
+
+    step()  # the first chooses algorithms
+    tf.test.experimental.sync_devices()
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    results = step()
+    tf.test.experimental.sync_devices()
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] - before
+returned = sum(2 * inputs * n for n in (rows, classes))
+print("extra %.1f%%" % (100 * (peak - returned) / (2 * rows * classes)))
+assert peak - returned <= 0.15 * 2 * rows * classes, "%d MiB besides what is returned" % (peak - returned >> 20)
+""", TF_FORCE_GPU_ALLOW_GROWTH="false")
+    print(out)

@@ -299,11 +299,12 @@ def test_every_op_has_its_files():
     assert len(stems()) == len(set(stems())) > 0
     for stem in stems():
         assert "const tfu_op tfu_%s = {" % stem in rows, stem
-        assert any(stem.endswith((family, family + "_grad")) for family in families), stem
+        assert any(stem.startswith(family) or stem.endswith((family, family + "_grad")) for family in families), stem
     for family in families:
-        for name in ("kernels/%s_cpu.c", "kernels/%s_gpu.c", "kernels/%s.cu", "python/tfuse/%s.py",
-                     "python/tfuse/cases/%s.py"):
+        for name in ("kernels/%s_cpu.c", "kernels/%s_gpu.c", "python/tfuse/%s.py", "python/tfuse/cases/%s.py"):
             assert (ROOT / (name % family)).exists(), name % family
+        if "TFU_MODULE(%s)" % family in (ROOT / ("kernels/%s_gpu.c" % family)).read_text():  # else it has no kernel of its own
+            assert (ROOT / ("kernels/%s.cu" % family)).exists(), family
 
 
 @needs_sources
@@ -323,6 +324,37 @@ def test_a_simple_op_is_short():
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert len(lines) == 6, lines
     assert sum(lines.values()) <= 60, lines
+
+
+def bar_rows(**milliseconds):
+    """Rows as the bench writes them, of the own product's variants, in milliseconds of the forward pass."""
+    name, shape = "own matmul 8192³", [8192] * 3
+    return [{"op": name, "kind": kind, "dtype": "bfloat16", "shape": shape, "direction": direction, "bytes": 1,
+             "ms": {"tfuse": ms}, "both_ms": {"tfuse": 3 * ms}, "percent_of_copy": 1, "TF_per_s": 1, "percent_of_matmul": 51,
+             "both_percent_of_matmul": 51}
+            for kind, ms in milliseconds.items() for direction in ("forward", "backward")]
+
+
+@pytest.mark.parametrize("timed, holds, line", [
+    ({"tensor": 1, "tiled": 10, "naive": 51}, True,
+     "holds times_naive own matmul 8192³ tiled bfloat16 8192×8192×8192: 5.1 times naive's speed, at least 5.0 times naive's speed"),
+    ({"tiled": 10, "naive": 49}, False,
+     "FAILS times_naive own matmul 8192³ tiled bfloat16 8192×8192×8192: 4.9 times naive's speed, at least 5.0 times naive's speed"),
+    ({"naive": 49, "tiled": 10}, False, "4.9 times"),
+    ({"tiled": 10}, True, "open  times_naive own matmul 8192³ kind=tiled bfloat16 8192×8192×8192: not timed"),
+], ids=["holds", "fails", "in another order", "nothing to compare with"])
+def test_a_bar_beside_another_variant(capsys, timed, holds, line):
+    assert _bench.check_bars({"copy_TB_per_s": 4, "hardware": "a test"}, bar_rows(**timed)) == holds
+    printed = [text for text in capsys.readouterr().out.splitlines() if "times_naive" in text]
+    assert len(printed) == 1 and line in printed[0]
+
+
+def test_every_bar_is_known():
+    for case in (case for members in cases.all_cases().values() for case in members):
+        for (dtype, shape, *only), limits in case.bars.items():
+            assert set(limits) <= set(_bench.BARS), case.name
+            assert dtype in cases.DTYPES and shape in case.sizes + case.sweep, case.name
+            assert all(dict(wanted) in (case.timed or case.options) for wanted in only), case.name
 
 
 @needs_sources

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import keras
 import numpy as np
@@ -10,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse import _cache, cases
+from conftest import GPUS
+from tfuse import _cache, _library, cases
 from tfuse.linear import composed, fused
 from tfuse.scale_bias_act import PLAIN
 
@@ -124,6 +124,27 @@ def test_unaligned_slices(device, dtype):
               tf.cast(stock(x[i], kernel[i], activation="relu"), "float32"), 1e-5 if dtype == "float32" else 0.1)
 
 
+@pytest.mark.parametrize("f", [fused, lambda x, kernel: tfuse.batched_matmul(x[None], kernel[None])[0]], ids=["linear", "batched"])
+def test_tf32_as_tensorflow_has_it_by_default(tf32, as_on_a_gpu, device, f):
+    """On a GPU that has it, factors then have 10 bits after the point, and errors show it; switched off, they do not."""
+    x, kernel = RNG.normal(size=(64, 512)), RNG.normal(size=(512, 64))
+    error = lambda: cases.error(f(tf.constant(x, tf.float32), tf.constant(kernel, tf.float32)), x @ kernel)
+    has_it = "GPU" in device and tf.config.experimental.get_device_details(GPUS[0])["compute_capability"] >= (8, 0)
+    assert 2e-5 < error() < 1e-3 if has_it else error() < 2e-6
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    assert error() < 2e-6
+
+
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("f", [fused, tfuse.batched_matmul], ids=["linear", "batched"])
+def test_gradients_are_as_exact_as_the_results(tf32, as_on_a_gpu, f, on):
+    """Each op is told what the switch was when the first one ran."""
+    tf.config.experimental.enable_tensor_float_32_execution(on)
+    graph = tf.function(lambda: gradients(f, KERNEL, KERNEL[:4])).get_concrete_function().graph
+    told = [op.get_attr("tf32") for op in graph.get_operations() if op.type.startswith("Tfuse>")]
+    assert len(told) >= 2 and set(told) == {on}
+
+
 def test_unknown_shapes(device):
     f = tf.function(lambda x, k, b: gradients(lambda *t: fused(*t, "gelu"), x, k, b), autograph=False, input_signature=[
         tf.TensorSpec([None, None, None]), tf.TensorSpec([None, None]), tf.TensorSpec([None])])
@@ -161,7 +182,7 @@ def both(*arguments, **options):
     {"activation": "hard_silu", "dtype": "float16"}], ids=str)
 @pytest.mark.parametrize("way", [fused, composed])
 def test_dense_is_keras_dense(monkeypatch, device, way, options):
-    monkeypatch.setattr(sys.modules["tfuse.linear"], "_without_gpu", lambda: way is composed)
+    monkeypatch.setattr(_library, "without_gpu", lambda: way is composed)
     ours, theirs = both(4, **options)
     x = tf.cast(X, ours.compute_dtype)
     low = ours.compute_dtype in ("float16", "bfloat16")

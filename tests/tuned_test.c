@@ -39,9 +39,10 @@ static const tfu_tuner tuner = {.bytes = sizeof(int), .describe = describe, .usa
 /* How often it had to be chosen. */
 static int times_asked(int number) {
   const int before = atomic_load(&asked);
-  tfu_choice room;
-  const tfu_choice *c = tfu_tuned_get(&tuner, &number, NULL, &room);
-  CHECK_FOR(c->none == (number >= 2000) && c->data[0] == number % 200, "%d", number);
+  tfu_choice c;
+  const char *label = tfu_tuned_get(&tuner, &number, NULL, &c);
+  CHECK_FOR(c.none == (number >= 2000) && c.data[0] == number % 200, "%d", number);
+  CHECK_FOR(!label == (number >= 1000 && number < 2000) && (!label || !strcmp(label, c.label)), "%d", number);
   return atomic_load(&asked) - before;
 }
 
@@ -49,9 +50,9 @@ static void test_remembers(void) {
   CHECK(times_asked(1) == 1 && times_asked(1) == 0 && times_asked(2) == 1);
   CHECK(times_asked(1000) == 1 && times_asked(1000) == 1);
   CHECK(times_asked(2000) == 1 && times_asked(2000) == 0);
-  tfu_choice room;
+  tfu_choice choice;
   const int key = 1;
-  CHECK_TEXT(tfu_tuned_get(&tuner, &key, NULL, &room)->label, "the 1th");
+  CHECK_TEXT(tfu_tuned_get(&tuner, &key, NULL, &choice), "the 1th");
 }
 
 static void test_file(void) {
@@ -156,8 +157,9 @@ static void test_two_processes(void) {
 
 static void *want(void *nothing) {
   const int key = 9;
-  tfu_choice room;
-  CHECK(tfu_tuned_get(&tuner, &key, (void *)1, &room)->data[0] == 9);
+  tfu_choice choice;
+  CHECK_TEXT(tfu_tuned_get(&tuner, &key, (void *)1, &choice), "the 9th");
+  CHECK(choice.data[0] == 9);
   return nothing;
 }
 
@@ -172,18 +174,50 @@ static void test_threads(void) {
   CHECK(atomic_load(&asked) == before + 1);
 }
 
-static const tfu_tuner unwritten = {.bytes = sizeof(int), .describe = describe, .usable = usable, .choose = choose};
-
+/* What was not asked for longest makes room, and nothing else; what is still being chosen is not touched. */
 static void test_bounded(void) {
-  tfu_choice room;
+  enum { FIRST = 10000, LATE = FIRST + TFU_TUNED_MOST - 1 };
+  pthread_t thread;
   setenv("TFUSE_AUTOTUNE", "0", 1); /* or each would be written */
   tfu_tuned_forget();
-  for (int i = 0; i < TFU_TUNED_MOST + 10; i++) {
-    const int key = 10000 + i;
-    CHECK((tfu_tuned_get(&unwritten, &key, NULL, &room) == &room) == (i >= TFU_TUNED_MOST));
-  }
+  const int before = atomic_load(&asked);
+  pthread_create(&thread, NULL, want, NULL); /* 9: the oldest, but slow */
+  while (atomic_load(&asked) == before) usleep(100);
+  for (int key = FIRST; key < LATE; key++) CHECK(times_asked(key) == 1);
+  CHECK(times_asked(FIRST) == 0);    /* full now, and FIRST + 1 the oldest that is made, or 9 if it is made already */
+  CHECK(times_asked(1000) == 1);     /* takes a place for a moment */
+  CHECK(times_asked(LATE) == 1);     /* takes the one that is free since */
+  CHECK(times_asked(LATE + 1) == 1); /* takes another's */
+  pthread_join(thread, NULL);
+  int again = 0;
+  for (int key = LATE + 1; key >= FIRST + 3; key--) again += times_asked(key);
+  CHECK_FOR(again == 0, "%d", again);
+  CHECK(times_asked(FIRST) == 0);
+  CHECK(times_asked(LATE + 2) == 1 && times_asked(LATE) == 0 && times_asked(LATE + 2) == 0);
   unsetenv("TFUSE_AUTOTUNE");
   tfu_tuned_forget();
+}
+
+/* A full file stays as long as it is: the new line is its first, and its last is gone. */
+static void test_full_file(void) {
+  tfu_tuned_lines lines = {0};
+  tfu_tuned_line line = {.choice = {.microseconds = 1, .label = "of old"}};
+  for (int key = 0; key < TFU_TUNED_MOST; key++) {
+    describe(&(int){10000 + key}, NULL, line.text, sizeof line.text);
+    line.choice.data[0] = (unsigned char)((10000 + key) % 200);
+    tfu_tuned_append(&lines, &line);
+  }
+  tfu_tuned_append(&lines, &line);
+  CHECK(lines.n == TFU_TUNED_MOST);
+  tfu_tuned_write(path, &lines);
+  tfu_tuned_release(&lines);
+  tfu_tuned_forget();
+  CHECK(times_asked(1) == 1);
+  tfu_tuned_read(path, &lines);
+  CHECK_FOR(lines.n == TFU_TUNED_MOST, "%d", lines.n);
+  CHECK(tfu_tuned_find(&lines, "question 1") == &lines.line[0] && tfu_tuned_find(&lines, "question 10000"));
+  CHECK_TEXT(lines.line[lines.n - 1].text, "question 14094");
+  tfu_tuned_release(&lines);
 }
 
 int main(void) {
@@ -204,6 +238,7 @@ int main(void) {
   test_two_processes();
   test_threads();
   test_bounded();
+  test_full_file();
   unlink(path);
   rmdir(folder);
   *strrchr(folder, '/') = 0;

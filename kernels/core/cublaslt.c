@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/cuda.h"
 #include "kernels/core/library.h"
@@ -12,6 +14,11 @@ static tfu_cublaslt cublaslt;
 static const char *missing; /* NULL once everything is found */
 
 static void open_cublaslt(void) {
+  const char *value = getenv("TFUSE_CUBLASLT");
+  if (value && !strcmp(value, "0")) {
+    missing = "TFUSE_CUBLASLT=0";
+    return;
+  }
   static const char *const names[] = {"libcublasLt.so.12", "libcublasLt.so.13", NULL};
   static const char *const folders[] = {"nvidia/cublas/lib", "nvidia/cu13/lib", NULL};
   void *library = tfu_open_library(names, folders);

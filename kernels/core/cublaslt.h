@@ -12,7 +12,7 @@ typedef struct tfu_cublaslt {
   int version; /* 130100 is 13.1.0 */
 } tfu_cublaslt;
 
-/* NULL where there is none; `why` then says so, a static text. */
+/* NULL where there is none, or the environment variable TFUSE_CUBLASLT is 0; `why` then says so, a static text. */
 const tfu_cublaslt *tfu_cublaslt_get(const char **why);
 
 /* A cuBLAS status as ours: "what: CUBLAS_STATUS_…". */

@@ -34,6 +34,8 @@
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)                \
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)       \
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)            \
+  X(cublasLtMatrixLayoutAttribute_t, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5)              \
+  X(cublasLtMatrixLayoutAttribute_t, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6)     \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)   \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3) \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5) \
@@ -56,6 +58,8 @@
   X(cublasStatus_t, cublasLtMatrixLayoutCreate,                                                                      \
     (cublasLtMatrixLayout_t *, cudaDataType_t, uint64_t, uint64_t, int64_t))                                         \
   X(cublasStatus_t, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t))                                           \
+  X(cublasStatus_t, cublasLtMatrixLayoutSetAttribute,                                                                \
+    (cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t, const void *, size_t))                                 \
   X(cublasStatus_t, cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *))                                  \
   X(cublasStatus_t, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t))                                   \
   X(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute,                                                            \
@@ -76,8 +80,8 @@
 #ifndef TFU_CUBLASLT_HEADERS
 /* cuBLASLt's enums are unsigned int to the compiler, as these are. */
 typedef unsigned cublasStatus_t, cublasComputeType_t, cublasOperation_t, cudaDataType_t, cublasLtEpilogue_t,
-    cublasLtMatmulDescAttributes_t, cublasLtMatmulPreferenceAttributes_t, cublasLtReductionScheme_t,
-    cublasLtMatmulAlgoConfigAttributes_t;
+    cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t,
+    cublasLtReductionScheme_t, cublasLtMatmulAlgoConfigAttributes_t;
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct tfu_matmul_desc *cublasLtMatmulDesc_t;
 typedef struct tfu_matrix_layout *cublasLtMatrixLayout_t;

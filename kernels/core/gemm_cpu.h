@@ -5,6 +5,7 @@
 #define TFUSE_GEMM_CPU_H_
 
 #include "kernels/core/cpu.h"
+#include "kernels/core/products.h"
 
 /* The most columns of a result that are finished at once. */
 enum { TFU_GEMM_COLS = 128 };
@@ -30,4 +31,7 @@ typedef void FN(tfu_gemm_finish)(void *arg, int64_t row, int64_t col, int n, REA
 /* Computes a b, a being [m, k] and b [k, n], and hands each piece of it to `finish` once. */
 TFU_MUST_USE tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,
                                    FN(tfu_gemm_finish) * finish, void *arg);
+/* The same for a batch: a and b are its first matrices, and `finish` is told the row batch * m + row. */
+TFU_MUST_USE tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const tfu_products *p,
+                                         FN(tfu_gemm_finish) * finish, void *arg);
 #endif

@@ -8,15 +8,16 @@
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
 #include "kernels/core/tuned.h"
+#include "kernels/matmul_own.h"
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
 typedef struct gemm_key {
-  int64_t m, n, k;
-  int32_t ordinal, dtype, tf32, a_turned, b_turned, epilogue, bias, c;
+  int64_t m, n, k, a_row, batch;
+  int64_t stride[4]; /* of a, b, c and d; of a single product 0 */
+  int32_t ordinal, dtype, tf32, wide, a_turned, b_turned, epilogue, bias, c;
   int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see alignment() */
-  int32_t zero;
 } gemm_key;
-_Static_assert(sizeof(gemm_key) == 3 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
+_Static_assert(sizeof(gemm_key) == 9 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
 _Static_assert(sizeof(gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
 typedef struct gemm_choice {
@@ -50,17 +51,41 @@ typedef struct problem {
   const tfu_gemm_gpu *g;
   cublasLtHandle_t handle;
   cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t a, b, d; /* as cuBLASLt names them; C lies as D does */
-  const gemm_choice *choice;      /* of the next run */
+  cublasLtMatrixLayout_t a, b, c, d; /* as cuBLASLt names them */
+  const gemm_choice *choice;         /* of the next run */
   void *workspace;
+  int trial; /* d may be spoiled */
 } problem;
 
 static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes) {
   return p->lt->cublasLtMatmulDescSetAttribute(p->desc, which, value, bytes);
 }
 
-static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *layout, int64_t rows, int64_t cols) {
-  return p->lt->cublasLtMatrixLayoutCreate(layout, types[p->g->dtype], (uint64_t)rows, (uint64_t)cols, rows);
+static int64_t batch_of(const tfu_gemm_gpu *g) { return g->batch > 1 ? g->batch : 1; }
+
+/* As cuBLASLt sees it: columns of `rows` elements, which begin every `apart`. */
+static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *layout, tfu_dtype dtype, int64_t rows,
+                                      int64_t cols, int64_t apart, int64_t stride) {
+  const tfu_cublaslt *lt = p->lt;
+  const int32_t batch = (int32_t)batch_of(p->g);
+  cublasStatus_t s =
+      lt->cublasLtMatrixLayoutCreate(layout, types[dtype], (uint64_t)rows, (uint64_t)cols, apart ? apart : rows);
+  if (s || batch == 1) return s;
+  s = lt->cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
+  if (s) return s;
+  return lt->cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                              sizeof stride);
+}
+
+static cublasStatus_t describe_matrices(problem *p) {
+  const tfu_gemm_gpu *g = p->g;
+  const tfu_dtype out = g->wide ? tfu_real(g->dtype) : g->dtype;
+  const int64_t a_rows = g->a_turned ? g->m : g->k, b_rows = g->b_turned ? g->k : g->n; /* to cuBLASLt */
+  cublasStatus_t s = describe_matrix(p, &p->a, g->dtype, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
+  if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
+  if (!s) s = describe_matrix(p, &p->c, out, g->n, g->m, 0, g->c ? g->c_stride : g->d_stride);
+  if (!s) s = describe_matrix(p, &p->d, out, g->n, g->m, 0, g->d_stride);
+  return s;
 }
 
 static cublasStatus_t set_epilogue(const problem *p) {
@@ -84,16 +109,14 @@ static cublasStatus_t open_problem(problem *p) {
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
   if (!s) s = set_epilogue(p);
-  if (!s) s = g->b_turned ? describe_matrix(p, &p->a, g->k, g->n) : describe_matrix(p, &p->a, g->n, g->k);
-  if (!s) s = g->a_turned ? describe_matrix(p, &p->b, g->m, g->k) : describe_matrix(p, &p->b, g->k, g->m);
-  if (!s) s = describe_matrix(p, &p->d, g->n, g->m);
-  return s;
+  return s ? s : describe_matrices(p);
 }
 
 static void close_problem(problem *p) {
   if (p->desc) p->lt->cublasLtMatmulDescDestroy(p->desc);
   if (p->a) p->lt->cublasLtMatrixLayoutDestroy(p->a);
   if (p->b) p->lt->cublasLtMatrixLayoutDestroy(p->b);
+  if (p->c) p->lt->cublasLtMatrixLayoutDestroy(p->c);
   if (p->d) p->lt->cublasLtMatrixLayoutDestroy(p->d);
 }
 
@@ -108,17 +131,16 @@ static tfu_code get_workspace(problem *p, uint64_t bytes) {
 
 /* Runs p->choice. */
 static tfu_code run(void *problem_) {
-  static const double one = 1, zero = 0;
-  static const float one_f = 1, zero_f = 0;
   const problem *p = problem_;
   const tfu_gemm_gpu *g = p->g;
+  const double scale = g->scale == 0 ? 1 : g->scale, keep = g->c != NULL;
+  const float scale_f = (float)scale, keep_f = (float)keep;
   const int wide = g->dtype == TFU_F64;
-  const void *alpha = wide ? (const void *)&one : &one_f, *nothing = wide ? (const void *)&zero : &zero_f;
+  const void *alpha = wide ? (const void *)&scale : &scale_f, *beta = wide ? (const void *)&keep : &keep_f;
   return tfu_cublaslt_code(
       p->lt,
-      p->lt->cublasLtMatmul(p->handle, p->desc, alpha, g->b, p->a, g->a, p->b, g->c ? alpha : nothing,
-                            g->c ? g->c : g->d, p->d, g->d, p->d, &p->choice->algo, p->workspace,
-                            (size_t)p->choice->workspace, p->call->stream),
+      p->lt->cublasLtMatmul(p->handle, p->desc, alpha, g->b, p->a, g->a, p->b, beta, g->c ? g->c : g->d, p->c, g->d,
+                            p->d, &p->choice->algo, p->workspace, (size_t)p->choice->workspace, p->call->stream),
       "cublasLtMatmul", p->call->err);
 }
 
@@ -133,12 +155,18 @@ static int32_t alignment(const void *data) {
 static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 
 static gemm_key key_of(const tfu_gemm_gpu *g, int ordinal) {
+  const int many = g->batch > 1;
   return (gemm_key){.m = g->m,
                     .n = g->n,
                     .k = g->k,
+                    .a_row = g->a_row,
+                    .batch = batch_of(g),
+                    .stride = {many ? g->a_stride : 0, many ? g->b_stride : 0, many && g->c ? g->c_stride : 0,
+                               many ? g->d_stride : 0},
                     .ordinal = ordinal,
                     .dtype = (int32_t)g->dtype,
                     .tf32 = g->dtype == TFU_F32 && g->tf32,
+                    .wide = g->wide && tfu_real(g->dtype) != g->dtype,
                     .a_turned = !!g->a_turned,
                     .b_turned = !!g->b_turned,
                     .epilogue = (int32_t)g->epilogue,
@@ -151,13 +179,18 @@ static gemm_key key_of(const tfu_gemm_gpu *g, int ordinal) {
 static void describe(const void *key_, void *problem_, char *text, size_t size) {
   const gemm_key *k = key_;
   const problem *p = problem_;
-  char gpu[64];
+  char gpu[64], apart[32] = "", batch[128] = "";
   tfu_device_name(gpu, sizeof gpu);
-  snprintf(text, size, "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s %c%c, epilogue %s%s%s, aligned %d %d %d %d %d",
-           gpu, p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32 ? " as tf32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', epilogues[k->epilogue].name,
-           k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0], (int)k->align[1], (int)k->align[2],
-           (int)k->align[3], (int)k->align[4]);
+  if (k->a_row) snprintf(apart, sizeof apart, " rows of %lld", (long long)k->a_row);
+  if (k->batch > 1)
+    snprintf(batch, sizeof batch, ", batch %lld by %lld %lld %lld %lld", (long long)k->batch, (long long)k->stride[0],
+             (long long)k->stride[1], (long long)k->stride[2], (long long)k->stride[3]);
+  snprintf(text, size,
+           "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s", gpu,
+           p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
+           k->tf32 ? " as tf32" : "", k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N',
+           apart, epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0],
+           (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
 }
 
 /* cuBLASLt itself says whether the algorithm is one of its own, and fits. */
@@ -167,7 +200,7 @@ static int usable(const void *key, void *problem_, const tfu_choice *choice) {
   gemm_choice c;
   cublasLtMatmulHeuristicResult_t result = {.workspaceSize = 0};
   memcpy(&c, choice->data, sizeof c);
-  if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->d, p->d, &c.algo, &result)) return 0;
+  if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->c, p->d, &c.algo, &result)) return 0;
   return result.workspaceSize <= c.workspace && c.workspace <= MOST_WORKSPACE;
 }
 
@@ -192,7 +225,7 @@ static int propose(const problem *p, const gemm_key *key, cublasLtMatmulHeuristi
     s = lt->cublasLtMatmulPreferenceSetAttribute(wish, aligned[i], &bytes, sizeof bytes);
   }
   if (!s)
-    s = lt->cublasLtMatmulAlgoGetHeuristic(p->handle, p->desc, p->a, p->b, p->d, p->d, wish, CANDIDATES, found, &n);
+    s = lt->cublasLtMatmulAlgoGetHeuristic(p->handle, p->desc, p->a, p->b, p->c, p->d, wish, CANDIDATES, found, &n);
   lt->cublasLtMatmulPreferenceDestroy(wish);
   return s ? 0 : n;
 }
@@ -213,7 +246,8 @@ static tfu_chosen choose(const void *key, void *problem_, tfu_choice *choice) {
   cublasLtMatmulHeuristicResult_t found[CANDIDATES];
   gemm_choice best = {.workspace = 0}, c;
   tfu_error *err = p->call->err, ignored;
-  const int n = propose(p, key, found), may_time = tfu_tuning() && tfu_may_wait(p->call);
+  const int may_spoil = p->trial || p->g->c != p->g->d; /* what a sum is added to is needed once */
+  const int n = propose(p, key, found), may_time = may_spoil && tfu_tuning() && tfu_may_wait(p->call);
   uint64_t most = 0;
   *choice = (tfu_choice){.none = 1};
   for (int i = 0; i < n; i++)
@@ -244,29 +278,57 @@ static const tfu_tuner tuner = {.bytes = sizeof(gemm_key), .describe = describe,
 /* Opens the problem, asks for the choice, and runs it where `microseconds` is NULL. */
 static tfu_code solve(problem *p, int *served, float *microseconds) {
   tfu_device device;
-  tfu_choice room;
+  tfu_choice chosen;
   gemm_choice choice;
   TFU_TRY(tfu_device_now(&device, p->call->err));
   TFU_TRY(tfu_cublaslt_handle(p->lt, &p->handle, p->call->err));
   TFU_TRY(tfu_cublaslt_code(p->lt, open_problem(p), "describing a product to cuBLASLt", p->call->err));
   const gemm_key key = key_of(p->g, device.ordinal);
-  const tfu_choice *chosen = tfu_tuned_get(&tuner, &key, p, &room);
-  *served = !chosen->none;
-  if (microseconds) *microseconds = chosen->microseconds;
-  if (chosen->none || microseconds) return TFU_OK;
-  memcpy(&choice, chosen->data, sizeof choice);
+  const char *label = tfu_tuned_get(&tuner, &key, p, &chosen);
+  *served = !chosen.none;
+  if (microseconds) *microseconds = chosen.microseconds;
+  if (chosen.none || microseconds) return TFU_OK;
+  memcpy(&choice, chosen.data, sizeof choice);
   p->choice = &choice;
   TFU_TRY(get_workspace(p, choice.workspace));
-  if (!p->call->kernel) p->call->kernel = chosen == &room ? "cuBLASLt, untimed" : chosen->label;
+  if (!p->call->kernel) p->call->kernel = label ? label : "cuBLASLt, untimed";
   return run(p);
+}
+
+/* ---- without cuBLASLt ---- */
+
+static matmul_factor own_factor(const void *data, int64_t stored_cols, int turned, int64_t batch) {
+  return (matmul_factor){
+      .data = data, .row = turned ? 1 : stored_cols, .col = turned ? stored_cols : 1, .batch = batch};
+}
+
+static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
+  const int64_t a_row = g->a_row ? g->a_row : g->a_turned ? g->m : g->k;
+  const matmul_args a = {.a = own_factor(g->a, a_row, g->a_turned, g->a_stride),
+                         .b = own_factor(g->b, g->b_turned ? g->k : g->n, g->b_turned, g->b_stride),
+                         .c = g->c,
+                         .bias = g->bias,
+                         .d = g->d,
+                         .m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .batch = batch_of(g),
+                         .d_batch = g->d_stride,
+                         .alpha = g->scale ? g->scale : 1,
+                         .wide = g->wide};
+  return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
 }
 
 static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   const char *why;
-  problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g};
+  problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
   *served = 0;
-  if (!p.lt) return tfu_fail(call->err, TFU_PRECONDITION, "%s", why);
   if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;
+  if (!p.lt) {
+    call->why = why;
+    *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);
+    return *served && !microseconds ? run_own(call, g) : TFU_OK;
+  }
   const tfu_code code = solve(&p, served, microseconds);
   close_problem(&p);
   return code;

@@ -1,7 +1,8 @@
-/* gemm_gpu.h - one product of matrices on the GPU, by cuBLASLt, with what its epilogues can do to the result.
+/* gemm_gpu.h - one product of matrices on the GPU, by cuBLASLt, with what its epilogues can do to the result; or a
+ * batch of such products.
  *
- *   d = epilogue(a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored the
- *                             other way round
+ *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored
+ *                                     the other way round
  *
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h). */
 #ifndef TFUSE_GEMM_GPU_H_
@@ -20,19 +21,29 @@ typedef enum tfu_epilogue {
 } tfu_epilogue;
 
 typedef struct tfu_gemm_gpu {
-  const void *a, *b, *c; /* c may be NULL */
+  const void *a, *b, *c; /* c may be NULL, or d */
   void *d;
   int64_t m, n, k;
   int a_turned, b_turned;
+  int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
+  int wide; /* c and d are of the type that is computed in, tfu_real(dtype) */
   int tf32; /* float32 may be read with 10 bits after the point */
   tfu_epilogue epilogue;
   const void *bias; /* may be NULL */
   void *aux, *sums;
+  double scale; /* 0 is 1, which most products have */
+  /* Products of one kind, none with an epilogue or a bias; 0 is 1. From one to the next it is so many elements; 0 where
+   * all have the same matrix, which d must not be. */
+  int64_t batch, a_stride, b_stride, c_stride, d_stride;
 } tfu_gemm_gpu;
 
-/* Queues it on the call's stream. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of 0
- * are not served. Fails where there is no cuBLASLt at all. */
+/* The most products of a batch. */
+#define TFU_GEMM_BATCH INT32_MAX
+
+/* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
+ * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
+ * 0 are not served. Where there is no cuBLASLt at all, our own kernels serve what has no epilogue but a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */

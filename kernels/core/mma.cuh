@@ -8,7 +8,8 @@
  * and g + 8. Two such side by side are, narrowed, the left factor of a next product: chained products need no memory.
  *
  * float is multiplied as float: every factor is split into two of TF32's 11 bits, big and small, and three products are
- * added. Tensor cores cut off where float rounds; so they sum 16 terms at most, and those sums are added outside. */
+ * added; where the caller allows it (tf32), big alone is multiplied. Tensor cores cut off where float rounds; so they
+ * sum 16 terms at most, and those sums are added outside. */
 #pragma once
 
 #include "kernels/core/pack.cuh"
@@ -89,19 +90,21 @@ struct factor<float> {
 
 /* c, d += left x right: columns 0 .. 7 and 8 .. 15. */
 template <typename T>
-__device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<T> &left, const factor<T> &right) {
+__device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<T> &left, const factor<T> &right, bool) {
   multiply(c, left.v, right.v[0], right.v[1], T());
   multiply(d, left.v, right.v[2], right.v[3], T());
 }
 template <>
-__device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<float> &left,
-                                    const factor<float> &right) {
+__device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<float> &left, const factor<float> &right,
+                                    bool tf32) {
   float sum[2][4] = {};
-  UNROLL
-  for (int i = 0; i < 4; i++) {
-    const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
-    multiply(sum[n], left.small + 4 * k, right.big[r], right.big[r + 1], float());
-    multiply(sum[n], left.big + 4 * k, right.small[r], right.small[r + 1], float());
+  if (!tf32) {
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+      const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
+      multiply(sum[n], left.small + 4 * k, right.big[r], right.big[r + 1], float());
+      multiply(sum[n], left.big + 4 * k, right.small[r], right.small[r + 1], float());
+    }
   }
   UNROLL
   for (int i = 0; i < 4; i++) {
@@ -221,7 +224,8 @@ struct tile<float, D> {
 
 /* acc = rows `row` .. of left x rows of right, over their D columns. */
 template <typename T, int D, int M, int N>
-__device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right) {
+__device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
+                                     bool tf32) {
   UNROLL
   for (int i = 0; i < M * N * 4; i++) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
   UNROLL
@@ -233,7 +237,7 @@ __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &le
     for (int n = 0; n < N; n += 2) {
       const factor<T> r = right.right_turned(8 * n, k);
       UNROLL
-      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r);
+      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }
@@ -262,7 +266,7 @@ struct left_factors<float, M, N> {
 /* acc += p x the rows of right. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_factors<T, M, N> &p,
-                                        const tile<T, D> &right) {
+                                        const tile<T, D> &right, bool tf32) {
   UNROLL
   for (int k = 0; k < N; k += 2) {
     factor<T> l[M];
@@ -272,7 +276,7 @@ __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_fa
     for (int n = 0; n < D / 8; n += 2) {
       const factor<T> r = right.right(8 * k, 8 * n);
       UNROLL
-      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r);
+      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }

@@ -13,11 +13,14 @@ typedef struct entry {
   unsigned char key[TFU_TUNED_KEY];
   tfu_tuned_line line;
   int made;
+  int64_t used;       /* when it was last asked for, by the count of all that was asked */
   struct entry *next; /* in the bucket */
 } entry;
 
-static entry *buckets[BUCKETS];
+/* An entry is in a bucket or spare, and is never freed: somebody may still show its label. */
+static entry *buckets[BUCKETS], *spare;
 static int n_entries;
+static int64_t n_asked;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
 static pthread_once_t started = PTHREAD_ONCE_INIT;
@@ -46,24 +49,36 @@ static entry *find(const tfu_tuner *t, const void *key) {
   return NULL;
 }
 
-/* A new entry that is still to be made; NULL where there is no room. The lock is held. */
-static entry *add(const tfu_tuner *t, const void *key) {
-  entry *e = n_entries < TFU_TUNED_MOST ? calloc(1, sizeof *e) : NULL;
-  if (!e) return NULL;
-  entry **bucket = bucket_of(t, key);
-  e->tuner = t;
-  memcpy(e->key, key, t->bytes);
-  e->next = *bucket;
-  *bucket = e;
-  n_entries++;
-  return e;
-}
-
 static void take_out(entry *e) {
   entry **at = bucket_of(e->tuner, e->key);
   while (*at != e) at = &(*at)->next;
   *at = e->next;
-  n_entries--;
+}
+
+/* The entry that was not asked for longest, taken out; NULL where all are still to be made. A search through all of
+ * them takes far less than the timing that follows. */
+static entry *make_room(void) {
+  entry *oldest = NULL;
+  for (int b = 0; b < BUCKETS; b++)
+    for (entry *e = buckets[b]; e; e = e->next)
+      if (e->made && (!oldest || e->used < oldest->used)) oldest = e;
+  if (oldest) take_out(oldest);
+  return oldest;
+}
+
+/* A new entry that is still to be made; NULL where there is no room. The lock is held. */
+static entry *add(const tfu_tuner *t, const void *key) {
+  entry *e = spare, **bucket = bucket_of(t, key);
+  if (e) spare = e->next;
+  else if (n_entries == TFU_TUNED_MOST) e = make_room();
+  else if ((e = calloc(1, sizeof *e))) n_entries++;
+  if (!e) return NULL;
+  e->tuner = t;
+  memcpy(e->key, key, t->bytes);
+  e->made = 0;
+  e->next = *bucket;
+  *bucket = e;
+  return e;
 }
 
 /* Writes what the file has now, and what is chosen here, ours first. */
@@ -96,7 +111,7 @@ static tfu_chosen make(const tfu_tuner *t, const void *key, void *with, tfu_tune
   return chosen;
 }
 
-const tfu_choice *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with, tfu_choice *room) {
+const char *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with, tfu_choice *choice) {
   tfu_tuned_line line = {0};
   int is_new;
   pthread_once(&started, start);
@@ -106,32 +121,39 @@ const tfu_choice *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with,
   while ((e = find(t, key)) && !e->made) pthread_cond_wait(&made, &lock);
   const int mine = !e;
   if (mine) e = add(t, key);
+  else *choice = e->line.choice; /* a copy: e may make room for another as soon as the lock is gone */
+  if (e) e->used = ++n_asked;
   pthread_mutex_unlock(&lock);
-  if (!mine) return &e->line.choice;
+  if (!mine) return e->line.choice.label;
 
   const tfu_chosen chosen = make(t, key, with, &line, &is_new);
-  *room = line.choice;
-  if (!e) return room;
+  *choice = line.choice;
+  if (!e) return NULL;
   const int kept = chosen == TFU_CHOSEN;
   pthread_mutex_lock(&lock);
-  e->line = line;
+  if (kept) e->line = line;
   e->made = 1;
-  if (!kept) take_out(e);
+  if (!kept) take_out(e), e->next = spare, spare = e;
   pthread_cond_broadcast(&made);
   pthread_mutex_unlock(&lock);
-  if (!kept) free(e);
   if (is_new) save();
-  return kept ? &e->line.choice : room;
+  return kept ? e->line.choice.label : NULL;
+}
+
+static void release(entry *e) {
+  while (e) {
+    entry *next = e->next;
+    free(e);
+    e = next;
+  }
 }
 
 void tfu_tuned_forget(void) {
   pthread_mutex_lock(&lock);
-  for (int b = 0; b < BUCKETS; b++)
-    while (buckets[b]) {
-      entry *e = buckets[b];
-      buckets[b] = e->next;
-      free(e);
-    }
+  for (int b = 0; b < BUCKETS; b++) release(buckets[b]);
+  release(spare);
+  memset(buckets, 0, sizeof buckets);
+  spare = NULL;
   n_entries = 0;
   tfu_tuned_release(&stored);
   pthread_mutex_unlock(&lock);

@@ -13,7 +13,7 @@
 
 #include "tfuse.h"
 
-enum { TFU_TUNED_KEY = 96, TFU_TUNED_DATA = 80, TFU_TUNED_TEXT = 224, TFU_TUNED_LABEL = 96, TFU_TUNED_MOST = 4096 };
+enum { TFU_TUNED_KEY = 128, TFU_TUNED_DATA = 80, TFU_TUNED_TEXT = 224, TFU_TUNED_LABEL = 96, TFU_TUNED_MOST = 4096 };
 
 typedef struct tfu_choice {
   unsigned char data[TFU_TUNED_DATA];
@@ -37,9 +37,11 @@ typedef struct tfu_tuner {
   tfu_chosen (*choose)(const void *key, void *with, tfu_choice *choice);
 } tfu_tuner;
 
-/* The choice for a key: remembered, read or made. Where it can be kept it lives as long as the process; else it is in
- * *room. Threads that ask the same at once wait for the first. The first TFU_TUNED_MOST are kept. */
-const tfu_choice *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *room);
+/* The choice for a key: remembered, read or made. Returns its label where it is remembered, NULL where it was made for
+ * this call only. Threads that ask the same at once wait for the first. TFU_TUNED_MOST are remembered, and as many are
+ * in the file; then the one that was not asked for longest makes room. A label's memory is never freed, but has the
+ * newer choice's text then: it is to be shown, not to be compared. */
+const char *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *choice);
 
 /* Whether choices are made by timing. */
 int tfu_tuning(void);

@@ -35,12 +35,14 @@ void tfu_tuned_append(tfu_tuned_lines *l, const tfu_tuned_line *line) {
     l->line = more;
     l->room = room;
   }
-  l->line[l->n++] = *line;
+  l->line[l->n] = *line;
+  l->line[l->n++].hash = tfu_tuned_hash(line->text, strlen(line->text));
 }
 
 const tfu_tuned_line *tfu_tuned_find(const tfu_tuned_lines *l, const char *text) {
+  const uint64_t hash = tfu_tuned_hash(text, strlen(text));
   for (int i = 0; i < l->n; i++)
-    if (!strcmp(l->line[i].text, text)) return &l->line[i];
+    if (l->line[i].hash == hash && !strcmp(l->line[i].text, text)) return &l->line[i];
   return NULL;
 }
 

@@ -6,6 +6,7 @@
 
 typedef struct tfu_tuned_line {
   char text[TFU_TUNED_TEXT];
+  uint64_t hash; /* of the text, of lines in a list: thousands differ in their last characters only */
   tfu_choice choice;
 } tfu_tuned_line;
 

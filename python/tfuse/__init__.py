@@ -4,12 +4,17 @@ from tfuse._version import __version__
 from tfuse._explain import explain
 from tfuse.add_constant import AddConstant, add_constant
 from tfuse.attention import attention, paged_attention
+from tfuse.batched_matmul import batched_matmul
 from tfuse.cross_entropy import (CategoricalCrossentropy, SparseCategoricalCrossentropy, cross_entropy,
                                  sparse_cross_entropy)
 from tfuse.dropout import Dropout, dropout
+from tfuse.einsum_dense import EinsumDense
 from tfuse.gated import Gated, gated, geglu, glu, reglu, swiglu
+from tfuse.gated_linear import GatedDense, gated_linear
 from tfuse.group_norm import GroupNormalization, group_norm
 from tfuse.linear import Dense, linear
+from tfuse.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
+from tfuse.matmul_own import matmul_own
 from tfuse.multi_head_attention import GroupedQueryAttention, MultiHeadAttention
 from tfuse.norm import LayerNormalization, RMSNormalization, layer_norm, rms_norm
 from tfuse.rope import RotaryEmbedding, rope

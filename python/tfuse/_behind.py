@@ -11,11 +11,13 @@ import numbers
 import keras
 import tensorflow as tf
 
-from tfuse import multi_head_attention as layers
+from tfuse import _library, multi_head_attention as layers
 from tfuse._op import FLOATS
 from tfuse.attention import attention
 from tfuse.cross_entropy import cross_entropy, sparse_cross_entropy
+from tfuse.einsum_dense import einsum_dense, why_not_einsum_dense
 from tfuse.group_norm import group_norm
+from tfuse.linear import dense, why_not_dense
 from tfuse.norm import layer_norm, rms_norm
 from tfuse.scale_bias_act import gelu, hard_swish, mish, silu, softplus
 from tfuse.softmax import kept, log_softmax, softmax
@@ -191,6 +193,19 @@ def _group_norm_layer_guard(layer, inputs):
     return not_floats(inputs) or ("" if _shape(inputs) else "the number of dimensions is not known")
 
 
+# ---- linear layers ----
+
+
+def _on_a_gpu(guard):
+    """A guard for what is served on a GPU only."""
+    def both(layer, inputs, training=None):
+        if _library.without_gpu():
+            return "there is no GPU, and TensorFlow's own product is faster on the CPU"
+        return guard(layer, inputs)
+
+    return both
+
+
 # ---- attention ----
 
 
@@ -247,6 +262,10 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
+    Row(_LAYERS + "core.dense", "Dense.call", lambda own, *inputs, **options: dense(*inputs, **options),
+        _on_a_gpu(why_not_dense)),
+    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", lambda own, *inputs, **options: einsum_dense(*inputs, **options),
+        _on_a_gpu(why_not_einsum_dense)),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),
     Row(_MHA, "MultiHeadAttention._compute_attention", _MULTI_HEAD.attend),

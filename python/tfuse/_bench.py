@@ -39,7 +39,13 @@ BARS = {
     "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
     "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
     "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
+    "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
+              "%.2f times PyTorch's forward"),
     "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+    "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
+               "%.2f times what XLA takes"),
+    "times_naive": (lambda f, b, copy: f["naive_ms"] / f["ms"]["tfuse"] if "naive_ms" in f else None, True,
+                    "%.1f times naive's speed"),
     "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
 }
 
@@ -54,7 +60,8 @@ def main(arguments):
             "Last comes a list of every place where a rival is faster."))
     parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(FAMILIES))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
-    parser.add_argument("--activation", action="append", help="only these variants")
+    parser.add_argument("--only", action="append", metavar="TEXT",
+                        help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
     parser.add_argument("--torch", action="store_true",
                         help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")
@@ -122,7 +129,8 @@ class Bench:
                 for dtype in self.dtypes:
                     for shape in self._shapes(case, dtype):
                         for options in case.timed or case.options:
-                            if not self.chosen.activation or options.get("activation") in self.chosen.activation:
+                            line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
+                            if not self.chosen.only or any(text in line for text in self.chosen.only):
                                 self._time(case, dtype, shape, options)
                         if self.chosen.save:
                             self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
@@ -206,6 +214,9 @@ class Bench:
             calls = {"tf.nn.relu": lambda: tf.nn.relu(x), "tfuse.relu": lambda: tfuse.relu(x),
                      "tfuse.square": lambda: tfuse.square(x),
                      "tfuse.scale_bias_act": lambda: tfuse.scale_bias_act(x, v, v, "relu")}
+            if self.gpu:
+                q = tf.cast(tf.random.normal([1, 64, 4, 64]), tf.bfloat16)
+                calls["tfuse.attention"] = lambda: tfuse.attention(q, q, q)
             times = {name: [] for name in calls}
             for _ in range(30):  # interleaved, so that all see the same machine
                 for name, call in calls.items():
@@ -299,7 +310,7 @@ def label(row):
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
     known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
-             "matmul_ms", "percent_of_matmul", "both_percent_of_matmul"}
+             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
@@ -311,7 +322,7 @@ def _lost(rows):
 def check_bars(about, rows):
     """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
     was timed for is said to be open, and is not held against the run."""
-    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(rows[::2], rows[1::2])), 0
+    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
     for case in (case for members in cases.all_cases().values() for case in members):
         names = {name for options in case.options for name in options}
@@ -320,7 +331,8 @@ def check_bars(about, rows):
                      all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
-                worst = (min if at_least else max)(timed, key=lambda p: measure(*p, copy), default=None)
+                of = [p for p in timed if measure(*p, copy) is not None]
+                worst = (min if at_least else max)(of, key=lambda p: measure(*p, copy), default=None)
                 value = None if worst is None else measure(*worst, copy)
                 holds = value is None or (value >= limit if at_least else value <= limit)
                 failed += not holds
@@ -330,6 +342,13 @@ def check_bars(about, rows):
                                                             dtype, "×".join(map(str, shape))]),
                     "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
     return not failed
+
+
+def _beside_naive(rows):
+    """The rows, with what the variant of kind "naive" takes for the same, where it was timed."""
+    same = lambda row: (row["op"], row["dtype"], tuple(row["shape"]))
+    naive = {same(row): row["ms"]["tfuse"] for row in rows if row.get("kind") == "naive"}
+    return [{**row, "naive_ms": naive[same(row)]} if same(row) in naive else row for row in rows]
 
 
 def table(saved):

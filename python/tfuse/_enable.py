@@ -25,7 +25,8 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 def enable():
     """Puts tfuse behind Keras: attention, layer, RMS and group normalisation, softmax, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; and behind KerasHub's attention and RMS norms.
+    and the cross entropies of logits; where there is a GPU, Dense and EinsumDense; and behind KerasHub's attention and RMS
+    norms.
 
     Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
     what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and

@@ -1,6 +1,7 @@
 """Finds libtfuse.so and loads it into TensorFlow; an ImportError names the piece that failed and what to do."""
 
 import ctypes
+import functools
 import os
 import pathlib
 
@@ -57,3 +58,9 @@ ops, library = _load(path)
 def xla_status():
     """'' when ops run inside XLA, otherwise why not."""
     return library.tfu_xla_status().decode()
+
+
+@functools.lru_cache(None)
+def without_gpu():
+    """Whether TensorFlow sees no GPU here."""
+    return not tf.config.get_visible_devices("GPU")

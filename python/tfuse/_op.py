@@ -40,7 +40,8 @@ class FusedOp:
         outputs, the gradients of all but the first are None where they are not used. None: differentiate `plain`, which
         also gives every gradient op its own gradient.
       axes: for inputs whose axes are not the same as those of the other inputs in the same place, a letter for each axis,
-        by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count.
+        by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count. Or a function(inputs)
+        that returns this.
       multiples: ("h", "k"): the size of axis h is a multiple of that of k.
     """
 
@@ -247,10 +248,11 @@ class FusedOp:
 
         return differentiable(*inputs)
 
-    def _names(self, i, rank):
-        """Of an input's axes: letters, or their numbers."""
-        letters = self.axes.get(self._argument(i))
-        return letters[-rank:] if letters and rank else range(rank)
+    def _names(self, inputs):
+        """Of each input's axes: letters, or their numbers."""
+        axes = self.axes(inputs) if callable(self.axes) else self.axes
+        letters = [(axes.get(self._argument(i)), value.shape.rank) for i, value in enumerate(inputs)]
+        return [own[-rank:] if own and rank else range(rank) for own, rank in letters]
 
     def _output_dims(self, inputs, attributes, specs):
         """Where each dimension of each output comes from, a number or (input, axis), and "" or why that is not known.
@@ -267,7 +269,7 @@ class FusedOp:
         sizes = {size for value in inputs for size in value.shape}
         if None not in sizes:
             return [spec.shape.as_list() for spec in specs], ""
-        named = [self._names(i, value.shape.rank) for i, value in enumerate(inputs)]
+        named = self._names(inputs)
         places = [(name, i, axis) for i, names in enumerate(named) for axis, name in enumerate(names)]
         of = lambda i, axis: inputs[i].shape[axis]
         free = (mark for mark in _MARKS if mark not in sizes)
@@ -342,6 +344,18 @@ def real(dtype):
 def given(tensor):
     """Whether an optional input is given, in a plain composition: it is not the empty vector."""
     return tensor.shape.rank != 1 or tensor.shape[0] != 0
+
+
+_marks = {}  # by dtype
+
+
+def mark(dtype):
+    """An optional input that is given and has no elements: to say yes to an op."""
+    if not context.executing_eagerly():
+        return tf.zeros([0, 0], dtype)
+    if dtype not in _marks:  # kept, since making one costs as much as a small op
+        _marks[dtype] = tf.zeros([0, 0], dtype)
+    return _marks[dtype]
 
 
 class _Node:

@@ -59,6 +59,22 @@ def _linear(x, kernel, bias, activation):
     return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
 
 
+def _bmm(a, b):
+    """Plain cuBLAS: there is nothing to compile."""
+    return torch.bmm(a, b)
+
+
+_bmm.compiled = False
+
+
+def _gated_linear(x, kernel, activation):
+    return _gated(x @ kernel, activation)
+
+
+def _linear_cross_entropy(x, kernel, labels):
+    return F.cross_entropy((x @ kernel).float(), labels)
+
+
 def _attention(backend):
     """By one of PyTorch's own kernels, which needs no compiling. Heads go before time, which copies nothing."""
     def attention(query, key, value, is_causal=False):
@@ -91,7 +107,10 @@ RIVALS = {
     "rms_norm": _rms_norm,
     "rms_norm, residual and dropout": _residual,
     "group_norm": _group_norm,
+    "batched_matmul, speed": _bmm,
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"], _linear),
+    "gated_linear, speed": _gated_linear,
+    "linear_cross_entropy, speed": _linear_cross_entropy,
     **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",
                      "attention, decoding, own kernel"], _ATTENTION),
 }

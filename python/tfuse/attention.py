@@ -56,7 +56,7 @@ def _long(x):
 
 
 def _plain(query, key, value, bias, mask, query_lengths, key_lengths, seed, scale=1.0, align="first", left=-1, right=-1,
-           rate=0.0, deterministic=False):
+           rate=0.0, deterministic=False, tf32=False):
     if query.shape.rank == 3:
         return _plain_ragged(query, key, value, query_lengths, key_lengths, seed, scale, align, left, right, rate)
     queries, keys = _rows.size(query, 1), _rows.size(key, 1)
@@ -119,7 +119,7 @@ def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, a
 def _gradient(node, doutput, dstats):
     bias = node.inputs[3]
     wanted = given(bias) and node.wanted(3)
-    names = ("scale", "align", "left", "right", "rate", "deterministic")
+    names = ("scale", "align", "left", "right", "rate", "deterministic", "tf32")
     *gradients, dbias = _grad(doutput, *node.inputs, *node.outputs, dstats, bias if wanted else None,
                               **{name: node.attr(name) for name in names})
     return [*gradients, dbias if wanted else None, None, None, None, None]
@@ -141,7 +141,8 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
     """Returns softmax(scale * query . key + bias) . value, over the keys that each query attends to.
 
     As keras.ops.dot_product_attention, without ever storing the scores. A query that attends to no key, or that lies beyond
-    its length, gives 0.
+    its length, gives 0. On a GPU float32 is rounded to TF32 before it is multiplied where
+    tf.config.experimental.enable_tensor_float_32_execution() allows that, as it does by default.
 
     Args:
       query: float tensor, [batch, queries, heads, head_dim]; or a tf.RaggedTensor [batch, (queries), heads, head_dim], and
@@ -156,9 +157,9 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       dropout: the probability with which a weight is set to 0; the others are divided by 1 - dropout.
       window: w: query i attends to the w keys before the i-th and the w after it only; or (before, after), None for no
         limit. Where is_causal, there is none after.
-      query_lengths, key_lengths: integers, [batch]: how many steps of a sequence there are; what lies beyond is not seen. A
-        key cache that is filled in part is a matter of key_lengths. Out of range they are an error on the CPU; on a GPU
-        they are cut to it.
+      query_lengths, key_lengths: integers, [batch]: how many steps of a sequence there are; what lies beyond is not seen,
+        but must not be NaN or infinite where cuDNN serves. A key cache that is filled in part is a matter of key_lengths.
+        Out of range they are an error on the CPU; on a GPU they are cut to it.
       seed: which weights dropout sets to 0: an integer, an int64 tensor of shape [], a keras.random.SeedGenerator, or
         None, which draws one at every call.
       align: where causal attention and the window see query i: at key i ("first"), or so that the last query of a sequence
@@ -194,7 +195,8 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
     output, stats = _attention(
         query, key, value, bias, mask, _integers("query_lengths", query_lengths), _integers("key_lengths", key_lengths),
         _philox.seed_tensor(seed) if dropout else None, scale=scale, align=align, left=left, right=right,
-        rate=float(dropout), deterministic=bool(deterministic))
+        rate=float(dropout), deterministic=bool(deterministic),
+        tf32=query.dtype == tf.float32 and config.tensor_float_32_execution_enabled())
     if splits is not None:
         output, stats = (tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in (output, tf.transpose(stats)))
     return (output, stats) if return_lse else output
@@ -243,8 +245,9 @@ def _scaled(query, key, scale):
     if scale is not None:
         return query, float(scale)
     for x in (query, key):
-        if getattr(x, "shape", None) is not None and len(x.shape or ()) and x.shape[-1]:
-            return query, float(x.shape[-1])**-0.5
+        shape = getattr(x, "shape", None)
+        if shape and len(shape) and shape[-1]:
+            return query, float(shape[-1])**-0.5
     if query.shape.rank == 0 or query.shape.rank and query.shape[-1] == 0:
         return query, 1.0
     scale = tf.cast(tf.cast(tf.shape(query)[-1], tf.float64)**-0.5, tf.float32)  # an attribute would have to be known now

@@ -1,13 +1,11 @@
 """act(x . kernel + bias) + residual: a matrix product with all that comes behind it in one op; and Keras's Dense by it."""
 
-import functools
-
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
-from tfuse import _explain, _rows
-from tfuse._op import FLOATS, FusedOp, composite, given
+from tfuse import _explain, _library, _rows
+from tfuse._op import FLOATS, FusedOp, composite, given, mark
 from tfuse.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
 
 # Of these the slope can be told from the result: from its sign.
@@ -72,7 +70,6 @@ _AXES = {**dict.fromkeys(["dy", "residual", "pre"], "abcdefgo"), "x": "abcdefgi"
 
 _grad = FusedOp("LinearGrad", _plain_grad, axes=_AXES)
 _linear = FusedOp("Linear", _plain, _gradient, axes=_AXES)
-_keep = {}  # by dtype: what tells the op to keep what it activates, without elements
 
 
 def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
@@ -83,12 +80,9 @@ def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
     """
     activation, keep = activation_name(activation), None
     if activation != "linear" and (activation not in _SLOPE_FROM_RESULT or residual is not None):
-        eager = context.executing_eagerly()
-        if record.could_possibly_record() if eager else training is not False:
+        if record.could_possibly_record() if context.executing_eagerly() else training is not False:
             x = _rows.tensor(x)
-            keep = _keep.get(x.dtype) if eager else tf.zeros([0, 0], x.dtype)
-            if keep is None:
-                keep = _keep[x.dtype] = tf.zeros([0, 0], x.dtype)
+            keep = mark(x.dtype)
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     return _linear(x, kernel, bias, residual, keep, activation=activation, tf32=tf32)[0]
 
@@ -115,13 +109,8 @@ def _fit(x, kernel, bias, residual):
             (not given(residual) or residual.shape.is_compatible_with(out)))
 
 
-@functools.lru_cache(None)
-def _without_gpu():
-    return not tf.config.get_visible_devices("GPU")
-
-
 def _apply(x, *inputs):
-    if not _without_gpu():
+    if not _library.without_gpu():
         return fused(x, *inputs)
     _explain.note("Linear", "plain TensorFlow", "there is no GPU, and TensorFlow's own product is faster on the CPU", [x],
                   "called")
@@ -163,13 +152,32 @@ class Dense(keras.layers.Dense):
         super().__init__(units, activation=gelu if activation == "gelu_tanh" else activation, **kwargs)
 
     def call(self, inputs, training=None):
-        x = inputs
-        if tf.as_dtype(x.dtype) not in FLOATS or x.dtype != self.compute_dtype:
-            return super().call(inputs, training=training)
-        try:
-            name, after = activation_name(self.activation), None
-        except ValueError:
-            name, after = "linear", self.activation
-        kernel, bias = (None if w is None else keras.ops.convert_to_tensor(w, x.dtype) for w in (self.kernel, self.bias))
-        y = _apply(x, kernel, bias, name, None, training)
-        return y if after is None else after(y)
+        if why_not_dense(self, inputs):
+            return super().call(inputs)
+        return dense(self, inputs, training)
+
+
+def why_not_dense(layer, x):
+    """Why tfuse does not serve a layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
+        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
+    return "" if x.shape.rank is None or x.shape.rank >= 2 else "the input has fewer than two dimensions"
+
+
+def dense(layer, x, training=None):
+    """What a Keras Dense layer computes, by linear."""
+    return of_layer(layer, x, *(None if w is None else keras.ops.convert_to_tensor(w, x.dtype)
+                                for w in (layer.kernel, layer.bias)), training)
+
+
+def of_layer(layer, x, kernel, bias, training, shape=None):
+    """linear with a layer's activation, which is applied behind it, to a result of that shape, where it is not in the table."""
+    try:
+        name, after = activation_name(layer.activation), None
+    except ValueError:
+        name, after = "linear", layer.activation
+    y = _apply(x, kernel, bias, name, None, training)
+    y = y if shape is None else tf.reshape(y, shape)
+    return y if after is None else after(y)

@@ -78,8 +78,9 @@ class Case:
       bars: what `tfuse bench --bars` asks of a GPU: {(dtype, shape): {"forward": least percent of the copy speed,
         "backward": the same, "floor": most times what the passes of both take at the copy speed, "ms": most
         milliseconds of both, "tflops": least flops of forward in 10^12 per second, "backward_tflops": of backward,
-        "of_matmul": least percent of the rate of `pace`, "both_of_matmul": the same of both}}; or
-        (dtype, shape, options as a tuple of pairs), for one of the variants.
+        "torch": most times what PyTorch takes for forward, "of_matmul": least percent of the rate of `pace`,
+        "both_of_matmul": the same of both, "of_XLA": most times what XLA takes for both, "times_naive": how often the
+        variant kind="naive" takes at least}}; or (dtype, shape, options as a tuple of pairs), for one of the variants.
     """
     name: str
     run: object

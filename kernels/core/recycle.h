@@ -1,0 +1,28 @@
+/* recycle.h - scratch memory for a loop, whose turns use the same again and again.
+ *
+ * What a call takes as scratch it has to its end. A loop that runs parts of other ops by the dozen, each with scratch
+ * of its own, runs them on a call of its own instead, whose memory is free again at every tfu_recycle. On a GPU that is
+ * sound since all work of a call is on one stream. */
+#ifndef TFUSE_RECYCLE_H_
+#define TFUSE_RECYCLE_H_
+
+#include "tfuse.h"
+
+enum { TFU_RECYCLED = 8 };
+
+typedef struct tfu_recycled {
+  tfu_call call; /* for the parts */
+  tfu_call *outer;
+  struct {
+    void *memory;
+    size_t bytes;
+    int taken;
+  } piece[TFU_RECYCLED];
+} tfu_recycled;
+
+/* A call that has the outer's tensors, stream and error. */
+void tfu_recycled_open(tfu_recycled *r, tfu_call *outer);
+/* All that its call has taken is free again. Returns the call. */
+tfu_call *tfu_recycle(tfu_recycled *r);
+
+#endif

@@ -1,0 +1,8 @@
+/* batched_matmul.h - arguments and attributes of the batched product, as kernels see them. */
+#ifndef TFUSE_BATCHED_MATMUL_H_
+#define TFUSE_BATCHED_MATMUL_H_
+
+enum { TFU_BATCHED_A, TFU_BATCHED_B, TFU_BATCHED_LIKE, TFU_BATCHED_TURN_A, TFU_BATCHED_TURN_B };
+enum { TFU_BATCHED_SCALE, TFU_BATCHED_TF32 };
+
+#endif

@@ -1,0 +1,147 @@
+/* batched_matmul_gpu_test.c - what products the GPU's batched product is made of, without a GPU: the file is compiled
+ * in here, against a product and a sum of our own that compute on the host. Results are compared with the CPU kernel's,
+ * and the number and size of the products with what they should be. */
+#include <math.h>
+
+#include "check.h"
+#include "kernels/core/gemm_gpu.h"
+#include "kernels/core/walk.h"
+#include "ops/batched_matmul.h"
+
+/* ---- the GPU ---- */
+
+static tfu_gemm_gpu last; /* product that was run */
+static int runs, sums;
+
+/* In double. */
+static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
+  (void)call;
+  CHECK(g->dtype == TFU_F64 && g->m > 0 && g->n > 0 && g->k > 0 && g->scale != 0 && !g->c && !g->bias);
+  CHECK(g->batch >= 1 && (g->batch == 1 || g->d_stride >= g->m * g->n));
+  for (int64_t z = 0; z < g->batch; z++)
+    for (int64_t i = 0; i < g->m; i++)
+      for (int64_t j = 0; j < g->n; j++) {
+        const double *a = (const double *)g->a + z * g->a_stride, *b = (const double *)g->b + z * g->b_stride;
+        double v = 0;
+        for (int64_t k = 0; k < g->k; k++)
+          v += a[g->a_turned ? k * g->m + i : i * g->k + k] * b[g->b_turned ? j * g->k + k : k * g->n + j];
+        ((double *)g->d)[z * g->d_stride + i * g->n + j] = g->scale * v;
+      }
+  runs++;
+  last = *g;
+  return *served = 1, TFU_OK;
+}
+
+static tfu_code sum(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
+                    const tfu_tensor *out) {
+  (void)call;
+  CHECK(quantities == 1 && tfu_count(&out->shape) == width && last.wide);
+  for (int64_t i = 0; i < width; i++) {
+    double v = 0;
+    for (int64_t z = 0; z < blocks; z++) v += ((const double *)partial)[z * width + i];
+    ((double *)out->data)[i] = v;
+  }
+  sums++;
+  return TFU_OK;
+}
+
+static tfu_code clear(tfu_call *call, void *memory, size_t bytes) {
+  return (void)call, memset(memory, 0, bytes), TFU_OK;
+}
+
+#define tfu_gemm_gpu_run product
+#define tfu_fold_gpu sum
+#define tfu_clear clear
+#define tfu_batched_matmul_gpu tested
+#define run run_product
+#include "kernels/batched_matmul_gpu.c"
+#undef run
+
+/* ---- against the CPU ---- */
+
+typedef struct problem {
+  tfu_shape a, b, y;
+  int turn_a, turn_b, like; /* y is like the third input */
+  int products, sums;       /* that it takes */
+  int64_t m, k, batch;      /* of each product */
+} problem;
+
+static tfu_tensor filled(tfu_shape shape, uint32_t state) {
+  tfu_tensor t = {calloc((size_t)tfu_count(&shape) + 1, sizeof(double)), TFU_F64, shape};
+  for (int64_t i = 0; i < tfu_count(&shape); i++) {
+    state = state * 1664525u + 1013904223u;
+    ((double *)t.data)[i] = (double)(int32_t)state / 2147483648.0;
+  }
+  return t;
+}
+
+static void check_problem(int line, const problem *p) {
+  const tfu_shape none = SHAPE(0), yes = SHAPE(0, 0);
+  const tfu_tensor in[] = {filled(p->a, 1), filled(p->b, 2), filled(p->like ? p->y : none, 3),
+                           filled(p->turn_a ? yes : none, 4), filled(p->turn_b ? yes : none, 5)};
+  run *r = start(&tfu_batched_matmul);
+  memcpy(r->call.in, in, sizeof in);
+  r->call.attr[TFU_BATCHED_SCALE].f = 0.5;
+  const tfu_tensor want = filled(p->y, 6), got = filled(p->y, 7);
+  r->call.out[0] = want;
+  CHECK_FOR(finish(r, "test") == TFU_OK, "of line %d: %s", line, r->err.text);
+  r->call.out[0] = got;
+  runs = sums = 0;
+  CHECK_FOR(tested(&r->call) == TFU_OK, "of line %d: %s", line, r->err.text);
+  for (int64_t i = 0; i < tfu_count(&p->y); i++) {
+    const double g = ((double *)got.data)[i], w = ((double *)want.data)[i];
+    CHECK_FOR(fabs(g - w) < 1e-12, "of line %d at %lld: %g, not %g", line, (long long)i, g, w);
+  }
+  CHECK_FOR(runs == p->products && sums == p->sums, "of line %d: %d products and %d sums", line, runs, sums);
+  if (p->m)
+    CHECK_FOR(last.m == p->m && last.k == p->k && last.batch == p->batch,
+              "of line %d: %lld rows, %lld terms, batch %lld", line, (long long)last.m, (long long)last.k,
+              (long long)last.batch);
+  for (int i = 0; i < TFU_COUNT(in); i++) free(in[i].data);
+  while (r->n > 0) free(r->held[--r->n]);
+  free(want.data), free(got.data), free(r);
+}
+#define IS_MADE_OF(...) check_problem(__LINE__, &(problem){__VA_ARGS__})
+
+static void test_batches(void) {
+  /* One batch; all its axes are one. */
+  IS_MADE_OF(SHAPE(3, 4), SHAPE(4, 5), SHAPE(3, 5), .products = 1, .m = 3, .k = 4, .batch = 1);
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 3, .k = 4, .batch = 12);
+  IS_MADE_OF(SHAPE(2, 1, 6, 4, 3), SHAPE(2, 1, 6, 5, 4), SHAPE(2, 1, 6, 3, 5), .turn_a = 1, .turn_b = 1, .products = 1,
+             .m = 3, .k = 4, .batch = 12);
+  /* What has one b is rows, unless a is turned. */
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 36, .k = 4, .batch = 1);
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 1, 5, 4), SHAPE(2, 6, 3, 5), .turn_b = 1, .products = 1, .m = 18, .k = 4,
+             .batch = 2);
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(4, 5), SHAPE(2, 6, 3, 5), .turn_a = 1, .products = 1, .m = 3, .k = 4,
+             .batch = 12);
+  /* One a for all is a batch. */
+  IS_MADE_OF(SHAPE(3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 3, .k = 4, .batch = 12);
+  /* Two strides are two loops: over the shorter axis. */
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(6, 4, 5), SHAPE(2, 6, 3, 5), .products = 2, .m = 3, .k = 4, .batch = 6);
+  IS_MADE_OF(SHAPE(6, 1, 2, 3, 4), SHAPE(7, 1, 4, 5), SHAPE(6, 7, 2, 3, 5), .products = 6, .m = 6, .k = 4, .batch = 7);
+}
+
+static void test_sums(void) {
+  /* Terms go on from one matrix to the next: the gradient of weights that all of a batch share. */
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(3, 5), .turn_a = 1, .like = 1, .products = 1, .m = 3, .k = 48,
+             .batch = 1);
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(2, 1, 3, 5), .turn_a = 1, .like = 1, .products = 1, .m = 3,
+             .k = 24, .batch = 2);
+  /* They do not: what is summed is written first. */
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .turn_b = 1, .like = 1, .products = 1, .sums = 1,
+             .m = 3, .k = 4, .batch = 12);
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(6, 3, 5), .like = 1, .products = 2, .sums = 1, .m = 3, .k = 4,
+             .batch = 6);
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(1, 1, 3, 5), .like = 1, .products = 1, .sums = 1, .m = 3,
+             .k = 4, .batch = 12);
+  /* Of nothing. */
+  IS_MADE_OF(SHAPE(2, 3, 0), SHAPE(2, 0, 5), SHAPE(2, 3, 5), .products = 0);
+  IS_MADE_OF(SHAPE(0, 3, 4), SHAPE(0, 4, 5), SHAPE(3, 5), .like = 1, .products = 0);
+}
+
+int main(void) {
+  test_batches();
+  test_sums();
+  return verdict();
+}

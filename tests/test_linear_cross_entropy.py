@@ -1,0 +1,283 @@
+"""linear_cross_entropy and gated_linear, beyond what their cases say; their layers; training."""
+
+import json
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import GPUS
+from tfuse import cases
+
+RNG = np.random.default_rng(5)
+
+
+def normal(*shape, dtype="float32"):
+    return tf.constant(RNG.normal(size=shape), dtype)
+
+
+def close(got, want, tolerance=1e-5):
+    assert cases.error(tf.convert_to_tensor(got), cases.as64(tf.convert_to_tensor(want))) <= tolerance
+
+
+X, KERNEL, BIAS = normal(3, 7, 6), normal(6, 11), normal(11)
+LABELS = tf.constant(RNG.integers(0, 11, (3, 7)))
+
+
+def stock(x, kernel, labels, bias=None):
+    logits = tf.tensordot(x, kernel, 1)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits if bias is None else logits + bias)
+
+
+def gradients(f, *inputs):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = f(*inputs)
+    return [y, *tape.gradient(y, inputs)]
+
+
+# ---- linear_cross_entropy ----
+
+
+@pytest.mark.parametrize("rows", [1, 127, 511, 512, 513, 1023, 1024, 1025, 2049])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_around_chunks(device, rows, transposed):
+    x, kernel, bias, labels = normal(rows, 5), normal(5, 9), normal(9), RNG.integers(0, 9, rows)
+    ours = lambda x, k, b: tfuse.linear_cross_entropy(x, tf.transpose(k) if transposed else k, labels, b,
+                                                      transpose_kernel=transposed, reduction="mean")
+    for got, want in zip(gradients(ours, x, kernel, bias),
+                         gradients(lambda x, k, b: tf.reduce_mean(stock(x, k, labels, b)), x, kernel, bias)):
+        close(got, want, 2e-5 if "CPU" in device else 2e-3)  # TF32
+
+
+@pytest.mark.parametrize("reduction", [None, "sum", "mean"])
+def test_no_rows(device, reduction):
+    x, labels = tf.zeros([0, 6]), tf.zeros([0], tf.int32)
+    loss, dx, dkernel = gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, labels, reduction=reduction), x, KERNEL)
+    assert loss.shape == ([0] if reduction is None else []) and dx.shape == [0, 6]
+    assert np.all(loss.numpy() == 0) and np.all(dkernel.numpy() == 0)
+
+
+def test_mean_is_over_rows_that_count(device):
+    labels = tf.where(LABELS > 7, -1, LABELS)
+    losses = tfuse.linear_cross_entropy(X, KERNEL, labels, ignore_class=-1)
+    mean = tfuse.linear_cross_entropy(X, KERNEL, labels, ignore_class=-1, reduction="mean")
+    close(mean, np.sum(losses) / np.sum(labels.numpy() >= 0))
+    keras_loss = tfuse.SparseCategoricalCrossentropy(ignore_class=-1)
+    close(mean, keras_loss(labels, tf.tensordot(X, KERNEL, 1)), 1e-5 if "CPU" in device else 1e-3)
+    none = tfuse.linear_cross_entropy(X, KERNEL, tf.fill([3, 7], -1), ignore_class=-1, reduction="mean")
+    assert none.numpy() == 0
+
+
+def test_weights(device):
+    weights = tf.constant([[1.0], [0.0], [2.5]])
+    losses = tfuse.linear_cross_entropy(X, KERNEL, LABELS)
+    close(tfuse.linear_cross_entropy(X, KERNEL, LABELS, weights=weights), losses * weights)
+    close(tfuse.linear_cross_entropy(X, KERNEL, LABELS, weights=weights, reduction="sum"), tf.reduce_sum(losses * weights))
+    close(tfuse.linear_cross_entropy(X, KERNEL, LABELS, weights=weights, reduction="mean"), tf.reduce_mean(losses * weights))
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint32"])
+def test_other_integers(kind):
+    close(tfuse.linear_cross_entropy(X, KERNEL, tf.cast(LABELS, kind)), stock(X, KERNEL, LABELS))
+
+
+def test_a_label_that_is_no_class(device):
+    labels = tf.tensor_scatter_nd_update(LABELS, [[1, 2]], [11])
+    if "CPU" in device:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels must be in \[0, 11\) to be classes, got 11 at row 9"):
+            tfuse.linear_cross_entropy(X, KERNEL, labels)
+        return
+    loss, dx = gradients(lambda x: tfuse.linear_cross_entropy(x, KERNEL, labels), X)
+    assert np.array_equal(np.argwhere(np.isnan(loss)), [[1, 2]])
+    assert np.all(dx.numpy()[1, 2] == 0) and np.all(np.isfinite(dx))
+
+
+@pytest.mark.parametrize("reduction", [None, "sum"])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "graph"])
+def test_only_what_is_wanted(device, reduction, wanted, traced):
+    inputs = [X, KERNEL, BIAS]
+
+    def f():
+        watched = [inputs[i] for i in wanted]
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            loss = tf.reduce_sum(tfuse.linear_cross_entropy(X, KERNEL, LABELS, BIAS, reduction=reduction))
+        return tape.gradient(loss, watched)
+
+    want = gradients(lambda x, k, b: tf.reduce_sum(stock(x, k, LABELS, b)), *inputs)[1:]
+    for got, i in zip((tf.function(f) if traced else f)(), wanted):
+        close(got, want[i], 1e-5 if "CPU" in device else 2e-3)
+
+
+def kept(f):
+    """The shapes of the gradients that the op in a traced f keeps."""
+    ops = tf.function(f).get_concrete_function().graph.get_operations()
+    return [output.shape.as_list() for op in ops if op.type == "Tfuse>LinearCrossEntropy" for output in op.outputs[1:]]
+
+
+def test_nothing_is_kept_for_nobody(monkeypatch):
+    mean = lambda training: kept(lambda: tfuse.linear_cross_entropy(X, KERNEL, LABELS, reduction="mean", training=training))
+    assert mean(None) == mean(True) == [[3, 7, 6], [6, 11], [0]]
+    assert mean(False) == [[0], [0], [0]]
+    given = []
+    module = sys.modules["tfuse.linear_cross_entropy"]
+    monkeypatch.setattr(module, "_forward", Recording(module._forward, given))
+    tfuse.linear_cross_entropy(X, KERNEL, LABELS, reduction="mean")
+    with tf.GradientTape() as tape:
+        tape.watch(KERNEL)
+        tfuse.linear_cross_entropy(X, KERNEL, LABELS, reduction="mean")
+    assert given == [[False, False, False], [False, True, False]]
+
+
+class Recording:
+    """An op that writes down which gradients it is asked for."""
+
+    def __init__(self, op, given):
+        self.op, self.given, self.tensors = op, given, op.tensors
+
+    def __call__(self, *inputs, **attributes):
+        self.given.append([i is not None for i in inputs[5:]])
+        return self.op(*inputs, **attributes)
+
+
+def test_gradients_where_none_were_kept(device):
+    f = tf.function(lambda x: tfuse.linear_cross_entropy(x, KERNEL, LABELS, reduction="sum", training=False))
+    for got, want in zip(gradients(f, X), gradients(lambda x: tf.reduce_sum(stock(x, KERNEL, LABELS)), X)):
+        close(got, want, 1e-5 if "CPU" in device else 2e-3)
+
+
+@pytest.mark.parametrize("reduction", [None, "mean"])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "graph"])
+def test_second_gradients(device, reduction, traced):
+    x, kernel = tf.cast(X, tf.float64), tf.cast(KERNEL, tf.float64)
+
+    def second(f):
+        with tf.GradientTape() as outer:
+            outer.watch([x, kernel])
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = f(x, kernel)
+            loss = tf.reduce_sum(tf.sin(inner.gradient(y, x)))
+        return outer.gradient(loss, [x, kernel])
+
+    ours = lambda: second(lambda x, k: tf.reduce_mean(tfuse.linear_cross_entropy(x, k, LABELS, reduction=reduction)))
+    for got, want in zip((tf.function(ours) if traced else ours)(),
+                         second(lambda x, k: tf.reduce_mean(stock(x, k, LABELS)))):
+        close(got, want, 1e-6)
+
+
+def test_half_precision_keeps_small_gradients(device):
+    """The gradient of a mean over many rows is below what float16 can hold, until the loss is scaled up."""
+    rows, scale = 3000, 2.0**14
+    x, kernel, labels = normal(rows, 8, dtype="float16"), normal(8, 500, dtype="float16"), RNG.integers(0, 500, rows)
+    ours = lambda x: scale * tfuse.linear_cross_entropy(x, kernel, labels, reduction="mean")
+    wide = lambda x: scale * tf.reduce_mean(stock(x, tf.cast(kernel, tf.float32), labels))
+    close(tf.cast(gradients(ours, x)[1], tf.float32), gradients(wide, tf.cast(x, tf.float32))[1], 5e-3)
+
+
+def test_unknown_shapes(device):
+    f = tf.function(lambda x, k, l: gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, l, reduction="mean"), x, k),
+                    autograph=False, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
+    want = gradients(lambda x, k: tf.reduce_mean(stock(x, k, LABELS)), X, KERNEL)
+    for got, w in zip(f(X, KERNEL, LABELS), want):
+        close(got, w, 1e-5 if "CPU" in device else 2e-3)
+
+
+def test_on_symbolic_tensors():
+    x, labels = keras.Input((7, 6)), keras.Input((7,), dtype="int64")
+    model = keras.Model([x, labels], tfuse.linear_cross_entropy(x, KERNEL.numpy(), labels, BIAS.numpy()))
+    close(model([X, LABELS]), stock(X, KERNEL, LABELS, BIAS), 2e-3 if GPUS else 1e-5)
+
+
+# ---- LanguageModelHead ----
+
+
+def language_model(head=None, mask=False, dtype=None):
+    """A model that trains, one that gives logits, and the head, a LanguageModelHead on tied embeddings unless given."""
+    keras.utils.set_random_seed(1)
+    tokens, labels = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(37, 16, mask_zero=mask, dtype=dtype)
+    hidden = keras.layers.Dense(16, "tanh", dtype=dtype)(embedding(tokens))
+    head = head or tfuse.LanguageModelHead(embedding, use_bias=True, dtype=dtype)
+    return keras.Model([tokens, labels], head(hidden, labels)), keras.Model(tokens, head(hidden)), head
+
+
+TEXT = RNG.integers(1, 37, (64, 13)).astype("int32")
+
+
+@pytest.mark.parametrize("dtype", [None, "mixed_bfloat16"])
+def test_head_trains_like_logits_and_a_loss(jit, dtype):
+    training, logits, head = language_model(dtype=dtype)
+    training.compile(keras.optimizers.SGD(0.5), jit_compile=jit)
+    ours = training.fit([TEXT[:, :-1], TEXT[:, 1:]], epochs=3, batch_size=16, shuffle=False, verbose=0).history["loss"]
+    _, stock_model, _ = language_model(dtype=dtype)
+    stock_model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=jit)
+    theirs = stock_model.fit(TEXT[:, :-1], TEXT[:, 1:], epochs=3, batch_size=16, shuffle=False, verbose=0).history["loss"]
+    assert ours[-1] < ours[0]
+    close(ours, theirs, 1e-2 if dtype else 1e-3 if GPUS else 1e-4)
+    assert len(training.trainable_weights) == 4  # the table is one weight
+    close(training.evaluate([TEXT[:, :-1], TEXT[:, 1:]], verbose=0), training([TEXT[:, :-1], TEXT[:, 1:]]), 1e-2)
+
+
+def test_head_saves_and_loads(tmp_path):
+    training, logits, _ = language_model()
+    training.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    head = next(layer for layer in again.layers if isinstance(layer, tfuse.LanguageModelHead))
+    assert head.embedding is next(layer for layer in again.layers if type(layer) is keras.layers.Embedding)
+    inputs = [TEXT[:, :-1], TEXT[:, 1:]]
+    assert np.array_equal(again(inputs), training(inputs))
+    json.dumps(head.get_config())
+    own = tfuse.LanguageModelHead(vocabulary=9, label_smoothing=0.1, ignore_class=0, z_loss=1e-4, name="own")
+    assert tfuse.LanguageModelHead.from_config(own.get_config()).get_config() == own.get_config()
+
+
+def test_head_with_a_kernel_of_its_own():
+    head = tfuse.LanguageModelHead(vocabulary=11, ignore_class=3)
+    logits, loss = head(X), head(X, LABELS)
+    assert logits.shape == [3, 7, 11] and loss.shape == [] and len(head.trainable_weights) == 1
+    close(loss, tfuse.SparseCategoricalCrossentropy(ignore_class=3)(LABELS, logits), 1e-3 if GPUS else 1e-5)
+    close(head.losses, [loss])
+    with pytest.raises(ValueError, match="either embedding or vocabulary"):
+        tfuse.LanguageModelHead()
+
+
+def test_head_leaves_masked_rows_out():
+    training, logits, _ = language_model(mask=True)
+    tokens, labels = TEXT[:2, :-1].copy(), TEXT[:2, 1:]
+    tokens[0, 5:] = 0
+    losses = keras.losses.sparse_categorical_crossentropy(labels, logits(tokens), from_logits=True)
+    close(training([tokens, labels]), np.mean(losses.numpy()[tokens != 0]), 1e-3 if GPUS else 1e-5)
+
+
+# ---- gated_linear ----
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "gelu", "use_bias": False}, {"activation": "relu", "dtype": "float64"},
+                                     {"dtype": "mixed_bfloat16"}], ids=str)
+def test_gated_dense(options, tmp_path):
+    layer = tfuse.GatedDense(5, **options)
+    model = keras.Sequential([keras.Input((7, 6)), layer])
+    layer.set_weights([RNG.normal(size=w.shape) for w in layer.get_weights()])
+    x = tf.cast(X, layer.compute_dtype)
+    kernel, *bias = (tf.cast(w, x.dtype) for w in layer.get_weights())
+    gate, up = tf.split(tf.tensordot(x, kernel, 1) + (bias[0] if bias else 0), 2, -1)
+    want = getattr(keras.activations, options.get("activation", "silu"))(gate) * up
+    got = model(X)
+    assert got.dtype == x.dtype and got.shape == [3, 7, 5] == list(layer.compute_output_shape((3, 7, 6)))
+    close(tf.cast(got, tf.float64), tf.cast(want, tf.float64), 0.05 if x.dtype == tf.bfloat16 else 2e-3 if GPUS else 1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert np.array_equal(cases.as64(again(X)), cases.as64(got))
+    assert again.layers[0].get_config() == layer.get_config()
+
+
+def test_gated_linear_with_two_biases(device):
+    gate, up, b, c = normal(6, 5), normal(6, 5), normal(5), normal(5)
+    together = tfuse.gated_linear(X, tf.concat([gate, up], 1), tf.concat([b, c], 0), "gelu_tanh")
+    close(tfuse.gated_linear(X, (gate, up), (b, c), "gelu_tanh"), together, 1e-5 if "CPU" in device else 2e-3)
