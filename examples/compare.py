@@ -47,8 +47,8 @@ def prepare(script, mode, shape, others, output):
                             env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ})
 
 
-def measure(names, shapes, others, limit):
-    """Yields a row for each; one that fails says why."""
+def measure(names, shapes, others, limit, when):
+    """Yields a row for each; one that fails says why. `when` goes into all of them."""
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "measured.json")
         jobs = [(name, shape) for shape in shapes for name in names]
@@ -61,7 +61,7 @@ def measure(names, shapes, others, limit):
             except subprocess.TimeoutExpired:
                 process.kill()
                 text = process.communicate()[0] + "\nstopped after %d s" % limit
-            row = {"name": name, "batch": batch, "length": length}
+            row = {"name": name, "batch": batch, "length": length, **when}
             if process.returncode == 0 and os.path.exists(output):
                 found = json.loads(pathlib.Path(output).read_text())
                 row.update({key: found[key] for key in ("ms_per_step", "tokens_per_s", "peak_GB")}, loss=found["losses"][-1])
@@ -92,7 +92,8 @@ def about():
 def table(record):
     versions = [(name, record[name.lower()]) for name in ("TensorFlow", "Keras", "PyTorch")]
     versions = "".join(", %s %s" % pair for pair in versions if pair[1])
-    lines = ["%s%s, commit %s, %s." % (record["hardware"], versions, record["commit"], record["date"]), "",
+    made = list(dict.fromkeys("%s (%s)" % (row["commit"], row["date"]) for row in record["rows"]))
+    lines = ["%s%s, commit %s." % (record["hardware"], versions, ", ".join(made)), "",
              "| tokens a step | | ms/step | tokens/s | peak memory |", "|---|---|---|---|---|"]
     fastest = {}
     for row in record["rows"]:
@@ -127,7 +128,7 @@ def plot(record, path):
             axis.set_xlabel(text)
             axis.margins(x=0.15)
         axes[0, column].set_title("%d × %d tokens a step" % shape)
-    figure.suptitle("GPT-2 124M in bfloat16: %(hardware)s, TensorFlow %(tensorflow)s, commit %(commit)s, %(date)s" % record)
+    figure.suptitle("GPT-2 124M in bfloat16: %(hardware)s, TensorFlow %(tensorflow)s" % record)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -166,13 +167,22 @@ def main():
     names = [name for name, (script, mode, _) in ROWS.items()
              if mode in modes and (script != TORCH or importlib.util.find_spec("torch"))]
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
-    record = about_in_a_process()
-    record["rows"] = list(measure(names, shapes, ["--steps", "25", "--warmup", "5", *options.rest], options.limit))
+    about = about_in_a_process()
+    when = {key: about.pop(key) for key in ("commit", "date")}
     options.out.mkdir(exist_ok=True)
-    path = options.out / ("gpt2_%s.json" % re.sub(r"[^a-z0-9-]+", "_", record["hardware"].lower()))
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path = options.out / ("gpt2_%s.json" % re.sub(r"[^a-z0-9-]+", "_", about["hardware"].lower()))
+    record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
+    for row in measure(names, shapes, ["--steps", "25", "--warmup", "5", *options.rest], options.limit, when):
+        record["rows"] = with_row(record["rows"], row)
+        path.write_text(json.dumps(record, indent=1) + "\n")  # what is measured is not lost if the rest is cut short
     print("\n%s\n\nwritten: %s" % (table(record), path))
     show(record, path)
+
+
+def with_row(rows, new):
+    """Rows that were not measured again stay, with the commit that they were measured at."""
+    key = lambda row: (-row["batch"], row["length"], list(ROWS).index(row["name"]))
+    return sorted([row for row in rows if key(row) != key(new)] + [new], key=key)
 
 
 def about_in_a_process():
