@@ -46,6 +46,20 @@ def batch_of(text, step, batch, length):
     return pieces[:, :-1].astype(np.int64), pieces[:, 1:].astype(np.int64)
 
 
+def batches(strategy, options, text, first):
+    """Tokens and labels of every step from `first` on, where they are needed. A copy to a GPU waits for all that the GPU was
+    told to do before; made ahead of time, it does not keep the next step waiting, too."""
+    pieces = lambda: (batch_of(text, first + i, options.batch, options.length) for i in range(options.steps))
+    gpus, replicas = tf.config.list_logical_devices("GPU"), strategy.num_replicas_in_sync
+    if replicas == 1 and gpus:
+        spec = tf.TensorSpec([options.batch, options.length], tf.int64)
+        data = tf.data.Dataset.from_generator(pieces, output_signature=(spec, spec))
+        return data.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, 2))
+    share = options.batch // replicas
+    part = lambda piece: lambda replica: tf.constant(piece[replica.replica_id_in_sync_group * share:][:share])
+    return (map(strategy.experimental_distribute_values_from_function, map(part, pair)) for pair in pieces())
+
+
 # ---- training ----
 
 
@@ -118,11 +132,8 @@ def train(model, strategy, options, text):
     chief = strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
     train_step = train_function(model, strategy, options.mode.endswith("xla"))
     losses, warm, tokens = [], min(options.warmup, options.steps - 1), options.batch * options.length
-    share = options.batch // strategy.num_replicas_in_sync
-    for i in range(options.steps):
-        pieces = batch_of(text, step + i, options.batch, options.length)
-        part = lambda piece: lambda replica: tf.constant(piece[replica.replica_id_in_sync_group * share:][:share])
-        losses.append(train_step(*map(strategy.experimental_distribute_values_from_function, map(part, pieces))))
+    for i, pair in enumerate(batches(strategy, options, text, step)):
+        losses.append(train_step(*pair))
         if i + 1 == warm:
             losses[-1].numpy()  # waits for the GPU
             if tf.config.list_logical_devices("GPU"):
