@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, new_process
+from conftest import GPUS, new_process, skip_broken_xla
 from tfuse import cases
 from tfuse.matmul_own import KINDS
 
@@ -34,6 +34,23 @@ def check(got, a, b):
 def test_odd_sizes(device, kind, dtype, m, k, n):
     a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype)
     check(tfuse.matmul_own(a, b, kind), a, b)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_more_matrices_than_pieces_of_scratch(device, jit):
+    if jit:
+        skip_broken_xla()
+    a, b = normal(2, 30, 3, 5, dtype="float64"), normal(2, 30, 5, 4, dtype="float64")
+
+    @tf.function(jit_compile=jit)
+    def step(a, b):
+        y = tfuse.matmul_own(a, b)
+        return y, *tf.gradients(y, [a, b], tf.cos(y))
+
+    y, da, db = step(a, b)
+    check(y, a, b)
+    check(da, tf.cos(y), tf.linalg.matrix_transpose(b))
+    check(db, tf.linalg.matrix_transpose(a), tf.cos(y))
 
 
 @every_kind
