@@ -7,6 +7,7 @@
 
 #include "kernels/core/gemm_gpu.h"
 #include "kernels/core/products.h"
+#include "kernels/core/recycle.h"
 #include "kernels/core/walk.h"
 #include "ops/batched_matmul.h"
 
@@ -32,13 +33,15 @@ static const void *at(const void *data, tfu_dtype dtype, int64_t elements) {
   return (const char *)data + (size_t)elements * tfu_dtype_size(dtype);
 }
 
-/* All products, each with a place of its own in g.d. */
+/* All products, each with a place of its own in g.d. Their workspace is one and the same: they may be hundreds. */
 static tfu_code run_all(tfu_call *call, tfu_products p, tfu_gemm_gpu g) {
+  tfu_recycled space;
   const tfu_gemm_gpu first = g;
   const tfu_dtype out = g.wide ? tfu_real(g.dtype) : g.dtype;
   const tfu_batch_axis along = take_longest(&p);
   const int64_t others = tfu_batch_count(&p, 0, p.axes);
   g.a_stride = along.a, g.b_stride = along.b, g.d_stride = along.y;
+  tfu_recycled_open(&space, call);
   for (int64_t i = 0; i < others; i++)
     for (int64_t from = 0; from < along.size; from += g.batch) {
       const tfu_batch_axis place = tfu_batch_at(&p, 0, p.axes, i);
@@ -46,8 +49,10 @@ static tfu_code run_all(tfu_call *call, tfu_products p, tfu_gemm_gpu g) {
       g.a = at(first.a, g.dtype, place.a + from * along.a);
       g.b = at(first.b, g.dtype, place.b + from * along.b);
       g.d = (void *)at(first.d, out, place.y + from * along.y);
-      TFU_TRY(run(call, &g));
+      TFU_TRY(run(tfu_recycle(&space), &g));
     }
+  call->kernel = space.call.kernel;
+  call->why = space.call.why;
   return TFU_OK;
 }
 

@@ -15,7 +15,9 @@ static int runs, sums;
 
 /* In double. */
 static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
-  (void)call;
+  void *workspace;
+  TFU_TRY(tfu_scratch(call, 1000, &workspace));
+  memset(workspace, 1, 1000);
   CHECK(g->dtype == TFU_F64 && g->m > 0 && g->n > 0 && g->k > 0 && g->scale != 0 && !g->c && !g->bias);
   CHECK(g->batch >= 1 && (g->batch == 1 || g->d_stride >= g->m * g->n));
   for (int64_t z = 0; z < g->batch; z++)
@@ -120,6 +122,9 @@ static void test_batches(void) {
   /* Two strides are two loops: over the shorter axis. */
   IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(6, 4, 5), SHAPE(2, 6, 3, 5), .products = 2, .m = 3, .k = 4, .batch = 6);
   IS_MADE_OF(SHAPE(6, 1, 2, 3, 4), SHAPE(7, 1, 4, 5), SHAPE(6, 7, 2, 3, 5), .products = 6, .m = 6, .k = 4, .batch = 7);
+  /* More products than a call has pieces of scratch. */
+  IS_MADE_OF(SHAPE(40, 1, 2, 3, 4), SHAPE(41, 1, 4, 5), SHAPE(40, 41, 2, 3, 5), .products = 40, .m = 6, .k = 4,
+             .batch = 41);
 }
 
 static void test_sums(void) {
