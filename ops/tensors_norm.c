@@ -24,9 +24,12 @@ const tfu_op tfu_tensors_norm = {
 
 static tfu_code clip_rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
   (void)attr;
+  const tfu_dtype wanted = tfu_real(l->in[0].at->dtype);
   for (int i = 1; i <= 2; i++)
     TFU_REQUIRE(err, l->in[i].at->shape.rank == 0, "%s must be a single number, got shape %s", i == 1 ? "norm" : "clip",
                 tfu_show(&l->in[i].at->shape).text);
+  TFU_REQUIRE(err, l->in[1].at->dtype == wanted, "norm and clip must be %s where x is %s, got %s",
+              tfu_dtype_name(wanted), tfu_dtype_name(l->in[0].at->dtype), tfu_dtype_name(l->in[1].at->dtype));
   for (int i = 0; i < l->in[0].n; i++) l->shapes[i] = l->in[0].at[i].shape;
   return TFU_OK;
 }

@@ -37,24 +37,33 @@ static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_li
   return TFU_OK;
 }
 
-static tfu_code sized(const char *name, const tfu_shape *s, int one, int other, tfu_error *err) {
-  const int64_t n = tfu_count(s);
-  TFU_REQUIRE(err, n == one || n == other, "%s must have %d or %d values, got shape %s", name, one, other,
-              tfu_show(s).text);
+static tfu_code sized(const char *name, const tfu_shape *s, int n, tfu_error *err) {
+  TFU_REQUIRE(err, tfu_count(s) == n, "%s must have %d values, got shape %s", name, n, tfu_show(s).text);
+  return TFU_OK;
+}
+
+/* What is not given is an empty vector; an empty matrix would be read as a number. */
+static tfu_code optional(const char *name, const tfu_shape *s, int most, tfu_error *err) {
+  const int vector = s->rank == 1 && (s->dim[0] == 0 || s->dim[0] == most);
+  TFU_REQUIRE(err, s->rank == 0 || vector, "%s must be a single number or a vector of 0 or %d values, got shape %s",
+              name, most, tfu_show(s).text);
   return TFU_OK;
 }
 
 static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
   const tfu_list *in = l->in, *weights = &in[WEIGHTS], *slots = &in[SLOTS];
   const int wanted = slots_of[attr[RULE].i] * weights->n;
+  const tfu_dtype real = tfu_real(weights->at->dtype);
+  TFU_REQUIRE(err, in[RATE].at->dtype == real, "rate, hyper, norm and scale must be %s where weights are %s, got %s",
+              tfu_dtype_name(real), tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[RATE].at->dtype));
   TFU_REQUIRE(err, slots->n == wanted, "the rule wants %d slots for %d weights, got %d", wanted, weights->n, slots->n);
   TFU_TRY(same_shapes("gradient", &in[GRADIENTS], weights, err));
   TFU_TRY(same_shapes("slot", slots, weights, err));
-  TFU_TRY(sized("rate", &in[RATE].at->shape, 1, 1, err));
-  TFU_TRY(sized("step", &in[STEP].at->shape, 1, 1, err));
-  TFU_TRY(sized("hyper", &in[HYPER].at->shape, TFU_HYPERS, TFU_HYPERS, err));
-  TFU_TRY(sized("scale", &in[SCALE].at->shape, 0, 1, err));
-  if (tfu_count(&in[NORM].at->shape) != weights->n) TFU_TRY(sized("norm", &in[NORM].at->shape, 0, 1, err));
+  TFU_TRY(sized("rate", &in[RATE].at->shape, 1, err));
+  TFU_TRY(sized("step", &in[STEP].at->shape, 1, err));
+  TFU_TRY(sized("hyper", &in[HYPER].at->shape, TFU_HYPERS, err));
+  TFU_TRY(optional("norm", &in[NORM].at->shape, weights->n, err));
+  TFU_TRY(optional("scale", &in[SCALE].at->shape, 1, err));
   for (int i = 0; i < weights->n + slots->n; i++) l->shapes[i] = weights->at[i % weights->n].shape;
   return TFU_OK;
 }

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
+from tfuse import tensors_norm
 from tfuse.cases import SHAPES, Case, Input, of_terms
 from tfuse._op import real
-from tfuse.tensors_norm import _plain_clip
 
 _BOTH = {"x": lambda shape: shape, "y": lambda shape: shape[-1:]}
 # The norm of one number is rounded once; of nothing it has no gradient.
@@ -41,7 +41,7 @@ def _clip_gradient(dy, x, y, clip):
 
 def _plain_clipped(x, y, clip):
     norm = _plain(x, y)
-    return _plain_clip([x, y], norm, tf.cast(clip, norm.dtype))[0]
+    return tensors_norm._plain_clip([x, y], norm, tf.cast(clip, norm.dtype))[0]
 
 
 CASES = [
@@ -54,6 +54,8 @@ CASES = [
              ("all_finite: tensor 0 must be float32, .*got complex64",
               lambda: tfuse.all_finite([tf.ones([2], tf.complex64)])),
              ("clip must be a single number, got shape .2.", lambda: tfuse.clip_by_global_norm([tf.ones([3])], tf.ones([2]))),
+             ("norm and clip must be float64 where x is float64, got float32",
+              lambda: tensors_norm._clip([tf.ones([3], tf.float64)], tf.ones([]), tf.ones([]))),
          ]),
     Case(name="clip_by_global_norm", run=lambda x, y, clip: tfuse.clip_by_global_norm([x, y], clip)[0], plain=_plain_clipped,
          reference=_clip, gradient=_clip_gradient, inputs=_BOTH, outputs=_BOTH, shapes=_SHAPES, sizes=[],

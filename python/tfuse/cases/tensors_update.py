@@ -72,10 +72,19 @@ CASES = [
               lambda: _reject(tf.ones([3]), [tf.ones([3]), tf.ones([4])])),
              ("the rule wants 2 slots for 1 weights, got 1", lambda: _reject(tf.ones([3]), [tf.ones([3])])),
              ("hyper must have 8", lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, hyper=[1.0])),
+             ("norm must be a single number or a vector of 0 or 1 values, got shape .2.",
+              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, norm=tf.ones([2]))),
+             ("norm must be a single number .* got shape .0, 2.",
+              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, norm=tf.ones([0, 2]))),
+             ("scale must be a single number .* got shape .0, 2.",
+              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, scale=tf.ones([0, 2]))),
+             ("rate, hyper, norm and scale must be float64 where weights are float64, got float32",
+              lambda: _reject(tf.ones([3]), [tf.ones([3], tf.float64)] * 2, dtype=tf.float64)),
          ]),
 ]
 
 
-def _reject(gradient, slots, hyper=_HYPER):
-    return tensors_update.op([gradient], [tf.ones([3])], slots, tf.constant(_RATE), tf.constant(2, tf.int64),
-                             tf.constant(hyper), tf.constant([]), tf.constant([]), rule="adam")
+def _reject(gradient, slots, hyper=_HYPER, norm=(), scale=(), dtype=tf.float32):
+    floats = lambda value: tf.convert_to_tensor(value, tf.float32)
+    return tensors_update.op([gradient], [tf.ones([3], dtype)], slots, tf.constant(_RATE), tf.constant(2, tf.int64),
+                             floats(hyper), floats(norm), floats(scale), rule="adam")
