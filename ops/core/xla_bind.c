@@ -107,7 +107,7 @@ typedef struct run {
   struct {
     void *data;
     size_t size;
-  } held[TFU_MAX_ARGS];
+  } held[2 * TFU_MAX_ARGS];
   int n;
 } run;
 
