@@ -64,7 +64,8 @@ static tfu_code take_inputs(run *r, tfu_call *call) {
   for (int i = 0; i < n; i++) {
     TF_Tensor *t = NULL;
     TF_GetInput(r->ctx, i, &t, r->status);
-    if (failed(r) || !t) return TFU_OK;
+    if (failed(r)) return TFU_OK;
+    if (!t) return tfu_fail(call->err, TFU_INTERNAL, "TensorFlow gives no tensor for %s", tfu_input_name(call, i));
     const tfu_code code = view(tfu_input_name(call, i), t, &in[i], call->err);
     TF_DeleteTensor(t);
     TFU_TRY(code);
@@ -131,8 +132,9 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   tfu_code code = tfu_lists_open(&call, &lists);
   if (code == TFU_OK) code = take_inputs(&r, &call);
   if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
-  if (code == TFU_OK && !failed(&r) && elements > 0)
-    code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
+  const int ran = code == TFU_OK && !failed(&r) && elements > 0;
+  if (ran) code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
+  if (ran && code == TFU_OK) TF_SetStatus(r.status, TF_OK, ""); /* scratch that was refused was done without */
   if (code != TFU_OK && !failed(&r)) { /* TensorFlow's own status, if there is one, is the cause */
     char text[sizeof err.text + 64];
     tfu_explain_error(k->op, &err, text, sizeof text);
