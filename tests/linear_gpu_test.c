@@ -518,6 +518,8 @@ static void test_sums_in_place(void) {
   }
   forget_choices();
   CHECK(tested_gemm_run(&r->call, &g, &served) != TFU_OK && products == before + 1); /* the first proposal, untried */
+  while (r->n > 0) free(r->held[--r->n]);
+  free(r), free(a.data), free(b.data);
 }
 
 /* Without cuBLASLt our own product serves, beside the same passes; explain() says why. What has an epilogue is not
