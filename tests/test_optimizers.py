@@ -363,6 +363,20 @@ def test_memory_in_flight(monkeypatch):
     assert largest_error(train(optimizer, weights, steps=3, shapes=shapes), train(want, theirs, steps=3, shapes=shapes)) < 1e-6
 
 
+def test_groups_inside_xla(monkeypatch):
+    """There they are cut by number alone."""
+    skip_broken_xla()
+    monkeypatch.setattr(tensors_update, "GROUP_BYTES", 1)
+    monkeypatch.setattr(tensors_update, "GROUP_TENSORS", 3)
+    weights, optimizer = variables(), make(tfuse.optimizers, "adam")
+    optimizer.build(weights)
+    graph = tf.function(lambda *g: optimizer.apply(list(g), weights), autograph=False, jit_compile=True).get_concrete_function(
+        *gradients(0)).graph
+    assert [op.type for op in graph.get_operations()].count("XlaCallModule") == len(SHAPES) / 3
+    want = train(make(keras.optimizers, "adam"), variables(), steps=3)
+    assert largest_error(train(optimizer, weights, steps=3, route="xla"), want) < 1e-5
+
+
 def test_constraints(device):
     weights = [keras.Variable(np.ones([4], "float32"), constraint=None, name="a")]
     weights[0].constraint = keras.constraints.NonNeg()
