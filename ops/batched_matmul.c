@@ -12,8 +12,6 @@
 
 #include "tfuse.h"
 
-static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
-
 static tfu_code check_matrices(const char *name, const tfu_shape *s, tfu_error *err) {
   TFU_REQUIRE(err, s->rank == TFU_UNKNOWN || s->rank >= 2,
               "%s must be [..., rows, columns] with two dimensions or more, got shape %s", name, tfu_show(s).text);
@@ -31,7 +29,7 @@ static int64_t size_at(const tfu_shape *s, int from_last) {
 static tfu_code product_shape(const tfu_shape *a, int turn_a, const tfu_shape *b, int turn_b, tfu_shape *y,
                               tfu_error *err) {
   const char *after_a = turn_a ? " transposed" : "", *after_b = turn_b ? " transposed" : "";
-  TFU_REQUIRE(err, may_be(size_at(a, turn_a ? 2 : 1), size_at(b, turn_b ? 1 : 2)),
+  TFU_REQUIRE(err, tfu_may_be(size_at(a, turn_a ? 2 : 1), size_at(b, turn_b ? 1 : 2)),
               "the last axis of a and the last but one of b must be of one size, got shapes %s%s and %s%s",
               tfu_show(a).text, after_a, tfu_show(b).text, after_b);
   y->rank = a->rank > b->rank ? a->rank : b->rank;
@@ -39,7 +37,7 @@ static tfu_code product_shape(const tfu_shape *a, int turn_a, const tfu_shape *b
   y->dim[y->rank - 1] = size_at(b, turn_b ? 2 : 1);
   for (int i = 3; i <= y->rank; i++) {
     const int64_t in_a = size_at(a, i), in_b = size_at(b, i);
-    TFU_REQUIRE(err, in_a == 1 || in_b == 1 || may_be(in_a, in_b),
+    TFU_REQUIRE(err, in_a == 1 || in_b == 1 || tfu_may_be(in_a, in_b),
                 "the axes of a and b before the last two must broadcast, got shapes %s and %s", tfu_show(a).text,
                 tfu_show(b).text);
     /* Of an unknown size and one of 2 or more, it is the latter. */
@@ -50,7 +48,7 @@ static tfu_code product_shape(const tfu_shape *a, int turn_a, const tfu_shape *b
 
 static tfu_code check_like(const tfu_shape *like, const tfu_shape *y, tfu_error *err) {
   TFU_TRY(check_matrices("like", like, err));
-  TFU_REQUIRE(err, may_be(size_at(like, 1), size_at(y, 1)) && may_be(size_at(like, 2), size_at(y, 2)),
+  TFU_REQUIRE(err, tfu_may_be(size_at(like, 1), size_at(y, 1)) && tfu_may_be(size_at(like, 2), size_at(y, 2)),
               "like must end in the last two axes of a . b, %s, got shape %s", tfu_show(y).text, tfu_show(like).text);
   return tfu_broadcasts("like", like, "a . b", y, err);
 }

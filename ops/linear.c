@@ -13,8 +13,6 @@
 
 #include "tfuse.h"
 
-static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
-
 static tfu_code check_matrix(const char *name, const tfu_shape *s, int least, const char *axes, tfu_error *err) {
   TFU_REQUIRE(err, s->rank == TFU_UNKNOWN || (least ? s->rank >= 2 : s->rank == 2), "%s must be %s, got shape %s", name,
               axes, tfu_show(s).text);
@@ -34,7 +32,7 @@ static tfu_shape with_last(const tfu_shape *x, int64_t size) {
 static tfu_code check_bias(const tfu_shape *bias, int64_t outputs, const char *of, const tfu_shape *shape,
                            tfu_error *err) {
   if (bias->rank == TFU_UNKNOWN || !tfu_given(bias)) return TFU_OK;
-  TFU_REQUIRE(err, bias->rank == 1 && may_be(bias->dim[0], outputs),
+  TFU_REQUIRE(err, bias->rank == 1 && tfu_may_be(bias->dim[0], outputs),
               "bias must be a vector with one value per output, the last axis of %s %s, got shape %s", of,
               tfu_show(shape).text, tfu_show(bias).text);
   return TFU_OK;
@@ -45,7 +43,7 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   const tfu_shape *x = &in[TFU_LINEAR_X], *kernel = &in[TFU_LINEAR_KERNEL], *residual = &in[TFU_LINEAR_RESIDUAL];
   TFU_TRY(check_matrix("x", x, 1, "[..., inputs] with two dimensions or more", err));
   TFU_TRY(check_matrix("kernel", kernel, 0, "[inputs, outputs]", err));
-  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN || may_be(tfu_cols(x), kernel->dim[0]),
+  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN || tfu_may_be(tfu_cols(x), kernel->dim[0]),
               "the last axis of x and the first of kernel must be of one size, got shapes %s and %s", tfu_show(x).text,
               tfu_show(kernel).text);
   TFU_TRY(check_bias(&in[TFU_LINEAR_BIAS], last(kernel), "kernel", kernel, err));

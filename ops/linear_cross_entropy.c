@@ -15,13 +15,11 @@
 
 #include "tfuse.h"
 
-static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
-
 /* Whether an axis of the kernel may have this size: the one it is, or while that is not known, any. */
 static int axis_may_be(const tfu_shape *kernel, const tfu_value *attr, int axis, int64_t size) {
   if (kernel->rank == TFU_UNKNOWN) return 1;
-  if (attr) return may_be(kernel->dim[attr[TFU_LCE_TURNED].b ? 1 - axis : axis], size);
-  return may_be(kernel->dim[0], size) || may_be(kernel->dim[1], size);
+  if (attr) return tfu_may_be(kernel->dim[attr[TFU_LCE_TURNED].b ? 1 - axis : axis], size);
+  return tfu_may_be(kernel->dim[0], size) || tfu_may_be(kernel->dim[1], size);
 }
 
 static tfu_code check_inputs(const tfu_shape *in, const tfu_value *attr, tfu_shape *rows, tfu_error *err) {

@@ -160,6 +160,8 @@ tfu_shape_fn tfu_shape_like_input;
 /* in is (dy, x), out is dx, all of one shape; for gradients. */
 tfu_shape_fn tfu_shape_gradient;
 
+/* Whether two sizes can be the same: what is unknown can be any. */
+int tfu_may_be(int64_t a, int64_t b);
 /* Whether an optional input is given: an empty vector means it is not. True while its shape is unknown. */
 int tfu_given(const tfu_shape *shape);
 /* The shape without its last axis. */

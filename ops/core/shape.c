@@ -40,7 +40,7 @@ tfu_shape_text tfu_show(const tfu_shape *shape) {
   return out;
 }
 
-static int may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
+int tfu_may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
 
 int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
 
@@ -74,7 +74,7 @@ tfu_code tfu_broadcasts(const char *a_name, const tfu_shape *a, const char *b_na
   if (a->rank == TFU_UNKNOWN || b->rank == TFU_UNKNOWN) return TFU_OK;
   int fits = a->rank <= b->rank;
   for (int i = 1; fits && i <= a->rank; i++)
-    fits = a->dim[a->rank - i] == 1 || may_be(a->dim[a->rank - i], b->dim[b->rank - i]);
+    fits = a->dim[a->rank - i] == 1 || tfu_may_be(a->dim[a->rank - i], b->dim[b->rank - i]);
   TFU_REQUIRE(err, fits, "%s must broadcast to the shape of %s, %s, got %s", a_name, b_name, tfu_show(b).text,
               tfu_show(a).text);
   return TFU_OK;
@@ -83,7 +83,7 @@ tfu_code tfu_broadcasts(const char *a_name, const tfu_shape *a, const char *b_na
 tfu_code tfu_match(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b, tfu_error *err) {
   if (a->rank == TFU_UNKNOWN || b->rank == TFU_UNKNOWN) return TFU_OK;
   int same = a->rank == b->rank;
-  for (int i = 0; same && i < a->rank; i++) same = may_be(a->dim[i], b->dim[i]);
+  for (int i = 0; same && i < a->rank; i++) same = tfu_may_be(a->dim[i], b->dim[i]);
   TFU_REQUIRE(err, same, "%s must have the shape of %s, %s, got %s", a_name, b_name, tfu_show(b).text,
               tfu_show(a).text);
   return TFU_OK;
@@ -95,7 +95,7 @@ tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *
               tfu_show(v).text);
   if (v->dim[0] == 0 || v->dim[0] == TFU_UNKNOWN || x->rank == TFU_UNKNOWN) return TFU_OK;
   TFU_REQUIRE(err, x->rank >= 1, "x must have at least one dimension to take a %s, got a single number", name);
-  TFU_REQUIRE(err, may_be(tfu_cols(x), v->dim[0]),
+  TFU_REQUIRE(err, tfu_may_be(tfu_cols(x), v->dim[0]),
               "%s must have %" PRId64 " values, one per channel (last axis) of x %s, got %" PRId64, name, tfu_cols(x),
               tfu_show(x).text, v->dim[0]);
   return TFU_OK;
