@@ -13,7 +13,7 @@
 
 #include "tfuse.h"
 
-enum { TFU_TUNED_KEY = 128, TFU_TUNED_DATA = 80, TFU_TUNED_TEXT = 224, TFU_TUNED_LABEL = 96, TFU_TUNED_MOST = 4096 };
+enum { TFU_TUNED_KEY = 128, TFU_TUNED_DATA = 80, TFU_TUNED_TEXT = 320, TFU_TUNED_LABEL = 96, TFU_TUNED_MOST = 4096 };
 
 typedef struct tfu_choice {
   unsigned char data[TFU_TUNED_DATA];
