@@ -3,6 +3,7 @@
  * grow from chunk to chunk, their way into the output in place, and memory, against the CPU kernels. */
 #include <math.h>
 
+#include "any_dtype.h"
 #include "check.h"
 #include "kernels/core/gemm_gpu.h"
 #include "kernels/core/map_gpu.h"
@@ -13,17 +14,6 @@
 #include "kernels/scale_bias_act.h"
 #include "kernels/sparse_cross_entropy_cpu.h"
 #include "ops/linear_cross_entropy.h"
-
-static double at(const void *data, tfu_dtype dtype, int64_t i) {
-  float buffer;
-  return dtype == TFU_F64 ? ((const double *)data)[i] : *tfu_load_f32(data, dtype, i, 1, &buffer);
-}
-
-static void put(void *data, tfu_dtype dtype, int64_t i, double v) {
-  const float f = (float)v;
-  if (dtype == TFU_F64) ((double *)data)[i] = v;
-  else tfu_store_f32(data, dtype, i, 1, &f);
-}
 
 /* ---- what takes the GPU's place ---- */
 
@@ -206,6 +196,12 @@ static run *prepare(const problem *p, tfu_dtype dtype, int gradient_op) {
   return r;
 }
 
+static void release(run *r) {
+  for (int i = 0; i < TFU_MAX_ARGS; i++) free(r->call.in[i].data), free(r->call.out[i].data);
+  while (r->n > 0) free(r->held[--r->n]);
+  free(r);
+}
+
 static void compare(const problem *p, tfu_dtype dtype, int gradient_op) {
   const double epsilon = dtype == TFU_BF16 ? 0.03 : dtype == TFU_F16 ? 0.004 : dtype == TFU_F32 ? 1e-4 : 1e-10;
   run *cpu = prepare(p, dtype, gradient_op), *gpu = prepare(p, dtype, gradient_op);
@@ -227,6 +223,7 @@ static void compare(const problem *p, tfu_dtype dtype, int gradient_op) {
               cpu->call.op->out[i], tfu_dtype_name(dtype), (int)p->rows, (int)p->inputs, (int)p->classes, p->turned,
               worst, most);
   }
+  release(cpu), release(gpu);
 }
 
 /* ---- memory ---- */
@@ -245,6 +242,7 @@ static void test_memory_gpu(void) {
   CHECK_FOR(tested_forward(&r->call) == TFU_OK, "%s", r->err.text);
   dry = 0;
   CHECK_FOR(scratch <= 16384 * 512 * 2 * 13 / 100, "%zu bytes", scratch);
+  release(r);
 }
 
 static void test_memory_cpu(void) {
@@ -254,6 +252,7 @@ static void test_memory_cpu(void) {
   scratch = 0;
   CHECK_FOR(finish(r, "test") == TFU_OK, "%s", r->err.text);
   CHECK_FOR(scratch <= 8192 * 256 * 4 * 10 / 100 + (size_t)tfu_threads() * (1 << 19), "%zu bytes", scratch);
+  release(r);
 }
 
 int main(void) {

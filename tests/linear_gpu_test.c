@@ -3,6 +3,7 @@
  * choices, against the CPU kernels. */
 #include <math.h>
 
+#include "any_dtype.h"
 #include "check.h"
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
@@ -12,19 +13,6 @@
 #include "kernels/matmul_own.h"
 #include "kernels/scale_bias_act.h"
 #include "ops/linear.h"
-
-/* ---- numbers of any dtype ---- */
-
-static double at(const void *data, tfu_dtype dtype, int64_t i) {
-  float buffer;
-  return dtype == TFU_F64 ? ((const double *)data)[i] : *tfu_load_f32(data, dtype, i, 1, &buffer);
-}
-
-static void put(void *data, tfu_dtype dtype, int64_t i, double v) {
-  const float f = (float)v;
-  if (dtype == TFU_F64) ((double *)data)[i] = v;
-  else tfu_store_f32(data, dtype, i, 1, &f);
-}
 
 static double activate(int act, double v, int derivative) {
   const double one = 1, zero = -0.0;
