@@ -24,6 +24,7 @@ tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU"
 # Or TensorFlow's own products, which results are compared with, are off by 1e-3 on a GPU.
 tf.config.experimental.enable_tensor_float_32_execution(False)
 
+import keras
 import tfuse
 from tfuse import _library
 
@@ -98,3 +99,19 @@ needs_xla = pytest.mark.usefixtures("xla")
 def pytest_report_header():
     return "tfuse %s, TensorFlow %s, %d GPU(s), XLA route %s" % (
         tfuse.__version__, tf.__version__, len(GPUS), _library.xla_status() or "open")
+
+
+def check_files_go_both_ways(models, x, folder, close):
+    """Of our model and of Keras's, which have the same weights: each loads what the other has saved; and ours comes back
+    from a .keras file."""
+    for i, model in enumerate(models):
+        path = folder / ("%d.weights.h5" % i)
+        model.save_weights(path)
+        other = models[1 - i]
+        other.set_weights([0 * w for w in other.get_weights()])
+        other.load_weights(path)
+        close(other(x), model(x))
+    models[0].save(folder / "model.keras")
+    again = keras.saving.load_model(folder / "model.keras")
+    assert type(again.layers[0]) is type(models[0].layers[0])
+    close(again(x), models[0](x))

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import check_files_go_both_ways
 
 RNG = np.random.default_rng(8)
 X = tf.constant(RNG.normal(size=(3, 5, 6)), tf.float32)
@@ -92,17 +93,7 @@ def test_einsum_dense_config_and_files_go_both_ways(tmp_path):
     for c in (tfuse.EinsumDense, keras.layers.EinsumDense):
         assert c.from_config(config).get_config() == config
     models = [keras.Sequential([keras.Input((5, 6)), layer]) for layer in einsum_pair("abc,cde->abde")]
-    for i, model in enumerate(models):
-        path = tmp_path / ("%d.weights.h5" % i)
-        model.save_weights(path)
-        other = models[1 - i]
-        other.set_weights([np.zeros_like(w) for w in other.get_weights()])
-        other.load_weights(path)
-        close(other(X), model(X))
-    models[0].save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(again.layers[0]) is tfuse.EinsumDense
-    close(again(X), models[0](X))
+    check_files_go_both_ways(models, X, tmp_path, close)
 
 
 def test_einsum_dense_with_lora(as_on_a_gpu):

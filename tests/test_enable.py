@@ -1,10 +1,7 @@
-"""tfuse.enable(): Keras and KerasHub compute the same as before, by tfuse's ops; what tfuse does not serve is left to Keras
+"""tfuse.enable(): Keras computes the same as before, by tfuse's ops; what tfuse does not serve is left to Keras
 and explained; and disable() leaves no trace."""
 
 import concurrent.futures
-import functools
-import importlib
-import inspect
 import sys
 import threading
 
@@ -14,50 +11,9 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, new_process
-from tfuse import _enable, _explain, _library
-
-LINEAR = "Dense.call", "EinsumDense.call"
-RNG = np.random.default_rng(0)
-TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
-
-
-def normal(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-def places():
-    """Everything the tables name that is there now: (owner, name) and what it is."""
-    found = {}
-    for row in _enable._TABLE:
-        *path, name = row.attribute.split(".")
-        owner = functools.reduce(lambda o, part: getattr(o, part, None), path, sys.modules.get(row.module))
-        value = vars(owner).get(name) if owner is not None else None
-        found[row.module, row.attribute] = getattr(value, "__code__", value) if row.in_place else value
-    return found
-
-
-@pytest.fixture(autouse=True)
-def left_as_it_was():
-    before = places()
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))  # what ran() starts after
-    yield
-    tfuse.disable()
-    after = places()
-    assert all(after[place] is value for place, value in before.items() if value is not None)
-
-
-def ran():
-    """The ops of this test, of the last runs that the library remembers."""
-    ops = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
-    return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
-
-
-def reasons():
-    """Why what was left to Keras, but for linear layers, which are left to it where there is no GPU, and some where there is."""
-    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called" and row["op"] not in LINEAR}
-
+from conftest import GPUS
+from enabling import LINEAR, RNG, SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, places, ran, reasons, tokens
+from tfuse import _enable, _library
 
 # ---- the same results, by tfuse ----
 
@@ -68,15 +24,6 @@ MASK[..., 0] = True
 TARGETS = keras.utils.to_categorical(LABELS, 8)
 KEEPS = RNG.random((3, 1, 8)) < 0.6
 KEEPS[..., 0] = True
-
-
-def layer(make, *shape):
-    """A layer with weights that matter, built once."""
-    made = make()
-    made.build(shape)
-    made.set_weights([normal(*w.shape) for w in made.weights])
-    return made
-
 
 NORM = layer(keras.layers.LayerNormalization, 3, 5, 8)
 NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
@@ -134,13 +81,6 @@ def value_and_gradients(f, inputs, enabled, jit=None):
 
     with tfuse.enabled() if enabled else threading.Lock():
         return (both if jit is None else tf.function(both, jit_compile=jit))(*map(tf.constant, inputs))
-
-
-def close(got, want, tolerance, name=""):
-    """Within a tolerance of the size of what is wanted."""
-    got, want = np.asarray(tf.cast(got, tf.float32)), np.asarray(tf.cast(want, tf.float32))
-    assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max()), err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -407,9 +347,7 @@ def transformer():
     return keras.Model(tokens, keras.layers.Dense(32)(x))
 
 
-TOKENS = RNG.integers(1, 32, (16, 12))
-TOKENS[::4, 9:] = 0  # padding, at the end
-SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+TOKENS = tokens(RNG)
 
 
 def losses(make, jit_compile):
@@ -460,147 +398,3 @@ def test_what_is_saved_is_stock(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert np.array_equal(loaded(TOKENS), want)
     close(enabled[TOKENS > 0], want[TOKENS > 0], 1e-5)
-
-
-# ---- KerasHub ----
-
-HUB = {  # small, with random weights; the ops that must serve them
-    "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
-    "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=1, head_dim=4), {"Attention", "Norm"}),
-    "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8, sliding_window_size=4),
-                      {"Attention", "Norm"}),
-    "QwenBackbone": (dict(num_query_heads=4, num_key_value_heads=2, use_sliding_window_attention=True,
-                          sliding_window_size=4), {"Attention", "Norm"}),
-    "MistralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, sliding_window=4), {"Attention", "Norm"}),
-    "Phi3Backbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
-    "MixtralBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=2, sliding_window=4),
-                        {"Attention", "Norm"}),
-    "GPT2Backbone": (dict(num_heads=4, max_sequence_length=16, dropout=0.0), {"Attention", "Norm", "ScaleBiasAct"}),
-    "GPTNeoXBackbone": (dict(num_heads=2, rotary_percentage=0.5, max_sequence_length=16, dropout=0.0),
-                        {"Attention", "Norm"}),
-}
-
-
-@pytest.fixture(scope="module")
-def hub():
-    return pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex").models
-
-
-def backbone(hub, name):
-    keras.utils.set_random_seed(0)
-    return getattr(hub, name)(vocabulary_size=32, num_layers=2, hidden_dim=16, intermediate_dim=32, **HUB[name][0])
-
-
-def hub_inputs():
-    return {"token_ids": TOKENS, "padding_mask": TOKENS > 0}
-
-
-@pytest.mark.parametrize("name", HUB)
-def test_keras_hub(hub, name):
-    model = backbone(hub, name)
-
-    def results():
-        with tf.GradientTape() as tape:
-            y = model(hub_inputs())
-            loss = tf.reduce_mean(tf.square(tf.boolean_mask(y, TOKENS > 0) - 1))
-        return y, tape.gradient(loss, [w.value for w in model.trainable_weights])
-
-    want, dwant = results()
-    with tfuse.enabled():
-        got, dgot = results()
-    assert HUB[name][1] <= ran() and not reasons()
-    np.testing.assert_allclose(got[TOKENS > 0], want[TOKENS > 0], rtol=1e-5, atol=1e-5)
-    for a, b in zip(dgot, dwant, strict=True):
-        if b is not None:
-            close(tf.convert_to_tensor(a), tf.convert_to_tensor(b), 1e-4)
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
-def test_norms_of_keras_hub(hub, policy):
-    """Every one in the table, against itself."""
-    rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
-    assert len(rows) > 15
-    for row in rows:
-        of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
-        needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
-        norm = layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
-        want = norm(X)
-        with tfuse.enabled():
-            got = norm(X)
-        assert got.dtype == want.dtype, row.attribute
-        close(got, want, TOLERANCE.get(norm.compute_dtype, 1e-5), row.attribute)
-    assert "Norm" in ran() and not reasons()
-
-
-def test_keras_hub_trains(hub, jit):
-    def step():
-        body = backbone(hub, "LlamaBackbone")
-        model = keras.Model(body.input, body.token_embedding(body.output, reverse=True))
-        model.compile(keras.optimizers.SGD(0.1), SPARSE(ignore_class=0), jit_compile=jit)
-        return [model.train_on_batch(hub_inputs(), TOKENS) for _ in range(2)]
-
-    want = step()
-    with tfuse.enabled():
-        got = step()
-    np.testing.assert_allclose(got, want, rtol=1e-4)
-    assert got[1] < got[0]
-
-
-@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
-def test_keras_hub_generates(hub, name):
-    """Token by token from a cache; Qwen3 with a window."""
-    def text():
-        model = getattr(hub, name + "CausalLM")(backbone(hub, name + "Backbone"), preprocessor=None)
-        model.compile(sampler="greedy")
-        padded = {"token_ids": np.where(np.arange(12) < 5, TOKENS[:4], 0), "padding_mask": np.tile(np.arange(12) < 5, (4, 1))}
-        return model.generate(padded, stop_token_ids=None)["token_ids"]
-
-    want = text()
-    with tfuse.enabled():
-        got = text()
-    assert np.array_equal(got, want) and len(set(np.ravel(got))) > 4
-    assert {"Attention", "Norm"} <= ran()
-
-
-def test_what_keras_hub_keeps(hub):
-    keras.utils.set_random_seed(0)
-    model = hub.GemmaBackbone(vocabulary_size=32, num_layers=1, num_query_heads=2, num_key_value_heads=1, hidden_dim=16,
-                              intermediate_dim=32, head_dim=8, attention_logit_soft_cap=5.0)
-    want = model(hub_inputs())
-    with tfuse.enabled():
-        got = model(hub_inputs())
-    assert "soft cap" in reasons()["CachedGemmaAttention._use_fused_attention_op"]
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-AFTER = """
-import sys
-import tfuse
-tfuse.enable()
-assert "keras_hub" not in sys.modules
-try:
-    import keras_hub
-except ImportError as error:
-    print("no KerasHub:", error)
-    sys.exit()
-from keras_hub.src.models.llama import llama_attention, llama_layernorm
-norm = llama_layernorm.LlamaLayerNorm.call
-print(llama_attention.fused_attention_op_available(), hasattr(norm, "__wrapped__"))
-tfuse.disable()
-print(llama_attention.fused_attention_op_available(), llama_layernorm.LlamaLayerNorm.call is norm.__wrapped__)
-"""
-
-
-def test_keras_hub_imported_after():
-    done = new_process(AFTER)
-    assert done.returncode == 0, done.stdout
-    if "no KerasHub" in done.stdout:
-        pytest.skip(done.stdout.splitlines()[-1])
-    assert done.stdout.split()[-4:] == ["True", "True", "False", "True"]
-
-
-def test_names_of_keras_hub(hub):
-    """Every row of the table that this release should have, it has."""
-    release = tuple(map(int, importlib.import_module("keras_hub").__version__.split(".")[:2]))
-    missing = [place for place, value in places().items() if value is None and place[0].startswith("keras_hub")]
-    assert release != (0, 32) or not missing

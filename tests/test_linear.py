@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS
+from conftest import GPUS, check_files_go_both_ways
 from tfuse import _cache, _library, cases
 from tfuse.linear import composed, fused
 from tfuse.scale_bias_act import PLAIN
@@ -206,17 +206,7 @@ def test_dense_config_and_files_go_both_ways(tmp_path):
     assert keras.layers.Dense.from_config(config).get_config() == config == tfuse.Dense.from_config(config).get_config()
 
     models = [keras.Sequential([keras.Input((5, 6)), layer]) for layer in both(4, activation="gelu")]
-    for i, model in enumerate(models):
-        path = tmp_path / ("%d.weights.h5" % i)
-        model.save_weights(path)
-        other = models[1 - i]
-        other.set_weights([np.zeros_like(w) for w in other.get_weights()])
-        other.load_weights(path)
-        close(other(X), model(X))
-    models[0].save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(again.layers[0]) is tfuse.Dense
-    close(again(X), models[0](X))
+    check_files_go_both_ways(models, X, tmp_path, close)
 
 
 def test_dense_gelu_tanh():

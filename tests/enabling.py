@@ -1,0 +1,75 @@
+"""What the tests of tfuse.enable() share. A test file that imports left_as_it_was runs each of its tests inside it."""
+
+import functools
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from tfuse import _enable, _explain
+
+LINEAR = "Dense.call", "EinsumDense.call"
+RNG = np.random.default_rng(0)
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def tokens(rng):
+    made = rng.integers(1, 32, (16, 12))
+    made[::4, 9:] = 0  # padding, at the end
+    return made
+
+
+def places():
+    """Everything the tables name that is there now: (owner, name) and what it is."""
+    found = {}
+    for row in _enable._TABLE:
+        *path, name = row.attribute.split(".")
+        owner = functools.reduce(lambda o, part: getattr(o, part, None), path, sys.modules.get(row.module))
+        value = vars(owner).get(name) if owner is not None else None
+        found[row.module, row.attribute] = getattr(value, "__code__", value) if row.in_place else value
+    return found
+
+
+@pytest.fixture(autouse=True)
+def left_as_it_was():
+    before = places()
+    _explain._decisions.clear()
+    tfuse.square(tf.zeros([]))  # what ran() starts after
+    yield
+    tfuse.disable()
+    after = places()
+    assert all(after[place] is value for place, value in before.items() if value is not None)
+
+
+def ran():
+    """The ops of this test, of the last runs that the library remembers."""
+    ops = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
+    return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
+
+
+def reasons():
+    """Why what was left to Keras, but for linear layers, which are left to it where there is no GPU, and some where there is."""
+    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called" and row["op"] not in LINEAR}
+
+
+def layer(make, *shape):
+    """A layer with weights that matter, built once."""
+    made = make()
+    made.build(shape)
+    made.set_weights([normal(*w.shape) for w in made.weights])
+    return made
+
+
+def close(got, want, tolerance, name=""):
+    """Within a tolerance of the size of what is wanted."""
+    got, want = np.asarray(tf.cast(got, tf.float32)), np.asarray(tf.cast(want, tf.float32))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max()), err_msg=name)
