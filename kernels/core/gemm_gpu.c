@@ -240,13 +240,17 @@ static void name(const problem *p, const gemm_key *key, const gemm_choice *c, tf
     snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
 }
 
-/* One that fails is passed over: a proposal is no promise. Where none can be timed, the first that runs is taken. */
-static tfu_chosen choose(const void *key, void *problem_, tfu_choice *choice) {
+/* One that fails is passed over: a proposal is no promise. Where none can be timed, the first that runs is taken; also
+ * for float32 that must be exact: the fastest are those that sum in the longest chains, and were off by up to twice as
+ * much as the first. */
+static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
+  const gemm_key *key = key_;
   problem *p = problem_;
   cublasLtMatmulHeuristicResult_t found[CANDIDATES];
   gemm_choice best = {.workspace = 0}, c;
   tfu_error *err = p->call->err, ignored;
   const int may_spoil = p->trial || p->g->c != p->g->d; /* what a sum is added to is needed once */
+  const int exact = key->dtype == TFU_F32 && !key->tf32;
   const int n = propose(p, key, found), may_time = may_spoil && tfu_tuning() && tfu_may_wait(p->call);
   uint64_t most = 0;
   *choice = (tfu_choice){.none = 1};
@@ -265,7 +269,7 @@ static tfu_chosen choose(const void *key, void *problem_, tfu_choice *choice) {
       choice->none = 0;
       choice->microseconds = microseconds;
     }
-    if (microseconds == 0) break;
+    if (microseconds == 0 || exact) break;
   }
   p->call->err = err;
   memcpy(choice->data, &best, sizeof best);

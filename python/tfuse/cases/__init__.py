@@ -144,15 +144,16 @@ class Case:
             y = f(*inputs, **options)
         return [*as_list(y), *tape.gradient(y, watched, dy)]
 
-    def typical(self, dtype, options):
-        """The errors of the naive composition on samples of some thousand elements."""
-        key = (dtype, *sorted(options.items()))
+    def typical(self, dtype, options, shape=(64, 129)):
+        """The errors of the naive composition on this device, over a few draws; by default on some thousand elements."""
+        key = (dtype, shape, tf.zeros([]).device, *sorted(options.items()))
         if key not in self._typical:
-            self._typical[key] = [max(errors) for errors in zip(*(self._errors(dtype, options, seed) for seed in range(1, 5)))]
+            draws = [self._errors(shape, dtype, options, seed) for seed in range(1, 5)]
+            self._typical[key] = [max(errors) for errors in zip(*draws)]
         return self._typical[key]
 
-    def _errors(self, dtype, options, seed):
-        *inputs, dy = self.tensors((64, 129), dtype, seed)
+    def _errors(self, shape, dtype, options, seed):
+        *inputs, dy = self.tensors(shape, dtype, seed)
         naive, want = self.step(self.plain, inputs, dy, options), self.truth(inputs, dy, options)
         return [error(n, w) for n, w in zip(naive, want)]
 
@@ -205,7 +206,7 @@ def cancelling(*terms):
 
 
 def allowed(naive, want, dtype, typical=0.0):
-    """Twice the error of the naive composition, here or on a `typical` larger sample, where luck plays no part.
+    """Twice the error of the naive composition, here or on a `typical` sample, where luck plays no part.
 
     Where luck made both exact, twice one rounding of the result; of a sum, measured against its terms (the root of
     their squares' sum), as no order of adding does better when they cancel.
