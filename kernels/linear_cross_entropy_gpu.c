@@ -259,7 +259,7 @@ static tfu_code run(job *j) {
   for (int64_t first = 0; first < j->rows; first += j->step)
     TFU_TRY(run_chunk(j, first, least(j->step, j->rows - first)));
   if (j->wide) TFU_TRY(give_dkernel(j));
-  j->call->kernel = j->wanted ? "chunks: cuBLASLt, cross entropy and its gradient" : "chunks: cuBLASLt, cross entropy";
+  j->call->kernel = j->wanted ? "chunks: products, cross entropy and its gradient" : "chunks: products, cross entropy";
   if (!has(&j->dbias)) return TFU_OK;
   return tfu_fold_gpu(j->call, j->dbias_sums, divide_up(j->rows, j->step), j->classes, 1, &j->dbias);
 }

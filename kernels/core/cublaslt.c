@@ -47,18 +47,12 @@ tfu_code tfu_cublaslt_code(const tfu_cublaslt *lt, cublasStatus_t status, const 
 
 /* ---- handles ---- */
 
+static tfu_code create(void **handle, const void *lt_, tfu_error *err) {
+  const tfu_cublaslt *lt = lt_;
+  return tfu_cublaslt_code(lt, lt->cublasLtCreate((cublasLtHandle_t *)handle), "cublasLtCreate", err);
+}
+
 tfu_code tfu_cublaslt_handle(const tfu_cublaslt *lt, cublasLtHandle_t *handle, tfu_error *err) {
-  enum { KNOWN = 64 };
-  static cublasLtHandle_t handles[KNOWN];
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  tfu_device device;
-  TFU_TRY(tfu_device_now(&device, err));
-  if (device.ordinal >= KNOWN)
-    return tfu_fail(err, TFU_UNIMPLEMENTED, "GPU number %d is beyond the 64 served", device.ordinal);
-  pthread_mutex_lock(&lock);
-  cublasLtHandle_t *mine = &handles[device.ordinal];
-  const cublasStatus_t status = *mine ? CUBLAS_STATUS_SUCCESS : lt->cublasLtCreate(mine);
-  *handle = *mine;
-  pthread_mutex_unlock(&lock);
-  return tfu_cublaslt_code(lt, status, "cublasLtCreate", err);
+  static void *handles[TFU_GPUS];
+  return tfu_per_gpu(handles, create, lt, (void **)handle, err);
 }

@@ -44,7 +44,12 @@ typedef struct tfu_device {
   int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
-/* Its name, "" where it cannot be told. */
+/* What there is one of for each GPU, as a handle: the current GPU's, made when it is first asked for. `kept` has room
+ * for TFU_GPUS, NULL at first. */
+enum { TFU_GPUS = 64 };
+typedef tfu_code (*tfu_create)(void **made, const void *with, tfu_error *err);
+TFU_MUST_USE tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err);
+/* The current GPU's name, "" where it cannot be told. */
 void tfu_device_name(char *name, int size);
 
 /* Sets `words` words of 32 bits on the call's stream. */

@@ -1,37 +1,25 @@
 /* fence.c - work that is ordered against a framework whose stream we do not know: an event over the whole context
  * before it, and one that the whole context waits for after it. All on the device; the host never waits. */
-#include <pthread.h>
-
 #include "kernels/core/cuda.h"
 #include "kernels/core/driver.h"
 
-static tfu_code own_stream(const tfu_driver *d, CUstream *stream, tfu_error *err) {
-  enum { KNOWN = 64 };
-  static CUstream streams[KNOWN];
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  tfu_device device;
-  TFU_TRY(tfu_device_now(&device, err));
-  if (device.ordinal >= KNOWN)
-    return tfu_fail(err, TFU_UNIMPLEMENTED, "GPU number %d is beyond the 64 served", device.ordinal);
-  pthread_mutex_lock(&lock);
-  CUstream *mine = &streams[device.ordinal];
-  const CUresult r = *mine ? CUDA_SUCCESS : d->cuStreamCreate(mine, CU_STREAM_NON_BLOCKING);
-  *stream = *mine;
-  pthread_mutex_unlock(&lock);
-  return tfu_driver_code(d, r, "creating a stream", err);
+static tfu_code create(void **stream, const void *driver, tfu_error *err) {
+  const tfu_driver *d = driver;
+  return tfu_driver_code(d, d->cuStreamCreate((CUstream *)stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
 }
 
 tfu_code tfu_fence_open(void **stream, tfu_error *err) {
+  static void *streams[TFU_GPUS];
   const tfu_driver *d;
   CUcontext context;
-  CUstream mine = NULL;
+  void *mine = NULL;
   CUevent before = NULL;
   TFU_TRY(tfu_driver_get(&d, err));
   if (!d->cuCtxRecordEvent || !d->cuCtxWaitEvent)
     return tfu_fail(err, TFU_PRECONDITION,
                     "this TensorFlow does not export its GPU stream, and the NVIDIA driver is too old to do without: "
                     "install driver 555 or later");
-  TFU_TRY(own_stream(d, &mine, err));
+  TFU_TRY(tfu_per_gpu(streams, create, d, &mine, err));
   CUresult r = d->cuCtxGetCurrent(&context);
   if (!r) r = d->cuEventCreate(&before, CU_EVENT_DISABLE_TIMING);
   if (!r) r = d->cuCtxRecordEvent(context, before);

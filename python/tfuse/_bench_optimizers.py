@@ -1,5 +1,6 @@
 """python -m tfuse bench optimizers: a step over many variables, by the GPU's clock and by the wall clock, which counts what
-TensorFlow and Python take to queue it."""
+TensorFlow and Python take to queue it. "reads, assigns" is the least of that: a function that reads the weights, or weights
+and slots, and assigns them back."""
 
 import statistics
 import time
@@ -14,27 +15,30 @@ BARS = {(400, 250_000): (0.85, 2.0), (5000, 1000): (None, 3.0)}
 CPU_SIZES = {(400, 25_000): (None, None), (1000, 1000): (None, None)}
 RUNNERS = {"tfuse": (tfuse.optimizers, False), "tfuse in XLA": (tfuse.optimizers, True), "stock": (keras.optimizers, False),
            "XLA": (keras.optimizers, True)}
+COLUMNS = [*RUNNERS, "torch fused"]
+MOST_FOR_RIVALS = 1000  # variables; with more, XLA takes minutes to compile stock's step
 
 
 def run(bench):
     """Times Adam and AdamW with a global clip; prints, returns rows."""
     rows = []
-    print("\noptimizers, milliseconds of a step: on the GPU / in all\n%-44s %s" % (
-        "", " ".join("%17s" % name for name in [*RUNNERS, "torch fused"])))
+    print("\noptimizers, milliseconds of a step: on the GPU / in all; reads, assigns: of weights / of slots too\n%-44s %s" % (
+        "", " ".join("%17s" % name for name in [*COLUMNS, "reads, assigns"])))
     for (count, elements), bars in (BARS if bench.gpu else CPU_SIZES).items():
         for name, options in [("Adam", {}), ("AdamW", {"global_clipnorm": 1.0})]:
             row = {"op": "optimizers." + name, **options, "variables": count, "elements": elements, "ms": {}, "all_ms": {}}
             for runner, (library, jit) in RUNNERS.items():
-                if bench.chosen.no_rivals and library is keras.optimizers:
+                if library is keras.optimizers and (bench.chosen.no_rivals or count > MOST_FOR_RIVALS):
                     continue
                 row["ms"][runner], row["all_ms"][runner] = _time(bench, getattr(library, name), options, jit, count, elements)
             if bench.chosen.torch:
                 answer = bench.ask_torch({"optimizer": name, "count": count, "elements": elements})
                 row["ms"]["torch fused"], row["all_ms"]["torch fused"] = answer.get("seconds", (None, None))
+            row["least_ms"] = [_least(bench, kinds * count, elements) for kinds in (1, 3)]
             rows.append({**row, "bars": bars if name == "Adam" else (None, None)})
-            print("%-44s %s" % (" ".join([name, *options, "%d×%d" % (count, elements)]), " ".join(
-                "%17s" % ("%s / %s" % (_ms(row["ms"].get(n)), _ms(row["all_ms"].get(n)))) for n in [*RUNNERS, "torch fused"])),
-                flush=True)
+            pairs = [(row["ms"].get(n), row["all_ms"].get(n)) for n in COLUMNS] + [row["least_ms"]]
+            print("%-44s %s" % (" ".join([name, *options, "%d×%d" % (count, elements)]),
+                                " ".join("%17s" % " / ".join(map(_ms, pair)) for pair in pairs)), flush=True)
     return rows
 
 
@@ -65,6 +69,21 @@ def _time(bench, cls, options, jit, count, elements):
         step()
         on_gpu = bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3 if bench.gpu else None
         return on_gpu, _wall(step)
+
+
+def _least(bench, count, elements):
+    """Milliseconds in all to read so many variables and to assign them."""
+    with tf.device(bench.device):
+        variables = [tf.Variable(tf.zeros([elements])) for _ in range(count)]
+
+    @tf.function(autograph=False)
+    def step():
+        values = tf.raw_ops.IdentityN(input=[v.read_value() for v in variables])  # all are read before one is assigned
+        for variable, value in zip(variables, values):
+            variable.assign(value, read_value=False)
+
+    step()
+    return _wall(step)
 
 
 def _wall(step, rounds=7, calls=5):

@@ -20,8 +20,8 @@ from tfuse._list_op import ListOp
 from tfuse._op import FLOATS, given, real
 from tfuse.tensors_norm import global_norm, norms
 
-GROUP_BYTES = 64 << 20  # of new values
-FLIGHT_BYTES = 192 << 20  # of groups that may be under way at a time; a larger group goes alone
+GROUP_BYTES = 120 << 20  # of new values
+FLIGHT_BYTES = 240 << 20  # of groups that may be under way at a time; a larger group goes alone
 GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
 
