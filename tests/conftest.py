@@ -50,10 +50,11 @@ def as_on_a_gpu(monkeypatch):
 
 
 def new_process(program, *arguments):
-    """Runs a Python program in a process of its own, with this tfuse; returns it when done."""
+    """Runs a Python program in a process of its own, with this tfuse and without TF32; returns it when done."""
     home = str(pathlib.Path(tfuse.__file__).parent.parent)
     path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+                   "NVIDIA_TF32_OVERRIDE": "0"}
     return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

@@ -402,22 +402,23 @@ static void check_everything(void) {
 }
 
 /* How many products and passes a layer takes, once it is decided on. */
-static void check_cost(const layer *l, int want_products, int want_passes) {
-  check_forward(l, TFU_F32);
+static void check_cost(const layer *l, tfu_dtype dtype, int want_products, int want_passes) {
+  check_forward(l, dtype);
   products = passes = 0;
-  check_forward(l, TFU_F32);
+  check_forward(l, dtype);
   CHECK_FOR(products == want_products && passes == want_passes, "%d and %d, for activation %d", products, passes,
             l->act);
 }
 
 static void test_costs(void) {
-  check_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 1, 0}, 1, 0);
-  check_cost(&(layer){6, 5, 8, TFU_ACT_relu, 1, 0, 0}, 1, 0);
-  check_cost(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, 1, 0);
-  check_cost(&(layer){6, 5, 7, TFU_ACT_gelu_tanh, 1, 0, 1}, 1, 1); /* no aux of 7 columns */
-  check_cost(&(layer){6, 5, 8, TFU_ACT_silu, 1, 1, 1}, 1, 1);
+  check_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 1, 0}, TFU_BF16, 1, 0);
+  check_cost(&(layer){6, 5, 8, TFU_ACT_relu, 1, 0, 0}, TFU_BF16, 1, 0);
+  check_cost(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_BF16, 1, 0);
+  check_cost(&(layer){6, 5, 7, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_BF16, 1, 1); /* no aux of 7 columns */
+  check_cost(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_F32, 1, 1);  /* exact, without TF32 */
+  check_cost(&(layer){6, 5, 8, TFU_ACT_silu, 1, 1, 1}, TFU_BF16, 1, 1);
   pass_time = 1; /* then a pass beats an epilogue of relu and no bias, whose plain product has none */
-  check_cost(&(layer){6, 9, 8, TFU_ACT_relu, 0, 0, 0}, 1, 1);
+  check_cost(&(layer){6, 9, 8, TFU_ACT_relu, 0, 0, 0}, TFU_BF16, 1, 1);
 }
 
 /* The fastest, or, where float32 must be exact, the first that runs. */

@@ -2,6 +2,7 @@
 and explained; and disable() leaves no trace."""
 
 import concurrent.futures
+import functools
 import sys
 import threading
 
@@ -158,13 +159,17 @@ def layer_results(layer, x, jit=None):
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_linear_layers(as_on_a_gpu, device, name, policy):
-    made = layer(lambda: LAYERS[name](dtype=policy), 3, 5, 8)
-    want = layer_results(made, tf.constant(X))
+    """Against stock in float32. Products of whole numbers are exact in 16 bits too, so that relu's inputs have the same sign."""
+    made, exact = (layer(lambda: LAYERS[name](dtype=dtype), 3, 5, 8) for dtype in (policy, "float32"))
+    x = np.round(2 * X)
+    for one in (made, exact):
+        one.set_weights([np.round(2 * w) + 0.5 * (w.ndim == 1) for w in exact.get_weights()])
+    want = layer_results(exact, tf.constant(x))
     with tfuse.enabled():
-        got = layer_results(made, tf.constant(X))
+        got = layer_results(made, tf.constant(x))
     assert {"Linear", "LinearGrad"} <= ran() and not [row for row in tfuse.explain(64) if row["when"] == "called"]
+    assert got[0].dtype == made.compute_dtype and {g.dtype for g in got[1:]} == {tf.float32}
     for a, b in zip(got, want, strict=True):
-        assert a.dtype == b.dtype
         close(a, b, 4 * TOLERANCE[made.compute_dtype])
 
 
@@ -337,8 +342,8 @@ def test_other_backends_are_refused(monkeypatch):
 # ---- whole models ----
 
 
-def transformer():
-    keras.utils.set_random_seed(3)
+def transformer(seed=3):
+    keras.utils.set_random_seed(seed)
     tokens = keras.Input((12,), dtype="int32")
     x = keras.layers.Embedding(32, 16, mask_zero=True)(tokens)
     h = keras.layers.LayerNormalization()(x)
@@ -372,16 +377,18 @@ def test_training_follows_stock_keras(jit):
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision_with_automatic_jit(policy):
-    """As Keras compiles by default: with XLA where there is a GPU. At most twice as far from float32's losses as stock."""
-    exact, before = losses(transformer, "auto"), keras.mixed_precision.global_policy()
+    """As Keras compiles by default: with XLA where there is a GPU. At most twice as far from float32's losses as stock, which
+    of one model may be near them by luck."""
+    models, before = [functools.partial(transformer, seed) for seed in range(3, 7)], keras.mixed_precision.global_policy()
+    exact = [losses(model, "auto") for model in models]
     keras.mixed_precision.set_global_policy(policy)
     try:
-        want = losses(transformer, "auto")
+        want = [losses(model, "auto") for model in models]
         with tfuse.enabled():
-            got = losses(transformer, "auto")
+            got = [losses(model, "auto") for model in models]
     finally:
         keras.mixed_precision.set_global_policy(before)
-    assert got[-1] < got[0]
+    assert all(losses[-1] < losses[0] for losses in got)
     off = lambda losses: np.max(np.abs(np.subtract(losses, exact)))
     assert off(got) <= 2 * off(want), (got, want, exact)
     if not (GPUS and _library.xla_status()):

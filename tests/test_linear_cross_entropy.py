@@ -50,7 +50,7 @@ def test_around_chunks(device, rows, transposed):
                                                       transpose_kernel=transposed, reduction="mean")
     for got, want in zip(gradients(ours, x, kernel, bias),
                          gradients(lambda x, k, b: tf.reduce_mean(stock(x, k, labels, b)), x, kernel, bias)):
-        close(got, want, 2e-5 if "CPU" in device else 2e-3)  # TF32
+        close(got, want, 2e-5)
 
 
 @pytest.mark.parametrize("reduction", [None, "sum", "mean"])
