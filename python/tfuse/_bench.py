@@ -132,10 +132,11 @@ class Bench:
                             line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
                             if not self.chosen.only or any(text in line for text in self.chosen.only):
                                 self._time(case, dtype, shape, options)
-                        if self.chosen.save:
-                            self._write(pathlib.Path(self.chosen.save))  # what is timed is not lost if the run is cut short
+                                self._keep()
         if not self.chosen.ops or "optimizers" in self.chosen.ops:
-            self.steps = _bench_optimizers.run(self)
+            for row in _bench_optimizers.steps(self):
+                self.steps.append({**row, "commit": self.about["commit"], "date": self.about["date"]})
+                self._keep()
         if self.rows:
             self._eager_overhead()
 
@@ -247,19 +248,28 @@ class Bench:
     def save(self, folder):
         path = self._write(folder)
         print("\nwrote", path)
+        saved = json.loads(path.read_text())
+        if not saved["rows"]:
+            return
         try:
-            plot(self.about, self.rows, path.with_suffix(".png"))
+            plot(saved, saved["rows"], path.with_suffix(".png"))
             print("wrote", path.with_suffix(".png"))
         except ImportError:
             print("no plot: pip install matplotlib")
+
+    def _keep(self):
+        """What is timed is not lost if the run is cut short."""
+        if self.chosen.save:
+            self._write(pathlib.Path(self.chosen.save))
 
     def _write(self, folder):
         """Rows that the file has and this run has not timed stay, with the commit that they were timed at."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        steps = {_bench_optimizers.label(step): step for step in [*saved.get("steps", []), *self.steps]}
         path.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
-                                    "steps": self.steps or saved.get("steps", [])}, indent=1) + "\n")
+                                    "steps": list(steps.values())}, indent=1) + "\n")
         return path
 
 

@@ -16,30 +16,32 @@ CPU_SIZES = {(400, 25_000): (None, None), (1000, 1000): (None, None)}
 RUNNERS = {"tfuse": (tfuse.optimizers, False), "tfuse in XLA": (tfuse.optimizers, True), "stock": (keras.optimizers, False),
            "XLA": (keras.optimizers, True)}
 COLUMNS = [*RUNNERS, "torch fused"]
-MOST_FOR_RIVALS = 1000  # variables; with more, XLA takes minutes to compile stock's step
+MANY = 1000  # variables; with more, the host alone is timed, and tfuse alone: XLA would take minutes to compile a step
 
 
-def run(bench):
-    """Times Adam and AdamW with a global clip; prints, returns rows."""
-    rows = []
+def steps(bench):
+    """Times Adam and AdamW with a global clip; prints and yields a row for each."""
     print("\noptimizers, milliseconds of a step: on the GPU / in all; reads, assigns: of weights / of slots too\n%-44s %s" % (
         "", " ".join("%17s" % name for name in [*COLUMNS, "reads, assigns"])))
     for (count, elements), bars in (BARS if bench.gpu else CPU_SIZES).items():
         for name, options in [("Adam", {}), ("AdamW", {"global_clipnorm": 1.0})]:
             row = {"op": "optimizers." + name, **options, "variables": count, "elements": elements, "ms": {}, "all_ms": {}}
             for runner, (library, jit) in RUNNERS.items():
-                if library is keras.optimizers and (bench.chosen.no_rivals or count > MOST_FOR_RIVALS):
-                    continue
-                row["ms"][runner], row["all_ms"][runner] = _time(bench, getattr(library, name), options, jit, count, elements)
+                if runner == "tfuse" or not (count > MANY or (bench.chosen.no_rivals and library is keras.optimizers)):
+                    times = _time(bench, getattr(library, name), options, jit, count, elements)
+                    row["ms"][runner], row["all_ms"][runner] = times
             if bench.chosen.torch:
                 answer = bench.ask_torch({"optimizer": name, "count": count, "elements": elements})
                 row["ms"]["torch fused"], row["all_ms"]["torch fused"] = answer.get("seconds", (None, None))
             row["least_ms"] = [_least(bench, kinds * count, elements) for kinds in (1, 3)]
-            rows.append({**row, "bars": bars if name == "Adam" else (None, None)})
             pairs = [(row["ms"].get(n), row["all_ms"].get(n)) for n in COLUMNS] + [row["least_ms"]]
-            print("%-44s %s" % (" ".join([name, *options, "%d×%d" % (count, elements)]),
-                                " ".join("%17s" % " / ".join(map(_ms, pair)) for pair in pairs)), flush=True)
-    return rows
+            print("%-44s %s" % (label(row), " ".join("%17s" % " / ".join(map(_ms, pair)) for pair in pairs)), flush=True)
+            yield {**row, "bars": bars if name == "Adam" else (None, None)}
+
+
+def label(row):
+    clipped = ["global_clipnorm"] * ("global_clipnorm" in row)
+    return " ".join([row["op"].removeprefix("optimizers."), *clipped, "%d×%d" % (row["variables"], row["elements"])])
 
 
 def check_bars(rows):
@@ -59,7 +61,7 @@ def _ms(value):
 
 
 def _time(bench, cls, options, jit, count, elements):
-    """Milliseconds on the GPU (None on the CPU) and in all."""
+    """Milliseconds on the GPU, or None, and in all."""
     with tf.device(bench.device):
         variables = [tf.Variable(tf.random.normal([elements])) for _ in range(count)]
         gradients = [tf.random.normal([elements]) for _ in range(count)]
@@ -67,8 +69,9 @@ def _time(bench, cls, options, jit, count, elements):
         optimizer.build(variables)
         step = tf.function(lambda: optimizer.apply(gradients, variables), autograph=False, jit_compile=jit)
         step()
-        on_gpu = bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3 if bench.gpu else None
-        return on_gpu, _wall(step)
+        if not bench.gpu or count > MANY:
+            return None, _wall(step)
+        return bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3, _wall(step)
 
 
 def _least(bench, count, elements):
