@@ -60,8 +60,8 @@ def composed(a, b, transpose_a=False, transpose_b=False, scale=1.0):
 
 
 def _better_composed(a, b):
-    """Whether TensorFlow's own product is faster on a CPU: on an Arm Neoverse V1 it is in float32 and float64, by 5 to 35%.
-    16-bit types and matrices of 64 x 64 elements or fewer are up to 3 times as fast by the op."""
+    """Whether TensorFlow's own product is faster on a CPU: in float32 and float64 it is. 16-bit types, and matrices of 64 x 64
+    elements or fewer, are faster by the op."""
     sizes = [x.shape[-2:].num_elements() if x.shape.rank else None for x in (a, b)]
     return a.dtype in (tf.float32, tf.float64) and (None in sizes or max(sizes) > 64 * 64)
 

@@ -88,8 +88,8 @@ def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
 
 
 def composed(x, kernel, bias=None, activation=None, residual=None, training=None):
-    """The same by TensorFlow's own product and tfuse.scale_bias_act, which is faster on a CPU: 1.2 to 3 times on an Arm
-    Neoverse V1, whose own instructions for products TensorFlow's libraries use."""
+    """The same by TensorFlow's own product and tfuse.scale_bias_act, which is faster on a CPU: TensorFlow's
+    libraries use processors' own instructions for products."""
     inputs = x, kernel, bias, residual, _ = _linear.tensors(x, kernel, bias, residual, None)
     if not _fit(x, kernel, bias, residual):
         return fused(*inputs[:3], activation, residual)  # says what is wrong
