@@ -163,9 +163,8 @@ def main():
         record = json.loads(path.read_text())
         print(table(record))
         return show(record, path) if options.write else None
-    modes = options.rows.split(",")
-    names = [name for name, (script, mode, _) in ROWS.items()
-             if mode in modes and (script != TORCH or importlib.util.find_spec("torch"))]
+    names = [name for wanted in options.rows.split(",") for name, (script, mode, _) in ROWS.items()
+             if mode == wanted and (script != TORCH or importlib.util.find_spec("torch"))]
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
     about = about_in_a_process()
     when = {key: about.pop(key) for key in ("commit", "date")}
