@@ -232,12 +232,11 @@ class Bench:
 
     def summary(self):
         lost = _lost(self.rows)
-        ahead = len(self.rows) - len({id(row) for row, _ in lost})
+        ahead = len(self.rows) - len({id(row) for row, _, _ in lost})
         print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, len(self.rows)))
         for name in RIVALS:
-            for row in (row for row, rival in lost if rival == name):
-                print("  behind %s: %s %s, %.3f against %.3f ms" % (
-                    name, label(row), row["direction"], row["ms"]["tfuse"], row["ms"][name]))
+            for row, percent in ((row, percent) for row, rival, percent in lost if rival == name):
+                print("  behind %s: %s %s, by %.1f%%" % (name, label(row), row["direction"], percent))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
             some = [r for r in some if "TF_per_s" not in r]
@@ -325,8 +324,17 @@ def _variant(row):
 
 
 def _lost(rows):
-    """Every (row, rival) where the rival is faster."""
-    return [(row, name) for row in rows for name in RIVALS if row["ms"].get(name, np.inf) < row["ms"]["tfuse"]]
+    """Every (row, rival, how much slower tfuse is, in percent) where the rival is faster. Where the gradient is made with the
+    value, so that nothing is left to compute backward, the two directions are compared together."""
+    together = {label(row) for row in rows if row.get("TF_per_s") == 0}
+    lost = []
+    for row in rows:
+        if label(row) in together and row["direction"] == "forward":
+            continue
+        times = row["both_ms"] if label(row) in together else row["ms"]
+        lost += [(row, name, 100 * (times["tfuse"] / times[name] - 1)) for name in RIVALS
+                 if times.get(name, np.inf) < times["tfuse"]]
+    return lost
 
 
 def check_bars(about, rows):
@@ -388,12 +396,12 @@ def table(saved):
                                    if all(r in f["ms"] for f, _ in pairs) else "–" for r in rivals))
         lines.append("| %s | %s | %s |" % (name, shape, " | ".join(cells)))
     for name in rivals:
-        behind = ["%s %s %.0f%%" % (label(row), row["direction"], 100 * (row["ms"]["tfuse"] / row["ms"][name] - 1))
-                  for row, rival in _lost(saved["rows"]) if rival == name]
+        behind = ["%s %s %.0f%%" % (label(row), row["direction"], percent)
+                  for row, rival, percent in _lost(saved["rows"]) if rival == name]
         lines += ["", "%s is faster in %d of %d timings%s" % (
             name, len(behind), sum(name in row["ms"] for row in saved["rows"]),
             ": " + "; ".join(behind) + "." if behind else ".")]
-    return "\n".join(lines)
+    return "\n".join(lines + _bench_optimizers.table(saved.get("steps", [])))
 
 
 def _times(ratio):

@@ -2,6 +2,7 @@
 TensorFlow and Python take to queue it. "reads, assigns" is the least of that: a function that reads the weights, or weights
 and slots, and assigns them back."""
 
+import functools
 import statistics
 import time
 
@@ -34,14 +35,25 @@ def steps(bench):
                 answer = bench.ask_torch({"optimizer": name, "count": count, "elements": elements})
                 row["ms"]["torch fused"], row["all_ms"]["torch fused"] = answer.get("seconds", (None, None))
             row["least_ms"] = [_least(bench, kinds * count, elements) for kinds in (1, 3)]
-            pairs = [(row["ms"].get(n), row["all_ms"].get(n)) for n in COLUMNS] + [row["least_ms"]]
-            print("%-44s %s" % (label(row), " ".join("%17s" % " / ".join(map(_ms, pair)) for pair in pairs)), flush=True)
+            print("%-44s %s" % (label(row), " ".join("%17s" % cell for cell in _cells(row))), flush=True)
             yield {**row, "bars": bars if name == "Adam" else (None, None)}
 
 
 def label(row):
     clipped = ["global_clipnorm"] * ("global_clipnorm" in row)
     return " ".join([row["op"].removeprefix("optimizers."), *clipped, "%d×%d" % (row["variables"], row["elements"])])
+
+
+def table(rows):
+    """Saved steps in Markdown, as lines."""
+    if not rows:
+        return []
+    made = ", ".join(dict.fromkeys("%(commit)s (%(date)s)" % row for row in rows))
+    return ["", "Milliseconds of an optimizer's step, on the GPU / in all, commit %s; reads, assigns: a function that does "
+            "nothing but read and assign the weights / weights and slots, in all." % made, "",
+            "| optimizer, variables × elements | %s |" % " | ".join([*COLUMNS, "reads, assigns"]),
+            "|---" * (len(COLUMNS) + 2) + "|",
+            *("| %s | %s |" % (label(row), " | ".join(_cells(row))) for row in rows)]
 
 
 def check_bars(rows):
@@ -56,22 +68,30 @@ def check_bars(rows):
     return held
 
 
+def _cells(row):
+    pairs = [(row["ms"].get(n), row["all_ms"].get(n)) for n in COLUMNS] + [row["least_ms"]]
+    return [" / ".join(map(_ms, pair)) for pair in pairs]
+
+
 def _ms(value):
     return "-" if value is None else "%.3f" % value
 
 
 def _time(bench, cls, options, jit, count, elements):
-    """Milliseconds on the GPU, or None, and in all."""
+    """Milliseconds on the GPU, or None, and in all. There, as in training, gradients come from inside the function: they are
+    no arguments of it, which would each take the host some microseconds."""
     with tf.device(bench.device):
         variables = [tf.Variable(tf.random.normal([elements])) for _ in range(count)]
-        gradients = [tf.random.normal([elements]) for _ in range(count)]
+        gradients = tf.random.normal([count * elements])
         optimizer = cls(1e-3, **options)
         optimizer.build(variables)
-        step = tf.function(lambda: optimizer.apply(gradients, variables), autograph=False, jit_compile=jit)
-        step()
-        if not bench.gpu or count > MANY:
-            return None, _wall(step)
-        return bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3, _wall(step)
+        compiled = functools.partial(tf.function, autograph=False, jit_compile=jit)
+        on_gpu = None
+        if bench.gpu and count <= MANY:
+            apart = tf.split(gradients, count)
+            step = compiled(lambda: optimizer.apply(apart, variables))
+            on_gpu = bench.clock.time({"step": (lambda _: step(), lambda: None)})["step"] * 1e3
+        return on_gpu, _wall(compiled(lambda: optimizer.apply(tf.split(gradients, count), variables)))
 
 
 def _least(bench, count, elements):
@@ -85,11 +105,11 @@ def _least(bench, count, elements):
         for variable, value in zip(variables, values):
             variable.assign(value, read_value=False)
 
-    step()
     return _wall(step)
 
 
 def _wall(step, rounds=7, calls=5):
+    step()
     times = []
     for _ in range(rounds):
         tf.test.experimental.sync_devices()

@@ -40,6 +40,8 @@ BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu"
             "layer_normalization": "layer_norm", "moments": "layer_norm"}
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
              "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
+# What comes along with a layer's own work: weights of mixed precision, gradients that meet. No op of tfuse has it in it.
+BESIDE = ("Cast", "AddN")
 # Ops that no kernel stands behind: they run others, or wait for them.
 NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
                      "Xla(Launch|Run)|While|If|Stateless(If|While))$")
@@ -197,6 +199,8 @@ class Owners:
 
     def offer(self, event):
         """The function or class of tfuse that computes such a thing, or ""; and what to call the thing."""
+        if event.type in BESIDE:
+            return "", event.type
         parts = event.name.split("/")
         for part in reversed(parts):
             plain = re.sub(r"_\d+$", "", part)  # TensorFlow numbers scopes that come again
