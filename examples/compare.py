@@ -173,7 +173,9 @@ def main():
     record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
     for row in measure(names, shapes, ["--steps", "25", "--warmup", "5", *options.rest], options.limit, when):
         record["rows"] = with_row(record["rows"], row)
-        path.write_text(json.dumps(record, indent=1) + "\n")  # what is measured is not lost if the rest is cut short
+        aside = path.with_suffix(".tmp")  # whatever is cut short, what is measured is not lost
+        aside.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(aside, path)
     print("\n%s\n\nwritten: %s" % (table(record), path))
     show(record, path)
 

@@ -1,10 +1,11 @@
 /* linear on the GPU: cuBLASLt's product with as much of the rest in its epilogue as it has and as is faster; what is
  * left is one pass over memory.
  *
- * bias is an epilogue, a residual behind no activation is cuBLASLt's own C, relu and gelu by tanh are epilogues, the
- * latter with pre as a by-product. Any other activation, and a residual behind one, is the pass. In the gradient dpre
- * is a pass, which has the sums of bias too: cuBLASLt's DGELU and DRELU want to follow the product that makes dy, which
- * is another layer's. Without an activation dpre is dy, and the sums are the epilogue of the product for dkernel. */
+ * bias is an epilogue, a residual behind no activation is cuBLASLt's own C, relu and gelu by tanh (but for exact
+ * float32) are epilogues, the latter with pre as a by-product. Any other activation, and a residual behind one, is the
+ * pass. In the gradient dpre is a pass, which has the sums of bias too: cuBLASLt's DGELU and DRELU want to follow the
+ * product that makes dy, which is another layer's. Without an activation dpre is dy, and the sums are the epilogue of
+ * the product for dkernel. */
 #include "kernels/linear.h"
 
 #include <stdio.h>
@@ -130,7 +131,7 @@ static const struct {
     [TFU_ACT_gelu_tanh] = {1, TFU_EPI_GELU, TFU_EPI_GELU_AUX},
 };
 
-/* The product that is all of the layer; 0 where cuBLASLt cannot have one. */
+/* The product that is all of the layer; 0 where cuBLASLt has none, or none that is exact enough. */
 static int as_one(const linear_call *l, tfu_gemm_gpu *g) {
   const int with_pre = fused[l->act].with_pre != TFU_EPI_NONE && l->outputs % 8 == 0;
   const int exact = l->dtype == TFU_F32 && !l->tf32; /* then cuBLASLt's gelu is twice as far off as a pass */

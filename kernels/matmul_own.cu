@@ -64,13 +64,13 @@ __device__ inline void finish(const matmul_args &a, const matmul_place &at, int6
   else finish_as<T, T>(a, at.slice == 0, to, col, sum);
 }
 
-/* Terms that are summed on their own before their sum is added to the rest: as one chain, 520 terms in float32 were off
- * by five times as much. */
+/* Terms that are summed on their own before their sum is added to the rest: one long chain loses digits in float32. */
 enum { CHAIN = 16 };
 
 /* ---- naive ---- */
 
-/* Two loads for every multiplication; only the caches keep it from being slower still. */
+/* Two loads for every multiplication; only the caches keep it from being slower still. Chains cost nothing here, so all
+ * types have them. */
 template <typename T>
 __device__ inline void matmul_naive(const matmul_args &a) {
   enum { SIDE = 16 };

@@ -349,6 +349,19 @@ def test_a_bar_beside_another_variant(capsys, timed, holds, line):
     assert len(printed) == 1 and line in printed[0]
 
 
+def test_rivals_of_a_gradient_that_comes_with_the_value():
+    rows = bar_rows(tiled=4)
+    rows[0]["ms"]["XLA"], rows[1]["ms"]["XLA"], rows[1]["both_ms"]["XLA"] = 3, 7, 10
+    what = "own matmul 8192³ tiled bfloat16 8192×8192×8192"
+    assert _bench._lost(_bench._compared(rows)) == [(what + " forward", "XLA", pytest.approx(100 / 3))]
+    rows[1]["TF_per_s"] = 0
+    assert list(_bench._compared(rows)) == [(what + " both", {"tfuse": 12, "XLA": 10})]
+    assert _bench._lost(_bench._compared(rows)) == [(what + " both", "XLA", pytest.approx(20))]
+    printed = _bench.table({"hardware": "a test", "tensorflow": "", "copy_TB_per_s": 4,
+                            "rows": [{**row, "commit": "", "date": ""} for row in rows]})
+    assert "1 / – TF/s" in printed and "XLA is faster in 1 of 1 timings" in printed
+
+
 def test_every_bar_is_known():
     for case in (case for members in cases.all_cases().values() for case in members):
         for (dtype, shape, *only), limits in case.bars.items():

@@ -55,7 +55,7 @@ def check(case, options, dtype, shape, route="eager", naive_route="eager"):
     assert len(got) == len(want) == len(naive) == len(results)
     for i, (name, g, w, n) in enumerate(zip(results, got, want, naive)):
         # Of one number, a larger sample is no measure: many errors in a mean cancel. Other draws of it are.
-        typical = case.typical(dtype, options, *[shape] * (np.size(w) == 1))[i]
+        typical = (case.typical(dtype, options, shape) if np.size(w) == 1 else case.typical(dtype, options))[i]
         assert g.dtype == results[name].dtype_in(dtype) and g.shape == np.shape(w), name
         assert np.all(np.isfinite(cases.as64(g))), name
         assert cases.error(g, w) <= cases.allowed(n, w, g.dtype.name, typical), "%s %s" % (name, shape)
@@ -86,11 +86,11 @@ def test_every_variant_in_xla(device, case, options):
 @pytest.mark.parametrize("route", ["xla", "xla, unknown dims"])
 @pytest.mark.parametrize("case, options", FIRST, ids=label)
 def test_plain_in_xla(monkeypatch, device, route, case, options):
-    """Where XLA takes no custom calls, as in TensorFlow 2.16 and 2.17, the plain composition serves, as exact as XLA's own
-    ops are."""
+    """Where XLA takes no custom calls, as in TensorFlow 2.16 and 2.17, the plain composition serves. On a GPU, XLA's products
+    are less exact than TensorFlow's own."""
     monkeypatch.setattr(_library, "xla_status", lambda: "none")
     for dtype in ("float32", "bfloat16"):
-        check(case, options, dtype, (3, 5, 129), route, naive_route="xla")
+        check(case, options, dtype, (3, 5, 129), route, naive_route="xla" if "GPU" in device else "eager")
     assert [row["route"] for row in tfuse.explain() if row["when"] == "traced"][-1] == "plain TensorFlow"
 
 

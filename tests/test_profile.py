@@ -2,9 +2,11 @@
 
 import re
 
+import keras
 import pytest
 
 from conftest import new_process
+from tfuse import _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
 MODEL = """
@@ -39,6 +41,15 @@ def line(text, *parts):
     found = [line for line in text.splitlines() if all(part in line for part in parts)]
     assert len(found) == 1, text
     return found[0]
+
+
+def test_casts_and_sums_beside_a_layer():
+    """A norm's own casts are part of it; a layer's of its weights are not, nor is where gradients meet."""
+    norm, dense = keras.layers.LayerNormalization(name="a_norm"), keras.layers.Dense(1, name="a_dense")
+    owners = _profile.Owners()
+    offered = lambda layer, kind: owners.offer(_profile.Event("model/%s/x" % layer.name, kind, 1.0))[0]
+    assert [offered(norm, "Cast"), offered(dense, "Cast"), offered(dense, "MatMul")] == ["layer_norm", "", "linear"]
+    assert offered(norm, "AddN") == ""
 
 
 def test_stock_keras_could_be_served(profile):

@@ -49,10 +49,16 @@ tfu_code tfu_cublaslt_code(const tfu_cublaslt *lt, cublasStatus_t status, const 
 
 static tfu_code create(void **handle, const void *lt_, tfu_error *err) {
   const tfu_cublaslt *lt = lt_;
-  return tfu_cublaslt_code(lt, lt->cublasLtCreate((cublasLtHandle_t *)handle), "cublasLtCreate", err);
+  cublasLtHandle_t made = NULL;
+  TFU_TRY(tfu_cublaslt_code(lt, lt->cublasLtCreate(&made), "cublasLtCreate", err));
+  *handle = made;
+  return TFU_OK;
 }
 
 tfu_code tfu_cublaslt_handle(const tfu_cublaslt *lt, cublasLtHandle_t *handle, tfu_error *err) {
   static void *handles[TFU_GPUS];
-  return tfu_per_gpu(handles, create, lt, (void **)handle, err);
+  void *mine = NULL;
+  const tfu_code code = tfu_per_gpu(handles, create, lt, &mine, err);
+  *handle = mine;
+  return code;
 }

@@ -5,7 +5,10 @@
 
 static tfu_code create(void **stream, const void *driver, tfu_error *err) {
   const tfu_driver *d = driver;
-  return tfu_driver_code(d, d->cuStreamCreate((CUstream *)stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
+  CUstream made = NULL;
+  TFU_TRY(tfu_driver_code(d, d->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING), "creating a stream", err));
+  *stream = made;
+  return TFU_OK;
 }
 
 tfu_code tfu_fence_open(void **stream, tfu_error *err) {

@@ -188,9 +188,12 @@ static void describe(const void *key_, void *problem_, char *text, size_t size) 
   snprintf(text, size,
            "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s", gpu,
            p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32 ? " as tf32" : "", k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N',
-           apart, epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0],
-           (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
+           k->tf32               ? " as tf32"
+           : k->dtype == TFU_F32 ? " exact"
+                                 : "",
+           k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', apart,
+           epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0], (int)k->align[1],
+           (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
 }
 
 /* cuBLASLt itself says whether the algorithm is one of its own, and fits. */

@@ -231,12 +231,12 @@ class Bench:
             "%s %.1f" % item for item in self.about["eager_us"].items()))
 
     def summary(self):
-        lost = _lost(self.rows)
-        ahead = len(self.rows) - len({id(row) for row, _, _ in lost})
-        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, len(self.rows)))
-        for name in RIVALS:
-            for row, percent in ((row, percent) for row, rival, percent in lost if rival == name):
-                print("  behind %s: %s %s, by %.1f%%" % (name, label(row), row["direction"], percent))
+        compared = list(_compared(self.rows))
+        lost = sorted(_lost(compared), key=lambda found: RIVALS.index(found[1]))
+        ahead = len(compared) - len({what for what, _, _ in lost})
+        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, len(compared)))
+        for what, name, percent in lost:
+            print("  behind %s: %s, by %.1f%%" % (name, what, percent))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
             some = [r for r in some if "TF_per_s" not in r]
@@ -267,8 +267,10 @@ class Bench:
         path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
         steps = {_bench_optimizers.label(step): step for step in [*saved.get("steps", []), *self.steps]}
-        path.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
-                                    "steps": list(steps.values())}, indent=1) + "\n")
+        aside = path.with_suffix(".tmp")  # if the run is cut short here, the file is still whole
+        aside.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
+                                     "steps": list(steps.values())}, indent=1) + "\n")
+        os.replace(aside, path)
         return path
 
 
@@ -323,18 +325,21 @@ def _variant(row):
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
-def _lost(rows):
-    """Every (row, rival, how much slower tfuse is, in percent) where the rival is faster. Where the gradient is made with the
-    value, so that nothing is left to compute backward, the two directions are compared together."""
+def _compared(rows):
+    """(what, milliseconds of each) of every row, as it is held against rivals. Where the gradient is made with the value, so
+    that nothing is left to compute backward, the two directions are one."""
     together = {label(row) for row in rows if row.get("TF_per_s") == 0}
-    lost = []
     for row in rows:
-        if label(row) in together and row["direction"] == "forward":
-            continue
-        times = row["both_ms"] if label(row) in together else row["ms"]
-        lost += [(row, name, 100 * (times["tfuse"] / times[name] - 1)) for name in RIVALS
-                 if times.get(name, np.inf) < times["tfuse"]]
-    return lost
+        if label(row) not in together:
+            yield "%s %s" % (label(row), row["direction"]), row["ms"]
+        elif row["direction"] == "backward":
+            yield label(row) + " both", row["both_ms"]
+
+
+def _lost(compared):
+    """(what, rival, by how many percent tfuse takes longer) wherever a rival is faster."""
+    return [(what, name, 100 * (ms["tfuse"] / ms[name] - 1)) for what, ms in compared for name in RIVALS
+            if ms.get(name, np.inf) < ms["tfuse"]]
 
 
 def check_bars(about, rows):
@@ -389,17 +394,19 @@ def table(saved):
                 cells += ["", "", ""]
                 continue
             both = lambda pair, name: sum(row["ms"][name] for row in pair)
-            measure, text = ("TF_per_s", "%.3g / %.3g TF/s") if "TF_per_s" in pairs[0][0] else ("percent_of_copy", "%.0f%% / %.0f%%")
-            cells.append(text % tuple(min(pair[i][measure] for pair in pairs) for i in (0, 1)))
+            measure, text, unit = (("TF_per_s", "%.3g", " TF/s") if "TF_per_s" in pairs[0][0] else
+                                   ("percent_of_copy", "%.0f%%", ""))
+            slowest = [min(pair[i][measure] for pair in pairs) for i in (0, 1)]
+            cells.append(" / ".join(text % speed if speed else "–" for speed in slowest) + unit)
             cells.append("%.3f" % max(both(pair, "tfuse") for pair in pairs))
             cells.append(", ".join(_times(min(both(pair, r) / both(pair, "tfuse") for pair in pairs))
                                    if all(r in f["ms"] for f, _ in pairs) else "–" for r in rivals))
         lines.append("| %s | %s | %s |" % (name, shape, " | ".join(cells)))
+    compared = list(_compared(saved["rows"]))
     for name in rivals:
-        behind = ["%s %s %.0f%%" % (label(row), row["direction"], percent)
-                  for row, rival, percent in _lost(saved["rows"]) if rival == name]
+        behind = ["%s %.0f%%" % (what, percent) for what, rival, percent in _lost(compared) if rival == name]
         lines += ["", "%s is faster in %d of %d timings%s" % (
-            name, len(behind), sum(name in row["ms"] for row in saved["rows"]),
+            name, len(behind), sum(name in ms for _, ms in compared),
             ": " + "; ".join(behind) + "." if behind else ".")]
     return "\n".join(lines + _bench_optimizers.table(saved.get("steps", [])))
 
@@ -447,7 +454,7 @@ def plot(about, rows, path):
         axis.margins(y=0.005)
         axis.set_xlabel("percent of the copy speed, %s" % direction)
     axes[0].legend(loc="lower right")
-    figure.suptitle("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s, commit %(commit)s, %(date)s" % about)
+    figure.suptitle("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s" % about)
     figure.tight_layout(rect=(0, 0, 1, 0.98))
     figure.savefig(path, dpi=110)
 

@@ -40,8 +40,6 @@ BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu"
             "layer_normalization": "layer_norm", "moments": "layer_norm"}
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
              "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
-# What comes along with a layer's own work: weights of mixed precision, gradients that meet. No op of tfuse has it in it.
-BESIDE = ("Cast", "AddN")
 # Ops that no kernel stands behind: they run others, or wait for them.
 NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
                      "Xla(Launch|Run)|While|If|Stateless(If|While))$")
@@ -198,9 +196,13 @@ class Owners:
         self.optimizers = {o.name: type(o) for o in alive if _is(o, keras.optimizers.Optimizer)}
 
     def offer(self, event):
-        """The function or class of tfuse that computes such a thing, or ""; and what to call the thing."""
-        if event.type in BESIDE:
-            return "", event.type
+        """The function or class of tfuse that computes such a thing, or ""; and what to call the thing. Gradients that meet,
+        and weights that mixed precision casts, stay beside tfuse's ops as beside others."""
+        name, what = self._offer(event)
+        beside = event.type == "AddN" or event.type == "Cast" and (name == "linear" or name.startswith("optimizers."))
+        return ("", event.type) if beside else (name, what)
+
+    def _offer(self, event):
         parts = event.name.split("/")
         for part in reversed(parts):
             plain = re.sub(r"_\d+$", "", part)  # TensorFlow numbers scopes that come again

@@ -20,7 +20,7 @@ from tfuse._list_op import ListOp
 from tfuse._op import FLOATS, given, real
 from tfuse.tensors_norm import global_norm, norms
 
-GROUP_BYTES = 120 << 20  # of new values
+GROUP_BYTES = 120 << 20  # of new values; fewer and larger groups leave the GPU fewer ends to wait for
 FLIGHT_BYTES = 240 << 20  # of groups that may be under way at a time; a larger group goes alone
 GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
