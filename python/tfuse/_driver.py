@@ -97,6 +97,7 @@ class GpuClock:
     of them runs, so that the host's speed plays no part."""
 
     name = "GPU events"
+    OFTEN = (2e-3, (7, 5)), (2e-2, (5, 3)), (float("inf"), (3, 1))  # up to so many seconds: rounds, of so many calls
 
     def __init__(self):
         import tfuse
@@ -149,7 +150,7 @@ class GpuClock:
                 f(setup())
             host = self._host_seconds(f, setup)
             once = self._round(f, setup, 1, host)
-            rounds, calls = (7, 5) if once < 2e-3 else (3, 1)  # what is slow needs no more than a look
+            rounds, calls = next(often for limit, often in self.OFTEN if once < limit)
             seconds[name] = statistics.median(self._round(f, setup, calls, host) for _ in range(rounds))
         return seconds
 
