@@ -37,7 +37,6 @@ tfu_code tfu_attention_job(tfu_call *call, const attention_args *a, attention_jo
   *job = (attention_job){.a = *a, .dtype = call->in[0].dtype, .group = a->key_heads ? a->heads / a->key_heads : 0};
   if (a->seed)
     job->drop = (tfu_drop){.seed = *a->seed, .below = tfu_drop_below(a->rate), .factor = 1 / (1 - (double)a->rate)};
-  TFU_TRY(tfu_check_reals(call));
   if (a->ragged) {
     TFU_TRY(check_splits(call, "query_lengths", a->query_lengths, a->batch, a->queries));
     return check_splits(call, "key_lengths", a->key_lengths, a->batch, a->keys);

@@ -86,7 +86,11 @@ tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
                     .wide = sums > 1};
   if (p.k == 0 || sums == 0 || scale == 0) return tfu_clear(call, y->data, (size_t)elements * tfu_dtype_size(y->dtype));
   if (sums == 1) return run_all(call, p, g);
-  TFU_TRY(tfu_scratch(call, (size_t)(sums * elements) * tfu_dtype_size(tfu_real(y->dtype)), &g.d));
+  size_t parts;
+  if (__builtin_mul_overflow((size_t)sums * tfu_dtype_size(tfu_real(y->dtype)), (size_t)elements, &parts))
+    return tfu_fail(call->err, TFU_EXHAUSTED, "%lld sums of %lld elements are larger than any memory", (long long)sums,
+                    (long long)elements);
+  TFU_TRY(tfu_scratch(call, parts, &g.d));
   spread(&p, elements);
   TFU_TRY(run_all(call, p, g));
   return tfu_fold_gpu(call, g.d, sums, elements, 1, y);

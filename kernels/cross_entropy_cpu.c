@@ -14,12 +14,11 @@ typedef struct job {
   double smoothing, z_loss;
 } job;
 
-static tfu_code prepare(tfu_call *call, job *j) {
-  *j = (job){.call = call,
-             .plan = tfu_plan_rows_cpu(&call->in[0].shape),
-             .smoothing = call->attr[0].f,
-             .z_loss = call->attr[1].f};
-  return tfu_check_reals(call);
+static job prepare(tfu_call *call) {
+  return (job){.call = call,
+               .plan = tfu_plan_rows_cpu(&call->in[0].shape),
+               .smoothing = call->attr[0].f,
+               .z_loss = call->attr[1].f};
 }
 
 #define TFU_SELF "kernels/cross_entropy_cpu.c"
@@ -64,8 +63,7 @@ static void FN(forward_task)(void *arg, int64_t task) {
 }
 
 static tfu_code FN(tfu_cross_entropy_cpu)(tfu_call *call) {
-  job j;
-  TFU_TRY(prepare(call, &j));
+  job j = prepare(call);
   tfu_parallel(j.plan.tasks, FN(forward_task), &j);
   return TFU_OK;
 }
@@ -106,8 +104,7 @@ static void FN(backward_task)(void *arg, int64_t task) {
 }
 
 static tfu_code FN(tfu_cross_entropy_grad_cpu)(tfu_call *call) {
-  job j;
-  TFU_TRY(prepare(call, &j));
+  job j = prepare(call);
   tfu_parallel(j.plan.tasks, FN(backward_task), &j);
   return TFU_OK;
 }

@@ -49,7 +49,6 @@ static tfu_code plan(job *j, size_t real) {
   j->tasks = divide_up(j->samples, j->per_task);
   const int64_t owners = j->blocks == 1 ? j->tasks : j->samples;
   void *sums;
-  TFU_TRY(tfu_check_reals(j->call));
   TFU_TRY(tfu_scratch(j->call, (size_t)(owners * j->blocks * SUMS * j->width) * sizeof(double), &sums));
   j->sums = sums;
   return tfu_scratch(j->call, (size_t)(owners * SPREAD * j->width) * real, &j->spread);

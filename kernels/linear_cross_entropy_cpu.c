@@ -165,7 +165,6 @@ static void FN(give_sums)(const job *j) {
 
 /* gradients: three outputs; loss: where that of each row goes, or NULL. */
 static tfu_code FN(run)(tfu_call *call, job *j) {
-  TFU_TRY(tfu_check_reals(call));
   TFU_TRY(tfu_check_integers(call, "labels", &j->labels));
   TFU_TRY(tfu_check_labels(&j->labels, j->classes, j->logits.ignored, call->err));
   TFU_TRY(FN(take_memory)(call, j));

@@ -116,7 +116,6 @@ static tfu_code FN(tfu_norm_cpu)(tfu_call *call) {
            .rms = call->attr[0].i == TFU_RMS_NORM,
            .epsilon = call->attr[1].f,
            .dropped = tfu_given(&call->in[4].shape)};
-  TFU_TRY(tfu_check_reals(call));
   TFU_TRY(FN(weights)(call, &call->in[2], j.plan.cols, 1, &j.gamma));
   TFU_TRY(FN(weights)(call, &call->in[3], j.plan.cols, (REAL)-0.0, &j.beta));
   if (j.dropped) j.drop = tfu_drop_of(&call->in[4], call->attr[2].f);
@@ -221,7 +220,6 @@ static tfu_code FN(tfu_norm_grad_cpu)(tfu_call *call) {
            .rms = call->attr[0].i == TFU_RMS_NORM,
            .dropped = tfu_given(&call->in[6].shape),
            .summed = tfu_given(&call->out[2].shape) || tfu_given(&call->out[3].shape)};
-  TFU_TRY(tfu_check_reals(call));
   TFU_TRY(FN(weights)(call, &call->in[3], j.plan.cols, 1, &j.gamma));
   if (j.dropped) j.drop = tfu_drop_of(&call->in[6], call->attr[1].f);
   if (j.summed) {

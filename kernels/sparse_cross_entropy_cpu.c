@@ -13,7 +13,6 @@ static tfu_code prepare(tfu_call *call, tfu_sparse_rows *j) {
                          .smoothing = call->attr[0].f,
                          .z_loss = call->attr[1].f,
                          .ignored = call->attr[2].i};
-  TFU_TRY(tfu_check_reals(call));
   return tfu_check_integers(call, "labels", &call->in[1]);
 }
 

@@ -40,6 +40,14 @@ def test_values_and_gradients(device, call, batch_a, batch_b, turn):
         close(got, want, 1e-12)
 
 
+@pytest.mark.parametrize("batch_a, batch_b", [((70000,), (70000,)), ((30, 1, 8), (40, 8))], ids=str)
+def test_more_products_than_cublaslt_takes(device, batch_a, batch_b):
+    """At once: 65,535 of them; and so many batches of them that their workspaces must be one."""
+    a, b = normal(*batch_a, 8, 3, dtype="float64"), normal(*batch_b, 3, 2, dtype="float64")
+    for got, want in zip(gradients(fused, a, b), gradients(stock, a, b), strict=True):
+        close(got, want, 1e-12)
+
+
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_only_what_is_wanted(device, wanted):
     """In a graph, the gradient of the other is not computed at all."""

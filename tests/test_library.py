@@ -326,6 +326,14 @@ def test_a_simple_op_is_short():
     assert sum(lines.values()) <= 60, lines
 
 
+def test_numbers_of_a_type_that_does_not_fit(device):
+    """The wrappers see to it; the library does for all who call an op otherwise, whatever the kernel."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="by must be float64 where x is float64, got float32"):
+        _library.ops.tfuse_scale_linear_cross_entropy(tf.zeros([4], tf.float64), tf.zeros([], tf.float32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="loss must be float64 where x is float64, got float32"):
+        _library.ops.tfuse_sparse_cross_entropy(tf.zeros([4, 8], tf.float64), tf.zeros([4], tf.int32), S=tf.float32)
+
+
 def bar_rows(**milliseconds):
     """Rows as the bench writes them, of the own product's variants, in milliseconds of the forward pass."""
     name, shape = "own matmul 8192³", [8192] * 3

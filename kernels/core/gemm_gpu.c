@@ -331,6 +331,11 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
   problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
   *served = 0;
   if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;
+  if (p.lt && (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX)) {
+    p.lt = NULL;
+    why = "cuBLASLt takes no sizes beyond 31 bits";
+  }
+  if (p.lt && g->bias && (uintptr_t)g->bias % 16) return TFU_OK; /* its kernels read the bias in packs */
   if (!p.lt) {
     call->why = why;
     *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);

@@ -39,12 +39,13 @@ typedef struct tfu_gemm_gpu {
   int64_t batch, a_stride, b_stride, c_stride, d_stride;
 } tfu_gemm_gpu;
 
-/* The most products of a batch. */
-#define TFU_GEMM_BATCH INT32_MAX
+/* The most products of a batch: some of cuBLASLt's kernels count them in 16 bits. */
+#define TFU_GEMM_BATCH 65535
 
 /* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
  * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
- * 0 are not served. Where there is no cuBLASLt at all, our own kernels serve what has no epilogue but a bias. */
+ * 0 are not served. Where there is no cuBLASLt at all, or sizes are beyond 31 bits, our own kernels serve
+ * what has no epilogue but a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */

@@ -1,13 +1,13 @@
 #include "kernels/core/recycle.h"
 
-/* The smallest free piece that is large enough, or a new one; where there is no room to remember it, it is the outer
- * call's to the end. */
+/* The smallest free piece that is large enough, or a new one, which takes the place of the smallest free one where
+ * there is no other to remember it by: the outer call has them all to the end. */
 static void *allocate(tfu_call *call, size_t bytes) {
   tfu_recycled *r = (tfu_recycled *)call; /* its first member */
-  int best = -1, empty = -1;
+  int best = -1, place = -1;
   for (int i = 0; i < TFU_RECYCLED; i++) {
-    if (!r->piece[i].memory) empty = i;
-    else if (!r->piece[i].taken && r->piece[i].bytes >= bytes && (best < 0 || r->piece[i].bytes < r->piece[best].bytes))
+    if (!r->piece[i].taken && (place < 0 || r->piece[i].bytes < r->piece[place].bytes)) place = i;
+    if (!r->piece[i].taken && r->piece[i].bytes >= bytes && (best < 0 || r->piece[i].bytes < r->piece[best].bytes))
       best = i;
   }
   if (best >= 0) {
@@ -15,10 +15,10 @@ static void *allocate(tfu_call *call, size_t bytes) {
     return r->piece[best].memory;
   }
   void *memory = r->outer->allocate(r->outer, bytes);
-  if (memory && empty >= 0) {
-    r->piece[empty].memory = memory;
-    r->piece[empty].bytes = bytes;
-    r->piece[empty].taken = 1;
+  if (memory && place >= 0) {
+    r->piece[place].memory = memory;
+    r->piece[place].bytes = bytes;
+    r->piece[place].taken = 1;
   }
   return memory;
 }

@@ -64,6 +64,8 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   TFU_REQUIRE(call->err, w->rows < (int64_t)1 << 30, "at most 2^30 rows are supported, got %lld: reshape x",
               (long long)w->rows);
   const int n = 16 / (int)tfu_dtype_size(w->dtype), odd = w->cols % n != 0;
+  TFU_REQUIRE(call->err, w->cols / n < INT32_MAX - 2, "rows of %lld elements are too long: reshape x",
+              (long long)w->cols);
   const int most = w->elements / n < 4 ? w->elements / n : 4;
   *grid = (tfu_grid){.x = 1};
   *r = (tfu_row_plan){
@@ -77,7 +79,8 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
       .pass = w->pass,
       .found = w->found,
       .aligned = w->aligned};
-  const int whole = !odd && w->aligned && w->cols > 0 && w->dtype != TFU_F64;
+  /* Kernels for whole rows have columns in an int. */
+  const int whole = !odd && w->aligned && w->cols > 0 && w->cols < INT32_MAX / 2 && w->dtype != TFU_F64;
   if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
   else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
   else walk(w, &device, r, grid), *variant = TFU_ANY;

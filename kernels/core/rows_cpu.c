@@ -12,23 +12,6 @@ tfu_rows_cpu tfu_plan_rows_cpu(const tfu_shape *shape) {
   return r;
 }
 
-static tfu_code check_list(const tfu_call *call, const char *const *names, const tfu_tensor *tensors) {
-  const tfu_dtype type = call->in[0].dtype, wanted = tfu_real(type);
-  for (int i = 0; names[i]; i++) {
-    const char *colon = strchr(names[i], ':');
-    if (colon && !strcmp(colon, ": S") && tensors[i].dtype != wanted)
-      return tfu_fail(call->err, TFU_INVALID, "%.*s must be %s where %.*s is %s, got %s", (int)(colon - names[i]),
-                      names[i], tfu_dtype_name(wanted), (int)strcspn(call->op->in[0], ":"), call->op->in[0],
-                      tfu_dtype_name(type), tfu_dtype_name(tensors[i].dtype));
-  }
-  return TFU_OK;
-}
-
-tfu_code tfu_check_reals(const tfu_call *call) {
-  TFU_TRY(check_list(call, call->op->in, call->in));
-  return check_list(call, call->op->out, call->out);
-}
-
 tfu_code tfu_check_integers(const tfu_call *call, const char *name, const tfu_tensor *t) {
   TFU_REQUIRE(call->err, t->dtype == TFU_I32 || t->dtype == TFU_I64, "%s must be int32 or int64, got %s", name,
               tfu_dtype_name(t->dtype));

@@ -31,8 +31,6 @@ static inline int64_t tfu_end_row(const tfu_rows_cpu *r, int64_t task) {
   (n = (cols)-col < TFU_CHUNK ? (cols)-col : TFU_CHUNK) > 0; \
   col += n
 
-/* Fails unless every argument that the op declares as S has the arithmetic type of in[0]. */
-TFU_MUST_USE tfu_code tfu_check_reals(const tfu_call *call);
 /* Fails unless the tensor is int32 or int64; element i of such a one. */
 TFU_MUST_USE tfu_code tfu_check_integers(const tfu_call *call, const char *name, const tfu_tensor *t);
 static inline int64_t tfu_integer(const tfu_tensor *t, int64_t i) {

@@ -1,5 +1,6 @@
 /* call.c - one run of an op, the same whichever binding it came through. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bind.h"
 #include "kernels/core/pages.h"
@@ -34,9 +35,29 @@ tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
   return TFU_OK;
 }
 
+static tfu_code check_list(const tfu_call *call, const char *const *names, const tfu_tensor *tensors) {
+  const tfu_dtype type = call->in[0].dtype, wanted = tfu_real(type);
+  for (int i = 0; names[i]; i++) {
+    const char *colon = strchr(names[i], ':');
+    if (colon && !strcmp(colon, ": S") && tensors[i].dtype != wanted)
+      return tfu_fail(call->err, TFU_INVALID, "%.*s must be %s where %.*s is %s, got %s", (int)(colon - names[i]),
+                      names[i], tfu_dtype_name(wanted), (int)strcspn(call->op->in[0], ":"), call->op->in[0],
+                      tfu_dtype_name(type), tfu_dtype_name(tensors[i].dtype));
+  }
+  return TFU_OK;
+}
+
+/* What a row declares as S has the type that in[0] is computed in: kernels count on it. Lists check their own. */
+static tfu_code check_reals(const tfu_call *call) {
+  if (call->lists) return TFU_OK;
+  TFU_TRY(check_list(call, call->op->in, call->in));
+  return check_list(call, call->op->out, call->out);
+}
+
 tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
   const char *missing = gpu ? NULL : tfu_cpu_missing();
   if (missing) return tfu_fail(call->err, TFU_UNIMPLEMENTED, "%s", missing);
+  TFU_TRY(check_reals(call));
   int outputs;
   const tfu_tensor *out = tfu_outputs(call, &outputs);
   for (int i = 0; !gpu && i < outputs; i++)
