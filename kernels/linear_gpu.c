@@ -131,11 +131,10 @@ static const struct {
     [TFU_ACT_gelu_tanh] = {1, TFU_EPI_GELU, TFU_EPI_GELU_AUX},
 };
 
-/* The product that is all of the layer; 0 where cuBLASLt has none, or none that is exact enough. */
+/* The product that is all of the layer; 0 where cuBLASLt cannot have one. */
 static int as_one(const linear_call *l, tfu_gemm_gpu *g) {
   const int with_pre = fused[l->act].with_pre != TFU_EPI_NONE && l->outputs % 8 == 0;
-  const int exact = l->dtype == TFU_F32 && !l->tf32; /* then cuBLASLt's gelu is twice as far off as a pass */
-  if (!fused[l->act].served || l->inputs == 0 || (exact && l->act == TFU_ACT_gelu_tanh)) return 0;
+  if (!fused[l->act].served || l->inputs == 0) return 0;
   if (l->pre && !with_pre) return 0;
   if (l->residual && l->act != TFU_ACT_linear) return 0;
   *g = product(l, l->y, l->pre ? fused[l->act].with_pre : fused[l->act].alone);

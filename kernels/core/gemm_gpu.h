@@ -5,7 +5,7 @@
  *                                     the other way round
  *
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in float32 without TF32 it is the
- * first that cuBLASLt proposes. */
+ * first that cuBLASLt proposes, and no epilogue has gelu. */
 #ifndef TFUSE_GEMM_GPU_H_
 #define TFUSE_GEMM_GPU_H_
 
