@@ -2,7 +2,7 @@
  * the longest axis; the others are walked, one batch after the other.
  *
  * What is summed over and is not part of the product itself is written out, in the type that is computed in, and
- * summed by a second kernel. */
+ * summed by a second kernel; where it would be too much to write out, later products are added to earlier ones. */
 #include <string.h>
 
 #include "kernels/core/gemm_gpu.h"
@@ -11,12 +11,24 @@
 #include "kernels/core/walk.h"
 #include "ops/batched_matmul.h"
 
+enum {
+  CHAIN = 128,            /* terms that exact float32 sums up one after the other, or those of one matrix */
+  PARTS_BYTES = 64 << 20, /* of what is written out to be summed, unless a single result is larger         */
+};
+
 static tfu_code run(tfu_call *call, const tfu_gemm_gpu *g) {
   int served;
   TFU_TRY(tfu_gemm_gpu_run(call, g, &served));
   if (served) return TFU_OK;
   return tfu_fail(call->err, TFU_UNIMPLEMENTED, "cuBLASLt has no product of [%lld, %lld] and [%lld, %lld] in %s",
                   (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n, tfu_dtype_name(g->dtype));
+}
+
+/* Has one that adds to g->d timed while what is there does not matter yet (gemm_gpu.h). */
+static tfu_code try_out(tfu_call *call, const tfu_gemm_gpu *g) {
+  int served;
+  float microseconds;
+  return tfu_gemm_gpu_time(call, g, &served, &microseconds);
 }
 
 /* Takes the longest axis out of the batch. */
@@ -33,15 +45,15 @@ static const void *at(const void *data, tfu_dtype dtype, int64_t elements) {
   return (const char *)data + (size_t)elements * tfu_dtype_size(dtype);
 }
 
-/* All products, each with a place of its own in g.d. Their workspace is one and the same: they may be hundreds. */
-static tfu_code run_all(tfu_call *call, tfu_products p, tfu_gemm_gpu g) {
-  tfu_recycled space;
+/* Runs all products, or tries them out, each with a place of its own in g.d; where g.c is g.d, they are added to what
+ * is there. Their workspace is one and the same: they may be hundreds. */
+static tfu_code for_all(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g,
+                        tfu_code (*run)(tfu_call *, const tfu_gemm_gpu *)) {
   const tfu_gemm_gpu first = g;
   const tfu_dtype out = g.wide ? tfu_real(g.dtype) : g.dtype;
   const tfu_batch_axis along = take_longest(&p);
   const int64_t others = tfu_batch_count(&p, 0, p.axes);
-  g.a_stride = along.a, g.b_stride = along.b, g.d_stride = along.y;
-  tfu_recycled_open(&space, call);
+  g.a_stride = along.a, g.b_stride = along.b, g.c_stride = g.d_stride = along.y;
   for (int64_t i = 0; i < others; i++)
     for (int64_t from = 0; from < along.size; from += g.batch) {
       const tfu_batch_axis place = tfu_batch_at(&p, 0, p.axes, i);
@@ -49,49 +61,108 @@ static tfu_code run_all(tfu_call *call, tfu_products p, tfu_gemm_gpu g) {
       g.a = at(first.a, g.dtype, place.a + from * along.a);
       g.b = at(first.b, g.dtype, place.b + from * along.b);
       g.d = (void *)at(first.d, out, place.y + from * along.y);
-      TFU_TRY(run(tfu_recycle(&space), &g));
+      g.c = first.c ? g.d : NULL;
+      TFU_TRY(run(tfu_recycle(space), &g));
     }
-  call->kernel = space.call.kernel;
-  call->why = space.call.why;
   return TFU_OK;
 }
 
-/* Gives axes that are summed over a place in y: before all of its own. */
-static void spread(tfu_products *p, int64_t elements) {
+/* One product of many matrices is one chain of sums, longer than any of TensorFlow's, which has a product for each:
+ * that costs exact float32 its last digits. There it is cut into chains of CHAIN terms, or of one matrix, which are
+ * summed over. Returns how many terms are left. */
+static int64_t cut_chain(tfu_products *p, int64_t of_one) {
+  const int64_t chain = of_one > CHAIN ? of_one : CHAIN, terms = p->k;
+  if (terms <= chain) return 0;
+  p->axis[p->axes++] = (tfu_batch_axis){.size = terms / chain, .a = chain * p->m, .b = chain * p->n};
+  p->k = chain;
+  return terms % chain;
+}
+
+/* Gives axes that are summed over a place in y, before all of its own: the first of them for so many of its steps as
+ * have room, at least one. Returns how many. */
+static int64_t spread(tfu_products *p, int64_t elements, size_t bytes) {
   for (int i = p->axes - 1; i >= p->kept; i--) {
     p->axis[i].y = elements;
-    elements *= p->axis[i].size;
+    if (i > p->kept) elements *= p->axis[i].size;
   }
+  const int64_t room = PARTS_BYTES / (int64_t)bytes / elements, all = p->axis[p->kept].size;
+  return room < 1 ? 1 : room < all ? room : all;
+}
+
+/* The first of the axes that are summed over goes `step` at a time, each added to the last. */
+static tfu_code run_parts(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t step) {
+  const tfu_batch_axis whole = p.axes > p.kept ? p.axis[p.kept] : (tfu_batch_axis){.size = 1};
+  const tfu_gemm_gpu first = g;
+  for (int64_t from = 0; from < whole.size; from += step) {
+    p.axis[p.kept].size = whole.size - from < step ? whole.size - from : step;
+    g.a = at(first.a, g.dtype, from * whole.a);
+    g.b = at(first.b, g.dtype, from * whole.b);
+    TFU_TRY(for_all(space, p, g, run));
+    g.c = g.d;
+  }
+  return TFU_OK;
+}
+
+/* The same of the first step alone, which is tried out. */
+static tfu_code try_parts(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t step) {
+  p.axis[p.kept].size = step;
+  g.c = g.d;
+  return for_all(space, p, g, try_out);
+}
+
+/* y as sums of products, which are written out; `rest` more terms are behind those of the last axis. */
+static tfu_code run_sums(tfu_call *call, tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t rest) {
+  const tfu_tensor *y = &call->out[0];
+  const int64_t elements = tfu_count(&y->shape);
+  const size_t bytes = tfu_dtype_size(tfu_real(y->dtype));
+  const int64_t step = spread(&p, elements, bytes), sums = step * tfu_batch_count(&p, p.kept + 1, p.axes);
+  const tfu_batch_axis last = p.axis[p.axes - 1];
+  size_t parts;
+  if (__builtin_mul_overflow((size_t)sums * bytes, (size_t)elements, &parts))
+    return tfu_fail(call->err, TFU_EXHAUSTED, "%lld sums of %lld elements are larger than any memory", (long long)sums,
+                    (long long)elements);
+  TFU_TRY(tfu_scratch(call, parts, &g.d));
+  g.wide = 1;
+  tfu_products behind = p;
+  tfu_gemm_gpu tail = g;
+  behind.axes--;
+  tail.k = rest;
+  tail.a = at(g.a, g.dtype, last.size * last.a);
+  tail.b = at(g.b, g.dtype, last.size * last.b);
+  tail.c = g.d;
+  if (rest) TFU_TRY(try_parts(space, behind, tail, step));
+  if (step < p.axis[p.kept].size) TFU_TRY(try_parts(space, p, g, step));
+  TFU_TRY(run_parts(space, p, g, step));
+  if (rest) TFU_TRY(run_parts(space, behind, tail, step));
+  return tfu_fold_gpu(call, g.d, sums, elements, 1, y);
 }
 
 tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
   const tfu_tensor *a = &call->in[TFU_BATCHED_A], *b = &call->in[TFU_BATCHED_B], *y = &call->out[0];
   const int turn_a = tfu_given(&call->in[TFU_BATCHED_TURN_A].shape);
   const int turn_b = tfu_given(&call->in[TFU_BATCHED_TURN_B].shape);
+  const int tf32 = call->attr[TFU_BATCHED_TF32].b;
   const double scale = call->attr[TFU_BATCHED_SCALE].f;
-  const int64_t elements = tfu_count(&y->shape);
   tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
-  const int64_t sums = tfu_batch_count(&p, p.kept, p.axes);
-  tfu_gemm_gpu g = {.a = a->data,
-                    .b = b->data,
-                    .d = y->data,
-                    .m = p.m,
-                    .n = p.n,
-                    .k = p.k,
-                    .a_turned = turn_a,
-                    .b_turned = turn_b,
-                    .dtype = y->dtype,
-                    .tf32 = call->attr[TFU_BATCHED_TF32].b,
-                    .scale = scale,
-                    .wide = sums > 1};
-  if (p.k == 0 || sums == 0 || scale == 0) return tfu_clear(call, y->data, (size_t)elements * tfu_dtype_size(y->dtype));
-  if (sums == 1) return run_all(call, p, g);
-  size_t parts;
-  if (__builtin_mul_overflow((size_t)sums * tfu_dtype_size(tfu_real(y->dtype)), (size_t)elements, &parts))
-    return tfu_fail(call->err, TFU_EXHAUSTED, "%lld sums of %lld elements are larger than any memory", (long long)sums,
-                    (long long)elements);
-  TFU_TRY(tfu_scratch(call, parts, &g.d));
-  spread(&p, elements);
-  TFU_TRY(run_all(call, p, g));
-  return tfu_fold_gpu(call, g.d, sums, elements, 1, y);
+  if (p.k == 0 || tfu_batch_count(&p, p.kept, p.axes) == 0 || scale == 0)
+    return tfu_clear(call, y->data, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype));
+  const int64_t of_one = a->shape.dim[a->shape.rank - (turn_a ? 2 : 1)];
+  const int64_t rest = tfu_gemm_exact(y->dtype, tf32) ? cut_chain(&p, of_one) : 0;
+  const tfu_gemm_gpu g = {.a = a->data,
+                          .b = b->data,
+                          .d = y->data,
+                          .m = p.m,
+                          .n = p.n,
+                          .k = p.k,
+                          .a_turned = turn_a,
+                          .b_turned = turn_b,
+                          .dtype = y->dtype,
+                          .tf32 = tf32,
+                          .scale = scale};
+  tfu_recycled space;
+  tfu_recycled_open(&space, call);
+  TFU_TRY(p.axes > p.kept ? run_sums(call, &space, p, g, rest) : for_all(&space, p, g, run));
+  call->kernel = space.call.kernel;
+  call->why = space.call.why;
+  return TFU_OK;
 }

@@ -43,10 +43,6 @@ static const struct {
 static const cudaDataType_t types[TFU_FLOATS] = {
     [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF, [TFU_F64] = CUDA_R_64F};
 
-/* Whether digits count more than time: float32 where TF32 is switched off. The fastest algorithms, which sum in the
- * longest chains, and the gelu of epilogues were then off by more than twice what TensorFlow's own ops are. */
-static int exact(tfu_dtype dtype, int tf32) { return dtype == TFU_F32 && !tf32; }
-
 /* ---- descriptions ---- */
 
 typedef struct problem {
@@ -192,9 +188,9 @@ static void describe(const void *key_, void *problem_, char *text, size_t size) 
   snprintf(text, size,
            "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s", gpu,
            p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32                               ? " as tf32"
-           : exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
-                                                 : "",
+           k->tf32                                        ? " as tf32"
+           : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
+                                                          : "",
            k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', apart,
            epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0], (int)k->align[1],
            (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
@@ -256,7 +252,7 @@ static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
   gemm_choice best = {.workspace = 0}, c;
   tfu_error *err = p->call->err, ignored;
   const int may_spoil = p->trial || p->g->c != p->g->d; /* what a sum is added to is needed once */
-  const int first = exact((tfu_dtype)key->dtype, key->tf32);
+  const int first = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
   const int n = propose(p, key, found), may_time = may_spoil && tfu_tuning() && tfu_may_wait(p->call);
   uint64_t most = 0;
   *choice = (tfu_choice){.none = 1};
@@ -340,7 +336,7 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
   }
   if (p.lt && g->bias && (uintptr_t)g->bias % 16) return TFU_OK; /* its kernels read the bias in packs */
   const int gelu = g->epilogue == TFU_EPI_GELU || g->epilogue == TFU_EPI_GELU_AUX;
-  if (gelu && exact(g->dtype, g->tf32)) return TFU_OK;
+  if (gelu && tfu_gemm_exact(g->dtype, g->tf32)) return TFU_OK;
   if (!p.lt) {
     call->why = why;
     *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);

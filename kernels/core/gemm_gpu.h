@@ -4,7 +4,7 @@
  *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored
  *                                     the other way round
  *
- * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in float32 without TF32 it is the
+ * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 it is the
  * first that cuBLASLt proposes, and no epilogue has gelu. */
 #ifndef TFUSE_GEMM_GPU_H_
 #define TFUSE_GEMM_GPU_H_
@@ -41,6 +41,10 @@ typedef struct tfu_gemm_gpu {
 
 /* The most products of a batch: some of cuBLASLt's kernels count them in 16 bits. */
 #define TFU_GEMM_BATCH 65535
+
+/* Whether digits count more than time: float32 where TF32 is switched off. Long chains of sums, as the fastest
+ * algorithms have them, and the gelu of epilogues were then off by more than twice what TensorFlow's own ops are. */
+static inline int tfu_gemm_exact(tfu_dtype dtype, int tf32) { return dtype == TFU_F32 && !tf32; }
 
 /* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
  * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
