@@ -6,6 +6,16 @@ del sys.path[0]  # this file's folder, where wheel.py would pass for the package
 
 import pytest
 
+
+class Shard:
+    """Every n-th case, where Bazel runs a target in n parts at a time."""
+
+    def pytest_collection_modifyitems(self, items):
+        if "TEST_TOTAL_SHARDS" in os.environ:
+            open(os.environ["TEST_SHARD_STATUS_FILE"], "w").close()  # by which Bazel sees that they are heeded
+            items[:] = items[int(os.environ["TEST_SHARD_INDEX"])::int(os.environ["TEST_TOTAL_SHARDS"])]
+
+
 scratch = os.environ["TEST_TMPDIR"]
 os.environ.update(
     HOME=scratch,
@@ -13,4 +23,4 @@ os.environ.update(
     TFUSE_LIBRARY=os.path.abspath(os.environ["TFUSE_LIBRARY"]),
 )
 # Any status but 0 fails the target, 5 among them: no test was collected.
-sys.exit(pytest.main(["-p", "no:cacheprovider", "--basetemp", os.path.join(scratch, "pytest"), "--junitxml", os.environ["XML_OUTPUT_FILE"], *sys.argv[1:]]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "--basetemp", os.path.join(scratch, "pytest"), "--junitxml", os.environ["XML_OUTPUT_FILE"], *sys.argv[1:]], [Shard()]))
