@@ -11,10 +11,12 @@
 #include "kernels/core/walk.h"
 #include "ops/batched_matmul.h"
 
-enum {
-  CHAIN = 128,            /* terms that exact float32 sums up one after the other, or those of one matrix */
-  PARTS_BYTES = 64 << 20, /* of what is written out to be summed, unless a single result is larger         */
-};
+enum { CHAIN = 128 }; /* terms of a product in exact float32, where that is part of a sum; or those of one matrix */
+#ifndef PARTS_BYTES   /* as in a test */
+#define PARTS_BYTES (64 << 20) /* of what is written out to be summed, unless a single result is larger */
+#endif
+
+typedef tfu_code (*for_one)(tfu_call *call, const tfu_gemm_gpu *g);
 
 static tfu_code run(tfu_call *call, const tfu_gemm_gpu *g) {
   int served;
@@ -24,11 +26,11 @@ static tfu_code run(tfu_call *call, const tfu_gemm_gpu *g) {
                   (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n, tfu_dtype_name(g->dtype));
 }
 
-/* Has one that adds to g->d timed while what is there does not matter yet (gemm_gpu.h). */
+/* Has one that adds to g->d timed while what is there does not matter yet (gemm_gpu.h); others are when they run. */
 static tfu_code try_out(tfu_call *call, const tfu_gemm_gpu *g) {
   int served;
   float microseconds;
-  return tfu_gemm_gpu_time(call, g, &served, &microseconds);
+  return g->c ? tfu_gemm_gpu_time(call, g, &served, &microseconds) : TFU_OK;
 }
 
 /* Takes the longest axis out of the batch. */
@@ -47,8 +49,7 @@ static const void *at(const void *data, tfu_dtype dtype, int64_t elements) {
 
 /* Runs all products, or tries them out, each with a place of its own in g.d; where g.c is g.d, they are added to what
  * is there. Their workspace is one and the same: they may be hundreds. */
-static tfu_code for_all(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g,
-                        tfu_code (*run)(tfu_call *, const tfu_gemm_gpu *)) {
+static tfu_code for_all(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, for_one each) {
   const tfu_gemm_gpu first = g;
   const tfu_dtype out = g.wide ? tfu_real(g.dtype) : g.dtype;
   const tfu_batch_axis along = take_longest(&p);
@@ -62,7 +63,7 @@ static tfu_code for_all(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g,
       g.b = at(first.b, g.dtype, place.b + from * along.b);
       g.d = (void *)at(first.d, out, place.y + from * along.y);
       g.c = first.c ? g.d : NULL;
-      TFU_TRY(run(tfu_recycle(space), &g));
+      TFU_TRY(each(tfu_recycle(space), &g));
     }
   return TFU_OK;
 }
@@ -78,36 +79,41 @@ static int64_t cut_chain(tfu_products *p, int64_t of_one) {
   return terms % chain;
 }
 
-/* Gives axes that are summed over a place in y, before all of its own: the first of them for so many of its steps as
- * have room, at least one. Returns how many. */
-static int64_t spread(tfu_products *p, int64_t elements, size_t bytes) {
-  for (int i = p->axes - 1; i >= p->kept; i--) {
-    p->axis[i].y = elements;
-    if (i > p->kept) elements *= p->axis[i].size;
+/* Gives axes that are summed over places before those of y, from the last on, while there is room: for all of an axis,
+ * or for *step of it. Returns which axis that is; those before it have no places of their own. */
+static int spread(tfu_products *p, int64_t elements, size_t bytes, int64_t *step) {
+  int64_t room = PARTS_BYTES / (int64_t)bytes / elements;
+  int cut = p->axes - 1;
+  for (; cut > p->kept && room >= p->axis[cut].size; cut--) {
+    p->axis[cut].y = elements;
+    elements *= p->axis[cut].size;
+    room /= p->axis[cut].size;
   }
-  const int64_t room = PARTS_BYTES / (int64_t)bytes / elements, all = p->axis[p->kept].size;
-  return room < 1 ? 1 : room < all ? room : all;
+  p->axis[cut].y = elements;
+  *step = room < 1 ? 1 : room < p->axis[cut].size ? room : p->axis[cut].size;
+  return cut;
 }
 
-/* The first of the axes that are summed over goes `step` at a time, each added to the last. */
-static tfu_code run_parts(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t step) {
-  const tfu_batch_axis whole = p.axes > p.kept ? p.axis[p.kept] : (tfu_batch_axis){.size = 1};
+/* All parts of the sums: axis `cut` goes `step` at a time, those that are summed over before it one at a time. Each
+ * part but the first is added to what is there; so is that where g.c is g.d. */
+static tfu_code for_parts(tfu_recycled *space, const tfu_products *p, tfu_gemm_gpu g, int cut, int64_t step,
+                          for_one each) {
   const tfu_gemm_gpu first = g;
-  for (int64_t from = 0; from < whole.size; from += step) {
-    p.axis[p.kept].size = whole.size - from < step ? whole.size - from : step;
-    g.a = at(first.a, g.dtype, from * whole.a);
-    g.b = at(first.b, g.dtype, from * whole.b);
-    TFU_TRY(for_all(space, p, g, run));
-    g.c = g.d;
-  }
+  const tfu_batch_axis whole = cut < p->axes ? p->axis[cut] : (tfu_batch_axis){.size = 1};
+  const int64_t others = tfu_batch_count(p, p->kept, cut);
+  tfu_products part = *p;
+  part.axes -= cut - p->kept;
+  memmove(part.axis + p->kept, p->axis + cut, (size_t)(p->axes - cut) * sizeof *p->axis);
+  for (int64_t i = 0; i < others; i++)
+    for (int64_t from = 0; from < whole.size; from += step) {
+      const tfu_batch_axis place = tfu_batch_at(p, p->kept, cut, i);
+      part.axis[p->kept].size = whole.size - from < step ? whole.size - from : step;
+      g.a = at(first.a, g.dtype, place.a + from * whole.a);
+      g.b = at(first.b, g.dtype, place.b + from * whole.b);
+      TFU_TRY(for_all(space, part, g, each));
+      g.c = g.d;
+    }
   return TFU_OK;
-}
-
-/* The same of the first step alone, which is tried out. */
-static tfu_code try_parts(tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t step) {
-  p.axis[p.kept].size = step;
-  g.c = g.d;
-  return for_all(space, p, g, try_out);
 }
 
 /* y as sums of products, which are written out; `rest` more terms are behind those of the last axis. */
@@ -115,26 +121,25 @@ static tfu_code run_sums(tfu_call *call, tfu_recycled *space, tfu_products p, tf
   const tfu_tensor *y = &call->out[0];
   const int64_t elements = tfu_count(&y->shape);
   const size_t bytes = tfu_dtype_size(tfu_real(y->dtype));
-  const int64_t step = spread(&p, elements, bytes), sums = step * tfu_batch_count(&p, p.kept + 1, p.axes);
-  const tfu_batch_axis last = p.axis[p.axes - 1];
-  size_t parts;
-  if (__builtin_mul_overflow((size_t)sums * bytes, (size_t)elements, &parts))
-    return tfu_fail(call->err, TFU_EXHAUSTED, "%lld sums of %lld elements are larger than any memory", (long long)sums,
-                    (long long)elements);
-  TFU_TRY(tfu_scratch(call, parts, &g.d));
+  int64_t step;
+  const int cut = spread(&p, elements, bytes, &step);
+  const int64_t sums = step * tfu_batch_count(&p, cut + 1, p.axes);
+  const int in_place = sums == 1 && tfu_real(y->dtype) == y->dtype;
+  if (!in_place) TFU_TRY(tfu_scratch(call, (size_t)(sums * elements) * bytes, &g.d));
   g.wide = 1;
   tfu_products behind = p;
   tfu_gemm_gpu tail = g;
-  behind.axes--;
-  tail.k = rest;
+  const tfu_batch_axis last = p.axis[--behind.axes];
   tail.a = at(g.a, g.dtype, last.size * last.a);
   tail.b = at(g.b, g.dtype, last.size * last.b);
   tail.c = g.d;
-  if (rest) TFU_TRY(try_parts(space, behind, tail, step));
-  if (step < p.axis[p.kept].size) TFU_TRY(try_parts(space, p, g, step));
-  TFU_TRY(run_parts(space, p, g, step));
-  if (rest) TFU_TRY(run_parts(space, behind, tail, step));
-  return tfu_fold_gpu(call, g.d, sums, elements, 1, y);
+  tail.k = rest;
+  static const for_one turns[] = {try_out, run};
+  for (int i = 0; i < TFU_COUNT(turns); i++) {
+    TFU_TRY(for_parts(space, &p, g, cut, step, turns[i]));
+    if (rest) TFU_TRY(for_parts(space, &behind, tail, cut, step, turns[i]));
+  }
+  return in_place ? TFU_OK : tfu_fold_gpu(call, g.d, sums, elements, 1, y);
 }
 
 tfu_code tfu_batched_matmul_gpu(tfu_call *call) {

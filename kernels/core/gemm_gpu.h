@@ -4,8 +4,8 @@
  *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored
  *                                     the other way round
  *
- * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 it is the
- * first that cuBLASLt proposes, and no epilogue has gelu. */
+ * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 (tfu_gemm_exact)
+ * it is the first that cuBLASLt proposes, and no epilogue has gelu. */
 #ifndef TFUSE_GEMM_GPU_H_
 #define TFUSE_GEMM_GPU_H_
 
