@@ -16,9 +16,16 @@ TARGET = re.compile(r"^(//\S+:\S+) +(?:\(cached\) )?(PASSED|FLAKY|FAILED TO BUIL
 RAN = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")  # for all else, a test.xml would be an earlier run's
 
 
+def reports(folder):
+    """The files of a target's last run. Those of earlier ones, in another number of shards, may lie beside them."""
+    found = sorted(folder.glob("**/test.xml"), key=lambda path: path.stat().st_mtime)
+    shards = lambda path: "" if path.parent == folder else path.parent.name.partition("_of_")[2]
+    return [path for path in found if shards(path) == shards(found[-1])]
+
+
 def read_cases(folder):
-    """(outcome, name, message) of every case that a target reported."""
-    for path in sorted(folder.glob("**/test.xml")):
+    """(outcome, name, message, log) of every case that a target reported."""
+    for path in reports(folder):
         try:
             cases = ElementTree.parse(path).getroot().iter("testcase")
         except ElementTree.ParseError:
@@ -28,7 +35,7 @@ def read_cases(folder):
             bad = children.get("failure", children.get("error"))
             outcome = "failed" if bad is not None else "skipped" if "skipped" in children else "passed"
             message = "" if bad is None else bad.get("message") or bad.text or ""
-            yield outcome, case.get("name", "?"), message.strip().split("\n")[0]
+            yield outcome, case.get("name", "?"), message.strip().split("\n")[0], path.with_name("test.log")
 
 
 def main():
@@ -40,14 +47,13 @@ def main():
     for label, ended in sorted(set(TARGET.findall(text))):
         folder = testlogs / label.lstrip("/").replace(":", "/")
         cases = list(read_cases(folder)) if ended in RAN else []
-        count.update(outcome for outcome, _, _ in cases)
-        bad = [f"  {label} {name}: {message}" for outcome, name, message in cases if outcome == "failed"]
+        count.update(outcome for outcome, *_ in cases)
+        bad = [f"  {label} {name}: {message}" for outcome, name, message, _ in cases if outcome == "failed"]
+        logs = dict.fromkeys(log for outcome, *_, log in cases if outcome == "failed")
         if ended not in ("PASSED", "FLAKY") and not bad:
             count["failed"] += 1
-            bad = [f"  {label}: {ended.strip().lower()}"]
-        if bad and ended in RAN:
-            bad.append(f"    {folder / 'test.log'}")
-        lines += bad
+            bad, logs = [f"  {label}: {ended.strip().lower()}"], folder.glob("**/test.log") if ended in RAN else ()
+        lines += bad + [f"    {log}" for log in logs]
     if status and not count["failed"]:
         count["failed"] += 1
         lines.append("  the build: see Bazel's messages above")
