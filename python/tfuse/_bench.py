@@ -44,6 +44,9 @@ BARS = {
     "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
     "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
                "%.2f times what XLA takes"),
+    "of_torch": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"][TORCH] if TORCH in b["both_ms"] else None, False,
+                 "%.3f times what torch.compile takes"),
+    "memory": (lambda f, b, copy: b.get("extra_MB"), False, "%.0f MB beside inputs and results"),
     "times_naive": (lambda f, b, copy: f["naive_ms"] / f["ms"]["tfuse"] if "naive_ms" in f else None, True,
                     "%.1f times naive's speed"),
     "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
@@ -159,6 +162,7 @@ class Bench:
                 pace = tf.function(case.pace, autograph=False)
                 forward["matmul"] = lambda _: pace(*inputs), lambda: None
             results = self.clock.time(forward), self.clock.time(backward)
+            extra = _extra_memory(backward["tfuse"]) if self.gpu and case.flops else None
             if self.chosen.torch and dtype in TORCH_DTYPES and (shape == case.sizes[0] or case.flops):
                 self._time_torch(case, inputs, options, results)
         matmul = results[0].pop("matmul", None)
@@ -177,6 +181,7 @@ class Bench:
                 row["both_percent_of_matmul"] = 300 * matmul / (results[0]["tfuse"] + results[1]["tfuse"])
             if i:
                 row["both_ms"] = {name: 1e3 * (results[0][name] + results[1][name]) for name in results[1]}
+                row.update({} if extra is None else {"extra_MB": extra / 1e6})
             self.rows.append(row)
             ms = row["ms"]
             print("%-62s %-9s %9.3f %8s %7s %9s %9s %9s %13s" % (
@@ -305,6 +310,20 @@ def _directions(case, f, inputs, dy, options):
             (lambda recorded: recorded[0].gradient(recorded[1], watched, dy), record))
 
 
+def _extra_memory(backward):
+    """Bytes that a forward and a backward pass take at their peak on the GPU beside what they are given and return."""
+    run, record = backward
+    tf.test.experimental.sync_devices()
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    recorded = record()
+    gradients = run(recorded)
+    tf.test.experimental.sync_devices()
+    returned = [recorded[1], *(g for g in gradients if g is not None)]
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] - before - sum(t.dtype.size * t.shape.num_elements()
+                                                                                  for t in tf.nest.flatten(returned))
+
+
 def _shrink(shape):
     """A shape for the CPU, with the axes that count left alone."""
     shape = list(shape)
@@ -321,7 +340,7 @@ def label(row):
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
     known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
-             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul"}
+             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 

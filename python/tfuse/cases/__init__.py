@@ -79,8 +79,9 @@ class Case:
         "backward": the same, "floor": most times what the passes of both take at the copy speed, "ms": most
         milliseconds of both, "tflops": least flops of forward in 10^12 per second, "backward_tflops": of backward,
         "torch": most times what PyTorch takes for forward, "of_matmul": least percent of the rate of `pace`,
-        "both_of_matmul": the same of both, "of_XLA": most times what XLA takes for both, "times_naive": how often the
-        variant kind="naive" takes at least}}; or (dtype, shape, options as a tuple of pairs), for one of the variants.
+        "both_of_matmul": the same of both, "of_XLA" and "of_torch": most times what XLA and torch.compile take for both,
+        "memory": most megabytes beside inputs and results, "times_naive": how often the variant kind="naive" takes at
+        least}}; or (dtype, shape, options as a tuple of pairs), for one of the variants.
     """
     name: str
     run: object

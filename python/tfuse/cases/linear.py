@@ -95,7 +95,8 @@ def timed(name, options, sizes, bars=(), **more):
                 bars={("bfloat16", shape, (("activation", a),)): limits for a, shape, limits in bars}, **more)
 
 
-_LARGE, _TOKENS = (8192, 4096, 16384), 16384
+_LARGE, _GPT2, _GPT2_INSIDE = (8192, 4096, 16384), [(16384, 768, 2304), (16384, 768, 768), (16384, 3072, 768)], (16384, 768, 3072)
+_AHEAD = {"of_XLA": 1.0, "of_torch": 1.0}
 
 CASES = [
     case("linear", ["bias"], PLAIN, rejects=[
@@ -119,6 +120,6 @@ CASES = [
         ("gelu_tanh", _LARGE, {"of_matmul": 92, "both_of_matmul": 90}),
         ("gelu", _LARGE, {"of_matmul": 88, "both_of_matmul": 88}),
         ("silu", _LARGE, {"of_matmul": 88, "both_of_matmul": 88})]),
-    timed("linear, GPT-2", ["linear"], [(_TOKENS, 768, 2304), (_TOKENS, 768, 768), (_TOKENS, 3072, 768)]),
-    timed("linear, GPT-2 inside", ["gelu_tanh"], [(_TOKENS, 768, 3072)]),
+    timed("linear, GPT-2", ["linear"], _GPT2, [("linear", shape, _AHEAD) for shape in _GPT2]),
+    timed("linear, GPT-2 inside", ["gelu_tanh"], [_GPT2_INSIDE], [("gelu_tanh", _GPT2_INSIDE, _AHEAD)]),
 ]
