@@ -159,6 +159,9 @@ typedef struct question {
   tfu_code code; /* of what went wrong while choosing */
 } question;
 
+/* cuBLASLt takes no bias that is not on 16 bytes (gemm_gpu.c). */
+static const char *const biases[] = {"", "+bias", "+bias at an odd place"};
+
 static void describe_way(const void *key_, void *with, char *text, size_t size) {
   (void)with;
   const way_key *k = key_;
@@ -166,7 +169,7 @@ static void describe_way(const void *key_, void *with, char *text, size_t size) 
   tfu_device_name(gpu, sizeof gpu);
   snprintf(text, size, "%s, linear %lldx%lldx%lld %s%s %s%s%s", gpu, (long long)k->rows, (long long)k->outputs,
            (long long)k->inputs, tfu_dtype_name((tfu_dtype)k->dtype), k->tf32 ? " as tf32" : "", names[k->act],
-           k->bias ? "+bias" : "", k->pre ? "+pre" : "");
+           biases[k->bias], k->pre ? "+pre" : "");
 }
 
 static int way_usable(const void *key, void *with, const tfu_choice *choice) {
@@ -221,7 +224,9 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way
                        .dtype = (int32_t)l->dtype,
                        .tf32 = l->tf32,
                        .act = l->act,
-                       .bias = l->bias != NULL,
+                       .bias = !l->bias                  ? 0
+                               : (uintptr_t)l->bias % 16 ? 2
+                                                         : 1,
                        .pre = l->pre != NULL};
   tfu_tuned_get(&way_tuner, &key, &q, &choice);
   *way = choice.data[0];

@@ -66,7 +66,8 @@ def test_only_what_is_wanted(device, wanted):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_unaligned_slices(device, dtype):
+def test_slices(device, dtype):
+    """Parts of larger tensors. TensorFlow copies what does not begin on 64 bytes; products_test.c has addresses in between."""
     a, b = normal(5, 3, 7, 33, dtype=dtype), normal(5, 3, 33, 19, dtype=dtype)
     for i in range(1, 4):
         close(tf.cast(fused(a[i], b[i]), "float32"), tf.cast(stock(a[i], b[i]), "float32"), 1e-5 if dtype == "float32" else 0.2)
@@ -76,6 +77,25 @@ def test_unaligned_slices(device, dtype):
 def test_short_and_long_sums(device, terms):
     a, b = RNG.normal(size=(2, 3, terms)), RNG.normal(size=(2, terms, 5))
     assert cases.error(fused(tf.constant(a, tf.float32), tf.constant(b, tf.float32)), a @ b) < 1e-5
+
+
+LONG = 1_000_000
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("result, m, k, n", [(0, 4, LONG, 2), (1, 4, 2, LONG), (2, LONG, 4, 2)], ids=["y", "da", "db"])
+def test_sums_of_a_million(device, dtype, result, m, k, n):
+    a, b, dy = (normal(2, *shape, dtype=dtype) for shape in [(m, k), (k, n), (m, n)])
+
+    def step(f):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b])
+            y = f(a, b)
+        return [y, *tape.gradient(y, [a, b], dy)][result]
+
+    left, right = ((a, b), (dy, tf.linalg.matrix_transpose(b)), (tf.linalg.matrix_transpose(a), dy))[result]
+    want = cases.as64(left) @ cases.as64(right)
+    assert cases.error(step(fused), want) <= cases.allowed(step(stock), want, dtype)
 
 
 def test_a_sum_that_is_longer_than_its_terms(device):

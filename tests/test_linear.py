@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, check_files_go_both_ways
+from conftest import GPUS, check_files_go_both_ways, new_process, skip_broken_xla
 from tfuse import _cache, _library, cases
 from tfuse.linear import composed, fused
 from tfuse.scale_bias_act import PLAIN
@@ -32,6 +32,14 @@ def gradients(f, *inputs, **options):
         tape.watch(given)
         y = f(*inputs, **options)
     return [y, *tape.gradient(y, given, tf.cos(y))]
+
+
+def step(f, dy, *inputs):
+    """The same for a given dy."""
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = f(*inputs)
+    return [y, *tape.gradient(y, inputs, dy)]
 
 
 # ---- the op ----
@@ -116,9 +124,46 @@ def test_short_and_long_sums(device, inputs):
     assert cases.error(got, x @ kernel) < 1e-5
 
 
+LONG = 1_000_000
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_unaligned_slices(device, dtype):
-    """Parts of larger tensors that begin anywhere."""
+@pytest.mark.parametrize("result, rows, inputs, outputs", [(0, 8, LONG, 4), (1, 8, 4, LONG), (2, LONG, 8, 4)],
+                         ids=["y", "dx", "dkernel"])
+def test_sums_of_a_million(device, dtype, result, rows, inputs, outputs):
+    x, kernel, dy = (normal(*shape, dtype=dtype) for shape in [(rows, inputs), (inputs, outputs), (rows, outputs)])
+    got, naive = (step(f, dy, x, kernel)[result] for f in (fused, stock))
+    a, b = ((x, kernel), (dy, tf.transpose(kernel)), (tf.transpose(x), dy))[result]
+    want = cases.as64(a) @ cases.as64(b)
+    assert cases.error(got, want) <= cases.allowed(naive, want, dtype)
+
+
+# What is multiplied, of two square matrices.
+VIEWS = {"x turned": lambda x, kernel: (tf.transpose(x), kernel),
+         "kernel turned": lambda x, kernel: (x, tf.transpose(kernel)),
+         "both turned": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
+         "every other input": lambda x, kernel: (x[:, ::2], kernel[::2]),
+         "every third output, backwards": lambda x, kernel: (x[::-2], kernel[:, ::-3])}
+
+
+@pytest.mark.parametrize("route", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_turned_and_strided(device, route, view):
+    """Gradients go back to what the views are of."""
+    if route == "xla":
+        skip_broken_xla()
+    x, kernel = normal(12, 12), normal(12, 12)
+    f = lambda x, kernel: gradients(lambda *t: fused(*view(*t), activation="gelu_tanh"), x, kernel)
+    traced = f if route == "eager" else tf.function(f, autograph=False, jit_compile=route == "xla")
+    wide = [tf.cast(t, tf.float64) for t in (x, kernel)]
+    want = gradients(lambda *t: stock(*view(*t), activation="gelu_tanh"), *wide)
+    for got, w in zip(traced(x, kernel), want, strict=True):
+        close(got, w, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slices(device, dtype):
+    """Parts of larger tensors. TensorFlow copies what does not begin on 64 bytes; products_test.c has addresses in between."""
     x, kernel = normal(9, 7, 33, dtype=dtype), normal(5, 33, 19, dtype=dtype)
     for i in range(1, 4):
         close(tf.cast(fused(x[i], kernel[i], activation="relu"), "float32"),
@@ -256,3 +301,29 @@ def test_cache_command(monkeypatch, tmp_path, capsys):
     assert not os.path.exists(tmp_path / "tuned")
     (tmp_path / "tuned").write_text("another program's\n")
     assert _cache.rows() == []
+
+
+def test_the_same_bits_in_every_process(monkeypatch, tmp_path):
+    """With the same cache: on a GPU the second process takes the first one's choices, and adds none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("TFUSE_CACHE", "TFUSE_AUTOTUNE"):
+        monkeypatch.delenv(name, raising=False)
+    program = """if True:
+        import hashlib, numpy as np, tensorflow as tf
+        from tfuse.linear import fused
+        rng, bits = np.random.default_rng(1), hashlib.sha256()
+        for dtype in ("float32", "bfloat16"):
+            inputs = [tf.constant(rng.normal(size=s), dtype) for s in [(96, 4100), (4100, 72), (72,)]]
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                y = fused(*inputs, "gelu_tanh")
+            for t in [y, *tape.gradient(y, inputs)]:
+                bits.update(t.numpy().tobytes())
+        print(bits.hexdigest())
+    """
+    cache, seen = tmp_path / "tfuse" / "tuned", []
+    for _ in range(2):
+        done = new_process(program)
+        assert done.returncode == 0, done.stdout
+        seen.append((done.stdout.split()[-1], cache.read_bytes() if GPUS else None))
+    assert len(seen[0][0]) == 64 and seen[0] == seen[1]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS
+from conftest import GPUS, skip_broken_xla
 from tfuse import cases
 
 RNG = np.random.default_rng(5)
@@ -180,6 +180,22 @@ def test_half_precision_keeps_small_gradients(device):
     close(tf.cast(gradients(ours, x)[1], tf.float32), gradients(wide, tf.cast(x, tf.float32))[1], 5e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_million_inputs(device, dtype):
+    """Loss and gradients are off by no more than twice what TensorFlow's own product and loss are."""
+    rows, inputs, classes = 8, 1_000_000, 8
+    x, kernel, labels = normal(rows, inputs, dtype=dtype), normal(inputs, classes) / 500, RNG.integers(0, classes, rows)
+    kernel = tf.cast(kernel, dtype)
+    got, naive = (gradients(lambda *t: f(*t, labels), x, kernel) for f in (tfuse.linear_cross_entropy, stock))
+    wide = cases.as64(x), cases.as64(kernel)
+    logits = wide[0] @ wide[1]
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    right = labels[:, None] == np.arange(classes)
+    d = shares - right
+    for g, n, want in zip(got, naive, [-np.log(shares[right]), d @ wide[1].T, wide[0].T @ d], strict=True):
+        assert cases.error(g, want) <= cases.allowed(n, want, n.dtype.name)
+
+
 def test_unknown_shapes(device):
     f = tf.function(lambda x, k, l: gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, l, reduction="mean"), x, k),
                     autograph=False, input_signature=[tf.TensorSpec(None), tf.TensorSpec(None), tf.TensorSpec(None, tf.int64)])
@@ -192,6 +208,81 @@ def test_on_symbolic_tensors():
     x, labels = keras.Input((7, 6)), keras.Input((7,), dtype="int64")
     model = keras.Model([x, labels], tfuse.linear_cross_entropy(x, KERNEL.numpy(), labels, BIAS.numpy()))
     close(model([X, LABELS]), stock(X, KERNEL, LABELS, BIAS), 2e-3 if GPUS else 1e-5)
+
+
+# ---- linear_cross_entropy and gated_linear: what is multiplied, and how exactly ----
+
+
+def plain_gated(x, kernel):
+    gate, up = tf.split(tf.tensordot(x, kernel, 1), 2, -1)
+    return tf.nn.silu(gate) * up
+
+
+CLASSES = tf.constant(RNG.integers(0, 6, 64))
+# Ours and TensorFlow's, of x with 64 rows or fewer and a kernel with an even number of columns, 6 or more.
+BOTH = {
+    "linear_cross_entropy": (lambda x, k: tfuse.linear_cross_entropy(x, k, CLASSES[:x.shape[0]]),
+                             lambda x, k: stock(x, k, CLASSES[:x.shape[0]])),
+    "its mean": (lambda x, k: tfuse.linear_cross_entropy(x, k, CLASSES[:x.shape[0]], reduction="mean"),
+                 lambda x, k: tf.reduce_mean(stock(x, k, CLASSES[:x.shape[0]]))),
+    "gated_linear": (tfuse.gated_linear, plain_gated),
+    "gated_linear, two kernels": (lambda x, k: tfuse.gated_linear(x, tf.split(k, 2, -1)), plain_gated),
+}
+
+# What is multiplied, of two square matrices.
+VIEWS = {"x turned": lambda x, kernel: (tf.transpose(x), kernel),
+         "kernel turned": lambda x, kernel: (x, tf.transpose(kernel)),
+         "both turned": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
+         "every other input": lambda x, kernel: (x[:, ::2], kernel[::2]),
+         "every other output, backwards": lambda x, kernel: (x[::-2], kernel[:, ::-2])}
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("route", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_turned_and_strided(as_on_a_gpu, device, route, view, name):
+    """Gradients go back to what the views are of."""
+    if route == "xla":
+        skip_broken_xla()
+    x, kernel, (ours, plain) = normal(12, 12), normal(12, 12), BOTH[name]
+    f = lambda x, kernel: gradients(lambda *t: ours(*view(*t)), x, kernel)
+    traced = f if route == "eager" else tf.function(f, autograph=False, jit_compile=route == "xla")
+    want = gradients(lambda *t: plain(*view(*t)), *(tf.cast(t, tf.float64) for t in (x, kernel)))
+    for got, w in zip(traced(x, kernel), want, strict=True):
+        close(got, w, 1e-4)
+
+
+@pytest.mark.parametrize("name", ["linear_cross_entropy", "gated_linear"])
+def test_tf32_as_tensorflow_has_it_by_default(tf32, as_on_a_gpu, device, name):
+    """On a GPU that has it, factors then have 10 bits after the point, and errors show it; switched off, they do not."""
+    x, kernel, (ours, plain) = normal(64, 512), normal(512, 64), BOTH[name]
+    want = cases.as64(plain(tf.cast(x, tf.float64), tf.cast(kernel, tf.float64)))
+    error = lambda: cases.error(ours(x, kernel), want)
+    has_it = "GPU" in device and tf.config.experimental.get_device_details(GPUS[0])["compute_capability"] >= (8, 0)
+    assert 2e-5 < error() < 3e-3 if has_it else error() < 2e-6
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    assert error() < 2e-6
+
+
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("name, products", [("linear_cross_entropy", ["LinearCrossEntropy", "LinearCrossEntropyGrad"]),
+                                            ("its mean", ["LinearCrossEntropy"]), ("gated_linear", ["Linear", "LinearGrad"])])
+def test_gradients_are_as_exact_as_the_results(tf32, as_on_a_gpu, name, products, on):
+    """Each product is told what the switch was when the first one ran."""
+    inputs = normal(12, 6), normal(6, 8)
+
+    @tf.function(autograph=False)
+    def f():
+        tf.config.experimental.enable_tensor_float_32_execution(on)
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = BOTH[name][0](*inputs)
+        tf.config.experimental.enable_tensor_float_32_execution(not on)
+        return tape.gradient(y, inputs)
+
+    ops = f.get_concrete_function().graph.get_operations()
+    told = {op.type: op.get_attr("tf32") for op in ops if op.type.startswith("Tfuse>Linear")}
+    assert told == {"Tfuse>" + product: on for product in products}
 
 
 # ---- LanguageModelHead ----

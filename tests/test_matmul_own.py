@@ -83,7 +83,7 @@ def test_empty_sums_are_zero(device, kind):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("k", [32, 33])
 def test_slices(device, kind, dtype, k):
-    """Parts of larger tensors that begin anywhere."""
+    """Parts of larger tensors. TensorFlow copies what does not begin on 64 bytes; products_test.c has addresses in between."""
     a, b = normal(9, 7, k, dtype=dtype), normal(5, k, 19, dtype=dtype)
     for i in range(1, 4):
         check(tfuse.matmul_own(a[i], b[i], kind), a[i], b[i])

@@ -8,7 +8,8 @@ from tfuse.scale_bias_act import PLAIN
 
 # A case's shape is (…, inputs, outputs): x is all of it but the last. Of a few results, which of two products is rounded
 # worse is luck.
-_SHAPES = [(2, 3, 8, 7), (0, 4, 8, 5), (1, 7, 3, 129), (1, 129, 130, 67), (3, 43, 257, 16), (2, 260, 40, 200)]
+_SHAPES = [(2, 3, 8, 7), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (1, 7, 3, 129), (1, 129, 130, 67),
+           (3, 43, 257, 16), (2, 260, 40, 200)]
 _SIZE = (8192, 4096, 11008)
 _ALL = [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")]
 
