@@ -35,7 +35,7 @@ static void expect(int line, const attention_args *a, int backward, int version,
   tfu_attention_request r;
   const char *why = asked(a, backward, version, &r);
   const int right = part ? why && strstr(why, part) : !why;
-  check(right, line, "refusal", "is \"%s\", not \"%s\"", why ? why : "none", part ? part : "none");
+  check(right, __FILE__, line, "refusal", "is \"%s\", not \"%s\"", why ? why : "none", part ? part : "none");
 }
 
 /* EXPECT(backward, version, a part of the refusal or NULL, assignments to a) */

@@ -14,17 +14,17 @@
 
 static int failures;
 
-#define CHECK(condition) check((condition) != 0, __LINE__, #condition, " ")
-#define CHECK_FOR(condition, ...) check((condition) != 0, __LINE__, #condition, __VA_ARGS__)
-#define CHECK_TEXT(got, want) check(!strcmp(got, want), __LINE__, #got, "is \"%s\", not \"%s\"", got, want)
+#define CHECK(condition) check((condition) != 0, __FILE__, __LINE__, #condition, " ")
+#define CHECK_FOR(condition, ...) check((condition) != 0, __FILE__, __LINE__, #condition, __VA_ARGS__)
+#define CHECK_TEXT(got, want) check(!strcmp(got, want), __FILE__, __LINE__, #got, "is \"%s\", not \"%s\"", got, want)
 
-__attribute__((format(printf, 4, 5))) static inline void check(int right, int line, const char *text,
+__attribute__((format(printf, 5, 6))) static inline void check(int right, const char *file, int line, const char *text,
                                                                const char *format, ...) {
   va_list ap;
   if (right) return;
   failures++;
   va_start(ap, format);
-  printf("%s:%d: failed: %s ", __FILE__, line, text);
+  printf("%s:%d: failed: %s ", file, line, text);
   vprintf(format, ap);
   puts("");
   va_end(ap);
