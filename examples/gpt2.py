@@ -4,6 +4,7 @@
   python examples/gpt2.py --mode tfuse --layers 2 --width 128 --heads 4 --length 128 --vocabulary 256 --dtype float32 \\
       --rate 1e-3 --steps 400 --save /tmp/gpt2 --generate 200    # a minute on two CPU cores, and it writes sentences
   python examples/gpt2.py --resume /tmp/gpt2 …              # goes on where that stopped, with the same next loss
+  python examples/gpt2.py --resume /tmp/gpt2 --steps 0 --generate 200 …      # only writes
 
 The model is in gpt2_model.py; here is its text, its training, its checkpoints, and what it writes.
 """
@@ -97,7 +98,7 @@ def resume(model, folder):
 
 
 def make_strategy(name):
-    if name == "mirrored":  # on all GPUs, or on two halves of the CPU
+    if name == "mirrored":  # on all GPUs, or on the CPU twice
         kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         cpu, = tf.config.list_physical_devices("CPU")
         if kind == "CPU" and not tf.config.get_logical_device_configuration(cpu):
@@ -132,6 +133,7 @@ def train(model, strategy, options, text):
     chief = strategy.cluster_resolver is None or strategy.cluster_resolver.task_id == 0
     train_step = train_function(model, strategy, options.mode.endswith("xla"))
     losses, warm, tokens = [], min(options.warmup, options.steps - 1), options.batch * options.length
+    start = time.perf_counter()
     for i, pair in enumerate(batches(strategy, options, text, step)):
         losses.append(train_step(*pair))
         if i + 1 == warm:
@@ -141,7 +143,7 @@ def train(model, strategy, options, text):
             start = time.perf_counter()
         elif i + 1 > warm and ((i + 1) % options.every == 0 or i + 1 == options.steps):
             loss = float(losses[-1])
-            ms = (time.perf_counter() - start) / (i + 1 - warm) * 1e3 if warm else float("nan")
+            ms = (time.perf_counter() - start) / (i + 1 - warm) * 1e3
             print("step %5d  loss %.4f  %8.2f ms/step  %9.0f tokens/s  %6.2f GB" % (
                 step + i + 1, loss, ms, tokens / ms * 1e3, peak_memory() / 1e9), flush=True)
         if options.save and chief and ((i + 1) % options.save_every == 0 or i + 1 == options.steps):
@@ -151,7 +153,8 @@ def train(model, strategy, options, text):
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)  # what starts this script looks for --profile by its whole name
     parser.add_argument("--mode", choices=["stock", "xla", "tfuse", "tfuse+xla"], default="tfuse")
     parser.add_argument("--dtype", choices=["float32", "mixed_bfloat16", "mixed_float16"], default="mixed_bfloat16")
     parser.add_argument("--strategy", choices=["none", "mirrored", "multiworker"], default="none")
@@ -171,6 +174,8 @@ def parse(arguments=None):
     options = parser.parse_args(arguments)
     if options.strategy != "none" and options.mode.endswith("xla"):
         parser.error("--strategy goes with --mode stock or tfuse: XLA compiles a step of one device")
+    if not options.prompt:
+        parser.error("--prompt is empty: the text has to begin with something")
     return options
 
 
@@ -178,19 +183,21 @@ def main(options):
     strategy = make_strategy(options.strategy)  # first: several workers meet before anything else runs
     if options.mode.startswith("tfuse"):
         tfuse.enable()
+    if options.batch % strategy.num_replicas_in_sync:
+        sys.exit("--batch %d cannot be shared by %d replicas evenly" % (options.batch, strategy.num_replicas_in_sync))
     with strategy.scope():
         model = make_model(options, Fused if options.mode.startswith("tfuse") else Stock)
         if options.resume:
             resume(model, options.resume)
     print("%s, %s, %.1f million parameters, %d x %d tokens a step" % (
         options.mode, options.dtype, model.count_params() / 1e6, options.batch, options.length), flush=True)
-    measured = train(model, strategy, options, made_text())
+    measured = train(model, strategy, options, made_text()) if options.steps else {"losses": []}
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({**vars(options), **measured}))
     if options.generate:
         print(options.prompt, end="", flush=True)
         for token in model.generate(options.prompt.encode(), options.generate):
-            print(chr(token) if token < 128 else "?", end="", flush=True)
+            print(chr(token) if 32 <= token < 127 else "?", end="", flush=True)
         print()
 
 

@@ -1,6 +1,6 @@
 """GPT-2 in Keras, in two wordings: Keras's own, and tfuse's.
 
-The model is plain Keras, and tfuse.enable() alone puts fused ops behind its layers. `Stock` and `Fused` name the four places
+The model is plain Keras, and tfuse.enable() alone puts fused ops behind its layers. `Stock` and `Fused` name the five places
 where more than that is gained, and how each of the two says it.
 """
 
@@ -121,20 +121,25 @@ class GPT2(keras.Model):
         return self.parts.loss(self(tokens, training=True), self.tokens.embeddings, labels)
 
     def generate(self, prompt, count, temperature=0.7, seed=0):
-        """Yields `count` tokens that go on behind the prompt, each from the one before it and the cache."""
+        """Yields `count` tokens that go on behind the prompt, each from the one before it and the cache. The model has learned
+        no position behind the cache's end: there it reads the last tokens once more, half a cache of them, and goes on."""
         shape = (1, self.length, self.heads, self.width // self.heads)
         caches = [[tf.zeros(shape, self.compute_dtype)] * 2 for _ in self.blocks]
 
         @tf.function
-        def following(token, caches, steps):
+        def following(token, caches, steps, drawn):
             x, caches = self(ops.reshape(token, (1, 1)), caches, steps)
             logits = tf.matmul(tf.cast(x[:, 0], tf.float32), self.tokens.embeddings, transpose_b=True)
-            seeds = tf.stack([tf.constant(seed, tf.int64), tf.cast(steps, tf.int64)])
+            seeds = tf.stack([tf.constant(seed, tf.int64), drawn])
             return tf.random.stateless_categorical(logits / temperature, 1, seeds)[0, 0], caches
 
-        tokens = list(prompt)
-        for i in range(min(len(prompt) + count, self.length) - 1):
-            token, caches = following(tf.constant(tokens[i], tf.int64), caches, tf.constant(i + 1))
-            if i + 1 == len(tokens):
+        tokens, first, steps = list(prompt), 0, 0  # `first` is the token at the beginning of the cache
+        while len(tokens) < len(prompt) + count:
+            if steps == self.length:
+                first, steps = len(tokens) - max(1, self.length // 2), 0
+            token, steps = tokens[first + steps], steps + 1
+            drawn = tf.constant(first + steps, tf.int64)
+            token, caches = following(tf.constant(token, tf.int64), caches, tf.constant(steps), drawn)
+            if first + steps == len(tokens):
                 tokens.append(int(token))
                 yield tokens[-1]

@@ -1,11 +1,13 @@
 """python -m tfuse profile: what it says of a script's steps."""
 
 import re
+import types
 
 import keras
 import pytest
+import tensorflow as tf
 
-from conftest import new_process
+from conftest import GPUS, needs_xla, new_process, skip_broken_xla
 from tfuse import _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
@@ -21,7 +23,7 @@ y = keras.ops.dot_product_attention(y, y, y)
 if "whole" in sys.argv:
     y = y + keras.ops.softmax(y, axis=None)
 model = keras.Model(x, keras.layers.Dense(10)(keras.ops.reshape(y, (-1, 16, 256))))
-model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile="xla" in sys.argv)
 model.fit(np.ones([512, 16, 64], "float32"), np.ones([512, 16]), batch_size=32, verbose=0)
 print("the end of the script")
 """
@@ -69,6 +71,54 @@ def test_what_is_served_and_why_the_rest_is_not(profile):
         assert re.search(r"%% .* %s$" % op, done.stdout, re.M), done.stdout
     assert "softmax over all axes at once" in line(done.stdout, "tfuse.softmax ")
     assert "the optimizer is Keras's own" in line(done.stdout, "tfuse.optimizers.Adam ")
+
+
+@needs_xla
+def test_what_is_served_inside_xla(profile):
+    done = profile("--top", 50, "SCRIPT", "enable", "whole", "xla")
+    assert done.returncode == 0, done.stdout
+    for op in ("norm", "norm_grad", "attention", "attention_grad", "sparse_cross_entropy_grad"):
+        assert re.search(r"%% .* XLA tfuse\.%s$" % op, done.stdout, re.M), done.stdout
+    assert "By tfuse: 0.0%" not in done.stdout
+    assert "softmax over all axes at once" in line(done.stdout, "tfuse.softmax ")
+    assert "the optimizer is Keras's own" in line(done.stdout, "tfuse.optimizers.Adam ")
+
+
+OTHERS_CALLS = """
+import tensorflow as tf
+x = tf.random.normal([256, 256])
+
+@tf.function(jit_compile=True)
+def step(x):
+    x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.sin(tf.matmul(x, x))), [0, x])[1]
+    return tf.nn.softmax(x), tf.math.top_k(x, 3)[0]
+
+for _ in range(10):
+    step(x)
+"""
+
+
+def test_what_xla_calls_is_not_all_ours(profile):
+    """XLA sorts by a custom call of its own; a loop's time is that of what it runs; and stock ops could be served."""
+    skip_broken_xla()
+    done = profile("SCRIPT", script=OTHERS_CALLS)
+    if not GPUS and tf.__version__.startswith(("2.16", "2.17")):
+        assert done.returncode == 1 and "the profiler saw none of them run" in done.stdout
+        return
+    assert done.returncode == 0, done.stdout
+    assert "By tfuse: 0.0%" in done.stdout and not re.search("XLA while$", done.stdout, re.M)
+    assert "tfuse.enable() was not called" in line(done.stdout, "MatMul", "tfuse.linear ")
+
+
+def test_xla_whose_program_is_not_kept(capsys):
+    """The report does not pass over what it does not know."""
+    stats = {"hlo_op": "multiply_add_fusion.3", "hlo_module": "a", "program_id": "0"}
+    found = [_profile._xla_event(stats, 3.0, {}), _profile._xla_event({**stats, "tf_op": "a/b:MatMul"}, 1.0, {})]
+    watch = types.SimpleNamespace(seen=1, name="step", function=None, seconds={id(None): 1.0}, owners=_profile.Owners())
+    _profile.report("GPU", found, watch, top=9)
+    text = capsys.readouterr().out
+    assert "100.0%" in line(text, "XLA multiply_add_fusion") and "By tfuse: 0.0%" in text
+    assert "75.0%" in line(text, "the profiler does not tell") and "25.0%" in line(text, "MatMul", "tfuse.linear")
 
 
 def test_a_script_without_steps(profile):

@@ -3,40 +3,136 @@
 import functools
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from gpt2_example import PATH, TEXT, gpt2, trained
+from conftest import new_process, skip_broken_xla
+from gpt2_example import PATH, TEXT, arguments, command, explained, gpt2, trained
+from tfuse import _library
 
 STEPS = 200
 
 
+# ---- 200 steps ----
+
+
 @functools.lru_cache(None)
-def curve(mode, dtype, seed=1):
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # or float32 differs by TF32's rounding on a GPU
-    try:
-        return np.array(trained(mode=mode, dtype=dtype, seed=seed, steps=STEPS)[0])
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(True)
+def curve(mode, dtype):
+    return np.array(trained(mode=mode, dtype=dtype, steps=STEPS)[0])
 
 
-def test_the_float32_curve_is_stock_keras():
-    stock, fused = curve("stock", "float32"), curve("tfuse", "float32")
+def assert_within(got, spread):
+    """The distance of a curve, on the mean and at its widest, is no more than that of two others."""
+    assert np.abs(got).mean() <= np.abs(spread).mean() and np.abs(got).max() <= np.abs(spread).max(), (
+        np.abs(got).mean(), np.abs(spread).mean(), np.abs(got).max(), np.abs(spread).max())
+
+
+@pytest.mark.parametrize("mode", ["tfuse", "tfuse+xla"])
+def test_the_float32_curve_is_within_the_spread_of_two_stock_runs(mode):
+    """Two stock runs of one seed on a CPU are the same to the bit. What stock Keras leaves open is the order in which it
+    rounds: with XLA and without are two stock runs that differ in nothing else. Theirs is a spread of a unit or two in the
+    loss's last place, and whether a third run is just inside of it or just outside is chance: the bound is twice theirs."""
+    if "xla" in mode:
+        skip_broken_xla()
+    stock, fused = curve("stock", "float32"), curve(mode, "float32")
     assert stock[-1] < 0.5 * stock[0]  # it learns
-    np.testing.assert_allclose(fused, stock, rtol=1e-4)
+    np.testing.assert_allclose(fused, stock, rtol=1e-4)  # also where there is no second run to ask
+    skip_broken_xla()
+    assert_within(fused - stock, 2 * (curve("xla", "float32") - stock))
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_the_mixed_curve_is_stock_keras_within_the_spread_of_two_runs(dtype):
-    """Two stock runs of one seed: in this precision and in float32. tfuse rounds less often, so it is the nearer to the
-    second. And the spread of two seeds, which is the wider one."""
-    stock, exact, fused = curve("stock", dtype), curve("stock", "float32"), curve("tfuse", dtype)
-    rounding, seeds = np.abs(stock - exact), np.abs(curve("stock", "float32", seed=2) - exact)
-    assert np.abs(fused - exact).mean() <= rounding.mean() + 1e-4
-    assert np.abs(fused - stock).mean() <= min(2 * rounding.mean() + 1e-4, seeds.mean())
-    assert np.abs(fused - stock).max() <= seeds.max()
+def test_the_mixed_curve_is_nearer_to_float32_than_stock_keras(dtype):
+    """Two stock runs of one seed: in this precision and in float32, which differ by what this precision rounds away. tfuse,
+    like XLA, keeps in float32 what stock Keras rounds between two ops, so its curve is not one that stock rounding could
+    have given: it has to be nearer to the second run than the first is, and so is within twice their spread of the first."""
+    exact = curve("stock", "float32")
+    assert_within(curve("tfuse", dtype) - exact, curve("stock", dtype) - exact)
+
+
+# ---- the command line ----
+
+TINY = {"layers": 1, "steps": 6, "every": 2}
+LINE = re.compile(r"step +(\d+)  loss ([\d.]+) +([\d.]+) ms/step +(\d+) tokens/s +([\d.]+) GB")
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    """The losses of stock Keras."""
+    return command(tmp_path_factory.mktemp("stock"), mode="stock", **TINY)["losses"]
+
+
+@pytest.mark.parametrize("mode", ["xla", "tfuse", "tfuse+xla"])
+def test_every_mode_trains_as_stock_keras(mode, stock, tmp_path, capsys):
+    if "xla" in mode:
+        skip_broken_xla()
+    measured, rows = explained(command, tmp_path, mode=mode, **TINY)
+    np.testing.assert_allclose(measured["losses"], stock, rtol=1e-5)
+
+    first, *steps = capsys.readouterr().out.splitlines()
+    assert first == "%s, float32, 0.0 million parameters, 8 x 32 tokens a step" % mode
+    told = [LINE.fullmatch(step).groups() for step in steps]
+    assert [(int(step), loss) for step, loss, *_ in told] == [(i, "%.4f" % measured["losses"][i - 1]) for i in (2, 4, 6)]
+    assert ["%.2f" % measured["ms_per_step"], "%.0f" % measured["tokens_per_s"]] == list(told[-1][2:4])
+    assert measured["tokens_per_s"] == pytest.approx(8 * 32 / measured["ms_per_step"] * 1e3)
+    assert 0 < measured["peak_GB"] < 1000 and measured["mode"] == mode and measured["batch"] == 8
+
+    routes = {row["op"]: row["route"] for row in rows if row["when"] == "ran"}
+    if mode == "xla" or mode == "tfuse+xla" and _library.xla_status():
+        assert not routes
+    else:
+        route = "TensorFlow op" if mode == "tfuse" else "XLA custom call"
+        assert {routes[op] for op in ("Attention", "NormGrad", "LinearCrossEntropy", "TensorsUpdate")} == {route}
+
+
+def test_the_command_line_resumes(tmp_path, capsys):
+    options = {**TINY, "mode": "tfuse", "generate": 40}
+    unbroken = command(tmp_path, **{**options, "steps": 7})["losses"]
+    text = capsys.readouterr().out.splitlines()[-1]
+    assert len(text) == len("The old captain ") + 40 and text.startswith("The old captain ")
+
+    command(tmp_path, save=tmp_path / "saved", **{**options, "steps": 4})
+    capsys.readouterr()
+    resumed = command(tmp_path, resume=tmp_path / "saved", save=tmp_path / "saved", **{**options, "steps": 3})
+    np.testing.assert_allclose(resumed["losses"], unbroken[4:], rtol=1e-6)
+    *_, last, same = capsys.readouterr().out.splitlines()
+    assert LINE.fullmatch(last)[1] == "7" and LINE.fullmatch(last)[2] == "%.4f" % unbroken[6] and same == text
+
+    # Nothing is trained, it only writes; from a checkpoint that a resumed run left.
+    assert command(tmp_path, resume=tmp_path / "saved", **{**options, "steps": 0})["losses"] == []
+    assert capsys.readouterr().out.splitlines()[1:] == [text]
+
+
+@pytest.mark.parametrize("steps, warmup", [(1, 5), (3, 0)])
+def test_what_is_not_warmed_up_is_timed_all_the_same(steps, warmup, tmp_path):
+    measured = command(tmp_path, mode="tfuse", layers=1, steps=steps, warmup=warmup)
+    assert 0 < measured["ms_per_step"] < 60e3
+
+
+@pytest.mark.parametrize("options, told", [
+    ({"strategy": "mirrored", "mode": "xla"}, "--strategy goes with --mode stock or tfuse"),
+    ({"prompt": ""}, "--prompt is empty"), ({"prof": 1}, "unrecognized arguments: --prof")])
+def test_what_the_command_line_refuses(options, told, capsys):
+    with pytest.raises(SystemExit):
+        gpt2.parse(arguments(**options))
+    assert told in capsys.readouterr().err
+
+
+SCRIPT = "import os, sys; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+def test_the_command_line_profiles():
+    """As a process that starts with nothing: the replicas of a CPU are made by the example, too."""
+    done = new_process(SCRIPT, PATH, "--profile", *arguments(mode="tfuse", strategy="mirrored", layers=1, steps=20))
+    assert done.returncode == 0 and "A step, a call of train_step, takes" in done.stdout, done.stdout
+    for op in ("AttentionGrad", "LinearCrossEntropy", "TensorsUpdate"):
+        assert re.search(r"%% .* Tfuse>%s$" % op, done.stdout, re.M), done.stdout
+
+
+# ---- checkpoints and text ----
 
 
 @pytest.mark.parametrize("before, after", [("tfuse", "tfuse"), ("stock", "tfuse"), ("tfuse", "stock")])
@@ -71,18 +167,37 @@ def test_an_interrupted_save_leaves_the_checkpoint_before_it(tmp_path, monkeypat
 
 @pytest.mark.parametrize("mode", ["stock", "tfuse"])
 def test_text_is_written_from_the_cache_as_without_one(mode):
-    _, model = trained(mode=mode, steps=30, layers=1)
-    written = list(TEXT[:5])
-    from_cache = list(model.generate(written, 20, temperature=1e-6))
-    for _ in range(20):
-        x = model(np.array([written], np.int64))[0, -1]
+    """Also behind the cache's end, where half of it is read once more. Kernels are large, or each token would follow from the
+    one before it alone."""
+    length, count = 16, 40
+    _, model = trained(mode=mode, steps=2, layers=1, length=length)
+    for weights in model.trainable_variables:
+        weights.assign(20 * weights if weights.name == "kernel" else weights)
+    written, first = list(TEXT[:5]), 0
+    from_cache = list(model.generate(written, count, temperature=1e-6))
+    for _ in range(count):
+        if len(written) - first > length:
+            first = len(written) - length // 2
+        x = model(np.array([written[first:]], np.int64))[0, -1]
         written.append(int(np.argmax(tf.linalg.matvec(model.tokens.embeddings.value, x))))
-    assert from_cache == written[5:]
+    assert from_cache == written[5:] and len(set(from_cache)) > 8
+
+
+def test_text_goes_on_behind_a_prompt_that_fills_the_cache():
+    """It is what follows the half that stays; and no draw is made twice, be it for the same place in the cache."""
+    _, model = trained(mode="tfuse", steps=1, layers=1, length=16)
+    prompt = list(TEXT[:20])
+    greedy = functools.partial(model.generate, temperature=1e-6)
+    assert list(greedy(prompt, 8)) == list(greedy(prompt[-8:], 8))
+    written = list(model.generate(prompt, 100))
+    drawn_again = [a == b for a, b in zip(written, written[9:])]  # a full cache and back, of tokens that are hardly learned
+    assert len(written) == 100 and sum(drawn_again) < 20
 
 
 def test_the_readme_shows_the_record():
     import compare
-    about, when = {"hardware": "a GPU", "tensorflow": "2", "keras": "3", "pytorch": None}, {"date": "2026-01-01", "commit": "abc"}
+    about = {"hardware": "a GPU", "tensorflow": "2", "keras": "3", "pytorch": None}
+    when = {"date": "2026-01-01", "commit": "abc"}
     rows = []
     for name, ms in [("Keras with tfuse", 3.0), ("Keras", 99.0), ("Keras", 9.0)]:  # the last again
         rows = compare.with_row(rows, {"name": name, "batch": 4, "length": 8, "ms_per_step": ms, "tokens_per_s": 32e3 / ms,

@@ -2,7 +2,8 @@
 
 A step is a call of the tf.function that the script calls again and again, be it its own or the one inside model.fit. Some
 calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time
-of an op is that of its kernels; on the CPU that of the op itself, summed over threads.
+of an op is that of its kernels; on the CPU that of the op itself, summed over threads. XLA makes one of several ops: what it
+runs counts for the op that XLA names it after, most often the last of them; on the CPU, threads that only help it are not seen.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import time
 
 import keras
 import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -44,10 +46,13 @@ EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "
 NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
                      "Xla(Launch|Run)|While|If|Stateless(If|While))$")
 
-# XLA names tfuse's calls so, and those of its own libraries by what they do.
+# XLA's instructions that run others, which on the CPU are there on their own.
+XLA_RUNS_OTHERS = ("while", "conditional", "call")
+# Where the profiler keeps no text of the program, tfuse's calls are named so, and XLA's own most often by what they do.
 XLA_CALL = "XLA custom-call"
 
-Event = collections.namedtuple("Event", "name type ms")
+# An op's name in the graph and its type; in the table it may stand under another name, as XLA's instructions do.
+Event = collections.namedtuple("Event", "name type ms shown", defaults=[""])
 
 
 class Done(BaseException):
@@ -142,46 +147,78 @@ def run(script, arguments):
 
 
 def events(folder):
-    """What ran: on the GPUs if anything did, else on the CPU."""
+    """What ran: on the GPUs if anything did, else on the CPU; and whether what XLA has compiled is not among it."""
     planes = []
     for path in glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True):
         with open(path, "rb") as file:
             planes += xplane_pb2.XSpace.FromString(file.read()).planes
-    on_gpu = [e for plane in planes if plane.name.startswith("/device:GPU") for e in _device_events(plane)]
-    return ("GPU", on_gpu) if on_gpu else ("CPU", [e for plane in planes if plane.name == "/host:CPU" for e in _ops(plane)])
+    programs = _xla_programs(planes)
+    device, found = "GPU", [e for p in planes if p.name.startswith("/device:GPU") for e in _device_events(p, programs)]
+    if not found:
+        device, found = "CPU", [e for p in planes if p.name == "/host:CPU" for e in _ops(p, programs)]
+    return device, found, bool(programs) and not any(e.shown for e in found)
 
 
-def _ops(plane):
+def _ops(plane, programs):
     """TensorFlow's executor names an op's run `scope/name:Type`; what XLA runs on the CPU has a stat `hlo_op`."""
     for line in plane.lines:
         for event in line.events:
-            name = plane.event_metadata[event.metadata_id].name
+            name, ms = plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9
             scope, colon, kind = name.rpartition(":")
             if colon and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_>]*", kind) and "::" not in name and not NO_WORK.match(kind):
-                yield Event(scope, kind, event.duration_ps / 1e9)
-            elif any(plane.stat_metadata[stat.metadata_id].name == "hlo_op" for stat in event.stats):
-                yield Event(name, _xla_type(name), event.duration_ps / 1e9)
+                yield Event(scope, kind, ms)
+            elif event.stats:
+                stats = _stats(plane, event)
+                if "hlo_op" in stats and getattr(_instruction(stats, programs), "opcode", "") not in XLA_RUNS_OTHERS:
+                    yield _xla_event(stats, ms, programs)
 
 
-def _device_events(plane):
+def _device_events(plane, programs):
     """Kernels and copies, by the op that launched them as far as it is told, else by their own name."""
     for line in plane.lines:
         if not line.name.startswith("Stream"):
             continue
         for event in line.events:
-            own = plane.event_metadata[event.metadata_id].name
-            stats = {plane.stat_metadata[s.metadata_id].name: s.str_value or plane.stat_metadata[s.ref_value].name
-                     for s in event.stats if s.WhichOneof("value") in ("str_value", "ref_value")}
+            own, ms = plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9
+            stats = _stats(plane, event)
             scope, colon, kind = stats.get("tf_op", "").split("#")[0].rpartition(":")
             if "hlo_op" in stats:
-                scope, kind = stats.get("tf_op", own), _xla_type(stats["hlo_op"])
-            elif not colon:
-                scope, kind = own, re.sub(r"<.*|\(.*|^void ", "", own).split("::")[-1][:40]
-            yield Event(scope, kind, event.duration_ps / 1e9)
+                yield _xla_event(stats, ms, programs)
+            elif colon:
+                yield Event(scope, kind, ms)
+            else:
+                yield Event(own, re.sub(r"<.*|\(.*|^void ", "", own).split("::")[-1][:40], ms)
 
 
-def _xla_type(name):
-    return "XLA " + re.sub(r"[._]\d+|%", "", name)
+def _stats(plane, event):
+    """What is told of an event, as text."""
+    kind = lambda stat: stat.WhichOneof("value")
+    value = lambda stat: plane.stat_metadata[stat.ref_value].name if kind(stat) == "ref_value" else getattr(stat, kind(stat))
+    return {plane.stat_metadata[stat.metadata_id].name: str(value(stat)) for stat in event.stats if kind(stat)}
+
+
+def _xla_programs(planes):
+    """What XLA compiled: the instructions of a program by name. A program is called `name(number)`."""
+    programs = {}
+    for metadata in (m for p in planes if p.name == "/host:metadata" for m in p.event_metadata.values()):
+        for text in (stat.bytes_value for stat in metadata.stats if stat.bytes_value):
+            module = hlo_pb2.HloProto.FromString(text).hlo_module
+            programs[metadata.name] = {i.name: i for part in module.computations for i in part.instructions}
+            programs.setdefault(module.name, programs[metadata.name])  # not every event tells the number
+    return programs
+
+
+def _instruction(stats, programs):
+    name = stats.get("hlo_module")
+    return (programs.get("%s(%s)" % (name, stats.get("program_id"))) or programs.get(name, {})).get(stats["hlo_op"])
+
+
+def _xla_event(stats, ms, programs):
+    instruction, shown = _instruction(stats, programs), "XLA " + re.sub(r"[._]\d+|%", "", stats["hlo_op"])
+    if instruction is None:
+        return Event(*stats.get("tf_op", "").partition(":")[::2], ms, shown)
+    target, made_of = instruction.custom_call_target, instruction.metadata
+    return Event(made_of.op_name, made_of.op_type, ms, "XLA " + target if target else shown)
 
 
 # ---- what it means ----
@@ -245,12 +282,15 @@ def report(device, found, watch, top):
     total, steps = sum(e.ms for e in found), watch.seen
     print("\nA step, a call of %s, takes %.2f ms; the %s's ops in it, by type, %.2f ms:\n" % (
         watch.name, watch.seconds[id(watch.function)] * 1e3, device, total / steps))
-    rows = [(sum(e.ms for e in some), len(some), kind) for kind, some in _by(found, lambda e: e.type).items()]
+    rows = [(sum(e.ms for e in some), len(some), kind) for kind, some in _by(found, _shown).items()]
     _table([("share", "ms", "calls", "op")] + [
         ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), "%.4g" % (calls / steps), kind)
         for ms, calls, kind in sorted(rows, reverse=True)[:top]])
     ours = sum(e.ms for e in found if _ours(e))
     print("\nBy tfuse: %.1f%%." % (100 * ours / total))
+    untold = sum(e.ms for e in found if not e.name and not _ours(e))
+    if untold >= total / 1000:
+        print("XLA's, for which op the profiler does not tell: %.1f%%." % (100 * untold / total))
     offers = _by([e for e in found if not _ours(e)], watch.owners.offer)
     rows = sorted([(sum(e.ms for e in some), *offer) for offer, some in offers.items() if offer[0]], reverse=True)
     rows = [(ms, name, what) for ms, name, what in rows if ms >= total / 1000][:top]
@@ -263,8 +303,12 @@ def report(device, found, watch, top):
         for ms, name, what in rows])
 
 
+def _shown(event):
+    return event.shown or event.type
+
+
 def _ours(event):
-    return event.type.startswith("Tfuse>") or event.type == XLA_CALL
+    return _shown(event).startswith(("Tfuse>", "XLA tfuse.")) or event.shown == XLA_CALL
 
 
 def _by(found, key):
@@ -297,7 +341,10 @@ def main(arguments):
             print("tfuse profile: no tf.function was called %d times in %s" % (options.skip + 1, options.script),
                   file=sys.stderr)
             return 1
-        device, found = events(folder)
+        device, found, xla_unseen = events(folder)
+    if xla_unseen:
+        print("XLA has compiled ops of this script, and the profiler saw none of them run%s." % (
+            ": on a CPU it does from TensorFlow 2.18 on" if device == "CPU" else ""))
     if not found:
         print("tfuse profile: the profiler saw no op run", file=sys.stderr)
         return 1
