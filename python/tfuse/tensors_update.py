@@ -83,7 +83,7 @@ Settings = collections.namedtuple("Settings", ["rule", "decay", "clip", "bound",
 _Place = collections.namedtuple("_Place", ["handle", "slots", "dtype", "shape", "device", "decays"])
 
 
-def update(settings, gradients, variables, slots, decays, rate, step):
+def update(settings, gradients, variables, slots, decays, rate, step, scale=None):
     """Assigns variables and slots their next values.
 
     Args:
@@ -92,14 +92,15 @@ def update(settings, gradients, variables, slots, decays, rate, step):
       variables, slots: resource variables; slots is a list for each kind of slot that the rule has.
       decays: for each variable, whether weight decay applies to it.
       rate, step: scalar tensors: the learning rate, and the number of steps done.
+      scale: a scalar tensor that the gradients are divided by, before all else; then each must fit its variable.
     """
     places = [_Place(v.handle, tuple(s.handle for s in own), v.dtype, v.shape, v.handle.device, bool(d))
               for v, d, *own in zip(variables, decays, *slots)]
-    gradients = [_fitting(g, p.dtype) for g, p in zip(gradients, places)]
+    gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(gradients, places)]
     if context.executing_eagerly():
-        _compiled(settings, places)(gradients, rate, step)
+        _compiled(settings, places)(gradients, rate, step, scale)
     else:
-        _build(settings, places, gradients, rate, step)
+        _build(settings, places, gradients, rate, step, scale)
 
 
 def served(gradient, variable):
@@ -115,10 +116,9 @@ def served(gradient, variable):
     return ""
 
 
-def _fitting(gradient, dtype):
-    """The kernels take gradients of the variable's dtype, and 16-bit ones beside float32."""
-    fits = gradient.dtype == dtype or (dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
-    return gradient if fits else tf.cast(gradient, dtype)
+def fits(gradient, variable):
+    """The kernels take gradients of the variable's dtype, and 16-bit ones beside float32; others are cast."""
+    return gradient.dtype == variable.dtype or (variable.dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
 
 
 _functions = collections.OrderedDict()  # by settings and handles; for eager steps
@@ -137,7 +137,7 @@ def _compiled(settings, places):
     return _functions[key]
 
 
-def _build(settings, places, gradients, rate, step):
+def _build(settings, places, gradients, rate, step, scale):
     in_xla = not context.executing_eagerly() and _op._inside_xla()
     norm = global_norm(gradients) if settings.clip == "global_norm" else None
     running, queue = 0, collections.deque()  # bytes of the groups in the queue, which are not waited for yet
@@ -148,7 +148,8 @@ def _build(settings, places, gradients, rate, step):
             done.append(assigned)
             running -= freed
         with tf.device(places[members[0]].device):
-            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm, done)
+            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm, scale,
+                             done)
         queue.append((assigned, size))
         running += size
 
@@ -171,7 +172,7 @@ def _groups(settings, places, gradients, most):
         yield group, total
 
 
-def _step(places, gradients, settings, rate, step, norm, done):
+def _step(places, gradients, settings, rate, step, norm, scale, done):
     """Steps a group once what is in `done` is; returns what is done when all is assigned."""
     dtype = places[0].dtype
     scalar = real(dtype)
@@ -179,9 +180,9 @@ def _step(places, gradients, settings, rate, step, norm, done):
     old = [_read(h, dtype, places[i % len(places)].shape) for i, h in enumerate(handles)]
     if settings.clip == "norm":
         norm = norms(gradients)[1]
-    nothing = tf.constant([], scalar)
+    norm, scale = (tf.constant([], scalar) if number is None else tf.cast(number, scalar) for number in (norm, scale))
     arguments = (gradients, old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
-                 _numbers(settings, scalar, places[0].decays), nothing if norm is None else tf.cast(norm, scalar), nothing)
+                 _numbers(settings, scalar, places[0].decays), norm, scale)
     with tf.control_dependencies(done):  # not the reads: they hold what is there already
         new = op(*arguments, rule=settings.rule)
     return tf.group(*[tf.raw_ops.AssignVariableOp(resource=h, value=value) for h, value in zip(handles, new[0] + new[1])])
