@@ -1,5 +1,6 @@
-/* y = act(pre + bias) + residual: what is left of a linear layer when cuBLASLt has made the product and has no epilogue
- * for the rest. y may be pre. Bound by memory traffic: each tensor is read or written once. */
+/* What is left of a linear layer when cuBLASLt has made the product and has no epilogue for the rest, or a slow one:
+ * y = act(pre + bias) + residual, where y may be pre, and the sums of dy over its rows. Bound by memory traffic: each
+ * tensor is read or written once. */
 #include "kernels/linear.h"
 
 #include "kernels/core/activations.cuh"
@@ -42,3 +43,30 @@ __device__ inline void linear_finish(const linear_finish_args &a) {
 #define X(name) TFU_KERNEL_FOR_ACTIVATION(linear_finish, linear_finish_args, name)
 TFU_ACTIVATIONS(X)
 #undef X
+
+template <typename T>
+__device__ inline void linear_sums(const linear_sums_args &a) {
+  __shared__ typename pack_stream<T, 1>::ring ring;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
+  if (col >= a.walk.width) return;
+  int64_t at = walk_first(a.walk, col);
+  acc<T> v[packed<T>::N], sum[packed<T>::N] = {0};
+  const int rows = whole_rows<T>(col, a.walk);
+  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.dy);
+  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
+    int4 bits[1];
+    stream.next(bits);
+    widen_pack<T>(bits[0], v);
+    UNROLL
+    for (int k = 0; k < packed<T>::N; k++) sum[k] += v[k];
+  }
+  for (; at < a.walk.n; at += step) {
+    load_part((const T *)a.dy, at, a.walk, v); /* zero beyond the end */
+    UNROLL
+    for (int k = 0; k < packed<T>::N; k++) sum[k] += v[k];
+  }
+  acc<T> *mine = (acc<T> *)a.partial + blockIdx.y * a.walk.width + col;
+  UNROLL
+  for (int k = 0; k < packed<T>::N; k++) mine[k] = sum[k];
+}
+TFU_KERNEL(linear_sums, linear_sums_args)

@@ -11,4 +11,10 @@ typedef struct linear_finish_args {
   int64_t bias_count; /* 0: none */
 } linear_finish_args;
 
+typedef struct linear_sums_args {
+  tfu_walk walk;
+  const void *dy;
+  void *partial; /* [row blocks][width] */
+} linear_sums_args;
+
 #endif

@@ -5,13 +5,14 @@
  * float32) are epilogues, the latter with pre as a by-product. Any other activation, and a residual behind one, is the
  * pass. In the gradient dpre is a pass, which has the sums of bias too: cuBLASLt's DGELU and DRELU want to follow the
  * product that makes dy, which is another layer's. Without an activation dpre is dy, and the sums are the epilogue of
- * the product for dkernel. */
+ * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/linear.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/gemm_gpu.h"
+#include "kernels/core/recycle.h"
 #include "kernels/core/tuned.h"
 #include "kernels/scale_bias_act.h"
 #include "ops/linear.h"
@@ -23,8 +24,10 @@ static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
 #undef X
 static tfu_kernel finish_kernel = {.module = &module, .name = "linear_finish", .variants = names};
 
-/* As scale_bias_act's, which is the same pass but for the residual. */
-enum { BLOCKS_PER_BYTE = 32 };
+static tfu_kernel sums_kernel = {.module = &module, .name = "linear_sums"};
+
+/* BLOCKS_PER_BYTE as scale_bias_act's, which is the same pass but for the residual. */
+enum { BLOCKS_PER_BYTE = 32, SUM_BLOCKS = 4 };
 
 typedef struct linear_call {
   tfu_call *call;
@@ -149,18 +152,24 @@ enum { IN_ONE = 1, IN_TWO };
 
 typedef struct way_key {
   int64_t rows, inputs, outputs;
-  int32_t ordinal, dtype, tf32, act, bias, pre;
+  int32_t ordinal, dtype, tf32, act, bias, kind;
 } way_key;
 _Static_assert(sizeof(way_key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_t), "a gap would be compared too");
 
-typedef struct question {
-  const linear_call *l;
-  const tfu_gemm_gpu *one;
-  tfu_code code; /* of what went wrong while choosing */
-} question;
+enum { KIND_PLAIN, KIND_PRE, KIND_GRADIENT };
+static const char *const kinds[] = {"", "+pre", " gradient"};
 
 /* cuBLASLt takes no bias that is not on 16 bytes (gemm_gpu.c). */
 static const char *const biases[] = {"", "+bias", "+bias at an odd place"};
+
+/* One product whose epilogue does everything, or a bare one and a pass. */
+typedef struct question {
+  tfu_call *call;
+  const tfu_gemm_gpu *one, *bare;
+  tfu_code (*pass)(void *);
+  void *with;
+  tfu_code code; /* of what went wrong while choosing */
+} question;
 
 static void describe_way(const void *key_, void *with, char *text, size_t size) {
   (void)with;
@@ -169,7 +178,7 @@ static void describe_way(const void *key_, void *with, char *text, size_t size) 
   tfu_device_name(gpu, sizeof gpu);
   snprintf(text, size, "%s, linear %lldx%lldx%lld %s%s %s%s%s", gpu, (long long)k->rows, (long long)k->outputs,
            (long long)k->inputs, tfu_dtype_name((tfu_dtype)k->dtype), k->tf32 ? " as tf32" : "", names[k->act],
-           biases[k->bias], k->pre ? "+pre" : "");
+           biases[k->bias], kinds[k->kind]);
 }
 
 static int way_usable(const void *key, void *with, const tfu_choice *choice) {
@@ -177,60 +186,62 @@ static int way_usable(const void *key, void *with, const tfu_choice *choice) {
   return choice->data[0] == IN_ONE || choice->data[0] == IN_TWO;
 }
 
-/* Compares the product with the epilogue to the one without, and the pass. */
-static tfu_code compare(question *q, tfu_choice *choice) {
-  const linear_call *l = q->l;
-  const tfu_gemm_gpu bare = product(l, l->pre ? l->pre : l->y, TFU_EPI_NONE);
-  rest r = {.l = l, .from = bare.d};
+static tfu_code compare(const way_key *key, const question *q, tfu_choice *choice) {
   float one = 0, two = 0, after = 0;
   int served_one, served_two;
   choice->data[0] = IN_TWO;
-  TFU_TRY(tfu_gemm_gpu_time(l->call, q->one, &served_one, &one));
+  TFU_TRY(tfu_gemm_gpu_time(q->call, q->one, &served_one, &one));
   if (!served_one) return TFU_OK;
   choice->data[0] = IN_ONE;
   if (one == 0) return TFU_OK;
-  TFU_TRY(tfu_gemm_gpu_time(l->call, &bare, &served_two, &two));
+  TFU_TRY(tfu_gemm_gpu_time(q->call, q->bare, &served_two, &two));
   if (!served_two || two == 0) return TFU_OK;
-  TFU_TRY(tfu_time(l->call, pass, &r, &after));
+  TFU_TRY(tfu_time(q->call, q->pass, q->with, &after));
   if (two + after < one) choice->data[0] = IN_TWO;
   choice->microseconds = choice->data[0] == IN_ONE ? one : two + after;
   snprintf(choice->label, sizeof choice->label, "%s by an epilogue %.1f us, by a product and a pass %.1f us",
-           names[l->act], one, two + after);
+           key->kind == KIND_GRADIENT ? "sums" : names[key->act], one, two + after);
   return TFU_OK;
 }
 
 static tfu_chosen choose_way(const void *key, void *question_, tfu_choice *choice) {
-  (void)key;
   question *q = question_;
-  const char *kernel = q->l->call->kernel; /* what is timed is not what runs */
+  const char *kernel = q->call->kernel; /* what is timed is not what runs */
   *choice = (tfu_choice){.none = 0};
-  q->code = compare(q, choice);
-  q->l->call->kernel = kernel;
-  return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->l->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
+  q->code = compare(key, q, choice);
+  q->call->kernel = kernel;
+  return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
 }
 
 static const tfu_tuner way_tuner = {
     .bytes = sizeof(way_key), .describe = describe_way, .usable = way_usable, .choose = choose_way};
 
-static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
+static tfu_code find_way(way_key key, question q, int *way) {
   tfu_device device;
   tfu_choice choice;
-  question q = {.l = l, .one = one};
-  TFU_TRY(tfu_device_now(&device, l->call->err));
+  TFU_TRY(tfu_device_now(&device, q.call->err));
+  key.ordinal = device.ordinal;
+  tfu_tuned_get(&way_tuner, &key, &q, &choice);
+  *way = choice.data[0];
+  return q.code;
+}
+
+/* ---- forward ---- */
+
+static tfu_code find_forward_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
+  const tfu_gemm_gpu bare = product(l, l->pre ? l->pre : l->y, TFU_EPI_NONE);
+  rest r = {.l = l, .from = bare.d};
   const way_key key = {.rows = l->rows,
                        .inputs = l->inputs,
                        .outputs = l->outputs,
-                       .ordinal = device.ordinal,
                        .dtype = (int32_t)l->dtype,
                        .tf32 = l->tf32,
                        .act = l->act,
                        .bias = !l->bias                  ? 0
                                : (uintptr_t)l->bias % 16 ? 2
                                                          : 1,
-                       .pre = l->pre != NULL};
-  tfu_tuned_get(&way_tuner, &key, &q, &choice);
-  *way = choice.data[0];
-  return q.code;
+                       .kind = l->pre ? KIND_PRE : KIND_PLAIN};
+  return find_way(key, (question){.call = l->call, .one = one, .bare = &bare, .pass = pass, .with = &r}, way);
 }
 
 tfu_code tfu_linear_gpu(tfu_call *call) {
@@ -238,7 +249,7 @@ tfu_code tfu_linear_gpu(tfu_call *call) {
   tfu_gemm_gpu one;
   int served = 0, which = IN_ONE;
   if (!as_one(&l, &one)) return in_two(&l);
-  if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &which));
+  if (l.act != TFU_ACT_linear) TFU_TRY(find_forward_way(&l, &one, &which));
   if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   return served ? TFU_OK : in_two(&l);
 }
@@ -260,20 +271,52 @@ static tfu_code slope(tfu_call *call, int act, const tfu_tensor *dbias, void **d
                              call->in[TFU_LINGRAD_PRE].data, dbias);
 }
 
-/* The sums of dy alone; the pass also writes dy again, for nothing, to memory that it gets for this. */
-static tfu_code sum_rows(tfu_call *call, const tfu_tensor *dbias) {
+/* Only sums: the pass reads, and writes next to nothing. */
+typedef struct sums {
+  tfu_recycled space; /* it may run many times */
+  const tfu_tensor *dbias;
+} sums;
+
+static tfu_code sum_rows(void *sums_) {
+  sums *s = sums_;
+  tfu_call *call = tfu_recycle(&s->space);
   const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY];
-  const int64_t n = tfu_count(&dy->shape);
-  void *unused;
-  TFU_TRY(tfu_scratch(call, (size_t)n * tfu_dtype_size(dy->dtype), &unused));
-  return tfu_act_grad_launch(call, TFU_ACT_linear, dy->dtype, n, tfu_cols(&dy->shape), unused, dy->data, dy->data,
-                             dbias);
+  linear_sums_args a = {.dy = dy->data};
+  tfu_grid grid;
+  TFU_TRY(tfu_walk_plan_of(call, tfu_count(&dy->shape), dy->dtype, tfu_cols(&dy->shape), SUM_BLOCKS, &a.walk, &grid));
+  TFU_TRY(tfu_scratch(call, (size_t)(grid.y * a.walk.width) * tfu_dtype_size(tfu_real(dy->dtype)), &a.partial));
+  TFU_TRY(tfu_launch(call, &sums_kernel, 0, dy->dtype, grid, &a));
+  return tfu_fold_gpu(call, a.partial, grid.y, a.walk.width, 1, s->dbias);
 }
 
 static tfu_code run_product(tfu_call *call, const tfu_gemm_gpu *g) {
   int served;
   TFU_TRY(tfu_gemm_gpu_run(call, g, &served));
   return served ? TFU_OK : no_product(call, g->m, g->n, g->k, g->dtype);
+}
+
+/* dkernel, and dbias if it is not empty: in one product, or in a product and a pass. */
+static tfu_code run_dkernel(tfu_call *call, const tfu_gemm_gpu *bare, const tfu_tensor *dbias) {
+  sums s = {.dbias = dbias};
+  tfu_gemm_gpu one = *bare;
+  int served = 0, which;
+  if (tfu_count(&dbias->shape) == 0) return run_product(call, bare);
+  one.epilogue = TFU_EPI_SUM_B;
+  one.sums = dbias->data;
+  tfu_recycled_open(&s.space, call);
+  const way_key key = {.rows = bare->k,
+                       .inputs = bare->m,
+                       .outputs = bare->n,
+                       .dtype = (int32_t)bare->dtype,
+                       .tf32 = bare->tf32,
+                       .act = TFU_ACT_linear,
+                       .bias = 1,
+                       .kind = KIND_GRADIENT};
+  TFU_TRY(find_way(key, (question){.call = call, .one = &one, .bare = bare, .pass = sum_rows, .with = &s}, &which));
+  if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
+  if (served) return TFU_OK;
+  TFU_TRY(run_product(call, bare));
+  return sum_rows(&s);
 }
 
 tfu_code tfu_linear_grad_gpu(tfu_call *call) {
@@ -283,7 +326,8 @@ tfu_code tfu_linear_grad_gpu(tfu_call *call) {
   const int64_t rows = tfu_rows(&dy->shape), outputs = tfu_cols(&dy->shape);
   const int act = (int)call->attr[TFU_LINEAR_ACTIVATION].i, tf32 = call->attr[TFU_LINEAR_TF32].b;
   const int wants_dx = tfu_count(&dx->shape) > 0, wants_dkernel = tfu_count(&dkernel->shape) > 0;
-  int wants_sums = act == TFU_ACT_linear && tfu_count(&dbias->shape) > 0, served = 0;
+  const tfu_tensor none = {.dtype = dbias->dtype, .shape = {.rank = 1}}; /* dim[0] is 0 */
+  const tfu_tensor *left = act == TFU_ACT_linear ? dbias : &none;        /* of the sums, once there is dpre */
   void *dpre;
   if (rows * outputs == 0) { /* sums of nothing */
     TFU_TRY(clear(call, dx));
@@ -300,24 +344,19 @@ tfu_code tfu_linear_grad_gpu(tfu_call *call) {
                                .b_turned = 1,
                                .dtype = dy->dtype,
                                .tf32 = tf32};
-  tfu_gemm_gpu for_dkernel = {.a = x->data,
-                              .b = dpre,
-                              .d = dkernel->data,
-                              .m = tfu_cols(&x->shape),
-                              .n = outputs,
-                              .k = rows,
-                              .a_turned = 1,
-                              .dtype = dy->dtype,
-                              .tf32 = tf32};
-  if (wants_dkernel && wants_sums) {
-    for_dkernel.epilogue = TFU_EPI_SUM_B;
-    for_dkernel.sums = dbias->data;
-    TFU_TRY(tfu_gemm_gpu_run(call, &for_dkernel, &served));
-    if (served) wants_sums = 0;
-    for_dkernel.epilogue = TFU_EPI_NONE;
-    for_dkernel.sums = NULL;
-  }
-  if (wants_dkernel && !served) TFU_TRY(run_product(call, &for_dkernel));
+  const tfu_gemm_gpu for_dkernel = {.a = x->data,
+                                    .b = dpre,
+                                    .d = dkernel->data,
+                                    .m = tfu_cols(&x->shape),
+                                    .n = outputs,
+                                    .k = rows,
+                                    .a_turned = 1,
+                                    .dtype = dy->dtype,
+                                    .tf32 = tf32};
+  if (wants_dkernel) TFU_TRY(run_dkernel(call, &for_dkernel, left));
   if (wants_dx) TFU_TRY(run_product(call, &for_dx));
-  return wants_sums ? sum_rows(call, dbias) : TFU_OK;
+  if (wants_dkernel || tfu_count(&left->shape) == 0) return TFU_OK;
+  sums s = {.dbias = left};
+  tfu_recycled_open(&s.space, call);
+  return sum_rows(&s);
 }

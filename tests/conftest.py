@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import itertools
 import os
 import pathlib
 import subprocess
@@ -28,11 +29,20 @@ import keras
 import tfuse
 from tfuse import _library
 
+_collectives = itertools.count(0, 100000)
+
 
 @pytest.fixture(params=["CPU:0"] + ["GPU:0"] * bool(GPUS))
 def device(request):
     with tf.device(request.param):
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def own_collectives(monkeypatch):
+    """TensorFlow numbers what replicas exchange from the same number on in every strategy of a process, and refuses a
+    number that comes again with another shape."""
+    monkeypatch.setattr(tf.distribute.MirroredStrategy, "_collective_key_base", next(_collectives))
 
 
 @pytest.fixture

@@ -43,15 +43,32 @@ static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, in
 }
 static tfu_code walk_plan(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols, int blocks, tfu_walk *walk,
                           tfu_grid *g) {
-  (void)call, (void)dtype, (void)cols, (void)blocks;
-  return walk->n = n, g->x = 1, TFU_OK;
+  (void)call, (void)dtype, (void)blocks;
+  *walk = (tfu_walk){.n = n, .width = cols};
+  return g->x = g->y = 1, TFU_OK;
 }
-/* The only kernel is linear_finish. */
+static void run_sums(const linear_sums_args *a, tfu_dtype dtype) {
+  const tfu_dtype real = tfu_real(dtype);
+  for (int64_t i = 0; i < a->walk.width; i++) put(a->partial, real, i, 0);
+  for (int64_t i = 0; i < a->walk.n; i++) {
+    const int64_t col = i % a->walk.width;
+    put(a->partial, real, col, at(a->partial, real, col) + at(a->dy, dtype, i));
+  }
+}
+static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
+                     const tfu_tensor *out) {
+  (void)call;
+  CHECK(blocks == 1 && quantities == 1 && width == tfu_count(&out->shape));
+  for (int64_t i = 0; i < width; i++) put(out->data, out->dtype, i, at(partial, tfu_real(out->dtype), i));
+  return TFU_OK;
+}
+/* Of both kernels. */
 static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dtype, tfu_grid grid, void *args) {
   const linear_finish_args *a = args;
   (void)call, (void)grid;
-  CHECK_TEXT(kernel->name, "linear_finish");
   passes++;
+  if (!strcmp(kernel->name, "linear_sums")) return run_sums(args, dtype), TFU_OK;
+  CHECK_TEXT(kernel->name, "linear_finish");
   for (int64_t i = 0; i < a->walk.n; i++) {
     const double bias = a->bias_count ? at(a->bias, dtype, i % a->bias_count) : 0;
     put(a->y, dtype, i, activate(act, at(a->pre, dtype, i) + bias, 0) + at(a->residual, dtype, i));
@@ -66,6 +83,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_act_grad_launch act_grad
 #define tfu_walk_plan_of walk_plan
 #define tfu_launch launch
+#define tfu_fold_gpu fold
 #define tfu_linear_gpu tested_linear
 #define tfu_linear_grad_gpu tested_linear_grad
 #include "kernels/linear_gpu.c"
@@ -163,6 +181,12 @@ static void check_cost(const layer *l, tfu_dtype dtype, int want_products, int w
   CHECK_FOR(products == want_products && passes == want_passes, "%d and %d, for activation %d", products, passes,
             l->act);
 }
+static void check_gradient_cost(const layer *l, int dx, int dkernel, int want_products, int want_passes) {
+  check_gradient(l, TFU_BF16, dx, dkernel);
+  products = passes = 0;
+  check_gradient(l, TFU_BF16, dx, dkernel);
+  CHECK_FOR(products == want_products && passes == want_passes, "%d and %d, for the gradient", products, passes);
+}
 
 static void test_costs(void) {
   check_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 1, 0}, TFU_BF16, 1, 0);
@@ -171,8 +195,12 @@ static void test_costs(void) {
   check_cost(&(layer){6, 5, 7, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_BF16, 1, 1); /* no aux of 7 columns */
   check_cost(&(layer){6, 5, 8, TFU_ACT_gelu_tanh, 1, 0, 1}, TFU_F32, 1, 1);  /* exact, without TF32 */
   check_cost(&(layer){6, 5, 8, TFU_ACT_silu, 1, 1, 1}, TFU_BF16, 1, 1);
-  pass_time = 1; /* then a pass beats an epilogue of relu and no bias, whose plain product has none */
+  check_gradient_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 0, 0}, 1, 1, 2, 0);
+  check_gradient_cost(&(layer){6, 5, 8, TFU_ACT_linear, 1, 0, 0}, 1, 0, 1, 1); /* no product has the sums */
+  check_gradient_cost(&(layer){6, 5, 8, TFU_ACT_silu, 1, 0, 0}, 1, 1, 2, 1);
+  pass_time = 1; /* then a pass beats an epilogue of relu and no bias, whose plain product has none, and one of sums */
   check_cost(&(layer){6, 9, 8, TFU_ACT_relu, 0, 0, 0}, TFU_BF16, 1, 1);
+  check_gradient_cost(&(layer){6, 9, 8, TFU_ACT_linear, 1, 0, 0}, 1, 1, 2, 1);
 }
 
 /* Wherever tensors begin; but for the bias, which is then in a pass unless it begins on 16 bytes. */

