@@ -44,29 +44,49 @@ __device__ inline void linear_finish(const linear_finish_args &a) {
 TFU_ACTIVATIONS(X)
 #undef X
 
+/* Elements col .. col + N of a row; what lies beyond its end is zero. */
+template <typename T, int N>
+__device__ inline void add_part(const T *row, int64_t col, int64_t cols, acc<T> (&sum)[N]) {
+  UNROLL
+  for (int k = 0; k < N; k++)
+    if (col + k < cols) sum[k] += (acc<T>)row[col + k];
+}
+
+/* A thread sums a pack's columns down its rows, then the block's rows become one: next to nothing is written. */
 template <typename T>
 __device__ inline void linear_sums(const linear_sums_args &a) {
-  __shared__ typename pack_stream<T, 1>::ring ring;
-  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
-  if (col >= a.walk.width) return;
-  int64_t at = walk_first(a.walk, col);
-  acc<T> v[packed<T>::N], sum[packed<T>::N] = {0};
-  const int rows = whole_rows<T>(col, a.walk);
-  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.dy);
-  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
-    int4 bits[1];
-    stream.next(bits);
-    widen_pack<T>(bits[0], v);
-    UNROLL
-    for (int k = 0; k < packed<T>::N; k++) sum[k] += v[k];
-  }
-  for (; at < a.walk.n; at += step) {
-    load_part((const T *)a.dy, at, a.walk, v); /* zero beyond the end */
-    UNROLL
-    for (int k = 0; k < packed<T>::N; k++) sum[k] += v[k];
-  }
-  acc<T> *mine = (acc<T> *)a.partial + blockIdx.y * a.walk.width + col;
+  enum { N = packed<T>::N, AHEAD = 4 };
+  __shared__ acc<T> sums[N][TFU_THREADS];
+  const int teams = TFU_THREADS / a.lanes, team = threadIdx.x / a.lanes;
+  const int64_t col = ((int64_t)blockIdx.x * a.lanes + threadIdx.x % a.lanes) * N;
+  const int64_t step = (int64_t)gridDim.y * teams;
+  int64_t row = (int64_t)blockIdx.y * teams + team;
+  acc<T> sum[N] = {0};
+  if (a.aligned && col < a.cols)
+    for (; row + (AHEAD - 1) * step < a.rows; row += AHEAD * step) {
+      int4 bits[AHEAD];
+      UNROLL
+      for (int i = 0; i < AHEAD; i++) bits[i] = *(const int4 *)((const T *)a.dy + (row + i * step) * a.cols + col);
+      UNROLL
+      for (int i = 0; i < AHEAD; i++) {
+        acc<T> v[N];
+        widen_pack<T>(bits[i], v);
+        UNROLL
+        for (int k = 0; k < N; k++) sum[k] += v[k];
+      }
+    }
+  for (; row < a.rows; row += step) add_part((const T *)a.dy + row * a.cols, col, a.cols, sum);
   UNROLL
-  for (int k = 0; k < packed<T>::N; k++) mine[k] = sum[k];
+  for (int k = 0; k < N; k++) sums[k][threadIdx.x] = sum[k];
+  for (int half = teams / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (team >= half) continue;
+    UNROLL
+    for (int k = 0; k < N; k++) sums[k][threadIdx.x] += sums[k][threadIdx.x + half * a.lanes];
+  }
+  if (team > 0) return;
+  UNROLL
+  for (int k = 0; k < N; k++)
+    if (col + k < a.cols) ((acc<T> *)a.partial)[blockIdx.y * a.cols + col + k] = sums[k][threadIdx.x];
 }
 TFU_KERNEL(linear_sums, linear_sums_args)

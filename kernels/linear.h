@@ -12,9 +12,11 @@ typedef struct linear_finish_args {
 } linear_finish_args;
 
 typedef struct linear_sums_args {
-  tfu_walk walk;
-  const void *dy;
-  void *partial; /* [row blocks][width] */
+  const void *dy; /* [rows, cols] */
+  void *partial;  /* [row blocks][cols] */
+  int64_t rows, cols;
+  int lanes;   /* threads side by side in a row, a power of two; the rest of a block takes other rows */
+  int aligned; /* every row is so many packs */
 } linear_sums_args;
 
 #endif

@@ -26,8 +26,8 @@ static tfu_kernel finish_kernel = {.module = &module, .name = "linear_finish", .
 
 static tfu_kernel sums_kernel = {.module = &module, .name = "linear_sums"};
 
-/* BLOCKS_PER_BYTE as scale_bias_act's, which is the same pass but for the residual. */
-enum { BLOCKS_PER_BYTE = 32, SUM_BLOCKS = 4 };
+/* As scale_bias_act's, which is the same pass but for the residual. */
+enum { BLOCKS_PER_BYTE = 32 };
 
 typedef struct linear_call {
   tfu_call *call;
@@ -277,16 +277,32 @@ typedef struct sums {
   const tfu_tensor *dbias;
 } sums;
 
+/* Blocks enough for every multiprocessor to be full, unless a thread would have less than four rows. */
+static tfu_code deal_out(tfu_call *call, const tfu_tensor *dy, linear_sums_args *a, tfu_grid *grid) {
+  enum { WARP = 32, BLOCKS = 8, FEWEST = 4 };
+  const int64_t pack = 16 / (int64_t)tfu_dtype_size(dy->dtype), packs = (a->cols + pack - 1) / pack;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  for (a->lanes = WARP; a->lanes / 2 >= packs && a->lanes > 1;) a->lanes /= 2;
+  a->aligned = a->cols % pack == 0 && tfu_aligned(call, tfu_count(&dy->shape));
+  const int64_t columns = (packs + a->lanes - 1) / a->lanes, most = a->rows * a->lanes / (FEWEST * TFU_THREADS);
+  int64_t blocks = (int64_t)device.multiprocessors * BLOCKS / columns;
+  if (blocks > most) blocks = most;
+  if (blocks < 1) blocks = 1;
+  *grid = (tfu_grid){.x = (unsigned)columns, .y = (unsigned)blocks, .threads = TFU_THREADS};
+  return TFU_OK;
+}
+
 static tfu_code sum_rows(void *sums_) {
   sums *s = sums_;
   tfu_call *call = tfu_recycle(&s->space);
   const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY];
-  linear_sums_args a = {.dy = dy->data};
+  linear_sums_args a = {.dy = dy->data, .rows = tfu_rows(&dy->shape), .cols = tfu_cols(&dy->shape)};
   tfu_grid grid;
-  TFU_TRY(tfu_walk_plan_of(call, tfu_count(&dy->shape), dy->dtype, tfu_cols(&dy->shape), SUM_BLOCKS, &a.walk, &grid));
-  TFU_TRY(tfu_scratch(call, (size_t)(grid.y * a.walk.width) * tfu_dtype_size(tfu_real(dy->dtype)), &a.partial));
+  TFU_TRY(deal_out(call, dy, &a, &grid));
+  TFU_TRY(tfu_scratch(call, (size_t)(grid.y * a.cols) * tfu_dtype_size(tfu_real(dy->dtype)), &a.partial));
   TFU_TRY(tfu_launch(call, &sums_kernel, 0, dy->dtype, grid, &a));
-  return tfu_fold_gpu(call, a.partial, grid.y, a.walk.width, 1, s->dbias);
+  return tfu_fold_gpu(call, a.partial, grid.y, a.cols, 1, s->dbias);
 }
 
 static tfu_code run_product(tfu_call *call, const tfu_gemm_gpu *g) {

@@ -43,16 +43,15 @@ static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, in
 }
 static tfu_code walk_plan(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols, int blocks, tfu_walk *walk,
                           tfu_grid *g) {
-  (void)call, (void)dtype, (void)blocks;
-  *walk = (tfu_walk){.n = n, .width = cols};
-  return g->x = g->y = 1, TFU_OK;
+  (void)call, (void)dtype, (void)cols, (void)blocks;
+  return walk->n = n, g->x = 1, TFU_OK;
 }
 static void run_sums(const linear_sums_args *a, tfu_dtype dtype) {
   const tfu_dtype real = tfu_real(dtype);
-  for (int64_t i = 0; i < a->walk.width; i++) put(a->partial, real, i, 0);
-  for (int64_t i = 0; i < a->walk.n; i++) {
-    const int64_t col = i % a->walk.width;
-    put(a->partial, real, col, at(a->partial, real, col) + at(a->dy, dtype, i));
+  for (int64_t col = 0; col < a->cols; col++) {
+    double sum = 0;
+    for (int64_t row = 0; row < a->rows; row++) sum += at(a->dy, dtype, row * a->cols + col);
+    put(a->partial, real, col, sum);
   }
 }
 static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
