@@ -4,9 +4,7 @@
 
 TFU_MODULE(gated);
 
-#define X(name) [TFU_ACT_##name] = #name,
-static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
-#undef X
+static const char *const names[TFU_ACTS] = TFU_ACTIVATION_NAMES;
 static tfu_kernel forward = {.module = &module, .name = "gated", .variants = names};
 static tfu_kernel backward = {.module = &module, .name = "gated_grad", .variants = names};
 

@@ -8,20 +8,15 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/linear.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "kernels/core/gemm_gpu.h"
 #include "kernels/core/recycle.h"
-#include "kernels/core/tuned.h"
+#include "kernels/linear_way.h"
 #include "kernels/scale_bias_act.h"
 #include "ops/linear.h"
 
 TFU_MODULE(linear);
 
-#define X(name) [TFU_ACT_##name] = #name,
-static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
-#undef X
+static const char *const names[TFU_ACTS] = TFU_ACTIVATION_NAMES;
 static tfu_kernel finish_kernel = {.module = &module, .name = "linear_finish", .variants = names};
 
 static tfu_kernel sums_kernel = {.module = &module, .name = "linear_sums"};
@@ -146,111 +141,31 @@ static int as_one(const linear_call *l, tfu_gemm_gpu *g) {
   return 1;
 }
 
-/* ---- which of the two ---- */
-
-enum { IN_ONE = 1, IN_TWO };
-
-typedef struct way_key {
-  int64_t rows, inputs, outputs;
-  int32_t ordinal, dtype, tf32, act, bias, kind;
-} way_key;
-_Static_assert(sizeof(way_key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_t), "a gap would be compared too");
-
-enum { KIND_PLAIN, KIND_PRE, KIND_GRADIENT };
-static const char *const kinds[] = {"", "+pre", " gradient"};
-
-/* cuBLASLt takes no bias that is not on 16 bytes (gemm_gpu.c). */
-static const char *const biases[] = {"", "+bias", "+bias at an odd place"};
-
-/* One product whose epilogue does everything, or a bare one and a pass. */
-typedef struct question {
-  tfu_call *call;
-  const tfu_gemm_gpu *one, *bare;
-  tfu_code (*pass)(void *);
-  void *with;
-  tfu_code code; /* of what went wrong while choosing */
-} question;
-
-static void describe_way(const void *key_, void *with, char *text, size_t size) {
-  (void)with;
-  const way_key *k = key_;
-  char gpu[64];
-  tfu_device_name(gpu, sizeof gpu);
-  snprintf(text, size, "%s, linear %lldx%lldx%lld %s%s %s%s%s", gpu, (long long)k->rows, (long long)k->outputs,
-           (long long)k->inputs, tfu_dtype_name((tfu_dtype)k->dtype), k->tf32 ? " as tf32" : "", names[k->act],
-           biases[k->bias], kinds[k->kind]);
-}
-
-static int way_usable(const void *key, void *with, const tfu_choice *choice) {
-  (void)key, (void)with;
-  return choice->data[0] == IN_ONE || choice->data[0] == IN_TWO;
-}
-
-static tfu_code compare(const way_key *key, const question *q, tfu_choice *choice) {
-  float one = 0, two = 0, after = 0;
-  int served_one, served_two;
-  choice->data[0] = IN_TWO;
-  TFU_TRY(tfu_gemm_gpu_time(q->call, q->one, &served_one, &one));
-  if (!served_one) return TFU_OK;
-  choice->data[0] = IN_ONE;
-  if (one == 0) return TFU_OK;
-  TFU_TRY(tfu_gemm_gpu_time(q->call, q->bare, &served_two, &two));
-  if (!served_two || two == 0) return TFU_OK;
-  TFU_TRY(tfu_time(q->call, q->pass, q->with, &after));
-  if (two + after < one) choice->data[0] = IN_TWO;
-  choice->microseconds = choice->data[0] == IN_ONE ? one : two + after;
-  snprintf(choice->label, sizeof choice->label, "%s by an epilogue %.1f us, by a product and a pass %.1f us",
-           key->kind == KIND_GRADIENT ? "sums" : names[key->act], one, two + after);
-  return TFU_OK;
-}
-
-static tfu_chosen choose_way(const void *key, void *question_, tfu_choice *choice) {
-  question *q = question_;
-  const char *kernel = q->call->kernel; /* what is timed is not what runs */
-  *choice = (tfu_choice){.none = 0};
-  q->code = compare(key, q, choice);
-  q->call->kernel = kernel;
-  return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
-}
-
-static const tfu_tuner way_tuner = {
-    .bytes = sizeof(way_key), .describe = describe_way, .usable = way_usable, .choose = choose_way};
-
-static tfu_code find_way(way_key key, question q, int *way) {
-  tfu_device device;
-  tfu_choice choice;
-  TFU_TRY(tfu_device_now(&device, q.call->err));
-  key.ordinal = device.ordinal;
-  tfu_tuned_get(&way_tuner, &key, &q, &choice);
-  *way = choice.data[0];
-  return q.code;
-}
-
 /* ---- forward ---- */
 
-static tfu_code find_forward_way(const linear_call *l, const tfu_gemm_gpu *one, int *way) {
+static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_one) {
   const tfu_gemm_gpu bare = product(l, l->pre ? l->pre : l->y, TFU_EPI_NONE);
   rest r = {.l = l, .from = bare.d};
-  const way_key key = {.rows = l->rows,
-                       .inputs = l->inputs,
-                       .outputs = l->outputs,
-                       .dtype = (int32_t)l->dtype,
-                       .tf32 = l->tf32,
-                       .act = l->act,
-                       .bias = !l->bias                  ? 0
-                               : (uintptr_t)l->bias % 16 ? 2
-                                                         : 1,
-                       .kind = l->pre ? KIND_PRE : KIND_PLAIN};
-  return find_way(key, (question){.call = l->call, .one = one, .bare = &bare, .pass = pass, .with = &r}, way);
+  const linear_way_key key = {.rows = l->rows,
+                              .inputs = l->inputs,
+                              .outputs = l->outputs,
+                              .dtype = (int32_t)l->dtype,
+                              .tf32 = l->tf32,
+                              .act = l->act,
+                              .bias = !l->bias                  ? LINEAR_NO_BIAS
+                                      : (uintptr_t)l->bias % 16 ? LINEAR_ODD_BIAS
+                                                                : LINEAR_BIAS,
+                              .kind = l->pre ? LINEAR_PRE : LINEAR_PLAIN};
+  return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
 tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   tfu_gemm_gpu one;
-  int served = 0, which = IN_ONE;
+  int served = 0, in_one = 1;
   if (!as_one(&l, &one)) return in_two(&l);
-  if (l.act != TFU_ACT_linear) TFU_TRY(find_forward_way(&l, &one, &which));
-  if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
+  if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &in_one));
+  if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   return served ? TFU_OK : in_two(&l);
 }
 
@@ -305,6 +220,14 @@ static tfu_code sum_rows(void *sums_) {
   return tfu_fold_gpu(call, a.partial, grid.y, a.cols, 1, s->dbias);
 }
 
+static tfu_code run_sums(tfu_call *call, const tfu_tensor *dbias) {
+  sums s = {.dbias = dbias};
+  tfu_recycled_open(&s.space, call);
+  TFU_TRY(sum_rows(&s));
+  if (!call->kernel) call->kernel = s.space.call.kernel;
+  return TFU_OK;
+}
+
 static tfu_code run_product(tfu_call *call, const tfu_gemm_gpu *g) {
   int served;
   TFU_TRY(tfu_gemm_gpu_run(call, g, &served));
@@ -315,24 +238,24 @@ static tfu_code run_product(tfu_call *call, const tfu_gemm_gpu *g) {
 static tfu_code run_dkernel(tfu_call *call, const tfu_gemm_gpu *bare, const tfu_tensor *dbias) {
   sums s = {.dbias = dbias};
   tfu_gemm_gpu one = *bare;
-  int served = 0, which;
+  int served = 0, in_one;
   if (tfu_count(&dbias->shape) == 0) return run_product(call, bare);
   one.epilogue = TFU_EPI_SUM_B;
   one.sums = dbias->data;
   tfu_recycled_open(&s.space, call);
-  const way_key key = {.rows = bare->k,
-                       .inputs = bare->m,
-                       .outputs = bare->n,
-                       .dtype = (int32_t)bare->dtype,
-                       .tf32 = bare->tf32,
-                       .act = TFU_ACT_linear,
-                       .bias = 1,
-                       .kind = KIND_GRADIENT};
-  TFU_TRY(find_way(key, (question){.call = call, .one = &one, .bare = bare, .pass = sum_rows, .with = &s}, &which));
-  if (which == IN_ONE) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
+  const linear_way_key key = {.rows = bare->k,
+                              .inputs = bare->m,
+                              .outputs = bare->n,
+                              .dtype = (int32_t)bare->dtype,
+                              .tf32 = bare->tf32,
+                              .act = TFU_ACT_linear,
+                              .bias = LINEAR_BIAS,
+                              .kind = LINEAR_GRADIENT};
+  TFU_TRY(tfu_linear_way(call, key, (linear_ways){.one = &one, .bare = bare, .pass = sum_rows, .with = &s}, &in_one));
+  if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   if (served) return TFU_OK;
   TFU_TRY(run_product(call, bare));
-  return sum_rows(&s);
+  return run_sums(call, dbias);
 }
 
 tfu_code tfu_linear_grad_gpu(tfu_call *call) {
@@ -371,8 +294,5 @@ tfu_code tfu_linear_grad_gpu(tfu_call *call) {
                                     .tf32 = tf32};
   if (wants_dkernel) TFU_TRY(run_dkernel(call, &for_dkernel, left));
   if (wants_dx) TFU_TRY(run_product(call, &for_dx));
-  if (wants_dkernel || tfu_count(&left->shape) == 0) return TFU_OK;
-  sums s = {.dbias = left};
-  tfu_recycled_open(&s.space, call);
-  return sum_rows(&s);
+  return wants_dkernel || tfu_count(&left->shape) == 0 ? TFU_OK : run_sums(call, left);
 }

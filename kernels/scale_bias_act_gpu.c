@@ -4,9 +4,7 @@
 
 TFU_MODULE(scale_bias_act);
 
-#define X(name) [TFU_ACT_##name] = #name,
-static const char *const names[TFU_ACTS] = {TFU_ACTIVATIONS(X)};
-#undef X
+static const char *const names[TFU_ACTS] = TFU_ACTIVATION_NAMES;
 _Static_assert((int)TFU_ACTS <= (int)TFU_MAX_VARIANTS, "every activation is a variant of the kernel");
 
 static tfu_kernel forward = {.module = &module, .name = "scale_bias_act", .variants = names};

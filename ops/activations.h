@@ -11,6 +11,11 @@
 enum { TFU_ACTIVATIONS(X) TFU_ACTS };
 #undef X
 
+/* A table of their names, by TFU_ACT_…. */
+#define TFU_NAMED_(name) #name,
+#define TFU_ACTIVATION_NAMES \
+  { TFU_ACTIVATIONS(TFU_NAMED_) }
+
 /* The row attribute; a kernel sees it as TFU_ACT_… in attr[].i. */
 #define TFU_QUOTED_(name) ", '" #name "'"
 #define TFU_ACTIVATION_ATTR "activation: {'linear'" TFU_ACTIVATIONS_BUT_LINEAR(TFU_QUOTED_) "} = 'linear'"

@@ -46,7 +46,7 @@ static tfu_code walk_plan(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t co
   (void)call, (void)dtype, (void)cols, (void)blocks;
   return walk->n = n, g->x = 1, TFU_OK;
 }
-static void run_sums(const linear_sums_args *a, tfu_dtype dtype) {
+static void sum_on_host(const linear_sums_args *a, tfu_dtype dtype) {
   const tfu_dtype real = tfu_real(dtype);
   for (int64_t col = 0; col < a->cols; col++) {
     double sum = 0;
@@ -66,7 +66,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
   const linear_finish_args *a = args;
   (void)call, (void)grid;
   passes++;
-  if (!strcmp(kernel->name, "linear_sums")) return run_sums(args, dtype), TFU_OK;
+  if (!strcmp(kernel->name, "linear_sums")) return sum_on_host(args, dtype), TFU_OK;
   CHECK_TEXT(kernel->name, "linear_finish");
   for (int64_t i = 0; i < a->walk.n; i++) {
     const double bias = a->bias_count ? at(a->bias, dtype, i % a->bias_count) : 0;
@@ -85,6 +85,9 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_fold_gpu fold
 #define tfu_linear_gpu tested_linear
 #define tfu_linear_grad_gpu tested_linear_grad
+#define tfu_linear_way tested_linear_way
+#include "kernels/linear_way.c"
+
 #include "kernels/linear_gpu.c"
 
 /* ---- against the CPU ---- */
