@@ -91,7 +91,8 @@ x = tf.random.normal([256, 256])
 @tf.function(jit_compile=True)
 def step(x):
     x = tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, tf.sin(tf.matmul(x, x))), [0, x])[1]
-    return tf.nn.softmax(x), tf.math.top_k(x, 3)[0]
+    y = tf.reshape(x, [16, 64, 64])
+    return tf.nn.softmax(x), tf.math.top_k(x, 3)[0], tf.matmul(y, y)
 
 for _ in range(10):
     step(x)
@@ -107,7 +108,8 @@ def test_what_xla_calls_is_not_all_ours(profile):
         return
     assert done.returncode == 0, done.stdout
     assert "By tfuse: 0.0%" in done.stdout and not re.search("XLA while$", done.stdout, re.M)
-    assert "tfuse.enable() was not called" in line(done.stdout, "MatMul", "tfuse.linear ")
+    assert "it is no layer's: call tfuse.linear in its place" in line(done.stdout, " MatMul", "tfuse.linear ")
+    assert "call tfuse.batched_matmul in its place" in line(done.stdout, " BatchMatMul", "tfuse.batched_matmul ")
 
 
 def test_xla_whose_program_is_not_kept(capsys):

@@ -32,8 +32,11 @@ BY_LAYER = {
     "GroupNormalization": "group_norm", "Softmax": "softmax", "Dropout": "dropout", "MultiHeadAttention": "attention",
     "GroupedQueryAttention": "attention",
 }
+# Those that no layer has, tfuse.enable() leaves alone.
+PRODUCTS = {"MatMul": "linear", "_FusedMatMul": "linear", "BatchMatMulV2": "batched_matmul",
+            "BatchMatMulV3": "batched_matmul"}
 BY_TYPE = {
-    "MatMul": "linear", "_FusedMatMul": "linear", "BiasAdd": "linear", "BiasAddGrad": "linear", "Softmax": "softmax",
+    **PRODUCTS, "BiasAdd": "linear", "BiasAddGrad": "linear", "Softmax": "softmax",
     "LogSoftmax": "softmax", "SparseSoftmaxCrossEntropyWithLogits": "sparse_cross_entropy",
     "SoftmaxCrossEntropyWithLogits": "cross_entropy", "Erf": "gelu", "Erfc": "gelu", "Softplus": "softplus",
     "SoftplusGrad": "softplus", "Elu": "elu", "EluGrad": "elu", "Einsum": "attention",
@@ -264,7 +267,7 @@ def _is(o, kind):
         return False
 
 
-def reason(name):
+def reason(name, what):
     """Why tfuse did not serve it, as far as it knows."""
     asked = re.compile(EXPLAINED.get(name, name), re.I)
     told = [row["why"] for row in _explain.explain(64)
@@ -273,9 +276,11 @@ def reason(name):
         return told[-1]
     if name.startswith("optimizers."):
         return "the optimizer is Keras's own: tfuse.%s takes its place" % name
+    if what in PRODUCTS:
+        return "it is no layer's: call tfuse.%s in its place" % name
     if not _enable._is_on():
         return "tfuse.enable() was not called"
-    return "it does not come by a function of Keras that tfuse is behind"
+    return "it does not come by a function of Keras that tfuse is behind: call tfuse.%s in its place" % name
 
 
 def report(device, found, watch, top):
@@ -299,7 +304,7 @@ def report(device, found, watch, top):
         return
     print("What tfuse could serve and does not:\n")
     _table([("share", "ms", "what", "by", "why not")] + [
-        ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), what, "tfuse." + name, reason(name))
+        ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), what, "tfuse." + name, reason(name, what))
         for ms, name, what in rows])
 
 
