@@ -44,7 +44,7 @@ __device__ inline void linear_finish(const linear_finish_args &a) {
 TFU_ACTIVATIONS(X)
 #undef X
 
-/* Elements col .. col + N of a row; what lies beyond its end is zero. */
+/* Elements col .. col + N of a row, as far as it goes. */
 template <typename T, int N>
 __device__ inline void add_part(const T *row, int64_t col, int64_t cols, acc<T> (&sum)[N]) {
   UNROLL

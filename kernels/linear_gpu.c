@@ -255,7 +255,7 @@ static tfu_code run_dkernel(tfu_call *call, const tfu_gemm_gpu *bare, const tfu_
   if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   if (served) return TFU_OK;
   TFU_TRY(run_product(call, bare));
-  return run_sums(call, dbias);
+  return sum_rows(&s);
 }
 
 tfu_code tfu_linear_grad_gpu(tfu_call *call) {

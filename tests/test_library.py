@@ -130,40 +130,40 @@ def test_concurrent_calls(device):
     """Sixteen threads get the bits that one thread gets, and add no threads but themselves. On a GPU by functions:
     TensorFlow's own eager ops take each other's shapes and axes there when threads call them at once."""
     work = []
-    for seed in range(4):
-        for case in CASES:
+    for case in CASES:
+        step = functools.partial(case.step, case.run, options=case.options[-1])
+        step = step if device.startswith("CPU") else tf.function(step, autograph=False)
+        for seed in range(16):
             *inputs, dy = case.tensors((129 + seed, 515), "float32", seed)
-            step = functools.partial(case.step, case.run, inputs, dy, case.options[-1])
-            work.append((seed, step if device.startswith("CPU") else tf.function(step, autograph=False)))
+            work.append((seed, step, inputs, dy))
 
-    def steps(thread):
+    def steps(seed):
         with tf.device(device):
-            return [step() for seed, step in work if seed == thread % 4]
+            return [step(inputs=inputs, dy=dy) for s, step, inputs, dy in work if s == seed]
 
-    want = [steps(seed) for seed in range(4)]
+    want = [steps(seed) for seed in range(16)]
     count = lambda: len(os.listdir("/proc/self/task"))
     before, most = count(), 0
     gate = threading.Barrier(16)
 
-    def together(thread):
+    def together(seed):
         gate.wait()
-        return [steps(thread) for _ in range(2)]
+        return [steps(seed) for _ in range(2)]
 
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        futures = [pool.submit(together, thread) for thread in range(16)]
+        futures = [pool.submit(together, seed) for seed in range(16)]
         while not all(f.done() for f in futures):
             most = max(most, count())
             time.sleep(0.005)
-    for thread, future in enumerate(futures):
+    for seed, future in enumerate(futures):
         for got in future.result():
-            for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(want[thread % 4])):
+            for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(want[seed])):
                 assert np.array_equal(a, b)
     if device.startswith("CPU"):
         assert most <= before + 16
 
 
 GRADIENTS = """
-import functools
 import hashlib
 import tensorflow as tf
 from tfuse import _library, cases

@@ -45,9 +45,20 @@ def test_the_float32_curve_is_within_the_spread_of_two_stock_runs(mode):
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_what_a_mixed_curve_loses(dtype):
+def test_the_mixed_curve_is_within_the_spread_of_two_stock_runs(dtype):
+    """Two stock runs of one seed: in this precision and in float32. tfuse rounds less often, so it is the nearer to the
+    second. And the spread of two seeds, which is the wider one."""
+    stock, exact, fused = curve("stock", dtype), curve("stock", "float32"), curve("tfuse", dtype)
+    rounding, seeds = np.abs(stock - exact), np.abs(curve("stock", "float32", seed=2) - exact)
+    assert np.abs(fused - exact).mean() <= rounding.mean() + 1e-4
+    assert np.abs(fused - stock).mean() <= min(2 * rounding.mean() + 1e-4, seeds.mean())
+    assert np.abs(fused - stock).max() <= seeds.max()
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_what_mixed_curves_lose(dtype):
     """Against stock Keras in float32, at most twice what stock Keras loses in this precision, as of every op. Training
-    magnifies what is rounded, with some seeds fifty times more than with others: of three, the middle one counts."""
+    magnifies what is rounded, with some seeds far more than with others: of three, the middle one counts."""
     ratios = []
     for seed in (1, 2, 3):
         exact = curve("stock", "float32", seed)
