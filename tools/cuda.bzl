@@ -1,5 +1,16 @@
 """Device code: every .cu file for every architecture, as C files with the images inside."""
 
+Architectures = provider("What device code is compiled for.", fields = {"names": "sm_NN for a cubin, compute_NN for PTX"})
+
+def _architectures_impl(ctx):
+    return Architectures(names = ctx.build_setting_value)
+
+architectures = rule(
+    doc = "A setting of the command line: a list of names, with commas.",
+    implementation = _architectures_impl,
+    build_setting = config.string_list(flag = True),
+)
+
 def _family(file):
     return file.basename.split(".")[0].split("_")[0]
 
@@ -10,11 +21,12 @@ def _headers(ctx, source):
 
 def _cuda_images_impl(ctx):
     tables, images = [], []
+    architectures = ctx.attr.architectures[Architectures].names
     for source in ctx.files.srcs:
         stem = source.basename[:-len(".cu")]
         headers = _headers(ctx, source)
         of_stem = []
-        for arch in ctx.attr.architectures:
+        for arch in architectures:
             image = ctx.actions.declare_file("images/%s.%s.%s" % (stem, arch, "cubin" if arch.startswith("sm_") else "ptx"))
             unused = ctx.actions.declare_file("images/%s.%s.unused" % (stem, arch))
             args = ctx.actions.args()
@@ -56,7 +68,7 @@ def _cuda_images_impl(ctx):
     args.add("--nvidia", ctx.file._nvidia)
     args.add("--version-file", ctx.file.version_file)
     args.add("--out", info)
-    args.add_all(ctx.attr.architectures)
+    args.add_all(architectures)
     ctx.actions.run(
         executable = ctx.executable._nvrtc,
         arguments = [args],
@@ -70,7 +82,7 @@ cuda_images = rule(
     doc = "For each STEM.cu: an image per architecture, and STEM_images.c with the table tfu_STEM_images; and build_info.c.",
     implementation = _cuda_images_impl,
     attrs = {
-        "architectures": attr.string_list(doc = "sm_NN for a cubin, compute_NN for PTX"),
+        "architectures": attr.label(providers = [Architectures]),
         "hdrs": attr.label_list(allow_files = True),
         "srcs": attr.label_list(allow_files = [".cu"]),
         "version_file": attr.label(allow_single_file = [".py"]),
