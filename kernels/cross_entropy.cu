@@ -92,12 +92,12 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
   typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
   for (; walk.more(); walk.next()) {
-    const int row = walk.active() ? walk.row : 0;
+    const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 2);
     const row_label label(a, row);
     const R dloss = ((const R *)a.dloss)[row];
     const R weight = dloss * (1 + softmax.push) * softmax.inverse, less = dloss * even;
-    T *dx = (T *)a.dx + (int64_t)row * cols;
+    T *dx = (T *)a.dx + row * cols;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N], d[N];
       widen_pack<T>(bits[0], x);
@@ -192,11 +192,11 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
   typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
   for (; walk.more(); walk.next()) {
-    const int row = walk.active() ? walk.row : 0;
+    const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 3);
     const R dloss = ((const R *)a.dloss)[row], weight = ((const R *)a.stats)[3 * row + 2] + softmax.push;
     const R max = ((const R *)a.stats)[3 * row], log_sum = log_of(((const R *)a.stats)[3 * row + 1]);
-    T *dx = (T *)a.dx + (int64_t)walk.row * cols, *dtargets = (T *)a.dtargets + (int64_t)walk.row * cols;
+    T *dx = (T *)a.dx + walk.row * cols, *dtargets = (T *)a.dtargets + walk.row * cols;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_pack<T>(bits[0], x);

@@ -69,7 +69,7 @@ __device__ inline void norm(const norm_args &a) {
       beta(writes && !RMS ? a.beta : 0, a.period, 0, walk);
   const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
   for (; walk.more(); walk.next()) {
-    const int64_t start = (int64_t)walk.row * cols;
+    const int64_t start = walk.row * cols;
     row_sum<R, rows_walk::fixed> sum;
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
@@ -126,8 +126,8 @@ __device__ inline void norm(const norm_args &a) {
       });
     }
     const R rstd = rsqrt_of(mean_of_all(found.b) + (R)a.epsilon);
-    if (walk.active() && walk.leads() && walk.row % a.rows.parts == 0)
-      ((two<R> *)a.stats)[walk.row / a.rows.parts] = two<R>{mean, rstd};
+    if (walk.active() && walk.leads() && walk.real_row() * a.rows.parts == walk.row)
+      ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
       load(p, bits, h);
@@ -167,14 +167,14 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
       for (int q = 0; q < QUANTITIES; q++) sums[q * next_quantity + c] = 0;
     __syncthreads();
   }
-  auto stats_of = [&](int row) {
-    return row < a.rows.rows ? ((const two<R> *)a.stats)[row / a.rows.parts] : two<R>{0, 0};
+  auto stats_of = [&](int64_t row) {
+    return row < a.rows.rows ? ((const two<R> *)a.stats)[walk.real_row(row)] : two<R>{0, 0};
   };
   two<R> next = stats_of(walk.row);
   for (; walk.more(); walk.next()) {
     const R mean = RMS ? 0 : next.a, rstd = next.b;
     next = stats_of(walk.row + walk.step()); /* on its way while this row is computed */
-    const int64_t start = (int64_t)walk.row * cols;
+    const int64_t start = walk.row * cols;
     R with_n = 0, of_g = 0; /* sums of g * (x - mean) and of g */
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R dy[N], x[N];

@@ -90,7 +90,7 @@ __device__ inline void softmax(const softmax_args &a) {
     const R log_sum = a.log && !nothing ? log_of(total.sum) : 0;
     const R scale = GENERAL ? (R)1 : (R)a.scale;
     const R part = quotient<T>(max_sum<T>::accurate_power(own, shift, factor), total.sum, inverse);
-    T *y = (T *)a.y + (int64_t)walk.row * a.rows.cols;
+    T *y = (T *)a.y + walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[1]) {
       R x[N];
       load(p, bits[0], x);
@@ -150,7 +150,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
       walk.leave();
       continue;
     }
-    T *dx = (T *)a.dx + (int64_t)walk.row * a.rows.cols;
+    T *dx = (T *)a.dx + walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R dy[N], y[N];
       widen_pack<T>(bits[0], dy);

@@ -57,7 +57,7 @@ struct any_rows : row_team {
  private:
   const T *from[TENSORS];
   int64_t stride[TENSORS];
-  int fetch_row;
+  int64_t fetch_row;
   unsigned mine, pack_bytes, at = 0;
   unsigned oldest = 0, fetch_slot = 0; /* the current row's first tile, and where the next to come goes: in bytes */
   int ahead = 0;                       /* tiles fetched or on their way that no look has waited for */
@@ -68,7 +68,7 @@ struct any_rows : row_team {
     return slot + tile == r.slots * tile ? 0 : slot + tile;
   }
   /* Elements before the row that share its first pack. */
-  __device__ int shift_of(int row) const { return r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
+  __device__ int shift_of(int64_t row) const { return r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
   __device__ int packs_of(int shift) const { return (int)((shift + r.cols + N - 1) / N); }
   __device__ int pack_of(int tile) const { return (int)blockIdx.x * r.share + tile * r.lanes + lane; }
   __device__ bool in_share(int p, int packs) const { return p < packs && p < ((int)blockIdx.x + 1) * r.share; }
@@ -98,7 +98,7 @@ struct any_rows : row_team {
   }
 
   __device__ void copy(int t, int64_t first, unsigned to) const {
-    const int64_t start = (int64_t)fetch_row * stride[t] + first,
+    const int64_t start = fetch_row * stride[t] + first,
                   left = r.aligned ? r.rows * stride[t] - start : r.cols - first;
 #if __CUDA_ARCH__ >= 800
     if (r.aligned) return copy_pack(to, from[t] + start, left < N ? (int)left * (int)sizeof(T) : 16);

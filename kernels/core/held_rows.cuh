@@ -26,7 +26,7 @@ struct held_rows : row_team {
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
-      from[t] = (const char *)(tensors[t] + (int64_t)row * strides[t] + column_of_first);
+      from[t] = (const char *)(tensors[t] + row * strides[t] + column_of_first);
       jump[t] = step() * strides[t] * (int64_t)sizeof(T);
     }
     fetch_row = row;
@@ -62,7 +62,8 @@ struct held_rows : row_team {
   int4 bits[TENSORS][PACKS];
   const char *from[TENSORS];
   int64_t jump[TENSORS];
-  int fetch_row, room, column_of_first; /* packs from the thread's first to the end of its share */
+  int64_t fetch_row;
+  int room, column_of_first; /* packs from the thread's first to the end of its share */
   int fetch_chunk = 0;
   unsigned slots, slot = 0;
 

@@ -128,20 +128,23 @@ struct add_carefully {
 /* The threads of a row. */
 struct row_team {
   const tfu_row_plan &r;
-  int row; /* the current one */
+  int64_t row; /* the current one */
   int lane;
 
   __device__ row_team(const tfu_row_plan &rows) : r(rows) {
     lane = threadIdx.x & (r.lanes - 1);
     sub = threadIdx.x / r.lanes;
     per_block = blockDim.x / r.lanes;
-    row = (int)blockIdx.y * per_block + sub;
+    row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
   }
   __device__ bool more() const { return first_of_block < r.rows; }
   __device__ bool active() const { return row < r.rows; }
   __device__ int step() const { return (int)gridDim.y * per_block; }
   __device__ void next() { row += step(), first_of_block += step(); }
+  /* The real row that the current one is part of. Most are whole: those have no division of 64 bits. */
+  __device__ int64_t real_row() const { return real_row(row); }
+  __device__ int64_t real_row(int64_t row) const { return r.parts == 1 ? row : row / r.parts; }
   /* Whether this thread speaks for the row. */
   __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
@@ -149,7 +152,7 @@ struct row_team {
   /* In a split row: f(found) for some of its parts by each lane, all of them by every warp. */
   template <typename V, typename F>
   __device__ void for_parts(F f) const {
-    const V *found = (const V *)r.found + (int64_t)(row / r.parts) * r.parts;
+    const V *found = (const V *)r.found + real_row() * r.parts;
     ONCE
     for (int i = threadIdx.x % 32; active() && i < r.parts; i += 32) f(found[i]);
   }
@@ -189,7 +192,8 @@ struct row_team {
   }
 
  protected:
-  int sub, per_block, turn = 0, first_of_block;
+  int sub, per_block, turn = 0;
+  int64_t first_of_block;
 
   /* The same variable in the shared memory of another block of the cluster. */
   template <typename V>

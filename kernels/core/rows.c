@@ -61,8 +61,6 @@ static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *
 tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, tfu_grid *grid, int *variant) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  TFU_REQUIRE(call->err, w->rows < (int64_t)1 << 30, "at most 2^30 rows are supported, got %lld: reshape x",
-              (long long)w->rows);
   const int n = 16 / (int)tfu_dtype_size(w->dtype), odd = w->cols % n != 0;
   TFU_REQUIRE(call->err, w->cols / n < INT32_MAX - 2, "rows of %lld elements are too long: reshape x",
               (long long)w->cols);

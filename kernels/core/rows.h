@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 typedef struct tfu_row_plan {
-  int rows;     /* of the tensors                                                 */
+  int64_t rows; /* of the tensors                                                 */
   int64_t cols; /* elements                                                       */
   int packs;    /* of a row                                                       */
   int share;    /* packs of a row that a block takes; blockIdx.x says which share */
