@@ -133,7 +133,7 @@ static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, con
     *served = 1;
     code = run(call, r, p->graph, handle->handle);
   }
-  if (p) tfu_plan_release(p);
+  if (p) tfu_plan_release(p, *served ? call : NULL);
   tfu_cudnn_return(handle);
   return code;
 }

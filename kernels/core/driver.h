@@ -22,6 +22,7 @@
   X(cuStreamCreate)       \
   X(cuStreamIsCapturing)  \
   X(cuEventCreate)        \
+  X(cuEventQuery)         \
   X(cuEventRecord)        \
   X(cuEventSynchronize)   \
   X(cuEventElapsedTime)   \

@@ -3,8 +3,12 @@
 #define TFUSE_PLAN_CACHE_H_
 
 #include "kernels/core/graph.h"
+#include "kernels/core/last_use.h"
 
-enum { TFU_PLAN_KEY = 192, TFU_PLANS = 256 };
+#ifndef TFU_PLANS /* as in a test */
+#define TFU_PLANS 256
+#endif
+enum { TFU_PLAN_KEY = 192 };
 
 typedef struct tfu_planned {
   tfu_graph *graph; /* NULL: it cannot be planned     */
@@ -16,11 +20,14 @@ typedef tfu_graph *tfu_plan_fn(const void *key, void *with, char *why, size_t si
 
 /* The plan for a key of at most TFU_PLAN_KEY bytes, all of which count: made by `make`, or remembered. `family` tells
  * keys of different structs apart. Threads that want the same one at once wait for the first. Keeps TFU_PLANS, drops
- * the least recently used, and never one that is held. NULL: out of memory. */
+ * the least recently used, and never one that is held. What is dropped is freed once the GPU is done with it.
+ * NULL: out of memory. */
 tfu_planned *tfu_plan_get(const char *family, const void *key, size_t bytes, tfu_plan_fn *make, void *with);
-void tfu_plan_release(tfu_planned *planned);
+/* `ran` is the call whose stream it has been queued on, NULL where it has not. */
+void tfu_plan_release(tfu_planned *planned, const tfu_call *ran);
 
-/* How many are kept, for tests. */
+/* How many are kept, and how many are dropped and still to be freed, for tests. */
 int tfu_plans_kept(void);
+int tfu_plans_leaving(void);
 
 #endif
