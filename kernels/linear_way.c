@@ -1,6 +1,8 @@
 #include "kernels/linear_way.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "activations.h"
 #include "kernels/core/cuda.h"
@@ -63,8 +65,27 @@ static tfu_chosen choose_way(const void *key, void *question_, tfu_choice *choic
   return q->code != TFU_OK || (tfu_tuning() && !tfu_may_wait(q->call)) ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
 }
 
-static const tfu_tuner way_tuner = {
-    .bytes = sizeof(linear_way_key), .describe = describe_way, .usable = way_usable, .choose = choose_way};
+/* Layers are told apart by all but how many rows they get. */
+static double way_apart(const void *key, const void *other) {
+  const linear_way_key *a = key;
+  linear_way_key b = *(const linear_way_key *)other;
+  const double ratio = (double)a->rows / (double)b.rows;
+  b.rows = a->rows;
+  return memcmp(a, &b, sizeof b) ? -1 : fabs(log2(ratio));
+}
+
+static int adopt_way(const void *key, const void *other, void *with, tfu_choice *choice) {
+  (void)with;
+  choice->microseconds *= (float)((const linear_way_key *)key)->rows / (float)((const linear_way_key *)other)->rows;
+  return 1;
+}
+
+static const tfu_tuner way_tuner = {.bytes = sizeof(linear_way_key),
+                                    .describe = describe_way,
+                                    .usable = way_usable,
+                                    .choose = choose_way,
+                                    .apart = way_apart,
+                                    .adopt = adopt_way};
 
 tfu_code tfu_linear_way(tfu_call *call, linear_way_key key, linear_ways ways, int *in_one) {
   question q = {.call = call, .ways = ways};

@@ -126,6 +126,39 @@ static void test_foreign_choices(void) {
   }
 }
 
+/* A layer's product with so many rows: which algorithm it got. */
+static int algo_of(int64_t rows, int64_t inputs, int summed, int tf32) {
+  const int64_t m = summed ? 2 : rows, k = summed ? rows : inputs;
+  tfu_tensor a = filled(TFU_F32, (tfu_shape)SHAPE(m * k), 1), b = filled(TFU_F32, (tfu_shape)SHAPE(k * 3), 2);
+  float *d = aligned_alloc(256, (size_t)(m * 3 / 64 + 1) * 256);
+  const tfu_gemm_gpu g = {.a = a.data, .b = b.data, .d = d, .m = m, .n = 3, .k = k, .dtype = TFU_F32, .tf32 = tf32};
+  run *r = start(NULL);
+  CHECK(serve(r, &g));
+  end_run(r);
+  drop(a.data), drop(b.data), free(d);
+  return last_algo;
+}
+
+/* Of a layer that gets other rows in every step, some numbers of rows are timed; the rest take what is nearest, with as
+ * much workspace as they need. Other layers, and other sums, are timed for themselves. Exact float32 takes the first
+ * proposal that runs, as always, and has it timed no more often. */
+static void test_like_sizes(void) {
+  for (int summed = 0; summed < 2; summed++)
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+      forget_choices();
+      for (int i = 0; i < TFU_TUNED_KIND; i++) CHECK(algo_of(20 + i, 4, summed, tf32) == 2 + tf32);
+      const int before = lines_in_file();
+      CHECK_FOR(before == TFU_TUNED_KIND, "%d", before);
+      proposals = products = 0;
+      for (int i = 0; i < 5; i++) CHECK(algo_of(36 + i, 4, summed, tf32) == 2 + tf32);
+      CHECK_FOR(tf32 ? proposals == 0 && products == 5 : products == 10, "%d %d", proposals, products);
+      CHECK(lines_in_file() == before);
+      algo_of(36, summed ? 4 : 5, summed, tf32);
+      algo_of(100, 4, summed, tf32);
+      CHECK_FOR(lines_in_file() == before + (summed ? 1 : 2), "%d", lines_in_file());
+    }
+}
+
 /* What is in a file that can only be read is taken; what is new is remembered here, and nothing is left behind. The
  * folder's mode stops a user, the limit root: files then cannot grow. */
 static void test_unwritable(void) {
@@ -257,6 +290,7 @@ int main(void) {
   test_choice();
   test_alignment();
   test_foreign_choices();
+  test_like_sizes();
   test_unwritable();
   test_batch();
   test_sums_in_place();

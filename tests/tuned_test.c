@@ -1,11 +1,13 @@
 /* tuned_test.c - choices by timing: remembered, kept in a file, and none the worse for what happens to that file. No
  * GPU is needed: what is chosen here is a number. */
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "check.h"
+#include "kernels/core/determinism.h"
 #include "kernels/core/tuned_file.h"
 
 static atomic_int asked;
@@ -128,6 +130,93 @@ static void test_switched_off(void) {
   CHECK(tfu_tuning() && times_asked(5) == 1);
 }
 
+/* ---- like sizes ---- */
+
+/* Of a key, the thousands are its kind and the rest its size. */
+static double apart(const void *key, const void *other) {
+  const int a = *(const int *)key, b = *(const int *)other;
+  return a / 1000 == b / 1000 ? fabs(log2((double)(a % 1000) / (b % 1000))) : -1;
+}
+
+/* What is adopted has its origin in data[1] and data[2]; size 13 cannot be. */
+static int adopt(const void *key, const void *other, void *with, tfu_choice *choice) {
+  const int size = *(const int *)key % 1000, from = *(const int *)other % 1000;
+  (void)with;
+  choice->data[1] = (unsigned char)(from / 256);
+  choice->data[2] = (unsigned char)(from % 256);
+  return size != 13;
+}
+
+static tfu_chosen choose_size(const void *key, void *with, tfu_choice *choice) {
+  choose(key, with, choice);
+  choice->microseconds = tfu_tuning() ? 1.5f : 0;
+  return TFU_CHOSEN;
+}
+
+static const tfu_tuner of_sizes = {.bytes = sizeof(int),
+                                   .describe = describe,
+                                   .usable = usable,
+                                   .choose = choose_size,
+                                   .apart = apart,
+                                   .adopt = adopt};
+
+/* Which size's choice a key has; 0: its own, by another timing; -1: its own, remembered. */
+static int choice_of(int key) {
+  tfu_choice c;
+  const int before = atomic_load(&asked);
+  CHECK(tfu_tuned_get(&of_sizes, &key, NULL, &c));
+  const int from = c.data[1] * 256 + c.data[2];
+  return from ? from : atomic_load(&asked) > before ? 0 : -1;
+}
+
+/* After some of a kind have been timed, the nearest one's choice serves, if it is near; the file has what was timed. */
+static void test_like_sizes(void) {
+  enum { KIND = 500000 };
+  tfu_tuned_lines lines = {0};
+  unlink(path);
+  tfu_tuned_forget();
+  CHECK(choice_of(KIND + 1000 + 77) == 0); /* another kind, which does not count */
+  for (int i = 0; i < TFU_TUNED_KIND; i++) CHECK(choice_of(KIND + 100 + 2 * i) == 0);
+  CHECK(choice_of(KIND + 101) == 100 || choice_of(KIND + 101) == 102);
+  CHECK(choice_of(KIND + 105) == 106 && choice_of(KIND + 61) == 100 && choice_of(KIND + 200) == 130);
+  CHECK(choice_of(KIND + 105) == 106); /* that is remembered too, and is nobody's nearest itself: */
+  CHECK(choice_of(KIND + 60) == 100);
+  CHECK(choice_of(KIND + 104) == -1);
+  CHECK(choice_of(KIND + 13) == 0 && choice_of(KIND + 13) == -1); /* more than a factor of 2 away */
+  CHECK(choice_of(KIND + 14) == 13 && choice_of(KIND + 500) == 0 && choice_of(KIND + 1000 + 78) == 0);
+  tfu_tuned_read(path, &lines);
+  CHECK_FOR(lines.n == TFU_TUNED_KIND + 4, "%d", lines.n);
+  tfu_tuned_release(&lines);
+  tfu_tuned_forget();
+  CHECK(choice_of(KIND + 105) == 0 && choice_of(KIND + 104) == -1); /* as nothing of the kind was asked for before */
+}
+
+/* ---- determinism ---- */
+
+static _Bool required;
+static _Bool is_required(void) { return required; }
+
+/* While it is required, nothing is timed, read or written, and what was timed before is not used; nor is what was not
+ * timed, afterwards. */
+static void test_determinism(void) {
+  tfu_tuned_lines lines = {0};
+  unlink(path);
+  tfu_tuned_forget();
+  tfu_determinism_required = is_required;
+  CHECK(tfu_tuning() && times_asked(1) == 1 && times_asked(1) == 0);
+  required = 1;
+  CHECK(!tfu_tuning() && times_asked(1) == 1 && times_asked(1) == 0 && times_asked(2) == 1);
+  tfu_choice choice;
+  CHECK(tfu_tuned_get(&tuner, &(int){1}, NULL, &choice) && choice.microseconds == 0);
+  required = 0;
+  CHECK(times_asked(1) == 0 && times_asked(2) == 1);
+  CHECK(tfu_tuned_get(&tuner, &(int){1}, NULL, &choice) && choice.microseconds > 0);
+  tfu_tuned_read(path, &lines);
+  CHECK_FOR(lines.n == 2, "%d", lines.n);
+  tfu_tuned_release(&lines);
+  tfu_determinism_required = NULL;
+}
+
 static int writer(void *first) {
   tfu_tuned_forget();
   for (int i = 0; i < 20; i++) times_asked(*(int *)first + i);
@@ -235,6 +324,8 @@ int main(void) {
   test_foreign();
   test_no_place();
   test_switched_off();
+  test_like_sizes();
+  test_determinism();
   test_two_processes();
   test_threads();
   test_bounded();

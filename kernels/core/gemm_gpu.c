@@ -7,18 +7,11 @@
 
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
+#include "kernels/core/gemm_key.h"
 #include "kernels/core/tuned.h"
 #include "kernels/matmul_own.h"
 
-/* All that a choice depends on. Compared as bytes, so it has no gaps. */
-typedef struct gemm_key {
-  int64_t m, n, k, a_row, batch;
-  int64_t stride[4]; /* of a, b, c and d; of a single product 0 */
-  int32_t ordinal, dtype, tf32, wide, a_turned, b_turned, epilogue, bias, c;
-  int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see alignment() */
-} gemm_key;
-_Static_assert(sizeof(gemm_key) == 9 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
-_Static_assert(sizeof(gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
+_Static_assert(sizeof(tfu_gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
 typedef struct gemm_choice {
   cublasLtMatmulAlgo_t algo;
@@ -31,13 +24,12 @@ enum { MOST_WORKSPACE = 32 << 20, WORKSPACE_ALIGN = 256, CANDIDATES = 12 };
 
 static const struct {
   cublasLtEpilogue_t plain, with_bias;
-  const char *name;
 } epilogues[TFU_EPIS] = {
-    [TFU_EPI_NONE] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS, "none"},
-    [TFU_EPI_RELU] = {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS, "relu"},
-    [TFU_EPI_GELU] = {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS, "gelu_tanh"},
-    [TFU_EPI_GELU_AUX] = {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, "gelu_tanh+pre"},
-    [TFU_EPI_SUM_B] = {CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADA, "sums"},
+    [TFU_EPI_NONE] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
+    [TFU_EPI_RELU] = {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS},
+    [TFU_EPI_GELU] = {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
+    [TFU_EPI_GELU_AUX] = {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+    [TFU_EPI_SUM_B] = {CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADA},
 };
 
 static const cudaDataType_t types[TFU_FLOATS] = {
@@ -146,68 +138,30 @@ static tfu_code run(void *problem_) {
 
 /* ---- choosing ---- */
 
-/* 256, which allocators give, or what vector loads care for: more steps would be more keys, each timed anew. */
-static int32_t alignment(const void *data) {
-  const uintptr_t low = (uintptr_t)data & -(uintptr_t)data;
-  return low == 0 || low >= 256 ? 256 : low > 16 ? 16 : (int32_t)low;
-}
-
-static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
-
-static gemm_key key_of(const tfu_gemm_gpu *g, int ordinal) {
-  const int many = g->batch > 1;
-  return (gemm_key){.m = g->m,
-                    .n = g->n,
-                    .k = g->k,
-                    .a_row = g->a_row,
-                    .batch = batch_of(g),
-                    .stride = {many ? g->a_stride : 0, many ? g->b_stride : 0, many && g->c ? g->c_stride : 0,
-                               many ? g->d_stride : 0},
-                    .ordinal = ordinal,
-                    .dtype = (int32_t)g->dtype,
-                    .tf32 = g->dtype == TFU_F32 && g->tf32,
-                    .wide = g->wide && tfu_real(g->dtype) != g->dtype,
-                    .a_turned = !!g->a_turned,
-                    .b_turned = !!g->b_turned,
-                    .epilogue = (int32_t)g->epilogue,
-                    .bias = g->bias != NULL,
-                    .c = g->c != NULL,
-                    .align = {alignment(g->a), alignment(g->b), alignment(g->c ? g->c : g->d), alignment(g->d),
-                              least(alignment(g->bias), least(alignment(g->aux), alignment(g->sums)))}};
-}
-
-static void describe(const void *key_, void *problem_, char *text, size_t size) {
-  const gemm_key *k = key_;
+static void describe(const void *key, void *problem_, char *text, size_t size) {
   const problem *p = problem_;
-  char gpu[64], apart[32] = "", batch[128] = "";
+  char gpu[64];
   tfu_device_name(gpu, sizeof gpu);
-  if (k->a_row) snprintf(apart, sizeof apart, " rows of %lld", (long long)k->a_row);
-  if (k->batch > 1)
-    snprintf(batch, sizeof batch, ", batch %lld by %lld %lld %lld %lld", (long long)k->batch, (long long)k->stride[0],
-             (long long)k->stride[1], (long long)k->stride[2], (long long)k->stride[3]);
-  snprintf(text, size,
-           "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s", gpu,
-           p->lt->version, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32                                        ? " as tf32"
-           : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
-                                                          : "",
-           k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', apart,
-           epilogues[k->epilogue].name, k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0], (int)k->align[1],
-           (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
+  tfu_gemm_key_text(key, gpu, p->lt->version, text, size);
 }
 
-/* cuBLASLt itself says whether the algorithm is one of its own, and fits. */
+/* cuBLASLt itself says whether the algorithm is one of its own, and what it needs. */
+static int fits(const problem *p, const gemm_choice *c, uint64_t *workspace) {
+  cublasLtMatmulHeuristicResult_t result = {.workspaceSize = 0};
+  if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->c, p->d, &c->algo, &result)) return 0;
+  *workspace = result.workspaceSize;
+  return *workspace <= MOST_WORKSPACE;
+}
+
 static int usable(const void *key, void *problem_, const tfu_choice *choice) {
   (void)key;
-  const problem *p = problem_;
   gemm_choice c;
-  cublasLtMatmulHeuristicResult_t result = {.workspaceSize = 0};
+  uint64_t needed;
   memcpy(&c, choice->data, sizeof c);
-  if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->c, p->d, &c.algo, &result)) return 0;
-  return result.workspaceSize <= c.workspace && c.workspace <= MOST_WORKSPACE;
+  return fits(problem_, &c, &needed) && needed <= c.workspace && c.workspace <= MOST_WORKSPACE;
 }
 
-static int propose(const problem *p, const gemm_key *key, cublasLtMatmulHeuristicResult_t *found) {
+static int propose(const problem *p, const tfu_gemm_key *key, cublasLtMatmulHeuristicResult_t *found) {
   static const cublasLtMatmulPreferenceAttributes_t aligned[4] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
@@ -233,53 +187,93 @@ static int propose(const problem *p, const gemm_key *key, cublasLtMatmulHeuristi
   return s ? 0 : n;
 }
 
-static void name(const problem *p, const gemm_key *key, const gemm_choice *c, tfu_choice *choice) {
+static void name(const problem *p, const tfu_gemm_key *key, const gemm_choice *c, tfu_choice *choice) {
   int32_t id = -1;
   size_t written;
   p->lt->cublasLtMatmulAlgoConfigGetAttribute(&c->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written);
   const int n = snprintf(choice->label, sizeof choice->label, "cuBLASLt, epilogue %s%s, algorithm %d",
-                         epilogues[key->epilogue].name, key->bias ? "+bias" : "", (int)id);
+                         tfu_epilogue_names[key->epilogue], key->bias ? "+bias" : "", (int)id);
   if (choice->microseconds > 0)
     snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
 }
 
-/* One that fails is passed over: a proposal is no promise. Where none can be timed, or results are to be exact, the
- * first that runs is taken. */
-static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
-  const gemm_key *key = key_;
-  problem *p = problem_;
-  cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-  gemm_choice best = {.workspace = 0}, c;
+/* Whether products may be run for nothing: what a sum is added to is needed once, and a graph that captures them would
+ * have them all. */
+static int may_try(const problem *p) { return (p->trial || p->g->c != p->g->d) && tfu_may_wait(p->call); }
+
+static int has_workspace(problem *p, uint64_t bytes) {
   tfu_error *err = p->call->err, ignored;
-  const int may_spoil = p->trial || p->g->c != p->g->d; /* what a sum is added to is needed once */
-  const int first = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
-  const int n = propose(p, key, found), may_time = may_spoil && tfu_tuning() && tfu_may_wait(p->call);
-  uint64_t most = 0;
-  *choice = (tfu_choice){.none = 1};
-  for (int i = 0; i < n; i++)
-    if (!found[i].state && found[i].workspaceSize > most) most = found[i].workspaceSize;
   p->call->err = &ignored;
-  if (may_time && n > 1 && get_workspace(p, most) != TFU_OK) most = UINT64_MAX; /* then the first, untimed */
-  for (int i = 0; i < n; i++) {
-    float microseconds = 0;
-    if (found[i].state) continue;
-    c = (gemm_choice){.algo = found[i].algo, .workspace = found[i].workspaceSize};
-    p->choice = &c;
-    if (may_time && n > 1 && most != UINT64_MAX && tfu_time(p->call, run, p, &microseconds) != TFU_OK) continue;
-    if (choice->none || microseconds < choice->microseconds) {
-      best = c;
-      choice->none = 0;
-      choice->microseconds = microseconds;
-    }
-    if (microseconds == 0 || first) break;
-  }
+  const tfu_code code = get_workspace(p, bytes);
   p->call->err = err;
-  memcpy(choice->data, &best, sizeof best);
-  if (!choice->none) name(p, key, &best, choice);
-  return may_time || !tfu_tuning() ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
+  return code == TFU_OK;
 }
 
-static const tfu_tuner tuner = {.bytes = sizeof(gemm_key), .describe = describe, .usable = usable, .choose = choose};
+/* Runs and, where `microseconds` is given, times it. A proposal is no promise: some fail. */
+static int try_out(problem *p, const gemm_choice *c, float *microseconds) {
+  tfu_error *err = p->call->err, ignored;
+  p->call->err = &ignored;
+  p->choice = c;
+  const tfu_code code = microseconds ? tfu_time(p->call, run, p, microseconds) : run(p);
+  p->call->err = err;
+  return code == TFU_OK;
+}
+
+/* The fastest of the proposals; where none is to be timed, or `first` is wanted, the first that runs. */
+static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, gemm_choice *best, float *microseconds) {
+  cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+  const int n = propose(p, key, found);
+  uint64_t most = 0;
+  int any = 0;
+  for (int i = 0; i < n; i++)
+    if (!found[i].state && found[i].workspaceSize > most) most = found[i].workspaceSize;
+  const int tried = may_try(p) && has_workspace(p, most); /* one for all; without, the first is taken as it is */
+  for (int i = 0; i < n; i++) {
+    const gemm_choice c = {.algo = found[i].algo, .workspace = found[i].workspaceSize};
+    float time = 0;
+    if (found[i].state || (tried && !try_out(p, &c, timed ? &time : NULL))) continue;
+    if (!any || time < *microseconds) *best = c, *microseconds = time;
+    any = 1;
+    if (!timed || !tried || first) break;
+  }
+  return any;
+}
+
+static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
+  const tfu_gemm_key *key = key_;
+  problem *p = problem_;
+  gemm_choice best = {.workspace = 0};
+  const int first = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
+  *choice = (tfu_choice){.none = 0};
+  choice->none = !best_of(p, key, tfu_tuning(), first, &best, &choice->microseconds);
+  memcpy(choice->data, &best, sizeof best);
+  if (!choice->none) name(p, key, &best, choice);
+  return may_try(p) || !tfu_tuning() ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
+}
+
+/* Its time is then an estimate, by the work. */
+static int adopt(const void *key_, const void *other, void *problem_, tfu_choice *choice) {
+  const tfu_gemm_key *key = key_;
+  problem *p = problem_;
+  const int exact = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
+  gemm_choice c;
+  float untimed;
+  memcpy(&c, choice->data, sizeof c);
+  if (!(exact ? best_of(p, key, 0, 1, &c, &untimed) : fits(p, &c, &c.workspace))) return 0;
+  memcpy(choice->data, &c, sizeof c);
+  choice->microseconds *= (float)(tfu_gemm_work(key) / tfu_gemm_work(other));
+  name(p, key, &c, choice);
+  return 1;
+}
+
+static double apart(const void *key, const void *other) { return tfu_gemm_apart(key, other); }
+
+static const tfu_tuner tuner = {.bytes = sizeof(tfu_gemm_key),
+                                .describe = describe,
+                                .usable = usable,
+                                .choose = choose,
+                                .apart = apart,
+                                .adopt = adopt};
 
 /* Opens the problem, asks for the choice, and runs it where `microseconds` is NULL. */
 static tfu_code solve(problem *p, int *served, float *microseconds) {
@@ -289,7 +283,7 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
   TFU_TRY(tfu_device_now(&device, p->call->err));
   TFU_TRY(tfu_cublaslt_handle(p->lt, &p->handle, p->call->err));
   TFU_TRY(tfu_cublaslt_code(p->lt, open_problem(p), "describing a product to cuBLASLt", p->call->err));
-  const gemm_key key = key_of(p->g, device.ordinal);
+  const tfu_gemm_key key = tfu_gemm_key_of(p->g, device.ordinal);
   const char *label = tfu_tuned_get(&tuner, &key, p, &chosen);
   *served = !chosen.none;
   if (microseconds) *microseconds = chosen.microseconds;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/determinism.h"
 #include "kernels/core/tuned_file.h"
 
 enum { BUCKETS = 2 * TFU_TUNED_MOST };
@@ -12,7 +13,8 @@ typedef struct entry {
   const tfu_tuner *tuner;
   unsigned char key[TFU_TUNED_KEY];
   tfu_tuned_line line;
-  int made;
+  int made, adopted;
+  int timing;         /* whether choices were made by timing when it was */
   int64_t used;       /* when it was last asked for, by the count of all that was asked */
   struct entry *next; /* in the bucket */
 } entry;
@@ -35,7 +37,7 @@ static void start(void) {
 
 int tfu_tuning(void) {
   pthread_once(&started, start);
-  return tuning;
+  return tuning && !tfu_deterministic();
 }
 
 static entry **bucket_of(const tfu_tuner *t, const void *key) {
@@ -43,9 +45,9 @@ static entry **bucket_of(const tfu_tuner *t, const void *key) {
 }
 
 /* The lock is held. */
-static entry *find(const tfu_tuner *t, const void *key) {
+static entry *find(const tfu_tuner *t, const void *key, int timing) {
   for (entry *e = *bucket_of(t, key); e; e = e->next)
-    if (e->tuner == t && !memcmp(e->key, key, t->bytes)) return e;
+    if (e->tuner == t && e->timing == timing && !memcmp(e->key, key, t->bytes)) return e;
   return NULL;
 }
 
@@ -67,7 +69,7 @@ static entry *make_room(void) {
 }
 
 /* A new entry that is still to be made; NULL where there is no room. The lock is held. */
-static entry *add(const tfu_tuner *t, const void *key) {
+static entry *add(const tfu_tuner *t, const void *key, int timing) {
   entry *e = spare, **bucket = bucket_of(t, key);
   if (e) spare = e->next;
   else if (n_entries == TFU_TUNED_MOST) e = make_room();
@@ -75,10 +77,31 @@ static entry *add(const tfu_tuner *t, const void *key) {
   if (!e) return NULL;
   e->tuner = t;
   memcpy(e->key, key, t->bytes);
-  e->made = 0;
+  e->made = e->adopted = 0;
+  e->timing = timing;
   e->next = *bucket;
   *bucket = e;
   return e;
+}
+
+/* A copy of the nearest entry of the key's kind that was timed; 0 where too few were, or none is near. The search takes
+ * far less than the timing that it saves. */
+static int find_near(const tfu_tuner *t, const void *key, entry *near) {
+  enum { NEAR = 1 }; /* a factor of 2 */
+  double least = NEAR;
+  const entry *nearest = NULL;
+  int timed = 0;
+  pthread_mutex_lock(&lock);
+  for (int b = 0; b < BUCKETS; b++)
+    for (entry *e = buckets[b]; e; e = e->next) {
+      if (e->tuner != t || !e->made || e->adopted || e->line.choice.microseconds <= 0) continue;
+      const double apart = t->apart(key, e->key);
+      timed += apart >= 0;
+      if (apart >= 0 && apart <= least) least = apart, nearest = e;
+    }
+  if (nearest) *near = *nearest;
+  pthread_mutex_unlock(&lock);
+  return nearest && timed >= TFU_TUNED_KIND;
 }
 
 /* Writes what the file has now, and what is chosen here, ours first. */
@@ -87,7 +110,7 @@ static void save(void) {
   pthread_mutex_lock(&lock);
   for (int b = 0; b < BUCKETS; b++)
     for (entry *e = buckets[b]; e; e = e->next)
-      if (e->made && e->line.choice.microseconds > 0) tfu_tuned_append(&all, &e->line);
+      if (e->made && !e->adopted && e->line.choice.microseconds > 0) tfu_tuned_append(&all, &e->line);
   pthread_mutex_unlock(&lock);
   tfu_tuned_read(tfu_tuned_path(), &theirs);
   for (int i = 0; i < theirs.n; i++)
@@ -97,46 +120,54 @@ static void save(void) {
   tfu_tuned_release(&theirs);
 }
 
-/* From the file, or by timing; returns whether it may be remembered, and whether the file does not have it. */
-static tfu_chosen make(const tfu_tuner *t, const void *key, void *with, tfu_tuned_line *line, int *is_new) {
-  *is_new = 0;
+typedef enum source { FROM_FILE, FROM_LIKE, BY_TIMING } source;
+
+/* From the file, from a like size, or by timing; returns whether it may be remembered. */
+static tfu_chosen make(const tfu_tuner *t, const void *key, void *with, int timing, tfu_tuned_line *line, source *by) {
+  entry near;
   t->describe(key, with, line->text, sizeof line->text);
-  const tfu_tuned_line *known = tuning ? tfu_tuned_find(&stored, line->text) : NULL;
+  const tfu_tuned_line *known = timing ? tfu_tuned_find(&stored, line->text) : NULL;
+  *by = FROM_FILE;
   if (known && t->usable(key, with, &known->choice)) {
     line->choice = known->choice;
     return TFU_CHOSEN;
   }
-  const tfu_chosen chosen = t->choose(key, with, &line->choice);
-  *is_new = chosen == TFU_CHOSEN && tuning && line->choice.microseconds > 0;
-  return chosen;
+  *by = FROM_LIKE;
+  if (timing && t->apart && find_near(t, key, &near)) {
+    line->choice = near.line.choice;
+    if (t->adopt(key, near.key, with, &line->choice)) return TFU_CHOSEN;
+  }
+  *by = BY_TIMING;
+  return t->choose(key, with, &line->choice);
 }
 
 const char *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with, tfu_choice *choice) {
   tfu_tuned_line line = {0};
-  int is_new;
-  pthread_once(&started, start);
+  source by;
+  const int timing = tfu_tuning();
   pthread_mutex_lock(&lock);
   entry *e;
   /* Whoever waits looks again: what it waited for may not have been kept. */
-  while ((e = find(t, key)) && !e->made) pthread_cond_wait(&made, &lock);
+  while ((e = find(t, key, timing)) && !e->made) pthread_cond_wait(&made, &lock);
   const int mine = !e;
-  if (mine) e = add(t, key);
+  if (mine) e = add(t, key, timing);
   else *choice = e->line.choice; /* a copy: e may make room for another as soon as the lock is gone */
   if (e) e->used = ++n_asked;
   pthread_mutex_unlock(&lock);
   if (!mine) return e->line.choice.label;
 
-  const tfu_chosen chosen = make(t, key, with, &line, &is_new);
+  const tfu_chosen chosen = make(t, key, with, timing, &line, &by);
   *choice = line.choice;
   if (!e) return NULL;
   const int kept = chosen == TFU_CHOSEN;
   pthread_mutex_lock(&lock);
   if (kept) e->line = line;
   e->made = 1;
+  e->adopted = by == FROM_LIKE;
   if (!kept) take_out(e), e->next = spare, spare = e;
   pthread_cond_broadcast(&made);
   pthread_mutex_unlock(&lock);
-  if (is_new) save();
+  if (kept && timing && by == BY_TIMING && line.choice.microseconds > 0) save();
   return kept ? e->line.choice.label : NULL;
 }
 

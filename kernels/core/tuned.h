@@ -7,13 +7,23 @@
  * behind a first line that names the format. The folder is $TFUSE_CACHE, else tfuse in $XDG_CACHE_HOME or ~/.cache, of
  * mode 0700. A file that cannot be read, or lines that are damaged, cost another timing and nothing else; one that
  * cannot be written is not. Processes that write at once each leave a whole file. TFUSE_AUTOTUNE=0 switches timing and
- * file off: the library's own first proposal is taken then. */
+ * file off, and so does determinism.h: the library's own first proposal is taken then.
+ *
+ * A model whose batches or lengths change asks for a new size in nearly every step. So TFU_TUNED_KIND sizes of a kind
+ * are timed; another one then takes the choice of the nearest, unless that is more than a factor of 2 away. */
 #ifndef TFUSE_TUNED_H_
 #define TFUSE_TUNED_H_
 
 #include "tfuse.h"
 
-enum { TFU_TUNED_KEY = 128, TFU_TUNED_DATA = 80, TFU_TUNED_TEXT = 320, TFU_TUNED_LABEL = 96, TFU_TUNED_MOST = 4096 };
+enum {
+  TFU_TUNED_KEY = 128,
+  TFU_TUNED_DATA = 80,
+  TFU_TUNED_TEXT = 320,
+  TFU_TUNED_LABEL = 96,
+  TFU_TUNED_MOST = 4096,
+  TFU_TUNED_KIND = 16
+};
 
 typedef struct tfu_choice {
   unsigned char data[TFU_TUNED_DATA];
@@ -35,6 +45,11 @@ typedef struct tfu_tuner {
   /* Whether a choice that was read from a file can be used. */
   int (*usable)(const void *key, void *with, const tfu_choice *choice);
   tfu_chosen (*choose)(const void *key, void *with, tfu_choice *choice);
+  /* How far a key's size is from another's, in powers of 2; negative where they are not of one kind. NULL: no two are.
+   */
+  double (*apart)(const void *key, const void *other);
+  /* Makes another key's choice, which was timed, one for this key; whether it can be used. */
+  int (*adopt)(const void *key, const void *other, void *with, tfu_choice *choice);
 } tfu_tuner;
 
 /* The choice for a key: remembered, read or made. Returns its label where it is remembered, NULL where it was made for
@@ -43,7 +58,7 @@ typedef struct tfu_tuner {
  * newer choice's text then: it is to be shown, not to be compared. */
 const char *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *choice);
 
-/* Whether choices are made by timing. */
+/* Whether choices are made by timing, at present. */
 int tfu_tuning(void);
 
 /* The path of the file, or "" where there is no place for one. */
