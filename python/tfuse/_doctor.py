@@ -124,27 +124,59 @@ def _version(handle, function, parts):
 
 
 def ops():
-    """Every case once per device, forward and gradient, against NumPy."""
-    for device in ["CPU:0"] + ["GPU:%d" % i for i in range(len(tf.config.list_logical_devices("GPU")))]:
+    """Every case once per device, forward and gradient, against NumPy; on a GPU where TensorFlow's switch allows TF32, with
+    and without it."""
+    allowed = tf.config.experimental.tensor_float_32_execution_enabled()
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus and allowed:
+        yield row("TF32", OK, "on, TensorFlow's default: GPUs that have it read the factors of float32 products with 10 bits "
+                  "after the point; tf.config.experimental.enable_tensor_float_32_execution(False) switches it off")
+    for device in ["CPU:0"] + ["GPU:%d" % i for i in range(len(gpus))]:
         for family, members in cases.all_cases().items():
             try:
-                with tf.device(device):
-                    worst = max(_check(case, options) for case in members if case.shapes for options in case.options)
-                yield row("op " + family, OK, "right on %s, largest relative error %.0e" % (device, worst))
+                found = ["largest relative error %.0e" % _worst(members, device, tf32=False)]
+                if allowed and "GPU" in device:
+                    found.append("with TF32 %.0e" % _worst(members, device, tf32=True))
+                yield row("op " + family, OK, "right on %s, %s" % (device, ", ".join(found)))
             except Exception as error:  # whatever it is belongs in the report
                 yield row("op " + family, BAD, "%s on %s: %s" % (type(error).__name__, device, str(error).split("\n")[0]),
                           "please report this with the output of python -m tfuse doctor --json")
 
 
-def _check(case, options, shape=(64, 129), dtype="float32"):
-    """The largest error, on a sample that the naive composition's own typical error is taken from."""
+def _worst(members, device, tf32):
+    was = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    try:
+        with tf.device(device):
+            return max(_check(case, options, tf32=tf32) for case in members if case.shapes for options in case.options)
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(was)
+
+
+def _check(case, options, shape=(64, 129), dtype="float32", tf32=False):
+    """The largest error, on a sample that the naive composition's own typical error is taken from.
+
+    With TF32 that composition is also run on inputs that have 10 bits after the point: TensorFlow's own products read them
+    so, but not those of every size.
+    """
     *inputs, dy = case.tensors(shape, dtype, seed=1)
     want = case.truth(inputs, dy, options)
-    got, naive = (case.step(f, inputs, dy, options) for f in (case.run, case.plain))
-    for g, w, n, typical in zip(got, want, naive, case.typical(dtype, options)):
-        if not np.all(np.isfinite(g)) or cases.error(g, w) > cases.allowed(n, w, g.dtype.name, typical):
-            raise ArithmeticError("%s %s is off by %.1e" % (case.name, options, cases.error(g, w)))
+    got = case.step(case.run, inputs, dy, options)
+    draws = [(inputs, dy)] + [tf.nest.map_structure(_as_tf32, (inputs, dy))] * tf32
+    naive = [case.step(case.plain, *draw, options) for draw in draws]
+    for g, w, typical, *stock in zip(got, want, case.typical(dtype, options), *naive):
+        bound = max(cases.allowed(n, w, g.dtype.name, typical) for n in stock)
+        if not np.all(np.isfinite(g)) or cases.error(g, w) > bound:
+            raise ArithmeticError("%s %s is off by %.1e%s" % (
+                case.name, options, cases.error(g, w), " with TF32" if tf32 else ""))
     return max(cases.error(g, w) for g, w in zip(got, want))
+
+
+def _as_tf32(tensor):
+    """Without the last 13 of float32's 23 bits after the point."""
+    if tensor.dtype != tf.float32:
+        return tensor
+    return tf.bitcast(tf.bitwise.bitwise_and(tf.bitcast(tensor, tf.int32), ~0x1fff), tf.float32)
 
 
 def report():

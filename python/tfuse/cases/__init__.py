@@ -147,7 +147,8 @@ class Case:
 
     def typical(self, dtype, options, shape=(64, 129)):
         """The errors of the naive composition on this device, over a few draws; by default on some thousand elements."""
-        key = (dtype, shape, tf.zeros([]).device, *sorted(options.items()))
+        tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+        key = (dtype, shape, tf.zeros([]).device, tf32, *sorted(options.items()))
         if key not in self._typical:
             draws = [self._errors(shape, dtype, options, seed) for seed in range(1, 5)]
             self._typical[key] = [max(errors) for errors in zip(*draws)]
