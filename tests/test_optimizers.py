@@ -1,5 +1,8 @@
 """tfuse.optimizers against Keras's own: every rule and option over 50 steps, checkpoints both ways, what falls back."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -271,6 +274,42 @@ def test_numbers_may_change(device):
             optimizer.apply([tf.ones([4]) * step], weights)
         results.append([weights[0].numpy()])
     assert largest_error(*results) < 1e-6
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_eager_steps_keep_nothing_alive(device, scaled):
+    """Weights and slots go with their model and optimizer."""
+    m, optimizer = model(), make(tfuse.optimizers, "adam", global_clipnorm=1.0)
+    outer = tfuse.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
+    for _ in range(2):
+        outer.apply([tf.ones_like(v) for v in m.trainable_variables], m.trainable_variables)
+    held = [weakref.ref(v.value.handle) for v in [*m.trainable_variables, *optimizer._momentums, *optimizer._velocities]]
+    assert all(handle() is not None for handle in held)
+    del m, optimizer, outer
+    gc.collect()
+    assert [handle() for handle in held] == [None] * len(held)
+
+
+def test_eager_steps_are_traced_once(device, monkeypatch):
+    """For each set of variables and each set of numbers, the last few of which are kept."""
+    traced, build = [], tensors_update._build
+    monkeypatch.setattr(tensors_update, "_build", lambda *arguments: traced.append(len(arguments[1])) or build(*arguments))
+    monkeypatch.setattr(tensors_update, "_MOST_FUNCTIONS", 2)
+    weights, optimizer = variables([(4,), (3,)]), make(tfuse.optimizers, "adam")
+    optimizer.build(weights)
+
+    def steps(count, *taken):
+        del traced[:]
+        for _ in range(count):
+            optimizer.apply([tf.ones(v.shape) for v in taken], taken)
+        return traced
+
+    assert steps(3, *weights) == [2] and steps(2, *weights) == []
+    assert steps(3, weights[0]) == [1] and steps(1, *weights) == []
+    optimizer.beta_1 = 0.5
+    assert steps(2, *weights) == [2]  # the function of one variable has not run for longest
+    optimizer.beta_1 = 0.9
+    assert steps(2, *weights) == [] and steps(2, weights[0]) == [1]
 
 
 def test_snapshots_keep_their_values(device):

@@ -91,7 +91,7 @@ class _Together:
         settings = self._settings(rule, clips)
 
         def apply(grads, rate, scale):
-            tensors_update.update(settings, grads, variables, slots, decays, tf.convert_to_tensor(rate),
+            tensors_update.update(self, settings, grads, variables, slots, decays, tf.convert_to_tensor(rate),
                                   tf.cast(tf.convert_to_tensor(self.iterations), tf.int64), scale)
 
         if not tf.distribute.has_strategy():

@@ -11,6 +11,7 @@ took 5.1 s, four with 250 took 1.6 s.
 """
 
 import collections
+import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -83,13 +84,14 @@ Settings = collections.namedtuple("Settings", ["rule", "decay", "clip", "bound",
 _Place = collections.namedtuple("_Place", ["handle", "slots", "dtype", "shape", "device", "decays"])
 
 
-def update(settings, gradients, variables, slots, decays, rate, step, scale=None):
+def update(owner, settings, gradients, variables, slots, decays, rate, step, scale=None):
     """Assigns variables and slots their next values.
 
     Args:
+      owner: the optimizer; what is kept from one eager step for the next goes with it.
       settings: a Settings.
       gradients: dense tensors, one per variable and of its shape.
-      variables, slots: resource variables; slots is a list for each kind of slot that the rule has.
+      variables, slots: resource variables, no one twice; slots is a list for each kind of slot that the rule has.
       decays: for each variable, whether weight decay applies to it.
       rate, step: scalar tensors: the learning rate, and the number of steps done.
       scale: a scalar tensor that the gradients are divided by, before all else; then each must fit its variable.
@@ -98,7 +100,7 @@ def update(settings, gradients, variables, slots, decays, rate, step, scale=None
               for v, d, *own in zip(variables, decays, *slots)]
     gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(gradients, places)]
     if context.executing_eagerly():
-        _compiled(settings, places)(gradients, rate, step, scale)
+        _compiled(owner, settings, places)(gradients, rate, step, scale)
     else:
         _build(settings, places, gradients, rate, step, scale)
 
@@ -121,20 +123,22 @@ def fits(gradient, variable):
     return gradient.dtype == variable.dtype or (variable.dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
 
 
-_functions = collections.OrderedDict()  # by settings and handles; for eager steps
-_MOST_FUNCTIONS = 16
+# For eager steps: by owner, then by settings and handles. A function keeps its variables alive, but not its owner.
+_functions = weakref.WeakKeyDictionary()
+_MOST_FUNCTIONS = 16  # of one owner
 
 
-def _compiled(settings, places):
+def _compiled(owner, settings, places):
     """Eagerly thousands of reads and assignments would be as many calls from Python: they become one function."""
     key = (settings, *(p.decays for p in places), *(id(h) for p in places for h in (p.handle, *p.slots)))
-    if key not in _functions:
-        _functions[key] = tf.function(lambda *arguments: _build(settings, places, *arguments), autograph=False,
-                                      reduce_retracing=True)
-        if len(_functions) > _MOST_FUNCTIONS:  # each keeps its variables alive
-            _functions.popitem(last=False)
-    _functions.move_to_end(key)
-    return _functions[key]
+    functions = _functions.setdefault(owner, collections.OrderedDict())
+    if key not in functions:
+        functions[key] = tf.function(lambda *arguments: _build(settings, places, *arguments), autograph=False,
+                                     reduce_retracing=True)
+        if len(functions) > _MOST_FUNCTIONS:
+            functions.popitem(last=False)
+    functions.move_to_end(key)
+    return functions[key]
 
 
 def _build(settings, places, gradients, rate, step, scale):
