@@ -312,6 +312,28 @@ def test_eager_steps_are_traced_once(device, monkeypatch):
     assert steps(2, *weights) == [] and steps(2, weights[0]) == [1]
 
 
+@pytest.mark.parametrize("rule, option, route", [(rule, "decay", "eager") for rule in RULES] + [
+    ("adamw", option, route) for option in ("clipnorm", "global_clipnorm", "accumulation") for route in ("eager", "graph", "xla")])
+def test_a_variable_listed_twice(rule, option, route):
+    """Is stepped twice, as in Keras: by the one gradient, then by the other."""
+    if route == "xla":
+        skip_broken_xla()
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        (a, b), optimizer, since = variables([(3,), (4,)]), make(library, rule, **OPTIONS[option], learning_rate=0.1), explained()
+        optimizer.build([a, b])
+        step = lambda *g: optimizer.apply(list(g), [a, b, a])
+        step = step if route == "eager" else tf.function(step, autograph=False, jit_compile=route == "xla")
+        for t in range(4):
+            step(*gradients(t, [(3,), (4,), (3,)]))
+        results.append([v.numpy() for v in [a, b, *optimizer.variables]])
+    assert largest_error(results[1], results[0]) < 1e-6
+    decided, ran = since()
+    assert {row["why"] for row in decided if row["route"] == "Keras's own step"} == {
+        "2 of 3 variables (v0, …): it is listed more than once"}
+    assert "TensorsUpdate" in [row["op"] for row in decided + ran]  # the other one
+
+
 def test_snapshots_keep_their_values(device):
     """What was read before a step does not change with it."""
     weights = variables([(1000,)])
