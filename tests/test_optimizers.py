@@ -448,6 +448,17 @@ def test_norms_of_lists(device):
     assert float(norm) == 4 and np.array_equal(half.values, np.ones([2, 2])) and half.dense_shape is slices.dense_shape
 
 
+@pytest.mark.parametrize("use_norm", [0.5, 8.0, np.inf])
+def test_clipping_by_a_norm_that_is_given(device, use_norm):
+    """It counts in the place of the list's own."""
+    tensors = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]
+    want, _ = tf.clip_by_global_norm(tensors, 2.0, use_norm=tf.constant(use_norm))
+    for norm in (use_norm, tf.constant(use_norm)):
+        got, got_norm = tfuse.clip_by_global_norm(tensors, 2.0, use_norm=norm)
+        assert float(got_norm) == use_norm
+        assert all(np.allclose(g, w, rtol=1e-6, equal_nan=True) for g, w in zip(got, want))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_finite(device, bad):
     for dtype in ("float32", "float16", "bfloat16", "float64"):
