@@ -313,14 +313,16 @@ def test_eager_steps_are_traced_once(device, monkeypatch):
 
 
 @pytest.mark.parametrize("rule, option, route", [(rule, "decay", "eager") for rule in RULES] + [
-    ("adamw", option, route) for option in ("clipnorm", "global_clipnorm", "accumulation") for route in ("eager", "graph", "xla")])
+    ("adamw", option, route) for option in ("clipnorm", "global_clipnorm", "accumulation")
+    for route in ("eager", "graph", "xla")])
 def test_a_variable_listed_twice(rule, option, route):
     """Is stepped twice, as in Keras: by the one gradient, then by the other."""
     if route == "xla":
         skip_broken_xla()
     results = []
     for library in (keras.optimizers, tfuse.optimizers):
-        (a, b), optimizer, since = variables([(3,), (4,)]), make(library, rule, **OPTIONS[option], learning_rate=0.1), explained()
+        a, b = variables([(3,), (4,)])
+        optimizer, since = make(library, rule, **OPTIONS[option], learning_rate=0.1), explained()
         optimizer.build([a, b])
         step = lambda *g: optimizer.apply(list(g), [a, b, a])
         step = step if route == "eager" else tf.function(step, autograph=False, jit_compile=route == "xla")
@@ -352,6 +354,34 @@ def test_snapshots_keep_their_values(device):
     before, raw, after = step()
     assert np.array_equal(held, was) and np.array_equal(before, was) and np.array_equal(raw, was)
     assert not np.array_equal(after, was)
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_new_weights_take_the_memory_of_gradients(device, rule):
+    """Where nobody else needs them; the results are the same, bit for bit."""
+    on_cpu = device.startswith("CPU")  # where Python sees a tensor's own memory, unless it is a scalar's
+    address = lambda x: tf.numpy_function(lambda a: np.int64(a.ctypes.data), [tf.reshape(x, [-1])], tf.int64)
+    results = []
+    for kept in (False, True):
+        weights, optimizer = variables(), make(tfuse.optimizers, rule, global_clipnorm=1.0, weight_decay=0.01)
+        optimizer.build(weights)
+
+        @tf.function(autograph=False)
+        def step(*x):
+            g = [3.0 * t for t in x]
+            where = [address(t) for t in g]
+            with tf.control_dependencies(where):
+                optimizer.apply(g, weights)
+            return where, g if kept else []
+
+        for t in range(3):
+            where, g = step(*gradients(t))
+        assert all(np.array_equal(a, 3.0 * b) for a, b in zip(g, gradients(2)))
+        now = tf.function(lambda: [address(w.value.read_value()) for w in weights], autograph=False)()
+        shared = [int(a) == int(b) for a, b in zip(where, now)]
+        assert not on_cpu or shared == [not kept] * len(SHAPES)
+        results.append([np.asarray(v) for v in [*weights, *optimizer.variables]])
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
 
 
 def test_memory_in_flight(monkeypatch):

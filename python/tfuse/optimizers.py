@@ -4,8 +4,8 @@ LossScaleOptimizer around them.
 Arguments, state, names and results are Keras's: a checkpoint moves both ways. What belongs to a step (the loss scale,
 clipping, weight decay, the rule) is one walk over gradients, weights and slots; where gradients are clipped by a norm, or
 asked whether they are finite, one more over the gradients for each. Moving averages, accumulated gradients and constraints
-are Keras's own code around it. What cannot be taken together (sparse gradients, variables of unusual dtypes or listed more than
-once, some distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
+are Keras's own code around it. What cannot be taken together (sparse gradients, variables of unusual dtypes or listed more
+than once, some distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections

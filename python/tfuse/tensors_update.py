@@ -1,9 +1,11 @@
 """One step of an optimizer over many variables: few ops for any number of them, whose results are assigned.
 
 An op returns new values, and assigning one to a variable hands its memory over: nothing is copied, and no memory that
-somebody may still look at is written. What is new but not yet assigned takes memory beside what it replaces, so variables
-are taken in groups, and a group waits for earlier ones where too much would be under way. Groups also bound how many
-variables one op has: TensorFlow reads and assigns the variables of several groups at a time, on several threads.
+somebody may still look at is written. New weights lie where their gradients were, if nobody else holds these and their dtype
+is the weights', as in a function that makes them; so a gradient that is a slice of a larger tensor keeps all of that. New
+slots, and other new weights, take memory beside what they replace until they are assigned, so variables are taken in groups,
+and a group waits for earlier ones where too much would be under way. Groups also bound how many variables one op has:
+TensorFlow reads and assigns the variables of several groups at a time, on several threads.
 
 Inside XLA, an update takes the memory of what it replaces, if XLA may let go of that, so bytes do not count there. How many
 variables there are does: XLA's time to compile a call grows faster than their number. On a CPU, with sgd, a call with 1,000
@@ -21,7 +23,7 @@ from tfuse._list_op import ListOp
 from tfuse._op import FLOATS, given, real
 from tfuse.tensors_norm import global_norm, norms
 
-GROUP_BYTES = 120 << 20  # of new values; fewer and larger groups leave the GPU fewer ends to wait for
+GROUP_BYTES = 120 << 20  # of new values, wherever they lie; fewer and larger groups leave the GPU fewer ends to wait for
 FLIGHT_BYTES = 240 << 20  # of groups that may be under way at a time; a larger group goes alone
 GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
