@@ -1,5 +1,5 @@
-/* Optimizer steps over tables of tensors; formulas: ops/tensors_update.c. Every element is read before it is written,
- * by the same thread: the new tensors may be the old ones. A block reads the few numbers of the step once. */
+/* Optimizer steps over tables of tensors; formulas, and which memory may be shared: ops/tensors_update.c. Every element
+ * is read before it is written, by the same thread. A block reads the few numbers of the step once. */
 #include "kernels/tensors_update.h"
 
 #include "kernels/tensors_walk.h"

@@ -1,4 +1,6 @@
-/* Optimizer steps on the CPU; formulas: ops/tensors_update.c. A task is a chunk of one tensor, taken a tile at a time.
+/* Optimizer steps on the CPU; formulas, and which memory may be shared: ops/tensors_update.c. A task is a chunk of one
+ * tensor, taken a tile at a time: read into buffers, changed there, and written.
+ *
  * Products and sums are rounded one by one, as Keras's are: lion asks for the sign of a difference that may be nothing
  * at all. Lamb walks twice, with the ratio of norms found in between. */
 #ifndef REAL

@@ -13,7 +13,11 @@
  *
  * hyper holds decay, clip, b1 (momentum), b2, 1 - b1, 1 - b2, epsilon, and 1 where clip bounds the values. Otherwise
  * clip bounds the norm: norm is what TensorsNorm gives, the one of all tensors or one for each, empty for no clipping.
- * scale is empty for 1. slots are those of one kind for all weights, then those of the next. */
+ * scale is empty for 1. slots are those of one kind for all weights, then those of the next.
+ *
+ * What is new may lie where the gradients do, if it is weights, or where the old weights and slots do: a kernel reads
+ * all that belongs to an element before it writes any of it, and lamb, which walks twice, writes no weight in the first
+ * walk and computes nothing from gradients or old slots in the second. */
 #include "rules.h"
 #include "tfuse.h"
 
@@ -79,4 +83,5 @@ const tfu_op tfu_tensors_update = {
     .lists = rule,
     .cpu = tfu_tensors_update_cpu,
     .gpu = tfu_tensors_update_gpu,
+    .in_place = 1, /* new weights where the gradients were, which nobody reads after a step */
 };

@@ -1,5 +1,8 @@
 """tfuse.optimizers against Keras's own: every rule and option over 50 steps, checkpoints both ways, what falls back."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -273,6 +276,66 @@ def test_numbers_may_change(device):
     assert largest_error(*results) < 1e-6
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_eager_steps_keep_nothing_alive(device, scaled):
+    """Weights and slots go with their model and optimizer."""
+    m, optimizer = model(), make(tfuse.optimizers, "adam", global_clipnorm=1.0)
+    outer = tfuse.optimizers.LossScaleOptimizer(optimizer) if scaled else optimizer
+    for _ in range(2):
+        outer.apply([tf.ones_like(v) for v in m.trainable_variables], m.trainable_variables)
+    held = [weakref.ref(v.value.handle) for v in [*m.trainable_variables, *optimizer._momentums, *optimizer._velocities]]
+    assert all(handle() is not None for handle in held)
+    del m, optimizer, outer
+    gc.collect()
+    assert [handle() for handle in held] == [None] * len(held)
+
+
+def test_eager_steps_are_traced_once(device, monkeypatch):
+    """For each set of variables and each set of numbers, the last few of which are kept."""
+    traced, build = [], tensors_update._build
+    monkeypatch.setattr(tensors_update, "_build", lambda *arguments: traced.append(len(arguments[1])) or build(*arguments))
+    monkeypatch.setattr(tensors_update, "_MOST_FUNCTIONS", 2)
+    weights, optimizer = variables([(4,), (3,)]), make(tfuse.optimizers, "adam")
+    optimizer.build(weights)
+
+    def steps(count, *taken):
+        del traced[:]
+        for _ in range(count):
+            optimizer.apply([tf.ones(v.shape) for v in taken], taken)
+        return traced
+
+    assert steps(3, *weights) == [2] and steps(2, *weights) == []
+    assert steps(3, weights[0]) == [1] and steps(1, *weights) == []
+    optimizer.beta_1 = 0.5
+    assert steps(2, *weights) == [2]  # the function of one variable has not run for longest
+    optimizer.beta_1 = 0.9
+    assert steps(2, *weights) == [] and steps(2, weights[0]) == [1]
+
+
+@pytest.mark.parametrize("rule, option, route", [(rule, "decay", "eager") for rule in RULES] + [
+    ("adamw", option, route) for option in ("clipnorm", "global_clipnorm", "accumulation")
+    for route in ("eager", "graph", "xla")])
+def test_a_variable_listed_twice(rule, option, route):
+    """Is stepped twice, as in Keras: by the one gradient, then by the other."""
+    if route == "xla":
+        skip_broken_xla()
+    results = []
+    for library in (keras.optimizers, tfuse.optimizers):
+        a, b = variables([(3,), (4,)])
+        optimizer, since = make(library, rule, **OPTIONS[option], learning_rate=0.1), explained()
+        optimizer.build([a, b])
+        step = lambda *g: optimizer.apply(list(g), [a, b, a])
+        step = step if route == "eager" else tf.function(step, autograph=False, jit_compile=route == "xla")
+        for t in range(4):
+            step(*gradients(t, [(3,), (4,), (3,)]))
+        results.append([v.numpy() for v in [a, b, *optimizer.variables]])
+    assert largest_error(results[1], results[0]) < 1e-6
+    decided, ran = since()
+    assert {row["why"] for row in decided if row["route"] == "Keras's own step"} == {
+        "2 of 3 variables (v0, …): it is listed more than once"}
+    assert "TensorsUpdate" in [row["op"] for row in decided + ran]  # the other one
+
+
 def test_snapshots_keep_their_values(device):
     """What was read before a step does not change with it."""
     weights = variables([(1000,)])
@@ -291,6 +354,34 @@ def test_snapshots_keep_their_values(device):
     before, raw, after = step()
     assert np.array_equal(held, was) and np.array_equal(before, was) and np.array_equal(raw, was)
     assert not np.array_equal(after, was)
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+def test_new_weights_take_the_memory_of_gradients(device, rule):
+    """Where nobody else needs them; the results are the same, bit for bit."""
+    on_cpu = device.startswith("CPU")  # where Python sees a tensor's own memory, unless it is a scalar's
+    address = lambda x: tf.numpy_function(lambda a: np.int64(a.ctypes.data), [tf.reshape(x, [-1])], tf.int64)
+    results = []
+    for kept in (False, True):
+        weights, optimizer = variables(), make(tfuse.optimizers, rule, global_clipnorm=1.0, weight_decay=0.01)
+        optimizer.build(weights)
+
+        @tf.function(autograph=False)
+        def step(*x):
+            g = [3.0 * t for t in x]
+            where = [address(t) for t in g]
+            with tf.control_dependencies(where):
+                optimizer.apply(g, weights)
+            return where, g if kept else []
+
+        for t in range(3):
+            where, g = step(*gradients(t))
+        assert all(np.array_equal(a, 3.0 * b) for a, b in zip(g, gradients(2)))
+        now = tf.function(lambda: [address(w.value.read_value()) for w in weights], autograph=False)()
+        shared = [int(a) == int(b) for a, b in zip(where, now)]
+        assert not on_cpu or shared == [not kept] * len(SHAPES)
+        results.append([np.asarray(v) for v in [*weights, *optimizer.variables]])
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
 
 
 def test_memory_in_flight(monkeypatch):
@@ -385,6 +476,17 @@ def test_norms_of_lists(device):
     slices = tf.IndexedSlices(2 * tf.ones([2, 2]), tf.constant([0, 3]), tf.constant([5, 2]))
     (half,), norm = tfuse.clip_by_global_norm([slices], 2.0)
     assert float(norm) == 4 and np.array_equal(half.values, np.ones([2, 2])) and half.dense_shape is slices.dense_shape
+
+
+@pytest.mark.parametrize("use_norm", [0.5, 8.0, np.inf])
+def test_clipping_by_a_norm_that_is_given(device, use_norm):
+    """It counts in the place of the list's own."""
+    tensors = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]
+    want, _ = tf.clip_by_global_norm(tensors, 2.0, use_norm=tf.constant(use_norm))
+    for norm in (use_norm, tf.constant(use_norm)):
+        got, got_norm = tfuse.clip_by_global_norm(tensors, 2.0, use_norm=norm)
+        assert float(got_norm) == use_norm
+        assert all(np.allclose(g, w, rtol=1e-6, equal_nan=True) for g, w in zip(got, want))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -4,8 +4,8 @@ LossScaleOptimizer around them.
 Arguments, state, names and results are Keras's: a checkpoint moves both ways. What belongs to a step (the loss scale,
 clipping, weight decay, the rule) is one walk over gradients, weights and slots; where gradients are clipped by a norm, or
 asked whether they are finite, one more over the gradients for each. Moving averages, accumulated gradients and constraints
-are Keras's own code around it. What cannot be taken together (sparse gradients, variables of unusual dtypes, some
-distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
+are Keras's own code around it. What cannot be taken together (sparse gradients, variables of unusual dtypes or listed more
+than once, some distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections
@@ -42,7 +42,9 @@ class _Together:
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         variables = [_native(v) for v in trainable_variables]
-        reasons = [tensors_update.served(g, v) for g, v in zip(grads, variables)]
+        times = collections.Counter(map(id, variables))
+        reasons = ["it is listed more than once" if times[id(v)] > 1 else tensors_update.served(g, v)
+                   for g, v in zip(grads, variables)]
         whole = self._why_not()
         apart = [i for i, reason in enumerate(reasons) if whole or reason]
         together = [i for i, reason in enumerate(reasons) if not (whole or reason)]
@@ -91,7 +93,7 @@ class _Together:
         settings = self._settings(rule, clips)
 
         def apply(grads, rate, scale):
-            tensors_update.update(settings, grads, variables, slots, decays, tf.convert_to_tensor(rate),
+            tensors_update.update(self, settings, grads, variables, slots, decays, tf.convert_to_tensor(rate),
                                   tf.cast(tf.convert_to_tensor(self.iterations), tf.int64), scale)
 
         if not tf.distribute.has_strategy():

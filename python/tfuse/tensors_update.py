@@ -1,9 +1,11 @@
 """One step of an optimizer over many variables: few ops for any number of them, whose results are assigned.
 
 An op returns new values, and assigning one to a variable hands its memory over: nothing is copied, and no memory that
-somebody may still look at is written. What is new but not yet assigned takes memory beside what it replaces, so variables
-are taken in groups, and a group waits for earlier ones where too much would be under way. Groups also bound how many
-variables one op has: TensorFlow reads and assigns the variables of several groups at a time, on several threads.
+somebody may still look at is written. New weights lie where their gradients were, if nobody else holds these and their dtype
+is the weights', as in a function that makes them; so a gradient that is a slice of a larger tensor keeps all of that. New
+slots, and other new weights, take memory beside what they replace until they are assigned, so variables are taken in groups,
+and a group waits for earlier ones where too much would be under way. Groups also bound how many variables one op has:
+TensorFlow reads and assigns the variables of several groups at a time, on several threads.
 
 Inside XLA, an update takes the memory of what it replaces, if XLA may let go of that, so bytes do not count there. How many
 variables there are does: XLA's time to compile a call grows faster than their number. On a CPU, with sgd, a call with 1,000
@@ -11,6 +13,7 @@ took 5.1 s, four with 250 took 1.6 s.
 """
 
 import collections
+import weakref
 
 import tensorflow as tf
 from tensorflow.python.eager import context
@@ -20,7 +23,7 @@ from tfuse._list_op import ListOp
 from tfuse._op import FLOATS, given, real
 from tfuse.tensors_norm import global_norm, norms
 
-GROUP_BYTES = 120 << 20  # of new values; fewer and larger groups leave the GPU fewer ends to wait for
+GROUP_BYTES = 120 << 20  # of new values, wherever they lie; fewer and larger groups leave the GPU fewer ends to wait for
 FLIGHT_BYTES = 240 << 20  # of groups that may be under way at a time; a larger group goes alone
 GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
@@ -83,13 +86,14 @@ Settings = collections.namedtuple("Settings", ["rule", "decay", "clip", "bound",
 _Place = collections.namedtuple("_Place", ["handle", "slots", "dtype", "shape", "device", "decays"])
 
 
-def update(settings, gradients, variables, slots, decays, rate, step, scale=None):
+def update(owner, settings, gradients, variables, slots, decays, rate, step, scale=None):
     """Assigns variables and slots their next values.
 
     Args:
+      owner: the optimizer; what is kept from one eager step for the next goes with it.
       settings: a Settings.
       gradients: dense tensors, one per variable and of its shape.
-      variables, slots: resource variables; slots is a list for each kind of slot that the rule has.
+      variables, slots: resource variables, no one twice; slots is a list for each kind of slot that the rule has.
       decays: for each variable, whether weight decay applies to it.
       rate, step: scalar tensors: the learning rate, and the number of steps done.
       scale: a scalar tensor that the gradients are divided by, before all else; then each must fit its variable.
@@ -98,7 +102,7 @@ def update(settings, gradients, variables, slots, decays, rate, step, scale=None
               for v, d, *own in zip(variables, decays, *slots)]
     gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(gradients, places)]
     if context.executing_eagerly():
-        _compiled(settings, places)(gradients, rate, step, scale)
+        _compiled(owner, settings, places)(gradients, rate, step, scale)
     else:
         _build(settings, places, gradients, rate, step, scale)
 
@@ -121,20 +125,22 @@ def fits(gradient, variable):
     return gradient.dtype == variable.dtype or (variable.dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
 
 
-_functions = collections.OrderedDict()  # by settings and handles; for eager steps
-_MOST_FUNCTIONS = 16
+# For eager steps: by owner, then by settings and handles. A function keeps its variables alive, but not its owner.
+_functions = weakref.WeakKeyDictionary()
+_MOST_FUNCTIONS = 16  # of one owner
 
 
-def _compiled(settings, places):
+def _compiled(owner, settings, places):
     """Eagerly thousands of reads and assignments would be as many calls from Python: they become one function."""
     key = (settings, *(p.decays for p in places), *(id(h) for p in places for h in (p.handle, *p.slots)))
-    if key not in _functions:
-        _functions[key] = tf.function(lambda *arguments: _build(settings, places, *arguments), autograph=False,
-                                      reduce_retracing=True)
-        if len(_functions) > _MOST_FUNCTIONS:  # each keeps its variables alive
-            _functions.popitem(last=False)
-    _functions.move_to_end(key)
-    return _functions[key]
+    functions = _functions.setdefault(owner, collections.OrderedDict())
+    if key not in functions:
+        functions[key] = tf.function(lambda *arguments: _build(settings, places, *arguments), autograph=False,
+                                     reduce_retracing=True)
+        if len(functions) > _MOST_FUNCTIONS:
+            functions.popitem(last=False)
+    functions.move_to_end(key)
+    return functions[key]
 
 
 def _build(settings, places, gradients, rate, step, scale):
