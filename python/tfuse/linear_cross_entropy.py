@@ -93,7 +93,9 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
 
     Logits are made some thousand rows at a time, forward and backward, so that memory grows with x and kernel alone. With
     reduction="sum" or "mean" the gradients are computed while the logits are there: that takes three matrix products, where
-    the losses of every row (reduction=None) and their gradient take four.
+    the losses of every row (reduction=None) and their gradient take four. In float16 sums and means take four, too: a
+    gradient must not be rounded before it is multiplied by what is its own, 1 / rows and a loss scale, or one that is summed
+    over many rows is infinite.
 
     Args:
       x: float tensor, [..., inputs], with two axes or more.
@@ -128,7 +130,7 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     kind = real(x.dtype)
     x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
     weights = tf.broadcast_to(tf.cast(1 if weights is None else weights, kind), tf.shape(labels))[..., None]
-    wants = [i if _is_wanted(i, training) else None for i in (x, kernel, bias)]
+    wants = [i if _is_kept(i, training) else None for i in (x, kernel, bias)]
     total = _forward(x, kernel, bias, labels, weights, *wants, **attributes)[0]
     if reduction == "sum":
         return total
@@ -139,9 +141,10 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     return tf.math.divide_no_nan(total, tf.cast(count, kind))
 
 
-def _is_wanted(tensor, training):
-    """Whether its gradient may be asked for."""
-    if not given(tensor):
+def _is_kept(tensor, training):
+    """Whether its gradient may be asked for, and may be rounded before it is known what it is multiplied by: float16 has not
+    the range, neither for sums over all rows nor, were these divided first, for what one row adds to a mean."""
+    if not given(tensor) or tensor.dtype == tf.float16:
         return False
     return record.should_record_backprop([tensor]) if context.executing_eagerly() else training is not False
 
