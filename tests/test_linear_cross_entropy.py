@@ -364,6 +364,15 @@ def test_head_with_a_kernel_of_its_own():
         tfuse.LanguageModelHead()
 
 
+@pytest.mark.parametrize("shape", [(3, 7), (3, 1), ()], ids=str)
+def test_head_weighs_its_losses(shape):
+    head, weight = tfuse.LanguageModelHead(vocabulary=11), tf.constant(RNG.random(shape), tf.float32)
+    losses = keras.losses.sparse_categorical_crossentropy(LABELS, head(X), from_logits=True)
+    loss = head(X, LABELS, sample_weight=weight)
+    close(loss, tf.reduce_mean(losses * weight), 1e-3 if GPUS else 1e-5)
+    close(head.losses, [loss])
+
+
 def test_head_leaves_masked_rows_out():
     training, logits, _ = language_model(mask=True)
     tokens, labels = TEXT[:2, :-1].copy(), TEXT[:2, 1:]
