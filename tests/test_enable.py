@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS
+from conftest import GPUS, skip_broken_xla
 from enabling import LINEAR, RNG, SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, places, ran, reasons, tokens
 from tfuse import _enable, _library
 
@@ -111,6 +111,48 @@ def test_same_as_keras_in_graphs(name, jit):
     close(got, want, 1e-5)
     for a, b in zip(dgot, dwant, strict=True):
         close(a, b, 4e-5)
+
+
+@pytest.mark.parametrize("jit", [None, False, True], ids=["eager", "graph", "xla"])
+def test_targets_that_do_not_sum_to_one(jit):
+    """Of several classes at once, and of none: the gradient is softmax - targets all the same, as in TensorFlow."""
+    if jit:
+        skip_broken_xla()
+    targets = (RNG.random(X.shape) < 0.4).astype("float32")
+    targets[0, 0], targets[1, 2] = 0, 0.3
+    f = lambda x, t: keras.ops.categorical_crossentropy(t, x, from_logits=True)
+    (want, dwant), (got, dgot) = (value_and_gradients(f, [X, targets], enabled, jit) for enabled in (False, True))
+    if not (jit and _library.xla_status()):
+        assert {"CrossEntropy", "CrossEntropyGrad"} <= ran()
+    close(got, want, 1e-5)
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4e-5)
+    # Called by name, it has the gradient of what it computes.
+    _, (own,) = value_and_gradients(lambda x: tfuse.cross_entropy(x, targets), [X], True, jit)
+    _, (composed,) = value_and_gradients(lambda x: -tf.reduce_sum(targets * tf.nn.log_softmax(x), -1), [X], False, jit)
+    close(own, composed, 4e-5)
+    assert np.abs(own - dgot[0]).max() > 0.1
+
+
+def test_second_gradients_of_targets_that_do_not_sum_to_one():
+    targets = (RNG.random(X.shape) < 0.4).astype("float32")
+
+    def second(f):
+        x = tf.constant(X)
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = f(x)
+            total = tf.reduce_sum(tf.sin(inner.gradient(loss, x)))
+        return outer.gradient(total, x)
+
+    f = lambda x: keras.ops.categorical_crossentropy(targets, x, from_logits=True)
+    want = second(f)
+    with tfuse.enabled():
+        close(second(f), want, 4e-5)
+    close(second(lambda x: tfuse.cross_entropy(x, targets)),
+          second(lambda x: -tf.reduce_sum(targets * tf.nn.log_softmax(x), -1)), 4e-5)
 
 
 @pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")

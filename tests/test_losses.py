@@ -69,9 +69,12 @@ def test_reductions_weights_and_masks(device, kind, reduction, weight, mask):
 @pytest.mark.parametrize("mask", [None, MASK], ids=["", "mask"])
 @pytest.mark.parametrize("ignored", [0, 3, -1, 255])
 def test_ignored_class(device, ignored, mask, reduction):
+    """Also where it is a class like others, and its rows hold what would spread by way of a factor of 0."""
     labels = np.where(RNG.random(LABELS.shape) < 0.4, ignored, LABELS)
-    close(*(step(loss(from_logits=True, ignore_class=ignored, reduction=reduction), labels, LOGITS, mask=mask)
-            for loss in PAIRS["sparse"][:2]))
+    labels[0, 0], labels[0, 1] = ignored, (ignored + 1) % 5
+    logits = np.where(labels[..., None] == ignored, np.float32([np.nan, np.inf, 1, -np.inf, np.nan]), LOGITS)
+    ours, keras_own = (loss(from_logits=True, ignore_class=ignored, reduction=reduction) for loss in PAIRS["sparse"][:2])
+    close(step(ours, labels, logits, mask=mask), step(keras_own, labels, LOGITS, mask=mask))
 
 
 def test_nothing_but_the_ignored_class(device):

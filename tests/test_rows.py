@@ -125,6 +125,33 @@ def test_rows_that_are_masked_out(device, route, dtype):
     assert np.all(whole[1] == 0) and np.allclose(whole.sum(-1), [1, 0, 1, 1], atol=8 * EPSILON[dtype])
 
 
+@pytest.mark.parametrize("columns", [7, 5000])
+@pytest.mark.parametrize("stretched", [False, True])
+def test_what_is_masked_out_may_hold_anything(device, route, stretched, columns):
+    """A mask that drops a whole row, by a value for each element or one for the row: the row is zero (minus infinity as a
+    logarithm) with NaN and infinities in it, and so is its gradient."""
+    x = normal(4, columns).numpy()
+    x[1, ::2], x[1, 1::3], x[2, 5], x[3] = np.nan, np.inf, -np.inf, np.inf
+    kept = np.array([[True], [False], [False], [False]])
+    mask = kept if stretched else np.broadcast_to(kept, x.shape)
+    for f, stock, nothing in [(tfuse.softmax, tf.nn.softmax, 0), (tfuse.log_softmax, tf.nn.log_softmax, -np.inf)]:
+        y = route(lambda x: f(x, mask=mask))(x)
+        close(y[:1], stock(x[:1]))
+        assert np.all(numbers(y)[1:] == nothing)
+        dx, = gradients(route(lambda x: tf.where(mask, f(x, mask=mask), 0.0)), tf.constant(x))
+        assert np.any(dx[0]) and np.all(numbers(dx)[1:] == 0)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 3e4])
+def test_gradient_of_the_mask_knows_no_scale(device, route, scale):
+    """In float16 the gradient of x, which has the scale as a factor, may be zero or infinite where the mask's is neither."""
+    x, m = normal(3, 5, dtype="float16") / max(1, scale), normal(5, seed=1, dtype="float16")
+    wide = [tf.cast(t, tf.float64) for t in (x, m)]
+    for f, stock in [(tfuse.softmax, tf.nn.softmax), (tfuse.log_softmax, tf.nn.log_softmax)]:
+        dm = gradients(route(lambda x, m: f(x, mask=m, scale=scale)), x, m)[1]
+        close(dm, gradients(lambda x, m: stock(x * scale + m), *wide)[1], 4, "float16")
+
+
 @pytest.mark.parametrize("dtype", EPSILON)
 def test_softmax_of_special_rows(device, dtype):
     top = float(tf.as_dtype(dtype).max)

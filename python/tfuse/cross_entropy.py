@@ -4,6 +4,7 @@ logits), whatever the logits are."""
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context, record
 
 from tfuse import _rows
 from tfuse._op import FusedOp, composite, given, real
@@ -54,12 +55,17 @@ def _sparse_gradient(x, labels, _, dloss, **attributes):
     return tape.gradient(loss, x, dloss)
 
 
-def _dense_gradient(x, targets, _, dloss, dtargets_for, **attributes):
-    with tf.GradientTape() as tape:
-        tape.watch([x, targets])
-        loss, _ = plain_dense(x, targets, **attributes)
-    dx, dtargets = tape.gradient(loss, [x, targets], dloss)
-    return dx, dtargets if given(dtargets_for) else tf.zeros([0], x.dtype)
+def _dense_gradient(x, targets, stats, dloss, dtargets_for, smoothing=0.0, z_loss=0.0):
+    """Of what the forward pass kept, the value of the targets' sum is used: stock_cross_entropy gives another. How it
+    depends on the targets is known from them."""
+    wide, targets = _real(x), _real(targets)
+    lse, dloss = tf.reduce_logsumexp(wide, -1, keepdims=True), dloss[..., None]
+    smooth = (1 - smoothing) * targets + smoothing / tf.cast(tf.shape(x)[-1], wide.dtype)
+    mass = tf.reduce_sum(smooth, -1, keepdims=True)
+    mass += tf.stop_gradient(stats[..., 2:] - mass)
+    dx = dloss * ((mass + 2 * z_loss * lse) * tf.nn.softmax(wide) - smooth)
+    dtargets = (1 - smoothing) * dloss * (lse - wide) if given(dtargets_for) else tf.zeros([0])
+    return tf.cast(dx, x.dtype), tf.cast(dtargets, x.dtype)
 
 
 def _attributes(node, *names):
@@ -80,6 +86,23 @@ def _gradient(node, dloss, _):
 
 _dense_grad = FusedOp("CrossEntropyGrad", plain=_dense_gradient)
 _dense = FusedOp("CrossEntropy", plain=plain_dense, gradient=_gradient)
+
+
+@tf.custom_gradient
+def stock_cross_entropy(logits, targets):
+    """cross_entropy(logits, targets) with the gradient of tf.nn.softmax_cross_entropy_with_logits, which takes targets to
+    sum to one: softmax(logits) - targets, also where they do not."""
+    loss, stats = _dense(logits, targets)
+    constant = context.executing_eagerly() and not record.should_record_backprop([targets])
+
+    def gradient(dloss):
+        one = tf.concat([stats[..., :2], tf.ones_like(stats[..., 2:])], -1)
+        dlogits, _ = _dense_grad(logits, tf.stop_gradient(targets), one, dloss, None)
+        # Outside the op, so that a graph whose targets are constants drops it.
+        dtargets = None if constant else tf.cast(-dloss[..., None] * tf.nn.log_softmax(_real(logits)), logits.dtype)
+        return dlogits, dtargets
+
+    return loss, gradient
 
 
 @composite

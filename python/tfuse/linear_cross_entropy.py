@@ -93,7 +93,9 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
 
     Logits are made some thousand rows at a time, forward and backward, so that memory grows with x and kernel alone. With
     reduction="sum" or "mean" the gradients are computed while the logits are there: that takes three matrix products, where
-    the losses of every row (reduction=None) and their gradient take four.
+    the losses of every row (reduction=None) and their gradient take four. In float16 sums and means take four, too: a
+    gradient must not be rounded before it is multiplied by what is its own, 1 / rows and a loss scale, or one that is summed
+    over many rows is infinite.
 
     Args:
       x: float tensor, [..., inputs], with two axes or more.
@@ -128,7 +130,7 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     kind = real(x.dtype)
     x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
     weights = tf.broadcast_to(tf.cast(1 if weights is None else weights, kind), tf.shape(labels))[..., None]
-    wants = [i if _is_wanted(i, training) else None for i in (x, kernel, bias)]
+    wants = [i if _is_kept(i, training) else None for i in (x, kernel, bias)]
     total = _forward(x, kernel, bias, labels, weights, *wants, **attributes)[0]
     if reduction == "sum":
         return total
@@ -139,9 +141,10 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     return tf.math.divide_no_nan(total, tf.cast(count, kind))
 
 
-def _is_wanted(tensor, training):
-    """Whether its gradient may be asked for."""
-    if not given(tensor):
+def _is_kept(tensor, training):
+    """Whether its gradient may be asked for, and may be rounded before it is known what it is multiplied by: float16 has not
+    the range, neither for sums over all rows nor, were these divided first, for what one row adds to a mean."""
+    if not given(tensor) or tensor.dtype == tf.float16:
         return False
     return record.should_record_backprop([tensor]) if context.executing_eagerly() else training is not False
 
@@ -164,7 +167,13 @@ class LanguageModelHead(keras.layers.Layer):
 
       model = keras.Model(tokens, head(hidden))  # the same weights
 
-    A mask of the hidden states (Embedding(mask_zero=True)) leaves rows out of the loss.
+    A mask of the hidden states (Embedding(mask_zero=True)) leaves rows out of the loss. Of an embedding that is quantized,
+    the head takes the values that it stands for.
+
+    Where the embedding is before the head in a functional or sequential model, copies of the model by clone_model,
+    from_config or model_from_json have a head that shares their own embedding: it is found when the head is first called, by
+    its name, or else as the only one of its size. A head that does not find it raises ValueError. Elsewhere, in a subclassed
+    model, or with the head in an inner model that the embedding is not in, a head is copied together with its embedding.
 
     Args:
       embedding: a keras.layers.Embedding whose table is the head's kernel as well (tied embeddings); or None:
@@ -189,6 +198,27 @@ class LanguageModelHead(keras.layers.Layer):
         self.label_smoothing, self.ignore_class, self.z_loss = label_smoothing, ignore_class, z_loss
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._stands_in = False  # the embedding, for one of the model that the head will be called in
+
+    def __call__(self, *inputs, **options):
+        if self._stands_in:
+            self._find_embedding(_before(inputs, options))
+        return super().__call__(*inputs, **options)
+
+    def _find_embedding(self, layers):
+        own, kinds = self.embedding, (keras.layers.Embedding, type(self.embedding))
+        sizes = lambda layer: (layer.input_dim, layer.output_dim)
+        alike = [layer for layer in layers if isinstance(layer, kinds) and sizes(layer) == sizes(own)]
+        found = [layer for layer in alike if layer is own] or [layer for layer in alike if layer.name == own.name] or alike
+        if len(found) != 1:
+            raise ValueError("LanguageModelHead: by its configuration it shares the table of layer %r, and of the layers "
+                             "before it %d can be that one; make a head with the embedding" % (own.name, len(found)))
+        locked = self._tracker.locked  # a head that is built has its layers
+        self._tracker.unlock()
+        self._tracker.untrack(own)
+        self.embedding, self._stands_in = found[0], False
+        if locked:
+            self._tracker.lock()
 
     def build(self, hidden_shape):
         self.kernel = self.bias = None
@@ -204,7 +234,7 @@ class LanguageModelHead(keras.layers.Layer):
 
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
         tied = self.kernel is None
-        kernel = keras.ops.convert_to_tensor(self.embedding.embeddings if tied else self.kernel, hidden.dtype)
+        kernel = keras.ops.convert_to_tensor(_table(self.embedding) if tied else self.kernel, hidden.dtype)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
         if labels is None:
             return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
@@ -222,12 +252,40 @@ class LanguageModelHead(keras.layers.Layer):
 
     def get_config(self):
         embedding = self.embedding and keras.saving.serialize_keras_object(self.embedding)
-        return {**super().get_config(), "embedding": embedding, "vocabulary": self.vocabulary, "use_bias": self.use_bias,
-                "label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class, "z_loss": self.z_loss,
+        calls = [node.input_tensors for node in self._inbound_nodes]
+        shared = self._stands_in or any(layer is self.embedding for layer in _before(calls))
+        return {**super().get_config(), "embedding": embedding, "shared": shared, "vocabulary": self.vocabulary,
+                "use_bias": self.use_bias, "label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class,
+                "z_loss": self.z_loss,
                 "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
                 "bias_initializer": keras.initializers.serialize(self.bias_initializer)}
 
     @classmethod
     def from_config(cls, config):
         embedding = config["embedding"] and keras.saving.deserialize_keras_object(config["embedding"])
-        return cls(**{**config, "embedding": embedding})
+        head = cls(**{name: value for name, value in {**config, "embedding": embedding}.items() if name != "shared"})
+        head._stands_in = config.get("shared", False)
+        return head
+
+
+def _table(embedding):
+    """The rows that an embedding looks up; of one that is quantized, not what it stores."""
+    if getattr(embedding.dtype_policy, "quantization_mode", None) is None:
+        return embedding.embeddings
+    with keras.src.backend.AutocastScope(None):  # scales in the dtype they have: that of logits may lack digits, or range
+        return embedding.quantized_call(tf.range(embedding.input_dim))
+
+
+def _before(*inputs):
+    """The layers, and those inside them, by which symbolic tensors among the inputs of a call were made."""
+    tensors = [t for t in tf.nest.flatten(inputs) if hasattr(t, "_keras_history")]
+    nodes, layers = set(), {}
+    while tensors:
+        operation, index, _ = tensors.pop()._keras_history
+        node = operation._inbound_nodes[index]
+        if node not in nodes:
+            nodes.add(node)
+            tensors += node.input_tensors
+            if isinstance(operation, keras.layers.Layer):
+                layers.update((id(layer), layer) for layer in operation._flatten_layers())
+    return list(layers.values())

@@ -35,7 +35,7 @@ def _gradient(node, dy):
     dx = _grad(dy, y, scale=scale, log=log)
     if mask.dtype == tf.bool or not given(mask) or not node.wanted(1):
         return [dx, None]
-    dmask = dx if scale == 1 else dx / scale if scale else _grad(dy, y, scale=1.0, log=log)
+    dmask = dx if scale == 1 else _grad(dy, y, scale=1.0, log=log)  # dx / scale would be what rounding left of dx
     return [dx, _sum_to(mask, dmask)]
 
 
