@@ -34,6 +34,9 @@ static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *g
   if (a->chunks < 1) a->chunks = 1;
   a->chunk = (a->places + a->chunks - 1) / a->chunks;
   a->chunks = (a->places + a->chunk - 1) / a->chunk;
+  const int64_t most = a->chunks > dim[2] ? a->chunks : dim[2];
+  TFU_REQUIRE(call->err, a->samples <= INT32_MAX / most, "too many samples for one launch: %lld of %lld groups",
+              (long long)a->samples, (long long)dim[2]);
   *grid = (tfu_grid){.x = (unsigned)(a->samples * a->chunks), .y = (unsigned)columns, .threads = TFU_THREADS};
   const size_t values = (size_t)(a->samples * a->chunks * 2 * a->channels);
   return tfu_scratch(call, values * tfu_dtype_size(tfu_real(x->dtype)), &a->partial);

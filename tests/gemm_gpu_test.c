@@ -37,6 +37,42 @@ static void test_choice(void) {
   end_run(r);
 }
 
+/* Of the algorithms that have relu, those that make 0 of NaN are passed over, with and without a bias. */
+static void test_relu_of_nan(void) {
+  static const tfu_dtype dtypes[] = {TFU_F32, TFU_F16, TFU_BF16, TFU_F64};
+  for (int i = 0; i < TFU_COUNT(dtypes) * 4 * 2; i++) {
+    const tfu_dtype dtype = dtypes[i / 8];
+    const int with_bias = i % 2;
+    tfu_tensor a = filled(dtype, (tfu_shape)SHAPE(2, 3), 1), b = filled(dtype, (tfu_shape)SHAPE(3, 5), 2),
+               bias = filled(dtype, (tfu_shape)SHAPE(5), 3), d = filled(dtype, (tfu_shape)SHAPE(2, 5), 4);
+    const tfu_gemm_gpu g = {.a = a.data,
+                            .b = b.data,
+                            .d = d.data,
+                            .m = 2,
+                            .n = 5,
+                            .k = 3,
+                            .dtype = dtype,
+                            .tf32 = 1,
+                            .epilogue = TFU_EPI_RELU,
+                            .bias = with_bias ? bias.data : NULL};
+    run *r = start(NULL);
+    forget_choices();
+    hides_nan = i / 2 % 4; /* 1 does not run at all, 3 is the fastest */
+    CHECK_FOR(serve(r, &g) == (hides_nan < 3), "%s %d", tfu_dtype_name(dtype), hides_nan);
+    if (hides_nan < 3) {
+      CHECK(last_algo == 3);
+      for (int e = 0; e < 10; e++) {
+        double want = with_bias ? at(bias.data, dtype, e % 5) : 0;
+        for (int k = 0; k < 3; k++) want += at(a.data, dtype, e / 5 * 3 + k) * at(b.data, dtype, k * 5 + e % 5);
+        CHECK_FOR(fabs(at(d.data, dtype, e) - fmax(want, 0)) <= 0.02 * fabs(want), "%s", tfu_dtype_name(dtype));
+      }
+    }
+    end_run(r);
+    drop(a.data), drop(b.data), drop(bias.data), drop(d.data);
+  }
+  hides_nan = 0;
+}
+
 /* ---- addresses and files ---- */
 
 enum { OF_A, OF_B, OF_C, OF_D, OF_BIAS, ADDRESSES };
@@ -288,6 +324,7 @@ static void test_without_cublaslt(void) {
 int main(void) {
   if (!open_cache()) return 1;
   test_choice();
+  test_relu_of_nan();
   test_alignment();
   test_foreign_choices();
   test_like_sizes();

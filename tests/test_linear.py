@@ -170,6 +170,17 @@ def test_slices(device, dtype):
               tf.cast(stock(x[i], kernel[i], activation="relu"), "float32"), 1e-5 if dtype == "float32" else 0.1)
 
 
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("activation", [None, "relu", "gelu_tanh", "gelu", "silu"])
+def test_what_is_no_number_stays_none(as_on_a_gpu, device, activation, dtype):
+    """An activation, be it in the product's epilogue, does not hide that training went wrong: relu of NaN is NaN."""
+    x = tf.concat([tf.fill([1, 16], np.nan), tf.ones([15, 16])], 0)
+    kernel, bias = tf.ones([16, 8], dtype), tf.zeros([8], dtype)
+    for bias in (None, bias):
+        y = tf.cast(fused(tf.cast(x, dtype), kernel, bias, activation), tf.float32).numpy()
+        assert np.all(np.isnan(y[0])) and np.all(y[1:] > 15)
+
+
 @pytest.mark.parametrize("f", [fused, lambda x, kernel: tfuse.batched_matmul(x[None], kernel[None])[0]], ids=["linear", "batched"])
 def test_tf32_as_tensorflow_has_it_by_default(tf32, as_on_a_gpu, device, f):
     """On a GPU that has it, factors then have 10 bits after the point, and errors show it; switched off, they do not."""

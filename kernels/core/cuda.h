@@ -62,6 +62,9 @@ int tfu_may_wait(const tfu_call *call);
 /* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
 TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
 
+/* Reads memory of the GPU as it is once all that is queued on the call's stream is done, which the host waits for. */
+TFU_MUST_USE tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, size_t bytes);
+
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);
 

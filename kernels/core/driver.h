@@ -17,6 +17,7 @@
   X(cuLibraryGetKernel)   \
   X(cuLibraryLoadData)    \
   X(cuLaunchKernelEx)     \
+  X(cuMemcpyDtoHAsync_v2) \
   X(cuMemsetD8Async)      \
   X(cuMemsetD32Async)     \
   X(cuStreamCreate)       \

@@ -3,8 +3,10 @@
 #include "kernels/core/gemm_gpu.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
+#include "kernels/core/cpu.h"
 #include "kernels/core/cublaslt.h"
 #include "kernels/core/cuda.h"
 #include "kernels/core/gemm_key.h"
@@ -47,6 +49,7 @@ typedef struct problem {
   const gemm_choice *choice;         /* of the next run */
   void *workspace;
   int trial; /* d may be spoiled */
+  void *nan; /* a bias of NaN, once it is needed */
 } problem;
 
 static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes) {
@@ -219,6 +222,31 @@ static int try_out(problem *p, const gemm_choice *c, float *microseconds) {
   return code == TFU_OK;
 }
 
+/* cuBLASLt's relu is max(x, 0), and which of the two is taken where x is NaN depends on the kernel: on an H200 those
+ * for 16 bits keep it, some for float32 make it 0. So the algorithm is asked, by a bias of NaN. */
+static int keeps_nan(problem *p, const gemm_choice *c) {
+  tfu_error *err = p->call->err, ignored;
+  tfu_gemm_gpu g = *p->g;
+  problem probe = *p;
+  _Alignas(double) char result[sizeof(double)];
+  const size_t size = tfu_dtype_size(g.dtype), words = ((size_t)g.n * size + 3) / 4;
+  float buffer;
+  tfu_code code = TFU_OK;
+  p->call->err = &ignored;
+  if (!p->nan && (code = tfu_scratch(p->call, words * 4, &p->nan)) == TFU_OK)
+    code = tfu_fill(p->call, p->nan, UINT32_MAX, words); /* which is NaN in every type */
+  g.bias = p->nan;
+  probe.g = &g;
+  probe.choice = c;
+  if (code == TFU_OK && set_epilogue(&probe)) code = TFU_INTERNAL;
+  if (code == TFU_OK) code = run(&probe);
+  if (code == TFU_OK) code = tfu_peek(p->call, g.d, result, size);
+  if (set_epilogue(p)) code = TFU_INTERNAL;
+  p->call->err = err;
+  if (code != TFU_OK) return 0;
+  return g.dtype == TFU_F64 ? isnan(*(double *)result) : isnan(*tfu_load_f32(result, g.dtype, 0, 1, &buffer));
+}
+
 /* The fastest of the proposals; where none is to be timed, or `first` is wanted, the first that runs. */
 static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, gemm_choice *best, float *microseconds) {
   cublasLtMatmulHeuristicResult_t found[CANDIDATES];
@@ -232,6 +260,7 @@ static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, ge
     const gemm_choice c = {.algo = found[i].algo, .workspace = found[i].workspaceSize};
     float time = 0;
     if (found[i].state || (tried && !try_out(p, &c, timed ? &time : NULL))) continue;
+    if (p->g->epilogue == TFU_EPI_RELU && !(tried && keeps_nan(p, &c))) continue;
     if (!any || time < *microseconds) *best = c, *microseconds = time;
     any = 1;
     if (!timed || !tried || first) break;

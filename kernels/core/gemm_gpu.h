@@ -14,7 +14,7 @@
 /* Where there is a bias, [n], it is added first. */
 typedef enum tfu_epilogue {
   TFU_EPI_NONE,
-  TFU_EPI_RELU,
+  TFU_EPI_RELU,     /* NaN stays NaN                                                      */
   TFU_EPI_GELU,     /* by tanh                                                            */
   TFU_EPI_GELU_AUX, /* and what it is taken of goes to aux, [m, n]; n is a multiple of 8  */
   TFU_EPI_SUM_B,    /* d as it is; the sums of b over its rows go to sums, [n]            */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char *const tfu_epilogue_names[TFU_EPIS] = {[TFU_EPI_NONE] = "none",
-                                                  [TFU_EPI_RELU] = "relu",
+                                                  [TFU_EPI_RELU] = "relu of NaN too",
                                                   [TFU_EPI_GELU] = "gelu_tanh",
                                                   [TFU_EPI_GELU_AUX] = "gelu_tanh+pre",
                                                   [TFU_EPI_SUM_B] = "sums"};

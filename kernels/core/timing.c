@@ -1,4 +1,5 @@
-/* timing.c - how long work takes on a GPU, by its own clock. The only place where the host waits for a stream. */
+/* timing.c - how long work takes on a GPU, by its own clock, and what it left in memory. The only place where the host
+ * waits for a stream. */
 #include "kernels/core/cuda.h"
 #include "kernels/core/driver.h"
 
@@ -47,4 +48,16 @@ tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *), void *with, float *m
   if (w.start) w.d->cuEventDestroy_v2(w.start);
   if (w.stop) w.d->cuEventDestroy_v2(w.stop);
   return code;
+}
+
+tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, size_t bytes) {
+  const tfu_driver *d;
+  CUevent copied;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  TFU_TRY(tfu_driver_code(d, d->cuEventCreate(&copied, CU_EVENT_DISABLE_TIMING), "making an event", call->err));
+  CUresult r = d->cuMemcpyDtoHAsync_v2(to, (CUdeviceptr)memory, bytes, call->stream);
+  if (!r) r = d->cuEventRecord(copied, call->stream);
+  if (!r) r = d->cuEventSynchronize(copied);
+  d->cuEventDestroy_v2(copied);
+  return tfu_driver_code(d, r, "reading back a result", call->err);
 }
