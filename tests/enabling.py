@@ -38,11 +38,16 @@ def places():
     return found
 
 
+def start():
+    """What ran() and reasons() tell is what comes after this."""
+    _explain._decisions.clear()
+    tfuse.square(tf.zeros([]))
+
+
 @pytest.fixture(autouse=True)
 def left_as_it_was():
     before = places()
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))  # what ran() starts after
+    start()
     yield
     tfuse.disable()
     after = places()
@@ -55,9 +60,29 @@ def ran():
     return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
 
 
+def all_reasons():
+    """Why what was left to Keras."""
+    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called"}
+
+
 def reasons():
-    """Why what was left to Keras, but for linear layers, which are left to it where there is no GPU, and some where there is."""
-    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called" and row["op"] not in LINEAR}
+    """The same but for linear layers, which are left to it where there is no GPU, and some where there is."""
+    return {op: why for op, why in all_reasons().items() if op not in LINEAR}
+
+
+def outcome(call):
+    """What a call gives: an array, or the error that it raises."""
+    try:
+        return np.asarray(call())
+    except Exception as error:
+        return error
+
+
+def same(got, want):
+    """Whether two outcomes are: both errors, or values within rounding."""
+    if isinstance(got, Exception) or isinstance(want, Exception):
+        return isinstance(got, Exception) and isinstance(want, Exception)
+    return got.dtype == want.dtype and got.shape == want.shape and np.allclose(got, want, 1e-4, 1e-5, equal_nan=True)
 
 
 def layer(make, *shape):

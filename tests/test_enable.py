@@ -3,6 +3,7 @@ and explained; and disable() leaves no trace."""
 
 import concurrent.futures
 import functools
+import inspect
 import sys
 import threading
 
@@ -13,8 +14,9 @@ import tensorflow as tf
 
 import tfuse
 from conftest import GPUS
-from enabling import LINEAR, RNG, SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, places, ran, reasons, tokens
-from tfuse import _enable, _library
+from enabling import (LINEAR, RNG, SPARSE, TOLERANCE, all_reasons, close, layer, left_as_it_was, normal, outcome, places, ran,
+                      reasons, same, start, tokens)
+from tfuse import _behind, _enable, _library
 
 # ---- the same results, by tfuse ----
 
@@ -214,6 +216,85 @@ def test_linear_layers_without_a_gpu(monkeypatch):
             close(one(X), expected, 1e-5)
     rows = {row["op"]: row for row in tfuse.explain(64) if row["when"] == "called"}
     assert set(rows) == set(LINEAR) and all("there is no GPU" in row["why"] for row in rows.values())
+
+
+# ---- whatever Keras takes ----
+
+seeded = keras.initializers.RandomNormal(seed=1)
+TAKES = {  # for each row of the table, and what comes with a comma behind its name
+    "gelu": lambda x: keras.ops.gelu(x),
+    "silu": lambda x: keras.ops.silu(x),
+    "softplus": lambda x: keras.ops.softplus(x),
+    "hard_silu": lambda x: keras.ops.hard_silu(x),
+    "Mish.static_call": lambda x: keras.activations.mish(x),
+    "softmax": lambda x, axis=-1: keras.ops.softmax(x, axis),
+    "log_softmax": lambda x, axis=-1: keras.ops.log_softmax(x, axis),
+    "Softmax.call": lambda x, axis=-1: keras.layers.Softmax(axis)(x),
+    "Softmax.call, mask": lambda x, axis=-1: keras.layers.Softmax(axis)(x, mask=keras.ops.greater(x, 0)),
+    "sparse_categorical_crossentropy": lambda x, axis=-1: keras.ops.sparse_categorical_crossentropy(
+        keras.ops.sum(0 * x, -1), x, from_logits=True, axis=axis),
+    "categorical_crossentropy": lambda x, axis=-1: keras.ops.categorical_crossentropy(
+        keras.ops.abs(x), keras.ops.softmax(x), axis=axis),
+    "categorical_crossentropy, list": lambda x: keras.ops.categorical_crossentropy([[0.25] * 8], x, from_logits=True),
+    "_layer_normalization": lambda x, axis=-1: keras.ops.layer_normalization(x, axis=axis),
+    "_layer_normalization, list": lambda x, axis=-1: keras.ops.layer_normalization(x, [2.0], axis=axis),
+    "_rms_normalization": lambda x, axis=-1: keras.ops.rms_normalization(x, axis=axis),
+    "_rms_normalization, layer": lambda x, axis=-1: keras.layers.RMSNormalization(axis)(x),
+    "_rms_normalization, number": lambda x, axis=-1: keras.ops.rms_normalization(x, 2.0, axis),
+    "LayerNormalization.call": lambda x, axis=-1: keras.layers.LayerNormalization(axis)(x),
+    "GroupNormalization.call": lambda x, axis=-1: keras.layers.GroupNormalization(2, axis)(x),
+    "Dense.call": lambda x: keras.layers.Dense(3, "gelu", kernel_initializer=seeded)(x),
+    "EinsumDense.call": lambda x: keras.layers.EinsumDense("...a,ab->...b", 3, kernel_initializer=seeded)(x),
+    "dot_product_attention": lambda x: keras.ops.dot_product_attention(x, x, x),
+    "dot_product_attention, lists": lambda x: keras.ops.dot_product_attention(x, x, x, bias=[0.5, 1.0, -0.5], mask=[[True]]),
+    "MultiHeadAttention._compute_attention": lambda x: keras.layers.MultiHeadAttention(
+        2, 4, attention_axes=len(x.shape) - 2, kernel_initializer=seeded)(x, x),
+    "GroupedQueryAttention._compute_attention": lambda x: keras.layers.GroupQueryAttention(
+        4, 2, 1, kernel_initializer=seeded)(x, x),
+}
+SHAPES = [(), (8,), (2, 8), (3, 0), (0, 8), (2, 3, 8), (2, 3, 2, 8), (2,) * 8, (2,) * 9]
+NO_TENSORS = {"number": 0.5, "NumPy's": np.float32(0.5), "list": [0.5, -1.0], "rows": [[0.5, -1.0], [2.0, 0.0]],
+              "integers": np.arange(8).reshape(2, 4), "variable": tf.Variable(X)}
+AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0, 1], (-1, -2), (-1, 0), (1, 1),
+        (np.int64(0), np.int64(1)), np.array([0, 1]), (), None, 5, -5, 1.0]
+
+
+def test_every_row_is_called_with_whatever_keras_takes():
+    without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
+    rows = {row.attribute for row in _behind.TABLE if row.attribute.split(".")[-1] not in without_input}
+    assert {name.split(",")[0] for name in TAKES} == rows
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax")
+@pytest.mark.parametrize("name", TAKES)
+def test_whatever_keras_takes(as_on_a_gpu, name):
+    """Is served, or is left to Keras with a reason: the result is Keras's, or both raise."""
+    of_keras, row = TAKES[name], name.split(",")[0]
+    rng, calls = np.random.default_rng(0), {}
+    tensors = {shape: tf.constant(rng.normal(size=shape), tf.float32) for shape in SHAPES}
+    for what, x in {**tensors, **NO_TENSORS}.items():
+        calls[what] = functools.partial(of_keras, x)
+    for shape in (2, 8), (2,) * 9:
+        calls["unknown rank", shape] = lambda x=tensors[shape]: tf.function(of_keras, input_signature=[tf.TensorSpec(None)])(x)
+    if "axis" in inspect.signature(of_keras).parameters:
+        for axis in AXES:
+            calls["axis", str(axis)] = functools.partial(of_keras, tensors[2, 3, 8], axis=axis)
+        for shape in (), (8,), (2,) * 9:
+            calls["axis", shape] = functools.partial(of_keras, tensors[shape], axis=np.int64(0))
+    served, stock = 0, []
+    for what, call in calls.items():
+        want = outcome(call)
+        stock.append(want)
+        start()
+        with tfuse.enabled():
+            got = outcome(call)
+        assert same(got, want), (what, got, want)
+        if not isinstance(want, Exception):
+            assert ran() or row in all_reasons() or row.split(".")[0] in all_reasons(), what
+            served += row not in all_reasons()
+    if all(isinstance(want, AttributeError) for want in stock):
+        pytest.skip("this Keras has no such function")
+    assert served or "," in name
 
 
 # ---- what tfuse does not serve ----

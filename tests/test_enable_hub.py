@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process
-from enabling import SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, places, ran, reasons, tokens
+from enabling import (SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, outcome, places, ran, reasons, same, start,
+                      tokens)
 from tfuse import _enable
 
 TOKENS = tokens(np.random.default_rng(2))
@@ -65,22 +66,53 @@ def test_keras_hub(hub, name):
             close(tf.convert_to_tensor(a), tf.convert_to_tensor(b), 1e-4)
 
 
+def norm_rows():
+    rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
+    assert len(rows) > 15
+    return rows
+
+
+def norm_of(row, policy="float32"):
+    """The norm that a row of the table names, for rows of 8."""
+    of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
+    needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
+    return layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
 def test_norms_of_keras_hub(hub, policy):
     """Every one in the table, against itself."""
-    rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
-    assert len(rows) > 15
     x = normal(3, 5, 8)
-    for row in rows:
-        of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
-        needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
-        norm = layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
+    for row in norm_rows():
+        norm = norm_of(row, policy)
         want = norm(x)
         with tfuse.enabled():
             got = norm(x)
         assert got.dtype == want.dtype, row.attribute
         close(got, want, TOLERANCE.get(norm.compute_dtype, 1e-5), row.attribute)
     assert "Norm" in ran() and not reasons()
+
+
+@pytest.mark.parametrize("what, why", [
+    ((), ""), ((8,), ""), ((0, 8), ""), ((2, 2, 1, 1, 1, 1, 1, 8), ""),
+    ((2, 2, 1, 1, 1, 1, 1, 1, 8), "up to 8 dimensions"), ((3, 1), "weights are not of the axes' shape"),
+    ("unknown", "number of dimensions is not known"),
+], ids=str)
+def test_norms_of_keras_hub_take_whatever_keras_takes(hub, what, why):
+    x = tf.constant(normal(*(what if what != "unknown" else (3, 8))))
+    for row in norm_rows():
+        norm = norm_of(row)
+        if what == "unknown":
+            call = lambda: tf.function(norm, input_signature=[tf.TensorSpec(None)])(x)
+        else:
+            call = lambda: norm(x)
+        want = outcome(call)
+        start()
+        with tfuse.enabled():
+            got = outcome(call)
+        assert same(got, want), (row.attribute, got, want)
+        if not isinstance(want, Exception) and (norm.weights or "weights" not in why):
+            assert why in reasons()[row.attribute] if why else "Norm" in ran() and not reasons(), row.attribute
 
 
 def test_keras_hub_trains(hub, jit):

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse import _explain, _library, _rows
-from tfuse._op import FLOATS, FusedOp, composite, given, mark
+from tfuse._op import FLOATS, MOST_AXES, FusedOp, composite, given, mark
 from tfuse.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
 
 # Of these the slope can be told from the result: from its sign.
@@ -163,7 +163,9 @@ def why_not_dense(layer, x):
         return "a %s is not dense" % type(x).__name__
     if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
         return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    return "" if x.shape.rank is None or x.shape.rank >= 2 else "the input has fewer than two dimensions"
+    if x.shape.rank is None:
+        return "the number of dimensions is not known"
+    return "" if 2 <= x.shape.rank <= MOST_AXES else "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
 
 
 def dense(layer, x, training=None):
