@@ -1,5 +1,7 @@
 """act(x . kernel + bias) + residual: a matrix product with all that comes behind it in one op; and Keras's Dense by it."""
 
+import inspect
+
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
@@ -155,6 +157,18 @@ class Dense(keras.layers.Dense):
         if why_not_dense(self, inputs):
             return super().call(inputs)
         return dense(self, inputs, training)
+
+    def quantize(self, mode, **options):
+        """As in Keras, whose own call() for the mode computes the result."""
+        super().quantize(mode, **not_by_type(self, Dense, options))
+
+
+def not_by_type(layer, ours, options):
+    """The options of quantize() that let Keras quantize a layer of `ours`. It leaves out what is made of its classes, for
+    they may compute something else; before 3.5 there is no option that says otherwise."""
+    if type(layer) is ours and "type_check" in inspect.signature(keras.layers.Dense.quantize).parameters:
+        return {**options, "type_check": False}
+    return options
 
 
 def why_not_dense(layer, x):
