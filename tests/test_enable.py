@@ -101,6 +101,38 @@ def test_same_as_keras(name, dtype):
         close(a, b, 4 * TOLERANCE[dtype], "gradient")
 
 
+DEFAULTS = {  # with Keras's own epsilon; of layers, also that of tfuse's layer of the name
+    "layer_normalization": lambda: keras.ops.layer_normalization,
+    "rms_normalization": lambda: keras.ops.rms_normalization,
+    "LayerNormalization": lambda: keras.layers.LayerNormalization(),
+    "RMSNormalization": lambda: keras.layers.RMSNormalization(),
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+}
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e-4], ids=["as it is", "changed"])
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_default_epsilon(name, epsilon):
+    """Rows of all sizes: in some of them all is in epsilon, whichever it is."""
+    if not (hasattr(keras.ops, name) or hasattr(keras.layers, name)):
+        pytest.skip("this Keras has no such function")
+    x, before = tf.constant(normal(8, 16) * 10.0 ** -np.arange(8)[:, None], tf.float32), keras.config.epsilon()
+    try:
+        keras.config.set_epsilon(epsilon or before)
+        f = DEFAULTS[name]()
+        want = f(x)
+        with tfuse.enabled():
+            got = f(x)
+    finally:
+        keras.config.set_epsilon(before)
+    assert ran() in ({"Norm"}, {"GroupNorm"}) and not reasons()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-7)
+    if name[0].isupper():
+        ours = getattr(tfuse, name)(*[2] * (name == "GroupNormalization"))
+        assert ours.epsilon == f.epsilon
+        np.testing.assert_allclose(ours(x), want, rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["gelu", "softmax", "Softmax with a mask", "sparse cross entropy", "LayerNormalization",
                                   "attention, all options"])
 def test_same_as_keras_in_graphs(name, jit):
