@@ -1,6 +1,9 @@
 """What the tests of tfuse.enable() share. A test file that imports left_as_it_was runs each of its tests inside it."""
 
+import ast
 import functools
+import inspect
+import re
 import sys
 
 import keras
@@ -68,6 +71,30 @@ def all_reasons():
 def reasons():
     """The same but for linear layers, which are left to it where there is no GPU, and some where there is."""
     return {op: why for op, why in all_reasons().items() if op not in LINEAR}
+
+
+def reasons_in(module):
+    """The reasons that a module's guards give, as patterns: every text of several words that one of its functions returns."""
+    returned = [node.value for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Return) and node.value]
+    texts = [node.value for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    texts = [text for text in texts if isinstance(text, str) and re.search(r"\w \w", text)]
+    return [re.sub("%[sd]", ".+", re.escape(text)) for text in texts]
+
+
+def check_declined(op, why, call):
+    """That a call goes to Keras's own code for this reason, and gives what Keras gives, errors too."""
+    state = RNG.bit_generator.state
+    want = outcome(call)
+    if isinstance(want, AttributeError):
+        pytest.skip("this Keras has no such function: %s" % want)
+    start()
+    RNG.bit_generator.state = state
+    with tfuse.enabled():
+        got = outcome(call)
+    assert all_reasons().get(op) == why
+    row, = [row for row in tfuse.explain(64) if row["op"] == op]
+    assert row["route"] == "Keras's own code"
+    assert same(got, want) and (not isinstance(want, Exception) or str(got) == str(want)), (got, want)
 
 
 def outcome(call):

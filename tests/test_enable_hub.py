@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -10,9 +11,9 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process
-from enabling import (SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, outcome, places, ran, reasons, same, start,
-                      tokens)
-from tfuse import _enable
+from enabling import (SPARSE, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran, reasons,
+                      reasons_in, same, start, tokens)
+from tfuse import _behind_hub, _enable
 
 TOKENS = tokens(np.random.default_rng(2))
 HUB = {  # small, with random weights; the ops that must serve them
@@ -145,15 +146,24 @@ def test_keras_hub_generates(hub, name):
     assert {"Attention", "Norm"} <= ran()
 
 
-def test_what_keras_hub_keeps(hub):
+KEPT = {  # an option of Gemma, and why its attention is left to KerasHub
+    "attention_logit_soft_cap": (5.0, "tfuse.attention has no soft cap"),
+    "dropout": (0.1, "KerasHub's fused path has no dropout"),
+}
+
+
+@pytest.mark.parametrize("option", KEPT)
+def test_what_keras_hub_keeps(hub, option):
     keras.utils.set_random_seed(0)
+    value, why = KEPT[option]
     model = hub.GemmaBackbone(vocabulary_size=32, num_layers=1, num_query_heads=2, num_key_value_heads=1, hidden_dim=16,
-                              intermediate_dim=32, head_dim=8, attention_logit_soft_cap=5.0)
-    want = model(hub_inputs())
-    with tfuse.enabled():
-        got = model(hub_inputs())
-    assert "soft cap" in reasons()["CachedGemmaAttention._use_fused_attention_op"]
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+                              intermediate_dim=32, head_dim=8, **{option: value})
+    check_declined("CachedGemmaAttention._use_fused_attention_op", why, lambda: model(hub_inputs()))
+
+
+def test_every_reason_has_a_model():
+    for pattern in reasons_in(_behind_hub):
+        assert any(re.fullmatch(pattern, why) for _, why in KEPT.values()), pattern
 
 
 AFTER = """
