@@ -1,6 +1,9 @@
 """What the tests of tfuse.enable() share. A test file that imports left_as_it_was runs each of its tests inside it."""
 
+import ast
 import functools
+import inspect
+import re
 import sys
 
 import keras
@@ -38,11 +41,16 @@ def places():
     return found
 
 
+def start():
+    """What ran() and reasons() tell is what comes after this."""
+    _explain._decisions.clear()
+    tfuse.square(tf.zeros([]))
+
+
 @pytest.fixture(autouse=True)
 def left_as_it_was():
     before = places()
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))  # what ran() starts after
+    start()
     yield
     tfuse.disable()
     after = places()
@@ -55,9 +63,53 @@ def ran():
     return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
 
 
+def all_reasons():
+    """Why what was left to Keras."""
+    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called"}
+
+
 def reasons():
-    """Why what was left to Keras, but for linear layers, which are left to it where there is no GPU, and some where there is."""
-    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called" and row["op"] not in LINEAR}
+    """The same but for linear layers, which are left to it where there is no GPU, and some where there is."""
+    return {op: why for op, why in all_reasons().items() if op not in LINEAR}
+
+
+def reasons_in(module):
+    """The reasons that a module's guards give, as patterns: every text of several words that one of its functions returns."""
+    returned = [node.value for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Return) and node.value]
+    texts = [node.value for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    texts = [text for text in texts if isinstance(text, str) and re.search(r"\w \w", text)]
+    return [re.sub("%[sd]", ".+", re.escape(text)) for text in texts]
+
+
+def check_declined(op, why, call):
+    """That a call goes to Keras's own code for this reason, and gives what Keras gives, errors too."""
+    state = RNG.bit_generator.state
+    want = outcome(call)
+    if isinstance(want, AttributeError):
+        pytest.skip("this Keras has no such function: %s" % want)
+    start()
+    RNG.bit_generator.state = state
+    with tfuse.enabled():
+        got = outcome(call)
+    assert all_reasons().get(op) == why
+    row, = [row for row in tfuse.explain(64) if row["op"] == op]
+    assert row["route"] == "Keras's own code"
+    assert same(got, want) and (not isinstance(want, Exception) or str(got) == str(want)), (got, want)
+
+
+def outcome(call):
+    """What a call gives: an array, or the error that it raises."""
+    try:
+        return np.asarray(call())
+    except Exception as error:
+        return error
+
+
+def same(got, want):
+    """Whether two outcomes are: both errors, or values within rounding."""
+    if isinstance(got, Exception) or isinstance(want, Exception):
+        return isinstance(got, Exception) and isinstance(want, Exception)
+    return got.dtype == want.dtype and got.shape == want.shape and np.allclose(got, want, 1e-4, 1e-5, equal_nan=True)
 
 
 def layer(make, *shape):

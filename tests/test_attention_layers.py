@@ -33,6 +33,7 @@ QUERY, VALUE, KEY = normal(BATCH, QUERIES, WIDTH), normal(BATCH, KEYS, WIDTH), n
 MASK = RNG.random((BATCH, QUERIES, KEYS)) < 0.6
 MASK[..., 0] = True
 LENGTHS = np.arange(KEYS) < np.array([[9], [4]])
+KEY_GAPS = np.arange(KEYS) % 3 != np.array([[1], [2]])  # of some that LENGTHS keeps
 QUERY_LENGTHS = np.arange(QUERIES) < np.array([[5], [7]])
 
 
@@ -96,8 +97,10 @@ CALLS = {
     "mask for all": dict(attention_mask=MASK[:1]),
     "mask of numbers": dict(attention_mask=MASK.astype("int32")),
     "value mask": dict(value_mask=LENGTHS),
-    "both masks, causal": dict(value_mask=LENGTHS, key_mask=LENGTHS, use_causal_mask=True),
-    "all masks": dict(value_mask=LENGTHS, attention_mask=MASK, use_causal_mask=True),
+    "key mask": dict(key_mask=KEY_GAPS),
+    "both masks": dict(value_mask=LENGTHS, key_mask=KEY_GAPS),
+    "both masks, causal": dict(value_mask=LENGTHS, key_mask=KEY_GAPS, use_causal_mask=True),
+    "all masks": dict(value_mask=LENGTHS, key_mask=KEY_GAPS, attention_mask=MASK, use_causal_mask=True),
 }
 
 
@@ -222,6 +225,18 @@ def test_dropout(kind, jit):
 
 
 # ---- what is left to Keras ----
+
+
+@both
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_of_everything(kind, training):
+    """Keras takes a rate of 1, and gives the output's bias while training; tfuse.attention does not take it."""
+    ours, stock = pair(kind, dropout=1.0)
+    got, want = (layer(QUERY, VALUE, use_causal_mask=True, training=training) for layer in (ours, stock))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    bias, = [w for w in stock.weights if w.path.endswith("attention_output/bias")]
+    assert np.allclose(got, np.broadcast_to(bias, got.shape)) == training
+    assert not served() and (not _SCORES_TOLD or reasons()[kind] == "dropout leaves nothing")
 
 
 @both

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -10,8 +11,9 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process
-from enabling import SPARSE, TOLERANCE, close, layer, left_as_it_was, normal, places, ran, reasons, tokens
-from tfuse import _enable
+from enabling import (SPARSE, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran, reasons,
+                      reasons_in, same, start, tokens)
+from tfuse import _behind_hub, _enable
 
 TOKENS = tokens(np.random.default_rng(2))
 HUB = {  # small, with random weights; the ops that must serve them
@@ -65,22 +67,53 @@ def test_keras_hub(hub, name):
             close(tf.convert_to_tensor(a), tf.convert_to_tensor(b), 1e-4)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
-def test_norms_of_keras_hub(hub, policy):
-    """Every one in the table, against itself."""
+def norm_rows():
     rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
     assert len(rows) > 15
-    x = normal(3, 5, 8)
-    for row in rows:
-        of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
-        needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
-        norm = layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
+    return rows
+
+
+def norm_of(row, policy="float32"):
+    """The norm that a row of the table names, for rows of 8."""
+    of_class = getattr(importlib.import_module(row.module), row.attribute.split(".")[0])
+    needs_dim = "dim" in inspect.signature(of_class.__init__).parameters
+    return layer(lambda: of_class(dtype=policy, **({"dim": 8} if needs_dim else {})), 3, 5, 8)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16", "float64"])
+def test_norms_of_keras_hub(hub, policy):
+    """Every one in the table, against itself, with rows that are small beside epsilon."""
+    x = normal(3, 5, 8) * np.array([[1.0], [0.1], [1e-2], [1e-3], [1e-4]], "float32")
+    for row in norm_rows():
+        norm = norm_of(row, policy)
         want = norm(x)
         with tfuse.enabled():
             got = norm(x)
         assert got.dtype == want.dtype, row.attribute
         close(got, want, TOLERANCE.get(norm.compute_dtype, 1e-5), row.attribute)
     assert "Norm" in ran() and not reasons()
+
+
+@pytest.mark.parametrize("what, why", [
+    ((), ""), ((8,), ""), ((0, 8), ""), ((2, 2, 1, 1, 1, 1, 1, 8), ""),
+    ((2, 2, 1, 1, 1, 1, 1, 1, 8), "up to 8 dimensions"), ((3, 1), "weights are not of the axes' shape"),
+    ("unknown", "number of dimensions is not known"),
+], ids=str)
+def test_norms_of_keras_hub_take_whatever_keras_takes(hub, what, why):
+    x = tf.constant(normal(*(what if what != "unknown" else (3, 8))))
+    for row in norm_rows():
+        norm = norm_of(row)
+        if what == "unknown":
+            call = lambda: tf.function(norm, input_signature=[tf.TensorSpec(None)])(x)
+        else:
+            call = lambda: norm(x)
+        want = outcome(call)
+        start()
+        with tfuse.enabled():
+            got = outcome(call)
+        assert same(got, want), (row.attribute, got, want)
+        if not isinstance(want, Exception) and (norm.weights or "weights" not in why):
+            assert why in reasons()[row.attribute] if why else "Norm" in ran() and not reasons(), row.attribute
 
 
 def test_keras_hub_trains(hub, jit):
@@ -113,15 +146,24 @@ def test_keras_hub_generates(hub, name):
     assert {"Attention", "Norm"} <= ran()
 
 
-def test_what_keras_hub_keeps(hub):
+KEPT = {  # an option of Gemma, and why its attention is left to KerasHub
+    "attention_logit_soft_cap": (5.0, "tfuse.attention has no soft cap"),
+    "dropout": (0.1, "KerasHub's fused path has no dropout"),
+}
+
+
+@pytest.mark.parametrize("option", KEPT)
+def test_what_keras_hub_keeps(hub, option):
     keras.utils.set_random_seed(0)
+    value, why = KEPT[option]
     model = hub.GemmaBackbone(vocabulary_size=32, num_layers=1, num_query_heads=2, num_key_value_heads=1, hidden_dim=16,
-                              intermediate_dim=32, head_dim=8, attention_logit_soft_cap=5.0)
-    want = model(hub_inputs())
-    with tfuse.enabled():
-        got = model(hub_inputs())
-    assert "soft cap" in reasons()["CachedGemmaAttention._use_fused_attention_op"]
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+                              intermediate_dim=32, head_dim=8, **{option: value})
+    check_declined("CachedGemmaAttention._use_fused_attention_op", why, lambda: model(hub_inputs()))
+
+
+def test_every_reason_has_a_model():
+    for pattern in reasons_in(_behind_hub):
+        assert any(re.fullmatch(pattern, why) for _, why in KEPT.values()), pattern
 
 
 AFTER = """

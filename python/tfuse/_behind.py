@@ -7,12 +7,13 @@ TensorFlow's own are as fast, and XLA merges them with their neighbours.
 
 import collections
 import numbers
+import operator
 
 import keras
 import tensorflow as tf
 
 from tfuse import _library, multi_head_attention as layers
-from tfuse._op import FLOATS
+from tfuse._op import FLOATS, MOST_AXES
 from tfuse.attention import attention
 from tfuse.cross_entropy import sparse_cross_entropy, stock_cross_entropy
 from tfuse.einsum_dense import einsum_dense, why_not_einsum_dense
@@ -28,7 +29,7 @@ Row = collections.namedtuple("Row", "module attribute serve guard in_place", def
 # ---- what tfuse takes ----
 
 
-def not_floats(*tensors):
+def not_taken(*tensors):
     """Why tfuse does not take these tensors, or "". None is no tensor and is taken."""
     for x in tensors:
         if isinstance(x, (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)):
@@ -39,11 +40,15 @@ def not_floats(*tensors):
             return "a %s is no tensor" % type(x).__name__
         if keras.backend.standardize_dtype(x.dtype) not in _FLOATS:
             return "tfuse takes float32, float16, bfloat16 and float64, got %s" % keras.backend.standardize_dtype(x.dtype)
+        if _shape(x) is None:
+            return "the number of dimensions is not known"
+        if len(_shape(x)) > MOST_AXES:
+            return "tfuse takes up to %d dimensions, got %d" % (MOST_AXES, len(_shape(x)))
     return ""
 
 
-def _floats(x):
-    return not_floats(x)
+def _one_taken(x):
+    return not_taken(x)
 
 
 def _shape(x):
@@ -51,6 +56,17 @@ def _shape(x):
     if isinstance(x.shape, tf.TensorShape):
         return x.shape.as_list() if x.shape.rank is not None else None
     return list(x.shape)
+
+
+def _listed(axis):
+    """One axis or several as a list of Python's integers. A TypeError, where they are none, declines a guard's call."""
+    return [operator.index(a) for a in (axis if isinstance(axis, (list, tuple)) else [axis])]
+
+
+def _are_axes(x, axes):
+    """Whether these are axes of x, each of them named once."""
+    rank = len(_shape(x))
+    return bool(axes) and all(-rank <= a < rank for a in axes) and len({a % rank for a in axes}) == len(axes)
 
 
 def _stretches(shape, to):
@@ -62,25 +78,35 @@ def _stretches(shape, to):
 
 
 def _probabilities(own, x, axis=-1):
-    y = softmax(x, axis)
+    y = softmax(x, operator.index(axis))
     y._keras_logits = x  # where Keras's losses look for what a softmax was made from
     return y
 
 
+def _log_softmax(own, x, axis=-1):
+    return log_softmax(x, operator.index(axis))
+
+
 def _softmax_guard(x, axis=-1):
-    return not_floats(x) or ("softmax over all axes at once" if axis is None else "")
+    if not_taken(x) or axis is None:
+        return not_taken(x) or "softmax over all axes at once"
+    return "" if _are_axes(x, [operator.index(axis)]) else "x has no axis %s" % axis
 
 
 def _softmax_layer(own, layer, inputs, mask=None):
-    axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
+    axes = _listed(layer.axis)
     if mask is None and len(axes) == 1:
         return own(layer, inputs)  # that comes by way of the backend's softmax
     return softmax(inputs, axes, kept(mask))
 
 
 def _softmax_layer_guard(layer, inputs, mask=None):
-    if mask is None or not_floats(inputs):
-        return not_floats(inputs)
+    if not_taken(inputs) or layer.axis is None:
+        return not_taken(inputs) or "softmax over all axes at once"
+    if not _are_axes(inputs, _listed(layer.axis)):
+        return "the inputs have not the axes %s" % (layer.axis,)
+    if mask is None:
+        return ""
     if not hasattr(mask, "shape") or _shape(mask) is None or not _stretches(_shape(mask), _shape(inputs)):
         return "the mask does not broadcast to the inputs"
     return ""
@@ -88,18 +114,20 @@ def _softmax_layer_guard(layer, inputs, mask=None):
 
 def _cross_entropy_guard(sparse):
     def guard(target, output, from_logits=False, axis=-1):
-        if not_floats(output):
-            return not_floats(output)
+        if not_taken(output):
+            return not_taken(output)
         made_by = "" if tf.executing_eagerly() or not hasattr(output, "op") else output.op.type
         if not (from_logits or hasattr(output, "_keras_logits") or made_by == "Softmax"):
             return "the output is probabilities, not logits"
         labels, logits = _shape(tf.convert_to_tensor(target)), _shape(output)
+        if not logits or logits[-1] == 0:
+            return "there are no classes"
         if sparse and labels and len(labels) == len(logits) and labels[-1] == 1:
             labels = labels[:-1]
         wanted = logits[:-1] if sparse else logits
         if labels is None or not (_stretches(labels, wanted) and _stretches(wanted, labels)):
             return "the target's shape does not match the output's"
-        return "" if axis in (-1, len(logits) - 1) else "the classes are not the last axis"
+        return "" if operator.index(axis) in (-1, len(logits) - 1) else "the classes are not the last axis"
 
     return guard
 
@@ -127,17 +155,18 @@ def _categorical(own, target, output, from_logits=False, axis=-1):
 
 
 def _axes(x, axis):
-    """The axes counted from 0, in the order given; None where they are not known or not in that of x."""
-    if _shape(x) is None:
-        return None
-    axes = [a % len(_shape(x)) for a in ([axis] if isinstance(axis, int) else sorted(axis))]
-    return axes if axes == sorted(set(axes)) else None
+    """The axes counted from 0, in the order given, which must be that of x; None where they are not such axes."""
+    given = sorted(_listed(axis))
+    axes = [a % len(_shape(x)) for a in given] if _are_axes(x, given) else None
+    return axes if axes == sorted(axes or []) else None
 
 
-def _norm_guard(x, weights, axis, epsilon, trailing=False):
+def norm_guard(x, weights, axis, epsilon, trailing=False):
     """trailing: weights are not moved to their axes, but broadcast."""
-    if not_floats(x, *weights):
-        return not_floats(x, *weights)
+    if not_taken(x, *weights):
+        return not_taken(x, *weights)
+    if not isinstance(axis, (int, list, tuple)):
+        return "the axis is a %s" % type(axis).__name__
     axes = _axes(x, axis)
     if not axes:
         return "the axes %s are not those of x, in order" % (axis,)
@@ -158,7 +187,7 @@ def _layer_norm(own, x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scalin
 
 
 def _layer_norm_guard(x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
-    return "rms_scaling divides by the deviation" if rms_scaling else _norm_guard(x, [gamma, beta], axis, epsilon)
+    return "rms_scaling divides by the deviation" if rms_scaling else norm_guard(x, [gamma, beta], axis, epsilon)
 
 
 def _layer_norm_layer(own, layer, inputs):
@@ -181,16 +210,18 @@ def _rms_norm(own, x, scale=None, axis=-1, epsilon=None):
 
 
 def _rms_norm_guard(x, scale=None, axis=-1, epsilon=None):
-    return _norm_guard(x, [None if _no_scale(scale) else scale], axis, epsilon, trailing=True)
+    return norm_guard(x, [None if _no_scale(scale) else scale], axis, epsilon, trailing=True)
 
 
 def _group_norm_layer(own, layer, inputs):
-    y = group_norm(inputs, layer.gamma, layer.beta, layer.groups, layer.axis, layer.epsilon)
+    y = group_norm(inputs, layer.gamma, layer.beta, layer.groups, operator.index(layer.axis), layer.epsilon)
     return keras.ops.cast(y, layer.compute_dtype)
 
 
 def _group_norm_layer_guard(layer, inputs):
-    return not_floats(inputs) or ("" if _shape(inputs) else "the number of dimensions is not known")
+    if not_taken(inputs):
+        return not_taken(inputs)
+    return "" if operator.index(layer.axis) % len(_shape(inputs)) else "the channels are the axis of the samples"
 
 
 # ---- linear layers ----
@@ -221,8 +252,8 @@ def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_caus
 
 def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
                      attn_logits_soft_cap=None):
-    if not_floats(query, key, value):
-        return not_floats(query, key, value)
+    if not_taken(query, key, value):
+        return not_taken(query, key, value)
     shapes = [_shape(x) for x in (query, key, value)]
     if not all(shape is not None and len(shape) == 4 for shape in shapes):
         return "query, key and value are not all [batch, time, heads, head_dim]"
@@ -248,13 +279,13 @@ _MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.gr
 _MULTI_HEAD, _GROUPED = (layers.Served(c) for c in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention))
 
 TABLE = [
-    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), lambda x, approximate=True: not_floats(x)),
-    Row(_NN, "silu", lambda own, x: silu(x), _floats),
-    Row(_NN, "softplus", lambda own, x: softplus(x), _floats),
-    Row(_NN, "hard_silu", lambda own, x: hard_swish(x), _floats),
-    Row("keras.src.activations.activations", "Mish.static_call", lambda own, x: mish(x), _floats),
+    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), lambda x, approximate=True: not_taken(x)),
+    Row(_NN, "silu", lambda own, x: silu(x), _one_taken),
+    Row(_NN, "softplus", lambda own, x: softplus(x), _one_taken),
+    Row(_NN, "hard_silu", lambda own, x: hard_swish(x), _one_taken),
+    Row("keras.src.activations.activations", "Mish.static_call", lambda own, x: mish(x), _one_taken),
     Row(_NN, "softmax", _probabilities, _softmax_guard),
-    Row(_NN, "log_softmax", lambda own, x, axis=-1: log_softmax(x, axis), _softmax_guard),
+    Row(_NN, "log_softmax", _log_softmax, _softmax_guard),
     Row(_LAYERS + "activations.softmax", "Softmax.call", _softmax_layer, _softmax_layer_guard),
     Row(_NN, "sparse_categorical_crossentropy", _sparse_categorical, _cross_entropy_guard(sparse=True)),
     Row(_NN, "categorical_crossentropy", _categorical, _cross_entropy_guard(sparse=False)),

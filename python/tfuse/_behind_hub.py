@@ -9,7 +9,7 @@ release has not, it goes without.
 import keras
 import tensorflow as tf
 
-from tfuse._behind import Row, not_floats
+from tfuse._behind import Row, norm_guard
 from tfuse._op import real
 from tfuse.norm import rms_norm
 
@@ -38,18 +38,21 @@ def _windowed(own, layer, query, key, value, attention_mask=None, cache_update_i
 
 
 def _norm(weight="scale", epsilon="epsilon", offset=0.0, as_input=False):
-    """The call() of an RMS norm: the names of its weight and epsilon, what is added to the weight, and whether the result
-    has the input's dtype, where it has not the layer's."""
+    """What serves the call() of an RMS norm, and its guard: the names of its weight and epsilon, what is added to the weight,
+    and whether the result has the input's dtype, where it has not the layer's."""
+
+    def gamma_of(layer):
+        gamma = getattr(layer, weight, None)
+        return None if isinstance(gamma, float) else gamma
 
     def serve(own, layer, x):
-        gamma = getattr(layer, weight, None)
-        gamma = None if isinstance(gamma, float) else gamma
+        gamma = gamma_of(layer)
         if gamma is not None and offset:
             gamma = keras.ops.cast(gamma, real(tf.as_dtype(x.dtype)).name) + offset
         y = rms_norm(x, gamma, epsilon=getattr(layer, epsilon))
         return y if as_input else keras.ops.cast(y, layer.compute_dtype)
 
-    return serve
+    return serve, lambda layer, x: norm_guard(x, [gamma_of(layer)], -1, getattr(layer, epsilon))
 
 
 _MODELS = "keras_hub.src.models."
@@ -85,6 +88,5 @@ TABLE = [
     *(Row(_MODELS + module, name + "._use_fused_attention_op", _use_fused_attention, _use_fused_attention_guard)
       for module, name in _CHOOSY.items()),
     *(Row(_MODELS + module, name + "._compute_attention", _windowed) for module, name in _WINDOWED.items()),
-    *(Row(_MODELS + module, name + ".call", serve, lambda layer, x: not_floats(x))
-      for module, norms in _NORMS.items() for name, serve in norms.items()),
+    *(Row(_MODELS + module, name + ".call", *norm) for module, norms in _NORMS.items() for name, norm in norms.items()),
 ]

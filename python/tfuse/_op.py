@@ -20,6 +20,7 @@ from tfuse import _explain, _library, _xla
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+MOST_AXES = 8  # TFU_MAX_RANK of the library
 _LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
 _MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
 registry = {}  # by name

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfuse import _rows
-from tfuse.linear import of_layer, why_not_dense
+from tfuse.linear import not_by_type, of_layer, why_not_dense
 
 
 @functools.lru_cache(None)
@@ -67,3 +67,7 @@ class EinsumDense(keras.layers.EinsumDense):
         if why_not_einsum_dense(self, inputs):
             return super().call(inputs)
         return einsum_dense(self, inputs, training)
+
+    def quantize(self, mode, **options):
+        """As in Keras, whose own call() for the mode computes the result."""
+        super().quantize(mode, **not_by_type(self, EinsumDense, options))

@@ -1,11 +1,13 @@
 """act(x . kernel + bias) + residual: a matrix product with all that comes behind it in one op; and Keras's Dense by it."""
 
+import inspect
+
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse import _explain, _library, _rows
-from tfuse._op import FLOATS, FusedOp, composite, given, mark
+from tfuse._op import FLOATS, MOST_AXES, FusedOp, composite, given, mark
 from tfuse.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
 
 # Of these the slope can be told from the result: from its sign.
@@ -156,6 +158,18 @@ class Dense(keras.layers.Dense):
             return super().call(inputs)
         return dense(self, inputs, training)
 
+    def quantize(self, mode, **options):
+        """As in Keras, whose own call() for the mode computes the result."""
+        super().quantize(mode, **not_by_type(self, Dense, options))
+
+
+def not_by_type(layer, ours, options):
+    """The options of quantize() that let Keras quantize a layer of `ours`. It leaves out what is made of its classes, for
+    they may compute something else; before 3.5 there is no option that says otherwise."""
+    if type(layer) is ours and "type_check" in inspect.signature(keras.layers.Dense.quantize).parameters:
+        return {**options, "type_check": False}
+    return options
+
 
 def why_not_dense(layer, x):
     """Why tfuse does not serve a layer of Keras's, for this input; or nothing."""
@@ -163,7 +177,9 @@ def why_not_dense(layer, x):
         return "a %s is not dense" % type(x).__name__
     if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
         return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    return "" if x.shape.rank is None or x.shape.rank >= 2 else "the input has fewer than two dimensions"
+    if x.shape.rank is None:
+        return "the number of dimensions is not known"
+    return "" if 2 <= x.shape.rank <= MOST_AXES else "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
 
 
 def dense(layer, x, training=None):
