@@ -129,6 +129,58 @@ static void test_alignment(void) {
     for (int i = 0; i < TFU_COUNT(steps); i++) check_alignment(of, (int)steps[i][0], steps[i][1]);
 }
 
+static _Alignas(256) char room[7][1024];
+
+/* A choice for the one is none for the other, neither in memory nor in the file. */
+static void check_apart(int line, const tfu_gemm_gpu *one, const tfu_gemm_gpu *other) {
+  run *r = start(NULL);
+  forget_choices();
+  proposals = 0;
+  for (int round = 0; round < 2; round++) {
+    const int served = serve(r, one) && serve(r, other);
+    check(served && proposals == 2, __FILE__, line, "two questions", "asked %d times", proposals);
+    check(lines_in_file() == 2, __FILE__, line, "two questions", "are %d lines", lines_in_file());
+    tfu_tuned_forget();
+  }
+  end_run(r);
+}
+
+/* APART(assignments to g, one more that makes it another question) */
+#define APART(first, second)                                     \
+  do {                                                           \
+    tfu_gemm_gpu g = {.a = room[0], .b = room[1], .d = room[2]}; \
+    g.m = 2, g.n = 8, g.k = 4, g.dtype = TFU_BF16;               \
+    first;                                                       \
+    const tfu_gemm_gpu one = g;                                  \
+    second;                                                      \
+    check_apart(__LINE__, &one, &g);                             \
+  } while (0)
+#define SEVERAL g.batch = 2, g.a_stride = 8, g.b_stride = 32, g.c_stride = g.d_stride = 16
+
+/* Whatever an algorithm may depend on. */
+static void test_questions(void) {
+  APART((void)g, g.m = 3);
+  APART((void)g, g.n = 16);
+  APART((void)g, g.k = 5);
+  APART((void)g, g.a_turned = 1);
+  APART((void)g, g.b_turned = 1);
+  APART(g.a_row = 8, g.a_row = 16);
+  APART((void)g, g.dtype = TFU_F16);
+  APART(g.dtype = TFU_F32, g.tf32 = 1);
+  APART((void)g, g.wide = 1);
+  APART((void)g, g.c = room[3]);
+  APART((void)g, g.bias = room[4]);
+  APART((void)g, g.epilogue = TFU_EPI_RELU);
+  APART(g.epilogue = TFU_EPI_RELU, g.epilogue = TFU_EPI_GELU);
+  APART((g.aux = room[5], g.epilogue = TFU_EPI_GELU_AUX), g.aux = room[5] + 16);
+  APART((g.sums = room[6], g.epilogue = TFU_EPI_SUM_B), g.sums = room[6] + 16);
+  APART((SEVERAL), g.batch = 3);
+  APART((SEVERAL), g.a_stride = 0);
+  APART((SEVERAL), g.b_stride = 0);
+  APART((SEVERAL, g.c = room[3]), g.c_stride = 0);
+  APART((SEVERAL), g.d_stride = 24);
+}
+
 /* Puts another choice in the file's only line, whose checksum is right again. */
 static void rewrite(uint64_t algo, uint64_t workspace) {
   const gemm_choice choice = {.algo.data = {algo}, .workspace = workspace};
@@ -326,6 +378,7 @@ int main(void) {
   test_choice();
   test_relu_of_nan();
   test_alignment();
+  test_questions();
   test_foreign_choices();
   test_like_sizes();
   test_unwritable();

@@ -359,6 +359,24 @@ def test_group_norm_against_keras(device, route, axis, groups):
     close(gradients(route(lambda x: ours(x, gamma, beta)), x)[0], gradients(layer, x)[0], 64)
 
 
+@pytest.mark.parametrize("places, channels", [(30200, 6), (300, 600)])
+def test_group_norm_of_large_samples(device, places, channels):
+    """So large that the CPU cuts each into blocks: three of joined rows, or of rows longer than a tile."""
+    x = normal(2, places, channels) + np.linspace(-2, 2, places, dtype="float32")[:, None]
+    gamma, beta = normal(channels, seed=1), normal(channels, seed=2)
+
+    def exact(x, gamma, beta):
+        grouped = tf.reshape(x, [2, places, 3, -1])
+        mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
+        return tf.reshape((grouped - mean) / tf.sqrt(variance + 1e-3), x.shape) * gamma + beta
+
+    ours = functools.partial(tfuse.group_norm, groups=3)
+    wide = [tf.cast(t, tf.float64) for t in (x, gamma, beta)]
+    close(ours(x, gamma, beta), exact(*wide), 16)
+    for got, want in zip(gradients(ours, x, gamma, beta), gradients(exact, *wide)):
+        close(got, want, 64)
+
+
 # ---- Keras's layers ----
 
 LAYERS = {
