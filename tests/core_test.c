@@ -342,6 +342,14 @@ static void test_images(void) {
   /* The newest minor that the device has, in whatever order they stand. */
   CHECK(tfu_image_for(minors, 80) == 1 && tfu_image_for(minors, 86) == 0 && tfu_image_for(minors, 89) == 0);
   CHECK(tfu_image_for(minors, 90) == -1 && tfu_image_for(none, 90) == -1);
+
+  tfu_error err;
+  CHECK(tfu_no_image(minors, 90, &err) == TFU_UNIMPLEMENTED);
+  CHECK_TEXT(err.text,
+             "a GPU of compute capability 9.0 is not served by this library, which has sm_86, sm_80: build it "
+             "where the GPU is (./run build), or for all GPUs (./run wheel)");
+  CHECK(tfu_no_image(none, 80, &err) == TFU_UNIMPLEMENTED && strstr(err.text, "which has none: build it"));
+  CHECK(tfu_no_image(images, 61, &err) == TFU_UNIMPLEMENTED && strstr(err.text, "7.0 is the oldest that can be"));
 }
 
 static void test_no_driver(void) {

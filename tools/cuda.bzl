@@ -3,10 +3,10 @@
 Architectures = provider("What device code is compiled for.", fields = {"names": "sm_NN for a cubin, compute_NN for PTX"})
 
 def _architectures_impl(ctx):
-    return Architectures(names = ctx.build_setting_value)
+    return Architectures(names = {name: None for name in ctx.build_setting_value if name}.keys())
 
 architectures = rule(
-    doc = "A setting of the command line: a list of names, with commas.",
+    doc = "A setting of the command line: a list of names, with commas; none is none.",
     implementation = _architectures_impl,
     build_setting = config.string_list(flag = True),
 )
@@ -50,6 +50,7 @@ def _cuda_images_impl(ctx):
         table = ctx.actions.declare_file("images/%s_images.c" % stem)
         args = ctx.actions.args()
         args.add("table")
+        args.add("--stem", stem)
         args.add("--out", table)
         args.add_all(of_stem)
         ctx.actions.run(

@@ -3,9 +3,9 @@
   nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] SOURCE [HEADER ...]
       ARCH sm_NN gives a cubin, compute_NN gives PTX, ended by a NUL. --unused lists the headers SOURCE does not reach,
       so that Bazel compiles it again for its own headers only.
-  nvrtc.py table --out FILE IMAGE ...
+  nvrtc.py table --stem STEM --out FILE [IMAGE ...]
       IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/images.h.
-  nvrtc.py info --nvidia DIR --version-file FILE --out FILE ARCH ...
+  nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
       The C file defines tfu_build_info[], a JSON text.
   DIR is the folder `nvidia` of the pip packages in tools/requirements_nvrtc.txt.
 """
@@ -92,12 +92,12 @@ def reached(source, headers):
     return {known[path] for path in seen}
 
 
-def table(images):
+def table(stem, images):
     """C for one stem: the bytes through the assembler, the rows in C. The digest makes Bazel assemble again when an image
     changes: the compiler's list of dependencies, by which Bazel drops unused inputs, does not know .incbin."""
     rows = []
     for path in images:
-        stem, arch, kind = os.path.basename(path).rsplit(".", 2)
+        _, arch, kind = os.path.basename(path).rsplit(".", 2)
         rows.append((kind == "ptx", int(re.search(r"\d+", arch)[0]), f"tfu_{stem}_{arch}", path))
     rows.sort()
     out = ['#include "kernels/core/images.h"', ""]
@@ -134,7 +134,9 @@ def main():
             command.add_argument("--unused", type=pathlib.Path)
         if name == "info":
             command.add_argument("--version-file", required=True)
-        command.add_argument(rest, nargs="+")
+        if name == "table":
+            command.add_argument("--stem", required=True)
+        command.add_argument(rest, nargs="+" if name == "compile" else "*")
     a = parser.parse_args()
     if a.command == "compile":
         source, *headers = a.files
@@ -143,7 +145,7 @@ def main():
             used = reached(source, headers)
             a.unused.write_text("".join(f"{h}\n" for h in headers if h not in used))
     elif a.command == "table":
-        a.out.write_text(table(a.images))
+        a.out.write_text(table(a.stem, a.images))
     else:
         a.out.write_text(info(a.nvidia, a.version_file, a.architectures))
 

@@ -14,13 +14,3 @@ COPTS = [
     "-include",
     "tools/cc/glibc.h",
 ]
-
-# Each cubin serves the later minors of its major; the PTX serves what comes after.
-ARCHITECTURES = [
-    "sm_70",
-    "sm_80",
-    "sm_90",
-    "sm_100",
-    "sm_120",
-    "compute_90",
-]

@@ -81,6 +81,8 @@ int tfu_aligned(const tfu_call *call, int64_t elements) {
 
 /* ---- images ---- */
 
+enum { OLDEST = 70 };
+
 int tfu_image_for(const tfu_image *images, int capability) {
   int best = -1, ptx = -1;
   for (int i = 0; images[i].bytes; i++) {
@@ -91,6 +93,18 @@ int tfu_image_for(const tfu_image *images, int capability) {
       best = i;
   }
   return best >= 0 ? best : ptx;
+}
+
+tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err) {
+  char names[TFU_MAX_IMAGES * 12] = "none";
+  const char *mend = "build it where the GPU is (./run build), or for all GPUs (./run wheel)";
+  for (int i = 0, at = 0; images[i].bytes; i++)
+    at += snprintf(names + at, sizeof names - (size_t)at, "%s%s_%d", i ? ", " : "", images[i].is_ptx ? "compute" : "sm",
+                   images[i].capability);
+  if (capability < OLDEST) mend = "7.0 is the oldest that can be";
+  return tfu_fail(err, TFU_UNIMPLEMENTED,
+                  "a GPU of compute capability %d.%d is not served by this library, which has %s: %s", capability / 10,
+                  capability % 10, names, mend);
 }
 
 static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error *err) {
@@ -173,9 +187,7 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
   const tfu_driver *d;
   TFU_TRY(tfu_device_now(&device, call->err));
   const int image = tfu_image_for(k->module->images, device.capability);
-  if (image < 0)
-    return tfu_fail(call->err, TFU_UNIMPLEMENTED, "no kernels for compute capability %d.%d: 7.0 is the oldest served",
-                    device.capability / 10, device.capability % 10);
+  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
   TFU_TRY(find(k, image, variant, dtype, &loaded, call->err));
   TFU_TRY(tfu_driver_get(&d, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */

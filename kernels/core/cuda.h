@@ -70,6 +70,8 @@ int tfu_aligned(const tfu_call *call, int64_t elements);
 
 /* The image for a device of this capability, or -1: a cubin of its own major version, else PTX that is not newer. */
 int tfu_image_for(const tfu_image *images, int capability);
+/* The error where there is none: which there are, and what to do. */
+TFU_MUST_USE tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err);
 
 /* A stream of our own that starts after all work queued in the current context; closing it makes all later work there
  * wait for it. Needs a driver of CUDA 12.5. */

@@ -21,6 +21,13 @@ TFU_EXPORT const char *tfu_image_name(int capability) {
   return name;
 }
 
+/* Why none does. */
+TFU_EXPORT const char *tfu_image_missing(int capability) {
+  static _Thread_local tfu_error err;
+  (void)!tfu_no_image(tfu_fold_images, capability, &err);
+  return err.text;
+}
+
 /* What an op computes, in a sentence; "" for an unknown name. */
 TFU_EXPORT const char *tfu_doc(const char *name) {
 #define X(stem) \

@@ -51,7 +51,7 @@ def library():
     yield row("library", OK if same else BAD, "%s, version %s" % (_library.path, build.get("version", "unknown")),
               "" if same else "Python's part is version %s: reinstall tfuse, or unset TFUSE_LIBRARY" % tfuse.__version__)
     yield row("device code", OK, "%s by NVRTC %s; cubins need driver %d, PTX 575 or later" % (
-        ", ".join(build.get("architectures", [])) or "unknown", build.get("nvrtc", "unknown"), OLDEST_DRIVER))
+        ", ".join(build["architectures"]) or "none, for machines without a GPU", build.get("nvrtc", "unknown"), OLDEST_DRIVER))
     framework = ctypes.CDLL("libtensorflow_framework.so.2", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     for symbol, meaning in SYMBOLS.items():
         there = hasattr(framework, symbol)
@@ -74,9 +74,10 @@ def gpus():
         return
     for gpu in driver.devices():
         image = _library.library.tfu_image_name(gpu.capability).decode()
+        missing = "" if image else _library.library.tfu_image_missing(gpu.capability).decode()
         yield row("GPU %d" % gpu.ordinal, OK if image else BAD, "%s, compute capability %d.%d, %.0f GB, served by %s" % (
             gpu.name, gpu.capability // 10, gpu.capability % 10, gpu.memory / 1e9, image or "nothing"),
-            "" if image else "tfuse's kernels need compute capability 7.0 or later")
+            missing)
     cuda = driver.version()
     yield row("driver", OK if cuda >= 12000 else BAD, "serves CUDA %d.%d" % (cuda // 1000, cuda % 1000 // 10),
               "" if cuda >= 12000 else "install driver %d or later" % OLDEST_DRIVER)

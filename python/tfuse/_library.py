@@ -39,6 +39,7 @@ def _load(path):
             ("tfu_build", ctypes.c_char_p, []),
             ("tfu_doc", ctypes.c_char_p, [ctypes.c_char_p]),
             ("tfu_image_name", ctypes.c_char_p, [ctypes.c_int]),
+            ("tfu_image_missing", ctypes.c_char_p, [ctypes.c_int]),
             ("tfu_threads", ctypes.c_int, []),
             ("tfu_tuned_path", ctypes.c_char_p, []),
             ("tfu_trace_read", ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]),
