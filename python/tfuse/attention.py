@@ -130,8 +130,8 @@ _AXES = {"query": "bthd", "key": "bskd", "value": "bskv", "bias": "bhts", "mask"
          "key_lengths": "b", "doutput": "bthv", "output": "bthv", "stats": "bht", "dstats": "bht", "dbias_for": "bhts"}
 _PAGED_AXES = {"query": "bthd", "key_pages": "pnkd", "value_pages": "pnkv", "table": "bw", "key_lengths": "b"}
 
-_grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk")
-_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk")
+_grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk", stretched="bhts", like={"dbias": "dbias_for"})
+_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk", stretched="bhts")
 _paged = FusedOp("PagedAttention", _plain_paged, axes=_PAGED_AXES, multiples="hk")
 
 
