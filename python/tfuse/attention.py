@@ -222,7 +222,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together; on the CPU also a length or a page
-        that does not exist, which a GPU leaves out.
+        that does not exist. A GPU cuts such a length, and takes such a page for one of zeros.
     """
     left, right = _band(window, True)
     query, scale = _scaled(query, key_pages, scale)
