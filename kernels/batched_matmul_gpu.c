@@ -149,7 +149,7 @@ tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
   const int tf32 = call->attr[TFU_BATCHED_TF32].b;
   const double scale = call->attr[TFU_BATCHED_SCALE].f;
   tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
-  if (p.k == 0 || tfu_batch_count(&p, p.kept, p.axes) == 0 || scale == 0)
+  if (p.k == 0 || tfu_batch_count(&p, p.kept, p.axes) == 0)
     return tfu_clear(call, y->data, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype));
   const int64_t of_one = a->shape.dim[a->shape.rank - (turn_a ? 2 : 1)];
   const int64_t rest = tfu_gemm_exact(y->dtype, tf32) ? cut_chain(&p, of_one) : 0;
@@ -163,7 +163,7 @@ tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
                           .b_turned = turn_b,
                           .dtype = y->dtype,
                           .tf32 = tf32,
-                          .scale = scale};
+                          .scale = &scale};
   tfu_recycled space;
   tfu_recycled_open(&space, call);
   TFU_TRY(p.axes > p.kept ? run_sums(call, &space, p, g, rest) : for_all(&space, p, g, run));

@@ -21,7 +21,7 @@ static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr
   static const char *const names[] = {"query", "key"};
   for (int i = 0; i < 2; i++) {
     out[i] = in[i];
-    if (!tfu_given(&in[i]) || in[i].rank == TFU_UNKNOWN) continue;
+    if ((i && !tfu_given(&in[i])) || in[i].rank == TFU_UNKNOWN) continue;
     TFU_REQUIRE(err, in[i].rank == 4, "%s must be [batch, time, heads, head_dim], got shape %s", names[i],
                 tfu_show(&in[i]).text);
     const int64_t head = in[i].dim[3];

@@ -28,7 +28,7 @@ static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
   void *workspace;
   TFU_TRY(tfu_scratch(call, 1000, &workspace));
   memset(workspace, 1, 1000);
-  CHECK((g->dtype == TFU_F64 || g->dtype == TFU_F32) && g->m > 0 && g->n > 0 && g->k > 0 && g->scale != 0 && !g->bias);
+  CHECK((g->dtype == TFU_F64 || g->dtype == TFU_F32) && g->m > 0 && g->n > 0 && g->k > 0 && g->scale && !g->bias);
   CHECK(g->batch >= 1 && (g->batch == 1 || g->d_stride >= g->m * g->n));
   CHECK(!g->c || (g->c == g->d && g->c_stride == g->d_stride));
   for (int64_t z = 0; z < g->batch; z++)
@@ -39,7 +39,7 @@ static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
         for (int64_t k = 0; k < g->k; k++)
           v += get(g->dtype, g->a, a + (g->a_turned ? k * g->m + i : i * g->k + k)) *
                get(g->dtype, g->b, b + (g->b_turned ? j * g->k + k : k * g->n + j));
-        put(g->dtype, g->d, d, g->scale * v + (g->c ? get(g->dtype, g->c, d) : 0));
+        put(g->dtype, g->d, d, *g->scale * v + (g->c ? get(g->dtype, g->c, d) : 0));
       }
   runs++;
   adding += g->c != NULL;
@@ -89,6 +89,7 @@ typedef struct problem {
   tfu_shape a, b, y;
   int turn_a, turn_b, like; /* y is like the third input */
   int exact;                /* float32, else float64 */
+  int by_0;                 /* the scale is 0, and each input has an infinity */
   int products, sums;       /* that it takes */
   int adding, tried;        /* products that add to earlier ones, and that are tried out */
   int64_t m, k, batch;      /* of the last product */
@@ -109,17 +110,22 @@ static void check_problem(int line, const problem *p) {
                            filled(p->turn_a ? yes : none, p, 4), filled(p->turn_b ? yes : none, p, 5)};
   run *r = start(&tfu_batched_matmul);
   memcpy(r->call.in, in, sizeof in);
-  r->call.attr[TFU_BATCHED_SCALE].f = 0.5;
+  r->call.attr[TFU_BATCHED_SCALE].f = p->by_0 ? 0 : 0.5;
+  for (int i = 0; i < 2 && p->by_0; i++) put(in[i].dtype, in[i].data, i, INFINITY);
   const tfu_tensor want = filled(p->y, p, 6), got = filled(p->y, p, 7);
   r->call.out[0] = want;
   CHECK_FOR(finish(r, "test") == TFU_OK, "of line %d: %s", line, r->err.text);
   r->call.out[0] = got;
   runs = sums = adding = tried = 0;
+  int64_t nans = 0;
   CHECK_FOR(tested(&r->call) == TFU_OK, "of line %d: %s", line, r->err.text);
   for (int64_t i = 0; i < tfu_count(&p->y); i++) {
     const double g = get(got.dtype, got.data, i), w = get(want.dtype, want.data, i);
-    CHECK_FOR(fabs(g - w) < (p->exact ? 1e-4 : 1e-12), "of line %d at %lld: %g, not %g", line, (long long)i, g, w);
+    CHECK_FOR(isnan(w) ? isnan(g) : fabs(g - w) < (p->exact ? 1e-4 : 1e-12), "of line %d at %lld: %g, not %g", line,
+              (long long)i, g, w);
+    nans += isnan(w);
   }
+  CHECK_FOR(p->by_0 ? nans > 0 && nans < tfu_count(&p->y) : nans == 0, "of line %d: %lld", line, (long long)nans);
   CHECK_FOR(runs == p->products && sums == p->sums, "of line %d: %d products and %d sums", line, runs, sums);
   CHECK_FOR(adding == p->adding && tried == p->tried, "of line %d: %d added, %d tried", line, adding, tried);
   if (p->m)
@@ -210,10 +216,21 @@ static void test_parts(void) {
              .adding = 4, .tried = 4, .m = 64, .k = 88, .batch = 1);
 }
 
+/* Factors that are scaled by 0 are multiplied all the same: infinity gives NaN, as on the CPU. */
+static void test_by_0(void) {
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .by_0 = 1, .products = 1, .m = 3, .k = 4,
+             .batch = 12);
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .by_0 = 1, .turn_b = 1, .like = 1, .products = 1,
+             .sums = 1, .m = 3, .k = 4, .batch = 12);
+  IS_MADE_OF(SHAPE(2, 3, 33, 3), SHAPE(2, 3, 33, 5), SHAPE(3, 5), .by_0 = 1, .exact = 1, .turn_a = 1, .like = 1,
+             .products = 2, .adding = 1, .tried = 1, .m = 3, .k = 70, .batch = 1);
+}
+
 int main(void) {
   test_batches();
   test_sums();
   test_exact();
   test_parts();
+  test_by_0();
   return verdict();
 }

@@ -139,7 +139,7 @@ static double element(const void *data, cublasLtMatrixLayout_t l, int turned, in
   return at(data, dtype_of(l->type), z * l->stride + (turned ? j + i * l->ld : i + j * l->ld));
 }
 
-/* D = epilogue(alpha op(A) op(B) + beta C), columns side by side. */
+/* D = epilogue(alpha op(A) op(B) + beta C), columns side by side; what is multiplied by 0 does not count. */
 static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *a,
                              cublasLtMatrixLayout_t al, const void *b, cublasLtMatrixLayout_t bl, const void *beta,
                              const void *c, cublasLtMatrixLayout_t cl, void *out, cublasLtMatrixLayout_t dl,
@@ -169,7 +169,8 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
     for (int64_t j = 0; j < dl->cols; j++) {
       double v = 0;
       for (int64_t k = 0; k < depth; k++) v += element(a, al, d->turn_a, z, i, k) * element(b, bl, d->turn_b, z, k, j);
-      v = v * scale + (keep != 0 ? keep * element(c, cl, 0, z, i, j) : 0) + (bias ? at(d->bias, dtype, i) : 0);
+      v = (scale != 0 ? v * scale : 0) + (keep != 0 ? keep * element(c, cl, 0, z, i, j) : 0) +
+          (bias ? at(d->bias, dtype, i) : 0);
       if (d->epilogue & 128) put(d->aux, dtype, i + j * d->aux_ld, v);
       if (d->epilogue & CUBLASLT_EPILOGUE_RELU) v = last_algo <= hides_nan ? fmax(v, 0) : activate(TFU_ACT_relu, v, 0);
       if (d->epilogue & CUBLASLT_EPILOGUE_GELU) v = activate(TFU_ACT_gelu_tanh, v, 0);
@@ -207,7 +208,7 @@ static tfu_code get_handle(const tfu_cublaslt *l, cublasLtHandle_t *handle, tfu_
 
 static tfu_code own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, matmul_args a) {
   const tfu_dtype out = a.wide ? tfu_real(dtype) : dtype;
-  CHECK(missing && kind == TFU_OWN_TENSOR && a.batch == 1 && a.m && a.n && a.k);
+  CHECK((missing || a.alpha == 0) && kind == TFU_OWN_TENSOR && a.batch == 1 && a.m && a.n && a.k);
   own_products++;
   if (!call->kernel) call->kernel = "own";
   for (int64_t i = 0; i < a.m; i++)

@@ -288,7 +288,7 @@ static void test_batch(void) {
                           .b_turned = 1,
                           .dtype = TFU_BF16,
                           .wide = 1,
-                          .scale = -2,
+                          .scale = &(double){-2},
                           .batch = BATCH,
                           .a_stride = M * K,
                           .c_stride = C_APART,
@@ -354,7 +354,7 @@ static void test_without_cublaslt(void) {
                     .n = 2,
                     .k = 3,
                     .dtype = TFU_F32,
-                    .scale = 2,
+                    .scale = &(double){2},
                     .a_turned = 1,
                     .a_row = 4,
                     .a = (float[12]){1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0, 0},
@@ -373,6 +373,25 @@ static void test_without_cublaslt(void) {
   missing = 0;
 }
 
+/* cuBLASLt does not look at factors that it is to scale by 0. */
+static void test_scale_of_0(void) {
+  run *r = start(NULL);
+  float d[4];
+  const tfu_gemm_gpu g = {.m = 2,
+                          .n = 2,
+                          .k = 1,
+                          .dtype = TFU_F32,
+                          .scale = &(double){0},
+                          .a = (float[2]){1, 2},
+                          .b = (float[2]){3, INFINITY},
+                          .d = d};
+  CHECK(serve(r, &g));
+  CHECK_FOR(d[0] == 0 && isnan(d[1]) && d[2] == 0 && isnan(d[3]), "%g %g %g %g", d[0], d[1], d[2], d[3]);
+  CHECK_TEXT(r->call.kernel, "own");
+  CHECK(strstr(r->call.why, "scaled by 0"));
+  end_run(r);
+}
+
 int main(void) {
   if (!open_cache()) return 1;
   test_choice();
@@ -385,6 +404,7 @@ int main(void) {
   test_batch();
   test_sums_in_place();
   test_without_cublaslt();
+  test_scale_of_0();
   close_cache();
   return verdict();
 }

@@ -315,6 +315,17 @@ def test_paged_is_dense(device, route, queries, window):
     close(paged(q, *(pages_of(x, table, 4, 20) for x in full), lengths), dense)
 
 
+@needs_gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_pages_that_do_not_exist_on_a_gpu(dtype):
+    """They are zeros there; on the CPU they are an error."""
+    q, k, v = (tf.cast(x, dtype) for x in qkv(2, 1, 12))
+    pages = [tf.concat([tf.reshape(x, [6, 4, *x.shape[2:]]), tf.zeros_like(x[:1, :4])], 0) for x in (k, v)]
+    zeros = tfuse.paged_attention(q, *pages, [[0, 6, 2], [6, 4, 5]], [12, 12])
+    for outside in (-1, 7, 2**40, -2**63):
+        close(tfuse.paged_attention(q, *pages, [[0, outside, 2], [outside, 4, 5]], [12, 12]), zeros)
+
+
 def test_gradient_of_paged_attention(device):
     q, k, v = qkv(2, 2, 8)
     table = [[3, 1], [0, 2]]
@@ -467,6 +478,8 @@ OUT_OF_RANGE = [
     (r"query_lengths\[0\] must be from 0 to 3, got 4", call(query_lengths=[4, 3])),
     (r"table\[1, 1\] must be from 0 to 1, got 7",
      lambda: tfuse.paged_attention(ones(*Q), ones(*KV), ones(*KV), [[0, 99], [1, 7]], [5, 6])),
+    (r"table\[1, 0\] must be from 0 to 1, got -1",
+     lambda: tfuse.paged_attention(ones(*Q), ones(*KV), ones(*KV), [[0, -1], [-1, 0]], [5, 6])),
     (r"key_lengths\[0\] must be from 0 to 10, got 11",
      lambda: tfuse.paged_attention(ones(*Q), ones(*KV), ones(*KV), [[0, 1], [1, 0]], [11, 6])),
 ]

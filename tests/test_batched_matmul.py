@@ -150,4 +150,10 @@ def test_what_runs_without_a_gpu(monkeypatch):
 
 
 def test_scale_of_nothing(device):
+    """Infinities times 0 are NaN, as in TensorFlow, and so is what flows back to the other factor."""
     assert not np.any(fused(A, B, scale=0.0))
+    a = tf.tensor_scatter_nd_update(A, [[0, 1, 2, 3]], [np.inf])
+    b = tf.tensor_scatter_nd_update(B, [[2, 1, 4], [0, 0, 0]], [-np.inf, np.nan])
+    for got, want in zip(gradients(fused, a, b, scale=0.0), gradients(stock, a, b, scale=0.0), strict=True):
+        assert np.any(np.isnan(want)) and np.any(want == 0)
+        np.testing.assert_array_equal(got, want)

@@ -248,6 +248,17 @@ def test_far_positions(device):
         np.testing.assert_allclose(tfuse.rope(QUERY, positions=position), turned(QUERY, position + np.arange(5)), atol=1e-4)
 
 
+def test_a_key_of_other_places_than_the_query(device, jit):
+    """Batch and time are the query's, also where they and the heads are known only when the function runs."""
+    f = tf.function(tfuse.rope, jit_compile=jit, autograph=False, input_signature=[tf.TensorSpec([None, None, None, 8])] * 2)
+    for got, want in zip(f(QUERY, QUERY[:, :, :1]), (QUERY, QUERY[:, :, :1]), strict=True):
+        close(got, turned(want, np.arange(5)))
+    for key in (QUERY[:1], QUERY[:, :4], np.concatenate([QUERY, QUERY]), np.concatenate([QUERY, QUERY], 1)):
+        wrong = "key must have the shape of query up to the heads, .2, 5, 3, 8., got .%d, %d, 3, 8." % key.shape[:2]
+        with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
+            f(QUERY, key)
+
+
 def test_gradient_of_one_of_two(device):
     q, k = tf.constant(QUERY), tf.constant(QUERY[:, :, :1])
     for which in (0, 1):

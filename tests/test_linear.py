@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import GPUS, check_files_go_both_ways, new_process, skip_broken_xla
-from tfuse import _cache, _library, cases
+from tfuse import _cache, _library, _op, cases
 from tfuse.linear import composed, fused
 from tfuse.scale_bias_act import PLAIN
 
@@ -79,12 +80,17 @@ def test_what_is_kept():
     assert kept(lambda: fused(X, KERNEL, BIAS, "relu", RESIDUAL))
 
 
-@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
-def test_only_what_is_wanted(device, wanted):
-    """In a graph, gradients of the others are not computed at all."""
-    inputs = [X, KERNEL, BIAS]
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "graph"])
+def test_only_what_is_wanted(monkeypatch, device, wanted, traced):
+    """Gradients of the others are not computed at all."""
+    inputs, op, computed = [X, KERNEL, BIAS], _op.registry["LinearGrad"], []
 
-    @tf.function
+    def gradient_op(*given, **attributes):
+        results = op(*given, **attributes)
+        computed.append([i for i, result in enumerate(results) if result.shape != [0]])
+        return results
+
     def f():
         watched = [inputs[i] for i in wanted]
         with tf.GradientTape() as tape:
@@ -97,8 +103,10 @@ def test_only_what_is_wanted(device, wanted):
         tape.watch(inputs)
         y = stock(*inputs, "silu")
     want = tape.gradient(y, inputs, tf.cos(y))
-    for got, i in zip(f(), wanted):
+    monkeypatch.setattr(sys.modules["tfuse.linear"], "_grad", gradient_op)
+    for got, i in zip((tf.function(f) if traced else f)(), wanted, strict=True):
         close(got, want[i])
+    assert computed == [list(wanted)]
 
 
 def test_second_gradients_eagerly(device):
@@ -298,12 +306,16 @@ def test_training(jit):
 # ---- the cache ----
 
 
+def line_of_cache(*fields):
+    line = "\t".join(fields).encode()
+    return b"%s\t%016x\n" % (line, _cache._hash(line))
+
+
 def test_cache_command(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("TFUSE_CACHE", str(tmp_path))
     assert _cache.main(["--path"]) == 0 and capsys.readouterr().out == "%s/tuned\n" % tmp_path
     assert _cache.main([]) == 0 and "not there yet" in capsys.readouterr().out
-    line = "a GPU, product 1x2x3\t12.500\t00ff\tan algorithm"
-    whole = "%s\t%016x\n" % (line, _cache._hash(line))
+    whole = line_of_cache("a GPU, product 1x2x3", "12.500", "00ff", "an algorithm").decode()
     (tmp_path / "tuned").write_text(_cache.FIRST_LINE + "\n" + whole + whole.replace("12.5", "99.5") + "rubbish\n")
     assert _cache.main([]) == 0
     out = capsys.readouterr().out
@@ -312,6 +324,37 @@ def test_cache_command(monkeypatch, tmp_path, capsys):
     assert not os.path.exists(tmp_path / "tuned")
     (tmp_path / "tuned").write_text("another program's\n")
     assert _cache.rows() == []
+
+
+def test_damaged_lines_of_the_cache_are_passed_over(monkeypatch, tmp_path, capsys):
+    """Those around them count, and the file can be cleared."""
+    monkeypatch.setenv("TFUSE_CACHE", str(tmp_path))
+    first, second = (line_of_cache(asked, "12.500", "00ff", "an algorithm") for asked in ("first", "second"))
+    no_hex = line_of_cache("third", "1.000", "00ff", "x")[:-5] + b"here\n"
+    no_time = [line_of_cache("fourth", time, "00ff", "x") for time in ("soon", "", "nan", "inf", "-1.0", "0")]
+    undecodable = line_of_cache("fifth", "1.000", "00ff", "x").replace(b"fif", b"\xff\xfe\x00")
+    whole = [_cache.FIRST_LINE.encode() + b"\n", first, no_hex, b"\t\t\t\t\n", *no_time, undecodable, second]
+    (tmp_path / "tuned").write_bytes(b"".join(whole) + first.replace(b"first", b"third")[:-1])
+    assert [row[0] for row in _cache.rows()] == ["first", "second"]
+    assert _cache.main([]) == 0 and "2 choices" in capsys.readouterr().out
+    assert _cache.main(["--clear"]) == 0 and "deleted, with 2 choices" in capsys.readouterr().out
+    assert _cache.main(["--clear"]) == 0 and "there was none" in capsys.readouterr().out
+    (tmp_path / "tuned").write_bytes(b"\xff\xfe\n\x80")
+    assert _cache.main([]) == 0 and "0 choices" in capsys.readouterr().out
+
+
+def test_a_cache_that_is_no_file(monkeypatch, tmp_path, capsys):
+    """What cannot be read or deleted is said to be so, by the status too; what cannot be read is deleted all the same."""
+    monkeypatch.setenv("TFUSE_CACHE", str(tmp_path))
+    (tmp_path / "tuned").mkdir()
+    said = "%s/tuned: cannot be " % tmp_path
+    assert _cache.main([]) == 1 and said + "read: Is a directory" in capsys.readouterr().out
+    assert _cache.main(["--clear"]) == 1 and said + "deleted: " in capsys.readouterr().out
+    (tmp_path / "tuned").rmdir()
+    (tmp_path / "tuned").symlink_to("tuned")
+    assert _cache.main([]) == 1 and said + "read: Too many levels of symbolic links" in capsys.readouterr().out
+    assert _cache.main(["--clear"]) == 0 and "tuned: deleted\n" in capsys.readouterr().out
+    assert not os.path.lexists(tmp_path / "tuned")
 
 
 def test_the_same_bits_in_every_process(monkeypatch, tmp_path):

@@ -1,5 +1,7 @@
 """Every case of every op: values and gradients against float64, on every route, device and dtype; rejected inputs."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +9,8 @@ from tensorflow.python.framework import config
 
 import tfuse
 from conftest import skip_broken_xla
-from tfuse import _library, cases
+from tfuse import _explain, _library, _op, cases
+from tfuse.batched_matmul import fused
 
 ALL = [case for family in cases.all_cases().values() for case in family if case.shapes]
 VARIANTS = [(case, options) for case in ALL for options in case.options]
@@ -95,6 +98,55 @@ def test_plain_in_xla(monkeypatch, device, route, case, options):
     assert [row["route"] for row in tfuse.explain() if row["when"] == "traced"][-1] == "plain TensorFlow"
 
 
+# Functions, what is known of their inputs' shapes while they are traced, and shapes that they are then called with.
+_UNKNOWN = {
+    "batches of a product": (fused, [(None, 4, 5), (None, 5, 6)], [
+        [(1, 4, 5), (3, 5, 6)], [(3, 4, 5), (1, 5, 6)], [(3, 4, 5), (3, 5, 6)], [(1, 4, 5), (0, 5, 6)]]),
+    "one batch of a product": (fused, [(None, 4, 5), (3, 5, 3)], [[(1, 4, 5), (3, 5, 3)], [(3, 4, 5), (3, 5, 3)]]),
+    "batches of several axes": (fused, [(None, 4, 5), (None, None, 5, 6)], [[(3, 4, 5), (2, 1, 5, 6)]]),
+    "attention's bias": (tfuse.attention, [(None, None, None, 8)] * 3 + [(None,) * 4], [
+        [(3, 4, 2, 8), (3, 5, 2, 8), (3, 5, 2, 8), bias] for bias in [(1, 2, 1, 5), (3, 1, 4, 1), (3, 2, 4, 5)]]),
+    "attention's bias alone": (tfuse.attention, [(3, 4, 2, 8), (3, 5, 2, 8), (3, 5, 2, 8), (None,) * 4], [
+        [(3, 4, 2, 8), (3, 5, 2, 8), (3, 5, 2, 8), (1, 2, 4, 1)]]),
+    "attention's mask": (lambda q, k, v, mask: tfuse.attention(q, k, v, mask=mask > -1), [(None, None, 2, 8)] * 3 + [
+        (None,) * 4], [[(3, 4, 2, 8), (3, 5, 2, 8), (3, 5, 2, 8), mask] for mask in [(1, 2, 1, 5), (3, 1, 4, 1)]]),
+    "softmax's mask": (lambda x, mask: tfuse.softmax(x, mask=mask), [(None, None, 5), (None, None, 5)], [
+        [(3, 4, 5), (1, 4, 5)], [(3, 4, 5), (3, 1, 5)]]),
+    "softmax's mask of fewer axes": (lambda x, mask: tfuse.softmax(x, mask=mask > -1), [(None, None, 5), (5, None)], [
+        [(3, 5, 5), (5, 5)], [(3, 5, 5), (5, 1)]]),
+    "softmax's mask alone": (lambda x, mask: tfuse.softmax(x, mask=mask), [(3, 4, 5), (None, None, None)], [
+        [(3, 4, 5), (1, 4, 1)]]),
+    "bias": (tfuse.scale_bias_act, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
+    "beta": (tfuse.layer_norm, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
+    "targets": (lambda x, t: tfuse.cross_entropy(x, tf.nn.softmax(t)), [(None, None), (7, None)], [[(7, 5), (7, 5)]]),
+}
+
+
+@pytest.mark.usefixtures("xla")
+@pytest.mark.parametrize("name", _UNKNOWN)
+def test_unknown_sizes_that_differ(device, name):
+    """XLA takes each output's sizes from the input that has them: of two that broadcast, not the one with 1; and two axes are
+    not of one size because they are unknown both, or because a third one has what one of them has to have."""
+    f, known, calls = _UNKNOWN[name]
+
+    def step(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = f(*inputs)
+        gradients = tape.gradient(y, inputs, tf.cos(y))
+        return [y, *(g for g in gradients if g is not None)]
+
+    compiled = tf.function(step, autograph=False, jit_compile=True, input_signature=list(map(tf.TensorSpec, known)))
+    rng = np.random.default_rng(3)
+    _explain._decisions.clear()
+    for shapes in calls:
+        inputs = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
+        for got, want in zip(compiled(*inputs), step(*inputs), strict=True):
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    assert {row["route"] for row in tfuse.explain() if row["when"] == "traced"} == {"XLA custom call"}
+
+
 @pytest.fixture
 def determinism():
     tf.config.experimental.enable_op_determinism()
@@ -111,6 +163,27 @@ def test_repeats_bit_for_bit(device, determinism, case, options, dtype):
         first, second = (case.step(case.run, tensors[:-1], tensors[-1], options) for _ in range(2))
         for a, b in zip(first, second):
             assert np.array_equal(cases.as64(a), cases.as64(b)), shape
+
+
+# Shapes of which the first input is as large as the first result, and neither is done with in one go.
+_AS_LARGE = {"batched_matmul": (1, 2, 40, 270, 270), "linear": (1, 40, 270, 270), "matmul_own": (40, 270, 270),
+             "gated_linear": (1, 40, 270, 270), "linear_cross_entropy": (1, 40, 270, 270),
+             "attention": (2, 70, 70, 4, 2, 32)}
+
+
+@pytest.mark.parametrize("case, options", FIRST, ids=label)
+def test_memory_that_may_be_taken(device, determinism, case, options):
+    """In a graph, an op may write its result over an input that nobody else needs. Only those do that get along with it:
+    results are, bit for bit, those of inputs that are kept."""
+    tensors = case.tensors(_AS_LARGE.get(case.name.split(",")[0], (40, 270)), "float32")
+    turned = lambda t: tf.logical_not(t) if t.dtype == tf.bool else -t
+    every = lambda f, tensors: tf.nest.map_structure(f, tensors)
+    for f in (lambda *t: cases.as_list(case.run(*t[:-1], **options)),
+              lambda *t: case.step(case.run, t[:-1], t[-1], options)):
+        # Turning is undone inside, so that what the op gets is nobody else's, and no copy that is optimised away.
+        inside = tf.function(lambda *t: f(*every(turned, t)), autograph=False)
+        for got, want in zip(inside(*every(turned, tensors)), f(*tensors), strict=True):
+            assert np.array_equal(cases.as64(got), cases.as64(want))
 
 
 @pytest.mark.parametrize("case, options", VARIANTS, ids=label)
@@ -165,3 +238,56 @@ def test_rejects(route, name, pattern, make):
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=pattern):
         on(route)(make)()
     assert float(tf.add(1.0, 1.0)) == 2.0  # nothing aborted
+
+
+GRADIENTS = sorted(name for name in _op.registry if name.endswith("Grad"))
+# Axes of which any size will do: what is summed up may be any tensor, and labels do not tell how many classes there are.
+_FREE = {"AddConstantGrad": {"dy": [0, 1, 2]}, "SparseCrossEntropyGrad": {"x": [1]}}
+# Where not the argument itself is said to be wrong, since others are held against it: these.
+_HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"}}
+
+
+@functools.lru_cache(None)
+def gradient_calls():
+    """By gradient op, the (attributes, inputs) that the cases call it with."""
+    def of_lse(query, dlse):
+        with tf.GradientTape() as tape:
+            tape.watch(query)
+            lse = tfuse.attention(query, query, query, return_lse=True)[1]
+        return tape.gradient(lse, query, dlse)
+
+    calls = {}
+    for case, options in [*FIRST, (None, None)]:
+        if case:
+            tensors = case.tensors((5, 6), "float32")
+            graph = traced("graph", case, options, tensors).get_concrete_function(*tensors).graph
+        else:
+            graph = tf.function(of_lse).get_concrete_function(tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])).graph
+        for node in graph.get_operations():
+            name = node.type.rpartition(">")[2]
+            if name in GRADIENTS:
+                attributes = {a: _op.registry[name]._attribute(node, a) for a in _op.registry[name]._attributes}
+                calls.setdefault(name, []).append((attributes, [tf.zeros(i.shape, i.dtype) for i in node.inputs]))
+    return calls
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_reject(device, name):
+    """Whatever argument has another size on some axis, or an axis more, and what that is said to be."""
+    op, given = _op.registry[name], set()
+    arguments = [a.name for a in op._definition.input_arg]
+    for attributes, inputs in gradient_calls()[name]:
+        op(*inputs, **attributes)
+        for i, (argument, tensor) in enumerate(zip(arguments, inputs)):
+            if tensor.shape == [0]:
+                continue
+            given.add(argument)
+            shapes = [[size + 7 * (a == axis) for a, size in enumerate(tensor.shape)] for axis in range(tensor.shape.rank)]
+            for axis, shape in enumerate([*shapes, [*tensor.shape, 3]]):
+                if axis in _FREE.get(name, {}).get(argument, []):
+                    continue
+                names = "|".join(filter(None, [argument, _HELD.get(name, {}).get(argument)]))
+                wrong = r"%s: .*\b(%s)\b.*got" % (name, names)
+                with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=wrong):
+                    op(*inputs[:i], tf.zeros(shape, tensor.dtype), *inputs[i + 1:], **attributes)
+    assert given == set(arguments)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
+from tfuse import _philox
 
 ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": functools.partial(tf.function, jit_compile=True)}
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}
@@ -305,22 +306,26 @@ def test_share_that_is_dropped(device, rate):
     assert abs(neighbours - (rate**2 + (1 - rate)**2)) < 0.005
 
 
-def test_a_seed_is_a_mask(device):
-    """The same on every route, in every dtype; another for another seed."""
-    def dropped(route, seed, dtype="float32"):
+def test_a_seed_is_a_mask(device, route):
+    """The one that NumPy tells, on every route and in every dtype."""
+    f = route(lambda x, seed: tfuse.layer_norm(x, residual=tf.zeros_like(x), dropout=0.3, seed=seed)[1])
+    for seed, dtype in [(42, dtype) for dtype in EPSILON] + [(43, "float32")]:
         x = tf.ones([33, 129], dtype)
-        f = lambda x, seed: tfuse.layer_norm(x, residual=tf.zeros_like(x), dropout=0.3, seed=seed)[1]
-        return numbers(ROUTES[route](f)(x, tf.constant(seed, tf.int64))) == 0
+        want = _philox.kept_numpy(x.shape, seed, 0.3)
+        assert np.array_equal(numbers(f(x, tf.constant(seed, tf.int64))) != 0, want)
+        assert np.array_equal(numbers(route(lambda x: tfuse.dropout(x, 0.3, seed=seed))(x)) != 0, want)
 
-    want = dropped("eager", 42)
-    skip_broken_xla()
-    for route in ROUTES:
-        for dtype in EPSILON:
-            assert np.array_equal(dropped(route, 42, dtype), want)
-    assert not np.array_equal(dropped("eager", 43), want)
-    assert np.array_equal(tfuse.dropout(tf.ones([33, 129]), 0.3, seed=42).numpy() == 0, want)
-    for seed in (2**63 + 5, -1, np.int32(7), tf.constant(7)):
-        assert np.isfinite(np.asarray(tfuse.rms_norm(tf.ones([2, 3]), dropout=0.5, seed=seed))).all()
+
+def test_all_bits_of_a_seed_count(device, route):
+    """Whatever number they are given as: a mask for each."""
+    x, masks = tf.ones([33, 129]), {}
+    for bits, *seeds in [(-2**63 + 5, 2**63 + 5), (5, np.uint8(5)), (-1, 2**64 - 1, np.int64(-1)),
+                         (7, np.int32(7), tf.constant(7), tf.constant(7, tf.int64))]:
+        for seed in [bits, *seeds]:
+            kept = route(lambda: tfuse.rms_norm(x, residual=tf.zeros_like(x), dropout=0.5, seed=seed)[1])().numpy() != 0
+            assert np.array_equal(kept, _philox.kept_numpy(x.shape, bits, 0.5))
+        masks[kept.tobytes()] = bits
+    assert len(masks) == 4
 
 
 def test_no_seed_is_another_mask_every_time(route):

@@ -56,6 +56,7 @@ static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which
   return p->lt->cublasLtMatmulDescSetAttribute(p->desc, which, value, bytes);
 }
 
+static double scale_of(const tfu_gemm_gpu *g) { return g->scale ? *g->scale : 1; }
 static int64_t batch_of(const tfu_gemm_gpu *g) { return g->batch > 1 ? g->batch : 1; }
 
 /* As cuBLASLt sees it: columns of `rows` elements, which begin every `apart`. */
@@ -128,7 +129,7 @@ static tfu_code get_workspace(problem *p, uint64_t bytes) {
 static tfu_code run(void *problem_) {
   const problem *p = problem_;
   const tfu_gemm_gpu *g = p->g;
-  const double scale = g->scale == 0 ? 1 : g->scale, keep = g->c != NULL;
+  const double scale = scale_of(g), keep = g->c != NULL;
   const float scale_f = (float)scale, keep_f = (float)keep;
   const int wide = g->dtype == TFU_F64;
   const void *alpha = wide ? (const void *)&scale : &scale_f, *beta = wide ? (const void *)&keep : &keep_f;
@@ -343,7 +344,7 @@ static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
                          .k = g->k,
                          .batch = batch_of(g),
                          .d_batch = g->d_stride,
-                         .alpha = g->scale ? g->scale : 1,
+                         .alpha = scale_of(g),
                          .wide = g->wide};
   return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
 }
@@ -356,6 +357,10 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
   if (p.lt && (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX)) {
     p.lt = NULL;
     why = "cuBLASLt takes no sizes beyond 31 bits";
+  }
+  if (p.lt && scale_of(g) == 0) {
+    p.lt = NULL;
+    why = "cuBLASLt does not read what is scaled by 0, not even infinities";
   }
   if (p.lt && g->bias && (uintptr_t)g->bias % 16) return TFU_OK; /* its kernels read the bias in packs */
   const int gelu = g->epilogue == TFU_EPI_GELU || g->epilogue == TFU_EPI_GELU_AUX;

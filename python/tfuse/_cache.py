@@ -16,23 +16,49 @@ def path():
 def rows():
     """(what was asked, microseconds, the choice's name) of every whole line. None: there is no such file."""
     try:
-        with open(path(), errors="replace") as file:
-            first, *lines = file.read().split("\n")
-    except OSError:
+        with open(path(), "rb") as file:
+            first, *lines = file.read().split(b"\n")[:-1] or [b""]
+    except FileNotFoundError:
         return None
-    if first != FIRST_LINE:
-        return []
-    fields = [line.split("\t") for line in lines]
-    return [(asked, float(time), name) for asked, time, _, name, sum in (f for f in fields if len(f) == 5)
-            if int(sum, 16) == _hash("\t".join((asked, time, _, name)))]
+    return [row for row in map(_row, lines) if row] if first == FIRST_LINE.encode() else []
 
 
-def _hash(text):
+def _row(line):
+    """What rows() gives of a line; None where it is damaged."""
+    whole, _, checksum = line.rpartition(b"\t")
+    fields = whole.decode(errors="replace").split("\t")
+    if len(fields) != 4 or checksum != b"%016x" % _hash(whole):
+        return None
+    try:
+        time = float(fields[1])
+    except ValueError:
+        return None
+    return (fields[0], time, fields[3]) if 0 < time < float("inf") else None
+
+
+def _hash(line):
     """FNV-1a, as the library computes it."""
     value = 0xcbf29ce484222325
-    for byte in text.encode():
+    for byte in line:
         value = (value ^ byte) * 0x100000001b3 % 2**64
     return value
+
+
+def _clear():
+    try:
+        known = rows()
+    except OSError:  # what cannot be read may be there to be deleted still
+        known = []
+    try:
+        os.remove(path())
+    except FileNotFoundError:
+        print("%s: there was none" % path())
+    except OSError as error:
+        print("%s: cannot be deleted: %s" % (path(), error.strerror))
+        return 1
+    else:
+        print("%s: deleted%s" % (path(), ", with %d choices" % len(known) if known else ""))
+    return 0
 
 
 def main(arguments):
@@ -50,12 +76,13 @@ def main(arguments):
     if not path():
         print("there is no place for a cache: set TFUSE_CACHE, XDG_CACHE_HOME or HOME to a folder")
         return 1
-    known = rows()
     if chosen.clear:
-        if known is not None:
-            os.remove(path())
-        print("%s: %s" % (path(), "there was none" if known is None else "deleted, with %d choices" % len(known)))
-        return 0
+        return _clear()
+    try:
+        known = rows()
+    except OSError as error:
+        print("%s: cannot be read: %s" % (path(), error.strerror))
+        return 1
     print("%s: %s" % (path(), "not there yet" if known is None else "%d choices" % len(known)))
     for asked, time, name in sorted(known or []):
         print("%10.1f us  %s\n               %s" % (time, asked, name))

@@ -44,10 +44,13 @@ class FusedOp:
         by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count. Or a function(inputs)
         that returns this.
       multiples: ("h", "k"): the size of axis h is a multiple of that of k.
+      stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
+      like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None):
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None):
         self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
+        self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
         self._raw = getattr(_library.ops, "tfuse_" + self.stem)
@@ -256,11 +259,12 @@ class FusedOp:
         return [own[-rank:] if own and rank else range(rank) for own, rank in letters]
 
     def _output_dims(self, inputs, attributes, specs):
-        """Where each dimension of each output comes from, a number or (input, axis), and "" or why that is not known.
+        """Where each dimension of each output comes from, as _xla.custom_call takes it, and "" or why that is not known.
 
         XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
         it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis, the same
-        for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows.
+        for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows, and
+        that is the size.
         """
         if _library.xla_status():
             return None, _library.xla_status()
@@ -275,24 +279,38 @@ class FusedOp:
         of = lambda i, axis: inputs[i].shape[axis]
         free = (mark for mark in _MARKS if mark not in sizes)
         marks = {name: next(free, None) for name in dict.fromkeys(name for name, *at in places if of(*at) is None)}
+        if None in marks.values():
+            return None, "more than %d sizes are unknown inside jit_compile=True" % len(_MARKS)
         known = {}
-        for name, *at in places:  # what is not given, [0], knows nothing; and 1 may be an axis that is stretched
-            if inputs[at[0]].shape != [0] and of(*at) is not None and (of(*at) != 1 or name in range(len(_MARKS))):
+        for name, *at in places:  # what is not given, [0], knows nothing; nor does a 1 that may be stretched
+            if inputs[at[0]].shape != [0] and of(*at) is not None and (of(*at) != 1 or name not in self.stretched):
                 known.setdefault(name, set()).add(of(*at))
         known = {name: all.pop() for name, all in known.items() if len(all) == 1}
-        for stand_in in (marks, {**marks, **known}):
+        for sure in ({}, known):
+            stand_in = {**marks, **sure}
             if self.multiples and marks.get(self.multiples[0]) in stand_in.values():
                 large, small = self.multiples
                 stand_in = {**stand_in, large: marks[large] * stand_in.get(small, known.get(small, 1))}
-            unknown = {stand_in[name]: tuple(at) for name, *at in reversed(places) if of(*at) is None}
+            unknown = {stand_in[name]: [] for name in marks if name not in sure}
+            for name, *at in places:
+                if of(*at) is None and name not in sure and (not unknown[stand_in[name]] or name in self.stretched):
+                    unknown[stand_in[name]].append(tuple(at))
             marked = [tf.TensorSpec([stand_in[name] if size is None else size for name, size in zip(names, value.shape)],
                                     value.dtype) for names, value in zip(named, inputs)]
             try:
                 shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
-                return [[unknown.get(size, size) for size in shape] for shape in shapes], ""
             except ValueError:  # two unknown sizes on one axis that are not the same
                 continue
+            own = self._own_dims(inputs)
+            return [own.get(o) or [unknown.get(size, size) for size in shape] for o, shape in enumerate(shapes)], ""
         return None, "which unknown dimensions are equal cannot be told inside jit_compile=True"
+
+    def _own_dims(self, inputs):
+        """By number, those outputs' dimensions that are an input's own."""
+        outputs, arguments = ([a.name for a in args] for args in (self._definition.output_arg, self._definition.input_arg))
+        pairs = [(outputs.index(output), arguments.index(source)) for output, source in self.like.items()]
+        return {o: [(i, axis) if size is None else size for axis, size in enumerate(inputs[i].shape)]
+                for o, i in pairs if given(inputs[i])}
 
 
 def vjp(plain):

@@ -10,9 +10,9 @@ _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64:
 
 
 def custom_call(target, inputs, specs, dims, attributes, aliases=()):
-    """Calls `target`; returns a list of outputs as `specs` says. dims: for each output, where its dimensions come from, a
-    number or (input, axis). aliases: for each output, the number of the input whose memory it takes; XLA copies that input
-    before where somebody needs it still.
+    """Calls `target`; returns a list of outputs as `specs` says. dims: for each output, where its dimensions come from: a
+    number, (input, axis), or a list of these, whose sizes broadcast. aliases: for each output, the number of the input whose
+    memory it takes; XLA copies that input before where somebody needs it still.
 
     The module is for CPU and CUDA alike: the target is registered under one name on both, so what is traced, and saved,
     on one runs on the other. With several platforms XLA wants the platform's index as the first argument.
@@ -59,15 +59,27 @@ def _shape(name, shape, types):
     for k, size in enumerate(shape):
         part = "%s_%d" % (name, k)
         parts.append(part + "_v")
-        if isinstance(size, tuple):
-            lines.append("%s = stablehlo.get_dimension_size %%a%d, dim = %d : (%s) -> tensor<i32>" % (part, *size, types[size[0]]))
-        else:
-            lines.append("%s = stablehlo.constant dense<%d> : tensor<i32>" % (part, size))
+        lines += _size(part, size, types)
         lines.append("%s_v = stablehlo.reshape %s : (tensor<i32>) -> tensor<1xi32>" % (part, part))
     if not shape:
         return ["%s = stablehlo.constant dense<> : tensor<0xi32>" % name]
     return lines + ["%s = stablehlo.concatenate %s, dim = 0 : (%s) -> tensor<%dxi32>" % (
         name, ", ".join(parts), ", ".join(["tensor<1xi32>"] * len(parts)), len(parts))]
+
+
+def _size(name, size, types):
+    """StableHLO that computes one dimension as a number called `name`."""
+    if isinstance(size, int):
+        return ["%s = stablehlo.constant dense<%d> : tensor<i32>" % (name, size)]
+    if isinstance(size, tuple):
+        return ["%s = stablehlo.get_dimension_size %%a%d, dim = %d : (%s) -> tensor<i32>" % (name, *size, types[size[0]])]
+    first, *others = size
+    if not others:
+        return _size(name, first, types)
+    rest, own = name + "_r", name + "_o"
+    return [*_size(rest, others, types), *_size(own, first, types), *_size(name + "_1", 1, types),
+            "%s_s = stablehlo.compare EQ, %s, %s_1 : (tensor<i32>, tensor<i32>) -> tensor<i1>" % (name, own, name),
+            "%s = stablehlo.select %s_s, %s, %s : tensor<i1>, tensor<i32>" % (name, name, rest, own)]
 
 
 def _type(dtype, shape):

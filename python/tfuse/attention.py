@@ -130,8 +130,8 @@ _AXES = {"query": "bthd", "key": "bskd", "value": "bskv", "bias": "bhts", "mask"
          "key_lengths": "b", "doutput": "bthv", "output": "bthv", "stats": "bht", "dstats": "bht", "dbias_for": "bhts"}
 _PAGED_AXES = {"query": "bthd", "key_pages": "pnkd", "value_pages": "pnkv", "table": "bw", "key_lengths": "b"}
 
-_grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk")
-_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk")
+_grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk", stretched="bhts", like={"dbias": "dbias_for"})
+_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk", stretched="bhts")
 _paged = FusedOp("PagedAttention", _plain_paged, axes=_PAGED_AXES, multiples="hk")
 
 
@@ -222,7 +222,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together; on the CPU also a length or a page
-        that does not exist, which a GPU leaves out.
+        that does not exist. A GPU cuts such a length, and takes such a page for one of zeros.
     """
     left, right = _band(window, True)
     query, scale = _scaled(query, key_pages, scale)

@@ -28,15 +28,17 @@ def _gradient(node, dy):
     return da, db, None, None, None
 
 
+_BATCH = "abcdef"
+
+
 def _axes(inputs):
     """Axes by letters: m rows, n columns, k terms, and those of the batch before them."""
     turn_a, turn_b = (given(turn) for turn in inputs[3:])
-    batch = "abcdef"
-    return {"a": batch + ("km" if turn_a else "mk"), "b": batch + ("nk" if turn_b else "kn"), "like": batch + "mn",
+    return {"a": _BATCH + ("km" if turn_a else "mk"), "b": _BATCH + ("nk" if turn_b else "kn"), "like": _BATCH + "mn",
             "turn_a": "wx", "turn_b": "yz"}
 
 
-_batched = FusedOp("BatchedMatmul", _plain, _gradient, axes=_axes)
+_batched = FusedOp("BatchedMatmul", _plain, _gradient, axes=_axes, stretched=_BATCH, like={"y": "like"})
 
 
 def _product(a, b, like, turn_a, turn_b, scale, tf32):

@@ -72,8 +72,12 @@ def _attributes(node, *names):
     return {name: node.attr(name) for name in names}
 
 
-_sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient)
-_sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, gradient=lambda node, dloss, _: [
+# Axes by letters: c classes, those before them, and one of stats.
+_AXES = {**dict.fromkeys(["x", "targets", "dtargets_for"], "abcdefgc"), "labels": "abcdefg", "dloss": "abcdefg",
+         "stats": "abcdefgs"}
+
+_sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient, axes=_AXES)
+_sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, axes=_AXES, gradient=lambda node, dloss, _: [
     _sparse_grad(*node.inputs, node.outputs[1], dloss, **_attributes(node, "smoothing", "z_loss", "ignore")), None])
 
 
@@ -84,8 +88,8 @@ def _gradient(node, dloss, _):
     return [dx, dtargets if node.wanted(1) else None]
 
 
-_dense_grad = FusedOp("CrossEntropyGrad", plain=_dense_gradient)
-_dense = FusedOp("CrossEntropy", plain=plain_dense, gradient=_gradient)
+_dense_grad = FusedOp("CrossEntropyGrad", plain=_dense_gradient, axes=_AXES)
+_dense = FusedOp("CrossEntropy", plain=plain_dense, gradient=_gradient, axes=_AXES)
 
 
 @tf.custom_gradient

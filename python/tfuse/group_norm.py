@@ -25,8 +25,11 @@ def _plain_grad(dy, x, gamma, beta, stats):
     return dx, tf.reshape(dgamma, tf.shape(gamma)), tf.reshape(dbeta, tf.shape(beta))
 
 
-_grad = FusedOp("GroupNormGrad", plain=_plain_grad)
-_group_norm = FusedOp("GroupNorm", plain=_plain,  # of stats see norm.py
+# Axes by letters: samples, places, groups, channels of a group; all channels; numbers of stats.
+_LETTERS = {"x": "spgc", "dy": "spgc", "gamma": "a", "beta": "a", "stats": "sgn"}
+
+_grad = FusedOp("GroupNormGrad", plain=_plain_grad, axes=_LETTERS)
+_group_norm = FusedOp("GroupNorm", plain=_plain, axes=_LETTERS,  # of stats see norm.py
                       gradient=lambda node, dy, dstats: _grad(dy, *node.inputs, node.outputs[1]))
 
 

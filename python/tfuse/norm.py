@@ -68,8 +68,11 @@ def _gradient(node, dy, dsum, dstats):
     return [dx, (dresidual if given(seed) else dx) if given(residual) else None, dgamma, dbeta, None]
 
 
-_grad = FusedOp("NormGrad", plain=_plain_grad)
-_norm = FusedOp("Norm", plain=_plain, gradient=_gradient)
+# Axes by letters: c channels, those before them, and one of stats.
+_AXES = {**dict.fromkeys(["x", "residual", "dy", "dsum"], "abcdefgc"), "gamma": "c", "beta": "c", "stats": "abcdefgs"}
+
+_grad = FusedOp("NormGrad", plain=_plain_grad, axes=_AXES)
+_norm = FusedOp("Norm", plain=_plain, gradient=_gradient, axes=_AXES)
 
 
 def weight(w, dtype):

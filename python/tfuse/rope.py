@@ -3,7 +3,6 @@
 import keras
 import tensorflow as tf
 
-from tfuse import _rows
 from tfuse._op import FusedOp, composite, real
 
 PAIRINGS = ("half", "interleaved")
@@ -43,7 +42,12 @@ def _gradient(node, dquery, dkey):
     return [query, None if dkey is None else key, None]
 
 
-_rope = FusedOp("Rope", plain=_plain, gradient=_gradient)
+def _axes(inputs):
+    """Axes by letters: batch, time, heads, dimension of a head; key heads."""
+    return {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]}
+
+
+_rope = FusedOp("Rope", plain=_plain, gradient=_gradient, axes=_axes)
 
 
 @composite
@@ -69,12 +73,7 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
         raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
     turn = lambda query, key: _rope(query, key, positions, base=float(base), pairing=pairing, rotary=int(rotary or 0),
                                     inverse=False, scale=float(scale))
-    if key is None:
-        return turn(query, None)[0]
-    query, key = _rows.tensor(query), _rows.tensor(key)
-    if any(x.shape.rank == 4 and x.shape[2] is None for x in (query, key)):
-        return turn(query, None)[0], turn(key, None)[0]  # XLA could not tell the heads of one from those of the other
-    return tuple(turn(query, key))
+    return turn(query, None)[0] if key is None else tuple(turn(query, key))
 
 
 @keras.saving.register_keras_serializable("tfuse")

@@ -58,7 +58,8 @@ def _sum_to(mask, d):
 
 
 _grad = FusedOp("SoftmaxGrad", plain=_plain_grad)
-_softmax = FusedOp("Softmax", plain=_plain, gradient=_gradient)
+_softmax = FusedOp("Softmax", plain=_plain, gradient=_gradient, axes=dict.fromkeys(["x", "mask"], "abcdefgh"),
+                   stretched="abcdefgh")
 
 
 def _over(op, x, axis, mask, scale, log):
