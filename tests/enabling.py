@@ -74,8 +74,8 @@ def reasons():
 
 
 def reasons_in(module):
-    """The reasons that a module's guards give, as patterns: every text of several words that one of its functions returns."""
-    returned = [node.value for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Return) and node.value]
+    """The reasons that a module's guards give, as patterns: all texts of several words that its functions return."""
+    returned = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Return)]
     texts = [node.value for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
     texts = [text for text in texts if isinstance(text, str) and re.search(r"\w \w", text)]
     return [re.sub("%[sd]", ".+", re.escape(text)) for text in texts]

@@ -274,6 +274,7 @@ def test_linear_layers_without_a_gpu(monkeypatch):
 # ---- whatever Keras takes ----
 
 seeded = keras.initializers.RandomNormal(seed=1)
+UNKNOWN = dict(input_signature=[tf.TensorSpec(None)], autograph=False)
 TAKES = {  # for each row of the table, and what comes with a comma behind its name
     "gelu": lambda x: keras.ops.gelu(x),
     "silu": lambda x: keras.ops.silu(x),
@@ -328,7 +329,7 @@ def test_whatever_keras_takes(as_on_a_gpu, name):
     for what, x in {**tensors, **NO_TENSORS}.items():
         calls[what] = functools.partial(of_keras, x)
     for shape in (2, 8), (2,) * 9:
-        calls["unknown rank", shape] = lambda x=tensors[shape]: tf.function(of_keras, input_signature=[tf.TensorSpec(None)])(x)
+        calls["unknown rank", shape] = lambda x=tensors[shape]: tf.function(of_keras, **UNKNOWN)(x)
     if "axis" in inspect.signature(of_keras).parameters:
         for axis in AXES:
             calls["axis", str(axis)] = functools.partial(of_keras, tensors[2, 3, 8], axis=axis)
@@ -352,7 +353,6 @@ def test_whatever_keras_takes(as_on_a_gpu, name):
 
 # ---- what tfuse does not serve ----
 
-UNKNOWN = dict(input_signature=[tf.TensorSpec(None)], autograph=False)
 NINE = tf.ones([1] * 8 + [8])
 dense_of = lambda x, **more: layer(lambda: keras.layers.Dense(4, **more), *x.shape)(x)
 einsum_of = lambda equation, *shape, **more: layer(lambda: keras.layers.EinsumDense(equation, *shape, **more), 3, 5, 8)
@@ -378,7 +378,8 @@ def attended_directly(x, **more):
 DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("gelu", "a list is no tensor", lambda: keras.ops.gelu([1.0, 2.0])),
     ("silu", "a SparseTensor is not dense", lambda: keras.src.backend.tensorflow.nn.silu(tf.sparse.from_dense(X[0]))),
-    ("softplus", "tfuse takes float32, float16, bfloat16 and float64, got int32", lambda: keras.ops.softplus(tf.constant([1, 2]))),
+    ("softplus", "tfuse takes float32, float16, bfloat16 and float64, got int32",
+     lambda: keras.ops.softplus(tf.constant([1, 2]))),
     ("hard_silu", "the number of dimensions is not known", lambda: tf.function(keras.ops.hard_silu, **UNKNOWN)(X)),
     ("Mish.static_call", "tfuse takes up to 8 dimensions, got 9", lambda: keras.activations.mish(NINE)),
     ("softmax", "softmax over all axes at once", lambda: keras.ops.softmax(X, None)),

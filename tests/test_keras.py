@@ -410,10 +410,11 @@ def quantized(kind, mode):
         keras.Input((6,), dtype="int32"), keras.layers.Embedding(32, 4, name="embedding"), block], name="model")
     before, config = model(TOKENS).numpy(), {}
     if mode in ("gptq", "awq"):
-        of_mode = {"gptq": (keras.quantizers.GPTQConfig, {}), "awq": (keras.quantizers.AWQConfig, {"num_grid_points": 2})}[mode]
-        config["config"] = of_mode[0](TOKENS.astype("int32"), lambda text: text, sequence_length=6, num_samples=2, group_size=4,
-                                      **of_mode[1])
-        model.get_quantization_layer_structure = lambda mode: {"pre_block_layers": model.layers[:1], "sequential_blocks": [block]}
+        make, more = {"gptq": ("GPTQConfig", {}), "awq": ("AWQConfig", {"num_grid_points": 2})}[mode]
+        config["config"] = getattr(keras.quantizers, make)(
+            TOKENS.astype("int32"), lambda text: text, sequence_length=6, num_samples=2, group_size=4, **more)
+        model.get_quantization_layer_structure = lambda mode: {
+            "pre_block_layers": model.layers[:1], "sequential_blocks": [block]}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         model.quantize(mode, **config)

@@ -38,8 +38,8 @@ def _windowed(own, layer, query, key, value, attention_mask=None, cache_update_i
 
 
 def _norm(weight="scale", epsilon="epsilon", offset=0.0, as_input=False):
-    """What serves the call() of an RMS norm, and its guard: the names of its weight and epsilon, what is added to the weight,
-    and whether the result has the input's dtype, where it has not the layer's."""
+    """What serves the call() of an RMS norm, and its guard. Of the norm: the names of its weight and epsilon, what is added
+    to the weight, and whether the result has the input's dtype, where it has not the layer's."""
 
     def gamma_of(layer):
         gamma = getattr(layer, weight, None)

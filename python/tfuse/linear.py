@@ -179,7 +179,9 @@ def why_not_dense(layer, x):
         return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
     if x.shape.rank is None:
         return "the number of dimensions is not known"
-    return "" if 2 <= x.shape.rank <= MOST_AXES else "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
+    if not 2 <= x.shape.rank <= MOST_AXES:
+        return "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
+    return ""
 
 
 def dense(layer, x, training=None):
