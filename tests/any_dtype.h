@@ -2,7 +2,7 @@
 #ifndef TFUSE_ANY_DTYPE_H_
 #define TFUSE_ANY_DTYPE_H_
 
-#include "kernels/core/cpu.h"
+#include "kernels/core/cpu/cpu.h"
 
 /* Called once per term of every product: under a sanitizer, a stack of their own would take most of a test's time. */
 #define PLAIN __attribute__((no_sanitize_address))

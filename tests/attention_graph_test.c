@@ -5,7 +5,7 @@
 #include <glob.h>
 
 #include "check.h"
-#include "kernels/attention_cudnn.h"
+#include "kernels/attention/attention_cudnn.h"
 
 static const char h200[] =
     "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "

@@ -2,8 +2,8 @@
 #include <stddef.h>
 
 #include "check.h"
-#include "kernels/attention_cudnn.h"
-#include "ops/attention.h"
+#include "kernels/attention/attention_cudnn.h"
+#include "ops/attention/attention.h"
 
 static const float somewhere[8] __attribute__((aligned(16)));
 static const int64_t lengths[2];

@@ -4,9 +4,9 @@
 #include <math.h>
 
 #include "check.h"
-#include "kernels/core/gemm_gpu.h"
-#include "kernels/core/walk.h"
-#include "ops/batched_matmul.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/core/gpu/walk.h"
+#include "ops/products/batched_matmul.h"
 
 /* ---- the GPU ---- */
 
@@ -80,7 +80,7 @@ static tfu_code clear(tfu_call *call, void *memory, size_t bytes) {
 #define tfu_clear clear
 #define tfu_batched_matmul_gpu tested
 #define run run_product
-#include "kernels/batched_matmul_gpu.c"
+#include "kernels/products/batched_matmul_gpu.c"
 #undef run
 
 /* ---- against the CPU ---- */

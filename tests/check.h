@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/core/cpu.h"
+#include "kernels/core/cpu/cpu.h"
 #include "ops/core/bind.h"
 
 static int failures;

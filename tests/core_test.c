@@ -5,10 +5,10 @@
 #include <sys/mman.h>
 
 #include "check.h"
-#include "kernels/core/cuda.h"
-#include "kernels/core/driver.h"
-#include "kernels/core/pages.h"
-#include "kernels/tensors.h"
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/driver.h"
+#include "kernels/core/cpu/pages.h"
+#include "kernels/lists/tensors.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,

@@ -9,7 +9,7 @@
 #endif
 #endif
 
-#include "kernels/core/cublaslt_api.h"
+#include "kernels/core/nvidia/cublaslt_api.h"
 
 #ifdef TFU_CUBLASLT_HEADERS
 #define X(type, name, value)                          \

@@ -11,11 +11,11 @@
 
 #include "any_dtype.h"
 #include "check.h"
-#include "kernels/core/cublaslt.h"
-#include "kernels/core/cuda.h"
-#include "kernels/core/gemm_gpu.h"
-#include "kernels/core/tuned.h"
-#include "kernels/matmul_own.h"
+#include "kernels/core/nvidia/cublaslt.h"
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/core/gpu/tuned.h"
+#include "kernels/products/matmul_own.h"
 
 /* ---- what a test sets ---- */
 
@@ -262,7 +262,7 @@ static tfu_code peek(tfu_call *call, const void *memory, void *to, size_t bytes)
 #define run gemm_run
 #define name gemm_name
 #define set gemm_set
-#include "kernels/core/gemm_gpu.c"
+#include "kernels/products/gemm_gpu.c"
 #undef run
 #undef name
 #undef set

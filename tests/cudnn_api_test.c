@@ -9,7 +9,7 @@
 #endif
 #endif
 
-#include "kernels/core/cudnn_api.h"
+#include "kernels/core/nvidia/cudnn_api.h"
 
 #ifdef TFU_CUDNN_HEADERS
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

@@ -9,7 +9,7 @@
 #include "any_dtype.h"
 #include "check.h"
 #include "cublaslt_stand_in.h"
-#include "kernels/core/tuned_file.h"
+#include "kernels/core/gpu/tuned_file.h"
 
 /* Whether it was served. */
 static int serve(run *r, const tfu_gemm_gpu *g) {

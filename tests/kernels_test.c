@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "check.h"
-#include "rules.h"
+#include "ops/lists/rules.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,

@@ -5,15 +5,15 @@
 
 #include "any_dtype.h"
 #include "check.h"
-#include "kernels/core/gemm_gpu.h"
-#include "kernels/core/map_gpu.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/core/gpu/map_gpu.h"
 #include "kernels/core/recycle.h"
-#include "kernels/core/walk.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/linear_cross_entropy.h"
-#include "kernels/scale_bias_act.h"
-#include "kernels/sparse_cross_entropy_cpu.h"
-#include "ops/linear_cross_entropy.h"
+#include "kernels/core/gpu/walk.h"
+#include "kernels/rows/cross_entropy.h"
+#include "kernels/products/linear_cross_entropy.h"
+#include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/rows/sparse_cross_entropy_cpu.h"
+#include "ops/products/linear_cross_entropy.h"
 
 /* ---- what takes the GPU's place ---- */
 
@@ -145,7 +145,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtyp
 #define tfu_linear_cross_entropy_grad_gpu tested_grad
 #define tfu_scale_linear_cross_entropy_gpu tested_scale
 #define run run_all
-#include "kernels/linear_cross_entropy_gpu.c"
+#include "kernels/products/linear_cross_entropy_gpu.c"
 #undef run
 
 /* ---- against the CPU ---- */

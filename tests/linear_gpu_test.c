@@ -6,9 +6,9 @@
 #include "any_dtype.h"
 #include "check.h"
 #include "cublaslt_stand_in.h"
-#include "kernels/linear.h"
-#include "kernels/scale_bias_act.h"
-#include "ops/linear.h"
+#include "kernels/products/linear.h"
+#include "kernels/elementwise/scale_bias_act.h"
+#include "ops/products/linear.h"
 
 /* ---- passes ---- */
 
@@ -86,9 +86,9 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_linear_gpu tested_linear
 #define tfu_linear_grad_gpu tested_linear_grad
 #define tfu_linear_way tested_linear_way
-#include "kernels/linear_way.c"
+#include "kernels/products/linear_way.c"
 
-#include "kernels/linear_gpu.c"
+#include "kernels/products/linear_gpu.c"
 
 /* ---- against the CPU ---- */
 

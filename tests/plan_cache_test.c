@@ -14,7 +14,7 @@
 #define tfu_use tested_use
 #define tfu_use_done tested_use_done
 #define tfu_use_close tested_use_close
-#include "kernels/core/plan_cache.c"
+#include "kernels/core/nvidia/plan_cache.c"
 
 static int busy; /* whether queued work is still to be done */
 static atomic_int used, closed;

@@ -283,11 +283,24 @@ def test_who_includes_what():
     users = lambda prefix: {path for path, names in includes.items() if any(n.startswith(prefix) for n in names)}
     assert users("tensorflow/") == {"ops/core/tf_bind.c"}
     assert users("xla/") == {"ops/core/xla_bind.c"}
-    assert {u for u in users("cuda") if u[-2:] in (".c", ".h")} == {"kernels/core/driver.h"}  # for its types
-    headers = {path.name for path in (ROOT / "ops").glob("*.h")}
+    assert {u for u in users("cuda") if u[-2:] in (".c", ".h")} == {"kernels/core/gpu/driver.h"}  # for its types
     for path, names in includes.items():
-        if re.fullmatch(r"ops/\w+\.c", path):
-            assert set(names) <= headers, path
+        if family := re.fullmatch(r"ops/(?!core)(\w+)/\w+\.c", path):
+            assert all(re.fullmatch(r"(ops/%s/)?\w+\.h" % family[1], name) for name in names), path
+
+
+# What a family offers to others: the passes that follow a product, and the loss of rows.
+OFFERED = {"kernels/elementwise/scale_bias_act.h", "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}
+
+
+@needs_sources
+def test_families_see_core_and_themselves():
+    """Includes go from a family to core, never back, and to another family only where that says what it offers."""
+    place = lambda path: re.match(r"(?:kernels|ops)/(\w+)/", path)
+    for path, text in sources(".c", ".h", ".cu", ".cuh", folders=("ops", "kernels")).items():
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+            if place(name) and place(name)[1] != "core" and place(name)[1] != (place(path) or [None, None])[1]:
+                assert name in OFFERED and "/core/" not in path, path
 
 
 @needs_sources

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 
 #include "check.h"
-#include "kernels/core/determinism.h"
-#include "kernels/core/tuned_file.h"
+#include "kernels/core/gpu/determinism.h"
+#include "kernels/core/gpu/tuned_file.h"
 
 static atomic_int asked;
 static char folder[64], path[128];

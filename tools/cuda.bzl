@@ -11,13 +11,21 @@ architectures = rule(
     build_setting = config.string_list(flag = True),
 )
 
-def _family(file):
-    return file.basename.split(".")[0].split("_")[0]
+# What device code may include beside its family's own headers: core, but for what is the host's alone.
+_FOR_DEVICES = [
+    "kernels/core",
+    "kernels/core/device",
+    "ops",
+]
+_FOR_BOTH = [
+    "kernels/core/gpu/rows.h",
+    "kernels/core/gpu/walk.h",
+]
 
 def _headers(ctx, source):
-    """Those that a source may include: a caller's .h belongs to its family. So a change compiles little again, even where
-    Bazel has yet to learn which of them the source reaches."""
-    return [h for h in ctx.files.hdrs if h.dirname != source.dirname or h.extension == "cuh" or _family(h) == _family(source)]
+    """Those that a source may include. So a change compiles little again, even where Bazel has yet to learn which of them
+    the source reaches."""
+    return [h for h in ctx.files.hdrs if h.dirname == source.dirname or h.dirname in _FOR_DEVICES or h.short_path in _FOR_BOTH]
 
 def _cuda_images_impl(ctx):
     tables, images = [], []

@@ -4,7 +4,7 @@
       ARCH sm_NN gives a cubin, compute_NN gives PTX, ended by a NUL. --unused lists the headers SOURCE does not reach,
       so that Bazel compiles it again for its own headers only.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
-      IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/images.h.
+      IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
   nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
       The C file defines tfu_build_info[], a JSON text.
   DIR is the folder `nvidia` of the pip packages in tools/requirements_nvrtc.txt.
@@ -100,7 +100,7 @@ def table(stem, images):
         _, arch, kind = os.path.basename(path).rsplit(".", 2)
         rows.append((kind == "ptx", int(re.search(r"\d+", arch)[0]), f"tfu_{stem}_{arch}", path))
     rows.sort()
-    out = ['#include "kernels/core/images.h"', ""]
+    out = ['#include "kernels/core/gpu/images.h"', ""]
     for _, _, symbol, path in rows:
         out += [
             f"/* sha256 {hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()} */",

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bind.h"
-#include "kernels/core/pages.h"
-#include "kernels/core/parallel.h"
+#include "kernels/core/cpu/pages.h"
+#include "kernels/core/cpu/parallel.h"
 
 int tfu_args(const char *const *list) {
   int n = 0;

@@ -3,14 +3,14 @@
  * OpKernelContext::eigen_device<GpuDevice>() is exported by every TensorFlow from 2.16 on. A GpuDevice begins with a
  * pointer to its StreamInterface, whose third virtual function (after two destructors) returns a pointer to the
  * stream. Should a later TensorFlow no longer export it, or TFUSE_STREAM=fence ask for it, the work runs on a stream
- * of our own between two fences (kernels/core/fence.c). */
+ * of our own between two fences (kernels/core/gpu/fence.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bind.h"
-#include "kernels/core/cuda.h"
+#include "kernels/core/gpu/cuda.h"
 
 #define SYMBOL "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"
 

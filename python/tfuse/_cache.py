@@ -1,4 +1,4 @@
-"""python -m tfuse cache: what was chosen by timing on this machine's GPUs, and where it is kept (kernels/core/tuned.h)."""
+"""python -m tfuse cache: what was chosen by timing on this machine's GPUs, and where it is kept (kernels/core/gpu/tuned.h)."""
 
 import argparse
 import os

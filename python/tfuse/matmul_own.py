@@ -38,7 +38,7 @@ _matmul = FusedOp("MatmulOwn", _plain, _gradient, axes=_AXES)
 def matmul_own(a, b, kind="tensor"):
     """Returns a . b, by one of tfuse's own kernels.
 
-    They are there to be read and measured (kernels/matmul_own.cu), and as what tfuse.linear runs where cuBLASLt is missing
+    They are there to be read and measured (kernels/products/matmul_own.cu), and as what tfuse.linear runs where cuBLASLt is missing
     or the environment variable TFUSE_CUBLASLT is 0. tfuse.linear, by cuBLASLt, is faster. Sums are in float32, in float64
     for float64; the order of adding is fixed. On a CPU all kinds are one.
 

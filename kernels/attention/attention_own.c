@@ -1,0 +1,219 @@
+/* attention_own.c - launches our own attention kernels: on tensor cores where there are tiles of the head's size and a
+ * GPU of compute capability 8.0, else one warp per row. */
+#include "kernels/attention/attention_own.h"
+
+#include <limits.h>
+
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/walk.h"
+
+enum { OLDEST_TILES = 80, STATIC_SHARED = 4096 /* that tfu_launch keeps free */ };
+/* As tensor cores' products of float round a bit or two more than float does, which shows where a few keys are all. */
+enum { FEW_KEYS = 16 };
+
+static const struct block {
+  int kind, size, dim, warps, blocks, steps, stages;
+} blocks[] = {
+#define X(kind, size, dim, warps, blocks, steps, stages) {kind, size, dim, warps, blocks, steps, stages},
+    TFU_ATTENTION_BLOCKS(X)
+#undef X
+};
+
+static int rows_of(const struct block *b) { return 16 * b->blocks * b->warps; }
+
+/* Bytes of shared memory: rows that stay and that pass by, the numbers of queries, and what dropout takes. */
+static unsigned shared_of(const struct block *b, int drops) {
+  const int own = 16 * b->blocks, pass = 2 * b->stages * b->steps;
+  const int rows = b->kind == TFU_DECODE         ? own + b->warps * pass
+                   : b->kind <= TFU_FORWARD_FULL ? rows_of(b) + pass
+                                                 : 2 * rows_of(b) + pass;
+  const int numbers = b->kind == TFU_BY_KEY ? 8 * b->stages * b->steps : 0;
+  const int run = b->kind == TFU_BY_KEY ? own : b->steps, runs = b->kind == TFU_BY_KEY ? b->steps : own;
+  return (unsigned)(rows * b->dim * b->size + numbers + (drops ? b->warps * TFU_DROP_BYTES(runs, run) : 0));
+}
+
+/* The block of this kind for the problem, or NULL where there is none: the smallest tiles that hold a head. */
+static const struct block *block_for(int kind, const attention_args *a, tfu_dtype dtype, const tfu_device *device) {
+  const int dim = a->head_dim > a->value_dim ? a->head_dim : a->value_dim, size = (int)tfu_dtype_size(dtype);
+  const int64_t row = (int64_t)a->heads * dim; /* key's are no longer */
+  if (device->capability < OLDEST_TILES || row > INT_MAX) return NULL;
+  if (dtype == TFU_F32 && a->keys <= FEW_KEYS) return NULL;
+  for (int i = 0; i < TFU_COUNT(blocks); i++)
+    if (blocks[i].kind == kind && blocks[i].size == size && blocks[i].dim >= dim)
+      return (int)shared_of(&blocks[i], 1) <= device->block_shared - STATIC_SHARED ? &blocks[i] : NULL;
+  return NULL;
+}
+
+static int is_aligned(const attention_args *a, tfu_dtype dtype) {
+  const void *all[] = {a->query, a->key, a->value, a->output, a->doutput, a->dquery, a->dkey, a->dvalue};
+  const int size = (int)tfu_dtype_size(dtype);
+  for (int i = 0; i < TFU_COUNT(all); i++)
+    if ((uintptr_t)all[i] % 16) return 0;
+  return a->head_dim * size % 16 == 0 && a->value_dim * size % 16 == 0;
+}
+
+/* Scores that need more than the plain kernels know. */
+static int is_special(const attention_args *a) { return a->bias || a->mask || a->seed || a->table || !(a->scale > 0); }
+
+static int64_t at_least_one(int64_t n) { return n > 0 ? n : 1; }
+static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, int64_t count,
+                       unsigned threads, unsigned shared, attention_work *w) {
+  TFU_REQUIRE(call->err, count <= INT_MAX, "too many heads and sequences: the kernel would have %lld blocks",
+              (long long)count);
+  if (count == 0) return TFU_OK;
+  return tfu_launch(call, kernel, variant, dtype,
+                    (tfu_grid){.x = (unsigned)count, .threads = threads, .shared = shared}, w);
+}
+
+/* Tiles of the queries' or the keys' heads: see place_of(). */
+static tfu_code launch_tiles(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, const struct block *b,
+                             int steps, int heads, attention_work *w) {
+  const attention_args *a = &w->a;
+  const int64_t tiles = a->ragged ? (int64_t)steps / rows_of(b) + a->batch + 1 : ceil_divide(steps, rows_of(b));
+  const int64_t of_head = a->ragged ? tiles : tiles * a->batch;
+  TFU_REQUIRE(call->err, tiles <= INT_MAX, "too many sequences: %d", a->batch);
+  w->tiles = (int)tiles;
+  return launch(call, kernel, variant, dtype, of_head * heads, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
+                w);
+}
+
+/* ---- any ---- */
+
+TFU_MODULE(attention_any);
+static tfu_kernel any_forward = {.module = &module, .name = "any_forward"};
+static tfu_kernel numbers = {.module = &module, .name = "numbers"};
+static tfu_kernel any_by_query = {.module = &module, .name = "any_by_query"};
+static tfu_kernel any_by_key = {.module = &module, .name = "any_by_key"};
+static tfu_kernel any_by_bias = {.module = &module, .name = "any_by_bias"};
+
+enum { WARPS = TFU_THREADS / 32, MOST_BLOCKS = 1 << 20 };
+
+/* A warp per row; more rows than a grid is wide take turns. */
+static tfu_code launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_dtype dtype, int64_t rows, attention_work *w) {
+  const int64_t count = ceil_divide(rows, WARPS);
+  return launch(call, kernel, 0, dtype, count < MOST_BLOCKS ? count : MOST_BLOCKS, TFU_THREADS, 0, w);
+}
+
+static int64_t query_rows(const attention_args *a) {
+  return (a->ragged ? 1 : (int64_t)a->batch) * a->queries * a->heads;
+}
+static int64_t key_rows(const attention_args *a) {
+  return (a->ragged ? 1 : (int64_t)a->batch) * a->keys * a->key_heads;
+}
+
+/* ---- few queries ---- */
+
+extern const tfu_image tfu_attention_decode_images[];
+static tfu_module decode_module = {.images = tfu_attention_decode_images};
+static const char *const decode_variants[] = {"64", "128", "256"};
+static tfu_kernel decode = {.module = &decode_module, .name = "decode", .variants = decode_variants};
+static tfu_kernel join_parts = {.module = &decode_module, .name = "join_parts"};
+
+/* Rows of one product, which all the heads of a key head share; a few such are worth reading the keys again if there
+ * are too few queries to fill the GPU otherwise. */
+enum { DECODE_ROWS = 16, DECODE_TILES = 4, DECODE_BLOCKS = 2 /* on a multiprocessor */, SPLIT_KEYS = 128 };
+
+static int is_few(const attention_args *a, const tfu_device *device) {
+  if (a->ragged || a->key_heads == 0) return 0;
+  const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads);
+  if (rows <= DECODE_ROWS) return 1;
+  return rows <= DECODE_ROWS * DECODE_TILES && (int64_t)a->batch * a->heads < device->multiprocessors &&
+         a->keys >= 4 * SPLIT_KEYS;
+}
+
+static int variant_of(const struct block *b) { return b->dim == 64 ? 0 : b->dim == 128 ? 1 : 2; }
+
+static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct block *b, const tfu_device *device,
+                              attention_work *w) {
+  const attention_args *a = &w->a;
+  const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads), tiles = ceil_divide(rows, DECODE_ROWS);
+  const int64_t each = tiles * a->key_heads * a->batch, most = at_least_one(ceil_divide(a->keys, SPLIT_KEYS));
+  const int64_t splits = at_least_one((int64_t)device->multiprocessors * DECODE_BLOCKS / at_least_one(each));
+  void *parts;
+  w->tiles = (int)tiles;
+  w->splits = (int)(splits < most ? splits : most);
+  if (w->splits > TFU_MOST_SPLITS) w->splits = TFU_MOST_SPLITS;
+  const int64_t count = query_rows(a) * w->splits * (a->value_dim + 2);
+  if (count == 0) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(float), &parts));
+  w->parts = parts;
+  TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, 32 * (unsigned)b->warps,
+                 shared_of(b, w->a.seed != NULL), w));
+  return launch(call, &join_parts, 0, dtype, query_rows(a), TFU_JOIN_THREADS, 0, w);
+}
+
+/* ---- forward ---- */
+
+extern const tfu_image tfu_attention_images[];
+static tfu_module forward_module = {.images = tfu_attention_images};
+static const char *const forward_variants[] = {"64", "128", "64_full", "128_full", "256_full"};
+static tfu_kernel forward = {.module = &forward_module, .name = "forward", .variants = forward_variants};
+
+tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dtype) {
+  attention_work w = {.a = *a, .aligned = is_aligned(a, dtype)};
+  const struct block *b;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  if (is_few(a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device)))
+    return launch_decode(call, dtype, b, &device, &w);
+  if (!is_special(a) && (b = block_for(TFU_FORWARD, a, dtype, &device)))
+    return launch_tiles(call, &forward, variant_of(b), dtype, b, a->queries, a->heads, &w);
+  if ((b = block_for(TFU_FORWARD_FULL, a, dtype, &device)))
+    return launch_tiles(call, &forward, 2 + variant_of(b), dtype, b, a->queries, a->heads, &w);
+  return launch_rows(call, &any_forward, dtype, query_rows(a), &w);
+}
+
+/* ---- gradient ---- */
+
+extern const tfu_image tfu_attention_grad_images[];
+static tfu_module grad_module = {.images = tfu_attention_grad_images};
+static const char *const grad_variants[] = {"64", "128", "64_full", "128_full", "256_full", "256_value"};
+static tfu_kernel by_query = {.module = &grad_module, .name = "by_query", .variants = grad_variants};
+static tfu_kernel by_key = {.module = &grad_module, .name = "by_key", .variants = grad_variants};
+
+static tfu_code gradients(tfu_call *call, tfu_dtype dtype, const tfu_device *device, attention_work *w) {
+  const attention_args *a = &w->a;
+  const struct block *q = block_for(TFU_BY_QUERY, a, dtype, device), *k = block_for(TFU_BY_KEY, a, dtype, device);
+  if (!q || !k) {
+    TFU_TRY(launch_rows(call, &any_by_query, dtype, query_rows(a), w));
+    return launch_rows(call, &any_by_key, dtype, key_rows(a), w);
+  }
+  const int full = is_special(a) || q->size != 2 || q->dim > 128, variant = (full ? 2 : 0) + variant_of(q);
+  TFU_TRY(launch_tiles(call, &by_query, variant, dtype, q, a->queries, a->heads, w));
+  TFU_TRY(launch_tiles(call, &by_key, variant, dtype, k, a->keys, a->key_heads, w));
+  if (q->dim <= 128) return TFU_OK;
+  return launch_tiles(call, &by_key, variant + 1, dtype, k, a->keys, a->key_heads, w);
+}
+
+extern const tfu_image tfu_attention_bias_grad_images[];
+static tfu_module bias_module = {.images = tfu_attention_bias_grad_images};
+static tfu_kernel by_bias = {.module = &bias_module, .name = "by_bias", .variants = decode_variants};
+
+static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device *device, attention_work *w) {
+  const attention_args *a = &w->a;
+  const struct block *b = block_for(TFU_BY_QUERY, a, dtype, device);
+  /* What bias has of each axis: numbers, or tiles of them. */
+  const int64_t size[4] = {a->batch, a->heads, b ? ceil_divide(a->queries, rows_of(b)) : a->queries,
+                           b ? ceil_divide(a->keys, b->steps) : a->keys};
+  int64_t count = 1;
+  for (int d = 0; d < 4; d++) count *= a->bias_step[d] ? size[d] : 1;
+  if (b)
+    return launch(call, &by_bias, variant_of(b), dtype, count, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
+                  w);
+  return launch_rows(call, &any_by_bias, dtype, count, w);
+}
+
+tfu_code tfu_attention_own_grad(tfu_call *call, const attention_args *a, tfu_dtype dtype) {
+  attention_work w = {.a = *a, .aligned = is_aligned(a, dtype)};
+  const size_t real = tfu_dtype_size(tfu_real(dtype));
+  tfu_device device;
+  void *rows = NULL;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  if (query_rows(a)) TFU_TRY(tfu_scratch(call, (size_t)query_rows(a) * 2 * real, &rows));
+  w.rows = rows;
+  TFU_TRY(launch_rows(call, &numbers, dtype, query_rows(a), &w));
+  TFU_TRY(gradients(call, dtype, &device, &w));
+  return a->dbias ? bias_gradient(call, dtype, &device, &w) : TFU_OK;
+}

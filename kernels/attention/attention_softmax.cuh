@@ -1,0 +1,68 @@
+/* attention_softmax.cuh - softmax of rows whose scores come in tiles: of each row, the largest score so far and the sum
+ * of exponentials relative to it are kept; where a larger score comes, that sum and the output so far are scaled down.
+ */
+#pragma once
+
+#include "kernels/attention/attention_pairs.cuh"
+
+#if __CUDA_ARCH__ >= 800
+/* Of 16 * M rows. The sums are each lane's own columns'. */
+template <int M>
+struct running_softmax {
+  float high[M][2], sum[M][2];
+  __device__ running_softmax() {
+    UNROLL
+    for (int m = 0; m < M; m++) {
+      high[m][0] = high[m][1] = -INFINITE;
+      sum[m][0] = sum[m][1] = 0;
+    }
+  }
+
+  /* Scores become weights, 2 to the power of score * factor less the row's largest. */
+  template <int N, int C>
+  __device__ void add(float (&p)[M][N][4], float (&out)[M][C][4], float factor) {
+    float top[M][2];
+    bool rises = false;
+    UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+      const int m = i / 2, k = i % 2;
+      float v = high[m][k];
+      UNROLL
+      for (int n = 0; n < N; n++) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
+      v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+      top[m][k] = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+      rises |= top[m][k] != high[m][k];
+    }
+    if (__any_sync(0xffffffffu, rises)) {
+      UNROLL
+      for (int i = 0; i < 2 * M; i++) {
+        const int m = i / 2, k = i % 2;
+        /* Never the difference of two infinities, which is NaN; nothing was added before a first score. */
+        const float down = high[m][k] == -INFINITE ? 0 : exp2_of((high[m][k] - top[m][k]) * factor);
+        high[m][k] = top[m][k];
+        sum[m][k] *= down;
+        UNROLL
+        for (int n = 0; n < C; n++) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
+      }
+    }
+    UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+      const int m = i / 2, k = i % 2;
+      const float shift = high[m][k] == -INFINITE ? 0 : high[m][k] * factor;
+      UNROLL
+      for (int n = 0; n < N; n++) {
+        p[m][n][2 * k] = exp2_of(fmaf(p[m][n][2 * k], factor, -shift));
+        p[m][n][2 * k + 1] = exp2_of(fmaf(p[m][n][2 * k + 1], factor, -shift));
+        sum[m][k] += p[m][n][2 * k] + p[m][n][2 * k + 1];
+      }
+    }
+  }
+
+  /* A row's sum over all its lanes. */
+  __device__ float total(int m, int k) const {
+    float v = sum[m][k];
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+  }
+};
+#endif

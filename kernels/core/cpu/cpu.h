@@ -1,0 +1,45 @@
+/* cpu.h - what CPU kernels are made of: tiles, storage types, vectorised exp, the table of activations.
+ *
+ * A kernel works on tiles of at most TFU_TILE elements, in float, or in double for float64. Tiles of float16 and
+ * bfloat16 are widened into a buffer that stays in the first-level cache, so loops are written once per arithmetic
+ * type, not per storage type. A file that needs both types reads itself through kernels/core/cpu/stamp.h. */
+#ifndef TFUSE_CPU_H_
+#define TFUSE_CPU_H_
+
+#include <string.h>
+
+#include "activations.h"
+#include "kernels/core/cpu/parallel.h"
+#include "tfuse.h"
+
+/* Every x86 since 2015; the library says so clearly on an older one (tfu_cpu_missing, parallel.h). */
+#ifdef __x86_64__
+#pragma GCC target("avx2,fma,f16c")
+#endif
+
+enum { TFU_TILE = 512 };
+
+/* Elements at .. at + n as arithmetic values: the memory itself where it is of that type, else widened into buffer. */
+const float *tfu_load_f32(const void *data, tfu_dtype dtype, int64_t at, int n, float *buffer);
+const double *tfu_load_f64(const void *data, tfu_dtype dtype, int64_t at, int n, double *buffer);
+/* Where to compute elements at .. of an output: the memory itself, or buffer; tfu_store_… then rounds them into place.
+ */
+float *tfu_room_f32(void *data, tfu_dtype dtype, int64_t at, float *buffer);
+double *tfu_room_f64(void *data, tfu_dtype dtype, int64_t at, double *buffer);
+void tfu_store_f32(void *data, tfu_dtype dtype, int64_t at, int n, const float *values);
+void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double *values);
+
+/* An output may be an input's own memory (tfu_op.in_place): element i is read before it is written, and nothing else
+ * overlaps. This tells the compiler so. */
+#define TFU_VECTORISE _Pragma("GCC ivdep")
+
+/* v[i] = the activation of x[i] * scale[i] + bias[i], or its derivative there. v may be x. */
+typedef void tfu_act_f32(float *v, const float *x, const float *scale, const float *bias, int n);
+typedef void tfu_act_f64(double *v, const double *x, const double *scale, const double *bias, int n);
+typedef struct tfu_activation {
+  tfu_act_f32 *value_f32, *grad_f32;
+  tfu_act_f64 *value_f64, *grad_f64;
+} tfu_activation;
+extern const tfu_activation tfu_activations[TFU_ACTS];
+
+#endif

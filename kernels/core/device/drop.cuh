@@ -1,0 +1,43 @@
+/* drop.cuh - dropout on a pack: which of its elements stay, by philox.h. */
+#pragma once
+
+#include "kernels/core/device/pack.cuh"
+#include "kernels/core/philox.h"
+
+struct dropping {
+  uint64_t seed;
+  uint32_t below;
+  float scale; /* of what stays */
+  bool on;
+  __device__ dropping(const void *seed, float rate)
+      : seed(seed ? *(const uint64_t *)seed : 0), below(tfu_drop_below(rate)), scale(1 / (1 - rate)), on(seed != 0) {}
+
+  /* The tensor's elements at .. at + N. */
+  template <typename R, int N>
+  __device__ void operator()(int64_t at, R (&v)[N]) const {
+    const tfu_bits bits = lanes<N>(at);
+    UNROLL
+    for (int k = 0; k < N; k++) v[k] = tfu_lane(&bits, k) < below ? (R)0 : v[k] * (R)scale;
+  }
+
+ private:
+  /* Element at's 16 bits lowest. A pack that begins between two counters takes the end of one and the start of the
+   * next: 256 bits, shifted down by single and double words and by half a word. */
+  template <int N>
+  __device__ tfu_bits lanes(int64_t at) const {
+    const int skip = (int)(at & 7);
+    tfu_bits low = tfu_philox(at >> 3, seed);
+    if (skip == 0) return low;
+    tfu_bits high = low;
+    if (skip + N > 8) high = tfu_philox((at >> 3) + 1, seed);
+    uint32_t w[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
+                     high.word[0], high.word[1], high.word[2], high.word[3]};
+    UNROLL
+    for (int i = 0; i < 6; i++) w[i] = skip & 4 ? w[i + 2] : w[i];
+    UNROLL
+    for (int i = 0; i < 5; i++) w[i] = skip & 2 ? w[i + 1] : w[i];
+    UNROLL
+    for (int i = 0; i < 4; i++) low.word[i] = skip & 1 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
+    return low;
+  }
+};

@@ -1,0 +1,149 @@
+/* held_rows.cuh - the walk over rows that fit in registers. */
+#pragma once
+
+#include "kernels/core/device/row_team.cuh"
+
+/* Rows of whole, aligned packs, at most PACKS of them per thread, in registers. With AHEAD the next rows are on their
+ * way to shared memory, where each thread has slots of its own: for blocks that live long, having sums over rows to
+ * keep. Without, a block lives for one row, and other blocks work while it waits. */
+template <typename T, int PACKS, int TENSORS, bool CHUNKS, bool AHEAD_OF_ROWS>
+struct held_rows : row_team {
+#if __CUDA_ARCH__ >= 800
+  enum {AHEAD = AHEAD_OF_ROWS};
+#else
+  enum { AHEAD = 0 };
+#endif
+  enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
+  static constexpr bool fixed = true; /* a thread's columns are the same in every row */
+
+  __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])
+      : row_team(rows) {
+    extern __shared__ int4 ring[];
+    const int first = (int)blockIdx.x * r.share + lane;
+    const int end = ((int)blockIdx.x + 1) * r.share < r.packs ? ((int)blockIdx.x + 1) * r.share : r.packs;
+    column_of_first = first * N;
+    room = end - first;
+    slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) {
+      from[t] = (const char *)(tensors[t] + row * strides[t] + column_of_first);
+      jump[t] = step() * strides[t] * (int64_t)sizeof(T);
+    }
+    fetch_row = row;
+    UNROLL
+    for (int i = 0; i < SLOTS - 1; i++)
+      if (AHEAD) fetch();
+  }
+
+  /* Instead of the last look, where a kernel is done with a row. */
+  __device__ void leave() const {}
+  __device__ bool keeps() const { return true; }
+  __device__ bool has(int i) const { return i * r.lanes < room; } /* in rows of one chunk */
+  /* The first column of the thread's pack i. */
+  __device__ int column(int i) const { return column_of_first + i * r.lanes * N; }
+  __device__ void replace(int i, int4 pack) { bits[0][i] = pack; }
+
+  template <bool FIRST, bool LAST, typename F>
+  __device__ void look(F f) {
+    if constexpr (CHUNKS) {
+      static_assert(FIRST && LAST, "a row that comes in chunks is looked at once");
+      ONCE
+      for (int chunk = 0; chunk < r.chunks; chunk++) {
+        receive();
+        visit(f, column_of_first + chunk * PACKS * r.lanes * N, room - chunk * PACKS * r.lanes);
+      }
+    } else {
+      if (FIRST) receive();
+      visit(f, column_of_first, room);
+    }
+  }
+
+ private:
+  int4 bits[TENSORS][PACKS];
+  const char *from[TENSORS];
+  int64_t jump[TENSORS];
+  int64_t fetch_row;
+  int room, column_of_first; /* packs from the thread's first to the end of its share */
+  int fetch_chunk = 0;
+  unsigned slots, slot = 0;
+
+  /* Apart, so that the common case has no branches: all of the threads' packs are there. */
+  template <typename F>
+  __device__ void visit(F f, int column, int room) {
+    if (!active()) return;
+    if (room > (PACKS - 1) * r.lanes) {
+      UNROLL
+      for (int i = 0; i < PACKS; i++) visit_pack(f, column, i);
+    } else {
+      UNROLL
+      for (int i = 0; i < PACKS - 1; i++)
+        if (i * r.lanes < room) visit_pack(f, column, i);
+    }
+  }
+  template <typename F>
+  __device__ void visit_pack(F f, int column, int i) {
+    int4 packs[TENSORS];
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) packs[t] = bits[t][i];
+    f(whole_place{column + i * r.lanes * N}, i, packs);
+  }
+
+  __device__ unsigned place_of(unsigned slot, int t, int i) const {
+    return slots + (((slot * r.tensors + t) * PACKS) + i) * (blockDim.x * 16);
+  }
+
+  /* The next row, or chunk of one, on its way. Its group is closed even where nothing is left to fetch, so that groups
+   * can be counted. */
+  __device__ void fetch() {
+    const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
+    if (fetch_row < r.rows) {
+      UNROLL
+      for (int t = 0; t < TENSORS; t++) {
+        UNROLL
+        for (int i = 0; i < PACKS; i++)
+          if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + i * r.lanes * 16);
+      }
+    }
+    close_copies();
+    slot = slot + 1 == SLOTS ? 0 : slot + 1;
+    advance();
+  }
+  __device__ void advance() {
+    const int chunk_bytes = PACKS * r.lanes * 16;
+    if (CHUNKS && ++fetch_chunk < r.chunks) {
+      UNROLL
+      for (int t = 0; t < TENSORS; t++) from[t] += chunk_bytes;
+      return;
+    }
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump[t] - (r.chunks - 1) * chunk_bytes : jump[t];
+    fetch_chunk = 0;
+    fetch_row += step();
+  }
+
+  __device__ void receive() {
+    if constexpr (AHEAD) receive_copied();
+    else load();
+  }
+  __device__ void receive_copied() {
+    wait_for_copies<SLOTS - 2>();
+    const unsigned oldest = slot + 1 == SLOTS ? 0 : slot + 1;
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) {
+      UNROLL
+      for (int i = 0; i < PACKS; i++)
+        if (t < r.tensors) bits[t][i] = load_shared(place_of(oldest, t, i)); /* what is not there is not looked at */
+    }
+    fetch();
+  }
+  __device__ void load() {
+    const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) {
+      UNROLL
+      for (int i = 0; i < PACKS; i++)
+        if (active() && t < r.tensors && i * r.lanes < left) bits[t][i] = load_once(from[t] + i * r.lanes * 16);
+    }
+    advance();
+  }
+};

@@ -1,0 +1,139 @@
+/* max_sum.cuh - the maximum of many values and the sum of their exponentials relative to it, in one look: when a larger
+ * value comes, the sum so far is scaled down to it. */
+#pragma once
+
+#include "kernels/core/device/activations.cuh"
+#include "kernels/core/device/rows.cuh"
+
+template <typename R>
+__device__ inline R infinity() {
+  return (R)__int_as_float(0x7f800000);
+}
+__device__ inline float log_of(float x) { return ::logf(x); }
+__device__ inline double log_of(double x) { return ::log(x); }
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+__device__ inline double larger(double a, double b) { return fmax(a, b); }
+
+/* a / b from b's rounded inverse: corrected by what a product of the two misses, except where 16 bits would not show
+ * it. */
+template <typename T>
+__device__ inline acc<T> quotient(acc<T> a, acc<T> b, acc<T> inverse) {
+  const acc<T> q = a * inverse;
+  if (sizeof(T) == 2) return q;
+  const acc<T> rest = fma(-b, q, a);
+  return rest == rest ? fma(rest, inverse, q) : q; /* NaN where an infinity is involved */
+}
+
+template <typename R, int N>
+__device__ inline R largest_of(const R (&x)[N]) {
+  R high[N < 4 ? N : 4];
+  UNROLL
+  for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
+  UNROLL
+  for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
+  return high[0];
+}
+
+/* The largest value of a warp's lanes. Floats in the order of integers: one instruction on newer GPUs. */
+__device__ inline float warp_max(float v) {
+#if __CUDA_ARCH__ >= 800
+  const int bits = __float_as_int(v), most = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
+  return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
+#else
+  for_offsets(32, [&](int offset) { v = larger(v, __shfl_xor_sync(0xffffffffu, v, offset)); });
+  return v;
+#endif
+}
+__device__ inline double warp_max(double v) {
+  for_offsets(32, [&](int offset) { v = larger(v, __shfl_xor_sync(0xffffffffu, v, offset)); });
+  return v;
+}
+
+/* Of values x that count as x * factor, factor > 0. Exponents are of base 2 for 16-bit storage: one instruction each,
+ * with log2(e) in the factor. */
+template <typename T>
+struct max_sum {
+  typedef acc<T> R;
+  typedef typename math_of<T>::type math;
+  enum { BASE_2 = sizeof(T) == 2 };
+  R max, sum;
+  R lost; /* what additions have rounded away of a thread's own sum */
+
+  static __device__ max_sum none() { return {-infinity<R>(), 0, 0}; }
+  /* The factor for plain exponentials. */
+  static __device__ R unit() { return BASE_2 ? (R)1.4426950408889634 : (R)1; }
+  /* exp((x - shift) * factor / unit). */
+  static __device__ R power(R x, R shift, R factor) {
+    if constexpr (BASE_2) return math::exp2_of((x - shift) * factor);
+    else return math::exp_of((x - shift) * factor);
+  }
+
+  /* The same to half a unit and a bit, where it is not one of many in a sum: for float32, exp(f) of the rest f of a
+   * division by log(2), by polynomial (relative error 4e-9). */
+  static __device__ R accurate_power(R x, R shift, R factor) {
+    if constexpr (sizeof(T) != 4) return power(x, shift, factor);
+    else {
+      const float v = (x - shift) * factor, n = rintf(v * 1.44269504f);
+      const float f = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, v));
+      float p = fmaf(f, 1.381457434e-3f, 8.368727751e-3f);
+      p = fmaf(f, p, 4.166838899e-2f);
+      p = fmaf(f, p, 1.666652113e-1f);
+      p = fmaf(f, p, 4.999999404e-1f);
+      p = fmaf(f * f, p, f) + 1;
+      return v < -87 ? math::exp_of(v) : p * __int_as_float(((int)n + 127) << 23); /* small, infinite or NaN */
+    }
+  }
+
+  /* What exponents are relative to: the maximum, but never minus infinity, whose difference with itself is NaN. */
+  __device__ R shift() const { return max == -infinity<R>() ? 0 : max; }
+
+  template <int N>
+  __device__ void add(const R (&x)[N], R factor) {
+    R e[N];
+    rise(larger(max, largest_of(x)), factor);
+    const R s = shift();
+    UNROLL
+    for (int k = 0; k < N; k++) e[k] = power(x[k], s, factor);
+    const R add = sum_of(e) - lost, next = sum + add;
+    lost = (next - sum) - add;
+    sum = next;
+  }
+
+  __device__ void join(const max_sum &other, R factor) {
+    const R high = larger(max, other.max);
+    max_sum low = other;
+    rise(high, factor);
+    low.rise(high, factor);
+    sum += low.sum;
+    lost += low.lost;
+  }
+  __device__ void join_lanes(int width, R factor) {
+    R high = max;
+    if (width == 32) high = warp_max(high);
+    else for_offsets(width, [&](int offset) { high = larger(high, __shfl_xor_sync(0xffffffffu, high, offset)); });
+    rise(high, factor);
+    if constexpr (BASE_2) return add_up().lanes(sum, width);
+    two<R> both = {sum, lost};
+    add_carefully().lanes(both, width);
+    sum = both.a, lost = both.b;
+  }
+  /* The sum with what was carried along. */
+  __device__ void settle() { sum -= lost; }
+
+ private:
+  /* Down to a larger maximum. A sum that is zero stays so; one that is NaN too. */
+  __device__ void rise(R high, R factor) {
+    if (high == max) return;
+    const R down = max == -infinity<R>() ? 0 : power(max, high, factor);
+    sum *= down;
+    lost *= down;
+    max = high;
+  }
+};
+
+/* Joins them for row_team::agree. */
+template <typename T>
+struct join_max_sum {
+  acc<T> factor;
+  __device__ void lanes(max_sum<T> &v, int width) const { v.join_lanes(width, factor); }
+};

@@ -1,0 +1,161 @@
+/* pack.cuh - storage types and 16-byte packs for device code. T is storage, arithmetic in float (double for double). */
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/core/gpu/walk.h"
+
+/* On every loop over registers: an index that is not a constant would move them to memory. */
+#define UNROLL _Pragma("unroll")
+
+typedef __half f16;
+typedef __nv_bfloat16 bf16;
+
+/* acc<T>: the type that T is computed in. */
+template <typename T>
+struct acc_of {
+  typedef float type;
+};
+template <>
+struct acc_of<double> {
+  typedef double type;
+};
+template <typename T>
+using acc = typename acc_of<T>::type;
+
+/* Elements of a 16-byte pack. */
+template <typename T>
+struct packed {
+  enum { N = 16 / sizeof(T) };
+};
+
+/* The two 16-bit types convert in pairs: one instruction for two values. */
+template <typename T>
+struct pair_of;
+template <>
+struct pair_of<f16> {
+  static __device__ float2 widen(unsigned bits) { return __half22float2(*(__half2 *)&bits); }
+  static __device__ unsigned narrow(float a, float b) {
+    const __half2 p = __floats2half2_rn(a, b);
+    return *(unsigned *)&p;
+  }
+};
+template <>
+struct pair_of<bf16> {
+  static __device__ float2 widen(unsigned bits) {
+    return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u));
+  }
+  static __device__ unsigned narrow(float a, float b) {
+    const __nv_bfloat162 p = __floats2bfloat162_rn(a, b);
+    return *(unsigned *)&p;
+  }
+};
+
+/* By value, member by member: a reference or an index into the int4 makes the compiler move it in four pieces. */
+template <typename T>
+__device__ inline void widen_pack(int4 bits, float (&v)[8]) {
+  const float2 a = pair_of<T>::widen(bits.x), b = pair_of<T>::widen(bits.y);
+  const float2 c = pair_of<T>::widen(bits.z), d = pair_of<T>::widen(bits.w);
+  v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y, v[4] = c.x, v[5] = c.y, v[6] = d.x, v[7] = d.y;
+}
+template <typename T>
+__device__ inline void widen_pack(int4 bits, float (&v)[4]) {
+  v[0] = __int_as_float(bits.x), v[1] = __int_as_float(bits.y), v[2] = __int_as_float(bits.z),
+  v[3] = __int_as_float(bits.w);
+}
+template <typename T>
+__device__ inline void widen_pack(int4 bits, double (&v)[2]) {
+  v[0] = __hiloint2double(bits.y, bits.x), v[1] = __hiloint2double(bits.w, bits.z);
+}
+
+template <typename T>
+__device__ inline int4 narrow_pack(const float (&v)[8]) {
+  return make_int4(pair_of<T>::narrow(v[0], v[1]), pair_of<T>::narrow(v[2], v[3]), pair_of<T>::narrow(v[4], v[5]),
+                   pair_of<T>::narrow(v[6], v[7]));
+}
+template <typename T>
+__device__ inline int4 narrow_pack(const float (&v)[4]) {
+  return make_int4(__float_as_int(v[0]), __float_as_int(v[1]), __float_as_int(v[2]), __float_as_int(v[3]));
+}
+template <typename T>
+__device__ inline int4 narrow_pack(const double (&v)[2]) {
+  return make_int4(__double2loint(v[0]), __double2hiint(v[0]), __double2loint(v[1]), __double2hiint(v[1]));
+}
+
+/* An assignment would be split into four stores as well. */
+__device__ inline void store_bits(void *to, int4 bits) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
+               : "memory");
+}
+
+/* Whether elements at .. at + N can be moved as one pack. Down a thread's column, whole packs come first and at most
+ * one other last, or all are others; a kernel has a loop for each. One loop for both would take packs apart even where
+ * they came whole, since both kinds of load would have to leave their values in the same registers. */
+template <typename T>
+__device__ inline bool is_whole(int64_t at, const tfu_walk &w) {
+  return w.aligned && at + packed<T>::N <= w.n;
+}
+
+/* How many joined rows, from the first on, are whole in the column that starts at col. */
+template <typename T>
+__device__ inline int whole_rows(int64_t col, const tfu_walk &w) {
+  return w.aligned ? w.rows + is_whole<T>(w.rows * w.width + col, w) : 0;
+}
+
+/* Elements at .. at + N one by one; what lies beyond n reads as zero and is not written. */
+template <typename T, typename R, int N>
+__device__ inline void load_part(const T *data, int64_t at, const tfu_walk &w, R (&v)[N]) {
+  UNROLL
+  for (int k = 0; k < N; k++) v[k] = at + k < w.n ? (R)data[at + k] : (R)0;
+}
+template <typename T, typename R, int N>
+__device__ inline void store_part(T *data, int64_t at, const tfu_walk &w, const R (&v)[N]) {
+  UNROLL
+  for (int k = 0; k < N; k++)
+    if (at + k < w.n) data[at + k] = (T)v[k];
+}
+
+/* The values that belong to columns col .. col + N: one per channel, one for all (count 1), or `otherwise` (none). */
+template <typename T, typename R, int N>
+__device__ inline void load_channels(const T *data, int64_t count, int64_t col, R otherwise, R (&v)[N]) {
+  int64_t c = col < count ? col : count > 1 ? col % count : 0;
+  if (count % N == 0 && count > 0 && (uintptr_t)data % 16 == 0) return widen_pack<T>(*(const int4 *)(data + c), v);
+  UNROLL
+  for (int k = 0; k < N; k++) {
+    v[k] = count ? (R)data[c] : otherwise;
+    if (++c >= count) c = 0;
+  }
+}
+
+/* A thread's sum. Where it may be long, what each addition rounds away is carried along (Kahan). */
+template <typename R, bool SHORT>
+struct row_sum {
+  R sum = 0, lost = 0;
+  __device__ void operator+=(R v) {
+    if (SHORT) {
+      sum += v;
+      return;
+    }
+    const R add = v - lost, next = sum + add;
+    lost = (next - sum) - add;
+    sum = next;
+  }
+};
+
+/* This thread's first column of a joined row, its first element, and the way to the next. */
+template <typename T>
+__device__ inline int64_t walk_column() {
+  return ((int64_t)blockIdx.x * TFU_THREADS + threadIdx.x) * packed<T>::N;
+}
+__device__ inline int64_t walk_first(const tfu_walk &w, int64_t col) { return blockIdx.y * w.width + col; }
+__device__ inline int64_t walk_step(const tfu_walk &w) { return gridDim.y * w.width; }
+
+/* Stamps function<T>(args) as the kernels function_f32, _f16, _bf16 and _f64. */
+#define TFU_KERNEL_AS_(label, args, ...) \
+  extern "C" __global__ void __launch_bounds__(TFU_THREADS) label(const args a) { __VA_ARGS__(a); }
+#define TFU_KERNEL(function, args)                      \
+  TFU_KERNEL_AS_(function##_f32, args, function<float>) \
+  TFU_KERNEL_AS_(function##_f16, args, function<f16>)   \
+  TFU_KERNEL_AS_(function##_bf16, args, function<bf16>) \
+  TFU_KERNEL_AS_(function##_f64, args, function<double>)

@@ -1,0 +1,211 @@
+/* row_team.cuh - the threads that share a row: where they are, and how they agree on a value. */
+#pragma once
+
+#include "kernels/core/device/pack.cuh"
+#include "kernels/core/gpu/rows.h"
+
+/* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
+#define ONCE _Pragma("unroll 1")
+
+/* Where a pack of N elements stands in its row: element k of it is column first + k, and the row's own if
+ * begin <= k < end. In odd rows the packs at the ends reach into the neighbouring rows. */
+struct any_place {
+  int64_t first;
+  int begin, end;
+  bool whole; /* all are the row's own */
+  __device__ bool owns(int k) const { return whole || (k >= begin && k < end); }
+};
+struct whole_place {
+  int first;
+  static constexpr bool whole = true;
+  __device__ bool owns(int) const { return true; }
+};
+
+__device__ inline void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+/* Sixteen bytes on their way to shared memory; of those beyond `bytes`, zeros. */
+__device__ inline void copy_pack(unsigned to, const void *from, int bytes) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+#endif
+}
+__device__ inline void copy_pack(unsigned to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+__device__ inline void close_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int AT_MOST>
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(AT_MOST) : "memory");
+#endif
+}
+/* Waits until at most n of this thread's groups of copies are on their way. n is no constant, the instruction's is. */
+__device__ inline void wait_for_copies(int n) {
+  if (n >= 8) wait_for_copies<8>();
+  else if (n >= 4) wait_for_copies<4>();
+  else if (n >= 2) wait_for_copies<2>();
+  else if (n == 1) wait_for_copies<1>();
+  else wait_for_copies<0>();
+}
+
+/* What is read once shall not drive from the first cache what is read again. */
+__device__ inline int4 load_once(const void *from) {
+  int4 bits;
+  asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "l"(from)
+               : "memory");
+  return bits;
+}
+__device__ inline int4 load_shared(unsigned from) {
+  int4 bits;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "r"(from)
+               : "memory");
+  return bits;
+}
+__device__ inline void store_shared(unsigned to, int4 bits) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
+               : "memory");
+}
+
+/* f(offset) for the offsets of an exchange between `width` lanes of a warp, a power of two. */
+template <typename F>
+__device__ inline void for_offsets(int width, F f) {
+  UNROLL
+  for (int offset = 16; offset > 0; offset /= 2)
+    if (offset < width) f(offset);
+}
+
+/* Values that are added up: one, or two. */
+struct add_up {
+  template <typename R>
+  __device__ void lanes(R &v, int width) const {
+    for_offsets(width, [&](int offset) { v += __shfl_xor_sync(0xffffffffu, v, offset); });
+    __syncwarp();
+  }
+};
+template <typename R>
+struct two {
+  R a, b;
+};
+struct add_two {
+  template <typename R>
+  __device__ void lanes(two<R> &v, int width) const {
+    for_offsets(width, [&](int offset) {
+      v.a += __shfl_xor_sync(0xffffffffu, v.a, offset);
+      v.b += __shfl_xor_sync(0xffffffffu, v.b, offset);
+    });
+    __syncwarp();
+  }
+};
+
+/* A sum and what its additions have rounded away so far. Where one lane has nearly all of it, every addition rounds all
+ * of it again: so that is carried along. The sum is v.a - v.b. */
+struct add_carefully {
+  template <typename R>
+  __device__ void lanes(two<R> &v, int width) const {
+    for_offsets(width, [&](int offset) {
+      const R other = __shfl_xor_sync(0xffffffffu, v.a, offset), total = v.a + other, part = total - v.a;
+      v.b += __shfl_xor_sync(0xffffffffu, v.b, offset) - ((v.a - (total - part)) + (other - part));
+      v.a = total;
+    });
+    __syncwarp();
+  }
+};
+
+/* The threads of a row. */
+struct row_team {
+  const tfu_row_plan &r;
+  int64_t row; /* the current one */
+  int lane;
+
+  __device__ row_team(const tfu_row_plan &rows) : r(rows) {
+    lane = threadIdx.x & (r.lanes - 1);
+    sub = threadIdx.x / r.lanes;
+    per_block = blockDim.x / r.lanes;
+    row = (int64_t)blockIdx.y * per_block + sub;
+    first_of_block = row - sub;
+  }
+  __device__ bool more() const { return first_of_block < r.rows; }
+  __device__ bool active() const { return row < r.rows; }
+  __device__ int step() const { return (int)gridDim.y * per_block; }
+  __device__ void next() { row += step(), first_of_block += step(); }
+  /* The real row that the current one is part of. Most are whole: those have no division of 64 bits. */
+  __device__ int64_t real_row() const { return real_row(row); }
+  __device__ int64_t real_row(int64_t row) const { return r.parts == 1 ? row : row / r.parts; }
+  /* Whether this thread speaks for the row. */
+  __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
+  /* Which of the rows that all blocks take at a time is this thread's. */
+  __device__ int seat() const { return (int)blockIdx.y * per_block + sub; }
+  /* In a split row: f(found) for some of its parts by each lane, all of them by every warp. */
+  template <typename V, typename F>
+  __device__ void for_parts(F f) const {
+    const V *found = (const V *)r.found + real_row() * r.parts;
+    ONCE
+    for (int i = threadIdx.x % 32; active() && i < r.parts; i += 32) f(found[i]);
+  }
+  /* The sum of what the parts gave, in a fixed order. */
+  template <typename V, typename F>
+  __device__ auto sum_parts(F of) const {
+    decltype(of(V())) sum = 0;
+    for_parts<V>([&](const V &v) { sum += of(v); });
+    add_up().lanes(sum, 32);
+    return sum;
+  }
+  /* A block must not leave while others of its cluster may still look into its memory. */
+  __device__ void finish() const {
+    if (r.cluster > 1) cluster_barrier();
+  }
+
+  /* The values of all the row's threads, joined: join.lanes(v, width) joins those of `width` lanes of a warp. Every
+   * thread gets the same bits. */
+  template <typename J, typename V>
+  __device__ V agree(V v, J join = J()) {
+    if (r.lanes >= 32) join.lanes(v, 32);
+    else join.lanes(v, r.lanes);
+    if (r.lanes <= 32) return v;
+    __shared__ V warps[2][32], blocks[2];
+    turn ^= 1;
+    if (threadIdx.x % 32 == 0) warps[turn][threadIdx.x / 32] = v;
+    __syncthreads();
+    const int count = r.lanes / 32;
+    v = warps[turn][threadIdx.x & (count - 1)];
+    join.lanes(v, count);
+    if (r.cluster == 1) return v;
+    if (threadIdx.x == 0) blocks[turn] = v;
+    cluster_barrier();
+    v = remote(&blocks[turn], threadIdx.x & (r.cluster - 1));
+    join.lanes(v, r.cluster);
+    return v;
+  }
+
+ protected:
+  int sub, per_block, turn = 0;
+  int64_t first_of_block;
+
+  /* The same variable in the shared memory of another block of the cluster. */
+  template <typename V>
+  __device__ static V remote(const V *v, int rank) {
+    V out = *v;
+#if __CUDA_ARCH__ >= 900
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((unsigned)__cvta_generic_to_shared(v)), "r"(rank));
+    UNROLL
+    for (int i = 0; i < (int)(sizeof(V) / 4); i++)
+      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(((unsigned *)&out)[i]) : "r"(there + i * 4) : "memory");
+#endif
+    return out;
+  }
+};

@@ -1,0 +1,141 @@
+/* rows.cuh - the device side of rows.h: a kernel's walk over its rows, and what a row's threads agree on.
+ *
+ *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...}, {row stride, ...});
+ *   for (; walk.more(); walk.next()) { walk.look<true, false>(f); ... walk.look<false, true>(f); }
+ *   walk.finish();
+ *
+ * Each look calls f(place, i, bits) for every pack of the thread's row that is the thread's own. The first look of a
+ * row waits for the packs, the last one is done with them. Rows beyond the end have no packs; their threads still take
+ * part in what a warp or block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and
+ * they stay in its registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there
+ * is room. */
+#pragma once
+
+#include "kernels/core/device/any_rows.cuh"
+#include "kernels/core/device/held_rows.cuh"
+
+/* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: see held_rows; wish.ahead. */
+template <typename T, int PACKS, int TENSORS, bool CHUNKS = false, bool AHEAD = true>
+struct rows {
+  typedef held_rows<T, PACKS, TENSORS, CHUNKS, AHEAD> walk;
+};
+template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
+struct rows<T, 0, TENSORS, CHUNKS, AHEAD> {
+  typedef any_rows<T, TENSORS> walk;
+};
+
+/* The sum of a pack: by halves, which keeps chains of additions short. */
+template <typename R, int N>
+__device__ inline R sum_of(const R (&v)[N]) {
+  R sum[N];
+  UNROLL
+  for (int k = 0; k < N; k++) sum[k] = v[k];
+  UNROLL
+  for (int half = N / 2; half > 0; half /= 2) {
+    UNROLL
+    for (int k = 0; k < N / 2; k++)
+      if (k < half) sum[k] += sum[k + half];
+  }
+  return sum[0];
+}
+
+/* The sum of products of two packs, in four chains. */
+template <typename R, int N>
+__device__ inline R dot_of(const R (&a)[N], const R (&b)[N]) {
+  enum { CHAINS = N < 4 ? N : 4 };
+  R sum[CHAINS];
+  UNROLL
+  for (int k = 0; k < N; k++) sum[k % CHAINS] = k < CHAINS ? a[k] * b[k] : a[k] * b[k] + sum[k % CHAINS];
+  return sum_of(sum);
+}
+
+/* The row's elements of a pack as numbers; what is not the row's own is `otherwise`. */
+template <typename T, typename P, typename R, int N>
+__device__ inline void widen_place(const P &p, int4 bits, R otherwise, R (&v)[N]) {
+  widen_pack<T>(bits, v);
+  if (p.whole) return;
+  UNROLL
+  for (int k = 0; k < N; k++) v[k] = p.owns(k) ? v[k] : otherwise;
+}
+
+/* Writes the row's own elements of a pack; row points at the row's first element. */
+template <typename T, typename R, int N>
+__device__ inline void store_place(T *row, const whole_place &p, int, const R (&v)[N]) {
+  store_bits(row + p.first, narrow_pack<T>(v));
+}
+template <typename T, typename R, int N>
+__device__ inline void store_place(T *row, const any_place &p, int aligned, const R (&v)[N]) {
+  if (p.whole && aligned) return store_bits(row + p.first, narrow_pack<T>(v));
+  UNROLL
+  for (int k = 0; k < N; k++)
+    if (p.owns(k)) row[p.first + k] = (T)v[k];
+}
+
+/* Values that belong to the columns of a pack: one per column, in the arithmetic type. */
+template <typename P, typename R, int N>
+__device__ inline void load_columns(const R *data, const P &p, R otherwise, R (&v)[N]) {
+  if (data && p.whole && ((uintptr_t)(data + p.first) % 16) == 0) {
+    UNROLL
+    for (int k = 0; k < N; k += 16 / sizeof(R)) {
+      const int4 bits = *(const int4 *)(data + p.first + k);
+      R part[16 / sizeof(R)];
+      widen_pack<R>(bits, part);
+      UNROLL
+      for (int j = 0; j < (int)(16 / sizeof(R)); j++) v[k + j] = part[j];
+    }
+    return;
+  }
+  UNROLL
+  for (int k = 0; k < N; k++) v[k] = data && p.owns(k) ? data[p.first + k] : otherwise;
+}
+
+/* Adds up, over the rows of a block, the COUNT values that each thread has, in a fixed order; the first row's threads
+ * get the sums. value(j) is a reference to the thread's value j, j a constant. Takes the ring's place in shared memory.
+ */
+template <typename R, int COUNT, typename F>
+__device__ inline void join_sums(int lanes, F value) {
+  extern __shared__ int4 ring[];
+  if (lanes > 32) return;
+  R *room = (R *)ring;
+  UNROLL
+  for (int j = 0; j < COUNT; j++)
+    for (int offset = lanes; offset < 32; offset *= 2) value(j) += __shfl_xor_sync(0xffffffffu, value(j), offset);
+  __syncthreads();
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  UNROLL
+  for (int j = 0; j < COUNT; j++)
+    if (lane < lanes) room[(warp * COUNT + j) * lanes + lane] = value(j);
+  __syncthreads();
+  if (threadIdx.x >= lanes) return;
+  UNROLL
+  for (int j = 0; j < COUNT; j++) {
+    ONCE
+    for (int w = 1; w < warps; w++) value(j) += room[(w * COUNT + j) * lanes + lane];
+  }
+}
+
+/* Packs that a thread may have in registers, for `elements` of them or fewer. */
+template <typename T>
+constexpr int packs_of_elements(int elements) {
+  return elements / packed<T>::N < 4 ? elements / packed<T>::N : 4;
+}
+
+/* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
+ * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
+ * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them. Rows of
+ * doubles are all taken for any: few would notice, and all would have to load what it takes. */
+#define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
+  extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
+#define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, label, T)   \
+  TFU_ROW_KERNEL_AS_((256), function##_short_##label, args, function<T, 1>) \
+  TFU_ROW_KERNEL_AS_((threads), function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
+#define TFU_HELD_ROW_KERNEL(function, args, elements, threads)        \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
+  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16)
+#define TFU_ROW_KERNEL(function, args, elements, threads)                 \
+  TFU_HELD_ROW_KERNEL(function, args, elements, threads)                  \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \
+  TFU_ROW_KERNEL_AS_((256), function##_any_bf16, args, function<bf16, 0>) \
+  TFU_ROW_KERNEL_AS_((256), function##_any_f64, args, function<double, 0>)

@@ -1,0 +1,224 @@
+#include "kernels/core/gpu/cuda.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/core/gpu/driver.h"
+
+/* ---- devices ---- */
+
+static tfu_code ask(const tfu_driver *d, CUdevice ordinal, tfu_device *device, tfu_error *err) {
+  int major = 0, minor = 0;
+  const struct {
+    CUdevice_attribute which;
+    int *value;
+  } questions[] = {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major},
+                   {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor},
+                   {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->multiprocessors},
+                   {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &device->shared},
+                   {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->block_shared}};
+  for (int i = 0; i < TFU_COUNT(questions); i++)
+    TFU_TRY(tfu_driver_code(d, d->cuDeviceGetAttribute(questions[i].value, questions[i].which, ordinal),
+                            "asking the GPU for its properties", err));
+  device->ordinal = ordinal;
+  device->capability = major * 10 + minor;
+  return TFU_OK;
+}
+
+tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
+  static tfu_device known[TFU_GPUS];
+  static atomic_int ready[TFU_GPUS];
+  static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+  const tfu_driver *d;
+  CUdevice ordinal;
+  TFU_TRY(tfu_driver_get(&d, err));
+  TFU_TRY(tfu_driver_code(d, d->cuCtxGetDevice(&ordinal), "finding the current GPU", err));
+  if (ordinal >= TFU_GPUS) return ask(d, ordinal, device, err);
+  if (!atomic_load_explicit(&ready[ordinal], memory_order_acquire)) {
+    pthread_mutex_lock(&asking);
+    const tfu_code code = ask(d, ordinal, &known[ordinal], err);
+    if (code == TFU_OK) atomic_store_explicit(&ready[ordinal], 1, memory_order_release);
+    pthread_mutex_unlock(&asking);
+    TFU_TRY(code);
+  }
+  *device = known[ordinal];
+  return TFU_OK;
+}
+
+tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, err));
+  if (device.ordinal >= TFU_GPUS)
+    return tfu_fail(err, TFU_UNIMPLEMENTED, "GPU number %d is beyond the %d served", device.ordinal, TFU_GPUS);
+  pthread_mutex_lock(&lock);
+  void **own = &kept[device.ordinal];
+  const tfu_code code = *own ? TFU_OK : create(own, with, err);
+  *mine = *own;
+  pthread_mutex_unlock(&lock);
+  return code;
+}
+
+void tfu_device_name(char *name, int size) {
+  const tfu_driver *d;
+  CUdevice ordinal;
+  tfu_error ignored;
+  if (size > 0) name[0] = 0;
+  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuCtxGetDevice(&ordinal)) return;
+  if (d->cuDeviceGetName(name, size, ordinal) && size > 0) name[0] = 0;
+}
+
+int tfu_aligned(const tfu_call *call, int64_t elements) {
+  for (int i = 0; i < TFU_MAX_ARGS; i++) {
+    const tfu_tensor *both[] = {&call->in[i], &call->out[i]};
+    for (int k = 0; k < 2; k++)
+      if (both[k]->data && tfu_count(&both[k]->shape) == elements && (uintptr_t)both[k]->data % 16) return 0;
+  }
+  return 1;
+}
+
+/* ---- images ---- */
+
+enum { OLDEST = 70 };
+
+int tfu_image_for(const tfu_image *images, int capability) {
+  int best = -1, ptx = -1;
+  for (int i = 0; images[i].bytes; i++) {
+    if (images[i].capability > capability) continue;
+    if (images[i].is_ptx) ptx = i;
+    else if (images[i].capability / 10 == capability / 10 &&
+             (best < 0 || images[i].capability > images[best].capability))
+      best = i;
+  }
+  return best >= 0 ? best : ptx;
+}
+
+tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err) {
+  char names[TFU_MAX_IMAGES * 12] = "none";
+  const char *mend = "build it where the GPU is (./run build), or for all GPUs (./run wheel)";
+  for (int i = 0, at = 0; images[i].bytes; i++)
+    at += snprintf(names + at, sizeof names - (size_t)at, "%s%s_%d", i ? ", " : "", images[i].is_ptx ? "compute" : "sm",
+                   images[i].capability);
+  if (capability < OLDEST) mend = "7.0 is the oldest that can be";
+  return tfu_fail(err, TFU_UNIMPLEMENTED,
+                  "a GPU of compute capability %d.%d is not served by this library, which has %s: %s", capability / 10,
+                  capability % 10, names, mend);
+}
+
+static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error *err) {
+  static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+  const tfu_driver *d;
+  TFU_TRY(tfu_driver_get(&d, err));
+  pthread_mutex_lock(&loading);
+  CUlibrary loaded = atomic_load(&m->library[image]);
+  CUresult r = CUDA_SUCCESS;
+  if (!loaded) {
+    r = d->cuLibraryLoadData(&loaded, m->images[image].bytes, NULL, NULL, 0, NULL, NULL, 0);
+    if (!r) atomic_store(&m->library[image], loaded);
+  }
+  pthread_mutex_unlock(&loading);
+  *library = loaded;
+  return tfu_driver_code(d, r, "loading tfuse's device code", err);
+}
+
+/* ---- kernels ---- */
+
+/* One function of one image; found once, kept for the life of the process. */
+typedef struct tfu_loaded {
+  CUkernel kernel;
+  char label[96];              /* for tfuse.explain()                                       */
+  _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
+} tfu_loaded;
+
+static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu_loaded **out, tfu_error *err) {
+  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][dtype];
+  if ((*out = atomic_load_explicit(slot, memory_order_acquire))) return TFU_OK;
+
+  const tfu_driver *d;
+  void *library;
+  char name[80];
+  tfu_loaded *mine, *theirs = NULL;
+  TFU_TRY(tfu_driver_get(&d, err));
+  TFU_TRY(load_library(k->module, image, &library, err));
+  snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
+           tfu_dtype_tag(dtype));
+  if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  const tfu_code code = tfu_driver_code(d, d->cuLibraryGetKernel(&mine->kernel, library, name), name, err);
+  if (code != TFU_OK) {
+    free(mine);
+    return code;
+  }
+  const tfu_image *i = &k->module->images[image];
+  snprintf(mine->label, sizeof mine->label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
+  if (atomic_compare_exchange_strong(slot, &theirs, mine)) {
+    *out = mine;
+  } else { /* another thread was first */
+    free(mine);
+    *out = theirs;
+  }
+  return TFU_OK;
+}
+
+enum { FREELY = 40 * 1024 }; /* bytes of dynamic shared memory that leave room for a kernel's own below 48 KiB */
+
+/* More shared memory than 48 KiB, and clusters of more than 8 blocks, have to be asked for, once per kernel and device.
+ */
+static tfu_code unleash(const tfu_driver *d, tfu_loaded *k, const tfu_device *device, tfu_error *err) {
+  const uint64_t bit = (uint64_t)1 << (device->ordinal % 64);
+  if (atomic_load(&k->unleashed) & bit && device->ordinal < 64) return TFU_OK;
+  enum { STATIC = 4096 }; /* at most, of any kernel */
+  TFU_TRY(tfu_driver_code(d,
+                          d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                  device->block_shared - STATIC, k->kernel, device->ordinal),
+                          k->label, err));
+  if (device->capability >= 90)
+    TFU_TRY(tfu_driver_code(
+        d, d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, k->kernel, device->ordinal),
+        k->label, err));
+  atomic_fetch_or(&k->unleashed, bit);
+  return TFU_OK;
+}
+
+tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype, tfu_grid g, void *args) {
+  tfu_device device;
+  tfu_loaded *loaded;
+  const tfu_driver *d;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int image = tfu_image_for(k->module->images, device.capability);
+  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
+  TFU_TRY(find(k, image, variant, dtype, &loaded, call->err));
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
+  if (g.shared > FREELY || g.cluster > 8) TFU_TRY(unleash(d, loaded, &device, call->err));
+  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                               .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+  const CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
+                                 .gridDimY = g.y ? g.y : 1,
+                                 .gridDimZ = 1,
+                                 .blockDimX = g.threads,
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = g.shared,
+                                 .hStream = call->stream,
+                                 .attrs = &cluster,
+                                 .numAttrs = g.cluster > 1};
+  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)loaded->kernel, (void *[]){args}, NULL);
+  return tfu_driver_code(d, r, loaded->label, call->err);
+}
+
+tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words) {
+  const tfu_driver *d;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  const CUresult r = d->cuMemsetD32Async((CUdeviceptr)(uintptr_t)memory, value, words, call->stream);
+  return tfu_driver_code(d, r, "filling memory", call->err);
+}
+
+tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes) {
+  const tfu_driver *d;
+  if (!bytes) return TFU_OK;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  const CUresult r = d->cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, call->stream);
+  return tfu_driver_code(d, r, "clearing memory", call->err);
+}

@@ -1,0 +1,81 @@
+/* cuda.h - our own kernels on the GPU, through the CUDA driver, which is opened on first use.
+ *
+ * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<dtype>, which
+ * takes one struct by value. Handles do not depend on the context, so they serve every GPU that the image serves. */
+#ifndef TFUSE_CUDA_H_
+#define TFUSE_CUDA_H_
+
+#include "kernels/core/gpu/images.h"
+#include "tfuse.h"
+
+enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16 };
+
+typedef struct tfu_module {
+  const tfu_image *images;
+  _Atomic(void *) library[TFU_MAX_IMAGES]; /* CUlibrary, once loaded */
+} tfu_module;
+
+/* Declares the family's module under the name `module`. */
+#define TFU_MODULE(stem)                        \
+  extern const tfu_image tfu_##stem##_images[]; \
+  static tfu_module module = {.images = tfu_##stem##_images}
+
+typedef struct tfu_kernel {
+  tfu_module *module;
+  const char *name;
+  const char *const *variants; /* NULL: the kernel has none */
+  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_FLOATS];
+} tfu_kernel;
+
+typedef struct tfu_grid {
+  unsigned x, y;    /* blocks; zero is one       */
+  unsigned threads; /* of a block                */
+  unsigned shared;  /* bytes of dynamic memory   */
+  unsigned cluster; /* blocks along x that share their memory; zero is none */
+} tfu_grid;
+
+/* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
+TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
+                                 void *args);
+
+/* The GPU of the current context. */
+typedef struct tfu_device {
+  int ordinal, capability, multiprocessors;
+  int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
+} tfu_device;
+TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
+/* What there is one of for each GPU, as a handle: the current GPU's, made when it is first asked for. `kept` has room
+ * for TFU_GPUS, NULL at first. */
+enum { TFU_GPUS = 64 };
+typedef tfu_code (*tfu_create)(void **made, const void *with, tfu_error *err);
+TFU_MUST_USE tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err);
+/* The current GPU's name, "" where it cannot be told. */
+void tfu_device_name(char *name, int size);
+
+/* Sets `words` words of 32 bits on the call's stream. */
+TFU_MUST_USE tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words);
+/* Sets bytes there to zero. */
+TFU_MUST_USE tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes);
+
+/* Whether the host may wait for the call's stream: not while the stream is being captured into a graph. */
+int tfu_may_wait(const tfu_call *call);
+/* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
+TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
+
+/* Reads memory of the GPU as it is once all that is queued on the call's stream is done, which the host waits for. */
+TFU_MUST_USE tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, size_t bytes);
+
+/* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
+int tfu_aligned(const tfu_call *call, int64_t elements);
+
+/* The image for a device of this capability, or -1: a cubin of its own major version, else PTX that is not newer. */
+int tfu_image_for(const tfu_image *images, int capability);
+/* The error where there is none: which there are, and what to do. */
+TFU_MUST_USE tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err);
+
+/* A stream of our own that starts after all work queued in the current context; closing it makes all later work there
+ * wait for it. Needs a driver of CUDA 12.5. */
+TFU_MUST_USE tfu_code tfu_fence_open(void **stream, tfu_error *err);
+TFU_MUST_USE tfu_code tfu_fence_close(void *stream, tfu_error *err);
+
+#endif

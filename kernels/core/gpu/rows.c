@@ -1,0 +1,150 @@
+#include "kernels/core/gpu/rows.h"
+
+const char *const tfu_row_variants[] = {[TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any"};
+
+enum {
+  WARP = 32,
+  BLOCK = 256,         /* threads, where rows share a block                                           */
+  MOST = 512,          /* threads of a row, while that is enough for it                               */
+  RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
+  RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
+  MOST_CLUSTER = 16,
+  CLUSTER_WAVES = 4, /* at most: clusters start slowly */
+  MOST_PARTS = 4096, /* of a split row; no divisor below: it stays whole                                 */
+  AHEAD = 8,         /* packs of any rows on their way to a thread */
+};
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int power_above(int64_t n) {
+  int p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+
+/* Rows in registers, `per_thread` packs or fewer; false if they do not fit. */
+static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid, int per_thread) {
+  const int once = w->looks == 1 && !w->separate; /* a long row may come in chunks */
+  const int64_t block = (int64_t)per_thread * (once || w->separate             ? BLOCK
+                                               : r->packs <= per_thread * MOST ? MOST
+                                                                               : w->threads);
+  int64_t shares = once ? 1 : divide_up(r->packs, block);
+  r->chunks = once ? (int)divide_up(r->packs, block) : 1;
+  if (!w->separate) shares = power_above(shares);
+  for (;; shares *= 2) { /* more blocks share a row where its tensors would not fit otherwise */
+    if (!w->separate && shares > (device->capability >= 90 ? MOST_CLUSTER : 1)) return 0;
+    r->share = (int)divide_up(r->packs, shares);
+    r->lanes = power_above(divide_up(r->share, (int64_t)per_thread * r->chunks));
+    r->cluster = w->separate ? 1 : (int)shares;
+    grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
+    grid->x = (unsigned)shares;
+    grid->shared = w->waves ? (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16 : 0;
+    if ((int)grid->shared <= device->block_shared - RESERVED) return 1;
+  }
+}
+
+/* Any rows, in shared memory if they fit. */
+static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
+  const int64_t shares = w->separate ? divide_up(r->packs, BLOCK * 4) : 1;
+  r->share = (int)divide_up(r->packs, shares);
+  r->lanes = power_above(r->share) < BLOCK ? power_above(r->share) : BLOCK;
+  r->cluster = 1;
+  r->tiles = (int)divide_up(r->share, r->lanes);
+  grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
+  const int64_t bytes = (int64_t)w->tensors * grid->threads * 16, room = (device->block_shared - RESERVED) / bytes;
+  r->keep = r->looks > 1 && r->tiles < room;
+  r->slots = (int)least(room, (r->keep ? r->tiles : 0) + AHEAD);
+  grid->x = (unsigned)shares;
+  grid->shared = (unsigned)(r->slots * bytes);
+}
+
+tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, tfu_grid *grid, int *variant) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int n = 16 / (int)tfu_dtype_size(w->dtype), odd = w->cols % n != 0;
+  TFU_REQUIRE(call->err, w->cols / n < INT32_MAX - 2, "rows of %lld elements are too long: reshape x",
+              (long long)w->cols);
+  const int most = w->elements / n < 4 ? w->elements / n : 4;
+  *grid = (tfu_grid){.x = 1};
+  *r = (tfu_row_plan){
+      .rows = w->rows,
+      .cols = w->cols,
+      .tensors = w->tensors,
+      .looks = w->looks,
+      .packs = (int)(divide_up(w->cols, n) + odd), /* an odd row may begin in one pack and end in another */
+      .odd = odd && w->aligned,
+      .parts = w->parts ? w->parts : 1,
+      .pass = w->pass,
+      .found = w->found,
+      .aligned = w->aligned};
+  /* Kernels for whole rows have columns in an int. */
+  const int whole = !odd && w->aligned && w->cols > 0 && w->cols < INT32_MAX / 2 && w->dtype != TFU_F64;
+  if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
+  else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
+  else walk(w, &device, r, grid), *variant = TFU_ANY;
+  const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
+                            device.shared / ((int64_t)grid->shared + 1024));
+  const int waves = r->cluster > 1 ? least(w->waves, CLUSTER_WAVES) : w->waves;
+  const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * (waves ? waves : 1);
+  const int64_t wanted = divide_up(w->rows, grid->threads / (unsigned)r->lanes);
+  const int64_t blocks =
+      least(*variant != TFU_ANY && !w->waves ? wanted : least(divide_up(places, grid->x), wanted), 65535);
+  grid->y = blocks > 0 ? (unsigned)blocks : 1; /* no rows still have sums: zero */
+  grid->cluster = (unsigned)r->cluster;
+  return TFU_OK;
+}
+
+/* Beyond some length a cluster waits longer than the second reading takes that splitting costs. A row is also split
+ * where there are too few to go round. */
+tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int n = 16 / (int)tfu_dtype_size(w->dtype), per_thread = w->elements / n < 4 ? w->elements / n : 4;
+  const int64_t packs = w->cols / n, block = (int64_t)per_thread * MOST,
+                shares = divide_up(packs, per_thread * w->threads);
+  const int few = shares > 1 && w->rows * shares < device.multiprocessors;
+  *parts = 1;
+  if (!w->aligned || w->dtype == TFU_F64 || w->cols % n ||
+      (shares <= (device.capability >= 90 ? w->cluster : 1) && !few))
+    return TFU_OK;
+  for (int64_t p = divide_up(packs, block); p <= MOST_PARTS; p++)
+    if (packs % p == 0) {
+      *parts = (int)p;
+      break;
+    }
+  return TFU_OK;
+}
+
+tfu_row_wish tfu_split(tfu_row_wish w, int parts) {
+  w.rows *= parts;
+  w.cols /= parts;
+  w.parts = parts;
+  return w;
+}
+
+static tfu_code launch_pass(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any, tfu_row_wish wish, int pass,
+                            tfu_row_plan *rows, void *args) {
+  tfu_grid grid;
+  int variant;
+  wish.pass = pass;
+  TFU_TRY(tfu_plan_rows(call, &wish, rows, &grid, &variant));
+  return tfu_launch(call, variant == TFU_ANY ? for_any : kernel, variant, wish.dtype, grid, args);
+}
+
+tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any, tfu_row_wish wish, size_t found,
+                         tfu_row_plan *rows, void *args) {
+  int parts = 1;
+  if (found) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts == 1) return launch_pass(call, kernel, for_any, wish, TFU_WHOLE, rows, args);
+  wish = tfu_split(wish, parts);
+  TFU_TRY(tfu_scratch(call, (size_t)wish.rows * found, &wish.found));
+  TFU_TRY(launch_pass(call, kernel, for_any, wish, TFU_FIND, rows, args));
+  return launch_pass(call, kernel, for_any, wish, TFU_JOIN, rows, args);
+}
+
+void tfu_whole_periods(const tfu_row_plan *r, int64_t period, tfu_grid *grid) {
+  const int64_t per_block = grid->threads / (unsigned)r->lanes;
+  int64_t step = period;
+  while (step % 2 == 0 && per_block % (period / step * 2) == 0) step /= 2; /* blocks whose rows are whole periods */
+  grid->y = grid->y > step ? (unsigned)(grid->y / step * step) : (unsigned)step;
+}

@@ -1,0 +1,82 @@
+/* rows.h - how the GPU works on rows, for ops that look at a whole row before they write it, and their kin. Read by
+ * host and device.
+ *
+ * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
+ * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
+ * registers while a kernel looks at them, and the next ones wait in shared memory. Any others are walked pack by pack.
+ *
+ * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
+ * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
+ * at the price of reading it twice. */
+#ifndef TFUSE_ROWS_H_
+#define TFUSE_ROWS_H_
+
+#include <stdint.h>
+
+typedef struct tfu_row_plan {
+  int64_t rows; /* of the tensors                                                 */
+  int64_t cols; /* elements                                                       */
+  int packs;    /* of a row                                                       */
+  int share;    /* packs of a row that a block takes; blockIdx.x says which share */
+  int lanes;    /* threads of a row in a block: a power of two                    */
+  int cluster;  /* blocks that share a row and have to agree on it                */
+  int tensors;  /* that are read                                                  */
+  int chunks;   /* that a share comes in, where one look at it is enough          */
+  int parts;    /* of a real row: so many of these rows are one                   */
+  int pass;     /* TFU_WHOLE, or which of the two launches of a split one it is   */
+  void *found;  /* what each part gives                                           */
+  int aligned;  /* the tensors begin on a 16-byte boundary                        */
+  /* Of any rows only: */
+  int odd;          /* not all rows begin on a boundary                                 */
+  int tiles, slots; /* packs of a thread in a row, and how many shared memory holds     */
+  int keep, looks;  /* a row stays there for all of the kernel's looks at it            */
+} tfu_row_plan;
+
+enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
+
+/* Rows that a thread has in shared memory or on the way there. */
+#define TFU_HELD_SLOTS 3
+
+#ifndef TFU_DEVICE
+#include "kernels/core/gpu/cuda.h"
+
+/* Kernels come in three variants: "short" has one pack per thread and row, "long" some, "any" takes any rows. */
+enum { TFU_SHORT, TFU_LONG, TFU_ANY };
+extern const char *const tfu_row_variants[];
+
+typedef struct tfu_row_wish {
+  int64_t rows, cols;
+  tfu_dtype dtype;
+  int tensors;  /* read                                                                                */
+  int elements; /* of a row that a thread may have                                                     */
+  int looks;    /* how often the kernel walks over a row                                               */
+  int parts;    /* of a real row, where rows are split; 0 is 1                                         */
+  int pass;     /* TFU_WHOLE, TFU_FIND or TFU_JOIN                                                     */
+  void *found;  /* what the parts give                                                                 */
+  int separate; /* columns do not depend on each other: a row may be split without a cluster           */
+  int waves;    /* blocks per place on the GPU: more even out, fewer leave fewer partial sums. 0: a row has a block
+                   for itself, and nothing waits in shared memory */
+  int threads;  /* of a block where several share a row                                                */
+  int cluster;  /* blocks that may share a row before it is rather split                               */
+  int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
+  int aligned;  /* see tfu_aligned                                                                     */
+} tfu_row_wish;
+
+TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tfu_row_plan *rows, tfu_grid *grid,
+                                    int *variant);
+
+/* How many parts the rows should be split into for a kernel that can do that: 1 where they need not or cannot. `rows`
+ * and the rest of the wish are those of the real rows. */
+TFU_MUST_USE tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *wish, int *parts);
+/* Plans and launches a kernel: at once, or where its rows are split, in two passes. `rows` is part of args, the
+ * kernel's argument; `found` are the bytes that a part gives, 0 for kernels that take whole rows only. */
+TFU_MUST_USE tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *kernel_for_any, tfu_row_wish wish,
+                                      size_t found, tfu_row_plan *rows, void *args);
+/* The wish for the parts of split rows. */
+tfu_row_wish tfu_split(tfu_row_wish wish, int parts);
+
+/* Makes the rows that the grid takes at a time a multiple of the period: a thread then meets rows of one residue only.
+ */
+void tfu_whole_periods(const tfu_row_plan *rows, int64_t period, tfu_grid *grid);
+#endif
+#endif

@@ -1,0 +1,166 @@
+#include "kernels/core/gpu/tuned_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* A new format gets a new first line; older files are then foreign. */
+static const char first_line[] = "tfuse tuned 1\n";
+
+enum { LINE = TFU_TUNED_TEXT + 2 * TFU_TUNED_DATA + TFU_TUNED_LABEL + 64 };
+
+/* FNV-1a. */
+uint64_t tfu_tuned_hash(const void *bytes, size_t n) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+  return hash;
+}
+
+/* ---- lists ---- */
+
+void tfu_tuned_append(tfu_tuned_lines *l, const tfu_tuned_line *line) {
+  if (l->n == TFU_TUNED_MOST) return;
+  if (l->n == l->room) {
+    const int room = l->room ? 2 * l->room : 64;
+    tfu_tuned_line *more = realloc(l->line, (size_t)room * sizeof *more);
+    if (!more) return;
+    l->line = more;
+    l->room = room;
+  }
+  l->line[l->n] = *line;
+  l->line[l->n++].hash = tfu_tuned_hash(line->text, strlen(line->text));
+}
+
+const tfu_tuned_line *tfu_tuned_find(const tfu_tuned_lines *l, const char *text) {
+  const uint64_t hash = tfu_tuned_hash(text, strlen(text));
+  for (int i = 0; i < l->n; i++)
+    if (l->line[i].hash == hash && !strcmp(l->line[i].text, text)) return &l->line[i];
+  return NULL;
+}
+
+void tfu_tuned_release(tfu_tuned_lines *l) {
+  free(l->line);
+  *l = (tfu_tuned_lines){0};
+}
+
+/* ---- the place ---- */
+
+/* Makes the folder of a path, and those above it, with mode 0700. */
+static int make_folder(const char *path) {
+  char folder[PATH_MAX];
+  if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder) return 0;
+  for (char *at = folder + 1; (at = strchr(at, '/')); at++) {
+    *at = 0;
+    if (mkdir(folder, 0700) && errno != EEXIST) return 0;
+    *at = '/';
+  }
+  return 1;
+}
+
+const char *tfu_tuned_path(void) {
+  static __thread char path[PATH_MAX];
+  const char *own = getenv("TFUSE_CACHE"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  int n = 0;
+  if (own && *own) n = snprintf(path, sizeof path, "%s/tuned", own);
+  else if (cache && *cache == '/') n = snprintf(path, sizeof path, "%s/tfuse/tuned", cache);
+  else if (home && *home == '/') n = snprintf(path, sizeof path, "%s/.cache/tfuse/tuned", home);
+  return n > 0 && n < (int)sizeof path ? path : "";
+}
+
+/* ---- lines ---- */
+
+static const char digits[] = "0123456789abcdef";
+
+static int write_line(char *to, const tfu_tuned_line *line) {
+  char hex[2 * TFU_TUNED_DATA + 1] = "";
+  for (int i = 0; i < TFU_TUNED_DATA; i++) {
+    hex[2 * i] = digits[line->choice.data[i] >> 4];
+    hex[2 * i + 1] = digits[line->choice.data[i] & 15];
+  }
+  const int n = snprintf(to, LINE, "%s\t%.3f\t%s\t%s", line->text, line->choice.microseconds, hex, line->choice.label);
+  return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", tfu_tuned_hash(to, (size_t)n));
+}
+
+static int read_hex(const char *hex, unsigned char *data) {
+  if (strlen(hex) != 2 * TFU_TUNED_DATA) return 0;
+  for (int i = 0; i < 2 * TFU_TUNED_DATA; i++) {
+    const char *digit = strchr(digits, hex[i]);
+    if (!digit) return 0;
+    data[i / 2] = (unsigned char)(data[i / 2] << 4 | (digit - digits));
+  }
+  return 1;
+}
+
+/* `text` is cut into its fields. Whether it is a whole line. */
+static int read_line(char *text, tfu_tuned_line *line) {
+  enum { FIELDS = 5 };
+  char *field[FIELDS], *checksum = strrchr(text, '\t'), *end;
+  int n = 0;
+  if (!checksum || tfu_tuned_hash(text, (size_t)(checksum - text)) != strtoull(checksum + 1, NULL, 16)) return 0;
+  for (char *at = text; at && n < FIELDS; at = end ? end + 1 : NULL) {
+    field[n++] = at;
+    if ((end = strchr(at, '\t'))) *end = 0;
+  }
+  *line = (tfu_tuned_line){0};
+  if (n != FIELDS || strlen(field[0]) >= sizeof line->text || strlen(field[3]) >= sizeof line->choice.label) return 0;
+  strcpy(line->text, field[0]);
+  strcpy(line->choice.label, field[3]);
+  line->choice.microseconds = strtof(field[1], &end);
+  return !*end && isfinite(line->choice.microseconds) && line->choice.microseconds > 0 &&
+         read_hex(field[2], line->choice.data);
+}
+
+/* ---- files ---- */
+
+/* Of this user alone: what others may write is not to be trusted with what runs here. By a system call, since fstat in
+ * glibc is newer than the oldest systems served. */
+static FILE *open_own(const char *path) {
+  struct stat s;
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return NULL;
+  FILE *file = NULL;
+  if (!syscall(SYS_fstat, fd, &s) && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 022))
+    file = fdopen(fd, "r");
+  if (!file) close(fd);
+  return file;
+}
+
+void tfu_tuned_read(const char *path, tfu_tuned_lines *lines) {
+  char text[LINE];
+  tfu_tuned_line line;
+  FILE *file = *path ? open_own(path) : NULL;
+  if (!file) return;
+  if (fgets(text, sizeof text, file) && !strcmp(text, first_line))
+    for (int i = 0; i < 2 * TFU_TUNED_MOST && fgets(text, sizeof text, file); i++) {
+      char *end = strchr(text, '\n'); /* none: a line that is cut short, or too long */
+      if (!end) continue;
+      *end = 0;
+      if (read_line(text, &line) && !tfu_tuned_find(lines, line.text)) tfu_tuned_append(lines, &line);
+    }
+  fclose(file);
+}
+
+void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines) {
+  char temporary[PATH_MAX], text[LINE];
+  if (!*path || !make_folder(path)) return;
+  if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) return;
+  const int fd = mkstemp(temporary); /* mode 0600 */
+  if (fd < 0) return;
+  FILE *file = fdopen(fd, "w");
+  if (!file) close(fd);
+  int whole = file && fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
+  for (int i = 0; whole && i < lines->n; i++) {
+    const int n = write_line(text, &lines->line[i]);
+    whole = n < LINE && fwrite(text, 1, (size_t)n, file) == (size_t)n;
+  }
+  if (file && fclose(file)) whole = 0;
+  if (!whole || rename(temporary, path)) unlink(temporary);
+}

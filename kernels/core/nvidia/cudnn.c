@@ -1,0 +1,99 @@
+#include "kernels/core/nvidia/cudnn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/core/nvidia/library.h"
+
+/* ---- the library ---- */
+
+static tfu_cudnn cudnn;
+static const char *missing; /* NULL once everything is found */
+
+static void open_cudnn(void) {
+  static const char *const names[] = {"libcudnn.so.9", NULL}, *const folders[] = {"nvidia/cudnn/lib", NULL};
+  void *library = tfu_open_library(names, folders);
+  if (!library) {
+    missing = "libcudnn.so.9 is not there: pip install 'tensorflow[and-cuda]' brings it";
+    return;
+  }
+#define X(result, name, arguments) \
+  if (!missing && !(*(void **)&cudnn.name = dlsym(library, #name))) missing = "libcudnn.so.9 lacks " #name;
+  TFU_CUDNN_FUNCTIONS(X)
+#undef X
+  if (!missing) cudnn.version = (int)cudnn.cudnnGetVersion();
+}
+
+const tfu_cudnn *tfu_cudnn_get(const char **why) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, open_cudnn);
+  *why = missing;
+  return missing ? NULL : &cudnn;
+}
+
+tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status, const char *what, tfu_error *err) {
+  char text[320] = "";
+  if (status == CUDNN_STATUS_SUCCESS) return TFU_OK;
+  dnn->cudnnGetLastErrorString(text, sizeof text);
+  return tfu_fail(err, TFU_INTERNAL, "%s: %s: %s", what, dnn->cudnnGetErrorString(status), text);
+}
+
+/* ---- handles ---- */
+
+/* All there are; as many of a GPU as threads have used it at the same time. */
+static tfu_cudnn_handle *handles;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A free one of the GPU, best one that is on the stream already; marked as busy. */
+static tfu_cudnn_handle *take(int ordinal, void *stream) {
+  tfu_cudnn_handle *found = NULL;
+  pthread_mutex_lock(&lock);
+  for (tfu_cudnn_handle *h = handles; h; h = h->next)
+    if (h->ordinal == ordinal && !h->busy && (!found || h->stream == stream)) found = h;
+  if (found) found->busy = 1;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
+static tfu_code create(const tfu_cudnn *dnn, int ordinal, tfu_cudnn_handle **out, tfu_error *err) {
+  tfu_cudnn_handle *h = calloc(1, sizeof *h);
+  if (!h) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  const tfu_code code = tfu_cudnn_code(dnn, dnn->cudnnCreate(&h->handle), "cudnnCreate", err);
+  if (code != TFU_OK) {
+    free(h);
+    return code;
+  }
+  h->ordinal = ordinal;
+  h->busy = 1;
+  pthread_mutex_lock(&lock);
+  h->next = handles;
+  handles = h;
+  pthread_mutex_unlock(&lock);
+  *out = h;
+  return TFU_OK;
+}
+
+tfu_code tfu_cudnn_borrow(const tfu_cudnn *dnn, void *stream, tfu_cudnn_handle **out, tfu_error *err) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, err));
+  tfu_cudnn_handle *h = take(device.ordinal, stream);
+  if (!h) TFU_TRY(create(dnn, device.ordinal, &h, err));
+  if (h->stream != stream) { /* setting it costs 2.5 us even where it is the same; NULL is a new handle's own */
+    const tfu_code code = tfu_cudnn_code(dnn, dnn->cudnnSetStream(h->handle, stream), "cudnnSetStream", err);
+    if (code != TFU_OK) {
+      tfu_cudnn_return(h);
+      return code;
+    }
+    h->stream = stream;
+  }
+  *out = h;
+  return TFU_OK;
+}
+
+void tfu_cudnn_return(tfu_cudnn_handle *h) {
+  pthread_mutex_lock(&lock);
+  h->busy = 0;
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,32 @@
+/* cudnn.h - cuDNN 9, opened on first use: TensorFlow's own copy where it has one, since a process can hold only one. */
+#ifndef TFUSE_CUDNN_H_
+#define TFUSE_CUDNN_H_
+
+#include "kernels/core/nvidia/cudnn_api.h"
+#include "tfuse.h"
+
+typedef struct tfu_cudnn {
+#define X(result, name, arguments) result(*name) arguments;
+  TFU_CUDNN_FUNCTIONS(X)
+#undef X
+  int version; /* 91900 is 9.19.0 */
+} tfu_cudnn;
+
+/* NULL where there is none; `why` then says so, a static text. */
+const tfu_cudnn *tfu_cudnn_get(const char **why);
+
+/* A cuDNN status as ours: "what: CUDNN_STATUS_…: its text". */
+TFU_MUST_USE tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status, const char *what, tfu_error *err);
+
+/* A handle of the current GPU that nobody else uses meanwhile: cuDNN forbids two threads in one. */
+typedef struct tfu_cudnn_handle {
+  cudnnHandle_t handle;
+  void *stream;
+  int ordinal, busy;
+  struct tfu_cudnn_handle *next;
+} tfu_cudnn_handle;
+/* On this stream. */
+TFU_MUST_USE tfu_code tfu_cudnn_borrow(const tfu_cudnn *dnn, void *stream, tfu_cudnn_handle **handle, tfu_error *err);
+void tfu_cudnn_return(tfu_cudnn_handle *handle);
+
+#endif

@@ -1,0 +1,277 @@
+#include "kernels/core/nvidia/graph.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- descriptors ---- */
+
+static void check(tfu_graph *g, cudnnStatus_t status, const char *what) {
+  if (g->code == TFU_OK) g->code = tfu_cudnn_code(g->dnn, status, what, &g->err);
+}
+
+static int room(tfu_graph *g, int used, int most, const char *what) {
+  if (g->code == TFU_OK && used == most) g->code = tfu_fail(&g->err, TFU_INTERNAL, "more than %d %s", most, what);
+  return g->code == TFU_OK;
+}
+
+static cudnnBackendDescriptor_t create(tfu_graph *g, cudnnBackendDescriptorType_t type, const char *what) {
+  cudnnBackendDescriptor_t desc = NULL;
+  if (!room(g, g->n_descs, TFU_GRAPH_DESCS, "descriptors in a graph")) return NULL;
+  check(g, g->dnn->cudnnBackendCreateDescriptor(type, &desc), what);
+  if (desc) g->descs[g->n_descs++] = desc;
+  return desc;
+}
+#define CREATE(g, type) create(g, type, #type)
+
+static void set(tfu_graph *g, cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t count, const void *values, const char *what) {
+  if (g->code == TFU_OK) check(g, g->dnn->cudnnBackendSetAttribute(desc, name, type, count, values), what);
+}
+#define SET(g, desc, name, type, count, values) set(g, desc, name, type, count, values, #name)
+#define SET_DESC(g, desc, name, value) \
+  set(g, desc, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &(cudnnBackendDescriptor_t){value}, #name)
+
+static void finalize(tfu_graph *g, cudnnBackendDescriptor_t desc, const char *what) {
+  if (g->code == TFU_OK) check(g, g->dnn->cudnnBackendFinalize(desc), what);
+}
+
+static void add(tfu_graph *g, cudnnBackendDescriptor_t op, const char *what) {
+  finalize(g, op, what);
+  if (room(g, g->n_ops, TFU_GRAPH_OPS, "operations in a graph")) g->ops[g->n_ops++] = op;
+}
+
+tfu_graph *tfu_graph_new(const tfu_cudnn *dnn) {
+  tfu_graph *g = calloc(1, sizeof *g);
+  if (!g) return NULL;
+  g->dnn = dnn;
+  pthread_mutex_init(&g->running, NULL);
+  return g;
+}
+
+/* In reverse, so that none goes before one that was made from it. */
+void tfu_graph_free(tfu_graph *g) {
+  if (!g) return;
+  while (g->n_descs > 0) g->dnn->cudnnBackendDestroyDescriptor(g->descs[--g->n_descs]);
+  pthread_mutex_destroy(&g->running);
+  free(g);
+}
+
+/* ---- tensors ---- */
+
+/* Unique ids: slots from 1 on, scalars from 101 on, virtual tensors from 1001 on. */
+static int64_t slot_id(int slot) { return slot + 1; }
+static int64_t scalar_id(int scalar) { return scalar + 101; }
+
+static tfu_node tensor(tfu_graph *g, int64_t id, int is_virtual, int by_value, cudnnDataType_t type, int rank,
+                       const int64_t *dim, const int64_t *stride) {
+  const int64_t alignment = 16;
+  const char yes = 1, no = 0; /* cuDNN's booleans are C++'s */
+  tfu_node t = {.desc = CREATE(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR), .rank = rank};
+  memcpy(t.dim, dim, (size_t)rank * sizeof *dim);
+  memcpy(t.stride, stride, (size_t)rank * sizeof *stride);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
+  SET(g, t.desc, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, is_virtual ? &yes : &no);
+  if (by_value) SET(g, t.desc, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+  finalize(g, t.desc, "tensor");
+  return t;
+}
+
+tfu_node tfu_graph_real(tfu_graph *g, int slot, cudnnDataType_t type, int rank, const int64_t *dim,
+                        const int64_t *stride) {
+  if (room(g, g->n_slots, TFU_GRAPH_SLOTS, "tensors in memory in a graph")) g->slot[g->n_slots++] = slot;
+  return tensor(g, slot_id(slot), 0, 0, type, rank, dim, stride);
+}
+
+tfu_node tfu_graph_virtual(tfu_graph *g, cudnnDataType_t type, int rank, const int64_t *dim, const int64_t *stride) {
+  return tensor(g, 1001 + g->n_descs, 1, 0, type, rank, dim, stride);
+}
+
+tfu_node tfu_graph_virtual_like(tfu_graph *g, cudnnDataType_t type, const tfu_node *like) {
+  return tfu_graph_virtual(g, type, like->rank, like->dim, like->stride);
+}
+
+static tfu_node scalar(tfu_graph *g, cudnnDataType_t type, int rank, const void *bits) {
+  static const int64_t ones[TFU_GRAPH_RANK] = {1, 1, 1, 1, 1};
+  if (!room(g, g->n_scalars, TFU_GRAPH_SCALARS, "scalars in a graph")) return (tfu_node){.rank = rank};
+  memcpy(&g->scalar[g->n_scalars], bits, sizeof *g->scalar);
+  return tensor(g, scalar_id(g->n_scalars++), 0, 1, type, rank, ones, ones);
+}
+
+tfu_node tfu_graph_float(tfu_graph *g, int rank, float value) { return scalar(g, CUDNN_DATA_FLOAT, rank, &value); }
+tfu_node tfu_graph_int(tfu_graph *g, int rank, int32_t value) { return scalar(g, CUDNN_DATA_INT32, rank, &value); }
+
+void tfu_graph_packed(int rank, const int64_t *dim, int64_t *stride) {
+  int64_t step = 1;
+  for (int i = rank - 1; i >= 0; i--) {
+    stride[i] = step;
+    step *= dim[i];
+  }
+}
+
+/* ---- operations ---- */
+
+void tfu_graph_pointwise(tfu_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int axis, const tfu_node *x,
+                         const tfu_node *b, const tfu_node *t, const tfu_node *y) {
+  const int64_t along = axis;
+  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  SET(g, math, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+  SET(g, math, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  if (axis >= 0) SET(g, math, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &along);
+  finalize(g, math, "pointwise");
+  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->desc);
+  if (b) SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->desc);
+  if (t) SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y->desc);
+  add(g, op, "pointwise operation");
+}
+
+void tfu_graph_reduce(tfu_graph *g, cudnnReduceTensorOp_t mode, const tfu_node *x, const tfu_node *y) {
+  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+  SET(g, math, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+  SET(g, math, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  finalize(g, math, "reduction");
+  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, math);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y->desc);
+  add(g, op, "reduction operation");
+}
+
+void tfu_graph_matmul(tfu_graph *g, const tfu_node *a, const tfu_node *b, const tfu_node *c, const tfu_node *m,
+                      const tfu_node *n, const tfu_node *k) {
+  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
+  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+  SET(g, math, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  finalize(g, math, "matmul");
+  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, math);
+  if (m) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m->desc);
+  if (n) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n->desc);
+  if (k) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k->desc);
+  add(g, op, "matmul operation");
+}
+
+void tfu_graph_reshape(tfu_graph *g, const tfu_node *x, const tfu_node *y) {
+  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->desc);
+  SET_DESC(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y->desc);
+  add(g, op, "reshape operation");
+}
+
+tfu_node tfu_graph_unary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x) {
+  const tfu_node y = tfu_graph_virtual_like(g, CUDNN_DATA_FLOAT, x);
+  tfu_graph_pointwise(g, mode, CUDNN_DATA_FLOAT, -1, x, NULL, NULL, &y);
+  return y;
+}
+
+tfu_node tfu_graph_binary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x, const tfu_node *b) {
+  const tfu_node y = tfu_graph_virtual_like(g, CUDNN_DATA_FLOAT, x);
+  tfu_graph_pointwise(g, mode, CUDNN_DATA_FLOAT, -1, x, b, NULL, &y);
+  return y;
+}
+
+/* ---- planning ---- */
+
+enum { PROPOSALS = 8 };
+
+/* Engine configurations by heuristics mode A, best first; returns how many. */
+static int ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties,
+               cudnnBackendDescriptor_t *configs) {
+  const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+  int64_t found = 0;
+  cudnnBackendDescriptor_t graph = CREATE(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+  if (handle) SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  finalize(g, graph, "operation graph");
+  cudnnBackendDescriptor_t heuristics = CREATE(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  SET(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (!handle) SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
+  finalize(g, heuristics, "heuristics");
+  for (int i = 0; i < PROPOSALS; i++) configs[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  if (g->code != TFU_OK) return 0;
+  check(g,
+        g->dnn->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                         PROPOSALS, &found, configs),
+        "CUDNN_ATTR_ENGINEHEUR_RESULTS");
+  return g->code != TFU_OK ? 0 : found < PROPOSALS ? (int)found : PROPOSALS;
+}
+
+tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int64_t most,
+                        tfu_error *err) {
+  cudnnBackendDescriptor_t configs[PROPOSALS];
+  tfu_code last = TFU_OK;
+  const int proposals = ask(g, handle, properties, configs);
+  for (int i = 0; i < proposals && !g->plan && g->code == TFU_OK; i++) {
+    int64_t count = 0;
+    cudnnBackendDescriptor_t plan = CREATE(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    SET_DESC(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
+    if (handle) SET(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    if (g->code != TFU_OK) break;
+    /* That a proposal cannot be planned is no failure of the graph: the next one may do. */
+    last = tfu_cudnn_code(g->dnn, g->dnn->cudnnBackendFinalize(plan), "execution plan", err);
+    if (last != TFU_OK) continue;
+    last = tfu_cudnn_code(g->dnn,
+                          g->dnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                           CUDNN_TYPE_INT64, 1, &count, &g->workspace),
+                          "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE", err);
+    if (last == TFU_OK && g->workspace <= most) g->plan = plan;
+  }
+  if (g->plan) return TFU_OK;
+  if (g->code != TFU_OK) {
+    *err = g->err;
+    return g->code;
+  }
+  if (last != TFU_OK) return last;
+  if (!proposals) return tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN has no engine for this graph");
+  return tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN wants %lld bytes of workspace where %lld are granted",
+                  (long long)g->workspace, (long long)most);
+}
+
+/* ---- running ---- */
+
+static tfu_code run(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t pack, void *const *memory,
+                    void *workspace, tfu_error *err) {
+  const tfu_cudnn *dnn = g->dnn;
+  int64_t id[TFU_GRAPH_SLOTS + TFU_GRAPH_SCALARS];
+  const void *address[TFU_GRAPH_SLOTS + TFU_GRAPH_SCALARS];
+  int n = 0;
+  for (int i = 0; i < g->n_slots; i++) {
+    id[n] = slot_id(g->slot[i]);
+    address[n++] = memory[g->slot[i]];
+  }
+  for (int i = 0; i < g->n_scalars; i++) {
+    id[n] = scalar_id(i);
+    address[n++] = &g->scalar[i];
+  }
+  cudnnStatus_t s = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, id);
+  if (!s)
+    s = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, address);
+  if (!s)
+    s = dnn->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  if (!s) s = dnn->cudnnBackendFinalize(pack);
+  TFU_TRY(tfu_cudnn_code(dnn, s, "binding memory for cuDNN", err));
+  pthread_mutex_lock(&g->running);
+  s = dnn->cudnnBackendExecute(handle, g->plan, pack);
+  pthread_mutex_unlock(&g->running);
+  return tfu_cudnn_code(dnn, s, "cudnnBackendExecute", err);
+}
+
+tfu_code tfu_graph_run(tfu_graph *g, cudnnHandle_t handle, void *const *memory, void *workspace, tfu_error *err) {
+  cudnnBackendDescriptor_t pack = NULL; /* one per run: it holds the addresses */
+  TFU_TRY(tfu_cudnn_code(g->dnn, g->dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack),
+                         "CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR", err));
+  const tfu_code code = run(g, handle, pack, memory, workspace, err);
+  g->dnn->cudnnBackendDestroyDescriptor(pack);
+  return code;
+}

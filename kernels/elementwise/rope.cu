@@ -1,0 +1,150 @@
+/* Rotary embedding (ops/elementwise/rope.c): pair i of a head turns by position * base^(-i / pairs).
+ *
+ * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
+ * an angle of a million turns is as accurate as one below a turn. A thread keeps its pairs, and their frequencies, for
+ * life. */
+#include "kernels/elementwise/rope.h"
+
+#include "kernels/core/device/halves.cuh"
+#include "kernels/core/device/stream.cuh"
+
+typedef unsigned long long fraction; /* of a turn, in units of 2^-64 */
+
+/* What a pair turns by for each position. In float64 it is the angle itself, whose whole turns sincos() takes away as
+ * exactly as they came: a fraction would have to have more digits than the base has. */
+template <typename T>
+struct angle_of {
+  typedef fraction type;
+};
+template <>
+struct angle_of<double> {
+  typedef double type;
+};
+template <typename T>
+using angle = typename angle_of<T>::type;
+
+__device__ inline double radians(const rope_args &a, int64_t i) {
+  return a.scale * pow(a.base, -(double)i / (double)a.half);
+}
+template <typename T>
+__device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
+  const double turns = radians(a, i) * 0.15915494309189533577;
+  return (fraction)(long long)((turns - rint(turns)) * 9223372036854775808.0) * 2;
+}
+template <>
+__device__ inline double frequency<double>(const rope_args &a, int64_t i) {
+  return radians(a, i);
+}
+
+__device__ inline int64_t position_of(const rope_args &a, int64_t token) {
+  const int64_t entry = token >> 31 ? token / a.time : (unsigned)token / (unsigned)a.time; /* 32 bits divide faster */
+  const int64_t at = a.kind == 2 ? token : a.kind == 1 ? entry : 0;
+  const int64_t p = a.wide ? ((const long long *)a.positions)[at] : ((const int *)a.positions)[at];
+  return a.kind == 2 ? p : p + (token - entry * a.time);
+}
+
+/* Results of 16 bits need no more than the fast functions give after exact reduction, some 5e-7. */
+template <typename T>
+__device__ inline void sine_cosine(angle<T> turns, acc<T> *sine, acc<T> *cosine) {
+  const float x = (float)(int)(turns >> 32) * 4.6566128730773926e-10f; /* half turns, -1 to 1 */
+  if (sizeof(T) == 2) {
+    *sine = __sinf(x * 3.14159265358979f);
+    *cosine = __cosf(x * 3.14159265358979f);
+  } else {
+    float s, c;
+    sincospif(x, &s, &c);
+    *sine = s, *cosine = c;
+  }
+}
+template <>
+__device__ inline void sine_cosine<double>(double radians, double *sine, double *cosine) {
+  sincos(radians, sine, cosine);
+}
+
+template <typename T>
+__device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
+  acc<T> s, c;
+  sine_cosine<T>(by, &s, &c);
+  const acc<T> was = x;
+  x = was * c - y * s;
+  y = was * s + y * c;
+}
+
+/* Pairs half a head apart. */
+template <typename T>
+__device__ inline void rope_half(const rope_args &a) {
+  enum { N = packed<T>::N };
+  __shared__ typename pack_stream<T, 2>::ring ring;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
+  if (col >= a.walk.width) return;
+  const int64_t at = walk_first(a.walk, col);
+  int64_t offset = first_half(at, a.half);
+  const T *x = (const T *)a.x + offset;
+  const int rows = whole_rows<T>(col, a.walk);
+  pack_stream<T, 2> stream(rows, ring, {x, x + a.half}, {2 * step, 2 * step});
+  angle<T> turns[N];
+  UNROLL
+  for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
+  /* A joined row is a whole number of tokens. */
+  const int64_t tokens = step / (a.half * a.heads);
+  int64_t token = at / (a.half * a.heads);
+  for (int row = blockIdx.y; row < rows; row += gridDim.y, offset += 2 * step, token += tokens) {
+    int4 bits[2];
+    acc<T> u[N], v[N];
+    const angle<T> position = position_of(a, token);
+    stream.next(bits);
+    widen_pack<T>(bits[0], u);
+    widen_pack<T>(bits[1], v);
+    UNROLL
+    for (int k = 0; k < N; k++) turn<T>(turns[k] * position, u[k], v[k]);
+    store_bits((T *)a.y + offset, narrow_pack<T>(u));
+    store_bits((T *)a.y + offset + a.half, narrow_pack<T>(v));
+  }
+}
+TFU_KERNEL(rope_half, rope_args)
+
+/* Pairs side by side. */
+template <typename T>
+__device__ inline void rope_interleaved(const rope_args &a) {
+  enum { N = packed<T>::N };
+  __shared__ typename pack_stream<T, 1>::ring ring;
+  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
+  if (col >= a.walk.width) return;
+  int64_t at = walk_first(a.walk, col);
+  const int rows = whole_rows<T>(col, a.walk);
+  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.x);
+  angle<T> turns[N / 2];
+  UNROLL
+  for (int k = 0; k < N / 2; k++) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
+  const int64_t tokens = step / (a.head_dim * a.heads);
+  int64_t token = at / (a.head_dim * a.heads);
+  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step, token += tokens) {
+    int4 bits[1];
+    acc<T> v[N];
+    const angle<T> position = position_of(a, token);
+    stream.next(bits);
+    widen_pack<T>(bits[0], v);
+    UNROLL
+    for (int k = 0; k < N / 2; k++) turn<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
+    store_bits((T *)a.y + at, narrow_pack<T>(v));
+  }
+}
+TFU_KERNEL(rope_interleaved, rope_args)
+
+/* Any head: a pair at a time. Heads whose first part alone turns, or that are no whole number of packs. */
+template <typename T>
+__device__ inline void rope_part(const rope_args &a) {
+  const int64_t pairs = a.head_dim / 2;
+  for (int64_t at = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; at < a.walk.n;
+       at += (int64_t)gridDim.x * TFU_THREADS) {
+    const int64_t head = at / pairs, i = at - head * pairs;
+    const bool turns = i < a.half;
+    const int64_t first = head * a.head_dim + (turns && !a.interleaved ? i : 2 * i);
+    const int64_t second = turns && !a.interleaved ? first + a.half : first + 1;
+    acc<T> u = (acc<T>)((const T *)a.x)[first], v = (acc<T>)((const T *)a.x)[second];
+    if (turns) turn<T>(frequency<T>(a, i) * (angle<T>)position_of(a, head / a.heads), u, v);
+    ((T *)a.y)[first] = (T)u;
+    ((T *)a.y)[second] = (T)v;
+  }
+}
+TFU_KERNEL(rope_part, rope_args)

@@ -1,0 +1,46 @@
+#include "kernels/elementwise/rope.h"
+
+#include "ops/elementwise/rope.h"
+
+TFU_MODULE(rope);
+static tfu_kernel half = {.module = &module, .name = "rope_half"};
+static tfu_kernel interleaved = {.module = &module, .name = "rope_interleaved"};
+static tfu_kernel part = {.module = &module, .name = "rope_part"};
+
+enum { BLOCKS = 32 }; /* per multiprocessor */
+
+static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y, const tfu_tensor *positions) {
+  const int64_t n = tfu_count(&x->shape), size = (int64_t)tfu_dtype_size(x->dtype);
+  if (!tfu_given(&x->shape) || n == 0) return TFU_OK;
+  const int64_t head_dim = x->shape.dim[3], rotary = call->attr[2].i ? call->attr[2].i : head_dim;
+  rope_args a = {.y = y->data,
+                 .x = x->data,
+                 .positions = positions->data,
+                 .half = rotary / 2,
+                 .head_dim = head_dim,
+                 .heads = x->shape.dim[2],
+                 .time = x->shape.dim[1],
+                 .kind = positions->shape.rank,
+                 .wide = positions->dtype == TFU_I64,
+                 .interleaved = call->attr[1].i == TFU_ROPE_INTERLEAVED,
+                 .scale = call->attr[3].b ? -(double)call->attr[4].f : (double)call->attr[4].f,
+                 .base = call->attr[0].f};
+  tfu_grid grid;
+  const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
+  if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {
+    TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, 1, BLOCKS, &a.walk, &grid));
+    grid = (tfu_grid){.x = grid.x * grid.y, .threads = TFU_THREADS};
+    return tfu_launch(call, &part, 0, x->dtype, grid, &a);
+  }
+  if (a.interleaved) {
+    TFU_TRY(tfu_walk_plan_of(call, n, x->dtype, head_dim * a.heads, BLOCKS, &a.walk, &grid));
+    return tfu_launch(call, &interleaved, 0, x->dtype, grid, &a);
+  }
+  TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, a.half * a.heads, BLOCKS, &a.walk, &grid));
+  return tfu_launch(call, &half, 0, x->dtype, grid, &a);
+}
+
+tfu_code tfu_rope_gpu(tfu_call *call) {
+  for (int i = 0; i < 2; i++) TFU_TRY(rotate(call, &call->in[i], &call->out[i], &call->in[2]));
+  return TFU_OK;
+}

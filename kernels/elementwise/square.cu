@@ -1,0 +1,2 @@
+#include "kernels/core/device/map.cuh"
+#include "kernels/elementwise/square.h"

@@ -1,0 +1,21 @@
+/* tensors_update.h - arguments of the kernels of tensors_update.cu, and what stands where. Read by host and device. */
+#ifndef TFUSE_TENSORS_UPDATE_H_
+#define TFUSE_TENSORS_UPDATE_H_
+
+#include "kernels/lists/tensors.h"
+
+/* The numbers of the input `hyper`. */
+enum { DECAY, CLIP, BETA_1, BETA_2, REST_1, REST_2, EPSILON, CLIP_VALUES, HYPERS };
+/* The lists of a table. */
+enum { GRADIENT, WEIGHT, SLOT, NEW_WEIGHT = SLOT + 3, NEW_SLOT };
+
+typedef struct update_args {
+  tensors_table table;
+  const void *rate, *step, *hyper, *scale; /* scale: NULL for 1          */
+  const void *norm;                        /* NULL for no clipping by it */
+  int each;                                /* one norm for each tensor   */
+  double *chunks;                          /* lamb, by chunk: the sums of w * w and u * u */
+  double *ratios;                          /* by tensor: |w| / |u| */
+} update_args;
+
+#endif

@@ -1,0 +1,76 @@
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/walk.h"
+#include "kernels/lists/tensors_update.h"
+#include "ops/lists/rules.h"
+
+_Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same numbers");
+_Static_assert(NEW_WEIGHT == SLOT + TFU_MOST_SLOTS && NEW_SLOT + TFU_MOST_SLOTS == TENSORS_ROLES, "roles of a table");
+_Static_assert(sizeof(update_args) <= 4096, "what a kernel may take, before CUDA 12.1");
+
+TFU_MODULE(tensors_update);
+
+/* By the gradients' type. */
+enum { OWN, F16, BF16 };
+static const char *const gradients[] = {[OWN] = "own", [F16] = "f16", [BF16] = "bf16"};
+#define X(rule, slots) [TFU_RULE_##rule] = {.module = &module, .name = #rule, .variants = gradients},
+static tfu_kernel updates[TFU_RULE_COUNT] = {TFU_RULES(X)};
+#undef X
+static tfu_kernel lamb_slots = {.module = &module, .name = "lamb_slots", .variants = gradients};
+static tfu_kernel lamb_ratio = {.module = &module, .name = "lamb_ratio"};
+
+static tfu_code variant_of(const tfu_call *call, tfu_dtype gradient, tfu_dtype weight, int *variant) {
+  *variant = gradient == weight ? OWN : gradient == TFU_F16 ? F16 : BF16;
+  if (*variant == OWN || (weight == TFU_F32 && gradient != TFU_F64)) return TFU_OK;
+  return tfu_fail(call->err, TFU_UNIMPLEMENTED,
+                  "gradients must be of the weights' type, or float16 or bfloat16 beside float32; got %s beside %s",
+                  tfu_dtype_name(gradient), tfu_dtype_name(weight));
+}
+
+static const void *given(const tfu_list *one) { return tfu_given(&one->at->shape) ? one->at->data : NULL; }
+
+/* First the slots and the sums, then the ratio; the weights then read the new slots. */
+static tfu_code prepare_lamb(tfu_call *call, update_args *a, int variant, tfu_dtype dtype, tfu_grid grid) {
+  double *const ratios = a->ratios;
+  a->ratios = NULL; /* not known yet */
+  TFU_TRY(tfu_launch(call, &lamb_slots, variant, dtype, grid, a));
+  a->ratios = ratios;
+  const tfu_grid by_tensor = {.x = (unsigned)a->table.tensors, .threads = TFU_THREADS};
+  TFU_TRY(tfu_launch(call, &lamb_ratio, 0, dtype, by_tensor, a));
+  for (int i = 0; i < a->table.tensors; i++)
+    for (int k = 0; k < 2; k++) a->table.at[i][SLOT + k] = a->table.at[i][NEW_SLOT + k];
+  return TFU_OK;
+}
+
+tfu_code tfu_tensors_update_gpu(tfu_call *call) {
+  const tfu_list *in = call->lists->in, *out = call->lists->out;
+  const int rule = (int)call->attr[0].i, n = in[1].n, slots = in[2].n / n, lamb = rule == TFU_RULE_lamb;
+  const tfu_dtype dtype = in[1].at->dtype;
+  const tfu_tensor *lists[TENSORS_ROLES] = {[GRADIENT] = in[0].at, [WEIGHT] = in[1].at, [NEW_WEIGHT] = out[0].at};
+  update_args a = {.rate = in[3].at->data,
+                   .step = in[4].at->data,
+                   .hyper = in[5].at->data,
+                   .norm = given(&in[6]),
+                   .scale = given(&in[7]),
+                   .each = in[6].at->shape.rank == 1};
+  int variant;
+  TFU_TRY(variant_of(call, in[0].at->dtype, dtype, &variant));
+  for (int k = 0; k < TFU_MOST_SLOTS; k++) { /* one that the rule has not: the weight's own address harms nobody */
+    lists[SLOT + k] = k < slots ? in[2].at + (size_t)k * n : in[1].at;
+    lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[1].at;
+  }
+  if (lamb) {
+    void *memory;
+    const size_t chunks = (size_t)tensors_chunks(in[1].at, n);
+    TFU_TRY(tfu_scratch(call, (2 * chunks + (size_t)n) * sizeof *a.chunks, &memory));
+    a.ratios = memory;
+    a.chunks = a.ratios + n;
+  }
+  for (int from = 0; from < n;) {
+    from = tensors_fill(&a.table, lists, TENSORS_ROLES, n, from);
+    const tfu_grid grid = {.x = (unsigned)a.table.first[a.table.tensors], .threads = TFU_THREADS};
+    if (!grid.x) continue;
+    if (lamb) TFU_TRY(prepare_lamb(call, &a, variant, dtype, grid));
+    TFU_TRY(tfu_launch(call, &updates[rule], variant, dtype, grid, &a));
+  }
+  return TFU_OK;
+}

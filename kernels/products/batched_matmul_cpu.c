@@ -1,0 +1,35 @@
+/* The batched product on the CPU: blocks of all results are dealt out to the threads, and a block adds up its sums
+ * where it is. */
+#ifndef REAL
+#include "kernels/core/cpu/cpu.h"
+#include "kernels/products/gemm_cpu.h"
+#include "ops/products/batched_matmul.h"
+
+typedef struct result {
+  const tfu_tensor *y;
+  float scale;
+} result;
+
+#define TFU_SELF "kernels/products/batched_matmul_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+TFU_BY_REAL(tfu_batched_matmul_cpu)
+
+#else
+
+static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
+  const result *r = arg;
+  for (int i = 0; i < n; i++) line[i] *= r->scale;
+  FN(tfu_store)(r->y->data, r->y->dtype, row * tfu_cols(&r->y->shape) + col, n, line);
+}
+
+static tfu_code FN(tfu_batched_matmul_cpu)(tfu_call *call) {
+  const tfu_tensor *a = &call->in[TFU_BATCHED_A], *b = &call->in[TFU_BATCHED_B], *y = &call->out[0];
+  const int turn_a = tfu_given(&call->in[TFU_BATCHED_TURN_A].shape);
+  const int turn_b = tfu_given(&call->in[TFU_BATCHED_TURN_B].shape);
+  const tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
+  const tfu_operand left = {.data = a->data, .dtype = a->dtype, .row = tfu_cols(&a->shape), .turned = turn_a};
+  const tfu_operand right = {.data = b->data, .dtype = b->dtype, .row = tfu_cols(&b->shape), .turned = turn_b};
+  return FN(tfu_gemm_batch)(call, left, right, &p, FN(finish),
+                            &(result){.y = y, .scale = call->attr[TFU_BATCHED_SCALE].f});
+}
+#endif

@@ -1,0 +1,150 @@
+/* A task computes a block of the result, [ROWS, TFU_GEMM_COLS], DEPTH terms at a time: it copies the two pieces that
+ * these need, widened, into memory of its own. Of b that copy is in strips as wide as the register block: a strip of
+ * DEPTH rows, 16 KiB, stays in the first-level cache while all rows of a pass by. */
+#ifndef REAL
+#include "kernels/products/gemm_cpu.h"
+#include "kernels/core/cpu/product_cpu.h"
+
+/* A block's sums are begun anew every PIECES steps of DEPTH terms, and those sums added up: in one chain, a million
+ * terms of float32 were off by four times what TensorFlow's own product is. */
+enum { PIECES = 16 };
+
+/* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
+ * result, and those of a where it is turned (15% of a product of 128 x 256 x 256). */
+enum { ROWS = 128, DEPTH = 256, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
+_Static_assert((int)ROWS == (int)TFU_GEMM_COLS, "APART is for both");
+
+typedef struct job {
+  tfu_operand a, b;
+  const tfu_products *products;
+  int64_t sums; /* products that a result is the sum of */
+  int64_t row_blocks, col_blocks, tasks, next;
+  void *finish, *arg;
+  char *space;
+  size_t bytes; /* of a worker */
+} job;
+
+static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+
+/* The same matrix, `by` elements on. */
+static tfu_operand moved(tfu_operand x, int64_t by) {
+  x.data = (const char *)x.data + (size_t)by * tfu_dtype_size(x.dtype);
+  return x;
+}
+
+#define TFU_SELF "kernels/products/gemm_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+
+#else
+
+/* What a worker has to itself. */
+typedef struct FN(space) {
+  REAL a[APART * DEPTH], b[DEPTH * TFU_GEMM_COLS], c[ROWS * APART], total[ROWS * APART],
+      lines[TFU_PRODUCT_COLS(REAL) * DEPTH];
+} FN(space);
+
+/* n elements of one line of memory, widened, at `to`. */
+static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, int n) {
+  const REAL *from = FN(tfu_load)(x->data, x->dtype, line * x->row + at, n, to);
+  if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+/* Rows i .. i + m and terms at .. at + k of a; where it is turned, its lines run along the rows. */
+static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i, int m, int64_t at, int k) {
+  if (a->turned) {
+    for (int t = 0; t < k; t++) FN(copy)(s->a + t * APART, a, at + t, i, m);
+    return FN(tfu_columns_at)(s->a, APART);
+  }
+  for (int r = 0; r < m; r++) FN(copy)(s->a + r * DEPTH, a, i + r, at, k);
+  return FN(tfu_rows_at)(s->a, DEPTH);
+}
+
+/* Terms at .. at + k of columns col .. col + n of b, a strip of one register block. */
+static FN(tfu_matrix)
+    FN(take_strip)(const tfu_operand *b, FN(space) * s, REAL *strip, int64_t at, int k, int64_t col, int n) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  if (b->turned) {
+    for (int c = 0; c < n; c++) FN(copy)(s->lines + c * DEPTH, b, col + c, at, k);
+    FN(tfu_transpose)(strip, COLS, s->lines, DEPTH, n, k);
+  } else {
+    for (int t = 0; t < k; t++) FN(copy)(strip + t * COLS, b, at + t, col, n);
+  }
+  return FN(tfu_rows_at)(strip, COLS);
+}
+
+/* For a few rows the copy of b would cost more than the product; it is used where it lies, if it can be. */
+static int FN(in_place)(const tfu_operand *b, int m, int n) {
+  const tfu_dtype real = sizeof(REAL) == sizeof(double) ? TFU_F64 : TFU_F32;
+  return m <= FEW_ROWS && !b->turned && b->dtype == real && n == TFU_PRODUCT_COLS(REAL);
+}
+
+/* Adds terms at .. at + k of one product to the block, whose first element is (row, col); or begins with them. */
+static void FN(add)(const tfu_operand *a, const tfu_operand *b, FN(space) * s, int64_t row, int m, int64_t col, int n,
+                    int64_t at, int k, int begin) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  const FN(tfu_matrix) left = FN(take_a)(a, s, row, m, at, k);
+  for (int i = 0; i < n; i += COLS) {
+    const int width = least(COLS, n - i);
+    FN(tfu_matrix) right;
+    if (FN(in_place)(b, m, width)) right = FN(tfu_rows_at)((REAL *)b->data + at * b->row + col + i, b->row);
+    else right = FN(take_strip)(b, s, s->b + i * DEPTH, at, k, col + i, width);
+    FN(tfu_product)(FN(tfu_rows_at)(s->c + i, APART), left, right, m, COLS, k, !begin);
+  }
+}
+
+/* to += from, or to = from; m rows of a block. */
+static void FN(gather)(REAL *to, const REAL *from, int m, int begin) {
+  for (int r = 0; r < m; r++, to += APART, from += APART)
+    for (int i = 0; i < TFU_GEMM_COLS; i++) to[i] = begin ? from[i] : to[i] + from[i];
+}
+
+static void FN(block)(const job *j, FN(space) * s, int64_t task) {
+  const tfu_products *p = j->products;
+  const int64_t batch = task / (j->row_blocks * j->col_blocks), part = task % (j->row_blocks * j->col_blocks);
+  const int64_t row = part / j->col_blocks * ROWS, col = part % j->col_blocks * TFU_GEMM_COLS;
+  const int m = least(ROWS, p->m - row), n = least(TFU_GEMM_COLS, p->n - col);
+  const tfu_batch_axis first = tfu_batch_at(p, 0, p->kept, batch);
+  FN(tfu_gemm_finish) *finish = (FN(tfu_gemm_finish) *)j->finish;
+  int64_t piece = 0;
+  if (j->sums == 0 || p->k == 0) memset(s->c, 0, sizeof s->c);
+  for (int64_t sum = 0; sum < j->sums; sum++) {
+    const tfu_batch_axis next = tfu_batch_at(p, p->kept, p->axes, sum);
+    const tfu_operand a = moved(j->a, first.a + next.a), b = moved(j->b, first.b + next.b);
+    for (int64_t at = 0; at < p->k; at += DEPTH, piece++) {
+      if (piece && piece % PIECES == 0) FN(gather)(s->total, s->c, m, piece == PIECES);
+      FN(add)(&a, &b, s, row, m, col, n, at, least(DEPTH, p->k - at), piece % PIECES == 0);
+    }
+  }
+  if (piece > PIECES) FN(gather)(s->c, s->total, m, 0);
+  for (int r = 0; r < m; r++) finish(j->arg, batch * p->m + row + r, col, n, s->c + r * APART);
+}
+
+/* As many workers as threads take tasks in turn, so that memory is needed once per thread. */
+static void FN(work)(void *arg, int64_t worker) {
+  job *j = arg;
+  for (int64_t task; (task = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED)) < j->tasks;)
+    FN(block)(j, (FN(space) *)(j->space + (size_t)worker * j->bytes), task);
+}
+
+tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const tfu_products *p,
+                            FN(tfu_gemm_finish) * finish, void *arg) {
+  job j = {.a = a, .b = b, .products = p, .finish = (void *)finish, .arg = arg, .bytes = sizeof(FN(space))};
+  j.sums = tfu_batch_count(p, p->kept, p->axes);
+  j.row_blocks = (p->m + ROWS - 1) / ROWS;
+  j.col_blocks = (p->n + TFU_GEMM_COLS - 1) / TFU_GEMM_COLS;
+  j.tasks = tfu_batch_count(p, 0, p->kept) * j.row_blocks * j.col_blocks;
+  const int64_t threads = tfu_threads(), workers = j.tasks < threads ? j.tasks : threads;
+  void *space;
+  if (j.tasks == 0) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, j.bytes * (size_t)workers, &space));
+  memset(space, 0, j.bytes * (size_t)workers); /* what rounds a block up is computed with, if never used */
+  j.space = space;
+  tfu_parallel(workers, FN(work), &j);
+  return TFU_OK;
+}
+
+tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,
+                      FN(tfu_gemm_finish) * finish, void *arg) {
+  return FN(tfu_gemm_batch)(call, a, b, &(tfu_products){.m = m, .n = n, .k = k}, finish, arg);
+}
+#endif

@@ -1,0 +1,37 @@
+/* gemm_cpu.h - products of matrices of any size and dtype on the CPU, blocked for the caches, threaded over blocks of
+ * the result. Bits do not depend on the number of threads. */
+#ifndef REAL
+#ifndef TFUSE_GEMM_CPU_H_
+#define TFUSE_GEMM_CPU_H_
+
+#include "kernels/core/cpu/cpu.h"
+#include "kernels/products/products.h"
+
+/* The most columns of a result that are finished at once. */
+enum { TFU_GEMM_COLS = 128 };
+
+/* A matrix in memory: element (i, j) is at i * row + j, or at j * row + i where it is turned. */
+typedef struct tfu_operand {
+  const void *data;
+  tfu_dtype dtype;
+  int64_t row;
+  int turned;
+} tfu_operand;
+
+#define TFU_SELF "kernels/products/gemm_cpu.h"
+#include "kernels/core/cpu/stamp.h"
+#undef TFU_SELF
+
+#endif
+#else
+
+/* Takes n results of a row, from column col on; `line` is its own to change. */
+typedef void FN(tfu_gemm_finish)(void *arg, int64_t row, int64_t col, int n, REAL *line);
+
+/* Computes a b, a being [m, k] and b [k, n], and hands each piece of it to `finish` once. */
+TFU_MUST_USE tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,
+                                   FN(tfu_gemm_finish) * finish, void *arg);
+/* The same for a batch: a and b are its first matrices, and `finish` is told the row batch * m + row. */
+TFU_MUST_USE tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const tfu_products *p,
+                                         FN(tfu_gemm_finish) * finish, void *arg);
+#endif

@@ -1,0 +1,383 @@
+/* cuBLASLt knows columns side by side, not rows: it computes d^T = b^T a^T, whose matrices lie in memory as ours do.
+ * So its A is our b, its B our a, and its bias, along the rows of D, is ours along the columns. */
+#include "kernels/products/gemm_gpu.h"
+
+#include <stdio.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/core/cpu/cpu.h"
+#include "kernels/core/nvidia/cublaslt.h"
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/products/gemm_key.h"
+#include "kernels/core/gpu/tuned.h"
+#include "kernels/products/matmul_own.h"
+
+_Static_assert(sizeof(tfu_gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
+
+typedef struct gemm_choice {
+  cublasLtMatmulAlgo_t algo;
+  uint64_t workspace;
+} gemm_choice;
+_Static_assert(sizeof(gemm_choice) <= TFU_TUNED_DATA, "tuned.h has room for it");
+
+/* 32 MiB is what NVIDIA recommends for Hopper; where it is not needed it is not taken. */
+enum { MOST_WORKSPACE = 32 << 20, WORKSPACE_ALIGN = 256, CANDIDATES = 12 };
+
+static const struct {
+  cublasLtEpilogue_t plain, with_bias;
+} epilogues[TFU_EPIS] = {
+    [TFU_EPI_NONE] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS},
+    [TFU_EPI_RELU] = {CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS},
+    [TFU_EPI_GELU] = {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
+    [TFU_EPI_GELU_AUX] = {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+    [TFU_EPI_SUM_B] = {CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADA},
+};
+
+static const cudaDataType_t types[TFU_FLOATS] = {
+    [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF, [TFU_F64] = CUDA_R_64F};
+
+/* ---- descriptions ---- */
+
+typedef struct problem {
+  const tfu_cublaslt *lt;
+  tfu_call *call;
+  const tfu_gemm_gpu *g;
+  cublasLtHandle_t handle;
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t a, b, c, d; /* as cuBLASLt names them */
+  const gemm_choice *choice;         /* of the next run */
+  void *workspace;
+  int trial; /* d may be spoiled */
+  void *nan; /* a bias of NaN, once it is needed */
+} problem;
+
+static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes) {
+  return p->lt->cublasLtMatmulDescSetAttribute(p->desc, which, value, bytes);
+}
+
+static double scale_of(const tfu_gemm_gpu *g) { return g->scale ? *g->scale : 1; }
+static int64_t batch_of(const tfu_gemm_gpu *g) { return g->batch > 1 ? g->batch : 1; }
+
+/* As cuBLASLt sees it: columns of `rows` elements, which begin every `apart`. */
+static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *layout, tfu_dtype dtype, int64_t rows,
+                                      int64_t cols, int64_t apart, int64_t stride) {
+  const tfu_cublaslt *lt = p->lt;
+  const int32_t batch = (int32_t)batch_of(p->g);
+  cublasStatus_t s =
+      lt->cublasLtMatrixLayoutCreate(layout, types[dtype], (uint64_t)rows, (uint64_t)cols, apart ? apart : rows);
+  if (s || batch == 1) return s;
+  s = lt->cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch);
+  if (s) return s;
+  return lt->cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                              sizeof stride);
+}
+
+static cublasStatus_t describe_matrices(problem *p) {
+  const tfu_gemm_gpu *g = p->g;
+  const tfu_dtype out = g->wide ? tfu_real(g->dtype) : g->dtype;
+  const int64_t a_rows = g->a_turned ? g->m : g->k, b_rows = g->b_turned ? g->k : g->n; /* to cuBLASLt */
+  cublasStatus_t s = describe_matrix(p, &p->a, g->dtype, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
+  if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
+  if (!s) s = describe_matrix(p, &p->c, out, g->n, g->m, 0, g->c ? g->c_stride : g->d_stride);
+  if (!s) s = describe_matrix(p, &p->d, out, g->n, g->m, 0, g->d_stride);
+  return s;
+}
+
+static cublasStatus_t set_epilogue(const problem *p) {
+  const tfu_gemm_gpu *g = p->g;
+  const uint32_t epilogue = g->bias ? epilogues[g->epilogue].with_bias : epilogues[g->epilogue].plain;
+  const void *vector = g->epilogue == TFU_EPI_SUM_B ? g->sums : g->bias;
+  cublasStatus_t s = set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+  if (!s && vector) s = set(p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector);
+  if (!s && g->aux) s = set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux);
+  if (!s && g->aux) s = set(p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->n, sizeof g->n);
+  return s;
+}
+
+static cublasStatus_t open_problem(problem *p) {
+  const tfu_gemm_gpu *g = p->g;
+  const int32_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasComputeType_t compute = g->dtype == TFU_F64              ? CUBLAS_COMPUTE_64F
+                                      : g->dtype == TFU_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                                       : CUBLAS_COMPUTE_32F;
+  cublasStatus_t s = p->lt->cublasLtMatmulDescCreate(&p->desc, compute, types[tfu_real(g->dtype)]);
+  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
+  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
+  if (!s) s = set_epilogue(p);
+  return s ? s : describe_matrices(p);
+}
+
+static void close_problem(problem *p) {
+  if (p->desc) p->lt->cublasLtMatmulDescDestroy(p->desc);
+  if (p->a) p->lt->cublasLtMatrixLayoutDestroy(p->a);
+  if (p->b) p->lt->cublasLtMatrixLayoutDestroy(p->b);
+  if (p->c) p->lt->cublasLtMatrixLayoutDestroy(p->c);
+  if (p->d) p->lt->cublasLtMatrixLayoutDestroy(p->d);
+}
+
+/* ---- running ---- */
+
+static tfu_code get_workspace(problem *p, uint64_t bytes) {
+  void *memory = NULL;
+  if (bytes) TFU_TRY(tfu_scratch(p->call, (size_t)bytes + WORKSPACE_ALIGN, &memory));
+  p->workspace = (void *)(((uintptr_t)memory + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
+  return TFU_OK;
+}
+
+/* Runs p->choice. */
+static tfu_code run(void *problem_) {
+  const problem *p = problem_;
+  const tfu_gemm_gpu *g = p->g;
+  const double scale = scale_of(g), keep = g->c != NULL;
+  const float scale_f = (float)scale, keep_f = (float)keep;
+  const int wide = g->dtype == TFU_F64;
+  const void *alpha = wide ? (const void *)&scale : &scale_f, *beta = wide ? (const void *)&keep : &keep_f;
+  return tfu_cublaslt_code(
+      p->lt,
+      p->lt->cublasLtMatmul(p->handle, p->desc, alpha, g->b, p->a, g->a, p->b, beta, g->c ? g->c : g->d, p->c, g->d,
+                            p->d, &p->choice->algo, p->workspace, (size_t)p->choice->workspace, p->call->stream),
+      "cublasLtMatmul", p->call->err);
+}
+
+/* ---- choosing ---- */
+
+static void describe(const void *key, void *problem_, char *text, size_t size) {
+  const problem *p = problem_;
+  char gpu[64];
+  tfu_device_name(gpu, sizeof gpu);
+  tfu_gemm_key_text(key, gpu, p->lt->version, text, size);
+}
+
+/* cuBLASLt itself says whether the algorithm is one of its own, and what it needs. */
+static int fits(const problem *p, const gemm_choice *c, uint64_t *workspace) {
+  cublasLtMatmulHeuristicResult_t result = {.workspaceSize = 0};
+  if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->c, p->d, &c->algo, &result)) return 0;
+  *workspace = result.workspaceSize;
+  return *workspace <= MOST_WORKSPACE;
+}
+
+static int usable(const void *key, void *problem_, const tfu_choice *choice) {
+  (void)key;
+  gemm_choice c;
+  uint64_t needed;
+  memcpy(&c, choice->data, sizeof c);
+  return fits(problem_, &c, &needed) && needed <= c.workspace && c.workspace <= MOST_WORKSPACE;
+}
+
+static int propose(const problem *p, const tfu_gemm_key *key, cublasLtMatmulHeuristicResult_t *found) {
+  static const cublasLtMatmulPreferenceAttributes_t aligned[4] = {
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+      CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+  const tfu_cublaslt *lt = p->lt;
+  const uint64_t workspace = MOST_WORKSPACE;
+  /* Parts of a sum that are rounded to 16 bits before they are added up cost digits. */
+  const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  cublasLtMatmulPreference_t wish;
+  int n = 0;
+  if (lt->cublasLtMatmulPreferenceCreate(&wish)) return 0;
+  cublasStatus_t s = lt->cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                              &workspace, sizeof workspace);
+  if (!s)
+    s = lt->cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                                 sizeof schemes);
+  for (int i = 0; i < 4 && !s; i++) {
+    const uint32_t bytes = (uint32_t)key->align[i];
+    s = lt->cublasLtMatmulPreferenceSetAttribute(wish, aligned[i], &bytes, sizeof bytes);
+  }
+  if (!s)
+    s = lt->cublasLtMatmulAlgoGetHeuristic(p->handle, p->desc, p->a, p->b, p->c, p->d, wish, CANDIDATES, found, &n);
+  lt->cublasLtMatmulPreferenceDestroy(wish);
+  return s ? 0 : n;
+}
+
+static void name(const problem *p, const tfu_gemm_key *key, const gemm_choice *c, tfu_choice *choice) {
+  int32_t id = -1;
+  size_t written;
+  p->lt->cublasLtMatmulAlgoConfigGetAttribute(&c->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written);
+  const int n = snprintf(choice->label, sizeof choice->label, "cuBLASLt, epilogue %s%s, algorithm %d",
+                         tfu_epilogue_names[key->epilogue], key->bias ? "+bias" : "", (int)id);
+  if (choice->microseconds > 0)
+    snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
+}
+
+/* Whether products may be run for nothing: what a sum is added to is needed once, and a graph that captures them would
+ * have them all. */
+static int may_try(const problem *p) { return (p->trial || p->g->c != p->g->d) && tfu_may_wait(p->call); }
+
+static int has_workspace(problem *p, uint64_t bytes) {
+  tfu_error *err = p->call->err, ignored;
+  p->call->err = &ignored;
+  const tfu_code code = get_workspace(p, bytes);
+  p->call->err = err;
+  return code == TFU_OK;
+}
+
+/* Runs and, where `microseconds` is given, times it. A proposal is no promise: some fail. */
+static int try_out(problem *p, const gemm_choice *c, float *microseconds) {
+  tfu_error *err = p->call->err, ignored;
+  p->call->err = &ignored;
+  p->choice = c;
+  const tfu_code code = microseconds ? tfu_time(p->call, run, p, microseconds) : run(p);
+  p->call->err = err;
+  return code == TFU_OK;
+}
+
+/* cuBLASLt's relu is max(x, 0), and which of the two is taken where x is NaN depends on the kernel: on an H200 those
+ * for 16 bits keep it, some for float32 make it 0. So the algorithm is asked, by a bias of NaN. */
+static int keeps_nan(problem *p, const gemm_choice *c) {
+  tfu_error *err = p->call->err, ignored;
+  tfu_gemm_gpu g = *p->g;
+  problem probe = *p;
+  _Alignas(double) char result[sizeof(double)];
+  const size_t size = tfu_dtype_size(g.dtype), words = ((size_t)g.n * size + 3) / 4;
+  float buffer;
+  tfu_code code = TFU_OK;
+  p->call->err = &ignored;
+  if (!p->nan && (code = tfu_scratch(p->call, words * 4, &p->nan)) == TFU_OK)
+    code = tfu_fill(p->call, p->nan, UINT32_MAX, words); /* which is NaN in every type */
+  g.bias = p->nan;
+  probe.g = &g;
+  probe.choice = c;
+  if (code == TFU_OK && set_epilogue(&probe)) code = TFU_INTERNAL;
+  if (code == TFU_OK) code = run(&probe);
+  if (code == TFU_OK) code = tfu_peek(p->call, g.d, result, size);
+  if (set_epilogue(p)) code = TFU_INTERNAL;
+  p->call->err = err;
+  if (code != TFU_OK) return 0;
+  return g.dtype == TFU_F64 ? isnan(*(double *)result) : isnan(*tfu_load_f32(result, g.dtype, 0, 1, &buffer));
+}
+
+/* The fastest of the proposals; where none is to be timed, or `first` is wanted, the first that runs. */
+static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, gemm_choice *best, float *microseconds) {
+  cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+  const int n = propose(p, key, found);
+  uint64_t most = 0;
+  int any = 0;
+  for (int i = 0; i < n; i++)
+    if (!found[i].state && found[i].workspaceSize > most) most = found[i].workspaceSize;
+  const int tried = may_try(p) && has_workspace(p, most); /* one for all; without, the first is taken as it is */
+  for (int i = 0; i < n; i++) {
+    const gemm_choice c = {.algo = found[i].algo, .workspace = found[i].workspaceSize};
+    float time = 0;
+    if (found[i].state || (tried && !try_out(p, &c, timed ? &time : NULL))) continue;
+    if (p->g->epilogue == TFU_EPI_RELU && !(tried && keeps_nan(p, &c))) continue;
+    if (!any || time < *microseconds) *best = c, *microseconds = time;
+    any = 1;
+    if (!timed || !tried || first) break;
+  }
+  return any;
+}
+
+static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
+  const tfu_gemm_key *key = key_;
+  problem *p = problem_;
+  gemm_choice best = {.workspace = 0};
+  const int first = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
+  *choice = (tfu_choice){.none = 0};
+  choice->none = !best_of(p, key, tfu_tuning(), first, &best, &choice->microseconds);
+  memcpy(choice->data, &best, sizeof best);
+  if (!choice->none) name(p, key, &best, choice);
+  return may_try(p) || !tfu_tuning() ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
+}
+
+/* Its time is then an estimate, by the work. */
+static int adopt(const void *key_, const void *other, void *problem_, tfu_choice *choice) {
+  const tfu_gemm_key *key = key_;
+  problem *p = problem_;
+  const int exact = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
+  gemm_choice c;
+  float untimed;
+  memcpy(&c, choice->data, sizeof c);
+  if (!(exact ? best_of(p, key, 0, 1, &c, &untimed) : fits(p, &c, &c.workspace))) return 0;
+  memcpy(choice->data, &c, sizeof c);
+  choice->microseconds *= (float)(tfu_gemm_work(key) / tfu_gemm_work(other));
+  name(p, key, &c, choice);
+  return 1;
+}
+
+static double apart(const void *key, const void *other) { return tfu_gemm_apart(key, other); }
+
+static const tfu_tuner tuner = {.bytes = sizeof(tfu_gemm_key),
+                                .describe = describe,
+                                .usable = usable,
+                                .choose = choose,
+                                .apart = apart,
+                                .adopt = adopt};
+
+/* Opens the problem, asks for the choice, and runs it where `microseconds` is NULL. */
+static tfu_code solve(problem *p, int *served, float *microseconds) {
+  tfu_device device;
+  tfu_choice chosen;
+  gemm_choice choice;
+  TFU_TRY(tfu_device_now(&device, p->call->err));
+  TFU_TRY(tfu_cublaslt_handle(p->lt, &p->handle, p->call->err));
+  TFU_TRY(tfu_cublaslt_code(p->lt, open_problem(p), "describing a product to cuBLASLt", p->call->err));
+  const tfu_gemm_key key = tfu_gemm_key_of(p->g, device.ordinal);
+  const char *label = tfu_tuned_get(&tuner, &key, p, &chosen);
+  *served = !chosen.none;
+  if (microseconds) *microseconds = chosen.microseconds;
+  if (chosen.none || microseconds) return TFU_OK;
+  memcpy(&choice, chosen.data, sizeof choice);
+  p->choice = &choice;
+  TFU_TRY(get_workspace(p, choice.workspace));
+  if (!p->call->kernel) p->call->kernel = label ? label : "cuBLASLt, untimed";
+  return run(p);
+}
+
+/* ---- without cuBLASLt ---- */
+
+static matmul_factor own_factor(const void *data, int64_t stored_cols, int turned, int64_t batch) {
+  return (matmul_factor){
+      .data = data, .row = turned ? 1 : stored_cols, .col = turned ? stored_cols : 1, .batch = batch};
+}
+
+static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
+  const int64_t a_row = g->a_row ? g->a_row : g->a_turned ? g->m : g->k;
+  const matmul_args a = {.a = own_factor(g->a, a_row, g->a_turned, g->a_stride),
+                         .b = own_factor(g->b, g->b_turned ? g->k : g->n, g->b_turned, g->b_stride),
+                         .c = g->c,
+                         .bias = g->bias,
+                         .d = g->d,
+                         .m = g->m,
+                         .n = g->n,
+                         .k = g->k,
+                         .batch = batch_of(g),
+                         .d_batch = g->d_stride,
+                         .alpha = scale_of(g),
+                         .wide = g->wide};
+  return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
+}
+
+static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
+  const char *why;
+  problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
+  *served = 0;
+  if (g->m == 0 || g->n == 0 || g->k == 0) return TFU_OK;
+  if (p.lt && (g->m > INT32_MAX || g->n > INT32_MAX || g->k > INT32_MAX)) {
+    p.lt = NULL;
+    why = "cuBLASLt takes no sizes beyond 31 bits";
+  }
+  if (p.lt && scale_of(g) == 0) {
+    p.lt = NULL;
+    why = "cuBLASLt does not read what is scaled by 0, not even infinities";
+  }
+  if (p.lt && g->bias && (uintptr_t)g->bias % 16) return TFU_OK; /* its kernels read the bias in packs */
+  const int gelu = g->epilogue == TFU_EPI_GELU || g->epilogue == TFU_EPI_GELU_AUX;
+  if (gelu && tfu_gemm_exact(g->dtype, g->tf32)) return TFU_OK;
+  if (!p.lt) {
+    call->why = why;
+    *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);
+    return *served && !microseconds ? run_own(call, g) : TFU_OK;
+  }
+  const tfu_code code = solve(&p, served, microseconds);
+  close_problem(&p);
+  return code;
+}
+
+tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) { return attempt(call, g, served, NULL); }
+
+tfu_code tfu_gemm_gpu_time(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
+  *microseconds = 0;
+  return attempt(call, g, served, microseconds);
+}

@@ -1,0 +1,216 @@
+/* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c,
+ * ops/sparse_cross_entropy.c). One look at the logits, and at the probabilities, is enough; the gradient is
+ * elementwise. */
+#include "kernels/rows/cross_entropy.h"
+
+#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/rows.cuh"
+
+/* A row's label. One that is no class is not to be read by: the row's loss is NaN, its gradient zero. */
+struct row_label {
+  int64_t label;
+  bool ignored, valid;
+  template <typename A>
+  __device__ row_label(const A &a, int64_t row) {
+    label = a.wide ? ((const long long *)a.labels)[row] : ((const int *)a.labels)[row];
+    ignored = label == a.ignore;
+    valid = !ignored && label >= 0 && label < a.rows.cols;
+  }
+};
+
+/* What one look at a row's logits finds: their maximum and the sum of exponentials; and their sum, for smoothing. */
+template <typename T>
+struct logits_of {
+  max_sum<T> powers;
+  acc<T> sum;
+};
+template <typename T>
+struct join_logits {
+  __device__ void lanes(logits_of<T> &v, int width) const {
+    v.powers.join_lanes(width, max_sum<T>::unit());
+    add_up().lanes(v.sum, width);
+  }
+};
+
+template <typename T, int PACKS>
+__device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  const int64_t cols = a.rows.cols;
+  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  for (; walk.more(); walk.next()) {
+    logits_of<T> total = {max_sum<T>::none(), 0};
+    row_sum<R, false> sum;
+    walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
+      R x[N];
+      if (a.smoothing != 0) {
+        widen_place<T>(p, bits[0], (R)0, x);
+        sum += sum_of(x);
+      }
+      widen_place<T>(p, bits[0], -infinity<R>(), x);
+      total.powers.add(x, max_sum<T>::unit());
+    });
+    total.sum = sum.sum;
+    total = walk.agree(total, join_logits<T>());
+    total.powers.settle();
+    if (!walk.active() || !walk.leads()) continue;
+    const row_label label(a, walk.row);
+    const R shift = total.powers.shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
+    const R picked = label.valid ? (R)((const T *)a.x)[walk.row * cols + label.label] : 0, part = a.smoothing;
+    R loss = log_sum + (1 - part) * (shift - picked) + (R)a.z_loss * lse * lse;
+    if (part != 0) loss += part * (shift - total.sum / cols);
+    ((R *)a.loss)[walk.row] = label.valid ? loss : label.ignored ? 0 : (R)__int_as_float(0x7fc00000);
+    ((R *)a.stats)[2 * walk.row] = shift;
+    ((R *)a.stats)[2 * walk.row + 1] = total.powers.sum;
+  }
+  walk.finish();
+}
+TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
+
+/* A row's softmax again, from (maximum, sum of exponentials), to the last digit: log(sum(exp(x))) alone would lose as
+ * many as it has before the point. */
+template <typename T>
+struct row_softmax {
+  typedef acc<T> R;
+  R shift, sum, inverse, push; /* push: what z_loss adds to the weight of the probabilities */
+  template <typename A>
+  __device__ row_softmax(const A &a, int64_t row, int stats) {
+    shift = ((const R *)a.stats)[stats * row];
+    sum = ((const R *)a.stats)[stats * row + 1];
+    inverse = 1 / sum;
+    push = a.z_loss != 0 ? 2 * (R)a.z_loss * (shift + log_of(sum)) : 0;
+  }
+  __device__ R power(R x) const { return max_sum<T>::power(x, shift, max_sum<T>::unit()); }
+  __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
+};
+
+template <typename T, int PACKS>
+__device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  const int64_t cols = a.rows.cols;
+  const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  for (; walk.more(); walk.next()) {
+    const int64_t row = walk.active() ? walk.row : 0;
+    const row_softmax<T> softmax(a, row, 2);
+    const row_label label(a, row);
+    const R dloss = ((const R *)a.dloss)[row];
+    const R weight = dloss * (1 + softmax.push) * softmax.inverse, less = dloss * even;
+    T *dx = (T *)a.dx + row * cols;
+    walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
+      R x[N], d[N];
+      widen_pack<T>(bits[0], x);
+      UNROLL
+      for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
+      const int64_t at = label.label - p.first;
+      if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
+        UNROLL
+        for (int k = 0; k < N; k++) {
+          const R y = softmax.of(x[k]);
+          if (k == at) d[k] = dloss * ((y - (target + even)) + softmax.push * y);
+        }
+      }
+      store_place(dx, p, a.rows.aligned, d);
+    });
+  }
+}
+TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
+
+/* What one look at logits and probabilities t finds: sums of t, of t * (x - shift) and of x - shift, where shift is
+ * that of the powers, which moves with their maximum. */
+template <typename T>
+struct targets_of {
+  typedef acc<T> R;
+  row_sum<R, false> weight, cost, even;
+  R classes = 0;
+
+  template <typename P, int N>
+  __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
+    R own[N], far[N];
+    UNROLL
+    for (int k = 0; k < N; k++) {
+      classes += p.owns(k);
+      own[k] = p.owns(k) ? t[k] : 0;
+      far[k] = p.owns(k) ? x[k] - shift : 0;
+    }
+    weight += sum_of(own);
+    if (smooth) even += sum_of(far);
+    UNROLL
+    for (int k = 0; k < N; k++) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
+    cost += sum_of(far);
+  }
+  __device__ void rise(R by) {
+    cost += -by * weight.sum;
+    even += -by * classes;
+  }
+};
+
+template <typename T, int PACKS>
+__device__ inline void cross_entropy(const cross_entropy_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  const int64_t cols = a.rows.cols;
+  const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
+  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  for (; walk.more(); walk.next()) {
+    max_sum<T> logits = max_sum<T>::none();
+    targets_of<T> targets;
+    walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
+      R x[N], t[N];
+      widen_place<T>(p, bits[0], -infinity<R>(), x);
+      widen_pack<T>(bits[1], t);
+      const R before = logits.shift();
+      logits.add(x, max_sum<T>::unit());
+      const R shift = logits.shift();
+      if (shift != before) targets.rise(shift - before);
+      targets.add(p, x, t, shift, even != 0);
+    });
+    const R own = logits.shift();
+    logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
+    logits.settle();
+    const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
+    targets.rise(shift - own);
+    const two<R> total = walk.agree(
+        two<R>{most * targets.cost.sum + (even != 0 ? even * targets.even.sum : 0), targets.weight.sum}, add_two());
+    if (!walk.active() || !walk.leads()) continue;
+    const R weight = most * total.b + (R)a.smoothing;
+    ((R *)a.loss)[walk.row] = weight * log_sum - total.a + (R)a.z_loss * lse * lse;
+    ((R *)a.stats)[3 * walk.row] = shift;
+    ((R *)a.stats)[3 * walk.row + 1] = logits.sum;
+    ((R *)a.stats)[3 * walk.row + 2] = weight;
+  }
+  walk.finish();
+}
+TFU_ROW_KERNEL(cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
+
+template <typename T, int PACKS>
+__device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  const int64_t cols = a.rows.cols;
+  const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
+  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  for (; walk.more(); walk.next()) {
+    const int64_t row = walk.active() ? walk.row : 0;
+    const row_softmax<T> softmax(a, row, 3);
+    const R dloss = ((const R *)a.dloss)[row], weight = ((const R *)a.stats)[3 * row + 2] + softmax.push;
+    const R max = ((const R *)a.stats)[3 * row], log_sum = log_of(((const R *)a.stats)[3 * row + 1]);
+    T *dx = (T *)a.dx + walk.row * cols, *dtargets = (T *)a.dtargets + walk.row * cols;
+    walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
+      R x[N], t[N];
+      widen_pack<T>(bits[0], x);
+      widen_pack<T>(bits[1], t);
+      if (a.dtargets) {
+        R d[N];
+        UNROLL
+        for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
+        store_place(dtargets, p, a.rows.aligned, d);
+      }
+      UNROLL
+      for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
+      store_place(dx, p, a.rows.aligned, x);
+    });
+  }
+}
+TFU_ROW_KERNEL(cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)

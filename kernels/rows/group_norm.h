@@ -1,0 +1,19 @@
+/* group_norm.h - what the launch hands the device. x is [samples, places, channels]. */
+#ifndef TFUSE_KERNELS_GROUP_NORM_H_
+#define TFUSE_KERNELS_GROUP_NORM_H_
+
+#include "kernels/core/gpu/walk.h"
+
+typedef struct group_norm_args {
+  int64_t samples, places, channels, group; /* group: channels of one */
+  int64_t chunk, chunks;                    /* places that a block takes, and blocks of a sample */
+  int lanes;                                /* threads of a place                                */
+  float epsilon;
+  void *y;       /* or dx                                                                        */
+  void *stats;   /* (mean, rstd) of samples and groups                                           */
+  void *partial; /* [samples][chunks][2][channels]                                               */
+  void *means;   /* backward: of samples and groups, (mean of g * n, mean of g)                  */
+  const void *x, *dy, *gamma, *beta;
+} group_norm_args;
+
+#endif

@@ -1,0 +1,112 @@
+#include "kernels/rows/group_norm.h"
+#include "kernels/rows/norm_gpu.h"
+
+TFU_MODULE(group_norm);
+static const char *const widths[] = {"packs", "single"};
+#define KERNEL(label) static tfu_kernel label = {.module = &module, .name = #label, .variants = widths}
+KERNEL(group_sums);
+KERNEL(group_apply);
+KERNEL(group_grad_sums);
+KERNEL(group_grad_apply);
+static tfu_kernel group_join = {.module = &module, .name = "group_join"};
+static tfu_kernel group_grad_join = {.module = &module, .name = "group_grad_join"};
+
+/* ---- many places ---- */
+
+static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
+
+/* The tensors, how the work is dealt out (several blocks per multiprocessor, if there are as many places), and room for
+ * the sums. */
+static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *gamma, group_norm_args *a,
+                        tfu_grid *grid, int *variant) {
+  enum { BLOCKS = 8 };
+  const int64_t *dim = x->shape.dim, size = (int64_t)tfu_dtype_size(x->dtype);
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  a->samples = dim[0], a->places = dim[1], a->channels = dim[2] * dim[3], a->group = dim[3];
+  a->x = x->data, a->gamma = given(gamma);
+  *variant = a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
+  const int64_t width = *variant ? 1 : 16 / size, units = (a->channels + width - 1) / width;
+  a->lanes = units < TFU_THREADS ? (int)units : TFU_THREADS;
+  const int64_t columns = (units + a->lanes - 1) / a->lanes, per_block = TFU_THREADS / a->lanes;
+  a->chunks = (int64_t)device.multiprocessors * BLOCKS / (columns * a->samples);
+  if (a->chunks > a->places / (4 * per_block)) a->chunks = a->places / (4 * per_block);
+  if (a->chunks < 1) a->chunks = 1;
+  a->chunk = (a->places + a->chunks - 1) / a->chunks;
+  a->chunks = (a->places + a->chunk - 1) / a->chunk;
+  const int64_t most = a->chunks > dim[2] ? a->chunks : dim[2];
+  TFU_REQUIRE(call->err, a->samples <= INT32_MAX / most, "too many samples for one launch: %lld of %lld groups",
+              (long long)a->samples, (long long)dim[2]);
+  *grid = (tfu_grid){.x = (unsigned)(a->samples * a->chunks), .y = (unsigned)columns, .threads = TFU_THREADS};
+  const size_t values = (size_t)(a->samples * a->chunks * 2 * a->channels);
+  return tfu_scratch(call, values * tfu_dtype_size(tfu_real(x->dtype)), &a->partial);
+}
+
+static tfu_code forward_places(tfu_call *call) {
+  const tfu_tensor *x = &call->in[0];
+  group_norm_args a = {
+      .y = call->out[0].data, .stats = call->out[1].data, .beta = given(&call->in[2]), .epsilon = call->attr[0].f};
+  tfu_grid grid;
+  int variant;
+  TFU_TRY(prepare(call, x, &call->in[1], &a, &grid, &variant));
+  const tfu_grid groups = {.x = (unsigned)(a.samples * x->shape.dim[2]), .threads = TFU_THREADS};
+  TFU_TRY(tfu_launch(call, &group_sums, variant, x->dtype, grid, &a));
+  TFU_TRY(tfu_launch(call, &group_join, 0, x->dtype, groups, &a));
+  return tfu_launch(call, &group_apply, variant, x->dtype, grid, &a);
+}
+
+static tfu_code backward_places(tfu_call *call) {
+  const tfu_tensor *x = &call->in[1];
+  group_norm_args a = {.y = call->out[0].data, .stats = call->in[4].data, .dy = call->in[0].data};
+  tfu_grid grid;
+  int variant;
+  TFU_TRY(prepare(call, x, &call->in[2], &a, &grid, &variant));
+  const int64_t groups = a.samples * x->shape.dim[2];
+  TFU_TRY(tfu_scratch(call, (size_t)(2 * groups) * tfu_dtype_size(tfu_real(x->dtype)), &a.means));
+  TFU_TRY(tfu_launch(call, &group_grad_sums, variant, x->dtype, grid, &a));
+  TFU_TRY(
+      tfu_launch(call, &group_grad_join, 0, x->dtype, (tfu_grid){.x = (unsigned)groups, .threads = TFU_THREADS}, &a));
+  TFU_TRY(tfu_launch(call, &group_grad_apply, variant, x->dtype, grid, &a));
+  return tfu_fold_gpu(call, a.partial, a.samples * a.chunks, a.channels, 2, &call->out[1]);
+}
+
+/* ---- one place ---- */
+
+/* A group of a sample that has one place is a row: group normalisation is then that of rows, whose weights repeat. So
+ * is the sum over nothing. */
+static int one_place(const tfu_shape *x) {
+  enum { MOST_GROUPS = 65535 }; /* a grid must be able to take a period of rows at a time */
+  return tfu_count(x) == 0 || (x->dim[1] == 1 && x->dim[2] <= MOST_GROUPS);
+}
+static int64_t rows_of(const tfu_shape *x) { return tfu_count(x) ? x->dim[0] * x->dim[2] : 0; }
+
+tfu_code tfu_group_norm_gpu(tfu_call *call) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  const int64_t *dim = in[0].shape.dim;
+  if (!one_place(&in[0].shape)) return forward_places(call);
+  const tfu_norm_tensors t = {.rows = rows_of(&in[0].shape),
+                              .cols = dim[3],
+                              .period = dim[2],
+                              .x = &in[0],
+                              .gamma = &in[1],
+                              .beta = &in[2],
+                              .y = &out[0],
+                              .stats = &out[1]};
+  return tfu_norm_rows(call, &t, 0, call->attr[0].f, 0);
+}
+
+tfu_code tfu_group_norm_grad_gpu(tfu_call *call) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  const int64_t *dim = in[1].shape.dim;
+  if (!one_place(&in[1].shape)) return backward_places(call);
+  const tfu_norm_grad_tensors t = {.rows = rows_of(&in[1].shape),
+                                   .cols = dim[3],
+                                   .period = dim[2],
+                                   .dy = &in[0],
+                                   .x = &in[1],
+                                   .gamma = &in[2],
+                                   .stats = &in[4],
+                                   .dx = &out[0],
+                                   .dweights = &out[1]};
+  return tfu_norm_rows_grad(call, &t, 0, 0);
+}

@@ -1,0 +1,159 @@
+#include "kernels/rows/norm_gpu.h"
+
+#include "kernels/core/gpu/walk.h"
+#include "kernels/rows/norm.h"
+#include "ops/rows/norm.h"
+
+TFU_MODULE(norm);
+#define KERNEL(label) \
+  { .module = &module, .name = #label, .variants = tfu_row_variants }
+/* For layer and RMS normalisation, without and with residual, dropout and rows of any kind. */
+static tfu_kernel forward[2][2] = {{KERNEL(layer_plain), KERNEL(layer_full)}, {KERNEL(rms_plain), KERNEL(rms_full)}};
+static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad_full)},
+                                    {KERNEL(rms_grad_plain), KERNEL(rms_grad_full)}};
+
+/* By measurement on an H200 at [16384, 8192]. Forward, at 1, 4, 8, 16 waves layer normalisation in bfloat16 reaches 85,
+ * 87, 86, 73% of the copy speed (each block loads its weights), RMS 87, 89, 90, 91%. A row shared by a cluster of
+ * blocks of 256, 512 threads: 64, 59% at 65,536 columns, split rows 48%. Backward, a cluster of 2 has 57% at 16,384
+ * columns, of 4 33% at 32,768, split rows 47% at 65,536; every block leaves a row of partial sums: with 512
+ * instead of 1024 threads per multiprocessor it takes 12% less time. */
+enum { LAYER_WAVES = 4, RMS_WAVES = 16, SHARING_THREADS = 256, GRAD_RESIDENT = 512 };
+
+static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
+
+/* Memory for what the parts of split rows give: two numbers each. */
+static tfu_code room_for_found(tfu_call *call, tfu_row_wish *wish) {
+  return tfu_scratch(call, (size_t)wish->rows * 2 * tfu_dtype_size(tfu_real(wish->dtype)), &wish->found);
+}
+
+static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, norm_args *a) {
+  const int full = a->residual || a->seed;
+  tfu_grid grid;
+  int variant;
+  wish.pass = pass;
+  wish.tensors = a->residual ? 2 : 1;
+  TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  tfu_whole_periods(&a->rows, a->period, &grid);
+  return tfu_launch(call, &forward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+}
+
+tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
+  norm_args a = {.y = t->y->data,
+                 .sum = given(t->sum),
+                 .stats = t->stats->data,
+                 .x = t->x->data,
+                 .residual = given(t->residual),
+                 .gamma = given(t->gamma),
+                 .beta = given(t->beta),
+                 .seed = given(t->seed),
+                 .period = t->period,
+                 .epsilon = epsilon,
+                 .rate = rate};
+  tfu_row_wish wish = {.rows = t->rows,
+                       .cols = t->cols,
+                       .dtype = t->x->dtype,
+                       .elements = TFU_NORM_ELEMENTS,
+                       .threads = SHARING_THREADS,
+                       .cluster = 8,
+                       .looks = rms ? 2 : 3,
+                       .waves = rms ? RMS_WAVES : LAYER_WAVES,
+                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+  int parts = 1;
+  if (t->rows == 0) return TFU_OK;
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts == 1) return forward_pass(call, wish, rms, TFU_WHOLE, &a);
+  wish = tfu_split(wish, parts);
+  a.period = parts;
+  TFU_TRY(room_for_found(call, &wish));
+  TFU_TRY(forward_pass(call, wish, rms, TFU_FIND, &a));
+  if (a.residual || a.seed) a.x = a.sum, a.residual = a.seed = NULL; /* h is written by now */
+  return forward_pass(call, wish, rms, TFU_JOIN, &a);
+}
+
+/* seats: how many rows of partial sums the launch leaves; wanted are none in a first pass. */
+static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, int sums, norm_grad_args *a,
+                              int64_t *seats) {
+  const int full = (a->dsum || a->seed) && pass != TFU_FIND;
+  tfu_grid grid;
+  int variant;
+  wish.pass = pass;
+  wish.tensors = full && a->dsum ? 3 : 2;
+  TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  tfu_whole_periods(&a->rows, a->period, &grid);
+  a->joined = variant != TFU_ANY && a->period == 1;
+  *seats = a->joined ? grid.y : (int64_t)grid.y * (grid.threads / (unsigned)a->rows.lanes);
+  const size_t real = tfu_dtype_size(tfu_real(wish.dtype)), quantities = rms ? 1 : 2;
+  a->partial = NULL;
+  if (sums && pass != TFU_FIND)
+    TFU_TRY(tfu_scratch(call, (size_t)(*seats * wish.cols) * quantities * real, &a->partial));
+  return tfu_launch(call, &backward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+}
+
+tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
+  const int sums = tfu_count(&t->dweights[0].shape) || tfu_count(&t->dweights[1].shape);
+  norm_grad_args a = {.dx = t->dx->data,
+                      .dresidual = given(t->dresidual),
+                      .dy = t->dy->data,
+                      .dsum = given(t->dsum),
+                      .x = t->x->data,
+                      .gamma = given(t->gamma),
+                      .stats = t->stats->data,
+                      .seed = given(t->seed),
+                      .period = t->period,
+                      .rate = rate};
+  tfu_row_wish wish = {.rows = t->rows,
+                       .cols = t->cols,
+                       .dtype = t->x->dtype,
+                       .elements = TFU_NORM_GRAD_ELEMENTS,
+                       .threads = TFU_NORM_GRAD_THREADS,
+                       .cluster = 2,
+                       .looks = 2,
+                       .waves = 1,
+                       .resident = GRAD_RESIDENT,
+                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+  int parts = 1;
+  int64_t seats;
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (parts > 1) {
+    wish = tfu_split(wish, parts);
+    a.period = parts;
+    TFU_TRY(room_for_found(call, &wish));
+    TFU_TRY(backward_pass(call, wish, rms, TFU_FIND, 0, &a, &seats));
+  }
+  TFU_TRY(backward_pass(call, wish, rms, parts > 1 ? TFU_JOIN : TFU_WHOLE, sums, &a, &seats));
+  if (!sums) return TFU_OK;
+  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * wish.cols, rms ? 1 : 2, t->dweights);
+}
+
+tfu_code tfu_norm_gpu(tfu_call *call) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  const tfu_norm_tensors t = {.rows = tfu_rows(&in[0].shape),
+                              .cols = tfu_cols(&in[0].shape),
+                              .period = 1,
+                              .x = &in[0],
+                              .residual = &in[1],
+                              .gamma = &in[2],
+                              .beta = &in[3],
+                              .seed = &in[4],
+                              .y = &out[0],
+                              .sum = &out[1],
+                              .stats = &out[2]};
+  return tfu_norm_rows(call, &t, call->attr[0].i == TFU_RMS_NORM, call->attr[1].f, call->attr[2].f);
+}
+
+tfu_code tfu_norm_grad_gpu(tfu_call *call) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  const tfu_norm_grad_tensors t = {.rows = tfu_rows(&in[2].shape),
+                                   .cols = tfu_cols(&in[2].shape),
+                                   .period = 1,
+                                   .dy = &in[0],
+                                   .dsum = &in[1],
+                                   .x = &in[2],
+                                   .gamma = &in[3],
+                                   .stats = &in[5],
+                                   .seed = &in[6],
+                                   .dx = &out[0],
+                                   .dresidual = &out[1],
+                                   .dweights = &out[2]};
+  return tfu_norm_rows_grad(call, &t, call->attr[0].i == TFU_RMS_NORM, call->attr[1].f);
+}

@@ -1,0 +1,170 @@
+/* softmax(x * scale + mask) of every row, or its logarithm, and the gradient. A row is looked at twice: for its maximum
+ * and the sum of exp(x - maximum), kept together so that one look does, and to write the result. */
+#include "kernels/rows/softmax.h"
+
+#include "kernels/core/device/max_sum.cuh"
+
+/* The mask's part for one row. */
+template <typename T>
+struct row_mask {
+  typedef acc<T> R;
+  const softmax_args &a;
+  int64_t start;
+  __device__ row_mask(const softmax_args &a, int64_t row)
+      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0) {}
+
+  template <typename P, int N>
+  __device__ void apply(const P &p, R (&x)[N]) const {
+    UNROLL
+    for (int k = 0; k < N; k++) {
+      const int64_t at = start + (p.first + k) * a.stretch.column;
+      if (!p.owns(k)) x[k] = -infinity<R>();
+      else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at];
+      else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
+    }
+  }
+};
+
+/* GENERAL: with a mask, or a scale that is not positive, or in rows of any kind. Without, a thread has its part of the
+ * row in registers: it takes the maximum of that part first. Of wider types it keeps the exponentials relative to it;
+ * 16-bit ones take one instruction to compute again, and registers are worth more. */
+template <typename T, int PACKS, bool GENERAL>
+__device__ inline void softmax(const softmax_args &a) {
+  enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
+  typedef acc<T> R;
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {a.rows.cols});
+  const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
+  for (; walk.more(); walk.next()) {
+    const row_mask<T> mask(a, walk.row);
+    auto load = [&](const auto &p, const int4 &bits, R(&x)[N]) {
+      widen_pack<T>(bits, x);
+      if constexpr (GENERAL) {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] *= (R)a.scale;
+        mask.apply(p, x);
+      }
+    };
+    max_sum<T> total = max_sum<T>::none();
+    R e[KEEPS ? PACKS : 1][N];
+    if constexpr (AT_HAND) {
+      walk.template look<true, false>([&](const auto &, int, const int4(&bits)[1]) {
+        R x[N];
+        widen_pack<T>(bits[0], x);
+        total.max = larger(total.max, largest_of(x));
+      });
+      const R shift = total.shift();
+      walk.template look<false, false>([&](const auto &, int i, const int4(&bits)[1]) {
+        R x[N];
+        widen_pack<T>(bits[0], x);
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] = max_sum<T>::accurate_power(x[k], shift, factor);
+        UNROLL
+        for (int k = 0; k < N; k++)
+          if (KEEPS) e[i][k] = x[k];
+        total.sum += sum_of(x);
+      });
+    } else {
+      walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[1]) {
+        R x[N];
+        load(p, bits[0], x);
+        total.add(x, factor);
+      });
+    }
+    const R own = total.max;
+    if (a.rows.pass == TFU_JOIN) {
+      total = max_sum<T>::none();
+      walk.template for_parts<max_sum<T>>([&](const max_sum<T> &part) { total.join(part, factor); });
+      total.join_lanes(32, factor);
+    } else {
+      total = walk.agree(total, join_max_sum<T>{factor});
+    }
+    if (a.rows.pass == TFU_FIND) {
+      if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
+      walk.leave();
+      continue;
+    }
+    total.settle();
+    /* A row with nothing but minus infinities: NaN by 0 / 0, unless a mask left nothing, which gives zeros. */
+    const bool nothing = GENERAL && a.mask_kind == TFU_MASK_KEEP && total.sum == 0;
+    const R shift = total.shift(), inverse = nothing ? 0 : 1 / total.sum;
+    const R log_sum = a.log && !nothing ? log_of(total.sum) : 0;
+    const R scale = GENERAL ? (R)1 : (R)a.scale;
+    const R part = quotient<T>(max_sum<T>::accurate_power(own, shift, factor), total.sum, inverse);
+    T *y = (T *)a.y + walk.row * a.rows.cols;
+    walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[1]) {
+      R x[N];
+      load(p, bits[0], x);
+      if (a.log) {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] = (x[k] - shift) * scale - log_sum;
+      } else if (KEEPS) {
+        UNROLL
+        for (int k = 0; k < N; k++) x[k] = e[i][k] * part;
+      } else {
+        UNROLL
+        for (int k = 0; k < N; k++)
+          x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
+      }
+      store_place(y, p, a.rows.aligned, x);
+    });
+  }
+  walk.finish();
+}
+
+template <typename T, int PACKS>
+__device__ inline void softmax_plain(const softmax_args &a) {
+  softmax<T, PACKS, false>(a);
+}
+template <typename T, int PACKS>
+__device__ inline void softmax_general(const softmax_args &a) {
+  softmax<T, PACKS, true>(a);
+}
+TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
+TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
+
+template <typename T, int PACKS>
+__device__ inline void softmax_grad(const softmax_grad_args &a) {
+  enum { N = packed<T>::N };
+  typedef acc<T> R;
+  typedef typename math_of<T>::type math;
+  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y},
+                                                      {a.rows.cols, a.rows.cols});
+  const R scale = a.scale;
+  for (; walk.more(); walk.next()) {
+    row_sum<R, decltype(walk)::fixed> sum;
+    walk.template look<true, false>([&](const auto &p, int, const int4(&bits)[2]) {
+      R dy[N], y[N];
+      widen_place<T>(p, bits[0], (R)0, dy);
+      widen_place<T>(p, bits[1], (R)0, y);
+      sum += a.log ? sum_of(dy) : dot_of(dy, y);
+    });
+    R dot;
+    if (a.rows.pass == TFU_JOIN) {
+      dot = walk.template sum_parts<R>([](R part) { return part; });
+    } else {
+      const two<R> total = walk.agree(two<R>{sum.sum, sum.lost}, add_carefully());
+      dot = total.a - total.b;
+    }
+    if (a.rows.pass == TFU_FIND) {
+      if (walk.active() && walk.leads()) ((R *)a.rows.found)[walk.row] = dot;
+      walk.leave();
+      continue;
+    }
+    T *dx = (T *)a.dx + walk.row * a.rows.cols;
+    walk.template look<false, true>([&](const auto &p, int, const int4(&bits)[2]) {
+      R dy[N], y[N];
+      widen_pack<T>(bits[0], dy);
+      widen_pack<T>(bits[1], y);
+      UNROLL
+      for (int k = 0; k < N; k++) {
+        if (!a.log) dy[k] = scale * (y[k] * (dy[k] - dot));
+        else
+          dy[k] =
+              y[k] == -infinity<R>() ? 0 : scale * (dy[k] - math::exp_of(y[k]) * dot); /* what is masked stays out */
+      }
+      store_place(dx, p, a.rows.aligned, dy);
+    });
+  }
+  walk.finish();
+}
+TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS, 1024)

@@ -1,2 +1,0 @@
-#include "kernels/core/map.cuh"
-#include "kernels/square.h"

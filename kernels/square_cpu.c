@@ -1,2 +1,0 @@
-#include "kernels/core/map_cpu.h"
-#include "kernels/square.h"

@@ -1,3 +1,0 @@
-#include "kernels/core/map_gpu.h"
-TFU_MODULE(square);
-#include "kernels/square.h"

@@ -1,0 +1,87 @@
+/* One step of an optimizer over lists of tensors, in the order in which Keras computes it:
+ *
+ *   g = gradient / scale, clipped;  w = weight - weight * decay * rate;  then the rule, with t = step + 1:
+ *   sgd       w -= g * rate
+ *   momentum  m = m * momentum - g * rate;  w += m
+ *   nesterov  the same m;  w += m * momentum - g * rate
+ *   adam      m += (g - m) * (1 - b1);  v += (g * g - v) * (1 - b2);
+ *             w -= m * rate * sqrt(1 - b2^t) / (1 - b1^t) / (sqrt(v) + epsilon)
+ *   amsgrad   the same with h = max(h, v) in v's place
+ *   lion      w -= rate * sign(m * b1 + g * (1 - b1));  m = m * b2 + g * (1 - b2)
+ *   lamb      m and v as adam;  u = m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + epsilon);
+ *             w -= |w| / |u| * rate * u, the ratio 1 where either norm is 0
+ *
+ * hyper holds decay, clip, b1 (momentum), b2, 1 - b1, 1 - b2, epsilon, and 1 where clip bounds the values. Otherwise
+ * clip bounds the norm: norm is what TensorsNorm gives, the one of all tensors or one for each, empty for no clipping.
+ * scale is empty for 1. slots are those of one kind for all weights, then those of the next.
+ *
+ * What is new may lie where the gradients do, if it is weights, or where the old weights and slots do: a kernel reads
+ * all that belongs to an element before it writes any of it, and lamb, which walks twice, writes no weight in the first
+ * walk and computes nothing from gradients or old slots in the second. */
+#include "ops/lists/rules.h"
+#include "tfuse.h"
+
+enum { GRADIENTS, WEIGHTS, SLOTS, RATE, STEP, HYPER, NORM, SCALE };
+enum { RULE };
+
+static const int slots_of[TFU_RULE_COUNT] = {
+#define X(name, slots) [TFU_RULE_##name] = slots,
+    TFU_RULES(X)
+#undef X
+};
+
+static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_list *weights, tfu_error *err) {
+  for (int i = 0; i < list->n; i++) {
+    const tfu_shape *a = &list->at[i].shape, *w = &weights->at[i % weights->n].shape;
+    int same = a->rank == w->rank;
+    for (int d = 0; same && d < a->rank; d++) same = a->dim[d] == w->dim[d];
+    TFU_REQUIRE(err, same, "%s %d must have the shape of its weight, %s, got %s", name, i, tfu_show(w).text,
+                tfu_show(a).text);
+  }
+  return TFU_OK;
+}
+
+static tfu_code sized(const char *name, const tfu_shape *s, int n, tfu_error *err) {
+  TFU_REQUIRE(err, tfu_count(s) == n, "%s must have %d values, got shape %s", name, n, tfu_show(s).text);
+  return TFU_OK;
+}
+
+/* What is not given is an empty vector; an empty matrix would be read as a number. */
+static tfu_code optional(const char *name, const tfu_shape *s, int most, tfu_error *err) {
+  const int vector = s->rank == 1 && (s->dim[0] == 0 || s->dim[0] == most);
+  TFU_REQUIRE(err, s->rank == 0 || vector, "%s must be a single number or a vector of 0 or %d values, got shape %s",
+              name, most, tfu_show(s).text);
+  return TFU_OK;
+}
+
+static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
+  const tfu_list *in = l->in, *weights = &in[WEIGHTS], *slots = &in[SLOTS];
+  const int wanted = slots_of[attr[RULE].i] * weights->n;
+  const tfu_dtype real = tfu_real(weights->at->dtype);
+  TFU_REQUIRE(err, in[RATE].at->dtype == real, "rate, hyper, norm and scale must be %s where weights are %s, got %s",
+              tfu_dtype_name(real), tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[RATE].at->dtype));
+  TFU_REQUIRE(err, slots->n == wanted, "the rule wants %d slots for %d weights, got %d", wanted, weights->n, slots->n);
+  TFU_TRY(same_shapes("gradient", &in[GRADIENTS], weights, err));
+  TFU_TRY(same_shapes("slot", slots, weights, err));
+  TFU_TRY(sized("rate", &in[RATE].at->shape, 1, err));
+  TFU_TRY(sized("step", &in[STEP].at->shape, 1, err));
+  TFU_TRY(sized("hyper", &in[HYPER].at->shape, TFU_HYPERS, err));
+  TFU_TRY(optional("norm", &in[NORM].at->shape, weights->n, err));
+  TFU_TRY(optional("scale", &in[SCALE].at->shape, 1, err));
+  for (int i = 0; i < weights->n + slots->n; i++) l->shapes[i] = weights->at[i % weights->n].shape;
+  return TFU_OK;
+}
+
+const tfu_op tfu_tensors_update = {
+    .name = "TensorsUpdate",
+    .doc = "One step of an optimizer over lists of tensors: new weights and new slots.",
+    .in = {"gradients: N * G", "weights: N * T", "slots: M * T", "rate: S", "step: int64", "hyper: S", "norm: S",
+           "scale: S"},
+    .out = {"new_weights: N * T", "new_slots: M * T"},
+    .attr = {TFU_RULE_ATTR, "N: int >= 1", "M: int >= 0", TFU_T_FLOATS, "G: {float, half, bfloat16, double}",
+             TFU_S_REALS},
+    .lists = rule,
+    .cpu = tfu_tensors_update_cpu,
+    .gpu = tfu_tensors_update_gpu,
+    .in_place = 1, /* new weights where the gradients were, which nobody reads after a step */
+};
