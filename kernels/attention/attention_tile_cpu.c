@@ -118,7 +118,7 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
     const int64_t at = tfu_key_row(a, &t->s, t->b, t->key + j) * row + (int64_t)t->key_head * width;
     REAL *to = buffer + j * step;
     const REAL *from = FN(tfu_load)(data, t->job->dtype, at, width, to);
-    if (from != to) memcpy(to, from, (size_t)width * sizeof *to);
+    if (from != to && width) memcpy(to, from, (size_t)width * sizeof *to);
   }
   return FN(tfu_rows_at)(buffer, step);
 }

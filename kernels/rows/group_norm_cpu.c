@@ -97,7 +97,8 @@ static void FN(add_scaled)(REAL *y, const REAL *dy, const REAL *factor, int n) {
 static void FN(walk)(const job *j, step now, int64_t sample, int64_t block, double *sums, const REAL *spread) {
   const int64_t size = j->places * j->channels, end = least((block + 1) * j->block_rows, j->rows);
   REAL xs[TFU_TILE], gs[TFU_TILE], ys[TFU_TILE];
-  if (now != NORMALISE && now != GRADIENT) memset(sums, 0, (size_t)(SUMS * j->width) * sizeof *sums);
+  if (now != NORMALISE && now != GRADIENT && j->width)
+    memset(sums, 0, (size_t)(SUMS * j->width) * sizeof *sums); /* without channels there are none */
   for (int64_t col = 0; col < j->width; col += TFU_TILE)
     for (int64_t row = block * j->block_rows; row < end; row++) {
       const int64_t inside = row * j->width + col, at = sample * size + inside;
