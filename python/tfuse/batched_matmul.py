@@ -85,7 +85,7 @@ def batched_matmul(a, b, transpose_a=False, transpose_b=False, scale=1.0):
     """Returns scale * a . b, products of the matrices in the last two axes; the axes before them broadcast.
 
     Gradients of what is stretched are summed within the products where that is one larger product, as for weights that all
-    of a batch share: [batch, m, k] . [k, n]; on a GPU, in float32 without TF32, in products of one matrix's terms, or 128.
+    of a batch share: [batch, m, k] . [k, n]; on a GPU, in float32 without TF32, in products of one matrix's terms, or 16.
     Products are summed in float32, in float64 for float64. float32 is rounded to TF32 before it is multiplied only where
     tf.config.experimental.enable_tensor_float_32_execution() allows that, as it does by default, and the GPU has it. Where
     there is no GPU, TensorFlow's own product is used where that is faster: for matrices of float32 and float64 that are not
