@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import needs_xla, skip_broken_xla
-from tfuse import _bench, _explain, _library, _op, _ops, cases
+from tfuse import _bench, _explain, _library, _op, cases
 
 CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
 
@@ -397,10 +397,3 @@ def test_every_bar_is_known():
             assert set(limits) <= set(_bench.BARS), case.name
             assert dtype in cases.DTYPES and shape in case.sizes + case.sweep, case.name
             assert all(dict(wanted) in (case.timed or case.options) for wanted in only), case.name
-
-
-@needs_sources
-def test_readme_shows_what_the_commands_print():
-    readme = (ROOT / "README.md").read_text()
-    assert _ops.markdown() in readme, "run ./run python tools/readme.py"
-    assert _bench.table(json.loads((ROOT / "benchmarks" / "nvidia_h200.json").read_text())) in readme

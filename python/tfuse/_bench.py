@@ -74,7 +74,8 @@ def main(arguments):
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json and .png (default DIR: benchmarks)")
     parser.add_argument("--plot", metavar="FILE", help="draw FILE, written by --save, again; time nothing")
-    parser.add_argument("--table", metavar="FILE", help="print FILE, written by --save, as the README's table; time nothing")
+    parser.add_argument("--table", metavar="FILE",
+                        help="print FILE, written by --save, as the table in docs/benchmarks.md; time nothing")
     chosen = parser.parse_args(arguments)
     for path, show in [(chosen.plot, plot), (chosen.table, lambda saved, *_: print(table(saved)))]:
         if path:
