@@ -124,7 +124,7 @@ def test_sources_send_the_reader_to_what_is_there():
                 found += [(str(path.relative_to(ROOT)), target) for target in targets]
     for path, target in found:
         check_link("README.md", target)
-    assert {"kernels/core/rows.h", "kernels/core/walk.h"} <= {path for path, _ in found}
+    assert {"kernels/core/gpu/rows.h", "kernels/core/gpu/walk.h"} <= {path for path, _ in found}
 
 
 # ---- code ----
