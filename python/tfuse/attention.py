@@ -106,7 +106,7 @@ def _plain_grad(doutput, query, key, value, bias, mask, query_lengths, key_lengt
 def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, align="last", left=-1, right=-1):
     batch, width = (_rows.size(table, a) for a in (0, 1))
     steps = _rows.product([width, _rows.size(key_pages, 1)])
-    key, value = (tf.reshape(tf.gather(pages, tf.clip_by_value(table, 0, _rows.size(pages, 0) - 1)),
+    key, value = (tf.reshape(tf.gather(pages, tf.clip_by_value(table, 0, _long(_rows.size(pages, 0) - 1))),
                              [batch, steps, *(_rows.size(pages, a) for a in (2, 3))]) for pages in (key_pages, value_pages))
     nothing = lambda dtype: tf.zeros([0], dtype)
     return _plain(query, key, value, nothing(query.dtype), nothing(tf.bool), nothing(tf.int64), key_lengths,

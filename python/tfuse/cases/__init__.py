@@ -143,7 +143,7 @@ class Case:
         with tf.GradientTape() as tape:
             tape.watch(watched)
             y = f(*inputs, **options)
-        return [*as_list(y), *tape.gradient(y, watched, dy)]
+        return [*as_list(y), *map(tf.convert_to_tensor, tape.gradient(y, watched, dy))]  # that of tf.gather is slices
 
     def typical(self, dtype, options, shape=(64, 129)):
         """The errors of the naive composition on this device, over a few draws; by default on some thousand elements."""
@@ -208,7 +208,7 @@ def cancelling(*terms):
 
 
 def allowed(naive, want, dtype, typical=0.0):
-    """Twice the error of the naive composition, here or on a `typical` sample, where luck plays no part.
+    """Twice the error of the naive composition, here (None is none) or on a `typical` sample, where luck plays no part.
 
     Where luck made both exact, twice one rounding of the result; of a sum, measured against its terms (the root of
     their squares' sum), as no order of adding does better when they cancel.
@@ -216,7 +216,7 @@ def allowed(naive, want, dtype, typical=0.0):
     if np.size(want) == 0:
         return 0.0
     size = np.max(np.abs(getattr(want, "terms", want))) / max(np.max(np.abs(want)), 1e-30)
-    errors = error(naive, want), typical, _EPSILON[dtype] * max(float(size), 1)
+    errors = 0.0 if naive is None else error(naive, want), typical, _EPSILON[dtype] * max(float(size), 1)
     return 2 * max(e for e in errors if not np.isnan(e))  # some stock products are NaN on some machines
 
 

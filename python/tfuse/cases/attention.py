@@ -163,6 +163,57 @@ def case(name, names=(), **more):
                 inputs=inputs, outputs={"output": _OUTPUT}, **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
 
 
+# ---- keys and values in pages ----
+
+_PAGE = 4
+
+
+def _width(shape):
+    """The pages of a sequence, the last of which its keys may fill in part; one more than all of them belongs to none."""
+    return -(-shape[2] // _PAGE)
+
+
+def _pages(dim):
+    return Input(lambda s: (s[0] * _width(s) + 1, _PAGE, s[4], dim(s)))
+
+
+def _table(rng, own, shape):
+    return rng.permutation(own[0] * own[1] + 1)[:own[0] * own[1]].reshape(own)
+
+
+def _dense(pages, table):
+    return pages[table].reshape(table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:])
+
+
+def _paged_reference(query, key_pages, value_pages, table, key_lengths, **options):
+    return reference(query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
+                     key_lengths=key_lengths, **options)
+
+
+def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **options):
+    dquery, *others = gradient(dy, query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
+                               key_lengths=key_lengths, **options)
+    results = [dquery]
+    for of, pages in zip(others, (key_pages, value_pages)):
+        value, squares = np.zeros_like(pages), np.zeros_like(pages)
+        value[table] = np.reshape(of, [*table.shape, *pages.shape[1:]])  # no page is in the table twice
+        squares[table] = np.reshape(of.terms**2, [*table.shape, *pages.shape[1:]])
+        results.append(of_terms(value, squares))
+    return results
+
+
+def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
+    batch, steps = table.shape[0], table.shape[1] * _PAGE
+    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]]) for pages in (key_pages, value_pages))
+    return naive(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
+
+
+_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
+              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}],
+              inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
+                      "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False), "key_lengths": _LENGTHS["key_lengths"]},
+              outputs={"output": _OUTPUT}, special=False)
+
 _DROPOUT = {"dropout": 0.25, "seed": 7}
 
 
@@ -214,6 +265,7 @@ CASES = [
     case("attention, bias and mask", ["bias", "mask"], options=[{}, {"is_causal": True, **_DROPOUT}]),
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
         {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}]),
+    _PAGED,
     timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
     timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
