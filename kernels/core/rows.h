@@ -7,7 +7,9 @@
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
- * at the price of reading it twice. */
+ * at the price of reading it twice.
+ *
+ * docs/design.md#words says what a look, a seat and the like are. */
 #ifndef TFUSE_ROWS_H_
 #define TFUSE_ROWS_H_
 

@@ -21,6 +21,10 @@ def add_constant(x, constant):
 
     Raises:
       ValueError: constant is not a single number, has another dtype than x, or does not fit x's dtype.
+
+    Example:
+      offset = tf.Variable(0.5)
+      y = tfuse.add_constant(tf.constant([1.0, 2.0]), offset)
     """
     return _add_constant(x, constant)
 
@@ -31,6 +35,11 @@ class AddConstant(keras.layers.Layer):
 
     The number is a weight that is not trained, named "constant": in a loaded SavedModel it is among the variables, and
     assigning to it takes effect at the next call.
+
+    Example:
+      layer = tfuse.AddConstant(0.5)
+      layer.set_constant(2.0)
+      y = layer(tf.constant([1.0, 2.0]))
     """
 
     def __init__(self, constant=0.0, **kwargs):

@@ -177,8 +177,11 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or lengths out of range.
 
     Example:
-      One step of decoding: attention(query, key_cache, value_cache, key_lengths=steps), where query is
-      [batch, 1, heads, head_dim], and the caches have room for more than `steps`.
+      query, key = tf.random.normal([2, 16, 8, 64]), tf.random.normal([2, 16, 2, 64])
+      y = tfuse.attention(query, key, key, is_causal=True)  # each head of key serves four of query
+
+      # One step of decoding, from a cache with room for 16 steps, of which 10 and 12 are there.
+      y = tfuse.attention(query[:, :1], key, key, key_lengths=tf.constant([10, 12]))
     """
     if align not in ALIGNMENTS:
         raise ValueError("attention: align must be one of %s, got %r" % (", ".join(ALIGNMENTS), align))
@@ -223,6 +226,11 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together; on the CPU also a length or a page
         that does not exist. A GPU cuts such a length, and takes such a page for one of zeros.
+
+    Example:
+      pages = tf.random.normal([10, 16, 2, 64])  # ten pages of 16 steps, for keys and values alike
+      query, table = tf.random.normal([2, 1, 8, 64]), tf.constant([[0, 3], [7, 1]])
+      y = tfuse.paged_attention(query, pages, pages, table, key_lengths=tf.constant([20, 32]))
     """
     left, right = _band(window, True)
     query, scale = _scaled(query, key_pages, scale)

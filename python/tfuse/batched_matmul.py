@@ -102,6 +102,10 @@ def batched_matmul(a, b, transpose_a=False, transpose_b=False, scale=1.0):
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together.
+
+    Example:
+      a, b = tf.random.normal([8, 16, 64]), tf.random.normal([32, 64])
+      y = tfuse.batched_matmul(a, b, transpose_b=True)  # [8, 16, 32]: b serves the whole batch
     """
     if not _library.without_gpu():
         return fused(a, b, transpose_a, transpose_b, scale)

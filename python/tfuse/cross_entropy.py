@@ -125,6 +125,10 @@ def sparse_cross_entropy(logits, labels, label_smoothing=0.0, ignore_class=None,
 
     Returns:
       Losses in float32; in float64 for float64 logits.
+
+    Example:
+      logits, labels = tf.random.normal([32, 1000]), tf.zeros([32], tf.int32)
+      loss = tf.reduce_mean(tfuse.sparse_cross_entropy(logits, labels, label_smoothing=0.1))
     """
     check_smoothing("sparse_cross_entropy", label_smoothing)
     ignore = _NOTHING if ignore_class is None else int(ignore_class)
@@ -144,6 +148,10 @@ def cross_entropy(logits, targets, label_smoothing=0.0, z_loss=0.0, weights=None
 
     Returns:
       Losses in float32; in float64 for float64 logits.
+
+    Example:
+      logits, targets = tf.random.normal([32, 10]), tf.one_hot(tf.zeros([32], tf.int32), 10)
+      loss = tf.reduce_mean(tfuse.cross_entropy(logits, targets))
     """
     check_smoothing("cross_entropy", label_smoothing)
     logits, targets = (_last("cross_entropy", x, axis) for x in (logits, targets))
@@ -225,6 +233,10 @@ class SparseCategoricalCrossentropy(_FromLogits, keras.losses.SparseCategoricalC
       from_logits, ignore_class, reduction, axis, name, dtype: as in Keras, where from_logits is False unless given. With
         False, Keras's own loss is computed.
       label_smoothing, z_loss: as in tfuse.sparse_cross_entropy.
+
+    Example:
+      model = keras.Sequential([keras.layers.Dense(10)])
+      model.compile("adam", tfuse.SparseCategoricalCrossentropy(label_smoothing=0.1))
     """
 
     _ONLY_FROM_LOGITS = {"axis": -1, "label_smoothing": 0, "z_loss": 0}  # what asks Keras's own loss for nothing
@@ -256,6 +268,10 @@ class CategoricalCrossentropy(_FromLogits, keras.losses.CategoricalCrossentropy)
       from_logits, label_smoothing, axis, reduction, name, dtype: as in Keras, where from_logits is False unless given.
         With False, Keras's own loss is computed. Targets are taken in the dtype of the logits.
       z_loss: as in tfuse.cross_entropy.
+
+    Example:
+      model = keras.Sequential([keras.layers.Dense(10)])
+      model.compile("adam", tfuse.CategoricalCrossentropy())
     """
 
     _ONLY_FROM_LOGITS = {"z_loss": 0}

@@ -30,6 +30,10 @@ def gated(a, b=None, activation="silu", axis=-1):
 
     Raises:
       ValueError or InvalidArgumentError: a wrong shape or dtype, or an unknown activation.
+
+    Example:
+      both = tf.random.normal([32, 128])  # two halves of 64
+      y = tfuse.gated(both, activation="silu")
     """
     if b is None and axis != -1 and axis != len(a.shape) - 1:
         a, b = tf.split(a, 2, axis)
@@ -69,6 +73,9 @@ class Gated(keras.layers.Layer):
 
     Args:
       activation, axis: as in tfuse.gated.
+
+    Example:
+      layer = keras.Sequential([keras.layers.Dense(128), tfuse.Gated("silu")])  # the result has 64 channels
     """
 
     def __init__(self, activation="silu", axis=-1, **kwargs):

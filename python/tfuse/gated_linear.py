@@ -27,6 +27,10 @@ def gated_linear(x, kernel, bias=None, activation="silu"):
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or an unknown activation.
+
+    Example:
+      x, kernel = tf.random.normal([8, 64]), tf.random.normal([64, 2 * 256])
+      y = tfuse.gated_linear(x, kernel, activation="silu")  # [8, 256]
     """
     activation = activation_name(activation)
     if not _is_pair(kernel):
@@ -55,6 +59,9 @@ class GatedDense(keras.layers.Layer):
       activation: as in tfuse.scale_bias_act.
       use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, kernel_constraint,
         bias_constraint: as in keras.layers.Dense.
+
+    Example:
+      feed_forward = keras.Sequential([tfuse.GatedDense(256, "silu"), keras.layers.Dense(64)])
     """
 
     _OF_WEIGHTS = {"initializer": keras.initializers, "regularizer": keras.regularizers, "constraint": keras.constraints}

@@ -46,6 +46,9 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
       groups: how many the channels are cut into; it must divide them. -1: a group per channel, which is instance
         normalisation.
       axis: that of the channels.
+
+    Example:
+      y = tfuse.group_norm(tf.random.normal([2, 8, 8, 64]), tf.ones([64]), tf.zeros([64]), groups=8)
     """
     x = _rows.tensor(x)
     rank = x.shape.rank
@@ -68,7 +71,11 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
 
 @keras.saving.register_keras_serializable("tfuse")
 class GroupNormalization(keras.layers.GroupNormalization):
-    """keras.layers.GroupNormalization in one pass: same arguments, same weights."""
+    """keras.layers.GroupNormalization in one pass: same arguments, same weights.
+
+    Example:
+      model = keras.Sequential([keras.layers.Conv2D(64, 3), tfuse.GroupNormalization(groups=8)])
+    """
 
     def call(self, inputs):
         if tf.as_dtype(inputs.dtype) not in FLOATS:

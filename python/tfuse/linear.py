@@ -139,6 +139,10 @@ def linear(x, kernel, bias=None, activation=None, residual=None):
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or an unknown activation.
+
+    Example:
+      x, kernel, bias = tf.random.normal([8, 16, 64]), tf.random.normal([64, 128]), tf.zeros([128])
+      y = tfuse.linear(x, kernel, bias, "gelu")
     """
     return _apply(x, kernel, bias, activation, residual)
 
@@ -148,6 +152,9 @@ class Dense(keras.layers.Dense):
     """keras.layers.Dense in one op: same arguments, weights and results.
 
     An activation that is not in tfuse's table is applied behind it. "gelu_tanh" is one more name for it.
+
+    Example:
+      layer = tfuse.Dense(128, "gelu")
     """
 
     def __init__(self, units, activation=None, **kwargs):

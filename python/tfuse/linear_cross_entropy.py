@@ -116,6 +116,11 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, an unknown reduction.
+
+    Example:
+      hidden, table = tf.random.normal([4, 16, 64]), tf.random.normal([1000, 64])
+      labels = tf.zeros([4, 16], tf.int32)
+      loss = tfuse.linear_cross_entropy(hidden, table, labels, transpose_kernel=True, reduction="mean")
     """
     check_smoothing("linear_cross_entropy", label_smoothing)
     if reduction not in _REDUCTIONS:
@@ -154,18 +159,7 @@ class LanguageModelHead(keras.layers.Layer):
     """The last layer of a language model together with its loss: logits of hidden states, or their mean cross entropy.
 
     head(hidden) are the logits, for generating text. head(hidden, labels) is tfuse.linear_cross_entropy's mean, one number,
-    and is added to the model's losses, so that compile() needs none:
-
-      tokens, labels = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
-      embedding = keras.layers.Embedding(50304, 768)
-      hidden = transformer(embedding(tokens))
-      head = tfuse.LanguageModelHead(embedding)
-
-      training = keras.Model([tokens, labels], head(hidden, labels))
-      training.compile("adamw")
-      training.fit([text[:, :-1], text[:, 1:]])
-
-      model = keras.Model(tokens, head(hidden))  # the same weights
+    and is added to the model's losses, so that compile() needs none.
 
     A mask of the hidden states (Embedding(mask_zero=True)) leaves rows out of the loss. Of an embedding that is quantized,
     the head takes the values that it stands for.
@@ -186,6 +180,17 @@ class LanguageModelHead(keras.layers.Layer):
       hidden: [..., inputs].
       labels: integers with hidden's shape but the last axis, or None.
       sample_weight: one number per label, or what broadcasts to that; multiplies the losses.
+
+    Example:
+      tokens, labels = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+      embedding = keras.layers.Embedding(256, 32)
+      hidden = keras.layers.Dense(32, "gelu")(embedding(tokens))  # in the place of a transformer
+      head = tfuse.LanguageModelHead(embedding)
+      training = keras.Model([tokens, labels], head(hidden, labels))
+      training.compile("adamw")
+      text = np.random.randint(256, size=[8, 65])
+      training.fit([text[:, :-1], text[:, 1:]], verbose=0)
+      model = keras.Model(tokens, head(hidden))  # the same weights, for generating text
     """
 
     def __init__(self, embedding=None, vocabulary=None, use_bias=False, label_smoothing=0.0, ignore_class=None, z_loss=0.0,

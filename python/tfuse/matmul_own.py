@@ -53,6 +53,9 @@ def matmul_own(a, b, kind="tensor"):
 
     Raises:
       ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or an unknown kind.
+
+    Example:
+      y = tfuse.matmul_own(tf.random.normal([64, 32]), tf.random.normal([32, 16]), kind="tiled")
     """
     if kind not in KINDS:
         raise ValueError("matmul_own: kind must be one of %s, got %r" % (", ".join(KINDS), kind))

@@ -114,6 +114,10 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
 
     Memory is linear in the sequence length, with dropout too. Queries that attend to nothing give 0 before the output
     projection. With return_attention_scores, or attention axes other than the one, all is as in Keras.
+
+    Example:
+      x = tf.random.normal([2, 16, 64])
+      y = tfuse.MultiHeadAttention(num_heads=4, key_dim=16)(x, x, use_causal_mask=True)
     """
 
     def _compute_attention_mask(self, *inputs, **masks):
@@ -131,6 +135,10 @@ class GroupedQueryAttention(keras.layers.GroupQueryAttention):
     """keras.layers.GroupQueryAttention by tfuse.attention: same arguments, weights and results.
 
     As tfuse.MultiHeadAttention; and the heads of key and value are not repeated.
+
+    Example:
+      x = tf.random.normal([2, 16, 64])
+      y = tfuse.GroupedQueryAttention(head_dim=16, num_query_heads=4, num_key_value_heads=2)(x, x)
     """
 
     num_repeats = property(lambda self: _GROUPED.num_repeats.fget(self),

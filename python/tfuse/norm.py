@@ -111,19 +111,32 @@ def layer_norm(x, gamma=None, beta=None, axis=-1, epsilon=1e-3, residual=None, d
       dropout: the probability that an element of x is 0 in h; the others are divided by 1 - dropout.
       seed: which elements those are: an integer, an int64 tensor of shape [], a keras.random.SeedGenerator, or None, which
         draws one at every call.
+
+    Example:
+      x, skip = tf.random.normal([32, 64]), tf.random.normal([32, 64])
+      y = tfuse.layer_norm(x, tf.ones([64]), tf.zeros([64]))
+      y, h = tfuse.layer_norm(x, tf.ones([64]), tf.zeros([64]), residual=skip, dropout=0.1)  # h = skip + dropout(x)
     """
     return _over("layer_norm", "layer", x, gamma, beta, axis, epsilon, residual, dropout, seed)
 
 
 @composite
 def rms_norm(x, gamma=None, axis=-1, epsilon=1e-6, residual=None, dropout=0.0, seed=None):
-    """Returns h / sqrt(mean of h^2 + epsilon) * gamma, where h = residual + dropout(x); arguments as of tfuse.layer_norm."""
+    """Returns h / sqrt(mean of h^2 + epsilon) * gamma, where h = residual + dropout(x); arguments as of tfuse.layer_norm.
+
+    Example:
+      y = tfuse.rms_norm(tf.random.normal([32, 64]), tf.ones([64]))
+    """
     return _over("rms_norm", "rms", x, gamma, None, axis, epsilon, residual, dropout, seed)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization in one pass: same arguments, same weights."""
+    """keras.layers.LayerNormalization in one pass: same arguments, same weights.
+
+    Example:
+      model = keras.Sequential([keras.layers.Dense(64), tfuse.LayerNormalization()])
+    """
 
     def call(self, inputs):
         if getattr(self, "rms_scaling", False) or tf.as_dtype(inputs.dtype) not in FLOATS:
@@ -148,7 +161,11 @@ class _RMSNormalization(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("tfuse")
 class RMSNormalization(getattr(keras.layers, "RMSNormalization", _RMSNormalization)):
-    """keras.layers.RMSNormalization in one pass: same arguments, same weight, which stays float32 in mixed precision."""
+    """keras.layers.RMSNormalization in one pass: same arguments, same weight, which stays float32 in mixed precision.
+
+    Example:
+      model = keras.Sequential([keras.layers.Dense(64), tfuse.RMSNormalization()])
+    """
 
     def build(self, input_shape):
         self.axis = sorted(self.axis) if isinstance(self.axis, (list, tuple)) else [self.axis]

@@ -68,6 +68,10 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
 
     Raises:
       ValueError or InvalidArgumentError: a wrong shape or dtype, an odd head_dim or rotary, or an unknown pairing.
+
+    Example:
+      query, key = tf.random.normal([2, 16, 8, 64]), tf.random.normal([2, 16, 2, 64])
+      query, key = tfuse.rope(query, key, positions=100)  # the first time step is step 100
     """
     if pairing not in PAIRINGS:
         raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
@@ -90,6 +94,9 @@ class RotaryEmbedding(keras.layers.Layer):
       inputs: [batch, time, …, features].
       start_index: position of the first time step; a number, or one for each sequence.
       positions: all positions, [time] or [batch, time], instead of start_index.
+
+    Example:
+      y = tfuse.RotaryEmbedding()(tf.random.normal([2, 16, 8, 64]), start_index=100)
     """
 
     def __init__(self, max_wavelength=10000, scaling_factor=1.0, sequence_axis=1, feature_axis=-1, pairing="half",

@@ -64,6 +64,10 @@ def scale_bias_act(x, scale=None, bias=None, activation=None):
 
     Raises:
       ValueError or InvalidArgumentError: a wrong shape, a dtype other than x's, or an unknown activation.
+
+    Example:
+      x, scale, bias = tf.random.normal([32, 64]), tf.ones([64]), tf.zeros([64])
+      y = tfuse.scale_bias_act(x, scale, bias, "gelu")
     """
     return _scale_bias_act(x, scale, bias, activation=activation_name(activation))
 
@@ -108,6 +112,9 @@ class ScaleBiasAct(keras.layers.Layer):
       activation: as in tfuse.scale_bias_act.
       use_scale, use_bias: whether the layer has them.
       scale_initializer, bias_initializer, scale_regularizer, …: as in Keras's layers.
+
+    Example:
+      model = keras.Sequential([keras.layers.Dense(64, use_bias=False), tfuse.ScaleBiasAct("gelu")])
     """
 
     def __init__(self, activation=None, use_scale=True, use_bias=True, scale_initializer="ones", bias_initializer="zeros",

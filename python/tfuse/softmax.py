@@ -81,6 +81,11 @@ def softmax(x, axis=-1, mask=None, scale=1.0):
       mask: broadcasts to x. A boolean one keeps what is True: the rest is zero and plays no part; where nothing is kept,
         all is zero. One of x's dtype is added. None: none.
       scale: a number.
+
+    Example:
+      scores = tf.random.normal([4, 16, 16])
+      causal = tf.linalg.band_part(tf.ones([16, 16], tf.bool), -1, 0)
+      p = tfuse.softmax(scores, mask=causal, scale=0.125)
     """
     return _over("softmax", x, axis, mask, scale, False)
 
@@ -88,7 +93,11 @@ def softmax(x, axis=-1, mask=None, scale=1.0):
 @keras.saving.register_keras_serializable("tfuse")
 @composite
 def log_softmax(x, axis=-1, mask=None, scale=1.0):
-    """Returns log(softmax(x * scale + mask)); arguments as of tfuse.softmax. What a boolean mask drops is -infinity."""
+    """Returns log(softmax(x * scale + mask)); arguments as of tfuse.softmax. What a boolean mask drops is -infinity.
+
+    Example:
+      logp = tfuse.log_softmax(tf.random.normal([4, 1000]))
+    """
     return _over("log_softmax", x, axis, mask, scale, True)
 
 
@@ -104,6 +113,9 @@ class Softmax(keras.layers.Softmax):
     """keras.layers.Softmax in one pass.
 
     Where the mask is False the result is exactly zero, whatever the input; Keras adds a large negative number.
+
+    Example:
+      p = tfuse.Softmax()(tf.random.normal([2, 3]), mask=tf.constant([[True, True, False]] * 2))
     """
 
     def call(self, inputs, mask=None):

@@ -8,5 +8,9 @@ _square = FusedOp("Square", plain=lambda x: x * x, gradient=lambda node, dy: _gr
 
 @function
 def square(x):
-    """Returns x * x, elementwise."""
+    """Returns x * x, elementwise.
+
+    Example:
+      y = tfuse.square(tf.constant([1.0, 2.0, 3.0]))
+    """
     return _square(x)

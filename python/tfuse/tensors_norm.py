@@ -79,6 +79,9 @@ def global_norm(tensors, name=None):
 
     Raises:
       ValueError: for a tensor of another dtype, which is named.
+
+    Example:
+      norm = tfuse.global_norm([tf.ones([3]), tf.ones([2, 5])])
     """
     tensors = _dense("global_norm", tensors)
     groups = _by_dtype("global_norm", tensors)
@@ -104,6 +107,9 @@ def clip_by_global_norm(t_list, clip_norm, use_norm=None, name=None):
 
     Raises:
       ValueError: for a tensor that is not of a float dtype, or an argument that is no list.
+
+    Example:
+      clipped, norm = tfuse.clip_by_global_norm([tf.ones([3]), tf.ones([2, 5])], 1.0)
     """
     tensors = _dense("clip_by_global_norm", t_list)
     groups = _by_dtype("clip_by_global_norm", tensors)
@@ -131,6 +137,9 @@ def all_finite(tensors):
 
     Raises:
       ValueError: for a tensor of a dtype that is not served, such as complex64.
+
+    Example:
+      fine = tfuse.all_finite([tf.ones([3]), tf.constant([float("inf")])])  # False
     """
     tensors = _dense("all_finite", tensors)
     groups = _by_dtype("all_finite", tensors, skip_integers=True)
