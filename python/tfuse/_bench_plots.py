@@ -104,8 +104,8 @@ def _figure(width, height, columns=1):
 def _scale(axis, most, least):
     """Logarithmic, as 30 times and 0.9 times meet in one picture; with a line at tfuse's own time."""
     axis.set_xscale("log")
-    wide = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
-    ticks = [t for t in (wide if most > 3 * least else (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 2.5)) if least / 1.1 < t < most * 1.1]
+    wide, narrow = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200), (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 2.5)
+    ticks = [t for t in (wide if most > 3 * least else narrow) if least / 1.1 < t < most * 1.1]
     axis.set_xticks(ticks, ["%g×" % t for t in ticks], fontsize=7)
     axis.minorticks_off()
     axis.set_xlim(min(0.9, least / 1.15), most * 1.3)
