@@ -45,8 +45,8 @@ def _families(saved, record):
             rival, least = min(times.items(), key=lambda item: item[1])
             ahead = round(least, 2) >= 1
             axis.barh(y, least - 1, 0.7, 1, color=COLOURS["tfuse" if ahead else "behind"])
-            axis.annotate("%.2f× %s" % (least, rival), (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=6.5,
-                          color="black" if ahead else COLOURS["behind"], annotation_clip=False)
+            axis.annotate("%.2f× %s" % (least, rival), (1.01, y), xycoords=("axes fraction", "data"), va="center",
+                          fontsize=6.5, color="black" if ahead else COLOURS["behind"], annotation_clip=False)
         for rival in COLOURS:
             places = [(times[rival], y) for y, (_, times) in enumerate(some) if rival in times]
             if places:

@@ -2,6 +2,7 @@
 docs/benchmarks.md."""
 
 import collections
+import textwrap
 
 import numpy as np
 
@@ -14,13 +15,14 @@ NOTES = {
     "elementwise": "One pass over the data: what counts is memory, so speed is in percent of a plain copy's.",
     "rows": "Norms, softmax and losses over the last axis. Memory counts here too. Rows beyond 65,536 columns "
             "are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
-    "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's kernels "
-                 "serve PyTorch as they serve tfuse, and the times are alike; \"own kernel\" is what serves where cuDNN cannot.",
-    "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. linear_cross_entropy makes "
-                "its gradient with the loss, while it has the logits (but in float16, whose range does not allow it), so that "
-                "nothing is left to do backward.",
-    "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the host "
-             "takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) and "
+    "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's "
+                 "kernels serve PyTorch as they serve tfuse, and the times are alike; own kernel is what serves where "
+                 "cuDNN cannot.",
+    "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
+                "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
+                "range does not allow it), so that nothing is left to do backward.",
+    "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
+             "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) and "
              "makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for 5,000, do "
              "not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the GPU busy "
              "for longer, the host's time is hidden behind it.",
@@ -213,23 +215,24 @@ def losses(rows):
                                                "; ".join(filter(None, (shapes, variants))))
     timed = collections.Counter(rival for *_, ms in compared(rows) for rival in RIVALS if rival in ms)
     yield ""
-    yield "%s. In %d timings more a rival is ahead by less than 1%%." % (
-        "; ".join("%s has %d timings and is ahead in %d" % (rival, count, sum(r == rival for *_, r, _ in lost(rows)))
-                  for rival, count in timed.items()), close)
+    for rival, count in timed.items():
+        yield "- %s is faster in %d of %d timings." % (rival, sum(r == rival for *_, r, _ in lost(rows)), count)
+    yield "- In %d of these it is ahead by less than 1%%; the table leaves them out." % close
 
 
 def page(saved, images=None):
     """A saved run in Markdown: for each family a table and, where `images` says what the names of pictures begin with, its
     picture; then where rivals are faster."""
     made = list(dict.fromkeys("%(commit)s (%(date)s)" % row for row in saved["rows"] + saved.get("steps", [])))
-    text = ["%s, TensorFlow %s; a plain copy moves %.2f TB/s. Commits: %s." % (
-        saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made))]
+    text = [textwrap.fill("%s, TensorFlow %s; a plain copy moves %.2f TB/s. Commits: %s." % (
+        saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made)), 120)]
     families = by_family(saved["rows"])
     for family in _ops.FAMILIES:
         steps = saved.get("steps", []) if family == "lists" else []
         if family in families or steps:
-            text += ["", "### " + family.capitalize(), "", NOTES[family]]
-            text += ["", "![%s: how many times tfuse's time others take](%s%s.png)" % (family, images, family)] if images else []
+            text += ["", "### " + family.capitalize(), "", textwrap.fill(NOTES[family], 120)]
+            if images:
+                text += ["", "![%s: how many times tfuse's time others take](%s%s.png)" % (family, images, family)]
             text += ["", *table(families[family])] if family in families else []
             text += _bench_optimizers.table(steps)
     return "\n".join(text + ["", "### Where it loses", "", *losses(saved["rows"])])

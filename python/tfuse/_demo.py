@@ -1,7 +1,7 @@
 """python -m tfuse demo: GPT-2 in Keras, stock and with tfuse, in turns: losses, time, memory, and what it writes.
 
-Small on a CPU; the one of 124 million parameters on a GPU. The model is examples/gpt2_model.py, the text the licence, a word a
-token. demo_files/ has links to them, and to the record of a GPU, which the wheel holds as files.
+Small on a CPU; the one of 124 million parameters on a GPU. The model is examples/gpt2_model.py, the text the licence, a
+word a token. demo_files/ has links to them, and to the record of a GPU; the wheel holds them as files.
 """
 
 import argparse
@@ -153,8 +153,8 @@ def table(runs, memory, tokens):
     """Losses, time, speed and memory of the runs, as lines."""
     steps = min(len(run.losses) for run in runs.values())
     shown = sorted({0, steps // 4, steps // 2, steps - 1})
-    yield "  %-16s %s  %10s %12s %16s" % ("", " ".join("%8s" % ("step %d" % (i + 1)) for i in shown), "ms a step", "tokens/s",
-                                           "memory of a step")
+    yield "  %-16s %s  %10s %12s %16s" % ("", " ".join("%8s" % ("step %d" % (i + 1)) for i in shown),
+                                           "ms a step", "tokens/s", "memory of a step")
     for name, run in runs.items():
         seconds = statistics.median(run.seconds)
         yield "  %-16s %s  %10.1f %12s %16s" % (
@@ -236,13 +236,14 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse demo", description=(
         "Trains GPT-2 in Keras, stock and with tfuse, in turns; shows that the losses are the same, the time and the memory "
         "of a step, what ran, and a few lines that it wrote. A small one on a CPU, 124 million parameters on a GPU."))
-    parser.add_argument("--steps", type=int, default=200, help="of the model that writes (200); the others make half of them")
+    parser.add_argument("--steps", type=int, default=200, help="of the model that writes (200); others make half")
     parser.add_argument("--seconds", type=float, default=50, help="after which the training ends early (50)")
     chosen = parser.parse_args(arguments)
     (setting, machine), progress = choose(), Progress()
     keras.config.set_dtype_policy(setting["policy"])
     text, known = words()
-    print("tfuse %s, TensorFlow %s, Keras %s, %s" % (tfuse.__version__, tf.__version__, keras.__version__, machine), flush=True)
+    versions = tfuse.__version__, tf.__version__, keras.__version__
+    print("tfuse %s, TensorFlow %s, Keras %s, %s" % (*versions, machine), flush=True)
     progress.show(0, "making the models")
     runs = {name: Run(name, setting, len(known), chosen.steps) for name in setting["runs"]}
     ours = setting["runs"][-1]
