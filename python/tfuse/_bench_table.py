@@ -22,10 +22,10 @@ NOTES = {
                 "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
                 "range does not allow it), so that nothing is left to do backward.",
     "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
-             "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) and "
-             "makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for 5,000, do "
-             "not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the GPU busy "
-             "for longer, the host's time is hidden behind it.",
+             "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
+             "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
+             "5,000, do not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
+             "GPU busy for longer, the host's time is hidden behind it.",
 }
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.
