@@ -117,6 +117,7 @@ def plot(record, path):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from tfuse import _bench_plots
     shapes = list(dict.fromkeys((r["batch"], r["length"]) for r in record["rows"]))
     figure, axes = pyplot.subplots(2, len(shapes), figsize=(6.5 * len(shapes), 6), squeeze=False)
     for column, shape in enumerate(shapes):
@@ -130,7 +131,7 @@ def plot(record, path):
         axes[0, column].set_title("%d × %d tokens a step" % shape)
     figure.suptitle("GPT-2 124M in bfloat16: %(hardware)s, TensorFlow %(tensorflow)s" % record)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    _bench_plots.save(figure, path)
 
 
 def filled(text, record, image):

@@ -4,14 +4,15 @@ import functools
 import json
 import os
 import re
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import new_process, skip_broken_xla
-from gpt2_example import PATH, TEXT, arguments, command, explained, gpt2, trained
-from tfuse import _library
+from conftest import GPUS, new_process, skip_broken_xla
+from gpt2_example import PATH, TEXT, arguments, command, explained, gpt2, left_as_it_was, trained
+from tfuse import _demo, _library
 
 STEPS = 200
 
@@ -226,3 +227,71 @@ def test_the_readme_shows_the_record():
     if record.exists():
         shown = compare.filled(readme, json.loads(record.read_text()), "../benchmarks/gpt2_nvidia_h200.png")
         assert readme == shown, "run examples/compare.py, or examples/compare.py --table %s --write" % record
+
+
+# ---- python -m tfuse demo ----
+
+SMALL_DEMO = {**_demo.CPU, "model": {"length": 16, "depth": 1, "width": 16, "heads": 2}, "batch": 2,
+              "runs": (_demo.STOCK, _demo.ENABLED, _demo.FUSED)}
+
+
+def demo(monkeypatch, capsys, **setting):
+    """What the demo returns and prints, small."""
+    monkeypatch.setattr(_demo, "choose", lambda: ({**SMALL_DEMO, **setting}, "a test"))
+    with left_as_it_was():
+        status = _demo.main(["--steps", "10"])
+    return status, capsys.readouterr()
+
+
+def test_the_demo(monkeypatch, capsys):
+    status, printed = demo(monkeypatch, capsys)
+    assert status == 0 and printed.err == ""
+    words = "\n".join(printed.out.split())
+    for name in SMALL_DEMO["runs"]:
+        line, = (line for line in printed.out.splitlines() if line.startswith("  " + name + "  "))
+        *losses, ms, tokens, memory, _ = re.sub(",", "", line).removeprefix("  " + name).split()
+        assert 6 < float(losses[0]) < 7 and abs(float(tokens) - 32e3 / float(ms)) < 0.05 / float(ms) * float(tokens) + 1
+        assert 0 <= float(memory) < 1000
+    for op in ("Attention", "AttentionGrad", "Norm", "LinearCrossEntropy", "TensorsUpdate"):
+        assert "\n%s\nran:" % op in words
+    after = printed.out.split("a word a token:\n")[1].split("\n\n")[0].split()
+    assert after[:3] == ["Apache", "License", "Version"] and len(after) > 40
+    last = " ".join(printed.out.split("Measured:")[1].split())
+    assert re.search(r"tfuse is (\d\.\d\d times as fast|slower, by \d+%)\.", last)
+    record = json.loads((_demo.FILES / "gpt2_nvidia_h200.json").read_text())["rows"]
+    figures = ["%.1f ms" % row["ms_per_step"] for row in record if row["length"] == 1024 and row["name"] in (
+        "Keras", "PyTorch, compiled", "Keras with tfuse")]
+    assert len(figures) == 3 and all((figure in last) == (not GPUS) for figure in figures)
+
+
+def test_the_demo_says_which_way_it_went():
+    def said(ours, stock):
+        runs = {name: types.SimpleNamespace(seconds=seconds) for name, seconds in [("ours", ours), (_demo.STOCK, stock)]}
+        return _demo.outcome("ours", runs, {"ours": 3e6, _demo.STOCK: None})
+
+    assert said([0.01, 9, 0.01], [0.02, 0.02, 0.001]) == (
+        "Measured: a step took 10.0 ms and 3 MB of memory with ours, 20.0 ms and an unknown amount in stock Keras: "
+        "tfuse is 2.00 times as fast.")
+    assert said([0.03], [0.02]).endswith("tfuse is slower, by 50%.")
+
+
+def test_the_demo_fails_where_losses_differ(monkeypatch, capsys):
+    def compare(runs, *_):
+        for run, loss in zip(runs.values(), (2.0, 2.01)):
+            run.losses, run.seconds = [3.0, loss], [1.0]
+        return dict.fromkeys(runs, 0)
+
+    monkeypatch.setattr(_demo, "compare", compare)
+    status, printed = demo(monkeypatch, capsys, runs=(_demo.STOCK, _demo.ENABLED), agree=4e-3)
+    assert status == 1 and "The losses of 2 steps agree to 5e-03" in printed.out and "do not compute the same" in printed.err
+
+
+def test_the_demos_memory():
+    """What is taken and given back between two readings is seen."""
+    before = _demo._memory(reset=True)
+    if before is None:
+        pytest.skip("the system does not tell")
+    with tf.device("GPU:0" if GPUS else "CPU:0"):
+        tf.ones([25 << 20]).numpy()
+    assert 100e6 < _demo._memory() - before < 400e6
+    assert _demo._memory(reset=True) - before < 50e6

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-from tfuse import _bench, _ops
+from tfuse import _bench_table, _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What the README shows of benchmarks/nvidia_h200.json, in bfloat16: in words, and the row of it.
@@ -55,12 +55,12 @@ def gpt2(saved):
 
 
 def times(saved):
-    lines = ["| forward and backward, milliseconds | " + " | ".join(["tfuse", *_bench.RIVALS]) + " |",
-             "|---|" + "---|" * (1 + len(_bench.RIVALS))]
+    lines = ["| forward and backward, milliseconds | " + " | ".join(["tfuse", *_bench_table.RIVALS]) + " |",
+             "|---|" + "---|" * (1 + len(_bench_table.RIVALS))]
     for text, wanted in HEADLINES:
         wanted = {**wanted, "dtype": "bfloat16", "direction": "backward"}  # backward rows have the time of both
         of = next(row["both_ms"] for row in saved["rows"] if all(row.get(key) == value for key, value in wanted.items()))
-        shown = [of[name] for name in ("tfuse", *_bench.RIVALS)]
+        shown = [of[name] for name in ("tfuse", *_bench_table.RIVALS)]
         cells = [_best(value, min(shown), "%.2f") for value in shown]
         lines.append("| %s | %s |" % (text, " | ".join(cells)))
     return "\n".join(lines)
@@ -73,7 +73,7 @@ def _best(value, best, text):
 # Files, and what commands print between the markers <!-- name --> and <!-- /name --> in each.
 PARTS = {
     "README.md": {"headline": headline},
-    "docs/benchmarks.md": {"bench": lambda: _bench.table(record("nvidia_h200.json"))},
+    "docs/benchmarks.md": {"bench": lambda: _bench_table.page(record("nvidia_h200.json"), "../benchmarks/nvidia_h200_")},
     "docs/ops.md": {family: lambda family=family: _ops.markdown(family) for family in _ops.FAMILIES},
 }
 

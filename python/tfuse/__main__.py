@@ -7,7 +7,7 @@ import sys
 COMMANDS = {
     "doctor": "check this machine: TensorFlow, the library, GPUs, NVIDIA's libraries, and every op against NumPy",
     "bench": "time every op against stock TensorFlow and XLA, in percent of the copy speed",
-    "demo": "train a small Keras model with tfuse and with stock Keras, side by side",
+    "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
     "profile": "run a script's steps under the profiler: what takes the time, and what of it tfuse could serve",
     "ops": "list the ops that the library registers",
     "cache": "show what was chosen by timing, where it is kept, or clear it",

@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse import _bench_optimizers, _driver, _library, cases
+from tfuse import _bench_optimizers, _bench_plots, _bench_table, _driver, _library, cases
+from tfuse._bench_table import RIVALS, TORCH, check_bars, label
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
 RUNNERS = {
@@ -24,33 +25,9 @@ RUNNERS = {
     "stock": lambda case: tf.function(case.rival, autograph=False),
     "XLA": lambda case: tf.function(case.rival, autograph=False, jit_compile=True),
 }
-TORCH = "torch.compile"
-RIVALS = ("stock", "XLA", TORCH)
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
 FAMILIES = [*cases.all_cases(), "optimizers"]
-# What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
-# is to be at least, or at most, the bar; how to write it.
-BARS = {
-    "forward": (lambda f, b, copy: f["percent_of_copy"], True, "%.1f%% of copy"),
-    "backward": (lambda f, b, copy: b["percent_of_copy"], True, "%.1f%% of copy"),
-    "floor": (lambda f, b, copy: b["both_ms"]["tfuse"] / 1e3 * copy / (f["bytes"] + b["bytes"]), False,
-              "%.2f times the floor"),
-    "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
-    "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
-    "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
-    "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
-              "%.2f times PyTorch's forward"),
-    "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
-    "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
-               "%.2f times what XLA takes"),
-    "of_torch": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"][TORCH] if TORCH in b["both_ms"] else None, False,
-                 "%.3f times what torch.compile takes"),
-    "memory": (lambda f, b, copy: b.get("extra_MB"), False, "%.0f MB beside inputs and results"),
-    "times_naive": (lambda f, b, copy: f["naive_ms"] / f["ms"]["tfuse"] if "naive_ms" in f else None, True,
-                    "%.1f times naive's speed"),
-    "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
-}
 
 
 def main(arguments):
@@ -72,15 +49,18 @@ def main(arguments):
                         help="check the times against the cases' bars, which are for an NVIDIA H200; exit status 1 if one "
                              "does not hold. With FILE, written by --save, check that; time nothing")
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
-                        help="write DIR/<hardware>.json and .png (default DIR: benchmarks)")
-    parser.add_argument("--plot", metavar="FILE", help="draw FILE, written by --save, again; time nothing")
+                        help="write DIR/<hardware>.json, and pictures (default DIR: benchmarks)")
+    parser.add_argument("--plot", nargs="?", const="benchmarks", metavar="PATH",
+                        help="draw again what --save wrote: a file, or a folder's and the README's picture (default: "
+                             "benchmarks); time nothing")
     parser.add_argument("--table", metavar="FILE",
-                        help="print FILE, written by --save, as the table in docs/benchmarks.md; time nothing")
+                        help="print FILE, written by --save, as the tables of docs/benchmarks.md; time nothing")
     chosen = parser.parse_args(arguments)
-    for path, show in [(chosen.plot, plot), (chosen.table, lambda saved, *_: print(table(saved)))]:
-        if path:
-            saved = json.loads(pathlib.Path(path).read_text())
-            show(saved, saved["rows"], pathlib.Path(path).with_suffix(".png"))
+    if chosen.plot:
+        for path in _bench_plots.draw(pathlib.Path(chosen.plot)):
+            print("wrote", path)
+    if chosen.table:
+        print(_bench_table.page(json.loads(pathlib.Path(chosen.table).read_text())))
     if isinstance(chosen.bars, str):
         saved = json.loads(pathlib.Path(chosen.bars).read_text())
         held = [check_bars(saved, saved["rows"]), _bench_optimizers.check_bars(saved.get("steps", []))]
@@ -237,12 +217,12 @@ class Bench:
             "%s %.1f" % item for item in self.about["eager_us"].items()))
 
     def summary(self):
-        compared = list(_compared(self.rows))
-        lost = sorted(_lost(compared), key=lambda found: RIVALS.index(found[1]))
-        ahead = len(compared) - len({what for what, _, _ in lost})
-        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, len(compared)))
-        for what, name, percent in lost:
-            print("  behind %s: %s, by %.1f%%" % (name, what, percent))
+        behind = sorted(_bench_table.lost(self.rows), key=lambda found: RIVALS.index(found[2]))
+        total = len(list(_bench_table.compared(self.rows)))
+        ahead = total - len({(label(row), direction) for row, direction, *_ in behind})
+        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, total))
+        for row, direction, rival, percent in behind:
+            print("  behind %s: %s %s, by %.1f%%" % (rival, label(row), direction, percent))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
             some = [r for r in some if "TF_per_s" not in r]
@@ -253,14 +233,11 @@ class Bench:
     def save(self, folder):
         path = self._write(folder)
         print("\nwrote", path)
-        saved = json.loads(path.read_text())
-        if not saved["rows"]:
-            return
         try:
-            plot(saved, saved["rows"], path.with_suffix(".png"))
-            print("wrote", path.with_suffix(".png"))
+            for picture in _bench_plots.draw(folder):
+                print("wrote", picture)
         except ImportError:
-            print("no plot: pip install matplotlib")
+            print("no pictures: pip install matplotlib")
 
     def _keep(self):
         """What is timed is not lost if the run is cut short."""
@@ -332,151 +309,6 @@ def _shrink(shape):
         while shape[axis] > 1 and np.prod(shape) > CPU_ELEMENTS:
             shape[axis] //= 2
     return tuple(shape)
-
-
-def label(row):
-    return " ".join([row["op"], *_variant(row), row["dtype"], "×".join(map(str, row["shape"]))])
-
-
-def _variant(row):
-    """The options that a row was timed with, in words. A seed tells nothing."""
-    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
-             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
-    return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
-
-
-def _compared(rows):
-    """(what, milliseconds of each) of every row, as it is held against rivals. Where the gradient is made with the value, so
-    that nothing is left to compute backward, the two directions are one."""
-    together = {label(row) for row in rows if row.get("TF_per_s") == 0}
-    for row in rows:
-        if label(row) not in together:
-            yield "%s %s" % (label(row), row["direction"]), row["ms"]
-        elif row["direction"] == "backward":
-            yield label(row) + " both", row["both_ms"]
-
-
-def _lost(compared):
-    """(what, rival, by how many percent tfuse takes longer) wherever a rival is faster."""
-    return [(what, name, 100 * (ms["tfuse"] / ms[name] - 1)) for what, ms in compared for name in RIVALS
-            if ms.get(name, np.inf) < ms["tfuse"]]
-
-
-def check_bars(about, rows):
-    """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
-    was timed for is said to be open, and is not held against the run."""
-    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
-    print("\nbars, on %s:" % about["hardware"])
-    for case in (case for members in cases.all_cases().values() for case in members):
-        names = {name for options in case.options for name in options}
-        for (dtype, shape, *only), limits in case.bars.items():
-            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and
-                     all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
-            for kind, limit in limits.items():
-                measure, at_least, text = BARS[kind]
-                of = [p for p in timed if measure(*p, copy) is not None]
-                worst = (min if at_least else max)(of, key=lambda p: measure(*p, copy), default=None)
-                value = None if worst is None else measure(*worst, copy)
-                holds = value is None or (value >= limit if at_least else value <= limit)
-                failed += not holds
-                print("  %-5s %s %s: %s, at %s %s" % (
-                    "open" if value is None else "holds" if holds else "FAILS", kind,
-                    label(worst[0]) if worst else " ".join([case.name, *("%s=%s" % option for wanted in only for option in wanted),
-                                                            dtype, "×".join(map(str, shape))]),
-                    "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
-    return not failed
-
-
-def _beside_naive(rows):
-    """The rows, with what the variant of kind "naive" takes for the same, where it was timed."""
-    same = lambda row: (row["op"], row["dtype"], tuple(row["shape"]))
-    naive = {same(row): row["ms"]["tfuse"] for row in rows if row.get("kind") == "naive"}
-    return [{**row, "naive_ms": naive[same(row)]} if same(row) in naive else row for row in rows]
-
-
-def table(saved):
-    """A saved run in Markdown: percent of the copy speed, forward / backward, milliseconds of both, and how often a rival's
-    time is tfuse's, bold where that is less than once; below, every row where a rival is faster.
-
-    One line per variant at the first shape that an op was timed at; for its other shapes, the slowest variant of each.
-    """
-    rivals = [name for name in RIVALS if any(name in row["ms"] for row in saved["rows"])]
-    commits = list(dict.fromkeys("%(commit)s (%(date)s)" % row for row in saved["rows"]))
-    lines = ["%s, TensorFlow %s, commit %s; a plain copy moves %.2f TB/s." % (
-                 saved["hardware"], saved["tensorflow"], ", ".join(commits), saved["copy_TB_per_s"]), "",
-             "| op | shape | " + " | ".join("%s | ms | %s take" % (d, ", ".join(rivals)) for d in _dtypes(saved)) + " |",
-             "|---|---|" + "---|---|---|" * len(_dtypes(saved))]
-    for (name, shape), rows in _lines(saved["rows"]).items():
-        cells = []
-        for dtype in _dtypes(saved):
-            pairs = [(f, b) for f, b in zip(rows[::2], rows[1::2]) if f["dtype"] == dtype]
-            if not pairs:
-                cells += ["", "", ""]
-                continue
-            both = lambda pair, name: sum(row["ms"][name] for row in pair)
-            measure, text, unit = (("TF_per_s", "%.3g", " TF/s") if "TF_per_s" in pairs[0][0] else
-                                   ("percent_of_copy", "%.0f%%", ""))
-            slowest = [min(pair[i][measure] for pair in pairs) for i in (0, 1)]
-            cells.append(" / ".join(text % speed if speed else "–" for speed in slowest) + unit)
-            cells.append("%.3f" % max(both(pair, "tfuse") for pair in pairs))
-            cells.append(", ".join(_times(min(both(pair, r) / both(pair, "tfuse") for pair in pairs))
-                                   if all(r in f["ms"] for f, _ in pairs) else "–" for r in rivals))
-        lines.append("| %s | %s | %s |" % (name, shape, " | ".join(cells)))
-    compared = list(_compared(saved["rows"]))
-    for name in rivals:
-        behind = ["%s %.0f%%" % (what, percent) for what, rival, percent in _lost(compared) if rival == name]
-        lines += ["", "%s is faster in %d of %d timings%s" % (
-            name, len(behind), sum(name in ms for _, ms in compared),
-            ": " + "; ".join(behind) + "." if behind else ".")]
-    return "\n".join(lines + _bench_optimizers.table(saved.get("steps", [])))
-
-
-def _times(ratio):
-    return ("**%.2f×**" if ratio < 1 else "%.1f×") % ratio
-
-
-def _dtypes(saved):
-    return list(dict.fromkeys(row["dtype"] for row in saved["rows"]))
-
-
-def _lines(rows):
-    """Rows by the table's lines: (name, shape)."""
-    first, lines = {}, {}
-    for row in rows:
-        variant = " ".join(_variant(row))
-        shape = "×".join(map(str, row["shape"]))
-        if first.setdefault(row["op"], shape) == shape:
-            name = row["op"] + (" " + variant if variant else "")
-        else:
-            name = row["op"] + (", slowest" if variant else "")
-        lines.setdefault((name, shape), []).append(row)
-    return lines
-
-
-def plot(about, rows, path):
-    """Percent of the copy speed, one bar per contender."""
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    colours = {"stock": "#c0c0c0", "XLA": "#8fb3d9", TORCH: "#7fbf7b", "tfuse": "#d95f02"}
-    names = [name for name in colours if any(name in row["ms"] for row in rows)]
-    width = 0.84 / len(names)
-    figure, axes = pyplot.subplots(1, 2, figsize=(15, 2 + 0.22 * len(rows)), sharey=True)
-    for axis, direction in zip(axes, ("forward", "backward")):
-        some = [r for r in rows if r["direction"] == direction][::-1]
-        y = np.arange(len(some))
-        for i, name in enumerate(names):
-            copy = about["copy_TB_per_s"] * 1e9  # per millisecond
-            speed = [100 * r["bytes"] / r["ms"][name] / copy if name in r["ms"] else 0 for r in some]
-            axis.barh(y + (i - (len(names) - 1) / 2) * width, speed, width, label=name, color=colours[name])
-        axis.set_yticks(y, [label(r) for r in some], fontsize=7)
-        axis.axvline(100, color="black", linewidth=0.8)
-        axis.margins(y=0.005)
-        axis.set_xlabel("percent of the copy speed, %s" % direction)
-    axes[0].legend(loc="lower right")
-    figure.suptitle("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s" % about)
-    figure.tight_layout(rect=(0, 0, 1, 0.98))
-    figure.savefig(path, dpi=110)
 
 
 def _cpu_copy_speed(clock):

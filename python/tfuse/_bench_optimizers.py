@@ -57,6 +57,15 @@ def table(rows):
             *("| %s | %s |" % (label(row), " | ".join(_cells(row))) for row in rows)]
 
 
+def lines(row):
+    """(label, {rival: how many times tfuse's time it takes}) of a saved step, on the GPU and in all."""
+    for key, where in ("ms", "on the GPU"), ("all_ms", "in all"):
+        ms = {name: row[key].get(name) for name in COLUMNS}
+        if ms["tfuse"]:
+            yield "%s, %s" % (label(row), where), {name: ms[name] / ms["tfuse"] for name in ("stock", "XLA", "torch fused")
+                                                  if ms[name]}
+
+
 def check_bars(rows):
     """Prints which bars hold; returns whether all do."""
     held = True
