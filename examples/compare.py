@@ -78,7 +78,8 @@ def about():
     """What the record was made with."""
     import tensorflow as tf
     import keras
-    from tfuse import _bench, _version
+    from tfuse._tools import _bench
+    from tfuse import _version
     gpus = tf.config.list_physical_devices("GPU")
     name = tf.config.experimental.get_device_details(gpus[0])["device_name"] if gpus else "%d-core CPU" % os.cpu_count()
     torch = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else None
@@ -117,7 +118,7 @@ def plot(record, path):
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from tfuse import _bench_plots
+    from tfuse._tools import _bench_plots
     shapes = list(dict.fromkeys((r["batch"], r["length"]) for r in record["rows"]))
     figure, axes = pyplot.subplots(2, len(shapes), figsize=(6.5 * len(shapes), 6), squeeze=False)
     for column, shape in enumerate(shapes):

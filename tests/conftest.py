@@ -33,7 +33,7 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 
 import keras
 import tfuse
-from tfuse import _library
+from tfuse._core import _library
 
 _collectives = itertools.count(0, 100000)
 

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse import _enable, _explain
+from tfuse._keras import _enable
+from tfuse._core import _explain
 
 LINEAR = "Dense.call", "EinsumDense.call"
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import sys
 import keras
 import tensorflow as tf
 import tfuse
-from tfuse import _explain
+from tfuse._core import _explain
 
 PATH = pathlib.Path(__file__).resolve().parent.parent / "examples" / "gpt2.py"
 sys.path.append(str(PATH.parent))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from tfuse import _explain
+from tfuse._core import _explain
 
 STEPS = 50
 SHAPES = [(3, 5), (7,), (), (64, 33), (1,), (300, 100)]

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfuse
 from conftest import needs_gpu, skip_broken_xla
 from tfuse import cases
-from tfuse.attention import _attention, _plain
+from tfuse.attention.attention import _attention, _plain
 from tfuse.cases import attention as meant
 
 ROUTES = {"eager": lambda f: f, "graph": functools.partial(tf.function, autograph=False),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from tfuse import _explain, _library
+from tfuse._core import _explain, _library
 
 RNG = np.random.default_rng(0)
 BATCH, QUERIES, KEYS, WIDTH = 2, 7, 9, 12

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse import _library, cases
-from tfuse.batched_matmul import composed, fused
+from tfuse._core import _library
+from tfuse import cases
+from tfuse.products.batched_matmul import composed, fused
 
 RNG = np.random.default_rng(7)
 normal = lambda *shape, dtype="float32": tf.constant(RNG.normal(size=shape), dtype)

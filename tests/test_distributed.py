@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfuse
 from gpt2_example import PATH, arguments, command, explained, runs, trained
-from tfuse import _library
+from tfuse._core import _library
 
 # Those that a step has, whatever else is fused on a GPU.
 FUSED = {"Attention", "AttentionGrad", "Norm", "NormGrad", "LinearCrossEntropy", "TensorsUpdate"}

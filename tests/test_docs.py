@@ -19,7 +19,9 @@ import keras
 import pytest
 
 import tfuse
-from tfuse import __main__ as commands, _library, _op, _ops
+from tfuse import __main__ as commands
+from tfuse._core import _library, _op
+from tfuse._tools import _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/*.md") for path in ROOT.glob(where))

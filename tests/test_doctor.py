@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from conftest import GPUS
 
-from tfuse import _doctor, cases
+from tfuse._tools import _doctor
+from tfuse import cases
 
 SQUARE, = cases.all_cases()["square"]
 PRODUCT = cases.all_cases()["batched_matmul"][0]

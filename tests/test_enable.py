@@ -17,7 +17,8 @@ import tfuse
 from conftest import GPUS, skip_broken_xla
 from enabling import (LINEAR, RNG, SPARSE, TOLERANCE, all_reasons, check_declined, close, layer, left_as_it_was, normal,
                       outcome, places, ran, reasons, reasons_in, same, start, tokens)
-from tfuse import _behind, _enable, _library
+from tfuse._keras import _behind, _enable
+from tfuse._core import _library
 
 # ---- the same results, by tfuse ----
 

@@ -13,7 +13,7 @@ import tfuse
 from conftest import new_process
 from enabling import (SPARSE, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran, reasons,
                       reasons_in, same, start, tokens)
-from tfuse import _behind_hub, _enable
+from tfuse._keras import _behind_hub, _enable
 
 TOKENS = tokens(np.random.default_rng(2))
 HUB = {  # small, with random weights; the ops that must serve them

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from tfuse.scale_bias_act import PLAIN
+from tfuse.elementwise.scale_bias_act import PLAIN
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(3, 4, 6)).astype("float32")

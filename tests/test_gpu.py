@@ -56,7 +56,7 @@ def run_alone(code, **environment):
 def test_fence_serves_where_the_stream_cannot_be_found():
     out = run_alone("""
 import numpy as np, tensorflow as tf, tfuse
-from tfuse import _library
+from tfuse._core import _library
 print(_library.library.tfu_stream_route().decode())
 from test_gpu import slow_ones
 with tf.device("GPU:0"):

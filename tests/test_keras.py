@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import tfuse
 from conftest import check_files_go_both_ways, new_process
-from tfuse import _library
-from tfuse.scale_bias_act import PLAIN
+from tfuse._core import _library
+from tfuse.elementwise.scale_bias_act import PLAIN
 
 
 def data(rows=48, features=6):

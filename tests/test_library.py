@@ -21,7 +21,9 @@ import tensorflow as tf
 
 import tfuse
 from conftest import needs_xla, skip_broken_xla
-from tfuse import _bench_plots, _bench_table, _explain, _library, _op, _ops, cases
+from tfuse._tools import _bench_plots, _bench_table, _ops
+from tfuse._core import _explain, _library, _op
+from tfuse import cases
 
 CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
 
@@ -119,7 +121,7 @@ def test_import_errors(tmp_path):
 
 def test_import_without_a_library(monkeypatch, tmp_path):
     monkeypatch.delenv("TFUSE_LIBRARY", raising=False)
-    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_core" / "_library.py"))
     with pytest.raises(ImportError, match="not at %s.*reinstall the wheel, or build it" % tmp_path):
         _library.find()
 
@@ -167,7 +169,8 @@ def test_concurrent_calls(device):
 GRADIENTS = """
 import hashlib
 import tensorflow as tf
-from tfuse import _library, cases
+from tfuse._core import _library
+from tfuse import cases
 
 hash = hashlib.sha256()
 with tf.device("CPU:0"):
@@ -321,11 +324,18 @@ def test_every_op_has_its_files():
         assert any(stem.startswith(name) or stem.endswith((name, name + "_grad")) for name in names), stem
     for path in files:
         name, kernels = path.stem, ROOT / "kernels" / path.parent.name
-        for file in (kernels / (name + "_cpu.c"), kernels / (name + "_gpu.c"), ROOT / "python/tfuse" / (name + ".py"),
-                     ROOT / "python/tfuse/cases" / (name + ".py")):
+        for file in (kernels / (name + "_cpu.c"), kernels / (name + "_gpu.c"), ROOT / "python/tfuse" / path.parent.name / (name + ".py"),
+                     ROOT / "python/tfuse/cases" / path.parent.name / (name + ".py")):
             assert file.exists(), file
         if "TFU_MODULE(%s)" % name in (kernels / (name + "_gpu.c")).read_text():  # else it has no kernel of its own
             assert (kernels / (name + ".cu")).exists(), name
+
+
+@needs_sources
+def test_every_module_is_in_its_family():
+    for family, modules in _ops.FAMILIES.items():
+        found = {path.stem for path in (ROOT / "python/tfuse" / family).glob("*.py")}
+        assert found == {*modules, "__init__"} and len(set(modules)) == len(modules), family
 
 
 @needs_sources
@@ -342,7 +352,7 @@ def test_every_op_is_in_python():
 def test_a_simple_op_is_short():
     """The measure of the core: what an elementwise op costs its author, forward and gradient, CPU and GPU."""
     files = [path for folder in ("ops", "kernels", "python/tfuse") for path in (ROOT / folder).rglob("square*")
-             if path.parent.name != "cases"]
+             if "cases" not in path.parts]
     lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert len(lines) == 6, lines
     assert sum(lines.values()) <= 60, lines

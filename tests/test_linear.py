@@ -11,9 +11,11 @@ import tensorflow as tf
 
 import tfuse
 from conftest import GPUS, check_files_go_both_ways, new_process, skip_broken_xla
-from tfuse import _cache, _library, _op, cases
-from tfuse.linear import composed, fused
-from tfuse.scale_bias_act import PLAIN
+from tfuse._tools import _cache
+from tfuse._core import _library, _op
+from tfuse import cases
+from tfuse.products.linear import composed, fused
+from tfuse.elementwise.scale_bias_act import PLAIN
 
 RNG = np.random.default_rng(6)
 normal = lambda *shape, dtype="float32": tf.constant(RNG.normal(size=shape), dtype)
@@ -103,7 +105,7 @@ def test_only_what_is_wanted(monkeypatch, device, wanted, traced):
         tape.watch(inputs)
         y = stock(*inputs, "silu")
     want = tape.gradient(y, inputs, tf.cos(y))
-    monkeypatch.setattr(sys.modules["tfuse.linear"], "_grad", gradient_op)
+    monkeypatch.setattr(sys.modules["tfuse.products.linear"], "_grad", gradient_op)
     for got, i in zip((tf.function(f) if traced else f)(), wanted, strict=True):
         close(got, want[i])
     assert computed == [list(wanted)]
@@ -364,7 +366,7 @@ def test_the_same_bits_in_every_process(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     program = """if True:
         import hashlib, numpy as np, tensorflow as tf
-        from tfuse.linear import fused
+        from tfuse.products.linear import fused
         rng, bits = np.random.default_rng(1), hashlib.sha256()
         for dtype in ("float32", "bfloat16"):
             inputs = [tf.constant(rng.normal(size=s), dtype) for s in [(96, 4100), (4100, 72), (72,)]]

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tfuse
 from conftest import GPUS, new_process, skip_broken_xla
 from tfuse import cases
-from tfuse.matmul_own import KINDS
+from tfuse.products.matmul_own import KINDS
 
 RNG = np.random.default_rng(6)
 needs_gpu = pytest.mark.skipif(not GPUS, reason="needs a GPU")
@@ -173,7 +173,7 @@ def test_linear_without_cublaslt(monkeypatch, dtype):
     monkeypatch.setenv("TFUSE_CUBLASLT", "0")
     done = new_process("""if True:
         import sys, numpy as np, tensorflow as tf, tfuse
-        from tfuse.linear import fused
+        from tfuse.products.linear import fused
         rng, dtype = np.random.default_rng(1), sys.argv[1]
         for inputs in (64, 65):
             x, kernel, bias, residual = (tf.constant(rng.normal(size=s) / 8, dtype)

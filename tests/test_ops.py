@@ -14,8 +14,9 @@ from tensorflow.python.framework import config
 import cells
 import tfuse
 from conftest import FULL, skip_broken_xla
-from tfuse import _explain, _library, _op, cases
-from tfuse.batched_matmul import fused
+from tfuse._core import _explain, _library, _op
+from tfuse import cases
+from tfuse.products.batched_matmul import fused
 
 FAMILIES = {case.name: family for family, members in cases.all_cases().items() for case in members if case.shapes}
 ALL = [case for members in cases.all_cases().values() for case in members if case.shapes]

@@ -12,7 +12,7 @@ import tfuse
 from conftest import skip_broken_xla
 from optimizing import (OPTIONS, RULES, SHAPES, all_together, check_like_keras, data, explained, gradients, largest_error, make,
                         model, move, train, trained, variables)
-from tfuse import tensors_update
+from tfuse.lists import tensors_update
 
 # Every option in a graph; on the other routes those that take all there is: slots, norms, decay, a step that is held back.
 ROUTES = [(option, "graph") for option in OPTIONS] + [

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from conftest import GPUS, needs_xla, new_process, skip_broken_xla
-from tfuse import _profile
+from tfuse._tools import _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
 MODEL = """

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from tfuse import _philox
+from tfuse._core import _philox
 
 ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": functools.partial(tf.function, jit_compile=True)}
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from conftest import GPUS, new_process, skip_broken_xla
 from gpt2_example import PATH, TEXT, arguments, command, explained, gpt2, left_as_it_was, trained
-from tfuse import _demo, _library
+from tfuse._tools import _demo
+from tfuse._core import _library
 
 STEPS = 200
 

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-from tfuse import _bench_table, _ops
+from tfuse._tools import _bench_table, _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What the README shows of benchmarks/nvidia_h200.json, in bfloat16: in words, and the row of it.

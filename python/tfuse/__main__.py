@@ -23,7 +23,7 @@ def main(arguments=None):
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
     try:
-        command = __import__("tfuse._" + chosen.command, fromlist=["main"])
+        command = __import__("tfuse._tools._" + chosen.command, fromlist=["main"])
     except ImportError as error:
         print("tfuse cannot be used here: %s" % error, file=sys.stderr)
         return 1

@@ -15,9 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse import _explain, tensors_update
-from tfuse._op import FLOATS
-from tfuse.tensors_norm import all_finite, clip_by_global_norm, global_norm
+from tfuse._core import _explain
+from tfuse.lists import tensors_update
+from tfuse._core._op import FLOATS
+from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 5):  # gradients are not summed over replicas where we come in

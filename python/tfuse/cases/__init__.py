@@ -11,7 +11,7 @@ import pkgutil
 import numpy as np
 import tensorflow as tf
 
-from tfuse._op import real
+from tfuse._core._op import real
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 # Odd, one, none, more than a tile, more than a block, many short rows, one long row.
@@ -225,8 +225,6 @@ _EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "floa
 
 
 def all_cases():
-    """Every case of every family, by family."""
-    families = {}
-    for module in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-        families[module] = importlib.import_module("tfuse.cases." + module).CASES
-    return families
+    """Every case, by the name of its module; modules are in folders by family."""
+    paths = {m.name.rsplit(".", 1)[1]: m.name for m in pkgutil.walk_packages(__path__, "tfuse.cases.") if not m.ispkg}
+    return {module: importlib.import_module(paths[module]).CASES for module in sorted(paths)}

@@ -1,0 +1,1 @@
+"""The machinery: finding and loading the library, calling ops on every route, telling what ran."""

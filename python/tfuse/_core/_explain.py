@@ -1,0 +1,73 @@
+"""tfuse.explain(): which route and kernel the last calls took, and why."""
+
+import collections
+import ctypes
+import threading
+
+from tfuse._core import _library
+
+_decisions = collections.deque(maxlen=64)
+_lock = threading.Lock()
+
+
+def note(op, route, reason, inputs, when="traced"):
+    """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
+    row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
+           "why": reason}
+    with _lock:
+        for old in list(_decisions):
+            if when != "traced" and all(old[key] == value for key, value in row.items()):
+                _decisions.remove(old)
+                row["calls"] = old["calls"] + 1
+                break
+        _decisions.append({"calls": 1, **row})
+
+
+def _described(x=None):
+    """An input as dtype and shape, as far as it has them."""
+    if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+        return "" if x is None else type(x).__name__
+    shape = list(x.shape) if getattr(x.shape, "rank", 0) is not None else "[?]"
+    return "%s%s" % (getattr(x.dtype, "name", x.dtype), shape)
+
+
+class Explanation(list):
+    """The last decisions and runs, oldest first; prints as a table."""
+
+    def __repr__(self):
+        if not self:
+            return "tfuse has not been called yet"
+        columns = ["op", "when", "route", "device", "kernel", "input", "calls", "why"]
+        rows = [columns] + [[str(row[c]) for c in columns] for row in self]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def explain(last=16):
+    """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
+
+    Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
+    (TensorFlow op, XLA custom call, plain TensorFlow, or Keras's own code), device, kernel, the first input's dtype and
+    shape, how many such calls there were, and why. Printing it gives a table.
+    """
+    runs, text = [], ctypes.create_string_buffer(512)
+    total = _library.library.tfu_trace_read(-1, text, len(text))
+    for i in range(max(0, total - 64), total):
+        _library.library.tfu_trace_read(i, text, len(text))
+        if not text.value:
+            continue
+        op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
+        row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
+               "why": "; ".join(filter(None, [_why(route, device), why]))}
+        if runs and all(runs[-1][key] == value for key, value in row.items()):
+            runs[-1]["calls"] += 1
+        else:
+            runs.append({**row, "calls": 1})
+    with _lock:
+        decisions = list(_decisions)
+    return Explanation(decisions[-last:] + runs[-last:] if last > 0 else [])
+
+
+def _why(route, device):
+    place = "its inputs are on the " + device
+    return place if route == "TensorFlow op" else "inside jit_compile=True; " + place

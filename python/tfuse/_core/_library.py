@@ -1,0 +1,67 @@
+"""Finds libtfuse.so and loads it into TensorFlow; an ImportError names the piece that failed and what to do."""
+
+import ctypes
+import functools
+import os
+import pathlib
+
+try:
+    import tensorflow as tf
+except ImportError as error:
+    raise ImportError(
+        "tfuse needs TensorFlow 2.16 to 2.21, which failed to import (%s). Install it: pip install tensorflow, "
+        "or with NVIDIA's libraries: pip install 'tensorflow[and-cuda]'" % error) from error
+
+
+def find():
+    """The library's path: $TFUSE_LIBRARY, else the copy in the package."""
+    path = os.environ.get("TFUSE_LIBRARY")
+    if path and not os.path.exists(path):
+        raise ImportError("TFUSE_LIBRARY names %s, which does not exist: build it with ./run build, or unset it" % path)
+    path = pathlib.Path(path) if path else pathlib.Path(__file__).parent.with_name("libtfuse.so")
+    if not path.exists():
+        raise ImportError("tfuse's library is not at %s: reinstall the wheel, or build it with ./run build and set "
+                          "TFUSE_LIBRARY to the result" % path)
+    return str(path.resolve())
+
+
+def _load(path):
+    try:
+        ops = tf.load_op_library(path)
+        library = ctypes.CDLL(path)
+    except (OSError, tf.errors.OpError) as error:
+        raise ImportError("TensorFlow %s cannot load %s: %s\nIt serves TensorFlow 2.16 to 2.21 on this architecture only; "
+                          "`readelf -d` on it shows what it needs." % (tf.__version__, path, error)) from error
+    for name, result, arguments in [
+            ("tfu_load_error", ctypes.c_char_p, []),
+            ("tfu_xla_status", ctypes.c_char_p, []),
+            ("tfu_stream_route", ctypes.c_char_p, []),
+            ("tfu_build", ctypes.c_char_p, []),
+            ("tfu_doc", ctypes.c_char_p, [ctypes.c_char_p]),
+            ("tfu_image_name", ctypes.c_char_p, [ctypes.c_int]),
+            ("tfu_image_missing", ctypes.c_char_p, [ctypes.c_int]),
+            ("tfu_threads", ctypes.c_int, []),
+            ("tfu_tuned_path", ctypes.c_char_p, []),
+            ("tfu_trace_read", ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]),
+            ("tfu_trace_stream", ctypes.c_void_p, [])]:
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    failed = library.tfu_load_error().decode()
+    if failed:
+        raise ImportError("TensorFlow %s refused an op of %s: %s" % (tf.__version__, path, failed))
+    return ops, library
+
+
+path = find()
+ops, library = _load(path)
+
+
+def xla_status():
+    """'' when ops run inside XLA, otherwise why not."""
+    return library.tfu_xla_status().decode()
+
+
+@functools.lru_cache(None)
+def without_gpu():
+    """Whether TensorFlow sees no GPU here."""
+    return not tf.config.get_visible_devices("GPU")

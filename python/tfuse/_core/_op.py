@@ -1,0 +1,426 @@
+"""FusedOp: one op on every route.
+
+Eagerly and in a tf.function it is the TensorFlow op. While a jit_compile=True function is traced it is an XLA custom
+call of the same kernel. Where neither can serve, it is `plain`, the composition of TensorFlow's own ops that says what
+the op computes. The gradient is written once and serves all three.
+"""
+
+import functools
+import re
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.ops import control_flow_util
+from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
+
+from tfuse._core import _explain, _library, _xla
+
+Tensor = tf.Tensor  # a global is found faster than an attribute of tf
+FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+MOST_AXES = 8  # TFU_MAX_RANK of the library
+_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
+_MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
+registry = {}  # by name
+_empty = {}  # by number of the dtype
+
+
+class FusedOp:
+    """Callable as op(*inputs, **attributes). An input may be None where the op takes an empty tensor for "not given".
+
+    The registered op says what dtypes the inputs take: T that of the first input, S real(T), others what they name. What
+    is not a tensor is converted; a tensor of another dtype is refused.
+
+    Args:
+      name: CamelCase, as in the op's row.
+      plain: function(*inputs, **attributes), the same in plain TensorFlow. Not-given inputs come as empty tensors.
+      gradient: function(node, *output_gradients) -> gradients of the inputs, None for integers and what is not wanted.
+        node has inputs, outputs, attr(name) and wanted(i), whether the gradient of input i may be needed. Of several
+        outputs, the gradients of all but the first are None where they are not used. None: differentiate `plain`, which
+        also gives every gradient op its own gradient.
+      axes: for inputs whose axes are not the same as those of the other inputs in the same place, a letter for each axis,
+        by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count. Or a function(inputs)
+        that returns this.
+      multiples: ("h", "k"): the size of axis h is a multiple of that of k.
+      stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
+      like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
+    """
+
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None):
+        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
+        self.stretched, self.like = set(stretched), like or {}
+        self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        self._registered = "Tfuse>" + name
+        self._raw = getattr(_library.ops, "tfuse_" + self.stem)
+        self._definition = op_def_registry.get(self._registered)
+        self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
+        self._defaults = {a.name: default(a) for a in self._definition.attr
+                          if a.type != "type" and a.HasField("default_value")}
+        kinds = {a.type_attr for a in self._definition.input_arg}
+        self._uniform = kinds == {"T"}
+        # TensorFlow infers a type from inputs; one that only outputs have must be told.
+        self._told = "S" not in kinds and any(a.type_attr == "S" for a in self._definition.output_arg)
+        self._plans = {}  # by number of the first input's dtype: what _complete needs to know
+        self._gradient = gradient or self._plain_gradient
+        tf.RegisterGradient(self._registered)(self._gradient_of_node)
+        registry[name] = self
+
+    def __call__(self, *inputs, **attributes):
+        # Eagerly, what the generated wrapper does, but less: in a small op every microsecond of Python shows. Of inputs
+        # that all have one dtype TensorFlow checks this itself, and faster; only when it objects do we look for the
+        # reason, in _run.
+        first, eager = inputs[0], context.context()
+        if type(first) is EagerTensor and eager.executing_eagerly():
+            given, told = inputs, ()
+            try:
+                if not self._uniform:
+                    given, told = self._complete(inputs)
+                else:
+                    for value in inputs:
+                        if type(value) is not EagerTensor:
+                            given, told = self._complete(inputs)
+                            break
+                return execute(eager, self._registered, None, *given, *_flat(attributes), *told)
+            except Exception:
+                pass
+        return self._run(inputs, attributes)
+
+    def _complete(self, inputs):
+        """Eager inputs with empty tensors for what is not given, and the types to tell; numbers, variables and wrong
+        dtypes take the slow way."""
+        plan = self._plans.get(inputs[0]._datatype_enum())
+        if plan is None:
+            plan = self._plan(inputs[0].dtype)
+        arguments, told = plan
+        complete = []
+        for value, (allowed, nothing) in zip(inputs, arguments):
+            if value is None:
+                value = nothing
+            elif type(value) is not EagerTensor or value._datatype_enum() not in allowed:
+                return self._convert(inputs), told
+            complete.append(value)
+        return complete, told
+
+    def _plan(self, dtype):
+        arguments = []
+        for types in self.dtypes(dtype):
+            numbers = tuple(t.as_datatype_enum for t in types)
+            if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
+                _empty[numbers[0]] = _nothing(types[0])
+            arguments.append((numbers, _empty[numbers[0]]))
+        plan = self._plans[dtype.as_datatype_enum] = arguments, _flat(self._told_types(dtype))
+        return plan
+
+    def _run(self, inputs, attributes):
+        try:
+            inputs = self._convert(inputs)
+        except _Symbolic:
+            from tfuse._core import _symbolic
+            return _symbolic.apply(self, inputs, attributes)
+        if not context.executing_eagerly() and _inside_xla():
+            return self._in_xla(inputs, {**self._defaults, **attributes})
+        return self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+
+    def output_specs(self, inputs, attributes):
+        """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
+        with tf.Graph().as_default():
+            inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
+            outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
+
+    # ---- inputs ----
+
+    def tensors(self, *inputs):
+        """Inputs as the op takes them: tensors of its dtypes, empty ones for None. Raises what a call would."""
+        return self._convert(inputs)
+
+    def dtypes(self, dtype):
+        """For each input, the dtypes it may have where the first has `dtype`; what is not given takes the first of them."""
+        types = {"T": [dtype], "S": [real(dtype)]}
+        for a in self._definition.attr:
+            if a.type == "type" and a.name not in types:  # of floats only the first input's
+                allowed = [t for t in map(tf.as_dtype, a.allowed_values.list.type) if t not in FLOATS or t == dtype]
+                types[a.name] = sorted(allowed, key=lambda t: t.as_datatype_enum != a.default_value.type)
+        return [types[a.type_attr] if a.type_attr else [tf.as_dtype(a.type)] for a in self._definition.input_arg]
+
+    def _told_types(self, dtype):
+        return {"S": real(dtype)} if self._told else {}
+
+    def _convert(self, inputs):
+        first = inputs[0]
+        if not isinstance(first, Tensor):
+            first = self._tensor(0, first, None)
+        allowed = self.dtypes(self.check_dtype(first.dtype))
+        converted = [first]
+        for i, value in enumerate(inputs[1:], 1):
+            if value is None:
+                converted.append(_nothing(allowed[i][0]))
+                continue
+            if not isinstance(value, Tensor):
+                value = self._tensor(i, value, allowed[i])
+            if value.dtype not in allowed[i]:
+                raise self._wrong_dtype(i, allowed[i], value.dtype)
+            converted.append(value)
+        return converted
+
+    def check_dtype(self, dtype):
+        if dtype not in FLOATS:
+            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
+                self.stem, self._argument(0), dtype.name))
+        return dtype
+
+    def _wrong_dtype(self, i, allowed, got):
+        kind = self._definition.input_arg[i].type_attr
+        which = {"T": " like %s", "S": ", the arithmetic type of %s,"}.get(kind, "")
+        return ValueError("%s: %s must be %s%s%s got %s; cast %s" % (
+            self.stem, self._argument(i), " or ".join(t.name for t in allowed), which % self._argument(0) if which else "",
+            "" if kind == "S" else ",", got.name, "one of them" if kind == "T" else "it"))
+
+    def _tensor(self, i, value, allowed):
+        """A variable or Keras tensor keeps its dtype; numbers and arrays take the one of `allowed` that is of their kind, if
+        their values fit it."""
+        if _is_symbolic(value):
+            raise _Symbolic
+        if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ValueError("%s: %s must be a dense tensor, got a %s; tf.ragged.map_flat_values serves elementwise ops" % (
+                self.stem, self._argument(i), type(value).__name__))
+        if allowed is None or _has_dtype(value):
+            return tf.convert_to_tensor(value)
+        dtype = allowed[0]
+        try:
+            if allowed != [dtype] or not dtype.is_floating:
+                dtype = self._of_kind(i, tf.as_dtype(np.asarray(value).dtype), allowed)
+            largest = 0 if dtype.is_bool else np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
+        except NotImplementedError:  # a list of symbolic tensors
+            return tf.convert_to_tensor(value, dtype)
+        except TypeError:
+            raise ValueError("%s: %s must be a tensor, a number or an array of numbers, got %r" % (
+                self.stem, self._argument(i), value)) from None
+        if largest > _LARGEST.get(dtype, 1):
+            raise ValueError("%s: %s must fit %s, whose largest value is %g; got %g" % (
+                self.stem, self._argument(i), dtype.name, _LARGEST[dtype], largest))
+        return tf.convert_to_tensor(np.asarray(value, dtype.as_numpy_dtype) if dtype not in FLOATS else value, dtype)
+
+    def _of_kind(self, i, natural, allowed):
+        for dtype in [t for t in allowed if t == natural] + allowed:
+            if (dtype.is_bool, dtype.is_integer) == (natural.is_bool, natural.is_integer):
+                return dtype
+        raise self._wrong_dtype(i, allowed, natural)
+
+    def _argument(self, i):
+        return self._definition.input_arg[i].name
+
+    # ---- gradients ----
+
+    def _gradient_of_node(self, node, *dy):
+        skipped = getattr(node, "skip_input_indices", None) or ()
+        return self._differentiate(_Node(node.inputs, node.outputs, functools.partial(self._attribute, node),
+                                         lambda i: i not in skipped), *dy)
+
+    def _differentiate(self, node, *dy):
+        first = tf.zeros_like(node.outputs[0]) if dy[0] is None else dy[0]
+        return self._gradient(node, first, *(None if d is None or _is_zero(d) else d for d in dy[1:]))
+
+    def _attribute(self, node, name):
+        try:
+            return _text(node.get_attr(name))
+        except KeyError:  # eagerly, what was not said is not recorded
+            return self._defaults[name]
+
+    def _plain_gradient(self, node, *dy):
+        attributes = {name: node.attr(name) for name in self._attributes}
+        return vjp(self.plain)(dy if len(dy) > 1 else dy[0], *node.inputs, **attributes)
+
+    # ---- inside XLA ----
+
+    def _in_xla(self, inputs, attributes):
+        specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
+        dims, reason = self._output_dims(inputs, attributes, specs)
+        if reason:
+            _explain.note(self.name, "plain TensorFlow", reason, inputs)
+            return self.plain(*inputs, **attributes)
+        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
+
+        @tf.custom_gradient
+        def differentiable(*inputs):
+            outputs = _xla.custom_call("tfuse." + self.stem, inputs, specs, dims, attributes)
+            node = _Node(inputs, outputs, attributes.get, lambda i: True)  # XLA drops what nobody uses
+            return (outputs if len(outputs) > 1 else outputs[0]), functools.partial(self._differentiate, node)
+
+        return differentiable(*inputs)
+
+    def _names(self, inputs):
+        """Of each input's axes: letters, or their numbers."""
+        axes = self.axes(inputs) if callable(self.axes) else self.axes
+        letters = [(axes.get(self._argument(i)), value.shape.rank) for i, value in enumerate(inputs)]
+        return [own[-rank:] if own and rank else range(rank) for own, rank in letters]
+
+    def _output_dims(self, inputs, attributes, specs):
+        """Where each dimension of each output comes from, as _xla.custom_call takes it, and "" or why that is not known.
+
+        XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
+        it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis, the same
+        for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows, and
+        that is the size.
+        """
+        if _library.xla_status():
+            return None, _library.xla_status()
+        for i, value in enumerate(inputs):
+            if value.shape.rank is None:
+                return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
+        sizes = {size for value in inputs for size in value.shape}
+        if None not in sizes:
+            return [spec.shape.as_list() for spec in specs], ""
+        named = self._names(inputs)
+        places = [(name, i, axis) for i, names in enumerate(named) for axis, name in enumerate(names)]
+        of = lambda i, axis: inputs[i].shape[axis]
+        free = (mark for mark in _MARKS if mark not in sizes)
+        marks = {name: next(free, None) for name in dict.fromkeys(name for name, *at in places if of(*at) is None)}
+        if None in marks.values():
+            return None, "more than %d sizes are unknown inside jit_compile=True" % len(_MARKS)
+        known = {}
+        for name, *at in places:  # what is not given, [0], knows nothing; nor does a 1 that may be stretched
+            if inputs[at[0]].shape != [0] and of(*at) is not None and (of(*at) != 1 or name not in self.stretched):
+                known.setdefault(name, set()).add(of(*at))
+        known = {name: all.pop() for name, all in known.items() if len(all) == 1}
+        for sure in ({}, known):
+            stand_in = {**marks, **sure}
+            if self.multiples and marks.get(self.multiples[0]) in stand_in.values():
+                large, small = self.multiples
+                stand_in = {**stand_in, large: marks[large] * stand_in.get(small, known.get(small, 1))}
+            unknown = {stand_in[name]: [] for name in marks if name not in sure}
+            for name, *at in places:
+                if of(*at) is None and name not in sure and (not unknown[stand_in[name]] or name in self.stretched):
+                    unknown[stand_in[name]].append(tuple(at))
+            marked = [tf.TensorSpec([stand_in[name] if size is None else size for name, size in zip(names, value.shape)],
+                                    value.dtype) for names, value in zip(named, inputs)]
+            try:
+                shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
+            except ValueError:  # two unknown sizes on one axis that are not the same
+                continue
+            own = self._own_dims(inputs)
+            return [own.get(o) or [unknown.get(size, size) for size in shape] for o, shape in enumerate(shapes)], ""
+        return None, "which unknown dimensions are equal cannot be told inside jit_compile=True"
+
+    def _own_dims(self, inputs):
+        """By number, those outputs' dimensions that are an input's own."""
+        outputs, arguments = ([a.name for a in args] for args in (self._definition.output_arg, self._definition.input_arg))
+        pairs = [(outputs.index(output), arguments.index(source)) for output, source in self.like.items()]
+        return {o: [(i, axis) if size is None else size for axis, size in enumerate(inputs[i].shape)]
+                for o, i in pairs if given(inputs[i])}
+
+
+def vjp(plain):
+    """The gradient of a plain composition, as a plain composition: (dy, *inputs) -> gradients of the inputs.
+
+    Of a composition with several outputs dy is a list, None for those that are not used. Integers have no gradient: None.
+    """
+
+    def composition(dy, *inputs, **attributes):
+        inputs = [tf.identity(i) for i in inputs]  # the same tensor given twice would get the sum of both gradients, twice
+        floats = [i for i in inputs if i.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(floats)
+            y = plain(*inputs, **attributes)
+        if isinstance(y, (list, tuple)):
+            y, dy = zip(*[(a, b) for a, b in zip(y, dy) if b is not None])
+        gradients = iter(tape.gradient(y, floats, dy, unconnected_gradients=tf.UnconnectedGradients.ZERO))
+        gradients = [next(gradients) if i.dtype.is_floating else None for i in inputs]
+        return gradients if len(gradients) > 1 else gradients[0]
+
+    return composition
+
+
+def function(f):
+    """Marks a public function as finished code, which AutoGraph need not translate in every trace."""
+    f.autograph_info__ = {}
+    return f
+
+
+def composite(f):
+    """`function`, for one that does more than call an op: on KerasTensors the whole call becomes one operation of the
+    model, and what it draws or decides is drawn and decided when the model runs."""
+
+    @functools.wraps(f)
+    def call(*inputs, **options):
+        for value in (*inputs, *options.values()):
+            if _is_symbolic(value):
+                from tfuse._core import _symbolic
+                return _symbolic.call(f.__name__, inputs, options)
+        return f(*inputs, **options)
+
+    return function(call)
+
+
+def real(dtype):
+    """What values of a dtype are computed in."""
+    return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def given(tensor):
+    """Whether an optional input is given, in a plain composition: it is not the empty vector."""
+    return tensor.shape.rank != 1 or tensor.shape[0] != 0
+
+
+_marks = {}  # by dtype
+
+
+def mark(dtype):
+    """An optional input that is given and has no elements: to say yes to an op."""
+    if not context.executing_eagerly():
+        return tf.zeros([0, 0], dtype)
+    if dtype not in _marks:  # kept, since making one costs as much as a small op
+        _marks[dtype] = tf.zeros([0, 0], dtype)
+    return _marks[dtype]
+
+
+class _Node:
+    def __init__(self, inputs, outputs, attr, wanted):
+        self.inputs, self.outputs, self.attr, self.wanted = list(inputs), list(outputs), attr, wanted
+
+
+def _inside_xla():
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+class _Symbolic(Exception):
+    """An input is a KerasTensor: a place in a functional model."""
+
+
+def _is_symbolic(value):
+    return type(value).__name__ == "KerasTensor"
+
+
+def _has_dtype(value):
+    return hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic))
+
+
+def _is_zero(tensor):
+    """Whether a gradient is the zeros that TensorFlow makes up, in a graph, for an output that is not used."""
+    if type(tensor) is EagerTensor or not isinstance(tensor, Tensor):
+        return False
+    value = tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor
+    return value.op.type == "ZerosLike" or value.op.type == "Const" and not np.any(tf.get_static_value(value))
+
+
+def default(attribute):
+    """The default value of an op's attribute, or "no default"."""
+    kind = attribute.default_value.WhichOneof("value")
+    return _text(getattr(attribute.default_value, kind)) if kind else "no default"
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _flat(attributes):
+    """name, value, name, value …, as the eager call takes them."""
+    return [part for pair in attributes.items() for part in pair] if attributes else ()
+
+
+def _nothing(dtype):
+    """The empty tensor that stands for an input which is not given."""
+    return tf.constant([], dtype)

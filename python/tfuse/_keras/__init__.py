@@ -1,0 +1,1 @@
+"""What tfuse.enable() replaces in Keras and KerasHub."""

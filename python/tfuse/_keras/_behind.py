@@ -1,0 +1,307 @@
+"""What tfuse.enable() replaces, as a table, and what takes its place.
+
+A replacement is called with the function it replaces, then with that one's arguments. A guard gets the arguments and
+returns why tfuse does not serve them, or "". Relu, tanh, sigmoid and their like are not in the table: as one kernel each,
+TensorFlow's own are as fast, and XLA merges them with their neighbours.
+"""
+
+import collections
+import numbers
+import operator
+
+import keras
+import tensorflow as tf
+
+from tfuse._core import _library
+from tfuse.attention import multi_head_attention as layers
+from tfuse._core._op import FLOATS, MOST_AXES
+from tfuse.attention.attention import attention
+from tfuse.rows.cross_entropy import sparse_cross_entropy, stock_cross_entropy
+from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
+from tfuse.rows.group_norm import group_norm
+from tfuse.products.linear import dense, why_not_dense
+from tfuse.rows.norm import layer_norm, rms_norm
+from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
+from tfuse.rows.softmax import kept, log_softmax, softmax
+
+_FLOATS = {dtype.name for dtype in FLOATS}
+Row = collections.namedtuple("Row", "module attribute serve guard in_place", defaults=[None, False])
+
+# ---- what tfuse takes ----
+
+
+def not_taken(*tensors):
+    """Why tfuse does not take these tensors, or "". None is no tensor and is taken."""
+    for x in tensors:
+        if isinstance(x, (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)):
+            return "a %s is not dense" % type(x).__name__
+        if x is None:
+            continue
+        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
+            return "a %s is no tensor" % type(x).__name__
+        if keras.backend.standardize_dtype(x.dtype) not in _FLOATS:
+            return "tfuse takes float32, float16, bfloat16 and float64, got %s" % keras.backend.standardize_dtype(x.dtype)
+        if _shape(x) is None:
+            return "the number of dimensions is not known"
+        if len(_shape(x)) > MOST_AXES:
+            return "tfuse takes up to %d dimensions, got %d" % (MOST_AXES, len(_shape(x)))
+    return ""
+
+
+def _one_taken(x):
+    return not_taken(x)
+
+
+def _shape(x):
+    """Static sizes; None for those that are not known, and for all of them where not even their number is."""
+    if isinstance(x.shape, tf.TensorShape):
+        return x.shape.as_list() if x.shape.rank is not None else None
+    return list(x.shape)
+
+
+def _listed(axis):
+    """One axis or several as a list of Python's integers. A TypeError, where they are none, declines a guard's call."""
+    return [operator.index(a) for a in (axis if isinstance(axis, (list, tuple)) else [axis])]
+
+
+def _are_axes(x, axes):
+    """Whether these are axes of x, each of them named once."""
+    rank = len(_shape(x))
+    return bool(axes) and all(-rank <= a < rank for a in axes) and len({a % rank for a in axes}) == len(axes)
+
+
+def _stretches(shape, to):
+    """Whether a shape broadcasts to another one, as far as both are known."""
+    return len(shape) <= len(to) and all(a in (1, b) or a is None or b is None for a, b in zip(shape[::-1], to[::-1]))
+
+
+# ---- activations, softmax, cross entropy: keras.ops calls these of the backend ----
+
+
+def _probabilities(own, x, axis=-1):
+    y = softmax(x, operator.index(axis))
+    y._keras_logits = x  # where Keras's losses look for what a softmax was made from
+    return y
+
+
+def _log_softmax(own, x, axis=-1):
+    return log_softmax(x, operator.index(axis))
+
+
+def _softmax_guard(x, axis=-1):
+    if not_taken(x) or axis is None:
+        return not_taken(x) or "softmax over all axes at once"
+    return "" if _are_axes(x, [operator.index(axis)]) else "x has no axis %s" % axis
+
+
+def _softmax_layer(own, layer, inputs, mask=None):
+    axes = _listed(layer.axis)
+    if mask is None and len(axes) == 1:
+        return own(layer, inputs)  # that comes by way of the backend's softmax
+    return softmax(inputs, axes, kept(mask))
+
+
+def _softmax_layer_guard(layer, inputs, mask=None):
+    if not_taken(inputs) or layer.axis is None:
+        return not_taken(inputs) or "softmax over all axes at once"
+    if not _are_axes(inputs, _listed(layer.axis)):
+        return "the inputs have not the axes %s" % (layer.axis,)
+    if mask is None:
+        return ""
+    if not hasattr(mask, "shape") or _shape(mask) is None or not _stretches(_shape(mask), _shape(inputs)):
+        return "the mask does not broadcast to the inputs"
+    return ""
+
+
+def _cross_entropy_guard(sparse):
+    def guard(target, output, from_logits=False, axis=-1):
+        if not_taken(output):
+            return not_taken(output)
+        made_by = "" if tf.executing_eagerly() or not hasattr(output, "op") else output.op.type
+        if not (from_logits or hasattr(output, "_keras_logits") or made_by == "Softmax"):
+            return "the output is probabilities, not logits"
+        labels, logits = _shape(tf.convert_to_tensor(target)), _shape(output)
+        if not logits or logits[-1] == 0:
+            return "there are no classes"
+        if sparse and labels and len(labels) == len(logits) and labels[-1] == 1:
+            labels = labels[:-1]
+        wanted = logits[:-1] if sparse else logits
+        if labels is None or not (_stretches(labels, wanted) and _stretches(wanted, labels)):
+            return "the target's shape does not match the output's"
+        return "" if operator.index(axis) in (-1, len(logits) - 1) else "the classes are not the last axis"
+
+    return guard
+
+
+def _logits(output, from_logits, name):
+    """By Keras's own rule, with its warning: what the output was made from by a softmax, or the output."""
+    output, _ = keras.src.backend.tensorflow.nn._get_logits(output, from_logits, "Softmax", name)
+    return tf.convert_to_tensor(output)
+
+
+def _sparse_categorical(own, target, output, from_logits=False, axis=-1):
+    logits = _logits(output, from_logits, "sparse_categorical_crossentropy")
+    labels = tf.cast(target, tf.int64)
+    if labels.shape.rank == logits.shape.rank:
+        labels = tf.squeeze(labels, -1)
+    return tf.cast(sparse_cross_entropy(logits, labels), logits.dtype)
+
+
+def _categorical(own, target, output, from_logits=False, axis=-1):
+    logits = _logits(output, from_logits, "categorical_crossentropy")
+    return tf.cast(stock_cross_entropy(logits, tf.cast(target, logits.dtype)), logits.dtype)
+
+
+# ---- normalisation ----
+
+
+def _axes(x, axis):
+    """The axes counted from 0, in the order given, which must be that of x; None where they are not such axes."""
+    given = sorted(_listed(axis))
+    axes = [a % len(_shape(x)) for a in given] if _are_axes(x, given) else None
+    return axes if axes == sorted(axes or []) else None
+
+
+def norm_guard(x, weights, axis, epsilon, trailing=False):
+    """trailing: weights are not moved to their axes, but broadcast."""
+    if not_taken(x, *weights):
+        return not_taken(x, *weights)
+    if not isinstance(axis, (int, list, tuple)):
+        return "the axis is a %s" % type(axis).__name__
+    axes = _axes(x, axis)
+    if not axes:
+        return "the axes %s are not those of x, in order" % (axis,)
+    shape = [_shape(x)[a] for a in axes]
+    if any(w is not None and (_shape(w) != shape or None in shape) for w in weights):
+        return "weights are not of the axes' shape %s" % shape
+    if trailing and axes != list(range(len(_shape(x)) - len(axes), len(_shape(x)))):
+        return "the axes %s are not the last" % (axis,)
+    return "" if epsilon is None or isinstance(epsilon, numbers.Real) else "epsilon is not a number"
+
+
+def _given_epsilon(epsilon):
+    return keras.backend.epsilon() if epsilon is None else float(epsilon)
+
+
+def _layer_norm(own, x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
+    return layer_norm(x, gamma, beta, _axes(x, axis), _given_epsilon(epsilon))
+
+
+def _layer_norm_guard(x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
+    return "rms_scaling divides by the deviation" if rms_scaling else norm_guard(x, [gamma, beta], axis, epsilon)
+
+
+def _layer_norm_layer(own, layer, inputs):
+    y = layer_norm(inputs, layer.gamma, layer.beta, _axes(inputs, layer.axis), layer.epsilon)
+    return keras.ops.cast(y, layer.compute_dtype)
+
+
+def _layer_norm_layer_guard(layer, inputs):
+    rms_scaling = getattr(layer, "rms_scaling", False)
+    return _layer_norm_guard(inputs, layer.gamma, layer.beta, layer.axis, layer.epsilon, rms_scaling)
+
+
+def _no_scale(scale):
+    """Keras 3.9 writes 1 for none."""
+    return scale is None or isinstance(scale, numbers.Real) and scale == 1
+
+
+def _rms_norm(own, x, scale=None, axis=-1, epsilon=None):
+    return rms_norm(x, None if _no_scale(scale) else scale, _axes(x, axis), _given_epsilon(epsilon))
+
+
+def _rms_norm_guard(x, scale=None, axis=-1, epsilon=None):
+    return norm_guard(x, [None if _no_scale(scale) else scale], axis, epsilon, trailing=True)
+
+
+def _group_norm_layer(own, layer, inputs):
+    y = group_norm(inputs, layer.gamma, layer.beta, layer.groups, operator.index(layer.axis), layer.epsilon)
+    return keras.ops.cast(y, layer.compute_dtype)
+
+
+def _group_norm_layer_guard(layer, inputs):
+    if not_taken(inputs):
+        return not_taken(inputs)
+    return "" if operator.index(layer.axis) % len(_shape(inputs)) else "the channels are the axis of the samples"
+
+
+# ---- linear layers ----
+
+
+def _on_a_gpu(guard):
+    """A guard for what is served on a GPU only."""
+    def both(layer, inputs, training=None):
+        if _library.without_gpu():
+            return "there is no GPU, and TensorFlow's own product is faster on the CPU"
+        return guard(layer, inputs)
+
+    return both
+
+
+# ---- attention ----
+
+
+def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
+               attn_logits_soft_cap=None):
+    dtype = keras.backend.result_type(*(keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)))
+    query, key, value = (keras.ops.cast(x, dtype) for x in (query, key, value))
+    if bias is not None:
+        bias = keras.ops.cast(bias, dtype)
+    return attention(query, key, value, bias=bias, mask=mask, scale=None if scale is None else float(scale),
+                     is_causal=bool(is_causal))
+
+
+def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
+                     attn_logits_soft_cap=None):
+    if not_taken(query, key, value):
+        return not_taken(query, key, value)
+    shapes = [_shape(x) for x in (query, key, value)]
+    if not all(shape is not None and len(shape) == 4 for shape in shapes):
+        return "query, key and value are not all [batch, time, heads, head_dim]"
+    (batch, queries, heads, _), (_, keys, shared, _), _ = shapes
+    if heads and shared and heads % shared:
+        return "%d heads of the query cannot share %d of the key" % (heads, shared)
+    for name, x in ("bias", bias), ("mask", mask):
+        if x is not None and (not hasattr(x, "shape") or not _stretches(_shape(x) or [], [batch, heads, queries, keys])):
+            return "the %s does not broadcast to [batch, heads, queries, keys]" % name
+    if mask is not None and keras.backend.standardize_dtype(mask.dtype) != "bool":
+        return "the mask is not boolean"
+    if attn_logits_soft_cap is not None:
+        return "tfuse.attention has no soft cap"
+    return "" if scale is None or isinstance(scale, numbers.Real) else "the scale is a tensor"
+
+
+# ---- the table ----
+
+_NN = "keras.src.backend.tensorflow.nn"
+_LAYERS = "keras.src.layers."
+_NORMS = _LAYERS + "normalization."
+_MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.grouped_query_attention"
+_MULTI_HEAD, _GROUPED = (layers.Served(c) for c in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention))
+
+TABLE = [
+    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), lambda x, approximate=True: not_taken(x)),
+    Row(_NN, "silu", lambda own, x: silu(x), _one_taken),
+    Row(_NN, "softplus", lambda own, x: softplus(x), _one_taken),
+    Row(_NN, "hard_silu", lambda own, x: hard_swish(x), _one_taken),
+    Row("keras.src.activations.activations", "Mish.static_call", lambda own, x: mish(x), _one_taken),
+    Row(_NN, "softmax", _probabilities, _softmax_guard),
+    Row(_NN, "log_softmax", _log_softmax, _softmax_guard),
+    Row(_LAYERS + "activations.softmax", "Softmax.call", _softmax_layer, _softmax_layer_guard),
+    Row(_NN, "sparse_categorical_crossentropy", _sparse_categorical, _cross_entropy_guard(sparse=True)),
+    Row(_NN, "categorical_crossentropy", _categorical, _cross_entropy_guard(sparse=False)),
+    Row("keras.src.ops.nn", "_layer_normalization", _layer_norm, _layer_norm_guard),
+    Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
+    Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
+    Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
+    Row(_LAYERS + "core.dense", "Dense.call", lambda own, *inputs, **options: dense(*inputs, **options),
+        _on_a_gpu(why_not_dense)),
+    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", lambda own, *inputs, **options: einsum_dense(*inputs, **options),
+        _on_a_gpu(why_not_einsum_dense)),
+    Row(_NN, "dot_product_attention", _attention, _attention_guard),
+    Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),
+    Row(_MHA, "MultiHeadAttention._compute_attention", _MULTI_HEAD.attend),
+    Row(_GQA, "GroupedQueryAttention._compute_attention_mask", _GROUPED.mask),
+    Row(_GQA, "GroupedQueryAttention._compute_attention", _GROUPED.attend),
+    Row(_GQA, "GroupedQueryAttention.num_repeats", _GROUPED.num_repeats),
+]

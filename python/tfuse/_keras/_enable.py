@@ -1,0 +1,162 @@
+"""tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
+
+Each row of the tables in _behind.py and _behind_hub.py names an attribute of a module or class, what takes its place, and
+a guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
+reason in tfuse.explain().
+"""
+
+import contextlib
+import functools
+import importlib.abc
+import sys
+import threading
+
+import keras
+
+from tfuse._keras import _behind, _behind_hub
+from tfuse._core import _explain
+from tfuse._core._op import function
+
+_TABLE = _behind.TABLE + _behind_hub.TABLE
+_ABSENT = object()
+_lock = threading.RLock()
+_replaced = []  # (owner, name, what was there), in the order it was done
+_switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
+
+
+def enable():
+    """Puts tfuse behind Keras: attention, layer, RMS and group normalisation, softmax, gelu, silu, mish, softplus, hard_silu
+    and the cross entropies of logits; where there is a GPU, Dense and EinsumDense; and behind KerasHub's attention and RMS
+    norms.
+
+    Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
+    what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and
+    tfuse.explain() tells why. Calling it twice does what calling it once does.
+
+    Results are Keras's to within rounding, but where a query may attend to nothing at all: dot_product_attention in Keras
+    then gives the mean of all values, tfuse gives 0.
+
+    Raises:
+      RuntimeError: Keras runs on another backend than TensorFlow.
+    """
+    _set(on=True)
+
+
+def disable():
+    """Undoes tfuse.enable(): all of Keras is what it was. Inside `with tfuse.enabled():` that waits for the block's end."""
+    _set(on=False)
+
+
+@contextlib.contextmanager
+def enabled():
+    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads.
+
+    The switch is the process's: other threads see it too, and should not be inside an attention layer while it turns.
+    """
+    _set(blocks=1)
+    try:
+        yield
+    finally:
+        _set(blocks=-1)
+
+
+def _set(on=None, blocks=0):
+    global _switched_on, _blocks
+    if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
+        raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
+    with _lock:
+        was = _is_on()
+        _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
+        if _is_on() and not was:
+            sys.meta_path.insert(0, _AFTER_IMPORT)
+            for module in {row.module: None for row in _TABLE}:
+                _install(module)
+        elif was and not _is_on():
+            sys.meta_path.remove(_AFTER_IMPORT)
+            while _replaced:
+                _put(*_replaced.pop())
+
+
+def _is_on():
+    return _switched_on or _blocks > 0
+
+
+# ---- one module ----
+
+
+def _install(module):
+    """Replaces what the table names in a module, if it is imported and as far as this release of it has that."""
+    for row in _TABLE:
+        if row.module == module and module in sys.modules:
+            *path, name = row.attribute.split(".")
+            owner = functools.reduce(lambda owner, part: getattr(owner, part, None), path, sys.modules[module])
+            there = _ABSENT if owner is None else vars(owner).get(name, _ABSENT)
+            if there is not _ABSENT or owner is not None and isinstance(row.serve, property):
+                _replace(owner, name, there, row)
+
+
+def _replace(owner, name, there, row):
+    if row.in_place:  # a function that other modules have imported by name: they keep the function, it gets a new body
+        owner, name, there, new = there, "__code__", there.__code__, row.serve.__code__
+    elif isinstance(row.serve, property):
+        new = row.serve
+    elif isinstance(there, staticmethod):
+        new = staticmethod(_instead_of(there.__func__, row))
+    else:
+        new = _instead_of(there, row)
+    _replaced.append((owner, name, there))
+    _put(owner, name, new)
+
+
+def _put(owner, name, value):
+    if value is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
+
+
+def _instead_of(own, row):
+    @functools.wraps(own)
+    def call(*inputs, **options):
+        why = _why_not(row, inputs, options)
+        if not why:
+            return row.serve(own, *inputs, **options)
+        tensors = [x for x in inputs if hasattr(x, "shape")]
+        _explain.note(row.attribute, "Keras's own code", why, tensors or inputs, "called")
+        return own(*inputs, **options)
+
+    return function(call)
+
+
+def _why_not(row, inputs, options):
+    try:
+        return row.guard(*inputs, **options) if row.guard else ""
+    except TypeError as error:  # a later Keras may have arguments that the guard has not
+        return "tfuse does not know these arguments: %s" % error
+
+
+# ---- modules that are imported while tfuse is enabled ----
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finds what others find, and sees to it that _install() follows when it has run."""
+
+    def find_spec(self, name, path, target=None):
+        if not any(row.module == name for row in _TABLE):
+            return None
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+            if spec is not None:
+                spec.loader.exec_module = functools.partial(self._execute, spec.loader.exec_module)
+                return spec
+        return None
+
+    @staticmethod
+    def _execute(execute, module):
+        execute(module)
+        with _lock:
+            if _is_on():
+                _install(module.__name__)
+
+
+_AFTER_IMPORT = _AfterImport()

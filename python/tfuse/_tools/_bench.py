@@ -1,0 +1,332 @@
+"""python -m tfuse bench: every op against stock TensorFlow, XLA and torch.compile, and against the speed of a plain copy."""
+
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse._tools import _bench_optimizers, _bench_plots, _bench_table, _driver
+from tfuse._core import _library
+from tfuse import cases
+from tfuse._tools._bench_table import RIVALS, TORCH, check_bars, label
+
+# Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
+RUNNERS = {
+    "tfuse": lambda case: tf.function(case.run, autograph=False),
+    "tfuse in XLA": lambda case: tf.function(case.run, autograph=False, jit_compile=True),
+    "stock": lambda case: tf.function(case.rival, autograph=False),
+    "XLA": lambda case: tf.function(case.rival, autograph=False, jit_compile=True),
+}
+TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
+CPU_ELEMENTS = 1 << 24
+FAMILIES = [*cases.all_cases(), "optimizers"]
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m tfuse bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
+            "Times ops forward and backward, apart, as a network runs them: with a function call between the two, so that\n"
+            "no compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's\n"
+            "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
+            "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
+            "Last comes a list of every place where a rival is faster."))
+    parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(FAMILIES))
+    parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
+    parser.add_argument("--only", action="append", metavar="TEXT",
+                        help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
+    parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
+    parser.add_argument("--torch", action="store_true",
+                        help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")
+    parser.add_argument("--bars", nargs="?", const=True, metavar="FILE",
+                        help="check the times against the cases' bars, which are for an NVIDIA H200; exit status 1 if one "
+                             "does not hold. With FILE, written by --save, check that; time nothing")
+    parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
+                        help="write DIR/<hardware>.json, and pictures (default DIR: benchmarks)")
+    parser.add_argument("--plot", nargs="?", const="benchmarks", metavar="PATH",
+                        help="draw again what --save wrote: a file, or a folder's and the README's picture (default: "
+                             "benchmarks); time nothing")
+    parser.add_argument("--table", metavar="FILE",
+                        help="print FILE, written by --save, as the tables of docs/benchmarks.md; time nothing")
+    chosen = parser.parse_args(arguments)
+    if chosen.plot:
+        for path in _bench_plots.draw(pathlib.Path(chosen.plot)):
+            print("wrote", path)
+    if chosen.table:
+        print(_bench_table.page(json.loads(pathlib.Path(chosen.table).read_text())))
+    if isinstance(chosen.bars, str):
+        saved = json.loads(pathlib.Path(chosen.bars).read_text())
+        held = [check_bars(saved, saved["rows"]), _bench_optimizers.check_bars(saved.get("steps", []))]
+        return 0 if all(held) else 1
+    if chosen.plot or chosen.table:
+        return 0
+    unknown = set(chosen.ops) - set(FAMILIES)
+    if unknown:
+        parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(FAMILIES)))
+
+    if chosen.torch:
+        os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # or TensorFlow leaves nothing to PyTorch
+    bench = Bench(chosen)
+    bench.run()
+    bench.summary()
+    if chosen.save:
+        bench.save(pathlib.Path(chosen.save))
+    if not chosen.bars:
+        return 0
+    return 0 if all([check_bars(bench.about, bench.rows), _bench_optimizers.check_bars(bench.steps)]) else 1
+
+
+class Bench:
+    def __init__(self, chosen):
+        self.chosen, self.rows, self.steps, self._torch = chosen, [], [], None
+        self.gpu = bool(tf.config.list_physical_devices("GPU"))
+        self.device = "GPU:0" if self.gpu else "CPU:0"
+        self.clock = _driver.GpuClock() if self.gpu else _driver.WallClock()
+        self.dtypes = chosen.dtype or (["float32", "bfloat16"] if self.gpu else ["float32"])
+        self.copy = self.clock.copy_speed(1 << 29) if self.gpu else _cpu_copy_speed(self.clock)
+        self.about = {"date": datetime.date.today().isoformat(), "commit": _commit(), "hardware": self._hardware(),
+                      "tensorflow": tf.__version__, "tfuse": tfuse.__version__, "clock": self.clock.name,
+                      "copy_TB_per_s": self.copy / 1e12}
+
+    def _hardware(self):
+        if self.gpu:
+            return _driver.Driver.find().devices()[0].name
+        return "%d-core %s CPU" % (_library.library.tfu_threads(), platform.machine())
+
+    def run(self):
+        print("%(hardware)s, TensorFlow %(tensorflow)s, tfuse %(tfuse)s, commit %(commit)s, %(date)s, %(clock)s" %
+              self.about)
+        print("a plain copy moves %.3f TB/s (read and written)\n" % self.about["copy_TB_per_s"])
+        print("%-62s %-9s %9s %8s %7s %9s %9s %9s %13s  ms" % (
+            "", "", "tfuse", "both", "of copy", "in XLA", *RIVALS), flush=True)
+        for family, members in cases.all_cases().items():
+            if self.chosen.ops and family not in self.chosen.ops:
+                continue
+            for case in members:
+                for dtype in self.dtypes:
+                    for shape in self._shapes(case, dtype):
+                        for options in case.timed or case.options:
+                            line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
+                            if not self.chosen.only or any(text in line for text in self.chosen.only):
+                                self._time(case, dtype, shape, options)
+                                self._keep()
+        if not self.chosen.ops or "optimizers" in self.chosen.ops:
+            for row in _bench_optimizers.steps(self):
+                self.steps.append({**row, "commit": self.about["commit"], "date": self.about["date"]})
+                self._keep()
+        if self.rows:
+            self._eager_overhead()
+
+    def _shapes(self, case, dtype):
+        if self.gpu:
+            return case.sizes + case.sweep * (dtype == "bfloat16")
+        return case.cpu_sizes or [_shrink(shape) for shape in case.sizes[:1]]
+
+    def _time(self, case, dtype, shape, options):
+        with tf.device(self.device):
+            *inputs, dy = case.tensors_on_device(shape, dtype)
+            forward, backward = {}, {}
+            for name, make in RUNNERS.items():
+                if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
+                    continue
+                if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
+                    continue
+                forward[name], backward[name] = _directions(case, make(case), inputs, dy, options)
+            if case.pace:
+                pace = tf.function(case.pace, autograph=False)
+                forward["matmul"] = lambda _: pace(*inputs), lambda: None
+            results = self.clock.time(forward), self.clock.time(backward)
+            extra = _extra_memory(backward["tfuse"]) if self.gpu and case.flops else None
+            if self.chosen.torch and dtype in TORCH_DTYPES and (shape == case.sizes[0] or case.flops):
+                self._time_torch(case, inputs, options, results)
+        matmul = results[0].pop("matmul", None)
+        for i, direction in enumerate(("forward", "backward")):
+            elements = case.elements(direction, shape, options) if case.elements else case.passes[i] * int(np.prod(shape))
+            moved = tf.as_dtype(dtype).size * elements
+            row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction,
+                   "commit": self.about["commit"], "date": self.about["date"], "bytes": moved,
+                   "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
+                   "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
+            if case.flops:
+                row["TF_per_s"] = case.flops(direction, shape, options) / results[i]["tfuse"] / 1e12
+            if matmul and not i:
+                row["matmul_ms"], row["percent_of_matmul"] = matmul * 1e3, 100 * matmul / results[0]["tfuse"]
+            if matmul and i:  # of three products
+                row["both_percent_of_matmul"] = 300 * matmul / (results[0]["tfuse"] + results[1]["tfuse"])
+            if i:
+                row["both_ms"] = {name: 1e3 * (results[0][name] + results[1][name]) for name in results[1]}
+                row.update({} if extra is None else {"extra_MB": extra / 1e6})
+            self.rows.append(row)
+            ms = row["ms"]
+            print("%-62s %-9s %9.3f %8s %7s %9s %9s %9s %13s" % (
+                label(row), direction, ms["tfuse"], "%.3f" % row["both_ms"]["tfuse"] if i else "", _speed(row),
+                *("%.3f" % ms[n] if n in ms else "-" for n in ("tfuse in XLA", *RIVALS))), flush=True)
+
+    def _time_torch(self, case, inputs, options, results):
+        """Adds to the results, forward and backward, what torch.compile takes; says so where that fails."""
+        question = {"name": case.name, "options": options, "inputs": [
+            [tensor.shape.as_list(), tensor.dtype.name, own.gradient] for tensor, own in zip(inputs, case.inputs.values())]}
+        answer = self.ask_torch(question)
+        if "error" in answer:
+            print("  no %s for %s: %s" % (TORCH, case.name, answer["error"]))
+        for result, seconds in zip(results, answer.get("seconds", ())):
+            result[TORCH] = seconds
+
+    def ask_torch(self, question):
+        """What the program of rivals answers: {"seconds": …} or {"error": …}."""
+        try:
+            if self._torch is None:
+                program = str(pathlib.Path(__file__).with_name("_torch_rivals.py"))
+                self._torch = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                               stderr=subprocess.DEVNULL, text=True)
+            print(json.dumps(question), file=self._torch.stdin, flush=True)
+            answer = json.loads(self._torch.stdout.readline() or '{"error": "its process died"}')
+        except OSError as error:
+            answer = {"error": str(error)}
+        if self._torch and self._torch.poll() is not None:
+            self._torch = None
+        return answer
+
+    def _eager_overhead(self):
+        """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
+        with tf.device(self.device):
+            x, v = tf.random.normal([64, 64]), tf.random.normal([64])
+            calls = {"tf.nn.relu": lambda: tf.nn.relu(x), "tfuse.relu": lambda: tfuse.relu(x),
+                     "tfuse.square": lambda: tfuse.square(x),
+                     "tfuse.scale_bias_act": lambda: tfuse.scale_bias_act(x, v, v, "relu")}
+            if self.gpu:
+                q = tf.cast(tf.random.normal([1, 64, 4, 64]), tf.bfloat16)
+                calls["tfuse.attention"] = lambda: tfuse.attention(q, q, q)
+            times = {name: [] for name in calls}
+            for _ in range(30):  # interleaved, so that all see the same machine
+                for name, call in calls.items():
+                    start = time.perf_counter()
+                    for _ in range(200):
+                        call()
+                    tf.test.experimental.sync_devices()
+                    times[name].append((time.perf_counter() - start) / 200 * 1e6)
+        self.about["eager_us"] = {name: float(np.median(t)) for name, t in times.items()}
+        print("\nan eager call on [64, 64], microseconds: " + ", ".join(
+            "%s %.1f" % item for item in self.about["eager_us"].items()))
+
+    def summary(self):
+        behind = sorted(_bench_table.lost(self.rows), key=lambda found: RIVALS.index(found[2]))
+        total = len(list(_bench_table.compared(self.rows)))
+        ahead = total - len({(label(row), direction) for row, direction, *_ in behind})
+        print("\n%d of %d timings: tfuse is ahead of every rival" % (ahead, total))
+        for row, direction, rival, percent in behind:
+            print("  behind %s: %s %s, by %.1f%%" % (rival, label(row), direction, percent))
+        for direction in ("forward", "backward"):
+            some = [r for r in self.rows if r["direction"] == direction]
+            some = [r for r in some if "TF_per_s" not in r]
+            if some:
+                worst = min(some, key=lambda r: r["percent_of_copy"])
+                print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
+
+    def save(self, folder):
+        path = self._write(folder)
+        print("\nwrote", path)
+        try:
+            for picture in _bench_plots.draw(folder):
+                print("wrote", picture)
+        except ImportError:
+            print("no pictures: pip install matplotlib")
+
+    def _keep(self):
+        """What is timed is not lost if the run is cut short."""
+        if self.chosen.save:
+            self._write(pathlib.Path(self.chosen.save))
+
+    def _write(self, folder):
+        """Rows that the file has and this run has not timed stay, with the commit that they were timed at."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        steps = {_bench_optimizers.label(step): step for step in [*saved.get("steps", []), *self.steps]}
+        aside = path.with_suffix(".tmp")  # if the run is cut short here, the file is still whole
+        aside.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
+                                     "steps": list(steps.values())}, indent=1) + "\n")
+        os.replace(aside, path)
+        return path
+
+
+def _speed(row):
+    return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
+
+
+def merged(saved, timed):
+    """Both, in the order that the ops have; of what both have, the latter."""
+    again = {_key(row) for row in timed}
+    order = [case.name for members in cases.all_cases().values() for case in members]
+    rows = [row for row in saved if _key(row) not in again] + timed
+    return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
+
+
+def _key(row):
+    return label(row), row["direction"]
+
+
+def _directions(case, f, inputs, dy, options):
+    """Forward, and backward alone: the tape of a forward pass is set up before the clock starts. Not a persistent tape,
+    which would have the function carry what second gradients need."""
+    watched = case.differentiable(inputs)
+
+    def record():
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            y = f(*inputs, **options)
+        return tape, y
+
+    return ((lambda _: f(*inputs, **options), lambda: None),
+            (lambda recorded: recorded[0].gradient(recorded[1], watched, dy), record))
+
+
+def _extra_memory(backward):
+    """Bytes that a forward and a backward pass take at their peak on the GPU beside what they are given and return."""
+    run, record = backward
+    tf.test.experimental.sync_devices()
+    before = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    recorded = record()
+    gradients = run(recorded)
+    tf.test.experimental.sync_devices()
+    returned = [recorded[1], *(g for g in gradients if g is not None)]
+    return tf.config.experimental.get_memory_info("GPU:0")["peak"] - before - sum(t.dtype.size * t.shape.num_elements()
+                                                                                  for t in tf.nest.flatten(returned))
+
+
+def _shrink(shape):
+    """A shape for the CPU, with the axes that count left alone."""
+    shape = list(shape)
+    for axis in range(len(shape) - 1):
+        while shape[axis] > 1 and np.prod(shape) > CPU_ELEMENTS:
+            shape[axis] //= 2
+    return tuple(shape)
+
+
+def _cpu_copy_speed(clock):
+    """By NumPy, in as many threads as tfuse uses."""
+    threads = _library.library.tfu_threads()
+    a, b = (np.ones((threads, 1 << 24), np.float32) for _ in range(2))
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        copy = lambda _: list(pool.map(lambda i: np.copyto(a[i], b[i]), range(threads)))
+        return 2 * a.nbytes / clock.time({"copy": (copy, lambda: None)})["copy"]
+
+
+def _commit():
+    if os.environ.get("TFUSE_COMMIT"):
+        return os.environ["TFUSE_COMMIT"]
+    try:
+        git = ["git", "-C", str(pathlib.Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=10"]
+        return subprocess.check_output(git, text=True, stderr=subprocess.DEVNULL).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "release " + tfuse.__version__

@@ -1,0 +1,239 @@
+"""What the rows of `python -m tfuse bench` say, in words: labels, who is faster, which bars hold, the tables of
+docs/benchmarks.md."""
+
+import collections
+import textwrap
+
+import numpy as np
+
+from tfuse._tools import _bench_optimizers, _ops
+from tfuse import cases
+
+TORCH = "torch.compile"
+RIVALS = ("stock", "XLA", TORCH)
+# What a reader of a family's table has to know.
+NOTES = {
+    "elementwise": "One pass over the data: what counts is memory, so speed is in percent of a plain copy's.",
+    "rows": "Norms, softmax and losses over the last axis. Memory counts here too. Rows beyond 65,536 columns "
+            "are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
+    "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's "
+                 "kernels serve PyTorch as they serve tfuse, and the times are alike; own kernel is what serves where "
+                 "cuDNN cannot.",
+    "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
+                "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
+                "range does not allow it), so that nothing is left to do backward.",
+    "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
+             "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
+             "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
+             "5,000, do not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
+             "GPU busy for longer, the host's time is hidden behind it.",
+}
+# What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
+# is to be at least, or at most, the bar; how to write it.
+BARS = {
+    "forward": (lambda f, b, copy: f["percent_of_copy"], True, "%.1f%% of copy"),
+    "backward": (lambda f, b, copy: b["percent_of_copy"], True, "%.1f%% of copy"),
+    "floor": (lambda f, b, copy: b["both_ms"]["tfuse"] / 1e3 * copy / (f["bytes"] + b["bytes"]), False,
+              "%.2f times the floor"),
+    "ms": (lambda f, b, copy: b["both_ms"]["tfuse"], False, "%.3f ms of both"),
+    "tflops": (lambda f, b, copy: f["TF_per_s"], True, "%.0f TF/s"),
+    "backward_tflops": (lambda f, b, copy: b["TF_per_s"], True, "%.0f TF/s"),
+    "torch": (lambda f, b, copy: f["ms"]["tfuse"] / f["ms"][TORCH] if TORCH in f["ms"] else None, False,
+              "%.2f times PyTorch's forward"),
+    "of_matmul": (lambda f, b, copy: f["percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+    "of_XLA": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"]["XLA"] if "XLA" in b["both_ms"] else None, False,
+               "%.2f times what XLA takes"),
+    "of_torch": (lambda f, b, copy: b["both_ms"]["tfuse"] / b["both_ms"][TORCH] if TORCH in b["both_ms"] else None, False,
+                 "%.3f times what torch.compile takes"),
+    "memory": (lambda f, b, copy: b.get("extra_MB"), False, "%.0f MB beside inputs and results"),
+    "times_naive": (lambda f, b, copy: f["naive_ms"] / f["ms"]["tfuse"] if "naive_ms" in f else None, True,
+                    "%.1f times naive's speed"),
+    "both_of_matmul": (lambda f, b, copy: b["both_percent_of_matmul"], True, "%.1f%% of plain matmul's rate"),
+}
+
+
+def label(row):
+    return " ".join([row["op"], *_variant(row), row["dtype"], "×".join(map(str, row["shape"]))])
+
+
+def _variant(row):
+    """The options that a row was timed with, in words. A seed tells nothing."""
+    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
+             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
+    return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
+
+
+def compared(rows):
+    """(row, direction, milliseconds of each) of every row, as it is held against rivals. Where the gradient is made with the
+    value, so that nothing is left to compute backward, the two directions are one, "both"."""
+    together = {label(row) for row in rows if row.get("TF_per_s") == 0}
+    for row in rows:
+        if label(row) not in together:
+            yield row, row["direction"], row["ms"]
+        elif row["direction"] == "backward":
+            yield row, "both", row["both_ms"]
+
+
+def lost(rows):
+    """(row, direction, rival, by how many percent tfuse takes longer) wherever a rival is faster."""
+    return [(row, direction, rival, 100 * (ms["tfuse"] / ms[rival] - 1)) for row, direction, ms in compared(rows)
+            for rival in RIVALS if ms.get(rival, np.inf) < ms["tfuse"]]
+
+
+def check_bars(about, rows):
+    """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
+    was timed for is said to be open, and is not held against the run."""
+    copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
+    print("\nbars, on %s:" % about["hardware"])
+    for case in (case for members in cases.all_cases().values() for case in members):
+        names = {name for options in case.options for name in options}
+        for (dtype, shape, *only), limits in case.bars.items():
+            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and
+                     all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
+            for kind, limit in limits.items():
+                measure, at_least, text = BARS[kind]
+                of = [p for p in timed if measure(*p, copy) is not None]
+                worst = (min if at_least else max)(of, key=lambda p: measure(*p, copy), default=None)
+                value = None if worst is None else measure(*worst, copy)
+                holds = value is None or (value >= limit if at_least else value <= limit)
+                failed += not holds
+                print("  %-5s %s %s: %s, at %s %s" % (
+                    "open" if value is None else "holds" if holds else "FAILS", kind,
+                    label(worst[0]) if worst else " ".join([case.name, *("%s=%s" % option for wanted in only for option in wanted),
+                                                            dtype, "×".join(map(str, shape))]),
+                    "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
+    return not failed
+
+
+def _beside_naive(rows):
+    """The rows, with what the variant of kind "naive" takes for the same, where it was timed."""
+    same = lambda row: (row["op"], row["dtype"], tuple(row["shape"]))
+    naive = {same(row): row["ms"]["tfuse"] for row in rows if row.get("kind") == "naive"}
+    return [{**row, "naive_ms": naive[same(row)]} if same(row) in naive else row for row in rows]
+
+
+# ---- tables ----
+
+# A line of a table, and of a plot: tfuse's milliseconds, forward and backward together, its speed as text, and how many
+# times that time each rival takes. The slowest, where it stands for several variants.
+Line = collections.namedtuple("Line", "name shape dtype ms speed times")
+
+
+def family_of(op):
+    """The family that a saved row's op belongs to. A name that the cases do not have, as one that is timed with another
+    setting of the library, is taken for its beginning's."""
+    begin = lambda name: name.split(",")[0]
+    files = {name: file for file, members in cases.all_cases().items() for case in members
+             for name in (case.name, begin(case.name))}
+    return next((family for family, some in _ops.FAMILIES.items() if files.get(op, files.get(begin(op))) in some), None)
+
+
+def by_family(rows):
+    """The rows of each family that has any, in the families' order."""
+    known = {op: family_of(op) for op in dict.fromkeys(row["op"] for row in rows)}
+    found = {family: [row for row in rows if known[row["op"]] == family] for family in _ops.FAMILIES}
+    return {family: some for family, some in found.items() if some}
+
+
+def lines(rows):
+    """One Line per variant at the first shape that an op was timed at; for its other shapes, the slowest variant of each."""
+    for (name, shape), some in _grouped(rows).items():
+        for dtype in dict.fromkeys(row["dtype"] for row in some):
+            pairs = [(f, b) for f, b in zip(some[::2], some[1::2]) if f["dtype"] == dtype]
+            both = lambda pair, who: sum(row["ms"][who] for row in pair)
+            measure, text, unit = (("TF_per_s", "%.3g", " TF/s") if "TF_per_s" in pairs[0][0] else
+                                   ("percent_of_copy", "%.0f%%", ""))
+            slowest = [min(pair[i][measure] for pair in pairs) for i in (0, 1)]
+            times = {rival: min(both(pair, rival) / both(pair, "tfuse") for pair in pairs) for rival in RIVALS
+                     if all(rival in f["ms"] for f, _ in pairs)}
+            yield Line(name, shape, dtype, max(both(pair, "tfuse") for pair in pairs),
+                       " / ".join(text % speed if speed else "–" for speed in slowest) + unit, times)
+
+
+def _grouped(rows):
+    """Rows by (name, shape), as a reader calls them."""
+    first, variants, found = {}, {}, {}
+    for row in rows:
+        variants.setdefault((row["op"], _shape(row)), set()).add(_said(row))
+    for row in rows:
+        key = row["op"], _shape(row)
+        slowest = first.setdefault(row["op"], key) != key and len(variants[key]) > 1
+        name = _name(row) + (", slowest" if slowest else " " + _said(row) if _said(row) else "")
+        found.setdefault((name, _shape(row)), []).append(row)
+    return found
+
+
+def _name(row):
+    return row["op"].replace(", speed", "")
+
+
+def _said(row):
+    return " ".join(_variant(row)).replace("is_causal=True", "causal")
+
+
+def _shape(row):
+    return "×".join(map(str, row["shape"]))
+
+
+def table(rows):
+    """A family's rows in Markdown, as lines."""
+    found = {}
+    for line in lines(rows):
+        found.setdefault((line.name, line.shape), {})[line.dtype] = line
+    columns = []
+    for dtype in dict.fromkeys(dtype for some in found.values() for dtype in some):
+        timed = {rival for some in found.values() if dtype in some for rival in some[dtype].times}
+        columns += [(dtype, column) for column in ["ms", "speed", *(rival for rival in RIVALS if rival in timed)]]
+    yield "| op | shape | %s |" % " | ".join(dtype + " ms" if column == "ms" else column for dtype, column in columns)
+    yield "|---|---|%s" % ("--:|" * len(columns))
+    for (name, shape), some in found.items():
+        yield "| %s | %s | %s |" % (name, shape, " | ".join(_cell(some.get(dtype), column) for dtype, column in columns))
+
+
+def _cell(line, column):
+    if line is None:
+        return ""
+    if column in ("ms", "speed"):
+        return "%.3f" % line.ms if column == "ms" else line.speed
+    ratio = line.times.get(column)
+    return "–" if ratio is None else ("**%.2f×**" if round(ratio, 2) < 1 else "%.1f×") % ratio
+
+
+def losses(rows):
+    """Where a rival is faster, in Markdown, as lines: the worst first, variants of an op that lose alike in one."""
+    found, close = {}, 0
+    for row, direction, rival, percent in lost(rows):
+        if percent < 1:
+            close += 1
+        else:
+            found.setdefault((_name(row), row["dtype"], direction, rival), []).append((percent, row))
+    yield "| op | faster | by | where |"
+    yield "|---|---|--:|---|"
+    for (name, dtype, direction, rival), some in sorted(found.items(), key=lambda item: -max(p for p, _ in item[1])):
+        by = list(dict.fromkeys("%.0f" % f(percent for percent, _ in some) for f in (min, max)))
+        shapes, variants = (", ".join(dict.fromkeys(filter(None, (f(row) for _, row in some)))) for f in (_shape, _said))
+        yield "| %s %s, %s | %s | %s%% | %s |" % (name, dtype, direction, rival, " to ".join(by),
+                                               "; ".join(filter(None, (shapes, variants))))
+    timed = collections.Counter(rival for *_, ms in compared(rows) for rival in RIVALS if rival in ms)
+    yield ""
+    for rival, count in timed.items():
+        yield "- %s is faster in %d of %d timings." % (rival, sum(r == rival for *_, r, _ in lost(rows)), count)
+    yield "- In %d of these it is ahead by less than 1%%; the table leaves them out." % close
+
+
+def page(saved, images=None):
+    """A saved run in Markdown: for each family a table and, where `images` says what the names of pictures begin with, its
+    picture; then where rivals are faster."""
+    made = list(dict.fromkeys("%(commit)s (%(date)s)" % row for row in saved["rows"] + saved.get("steps", [])))
+    text = [textwrap.fill("%s, TensorFlow %s; a plain copy moves %.2f TB/s. Commits: %s." % (
+        saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made)), 120)]
+    families = by_family(saved["rows"])
+    for family in _ops.FAMILIES:
+        steps = saved.get("steps", []) if family == "lists" else []
+        if family in families or steps:
+            text += ["", "### " + family.capitalize(), "", textwrap.fill(NOTES[family], 120)]
+            if images:
+                text += ["", "![%s: how many times tfuse's time others take](%s%s.png)" % (family, images, family)]
+            text += ["", *table(families[family])] if family in families else []
+            text += _bench_optimizers.table(steps)
+    return "\n".join(text + ["", "### Where it loses", "", *losses(saved["rows"])])

@@ -1,0 +1,89 @@
+"""python -m tfuse cache: what was chosen by timing on this machine's GPUs, and where it is kept (kernels/core/gpu/tuned.h)."""
+
+import argparse
+import os
+
+from tfuse._core import _library
+
+FIRST_LINE = "tfuse tuned 1"
+
+
+def path():
+    """The file, or "" where there is no place for one."""
+    return _library.library.tfu_tuned_path().decode()
+
+
+def rows():
+    """(what was asked, microseconds, the choice's name) of every whole line. None: there is no such file."""
+    try:
+        with open(path(), "rb") as file:
+            first, *lines = file.read().split(b"\n")[:-1] or [b""]
+    except FileNotFoundError:
+        return None
+    return [row for row in map(_row, lines) if row] if first == FIRST_LINE.encode() else []
+
+
+def _row(line):
+    """What rows() gives of a line; None where it is damaged."""
+    whole, _, checksum = line.rpartition(b"\t")
+    fields = whole.decode(errors="replace").split("\t")
+    if len(fields) != 4 or checksum != b"%016x" % _hash(whole):
+        return None
+    try:
+        time = float(fields[1])
+    except ValueError:
+        return None
+    return (fields[0], time, fields[3]) if 0 < time < float("inf") else None
+
+
+def _hash(line):
+    """FNV-1a, as the library computes it."""
+    value = 0xcbf29ce484222325
+    for byte in line:
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value
+
+
+def _clear():
+    try:
+        known = rows()
+    except OSError:  # what cannot be read may be there to be deleted still
+        known = []
+    try:
+        os.remove(path())
+    except FileNotFoundError:
+        print("%s: there was none" % path())
+    except OSError as error:
+        print("%s: cannot be deleted: %s" % (path(), error.strerror))
+        return 1
+    else:
+        print("%s: deleted%s" % (path(), ", with %d choices" % len(known) if known else ""))
+    return 0
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m tfuse cache", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
+            "Matrix products are timed once per shape, dtype and GPU, to choose the fastest of several ways. The choices are\n"
+            "kept in a file of the user's. TFUSE_CACHE names another folder for it, TFUSE_AUTOTUNE=0 switches timing and\n"
+            "file off."))
+    parser.add_argument("--clear", action="store_true", help="delete the file; what is needed again is timed again")
+    parser.add_argument("--path", action="store_true", help="say where the file is, and nothing else")
+    chosen = parser.parse_args(arguments)
+    if chosen.path:
+        print(path())
+        return 0
+    if not path():
+        print("there is no place for a cache: set TFUSE_CACHE, XDG_CACHE_HOME or HOME to a folder")
+        return 1
+    if chosen.clear:
+        return _clear()
+    try:
+        known = rows()
+    except OSError as error:
+        print("%s: cannot be read: %s" % (path(), error.strerror))
+        return 1
+    print("%s: %s" % (path(), "not there yet" if known is None else "%d choices" % len(known)))
+    for asked, time, name in sorted(known or []):
+        print("%10.1f us  %s\n               %s" % (time, asked, name))
+    return 0

@@ -1,0 +1,171 @@
+"""The CUDA driver from Python, by ctypes: what doctor asks it, and the clock that the benchmark times with."""
+
+import ctypes
+import dataclasses
+import statistics
+import time
+
+import tensorflow as tf
+
+from tfuse._core import _library
+
+
+_FILLER = 1 << 30  # bytes: half a millisecond's copy
+
+
+@dataclasses.dataclass
+class Gpu:
+    ordinal: int
+    name: str
+    capability: int
+    memory: int
+
+
+class Driver:
+    """libcuda.so.1; `error` is set when it is there but does not work."""
+
+    def __init__(self, cuda):
+        self.cuda, self.error = cuda, ""
+        result = cuda.cuInit(0)
+        if result:
+            self.error = "cuInit: %s" % self._name(result)
+
+    @staticmethod
+    def find():
+        try:
+            return Driver(ctypes.CDLL("libcuda.so.1"))
+        except OSError:
+            return None
+
+    def _name(self, result):
+        text = ctypes.c_char_p()
+        self.cuda.cuGetErrorName(result, ctypes.byref(text))
+        return (text.value or b"error %d" % result).decode()
+
+    def call(self, function, *arguments):
+        result = getattr(self.cuda, function)(*arguments)
+        if result:
+            raise RuntimeError("%s: %s" % (function, self._name(result)))
+
+    def version(self):
+        """The CUDA that the driver serves: 12050 is 12.5."""
+        number = ctypes.c_int()
+        self.call("cuDriverGetVersion", ctypes.byref(number))
+        return number.value
+
+    def devices(self):
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return [self._device(i) for i in range(count.value)]
+
+    def _device(self, ordinal):
+        name, memory = ctypes.create_string_buffer(128), ctypes.c_size_t()
+        self.call("cuDeviceGetName", name, len(name), ordinal)
+        self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.call("cuDeviceGetAttribute", ctypes.byref(major), 75, ordinal)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        self.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, ordinal)  # … _MINOR
+        return Gpu(ordinal, name.value.decode(), major.value * 10 + minor.value, memory.value)
+
+
+class WallClock:
+    """Seconds per call on the CPU: the median of several rounds. The functions take turns, so that all see the same
+    machine. A function is a pair (f, setup): f(setup()) is called, and setup stays out of the time."""
+
+    name = "wall clock"
+
+    def time(self, functions, rounds=9, at_least=0.02):
+        calls, seconds = {}, {name: [] for name in functions}
+        for name, (f, setup) in functions.items():
+            self._round(f, setup, 1)
+            calls[name] = max(1, int(at_least / max(self._round(f, setup, 1), 1e-9)))
+        for _ in range(rounds):
+            for name, (f, setup) in functions.items():
+                seconds[name].append(self._round(f, setup, calls[name]))
+        return {name: statistics.median(s) for name, s in seconds.items()}
+
+    def _round(self, f, setup, calls):
+        items = [setup() for _ in range(calls)]
+        start = time.perf_counter()
+        while items:
+            f(items.pop())
+        return (time.perf_counter() - start) / calls
+
+
+class GpuClock:
+    """The same on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before the first
+    of them runs, so that the host's speed plays no part."""
+
+    name = "GPU events"
+    OFTEN = (2e-3, (7, 5)), (2e-2, (5, 3)), (float("inf"), (3, 1))  # up to so many seconds: rounds, of so many calls
+
+    def __init__(self):
+        import tfuse
+        with tf.device("GPU:0"):
+            tfuse.square(tf.ones([8]))  # makes the stream known
+            self._filler = [tf.zeros([_FILLER // 4]) for _ in range(2)]
+        self._filler_at = [_address(t) for t in self._filler]
+        self._driver = Driver.find()
+        self._stream = ctypes.c_void_p(_library.library.tfu_trace_stream())
+        context = ctypes.c_void_p()
+        self._driver.call("cuStreamGetCtx", self._stream, ctypes.byref(context))
+        self._driver.call("cuCtxSetCurrent", context)
+        self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
+        for event in (self._begin, self._end):
+            self._driver.call("cuEventCreate", ctypes.byref(event), 0)
+        self._filler_seconds = 1.0
+        self._filler_seconds = self._round(lambda _: self._fill(), lambda: None, 8, 0)
+
+    def _fill(self):
+        """Keeps the GPU busy with a copy: a product would leave it too hot for its full clock."""
+        self._driver.call("cuMemcpyDtoDAsync_v2", *self._filler_at, ctypes.c_size_t(_FILLER), self._stream)
+
+    def _round(self, f, setup, calls, host_seconds):
+        """Seconds per call; host_seconds is what queueing one takes."""
+        items = [setup() for _ in range(calls)]
+        for _ in range(int(2 * calls * host_seconds / self._filler_seconds) + 2):
+            self._fill()
+        self._driver.call("cuEventRecord", self._begin, self._stream)
+        while items:
+            f(items.pop())
+        self._driver.call("cuEventRecord", self._end, self._stream)
+        self._driver.call("cuEventSynchronize", self._end)
+        milliseconds = ctypes.c_float()
+        self._driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), self._begin, self._end)
+        return milliseconds.value / 1e3 / calls
+
+    def _host_seconds(self, f, setup):
+        item = setup()
+        self._driver.call("cuStreamSynchronize", self._stream)
+        start = time.perf_counter()
+        f(item)
+        host = time.perf_counter() - start
+        self._driver.call("cuStreamSynchronize", self._stream)
+        return host
+
+    def time(self, functions):
+        seconds = {}
+        for name, (f, setup) in functions.items():
+            for _ in range(2):
+                f(setup())
+            host = self._host_seconds(f, setup)
+            once = self._round(f, setup, 1, host)
+            rounds, calls = next(often for limit, often in self.OFTEN if once < limit)
+            seconds[name] = statistics.median(self._round(f, setup, calls, host) for _ in range(rounds))
+        return seconds
+
+    def copy_speed(self, size):
+        """Bytes read and written per second by the driver's own device-to-device copy."""
+        with tf.device("GPU:0"):
+            a, b = (tf.zeros([size // 4]) for _ in range(2))
+        to, source = _address(a), _address(b)
+        copy = lambda _: self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream)
+        return 2 * size / self.time({"copy": (copy, lambda: None)})["copy"]
+
+
+def _address(tensor):
+    """Where an eager tensor's memory begins."""
+    capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_void_p(ctypes.c_void_p.from_address(get(capsule, b"dltensor")).value)

@@ -1,0 +1,1 @@
+"""Flash attention, and Keras's attention layers by it."""

@@ -1,0 +1,273 @@
+import os
+
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse._core import _philox
+from tfuse.cases import Case, Input, of_terms
+
+# A case's shape is (batch, queries, keys, heads, key heads, head_dim).
+_SHAPES = [(2, 5, 7, 4, 2, 8), (1, 1, 1, 1, 1, 1), (0, 3, 4, 2, 1, 8), (2, 0, 5, 2, 2, 8), (2, 3, 0, 2, 1, 8),
+           (1, 70, 67, 2, 2, 7), (2, 66, 30, 4, 1, 40), (1, 20, 130, 2, 2, 64), (1, 33, 64, 2, 1, 72),
+           (1, 1, 129, 4, 2, 128), (1, 9, 66, 3, 1, 256), (1, 5, 70, 1, 1, 320)]
+
+
+def _fit(shape):
+    if len(shape) == 6:
+        return shape
+    rows = int(np.prod(shape[:-1]))
+    return (min(rows, 2), min(rows, 40), min(shape[-1], 70), 4, 2, 32)
+
+
+def value_dim(shape):
+    """Not head_dim everywhere."""
+    return shape[5] + 3 if shape[5] in (7, 8) else shape[5]
+
+
+# ---- what it means, in float64 ----
+
+
+def allowed(batch, queries, keys, mask=None, is_causal=False, window=None, align="first", query_lengths=None,
+            key_lengths=None):
+    """[batch, 1 or heads, queries, keys]: which keys a query attends to."""
+    i, j = np.arange(queries)[:, None], np.arange(keys)
+    of = lambda lengths, all: np.full([batch, 1, 1, 1], all) if lengths is None else lengths.reshape(-1, 1, 1, 1)
+    q, k = of(query_lengths, queries), of(key_lengths, keys)
+    at = i + (k - q if align == "last" else 0)
+    before, after = window if isinstance(window, tuple) else (window, window)
+    right = 0 if is_causal else after
+    kept = (i < q) & (j < k)
+    kept = kept if before is None else kept & (j >= at - before)
+    kept = kept if right is None else kept & (j <= at + right)
+    return kept if mask is None else kept & mask
+
+
+def weights(query, key, bias=None, scale=None, dropout=0.0, seed=None, **places):
+    """Softmax of the scores; what dropout multiplies it by; log(sum of exp); the scale; and the size of what the
+    exponential is taken of. key has the heads of query."""
+    kept = allowed(query.shape[0], query.shape[1], key.shape[1], **places)
+    scale = float(np.float32(query.shape[-1]**-0.5 if scale is None else scale))
+    s = np.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    s = np.where(kept, s if bias is None else s + bias, -np.inf)
+    greatest = np.max(s, -1, keepdims=True, initial=-np.inf)
+    e = np.exp(s - np.where(np.isfinite(greatest), greatest, 0))
+    total = np.sum(e, -1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = (greatest + np.log(total))[..., 0] if s.shape[-1] else np.full(s.shape[:-1], -np.inf)
+    p = e / np.where(total == 0, 1, total)
+    rate = float(np.float32(dropout))  # the op's attribute is a float
+    factor = _philox.kept_numpy(p.shape, seed, rate) / (1 - rate) if dropout else 1
+    size = np.maximum(np.where(np.isfinite(s), np.abs(s), 0), np.where(np.isfinite(lse), np.abs(lse), 0)[..., None])
+    return p, factor, lse, scale, size
+
+
+def _group(query, key):
+    return query.shape[2] // max(key.shape[2], 1)
+
+
+def reference(query, key, value, **options):
+    """A weight, exp(score - lse), is off by the rounding of these two, times their size."""
+    group = _group(query, key)
+    key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
+    p, factor, _, _, size = weights(query, key, **options)
+    mean = lambda p, value: np.einsum("bhqk,bkhd->bqhd", p, value)
+    return of_terms(mean(p * factor, value), mean((p * factor)**2 * (1 + size * size), value * value))
+
+
+def gradient(dy, query, key, value, dlse=0, bias=None, **options):
+    """Of query, key, value, and bias where there is one.
+
+    Gradients of scores are differences, which cancel where a query attends to one key above all: their terms are
+    doutput * value, times the weight, which is as in reference().
+    """
+    group, shared = _group(query, key), key.shape
+    key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
+    p, factor, _, scale, size = weights(query, key, bias, **options)
+    scores = lambda dy, value: np.einsum("bqhd,bkhd->bhqk", dy, value) * factor
+    sums = lambda x: x.reshape(*shared[:3], group, x.shape[-1]).sum(3)  # over the heads that share a key
+    by_key = lambda x, y: sums(np.einsum("bhqk,bqhd->bkhd", x, y))
+    by_query = lambda x, y: np.einsum("bhqk,bkhd->bqhd", x, y)
+    dp, p2 = scores(dy, value), p * p * (1 + size * size)
+    ds = p * (dp - np.sum(p * dp, -1, keepdims=True) + np.asarray(dlse)[..., None])
+    dp2 = scores(dy * dy, value * value) * factor
+    ds2 = p2 * (dp2 + np.sum(p * p * dp2, -1, keepdims=True))
+    gradients = [of_terms(by_query(scale * ds, key), by_query(scale**2 * ds2, key * key)),
+                 of_terms(by_key(scale * ds, query), by_key(scale**2 * ds2, query * query)),
+                 of_terms(by_key(p * factor, dy), by_key(p2 * factor**2, dy * dy))]
+    return gradients if bias is None else [*gradients, of_terms(*(unstretched(x, bias.shape) for x in (ds, ds2)))]
+
+
+def unstretched(x, shape):
+    """x summed over what a tensor of `shape` is stretched along."""
+    shape = (1,) * (x.ndim - len(shape)) + tuple(shape), shape
+    axes = tuple(a for a, size in enumerate(shape[0]) if size == 1)
+    return x.sum(axes, keepdims=True).reshape(shape[1])
+
+
+# ---- the same in stock TensorFlow, as Keras writes it ----
+
+
+def naive(query, key, value, bias=None, scale=None, dropout=0.0, seed=None, drop=None, **places):
+    group = _group(query, key)
+    if group > 1:
+        key, value = tf.repeat(key, group, 2), tf.repeat(value, group, 2)
+    s = tf.einsum("bqhd,bkhd->bhqk", query, key) * tf.cast(query.shape[-1]**-0.5 if scale is None else scale, query.dtype)
+    s = s if bias is None else s + bias
+    s = tf.cast(s, tf.float64 if s.dtype == tf.float64 else tf.float32)
+    kept = _allowed(query, key, **places)
+    if kept is not None:
+        s = tf.where(kept, s, s.dtype.min / 2)
+    p = tf.nn.softmax(s)
+    if kept is not None:
+        p = tf.where(kept, p, tf.zeros([], p.dtype))
+    if dropout:
+        p = drop(p, dropout) if drop else _philox.dropped(p, _philox.seed_tensor(seed), dropout)
+    return tf.einsum("bhqk,bkhd->bqhd", tf.cast(p, query.dtype), value)
+
+
+def _allowed(query, key, mask=None, is_causal=False, window=None, align="first", query_lengths=None, key_lengths=None):
+    kept = mask
+    if is_causal or window is not None or query_lengths is not None or key_lengths is not None:
+        queries, keys = tf.shape(query, tf.int64)[1], tf.shape(key, tf.int64)[1]
+        i, j = tf.range(queries)[:, None], tf.range(keys)
+        q, k = (tf.reshape(all if n is None else tf.cast(n, tf.int64), [-1, 1, 1, 1]) for n, all in [(query_lengths, queries), (key_lengths, keys)])
+        at = i + (k - q if align == "last" else 0)
+        before, after = window if isinstance(window, tuple) else (window, window)
+        right = 0 if is_causal else after
+        places = (i < q) & (j < k)
+        places = places if before is None else places & (j >= at - before)
+        places = places if right is None else places & (j <= at + right)
+        kept = places if mask is None else places & mask
+    return kept
+
+
+# ---- cases ----
+
+_QUERY = Input(lambda s: (s[0], s[1], s[3], s[5]))
+_KEY = Input(lambda s: (s[0], s[2], s[4], s[5]))
+_VALUE = Input(lambda s: (s[0], s[2], s[4], value_dim(s)))
+_OUTPUT = Input(lambda s: (s[0], s[1], s[3], value_dim(s)))
+_BIAS = Input(lambda s: (s[3], s[1], s[2]))
+_MASK = Input(lambda s: (s[0], 1, s[1], s[2]), lambda rng, own, _: rng.random(own) < 0.7, "bool", False)
+_LENGTHS = {name: Input(lambda s: s[:1], lambda rng, own, s, axis=axis: rng.integers(0, s[axis] + 1, own), "int64", False)
+            for name, axis in [("query_lengths", 1), ("key_lengths", 2)]}
+
+
+def case(name, names=(), **more):
+    """A case of query, key and value with the inputs that are named."""
+    inputs = {"query": _QUERY, "key": _KEY, "value": _VALUE, **{n: {"bias": _BIAS, "mask": _MASK, **_LENGTHS}[n] for n in names}}
+    named = lambda f: lambda *tensors, **options: f(**dict(zip(inputs, tensors)), **options)
+    return Case(name=name, run=named(tfuse.attention), plain=named(naive), reference=named(reference),
+                gradient=lambda dy, *tensors, **options: gradient(dy, **dict(zip(inputs, tensors)), **options),
+                inputs=inputs, outputs={"output": _OUTPUT}, **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
+
+
+# ---- keys and values in pages ----
+
+_PAGE = 4
+
+
+def _width(shape):
+    """The pages of a sequence, the last of which its keys may fill in part; one more than all of them belongs to none."""
+    return -(-shape[2] // _PAGE)
+
+
+def _pages(dim):
+    return Input(lambda s: (s[0] * _width(s) + 1, _PAGE, s[4], dim(s)))
+
+
+def _table(rng, own, shape):
+    return rng.permutation(own[0] * own[1] + 1)[:own[0] * own[1]].reshape(own)
+
+
+def _dense(pages, table):
+    return pages[table].reshape(table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:])
+
+
+def _paged_reference(query, key_pages, value_pages, table, key_lengths, **options):
+    return reference(query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
+                     key_lengths=key_lengths, **options)
+
+
+def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **options):
+    dquery, *others = gradient(dy, query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
+                               key_lengths=key_lengths, **options)
+    results = [dquery]
+    for of, pages in zip(others, (key_pages, value_pages)):
+        value, squares = np.zeros_like(pages), np.zeros_like(pages)
+        value[table] = np.reshape(of, [*table.shape, *pages.shape[1:]])  # no page is in the table twice
+        squares[table] = np.reshape(of.terms**2, [*table.shape, *pages.shape[1:]])
+        results.append(of_terms(value, squares))
+    return results
+
+
+def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
+    batch, steps = table.shape[0], table.shape[1] * _PAGE
+    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]]) for pages in (key_pages, value_pages))
+    return naive(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
+
+
+_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
+              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}],
+              inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
+                      "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False), "key_lengths": _LENGTHS["key_lengths"]},
+              outputs={"output": _OUTPUT}, special=False)
+
+_DROPOUT = {"dropout": 0.25, "seed": 7}
+
+
+# ---- the benchmark's ----
+
+# Where this is said, the library leaves cuDNN alone, and its own kernel is what is timed.
+_OWN = os.environ.get("TFUSE_CUDNN") == "0"
+_CAUSAL = (("is_causal", True),)
+
+
+def _flops(direction, shape, options):
+    """Two products forward, five backward; half of that where causal."""
+    batch, queries, keys, heads, _, head_dim = shape
+    pairs = queries * keys / (2 if options.get("is_causal") else 1)
+    return (4 if direction == "forward" else 10) * batch * heads * head_dim * pairs
+
+
+def _elements(direction, shape, options):
+    """What is read and written at least: query, key, value and output, or those and their gradients."""
+    batch, queries, keys, heads, key_heads, head_dim = shape
+    once = 2 * batch * head_dim * (queries * heads + keys * key_heads)
+    return once if direction == "forward" else 2 * once
+
+
+def _stock_can(shape):
+    """Stock TensorFlow stops at 2^31 scores, and needs memory for several times as many."""
+    return shape[0] * shape[1] * shape[2] * shape[3] < 2**31
+
+
+def timed(name, sizes, bars=(), causal=(False, True), **more):
+    """A case that only the benchmark has."""
+    return case(name + ", own kernel" * _OWN, shapes=[], options=[{"is_causal": True} if c else {} for c in causal], sizes=sizes,
+                elements=_elements, stock_can=_stock_can,
+                bars={("bfloat16", *where): limits for where, limits in bars}, **more)
+
+
+_D128, _D64, _GROUPED = (4, 4096, 4096, 16, 16, 128), (4, 4096, 4096, 32, 32, 64), (4, 4096, 4096, 16, 4, 128)
+_ODD = (4, 4095, 4095, 16, 16, 128)
+_CURVE = [(max(1, 16384 // n), n, n, 16, 16, 128) for n in (128, 512, 1024, 2048, 8192, 16384, 32768, 131072)]
+_SINGLE = [(1, n, n, 16, 16, 128) for n in (512, 2048, 4096)] + [(8, 4096, 4096, 16, 16, 128)]  # the last: 2^31 scores
+_DECODE = [(1, 1, 32768, 32, 8, 128), (8, 1, 32768, 32, 8, 128)]
+_FAST = ([((_D128, ()), {"tflops": 250}), ((_D128, _CAUSAL), {"tflops": 88})] if _OWN else
+         [((_D128, ()), {"tflops": 660, "backward_tflops": 530}), ((_D128, _CAUSAL), {"tflops": 580, "backward_tflops": 460})])
+
+CASES = [
+    case("attention", options=[
+        {}, {"is_causal": True}, {"is_causal": True, "align": "last", "window": 20, "scale": 0.5}, {"window": (3, None)},
+        {**_DROPOUT, "is_causal": True}]),
+    case("attention, bias and mask", ["bias", "mask"], options=[{}, {"is_causal": True, **_DROPOUT}]),
+    case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
+        {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}]),
+    _PAGED,
+    timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
+          cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
+          cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
+]

@@ -1,0 +1,166 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import Case, Input, of_terms, total
+from tfuse.rows.cross_entropy import plain_sparse
+
+# A case's shape is (…, inputs, classes): x is all of it but the last. Chunks have 512 rows on the CPU, on the GPU 1024 or
+# more: some shapes have several, the last one short.
+_SHAPES = [(2, 3, 8, 5), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (1, 7, 3, 129), (1, 129, 130, 67), (3, 43, 257, 16),
+           (2, 260, 40, 200), (1, 513, 24, 50), (2, 1041, 40, 67), (1, 1300, 16, 24)]
+_SIZE = (16384, 768, 50304)
+_SOFT = {"label_smoothing": 0.1, "z_loss": 1e-2}
+
+
+def _fit(shape):
+    if len(shape) == 4 or len(shape) == 3 and shape == _SIZE:
+        return shape
+    rows = int(np.prod(shape[:-1]))
+    return (min(rows, 2), min(rows, 33), min(shape[-1], 150), 70)
+
+
+def _turn(kernel, transpose_kernel):
+    return kernel.T if transpose_kernel else kernel
+
+
+def _parts(x, kernel, labels, bias, label_smoothing, z_loss, transpose_kernel):
+    """Logits, how large the terms are that they are sums of, log(sum(exp)), targets, z_loss."""
+    smoothing, z_loss = (float(np.float32(value)) for value in (label_smoothing, z_loss))  # the op's attributes are floats
+    kernel, bias = _turn(kernel, transpose_kernel), 0 if bias is None else bias
+    logits, terms = x @ kernel + bias, np.sqrt((x * x) @ (kernel * kernel) + bias * bias)
+    top = logits.max(-1, keepdims=True)
+    lse = np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top
+    targets = labels[..., None] == np.arange(logits.shape[-1])
+    return logits, terms, lse, (1 - smoothing) * targets + smoothing / logits.shape[-1], z_loss
+
+
+def _losses(x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None, transpose_kernel=False):
+    logits, terms, lse, targets, z_loss = _parts(x, kernel, labels, bias, label_smoothing, z_loss, transpose_kernel)
+    kept = (labels != ignore_class)[..., None]
+    loss = total(np.where(kept, np.concatenate([targets * (lse - logits), z_loss * lse**2], -1), 0), -1)
+    rounded = np.where(kept, targets, 0) * terms
+    return of_terms(np.asarray(loss), loss.terms**2 + (rounded * rounded).sum(-1))
+
+
+def _gradient(dloss, x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None,
+              transpose_kernel=False):
+    """What the rounding of logits does to their gradient is a term, too."""
+    logits, terms, lse, targets, z_loss = _parts(x, kernel, labels, bias, label_smoothing, z_loss, transpose_kernel)
+    dloss = np.where(labels != ignore_class, dloss, 0)[..., None]
+    softmax, kernel = np.exp(logits - lse), _turn(kernel, transpose_kernel)
+    d = dloss * ((1 + 2 * z_loss * lse) * softmax - targets)
+    d2 = d * d + (dloss * softmax * (1 + terms))**2
+    rows = lambda t: t.reshape(int(np.prod(t.shape[:-1])), t.shape[-1])
+    dkernel, squares = rows(x).T @ rows(d), rows(x * x).T @ rows(d2)
+    gradients = [of_terms(d @ kernel.T, d2 @ (kernel * kernel).T),
+                 of_terms(_turn(dkernel, transpose_kernel), _turn(squares, transpose_kernel))]
+    return gradients if bias is None else [*gradients, of_terms(rows(d).sum(0), rows(d2).sum(0))]
+
+
+def _scale(labels, reduction, ignore_class=None, **_):
+    return 1 if reduction == "sum" else 1 / max(np.sum(labels != ignore_class), 1)
+
+
+def _reduced(x, kernel, labels, bias, weights, reduction, **options):
+    losses = _losses(x, kernel, labels, bias, **options)
+    scale = _scale(labels, reduction, **options)
+    return of_terms(scale * np.sum(weights * losses), np.sum((scale * weights * losses.terms)**2))
+
+
+def _reduced_gradient(dloss, x, kernel, labels, bias, weights, reduction, **options):
+    dloss = dloss * _scale(labels, reduction, **options)
+    losses = _losses(x, kernel, labels, bias, **options)
+    return [*_gradient(dloss * weights, x, kernel, labels, bias, **options),
+            of_terms(dloss * np.asarray(losses), (dloss * losses.terms)**2)]
+
+
+def _plain(x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None, transpose_kernel=False):
+    logits = tf.tensordot(x, kernel, [[-1], [1 if transpose_kernel else 0]])
+    logits = logits if bias is None else logits + bias
+    return plain_sparse(logits, labels, label_smoothing, z_loss, *([] if ignore_class is None else [ignore_class]))[0]
+
+
+def _plain_reduced(x, kernel, labels, bias, weights, reduction, ignore_class=None, **options):
+    loss = tf.reduce_sum(_plain(x, kernel, labels, bias, ignore_class=ignore_class, **options) * weights)
+    kept = labels == labels if ignore_class is None else labels != ignore_class
+    return loss if reduction == "sum" else tf.math.divide_no_nan(loss, tf.reduce_sum(tf.cast(kept, loss.dtype)))
+
+
+def _run_reduced(x, kernel, labels, bias, weights, **options):
+    return tfuse.linear_cross_entropy(x, kernel, labels, bias, weights=weights, **options)
+
+
+def _stock_mean(x, kernel, labels):
+    """As users write it."""
+    logits = tf.cast(tf.matmul(x, kernel), tf.float32)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+def _labels(dtype, first=0):
+    return Input(lambda shape: shape[:-2], lambda rng, own, shape: rng.integers(first, shape[-1], own), dtype, False)
+
+
+def _weights(rng, own, shape):
+    """So that logits are about as large as what they are made of."""
+    return rng.normal(size=own) / np.sqrt(max(shape[-2], 1))
+
+
+_KERNEL, _TURNED = Input(lambda shape: shape[-2:], _weights), Input(lambda shape: shape[:-3:-1], _weights)
+_X, _BIAS = (lambda shape: shape[:-1]), (lambda shape: shape[-1:])
+_ROWS, _ONE = Input(lambda shape: shape[:-2], dtype="real"), Input(lambda shape: (), dtype="real")
+# Of one sign: losses that cancel to nearly 0 would leave of their sum what chance leaves of their roundings.
+_SHARES = Input(lambda shape: shape[:-2], lambda rng, own, _: np.abs(rng.normal(size=own)), "real")
+_ARGUMENTS = tf.ones([2, 3]), tf.ones([3, 5]), [1, 2]
+
+
+def _case(name, inputs, outputs, **options):
+    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, **{"shapes": _SHAPES, **options})
+
+
+def _rejected(message, change):
+    x, kernel, labels = _ARGUMENTS
+    arguments = {"x": x, "kernel": kernel, "labels": labels, **change}
+    return message, lambda: tfuse.linear_cross_entropy(**arguments)
+
+
+CASES = [
+    _case("linear_cross_entropy", {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS}, _ROWS,
+          run=tfuse.linear_cross_entropy, plain=_plain, reference=_losses, gradient=_gradient, sizes=[],
+          options=[{}, _SOFT, {"label_smoothing": 0.3, "ignore_class": 0}], rejects=[
+              _rejected("the last axis of x and the inputs of kernel, .inputs, classes., must be of one size, got shapes "
+                        ".2, 3. and .4, 5.", {"kernel": tf.ones([4, 5])}),
+              _rejected("the last axis of x and the inputs of kernel, .classes, inputs., must be of one size, got shapes "
+                        ".2, 3. and .3, 5.", {"transpose_kernel": True}),
+              _rejected("x must be ...., inputs. with two dimensions or more, got shape .3.", {"x": tf.ones([3])}),
+              _rejected("kernel must be .inputs, classes., got shape .3.", {"kernel": tf.ones([3])}),
+              _rejected("kernel must have one class or more, got shape .3, 0.", {"kernel": tf.ones([3, 0])}),
+              _rejected("bias must be a vector with one value per class of kernel .3, 5., got shape .4.",
+                        {"bias": tf.ones([4])}),
+              _rejected("labels must have the shape of the rows of x, .2., got .3.", {"labels": [1, 2, 3]}),
+              _rejected("labels must be in .0, 5. to be classes, got 5 at row 1", {"labels": [1, 5]}),
+              _rejected("linear_cross_entropy: labels must be int32 or int64, got float32", {"labels": tf.ones([2])}),
+              _rejected("linear_cross_entropy: kernel must be float32 like x, got float16",
+                        {"kernel": tf.ones([3, 5], tf.float16)}),
+              _rejected("linear_cross_entropy: label_smoothing must be from 0 to 1, got 1.5", {"label_smoothing": 1.5}),
+              _rejected("reduction must be None, 'sum' or 'mean', got 'average'", {"reduction": "average"}),
+          ]),
+    _case("linear_cross_entropy, embeddings",
+          {"x": _X, "kernel": _TURNED, "labels": _labels("int32", -1)}, _ROWS, run=tfuse.linear_cross_entropy,
+          plain=_plain, reference=_losses, gradient=_gradient, sizes=[],
+          options=[{"transpose_kernel": True, "ignore_class": -1}, {**_SOFT, "transpose_kernel": True, "ignore_class": -1}]),
+    _case("linear_cross_entropy, reduced",
+          {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS, "weights": _SHARES}, _ONE,
+          run=_run_reduced, plain=_plain_reduced, reference=_reduced, gradient=_reduced_gradient, sizes=[],
+          options=[{"reduction": "sum"}, {**_SOFT, "reduction": "mean", "ignore_class": 1}, {"reduction": "mean"}]),
+    _case("linear_cross_entropy, embeddings, reduced",
+          {"x": _X, "kernel": _TURNED, "labels": _labels("int32", -1), "bias": _BIAS, "weights": _SHARES}, _ONE,
+          run=_run_reduced, plain=_plain_reduced, reference=_reduced, gradient=_reduced_gradient, sizes=[],
+          options=[{"reduction": "mean", "transpose_kernel": True, "ignore_class": -1}]),
+    _case("linear_cross_entropy, speed", {"x": _X, "kernel": _KERNEL, "labels": _labels("int64")}, _ONE,
+          run=lambda x, kernel, labels: tfuse.linear_cross_entropy(x, kernel, labels, reduction="mean"),
+          plain=_stock_mean, reference=None, gradient=None, shapes=[], sizes=[_SIZE], cpu_sizes=[(2048, 256, 8192)],
+          elements=lambda direction, shape, options: shape[1] * (shape[0] + shape[2]) * (2 if direction == "forward" else 2),
+          flops=lambda direction, shape, options: 6 * int(np.prod(shape)) * (direction == "forward"),
+          bars={("bfloat16", _SIZE): {"of_XLA": 1.0, "memory": 0.15 * 2 * _SIZE[0] * _SIZE[2] / 1e6}}),  # 15% of the logits
+]

@@ -1,1 +1,0 @@
-../../../examples/gpt2_model.py

@@ -1,0 +1,1 @@
+"""Ops that compute each element for itself: activations, gates, dropout, rotary embedding."""

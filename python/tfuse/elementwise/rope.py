@@ -1,0 +1,129 @@
+"""Rotary position embedding of query and key in one pass over memory, and the Keras layer."""
+
+import keras
+import tensorflow as tf
+
+from tfuse._core._op import FusedOp, composite, real
+
+PAIRINGS = ("half", "interleaved")
+
+
+def _angles(positions, time, d, base, scale, dtype):
+    """[batch or 1, time, 1, d / 2]"""
+    positions = tf.convert_to_tensor(positions)
+    if positions.shape.rank < 2:
+        positions = tf.reshape(positions, [-1, 1]) + tf.range(time, dtype=positions.dtype)
+    frequencies = tf.cast(base, dtype) ** (-2 * tf.range(d // 2, dtype=dtype) / d)
+    return (tf.cast(positions, dtype) * scale)[..., None, None] * frequencies
+
+
+def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, scale=1.0):
+    """One tensor turned, in plain TensorFlow. Angles are in float32 at least."""
+    d = rotary or x.shape[-1]
+    angles = _angles(positions, tf.shape(x)[1], d, base, scale, real(x.dtype))
+    cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(-angles if inverse else angles), x.dtype)
+    turned, rest = x[..., :d], x[..., d:]
+    if pairing == "half":
+        a, b = tf.split(turned, 2, -1)
+        y = tf.concat([a * cos - b * sin, b * cos + a * sin], -1)
+    else:
+        a, b = turned[..., ::2], turned[..., 1::2]
+        y = tf.reshape(tf.stack([a * cos - b * sin, b * cos + a * sin], -1), tf.shape(turned))
+    return tf.concat([y, rest], -1) if rotary else y
+
+
+def _plain(query, key, positions, **attributes):
+    return [x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)]
+
+
+def _gradient(node, dquery, dkey):
+    attributes = {name: node.attr(name) for name in ("base", "pairing", "rotary", "scale")}
+    query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"), **attributes)
+    return [query, None if dkey is None else key, None]
+
+
+def _axes(inputs):
+    """Axes by letters: batch, time, heads, dimension of a head; key heads."""
+    return {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]}
+
+
+_rope = FusedOp("Rope", plain=_plain, gradient=_gradient, axes=_axes)
+
+
+@composite
+def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0):
+    """Returns query turned by its positions, or (query, key) where a key is given.
+
+    Pair i of a head is turned by the angle scale * position * base^(-2 i / d).
+
+    Args:
+      query: float tensor, [batch, time, heads, head_dim].
+      key: the same, possibly with another number of heads; None.
+      positions: integers. One number is the position of the first time step, [batch] that of each sequence; [batch, time]
+        are all of them.
+      pairing: "half": element i goes with i + d / 2, as in Llama and KerasHub; "interleaved": 2 i with 2 i + 1, as in
+        the paper.
+      rotary: d, the elements of a head that are turned, the first ones; the rest stays as it is. None: all.
+      scale: factor on positions.
+
+    Raises:
+      ValueError or InvalidArgumentError: a wrong shape or dtype, an odd head_dim or rotary, or an unknown pairing.
+
+    Example:
+      query, key = tf.random.normal([2, 16, 8, 64]), tf.random.normal([2, 16, 2, 64])
+      query, key = tfuse.rope(query, key, positions=100)  # the first time step is step 100
+    """
+    if pairing not in PAIRINGS:
+        raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
+    turn = lambda query, key: _rope(query, key, positions, base=float(base), pairing=pairing, rotary=int(rotary or 0),
+                                    inverse=False, scale=float(scale))
+    return turn(query, None)[0] if key is None else tuple(turn(query, key))
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class RotaryEmbedding(keras.layers.Layer):
+    """KerasHub's RotaryEmbedding in one kernel: the same arguments, but without Llama 3.1's scaling of frequencies.
+
+    Args:
+      max_wavelength: base of the frequencies.
+      scaling_factor: divides positions.
+      sequence_axis, feature_axis: of the input. Others than 1 and -1 are first moved there, at the price of a copy.
+      pairing, rotary: as in tfuse.rope.
+
+    Call arguments:
+      inputs: [batch, time, …, features].
+      start_index: position of the first time step; a number, or one for each sequence.
+      positions: all positions, [time] or [batch, time], instead of start_index.
+
+    Example:
+      y = tfuse.RotaryEmbedding()(tf.random.normal([2, 16, 8, 64]), start_index=100)
+    """
+
+    def __init__(self, max_wavelength=10000, scaling_factor=1.0, sequence_axis=1, feature_axis=-1, pairing="half",
+                 rotary=None, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.max_wavelength, self.scaling_factor = max_wavelength, scaling_factor
+        self.sequence_axis, self.feature_axis = sequence_axis, feature_axis
+        self.pairing, self.rotary = pairing, rotary
+        self.built = True
+
+    def call(self, inputs, start_index=0, positions=None):
+        moved = self.sequence_axis != 1 or self.feature_axis not in (-1, len(inputs.shape) - 1)
+        x = keras.ops.moveaxis(inputs, (self.feature_axis, self.sequence_axis), (-1, 1)) if moved else inputs
+        shape = keras.ops.shape(x)
+        if positions is None:
+            positions = start_index
+        elif len(positions.shape) == 1:
+            positions = keras.ops.broadcast_to(positions, shape[:2])
+        heads = x if len(shape) == 4 else keras.ops.reshape(x, (*shape[:2], -1, shape[-1]))
+        y = rope(heads, None, positions, self.max_wavelength, self.pairing, self.rotary, 1 / self.scaling_factor)
+        y = y if len(shape) == 4 else keras.ops.reshape(y, shape)
+        return keras.ops.moveaxis(y, (-1, 1), (self.feature_axis, self.sequence_axis)) if moved else y
+
+    def compute_output_shape(self, input_shape, **_):
+        return input_shape
+
+    def get_config(self):
+        names = ("max_wavelength", "scaling_factor", "sequence_axis", "feature_axis", "pairing", "rotary")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

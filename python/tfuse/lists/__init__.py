@@ -1,0 +1,1 @@
+"""Ops over whole lists of tensors: norms, and the steps of optimizers."""

@@ -1,0 +1,1 @@
+"""Products of matrices with what stands around them: linear layers, batched products, the loss of a head."""

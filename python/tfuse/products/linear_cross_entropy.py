@@ -1,0 +1,296 @@
+"""The cross entropy of softmax(x . kernel + bias) against labels, in chunks of rows: the logits, the largest tensor of a
+language model, never exist as a whole; and a Keras layer for a model's head that ends in this loss."""
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context, record
+
+from tfuse._core import _rows
+from tfuse._core._op import FusedOp, composite, given, real, vjp
+from tfuse.rows.cross_entropy import _NOTHING, _integers, check_smoothing, plain_sparse
+from tfuse.products.linear import linear
+
+_REDUCTIONS = (None, "sum", "mean")
+
+
+# ---- plain TensorFlow ----
+
+
+def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=_NOTHING, turned=False, tf32=False):
+    logits = tf.tensordot(x, kernel, [[-1], [1 if turned else 0]])
+    return plain_sparse(logits + bias if given(bias) else logits, labels, smoothing, z_loss, ignore)[0]
+
+
+def _plain_grad(x, kernel, bias, labels, dloss, *wanted, **attributes):
+    inputs = [tf.identity(i) for i in (x, kernel, bias)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        loss = _losses(*inputs, labels, **attributes)
+    gradients = tape.gradient(loss, inputs, dloss, unconnected_gradients="zero")
+    return [g if given(w) else tf.zeros([0], x.dtype) for g, w in zip(gradients, wanted)]
+
+
+def _plain(x, kernel, bias, labels, weights, *wanted, **attributes):
+    loss = _losses(x, kernel, bias, labels, **attributes)
+    if not given(weights):
+        return loss, *([tf.zeros([0], x.dtype)] * 3)
+    weights = tf.squeeze(weights, -1)
+    if any(map(given, wanted)):
+        gradients = _plain_grad(x, kernel, bias, labels, weights, *wanted, **attributes)
+    else:
+        gradients = [tf.zeros([0], x.dtype)] * 3
+    return tf.reduce_sum(loss * weights), *gradients
+
+
+def _plain_scale(x, by):
+    return tf.cast(tf.cast(x, by.dtype) * by, x.dtype)
+
+
+# ---- the ops ----
+
+
+def _gradient(node, dloss, *dkept):
+    """dkept are those of gradients that were kept, which only the gradient of this gradient asks for. Eagerly TensorFlow
+    makes up zeros where nobody does, and they cannot be told from others: so there, where a tape records, nothing that was
+    kept is used."""
+    x, kernel, bias, labels, weights, *_ = node.inputs
+    attributes = {name: node.attr(name) for name in ("smoothing", "z_loss", "ignore", "turned", "tf32")}
+    summed, kept, eager = given(weights), node.outputs[1:], context.executing_eagerly()
+    wanted = [given(i) and node.wanted(n) for n, i in enumerate((x, kernel, bias))]
+    rows = dloss * tf.squeeze(weights, -1) if summed else dloss
+    wants = [i if w else None for i, w in zip((x, kernel, bias), wanted)]
+    of_weights = [None]
+    if all(given(k) or not w for k, w in zip(kept, wanted)) and not (eager and record.could_possibly_record()):
+        gradients = [_scale(k, dloss) if w else None for k, w in zip(kept, wanted)]
+    else:
+        gradients = _grad(x, kernel, bias, labels, rows, *wants, **attributes)
+    if summed and node.wanted(4):
+        losses = _forward(x, kernel, bias, labels, None, None, None, None, **attributes)[0]
+        of_weights = [(dloss * losses)[..., None]]
+    if not eager and any(d is not None for d in dkept):
+        again = vjp(_plain_grad)([d if given(k) else None for d, k in zip(dkept, kept)], x, kernel, bias, labels,
+                                 tf.squeeze(weights, -1), *node.inputs[5:], **attributes)
+        gradients = [a + b if w else None for a, b, w in zip(gradients, again, wanted)]
+        of_weights = [None if of_weights[0] is None else of_weights[0] + again[4][..., None]]
+    return [*(g if w else None for g, w in zip(gradients, wanted)), None, *of_weights, None, None, None]
+
+
+# Axes by letters: i inputs, those before them, and one of weights. The kernel's are known, or else nothing is said of them:
+# which is which depends on an attribute.
+_ROWS = "abcdefg"
+_AXES = {**dict.fromkeys(["x", "dx_for"], _ROWS + "i"), **dict.fromkeys(["labels", "dloss"], _ROWS), "weights": _ROWS + "w",
+         **dict.fromkeys(["kernel", "dkernel_for"], "yz"), **dict.fromkeys(["bias", "dbias_for"], "o")}
+
+_scale = FusedOp("ScaleLinearCrossEntropy", _plain_scale)
+_grad = FusedOp("LinearCrossEntropyGrad", _plain_grad, axes=_AXES)
+_forward = FusedOp("LinearCrossEntropy", _plain, _gradient, axes=_AXES)
+
+
+@composite
+def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, ignore_class=None, z_loss=0.0, weights=None,
+                         transpose_kernel=False, reduction=None, training=None):
+    """Returns the cross entropy of softmax(x . kernel + bias) against labels.
+
+    Logits are made some thousand rows at a time, forward and backward, so that memory grows with x and kernel alone. With
+    reduction="sum" or "mean" the gradients are computed while the logits are there: that takes three matrix products, where
+    the losses of every row (reduction=None) and their gradient take four. In float16 sums and means take four, too: a
+    gradient must not be rounded before it is multiplied by what is its own, 1 / rows and a loss scale, or one that is summed
+    over many rows is infinite.
+
+    Args:
+      x: float tensor, [..., inputs], with two axes or more.
+      kernel: [inputs, classes].
+      labels: integers with x's shape but the last axis. A label that is no class is an error on the CPU; on the GPU its
+        loss is NaN and its gradient 0.
+      bias: [classes], or None.
+      label_smoothing, ignore_class, z_loss: as in tfuse.sparse_cross_entropy.
+      weights: one number per row, or what broadcasts to that; multiplies the losses.
+      transpose_kernel: kernel is [classes, inputs], as a table of embeddings is.
+      reduction: None, the loss of every row; "sum", that of weights times losses; "mean", that divided by the number of
+        rows that are not ignored, as Keras's "sum_over_batch_size" does. The mean of no rows is 0.
+      training: in a graph, False says that no gradients will be asked for, so that a sum or a mean need not compute them.
+        If they are after all, that costs another product. Eagerly, what a tape watches tells which are wanted.
+
+    Returns:
+      Losses, or one number, in float32; in float64 for float64 x.
+
+    Raises:
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, an unknown reduction.
+
+    Example:
+      hidden, table = tf.random.normal([4, 16, 64]), tf.random.normal([1000, 64])
+      labels = tf.zeros([4, 16], tf.int32)
+      loss = tfuse.linear_cross_entropy(hidden, table, labels, transpose_kernel=True, reduction="mean")
+    """
+    check_smoothing("linear_cross_entropy", label_smoothing)
+    if reduction not in _REDUCTIONS:
+        raise ValueError("linear_cross_entropy: reduction must be None, 'sum' or 'mean', got %r" % (reduction,))
+    x, labels = _rows.tensor(x), _integers(labels)
+    attributes = {"smoothing": float(label_smoothing), "z_loss": float(z_loss), "turned": bool(transpose_kernel),
+                  "ignore": _NOTHING if ignore_class is None else int(ignore_class),
+                  "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
+    if reduction is None:
+        loss = _forward(x, kernel, bias, labels, None, None, None, None, **attributes)[0]
+        return loss if weights is None else loss * tf.cast(weights, loss.dtype)
+    kind = real(x.dtype)
+    x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
+    weights = tf.broadcast_to(tf.cast(1 if weights is None else weights, kind), tf.shape(labels))[..., None]
+    wants = [i if _is_kept(i, training) else None for i in (x, kernel, bias)]
+    total = _forward(x, kernel, bias, labels, weights, *wants, **attributes)[0]
+    if reduction == "sum":
+        return total
+    if ignore_class is None:
+        count = tf.size(labels, tf.int64)
+    else:
+        count = tf.math.count_nonzero(tf.not_equal(tf.cast(labels, tf.int64), tf.constant(ignore_class, tf.int64)))
+    return tf.math.divide_no_nan(total, tf.cast(count, kind))
+
+
+def _is_kept(tensor, training):
+    """Whether its gradient may be asked for, and may be rounded before it is known what it is multiplied by: float16 has not
+    the range, neither for sums over all rows nor, were these divided first, for what one row adds to a mean."""
+    if not given(tensor) or tensor.dtype == tf.float16:
+        return False
+    return record.should_record_backprop([tensor]) if context.executing_eagerly() else training is not False
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class LanguageModelHead(keras.layers.Layer):
+    """The last layer of a language model together with its loss: logits of hidden states, or their mean cross entropy.
+
+    head(hidden) are the logits, for generating text. head(hidden, labels) is tfuse.linear_cross_entropy's mean, one number,
+    and is added to the model's losses, so that compile() needs none.
+
+    A mask of the hidden states (Embedding(mask_zero=True)) leaves rows out of the loss. Of an embedding that is quantized,
+    the head takes the values that it stands for.
+
+    Where the embedding is before the head in a functional or sequential model, copies of the model by clone_model,
+    from_config or model_from_json have a head that shares their own embedding: it is found when the head is first called, by
+    its name, or else as the only one of its size. A head that does not find it raises ValueError. Elsewhere, in a subclassed
+    model, or with the head in an inner model that the embedding is not in, a head is copied together with its embedding.
+
+    Args:
+      embedding: a keras.layers.Embedding whose table is the head's kernel as well (tied embeddings); or None:
+      vocabulary: number of classes, for a kernel of the head's own.
+      use_bias: whether logits have a bias.
+      label_smoothing, ignore_class, z_loss: as in tfuse.linear_cross_entropy.
+      kernel_initializer, bias_initializer: of weights that are the head's own.
+
+    Call arguments:
+      hidden: [..., inputs].
+      labels: integers with hidden's shape but the last axis, or None.
+      sample_weight: one number per label, or what broadcasts to that; multiplies the losses.
+
+    Example:
+      tokens, labels = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+      embedding = keras.layers.Embedding(256, 32)
+      hidden = keras.layers.Dense(32, "gelu")(embedding(tokens))  # in the place of a transformer
+      head = tfuse.LanguageModelHead(embedding)
+      training = keras.Model([tokens, labels], head(hidden, labels))
+      training.compile("adamw")
+      text = np.random.randint(256, size=[8, 65])
+      training.fit([text[:, :-1], text[:, 1:]], verbose=0)
+      model = keras.Model(tokens, head(hidden))  # the same weights, for generating text
+    """
+
+    def __init__(self, embedding=None, vocabulary=None, use_bias=False, label_smoothing=0.0, ignore_class=None, z_loss=0.0,
+                 kernel_initializer="glorot_uniform", bias_initializer="zeros", **kwargs):
+        super().__init__(**kwargs)
+        if (embedding is None) == (vocabulary is None):
+            raise ValueError("LanguageModelHead: give either embedding or vocabulary, got %r and %r" % (embedding, vocabulary))
+        check_smoothing("LanguageModelHead", label_smoothing)
+        self.embedding, self.vocabulary, self.use_bias = embedding, vocabulary, use_bias
+        self.label_smoothing, self.ignore_class, self.z_loss = label_smoothing, ignore_class, z_loss
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._stands_in = False  # the embedding, for one of the model that the head will be called in
+
+    def __call__(self, *inputs, **options):
+        if self._stands_in:
+            self._find_embedding(_before(inputs, options))
+        return super().__call__(*inputs, **options)
+
+    def _find_embedding(self, layers):
+        own, kinds = self.embedding, (keras.layers.Embedding, type(self.embedding))
+        sizes = lambda layer: (layer.input_dim, layer.output_dim)
+        alike = [layer for layer in layers if isinstance(layer, kinds) and sizes(layer) == sizes(own)]
+        found = [layer for layer in alike if layer is own] or [layer for layer in alike if layer.name == own.name] or alike
+        if len(found) != 1:
+            raise ValueError("LanguageModelHead: by its configuration it shares the table of layer %r, and of the layers "
+                             "before it %d can be that one; make a head with the embedding" % (own.name, len(found)))
+        locked = self._tracker.locked  # a head that is built has its layers
+        self._tracker.unlock()
+        self._tracker.untrack(own)
+        self.embedding, self._stands_in = found[0], False
+        if locked:
+            self._tracker.lock()
+
+    def build(self, hidden_shape):
+        self.kernel = self.bias = None
+        if self.embedding is None:
+            self.kernel = self.add_weight(name="kernel", shape=(hidden_shape[-1], self.vocabulary),
+                                          initializer=self.kernel_initializer)
+        elif not self.embedding.built:
+            self.embedding.build()
+        if self.use_bias:
+            classes = self.vocabulary or self.embedding.input_dim
+            self.bias = self.add_weight(name="bias", shape=(classes,), initializer=self.bias_initializer)
+        self.built = True
+
+    def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
+        tied = self.kernel is None
+        kernel = keras.ops.convert_to_tensor(_table(self.embedding) if tied else self.kernel, hidden.dtype)
+        bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
+        if labels is None:
+            return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
+        ignore = self.ignore_class
+        if hidden_mask is not None:
+            ignore = -1 if ignore is None else ignore
+            labels = tf.where(hidden_mask, labels, tf.cast(ignore, labels.dtype))
+        loss = linear_cross_entropy(hidden, kernel, labels, bias, self.label_smoothing, ignore, self.z_loss, sample_weight,
+                                    transpose_kernel=tied, reduction="mean", training=training)
+        self.add_loss(loss)
+        return loss
+
+    def compute_mask(self, *inputs, **options):
+        return None
+
+    def get_config(self):
+        embedding = self.embedding and keras.saving.serialize_keras_object(self.embedding)
+        calls = [node.input_tensors for node in self._inbound_nodes]
+        shared = self._stands_in or any(layer is self.embedding for layer in _before(calls))
+        return {**super().get_config(), "embedding": embedding, "shared": shared, "vocabulary": self.vocabulary,
+                "use_bias": self.use_bias, "label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class,
+                "z_loss": self.z_loss,
+                "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+                "bias_initializer": keras.initializers.serialize(self.bias_initializer)}
+
+    @classmethod
+    def from_config(cls, config):
+        embedding = config["embedding"] and keras.saving.deserialize_keras_object(config["embedding"])
+        head = cls(**{name: value for name, value in {**config, "embedding": embedding}.items() if name != "shared"})
+        head._stands_in = config.get("shared", False)
+        return head
+
+
+def _table(embedding):
+    """The rows that an embedding looks up; of one that is quantized, not what it stores."""
+    if getattr(embedding.dtype_policy, "quantization_mode", None) is None:
+        return embedding.embeddings
+    with keras.src.backend.AutocastScope(None):  # scales in the dtype they have: that of logits may lack digits, or range
+        return embedding.quantized_call(tf.range(embedding.input_dim))
+
+
+def _before(*inputs):
+    """The layers, and those inside them, by which symbolic tensors among the inputs of a call were made."""
+    tensors = [t for t in tf.nest.flatten(inputs) if hasattr(t, "_keras_history")]
+    nodes, layers = set(), {}
+    while tensors:
+        operation, index, _ = tensors.pop()._keras_history
+        node = operation._inbound_nodes[index]
+        if node not in nodes:
+            nodes.add(node)
+            tensors += node.input_tensors
+            if isinstance(operation, keras.layers.Layer):
+                layers.update((id(layer), layer) for layer in operation._flatten_layers())
+    return list(layers.values())
