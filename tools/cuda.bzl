@@ -28,7 +28,7 @@ def _headers(ctx, source):
     return [h for h in ctx.files.hdrs if h.dirname == source.dirname or h.dirname in _FOR_DEVICES or h.short_path in _FOR_BOTH]
 
 def _cuda_images_impl(ctx):
-    tables, images = [], []
+    tables, images, costs = [], [], []
     architectures = ctx.attr.architectures[Architectures].names
     for source in ctx.files.srcs:
         stem = source.basename[:-len(".cu")]
@@ -37,24 +37,27 @@ def _cuda_images_impl(ctx):
         for arch in architectures:
             image = ctx.actions.declare_file("images/%s.%s.%s" % (stem, arch, "cubin" if arch.startswith("sm_") else "ptx"))
             unused = ctx.actions.declare_file("images/%s.%s.unused" % (stem, arch))
+            cost = ctx.actions.declare_file("images/%s.%s.cost" % (stem, arch))
             args = ctx.actions.args()
             args.add("compile")
             args.add("--nvidia", ctx.file._nvidia)
             args.add("--arch", arch)
             args.add("--out", image)
             args.add("--unused", unused)
+            args.add("--cost", cost)
             args.add(source)
             args.add_all(headers)
             ctx.actions.run(
                 executable = ctx.executable._nvrtc,
                 arguments = [args],
                 inputs = [source, ctx.file._nvidia] + headers,
-                outputs = [image, unused],
+                outputs = [image, unused, cost],
                 unused_inputs_list = unused,
                 mnemonic = "Nvrtc",
                 progress_message = "Compiling %s for %s" % (source.short_path, arch),
             )
             of_stem.append(image)
+            costs.append(cost)
         table = ctx.actions.declare_file("images/%s_images.c" % stem)
         args = ctx.actions.args()
         args.add("table")
@@ -85,7 +88,7 @@ def _cuda_images_impl(ctx):
         outputs = [info],
         mnemonic = "BuildInfo",
     )
-    return [DefaultInfo(files = depset(tables + images + [info]))]
+    return [DefaultInfo(files = depset(tables + images + [info])), OutputGroupInfo(costs = depset(costs))]
 
 cuda_images = rule(
     doc = "For each STEM.cu: an image per architecture, and STEM_images.c with the table tfu_STEM_images; and build_info.c.",
@@ -101,10 +104,30 @@ cuda_images = rule(
 )
 
 def _portable_impl(ctx):
-    return [DefaultInfo(files = depset(ctx.files.srcs))]
+    costs = depset(transitive = [src[OutputGroupInfo].costs for src in ctx.attr.srcs])
+    return [DefaultInfo(files = depset(ctx.files.srcs)), OutputGroupInfo(costs = costs)]
 
 portable = rule(
     doc = "What is the same for every target: built once, in the build machine's own configuration.",
     implementation = _portable_impl,
     attrs = {"srcs": attr.label_list(cfg = "exec")},
+)
+
+def _cost_table_impl(ctx):
+    costs = ctx.attr.images[OutputGroupInfo].costs
+    table = ctx.actions.declare_file(ctx.label.name + ".txt")
+    args = ctx.actions.args()
+    args.add("costs")
+    args.add("--out", table)
+    args.add_all(costs)
+    ctx.actions.run(executable = ctx.executable._nvrtc, arguments = [args], inputs = costs, outputs = [table])
+    return [DefaultInfo(files = depset([table]))]
+
+cost_table = rule(
+    doc = "NAME.txt: the seconds that each source of device code takes to compile, and its bytes, by architecture.",
+    implementation = _cost_table_impl,
+    attrs = {
+        "images": attr.label(),
+        "_nvrtc": attr.label(cfg = "exec", executable = True, default = "//tools:nvrtc"),
+    },
 )

@@ -1,10 +1,12 @@
 """Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
 
-  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] SOURCE [HEADER ...]
+  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] SOURCE [HEADER ...]
       ARCH sm_NN gives a cubin, compute_NN gives PTX, ended by a NUL. --unused lists the headers SOURCE does not reach,
-      so that Bazel compiles it again for its own headers only.
+      so that Bazel compiles it again for its own headers only. --cost says what it took: seconds and bytes.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
       IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
+  nvrtc.py costs --out FILE [COST ...]
+      COST is STEM.ARCH.cost; FILE is a table of all of them, the slowest first.
   nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
       The C file defines tfu_build_info[], a JSON text.
   DIR is the folder `nvidia` of the pip packages in tools/requirements_nvrtc.txt.
@@ -17,6 +19,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 
 INCLUDES = [".", "kernels", "ops"]
 NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
@@ -121,17 +124,35 @@ def info(nvidia, version_file, architectures):
     return f"extern const char tfu_build_info[];\nconst char tfu_build_info[] = {json.dumps(text)};\n"
 
 
+def costs(paths):
+    """A line for each source: its seconds and kilobytes in every architecture, and in all."""
+    found = {}
+    for path in paths:
+        stem, arch, _ = os.path.basename(path).rsplit(".", 2)
+        seconds, size = pathlib.Path(path).read_text().split()
+        found.setdefault(stem, {})[arch] = float(seconds), int(size)
+    architectures = sorted({arch for own in found.values() for arch in own})
+    total = {arch: tuple(sum(own[arch][i] for own in found.values()) for i in (0, 1)) for arch in architectures}
+    whole = lambda own: tuple(sum(pair[i] for pair in own.values()) for i in (0, 1))
+    line = lambda name, pairs: "%-24s" % name + "".join("%8.1f s %6d KB" % (pair[0], pair[1] / 1024) for pair in pairs)
+    lines = [line(stem, [*(own[arch] for arch in architectures), whole(own)])
+             for stem, own in sorted(found.items(), key=lambda item: -whole(item[1])[0])]
+    title = "%-24s" % "source" + "".join("%20s" % name for name in [*architectures, "all"])
+    return "\n".join([title, *lines, line("all", [*total.values(), whole(total)]), ""])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, rest in ("compile", "files"), ("table", "images"), ("info", "architectures"):
+    for name, rest in ("compile", "files"), ("table", "images"), ("info", "architectures"), ("costs", "costs"):
         command = commands.add_parser(name)
         command.add_argument("--out", required=True, type=pathlib.Path)
-        if name != "table":
+        if name in ("compile", "info"):
             command.add_argument("--nvidia", required=True)
         if name == "compile":
             command.add_argument("--arch", required=True)
             command.add_argument("--unused", type=pathlib.Path)
+            command.add_argument("--cost", type=pathlib.Path)
         if name == "info":
             command.add_argument("--version-file", required=True)
         if name == "table":
@@ -140,12 +161,17 @@ def main():
     a = parser.parse_args()
     if a.command == "compile":
         source, *headers = a.files
+        start = time.monotonic()
         a.out.write_bytes(compile_image(a.nvidia, source, a.arch))
+        if a.cost:
+            a.cost.write_text("%.2f %d\n" % (time.monotonic() - start, a.out.stat().st_size))
         if a.unused:
             used = reached(source, headers)
             a.unused.write_text("".join(f"{h}\n" for h in headers if h not in used))
     elif a.command == "table":
         a.out.write_text(table(a.stem, a.images))
+    elif a.command == "costs":
+        a.out.write_text(costs(a.costs))
     else:
         a.out.write_text(info(a.nvidia, a.version_file, a.architectures))
 
