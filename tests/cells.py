@@ -1,5 +1,5 @@
-"""The table of cells: what the tests in test_ops.py meet. Each number counts the pairs of options and dtype that a test meets
-of a case on a route; every one is met on the CPU, and on a GPU where there is one.
+"""The table of cells: what the tests in test_ops.py meet. Each number counts the pairs of options and dtype (of
+test_rejects: the rejected inputs) that a test meets of a case on a route; on the CPU, and on a GPU where there is one.
 
   ./run cells [--list]
       --list prints one cell per line instead, so that two trees can be compared.

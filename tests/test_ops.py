@@ -165,7 +165,8 @@ _UNKNOWN = {
         [(3, 4, 5), (1, 4, 1)]]),
     "scale_bias_act's bias": (tfuse.scale_bias_act, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
     "layer_norm's beta": (tfuse.layer_norm, [(None, 5), (5,), (None,)], [[(3, 5), (5,), (5,)]]),
-    "cross_entropy's targets": (lambda x, t: tfuse.cross_entropy(x, tf.nn.softmax(t)), [(None, None), (7, None)], [[(7, 5), (7, 5)]]),
+    "cross_entropy's targets": (lambda x, t: tfuse.cross_entropy(x, tf.nn.softmax(t)), [(None, None), (7, None)], [
+        [(7, 5), (7, 5)]]),
 }
 
 
@@ -329,7 +330,8 @@ def test_every_op_has_its_cells():
         assert {(shape, dtype) for shape, _, dtype in runs} == set(itertools.product(case.shapes, cases.DTYPES))
         assert {(shape, cells.words(options)) for shape, options, _ in runs} == set(
             itertools.product(case.shapes, map(cells.words, case.options)))
-    runs = [(shape, route, dtype) for route in list(ROUTES)[1:] for dtype in cases.DTYPES for shape in shapes_on(route, dtype)]
+    runs = [(shape, route, dtype) for route in list(ROUTES)[1:] for dtype in cases.DTYPES
+            for shape in shapes_on(route, dtype)]
     assert {run[:2] for run in runs} == set(itertools.product(ROUTED, list(ROUTES)[1:]))
     assert {run[::2] for run in runs} == set(itertools.product(ROUTED, cases.DTYPES))
 

@@ -204,14 +204,16 @@ def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **opt
 
 def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
     batch, steps = table.shape[0], table.shape[1] * _PAGE
-    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]]) for pages in (key_pages, value_pages))
+    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]])
+                  for pages in (key_pages, value_pages))
     return naive(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
 
 
 _PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
               gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
-                      "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False), "key_lengths": _LENGTHS["key_lengths"]},
+                      "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),
+                      "key_lengths": _LENGTHS["key_lengths"]},
               outputs={"output": _OUTPUT}, special=False)
 
 _DROPOUT = {"dropout": 0.25, "seed": 7}
