@@ -516,3 +516,32 @@ def test_activation_of_a_stock_layer(tmp_path):
     np.testing.assert_allclose(np.sum(model(x), -1), 1, rtol=1e-5)
     model.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(keras.saving.load_model(tmp_path / "model.keras")(x), model(x))
+
+
+# ---- axes and weights as users write them ----
+
+
+@pytest.mark.parametrize("axis", [np.int64(1), np.int32(-1), [np.int64(0), 1], (np.uint8(1),), np.array([0, 1])], ids=repr)
+def test_axes_of_numpy(axis):
+    x = tf.random.normal([3, 5])
+    plain = [int(a) for a in axis] if np.ndim(axis) else int(axis)
+    for f in (tfuse.softmax, tfuse.log_softmax, lambda x, axis: tfuse.layer_norm(x, axis=axis)):
+        assert np.array_equal(f(x, axis=axis), f(x, axis=plain))
+    with pytest.raises(TypeError):
+        tfuse.softmax(x, axis=1.0)
+
+
+NORMS = {"layer_norm": tfuse.layer_norm, "rms_norm": tfuse.rms_norm,
+         "group_norm": lambda x, gamma: tfuse.group_norm(x, gamma, groups=1)}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_weights_that_are_numbers(name):
+    """A list beside float64 is float64 from the start; integers with a dtype of their own are refused, as by every op."""
+    x, third = tf.constant([[1.0, 2.0], [4.0, 3.0]], tf.float64), 1 / 3
+    want = NORMS[name](x, tf.constant([third, third], tf.float64))
+    assert np.array_equal(NORMS[name](x, [third, third]), want)
+    assert np.array_equal(NORMS[name](x, [1, 2]), NORMS[name](x, [1.0, 2.0]))
+    for integers in (np.array([1, 2]), tf.constant([1, 2])):
+        with pytest.raises(ValueError, match="%s: gamma must be floats, got int(32|64); cast it" % name):
+            NORMS[name](x, integers)

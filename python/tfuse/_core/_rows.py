@@ -1,6 +1,8 @@
 """Axes for ops that work along the last axis: others are moved there, several are made one."""
 
 import math
+import numbers
+import operator
 
 import tensorflow as tf
 
@@ -11,11 +13,11 @@ class Rows:
     Args:
       op: name for messages.
       x: the tensor.
-      axis: an integer or several; where it is the last alone, nothing is done, and x may even have an unknown rank.
+      axis: an integer, NumPy's too, or several of them; where it is the last alone, nothing is done, and x may even have an unknown rank.
     """
 
     def __init__(self, op, x, axis):
-        axes = [axis] if isinstance(axis, int) else list(axis)
+        axes = list(map(operator.index, [axis] if isinstance(axis, numbers.Integral) else axis))
         self._moved = self._merged = False
         if axes == [-1]:
             return

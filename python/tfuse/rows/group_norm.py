@@ -65,7 +65,8 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
         raise ValueError("group_norm: groups must divide the channels of x, got %d groups for %d channels" % (
             groups, shape[-1]))
     view = tf.reshape(moved, [shape[0], places, groups, shape[-1] // groups])
-    y, _ = _group_norm(view, weight(gamma, x.dtype), weight(beta, x.dtype), epsilon=float(epsilon))
+    gamma, beta = (weight("group_norm", name, w, x.dtype) for name, w in (("gamma", gamma), ("beta", beta)))
+    y, _ = _group_norm(view, gamma, beta, epsilon=float(epsilon))
     return rows.give_back(tf.reshape(y, shape))
 
 

@@ -75,11 +75,14 @@ _grad = FusedOp("NormGrad", plain=_plain_grad, axes=_AXES)
 _norm = FusedOp("Norm", plain=_plain, gradient=_gradient, axes=_AXES)
 
 
-def weight(w, dtype):
-    """A weight as the ops take it: one vector, in what values of `dtype` are computed in."""
+def weight(op, name, w, dtype):
+    """A weight as the ops take it: one vector, in what values of `dtype` are computed in. Numbers are taken for that from
+    the start; what has a dtype of its own must be floats."""
     if w is None:
         return None
-    w = _rows.tensor(w)
+    w = _rows.tensor(w) if hasattr(w, "dtype") else tf.convert_to_tensor(w, real(dtype))
+    if not w.dtype.is_floating:
+        raise ValueError("%s: %s must be floats, got %s; cast it" % (op, name, w.dtype.name))
     if w.dtype != real(dtype):
         w = tf.cast(w, real(dtype))
     return w if w.shape.rank in (0, 1) else tf.reshape(w, [-1])
@@ -90,9 +93,9 @@ def _over(op, kind, x, gamma, beta, axis, epsilon, residual, dropout, seed):
         raise ValueError("%s: dropout must be at least 0 and less than 1, got %r" % (op, dropout))
     x = _rows.tensor(x)
     rows = _rows.Rows(op, x, axis)
-    y, h, _ = _norm(rows.take(x), None if residual is None else rows.take(_rows.tensor(residual)), weight(gamma, x.dtype),
-                    weight(beta, x.dtype), _philox.seed_tensor(seed) if dropout else None, kind=kind,
-                    epsilon=float(epsilon), rate=float(dropout))
+    gamma, beta = (weight(op, name, w, x.dtype) for name, w in (("gamma", gamma), ("beta", beta)))
+    y, h, _ = _norm(rows.take(x), None if residual is None else rows.take(_rows.tensor(residual)), gamma, beta,
+                    _philox.seed_tensor(seed) if dropout else None, kind=kind, epsilon=float(epsilon), rate=float(dropout))
     return rows.give_back(y) if residual is None else (rows.give_back(y), rows.give_back(h))
 
 
