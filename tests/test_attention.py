@@ -13,7 +13,7 @@ import tfuse
 from conftest import needs_gpu, skip_broken_xla
 from tfuse import cases
 from tfuse.attention.attention import _attention, _plain
-from tfuse.cases import attention as meant
+from tfuse.cases.attention import attention as meant
 
 ROUTES = {"eager": lambda f: f, "graph": functools.partial(tf.function, autograph=False),
           "xla": functools.partial(tf.function, autograph=False, jit_compile=True)}
