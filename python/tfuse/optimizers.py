@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _explain
-from tfuse.lists import tensors_update
 from tfuse._core._op import FLOATS
+from tfuse.lists import tensors_update
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)

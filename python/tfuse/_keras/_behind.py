@@ -13,15 +13,15 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _library
-from tfuse.attention import multi_head_attention as layers
 from tfuse._core._op import FLOATS, MOST_AXES
+from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
-from tfuse.rows.cross_entropy import sparse_cross_entropy, stock_cross_entropy
-from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
-from tfuse.rows.group_norm import group_norm
-from tfuse.products.linear import dense, why_not_dense
-from tfuse.rows.norm import layer_norm, rms_norm
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
+from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
+from tfuse.products.linear import dense, why_not_dense
+from tfuse.rows.cross_entropy import sparse_cross_entropy, stock_cross_entropy
+from tfuse.rows.group_norm import group_norm
+from tfuse.rows.norm import layer_norm, rms_norm
 from tfuse.rows.softmax import kept, log_softmax, softmax
 
 _FLOATS = {dtype.name for dtype in FLOATS}

@@ -9,8 +9,8 @@ release has not, it goes without.
 import keras
 import tensorflow as tf
 
-from tfuse._keras._behind import Row, norm_guard
 from tfuse._core._op import real
+from tfuse._keras._behind import Row, norm_guard
 from tfuse.rows.norm import rms_norm
 
 

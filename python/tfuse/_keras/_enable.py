@@ -13,9 +13,9 @@ import threading
 
 import keras
 
-from tfuse._keras import _behind, _behind_hub
 from tfuse._core import _explain
 from tfuse._core._op import function
+from tfuse._keras import _behind, _behind_hub
 
 _TABLE = _behind.TABLE + _behind_hub.TABLE
 _ABSENT = object()

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse._tools import _bench_optimizers, _bench_plots, _bench_table, _driver
-from tfuse._core import _library
 from tfuse import cases
+from tfuse._core import _library
+from tfuse._tools import _bench_optimizers, _bench_plots, _bench_table, _driver
 from tfuse._tools._bench_table import RIVALS, TORCH, check_bars, label
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.

@@ -6,8 +6,8 @@ import textwrap
 
 import numpy as np
 
-from tfuse._tools import _bench_optimizers, _ops
 from tfuse import cases
+from tfuse._tools import _bench_optimizers, _ops
 
 TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse._tools import _driver
-from tfuse._core import _library
 from tfuse import cases
+from tfuse._core import _library
+from tfuse._tools import _driver
 
 OK, NOTE, BAD = "ok", "note", "FAIL"
 SERVED = ((2, 16), (2, 21))

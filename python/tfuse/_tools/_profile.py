@@ -24,8 +24,8 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tfuse
-from tfuse._keras import _enable
 from tfuse._core import _explain
+from tfuse._keras import _enable
 
 # What serves the ops of a Keras layer, and those that come from elsewhere; and what explain() calls it where it does not.
 BY_LAYER = {

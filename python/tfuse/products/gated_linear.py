@@ -4,8 +4,8 @@ import keras
 
 from tfuse._core._op import FLOATS, composite
 from tfuse.elementwise.gated import gated
-from tfuse.products.linear import linear
 from tfuse.elementwise.scale_bias_act import activation_name
+from tfuse.products.linear import linear
 
 
 @composite

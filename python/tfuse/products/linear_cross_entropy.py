@@ -7,8 +7,8 @@ from tensorflow.python.eager import context, record
 
 from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite, given, real, vjp
-from tfuse.rows.cross_entropy import _NOTHING, _integers, check_smoothing, plain_sparse
 from tfuse.products.linear import linear
+from tfuse.rows.cross_entropy import _NOTHING, _integers, check_smoothing, plain_sparse
 
 _REDUCTIONS = (None, "sum", "mean")
 

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.lists import tensors_norm
-from tfuse.cases import SHAPES, Case, Input, of_terms
 from tfuse._core._op import real
+from tfuse.cases import SHAPES, Case, Input, of_terms
+from tfuse.lists import tensors_norm
 
 _BOTH = {"x": lambda shape: shape, "y": lambda shape: shape[-1:]}
 # The norm of one number is rounded once; of nothing it has no gradient.

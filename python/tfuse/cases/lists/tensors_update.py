@@ -9,9 +9,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from tfuse.lists import tensors_update
-from tfuse.cases import Case, Input
 from tfuse._core._op import real
+from tfuse.cases import Case, Input
+from tfuse.lists import tensors_update
 
 _RATE, _B1, _B2, _EPSILON, _DECAY, _BOUND, _T = 0.125, 0.75, 0.875, 1e-7, 0.0625, 1.5, 3
 _HYPER = [_DECAY, _BOUND, _B1, _B2, 1 - _B1, 1 - _B2, _EPSILON, 1.0]

@@ -2,8 +2,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.products.batched_matmul import fused
 from tfuse.cases import Case, Input, of_terms
+from tfuse.products.batched_matmul import fused
 
 # A case's shape is (…, m, k, n), the batch first.
 _SHAPES = [(2, 3, 4, 8, 5), (1, 1, 1, 1, 1), (0, 3, 4, 8, 5), (2, 0, 4, 8, 5), (2, 3, 0, 8, 5), (2, 3, 4, 0, 5),

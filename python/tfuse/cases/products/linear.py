@@ -4,8 +4,8 @@ import tensorflow as tf
 import tfuse
 from tfuse.cases import Case, Input, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
-from tfuse.products.linear import fused
 from tfuse.elementwise.scale_bias_act import PLAIN
+from tfuse.products.linear import fused
 
 # A case's shape is (…, inputs, outputs): x is all of it but the last.
 _SHAPES = [(2, 3, 8, 5), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (2, 3, 8, 0), (1, 7, 3, 129), (1, 129, 130, 67),
