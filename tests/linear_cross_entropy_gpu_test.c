@@ -6,7 +6,7 @@
 #include "any_dtype.h"
 #include "check.h"
 #include "kernels/products/gemm_gpu.h"
-#include "kernels/core/gpu/map_gpu.h"
+#include "kernels/core/gpu/channels.h"
 #include "kernels/core/recycle.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/rows/cross_entropy.h"

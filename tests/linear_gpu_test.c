@@ -6,6 +6,7 @@
 #include "any_dtype.h"
 #include "check.h"
 #include "cublaslt_stand_in.h"
+#include "kernels/core/gpu/channels.h"
 #include "kernels/products/linear.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "ops/products/linear.h"
@@ -41,11 +42,6 @@ static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, in
   free(sums);
   return TFU_OK;
 }
-static tfu_code walk_plan(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols, int blocks, tfu_walk *walk,
-                          tfu_grid *g) {
-  (void)call, (void)dtype, (void)cols, (void)blocks;
-  return walk->n = n, g->x = 1, TFU_OK;
-}
 static void sum_on_host(const linear_sums_args *a, tfu_dtype dtype) {
   const tfu_dtype real = tfu_real(dtype);
   for (int64_t col = 0; col < a->cols; col++) {
@@ -61,16 +57,23 @@ static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_
   for (int64_t i = 0; i < width; i++) put(out->data, out->dtype, i, at(partial, tfu_real(out->dtype), i));
   return TFU_OK;
 }
-/* Of both kernels. */
-static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dtype, tfu_grid grid, void *args) {
-  const linear_finish_args *a = args;
-  (void)call, (void)grid;
+static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid, void *args) {
+  (void)call, (void)variant, (void)grid;
   passes++;
-  if (!strcmp(kernel->name, "linear_sums")) return sum_on_host(args, dtype), TFU_OK;
+  CHECK_TEXT(kernel->name, "linear_sums");
+  sum_on_host(args, dtype);
+  return TFU_OK;
+}
+static tfu_code channels(tfu_call *call, tfu_kernel *kernel, int act, const tfu_channels *op, tfu_dtype dtype,
+                         int64_t n, int64_t cols, tfu_channels_args *a, const tfu_tensor *sums) {
+  (void)call, (void)sums;
+  passes++;
   CHECK_TEXT(kernel->name, "linear_finish");
-  for (int64_t i = 0; i < a->walk.n; i++) {
-    const double bias = a->bias_count ? at(a->bias, dtype, i % a->bias_count) : 0;
-    put(a->y, dtype, i, activate(act, at(a->pre, dtype, i) + bias, 0) + at(a->residual, dtype, i));
+  CHECK(op->tensors == 2 && op->weights == 1 && op->results == 1 && op->sums == 0);
+  CHECK(a->count[0] == 0 || a->count[0] == cols);
+  for (int64_t i = 0; i < n; i++) {
+    const double bias = a->count[0] ? at(a->w[0], dtype, i % a->count[0]) : op->absent[0];
+    put(a->y[0], dtype, i, activate(act, at(a->x[0], dtype, i) + bias, 0) + at(a->x[1], dtype, i));
   }
   return TFU_OK;
 }
@@ -80,7 +83,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int act, tfu_dtype dt
 #define tfu_clear clear_memory
 #define tfu_bias_act_launch bias_act
 #define tfu_act_grad_launch act_grad
-#define tfu_walk_plan_of walk_plan
+#define tfu_channels_launch channels
 #define tfu_launch launch
 #define tfu_fold_gpu fold
 #define tfu_linear_gpu tested_linear

@@ -18,6 +18,7 @@ _FOR_DEVICES = [
     "ops",
 ]
 _FOR_BOTH = [
+    "kernels/core/gpu/channels.h",
     "kernels/core/gpu/rows.h",
     "kernels/core/gpu/walk.h",
 ]

@@ -2,29 +2,20 @@
 #include "kernels/elementwise/dropout.h"
 
 #include "kernels/core/device/drop.cuh"
-#include "kernels/core/device/stream.cuh"
+#include "kernels/core/device/walk.cuh"
 
 template <typename T>
 __device__ inline void dropout(const dropout_args &a) {
-  __shared__ typename pack_stream<T, 1>::ring ring;
-  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
+  typedef pack_walk<T, 1, 1> walk_type;
+  __shared__ typename walk_type::ring ring;
+  const int64_t col = walk_column<T>();
   if (col >= a.walk.width) return;
-  int64_t at = walk_first(a.walk, col);
-  const int rows = whole_rows<T>(col, a.walk);
-  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.x);
+  walk_type walk(a.walk, col, &a.x, 0, ring);
   const dropping drop(a.seed, a.rate);
-  acc<T> v[packed<T>::N];
-  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
-    int4 bits[1];
-    stream.next(bits);
-    widen_pack<T>(bits[0], v);
-    drop(at, v);
-    store_bits((T *)a.y + at, narrow_pack<T>(v));
-  }
-  for (; at < a.walk.n; at += step) {
-    load_part((const T *)a.x, at, a.walk, v);
-    drop(at, v);
-    store_part((T *)a.y, at, a.walk, v);
-  }
+  walk.run(&a.y, [&](int64_t at, int, typename walk_type::inputs x, typename walk_type::outputs y) {
+    UNROLL
+    for (int k = 0; k < packed<T>::N; k++) y[0][k] = x[0][k];
+    drop(at, y[0]);
+  });
 }
 TFU_KERNEL(dropout, dropout_args)

@@ -1,14 +1,9 @@
-#include "kernels/elementwise/gated.h"
-
-#include "activations.h"
+#include "kernels/core/gpu/channels.h"
 
 TFU_MODULE(gated);
 
-static const char *const names[TFU_ACTS] = TFU_ACTIVATION_NAMES;
-static tfu_kernel forward = {.module = &module, .name = "gated", .variants = names};
-static tfu_kernel backward = {.module = &module, .name = "gated_grad", .variants = names};
-
-enum { BLOCKS = 64 }; /* per multiprocessor */
+static tfu_kernel forward = TFU_ACTIVATION_KERNEL("gated");
+static tfu_kernel backward = TFU_ACTIVATION_KERNEL("gated_grad");
 
 /* The second half of a, or b; *half is 0 for b. */
 static void *other(const tfu_tensor *a, const tfu_tensor *b, int64_t *half) {
@@ -16,30 +11,27 @@ static void *other(const tfu_tensor *a, const tfu_tensor *b, int64_t *half) {
   return *half ? (char *)a->data + (size_t)*half * tfu_dtype_size(a->dtype) : b->data;
 }
 
-/* A walk over the elements of y (or dy). Halves of an odd size do not begin where packs do. */
-static tfu_code plan(tfu_call *call, const tfu_tensor *y, int64_t half, tfu_walk *walk, tfu_grid *grid) {
-  TFU_TRY(tfu_walk_plan_of(call, tfu_count(&y->shape), y->dtype, half ? half : 1, BLOCKS, walk, grid));
-  const int64_t count = tfu_count(&y->shape) * (half ? 2 : 1);
-  walk->aligned = walk->aligned && tfu_aligned(call, count) && half * tfu_dtype_size(y->dtype) % 16 == 0;
-  return TFU_OK;
+/* A walk over the elements of y, or dy. */
+static tfu_code launch(tfu_call *call, tfu_kernel *kernel, const tfu_channels *op, const tfu_tensor *y,
+                       tfu_channels_args *a) {
+  const int activation = (int)call->attr[0].i;
+  return tfu_channels_launch(call, kernel, activation, op, y->dtype, tfu_count(&y->shape), a->half ? a->half : 1, a,
+                             NULL);
 }
 
 tfu_code tfu_gated_gpu(tfu_call *call) {
-  const tfu_tensor *x = &call->in[0];
-  gated_args a = {.y = call->out[0].data, .a = x->data};
-  tfu_grid grid;
-  a.b = other(x, &call->in[1], &a.half);
-  TFU_TRY(plan(call, &call->out[0], a.half, &a.walk, &grid));
-  return tfu_launch(call, &forward, (int)call->attr[0].i, x->dtype, grid, &a);
+  static const tfu_channels op = TFU_CHANNELS_OP(2, 0, 1, 0); /* a and b; y */
+  const tfu_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+  tfu_channels_args args = {.x = {a->data}, .y = {y->data}};
+  args.x[1] = other(a, b, &args.half);
+  return launch(call, &forward, &op, y, &args);
 }
 
 tfu_code tfu_gated_grad_gpu(tfu_call *call) {
-  const tfu_tensor *dy = &call->in[0], *x = &call->in[1];
-  gated_grad_args a = {.da = call->out[0].data, .dy = dy->data, .a = x->data};
-  int64_t half;
-  tfu_grid grid;
-  a.b = other(x, &call->in[2], &a.half);
-  a.db = other(&call->out[0], &call->out[1], &half);
-  TFU_TRY(plan(call, dy, a.half, &a.walk, &grid));
-  return tfu_launch(call, &backward, (int)call->attr[0].i, x->dtype, grid, &a);
+  static const tfu_channels op = TFU_CHANNELS_OP(3, 0, 2, 0); /* dy, a and b; da and db */
+  const tfu_tensor *dy = &call->in[0], *a = &call->in[1], *b = &call->in[2], *da = &call->out[0], *db = &call->out[1];
+  tfu_channels_args args = {.x = {dy->data, a->data}, .y = {da->data}};
+  args.x[2] = other(a, b, &args.half);
+  args.y[1] = other(da, db, &args.half);
+  return launch(call, &backward, &op, dy, &args);
 }

@@ -5,7 +5,6 @@
  * life. */
 #include "kernels/elementwise/rope.h"
 
-#include "kernels/core/device/halves.cuh"
 #include "kernels/core/device/stream.cuh"
 
 typedef unsigned long long fraction; /* of a turn, in units of 2^-64 */
@@ -74,21 +73,20 @@ __device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
 template <typename T>
 __device__ inline void rope_half(const rope_args &a) {
   enum { N = packed<T>::N };
-  __shared__ typename pack_stream<T, 2>::ring ring;
+  __shared__ typename pack_stream<T, 2, false, 3>::ring ring;
   const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
   const int64_t at = walk_first(a.walk, col);
-  int64_t offset = first_half(at, a.half);
-  const T *x = (const T *)a.x + offset;
-  const int rows = whole_rows<T>(col, a.walk);
-  pack_stream<T, 2> stream(rows, ring, {x, x + a.half}, {2 * step, 2 * step});
+  int64_t offset = place_of(at, a.half);
+  const T *const halves[2] = {(const T *)a.x, (const T *)a.x + a.half};
+  pack_stream<T, 2, false, 3> stream(a.walk, col, halves, a.half, ring);
   angle<T> turns[N];
   UNROLL
   for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
   /* A joined row is a whole number of tokens. */
   const int64_t tokens = step / (a.half * a.heads);
   int64_t token = at / (a.half * a.heads);
-  for (int row = blockIdx.y; row < rows; row += gridDim.y, offset += 2 * step, token += tokens) {
+  for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, offset += 2 * step, token += tokens) {
     int4 bits[2];
     acc<T> u[N], v[N];
     const angle<T> position = position_of(a, token);
@@ -111,14 +109,13 @@ __device__ inline void rope_interleaved(const rope_args &a) {
   const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
   int64_t at = walk_first(a.walk, col);
-  const int rows = whole_rows<T>(col, a.walk);
-  pack_stream<T, 1> stream(a.walk, at, rows, ring, a.x);
+  pack_stream<T, 1> stream(a.walk, col, &a.x, 0, ring);
   angle<T> turns[N / 2];
   UNROLL
   for (int k = 0; k < N / 2; k++) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
   const int64_t tokens = step / (a.head_dim * a.heads);
   int64_t token = at / (a.head_dim * a.heads);
-  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step, token += tokens) {
+  for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, at += step, token += tokens) {
     int4 bits[1];
     acc<T> v[N];
     const angle<T> position = position_of(a, token);

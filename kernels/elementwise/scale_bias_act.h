@@ -1,27 +1,19 @@
-/* scale_bias_act.h - what the launch hands the device. A count is 0 for "none", 1 for one number, else the channels. */
+/* scale_bias_act.h - act(x * scale + bias) and its gradient, for the launch and for other ops. */
 #ifndef TFUSE_SCALE_BIAS_ACT_H_
 #define TFUSE_SCALE_BIAS_ACT_H_
 
-#include "kernels/core/gpu/walk.h"
+#include "kernels/core/channels.h"
+#include "tfuse.h"
 
-typedef struct scale_bias_act_args {
-  tfu_walk walk;
-  void *y;
-  const void *x, *scale, *bias;
-  int64_t scale_count, bias_count;
-} scale_bias_act_args;
+enum { TFU_SCALE_BIAS_ACT_ACTIVATION }; /* the attribute */
 
-typedef struct scale_bias_act_grad_args {
-  tfu_walk walk;
-  void *dx;
-  void *partial; /* [row blocks][2][width]: sums of g * x, sums of g; NULL: neither is wanted */
-  const void *dy, *x, *scale, *bias;
-  int64_t scale_count, bias_count;
-} scale_bias_act_grad_args;
+/* x; scale and bias; y. An absent bias is -0: x + -0 is x, even for x = -0. */
+static const tfu_channels tfu_scale_bias_act_channels = {1, 2, 1, 0, {1, -0.0f}};
+/* dy and x; scale and bias; dx; dscale and dbias. */
+static const tfu_channels tfu_scale_bias_act_grad_channels = {2, 2, 1, 2, {1, -0.0f}};
 
-#ifndef TFU_DEVICE
-/* For other ops, whose pass over memory this is too. The tensors are [n / cols, cols]; those of the call are looked at
- * for their alignment, all others begin on a 16-byte boundary. */
+/* For other ops on the GPU, whose pass over memory this is too. The tensors are [n / cols, cols]; those of the call are
+ * looked at for their alignment, all others begin on a 16-byte boundary. */
 
 /* y = act(x + bias); bias may be NULL, y may be x. */
 TFU_MUST_USE tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
@@ -30,6 +22,5 @@ TFU_MUST_USE tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dt
  * dx may be dy. */
 TFU_MUST_USE tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
                                           void *dx, const void *dy, const void *x, const tfu_tensor *dbias);
-#endif
 
 #endif

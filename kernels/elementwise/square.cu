@@ -1,2 +1,3 @@
-#include "kernels/core/device/map.cuh"
+#include "kernels/core/device/channels.cuh"
+
 #include "kernels/elementwise/square.h"

@@ -1,2 +1,3 @@
-#include "kernels/core/cpu/map_cpu.h"
+#include "kernels/core/cpu/channels_cpu.h"
+
 #include "kernels/elementwise/square.h"

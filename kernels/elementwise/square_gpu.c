@@ -1,3 +1,4 @@
-#include "kernels/core/gpu/map_gpu.h"
+#include "kernels/core/gpu/channels.h"
+
 TFU_MODULE(square);
 #include "kernels/elementwise/square.h"

@@ -3,44 +3,12 @@
  * tensor is read or written once. */
 #include "kernels/products/linear.h"
 
-#include "kernels/core/device/activations.cuh"
-#include "kernels/core/device/stream.cuh"
+#include "kernels/core/device/channels.cuh"
 
-/* An absent bias is -0: x + -0 is x, even for x = -0. */
-template <typename T, typename ACT>
-__device__ inline void finish(const acc<T> (&bias)[packed<T>::N], const acc<T> (&residual)[packed<T>::N],
-                              acc<T> (&v)[packed<T>::N]) {
-  UNROLL
-  for (int k = 0; k < packed<T>::N; k++) v[k] = ACT::template value<T>(v[k] + bias[k]) + residual[k];
-}
+/* Of pre and residual, with bias as the weight. */
+TFU_CHANNELS_ACT(linear_finish, 2, 1, 1, 0, 0, { y[0] = value(x[0] + w[0]) + x[1]; })
 
-template <typename T, typename ACT>
-__device__ inline void linear_finish(const linear_finish_args &a) {
-  __shared__ typename pack_stream<T, 2>::ring ring;
-  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
-  if (col >= a.walk.width) return;
-  int64_t at = walk_first(a.walk, col);
-  acc<T> v[packed<T>::N], residual[packed<T>::N], bias[packed<T>::N];
-  const int rows = whole_rows<T>(col, a.walk);
-  pack_stream<T, 2> stream(a.walk, at, rows, ring, a.pre, a.residual);
-  load_channels((const T *)a.bias, a.bias_count, col, (acc<T>)-0.0, bias);
-  for (int row = blockIdx.y; row < rows; row += gridDim.y, at += step) {
-    int4 bits[2];
-    stream.next(bits);
-    widen_pack<T>(bits[0], v);
-    widen_pack<T>(bits[1], residual);
-    finish<T, ACT>(bias, residual, v);
-    store_bits((T *)a.y + at, narrow_pack<T>(v));
-  }
-  for (; at < a.walk.n; at += step) {
-    load_part((const T *)a.pre, at, a.walk, v);
-    load_part((const T *)a.residual, at, a.walk, residual);
-    finish<T, ACT>(bias, residual, v);
-    store_part((T *)a.y, at, a.walk, v);
-  }
-}
-
-#define X(name) TFU_KERNEL_FOR_ACTIVATION(linear_finish, linear_finish_args, name)
+#define X(name) TFU_KERNEL_FOR_ACTIVATION(linear_finish, tfu_channels_args, name)
 TFU_ACTIVATIONS(X)
 #undef X
 

@@ -4,13 +4,6 @@
 
 #include "kernels/core/gpu/walk.h"
 
-typedef struct linear_finish_args {
-  tfu_walk walk;
-  void *y;
-  const void *pre, *residual, *bias;
-  int64_t bias_count; /* 0: none */
-} linear_finish_args;
-
 typedef struct linear_sums_args {
   const void *dy; /* [rows, cols] */
   void *partial;  /* [row blocks][cols] */

@@ -3,8 +3,7 @@
  * The gradient first makes dpre = dy * act'(pre), in the arithmetic type, and the sums of bias with it; where the
  * activation is linear that is dy itself. Then follow the two products. */
 #ifndef REAL
-#include "kernels/core/cpu/cpu.h"
-#include "kernels/core/cpu/fold_cpu.h"
+#include "kernels/core/cpu/channels_cpu.h"
 #include "kernels/products/gemm_cpu.h"
 #include "ops/products/linear.h"
 
@@ -23,13 +22,6 @@ typedef struct forward_job {
   const tfu_activation *act;
   int64_t outputs;
 } forward_job;
-
-typedef struct backward_job {
-  tfu_fold fold;
-  tfu_tensor dy, pre, dpre;
-  const tfu_activation *act;
-  int linear, sums;
-} backward_job;
 
 #define TFU_SELF "kernels/products/linear_cpu.c"
 #include "kernels/core/cpu/stamp.h"
@@ -86,46 +78,45 @@ static tfu_code FN(tfu_linear_cpu)(tfu_call *call) {
 
 /* ---- backward ---- */
 
-static void FN(slope_task)(void *arg, int64_t task) {
-  const backward_job *j = arg;
-  REAL gs[TFU_TILE], ps[TFU_TILE], ones[TFU_TILE], zeros[TFU_TILE], v[TFU_TILE];
-  for (int i = 0; i < TFU_TILE; i++) ones[i] = 1, zeros[i] = (REAL)-0.0;
-  for (tfu_fold_tile t = tfu_fold_first(&j->fold, task); tfu_fold_next(&j->fold, &t);) {
-    const REAL *g = FN(tfu_load)(j->dy.data, j->dy.dtype, t.at, t.n, gs);
-    if (!j->linear) {
-      REAL *d = (REAL *)j->dpre.data + t.at;
-      const REAL *pre = FN(tfu_load)(j->pre.data, j->pre.dtype, t.at, t.n, ps);
-      j->act->FN(grad)(v, pre, ones, zeros, t.n);
-      TFU_VECTORISE
-      for (int i = 0; i < t.n; i++) d[i] = v[i] * g[i];
-      g = d;
-    }
-    if (!j->sums) continue;
-    double *sums = tfu_fold_sums(&j->fold, t.block, 0) + t.col;
-    TFU_VECTORISE
-    for (int i = 0; i < t.n; i++) sums[i] += g[i];
-  }
+static void FN(slope_loop)(const FN(tfu_channel_tile) * t) {
+  const tfu_activation *act = t->with;
+  const REAL *dy = t->x[0];
+  REAL *dpre = t->y[0];
+  double *dbias = t->sums[0];
+  act->FN(grad)(dpre, t->x[1], t->w[0], t->w[1], t->n);
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) dpre[i] *= dy[i];
+  if (!dbias) return;
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) dbias[i] += dpre[i];
+}
+
+static void FN(sum_loop)(const FN(tfu_channel_tile) * t) {
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) t->sums[0][i] += t->x[0][i];
 }
 
 /* dpre, and the gradient of bias where that is wanted. */
 static tfu_code FN(slope)(tfu_call *call, tfu_tensor *dpre) {
+  static const tfu_tensor unscaled[2] = {{.shape.rank = 1}, {.shape.rank = 1}};
+  static const tfu_channels slope = {2, 2, 1, 1, {1, -0.0f}};  /* dy and pre; no scale, no bias; dpre; dbias */
+  static const tfu_channels sum = TFU_CHANNELS_OP(1, 0, 0, 1); /* dy; dbias */
+  const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY], *pre = &call->in[TFU_LINGRAD_PRE];
   const tfu_tensor *dbias = &call->out[TFU_LINGRAD_DBIAS];
-  backward_job j = {.dy = call->in[TFU_LINGRAD_DY],
-                    .pre = call->in[TFU_LINGRAD_PRE],
-                    .act = &tfu_activations[call->attr[TFU_LINEAR_ACTIVATION].i],
-                    .linear = call->attr[TFU_LINEAR_ACTIVATION].i == TFU_ACT_linear,
-                    .sums = tfu_count(&dbias->shape) > 0};
-  j.dpre = j.dy;
-  j.fold = tfu_fold_plan(&j.dy.shape);
-  if (!j.linear) {
-    j.dpre.dtype = tfu_real(j.dy.dtype);
-    TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.dy.shape) * sizeof(REAL), &j.dpre.data));
-  }
-  if (j.sums) TFU_TRY(tfu_fold_start(call, &j.fold, 1));
-  if (!j.linear || j.sums) tfu_parallel(j.fold.tasks, FN(slope_task), &j);
-  if (j.sums) tfu_fold_finish(&j.fold, 0, dbias);
-  *dpre = j.dpre;
-  return TFU_OK;
+  const int64_t activation = call->attr[TFU_LINEAR_ACTIVATION].i;
+  tfu_channels_run run = {.op = &sum, .x = dy, .sums = dbias, .FN(loop) = FN(sum_loop)};
+  *dpre = *dy;
+  if (activation == TFU_ACT_linear) return tfu_count(&dbias->shape) ? tfu_channels_cpu(call, &run) : TFU_OK;
+  dpre->dtype = tfu_real(dy->dtype);
+  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&dy->shape) * sizeof(REAL), &dpre->data));
+  run = (tfu_channels_run){.op = &slope,
+                           .x = (const tfu_tensor[]){*dy, *pre},
+                           .w = unscaled,
+                           .y = dpre,
+                           .sums = dbias,
+                           .FN(loop) = FN(slope_loop),
+                           .with = &tfu_activations[activation]};
+  return tfu_channels_cpu(call, &run);
 }
 
 static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {

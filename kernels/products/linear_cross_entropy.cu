@@ -2,7 +2,7 @@
  * sums of products rounded to their 16 bits, and a tensor times one number. */
 #include "kernels/products/linear_cross_entropy.h"
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/core/device/channels.cuh"
 
 /* There are as many losses as rows: few enough for one block, and for double. The order of adding depends on n alone.
  */
@@ -48,26 +48,4 @@ __device__ inline void linear_cross_entropy_narrow(const linear_cross_entropy_na
 TFU_KERNEL_AS_(linear_cross_entropy_narrow_f16, linear_cross_entropy_narrow_args, linear_cross_entropy_narrow<f16>)
 TFU_KERNEL_AS_(linear_cross_entropy_narrow_bf16, linear_cross_entropy_narrow_args, linear_cross_entropy_narrow<bf16>)
 
-/* y = x * by; by is one number of the arithmetic type. */
-template <typename T>
-__device__ inline void scale_linear_cross_entropy(const tfu_map_args &a) {
-  enum { N = packed<T>::N };
-  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
-  if (col >= a.walk.width) return;
-  const acc<T> by = *(const acc<T> *)a.in[1];
-  acc<T> v[N];
-  int64_t at = walk_first(a.walk, col);
-  for (; is_whole<T>(at, a.walk); at += step) {
-    widen_pack<T>(*(const int4 *)((const T *)a.in[0] + at), v);
-    UNROLL
-    for (int k = 0; k < N; k++) v[k] *= by;
-    store_bits((T *)a.y + at, narrow_pack<T>(v));
-  }
-  for (; at < a.walk.n; at += step) {
-    load_part((const T *)a.in[0], at, a.walk, v);
-    UNROLL
-    for (int k = 0; k < N; k++) v[k] *= by;
-    store_part((T *)a.y, at, a.walk, v);
-  }
-}
-TFU_KERNEL(scale_linear_cross_entropy, tfu_map_args)
+#include "kernels/products/scale_linear_cross_entropy.h"

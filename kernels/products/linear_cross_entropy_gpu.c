@@ -9,7 +9,7 @@
 
 #include "activations.h"
 #include "kernels/products/gemm_gpu.h"
-#include "kernels/core/gpu/map_gpu.h"
+#include "kernels/core/gpu/channels.h"
 #include "kernels/core/recycle.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/rows/cross_entropy.h"
@@ -19,7 +19,6 @@
 TFU_MODULE(linear_cross_entropy);
 static tfu_kernel total_kernel = {.module = &module, .name = "linear_cross_entropy_total"};
 static tfu_kernel narrow_kernel = {.module = &module, .name = "linear_cross_entropy_narrow"};
-static tfu_kernel scale_kernel = {.module = &module, .name = "scale_linear_cross_entropy"};
 
 /* Rows of a chunk: an eighth of all, less the scratch for dkernel, counted in rows. Fewer than LEAST would have the GPU
  * wait for memory, since every chunk reads the kernel twice and dkernel once, and writes it; more than MOST gain
@@ -281,4 +280,4 @@ tfu_code tfu_linear_cross_entropy_grad_gpu(tfu_call *call) {
   return run(&j);
 }
 
-tfu_code tfu_scale_linear_cross_entropy_gpu(tfu_call *call) { return tfu_map_gpu(call, &scale_kernel); }
+#include "kernels/products/scale_linear_cross_entropy.h"

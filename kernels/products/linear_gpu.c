@@ -9,6 +9,7 @@
 #include "kernels/products/linear.h"
 
 #include "kernels/products/gemm_gpu.h"
+#include "kernels/core/gpu/channels.h"
 #include "kernels/core/recycle.h"
 #include "kernels/products/linear_way.h"
 #include "kernels/elementwise/scale_bias_act.h"
@@ -16,13 +17,8 @@
 
 TFU_MODULE(linear);
 
-static const char *const names[TFU_ACTS] = TFU_ACTIVATION_NAMES;
-static tfu_kernel finish_kernel = {.module = &module, .name = "linear_finish", .variants = names};
-
+static tfu_kernel finish_kernel = TFU_ACTIVATION_KERNEL("linear_finish");
 static tfu_kernel sums_kernel = {.module = &module, .name = "linear_sums"};
-
-/* As scale_bias_act's, which is the same pass but for the residual. */
-enum { BLOCKS_PER_BYTE = 32 };
 
 typedef struct linear_call {
   tfu_call *call;
@@ -82,13 +78,10 @@ static tfu_code pass(void *rest_) {
   const rest *r = rest_;
   const linear_call *l = r->l;
   const int64_t n = l->rows * l->outputs;
-  linear_finish_args a = {
-      .y = l->y, .pre = r->from, .residual = l->residual, .bias = r->bias, .bias_count = r->bias ? l->outputs : 0};
-  tfu_grid grid;
+  static const tfu_channels op = {2, 1, 1, 0, {-0.0f}}; /* pre and residual; bias; y */
+  tfu_channels_args a = {.x = {r->from, l->residual}, .y = {l->y}, .w = {r->bias}, .count = {r->bias ? l->outputs : 0}};
   if (!l->residual) return tfu_bias_act_launch(l->call, l->act, l->dtype, n, l->outputs, l->y, r->from, r->bias);
-  const int blocks = BLOCKS_PER_BYTE * (int)tfu_dtype_size(l->dtype);
-  TFU_TRY(tfu_walk_plan_of(l->call, n, l->dtype, r->bias ? l->outputs : 1, blocks, &a.walk, &grid));
-  return tfu_launch(l->call, &finish_kernel, l->act, l->dtype, grid, &a);
+  return tfu_channels_launch(l->call, &finish_kernel, l->act, &op, l->dtype, n, r->bias ? l->outputs : 1, &a, NULL);
 }
 
 /* The product at `to`; *bias is what of the bias is not in it. */

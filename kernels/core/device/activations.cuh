@@ -95,24 +95,55 @@ struct math_of<double> {
   typedef math_double type;
 };
 
-/* An activation as a type: act_relu::value<T>(v), act_relu::grad<T>(v). */
-#define X(name)                                       \
-  struct act_##name {                                 \
-    template <typename T>                             \
-    static __device__ inline acc<T> value(acc<T> v) { \
-      return math_of<T>::type::name(v);               \
-    }                                                 \
-    template <typename T>                             \
-    static __device__ inline acc<T> grad(acc<T> v) {  \
-      return math_of<T>::type::name##_grad(v);        \
-    }                                                 \
+/* An activation as an object: act.value<T>(v), act.grad<T>(v). Which it is, is part of the type. */
+#define X(name)                                \
+  struct act_##name {                          \
+    int unused;                                \
+    template <typename T>                      \
+    __device__ acc<T> value(acc<T> v) const {  \
+      return math_of<T>::type::name(v);        \
+    }                                          \
+    template <typename T>                      \
+    __device__ acc<T> grad(acc<T> v) const {   \
+      return math_of<T>::type::name##_grad(v); \
+    }                                          \
   };
 TFU_ACTIVATIONS(X)
 #undef X
 
-/* Stamps function<T, activation>(args) as the kernels function_<activation>_<dtype>. */
+/* Any activation, TFU_ACT_…, of float64: one copy of its long formulas serves all kernels of a module. */
+static __device__ __noinline__ double any_value(int which, double v) {
+  switch (which) {
+#define X(name) \
+  case TFU_ACT_##name: return math_double::name(v);
+    TFU_ACTIVATIONS(X)
+#undef X
+  }
+  return v;
+}
+static __device__ __noinline__ double any_grad(int which, double v) {
+  switch (which) {
+#define X(name) \
+  case TFU_ACT_##name: return math_double::name##_grad(v);
+    TFU_ACTIVATIONS(X)
+#undef X
+  }
+  return v;
+}
+struct act_any {
+  int which;
+  template <typename T>
+  __device__ double value(double v) const {
+    return any_value(which, v);
+  }
+  template <typename T>
+  __device__ double grad(double v) const {
+    return any_grad(which, v);
+  }
+};
+
+/* Stamps function<T, activation>(args) as the kernels function_<activation>_<dtype> of all but float64. */
 #define TFU_KERNEL_FOR_ACTIVATION(function, args, name)                      \
   TFU_KERNEL_AS_(function##_##name##_f32, args, function<float, act_##name>) \
   TFU_KERNEL_AS_(function##_##name##_f16, args, function<f16, act_##name>)   \
-  TFU_KERNEL_AS_(function##_##name##_bf16, args, function<bf16, act_##name>) \
-  TFU_KERNEL_AS_(function##_##name##_f64, args, function<double, act_##name>)
+  TFU_KERNEL_AS_(function##_##name##_bf16, args, function<bf16, act_##name>)

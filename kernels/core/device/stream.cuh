@@ -1,39 +1,82 @@
-/* stream.cuh - whole packs of one or more tensors, several on their way from memory while one is computed.
+/* stream.cuh - packs of one or more tensors on a walk, several on their way from memory while one is computed.
  *
  * An H200 hides its memory's latency with about 48 KiB in flight per multiprocessor. Registers for that would cost the
  * occupancy they are meant to replace, so the packs wait in shared memory, where each thread has slots of its own: no
- * barrier is needed. Compute capability 7 has no asynchronous copies: there, packs are loaded when asked for. */
+ * barrier is needed. Compute capability 7 has no asynchronous copies: there, packs are loaded when asked for.
+ *
+ * A pack that is not whole (the tensor ends within it, or it does not begin where packs do) is put together in its
+ * slot, element by element. It leaves the slot like any other, so that the arithmetic behind is there once. */
 #pragma once
 
 #include "kernels/core/device/pack.cuh"
 
-template <typename T, int TENSORS>
+/* Where element `at` of a walk lies in its tensor. half 0: it is element `at`. Else the tensor has rows of 2 * half
+ * elements, of which the walk sees one half; the walk has `half` channels, so a thread's elements are equally far apart
+ * there too. */
+__device__ inline int64_t place_of(int64_t at, int64_t half) { return half ? at + at / half * half : at; }
+
+/* 16 bytes of shared memory that belong to one thread. */
+__device__ inline int4 read_slot(unsigned slot) {
+  int4 bits;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+               : "r"(slot)
+               : "memory");
+  return bits;
+}
+__device__ inline void write_slot(unsigned slot, int4 bits) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot), "r"(bits.x), "r"(bits.y), "r"(bits.z),
+               "r"(bits.w)
+               : "memory");
+}
+
+/* Elements at .. at + N of a walk, one by one: move(place, k) is called with the place of each that exists, relative to
+ * the first. A loop that stays one: it serves what is rare, and its size is paid in every kernel. */
+template <int N, typename F>
+__device__ inline void one_by_one(const tfu_walk &w, int64_t at, int64_t half, F move) {
+  int64_t skipped = 0, end = half ? half - at % half : N; /* of the half: from there the other one is skipped */
+  const int n = w.n - at < N ? (int)(w.n - at) : N;
+  _Pragma("unroll 1") for (int k = 0; k < n; k++) {
+    if (k == end) skipped += half, end += half;
+    move(k + skipped, k);
+  }
+}
+
+/* HALVES has a bit for each tensor that is walked by halves; PARTS says whether packs may come that are not whole. */
+template <typename T, int TENSORS, bool PARTS = false, unsigned HALVES = 0>
 struct pack_stream {
-  enum { SLOTS = 4 }; /* a power of two */
+  enum { N = packed<T>::N, SLOTS = 4 }; /* SLOTS: a power of two */
   typedef int4 ring[SLOTS][TENSORS][TFU_THREADS];
   enum { SLOT = TENSORS * TFU_THREADS * sizeof(int4) };
 
-  const char *from[TENSORS]; /* the packs to fetch next */
-  int64_t step[TENSORS];     /* bytes to those after them */
-  int left;                  /* rows still to fetch */
+  const tfu_walk &walk;
+  const int64_t col, half;
+  const char *from[TENSORS]; /* the packs to fetch next            */
+  int64_t step[TENSORS];     /* bytes to those after them          */
+  int ahead;                 /* the row that is fetched next       */
+  int whole, rows;           /* rows of whole packs, rows in all   */
   unsigned slots, slot;      /* this thread's place in shared memory, and where in it the next packs go */
 
-  /* Rows blockIdx.y, blockIdx.y + gridDim.y … below `rows`, of the column that starts at element `first`. The tensors
-   * are the walk's own, shared is the block's. */
-  template <typename... D>
-  __device__ pack_stream(const tfu_walk &w, int64_t first, int rows, ring &shared, const D *...tensors)
-      : from{(const char *)((const T *)tensors + first)...} {
+  /* Rows blockIdx.y, blockIdx.y + gridDim.y … of the column that starts at element col. shared is the block's own. */
+  template <typename X>
+  __device__ pack_stream(const tfu_walk &w, int64_t col, const X *const *tensors, int64_t half, ring &shared)
+      : walk(w), col(col), half(HALVES ? half : 0), ahead(blockIdx.y), whole(whole_rows<T>(col, w)) {
+    const int64_t at = walk_first(w, col);
+    rows = PARTS ? w.rows + (w.rows * w.width + col < w.n) : whole;
     UNROLL
-    for (int t = 0; t < TENSORS; t++) step[t] = walk_step(w) * sizeof(T);
-    start(rows, shared);
+    for (int t = 0; t < TENSORS; t++) {
+      from[t] = (const char *)((const T *)tensors[t] + place_of(at, by_half(t)));
+      step[t] = walk_step(w) * (by_half(t) ? 2 : 1) * (int64_t)sizeof(T);
+    }
+    slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
+    slot = 0;
+#if __CUDA_ARCH__ >= 800
+    _Pragma("unroll 1") for (int i = 0; i < SLOTS - 1; i++) fetch();
+#endif
   }
 
-  /* The same for tensors that are not all the walk's own: their first packs, and elements to the next. */
-  __device__ pack_stream(int rows, ring &shared, const T *const (&firsts)[TENSORS], const int64_t (&steps)[TENSORS]) {
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)firsts[t], step[t] = steps[t] * sizeof(T);
-    start(rows, shared);
-  }
+  /* A slot of shared memory, one per tensor, that is free until the next row is asked for. */
+  __device__ unsigned spare() const { return slots + slot; }
 
   /* The tensors' packs of the next row. */
   __device__ void next(int4 (&bits)[TENSORS]) {
@@ -41,44 +84,50 @@ struct pack_stream {
     asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
     const unsigned at = slots + (slot + SLOT) % (SLOTS * SLOT);
     UNROLL
-    for (int t = 0; t < TENSORS; t++)
-      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(bits[t].x), "=r"(bits[t].y), "=r"(bits[t].z), "=r"(bits[t].w)
-                   : "r"(at + t * (SLOT / TENSORS))
-                   : "memory");
+    for (int t = 0; t < TENSORS; t++) bits[t] = read_slot(at + t * (SLOT / TENSORS));
     fetch();
 #else
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
-      bits[t] = *(const int4 *)from[t];
+      if (!PARTS || ahead < whole) {
+        bits[t] = *(const int4 *)from[t];
+      } else {
+        put_together(t);
+        bits[t] = read_slot(spare() + t * (SLOT / TENSORS));
+      }
       from[t] += step[t];
     }
+    ahead += (int)gridDim.y;
 #endif
   }
 
  private:
-  __device__ void start(int rows, ring &shared) {
-    left = rows - (int)blockIdx.y;
-    slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
-    slot = 0;
-#if __CUDA_ARCH__ >= 800
-    UNROLL
-    for (int i = 0; i < SLOTS - 1; i++) fetch();
-#endif
+  __device__ int64_t by_half(int t) const { return HALVES >> t & 1 ? half : 0; }
+
+  /* Elements beyond the tensor's end read as zero. */
+  __device__ void put_together(int t) {
+    const T *data = (const T *)from[t];
+    const unsigned to = spare() + t * (SLOT / TENSORS);
+    write_slot(to, make_int4(0, 0, 0, 0));
+    T *elements = (T *)__cvta_shared_to_generic(to);
+    one_by_one<N>(walk, ahead * walk.width + col, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
   }
 
   /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
   __device__ void fetch() {
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      if (left > 0)
+    if (ahead < whole) {
+      UNROLL
+      for (int t = 0; t < TENSORS; t++)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + t * (SLOT / TENSORS)),
                      "l"(from[t])
                      : "memory");
-      from[t] += step[t];
+    } else if (PARTS && ahead < rows) {
+      for (int t = 0; t < TENSORS; t++) put_together(t);
     }
+    UNROLL
+    for (int t = 0; t < TENSORS; t++) from[t] += step[t];
     asm volatile("cp.async.commit_group;" ::: "memory");
-    left -= (int)gridDim.y;
+    ahead += (int)gridDim.y;
     slot = (slot + SLOT) % (SLOTS * SLOT);
   }
 };

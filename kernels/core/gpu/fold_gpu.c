@@ -21,6 +21,8 @@ tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64
   const tfu_dtype real = tfu_real(out->dtype);
   tfu_fold_args a = {.from = partial, .blocks = blocks, .width = width, .quantities = quantities};
   int64_t most_copies = 0;
+  if (quantities > TFU_FOLD_MOST)
+    return tfu_fail(call->err, TFU_INTERNAL, "%d sums at once, and a fold has room for %d", quantities, TFU_FOLD_MOST);
   for (int q = 0; q < quantities; q++) {
     a.out[q] = out[q].data;
     a.count[q] = tfu_count(&out[q].shape);

@@ -18,16 +18,8 @@ typedef struct tfu_walk {
   int aligned;   /* the tensors begin on a 16-byte boundary    */
 } tfu_walk;
 
-/* Elementwise: y = formula(in[0], in[1]). */
-typedef struct tfu_map_args {
-  tfu_walk walk;
-  void *y;
-  const void *in[2];
-  int one[2]; /* the input is a single number */
-} tfu_map_args;
-
 /* out[q][c] = the sum of from[block][q][c + copy * count[q]] over blocks and copies, in a fixed order. */
-#define TFU_FOLD_MOST 2 /* quantities of one fold                  */
+#define TFU_FOLD_MOST 4 /* quantities of one fold */
 typedef struct tfu_fold_args {
   void *out[TFU_FOLD_MOST];
   int64_t count[TFU_FOLD_MOST]; /* zero: not wanted */
@@ -48,7 +40,8 @@ TFU_MUST_USE tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per
 TFU_MUST_USE tfu_code tfu_walk_plan_of(tfu_call *call, int64_t n, tfu_dtype dtype, int64_t cols,
                                        int blocks_per_processor, tfu_walk *walk, tfu_grid *grid);
 
-/* Sums partial[blocks][quantities][width], of tfu_real(dtype), into out[0] …; an empty out is not wanted. */
+/* Sums partial[blocks][quantities][width], of tfu_real(dtype), into out[0] …, at most TFU_FOLD_MOST of one dtype; an
+ * empty out is not wanted. */
 TFU_MUST_USE tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
                                    const tfu_tensor *out);
 #endif

@@ -1,0 +1,76 @@
+/* walk.cuh - the loop of elementwise kernels: packs come in, values go through a formula, packs go out. */
+#pragma once
+
+#include "kernels/core/device/stream.cuh"
+
+/* IN tensors are read, OUT are written. HALVES has a bit for each that is walked by halves (stream.cuh), those written
+ * after those read. */
+template <typename T, int IN, int OUT, unsigned HALVES = 0>
+struct pack_walk {
+  enum { N = packed<T>::N };
+  typedef pack_stream<T, IN, true, HALVES &((1u << IN) - 1)> stream_type;
+  typedef typename stream_type::ring ring; /* to be declared __shared__ */
+  typedef acc<T> (&inputs)[IN][N];
+  typedef acc<T> (&outputs)[OUT ? OUT : 1][N];
+
+  const tfu_walk &walk;
+  const int64_t col, half;
+  stream_type stream;
+
+  /* Begins to fetch; col is the thread's own and lies within the walk. */
+  __device__ pack_walk(const tfu_walk &w, int64_t col, const void *const *x, int64_t half, ring &shared)
+      : walk(w), col(col), half(HALVES ? half : 0), stream(w, col, x, half, shared) {}
+
+  /* each(at, left, x, y) makes y from x, elements at .. at + N of the walk, of which the first `left` exist; fewer than
+   * N do only in a thread's last pack. */
+  template <typename F>
+  __device__ void run(void *const *out, F each) {
+    const int64_t step = walk_step(walk), half_step = half ? 2 * step : step;
+    int64_t at = walk_first(walk, col), half_at = place_of(at, half);
+    for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, at += step, half_at += half_step) {
+      int4 bits[IN];
+      acc<T> x[IN][N], y[OUT ? OUT : 1][N];
+      stream.next(bits);
+      UNROLL
+      for (int t = 0; t < IN; t++) widen_pack<T>(bits[t], x[t]);
+      const int64_t left = walk.n - at;
+      each(at, left < N ? (int)left : N, x, y);
+      UNROLL
+      for (int t = 0; t < OUT; t++) {
+        const bool by_half = HALVES >> (IN + t) & 1;
+        T *to = (T *)out[t] + (by_half ? half_at : at);
+        const int4 results = narrow_pack<T>(y[t]);
+        if (row < stream.whole) store_bits(to, results);
+        else store_some(to, at, by_half ? half : 0, results);
+      }
+    }
+  }
+
+  /* A column's weights: one per channel, one for all (count 1), or `absent` (none). They are packs of memory, or put
+   * together in the thread's spare slot. */
+  template <typename W>
+  __device__ void load_weights(const W *data, int64_t count, int64_t channel, W absent, acc<T> (&v)[N]) {
+    enum { M = packed<W>::N }; /* fewer than N where weights are wider than the tensors */
+    const bool whole = count > 1 && count % N == 0 && (uintptr_t)data % 16 == 0;
+    W *elements = (W *)__cvta_shared_to_generic(stream.spare());
+    if (count < 2) channel = 0;
+    UNROLL
+    for (int first = 0; first < N; first += M) {
+      acc<T> part[M];
+      if (!whole) _Pragma("unroll 1") for (int k = 0; k < M; k++) {
+          elements[k] = count ? data[channel] : absent;
+          if (++channel >= count) channel = 0;
+        }
+      widen_pack<W>(whole ? *(const int4 *)(data + channel + first) : read_slot(stream.spare()), part);
+      UNROLL
+      for (int k = 0; k < M; k++) v[first + k] = part[k];
+    }
+  }
+
+ private:
+  __device__ void store_some(T *to, int64_t at, int64_t own, int4 bits) const {
+    const T *elements = (const T *)__cvta_shared_to_generic(stream.spare());
+    write_slot(stream.spare(), bits);
+    one_by_one<N>(walk, at, own, [&](int64_t place, int k) { to[place] = elements[k]; });
+  }
+};
