@@ -1,5 +1,6 @@
 #include "kernels/elementwise/rope.h"
 
+#include "kernels/core/gpu/choice.h"
 #include "ops/elementwise/rope.h"
 
 TFU_MODULE(rope);
@@ -7,7 +8,7 @@ static tfu_kernel half = {.module = &module, .name = "rope_half"};
 static tfu_kernel interleaved = {.module = &module, .name = "rope_interleaved"};
 static tfu_kernel part = {.module = &module, .name = "rope_part"};
 
-enum { BLOCKS = 32 }; /* per multiprocessor */
+TFU_CHOICE(blocks, 32, 1, 256); /* per multiprocessor */
 
 static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y, const tfu_tensor *positions) {
   const int64_t n = tfu_count(&x->shape), size = (int64_t)tfu_dtype_size(x->dtype);
@@ -28,15 +29,15 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
   tfu_grid grid;
   const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
   if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {
-    TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, 1, BLOCKS, &a.walk, &grid));
+    TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, 1, blocks(), &a.walk, &grid));
     grid = (tfu_grid){.x = grid.x * grid.y, .threads = TFU_THREADS};
     return tfu_launch(call, &part, 0, x->dtype, grid, &a);
   }
   if (a.interleaved) {
-    TFU_TRY(tfu_walk_plan_of(call, n, x->dtype, head_dim * a.heads, BLOCKS, &a.walk, &grid));
+    TFU_TRY(tfu_walk_plan_of(call, n, x->dtype, head_dim * a.heads, blocks(), &a.walk, &grid));
     return tfu_launch(call, &interleaved, 0, x->dtype, grid, &a);
   }
-  TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, a.half * a.heads, BLOCKS, &a.walk, &grid));
+  TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, a.half * a.heads, blocks(), &a.walk, &grid));
   return tfu_launch(call, &half, 0, x->dtype, grid, &a);
 }
 

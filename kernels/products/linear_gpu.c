@@ -8,6 +8,7 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/products/linear.h"
 
+#include "kernels/core/gpu/choice.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/recycle.h"
@@ -185,16 +186,18 @@ typedef struct sums {
   const tfu_tensor *dbias;
 } sums;
 
-/* Blocks enough for every multiprocessor to be full, unless a thread would have less than four rows. */
+/* Blocks per multiprocessor, unless a thread would have less than four rows: enough for every one to be full. */
+TFU_CHOICE(sums_blocks, 8, 1, 64);
+
 static tfu_code deal_out(tfu_call *call, const tfu_tensor *dy, linear_sums_args *a, tfu_grid *grid) {
-  enum { WARP = 32, BLOCKS = 8, FEWEST = 4 };
+  enum { WARP = 32, FEWEST = 4 };
   const int64_t pack = 16 / (int64_t)tfu_dtype_size(dy->dtype), packs = (a->cols + pack - 1) / pack;
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   for (a->lanes = WARP; a->lanes / 2 >= packs && a->lanes > 1;) a->lanes /= 2;
   a->aligned = a->cols % pack == 0 && tfu_aligned(call, tfu_count(&dy->shape));
   const int64_t columns = (packs + a->lanes - 1) / a->lanes, most = a->rows * a->lanes / (FEWEST * TFU_THREADS);
-  int64_t blocks = (int64_t)device.multiprocessors * BLOCKS / columns;
+  int64_t blocks = (int64_t)device.multiprocessors * sums_blocks() / columns;
   if (blocks > most) blocks = most;
   if (blocks < 1) blocks = 1;
   *grid = (tfu_grid){.x = (unsigned)columns, .y = (unsigned)blocks, .threads = TFU_THREADS};

@@ -1,4 +1,6 @@
 #include "kernels/rows/group_norm.h"
+
+#include "kernels/core/gpu/choice.h"
 #include "kernels/rows/norm_gpu.h"
 
 TFU_MODULE(group_norm);
@@ -13,13 +15,13 @@ static tfu_kernel group_grad_join = {.module = &module, .name = "group_grad_join
 
 /* ---- many places ---- */
 
+TFU_CHOICE(blocks, 8, 1, 64); /* per multiprocessor, if there are as many places */
+
 static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
 
-/* The tensors, how the work is dealt out (several blocks per multiprocessor, if there are as many places), and room for
- * the sums. */
+/* The tensors, how the work is dealt out, and room for the sums. */
 static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *gamma, group_norm_args *a,
                         tfu_grid *grid, int *variant) {
-  enum { BLOCKS = 8 };
   const int64_t *dim = x->shape.dim, size = (int64_t)tfu_dtype_size(x->dtype);
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -29,7 +31,7 @@ static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *g
   const int64_t width = *variant ? 1 : 16 / size, units = (a->channels + width - 1) / width;
   a->lanes = units < TFU_THREADS ? (int)units : TFU_THREADS;
   const int64_t columns = (units + a->lanes - 1) / a->lanes, per_block = TFU_THREADS / a->lanes;
-  a->chunks = (int64_t)device.multiprocessors * BLOCKS / (columns * a->samples);
+  a->chunks = (int64_t)device.multiprocessors * blocks() / (columns * a->samples);
   if (a->chunks > a->places / (4 * per_block)) a->chunks = a->places / (4 * per_block);
   if (a->chunks < 1) a->chunks = 1;
   a->chunk = (a->places + a->chunks - 1) / a->chunks;

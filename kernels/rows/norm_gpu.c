@@ -1,5 +1,6 @@
 #include "kernels/rows/norm_gpu.h"
 
+#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/rows/norm.h"
 #include "ops/rows/norm.h"
@@ -17,7 +18,12 @@ static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad
  * blocks of 256, 512 threads: 64, 59% at 65,536 columns, split rows 48%. Backward, a cluster of 2 has 57% at 16,384
  * columns, of 4 33% at 32,768, split rows 47% at 65,536; every block leaves a row of partial sums: with 512
  * instead of 1024 threads per multiprocessor it takes 12% less time. */
-enum { LAYER_WAVES = 4, RMS_WAVES = 16, SHARING_THREADS = 256, GRAD_RESIDENT = 512 };
+TFU_CHOICE(layer_waves, 4, 1, 64);
+TFU_CHOICE(rms_waves, 16, 1, 64);
+TFU_CHOICE(sharing_threads, 256, 128, TFU_NORM_THREADS);
+TFU_CHOICE(forward_cluster, 8, 1, 8);
+TFU_CHOICE(backward_cluster, 2, 1, 8);
+TFU_CHOICE(grad_resident, 512, 256, 2048);
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
@@ -53,10 +59,10 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                        .cols = t->cols,
                        .dtype = t->x->dtype,
                        .elements = TFU_NORM_ELEMENTS,
-                       .threads = SHARING_THREADS,
-                       .cluster = 8,
+                       .threads = sharing_threads(),
+                       .cluster = forward_cluster(),
                        .looks = rms ? 2 : 3,
-                       .waves = rms ? RMS_WAVES : LAYER_WAVES,
+                       .waves = rms ? rms_waves() : layer_waves(),
                        .aligned = tfu_aligned(call, t->rows * t->cols)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;
@@ -106,10 +112,10 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                        .dtype = t->x->dtype,
                        .elements = TFU_NORM_GRAD_ELEMENTS,
                        .threads = TFU_NORM_GRAD_THREADS,
-                       .cluster = 2,
+                       .cluster = backward_cluster(),
                        .looks = 2,
                        .waves = 1,
-                       .resident = GRAD_RESIDENT,
+                       .resident = grad_resident(),
                        .aligned = tfu_aligned(call, t->rows * t->cols)};
   int parts = 1;
   int64_t seats;

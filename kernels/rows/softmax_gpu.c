@@ -1,5 +1,7 @@
 #include "kernels/rows/softmax.h"
 
+#include "kernels/core/gpu/choice.h"
+
 TFU_MODULE(softmax);
 /* The second for masks, for scales that are not positive and for rows of any kind. */
 static tfu_kernel forward[] = {{.module = &module, .name = "softmax_plain", .variants = tfu_row_variants},
@@ -10,7 +12,9 @@ static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .varian
  * long-lived ones do not, and of one, they start too often. Backward, a block for every row is at least as fast at
  * every length, and at 32,768 columns has 93 against 76% of the copy speed. Forward, a cluster of 2 has 71% at 65,536
  * columns; one of 8 has 48% at 262,144, split rows 55%. */
-enum { WAVES = 16 };
+TFU_CHOICE(forward_waves, 16, 1, 64);
+TFU_CHOICE(forward_cluster, 2, 1, 8);
+TFU_CHOICE(backward_cluster, 2, 1, 8);
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
   *kind = !tfu_given(&mask->shape) ? TFU_MASK_NONE : mask->dtype == TFU_BOOL ? TFU_MASK_KEEP : TFU_MASK_ADD;
@@ -33,9 +37,9 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .tensors = 1,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
-                             .cluster = 2,
+                             .cluster = forward_cluster(),
                              .looks = 2,
-                             .waves = WAVES,
+                             .waves = forward_waves(),
                              .aligned = tfu_aligned(call, tfu_count(&x->shape))};
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
@@ -53,7 +57,7 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                              .tensors = 2,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
-                             .cluster = 2,
+                             .cluster = backward_cluster(),
                              .looks = 2,
                              .aligned = tfu_aligned(call, tfu_count(&y->shape))};
   return tfu_launch_rows(call, &backward, &backward, wish, tfu_dtype_size(tfu_real(y->dtype)), &a.rows, &a);

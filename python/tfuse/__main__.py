@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, profile, ops or cache."""
+"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops or cache."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ COMMANDS = {
     "bench": "time every op against stock TensorFlow and XLA, in percent of the copy speed",
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
     "profile": "run a script's steps under the profiler: what takes the time, and what of it tfuse could serve",
+    "tune": "find the numbers of an op's launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show what was chosen by timing, where it is kept, or clear it",
 }

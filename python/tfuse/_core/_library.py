@@ -42,6 +42,8 @@ def _load(path):
             ("tfu_image_missing", ctypes.c_char_p, [ctypes.c_int]),
             ("tfu_threads", ctypes.c_int, []),
             ("tfu_tuned_path", ctypes.c_char_p, []),
+            ("tfu_choice_text", ctypes.c_char_p, [ctypes.c_int]),
+            ("tfu_choice_set", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
             ("tfu_trace_read", ctypes.c_int64, [ctypes.c_int64, ctypes.c_char_p, ctypes.c_size_t]),
             ("tfu_trace_stream", ctypes.c_void_p, [])]:
         function = getattr(library, name)

@@ -113,7 +113,7 @@ class Bench:
                 continue
             for case in members:
                 for dtype in self.dtypes:
-                    for shape in self._shapes(case, dtype):
+                    for shape in self.shapes(case, dtype):
                         for options in case.timed or case.options:
                             line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
                             if not self.chosen.only or any(text in line for text in self.chosen.only):
@@ -126,7 +126,8 @@ class Bench:
         if self.rows:
             self._eager_overhead()
 
-    def _shapes(self, case, dtype):
+    def shapes(self, case, dtype):
+        """What is timed of a case."""
         if self.gpu:
             return case.sizes + case.sweep * (dtype == "bfloat16")
         return case.cpu_sizes or [_shrink(shape) for shape in case.sizes[:1]]
@@ -140,7 +141,7 @@ class Bench:
                     continue
                 if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
                     continue
-                forward[name], backward[name] = _directions(case, make(case), inputs, dy, options)
+                forward[name], backward[name] = directions(case, make(case), inputs, dy, options)
             if case.pace:
                 pace = tf.function(case.pace, autograph=False)
                 forward["matmul"] = lambda _: pace(*inputs), lambda: None
@@ -150,12 +151,11 @@ class Bench:
                 self._time_torch(case, inputs, options, results)
         matmul = results[0].pop("matmul", None)
         for i, direction in enumerate(("forward", "backward")):
-            elements = case.elements(direction, shape, options) if case.elements else case.passes[i] * int(np.prod(shape))
-            moved = tf.as_dtype(dtype).size * elements
+            size = moved(case, direction, dtype, shape, options)
             row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction,
-                   "commit": self.about["commit"], "date": self.about["date"], "bytes": moved,
+                   "commit": self.about["commit"], "date": self.about["date"], "bytes": size,
                    "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
-                   "percent_of_copy": 100 * moved / results[i]["tfuse"] / self.copy}
+                   "percent_of_copy": 100 * size / results[i]["tfuse"] / self.copy}
             if case.flops:
                 row["TF_per_s"] = case.flops(direction, shape, options) / results[i]["tfuse"] / 1e12
             if matmul and not i:
@@ -275,7 +275,14 @@ def _key(row):
     return label(row), row["direction"]
 
 
-def _directions(case, f, inputs, dy, options):
+def moved(case, direction, dtype, shape, options):
+    """Bytes that a case must at least read and write."""
+    passes = case.passes[direction == "backward"]
+    elements = case.elements(direction, shape, options) if case.elements else passes * int(np.prod(shape))
+    return tf.as_dtype(dtype).size * elements
+
+
+def directions(case, f, inputs, dy, options):
     """Forward, and backward alone: the tape of a forward pass is set up before the clock starts. Not a persistent tape,
     which would have the function carry what second gradients need."""
     watched = case.differentiable(inputs)
