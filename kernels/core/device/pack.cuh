@@ -89,43 +89,10 @@ __device__ inline void store_bits(void *to, int4 bits) {
                : "memory");
 }
 
-/* Whether elements at .. at + N can be moved as one pack. Down a thread's column, whole packs come first and at most
- * one other last, or all are others; a kernel has a loop for each. One loop for both would take packs apart even where
- * they came whole, since both kinds of load would have to leave their values in the same registers. */
-template <typename T>
-__device__ inline bool is_whole(int64_t at, const tfu_walk &w) {
-  return w.aligned && at + packed<T>::N <= w.n;
-}
-
 /* How many joined rows, from the first on, are whole in the column that starts at col. */
 template <typename T>
 __device__ inline int whole_rows(int64_t col, const tfu_walk &w) {
-  return w.aligned ? w.rows + is_whole<T>(w.rows * w.width + col, w) : 0;
-}
-
-/* Elements at .. at + N one by one; what lies beyond n reads as zero and is not written. */
-template <typename T, typename R, int N>
-__device__ inline void load_part(const T *data, int64_t at, const tfu_walk &w, R (&v)[N]) {
-  UNROLL
-  for (int k = 0; k < N; k++) v[k] = at + k < w.n ? (R)data[at + k] : (R)0;
-}
-template <typename T, typename R, int N>
-__device__ inline void store_part(T *data, int64_t at, const tfu_walk &w, const R (&v)[N]) {
-  UNROLL
-  for (int k = 0; k < N; k++)
-    if (at + k < w.n) data[at + k] = (T)v[k];
-}
-
-/* The values that belong to columns col .. col + N: one per channel, one for all (count 1), or `otherwise` (none). */
-template <typename T, typename R, int N>
-__device__ inline void load_channels(const T *data, int64_t count, int64_t col, R otherwise, R (&v)[N]) {
-  int64_t c = col < count ? col : count > 1 ? col % count : 0;
-  if (count % N == 0 && count > 0 && (uintptr_t)data % 16 == 0) return widen_pack<T>(*(const int4 *)(data + c), v);
-  UNROLL
-  for (int k = 0; k < N; k++) {
-    v[k] = count ? (R)data[c] : otherwise;
-    if (++c >= count) c = 0;
-  }
+  return w.aligned ? w.rows + (w.rows * w.width + col + packed<T>::N <= w.n) : 0;
 }
 
 /* A thread's sum. Where it may be long, what each addition rounds away is carried along (Kahan). */
