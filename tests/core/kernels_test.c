@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "check.h"
+#include "tests/check.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,

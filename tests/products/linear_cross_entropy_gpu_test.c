@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "any_dtype.h"
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/map_gpu.h"
 #include "kernels/core/recycle.h"

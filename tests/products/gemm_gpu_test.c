@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "any_dtype.h"
-#include "check.h"
+#include "tests/check.h"
 #include "cublaslt_stand_in.h"
 #include "kernels/core/gpu/tuned_file.h"
 

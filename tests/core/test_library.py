@@ -20,7 +20,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import needs_xla, skip_broken_xla
+from conftest import ROOT, needs_xla, skip_broken_xla
 from tfuse._tools import _bench_plots, _bench_table, _ops
 from tfuse._core import _explain, _library, _op
 from tfuse import cases
@@ -261,7 +261,6 @@ def test_a_function_traced_before_xla():
 
 # ---- the source tree ----
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 needs_sources = pytest.mark.skipif(not (ROOT / "ops" / "ops.def").exists(), reason="not in the source tree")
 
 

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/attention/attention_cudnn.h"
 
 static const char h200[] =

@@ -1,6 +1,6 @@
 /* products_test.c - the CPU kernels of all that multiplies matrices, on tensors that begin anywhere. From Python none
  * do: TensorFlow copies slices that begin off 64 bytes. */
-#include "check.h"
+#include "tests/check.h"
 #include "ops/products/batched_matmul.h"
 #include "ops/products/linear.h"
 #include "ops/products/linear_cross_entropy.h"

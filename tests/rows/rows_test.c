@@ -1,7 +1,7 @@
 /* rows_test.c - the CPU kernels that work row by row: small results known by hand, special values, what is refused. */
 #include <math.h>
 
-#include "check.h"
+#include "tests/check.h"
 
 /* One call on small float32 data. Inputs are listed; outputs are sized by the op's shape rule. */
 typedef struct value {

@@ -19,11 +19,11 @@ import keras
 import pytest
 
 import tfuse
+from conftest import ROOT
 from tfuse import __main__ as commands
 from tfuse._core import _library, _op
 from tfuse._tools import _ops
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/*.md") for path in ROOT.glob(where))
 OURS = [page for page in PAGES if not page.startswith("examples")]
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not in the source tree")

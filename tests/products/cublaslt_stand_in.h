@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "any_dtype.h"
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/products/gemm_gpu.h"

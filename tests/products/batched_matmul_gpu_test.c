@@ -3,7 +3,7 @@
  * and the number and size of the products with what they should be. */
 #include <math.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/walk.h"
 #include "ops/products/batched_matmul.h"

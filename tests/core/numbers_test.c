@@ -3,7 +3,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "check.h"
+#include "tests/check.h"
 
 /* ---- float16 and bfloat16 ---- */
 

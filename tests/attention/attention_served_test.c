@@ -1,7 +1,7 @@
 /* attention_served_test.c - what cuDNN is asked for: the table of attention_served.c by options and versions. */
 #include <stddef.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "ops/attention/attention.h"
 

@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "tests/check.h"
 
 /* plan_cache.c against a GPU of our own: work on its stream is done when the test says so. */
 #define TFU_PLANS 16

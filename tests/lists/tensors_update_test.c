@@ -1,6 +1,6 @@
 /* tensors_update_test.c - a step of an optimizer on the CPU, with new values in memory of their own or in that of what
  * they replace. */
-#include "check.h"
+#include "tests/check.h"
 #include "ops/lists/rules.h"
 
 static void fill(tfu_tensor *t, unsigned seed) {

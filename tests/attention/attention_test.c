@@ -2,7 +2,7 @@
  * dtypes, ragged sequences, pages; the gradient against differences of the output. */
 #include <math.h>
 
-#include "check.h"
+#include "tests/check.h"
 
 typedef struct sizes {
   int batch, queries, keys, heads, key_heads, head_dim, value_dim;

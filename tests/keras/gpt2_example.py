@@ -2,15 +2,15 @@
 
 import contextlib
 import json
-import pathlib
 import sys
 
 import keras
 import tensorflow as tf
 import tfuse
+from conftest import ROOT
 from tfuse._core import _explain
 
-PATH = pathlib.Path(__file__).resolve().parent.parent / "examples" / "gpt2.py"
+PATH = ROOT / "examples" / "gpt2.py"
 sys.path.append(str(PATH.parent))
 
 import gpt2

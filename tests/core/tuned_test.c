@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/tuned_file.h"
 

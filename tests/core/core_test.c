@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include "check.h"
+#include "tests/check.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/cpu/pages.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "any_dtype.h"
-#include "check.h"
+#include "tests/check.h"
 #include "cublaslt_stand_in.h"
 #include "kernels/products/linear.h"
 #include "kernels/elementwise/scale_bias_act.h"
