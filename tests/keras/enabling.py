@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse._keras import _enable
 from tfuse._core import _explain
+from tfuse._keras import _enable
 
 LINEAR = "Dense.call", "EinsumDense.call"
 RNG = np.random.default_rng(0)
@@ -126,3 +126,16 @@ def close(got, want, tolerance, name=""):
     got, want = np.asarray(tf.cast(got, tf.float32)), np.asarray(tf.cast(want, tf.float32))
     assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max()), err_msg=name)
+
+
+# ---- what Keras is called with ----
+
+X, GAMMA, Q = normal(3, 5, 8), normal(8), normal(2, 6, 4, 8)
+MASK, LABELS = RNG.random((2, 1, 6, 7)) < 0.7, RNG.integers(0, 8, (3, 5))
+MASK[..., 0] = True
+TARGETS = keras.utils.to_categorical(LABELS, 8)
+NORM, SOFTMAX = layer(keras.layers.LayerNormalization, 3, 5, 8), keras.layers.Softmax()
+
+# The ops behind Keras's attention. From 3.7 on it has this function, and layers that can be served.
+ATTENTION = {"Attention", "AttentionGrad"} if hasattr(keras.ops, "dot_product_attention") else set()
+needs_attention = pytest.mark.skipif(not ATTENTION, reason="this Keras has no dot_product_attention")
