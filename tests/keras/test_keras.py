@@ -1,10 +1,7 @@
-"""Whole models: layers and functions in Keras, trained, saved, loaded in a new process, and inside TensorFlow's own
-constructs. On a machine with a GPU everything but the two-replica test runs there."""
+"""Layers and functions in models of Keras, trained, saved, and loaded in a new process. On a machine with a GPU everything
+but the two-replica test runs there."""
 
-import functools
-import inspect
 import json
-import warnings
 
 import keras
 import numpy as np
@@ -12,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import check_files_go_both_ways, new_process
+from conftest import new_process
 from tfuse._core import _library
 from tfuse.elementwise.scale_bias_act import PLAIN
 
@@ -392,129 +389,3 @@ def test_saved_models_in_a_new_process(tmp_path):
     for name in want:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6, err_msg=name)
     assert not np.allclose(want["model"], want["model changed"])
-
-
-# ---- quantization ----
-
-MODES = getattr(keras.src.dtype_policies.dtype_policy, "QUANTIZATION_MODES", ["int8"])
-TOKENS = np.random.default_rng(6).integers(0, 32, (4, 6))
-
-
-def quantized(kind, mode):
-    """A model of layers of tfuse or of keras.layers, quantized; what it gave before; and the layers that were left out."""
-    keras.utils.set_random_seed(1)
-    block = keras.Sequential([
-        kind.Dense(8, "gelu", name="dense"),
-        kind.EinsumDense("abc,cde->abde", (None, 2, 3), bias_axes="e", name="einsum")], name="block")
-    model = keras.Sequential([
-        keras.Input((6,), dtype="int32"), keras.layers.Embedding(32, 4, name="embedding"), block], name="model")
-    before, config = model(TOKENS).numpy(), {}
-    if mode in ("gptq", "awq"):
-        make, more = {"gptq": ("GPTQConfig", {}), "awq": ("AWQConfig", {"num_grid_points": 2})}[mode]
-        config["config"] = getattr(keras.quantizers, make)(
-            TOKENS.astype("int32"), lambda text: text, sequence_length=6, num_samples=2, group_size=4, **more)
-        model.get_quantization_layer_structure = lambda mode: {
-            "pre_block_layers": model.layers[:1], "sequential_blocks": [block]}
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        model.quantize(mode, **config)
-    return model, before, {layer for layer in ("Dense", "EinsumDense") if "Layer %s " % layer in "".join(map(str, warned))}
-
-
-@pytest.mark.skipif("type_check" not in inspect.signature(keras.layers.Dense.quantize).parameters,
-                    reason="this Keras quantizes no class but its own")
-@pytest.mark.parametrize("mode", MODES)
-def test_quantized_layers_are_keras_own(as_on_a_gpu, mode, tmp_path):
-    (ours, before, left_out), (theirs, _, _) = (quantized(kind, mode) for kind in (tfuse, keras.layers))
-    assert not left_out
-    want = theirs(TOKENS).numpy()
-    assert not np.allclose(want, before, atol=1e-5)
-    assert [w.path for w in ours.weights] == [w.path for w in theirs.weights]
-    assert all(np.array_equal(a, b) for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True))
-    policies = [[layer.dtype_policy.name for layer in model.layers[1].layers] for model in (ours, theirs)]
-    assert policies[0] == policies[1] and policies[0][0].startswith(mode)
-    np.testing.assert_allclose(ours(TOKENS), want, atol=1e-6)
-    with tfuse.enabled():
-        for model in (ours, theirs):
-            np.testing.assert_allclose(model(TOKENS), want, atol=1e-5)
-    if mode == "float8":  # the one that trains all of its weights
-        losses = []
-        for model in (ours, theirs):
-            model.compile(keras.optimizers.SGD(0.1), "mse")
-            losses.append([model.train_on_batch(TOKENS, want + 1) for _ in range(3)])
-        np.testing.assert_allclose(*losses, rtol=1e-5)
-        assert losses[0][2] < losses[0][0]
-    if mode not in ("gptq", "awq"):  # whose files Keras does not load, of its own layers neither
-        check_files_go_both_ways([ours, theirs], TOKENS, tmp_path, functools.partial(np.testing.assert_allclose, atol=1e-6))
-        again = keras.saving.load_model(tmp_path / "model.keras").layers[1].layers
-        assert [type(layer) for layer in again] == [type(layer) for layer in ours.layers[1].layers]
-        assert [layer.dtype_policy.name for layer in again] == policies[0]
-
-
-def test_a_class_made_of_ours_is_not_quantized():
-    """It may compute something else than Dense does, so Keras's rule holds for it."""
-    class Own(tfuse.Dense):
-        pass
-
-    layer = Own(4)
-    layer.build((None, 8))
-    with pytest.raises(NotImplementedError):
-        layer.quantize("int8")
-
-
-# ---- inside TensorFlow's constructs ----
-
-X = np.random.default_rng(5).normal(size=(6, 4)).astype("float32")
-SCALE = tf.constant([1.0, -2.0, 0.5, 3.0])
-FUSED = lambda x: tfuse.add_constant(tfuse.scale_bias_act(x, SCALE, activation="gelu_tanh"), 0.1)
-STOCK = lambda x: tf.nn.gelu(x * SCALE, approximate=True) + 0.1
-close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)  # stock gelu cancels in its tail
-
-
-def test_data_pipeline():
-    rows = tf.data.Dataset.from_tensor_slices(X).batch(4).map(FUSED, num_parallel_calls=2)
-    close(np.concatenate([np.asarray(r) for r in rows]), STOCK(X))
-
-
-@pytest.mark.parametrize("mapped", [tf.map_fn, tf.vectorized_map], ids=["map_fn", "vectorized_map"])
-def test_mapped(mapped):
-    close(tf.function(lambda x: mapped(FUSED, x))(X), STOCK(X))
-
-
-def test_gradient_of_a_loop(jit):
-    def gradient(f, x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, f(y)), (0, x), maximum_iterations=3)[1]
-        return tape.gradient(y, x)
-
-    got, want = (tf.function(functools.partial(gradient, f), jit_compile=jit)(tf.constant(X)) for f in (FUSED, STOCK))
-    close(got, want)
-
-
-def test_recompute_grad():
-    x = tf.constant(X)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch([x, SCALE])
-        got, want = tf.recompute_grad(FUSED)(x), STOCK(x)
-    close(tape.gradient(got, x), tape.gradient(want, x))
-
-
-def test_forward_mode_and_jacobian():
-    results = []
-    for f in (FUSED, STOCK):
-        x = tf.constant(X)
-        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as forward:
-            y = f(x)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            z = f(x)
-        results.append((forward.jvp(y), tape.jacobian(z, x)))
-    for got, want in zip(*results):
-        close(got, want)
-
-
-def test_branches(jit):
-    f = tf.function(lambda x, c: tf.cond(c, lambda: FUSED(x), lambda: tfuse.square(x)), jit_compile=jit)
-    close(f(X, tf.constant(True)), STOCK(X))
-    close(f(X, tf.constant(False)), X * X)
