@@ -1,14 +1,9 @@
-/* core_test.c - the C core without TensorFlow: shape rules, attributes, calls and traces, images, pages, threads. */
-#define _GNU_SOURCE
+/* core_test.c - the C core without TensorFlow: shape rules, attributes, calls and traces, images. */
 #include <dlfcn.h>
-#include <pthread.h>
-#include <sys/mman.h>
 
 #include "tests/check.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
-#include "kernels/core/cpu/pages.h"
-#include "kernels/lists/tensors.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,
@@ -265,25 +260,7 @@ static void test_lists(void) {
   free(r);
 }
 
-/* A GPU's tables: every chunk of every tensor is in one of them, in order. */
-static void test_tables(void) {
-  enum { TENSORS = 2 * TENSORS_MOST + 5 };
-  static tfu_tensor list[TENSORS];
-  for (int i = 0; i < TENSORS; i++)
-    list[i] = (tfu_tensor){&list[i], TFU_F32, SHAPE(i % 7 == 3 ? 0 : i % 5 == 0 ? 3 * TENSORS_CHUNK + i : i + 1)};
-  tensors_table t;
-  int64_t chunks = 0;
-  for (int from = 0, next; from < TENSORS; from = next) {
-    next = tensors_fill(&t, (const tfu_tensor *const[]){list}, 1, TENSORS, from);
-    CHECK(t.base == from && t.tensors == next - from && t.tensors <= TENSORS_MOST && t.chunks_before == chunks);
-    for (int i = 0; i < t.tensors; i++) {
-      CHECK(t.count[i] == tfu_count(&list[from + i].shape) && t.at[i][0] == &list[from + i]);
-      CHECK(t.first[i + 1] - t.first[i] == (t.count[i] + TENSORS_CHUNK - 1) / TENSORS_CHUNK);
-    }
-    chunks += t.first[t.tensors];
-  }
-  CHECK(chunks == tensors_chunks(list, TENSORS));
-}
+/* ---- traces ---- */
 
 int64_t tfu_trace_read(int64_t index, char *text, size_t size); /* for ctypes, so in no header */
 void *tfu_trace_stream(void);
@@ -385,109 +362,7 @@ static void test_no_driver(void) {
   }
 }
 
-/* ---- threads ---- */
-
-enum { INDICES = 1000, THREADS = 8 };
-
-typedef struct tally {
-  _Atomic(int) seen[INDICES];
-} tally;
-
-static void count_one(void *arg, int64_t i) { ((tally *)arg)->seen[i]++; }
-
-static int counted(int64_t tasks) {
-  tally t = {{0}};
-  int right = 1;
-  tfu_parallel(tasks, count_one, &t);
-  for (int64_t i = 0; i < INDICES; i++) right &= t.seen[i] == (i < tasks);
-  return right;
-}
-
-static void count_nested(void *arg, int64_t i) {
-  if (counted(i % 7 * 10)) ((tally *)arg)->seen[i]++;
-}
-
-static int counted_nested(void) {
-  tally t = {{0}};
-  int right = 1;
-  tfu_parallel(100, count_nested, &t);
-  for (int i = 0; i < 100; i++) right &= t.seen[i] == 1;
-  return right;
-}
-
-static int child_counts(void *unused) {
-  (void)unused;
-  return tfu_threads() == 3 && counted(INDICES) && counted_nested();
-}
-
-static _Atomic(int) busy, enough;
-
-/* No malloc: a sanitizer's does not survive a fork in the middle of it. */
-static void *caller(void *unused) {
-  (void)unused;
-  intptr_t right = 1;
-  busy++;
-  for (int i = 0; i < 50 || !enough; i++) right &= counted(INDICES) & counted(i % 50) & counted_nested();
-  return (void *)right;
-}
-
-static void test_parallel(void) {
-  CHECK(counted(0) && counted(1) && counted(-1) && counted(2) && counted(INDICES));
-  CHECK(counted_nested());
-  CHECK(tfu_threads() == 3);
-
-  pthread_t threads[THREADS];
-  for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, caller, NULL) == 0);
-  while (busy < THREADS) usleep(1000);
-  for (int i = 0; i < 4; i++) CHECK(in_child(child_counts, NULL)); /* whatever the others hold just then */
-  enough = 1;
-  for (int i = 0; i < THREADS; i++) {
-    void *right = NULL;
-    pthread_join(threads[i], &right);
-    CHECK(right);
-  }
-  CHECK(counted(INDICES));
-}
-
-/* ---- pages ---- */
-
-/* Whether the mapping that holds this byte is to have large pages, by the kernel's own account of it. */
-static int advised(const void *byte) {
-  char line[512];
-  unsigned long first, last;
-  int inside = 0, large = 0;
-  FILE *maps = fopen("/proc/self/smaps", "r");
-  if (!maps) return 0;
-  while (fgets(line, sizeof line, maps)) {
-    if (sscanf(line, "%lx-%lx ", &first, &last) == 2) inside = (uintptr_t)byte >= first && (uintptr_t)byte < last;
-    if (inside && !strncmp(line, "VmFlags:", 8)) large = strstr(line, " hg") != NULL;
-  }
-  fclose(maps);
-  return large;
-}
-
-static void test_pages(void) {
-  enum { PAGE = 64 << 10, SIZE = 8 << 20 }; /* a multiple of any system's page */
-  char *memory = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  memset(memory, 7, SIZE / 2);
-  tfu_large_pages(memory + PAGE, 4096); /* too little */
-  tfu_large_pages(NULL, 0);
-  CHECK(!advised(memory + PAGE));
-  tfu_large_pages(memory + 1, SIZE - PAGE - 1);
-  if (!access("/sys/kernel/mm/transparent_hugepage", F_OK)) CHECK(advised(memory + PAGE));
-  CHECK(!advised(memory)); /* a page that is only in part ours */
-  CHECK(!advised(memory + SIZE - PAGE));
-  for (int i = 0; i < SIZE; i++)
-    if (memory[i] != (i < SIZE / 2 ? 7 : 0)) {
-      CHECK_FOR(0, "byte %d changed", i);
-      break;
-    }
-  munmap(memory, SIZE);
-}
-
 int main(void) {
-  setenv("TFUSE_NUM_THREADS", "3", 1); /* more than one, however many cores there are */
   test_shape_rules();
   test_rows();
   test_show();
@@ -496,11 +371,8 @@ int main(void) {
   test_attributes();
   test_infer();
   test_lists();
-  test_tables();
   test_trace();
   test_images();
   test_no_driver();
-  test_pages();
-  test_parallel();
   return verdict();
 }
