@@ -11,11 +11,10 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process
-from enabling import (SPARSE, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran, reasons,
-                      reasons_in, same, start, tokens)
+from enabling import (SPARSE, TOKENS, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran,
+                      reasons, reasons_in, same, start)
 from tfuse._keras import _behind_hub, _enable
 
-TOKENS = tokens(np.random.default_rng(2))
 HUB = {  # small, with random weights; the ops that must serve them
     "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
     "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=1, head_dim=4), {"Attention", "Norm"}),

@@ -8,7 +8,7 @@ import pytest
 
 import tfuse
 from conftest import GPUS
-from enabling import ATTENTION, RNG, SPARSE, close, left_as_it_was, ran, reasons, tokens
+from enabling import ATTENTION, SPARSE, TOKENS, close, left_as_it_was, ran, reasons
 from tfuse._core import _library
 
 
@@ -20,9 +20,6 @@ def transformer(seed=3):
     x = x + keras.layers.MultiHeadAttention(4, 4)(h, h, use_causal_mask=True)
     x = x + keras.layers.Dense(16)(keras.layers.Dense(32, "gelu")(x))
     return keras.Model(tokens, keras.layers.Dense(32)(x))
-
-
-TOKENS = tokens(RNG)
 
 
 def losses(make, jit_compile):
