@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "any_dtype.h"
+#include "tests/products/any_dtype.h"
 #include "tests/check.h"
 #include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/core/gpu/cuda.h"

@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "any_dtype.h"
+#include "tests/products/any_dtype.h"
 #include "tests/check.h"
-#include "cublaslt_stand_in.h"
+#include "tests/products/cublaslt_stand_in.h"
 #include "kernels/core/gpu/tuned_file.h"
 
 /* Whether it was served. */

@@ -3,7 +3,7 @@
  * grow from chunk to chunk, their way into the output in place, and memory, against the CPU kernels. */
 #include <math.h>
 
-#include "any_dtype.h"
+#include "tests/products/any_dtype.h"
 #include "tests/check.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/map_gpu.h"

@@ -3,9 +3,9 @@
  * and which way is taken, against the CPU kernels. */
 #include <math.h>
 
-#include "any_dtype.h"
+#include "tests/products/any_dtype.h"
 #include "tests/check.h"
-#include "cublaslt_stand_in.h"
+#include "tests/products/cublaslt_stand_in.h"
 #include "kernels/products/linear.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "ops/products/linear.h"
