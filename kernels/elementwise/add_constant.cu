@@ -1,6 +1,6 @@
 /* x + constant, and the first half of the sum of dy: one partial sum per block of threads and column. */
 #include "kernels/core/device/map.cuh"
-
+/* Lines of its macros: */
 #include "kernels/elementwise/add_constant.h"
 
 template <typename T>

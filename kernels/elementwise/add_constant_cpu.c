@@ -2,7 +2,7 @@
 #ifndef REAL
 #include "kernels/core/cpu/fold_cpu.h"
 #include "kernels/core/cpu/map_cpu.h"
-
+/* Lines of its macros: */
 #include "kernels/elementwise/add_constant.h"
 
 typedef struct job {

@@ -1,2 +1,3 @@
 #include "kernels/core/device/map.cuh"
+/* Lines of its macros: */
 #include "kernels/elementwise/square.h"

@@ -1,2 +1,3 @@
 #include "kernels/core/cpu/map_cpu.h"
+/* Lines of its macros: */
 #include "kernels/elementwise/square.h"
