@@ -1,4 +1,8 @@
-"""Runs with or without Bazel: TFUSE_LIBRARY names the library, unless tfuse is installed with it."""
+"""What all tests share. They run with or without Bazel: TFUSE_LIBRARY names the library, unless tfuse is installed with it.
+
+A test imports modules of its own folder and of this one: pytest puts both on sys.path. So no two modules have one name, and
+only this folder has a conftest.py.
+"""
 
 import functools
 import importlib.util
@@ -8,9 +12,11 @@ import pathlib
 import subprocess
 import sys
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent  # of the source tree, also where Bazel runs the tests on links to it
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 if importlib.util.find_spec("tfuse") is None:
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
+    sys.path.insert(0, str(ROOT / "python"))
 
 import pytest
 import tensorflow as tf

@@ -1,3 +1,3 @@
 #include "kernels/core/cpu/channels_cpu.h"
-
+/* The formulas: */
 #include "kernels/elementwise/add_constant.h"

@@ -1,3 +1,3 @@
 #include "kernels/core/device/channels.cuh"
-
+/* The formulas: */
 #include "kernels/elementwise/square.h"

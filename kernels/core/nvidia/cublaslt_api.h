@@ -1,6 +1,6 @@
 /* cublaslt_api.h - what we use of cuBLASLt 12 and 13, declared by us: its headers come in a wheel of half a gigabyte,
- * and the library is opened at run time. tests/cublaslt_api_test.c compares all of it with those headers where they are
- * installed; to that end it defines TFU_CUBLASLT_HEADERS and gives the types itself. */
+ * and the library is opened at run time. tests/core/cublaslt_api_test.c compares all of it with those headers where
+ * they are installed; to that end it defines TFU_CUBLASLT_HEADERS and gives the types itself. */
 #ifndef TFUSE_CUBLASLT_API_H_
 #define TFUSE_CUBLASLT_API_H_
 

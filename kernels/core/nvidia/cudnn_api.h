@@ -1,6 +1,6 @@
 /* cudnn_api.h - what we use of cuDNN 9, declared by us: its own headers come in a wheel of half a gigabyte, and the
- * library is opened at run time. tests/cudnn_api_test.c compares all of it with those headers where they are installed;
- * to that end it defines TFU_CUDNN_HEADERS and gives the types itself. */
+ * library is opened at run time. tests/core/cudnn_api_test.c compares all of it with those headers where they are
+ * installed; to that end it defines TFU_CUDNN_HEADERS and gives the types itself. */
 #ifndef TFUSE_CUDNN_API_H_
 #define TFUSE_CUDNN_API_H_
 

@@ -8,7 +8,8 @@ from tfuse.elementwise.scale_bias_act import PLAIN
 
 _ALL = [{"activation": name} for name in PLAIN]
 _SIZE = (16384, 16384)
-# Of a few elements, which of two products is rounded worse is luck; tests/test_gates.py holds small tensors against large.
+# Of a few elements, which of two products is rounded worse is luck; tests/elementwise/test_gates.py holds small tensors
+# against large.
 _SHAPES = [shape for shape in SHAPES if np.prod(shape) == 0 or np.prod(shape) >= 32]
 
 

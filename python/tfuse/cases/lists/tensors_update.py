@@ -1,5 +1,5 @@
 """The op behind tfuse.optimizers: the third step, by each rule, and with a loss scale beside each kind of clipping. What else
-its numbers do, tests/test_optimizers.py asks of Keras.
+its numbers do, tests/lists/test_optimizers.py asks of Keras.
 
 Slots are given for all rules; one that a rule has not is left as it is.
 """

@@ -1,0 +1,434 @@
+/* kernels_test.c - the CPU kernels of every op, called the way a binding calls them: where data may lie, what is empty,
+ * memory that runs out, and threads. What they compute is for other tests. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "tests/check.h"
+
+static const tfu_op *const ops[] = {
+#define X(stem) &tfu_##stem,
+#include "ops.def"
+#undef X
+};
+
+/* ---- samples ---- */
+
+/* How to call an op on any shape x. Of each input, the axes, by letters (see size_of) and digits, which are sizes; ""
+ * is a number, "0" an input that is not given. Then may come "+", for numbers above 0, "<" and a size, for integers
+ * below it, or "^" and a size, for splits up to it. A list has "|" between the shapes of its tensors. `set` gives
+ * attributes, and dtypes that are letters, other values than their defaults. What comes of nothing is a sum, and 0,
+ * unless "rest" there says that more does: where x has no columns, or wherever it is empty ("any"). */
+typedef struct row {
+  const tfu_op *op;
+  const char *in[TFU_MAX_ARGS], *set;
+} row;
+
+#define LIST "x|c|0"
+static const row rows[] = {
+    {&tfu_add_constant, {"x", ""}, ""},
+    {&tfu_add_constant_grad, {"x"}, ""},
+    {&tfu_attention, {"2q4d", "2q2d", "2q29", "0", "0", "0", "0", "0"}, "scale=0.5 rest=columns"},
+    {&tfu_attention,
+     {"2q4d", "2q2d", "2q29", "4qq", "21qq", "2<q", "2^q", ""},
+     "scale=0.5 align=last left=20 right=3 rate=0.25 rest=columns"},
+    {&tfu_attention, {"q4d", "q2d", "q29", "0", "0", "3^m", "3^m", "0"}, "scale=0.5 right=0 rest=columns"},
+    {&tfu_attention_grad,
+     {"2q49", "2q4d", "2q2d", "2q29", "4qq", "21qq", "2<q", "2^q", "", "2q49", "24q", "24q", "4qq"},
+     "scale=0.5 align=last left=20 right=3 rate=0.25 rest=columns"},
+    {&tfu_attention_grad,
+     {"q49", "q4d", "q2d", "q29", "0", "0", "3^m", "3^m", "0", "q49", "4q", "0", "0"},
+     "scale=0.5 right=0 rest=columns"},
+    {&tfu_batched_matmul, {"2nc", "2c9", "0", "0", "0"}, "scale=0.5"},
+    {&tfu_batched_matmul, {"2nc", "9n", "c9", "", ""}, ""},
+    {&tfu_clip_by_tensors_norm, {LIST, "+", "+"}, "N=3 rest=any"},
+    {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},
+    {&tfu_cross_entropy_grad, {"x", "x", "r3+", "r", "x"}, "smoothing=0.1 z_loss=0.01"},
+    {&tfu_dropout, {"x", ""}, "rate=0.25"},
+    {&tfu_gated, {"x", "x"}, "activation=gelu"},
+    {&tfu_gated, {"rw", "0"}, "activation=silu"},
+    {&tfu_gated_grad, {"x", "x", "x"}, "activation=gelu"},
+    {&tfu_gated_grad, {"x", "rw", "0"}, "activation=silu"},
+    {&tfu_group_norm, {"2n2c", "w", "w"}, "rest=any"},
+    {&tfu_group_norm_grad, {"2n2c", "2n2c", "w", "w", "222+"}, ""},
+    {&tfu_linear, {"nc", "c9", "9", "n9", ""}, "activation=gelu rest=columns"},
+    {&tfu_linear, {"nc", "c9", "0", "0", "0"}, ""},
+    {&tfu_linear_cross_entropy, {"nc", "c9", "9", "n<9", "0", "0", "0", "0"}, "z_loss=0.01 ignore=0 rest=columns"},
+    {&tfu_linear_cross_entropy, {"nc", "9c", "9", "n<9", "n1", "nc", "9c", "9"}, "turned=true L=int32 rest=columns"},
+    {&tfu_linear_cross_entropy_grad, {"nc", "c9", "9", "n<9", "n", "nc", "c9", "9"}, "smoothing=0.1 rest=columns"},
+    {&tfu_linear_grad, {"n9", "nc", "c9", "9", "n9"}, "activation=gelu rest=columns"},
+    {&tfu_matmul_own, {"2nc", "2c9"}, ""},
+    {&tfu_matmul_own_grad, {"2n9", "2nc", "2c9"}, ""},
+    {&tfu_norm, {"x", "x", "c", "c", ""}, "rate=0.25 rest=columns"},
+    {&tfu_norm, {"x", "0", "c", "0", "0"}, "kind=rms rest=columns"},
+    {&tfu_norm_grad, {"x", "x", "x", "c", "c", "r2+", ""}, "rate=0.25"},
+    {&tfu_norm_grad, {"x", "0", "x", "c", "0", "r2+", "0"}, "kind=rms"},
+    {&tfu_paged_attention, {"2q4d", "782d", "7829", "29<7", "2^q"}, "scale=0.5 align=last right=0 rest=columns"},
+    {&tfu_rope, {"2n2e", "2n1e", "2"}, ""},
+    {&tfu_rope, {"2n2e", "0", "2n"}, "P=int32 pairing=interleaved inverse=true"},
+    {&tfu_scale_bias_act, {"x", "c", "c"}, "activation=gelu"},
+    {&tfu_scale_bias_act_grad, {"x", "x", "c", "c"}, "activation=gelu"},
+    {&tfu_scale_bias_act_grad, {"x", "x", "", "0"}, "activation=mish"},
+    {&tfu_scale_linear_cross_entropy, {"x", ""}, ""},
+    {&tfu_softmax, {"x", "x"}, "scale=0.5"},
+    {&tfu_softmax, {"x", "c"}, "M=T log=true"},
+    {&tfu_softmax_grad, {"x", "x"}, "scale=0.5"},
+    {&tfu_sparse_cross_entropy, {"x", "r<c"}, "smoothing=0.1 ignore=0 rest=columns"},
+    {&tfu_sparse_cross_entropy_grad, {"x", "r<c", "r2+", "r"}, "ignore=0 L=int32"},
+    {&tfu_square, {"x"}, ""},
+    {&tfu_square_grad, {"x", "x"}, ""},
+    {&tfu_tensors_norm, {LIST}, "N=3 rest=any"},
+    {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "+", "+"}, "rule=adam N=3 M=6 rest=any"},
+    {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "3+", "0"}, "rule=lamb N=3 M=6 rest=any"},
+    {&tfu_tensors_update, {LIST, LIST, "", "+", "<h", "8+", "0", "0"}, "rule=sgd N=3 rest=any"},
+};
+
+/* One call of a row; everything that a test may vary. */
+typedef struct sample {
+  const row *row;
+  tfu_dtype dtype;
+  tfu_shape x;
+  int64_t offset; /* elements from an aligned address to each tensor */
+  int in_place;   /* what may be is */
+  int refused;    /* the allocation that fails, from 0 on; negative: none */
+  char before;    /* what is in outputs and scratch */
+} sample;
+
+#define SAMPLE_TEXT(s) "%s %s %s %s", (s).row->op->name, (s).row->set, tfu_dtype_name((s).dtype), tfu_show(&(s).x).text
+
+static sample sample_of(const row *w, tfu_dtype dtype, tfu_shape x) {
+  return (sample){.row = w, .dtype = dtype, .x = x, .refused = -1, .before = 0x5a};
+}
+
+static int64_t size_of(const tfu_shape *x, char letter) {
+  const int64_t n = tfu_rows(x), c = tfu_cols(x);
+  switch (letter) {
+    case 'n': return n;
+    case 'c': return c;
+    case 'w': return 2 * c;
+    case 'q': return n < 67 ? n : 67;
+    case 'm': return 2 * size_of(x, 'q') / 3;
+    case 'd': return c < 40 ? c : 40;
+    case 'e': return 2 * size_of(x, 'd');
+    case 'h': return 100;
+    default: return letter - '0';
+  }
+}
+
+/* 'x' is all axes of x, 'r' all but the last. */
+static tfu_shape shape_of(const tfu_shape *x, const char *text) {
+  tfu_shape shape = SCALAR;
+  for (; *text && !strchr("+<^|", *text); text++) {
+    if (*text == 'x') shape = *x;
+    else if (*text == 'r') shape = tfu_leading(x);
+    else shape = tfu_append(&shape, size_of(x, *text));
+  }
+  return shape;
+}
+
+/* What follows "name=" in a row's settings, or NULL. */
+static const char *setting(const row *w, const char *name) {
+  const size_t n = strlen(name);
+  for (const char *at = w->set; *at; at += strcspn(at, " "), at += strspn(at, " "))
+    if (!strncmp(at, name, n) && at[n] == '=') return at + n + 1;
+  return NULL;
+}
+
+/* Of an argument "x: T" or "x: N * T". */
+static tfu_dtype dtype_of(const sample *s, const char *argument) {
+  const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
+  if (!strcmp(type, "S")) return tfu_real(s->dtype);
+  if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
+  if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
+  return set && !strncmp(set, "int32", 5) ? TFU_I32 : s->dtype;
+}
+
+static void set_attributes(const row *w, tfu_value *value) {
+  for (int i = 0; w->op->attr[i]; i++) {
+    tfu_attr a;
+    CHECK(tfu_attr_parse(w->op->attr[i], &a));
+    const char *equals = strrchr(w->op->attr[i], '='), *text = setting(w, a.name);
+    if (!text) text = equals ? equals + 1 + strspn(equals + 1, " '") : "";
+    switch (a.kind) {
+      case TFU_ATTR_DTYPE: continue;
+      case TFU_ATTR_FLOAT: value[i].f = strtof(text, NULL); break;
+      case TFU_ATTR_INT: value[i].i = strtoll(text, NULL, 10); break;
+      case TFU_ATTR_BOOL: value[i].b = *text == 't'; break;
+      case TFU_ATTR_CHOICE: value[i].i = tfu_attr_choice(&a, text, strcspn(text, " '")); break;
+    }
+    CHECK_FOR(*text && (a.kind != TFU_ATTR_CHOICE || value[i].i >= 0), "%s: %s", w->op->name, a.name);
+  }
+}
+
+static void fill(const sample *s, tfu_tensor *t, const char *text, unsigned seed) {
+  const char *how = text + strcspn(text, "+<^|");
+  const int64_t count = tfu_count(&t->shape), most = *how == '<' || *how == '^' ? size_of(&s->x, how[1]) : 1000;
+  for (int64_t at = 0; at < count; at += TFU_TILE) {
+    const int n = count - at < TFU_TILE ? (int)(count - at) : TFU_TILE;
+    float values[TFU_TILE];
+    double wide[TFU_TILE];
+    for (int i = 0; i < n; i++) {
+      const unsigned drawn = (seed = seed * 1664525 + 1013904223) >> 8;
+      values[i] = *how == '+' ? (float)drawn * 0x1p-25f + 0.25f : (float)drawn * 0x1p-22f - 2;
+      wide[i] = values[i] * 1.000000001;
+      if (t->dtype < TFU_FLOATS) continue;
+      const int64_t whole = *how == '^' ? most * (at + i) / (count - 1) : most ? drawn % most : 0;
+      if (t->dtype == TFU_I32) ((int32_t *)t->data)[at + i] = (int32_t)whole;
+      else if (t->dtype == TFU_I64) ((int64_t *)t->data)[at + i] = whole;
+      else ((uint8_t *)t->data)[at + i] = drawn >> 23;
+    }
+    if (t->dtype == TFU_F64) tfu_store_f64(t->data, t->dtype, at, n, wide);
+    else if (t->dtype < TFU_FLOATS) tfu_store_f32(t->data, t->dtype, at, n, values);
+  }
+}
+
+/* ---- runs ---- */
+
+/* A call, and all its memory. */
+typedef struct trial {
+  tfu_call call;
+  tfu_error err;
+  const sample *sample;
+  void *blocks[64];
+  int n, asked; /* for scratch, so often */
+} trial;
+
+/* Without a byte to spare. A tensor without elements has no data: nobody may touch it. */
+static void place(trial *t, tfu_tensor *tensor) {
+  const size_t size = tfu_dtype_size(tensor->dtype);
+  const int64_t count = tfu_count(&tensor->shape);
+  if (count == 0) return;
+  char *block = malloc((size_t)(count + t->sample->offset) * size);
+  tensor->data = block + t->sample->offset * (int64_t)size;
+  memset(tensor->data, t->sample->before, (size_t)count * size);
+  t->blocks[t->n++] = block;
+}
+
+static void *allocate_used(tfu_call *call, size_t bytes) {
+  trial *t = call->binding;
+  if (t->asked++ == t->sample->refused || t->n == TFU_COUNT(t->blocks)) return NULL;
+  return memset(t->blocks[t->n++] = malloc(bytes), t->sample->before, bytes);
+}
+
+/* The tensors of a list take the shapes of its text in turn. */
+static void place_inputs(trial *t) {
+  const tfu_op *op = t->sample->row->op;
+  int n, at = 0;
+  tfu_tensor *in = tfu_inputs(&t->call, &n);
+  for (int i = 0; op->in[i]; i++) {
+    const char *first = t->sample->row->in[i], *text = first;
+    CHECK_FOR(first, "%s: no %s", op->name, op->in[i]);
+    for (int left = t->call.lists ? t->call.lists->in[i].n : 1; left > 0 && first; left--, at++) {
+      in[at] = (tfu_tensor){.dtype = dtype_of(t->sample, op->in[i]), .shape = shape_of(&t->sample->x, text)};
+      place(t, &in[at]);
+      fill(t->sample, &in[at], text, (unsigned)at + 1);
+      text = strchr(text, '|') ? strchr(text, '|') + 1 : first;
+    }
+  }
+}
+
+static void place_outputs(trial *t, const tfu_shape *shapes) {
+  int n, inputs;
+  tfu_call *call = &t->call;
+  const tfu_tensor *in = tfu_inputs(call, &inputs);
+  tfu_tensor *out = tfu_outputs(call, &n);
+  const int shared = !t->sample->in_place ? 0 : call->lists ? call->lists->out[0].n : 1;
+  for (int i = 0; i < n; i++) {
+    out[i] = (tfu_tensor){.dtype = dtype_of(t->sample, tfu_output_name(call, i)), .shape = shapes[i]};
+    if (i < shared) out[i].data = in[i].data;
+    else place(t, &out[i]);
+  }
+}
+
+typedef struct outcome {
+  tfu_code code;
+  int refused;      /* an allocation */
+  int64_t elements; /* of all outputs: where there are none, nothing runs */
+  uint64_t hash;    /* of their bytes */
+  int zero;         /* all of them */
+} outcome;
+
+/* A function for each word, with a stack of its own, would be most of the time under a sanitizer. */
+static void read_outputs(trial *t, outcome *o) {
+  int n;
+  const tfu_tensor *out = tfu_outputs(&t->call, &n);
+  for (int i = 0; i < n; i++) {
+    const size_t bytes = (size_t)tfu_count(&out[i].shape) * tfu_dtype_size(out[i].dtype);
+    const char *data = out[i].data;
+    for (size_t at = 0; at < bytes; at += 8) {
+      uint64_t word = 0;
+      if (at + 8 <= bytes) memcpy(&word, data + at, 8);
+      else memcpy(&word, data + at, bytes - at);
+      o->hash = (o->hash ^ word) * 0x100000001b3u;
+      o->hash ^= o->hash >> 29;
+      o->zero &= word == 0;
+    }
+  }
+}
+
+static outcome run_sample(const sample *s) {
+  trial t = {.sample = s};
+  t.call = (tfu_call){.op = s->row->op, .err = &t.err, .allocate = allocate_used, .binding = &t};
+  tfu_lists lists;
+  tfu_shape shapes[TFU_MAX_ARGS];
+  outcome o = {.hash = 0xcbf29ce484222325u, .zero = 1};
+  set_attributes(s->row, t.call.attr);
+  CHECK(tfu_lists_open(&t.call, &lists) == TFU_OK);
+  place_inputs(&t);
+  o.code = tfu_infer(&t.call, shapes, &o.elements);
+  if (o.code == TFU_OK) place_outputs(&t, t.call.lists ? t.call.lists->shapes : shapes);
+  if (o.code == TFU_OK && o.elements > 0) o.code = tfu_execute(&t.call, "test", 0);
+  if (o.code == TFU_OK) read_outputs(&t, &o);
+  o.refused = s->refused >= 0 && t.asked > s->refused;
+  const int said = o.refused && o.code == TFU_EXHAUSTED && strstr(t.err.text, "out of memory allocating");
+  CHECK_FOR(o.code == TFU_OK || said, "%s: %s", s->row->op->name, t.err.text);
+  while (t.n > 0) free(t.blocks[--t.n]);
+  tfu_lists_close(&t.call);
+  return o;
+}
+
+/* Under gcc's address sanitizer what is called for every row takes microseconds. */
+#ifdef __SANITIZE_ADDRESS__
+#define MANY(n) ((n) / 100)
+#else
+#define MANY(n) (n)
+#endif
+
+static int same(const outcome *a, const outcome *b) {
+  return a->code == TFU_OK && b->code == TFU_OK && a->elements == b->elements && a->hash == b->hash;
+}
+
+/* ---- tests ---- */
+
+static void test_every_op(void) {
+  for (int i = 0; i < TFU_COUNT(ops); i++) {
+    int found = 0;
+    for (int k = 0; k < TFU_COUNT(rows); k++) found |= rows[k].op == ops[i];
+    CHECK_FOR(found, "no sample for op %s", ops[i]->name);
+  }
+}
+
+/* Neither an odd address, nor sharing memory, nor what was there before changes a bit. Of large shapes, which are for
+ * what is cut into pieces, dtypes take turns. */
+static void test_placement(void) {
+  static const tfu_shape shapes[] = {SHAPE(1), SHAPE(7, 3), SHAPE(2, 5, 129), SHAPE(70, 1030), SHAPE(MANY(33000), 3)};
+  for (int i = 0; i < TFU_COUNT(rows) * TFU_COUNT(shapes) * TFU_FLOATS; i++) {
+    const int row = i / TFU_COUNT(shapes) / TFU_FLOATS, shape = i / TFU_FLOATS % TFU_COUNT(shapes);
+    if (shape >= 3 && (row + shape) % TFU_FLOATS != i % TFU_FLOATS) continue;
+    const sample plain = sample_of(&rows[row], i % TFU_FLOATS, shapes[shape]);
+    sample odd = plain, shared = plain;
+    odd.offset = 1;
+    odd.before = 0x3c;
+    shared.in_place = 1;
+    const outcome want = run_sample(&plain), moved = run_sample(&odd);
+    CHECK_FOR(want.elements > 0 && same(&want, &moved), SAMPLE_TEXT(plain));
+    if (!plain.row->op->in_place) continue;
+    const outcome in_place = run_sample(&shared);
+    CHECK_FOR(same(&want, &in_place), SAMPLE_TEXT(plain));
+  }
+}
+
+/* Sums over nothing are zero, whichever dimension is empty; whatever else is left is written. */
+static void test_empty(void) {
+  static const tfu_shape shapes[] = {SHAPE(0), SHAPE(0, 8), SHAPE(3, 0, 8), SHAPE(5, 0)};
+  for (int i = 0; i < TFU_COUNT(rows) * TFU_COUNT(shapes) * TFU_FLOATS; i++) {
+    sample s = sample_of(&rows[i / TFU_COUNT(shapes) / TFU_FLOATS], i % TFU_FLOATS,
+                         shapes[i / TFU_FLOATS % TFU_COUNT(shapes)]);
+    const outcome first = run_sample(&s);
+    s.before = 0x3c;
+    const outcome second = run_sample(&s);
+    const char *rest = setting(s.row, "rest");
+    const int more = rest && (*rest == 'a' || tfu_cols(&s.x) == 0);
+    CHECK_FOR(same(&first, &second) && (first.zero || more), SAMPLE_TEXT(s));
+  }
+}
+
+/* An allocation that fails, whichever it is, is said to have failed; what then runs without it computes the same. */
+static void test_scratch(void) {
+  int failed = 0;
+  for (int i = 0; i < TFU_COUNT(rows); i++) {
+    sample s = sample_of(&rows[i], TFU_BF16, (tfu_shape)SHAPE(50, 20));
+    const outcome want = run_sample(&s);
+    outcome o = {.refused = 1};
+    for (s.refused = 0; o.refused; s.refused++) {
+      o = run_sample(&s);
+      CHECK_FOR((o.refused && o.code == TFU_EXHAUSTED) || same(&want, &o), SAMPLE_TEXT(s));
+      failed += o.code == TFU_EXHAUSTED;
+    }
+  }
+  CHECK(failed > 0);
+}
+
+static const tfu_shape thread_shapes[] = {SHAPE(1, MANY(100003)), SHAPE(MANY(4099), 20), SHAPE(130, 1031),
+                                          SHAPE(MANY(100003), 1)};
+enum { THREAD_SAMPLES = TFU_COUNT(rows) * TFU_COUNT(thread_shapes) };
+
+/* Dtypes take turns. */
+static sample thread_sample(int i) {
+  const int row = i / TFU_COUNT(thread_shapes), shape = i % TFU_COUNT(thread_shapes);
+  return sample_of(&rows[row], (tfu_dtype)((row + shape) % TFU_FLOATS), thread_shapes[shape]);
+}
+
+typedef struct results {
+  char threads[8];
+  outcome of[THREAD_SAMPLES];
+} results;
+
+static int run_in_child(void *arg) {
+  results *r = arg;
+  setenv("TFUSE_NUM_THREADS", r->threads, 1); /* read when the child starts its own threads */
+  for (int i = 0; i < THREAD_SAMPLES; i++) {
+    const sample s = thread_sample(i);
+    r->of[i] = run_sample(&s);
+  }
+  return tfu_threads() == atoi(r->threads);
+}
+
+/* One thread or many: the same bits. */
+static void test_thread_counts(void) {
+  static const char *const threads[] = {"1", "2", "7"};
+  results *r = mmap(NULL, 3 * sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int k = 0; k < 3; k++) {
+    strcpy(r[k].threads, threads[k]);
+    CHECK_FOR(in_child(run_in_child, &r[k]), "%s threads", threads[k]);
+  }
+  for (int i = 0; i < THREAD_SAMPLES; i++) {
+    const sample s = thread_sample(i);
+    CHECK_FOR(same(&r[0].of[i], &r[1].of[i]) && same(&r[0].of[i], &r[2].of[i]), SAMPLE_TEXT(s));
+  }
+  munmap(r, 3 * sizeof *r);
+}
+
+static outcome alone[TFU_COUNT(rows)];
+
+static void *run_all(void *first) {
+  for (int i = 0; i < TFU_COUNT(rows); i++) {
+    const int k = (i + (int)(intptr_t)first) % TFU_COUNT(rows);
+    const sample s = sample_of(&rows[k], TFU_F32, (tfu_shape)SHAPE(130, 1031));
+    const outcome o = run_sample(&s);
+    if (first) CHECK_FOR(same(&alone[k], &o), SAMPLE_TEXT(s));
+    else alone[k] = o;
+  }
+  return NULL;
+}
+
+/* Eight callers at once, each with its own data, at different ops. */
+static void test_concurrent_calls(void) {
+  enum { THREADS = 8 };
+  pthread_t threads[THREADS];
+  run_all(NULL);
+  for (intptr_t i = 0; i < THREADS; i++)
+    CHECK(pthread_create(&threads[i], NULL, run_all, (void *)(1 + i / 2)) == 0); /* two at a time at the same */
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+}
+
+int main(void) {
+  setenv("TFUSE_NUM_THREADS", "3", 1); /* more than one, however many cores there are */
+  test_every_op();
+  test_placement();
+  test_empty();
+  test_scratch();
+  test_thread_counts();
+  test_concurrent_calls();
+  return verdict();
+}

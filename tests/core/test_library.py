@@ -1,0 +1,267 @@
+"""The built library: what it links and exports, how import fails, threads, explain()."""
+
+import concurrent.futures
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import needs_xla, skip_broken_xla
+from tfuse import cases
+from tfuse._core import _explain, _library
+
+CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
+
+
+def start_python(program, **environment):
+    """A new Python process with this tfuse; a variable that is None is unset."""
+    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, **environment}
+    return subprocess.Popen([sys.executable, "-c", program], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env={name: value for name, value in environment.items() if value is not None})
+
+
+def result_of(process):
+    """What the process printed; fails the test if it failed."""
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    return out
+
+
+# ---- what the library links and exports ----
+
+
+def readelf(*options):
+    if not shutil.which("readelf"):
+        pytest.skip("readelf is not installed")
+    return subprocess.run(["readelf", "-W", *options, _library.path], check=True, text=True,
+                          stdout=subprocess.PIPE).stdout
+
+
+def test_needs_nothing_but_tensorflow_and_libc():
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf("-d")))
+    assert "libtensorflow_framework.so.2" in needed  # up to 2.19 its symbols are found through this entry only
+    assert {n for n in needed if not n.startswith("ld-linux")} <= {
+        "libtensorflow_framework.so.2", "libc.so.6", "libm.so.6"}
+
+
+def symbols():
+    """(type, binding, section, name) of every dynamic symbol with a name."""
+    rows = [line.split() for line in readelf("--dyn-syms").splitlines()]
+    return [(r[3], r[4], r[6], r[7].split("@")[0]) for r in rows if len(r) >= 8 and r[0][:-1].isdigit()]
+
+
+def test_exports_c_functions_only():
+    exported = {(kind, name) for kind, binding, section, name in symbols() if section != "UND" and binding != "LOCAL"}
+    assert exported and all(kind == "FUNC" and name.startswith("tfu_") for kind, name in exported), exported
+
+
+def test_wants_no_c_plus_plus():
+    wanted = {name for _, _, section, name in symbols() if section == "UND"}
+    assert {n for n in wanted if n.startswith("TF_")}
+    assert not {n for n in wanted if n.startswith(("_Z", "__cxa_throw", "__gxx", "cuda", "cu"))}
+
+
+def test_version_is_the_one_built():
+    build = json.loads(_library.library.tfu_build())
+    if not build:
+        pytest.skip("built without Bazel: no build information")
+    assert build["version"] == tfuse.__version__
+
+
+# ---- what import says when it fails ----
+
+IMPORT = """
+try:
+    import tfuse
+except ImportError as error:
+    print(error)
+else:
+    print("imported")
+"""
+NO_TENSORFLOW = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "tensorflow":
+            raise ModuleNotFoundError("No module named 'tensorflow'")
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def test_import_errors(tmp_path):
+    text = tmp_path / "libtfuse.so"
+    text.write_text("not a library\n")
+    nowhere = str(tmp_path / "nowhere.so")
+    processes = [start_python(IMPORT, TFUSE_LIBRARY=nowhere), start_python(IMPORT, TFUSE_LIBRARY=str(text)),
+                 start_python(NO_TENSORFLOW + IMPORT)]
+    missing, broken, bare = map(result_of, processes)
+    assert "TFUSE_LIBRARY names %s, which does not exist" % nowhere in missing and "./run build" in missing
+    assert "cannot load %s" % text in broken and tf.__version__ in broken and "2.16 to 2.21" in broken
+    assert "tfuse needs TensorFlow 2.16 to 2.21" in bare and "pip install tensorflow" in bare
+
+
+def test_import_without_a_library(monkeypatch, tmp_path):
+    monkeypatch.delenv("TFUSE_LIBRARY", raising=False)
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_core" / "_library.py"))
+    with pytest.raises(ImportError, match="not at %s.*reinstall the wheel, or build it" % tmp_path):
+        _library.find()
+
+
+# ---- threads ----
+
+
+def test_concurrent_calls(device):
+    """Sixteen threads get the bits that one thread gets, and add no threads but themselves. On a GPU by functions:
+    TensorFlow's own eager ops take each other's shapes and axes there when threads call them at once."""
+    work = []
+    for case in CASES:
+        step = functools.partial(case.step, case.run, options=case.options[-1])
+        step = step if device.startswith("CPU") else tf.function(step, autograph=False)
+        for seed in range(16):
+            *inputs, dy = case.tensors((129 + seed, 515), "float32", seed)
+            work.append((seed, step, inputs, dy))
+
+    def steps(seed):
+        with tf.device(device):
+            return [step(inputs=inputs, dy=dy) for s, step, inputs, dy in work if s == seed]
+
+    want = [steps(seed) for seed in range(16)]
+    count = lambda: len(os.listdir("/proc/self/task"))
+    before, most = count(), 0
+    gate = threading.Barrier(16)
+
+    def together(seed):
+        gate.wait()
+        return [steps(seed) for _ in range(2)]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        futures = [pool.submit(together, seed) for seed in range(16)]
+        while not all(f.done() for f in futures):
+            most = max(most, count())
+            time.sleep(0.005)
+    for seed, future in enumerate(futures):
+        for got in future.result():
+            for a, b in zip(tf.nest.flatten(got), tf.nest.flatten(want[seed])):
+                assert np.array_equal(a, b)
+    if device.startswith("CPU"):
+        assert most <= before + 16
+
+
+GRADIENTS = """
+import hashlib
+import tensorflow as tf
+from tfuse._core import _library
+from tfuse import cases
+
+hash = hashlib.sha256()
+with tf.device("CPU:0"):
+    for case in (case for family in cases.all_cases().values() for case in family if case.shapes):
+        for shape in [(1, 100003), (4099, 20), (130, 1031)]:
+            for dtype in ("float32", "bfloat16"):
+                *inputs, dy = case.tensors(shape, dtype)
+                for result in case.step(case.run, inputs, dy, case.options[-1]):
+                    hash.update(tf.io.serialize_tensor(result).numpy())
+print(_library.library.tfu_threads(), hash.hexdigest())
+"""
+
+
+def test_thread_count_changes_no_bit():
+    processes = [start_python(GRADIENTS, TFUSE_NUM_THREADS=n, CUDA_VISIBLE_DEVICES="") for n in ("1", "3")]
+    one, three = (result_of(p).split() for p in processes)
+    assert (one[0], three[0]) == ("1", "3")
+    assert one[1] == three[1]
+
+
+def test_fork():
+    """A child starts threads of its own. Only the C pool is asked: TensorFlow itself does not survive a fork."""
+    threads = _library.library.tfu_threads()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends the child, should it hang
+        os._exit(0 if _library.library.tfu_threads() == threads else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+# ---- explain ----
+
+
+def test_explain_an_eager_call(device):
+    x = tf.ones([3, 5, 7])
+    for _ in range(3):
+        tfuse.gelu(x)
+    last = tfuse.explain()[-1]
+    place = device.split(":")[0]
+    assert (last["op"], last["when"], last["route"], last["device"], last["input"], last["calls"]) == (
+        "ScaleBiasAct", "ran", "TensorFlow op", place, "float32[3, 5, 7]", 3)
+    assert last["kernel"] and last["why"] == "its inputs are on the " + place
+    table = repr(tfuse.explain()).splitlines()
+    assert table[0].split()[:4] == ["op", "when", "route", "device"] and "ScaleBiasAct" in table[-1]
+    assert len(tfuse.explain(last=1)) <= 2
+    assert repr(_explain.Explanation()) == "tfuse has not been called yet"
+
+
+@needs_xla
+def test_explain_a_call_in_xla(device):
+    x = tf.ones([2, 11])
+    tf.function(tfuse.square, jit_compile=True)(x)
+    traced = [row for row in tfuse.explain(64) if row["when"] == "traced"][-1]
+    assert (traced["op"], traced["route"], traced["input"]) == ("Square", "XLA custom call", "float32[2, 11]")
+    ran = tfuse.explain()[-1]
+    assert (ran["op"], ran["route"], ran["input"]) == ("Square", "XLA custom call", "float32[2, 11]")
+    assert ran["why"].startswith("inside jit_compile=True; its inputs are on the ")
+
+
+@needs_xla
+def test_explain_an_unknown_dimension_in_xla(device):
+    """A Keras batch is unknown while tracing; the kernel must run all the same."""
+    f = tf.function(tfuse.square, jit_compile=True, input_signature=[tf.TensorSpec([None, 13])])
+    for rows in (3, 5):
+        assert f(tf.ones([rows, 13])).shape == (rows, 13)
+        ran = tfuse.explain()[-1]
+        assert (ran["op"], ran["route"], ran["input"]) == ("Square", "XLA custom call", "float32[%d, 13]" % rows)
+
+
+def test_explain_what_xla_cannot_take():
+    tf.function(tfuse.square, jit_compile=True).get_concrete_function(tf.TensorSpec(None))
+    last = [row for row in tfuse.explain(64) if row["when"] == "traced"][-1]
+    assert (last["op"], last["route"], last["input"]) == ("Square", "plain TensorFlow", "float32[?]")
+    assert last["why"] in (_library.xla_status(), "x has an unknown number of dimensions inside jit_compile=True")
+
+
+def test_a_function_traced_before_xla():
+    """TensorFlow keeps one trace for both, and C cannot give XLA an op: the README says what to do."""
+    skip_broken_xla()
+    inner = tf.function(tfuse.square)
+    inner(tf.ones([2, 17]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No registered 'Tfuse>Square' OpKernel for XLA"):
+        tf.function(lambda x: inner(x), jit_compile=True)(tf.ones([2, 17]))
+    inner = tf.function(tfuse.square, jit_compile=True)
+    inner(tf.ones([2, 17]))
+    assert float(tf.function(lambda x: inner(x), jit_compile=True)(tf.fill([2, 17], 3.0))[0, 0]) == 9
+
+
+# ---- calls past the wrappers ----
+
+
+def test_numbers_of_a_type_that_does_not_fit(device):
+    """The wrappers see to it; the library does for all who call an op otherwise, whatever the kernel."""
+    with pytest.raises(tf.errors.InvalidArgumentError, match="by must be float64 where x is float64, got float32"):
+        _library.ops.tfuse_scale_linear_cross_entropy(tf.zeros([4], tf.float64), tf.zeros([], tf.float32))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="loss must be float64 where x is float64, got float32"):
+        _library.ops.tfuse_sparse_cross_entropy(tf.zeros([4, 8], tf.float64), tf.zeros([4], tf.int32), S=tf.float32)

@@ -1,0 +1,308 @@
+"""tfuse.enable(): Keras computes the same as before, by tfuse's ops; and disable() leaves no trace."""
+
+import concurrent.futures
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+from enabling import (ATTENTION, GAMMA, LABELS, LINEAR, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
+                      left_as_it_was, needs_attention, normal, places, ran, reasons)
+from tfuse._core import _library
+from tfuse._keras import _enable
+
+# ---- the same results, by tfuse ----
+
+BETA, K, V = normal(8), normal(2, 7, 2, 8), normal(2, 7, 2, 8)
+KEEPS = RNG.random((3, 1, 8)) < 0.6
+KEEPS[..., 0] = True
+NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
+GROUPS = layer(lambda: keras.layers.GroupNormalization(4), 3, 5, 8)
+SOFTMAX2 = keras.layers.Softmax([1, 2])
+CALLS = {  # a call of Keras, its inputs, the op that serves it
+    "gelu": (keras.ops.gelu, [X], "ScaleBiasAct"),
+    "gelu by erf": (lambda x: keras.ops.gelu(x, approximate=False), [X], "ScaleBiasAct"),
+    "activations.gelu": (keras.activations.get("gelu"), [X], "ScaleBiasAct"),
+    "silu": (keras.ops.silu, [X], "ScaleBiasAct"),
+    "softplus": (keras.ops.softplus, [X], "ScaleBiasAct"),
+    "hard_silu": (keras.ops.hard_silu, [X], "ScaleBiasAct"),
+    "mish": (keras.activations.mish, [X], "ScaleBiasAct"),
+    "softmax": (keras.ops.softmax, [X], "Softmax"),
+    "softmax along 1": (lambda x: keras.ops.softmax(x, 1), [X], "Softmax"),
+    "log_softmax": (keras.ops.log_softmax, [X], "Softmax"),
+    "Softmax": (SOFTMAX, [X], "Softmax"),
+    "Softmax with a mask": (lambda x: SOFTMAX(x, mask=KEEPS), [X], "Softmax"),
+    "Softmax with a mask of numbers": (lambda x: SOFTMAX(x, mask=KEEPS.astype("int32")), [X], "Softmax"),
+    "Softmax over two axes": (SOFTMAX2, [X], "Softmax"),
+    "sparse cross entropy": (lambda x: keras.ops.sparse_categorical_crossentropy(LABELS, x, from_logits=True), [X],
+                             "SparseCrossEntropy"),
+    "of a column of labels": (lambda x: keras.losses.sparse_categorical_crossentropy(
+        LABELS[..., None].astype("float32"), x, from_logits=True), [X], "SparseCrossEntropy"),
+    "of a softmax": (lambda x: keras.ops.sparse_categorical_crossentropy(LABELS, keras.ops.softmax(x)), [X],
+                     "SparseCrossEntropy"),
+    "cross entropy": (lambda x: keras.losses.CategoricalCrossentropy(from_logits=True)(TARGETS, x), [X], "CrossEntropy"),
+    "LayerNormalization": (NORM, [X], "Norm"),
+    "LayerNormalization over two axes": (NORM2, [X], "Norm"),
+    "GroupNormalization": (GROUPS, [X], "GroupNorm"),
+}
+if hasattr(keras.ops, "layer_normalization"):
+    CALLS["layer_normalization"] = (keras.ops.layer_normalization, [X, GAMMA, BETA], "Norm")
+    CALLS["layer_normalization, bare"] = (lambda x: keras.ops.layer_normalization(x, axis=(0, 2), epsilon=0.1), [X], "Norm")
+if hasattr(keras.ops, "rms_normalization"):
+    CALLS["rms_normalization"] = (lambda x, scale: keras.ops.rms_normalization(x, scale=scale), [X, GAMMA], "Norm")
+    CALLS["RMSNormalization"] = (layer(keras.layers.RMSNormalization, 3, 5, 8), [X], "Norm")
+if ATTENTION:
+    CALLS["attention"] = (keras.ops.dot_product_attention, [Q, Q, Q], "Attention")
+    CALLS["attention, all options"] = (lambda q, k, v, bias: keras.ops.dot_product_attention(
+        q, k, v, bias=bias, mask=MASK, scale=0.3, is_causal=True),
+        [Q, *normal(2, 2, 7, 4, 8), normal(1, 4, 6, 7)], "Attention")
+
+
+def value_and_gradients(f, inputs, enabled, jit=None):
+    def both(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = f(*inputs)
+            places = tf.cast(tf.range(1, tf.size(y) + 1) / tf.size(y), tf.float32)  # so that no two weigh the same
+            total = tf.tensordot(tf.reshape(tf.cast(y, tf.float32), [-1]), places, 1)
+        return y, tape.gradient(total, inputs)
+
+    with tfuse.enabled() if enabled else threading.Lock():
+        return (both if jit is None else tf.function(both, jit_compile=jit))(*map(tf.constant, inputs))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", CALLS)
+def test_same_as_keras(name, dtype):
+    f, inputs, op = CALLS[name]
+    inputs = [tf.cast(x, dtype) for x in inputs]
+    want, dwant = value_and_gradients(f, inputs, False)
+    assert not reasons()
+    got, dgot = value_and_gradients(f, inputs, True)
+    assert op in ran() and not reasons()
+    assert got.dtype == want.dtype
+    close(got, want, TOLERANCE[dtype])
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4 * TOLERANCE[dtype], "gradient")
+
+
+DEFAULTS = {  # with Keras's own epsilon; of layers, also that of tfuse's layer of the name
+    "layer_normalization": lambda: keras.ops.layer_normalization,
+    "rms_normalization": lambda: keras.ops.rms_normalization,
+    "LayerNormalization": lambda: keras.layers.LayerNormalization(),
+    "RMSNormalization": lambda: keras.layers.RMSNormalization(),
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+}
+
+
+@pytest.mark.parametrize("epsilon", [None, 1e-4], ids=["as it is", "changed"])
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_default_epsilon(name, epsilon):
+    """Rows of all sizes: in some of them all is in epsilon, whichever it is."""
+    if not (hasattr(keras.ops, name) or hasattr(keras.layers, name)):
+        pytest.skip("this Keras has no such function")
+    x, before = tf.constant(normal(8, 16) * 10.0 ** -np.arange(8)[:, None], tf.float32), keras.config.epsilon()
+    try:
+        keras.config.set_epsilon(epsilon or before)
+        f = DEFAULTS[name]()
+        want = f(x)
+        with tfuse.enabled():
+            got = f(x)
+    finally:
+        keras.config.set_epsilon(before)
+    assert ran() in ({"Norm"}, {"GroupNorm"}) and not reasons()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-7)
+    if name[0].isupper():
+        ours = getattr(tfuse, name)(*[2] * (name == "GroupNormalization"))
+        assert ours.epsilon == f.epsilon
+        np.testing.assert_allclose(ours(x), want, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["gelu", "softmax", "Softmax with a mask", "sparse cross entropy", "LayerNormalization",
+                                  "attention, all options"])
+def test_same_as_keras_in_graphs(name, jit):
+    if name not in CALLS:
+        pytest.skip("this Keras has no dot_product_attention")
+    f, inputs, op = CALLS[name]
+    (want, dwant), (got, dgot) = (value_and_gradients(f, inputs, enabled, jit) for enabled in (False, True))
+    if not (jit and _library.xla_status()):
+        assert op in ran()
+    close(got, want, 1e-5)
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4e-5)
+
+
+@pytest.mark.parametrize("jit", [None, False, True], ids=["eager", "graph", "xla"])
+def test_targets_that_do_not_sum_to_one(jit):
+    """Of several classes at once, and of none: the gradient is softmax - targets all the same, as in TensorFlow."""
+    if jit:
+        skip_broken_xla()
+    targets = (RNG.random(X.shape) < 0.4).astype("float32")
+    targets[0, 0], targets[1, 2] = 0, 0.3
+    f = lambda x, t: keras.ops.categorical_crossentropy(t, x, from_logits=True)
+    (want, dwant), (got, dgot) = (value_and_gradients(f, [X, targets], enabled, jit) for enabled in (False, True))
+    if not (jit and _library.xla_status()):
+        assert {"CrossEntropy", "CrossEntropyGrad"} <= ran()
+    close(got, want, 1e-5)
+    for a, b in zip(dgot, dwant, strict=True):
+        close(a, b, 4e-5)
+    # Called by name, it has the gradient of what it computes.
+    _, (own,) = value_and_gradients(lambda x: tfuse.cross_entropy(x, targets), [X], True, jit)
+    _, (composed,) = value_and_gradients(lambda x: -tf.reduce_sum(targets * tf.nn.log_softmax(x), -1), [X], False, jit)
+    close(own, composed, 4e-5)
+    assert np.abs(own - dgot[0]).max() > 0.1
+
+
+def test_second_gradients_of_targets_that_do_not_sum_to_one():
+    targets = (RNG.random(X.shape) < 0.4).astype("float32")
+
+    def second(f):
+        x = tf.constant(X)
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = f(x)
+            total = tf.reduce_sum(tf.sin(inner.gradient(loss, x)))
+        return outer.gradient(total, x)
+
+    f = lambda x: keras.ops.categorical_crossentropy(targets, x, from_logits=True)
+    want = second(f)
+    with tfuse.enabled():
+        close(second(f), want, 4e-5)
+    close(second(lambda x: tfuse.cross_entropy(x, targets)),
+          second(lambda x: -tf.reduce_sum(targets * tf.nn.log_softmax(x), -1)), 4e-5)
+
+
+@needs_attention
+def test_shared_heads():
+    """Which Keras repeats, or up to 3.9 does not take."""
+    want, dwant = value_and_gradients(
+        lambda q, k, v: keras.ops.dot_product_attention(q, *(keras.ops.repeat(x, 2, 2) for x in (k, v))), [Q, K, V], False)
+    got, dgot = value_and_gradients(keras.ops.dot_product_attention, [Q, K, V], True)
+    assert "AttentionGrad" in ran()
+    for a, b in zip([got, *dgot], [want, *dwant], strict=True):
+        close(a, b, 1e-5)
+
+
+@needs_attention
+def test_a_query_without_keys():
+    """The one difference: where nothing may be attended to, Keras takes the mean of all values."""
+    mask = np.ones((1, 1, 6, 7), bool)
+    mask[..., 2, :] = False
+    with tfuse.enabled():
+        got = keras.ops.dot_product_attention(Q, K, V, mask=mask).numpy()
+    assert not got[:, 2].any() and np.all(got[:, [0, 1, 3, 4, 5]])
+
+
+# ---- linear layers, where there is a GPU ----
+
+LAYERS = {
+    "Dense": lambda **more: keras.layers.Dense(6, **more),
+    "Dense, gelu": lambda **more: keras.layers.Dense(6, "gelu", **more),
+    "Dense, softmax": lambda **more: keras.layers.Dense(6, "softmax", use_bias=False, **more),
+    "EinsumDense": lambda **more: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 3), "relu", bias_axes="e", **more),
+    "EinsumDense of two axes": lambda **more: keras.layers.EinsumDense("...bc,bcd->...d", 4, bias_axes="d", **more),
+}
+
+
+def layer_results(layer, x, jit=None):
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+        weights = [w.value for w in layer.trainable_weights]
+        return y, *tape.gradient(y, [x, *weights], tf.cos(y))
+
+    return (both if jit is None else tf.function(both, jit_compile=jit))(x)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_layers(as_on_a_gpu, device, name, policy):
+    """Against stock in float32. Products of whole eighths are exact in 16 bits too, so that relu's inputs have the same
+    sign."""
+    made, exact = (layer(lambda: LAYERS[name](dtype=dtype), 3, 5, 8) for dtype in (policy, "float32"))
+    x, weights = np.round(2 * X), exact.get_weights()
+    for one in (made, exact):
+        one.set_weights([(np.round(2 * w) + 0.5 * (w.ndim == 1)) / 8 for w in weights])
+    want = layer_results(exact, tf.constant(x))
+    with tfuse.enabled():
+        got = layer_results(made, tf.constant(x))
+    assert {"Linear", "LinearGrad"} <= ran() and not [row for row in tfuse.explain(64) if row["when"] == "called"]
+    assert got[0].dtype == made.compute_dtype and {g.dtype for g in got[1:]} == {tf.float32}
+    for a, b in zip(got, want, strict=True):
+        close(a, b, 4 * TOLERANCE[made.compute_dtype])
+
+
+def test_linear_layers_in_graphs(as_on_a_gpu, device, jit):
+    made = layer(LAYERS["EinsumDense"], 3, 5, 8)
+    want = layer_results(made, tf.constant(X), jit)
+    with tfuse.enabled():
+        for a, b in zip(layer_results(made, tf.constant(X), jit), want, strict=True):
+            close(a, b, 1e-5)
+    if not (jit and _library.xla_status()):
+        assert "LinearGrad" in ran()
+
+
+def test_linear_layers_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    made = [layer(LAYERS[name], 3, 5, 8) for name in ("Dense, gelu", "EinsumDense")]
+    want = [one(X) for one in made]
+    with tfuse.enabled():
+        for one, expected in zip(made, want):
+            close(one(X), expected, 1e-5)
+    rows = {row["op"]: row for row in tfuse.explain(64) if row["when"] == "called"}
+    assert set(rows) == set(LINEAR) and all("there is no GPU" in row["why"] for row in rows.values())
+
+
+# ---- on and off ----
+
+
+def test_on_and_off():
+    stock = places()
+    gelu = keras.src.backend.tensorflow.nn.gelu
+    tfuse.disable()  # without enable(): nothing
+    tfuse.enable()
+    ours = keras.src.backend.tensorflow.nn.gelu
+    assert ours is not gelu and ours.__wrapped__ is gelu and ours.__name__ == "gelu"
+    tfuse.enable()
+    assert keras.src.backend.tensorflow.nn.gelu is ours  # and not ours around ours
+    with tfuse.enabled():
+        with tfuse.enabled():
+            pass
+        assert keras.src.backend.tensorflow.nn.gelu is ours
+    assert keras.src.backend.tensorflow.nn.gelu is ours  # enable() is still in force
+    with tfuse.enabled():
+        tfuse.disable()
+        assert keras.src.backend.tensorflow.nn.gelu is ours  # the block is
+    assert keras.src.backend.tensorflow.nn.gelu is gelu
+    assert all(value is stock[place] for place, value in places().items())
+    with pytest.raises(ZeroDivisionError), tfuse.enabled():
+        1 / 0
+    assert keras.src.backend.tensorflow.nn.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
+
+
+def test_blocks_of_threads_overlap():
+    """Whoever is in a block has tfuse, however others come and go."""
+    nn, seen = keras.src.backend.tensorflow.nn, []
+
+    def work(_):
+        for _ in range(50):
+            with tfuse.enabled():
+                seen.append(hasattr(nn.gelu, "__wrapped__"))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert len(seen) == 400 and all(seen) and not hasattr(nn.gelu, "__wrapped__")
+
+
+def test_other_backends_are_refused(monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match="jax"):
+        tfuse.enable()

@@ -1,0 +1,268 @@
+"""tfuse.enable(): whatever Keras takes is served, or is left to Keras and explained. Every reason to leave a call has a call
+here."""
+
+import functools
+import inspect
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
+                      left_as_it_was, needs_attention, outcome, ran, reasons, reasons_in, same, start)
+from tfuse._core import _library
+from tfuse._keras import _behind
+
+# ---- whatever Keras takes ----
+
+seeded = keras.initializers.RandomNormal(seed=1)
+UNKNOWN = dict(input_signature=[tf.TensorSpec(None)], autograph=False)
+TAKES = {  # for each row of the table, and what comes with a comma behind its name
+    "gelu": lambda x: keras.ops.gelu(x),
+    "silu": lambda x: keras.ops.silu(x),
+    "softplus": lambda x: keras.ops.softplus(x),
+    "hard_silu": lambda x: keras.ops.hard_silu(x),
+    "Mish.static_call": lambda x: keras.activations.mish(x),
+    "softmax": lambda x, axis=-1: keras.ops.softmax(x, axis),
+    "log_softmax": lambda x, axis=-1: keras.ops.log_softmax(x, axis),
+    "Softmax.call": lambda x, axis=-1: keras.layers.Softmax(axis)(x),
+    "Softmax.call, mask": lambda x, axis=-1: keras.layers.Softmax(axis)(x, mask=keras.ops.greater(x, 0)),
+    "sparse_categorical_crossentropy": lambda x, axis=-1: keras.ops.sparse_categorical_crossentropy(
+        keras.ops.sum(0 * x, -1), x, from_logits=True, axis=axis),
+    "categorical_crossentropy": lambda x, axis=-1: keras.ops.categorical_crossentropy(
+        keras.ops.abs(x), keras.ops.softmax(x), axis=axis),
+    "categorical_crossentropy, list": lambda x: keras.ops.categorical_crossentropy([[0.25] * 8], x, from_logits=True),
+    "_layer_normalization": lambda x, axis=-1: keras.ops.layer_normalization(x, axis=axis),
+    "_layer_normalization, list": lambda x, axis=-1: keras.ops.layer_normalization(x, [2.0], axis=axis),
+    "_rms_normalization": lambda x, axis=-1: keras.ops.rms_normalization(x, axis=axis),
+    "_rms_normalization, layer": lambda x, axis=-1: keras.layers.RMSNormalization(axis)(x),
+    "_rms_normalization, number": lambda x, axis=-1: keras.ops.rms_normalization(x, 2.0, axis),
+    "LayerNormalization.call": lambda x, axis=-1: keras.layers.LayerNormalization(axis)(x),
+    "GroupNormalization.call": lambda x, axis=-1: keras.layers.GroupNormalization(2, axis)(x),
+    "Dense.call": lambda x: keras.layers.Dense(3, "gelu", kernel_initializer=seeded)(x),
+    "EinsumDense.call": lambda x: keras.layers.EinsumDense("...a,ab->...b", 3, kernel_initializer=seeded)(x),
+    "dot_product_attention": lambda x: keras.ops.dot_product_attention(x, x, x),
+    "dot_product_attention, lists": lambda x: keras.ops.dot_product_attention(x, x, x, bias=[0.5, 1.0, -0.5], mask=[[True]]),
+    "MultiHeadAttention._compute_attention": lambda x: keras.layers.MultiHeadAttention(
+        2, 4, attention_axes=len(x.shape) - 2, kernel_initializer=seeded)(x, x),
+    "GroupedQueryAttention._compute_attention": lambda x: keras.layers.GroupQueryAttention(
+        4, 2, 1, kernel_initializer=seeded)(x, x),
+}
+SHAPES = [(), (8,), (2, 8), (3, 0), (0, 8), (2, 3, 8), (2, 3, 2, 8), (2,) * 8, (2,) * 9]
+NO_TENSORS = {"number": 0.5, "NumPy's": np.float32(0.5), "list": [0.5, -1.0], "rows": [[0.5, -1.0], [2.0, 0.0]],
+              "integers": np.arange(8).reshape(2, 4), "variable": tf.Variable(X)}
+AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0, 1], (-1, -2), (-1, 0), (1, 1),
+        (np.int64(0), np.int64(1)), np.array([0, 1]), (), None, 5, -5, 1.0]
+
+
+def test_every_row_is_called_with_whatever_keras_takes():
+    without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
+    rows = {row.attribute for row in _behind.TABLE if row.attribute.split(".")[-1] not in without_input}
+    assert {name.split(",")[0] for name in TAKES} == rows
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax")
+@pytest.mark.parametrize("name", TAKES)
+def test_whatever_keras_takes(as_on_a_gpu, name):
+    """Is served, or is left to Keras with a reason: the result is Keras's, or both raise."""
+    of_keras, row = TAKES[name], name.split(",")[0]
+    rng, calls = np.random.default_rng(0), {}
+    tensors = {shape: tf.constant(rng.normal(size=shape), tf.float32) for shape in SHAPES}
+    for what, x in {**tensors, **NO_TENSORS}.items():
+        calls[what] = functools.partial(of_keras, x)
+    for shape in (2, 8), (2,) * 9:
+        calls["unknown rank", shape] = lambda x=tensors[shape]: tf.function(of_keras, **UNKNOWN)(x)
+    if "axis" in inspect.signature(of_keras).parameters:
+        for axis in AXES:
+            calls["axis", str(axis)] = functools.partial(of_keras, tensors[2, 3, 8], axis=axis)
+        for shape in (), (8,), (2,) * 9:
+            calls["axis", shape] = functools.partial(of_keras, tensors[shape], axis=np.int64(0))
+    served, stock = 0, []
+    for what, call in calls.items():
+        want = outcome(call)
+        stock.append(want)
+        start()
+        with tfuse.enabled():
+            got = outcome(call)
+        assert same(got, want), (what, got, want)
+        if not isinstance(want, Exception):
+            assert ran() or row in all_reasons() or row.split(".")[0] in all_reasons(), what
+            served += row not in all_reasons()
+    if all(isinstance(want, AttributeError) for want in stock):
+        pytest.skip("this Keras has no such function")
+    assert served or "," in name
+
+
+# ---- what tfuse does not serve ----
+
+NINE = tf.ones([1] * 8 + [8])
+dense_of = lambda x, **more: layer(lambda: keras.layers.Dense(4, **more), *x.shape)(x)
+einsum_of = lambda equation, *shape, **more: layer(lambda: keras.layers.EinsumDense(equation, *shape, **more), 3, 5, 8)
+
+
+class OwnSoftmax(keras.layers.MultiHeadAttention):
+    def _masked_softmax(self, scores, mask=None):
+        return super()._masked_softmax(scores, mask)
+
+
+def attended(make=keras.layers.MultiHeadAttention, inputs=(X, X), call={}, **options):
+    made = make(2, 4, kernel_initializer=keras.initializers.RandomNormal(seed=1), **options)
+    return made(*inputs, **call)
+
+
+def attended_directly(x, **more):
+    """By the method that enable() replaces."""
+    made = keras.layers.MultiHeadAttention(2, 4)
+    made.build(X.shape, X.shape)
+    return made._compute_attention(x, x, x, **more)[0]
+
+
+DECLINED = [  # what explain() calls it, why it is left to Keras, the call
+    ("gelu", "a list is no tensor", lambda: keras.ops.gelu([1.0, 2.0])),
+    ("silu", "a SparseTensor is not dense", lambda: keras.src.backend.tensorflow.nn.silu(tf.sparse.from_dense(X[0]))),
+    ("softplus", "tfuse takes float32, float16, bfloat16 and float64, got int32",
+     lambda: keras.ops.softplus(tf.constant([1, 2]))),
+    ("hard_silu", "the number of dimensions is not known", lambda: tf.function(keras.ops.hard_silu, **UNKNOWN)(X)),
+    ("Mish.static_call", "tfuse takes up to 8 dimensions, got 9", lambda: keras.activations.mish(NINE)),
+    ("softmax", "softmax over all axes at once", lambda: keras.ops.softmax(X, None)),
+    ("softmax", "x has no axis 3", lambda: keras.ops.softmax(X, 3)),
+    ("log_softmax", "softmax over all axes at once", lambda: keras.ops.log_softmax(X, None)),
+    ("log_softmax", "x has no axis -4", lambda: keras.ops.log_softmax(X, -4)),
+    ("log_softmax", "tfuse does not know these arguments: 'float' object cannot be interpreted as an integer",
+     lambda: keras.ops.log_softmax(X, 1.0)),
+    ("Softmax.call", "softmax over all axes at once", lambda: keras.layers.Softmax(None)(X)),
+    ("Softmax.call", "the inputs have not the axes [1, 3]", lambda: keras.layers.Softmax([1, 3])(X)),
+    ("Softmax.call", "the mask does not broadcast to the inputs", lambda: SOFTMAX(X, mask=np.ones((2, 3, 5, 8), bool))),
+    ("sparse_categorical_crossentropy", "the output is probabilities, not logits",
+     lambda: keras.ops.sparse_categorical_crossentropy(LABELS, abs(X))),
+    ("sparse_categorical_crossentropy", "there are no classes",
+     lambda: keras.ops.sparse_categorical_crossentropy(LABELS[:0], X[:0, :, :0], from_logits=True)),
+    ("sparse_categorical_crossentropy", "the target's shape does not match the output's",
+     lambda: keras.ops.sparse_categorical_crossentropy(LABELS[:2], X, from_logits=True)),
+    ("sparse_categorical_crossentropy", "the classes are not the last axis",
+     lambda: keras.ops.sparse_categorical_crossentropy(LABELS, X, from_logits=True, axis=1)),
+    ("categorical_crossentropy", "the output is probabilities, not logits",
+     lambda: keras.ops.categorical_crossentropy(TARGETS, abs(X))),
+    ("categorical_crossentropy", "there are no classes",
+     lambda: keras.ops.categorical_crossentropy(TARGETS[..., :0], X[..., :0], from_logits=True)),
+    ("categorical_crossentropy", "the target's shape does not match the output's",
+     lambda: keras.ops.categorical_crossentropy(TARGETS[:2], X, from_logits=True)),
+    ("categorical_crossentropy", "the classes are not the last axis", lambda: keras.ops.categorical_crossentropy(
+        np.moveaxis(TARGETS, -1, 1), np.moveaxis(X, -1, 1), from_logits=True, axis=1)),
+    ("_layer_normalization", "rms_scaling divides by the deviation",
+     lambda: keras.ops.layer_normalization(X, GAMMA, rms_scaling=True)),
+    ("_layer_normalization", "the axis is a range", lambda: keras.ops.layer_normalization(X, axis=range(1, 3))),
+    ("_layer_normalization", "the axes (0, -1) are not those of x, in order",
+     lambda: keras.ops.layer_normalization(X, axis=(0, -1))),
+    ("_layer_normalization", "weights are not of the axes' shape [8]", lambda: keras.ops.layer_normalization(X, GAMMA[:1])),
+    ("_layer_normalization", "epsilon is not a number",
+     lambda: keras.ops.layer_normalization(X, epsilon=tf.constant(0.5))),
+    ("_rms_normalization", "the axis is a int64", lambda: keras.ops.rms_normalization(X, axis=np.int64(1))),
+    ("_rms_normalization", "the axes 3 are not those of x, in order", lambda: keras.ops.rms_normalization(X, axis=3)),
+    ("_rms_normalization", "weights are not of the axes' shape [8]", lambda: keras.ops.rms_normalization(X, X[0])),
+    ("_rms_normalization", "the axes 1 are not the last", lambda: keras.ops.rms_normalization(X, axis=1)),
+    ("_rms_normalization", "epsilon is not a number", lambda: keras.ops.rms_normalization(X, epsilon=tf.constant(0.5))),
+    ("LayerNormalization.call", "rms_scaling divides by the deviation",
+     lambda: layer(lambda: keras.layers.LayerNormalization(rms_scaling=True), 3, 5, 8)(X)),
+    ("LayerNormalization.call", "weights are not of the axes' shape [1]", lambda: NORM(X[..., :1])),
+    ("GroupNormalization.call", "the channels are the axis of the samples",
+     lambda: keras.layers.GroupNormalization(3, axis=0)(X)),
+    ("Dense.call", "there is no GPU, and TensorFlow's own product is faster on the CPU", lambda: dense_of(X)),
+    ("EinsumDense.call", "there is no GPU, and TensorFlow's own product is faster on the CPU",
+     lambda: einsum_of("abc,cd->abd", (5, 4))(X)),
+    ("Dense.call", "a SparseTensor is not dense", lambda: dense_of(tf.sparse.from_dense(X[0]))),
+    ("Dense.call", "the input is float16, the layer computes in float32",
+     lambda: dense_of(tf.cast(X, "float16"), autocast=False)),
+    ("Dense.call", "the number of dimensions is not known", lambda: tf.function(
+        layer(lambda: keras.layers.Dense(4), 3, 5, 8).call, **UNKNOWN)(X)),
+    ("Dense.call", "tfuse.linear takes 2 to 8 dimensions, got 9", lambda: dense_of(NINE)),
+    ("EinsumDense.call", "abc,bcd->abd is not one matrix product", lambda: einsum_of("abc,bcd->abd", (5, 4))(X)),
+    ("EinsumDense.call", "the bias is not per output of the kernel: bd of abc,cd->abd",
+     lambda: einsum_of("abc,cd->abd", (5, 4), bias_axes="bd")(X)),
+    ("EinsumDense.call", "the input has not the axes of abc,cd->abd, and more before them",
+     lambda: tf.function(einsum_of("abc,cd->abd", (5, 4)).call, **UNKNOWN)(X)),
+    ("dot_product_attention", "query, key and value are not all [batch, time, heads, head_dim]",
+     lambda: keras.ops.dot_product_attention(X, X, X)),
+    ("dot_product_attention", "4 heads of the query cannot share 3 of the key",
+     lambda: keras.ops.dot_product_attention(Q, Q[:, :, :3], Q[:, :, :3])),
+    ("dot_product_attention", "the bias does not broadcast to [batch, heads, queries, keys]",
+     lambda: keras.ops.dot_product_attention(Q, Q, Q, bias=[0.5] * 6)),
+    ("dot_product_attention", "the mask does not broadcast to [batch, heads, queries, keys]",
+     lambda: keras.ops.dot_product_attention(Q[:1], Q[:1], Q[:1], mask=MASK[..., :6])),
+    ("dot_product_attention", "the mask is not boolean",
+     lambda: keras.ops.dot_product_attention(Q, Q, Q, mask=tf.constant(MASK[..., :6].astype("int32")))),
+    ("dot_product_attention", "tfuse.attention has no soft cap",
+     lambda: keras.src.backend.tensorflow.nn.dot_product_attention(Q, Q, Q, attn_logits_soft_cap=5.0)),
+    ("dot_product_attention", "the scale is a tensor",
+     lambda: keras.ops.dot_product_attention(Q, Q, Q, scale=tf.constant(0.5))),
+    ("MultiHeadAttention", "tfuse does not know extra", lambda: attended_directly(Q, extra=1)),
+    ("MultiHeadAttention", "return_attention_scores", lambda: attended(call=dict(return_attention_scores=True))[1]),
+    ("MultiHeadAttention", "attention_axes are not the one before the last",
+     lambda: attended(inputs=(X[None], X[None]), attention_axes=(1, 2))),
+    ("MultiHeadAttention", "OwnSoftmax has a softmax of its own", lambda: attended(OwnSoftmax)),
+    ("MultiHeadAttention", "dropout leaves nothing", lambda: attended(call=dict(training=True), dropout=1.0)),
+    ("MultiHeadAttention", "tfuse takes float32, float16, bfloat16 and float64, got <dtype: 'int32'>",
+     lambda: attended_directly(tf.ones([2, 5, 2, 4], tf.int32))),
+]
+# Of a Keras that is older than what tells whether scores are wanted: test_attention_layers.py, wherever that is installed.
+OF_OLDER_KERAS = "this Keras computes attention without saying whether the scores are wanted; 3.7 says it"
+
+
+def test_every_reason_has_a_call():
+    """A reason that no row of the table is declined for would not be tested."""
+    whys = [why for _, why, _ in DECLINED] + [OF_OLDER_KERAS]
+    for name in ("_keras._behind", "_keras._enable", "products.einsum_dense", "products.linear",
+                 "attention.multi_head_attention"):
+        for pattern in reasons_in(sys.modules["tfuse." + name]):
+            assert any(re.fullmatch(pattern, why) for why in whys), (name, pattern)
+
+
+@pytest.mark.filterwarnings("ignore:You passed `rms_scaling")
+@pytest.mark.parametrize("op, why, call", DECLINED, ids=["%s: %s" % row[:2] for row in DECLINED])
+def test_the_rest_is_left_to_keras(monkeypatch, op, why, call):
+    if op == "MultiHeadAttention" and not ATTENTION:
+        pytest.skip(OF_OLDER_KERAS)
+    monkeypatch.setattr(_library, "without_gpu", lambda: why.startswith("there is no GPU"))
+    check_declined(op, why, call)
+
+
+def test_integers_are_left_to_keras():
+    with tfuse.enabled():
+        for _ in range(3):
+            keras.ops.softplus(tf.ones([2], tf.float64))
+            with pytest.raises(Exception):
+                keras.ops.softplus(tf.constant([1, 2]))
+    row, = [row for row in tfuse.explain(64) if row["op"] == "softplus"]
+    assert row["route"] == "Keras's own code" and row["calls"] == 3
+    assert row["input"] == "int32[2]" and "got int32" in row["why"]
+    assert "softplus" in repr(tfuse.explain())
+
+
+def test_arguments_of_a_later_keras():
+    """A function that has grown an argument goes its own way when it is used."""
+    nn, seen = keras.src.backend.tensorflow.nn, []
+    stock = nn.silu
+    nn.silu = lambda x, beta=1.0: seen.append(beta) or stock(x)
+    try:
+        with tfuse.enabled():
+            assert nn.silu(X) is not None and not seen
+            nn.silu(X, beta=2.0)
+    finally:
+        nn.silu = stock
+    assert seen == [2.0] and "beta" in reasons()["silu"]
+
+
+@needs_attention
+def test_flash_attention_may_be_asked_for():
+    """Keras on TensorFlow refuses it; with tfuse it is there."""
+    layer = keras.layers.MultiHeadAttention(2, 4, flash_attention=True)
+    with pytest.raises(ValueError, match="[Ff]lash"):
+        layer(X, X)
+    with tfuse.enabled():
+        assert layer(X, X).shape == X.shape
+        assert keras.ops.dot_product_attention(Q, Q, Q, flash_attention=True).shape == Q.shape
+    assert "Attention" in ran() and not reasons()

@@ -1,0 +1,236 @@
+"""README.md and docs/: generated parts are up to date, links lead somewhere, commands exist, and code runs.
+
+A fenced block of `python` or `sh` is run, unless the line before it says <!-- not run: why -->. All python blocks of a page
+run one after the other, as a reader would type them. A block with file=PATH in its first line is the content of a new file,
+one with edit=PATH lines that are added to a file; these are compiled.
+"""
+
+import contextlib
+import importlib.util
+import io
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import tfuse
+from conftest import ROOT
+from tfuse import __main__ as commands
+from tfuse._core import _library, _op
+from tfuse._tools import _ops
+
+PAGES = sorted(str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/*.md") for path in ROOT.glob(where))
+OURS = [page for page in PAGES if not page.startswith("examples")]
+pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not in the source tree")
+
+FENCE = re.compile(r"^(?:<!-- not run: (?P<why>.+) -->\n)?^```(?P<kind>.*)\n(?P<code>(?:.*\n)*?)^```$", re.MULTILINE)
+
+
+def text_of(page):
+    return (ROOT / page).read_text()
+
+
+def blocks(page):
+    """(why it is not run or None, language, {"file": …}, code, number of its line) of every fenced block."""
+    text = text_of(page)
+    for found in FENCE.finditer(text):
+        language, *about = found["kind"].split()
+        line = text[:found.start("code")].count("\n")
+        yield found["why"], language, dict(part.split("=") for part in about), found["code"], line
+
+
+def prose(page):
+    """The page without its code."""
+    return FENCE.sub("", text_of(page))
+
+
+# ---- what is generated ----
+
+
+@pytest.fixture(scope="module")
+def readme():
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "tools/readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_parts_are_up_to_date(readme):
+    for page in readme.PARTS:
+        assert readme.filled(page) == text_of(page), "run ./run python tools/readme.py"
+
+
+def test_every_function_and_op_is_in_the_reference():
+    text = text_of("docs/ops.md")
+    for name, value in vars(tfuse).items():
+        if callable(value) and not name.startswith("_") and name not in ("enable", "disable", "enabled", "explain"):
+            assert "`tfuse.%s(" % name in text, name
+            assert "Args:" not in value.__doc__ or "Example:" in value.__doc__, "%s has no example" % name
+    for name in _op.registry:
+        assert "| `%s` |" % name in text, name
+
+
+def test_a_bar_in_a_doc_stays_in_its_cell(monkeypatch):
+    monkeypatch.setattr(_library.library, "tfu_doc", lambda name: b"|x| where x | y,\nelse \\.")
+    *_, row = _ops.op_table(["Square"]).split("\n")
+    assert r"\|x\| where x \| y, else \\." in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == 7
+
+
+def test_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 150
+
+
+# ---- links ----
+
+
+def anchors(page):
+    """What GitHub makes of the headings."""
+    found = {}
+    for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+        if found[anchor]:
+            found["%s-%d" % (anchor, found[anchor])] = 0
+    return found
+
+
+def check_link(page, target):
+    path, _, anchor = target.partition("#")
+    path = (ROOT / page).parent / path if path else ROOT / page
+    assert path.exists(), "%s: there is no %s" % (page, target)
+    if anchor:
+        assert anchor in anchors(path.resolve().relative_to(ROOT)), "%s: %s has no such heading" % (page, target)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page):
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for target in targets:
+        if not re.match(r"https?:", target):
+            check_link(page, target)
+    assert targets or page != "README.md"
+
+
+def test_sources_send_the_reader_to_what_is_there():
+    found = []
+    for folder in ("ops", "kernels", "python", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".c", ".h", ".cu", ".cuh", ".py") and path.name != "test_docs.py":
+                targets = re.findall(r"docs/\w+\.md(?:#[\w-]+)?", path.read_text())
+                found += [(str(path.relative_to(ROOT)), target) for target in targets]
+    for path, target in found:
+        check_link("README.md", target)
+    assert {"kernels/core/gpu/rows.h", "kernels/core/gpu/walk.h"} <= {path for path, _ in found}
+
+
+# ---- code ----
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_every_block_says_what_it_is(page):
+    assert prose(page).count("```") == 0
+    for why, language, about, code, line in blocks(page):
+        assert language in ("python", "sh", "c", "text"), "%s:%d" % (page, line)
+        assert language in ("python", "sh") or not why, "%s:%d is not run in any case" % (page, line)
+    assert not re.search(r"\n\n {4}\S", prose(page)), "an indented block, which would not be run"
+
+
+@pytest.fixture
+def as_before():
+    """Undoes what examples switch on."""
+    yield
+    tfuse.disable()
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_python_runs(page, as_before, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for why, language, about, code, line in blocks(page):
+        if language == "python" and not why and not about:
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile("\n" * line + code, page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", OURS)
+def test_shell_runs(page, tmp_path):
+    """In an empty folder, with this Python as `python`, and no file of the user's."""
+    scripts = [code for why, language, _, code, _ in blocks(page) if language == "sh" and not why]
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python"
+    python.write_text("#!/bin/sh\nexec '%s' \"$@\"\n" % sys.executable)
+    python.chmod(0o755)
+    path = [str(pathlib.Path(tfuse.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PATH": "%s:%s" % (python.parent, os.environ["PATH"]), "TFUSE_LIBRARY": _library.path,
+                   "TFUSE_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    for code in scripts:
+        done = subprocess.run(["bash", "-euc", code], cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        assert done.returncode == 0, "%s: %s\n%s" % (page, code, done.stdout)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist(page, capsys):
+    """Those of `./run` and of `python -m tfuse`, with their options, wherever they are named."""
+    text = text_of(page)
+    usage = subprocess.run(["bash", ROOT / "run"], check=True, text=True, stdout=subprocess.PIPE).stdout
+    known = re.findall(r"^  (\w+) ", usage, re.MULTILINE)
+    for name in re.findall(r"\./run ([a-z]\w*)", text):
+        assert name in known, name
+    for name, rest in re.findall(r"(?:python -m tfuse|\./run) (%s)\b([^`\n#]*)" % "|".join(commands.COMMANDS), text):
+        with pytest.raises(SystemExit):
+            commands.main([name, "--help"])
+        usage = capsys.readouterr().out
+        own = rest.partition(".py")[0]  # behind a script come the script's own
+        for option in re.findall(r"(?<!\S)--[\w-]+", own):
+            assert option in usage, "%s %s" % (name, option)
+    for name in re.findall(r"python -m tfuse (\w+)", text):
+        assert name in commands.COMMANDS, name
+
+
+# ---- the worked example of a new op ----
+
+
+@pytest.fixture(scope="module")
+def with_the_new_op(tmp_path_factory):
+    """A copy of the C sources, in which docs/new_op.md has been followed; and the files that it makes."""
+    tree, made = tmp_path_factory.mktemp("new_op"), []
+    for folder in ("ops", "kernels"):
+        shutil.copytree(ROOT / folder, tree / folder)
+    for _, language, about, code, _ in blocks("docs/new_op.md"):
+        if "file" in about:
+            path = tree / about["file"]
+            assert (ROOT / about["file"]).parent.exists(), "there is no such folder: %s" % about["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(code)
+            made.append(path)
+        elif "edit" in about:
+            assert (ROOT / about["edit"]).exists(), about["edit"]
+            if language == "c" and code not in (tree / about["edit"]).read_text():  # whoever follows the page has them
+                with open(tree / about["edit"], "a") as file:
+                    file.write(code)
+    return tree, made
+
+
+def test_the_new_op_compiles(with_the_new_op):
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed")
+    tree, made = with_the_new_op
+    sources = [path for path in made if path.suffix == ".c"]
+    assert {path.suffix for path in made} == {".c", ".cu", ".h", ".py"} and len(sources) == 3
+    done = subprocess.run(["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", tree,
+                           "-I", tree / "ops", *sources], text=True, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_new_ops_python_compiles(with_the_new_op):
+    for path in with_the_new_op[1]:
+        if path.suffix == ".py":
+            compile(path.read_text(), path.name, "exec")

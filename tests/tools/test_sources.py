@@ -1,0 +1,98 @@
+"""The rules that every source file keeps: who includes what, what host code never does, and the files that each op has."""
+
+import re
+
+import pytest
+
+import tfuse
+from conftest import ROOT
+from tfuse._core import _library, _op
+from tfuse._tools import _ops
+
+pytestmark = pytest.mark.skipif(not (ROOT / "ops" / "ops.def").exists(), reason="not in the source tree")
+
+
+def sources(*endings, folders=("ops", "kernels", "tests")):
+    """Path below the root -> text."""
+    return {str(path.relative_to(ROOT)): path.read_text() for folder in folders
+            for path in sorted((ROOT / folder).rglob("*")) if path.suffix in endings}
+
+
+def stems():
+    return re.findall(r"^X\((\w+)\)$", (ROOT / "ops" / "ops.def").read_text(), re.MULTILINE)
+
+
+def test_no_c_plus_plus_files():
+    assert not sources(".cc", ".cpp", ".cxx", ".hpp", ".hh", folders=("ops", "kernels", "python", "tests", "tools"))
+
+
+def test_who_includes_what():
+    includes = {path: re.findall(r'^\s*#\s*include\s+[<"]([^>"]+)', text, re.MULTILINE)
+                for path, text in sources(".c", ".h", ".cu", ".cuh").items()}
+    users = lambda prefix: {path for path, names in includes.items() if any(n.startswith(prefix) for n in names)}
+    assert users("tensorflow/") == {"ops/core/tf_bind.c"}
+    assert users("xla/") == {"ops/core/xla_bind.c"}
+    assert {u for u in users("cuda") if u[-2:] in (".c", ".h")} == {"kernels/core/gpu/driver.h"}  # for its types
+    for path, names in includes.items():
+        if family := re.fullmatch(r"ops/(?!core)(\w+)/\w+\.c", path):
+            assert all(re.fullmatch(r"(ops/%s/)?\w+\.h" % family[1], name) for name in names), path
+
+
+# What a family offers to others: the passes that follow a product, and the loss of rows.
+OFFERED = {"kernels/elementwise/scale_bias_act.h", "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}
+
+
+def test_families_see_core_and_themselves():
+    """Includes go from a family to core, never back, and to another family only where that says what it offers."""
+    place = lambda path: re.match(r"(?:kernels|ops)/(\w+)/", path)
+    for path, text in sources(".c", ".h", ".cu", ".cuh", folders=("ops", "kernels")).items():
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+            if place(name) and place(name)[1] != "core" and place(name)[1] != (place(path) or [None, None])[1]:
+                assert name in OFFERED and "/core/" not in path, path
+
+
+def test_host_code_never_prints_or_exits():
+    for path, text in sources(".c", ".h", folders=("ops", "kernels")).items():
+        assert not re.search(r"(?<!\w)(f?printf|f?puts|perror|abort|exit|_exit|assert)\s*\(", text), path
+
+
+def test_every_op_has_its_files():
+    """A file of rows, ops/<family>/<name>.c, has kernels in the family's folder of that name."""
+    files = [path for path in (ROOT / "ops").glob("*/*.c") if path.parent.name != "core"]
+    rows, names = "".join(path.read_text() for path in files), {path.stem for path in files}
+    assert len(stems()) == len(set(stems())) > 0
+    for stem in stems():
+        assert "const tfu_op tfu_%s = {" % stem in rows, stem
+        assert any(stem.startswith(name) or stem.endswith((name, name + "_grad")) for name in names), stem
+    for path in files:
+        name, kernels = path.stem, ROOT / "kernels" / path.parent.name
+        for file in (kernels / (name + "_cpu.c"), kernels / (name + "_gpu.c"),
+                     ROOT / "python/tfuse" / path.parent.name / (name + ".py"),
+                     ROOT / "python/tfuse/cases" / path.parent.name / (name + ".py")):
+            assert file.exists(), file
+        if "TFU_MODULE(%s)" % name in (kernels / (name + "_gpu.c")).read_text():  # else it has no kernel of its own
+            assert (kernels / (name + ".cu")).exists(), name
+
+
+def test_every_module_is_in_its_family():
+    for family, modules in _ops.FAMILIES.items():
+        found = {path.stem for path in (ROOT / "python/tfuse" / family).glob("*.py")}
+        assert found == {*modules, "__init__"} and len(set(modules)) == len(modules), family
+
+
+def test_every_op_is_in_python():
+    assert {op.stem for op in _op.registry.values()} == set(stems())
+    for name in _op.registry:
+        assert _library.library.tfu_doc(name.encode()).endswith(b"."), name
+    for name, value in vars(tfuse).items():
+        if callable(value) and not name.startswith("_"):
+            assert value.__doc__, name
+
+
+def test_a_simple_op_is_short():
+    """The measure of the core: what an elementwise op costs its author, forward and gradient, CPU and GPU."""
+    files = [path for folder in ("ops", "kernels", "python/tfuse") for path in (ROOT / folder).rglob("square*")
+             if "cases" not in path.parts]
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert len(lines) == 6, lines
+    assert sum(lines.values()) <= 60, lines
