@@ -26,7 +26,8 @@ struct logits_of {
 };
 template <typename T>
 struct join_logits {
-  __device__ void lanes(logits_of<T> &v, int width) const {
+  template <typename W>
+  __device__ void lanes(logits_of<T> &v, W width) const {
     v.powers.join_lanes(width, max_sum<T>::unit());
     add_up().lanes(v.sum, width);
   }

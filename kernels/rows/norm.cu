@@ -64,7 +64,7 @@ __device__ inline void norm(const norm_args &a) {
   rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
-  const bool writes = a.rows.pass != TFU_FIND;
+  const bool writes = walk.pass() != TFU_FIND;
   column_weights<R, PACKS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
       beta(writes && !RMS ? a.beta : 0, a.period, 0, walk);
   const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
@@ -99,9 +99,9 @@ __device__ inline void norm(const norm_args &a) {
       }
     };
     two<R> found = {0, 0}; /* sums of h and of (h - mean)^2 */
-    if (a.rows.pass != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
+    if (walk.pass() != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
     R mean = RMS ? 0 : mean_of(found.a);
-    if (!RMS && a.rows.pass != TFU_JOIN) {
+    if (!RMS && walk.pass() != TFU_JOIN) {
       row_sum<R, rows_walk::fixed> squares;
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
@@ -113,12 +113,12 @@ __device__ inline void norm(const norm_args &a) {
       found.b = walk.agree(squares.sum, add_up());
     }
     if (RMS) found.b = found.a;
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = found;
       walk.leave();
       continue;
     }
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       if (!RMS) mean = mean_of_all(walk.template sum_parts<two<R>>([](two<R> part) { return part.a; }));
       found.b = walk.template sum_parts<two<R>>([&](two<R> part) {
         const R off = RMS ? 0 : mean_of(part.a) - mean;
@@ -196,7 +196,7 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
         if (!RMS) add_columns(sums + next_quantity, p, (R)1, dy);
       }
     });
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       with_n = walk.template sum_parts<two<R>>([](two<R> part) { return part.a; });
       of_g = walk.template sum_parts<two<R>>([](two<R> part) { return part.b; });
     } else if (RMS) {
@@ -205,7 +205,7 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
       const two<R> both = walk.agree(two<R>{with_n, of_g}, add_two());
       with_n = both.a, of_g = both.b;
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
       walk.leave();
       continue;

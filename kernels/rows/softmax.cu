@@ -71,14 +71,14 @@ __device__ inline void softmax(const softmax_args &a) {
       });
     }
     const R own = total.max;
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       total = max_sum<T>::none();
       walk.template for_parts<max_sum<T>>([&](const max_sum<T> &part) { total.join(part, factor); });
-      total.join_lanes(32, factor);
+      total.join_lanes(whole_warp(), factor);
     } else {
       total = walk.agree(total, join_max_sum<T>{factor});
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
       walk.leave();
       continue;
@@ -139,13 +139,13 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
       sum += a.log ? sum_of(dy) : dot_of(dy, y);
     });
     R dot;
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       dot = walk.template sum_parts<R>([](R part) { return part; });
     } else {
       const two<R> total = walk.agree(two<R>{sum.sum, sum.lost}, add_carefully());
       dot = total.a - total.b;
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((R *)a.rows.found)[walk.row] = dot;
       walk.leave();
       continue;

@@ -6,12 +6,12 @@
 /* Any rows: of any length, beginning anywhere. Packs wait in shared memory, and stay there for later looks where there
  * is room for a block's share of a row. */
 template <typename T, int TENSORS>
-struct any_rows : row_team {
+struct any_rows : row_team<OVER_BLOCK> {
   enum { N = packed<T>::N };
   static constexpr bool fixed = false;
 
   __device__ any_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])
-      : row_team(rows) {
+      : row_team<OVER_BLOCK>(rows) {
     extern __shared__ int4 ring[];
     UNROLL
     for (int t = 0; t < TENSORS; t++) from[t] = tensors[t], stride[t] = strides[t];

@@ -7,7 +7,9 @@
  * way to shared memory, where each thread has slots of its own: for blocks that live long, having sums over rows to
  * keep. Without, a block lives for one row, and other blocks work while it waits. */
 template <typename T, int PACKS, int TENSORS, bool CHUNKS, bool AHEAD_OF_ROWS>
-struct held_rows : row_team {
+struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
+  typedef row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> team;
+  using team::active, team::lane, team::r, team::row, team::step;
 #if __CUDA_ARCH__ >= 800
   enum {AHEAD = AHEAD_OF_ROWS};
 #else
@@ -17,7 +19,7 @@ struct held_rows : row_team {
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
   __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])
-      : row_team(rows) {
+      : team(rows) {
     extern __shared__ int4 ring[];
     const int first = (int)blockIdx.x * r.share + lane;
     const int end = ((int)blockIdx.x + 1) * r.share < r.packs ? ((int)blockIdx.x + 1) * r.share : r.packs;
