@@ -38,7 +38,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
-  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
     logits_of<T> total = {max_sum<T>::none(), 0};
     row_sum<R, false> sum;
@@ -91,7 +91,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
-  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
     const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 2);
@@ -112,7 +112,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
           if (k == at) d[k] = dloss * ((y - (target + even)) + softmax.push * y);
         }
       }
-      store_place(dx, p, a.rows.aligned, d);
+      walk.store(dx, p, d);
     });
   }
 }
@@ -153,7 +153,7 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
-  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
     max_sum<T> logits = max_sum<T>::none();
     targets_of<T> targets;
@@ -191,7 +191,7 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
-  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
     const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 3);
@@ -206,11 +206,11 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
         R d[N];
         UNROLL
         for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
-        store_place(dtargets, p, a.rows.aligned, d);
+        walk.store(dtargets, p, d);
       }
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
-      store_place(dx, p, a.rows.aligned, x);
+      walk.store(dx, p, x);
     });
   }
 }

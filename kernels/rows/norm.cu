@@ -59,9 +59,9 @@ __device__ inline void norm(const norm_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1 };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
+  const int64_t cols = a.rows.cols;
   const T *const tensors[2] = {(const T *)a.x, (const T *)a.residual};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors);
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
   const bool writes = walk.pass() != TFU_FIND;
@@ -85,7 +85,7 @@ __device__ inline void norm(const norm_args &a) {
         const int4 rounded = narrow_pack<T>(h);
         widen_place<T>(p, rounded, (R)0, h);
         if (walk.keeps()) walk.replace(i, rounded);
-        store_place((T *)a.sum + start, p, a.rows.aligned, h);
+        walk.store((T *)a.sum + start, p, h);
       }
       sum += RMS ? dot_of(h, h) : sum_of(h);
     });
@@ -93,9 +93,7 @@ __device__ inline void norm(const norm_args &a) {
     auto load = [&](const auto &p, const int4(&bits)[TENSORS], R(&h)[N]) {
       widen_place<T>(p, bits[0], (R)0, h);
       if constexpr (FULL && !rows_walk::fixed) {
-        if (plain || walk.keeps()) return;
-        UNROLL
-        for (int k = 0; k < N; k++) h[k] = p.owns(k) ? (R)((const T *)a.sum)[start + p.first + k] : 0;
+        if (!plain && !walk.keeps()) widen_place<T>(p, walk.written((const T *)a.sum + start, p), (R)0, h);
       }
     };
     two<R> found = {0, 0}; /* sums of h and of (h - mean)^2 */
@@ -115,7 +113,6 @@ __device__ inline void norm(const norm_args &a) {
     if (RMS) found.b = found.a;
     if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = found;
-      walk.leave();
       continue;
     }
     if (walk.pass() == TFU_JOIN) {
@@ -134,7 +131,7 @@ __device__ inline void norm(const norm_args &a) {
       const R(&scale)[N] = gamma.of(walk, a.period, p, i), (&shift)[N] = beta.of(walk, a.period, p, i);
       UNROLL
       for (int k = 0; k < N; k++) h[k] = RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
-      store_place((T *)a.y + start, p, a.rows.aligned, h);
+      walk.store((T *)a.y + start, p, h);
     });
   }
   walk.finish();
@@ -153,9 +150,9 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
   enum { N = packed<T>::N, QUANTITIES = RMS ? 1 : 2, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1 };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
+  const int64_t cols = a.rows.cols;
   const T *const tensors[3] = {(const T *)a.dy, (const T *)a.x, (const T *)a.dsum};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors);
   const dropping drop(a.seed, a.rate);
   const mean_over<T> mean_of(cols * a.rows.parts);
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk);
@@ -207,7 +204,6 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
     }
     if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
-      walk.leave();
       continue;
     }
     const R mean_n = mean_of(with_n) * rstd, mean_g = RMS ? 0 : mean_of(of_g);
@@ -225,10 +221,10 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
         for (int k = 0; k < N; k++) d[k] += dsum[k];
       }
       if (FULL && drop.on) {
-        store_place((T *)a.dresidual + start, p, a.rows.aligned, d);
+        walk.store((T *)a.dresidual + start, p, d);
         drop(start + p.first, d);
       }
-      store_place((T *)a.dx + start, p, a.rows.aligned, d);
+      walk.store((T *)a.dx + start, p, d);
     });
   }
   walk.finish();

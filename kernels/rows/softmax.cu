@@ -32,7 +32,7 @@ template <typename T, int PACKS, bool GENERAL>
 __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
   typedef acc<T> R;
-  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {a.rows.cols});
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
   const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
@@ -80,7 +80,6 @@ __device__ inline void softmax(const softmax_args &a) {
     }
     if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
-      walk.leave();
       continue;
     }
     total.settle();
@@ -105,7 +104,7 @@ __device__ inline void softmax(const softmax_args &a) {
         for (int k = 0; k < N; k++)
           x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
       }
-      store_place(y, p, a.rows.aligned, x);
+      walk.store(y, p, x);
     });
   }
   walk.finish();
@@ -127,8 +126,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   typedef typename math_of<T>::type math;
-  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y},
-                                                      {a.rows.cols, a.rows.cols});
+  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y});
   const R scale = a.scale;
   for (; walk.more(); walk.next()) {
     row_sum<R, decltype(walk)::fixed> sum;
@@ -147,7 +145,6 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
     }
     if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((R *)a.rows.found)[walk.row] = dot;
-      walk.leave();
       continue;
     }
     T *dx = (T *)a.dx + walk.row * a.rows.cols;
@@ -162,7 +159,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
           dy[k] =
               y[k] == -infinity<R>() ? 0 : scale * (dy[k] - math::exp_of(y[k]) * dot); /* what is masked stays out */
       }
-      store_place(dx, p, a.rows.aligned, dy);
+      walk.store(dx, p, dy);
     });
   }
   walk.finish();

@@ -18,8 +18,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
-  __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])
-      : team(rows) {
+  __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : team(rows) {
     extern __shared__ int4 ring[];
     const int first = (int)blockIdx.x * r.share + lane;
     const int end = ((int)blockIdx.x + 1) * r.share < r.packs ? ((int)blockIdx.x + 1) * r.share : r.packs;
@@ -27,23 +26,22 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
     room = end - first;
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      from[t] = (const char *)(tensors[t] + row * strides[t] + column_of_first);
-      jump[t] = step() * strides[t] * (int64_t)sizeof(T);
-    }
+    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)(tensors[t] + row * r.cols + column_of_first);
+    jump = step() * r.cols * (int64_t)sizeof(T);
     fetch_row = row;
-    UNROLL
-    for (int i = 0; i < SLOTS - 1; i++)
-      if (AHEAD) fetch();
+    ONCE
+    for (int i = 0; i < (AHEAD ? SLOTS - 1 : 0); i++) fetch();
   }
 
-  /* Instead of the last look, where a kernel is done with a row. */
-  __device__ void leave() const {}
   __device__ bool keeps() const { return true; }
   __device__ bool has(int i) const { return i * r.lanes < room; } /* in rows of one chunk */
   /* The first column of the thread's pack i. */
   __device__ int column(int i) const { return column_of_first + i * r.lanes * N; }
   __device__ void replace(int i, int4 pack) { bits[0][i] = pack; }
+  template <typename R>
+  __device__ void store(T *to, const whole_place &p, const R (&v)[N]) const {
+    store_bits(to + p.first, narrow_pack<T>(v));
+  }
 
   template <bool FIRST, bool LAST, typename F>
   __device__ void look(F f) {
@@ -63,7 +61,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
  private:
   int4 bits[TENSORS][PACKS];
   const char *from[TENSORS];
-  int64_t jump[TENSORS];
+  int64_t jump; /* bytes from a row to the next */
   int64_t fetch_row;
   int room, column_of_first; /* packs from the thread's first to the end of its share */
   int fetch_chunk = 0;
@@ -118,7 +116,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
       return;
     }
     UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump[t] - (r.chunks - 1) * chunk_bytes : jump[t];
+    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump - (r.chunks - 1) * chunk_bytes : jump;
     fetch_chunk = 0;
     fetch_row += step();
   }

@@ -7,13 +7,13 @@
 /* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
 #define ONCE _Pragma("unroll 1")
 
-/* Where a pack of N elements stands in its row: element k of it is column first + k, and the row's own if
- * begin <= k < end. In odd rows the packs at the ends reach into the neighbouring rows. */
+/* Where a pack of elements stands in its row: element k of it is column first + k, and the row's own if bit k is set.
+ * In odd rows the packs at the ends reach into the neighbouring rows. */
 struct any_place {
   int64_t first;
-  int begin, end;
+  unsigned own;
   bool whole; /* all are the row's own */
-  __device__ bool owns(int k) const { return whole || (k >= begin && k < end); }
+  __device__ bool owns(int k) const { return own >> k & 1; }
 };
 struct whole_place {
   int first;

@@ -1,6 +1,6 @@
 /* rows.cuh - the device side of rows.h: a kernel's walk over its rows, and what a row's threads agree on.
  *
- *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...}, {row stride, ...});
+ *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...});
  *   for (; walk.more(); walk.next()) { walk.look<true, false>(f); ... walk.look<false, true>(f); }
  *   walk.finish();
  *
@@ -56,19 +56,6 @@ __device__ inline void widen_place(const P &p, int4 bits, R otherwise, R (&v)[N]
   if (p.whole) return;
   UNROLL
   for (int k = 0; k < N; k++) v[k] = p.owns(k) ? v[k] : otherwise;
-}
-
-/* Writes the row's own elements of a pack; row points at the row's first element. */
-template <typename T, typename R, int N>
-__device__ inline void store_place(T *row, const whole_place &p, int, const R (&v)[N]) {
-  store_bits(row + p.first, narrow_pack<T>(v));
-}
-template <typename T, typename R, int N>
-__device__ inline void store_place(T *row, const any_place &p, int aligned, const R (&v)[N]) {
-  if (p.whole && aligned) return store_bits(row + p.first, narrow_pack<T>(v));
-  UNROLL
-  for (int k = 0; k < N; k++)
-    if (p.owns(k)) row[p.first + k] = (T)v[k];
 }
 
 /* Values that belong to the columns of a pack: one per column, in the arithmetic type. */
