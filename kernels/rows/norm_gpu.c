@@ -7,10 +7,11 @@
 TFU_MODULE(norm);
 #define KERNEL(label) \
   { .module = &module, .name = #label, .variants = tfu_row_variants }
-/* For layer and RMS normalisation, without and with residual, dropout and rows of any kind. */
+/* For layer and RMS normalisation, without and with residual and dropout; and for rows of any kind. */
 static tfu_kernel forward[2][2] = {{KERNEL(layer_plain), KERNEL(layer_full)}, {KERNEL(rms_plain), KERNEL(rms_full)}};
 static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad_full)},
                                     {KERNEL(rms_grad_plain), KERNEL(rms_grad_full)}};
+static tfu_kernel any_forward = KERNEL(norm), any_backward = KERNEL(norm_grad);
 
 /* By measurement on an H200 at [16384, 8192]. Forward, at 1, 4, 8, 16 waves layer normalisation in bfloat16 reaches 85,
  * 87, 86, 73% of the copy speed (each block loads its weights), RMS 87, 89, 90, 91%. A row shared by a cluster of
@@ -18,6 +19,11 @@ static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad
  * columns, of 4 33% at 32,768, split rows 47% at 65,536; every block leaves a row of partial sums: with 512
  * instead of 1024 threads per multiprocessor it takes 12% less time. */
 enum { LAYER_WAVES = 4, RMS_WAVES = 16, SHARING_THREADS = 256, GRAD_RESIDENT = 512 };
+
+/* What kernels read in whole packs: rows and weights. */
+static int aligned(const tfu_call *call, int64_t elements, const void *gamma, const void *beta) {
+  return tfu_aligned(call, elements) && (uintptr_t)gamma % 16 == 0 && (uintptr_t)beta % 16 == 0;
+}
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
@@ -34,7 +40,8 @@ static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pas
   wish.tensors = a->residual ? 2 : 1;
   TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
   tfu_whole_periods(&a->rows, a->period, &grid);
-  return tfu_launch(call, &forward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+  tfu_kernel *kernel = variant == TFU_ANY ? &any_forward : &forward[rms][full];
+  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
@@ -46,7 +53,8 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                  .gamma = given(t->gamma),
                  .beta = given(t->beta),
                  .seed = given(t->seed),
-                 .period = t->period,
+                 .period = (int)t->period,
+                 .rms = rms,
                  .epsilon = epsilon,
                  .rate = rate};
   tfu_row_wish wish = {.rows = t->rows,
@@ -58,7 +66,7 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                        .cluster = 8,
                        .looks = rms ? 2 : 3,
                        .waves = rms ? RMS_WAVES : LAYER_WAVES,
-                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+                       .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
@@ -87,7 +95,8 @@ static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pa
   a->partial = NULL;
   if (sums && pass != TFU_FIND)
     TFU_TRY(tfu_scratch(call, (size_t)(*seats * wish.cols) * quantities * real, &a->partial));
-  return tfu_launch(call, &backward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+  tfu_kernel *kernel = variant == TFU_ANY ? &any_backward : &backward[rms][full];
+  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
@@ -100,7 +109,8 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                       .gamma = given(t->gamma),
                       .stats = t->stats->data,
                       .seed = given(t->seed),
-                      .period = t->period,
+                      .period = (int)t->period,
+                      .rms = rms,
                       .rate = rate};
   tfu_row_wish wish = {.rows = t->rows,
                        .cols = t->cols,
@@ -112,7 +122,7 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                        .looks = 2,
                        .waves = 1,
                        .resident = GRAD_RESIDENT,
-                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+                       .aligned = aligned(call, t->rows * t->cols, a.gamma, NULL)};
   int parts = 1;
   int64_t seats;
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
