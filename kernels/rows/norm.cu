@@ -166,7 +166,7 @@ __device__ inline void add_columns(R *sums, const P &p, R factor, const R (&v)[N
 
 template <typename T, int PACKS, int KIND, bool FULL>
 __device__ inline void norm_rows_grad(const norm_grad_args &a) {
-  enum { N = packed<T>::N, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1 };
+  enum { N = packed<T>::N, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1, SUMS = HELD * N * (KIND == RMS ? 1 : 2) };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
   const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
@@ -254,8 +254,8 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
   walk.finish();
   if (!a.partial || !rows_walk::fixed) return;
   if (a.joined)
-    join_sums<R, HELD * N *(KIND == RMS ? 1 : 2)>(
-        a.rows.lanes, [&](int j) -> R & { return j < HELD * N ? dgamma[j / N][j % N] : dbeta[j / N - HELD][j % N]; });
+    join_sums<R, SUMS>(a.rows.lanes,
+                       [&](int j) -> R & { return j < HELD * N ? dgamma[j / N][j % N] : dbeta[j / N - HELD][j % N]; });
   if (a.joined && threadIdx.x >= a.rows.lanes) return;
   UNROLL
   for (int i = 0; i < HELD; i++) {

@@ -4,9 +4,6 @@
 #include "kernels/core/device/pack.cuh"
 #include "kernels/core/gpu/rows.h"
 
-/* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
-#define ONCE _Pragma("unroll 1")
-
 /* Where a pack of elements stands in its row: element k of it is column first + k, and the row's own if bit k is set.
  * In odd rows the packs at the ends reach into the neighbouring rows. */
 struct any_place {
