@@ -106,11 +106,13 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
       for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
       const int64_t at = label.label - p.first;
       if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
+        R own = 0;
         UNROLL
-        for (int k = 0; k < N; k++) {
-          const R y = softmax.of(x[k]);
-          if (k == at) d[k] = dloss * ((y - (target + even)) + softmax.push * y);
-        }
+        for (int k = 0; k < N; k++) own = k == at ? x[k] : own;
+        const R y = softmax.of(own);
+        own = dloss * ((y - (target + even)) + softmax.push * y);
+        UNROLL
+        for (int k = 0; k < N; k++) d[k] = k == at ? own : d[k];
       }
       walk.store(dx, p, d);
     });
@@ -129,9 +131,9 @@ struct targets_of {
   template <typename P, int N>
   __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
     R own[N], far[N];
+    classes += p.template count<N>();
     UNROLL
     for (int k = 0; k < N; k++) {
-      classes += p.owns(k);
       own[k] = p.owns(k) ? t[k] : 0;
       far[k] = p.owns(k) ? x[k] - shift : 0;
     }

@@ -13,14 +13,34 @@ struct row_mask {
   __device__ row_mask(const softmax_args &a, int64_t row)
       : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0) {}
 
-  template <typename P, int N>
-  __device__ void apply(const P &p, R (&x)[N]) const {
+  template <int N>
+  __device__ void apply(const any_place &p, R (&x)[N]) const {
     UNROLL
     for (int k = 0; k < N; k++) {
       const int64_t at = start + (p.first + k) * a.stretch.column;
       if (!p.owns(k)) x[k] = -infinity<R>();
       else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at];
       else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
+    }
+  }
+  /* Where rows are whole packs, so are the mask's, unless it has one value for a row. */
+  template <int N>
+  __device__ void apply(const whole_place &p, R (&x)[N]) const {
+    const bool packs = a.stretch.column;
+    if (a.mask_kind == TFU_MASK_ADD) {
+      const T *from = (const T *)a.mask + start;
+      R add[N];
+      if (packs) widen_pack<T>(*(const int4 *)(from + p.first), add);
+      UNROLL
+      for (int k = 0; k < N; k++) x[k] += packs ? add[k] : (R)*from;
+    } else if (a.mask_kind == TFU_MASK_KEEP) {
+      const uint8_t *from = (const uint8_t *)a.mask + start;
+      UNROLL
+      for (int k = 0; k < N; k += 4) {
+        const unsigned keep = packs ? *(const unsigned *)(from + p.first + k) : *from * 0x01010101u;
+        UNROLL
+        for (int j = 0; j < 4; j++) x[k + j] = keep >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
+      }
     }
   }
 };

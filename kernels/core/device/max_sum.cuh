@@ -11,6 +11,8 @@ __device__ inline R infinity() {
 }
 __device__ inline float log_of(float x) { return ::logf(x); }
 __device__ inline double log_of(double x) { return ::log(x); }
+/* Some hundred instructions, once in a kernel. */
+__device__ __noinline__ double called_exp(double x) { return ::exp(x); }
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
@@ -64,6 +66,7 @@ struct max_sum {
   /* exp((x - shift) * factor / unit). */
   static __device__ R power(R x, R shift, R factor) {
     if constexpr (BASE_2) return math::exp2_of((x - shift) * factor);
+    else if constexpr (sizeof(T) == 8) return called_exp((x - shift) * factor);
     else return math::exp_of((x - shift) * factor);
   }
 

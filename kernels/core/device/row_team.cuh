@@ -11,11 +11,19 @@ struct any_place {
   unsigned own;
   bool whole; /* all are the row's own */
   __device__ bool owns(int k) const { return own >> k & 1; }
+  template <int N>
+  __device__ int count() const {
+    return __popc(own);
+  }
 };
 struct whole_place {
   int first;
   static constexpr bool whole = true;
   __device__ bool owns(int) const { return true; }
+  template <int N>
+  __device__ int count() const {
+    return N;
+  }
 };
 
 __device__ inline void cluster_barrier() {
