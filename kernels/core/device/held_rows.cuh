@@ -26,7 +26,8 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
     room = end - first;
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)(tensors[t] + row * r.cols + column_of_first);
+    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)tensors[t];
+    offset = (row * r.cols + column_of_first) * (int64_t)sizeof(T);
     jump = step() * r.cols * (int64_t)sizeof(T);
     fetch_row = row;
     ONCE
@@ -61,7 +62,8 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
  private:
   int4 bits[TENSORS][PACKS];
   const char *from[TENSORS];
-  int64_t jump; /* bytes from a row to the next */
+  int64_t offset; /* bytes from the tensors to the packs to fetch */
+  int64_t jump;   /* bytes from a row to the next */
   int64_t fetch_row;
   int room, column_of_first; /* packs from the thread's first to the end of its share */
   int fetch_chunk = 0;
@@ -101,7 +103,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
       for (int t = 0; t < TENSORS; t++) {
         UNROLL
         for (int i = 0; i < PACKS; i++)
-          if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + i * r.lanes * 16);
+          if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + offset + i * r.lanes * 16);
       }
     }
     close_copies();
@@ -111,12 +113,10 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   __device__ void advance() {
     const int chunk_bytes = PACKS * r.lanes * 16;
     if (CHUNKS && ++fetch_chunk < r.chunks) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++) from[t] += chunk_bytes;
+      offset += chunk_bytes;
       return;
     }
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump - (r.chunks - 1) * chunk_bytes : jump;
+    offset += CHUNKS ? jump - (r.chunks - 1) * chunk_bytes : jump;
     fetch_chunk = 0;
     fetch_row += step();
   }
@@ -142,7 +142,8 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
     for (int t = 0; t < TENSORS; t++) {
       UNROLL
       for (int i = 0; i < PACKS; i++)
-        if (active() && t < r.tensors && i * r.lanes < left) bits[t][i] = load_once(from[t] + i * r.lanes * 16);
+        if (active() && t < r.tensors && i * r.lanes < left)
+          bits[t][i] = load_once(from[t] + offset + i * r.lanes * 16);
     }
     advance();
   }
