@@ -7,7 +7,7 @@
 
 #include "kernels/core/device/pack.cuh"
 
-/* A thread's V channels of a place; V is a pack, or 1 where channels do not fill packs. */
+/* A thread's V channels of a place; V is a pack, or 1 where channels do not fill packs and for doubles. */
 template <typename T, int V>
 struct channels_of {
   int64_t sample, first, place, end, step; /* the channels, and the places to visit */
@@ -70,25 +70,26 @@ struct channel_facts {
   }
 };
 
-/* Adds up one of the two quantities that the places of a block have found and leaves it for the chunk. */
+/* Adds up what the places of a block have found, two quantities, and leaves it for the chunk. */
 template <typename R, int V>
-__device__ inline void leave_sum(const group_norm_args &a, int quantity, const R (&v)[V]) {
-  __shared__ R room[V][TFU_THREADS];
+__device__ inline void leave_sums(const group_norm_args &a, const R (&one)[V], const R (&two)[V]) {
+  __shared__ R room[2 * V][TFU_THREADS];
   const int per_block = TFU_THREADS / a.lanes;
-  R *partial = (R *)a.partial + ((int64_t)blockIdx.x * 2 + quantity) * a.channels;
-  __syncthreads();
   UNROLL
-  for (int k = 0; k < V; k++) room[k][threadIdx.x] = v[k];
+  for (int k = 0; k < V; k++) {
+    room[k][threadIdx.x] = one[k];
+    room[V + k][threadIdx.x] = two[k];
+  }
   __syncthreads();
   ONCE
-  for (int i = threadIdx.x; i < a.lanes * V; i += TFU_THREADS) {
+  for (int i = threadIdx.x; i < 2 * V * a.lanes; i += TFU_THREADS) {
     const int k = i / a.lanes, lane = i % a.lanes;
-    const int64_t channel = ((int64_t)blockIdx.y * a.lanes + lane) * V + k;
+    const int64_t channel = ((int64_t)blockIdx.y * a.lanes + lane) * V + k % V;
     if (channel >= a.channels) continue;
     double total = 0;
 #pragma unroll 4
     for (int place = 0; place < per_block; place++) total += room[k][lane + place * a.lanes];
-    partial[channel] = (R)total;
+    ((R *)a.partial)[((int64_t)blockIdx.x * 2 + k / V) * a.channels + channel] = (R)total;
   }
 }
 
@@ -114,8 +115,7 @@ __device__ inline void group_sums(const group_norm_args &a) {
   R sums[V], squared[V];
   UNROLL
   for (int k = 0; k < V; k++) sums[k] = sum[k].sum, squared[k] = squares[k].sum;
-  leave_sum(a, 0, sums);
-  leave_sum(a, 1, squared);
+  leave_sums(a, sums, squared);
 }
 
 template <typename T, int V>
@@ -152,8 +152,7 @@ __device__ inline void group_grad_sums(const group_norm_args &a) {
       to_beta[k] += dy[k];
     }
   }
-  leave_sum(a, 0, to_gamma);
-  leave_sum(a, 1, to_beta);
+  leave_sums(a, to_gamma, to_beta);
 }
 
 template <typename T, int V>
@@ -203,6 +202,7 @@ __device__ inline void group_join(const group_norm_args &a) {
     for (int64_t i = threadIdx.x; i < a.group; i += TFU_THREADS) {
       const int64_t c = group * a.group + i;
       double sum = 0, squares = 0;
+#pragma unroll 4
       for (int64_t k = 0; k < a.chunks; k++) {
         const R *from = (const R *)a.partial + (sample * a.chunks + k) * 2 * a.channels + c;
         sum += from[0];
@@ -248,16 +248,19 @@ __device__ inline void group_grad_join(const group_norm_args &a) {
 TFU_KERNEL_AS_(group_grad_join_f32, group_norm_args, group_grad_join<float>) /* of all that is computed in float */
 TFU_KERNEL_AS_(group_grad_join_f64, group_norm_args, group_grad_join<double>)
 
-#define STAMP(function)                                                \
-  template <typename T>                                                \
-  __device__ inline void function##_packs(const group_norm_args &a) {  \
-    function<T, packed<T>::N>(a);                                      \
-  }                                                                    \
-  template <typename T>                                                \
-  __device__ inline void function##_single(const group_norm_args &a) { \
-    function<T, 1>(a);                                                 \
-  }                                                                    \
-  TFU_KERNEL(function##_packs, group_norm_args)                        \
+/* Doubles are all taken one by one: few would notice, and all would have to load what it takes. */
+#define STAMP(function)                                                          \
+  template <typename T>                                                          \
+  __device__ inline void function##_packs(const group_norm_args &a) {            \
+    function<T, packed<T>::N>(a);                                                \
+  }                                                                              \
+  template <typename T>                                                          \
+  __device__ inline void function##_single(const group_norm_args &a) {           \
+    function<T, 1>(a);                                                           \
+  }                                                                              \
+  TFU_KERNEL_AS_(function##_packs_f32, group_norm_args, function##_packs<float>) \
+  TFU_KERNEL_AS_(function##_packs_f16, group_norm_args, function##_packs<f16>)   \
+  TFU_KERNEL_AS_(function##_packs_bf16, group_norm_args, function##_packs<bf16>) \
   TFU_KERNEL(function##_single, group_norm_args)
 STAMP(group_sums)
 STAMP(group_apply)

@@ -26,7 +26,7 @@ static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *g
   a->samples = dim[0], a->places = dim[1], a->channels = dim[2] * dim[3], a->group = dim[3];
   a->groups = (int)dim[2];
   a->x = x->data, a->gamma = given(gamma);
-  *variant = a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
+  *variant = x->dtype == TFU_F64 || a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
   const int64_t width = *variant ? 1 : 16 / size, units = (a->channels + width - 1) / width;
   a->lanes = units < TFU_THREADS ? (int)units : TFU_THREADS;
   const int64_t columns = (units + a->lanes - 1) / a->lanes, per_block = TFU_THREADS / a->lanes;

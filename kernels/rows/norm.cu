@@ -85,7 +85,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   const bool writes = walk.pass() != TFU_FIND;
   column_weights<R, PACKS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
       beta(writes && !rms ? a.beta : 0, a.period, 0, walk);
-  const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
+  const mean_over<T> mean_of(cols), mean_of_all(cols * walk.parts());
   for (; walk.more(); walk.next()) {
     const int64_t start = walk.row * cols;
     row_sum<R, rows_walk::fixed> sum;
@@ -141,7 +141,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       });
     }
     const R rstd = rsqrt_of(mean_of_all(found.b) + (R)a.epsilon);
-    if (walk.active() && walk.leads() && walk.real_row() * a.rows.parts == walk.row)
+    if (walk.active() && walk.leads() && walk.real_row() * walk.parts() == walk.row)
       ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
@@ -174,7 +174,7 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
   const T *const tensors[3] = {(const T *)a.dy, (const T *)a.x, (const T *)a.dsum};
   rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors);
   const dropping drop(a.seed, a.rate);
-  const mean_over<T> mean_of(cols * a.rows.parts);
+  const mean_over<T> mean_of(cols * walk.parts());
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk);
   R dgamma[HELD][N] = {}, dbeta[HELD][N] = {};
   const int seat = a.joined ? blockIdx.y : walk.seat();

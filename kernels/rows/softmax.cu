@@ -10,8 +10,15 @@ struct row_mask {
   typedef acc<T> R;
   const softmax_args &a;
   int64_t start;
+  bool packs; /* it has a value for each column, else one for all: */
+  R add = 0;
+  unsigned keep = 0;
   __device__ row_mask(const softmax_args &a, int64_t row)
-      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0) {}
+      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0), packs(a.stretch.column) {
+    if (packs || row >= a.rows.rows) return;
+    if (a.mask_kind == TFU_MASK_ADD) add = (R)((const T *)a.mask)[start];
+    if (a.mask_kind == TFU_MASK_KEEP) keep = ((const uint8_t *)a.mask)[start] * 0x01010101u;
+  }
 
   template <int N>
   __device__ void apply(const any_place &p, R (&x)[N]) const {
@@ -23,23 +30,21 @@ struct row_mask {
       else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
     }
   }
-  /* Where rows are whole packs, so are the mask's, unless it has one value for a row. */
+  /* Where rows are whole packs, so are the mask's. */
   template <int N>
   __device__ void apply(const whole_place &p, R (&x)[N]) const {
-    const bool packs = a.stretch.column;
     if (a.mask_kind == TFU_MASK_ADD) {
-      const T *from = (const T *)a.mask + start;
-      R add[N];
-      if (packs) widen_pack<T>(*(const int4 *)(from + p.first), add);
+      R v[N];
+      if (packs) widen_pack<T>(*(const int4 *)((const T *)a.mask + start + p.first), v);
       UNROLL
-      for (int k = 0; k < N; k++) x[k] += packs ? add[k] : (R)*from;
+      for (int k = 0; k < N; k++) x[k] += packs ? v[k] : add;
     } else if (a.mask_kind == TFU_MASK_KEEP) {
-      const uint8_t *from = (const uint8_t *)a.mask + start;
+      const uint8_t *from = (const uint8_t *)a.mask + start + p.first;
       UNROLL
       for (int k = 0; k < N; k += 4) {
-        const unsigned keep = packs ? *(const unsigned *)(from + p.first + k) : *from * 0x01010101u;
+        const unsigned v = packs ? *(const unsigned *)(from + k) : keep;
         UNROLL
-        for (int j = 0; j < 4; j++) x[k + j] = keep >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
+        for (int j = 0; j < 4; j++) x[k + j] = v >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
       }
     }
   }

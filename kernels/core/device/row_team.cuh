@@ -148,9 +148,10 @@ struct row_team {
   int lane;
 
   __device__ row_team(const tfu_row_plan &rows) : r(rows) {
+    const int bits = __ffs(r.lanes) - 1;
     lane = threadIdx.x & (r.lanes - 1);
-    sub = threadIdx.x / r.lanes;
-    per_block = blockDim.x / r.lanes;
+    sub = threadIdx.x >> bits;
+    per_block = blockDim.x >> bits;
     row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
   }
@@ -158,13 +159,12 @@ struct row_team {
   __device__ bool active() const { return row < r.rows; }
   __device__ int step() const { return (int)gridDim.y * per_block; }
   __device__ void next() { row += step(), first_of_block += step(); }
-  /* TFU_WHOLE, or which of the two launches of split rows it is. */
+  /* Of a real row, and which of the two launches for split rows it is, or TFU_WHOLE. */
+  __device__ int parts() const { return REACH == OVER_CLUSTER ? r.parts : 1; }
   __device__ int pass() const { return REACH == OVER_CLUSTER ? r.pass : TFU_WHOLE; }
   /* The real row that the current one is part of. Parts are so long that their number fits in 32 bits. */
   __device__ int64_t real_row() const { return real_row(row); }
-  __device__ int64_t real_row(int64_t row) const {
-    return REACH < OVER_CLUSTER || r.parts == 1 ? row : (unsigned)row / (unsigned)r.parts;
-  }
+  __device__ int64_t real_row(int64_t row) const { return parts() == 1 ? row : (unsigned)row / (unsigned)parts(); }
   /* Whether this thread speaks for the row. */
   __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
