@@ -14,14 +14,20 @@ typedef struct tfu_stretch {
 } tfu_stretch;
 
 #ifdef TFU_DEVICE
-__device__
+#define TFU_STRETCH __device__ static inline
+#define TFU_STRETCH_ONCE _Pragma("unroll 1") /* divisions are long */
+#else
+#define TFU_STRETCH static inline
+#define TFU_STRETCH_ONCE
 #endif
-    static inline int64_t
-    tfu_stretch_row(const tfu_stretch *s, int64_t row) {
+
+TFU_STRETCH int64_t tfu_stretch_row(const tfu_stretch *s, int64_t row) {
   int64_t at = 0;
+  TFU_STRETCH_ONCE
   for (int i = 0; i < s->axes; i++) {
-    at += row % s->size[i] * s->stride[i];
-    row /= s->size[i];
+    const int64_t whole = row / s->size[i];
+    at += (row - whole * s->size[i]) * s->stride[i];
+    row = whole;
   }
   return at;
 }

@@ -26,7 +26,8 @@ struct logits_of {
 };
 template <typename T>
 struct join_logits {
-  __device__ void lanes(logits_of<T> &v, int width) const {
+  template <typename W>
+  __device__ void lanes(logits_of<T> &v, W width) const {
     v.powers.join_lanes(width, max_sum<T>::unit());
     add_up().lanes(v.sum, width);
   }
@@ -37,7 +38,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
-  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
     logits_of<T> total = {max_sum<T>::none(), 0};
     row_sum<R, false> sum;
@@ -90,7 +91,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R even = (R)a.smoothing / cols, target = 1 - (R)a.smoothing;
-  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {cols});
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
     const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 2);
@@ -105,13 +106,15 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
       for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
       const int64_t at = label.label - p.first;
       if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
+        R own = 0;
         UNROLL
-        for (int k = 0; k < N; k++) {
-          const R y = softmax.of(x[k]);
-          if (k == at) d[k] = dloss * ((y - (target + even)) + softmax.push * y);
-        }
+        for (int k = 0; k < N; k++) own = k == at ? x[k] : own;
+        const R y = softmax.of(own);
+        own = dloss * ((y - (target + even)) + softmax.push * y);
+        UNROLL
+        for (int k = 0; k < N; k++) d[k] = k == at ? own : d[k];
       }
-      store_place(dx, p, a.rows.aligned, d);
+      walk.store(dx, p, d);
     });
   }
 }
@@ -128,9 +131,9 @@ struct targets_of {
   template <typename P, int N>
   __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
     R own[N], far[N];
+    classes += p.template count<N>();
     UNROLL
     for (int k = 0; k < N; k++) {
-      classes += p.owns(k);
       own[k] = p.owns(k) ? t[k] : 0;
       far[k] = p.owns(k) ? x[k] - shift : 0;
     }
@@ -152,7 +155,7 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
-  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
     max_sum<T> logits = max_sum<T>::none();
     targets_of<T> targets;
@@ -190,7 +193,7 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
   typedef acc<T> R;
   const int64_t cols = a.rows.cols;
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
-  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets}, {cols, cols});
+  typename rows<T, PACKS, 2>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
     const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 3);
@@ -205,11 +208,11 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
         R d[N];
         UNROLL
         for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
-        store_place(dtargets, p, a.rows.aligned, d);
+        walk.store(dtargets, p, d);
       }
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
-      store_place(dx, p, a.rows.aligned, x);
+      walk.store(dx, p, x);
     });
   }
 }

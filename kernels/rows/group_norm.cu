@@ -7,14 +7,14 @@
 
 #include "kernels/core/device/pack.cuh"
 
-/* A thread's V channels of a place; V is a pack, or 1 where channels do not fill packs. */
+/* A thread's V channels of a place; V is a pack, or 1 where channels do not fill packs and for doubles. */
 template <typename T, int V>
 struct channels_of {
   int64_t sample, first, place, end, step; /* the channels, and the places to visit */
   __device__ channels_of(const group_norm_args &a) {
     const int per_block = TFU_THREADS / a.lanes;
-    sample = blockIdx.x / a.chunks;
-    const int64_t chunk = blockIdx.x % a.chunks;
+    sample = blockIdx.x / (unsigned)a.chunks;
+    const int64_t chunk = blockIdx.x % (unsigned)a.chunks;
     first = ((int64_t)blockIdx.y * a.lanes + threadIdx.x % a.lanes) * V;
     place = chunk * a.chunk + threadIdx.x / a.lanes;
     end = (chunk + 1) * a.chunk < a.places ? (chunk + 1) * a.chunk : a.places;
@@ -43,42 +43,53 @@ __device__ inline void store(T *to, const R (&v)[1]) {
   *to = (T)v[0];
 }
 
+/* The pairs of numbers, one for each sample and group, that belong to the V channels from `first` on. */
+template <typename R, int V>
+__device__ inline void load_pairs(const void *pairs, const group_norm_args &a, int64_t sample, int64_t first,
+                                  R (&one)[V], R (&two)[V]) {
+  const int64_t group = first / a.group;
+  const R *at = (const R *)pairs + 2 * (sample * a.groups + group);
+  int64_t left = (group + 1) * a.group - first; /* channels to the end of the group */
+  UNROLL
+  for (int k = 0; k < V; k++) {
+    one[k] = at[0];
+    two[k] = at[1];
+    if (--left == 0 && k + 1 < V) left = a.group, at += 2;
+  }
+}
+
 /* What is known of a thread's channels: group statistics and weights. */
 template <typename R, int V>
 struct channel_facts {
   R mean[V], rstd[V], gamma[V];
   __device__ channel_facts(const group_norm_args &a, int64_t sample, int64_t first) {
-    const int64_t groups = a.channels / a.group;
+    if (first >= a.channels) first = 0;
+    load_pairs(a.stats, a, sample, first, mean, rstd);
     UNROLL
-    for (int k = 0; k < V; k++) {
-      const int64_t c = first + k < a.channels ? first + k : 0, g = sample * groups + c / a.group;
-      mean[k] = ((const R *)a.stats)[2 * g];
-      rstd[k] = ((const R *)a.stats)[2 * g + 1];
-      gamma[k] = a.gamma ? ((const R *)a.gamma)[c] : 1;
-    }
+    for (int k = 0; k < V; k++) gamma[k] = a.gamma ? ((const R *)a.gamma)[first + k] : 1;
   }
 };
 
-/* Adds up what the places of a block have found and leaves it for the chunk. */
+/* Adds up what the places of a block have found, two quantities, and leaves it for the chunk. */
 template <typename R, int V>
-__device__ inline void leave_sums(const group_norm_args &a, int64_t first, R (&one)[V], R (&two)[V]) {
-  __shared__ R room[2][TFU_THREADS];
+__device__ inline void leave_sums(const group_norm_args &a, const R (&one)[V], const R (&two)[V]) {
+  __shared__ R room[2 * V][TFU_THREADS];
   const int per_block = TFU_THREADS / a.lanes;
-  R *partial = (R *)a.partial + (int64_t)blockIdx.x * 2 * a.channels + first;
   UNROLL
   for (int k = 0; k < V; k++) {
-    __syncthreads();
-    room[0][threadIdx.x] = one[k];
-    room[1][threadIdx.x] = two[k];
-    __syncthreads();
-    if (threadIdx.x >= a.lanes || first + k >= a.channels) continue;
-    double total[2] = {0, 0};
-    for (int i = 0; i < per_block; i++)
-      for (int q = 0; q < 2; q++) total[q] += room[q][threadIdx.x + i * a.lanes];
-    one[k] = (R)total[0];
-    two[k] = (R)total[1];
-    partial[k] = one[k];
-    partial[a.channels + k] = two[k];
+    room[k][threadIdx.x] = one[k];
+    room[V + k][threadIdx.x] = two[k];
+  }
+  __syncthreads();
+  ONCE
+  for (int i = threadIdx.x; i < 2 * V * a.lanes; i += TFU_THREADS) {
+    const int k = i / a.lanes, lane = i % a.lanes;
+    const int64_t channel = ((int64_t)blockIdx.y * a.lanes + lane) * V + k % V;
+    if (channel >= a.channels) continue;
+    double total = 0;
+#pragma unroll 4
+    for (int place = 0; place < per_block; place++) total += room[k][lane + place * a.lanes];
+    ((R *)a.partial)[((int64_t)blockIdx.x * 2 + k / V) * a.channels + channel] = (R)total;
   }
 }
 
@@ -104,7 +115,7 @@ __device__ inline void group_sums(const group_norm_args &a) {
   R sums[V], squared[V];
   UNROLL
   for (int k = 0; k < V; k++) sums[k] = sum[k].sum, squared[k] = squares[k].sum;
-  leave_sums(a, c.first, sums, squared);
+  leave_sums(a, sums, squared);
 }
 
 template <typename T, int V>
@@ -141,7 +152,7 @@ __device__ inline void group_grad_sums(const group_norm_args &a) {
       to_beta[k] += dy[k];
     }
   }
-  leave_sums(a, c.first, to_gamma, to_beta);
+  leave_sums(a, to_gamma, to_beta);
 }
 
 template <typename T, int V>
@@ -151,12 +162,7 @@ __device__ inline void group_grad_apply(const group_norm_args &a) {
   if (c.place >= c.end) return;
   const channel_facts<R, V> f(a, c.sample, c.first);
   R mean_n[V], mean_g[V];
-  UNROLL
-  for (int k = 0; k < V; k++) {
-    const int64_t g = c.sample * (a.channels / a.group) + (c.first + k) / a.group;
-    mean_n[k] = ((const R *)a.means)[2 * g];
-    mean_g[k] = ((const R *)a.means)[2 * g + 1];
-  }
+  load_pairs(a.means, a, c.sample, c.first, mean_n, mean_g);
   for (int64_t p = c.place; p < c.end; p += c.step) {
     R x[V], dy[V];
     load((const T *)a.x + c.at(a, p), x);
@@ -174,6 +180,7 @@ __device__ inline double block_sum(double v) {
   __syncthreads();
   room[threadIdx.x] = v;
   __syncthreads();
+  ONCE
   for (int half = TFU_THREADS / 2; half > 0; half /= 2) {
     if (threadIdx.x < half) room[threadIdx.x] += room[threadIdx.x + half];
     __syncthreads();
@@ -185,14 +192,17 @@ __device__ inline double block_sum(double v) {
 template <typename T>
 __device__ inline void group_join(const group_norm_args &a) {
   typedef acc<T> R;
-  const int64_t groups = a.channels / a.group, sample = blockIdx.x / groups, group = blockIdx.x % groups;
+  const int64_t sample = blockIdx.x / a.groups, group = blockIdx.x % a.groups;
   const double count = (double)a.places * a.group;
   double mean = 0, square = 0;
+  ONCE
   for (int pass = 0; pass < 2; pass++) {
     double total = 0;
+    ONCE
     for (int64_t i = threadIdx.x; i < a.group; i += TFU_THREADS) {
       const int64_t c = group * a.group + i;
       double sum = 0, squares = 0;
+#pragma unroll 4
       for (int64_t k = 0; k < a.chunks; k++) {
         const R *from = (const R *)a.partial + (sample * a.chunks + k) * 2 * a.channels + c;
         sum += from[0];
@@ -210,17 +220,23 @@ __device__ inline void group_join(const group_norm_args &a) {
 }
 TFU_KERNEL(group_join, group_norm_args)
 
-template <typename T>
+template <typename R>
 __device__ inline void group_grad_join(const group_norm_args &a) {
-  typedef acc<T> R;
-  const int64_t groups = a.channels / a.group, sample = blockIdx.x / groups, group = blockIdx.x % groups;
+  const int64_t sample = blockIdx.x / a.groups, group = blockIdx.x % a.groups;
+  /* A thread's channels and chunks: what its number, and the way to the next, have of whole groups are chunks. */
+  const int size = a.group < TFU_THREADS ? (int)a.group : TFU_THREADS;
+  const int chunks = a.group > TFU_THREADS ? 0 : TFU_THREADS / size, channels = TFU_THREADS - chunks * size;
+  int64_t chunk = threadIdx.x / size, channel = threadIdx.x % size;
   double of_n = 0, of_g = 0;
   for (int64_t i = threadIdx.x; i < a.group * a.chunks; i += TFU_THREADS) {
-    const int64_t c = group * a.group + i % a.group;
-    const R *from = (const R *)a.partial + (sample * a.chunks + i / a.group) * 2 * a.channels + c;
+    const int64_t c = group * a.group + channel;
+    const R *from = (const R *)a.partial + (sample * a.chunks + chunk) * 2 * a.channels + c;
     const double gamma = a.gamma ? (double)((const R *)a.gamma)[c] : 1;
     of_n += gamma * from[0];
     of_g += gamma * from[a.channels];
+    channel += channels;
+    chunk += chunks;
+    if (channel >= a.group) channel -= a.group, chunk++;
   }
   const double count = (double)a.places * a.group;
   of_n = block_sum(of_n) / count;
@@ -229,18 +245,22 @@ __device__ inline void group_grad_join(const group_norm_args &a) {
   ((R *)a.means)[2 * blockIdx.x] = (R)of_n;
   ((R *)a.means)[2 * blockIdx.x + 1] = (R)of_g;
 }
-TFU_KERNEL(group_grad_join, group_norm_args)
+TFU_KERNEL_AS_(group_grad_join_f32, group_norm_args, group_grad_join<float>) /* of all that is computed in float */
+TFU_KERNEL_AS_(group_grad_join_f64, group_norm_args, group_grad_join<double>)
 
-#define STAMP(function)                                                \
-  template <typename T>                                                \
-  __device__ inline void function##_packs(const group_norm_args &a) {  \
-    function<T, packed<T>::N>(a);                                      \
-  }                                                                    \
-  template <typename T>                                                \
-  __device__ inline void function##_single(const group_norm_args &a) { \
-    function<T, 1>(a);                                                 \
-  }                                                                    \
-  TFU_KERNEL(function##_packs, group_norm_args)                        \
+/* Doubles are all taken one by one: few would notice, and all would have to load what it takes. */
+#define STAMP(function)                                                          \
+  template <typename T>                                                          \
+  __device__ inline void function##_packs(const group_norm_args &a) {            \
+    function<T, packed<T>::N>(a);                                                \
+  }                                                                              \
+  template <typename T>                                                          \
+  __device__ inline void function##_single(const group_norm_args &a) {           \
+    function<T, 1>(a);                                                           \
+  }                                                                              \
+  TFU_KERNEL_AS_(function##_packs_f32, group_norm_args, function##_packs<float>) \
+  TFU_KERNEL_AS_(function##_packs_f16, group_norm_args, function##_packs<f16>)   \
+  TFU_KERNEL_AS_(function##_packs_bf16, group_norm_args, function##_packs<bf16>) \
   TFU_KERNEL(function##_single, group_norm_args)
 STAMP(group_sums)
 STAMP(group_apply)

@@ -7,6 +7,7 @@
 typedef struct group_norm_args {
   int64_t samples, places, channels, group; /* group: channels of one */
   int64_t chunk, chunks;                    /* places that a block takes, and blocks of a sample */
+  int groups;                               /* of a sample                                       */
   int lanes;                                /* threads of a place                                */
   float epsilon;
   void *y;       /* or dx                                                                        */

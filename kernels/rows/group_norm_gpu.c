@@ -26,8 +26,9 @@ static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *g
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   a->samples = dim[0], a->places = dim[1], a->channels = dim[2] * dim[3], a->group = dim[3];
+  a->groups = (int)dim[2];
   a->x = x->data, a->gamma = given(gamma);
-  *variant = a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
+  *variant = x->dtype == TFU_F64 || a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
   const int64_t width = *variant ? 1 : 16 / size, units = (a->channels + width - 1) / width;
   a->lanes = units < TFU_THREADS ? (int)units : TFU_THREADS;
   const int64_t columns = (units + a->lanes - 1) / a->lanes, per_block = TFU_THREADS / a->lanes;
@@ -66,8 +67,8 @@ static tfu_code backward_places(tfu_call *call) {
   const int64_t groups = a.samples * x->shape.dim[2];
   TFU_TRY(tfu_scratch(call, (size_t)(2 * groups) * tfu_dtype_size(tfu_real(x->dtype)), &a.means));
   TFU_TRY(tfu_launch(call, &group_grad_sums, variant, x->dtype, grid, &a));
-  TFU_TRY(
-      tfu_launch(call, &group_grad_join, 0, x->dtype, (tfu_grid){.x = (unsigned)groups, .threads = TFU_THREADS}, &a));
+  TFU_TRY(tfu_launch(call, &group_grad_join, 0, tfu_real(x->dtype),
+                     (tfu_grid){.x = (unsigned)groups, .threads = TFU_THREADS}, &a));
   TFU_TRY(tfu_launch(call, &group_grad_apply, variant, x->dtype, grid, &a));
   return tfu_fold_gpu(call, a.partial, a.samples * a.chunks, a.channels, 2, &call->out[1]);
 }

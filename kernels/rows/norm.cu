@@ -4,7 +4,8 @@
  * Forward looks at a row for its mean, for its variance, and to write y; h replaces x on the first look. Backward looks
  * twice: with g = dy * gamma and n = (x - mean) * rstd, for the means of g and g * n, then to write
  * dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum. Where a thread keeps its columns, so do their weights and, for
- * the gradients of these, their sums over rows. FULL kernels know residual and dropout. */
+ * the gradients of these, their sums over rows. FULL kernels know residual and dropout;
+ * those for any rows know everything. */
 #include "kernels/rows/norm.h"
 
 #include "kernels/core/device/drop.cuh"
@@ -18,29 +19,43 @@ __device__ inline float rsqrt_of(float v) {
 }
 __device__ inline double rsqrt_of(double v) { return 1 / sqrt(v); }
 
+/* Which weights are those of a thread's rows. All its rows have the same, since the grid takes whole periods. */
+template <typename W>
+__device__ inline int64_t weights_of(const W &walk, int period) {
+  return period == 1 ? 0 : (unsigned)walk.seat() % (unsigned)period * walk.r.cols;
+}
+
 /* A weight for each of the thread's columns. */
 template <typename R, int PACKS, int N>
 struct column_weights {
   const R *data;
   R otherwise, value[PACKS ? PACKS : 1][N];
 
-  /* Of the row with this number; NULL: all are `otherwise`. */
+  /* NULL: all are `otherwise`. */
   template <typename W>
-  __device__ column_weights(const void *weights, int64_t period, R otherwise, const W &walk) : otherwise(otherwise) {
-    data = (const R *)weights;
-    if (!W::fixed) return;
-    if (data && period > 1) data += walk.row % period * walk.r.cols;
+  __device__ column_weights(const void *weights, int period, R otherwise, const W &walk) : otherwise(otherwise) {
+    data = weights ? (const R *)weights + weights_of(walk, period) : 0;
     UNROLL
     for (int i = 0; i < PACKS; i++)
       if (walk.has(i)) load_columns(data, whole_place{walk.column(i)}, otherwise, value[i]);
   }
   /* Those of a pack; asked for again where a thread's columns change. */
-  template <typename W, typename P>
-  __device__ R (&of(const W &walk, int64_t period, const P &p, int i))[N] {
-    if (!W::fixed) load_columns(data ? data + walk.row % period * walk.r.cols : data, p, otherwise, value[0]);
+  template <typename P>
+  __device__ R (&of(const P &p, int i))[N] {
+    if (PACKS == 0) load_columns(data, p, otherwise, value[0]);
     return value[i];
   }
 };
+
+/* Dropout of a pack at its place. */
+template <typename R, int N>
+__device__ inline void drop_at(const dropping &drop, int64_t at, const whole_place &, R (&v)[N]) {
+  drop.whole(at, v);
+}
+template <typename R, int N>
+__device__ inline void drop_at(const dropping &drop, int64_t at, const any_place &, R (&v)[N]) {
+  drop(at, v);
+}
 
 /* The number of columns, and division by it. */
 template <typename T>
@@ -53,21 +68,24 @@ struct mean_over {
   }
 };
 
-/* RMS: the mean is 0, and there is no beta. */
-template <typename T, int PACKS, bool RMS, bool FULL>
-__device__ inline void norm(const norm_args &a) {
+/* RMS: the mean is 0, and there is no beta. EITHER: as the arguments say. */
+enum { LAYER, RMS, EITHER };
+
+template <typename T, int PACKS, int KIND, bool FULL>
+__device__ inline void norm_rows(const norm_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1 };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
+  const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
+  const int64_t cols = a.rows.cols;
   const T *const tensors[2] = {(const T *)a.x, (const T *)a.residual};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors);
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
-  const bool writes = a.rows.pass != TFU_FIND;
+  const bool writes = walk.pass() != TFU_FIND;
   column_weights<R, PACKS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
-      beta(writes && !RMS ? a.beta : 0, a.period, 0, walk);
-  const mean_over<T> mean_of(cols), mean_of_all(cols * a.rows.parts);
+      beta(writes && !rms ? a.beta : 0, a.period, 0, walk);
+  const mean_over<T> mean_of(cols), mean_of_all(cols * walk.parts());
   for (; walk.more(); walk.next()) {
     const int64_t start = walk.row * cols;
     row_sum<R, rows_walk::fixed> sum;
@@ -75,7 +93,7 @@ __device__ inline void norm(const norm_args &a) {
       R h[N];
       widen_place<T>(p, bits[0], (R)0, h);
       if (!plain) {
-        if (drop.on) drop(start + p.first, h);
+        if (drop.on) drop_at(drop, start + p.first, p, h);
         if (a.residual) {
           R residual[N];
           widen_place<T>(p, bits[TENSORS - 1], (R)0, residual);
@@ -85,23 +103,21 @@ __device__ inline void norm(const norm_args &a) {
         const int4 rounded = narrow_pack<T>(h);
         widen_place<T>(p, rounded, (R)0, h);
         if (walk.keeps()) walk.replace(i, rounded);
-        store_place((T *)a.sum + start, p, a.rows.aligned, h);
+        walk.store((T *)a.sum + start, p, h);
       }
-      sum += RMS ? dot_of(h, h) : sum_of(h);
+      sum += rms ? dot_of(h, h) : sum_of(h);
     });
     /* Later looks find h in place of x; where rows are not kept, in the output that has it. */
     auto load = [&](const auto &p, const int4(&bits)[TENSORS], R(&h)[N]) {
       widen_place<T>(p, bits[0], (R)0, h);
       if constexpr (FULL && !rows_walk::fixed) {
-        if (plain || walk.keeps()) return;
-        UNROLL
-        for (int k = 0; k < N; k++) h[k] = p.owns(k) ? (R)((const T *)a.sum)[start + p.first + k] : 0;
+        if (!plain && !walk.keeps()) widen_place<T>(p, walk.written((const T *)a.sum + start, p), (R)0, h);
       }
     };
     two<R> found = {0, 0}; /* sums of h and of (h - mean)^2 */
-    if (a.rows.pass != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
-    R mean = RMS ? 0 : mean_of(found.a);
-    if (!RMS && a.rows.pass != TFU_JOIN) {
+    if (walk.pass() != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
+    R mean = rms ? 0 : mean_of(found.a);
+    if (!rms && walk.pass() != TFU_JOIN) {
       row_sum<R, rows_walk::fixed> squares;
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
@@ -112,29 +128,29 @@ __device__ inline void norm(const norm_args &a) {
       });
       found.b = walk.agree(squares.sum, add_up());
     }
-    if (RMS) found.b = found.a;
-    if (a.rows.pass == TFU_FIND) {
+    if (rms) found.b = found.a;
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = found;
-      walk.leave();
       continue;
     }
-    if (a.rows.pass == TFU_JOIN) {
-      if (!RMS) mean = mean_of_all(walk.template sum_parts<two<R>>([](two<R> part) { return part.a; }));
+    if (walk.pass() == TFU_JOIN) {
+      if (!rms) mean = mean_of_all(walk.template sum_parts<two<R>>([](two<R> part) { return part.a; }));
       found.b = walk.template sum_parts<two<R>>([&](two<R> part) {
-        const R off = RMS ? 0 : mean_of(part.a) - mean;
+        const R off = rms ? 0 : mean_of(part.a) - mean;
         return part.b + (R)cols * off * off;
       });
     }
     const R rstd = rsqrt_of(mean_of_all(found.b) + (R)a.epsilon);
-    if (walk.active() && walk.leads() && walk.real_row() * a.rows.parts == walk.row)
+    if (walk.active() && walk.leads() && walk.real_row() * walk.parts() == walk.row)
       ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
       load(p, bits, h);
-      const R(&scale)[N] = gamma.of(walk, a.period, p, i), (&shift)[N] = beta.of(walk, a.period, p, i);
+      const R(&scale)[N] = gamma.of(p, i), (&shift)[N] = beta.of(p, i);
       UNROLL
-      for (int k = 0; k < N; k++) h[k] = RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
-      store_place((T *)a.y + start, p, a.rows.aligned, h);
+      for (int k = 0; k < N; k++)
+        h[k] = KIND == RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
+      walk.store((T *)a.y + start, p, h);
     });
   }
   walk.finish();
@@ -148,23 +164,28 @@ __device__ inline void add_columns(R *sums, const P &p, R factor, const R (&v)[N
     if (p.owns(k)) sums[p.first + k] += factor * v[k];
 }
 
-template <typename T, int PACKS, bool RMS, bool FULL>
-__device__ inline void norm_grad(const norm_grad_args &a) {
-  enum { N = packed<T>::N, QUANTITIES = RMS ? 1 : 2, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1 };
+template <typename T, int PACKS, int KIND, bool FULL>
+__device__ inline void norm_rows_grad(const norm_grad_args &a) {
+  enum { N = packed<T>::N, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1, SUMS = HELD * N * (KIND == RMS ? 1 : 2) };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
-  const int64_t cols = a.rows.cols, strides[3] = {cols, cols, cols};
+  const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
+  const int64_t cols = a.rows.cols;
   const T *const tensors[3] = {(const T *)a.dy, (const T *)a.x, (const T *)a.dsum};
-  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors, (const int64_t(&)[TENSORS])strides);
+  rows_walk walk(a.rows, (const T *const(&)[TENSORS])tensors);
   const dropping drop(a.seed, a.rate);
-  const mean_over<T> mean_of(cols * a.rows.parts);
+  const mean_over<T> mean_of(cols * walk.parts());
   column_weights<R, PACKS, N> gamma(a.gamma, a.period, 1, walk);
   R dgamma[HELD][N] = {}, dbeta[HELD][N] = {};
-  const int64_t seat = a.joined ? blockIdx.y : walk.seat(), next_quantity = a.period * cols;
-  R *const sums = (R *)a.partial + seat / a.period * QUANTITIES * next_quantity + seat % a.period * cols;
+  const int seat = a.joined ? blockIdx.y : walk.seat();
+  const int64_t next_quantity = a.period * cols;
+  R *const sums = (R *)a.partial + (int64_t)(seat / a.period) * (rms ? 1 : 2) * next_quantity + seat % a.period * cols;
   if (a.partial && !rows_walk::fixed) {
-    for (int64_t c = blockIdx.x * a.rows.lanes + walk.lane; c < cols; c += gridDim.x * a.rows.lanes)
-      for (int q = 0; q < QUANTITIES; q++) sums[q * next_quantity + c] = 0;
+    ONCE
+    for (int64_t c = blockIdx.x * a.rows.lanes + walk.lane; c < cols; c += gridDim.x * a.rows.lanes) {
+      sums[c] = 0;
+      if (!rms) sums[next_quantity + c] = 0;
+    }
     __syncthreads();
   }
   auto stats_of = [&](int64_t row) {
@@ -172,7 +193,7 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
   };
   two<R> next = stats_of(walk.row);
   for (; walk.more(); walk.next()) {
-    const R mean = RMS ? 0 : next.a, rstd = next.b;
+    const R mean = rms ? 0 : next.a, rstd = next.b;
     next = stats_of(walk.row + walk.step()); /* on its way while this row is computed */
     const int64_t start = walk.row * cols;
     R with_n = 0, of_g = 0; /* sums of g * (x - mean) and of g */
@@ -180,42 +201,41 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
       R dy[N], x[N];
       widen_place<T>(p, bits[0], (R)0, dy);
       widen_place<T>(p, bits[1], mean, x);
-      const R(&scale)[N] = gamma.of(walk, a.period, p, i);
+      const R(&scale)[N] = gamma.of(p, i);
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dy[k] * (x[k] - mean);
       with_n += dot_of(x, scale);
-      if (!RMS) of_g += dot_of(dy, scale);
+      if (!rms) of_g += dot_of(dy, scale);
       if (rows_walk::fixed) {
         UNROLL
         for (int k = 0; k < N; k++) {
           dgamma[i][k] += x[k] * rstd;
-          if (!RMS) dbeta[i][k] += dy[k];
+          if (!rms) dbeta[i][k] += dy[k];
         }
       } else if (a.partial) {
         add_columns(sums, p, rstd, x);
-        if (!RMS) add_columns(sums + next_quantity, p, (R)1, dy);
+        if (!rms) add_columns(sums + next_quantity, p, (R)1, dy);
       }
     });
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       with_n = walk.template sum_parts<two<R>>([](two<R> part) { return part.a; });
       of_g = walk.template sum_parts<two<R>>([](two<R> part) { return part.b; });
-    } else if (RMS) {
+    } else if (KIND == RMS) {
       with_n = walk.agree(with_n, add_up());
     } else {
       const two<R> both = walk.agree(two<R>{with_n, of_g}, add_two());
       with_n = both.a, of_g = both.b;
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
-      walk.leave();
       continue;
     }
-    const R mean_n = mean_of(with_n) * rstd, mean_g = RMS ? 0 : mean_of(of_g);
+    const R mean_n = mean_of(with_n) * rstd, mean_g = rms ? 0 : mean_of(of_g);
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R d[N], x[N];
       widen_pack<T>(bits[0], d);
       widen_pack<T>(bits[1], x);
-      const R(&scale)[N] = gamma.of(walk, a.period, p, i);
+      const R(&scale)[N] = gamma.of(p, i);
       UNROLL
       for (int k = 0; k < N; k++) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
       if (FULL && a.dsum) {
@@ -225,45 +245,52 @@ __device__ inline void norm_grad(const norm_grad_args &a) {
         for (int k = 0; k < N; k++) d[k] += dsum[k];
       }
       if (FULL && drop.on) {
-        store_place((T *)a.dresidual + start, p, a.rows.aligned, d);
-        drop(start + p.first, d);
+        walk.store((T *)a.dresidual + start, p, d);
+        drop_at(drop, start + p.first, p, d);
       }
-      store_place((T *)a.dx + start, p, a.rows.aligned, d);
+      walk.store((T *)a.dx + start, p, d);
     });
   }
   walk.finish();
   if (!a.partial || !rows_walk::fixed) return;
   if (a.joined)
-    join_sums<R, HELD * N * QUANTITIES>(
-        a.rows.lanes, [&](int j) -> R & { return j < HELD * N ? dgamma[j / N][j % N] : dbeta[j / N - HELD][j % N]; });
+    join_sums<R, SUMS>(a.rows.lanes,
+                       [&](int j) -> R & { return j < HELD * N ? dgamma[j / N][j % N] : dbeta[j / N - HELD][j % N]; });
   if (a.joined && threadIdx.x >= a.rows.lanes) return;
   UNROLL
   for (int i = 0; i < HELD; i++) {
     if (!walk.has(i)) continue;
-    UNROLL
-    for (int k = 0; k < N; k++) {
-      sums[walk.column(i) + k] = dgamma[i][k];
-      if (!RMS) sums[next_quantity + walk.column(i) + k] = dbeta[i][k];
-    }
+    store_columns(sums, whole_place{walk.column(i)}, dgamma[i]);
+    if (!rms) store_columns(sums + next_quantity, whole_place{walk.column(i)}, dbeta[i]);
   }
 }
 
-/* Any rows go to the kernels that know everything: one each less to compile. */
-#define STAMP(label, args, elements, threads, stamp, ...) \
-  template <typename T, int PACKS>                        \
-  __device__ inline void label(const args &a) {           \
-    __VA_ARGS__(a);                                       \
-  }                                                       \
-  stamp(label, args, elements, threads)
-STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, false, false>)
-STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_ROW_KERNEL, norm<T, PACKS, false, true>)
-STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_HELD_ROW_KERNEL, norm<T, PACKS, true, false>)
-STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, TFU_ROW_KERNEL, norm<T, PACKS, true, true>)
-STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_HELD_ROW_KERNEL,
-      norm_grad<T, PACKS, false, false>)
-STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_ROW_KERNEL,
-      norm_grad<T, PACKS, false, true>)
-STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_HELD_ROW_KERNEL,
-      norm_grad<T, PACKS, true, false>)
-STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, TFU_ROW_KERNEL,
-      norm_grad<T, PACKS, true, true>)
+/* Any rows have one kernel for all. */
+#define STAMP(label, args, elements, threads, ...) \
+  template <typename T, int PACKS>                 \
+  __device__ inline void label(const args &a) {    \
+    __VA_ARGS__(a);                                \
+  }                                                \
+  TFU_HELD_ROW_KERNEL(label, args, elements, threads)
+STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, LAYER, false>)
+STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, LAYER, true>)
+STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, RMS, false>)
+STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, RMS, true>)
+STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
+      norm_rows_grad<T, PACKS, LAYER, false>)
+STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
+      norm_rows_grad<T, PACKS, LAYER, true>)
+STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
+      norm_rows_grad<T, PACKS, RMS, false>)
+STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, norm_rows_grad<T, PACKS, RMS, true>)
+
+template <typename T, int PACKS>
+__device__ inline void norm(const norm_args &a) {
+  norm_rows<T, PACKS, EITHER, true>(a);
+}
+TFU_ANY_ROW_KERNEL(norm, norm_args)
+template <typename T, int PACKS>
+__device__ inline void norm_grad(const norm_grad_args &a) {
+  norm_rows_grad<T, PACKS, EITHER, true>(a);
+}
+TFU_ANY_ROW_KERNEL(norm_grad, norm_grad_args)

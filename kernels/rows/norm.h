@@ -14,7 +14,8 @@ typedef struct norm_args {
   tfu_row_plan rows;
   void *y, *sum, *stats;
   const void *x, *residual, *gamma, *beta, *seed;
-  int64_t period; /* rows with their own weights; those of row r begin at column r % period * cols */
+  int period; /* rows with their own weights; those of row r begin at column r % period * cols */
+  int rms;    /* for kernels that serve both kinds */
   float epsilon, rate;
 } norm_args;
 
@@ -23,7 +24,7 @@ typedef struct norm_grad_args {
   void *dx, *dresidual;
   void *partial; /* [seats / period][quantities][period * cols]: sums of dy * normalised x, of dy; NULL: not wanted */
   const void *dy, *dsum, *x, *gamma, *stats, *seed;
-  int64_t period;
+  int period, rms;
   int joined; /* a block adds the sums of its rows up: a seat is a block, else a row of a block */
   float rate;
 } norm_grad_args;

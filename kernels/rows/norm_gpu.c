@@ -8,10 +8,11 @@
 TFU_MODULE(norm);
 #define KERNEL(label) \
   { .module = &module, .name = #label, .variants = tfu_row_variants }
-/* For layer and RMS normalisation, without and with residual, dropout and rows of any kind. */
+/* For layer and RMS normalisation, without and with residual and dropout; and for rows of any kind. */
 static tfu_kernel forward[2][2] = {{KERNEL(layer_plain), KERNEL(layer_full)}, {KERNEL(rms_plain), KERNEL(rms_full)}};
 static tfu_kernel backward[2][2] = {{KERNEL(layer_grad_plain), KERNEL(layer_grad_full)},
                                     {KERNEL(rms_grad_plain), KERNEL(rms_grad_full)}};
+static tfu_kernel any_forward = KERNEL(norm), any_backward = KERNEL(norm_grad);
 
 /* By measurement on an H200 at [16384, 8192]. Forward, at 1, 4, 8, 16 waves layer normalisation in bfloat16 reaches 85,
  * 87, 86, 73% of the copy speed (each block loads its weights), RMS 87, 89, 90, 91%. A row shared by a cluster of
@@ -24,6 +25,11 @@ TFU_CHOICE(sharing_threads, 256, 128, TFU_NORM_THREADS);
 TFU_CHOICE(forward_cluster, 8, 1, 8);
 TFU_CHOICE(backward_cluster, 2, 1, 8);
 TFU_CHOICE(grad_resident, 512, 256, 2048);
+
+/* What kernels read in whole packs: rows and weights. */
+static int aligned(const tfu_call *call, int64_t elements, const void *gamma, const void *beta) {
+  return tfu_aligned(call, elements) && (uintptr_t)gamma % 16 == 0 && (uintptr_t)beta % 16 == 0;
+}
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
@@ -40,7 +46,8 @@ static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pas
   wish.tensors = a->residual ? 2 : 1;
   TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
   tfu_whole_periods(&a->rows, a->period, &grid);
-  return tfu_launch(call, &forward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+  tfu_kernel *kernel = variant == TFU_ANY ? &any_forward : &forward[rms][full];
+  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
@@ -52,18 +59,20 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                  .gamma = given(t->gamma),
                  .beta = given(t->beta),
                  .seed = given(t->seed),
-                 .period = t->period,
+                 .period = (int)t->period,
+                 .rms = rms,
                  .epsilon = epsilon,
                  .rate = rate};
   tfu_row_wish wish = {.rows = t->rows,
                        .cols = t->cols,
                        .dtype = t->x->dtype,
+                       .tensors = a.residual ? 2 : 1,
                        .elements = TFU_NORM_ELEMENTS,
                        .threads = sharing_threads(),
                        .cluster = forward_cluster(),
                        .looks = rms ? 2 : 3,
                        .waves = rms ? rms_waves() : layer_waves(),
-                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+                       .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
@@ -92,7 +101,8 @@ static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pa
   a->partial = NULL;
   if (sums && pass != TFU_FIND)
     TFU_TRY(tfu_scratch(call, (size_t)(*seats * wish.cols) * quantities * real, &a->partial));
-  return tfu_launch(call, &backward[rms][full || variant == TFU_ANY], variant, wish.dtype, grid, a);
+  tfu_kernel *kernel = variant == TFU_ANY ? &any_backward : &backward[rms][full];
+  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
@@ -105,18 +115,20 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                       .gamma = given(t->gamma),
                       .stats = t->stats->data,
                       .seed = given(t->seed),
-                      .period = t->period,
+                      .period = (int)t->period,
+                      .rms = rms,
                       .rate = rate};
   tfu_row_wish wish = {.rows = t->rows,
                        .cols = t->cols,
                        .dtype = t->x->dtype,
+                       .tensors = a.dsum ? 3 : 2,
                        .elements = TFU_NORM_GRAD_ELEMENTS,
                        .threads = TFU_NORM_GRAD_THREADS,
                        .cluster = backward_cluster(),
                        .looks = 2,
                        .waves = 1,
                        .resident = grad_resident(),
-                       .aligned = tfu_aligned(call, t->rows * t->cols)};
+                       .aligned = aligned(call, t->rows * t->cols, a.gamma, NULL)};
   int parts = 1;
   int64_t seats;
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));

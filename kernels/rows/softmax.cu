@@ -10,17 +10,42 @@ struct row_mask {
   typedef acc<T> R;
   const softmax_args &a;
   int64_t start;
+  bool packs; /* it has a value for each column, else one for all: */
+  R add = 0;
+  unsigned keep = 0;
   __device__ row_mask(const softmax_args &a, int64_t row)
-      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0) {}
+      : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0), packs(a.stretch.column) {
+    if (packs || row >= a.rows.rows) return;
+    if (a.mask_kind == TFU_MASK_ADD) add = (R)((const T *)a.mask)[start];
+    if (a.mask_kind == TFU_MASK_KEEP) keep = ((const uint8_t *)a.mask)[start] * 0x01010101u;
+  }
 
-  template <typename P, int N>
-  __device__ void apply(const P &p, R (&x)[N]) const {
+  template <int N>
+  __device__ void apply(const any_place &p, R (&x)[N]) const {
     UNROLL
     for (int k = 0; k < N; k++) {
       const int64_t at = start + (p.first + k) * a.stretch.column;
       if (!p.owns(k)) x[k] = -infinity<R>();
       else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at];
       else if (a.mask_kind == TFU_MASK_KEEP && !((const uint8_t *)a.mask)[at]) x[k] = -infinity<R>();
+    }
+  }
+  /* Where rows are whole packs, so are the mask's. */
+  template <int N>
+  __device__ void apply(const whole_place &p, R (&x)[N]) const {
+    if (a.mask_kind == TFU_MASK_ADD) {
+      R v[N];
+      if (packs) widen_pack<T>(*(const int4 *)((const T *)a.mask + start + p.first), v);
+      UNROLL
+      for (int k = 0; k < N; k++) x[k] += packs ? v[k] : add;
+    } else if (a.mask_kind == TFU_MASK_KEEP) {
+      const uint8_t *from = (const uint8_t *)a.mask + start + p.first;
+      UNROLL
+      for (int k = 0; k < N; k += 4) {
+        const unsigned v = packs ? *(const unsigned *)(from + k) : keep;
+        UNROLL
+        for (int j = 0; j < 4; j++) x[k + j] = v >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
+      }
     }
   }
 };
@@ -32,7 +57,7 @@ template <typename T, int PACKS, bool GENERAL>
 __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
   typedef acc<T> R;
-  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x}, {a.rows.cols});
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
   const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
@@ -71,16 +96,15 @@ __device__ inline void softmax(const softmax_args &a) {
       });
     }
     const R own = total.max;
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       total = max_sum<T>::none();
       walk.template for_parts<max_sum<T>>([&](const max_sum<T> &part) { total.join(part, factor); });
-      total.join_lanes(32, factor);
+      total.join_lanes(whole_warp(), factor);
     } else {
       total = walk.agree(total, join_max_sum<T>{factor});
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
-      walk.leave();
       continue;
     }
     total.settle();
@@ -105,7 +129,7 @@ __device__ inline void softmax(const softmax_args &a) {
         for (int k = 0; k < N; k++)
           x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
       }
-      store_place(y, p, a.rows.aligned, x);
+      walk.store(y, p, x);
     });
   }
   walk.finish();
@@ -127,8 +151,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   enum { N = packed<T>::N };
   typedef acc<T> R;
   typedef typename math_of<T>::type math;
-  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y},
-                                                      {a.rows.cols, a.rows.cols});
+  typename rows<T, PACKS, 2, false, false>::walk walk(a.rows, {(const T *)a.dy, (const T *)a.y});
   const R scale = a.scale;
   for (; walk.more(); walk.next()) {
     row_sum<R, decltype(walk)::fixed> sum;
@@ -139,15 +162,14 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
       sum += a.log ? sum_of(dy) : dot_of(dy, y);
     });
     R dot;
-    if (a.rows.pass == TFU_JOIN) {
+    if (walk.pass() == TFU_JOIN) {
       dot = walk.template sum_parts<R>([](R part) { return part; });
     } else {
       const two<R> total = walk.agree(two<R>{sum.sum, sum.lost}, add_carefully());
       dot = total.a - total.b;
     }
-    if (a.rows.pass == TFU_FIND) {
+    if (walk.pass() == TFU_FIND) {
       if (walk.active() && walk.leads()) ((R *)a.rows.found)[walk.row] = dot;
-      walk.leave();
       continue;
     }
     T *dx = (T *)a.dx + walk.row * a.rows.cols;
@@ -162,7 +184,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
           dy[k] =
               y[k] == -infinity<R>() ? 0 : scale * (dy[k] - math::exp_of(y[k]) * dot); /* what is masked stays out */
       }
-      store_place(dx, p, a.rows.aligned, dy);
+      walk.store(dx, p, dy);
     });
   }
   walk.finish();

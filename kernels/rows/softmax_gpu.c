@@ -39,8 +39,8 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .threads = 1024,
                              .cluster = forward_cluster(),
                              .looks = 2,
-                             .waves = forward_waves(),
-                             .aligned = tfu_aligned(call, tfu_count(&x->shape))};
+                             .waves = WAVES,
+                             .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
   const size_t found = 3 * tfu_dtype_size(tfu_real(x->dtype)); /* a max_sum */

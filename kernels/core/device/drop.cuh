@@ -15,12 +15,24 @@ struct dropping {
   /* The tensor's elements at .. at + N. */
   template <typename R, int N>
   __device__ void operator()(int64_t at, R (&v)[N]) const {
-    const tfu_bits bits = lanes<N>(at);
+    apply(lanes<N>(at), v);
+  }
+  /* Those of a whole pack, which does not begin between two counters, but where N is 4 perhaps in the middle of one. */
+  template <typename R, int N>
+  __device__ void whole(int64_t at, R (&v)[N]) const {
+    tfu_bits bits = tfu_philox(at >> 3, seed);
     UNROLL
-    for (int k = 0; k < N; k++) v[k] = tfu_lane(&bits, k) < below ? (R)0 : v[k] * (R)scale;
+    for (int i = 0; i < N / 2; i++) bits.word[i] = N < 8 && at & 4 ? bits.word[i + 8 / 2 - N / 2] : bits.word[i];
+    apply(bits, v);
   }
 
  private:
+  /* Element k's 16 bits are lane k. */
+  template <typename R, int N>
+  __device__ void apply(const tfu_bits &bits, R (&v)[N]) const {
+    UNROLL
+    for (int k = 0; k < N; k++) v[k] = tfu_lane(&bits, k) < below ? (R)0 : v[k] * (R)scale;
+  }
   /* Element at's 16 bits lowest. A pack that begins between two counters takes the end of one and the start of the
    * next: 256 bits, shifted down by single and double words and by half a word. */
   template <int N>

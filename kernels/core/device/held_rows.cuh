@@ -7,7 +7,9 @@
  * way to shared memory, where each thread has slots of its own: for blocks that live long, having sums over rows to
  * keep. Without, a block lives for one row, and other blocks work while it waits. */
 template <typename T, int PACKS, int TENSORS, bool CHUNKS, bool AHEAD_OF_ROWS>
-struct held_rows : row_team {
+struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
+  typedef row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> team;
+  using team::active, team::lane, team::r, team::row, team::step;
 #if __CUDA_ARCH__ >= 800
   enum {AHEAD = AHEAD_OF_ROWS};
 #else
@@ -16,8 +18,7 @@ struct held_rows : row_team {
   enum { N = packed<T>::N, SLOTS = TFU_HELD_SLOTS };
   static constexpr bool fixed = true; /* a thread's columns are the same in every row */
 
-  __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS], const int64_t (&strides)[TENSORS])
-      : row_team(rows) {
+  __device__ held_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : team(rows) {
     extern __shared__ int4 ring[];
     const int first = (int)blockIdx.x * r.share + lane;
     const int end = ((int)blockIdx.x + 1) * r.share < r.packs ? ((int)blockIdx.x + 1) * r.share : r.packs;
@@ -25,23 +26,23 @@ struct held_rows : row_team {
     room = end - first;
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      from[t] = (const char *)(tensors[t] + row * strides[t] + column_of_first);
-      jump[t] = step() * strides[t] * (int64_t)sizeof(T);
-    }
+    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)tensors[t];
+    offset = (row * r.cols + column_of_first) * (int64_t)sizeof(T);
+    jump = step() * r.cols * (int64_t)sizeof(T);
     fetch_row = row;
-    UNROLL
-    for (int i = 0; i < SLOTS - 1; i++)
-      if (AHEAD) fetch();
+    ONCE
+    for (int i = 0; i < (AHEAD ? SLOTS - 1 : 0); i++) fetch();
   }
 
-  /* Instead of the last look, where a kernel is done with a row. */
-  __device__ void leave() const {}
   __device__ bool keeps() const { return true; }
   __device__ bool has(int i) const { return i * r.lanes < room; } /* in rows of one chunk */
   /* The first column of the thread's pack i. */
   __device__ int column(int i) const { return column_of_first + i * r.lanes * N; }
   __device__ void replace(int i, int4 pack) { bits[0][i] = pack; }
+  template <typename R>
+  __device__ void store(T *to, const whole_place &p, const R (&v)[N]) const {
+    store_bits(to + p.first, narrow_pack<T>(v));
+  }
 
   template <bool FIRST, bool LAST, typename F>
   __device__ void look(F f) {
@@ -61,7 +62,8 @@ struct held_rows : row_team {
  private:
   int4 bits[TENSORS][PACKS];
   const char *from[TENSORS];
-  int64_t jump[TENSORS];
+  int64_t offset; /* bytes from the tensors to the packs to fetch */
+  int64_t jump;   /* bytes from a row to the next */
   int64_t fetch_row;
   int room, column_of_first; /* packs from the thread's first to the end of its share */
   int fetch_chunk = 0;
@@ -101,7 +103,7 @@ struct held_rows : row_team {
       for (int t = 0; t < TENSORS; t++) {
         UNROLL
         for (int i = 0; i < PACKS; i++)
-          if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + i * r.lanes * 16);
+          if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + offset + i * r.lanes * 16);
       }
     }
     close_copies();
@@ -111,12 +113,10 @@ struct held_rows : row_team {
   __device__ void advance() {
     const int chunk_bytes = PACKS * r.lanes * 16;
     if (CHUNKS && ++fetch_chunk < r.chunks) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++) from[t] += chunk_bytes;
+      offset += chunk_bytes;
       return;
     }
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] += CHUNKS ? jump[t] - (r.chunks - 1) * chunk_bytes : jump[t];
+    offset += CHUNKS ? jump - (r.chunks - 1) * chunk_bytes : jump;
     fetch_chunk = 0;
     fetch_row += step();
   }
@@ -142,7 +142,8 @@ struct held_rows : row_team {
     for (int t = 0; t < TENSORS; t++) {
       UNROLL
       for (int i = 0; i < PACKS; i++)
-        if (active() && t < r.tensors && i * r.lanes < left) bits[t][i] = load_once(from[t] + i * r.lanes * 16);
+        if (active() && t < r.tensors && i * r.lanes < left)
+          bits[t][i] = load_once(from[t] + offset + i * r.lanes * 16);
     }
     advance();
   }

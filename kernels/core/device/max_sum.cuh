@@ -11,6 +11,8 @@ __device__ inline R infinity() {
 }
 __device__ inline float log_of(float x) { return ::logf(x); }
 __device__ inline double log_of(double x) { return ::log(x); }
+/* Some hundred instructions, once in a kernel. */
+__device__ __noinline__ double called_exp(double x) { return ::exp(x); }
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 
@@ -34,20 +36,19 @@ __device__ inline R largest_of(const R (&x)[N]) {
   return high[0];
 }
 
-/* The largest value of a warp's lanes. Floats in the order of integers: one instruction on newer GPUs. */
-__device__ inline float warp_max(float v) {
+/* The largest value of `width` lanes. */
+template <typename R, typename W>
+__device__ inline R lanes_max(R v, W width) {
+  for_offsets(width, [&](int offset) { v = larger(v, __shfl_xor_sync(0xffffffffu, v, offset)); });
+  return v;
+}
 #if __CUDA_ARCH__ >= 800
+/* Floats in the order of integers: one instruction for a warp. */
+__device__ inline float lanes_max(float v, whole_warp) {
   const int bits = __float_as_int(v), most = __reduce_max_sync(0xffffffffu, bits ^ (bits >> 31 & 0x7fffffff));
   return __int_as_float(most ^ (most >> 31 & 0x7fffffff));
-#else
-  for_offsets(32, [&](int offset) { v = larger(v, __shfl_xor_sync(0xffffffffu, v, offset)); });
-  return v;
+}
 #endif
-}
-__device__ inline double warp_max(double v) {
-  for_offsets(32, [&](int offset) { v = larger(v, __shfl_xor_sync(0xffffffffu, v, offset)); });
-  return v;
-}
 
 /* Of values x that count as x * factor, factor > 0. Exponents are of base 2 for 16-bit storage: one instruction each,
  * with log2(e) in the factor. */
@@ -65,6 +66,7 @@ struct max_sum {
   /* exp((x - shift) * factor / unit). */
   static __device__ R power(R x, R shift, R factor) {
     if constexpr (BASE_2) return math::exp2_of((x - shift) * factor);
+    else if constexpr (sizeof(T) == 8) return called_exp((x - shift) * factor);
     else return math::exp_of((x - shift) * factor);
   }
 
@@ -107,11 +109,9 @@ struct max_sum {
     sum += low.sum;
     lost += low.lost;
   }
-  __device__ void join_lanes(int width, R factor) {
-    R high = max;
-    if (width == 32) high = warp_max(high);
-    else for_offsets(width, [&](int offset) { high = larger(high, __shfl_xor_sync(0xffffffffu, high, offset)); });
-    rise(high, factor);
+  template <typename W>
+  __device__ void join_lanes(W width, R factor) {
+    rise(lanes_max(max, width), factor);
     if constexpr (BASE_2) return add_up().lanes(sum, width);
     two<R> both = {sum, lost};
     add_carefully().lanes(both, width);
@@ -135,5 +135,8 @@ struct max_sum {
 template <typename T>
 struct join_max_sum {
   acc<T> factor;
-  __device__ void lanes(max_sum<T> &v, int width) const { v.join_lanes(width, factor); }
+  template <typename W>
+  __device__ void lanes(max_sum<T> &v, W width) const {
+    v.join_lanes(width, factor);
+  }
 };

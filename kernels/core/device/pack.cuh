@@ -8,6 +8,8 @@
 
 /* On every loop over registers: an index that is not a constant would move them to memory. */
 #define UNROLL _Pragma("unroll")
+/* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
+#define ONCE _Pragma("unroll 1")
 
 typedef __half f16;
 typedef __nv_bfloat16 bf16;

@@ -4,21 +4,26 @@
 #include "kernels/core/device/pack.cuh"
 #include "kernels/core/gpu/rows.h"
 
-/* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
-#define ONCE _Pragma("unroll 1")
-
-/* Where a pack of N elements stands in its row: element k of it is column first + k, and the row's own if
- * begin <= k < end. In odd rows the packs at the ends reach into the neighbouring rows. */
+/* Where a pack of elements stands in its row: element k of it is column first + k, and the row's own if bit k is set.
+ * In odd rows the packs at the ends reach into the neighbouring rows. */
 struct any_place {
   int64_t first;
-  int begin, end;
+  unsigned own;
   bool whole; /* all are the row's own */
-  __device__ bool owns(int k) const { return whole || (k >= begin && k < end); }
+  __device__ bool owns(int k) const { return own >> k & 1; }
+  template <int N>
+  __device__ int count() const {
+    return __popc(own);
+  }
 };
 struct whole_place {
   int first;
   static constexpr bool whole = true;
   __device__ bool owns(int) const { return true; }
+  template <int N>
+  __device__ int count() const {
+    return N;
+  }
 };
 
 __device__ inline void cluster_barrier() {
@@ -80,18 +85,25 @@ __device__ inline void store_shared(unsigned to, int4 bits) {
                : "memory");
 }
 
+/* The width of a whole warp, known to the compiler. */
+struct whole_warp {};
+
 /* f(offset) for the offsets of an exchange between `width` lanes of a warp, a power of two. */
 template <typename F>
-__device__ inline void for_offsets(int width, F f) {
+__device__ inline void for_offsets(whole_warp, F f) {
   UNROLL
-  for (int offset = 16; offset > 0; offset /= 2)
-    if (offset < width) f(offset);
+  for (int offset = 16; offset > 0; offset /= 2) f(offset);
+}
+template <typename F>
+__device__ inline void for_offsets(int width, F f) {
+  ONCE
+  for (int offset = width / 2; offset > 0; offset /= 2) f(offset);
 }
 
 /* Values that are added up: one, or two. */
 struct add_up {
-  template <typename R>
-  __device__ void lanes(R &v, int width) const {
+  template <typename R, typename W>
+  __device__ void lanes(R &v, W width) const {
     for_offsets(width, [&](int offset) { v += __shfl_xor_sync(0xffffffffu, v, offset); });
     __syncwarp();
   }
@@ -101,8 +113,8 @@ struct two {
   R a, b;
 };
 struct add_two {
-  template <typename R>
-  __device__ void lanes(two<R> &v, int width) const {
+  template <typename R, typename W>
+  __device__ void lanes(two<R> &v, W width) const {
     for_offsets(width, [&](int offset) {
       v.a += __shfl_xor_sync(0xffffffffu, v.a, offset);
       v.b += __shfl_xor_sync(0xffffffffu, v.b, offset);
@@ -114,8 +126,8 @@ struct add_two {
 /* A sum and what its additions have rounded away so far. Where one lane has nearly all of it, every addition rounds all
  * of it again: so that is carried along. The sum is v.a - v.b. */
 struct add_carefully {
-  template <typename R>
-  __device__ void lanes(two<R> &v, int width) const {
+  template <typename R, typename W>
+  __device__ void lanes(two<R> &v, W width) const {
     for_offsets(width, [&](int offset) {
       const R other = __shfl_xor_sync(0xffffffffu, v.a, offset), total = v.a + other, part = total - v.a;
       v.b += __shfl_xor_sync(0xffffffffu, v.b, offset) - ((v.a - (total - part)) + (other - part));
@@ -125,16 +137,21 @@ struct add_carefully {
   }
 };
 
+/* How far a team may reach. Rows that are split are those of a team that may reach over a cluster. */
+enum { OVER_WARP, OVER_BLOCK, OVER_CLUSTER };
+
 /* The threads of a row. */
+template <int REACH>
 struct row_team {
   const tfu_row_plan &r;
   int64_t row; /* the current one */
   int lane;
 
   __device__ row_team(const tfu_row_plan &rows) : r(rows) {
+    const int bits = __ffs(r.lanes) - 1;
     lane = threadIdx.x & (r.lanes - 1);
-    sub = threadIdx.x / r.lanes;
-    per_block = blockDim.x / r.lanes;
+    sub = threadIdx.x >> bits;
+    per_block = blockDim.x >> bits;
     row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
   }
@@ -142,9 +159,12 @@ struct row_team {
   __device__ bool active() const { return row < r.rows; }
   __device__ int step() const { return (int)gridDim.y * per_block; }
   __device__ void next() { row += step(), first_of_block += step(); }
-  /* The real row that the current one is part of. Most are whole: those have no division of 64 bits. */
+  /* Of a real row, and which of the two launches for split rows it is, or TFU_WHOLE. */
+  __device__ int parts() const { return REACH == OVER_CLUSTER ? r.parts : 1; }
+  __device__ int pass() const { return REACH == OVER_CLUSTER ? r.pass : TFU_WHOLE; }
+  /* The real row that the current one is part of. Parts are so long that their number fits in 32 bits. */
   __device__ int64_t real_row() const { return real_row(row); }
-  __device__ int64_t real_row(int64_t row) const { return r.parts == 1 ? row : row / r.parts; }
+  __device__ int64_t real_row(int64_t row) const { return parts() == 1 ? row : (unsigned)row / (unsigned)parts(); }
   /* Whether this thread speaks for the row. */
   __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
@@ -161,21 +181,21 @@ struct row_team {
   __device__ auto sum_parts(F of) const {
     decltype(of(V())) sum = 0;
     for_parts<V>([&](const V &v) { sum += of(v); });
-    add_up().lanes(sum, 32);
+    add_up().lanes(sum, whole_warp());
     return sum;
   }
   /* A block must not leave while others of its cluster may still look into its memory. */
   __device__ void finish() const {
-    if (r.cluster > 1) cluster_barrier();
+    if (REACH == OVER_CLUSTER && r.cluster > 1) cluster_barrier();
   }
 
   /* The values of all the row's threads, joined: join.lanes(v, width) joins those of `width` lanes of a warp. Every
    * thread gets the same bits. */
   template <typename J, typename V>
   __device__ V agree(V v, J join = J()) {
-    if (r.lanes >= 32) join.lanes(v, 32);
+    if (REACH > OVER_WARP && r.lanes >= 32) join.lanes(v, whole_warp());
     else join.lanes(v, r.lanes);
-    if (r.lanes <= 32) return v;
+    if (REACH == OVER_WARP || r.lanes <= 32) return v;
     __shared__ V warps[2][32], blocks[2];
     turn ^= 1;
     if (threadIdx.x % 32 == 0) warps[turn][threadIdx.x / 32] = v;
@@ -183,7 +203,7 @@ struct row_team {
     const int count = r.lanes / 32;
     v = warps[turn][threadIdx.x & (count - 1)];
     join.lanes(v, count);
-    if (r.cluster == 1) return v;
+    if (REACH == OVER_BLOCK || r.cluster == 1) return v;
     if (threadIdx.x == 0) blocks[turn] = v;
     cluster_barrier();
     v = remote(&blocks[turn], threadIdx.x & (r.cluster - 1));

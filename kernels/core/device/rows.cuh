@@ -1,6 +1,6 @@
 /* rows.cuh - the device side of rows.h: a kernel's walk over its rows, and what a row's threads agree on.
  *
- *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...}, {row stride, ...});
+ *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...});
  *   for (; walk.more(); walk.next()) { walk.look<true, false>(f); ... walk.look<false, true>(f); }
  *   walk.finish();
  *
@@ -58,35 +58,32 @@ __device__ inline void widen_place(const P &p, int4 bits, R otherwise, R (&v)[N]
   for (int k = 0; k < N; k++) v[k] = p.owns(k) ? v[k] : otherwise;
 }
 
-/* Writes the row's own elements of a pack; row points at the row's first element. */
-template <typename T, typename R, int N>
-__device__ inline void store_place(T *row, const whole_place &p, int, const R (&v)[N]) {
-  store_bits(row + p.first, narrow_pack<T>(v));
-}
-template <typename T, typename R, int N>
-__device__ inline void store_place(T *row, const any_place &p, int aligned, const R (&v)[N]) {
-  if (p.whole && aligned) return store_bits(row + p.first, narrow_pack<T>(v));
+/* Values that belong to the columns of a pack: one per column, in the arithmetic type. Those of a whole place begin on
+ * a 16-byte boundary. */
+template <typename R, int N>
+__device__ inline void load_columns(const R *data, const whole_place &p, R otherwise, R (&v)[N]) {
   UNROLL
-  for (int k = 0; k < N; k++)
-    if (p.owns(k)) row[p.first + k] = (T)v[k];
-}
-
-/* Values that belong to the columns of a pack: one per column, in the arithmetic type. */
-template <typename P, typename R, int N>
-__device__ inline void load_columns(const R *data, const P &p, R otherwise, R (&v)[N]) {
-  if (data && p.whole && ((uintptr_t)(data + p.first) % 16) == 0) {
+  for (int k = 0; k < N; k += packed<R>::N) {
+    R part[packed<R>::N];
+    if (data) widen_pack<R>(*(const int4 *)(data + p.first + k), part);
     UNROLL
-    for (int k = 0; k < N; k += 16 / sizeof(R)) {
-      const int4 bits = *(const int4 *)(data + p.first + k);
-      R part[16 / sizeof(R)];
-      widen_pack<R>(bits, part);
-      UNROLL
-      for (int j = 0; j < (int)(16 / sizeof(R)); j++) v[k + j] = part[j];
-    }
-    return;
+    for (int j = 0; j < packed<R>::N; j++) v[k + j] = data ? part[j] : otherwise;
   }
+}
+template <typename R, int N>
+__device__ inline void load_columns(const R *data, const any_place &p, R otherwise, R (&v)[N]) {
   UNROLL
   for (int k = 0; k < N; k++) v[k] = data && p.owns(k) ? data[p.first + k] : otherwise;
+}
+template <typename R, int N>
+__device__ inline void store_columns(R *data, const whole_place &p, const R (&v)[N]) {
+  UNROLL
+  for (int k = 0; k < N; k += packed<R>::N) {
+    R part[packed<R>::N];
+    UNROLL
+    for (int j = 0; j < packed<R>::N; j++) part[j] = v[k + j];
+    store_bits(data + p.first + k, narrow_pack<R>(part));
+  }
 }
 
 /* Adds up, over the rows of a block, the COUNT values that each thread has, in a fixed order; the first row's threads
@@ -96,21 +93,23 @@ template <typename R, int COUNT, typename F>
 __device__ inline void join_sums(int lanes, F value) {
   extern __shared__ int4 ring[];
   if (lanes > 32) return;
-  R *room = (R *)ring;
-  UNROLL
-  for (int j = 0; j < COUNT; j++)
-    for (int offset = lanes; offset < 32; offset *= 2) value(j) += __shfl_xor_sync(0xffffffffu, value(j), offset);
+  ONCE
+  for (int offset = lanes; offset < 32; offset *= 2) {
+    UNROLL
+    for (int j = 0; j < COUNT; j++) value(j) += __shfl_xor_sync(0xffffffffu, value(j), offset);
+  }
   __syncthreads();
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
+  R *room = (R *)ring + threadIdx.x / 32 * COUNT * 32 + lane;
   UNROLL
   for (int j = 0; j < COUNT; j++)
-    if (lane < lanes) room[(warp * COUNT + j) * lanes + lane] = value(j);
+    if (lane < lanes) room[j * 32] = value(j);
   __syncthreads();
   if (threadIdx.x >= lanes) return;
-  UNROLL
-  for (int j = 0; j < COUNT; j++) {
-    ONCE
-    for (int w = 1; w < warps; w++) value(j) += room[(w * COUNT + j) * lanes + lane];
+  ONCE
+  for (int w = 1; w < warps; w++) {
+    UNROLL
+    for (int j = 0; j < COUNT; j++) value(j) += room[(w * COUNT + j) * 32];
   }
 }
 
@@ -133,9 +132,11 @@ constexpr int packs_of_elements(int elements) {
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16)
-#define TFU_ROW_KERNEL(function, args, elements, threads)                 \
-  TFU_HELD_ROW_KERNEL(function, args, elements, threads)                  \
+#define TFU_ANY_ROW_KERNEL(function, args)                                \
   TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
   TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \
   TFU_ROW_KERNEL_AS_((256), function##_any_bf16, args, function<bf16, 0>) \
   TFU_ROW_KERNEL_AS_((256), function##_any_f64, args, function<double, 0>)
+#define TFU_ROW_KERNEL(function, args, elements, threads) \
+  TFU_HELD_ROW_KERNEL(function, args, elements, threads)  \
+  TFU_ANY_ROW_KERNEL(function, args)

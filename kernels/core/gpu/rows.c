@@ -95,19 +95,22 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
 }
 
 /* Beyond some length a cluster waits longer than the second reading takes that splitting costs. A row is also split
- * where there are too few to go round. */
+ * where there are too few to go round. Only "long" kernels know of parts: so these are rows that more than a warp holds
+ * in registers, and for which a block has the shared memory. */
 tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   const int n = 16 / (int)tfu_dtype_size(w->dtype), per_thread = w->elements / n < 4 ? w->elements / n : 4;
-  const int64_t packs = w->cols / n, block = (int64_t)per_thread * MOST,
-                shares = divide_up(packs, per_thread * w->threads);
+  const int64_t packs = w->cols / n, shares = divide_up(packs, per_thread * w->threads);
   const int few = shares > 1 && w->rows * shares < device.multiprocessors;
+  int threads = MOST;
+  while (w->waves && TFU_HELD_SLOTS * w->tensors * per_thread * threads * 16 > device.block_shared - RESERVED)
+    threads /= 2;
   *parts = 1;
   if (!w->aligned || w->dtype == TFU_F64 || w->cols % n ||
       (shares <= (device.capability >= 90 ? w->cluster : 1) && !few))
     return TFU_OK;
-  for (int64_t p = divide_up(packs, block); p <= MOST_PARTS; p++)
+  for (int64_t p = divide_up(packs, per_thread * threads); p <= MOST_PARTS && p * per_thread * WARP < packs; p++)
     if (packs % p == 0) {
       *parts = (int)p;
       break;

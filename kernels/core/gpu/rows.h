@@ -68,7 +68,7 @@ TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tf
                                     int *variant);
 
 /* How many parts the rows should be split into for a kernel that can do that: 1 where they need not or cannot. `rows`
- * and the rest of the wish are those of the real rows. */
+ * and the rest of the wish are those of the real rows; `tensors` are the most that a pass reads. */
 TFU_MUST_USE tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *wish, int *parts);
 /* Plans and launches a kernel: at once, or where its rows are split, in two passes. `rows` is part of args, the
  * kernel's argument; `found` are the bytes that a part gives, 0 for kernels that take whole rows only. */
