@@ -32,10 +32,11 @@ __device__ inline void by_query(const attention_work &w) {
     load_rows<STEPS, THREADS>(value(stage), values, w.aligned, j0, threadIdx.x);
     close_copies();
   };
-  load_rows<ROWS, THREADS>(query, attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
-                           w.aligned, at.first, threadIdx.x);
-  load_rows<ROWS, THREADS>(doutput, attention_rows<T>(a.doutput, s.first_query, a.heads, at.h, a.value_dim, s.queries),
-                           w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(query, attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
+                                w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(doutput,
+                                attention_rows<T>(a.doutput, s.first_query, a.heads, at.h, a.value_dim, s.queries),
+                                w.aligned, at.first, threadIdx.x);
   if (begin < end) load(0, begin);
   float2 numbers[M][2];
   load_numbers(numbers, w, s, at.b, at.h, at.first + own);
@@ -60,13 +61,14 @@ __device__ inline void by_query(const attention_work &w) {
     }
   }
 
+  float by[M][2];
   UNROLL
-  for (int r = 0; r < 2 * M; r++) {
-    const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + (int)(lane_id() / 4);
-    if (i < at.written)
-      store_row((T *)a.dquery + ((s.first_query + i) * a.heads + at.h) * a.head_dim, a.head_dim, w.aligned, dquery[m],
-                k, i < s.queries ? a.scale : 0);
-  }
+  for (int r = 0; r < 2 * M; r++)
+    by[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.queries ? a.scale : 0;
+  leave_tiles();
+  store_results((T *)a.dquery + ((s.first_query + at.first + own) * a.heads + at.h) * a.head_dim,
+                (int64_t)a.heads * a.head_dim, a.head_dim, w.aligned, min(at.written - at.first - own, (int)block::OWN),
+                dquery, by, query, own);
 #endif
 }
 
@@ -108,10 +110,10 @@ __device__ inline void by_key(const attention_work &w) {
     }
     close_copies();
   };
-  load_rows<ROWS, THREADS>(key, attention_rows<T>(a.key, s.first_key, a.key_heads, at.h, a.head_dim, s.keys), w.aligned,
-                           at.first, threadIdx.x);
-  load_rows<ROWS, THREADS>(value, attention_rows<T>(a.value, s.first_key, a.key_heads, at.h, a.value_dim, s.keys),
-                           w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(key, attention_rows<T>(a.key, s.first_key, a.key_heads, at.h, a.head_dim, s.keys),
+                                w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(value, attention_rows<T>(a.value, s.first_key, a.key_heads, at.h, a.value_dim, s.keys),
+                                w.aligned, at.first, threadIdx.x);
 
   float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {};
   int stage = 0, h = at.h * group, i0 = begin;
@@ -176,15 +178,21 @@ __device__ inline void by_key(const attention_work &w) {
     i0 = next_i, h = next_h;
   }
 
+  float by[M][2], real[M][2];
   UNROLL
   for (int r = 0; r < 2 * M; r++) {
-    const int m = r / 2, k = r % 2, j = at.first + own + 8 * r + (int)(lane_id() / 4);
-    if (j >= at.written) continue;
-    const int64_t row = (s.first_key + j) * a.key_heads + at.h;
-    const float real = j < s.keys ? 1 : 0;
-    if (MAKES & DKEY) store_row((T *)a.dkey + row * a.head_dim, a.head_dim, w.aligned, dkey[m], k, a.scale * real);
-    if (MAKES & DVALUE) store_row((T *)a.dvalue + row * a.value_dim, a.value_dim, w.aligned, dvalue[m], k, real);
+    real[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.keys ? 1 : 0;
+    by[r / 2][r % 2] = a.scale * real[r / 2][r % 2];
   }
+  const int64_t row = (s.first_key + at.first + own) * a.key_heads + at.h;
+  const int rows = min(at.written - at.first - own, (int)block::OWN);
+  leave_tiles();
+  if (MAKES & DKEY)
+    store_results((T *)a.dkey + row * a.head_dim, (int64_t)a.key_heads * a.head_dim, a.head_dim, w.aligned, rows, dkey,
+                  by, key, own);
+  if (MAKES & DVALUE)
+    store_results((T *)a.dvalue + row * a.value_dim, (int64_t)a.key_heads * a.value_dim, a.value_dim, w.aligned, rows,
+                  dvalue, real, value, own);
 #endif
 }
 
