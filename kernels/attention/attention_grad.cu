@@ -37,28 +37,35 @@ __device__ inline void by_query(const attention_work &w) {
   load_rows<ROWS, THREADS, FEW>(doutput,
                                 attention_rows<T>(a.doutput, s.first_query, a.heads, at.h, a.value_dim, s.queries),
                                 w.aligned, at.first, threadIdx.x);
-  if (begin < end) load(0, begin);
   float2 numbers[M][2];
   load_numbers(numbers, w, s, at.b, at.h, at.first + own);
 
   char *const drops = memory + 2 * (ROWS + block::STAGES * STEPS) * query.ROW +
                       threadIdx.x / 32 * attention_drops<block::OWN, STEPS>::BYTES;
   float dquery[M][D / 8][4] = {};
-  int stage = 0;
-  for (int j0 = begin; j0 < end; j0 += STEPS) {
-    float ds[M][N][4];
-    wait_copies<0>();
-    __syncthreads();
-    if (block::STAGES == 2 && j0 + STEPS < end) load(stage ^ 1, j0 + STEPS);
-    const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
-    score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage), drops);
-    multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
-    if (block::STAGES == 2) {
-      stage ^= 1;
-    } else {
+  /* With two stages, the loop begins a tile before the first, so that it alone has code that loads. */
+  enum { AHEAD = block::STAGES == 2 ? STEPS : 0 };
+  int stage = block::STAGES - 1;
+  ONCE
+  for (int j0 = begin - AHEAD; j0 < end; j0 += STEPS) {
+    if (AHEAD && j0 >= begin) {
+      wait_copies<0>();
       __syncthreads();
-      if (j0 + STEPS < end) load(0, j0 + STEPS);
     }
+    if (j0 + AHEAD < end) load(AHEAD ? stage ^ 1 : 0, j0 + AHEAD);
+    if (!AHEAD) {
+      wait_copies<0>();
+      __syncthreads();
+    }
+    if (j0 >= begin) {
+      float ds[M][N][4];
+      const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
+      score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage),
+                      drops);
+      multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
+    }
+    if (AHEAD) stage ^= 1;
+    else __syncthreads();
   }
 
   float by[M][2];
@@ -116,65 +123,71 @@ __device__ inline void by_key(const attention_work &w) {
                                 w.aligned, at.first, threadIdx.x);
 
   float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {};
-  int stage = 0, h = at.h * group, i0 = begin;
-  const int end_head = begin < end ? h + group : h;
-  if (h < end_head) load(0, h, i0);
+  /* Tiles of queries, head by head. With two stages, the loop begins a tile before the first, so that it alone has code
+   * that loads. */
+  enum { AHEAD = block::STAGES == 2 };
+  const int first_head = at.h * group, end_head = begin < end ? first_head + group : first_head;
+  int stage = AHEAD, h = first_head - AHEAD, i0 = AHEAD ? end - STEPS : begin;
+  ONCE
   while (h < end_head) {
     const int next_i = i0 + STEPS < end ? i0 + STEPS : begin, next_h = i0 + STEPS < end ? h : h + 1;
-    float p[M][N][4], ds[M][N][4];
-    wait_copies<0>();
-    __syncthreads();
-    if (block::STAGES == 2 && next_h < end_head) load(stage ^ 1, next_h, next_i);
-
-    const attention_head<T, FULL> head(a, s, at.b, h);
-    const int j0 = at.first + own, t = lane_id() % 4;
-    const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
-                      (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
-    multiply_rows(p, key, own, query(stage), a.tf32);
-    head.template score<true>(p, j0, i0, edge);
-    if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage), a.tf32);
-    UNROLL
-    for (int n = 0; n < N; n++) {
-      const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
-      UNROLL
-      for (int i = 0; i < 4 * M; i++) {
-        float &v = p[i / 4][n][i % 4];
-        v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
-      }
+    if (AHEAD && h >= first_head) {
+      wait_copies<0>();
+      __syncthreads();
     }
-    if (FULL && a.seed) {
-      /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
-      const auto start = [&](int col) { return head.pairs.element(i0 + col, j0); };
-      const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
-      for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
+    if (!AHEAD) load(0, h, i0);
+    else if (next_h < end_head) load(stage ^ 1, next_h, next_i);
+    if (!AHEAD) {
+      wait_copies<0>();
+      __syncthreads();
     }
-    if (MAKES & DKEY) {
+    if (h >= first_head) {
+      float p[M][N][4], ds[M][N][4];
+      const attention_head<T, FULL> head(a, s, at.b, h);
+      const int j0 = at.first + own, t = lane_id() % 4;
+      const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
+                        (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
+      multiply_rows(p, key, own, query(stage), a.tf32);
+      head.template score<true>(p, j0, i0, edge);
+      if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage), a.tf32);
       UNROLL
       for (int n = 0; n < N; n++) {
         const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
         UNROLL
         for (int i = 0; i < 4 * M; i++) {
-          const int m = i / 4, k = i % 4;
-          const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
-          if (FULL && a.seed) {
-            const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
-            ds[m][n][k] = fabsf(weight) * (dp - delta);
-          } else {
-            ds[m][n][k] = weight * (ds[m][n][k] - delta);
+          float &v = p[i / 4][n][i % 4];
+          v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
+        }
+      }
+      if (FULL && a.seed) {
+        /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
+        const auto start = [&](int col) { return head.pairs.element(i0 + col, j0); };
+        const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
+        for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
+      }
+      if (MAKES & DKEY) {
+        UNROLL
+        for (int n = 0; n < N; n++) {
+          const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
+          UNROLL
+          for (int i = 0; i < 4 * M; i++) {
+            const int m = i / 4, k = i % 4;
+            const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
+            if (FULL && a.seed) {
+              const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
+              ds[m][n][k] = fabsf(weight) * (dp - delta);
+            } else {
+              ds[m][n][k] = weight * (ds[m][n][k] - delta);
+            }
           }
         }
       }
+      if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
+      if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
+      if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage), a.tf32);
     }
-    if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
-    if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
-    if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage), a.tf32);
-
-    if (block::STAGES == 2) {
-      stage ^= 1;
-    } else {
-      __syncthreads();
-      if (next_h < end_head) load(0, next_h, next_i);
-    }
+    if (AHEAD) stage ^= 1;
+    else __syncthreads();
     i0 = next_i, h = next_h;
   }
 
