@@ -79,9 +79,9 @@ __device__ inline void by_query(const attention_work &w) {
 #endif
 }
 
-/* Makes dkey, dvalue or, where there are registers for both, the two together. */
-enum { DKEY = 1, DVALUE = 2 };
-template <typename T, int D, bool FULL, int MAKES>
+/* Makes dkey and dvalue: BOTH, where there are registers for the two together, else dkey in the blocks whose y is 0 and
+ * dvalue in those whose y is 1. */
+template <typename T, int D, bool FULL, bool BOTH>
 __device__ inline void by_key(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800
   typedef attention_block<TFU_BY_KEY, sizeof(T), D> block;
@@ -122,7 +122,8 @@ __device__ inline void by_key(const attention_work &w) {
   load_rows<ROWS, THREADS, FEW>(value, attention_rows<T>(a.value, s.first_key, a.key_heads, at.h, a.value_dim, s.keys),
                                 w.aligned, at.first, threadIdx.x);
 
-  float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {};
+  const bool makes_key = BOTH || blockIdx.y == 0;
+  float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {}; /* where not BOTH, dkey is either */
   /* Tiles of queries, head by head. With two stages, the loop begins a tile before the first, so that it alone has code
    * that loads. */
   enum { AHEAD = block::STAGES == 2 };
@@ -149,7 +150,7 @@ __device__ inline void by_key(const attention_work &w) {
                         (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
       multiply_rows(p, key, own, query(stage), a.tf32);
       head.template score<true>(p, j0, i0, edge);
-      if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage), a.tf32);
+      if (makes_key) multiply_rows(ds, value, own, doutput(stage), a.tf32);
       UNROLL
       for (int n = 0; n < N; n++) {
         const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
@@ -165,7 +166,7 @@ __device__ inline void by_key(const attention_work &w) {
         const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
         for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
       }
-      if (MAKES & DKEY) {
+      if (makes_key) {
         UNROLL
         for (int n = 0; n < N; n++) {
           const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
@@ -183,8 +184,13 @@ __device__ inline void by_key(const attention_work &w) {
         }
       }
       if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
-      if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
-      if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage), a.tf32);
+      if (BOTH) {
+        multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
+      } else if (!makes_key) {
+        UNROLL
+        for (int i = 0; i < M * N * 4; i++) ds[i / 4 / N][i / 4 % N][i % 4] = p[i / 4 / N][i / 4 % N][i % 4];
+      }
+      multiply_results(dkey, left_factors<T, M, N>(ds), makes_key ? query(stage) : doutput(stage), a.tf32);
     }
     if (AHEAD) stage ^= 1;
     else __syncthreads();
@@ -195,17 +201,16 @@ __device__ inline void by_key(const attention_work &w) {
   UNROLL
   for (int r = 0; r < 2 * M; r++) {
     real[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.keys ? 1 : 0;
-    by[r / 2][r % 2] = a.scale * real[r / 2][r % 2];
+    by[r / 2][r % 2] = makes_key ? a.scale * real[r / 2][r % 2] : real[r / 2][r % 2];
   }
   const int64_t row = (s.first_key + at.first + own) * a.key_heads + at.h;
   const int rows = min(at.written - at.first - own, (int)block::OWN);
+  const auto store = [&](void *to, int dim, const float(&v)[M][D / 8][4], const float(&times)[M][2]) {
+    store_results((T *)to + row * dim, (int64_t)a.key_heads * dim, dim, w.aligned, rows, v, times, key, own);
+  };
   leave_tiles();
-  if (MAKES & DKEY)
-    store_results((T *)a.dkey + row * a.head_dim, (int64_t)a.key_heads * a.head_dim, a.head_dim, w.aligned, rows, dkey,
-                  by, key, own);
-  if (MAKES & DVALUE)
-    store_results((T *)a.dvalue + row * a.value_dim, (int64_t)a.key_heads * a.value_dim, a.value_dim, w.aligned, rows,
-                  dvalue, real, value, own);
+  if (BOTH) store(a.dvalue, a.value_dim, dvalue, real);
+  store(makes_key ? a.dkey : a.dvalue, makes_key ? a.head_dim : a.value_dim, dkey, by);
 #endif
 }
 
@@ -213,23 +218,12 @@ __device__ inline void by_key(const attention_work &w) {
   TFU_TILE_KERNEL(label##_##tag, (attention_block<kind, sizeof(T), d>::THREADS), 2, __VA_ARGS__)
 #define STAMP_PLAIN(d, tag, T)                                        \
   STAMP(by_query_##d, TFU_BY_QUERY, d, tag, T, by_query<T, d, false>) \
-  STAMP(by_key_##d, TFU_BY_KEY, d, tag, T, by_key<T, d, false, DKEY | DVALUE>)
-#define STAMP_FULL(d, tag, T) STAMP(by_query_##d##_full, TFU_BY_QUERY, d, tag, T, by_query<T, d, true>)
-#define STAMP_BOTH(d, tag, T) STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DKEY | DVALUE>)
-#define STAMP_EACH(d, tag, T)                                               \
-  STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DKEY>) \
-  STAMP(by_key_##d##_value, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DVALUE>)
+  STAMP(by_key_##d, TFU_BY_KEY, d, tag, T, by_key<T, d, false, true>)
+#define STAMP_FULL(d, tag, T)                                               \
+  STAMP(by_query_##d##_full, TFU_BY_QUERY, d, tag, T, by_query<T, d, true>) \
+  STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, d <= TFU_MOST_BOTH>)
 STAMP_PLAIN(64, f16, f16)
 STAMP_PLAIN(64, bf16, bf16)
 STAMP_PLAIN(128, f16, f16)
 STAMP_PLAIN(128, bf16, bf16)
 TFU_EVERY_TILE(STAMP_FULL)
-STAMP_BOTH(64, f32, float)
-STAMP_BOTH(64, f16, f16)
-STAMP_BOTH(64, bf16, bf16)
-STAMP_BOTH(128, f32, float)
-STAMP_BOTH(128, f16, f16)
-STAMP_BOTH(128, bf16, bf16)
-STAMP_EACH(256, f32, float)
-STAMP_EACH(256, f16, f16)
-STAMP_EACH(256, bf16, bf16)
