@@ -14,8 +14,6 @@
 
 #include "kernels/core/device/pack.cuh"
 
-#define ONCE _Pragma("unroll 1")
-
 __device__ inline unsigned lane_id() { return threadIdx.x % 32; }
 
 #if __CUDA_ARCH__ >= 800

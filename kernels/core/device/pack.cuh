@@ -8,6 +8,8 @@
 
 /* On every loop over registers: an index that is not a constant would move them to memory. */
 #define UNROLL _Pragma("unroll")
+/* On a loop of which there shall be one copy. */
+#define ONCE _Pragma("unroll 1")
 
 typedef __half f16;
 typedef __nv_bfloat16 bf16;
