@@ -230,5 +230,4 @@ __device__ inline void lamb_ratio(const update_args &a) {
   const R w = sqrt((R)block_fold(chunks, n, 2)), u = sqrt((R)block_fold(chunks + 1, n, 2));
   if (threadIdx.x == 0) a.ratios[a.table.base + blockIdx.x] = w > 0 && u > 0 ? w / u : (R)1;
 }
-TENSORS_KERNEL_AS(lamb_ratio_f32, update_args, lamb_ratio<float>)
-TENSORS_KERNEL_AS(lamb_ratio_f64, update_args, lamb_ratio<double>)
+TENSORS_KERNEL_REAL(lamb_ratio, update_args)
