@@ -32,16 +32,13 @@ __device__ inline void forward(const attention_work &w) {
       values(a.value, first_key, a.key_heads, key_head, a.value_dim, s.keys);
 
   const auto load_steps = [&](const tile<T, D> &to, const attention_rows<T> &from, int j0) {
-    if (FULL && a.table)
-      load_rows_at<STEPS, block::THREADS>(to, from, w.aligned, threadIdx.x, [&](int r) {
-        return j0 + r < s.keys ? tfu_key_row(&a, &s, at.b, j0 + r) : (int64_t)-1;
-      });
+    if (FULL && a.table) load_paged<STEPS, block::THREADS>(to, from, w.aligned, a, at.b, j0, threadIdx.x);
     else load_rows<STEPS, block::THREADS>(to, from, w.aligned, j0, threadIdx.x);
     close_copies();
   };
-  load_rows<ROWS, block::THREADS>(query,
-                                  attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
-                                  w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, block::THREADS, FEW>(query,
+                                       attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
+                                       w.aligned, at.first, threadIdx.x);
   if (begin < end) load_steps(key, keys, begin);
 
   /* Without bias and mask, scores stay as they are and are scaled on their way into exp2. */
@@ -76,18 +73,21 @@ __device__ inline void forward(const attention_work &w) {
     multiply_results(out, weights, value, a.tf32);
   }
 
+  float down[M][2];
   UNROLL
   for (int r = 0; r < 2 * M; r++) {
     const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + g;
     const float total = so_far.total(m, k);
-    if (i >= at.written) continue;
     const bool none = total == 0 || i >= s.queries;
-    T *to = (T *)a.output + ((s.first_query + i) * a.heads + at.h) * a.value_dim;
-    store_row(to, a.value_dim, w.aligned, out[m], k, none ? 0 : pairs.kept / total);
-    if (a.stats && lane_id() % 4 == 0)
+    down[m][k] = none ? 0 : pairs.kept / total;
+    if (a.stats && lane_id() % 4 == 0 && i < at.written)
       ((float *)a.stats)[tfu_stats_at(&a, &s, at.b, at.h, i)] =
           none ? -INFINITE : fmaf(so_far.high[m][k] * factor, LN_2, logf(total));
   }
+  leave_tiles();
+  store_results((T *)a.output + ((s.first_query + at.first + own) * a.heads + at.h) * a.value_dim,
+                (int64_t)a.heads * a.value_dim, a.value_dim, w.aligned,
+                min(at.written - at.first - own, (int)block::OWN), out, down, query, own);
 #endif
 }
 

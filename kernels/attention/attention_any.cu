@@ -181,7 +181,7 @@ __device__ inline void numbers(const attention_work &w) {
     const int64_t at = a.ragged ? h * a.queries + row : dense;
     const T *output = (const T *)a.output + n * a.value_dim, *doutput = (const T *)a.doutput + n * a.value_dim;
     R sum = 0;
-    for (int c = lane_id(); c < a.value_dim; c += 32) sum += (R)output[c] * (R)doutput[c];
+    _Pragma("unroll 4") for (int c = lane_id(); c < a.value_dim; c += 32) sum += (R)output[c] * (R)doutput[c];
     sum = lanes_sum(sum);
     const R stats = ((const R *)a.stats)[at];
     if (lane_id()) return;

@@ -42,8 +42,8 @@ __device__ inline void by_bias(const attention_work &w) {
           const int i0 = y * ROWS, j0 = x * STEPS, last = min(i0 + ROWS, s.queries) - 1;
           if (i0 > last || j0 >= head.band.end(last) || j0 + STEPS <= head.band.first(i0)) continue;
           __syncthreads();
-          load_rows<ROWS, THREADS>(query, queries, w.aligned, i0, threadIdx.x);
-          load_rows<ROWS, THREADS>(doutput, doutputs, w.aligned, i0, threadIdx.x);
+          load_rows<ROWS, THREADS, FEW>(query, queries, w.aligned, i0, threadIdx.x);
+          load_rows<ROWS, THREADS, FEW>(doutput, doutputs, w.aligned, i0, threadIdx.x);
           load_rows<STEPS, THREADS>(key, keys, w.aligned, j0, threadIdx.x);
           load_rows<STEPS, THREADS>(value, values, w.aligned, j0, threadIdx.x);
           close_copies();

@@ -40,7 +40,8 @@ __device__ inline void decode(const attention_work &w) {
   const auto load = [&](int n) {
     const int j0 = begin + (n / 2 * WARPS + warp) * STEPS;
     const tile<T, D> slot = {ring.at + n % SLOTS * STEPS * ring.ROW};
-    const attention_rows<T> &source = n % 2 ? values : keys;
+    attention_rows<T> source = keys;
+    if (n % 2) source = values;
     if (j0 < end) {
       if (a.table)
         load_rows_at<STEPS, 32>(slot, source, w.aligned, lane,
@@ -50,13 +51,13 @@ __device__ inline void decode(const attention_work &w) {
     close_copies();
     if (n % 2) paged_row = look_up(n / 2 + 1);
   };
-  load_rows_at<16, block::THREADS>(
+  load_rows_at<16, block::THREADS, 1>(
       query, attention_rows<T>(a.query, 0, 1, 0, a.head_dim, 0), w.aligned, threadIdx.x, [&](int r) {
         const int i = (row0 + r) / group;
         return row0 + r < rows ? (s.first_query + i) * a.heads + key_head * group + (row0 + r) % group : (int64_t)-1;
       });
   close_copies();
-  UNROLL
+  ONCE
   for (int n = 0; n < SLOTS; n++) load(n);
   wait_copies<SLOTS>();
   __syncthreads();

@@ -32,47 +32,56 @@ __device__ inline void by_query(const attention_work &w) {
     load_rows<STEPS, THREADS>(value(stage), values, w.aligned, j0, threadIdx.x);
     close_copies();
   };
-  load_rows<ROWS, THREADS>(query, attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
-                           w.aligned, at.first, threadIdx.x);
-  load_rows<ROWS, THREADS>(doutput, attention_rows<T>(a.doutput, s.first_query, a.heads, at.h, a.value_dim, s.queries),
-                           w.aligned, at.first, threadIdx.x);
-  if (begin < end) load(0, begin);
+  load_rows<ROWS, THREADS, FEW>(query, attention_rows<T>(a.query, s.first_query, a.heads, at.h, a.head_dim, s.queries),
+                                w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(doutput,
+                                attention_rows<T>(a.doutput, s.first_query, a.heads, at.h, a.value_dim, s.queries),
+                                w.aligned, at.first, threadIdx.x);
   float2 numbers[M][2];
   load_numbers(numbers, w, s, at.b, at.h, at.first + own);
 
   char *const drops = memory + 2 * (ROWS + block::STAGES * STEPS) * query.ROW +
                       threadIdx.x / 32 * attention_drops<block::OWN, STEPS>::BYTES;
   float dquery[M][D / 8][4] = {};
-  int stage = 0;
-  for (int j0 = begin; j0 < end; j0 += STEPS) {
-    float ds[M][N][4];
-    wait_copies<0>();
-    __syncthreads();
-    if (block::STAGES == 2 && j0 + STEPS < end) load(stage ^ 1, j0 + STEPS);
-    const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
-    score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage), drops);
-    multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
-    if (block::STAGES == 2) {
-      stage ^= 1;
-    } else {
+  /* With two stages, the loop begins a tile before the first, so that it alone has code that loads. */
+  enum { AHEAD = block::STAGES == 2 ? STEPS : 0 };
+  int stage = block::STAGES - 1;
+  ONCE
+  for (int j0 = begin - AHEAD; j0 < end; j0 += STEPS) {
+    if (AHEAD && j0 >= begin) {
+      wait_copies<0>();
       __syncthreads();
-      if (j0 + STEPS < end) load(0, j0 + STEPS);
     }
+    if (j0 + AHEAD < end) load(AHEAD ? stage ^ 1 : 0, j0 + AHEAD);
+    if (!AHEAD) {
+      wait_copies<0>();
+      __syncthreads();
+    }
+    if (j0 >= begin) {
+      float ds[M][N][4];
+      const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
+      score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage),
+                      drops);
+      multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
+    }
+    if (AHEAD) stage ^= 1;
+    else __syncthreads();
   }
 
+  float by[M][2];
   UNROLL
-  for (int r = 0; r < 2 * M; r++) {
-    const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + (int)(lane_id() / 4);
-    if (i < at.written)
-      store_row((T *)a.dquery + ((s.first_query + i) * a.heads + at.h) * a.head_dim, a.head_dim, w.aligned, dquery[m],
-                k, i < s.queries ? a.scale : 0);
-  }
+  for (int r = 0; r < 2 * M; r++)
+    by[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.queries ? a.scale : 0;
+  leave_tiles();
+  store_results((T *)a.dquery + ((s.first_query + at.first + own) * a.heads + at.h) * a.head_dim,
+                (int64_t)a.heads * a.head_dim, a.head_dim, w.aligned, min(at.written - at.first - own, (int)block::OWN),
+                dquery, by, query, own);
 #endif
 }
 
-/* Makes dkey, dvalue or, where there are registers for both, the two together. */
-enum { DKEY = 1, DVALUE = 2 };
-template <typename T, int D, bool FULL, int MAKES>
+/* Makes dkey and dvalue: BOTH, where there are registers for the two together, else dkey in the blocks whose y is 0 and
+ * dvalue in those whose y is 1. */
+template <typename T, int D, bool FULL, bool BOTH>
 __device__ inline void by_key(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800
   typedef attention_block<TFU_BY_KEY, sizeof(T), D> block;
@@ -108,83 +117,100 @@ __device__ inline void by_key(const attention_work &w) {
     }
     close_copies();
   };
-  load_rows<ROWS, THREADS>(key, attention_rows<T>(a.key, s.first_key, a.key_heads, at.h, a.head_dim, s.keys), w.aligned,
-                           at.first, threadIdx.x);
-  load_rows<ROWS, THREADS>(value, attention_rows<T>(a.value, s.first_key, a.key_heads, at.h, a.value_dim, s.keys),
-                           w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(key, attention_rows<T>(a.key, s.first_key, a.key_heads, at.h, a.head_dim, s.keys),
+                                w.aligned, at.first, threadIdx.x);
+  load_rows<ROWS, THREADS, FEW>(value, attention_rows<T>(a.value, s.first_key, a.key_heads, at.h, a.value_dim, s.keys),
+                                w.aligned, at.first, threadIdx.x);
 
-  float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {};
-  int stage = 0, h = at.h * group, i0 = begin;
-  const int end_head = begin < end ? h + group : h;
-  if (h < end_head) load(0, h, i0);
+  const bool makes_key = BOTH || blockIdx.y == 0;
+  float dkey[M][D / 8][4] = {}, dvalue[M][D / 8][4] = {}; /* where not BOTH, dkey is either */
+  /* Tiles of queries, head by head. With two stages, the loop begins a tile before the first, so that it alone has code
+   * that loads. */
+  enum { AHEAD = block::STAGES == 2 };
+  const int first_head = at.h * group, end_head = begin < end ? first_head + group : first_head;
+  int stage = AHEAD, h = first_head - AHEAD, i0 = AHEAD ? end - STEPS : begin;
+  ONCE
   while (h < end_head) {
     const int next_i = i0 + STEPS < end ? i0 + STEPS : begin, next_h = i0 + STEPS < end ? h : h + 1;
-    float p[M][N][4], ds[M][N][4];
-    wait_copies<0>();
-    __syncthreads();
-    if (block::STAGES == 2 && next_h < end_head) load(stage ^ 1, next_h, next_i);
-
-    const attention_head<T, FULL> head(a, s, at.b, h);
-    const int j0 = at.first + own, t = lane_id() % 4;
-    const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
-                      (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
-    multiply_rows(p, key, own, query(stage), a.tf32);
-    head.template score<true>(p, j0, i0, edge);
-    if (MAKES & DKEY) multiply_rows(ds, value, own, doutput(stage), a.tf32);
-    UNROLL
-    for (int n = 0; n < N; n++) {
-      const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
-      UNROLL
-      for (int i = 0; i < 4 * M; i++) {
-        float &v = p[i / 4][n][i % 4];
-        v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
-      }
+    if (AHEAD && h >= first_head) {
+      wait_copies<0>();
+      __syncthreads();
     }
-    if (FULL && a.seed) {
-      /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
-      const auto start = [&](int col) { return head.pairs.element(i0 + col, j0); };
-      const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
-      for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
+    if (!AHEAD) load(0, h, i0);
+    else if (next_h < end_head) load(stage ^ 1, next_h, next_i);
+    if (!AHEAD) {
+      wait_copies<0>();
+      __syncthreads();
     }
-    if (MAKES & DKEY) {
+    if (h >= first_head) {
+      float p[M][N][4], ds[M][N][4];
+      const attention_head<T, FULL> head(a, s, at.b, h);
+      const int j0 = at.first + own, t = lane_id() % 4;
+      const bool edge = (a.right >= 0 && i0 + s.shift + a.right < at.first + ROWS - 1) ||
+                        (a.left >= 0 && i0 + STEPS - 1 + s.shift - a.left > at.first);
+      multiply_rows(p, key, own, query(stage), a.tf32);
+      head.template score<true>(p, j0, i0, edge);
+      if (makes_key) multiply_rows(ds, value, own, doutput(stage), a.tf32);
       UNROLL
       for (int n = 0; n < N; n++) {
         const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
         UNROLL
         for (int i = 0; i < 4 * M; i++) {
-          const int m = i / 4, k = i % 4;
-          const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
-          if (FULL && a.seed) {
-            const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
-            ds[m][n][k] = fabsf(weight) * (dp - delta);
-          } else {
-            ds[m][n][k] = weight * (ds[m][n][k] - delta);
+          float &v = p[i / 4][n][i % 4];
+          v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
+        }
+      }
+      if (FULL && a.seed) {
+        /* A weight that is dropped counts in dkey all the same: its sign says that it is. */
+        const auto start = [&](int col) { return head.pairs.element(i0 + col, j0); };
+        const drops_of drops((char *)(numbers + block::STAGES * STEPS) + threadIdx.x / 32 * drops_of::BYTES, a, start);
+        for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
+      }
+      if (makes_key) {
+        UNROLL
+        for (int n = 0; n < N; n++) {
+          const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
+          UNROLL
+          for (int i = 0; i < 4 * M; i++) {
+            const int m = i / 4, k = i % 4;
+            const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
+            if (FULL && a.seed) {
+              const float dp = signbit(weight) ? 0 : ds[m][n][k] * head.pairs.kept;
+              ds[m][n][k] = fabsf(weight) * (dp - delta);
+            } else {
+              ds[m][n][k] = weight * (ds[m][n][k] - delta);
+            }
           }
         }
       }
+      if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
+      if (BOTH) {
+        multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
+      } else if (!makes_key) {
+        UNROLL
+        for (int i = 0; i < M * N * 4; i++) ds[i / 4 / N][i / 4 % N][i % 4] = p[i / 4 / N][i / 4 % N][i % 4];
+      }
+      multiply_results(dkey, left_factors<T, M, N>(ds), makes_key ? query(stage) : doutput(stage), a.tf32);
     }
-    if (FULL && a.seed) for_results(p, [&](float &v, int, int) { v = signbit(v) ? 0 : v * head.pairs.kept; });
-    if (MAKES & DVALUE) multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
-    if (MAKES & DKEY) multiply_results(dkey, left_factors<T, M, N>(ds), query(stage), a.tf32);
-
-    if (block::STAGES == 2) {
-      stage ^= 1;
-    } else {
-      __syncthreads();
-      if (next_h < end_head) load(0, next_h, next_i);
-    }
+    if (AHEAD) stage ^= 1;
+    else __syncthreads();
     i0 = next_i, h = next_h;
   }
 
+  float by[M][2], real[M][2];
   UNROLL
   for (int r = 0; r < 2 * M; r++) {
-    const int m = r / 2, k = r % 2, j = at.first + own + 8 * r + (int)(lane_id() / 4);
-    if (j >= at.written) continue;
-    const int64_t row = (s.first_key + j) * a.key_heads + at.h;
-    const float real = j < s.keys ? 1 : 0;
-    if (MAKES & DKEY) store_row((T *)a.dkey + row * a.head_dim, a.head_dim, w.aligned, dkey[m], k, a.scale * real);
-    if (MAKES & DVALUE) store_row((T *)a.dvalue + row * a.value_dim, a.value_dim, w.aligned, dvalue[m], k, real);
+    real[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.keys ? 1 : 0;
+    by[r / 2][r % 2] = makes_key ? a.scale * real[r / 2][r % 2] : real[r / 2][r % 2];
   }
+  const int64_t row = (s.first_key + at.first + own) * a.key_heads + at.h;
+  const int rows = min(at.written - at.first - own, (int)block::OWN);
+  const auto store = [&](void *to, int dim, const float(&v)[M][D / 8][4], const float(&times)[M][2]) {
+    store_results((T *)to + row * dim, (int64_t)a.key_heads * dim, dim, w.aligned, rows, v, times, key, own);
+  };
+  leave_tiles();
+  if (BOTH) store(a.dvalue, a.value_dim, dvalue, real);
+  store(makes_key ? a.dkey : a.dvalue, makes_key ? a.head_dim : a.value_dim, dkey, by);
 #endif
 }
 
@@ -192,23 +218,12 @@ __device__ inline void by_key(const attention_work &w) {
   TFU_TILE_KERNEL(label##_##tag, (attention_block<kind, sizeof(T), d>::THREADS), 2, __VA_ARGS__)
 #define STAMP_PLAIN(d, tag, T)                                        \
   STAMP(by_query_##d, TFU_BY_QUERY, d, tag, T, by_query<T, d, false>) \
-  STAMP(by_key_##d, TFU_BY_KEY, d, tag, T, by_key<T, d, false, DKEY | DVALUE>)
-#define STAMP_FULL(d, tag, T) STAMP(by_query_##d##_full, TFU_BY_QUERY, d, tag, T, by_query<T, d, true>)
-#define STAMP_BOTH(d, tag, T) STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DKEY | DVALUE>)
-#define STAMP_EACH(d, tag, T)                                               \
-  STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DKEY>) \
-  STAMP(by_key_##d##_value, TFU_BY_KEY, d, tag, T, by_key<T, d, true, DVALUE>)
+  STAMP(by_key_##d, TFU_BY_KEY, d, tag, T, by_key<T, d, false, true>)
+#define STAMP_FULL(d, tag, T)                                               \
+  STAMP(by_query_##d##_full, TFU_BY_QUERY, d, tag, T, by_query<T, d, true>) \
+  STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, d <= TFU_MOST_BOTH>)
 STAMP_PLAIN(64, f16, f16)
 STAMP_PLAIN(64, bf16, bf16)
 STAMP_PLAIN(128, f16, f16)
 STAMP_PLAIN(128, bf16, bf16)
 TFU_EVERY_TILE(STAMP_FULL)
-STAMP_BOTH(64, f32, float)
-STAMP_BOTH(64, f16, f16)
-STAMP_BOTH(64, bf16, bf16)
-STAMP_BOTH(128, f32, float)
-STAMP_BOTH(128, f16, f16)
-STAMP_BOTH(128, bf16, bf16)
-STAMP_EACH(256, f32, float)
-STAMP_EACH(256, f16, f16)
-STAMP_EACH(256, bf16, bf16)

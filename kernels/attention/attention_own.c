@@ -58,13 +58,19 @@ static int is_special(const attention_args *a) { return a->bias || a->mask || a-
 static int64_t at_least_one(int64_t n) { return n > 0 ? n : 1; }
 static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, int64_t count,
-                       unsigned threads, unsigned shared, attention_work *w) {
+/* `grid` says all but how many blocks there are along x. */
+static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, int64_t count, tfu_grid grid,
+                       attention_work *w) {
   TFU_REQUIRE(call->err, count <= INT_MAX, "too many heads and sequences: the kernel would have %lld blocks",
               (long long)count);
   if (count == 0) return TFU_OK;
-  return tfu_launch(call, kernel, variant, dtype,
-                    (tfu_grid){.x = (unsigned)count, .threads = threads, .shared = shared}, w);
+  grid.x = (unsigned)count;
+  return tfu_launch(call, kernel, variant, dtype, grid, w);
+}
+
+/* The threads of a block and its memory. */
+static tfu_grid grid_of(const struct block *b, const attention_args *a) {
+  return (tfu_grid){.threads = 32 * (unsigned)b->warps, .shared = shared_of(b, a->seed != NULL)};
 }
 
 /* Tiles of the queries' or the keys' heads: see place_of(). */
@@ -75,8 +81,9 @@ static tfu_code launch_tiles(tfu_call *call, tfu_kernel *kernel, int variant, tf
   const int64_t of_head = a->ragged ? tiles : tiles * a->batch;
   TFU_REQUIRE(call->err, tiles <= INT_MAX, "too many sequences: %d", a->batch);
   w->tiles = (int)tiles;
-  return launch(call, kernel, variant, dtype, of_head * heads, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
-                w);
+  tfu_grid grid = grid_of(b, a);
+  if (b->kind == TFU_BY_KEY && b->dim > TFU_MOST_BOTH) grid.y = 2;
+  return launch(call, kernel, variant, dtype, of_head * heads, grid, w);
 }
 
 /* ---- any ---- */
@@ -93,7 +100,8 @@ enum { WARPS = TFU_THREADS / 32, MOST_BLOCKS = 1 << 20 };
 /* A warp per row; more rows than a grid is wide take turns. */
 static tfu_code launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_dtype dtype, int64_t rows, attention_work *w) {
   const int64_t count = ceil_divide(rows, WARPS);
-  return launch(call, kernel, 0, dtype, count < MOST_BLOCKS ? count : MOST_BLOCKS, TFU_THREADS, 0, w);
+  return launch(call, kernel, 0, dtype, count < MOST_BLOCKS ? count : MOST_BLOCKS, (tfu_grid){.threads = TFU_THREADS},
+                w);
 }
 
 static int64_t query_rows(const attention_args *a) {
@@ -139,17 +147,16 @@ static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct bloc
   if (count == 0) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(float), &parts));
   w->parts = parts;
-  TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, 32 * (unsigned)b->warps,
-                 shared_of(b, w->a.seed != NULL), w));
-  return launch(call, &join_parts, 0, dtype, query_rows(a), TFU_JOIN_THREADS, 0, w);
+  TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, grid_of(b, a), w));
+  return launch(call, &join_parts, 0, dtype, query_rows(a), (tfu_grid){.threads = TFU_JOIN_THREADS}, w);
 }
 
 /* ---- forward ---- */
 
 extern const tfu_image tfu_attention_images[];
 static tfu_module forward_module = {.images = tfu_attention_images};
-static const char *const forward_variants[] = {"64", "128", "64_full", "128_full", "256_full"};
-static tfu_kernel forward = {.module = &forward_module, .name = "forward", .variants = forward_variants};
+static const char *const tile_variants[] = {"64", "128", "64_full", "128_full", "256_full"};
+static tfu_kernel forward = {.module = &forward_module, .name = "forward", .variants = tile_variants};
 
 tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dtype) {
   attention_work w = {.a = *a, .aligned = is_aligned(a, dtype)};
@@ -169,9 +176,8 @@ tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dt
 
 extern const tfu_image tfu_attention_grad_images[];
 static tfu_module grad_module = {.images = tfu_attention_grad_images};
-static const char *const grad_variants[] = {"64", "128", "64_full", "128_full", "256_full", "256_value"};
-static tfu_kernel by_query = {.module = &grad_module, .name = "by_query", .variants = grad_variants};
-static tfu_kernel by_key = {.module = &grad_module, .name = "by_key", .variants = grad_variants};
+static tfu_kernel by_query = {.module = &grad_module, .name = "by_query", .variants = tile_variants};
+static tfu_kernel by_key = {.module = &grad_module, .name = "by_key", .variants = tile_variants};
 
 static tfu_code gradients(tfu_call *call, tfu_dtype dtype, const tfu_device *device, attention_work *w) {
   const attention_args *a = &w->a;
@@ -182,9 +188,7 @@ static tfu_code gradients(tfu_call *call, tfu_dtype dtype, const tfu_device *dev
   }
   const int full = is_special(a) || q->size != 2 || q->dim > 128, variant = (full ? 2 : 0) + variant_of(q);
   TFU_TRY(launch_tiles(call, &by_query, variant, dtype, q, a->queries, a->heads, w));
-  TFU_TRY(launch_tiles(call, &by_key, variant, dtype, k, a->keys, a->key_heads, w));
-  if (q->dim <= 128) return TFU_OK;
-  return launch_tiles(call, &by_key, variant + 1, dtype, k, a->keys, a->key_heads, w);
+  return launch_tiles(call, &by_key, variant, dtype, k, a->keys, a->key_heads, w);
 }
 
 extern const tfu_image tfu_attention_bias_grad_images[];
@@ -199,9 +203,7 @@ static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device 
                            b ? ceil_divide(a->keys, b->steps) : a->keys};
   int64_t count = 1;
   for (int d = 0; d < 4; d++) count *= a->bias_step[d] ? size[d] : 1;
-  if (b)
-    return launch(call, &by_bias, variant_of(b), dtype, count, 32 * (unsigned)b->warps, shared_of(b, w->a.seed != NULL),
-                  w);
+  if (b) return launch(call, &by_bias, variant_of(b), dtype, count, grid_of(b, a), w);
   return launch_rows(call, &any_by_bias, dtype, count, w);
 }
 

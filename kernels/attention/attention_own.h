@@ -58,6 +58,10 @@ enum { TFU_FORWARD, TFU_FORWARD_FULL, TFU_BY_QUERY, TFU_BY_KEY, TFU_DECODE };
   X(TFU_DECODE, 4, 128, 4, 1, 16, 1)       \
   X(TFU_DECODE, 4, 256, 2, 1, 16, 1)
 
+/* The largest head_dim of tiles whose BY_KEY kernel makes dkey and dvalue in the same blocks; above it, a grid has
+ * twice as many, those for dvalue with a y of 1. */
+#define TFU_MOST_BOTH 128
+
 /* Bytes of shared memory for dropout of a warp's results: a query's keys are a run. */
 #define TFU_DROP_BYTES(runs, length) (((length) / 8 + 1) * (runs)*16)
 

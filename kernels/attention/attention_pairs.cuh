@@ -75,17 +75,13 @@ template <bool TURNED, typename T, int M, int N>
 __device__ inline void finish_scores(float (&v)[M][N][4], const attention_pairs<T> &pairs, float by, int row0,
                                      int col0) {
   const attention_args &a = pairs.a;
-  const int rows = TURNED ? a.keys : a.queries, cols = TURNED ? a.queries : a.keys;
-  const int g = lane_id() / 4, first = col0 + lane_id() % 4 * 2;
+  /* Keys are neighbours, or one for all: an int counts their elements. */
   const auto for_values = [&](const auto *data, const int64_t(&step)[4], auto f) {
-    const int row_step = (int)step[TURNED ? 3 : 2], col_step = (int)step[TURNED ? 2 : 3];
-    UNROLL
-    for (int i = 0; i < 4 * M; i++) {
-      const int m = i / 4, k = i % 4;
-      const auto *row = data + (int64_t)min(row0 + 16 * m + g + k / 2 * 8, rows - 1) * row_step;
-      UNROLL
-      for (int n = 0; n < N; n++) f(v[m][n][k], row[(int64_t)min(first + 8 * n + k % 2, cols - 1) * col_step]);
-    }
+    for_results(v, [&](float &x, int row, int col) {
+      const int query = TURNED ? col0 + col : row0 + row, key = TURNED ? row0 + row : col0 + col;
+      const auto *of_query = data + (int64_t)min(query, a.queries - 1) * (int)step[2];
+      f(x, of_query[min(key, a.keys - 1) * (int)step[3]]);
+    });
   };
   for_results(v, [&](float &x, int, int) { x *= by; });
   if (pairs.bias) for_values(pairs.bias, a.bias_step, [](float &x, T bias) { x = fmaf((float)bias, LOG2_E, x); });

@@ -59,8 +59,10 @@ static __device__ __noinline__ void load_chunk(unsigned to, const T *from, int l
   store_chunk(to, *(int4 *)v);
 }
 
-/* Rows first .. first + ROWS by THREADS threads; zeros where there are none, and beyond dim. */
-template <int ROWS, int THREADS, typename T, int D>
+/* Rows first .. first + ROWS by THREADS threads; zeros where there are none, and beyond dim. A loop has AHEAD copies:
+ * few where rows are read once, as many as there are where tiles follow each other. */
+enum { FEW = 4, ALL = 256 };
+template <int ROWS, int THREADS, int AHEAD = ALL, typename T, int D>
 __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &from, bool aligned, int first,
                                  int thread) {
   enum { N = packed<T>::N, CHUNKS = tile<T, D>::CHUNKS, ACROSS = CHUNKS < THREADS ? CHUNKS : THREADS };
@@ -74,8 +76,8 @@ __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &
     if (aligned) {
       const int64_t step = (int64_t)AT_ONCE * from.stride;
       const unsigned at = to.chunk(r, c);
-      UNROLL
-      for (int i = 0; i < ROWS; i += AT_ONCE, p += step) copy_chunk((at ^ ((i & 7) << 4)) + i * to.ROW, p, i < left);
+      _Pragma("unroll AHEAD") for (int i = 0; i < ROWS; i += AT_ONCE, p += step)
+          copy_chunk((at ^ ((i & 7) << 4)) + i * to.ROW, p, i < left);
     } else {
       ONCE
       for (int i = 0; i < ROWS; i += AT_ONCE)
@@ -84,11 +86,11 @@ __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &
   }
 }
 /* The same, with row first + r at row at(r) of `from`; negative: zeros. */
-template <int ROWS, int THREADS, typename T, int D, typename F>
+template <int ROWS, int THREADS, int AHEAD = FEW, typename T, int D, typename F>
 __device__ inline void load_rows_at(const tile<T, D> &to, const attention_rows<T> &from, bool aligned, int thread,
                                     F at) {
   enum { N = packed<T>::N, CHUNKS = tile<T, D>::CHUNKS };
-  _Pragma("unroll 4") for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
+  _Pragma("unroll AHEAD") for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
     const int r = i / CHUNKS, c = i % CHUNKS;
     const int64_t row = at(r);
     const T *p = from.data + row * from.stride + c * N;
@@ -98,23 +100,65 @@ __device__ inline void load_rows_at(const tile<T, D> &to, const attention_rows<T
   }
 }
 
-/* One row's results to memory, times `by`: of the upper or lower half's rows, columns below `dim`. Times zero is zero,
- * whatever the result: it is a row without keys or queries. */
-template <typename T, int N>
-__device__ inline void store_row(T *to, int dim, bool aligned, const float (&v)[N][4], int half, float by) {
-  const int t = lane_id() % 4;
+/* Rows first .. first + ROWS of the steps of sequence b, which has pages. Called, not inlined: three copies of looking
+ * pages up are a third of a kernel's code. */
+template <int ROWS, int THREADS, typename T, int D>
+static __device__ __noinline__ void load_paged(tile<T, D> to, attention_rows<T> from, bool aligned,
+                                               const attention_args &a, int b, int first, int thread) {
+  const tfu_sequence s = {};
+  load_rows_at<ROWS, THREADS, 2>(to, from, aligned, thread, [&](int r) {
+    return first + r < from.rows ? tfu_key_row(&a, &s, b, first + r) : (int64_t)-1;
+  });
+}
+
+/* The part of a chunk that is inside its row, or begins anywhere. */
+template <typename T>
+static __device__ __noinline__ void store_part(T *to, int4 bits, int left) {
+  const T *v = (const T *)&bits;
   UNROLL
-  for (int n = 0; n < N; n++) {
-    const int c = 8 * n + 2 * t;
-    const float x = by == 0 ? 0 : v[n][2 * half] * by, y = by == 0 ? 0 : v[n][2 * half + 1] * by;
-    if (aligned && c < dim) {
-      if constexpr (sizeof(T) == 2) *(unsigned *)(to + c) = pair_of<T>::narrow(x, y);
-      else *(float2 *)(to + c) = make_float2(x, y);
-    } else {
-      if (c < dim) to[c] = (T)x;
-      if (c + 1 < dim) to[c + 1] = (T)y;
-    }
+  for (int k = 0; k < packed<T>::N; k++)
+    if (k < left) to[k] = v[k];
+}
+
+/* A warp's results, rows own .. own + 16 * M of a block's, to memory, times `by`: of the first `rows` of them, which
+ * are `stride` apart, the columns below `dim`. Times zero is zero, whatever the result: it is a row without keys or
+ * queries.
+ *
+ * They go through the warp's rows of a tile that nobody reads any more: from there neighbours write whole chunks side
+ * by side, in a loop. */
+template <typename T, int D, int M>
+__device__ inline void store_results(T *to, int64_t stride, int dim, bool aligned, int rows,
+                                     const float (&v)[M][D / 8][4], const float (&by)[M][2], const tile<T, D> &through,
+                                     int own) {
+  enum { CHUNKS = tile<T, D>::CHUNKS, N = packed<T>::N };
+  const int g = lane_id() / 4, t = lane_id() % 4;
+  const unsigned first = sizeof(T) == 2 ? through.chunk(own + g, 0) + 4 * t : through.chunk(own + g, t / 2) + t % 2 * 8;
+  __syncwarp();
+  UNROLL
+  for (int i = 0; i < 2 * M * D / 8; i++) {
+    const int n = i / (2 * M), m = i % (2 * M) / 2, k = i % 2;
+    const float x = v[m][n][2 * k] * by[m][k], y = v[m][n][2 * k + 1] * by[m][k];
+    const bool none = by[m][k] == 0;
+    const unsigned at = (first ^ (n * 8 * (int)sizeof(T))) + (16 * m + 8 * k) * through.ROW;
+    if constexpr (sizeof(T) == 2) store_4_bytes(at, none ? 0 : pair_of<T>::narrow(x, y));
+    else store_8_bytes(at, make_float2(none ? 0 : x, none ? 0 : y));
   }
+  __syncwarp();
+  ONCE
+  for (int i = lane_id(); i < rows * CHUNKS; i += 32) {
+    const int r = i / CHUNKS, c = i % CHUNKS;
+    if (c * N >= dim) continue;
+    const int4 bits = read_chunk(through.chunk(own + r, c));
+    if (aligned) store_bits(to + r * stride + c * N, bits);
+    else store_part(to + r * stride + c * N, bits, dim - c * N);
+  }
+}
+
+/* Nothing is on its way to the tiles any more, and no warp reads those of others. */
+__device__ inline void leave_tiles() {
+  close_copies();
+  wait_copies<0>();
+  __syncthreads();
 }
 #endif
 

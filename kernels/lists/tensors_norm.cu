@@ -44,7 +44,7 @@ __device__ inline void tensors_norms(const norm_args &a) {
   a.sums[2 * at + 1] = bad;
   ((T *)a.norms)[at] = (T)sqrt(sum);
 }
-TENSORS_KERNEL(tensors_norms, norm_args)
+TENSORS_KERNEL_REAL(tensors_norms, norm_args)
 
 template <typename T>
 __device__ inline void tensors_total(const norm_args &a) {
@@ -53,7 +53,7 @@ __device__ inline void tensors_total(const norm_args &a) {
   *(T *)a.norm = (T)sqrt(sum);
   *a.finite = bad == 0;
 }
-TENSORS_KERNEL(tensors_total, norm_args)
+TENSORS_KERNEL_REAL(tensors_total, norm_args)
 
 template <typename T>
 __device__ inline void tensors_clip(const clip_args &a) {

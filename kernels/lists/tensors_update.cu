@@ -11,9 +11,14 @@ struct numbers {
   R bias_1, bias_2, alpha, ratio; /* 1 - beta^t; the step of adam; lamb's ratio */
 };
 
-/* Called, not inlined: two powers are more code than the rest of a kernel. */
+/* Called, not inlined: a power is more code than a rule. */
 template <typename R>
-__device__ __noinline__ numbers<R> read_numbers(const update_args &a, int tensor) {
+__device__ __noinline__ R power(R x, R y) {
+  return pow(x, y);
+}
+
+template <typename R>
+__device__ inline numbers<R> read_numbers(const update_args &a, int tensor) {
   const R *hyper = (const R *)a.hyper, one = 1;
   numbers<R> n;
   n.rate = *(const R *)a.rate;
@@ -32,8 +37,8 @@ __device__ __noinline__ numbers<R> read_numbers(const update_args &a, int tensor
   }
   n.divisor *= scale;
   const R t = (R)(*(const int64_t *)a.step + 1);
-  n.bias_1 = one - pow(n.beta_1, t);
-  n.bias_2 = one - pow(n.beta_2, t);
+  n.bias_1 = one - power(n.beta_1, t);
+  n.bias_2 = one - power(n.beta_2, t);
   n.alpha = n.rate * sqrt(n.bias_2) / n.bias_1;
   n.ratio = a.ratios ? (R)a.ratios[a.table.base + tensor] : one;
   return n;
@@ -59,71 +64,40 @@ __device__ inline double weighed(double a, double x, double b, double y) {
   return __dadd_rn(__dmul_rn(a, x), __dmul_rn(b, y));
 }
 
-/* Each rule changes a weight and its slots, given the gradient. */
-struct sgd {
-  enum { SLOTS = 0 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *) {
-    w -= g * n.rate;
-  }
-};
-struct momentum {
-  enum { SLOTS = 1 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *s) {
-    s[0] = s[0] * n.beta_1 - g * n.rate;
-    w += s[0];
-  }
-};
-struct nesterov {
-  enum { SLOTS = 1 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *s) {
-    s[0] = s[0] * n.beta_1 - g * n.rate;
-    w += s[0] * n.beta_1 - g * n.rate;
-  }
-};
-struct adam {
-  enum { SLOTS = 2 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *s) {
-    s[0] += (g - s[0]) * n.rest_1;
-    s[1] += (g * g - s[1]) * n.rest_2;
-    w -= s[0] * n.alpha / (sqrt(s[1]) + n.epsilon);
-  }
-};
-struct amsgrad {
-  enum { SLOTS = 3 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *s) {
-    s[0] += (g - s[0]) * n.rest_1;
-    s[1] += (g * g - s[1]) * n.rest_2;
-    s[2] = s[2] > s[1] || s[2] != s[2] ? s[2] : s[1];
-    w -= s[0] * n.alpha / (sqrt(s[2]) + n.epsilon);
-  }
-};
-struct lion {
-  enum { SLOTS = 1 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R g, R &w, R *s) {
-    const R way = weighed(s[0], n.beta_1, g, n.rest_1);
-    w -= n.rate * (way > 0 ? (R)1 : way < 0 ? (R)-1 : way);
-    s[0] = weighed(s[0], n.beta_2, g, n.rest_2);
-  }
-};
-
 template <typename R>
 __device__ inline R lamb_update(const numbers<R> &n, R m, R v) {
   return m / n.bias_1 / (sqrt(v / n.bias_2) + n.epsilon);
 }
-/* Lamb's second pass: the slots are new already, the ratio is known. */
-struct lamb {
-  enum { SLOTS = 2 };
-  template <typename R>
-  static __device__ void of(const numbers<R> &n, R, R &w, R *s) {
-    w -= n.ratio * n.rate * lamb_update(n, s[0], s[1]);
+
+enum { MOST_SLOTS = NEW_WEIGHT - SLOT };
+
+/* A rule changes a weight and its slots, given the gradient. Of lamb this is the second walk: the slots are new
+ * already, the ratio is known. */
+template <typename R>
+__device__ inline void apply(int rule, const numbers<R> &n, R g, R &w, R (&s)[MOST_SLOTS]) {
+  switch (rule) {
+    case UPDATE_sgd: w -= g * n.rate; return;
+    case UPDATE_momentum:
+    case UPDATE_nesterov:
+      s[0] = s[0] * n.beta_1 - g * n.rate;
+      w += rule == UPDATE_momentum ? s[0] : s[0] * n.beta_1 - g * n.rate;
+      return;
+    case UPDATE_adam:
+    case UPDATE_amsgrad:
+      s[0] += (g - s[0]) * n.rest_1;
+      s[1] += (g * g - s[1]) * n.rest_2;
+      if (rule == UPDATE_amsgrad) s[2] = s[2] > s[1] || s[2] != s[2] ? s[2] : s[1];
+      w -= s[0] * n.alpha / (sqrt(rule == UPDATE_amsgrad ? s[2] : s[1]) + n.epsilon);
+      return;
+    case UPDATE_lion: {
+      const R way = weighed(s[0], n.beta_1, g, n.rest_1);
+      w -= n.rate * (way > 0 ? (R)1 : way < 0 ? (R)-1 : way);
+      s[0] = weighed(s[0], n.beta_2, g, n.rest_2);
+      return;
+    }
+    case UPDATE_lamb: w -= n.ratio * n.rate * lamb_update(n, s[0], s[1]); return;
   }
-};
+}
 
 template <typename R>
 __device__ inline const numbers<R> &shared_numbers(const update_args &a, int tensor) {
@@ -141,58 +115,94 @@ __device__ inline int64_t whole_end(void *const *at, const tensors_chunk &c) {
   return bits % 16 ? c.begin : c.end - (c.end - c.begin) % 4;
 }
 
-template <typename F, typename T, typename G>
-__device__ inline void update(const update_args &a) {
+/* One gradient, or four; T is the weights' type. */
+template <typename T>
+__device__ inline acc<T> load_gradient(int kind, const void *from, int64_t i) {
+  if (sizeof(T) == 4 && kind == GRADIENTS_F16) return ((const f16 *)from)[i];
+  if (sizeof(T) == 4 && kind == GRADIENTS_BF16) return ((const bf16 *)from)[i];
+  return ((const T *)from)[i];
+}
+template <typename T>
+__device__ inline void load_gradients(int kind, const void *from, int64_t i, acc<T> (&g)[4]) {
+  if constexpr (sizeof(T) == 4) {
+    if (kind == GRADIENTS_F16) return load4((const f16 *)from + i, g);
+    if (kind == GRADIENTS_BF16) return load4((const bf16 *)from + i, g);
+  }
+  load4((const T *)from + i, g);
+}
+
+/* Rule, type of gradients and number of slots are constants, or come with the arguments. Lamb needs no gradients and
+ * leaves its slots as they are. */
+template <typename T>
+__device__ inline void update(const update_args &a, int rule, int kind, int slots) {
   typedef acc<T> R;
   const tensors_chunk c = chunk_of_block(a.table);
   const numbers<R> n = shared_numbers<R>(a, c.tensor);
   void *const *at = a.table.at[c.tensor];
-  const G *gradient = (const G *)at[GRADIENT];
   const T *weight = (const T *)at[WEIGHT];
   const int64_t whole = whole_end(at, c);
-  acc<G> g[4];
-  R w[4], s[4][4];
-  _Pragma("unroll 1") /* its loads alone keep the memory busy */
-      for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {
-    load4(gradient + i, g);
+  const bool reads = rule != UPDATE_lamb;
+  R g[4] = {}, w[4], s[MOST_SLOTS][4] = {};
+  ONCE /* its loads alone keep the memory busy */
+  for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {
+    if (reads) load_gradients<T>(kind, at[GRADIENT], i, g);
     load4(weight + i, w);
     UNROLL
-    for (int k = 0; k < F::SLOTS; k++) load4((const T *)at[SLOT + k] + i, s[k]);
+    for (int k = 0; k < MOST_SLOTS; k++)
+      if (k < slots) load4((const T *)at[SLOT + k] + i, s[k]);
     UNROLL
     for (int j = 0; j < 4; j++) {
-      R own[4];
-      UNROLL
-      for (int k = 0; k < F::SLOTS; k++) own[k] = s[k][j];
+      R own[MOST_SLOTS] = {s[0][j], s[1][j], s[2][j]};
       w[j] = decayed(n, w[j]);
-      F::of(n, prepared(n, (R)g[j]), w[j], own);
+      apply(rule, n, prepared(n, g[j]), w[j], own);
       UNROLL
-      for (int k = 0; k < F::SLOTS; k++) s[k][j] = own[k];
+      for (int k = 0; k < MOST_SLOTS; k++) s[k][j] = own[k];
     }
     store4((T *)at[NEW_WEIGHT] + i, w);
     UNROLL
-    for (int k = 0; k < F::SLOTS; k++) store4((T *)at[NEW_SLOT + k] + i, s[k]);
+    for (int k = 0; k < MOST_SLOTS; k++)
+      if (k < slots && reads) store4((T *)at[NEW_SLOT + k] + i, s[k]);
   }
-  _Pragma("unroll 1") for (int64_t i = whole + threadIdx.x; i < c.end; i += TFU_THREADS) {
-    R one = decayed(n, (R)weight[i]), own[4];
+  ONCE
+  for (int64_t i = whole + threadIdx.x; i < c.end; i += TFU_THREADS) {
+    R one = decayed(n, (R)weight[i]), own[MOST_SLOTS] = {};
     UNROLL
-    for (int k = 0; k < F::SLOTS; k++) own[k] = (R)((const T *)at[SLOT + k])[i];
-    F::of(n, prepared(n, (R)gradient[i]), one, own);
+    for (int k = 0; k < MOST_SLOTS; k++)
+      if (k < slots) own[k] = (R)((const T *)at[SLOT + k])[i];
+    apply(rule, n, prepared(n, reads ? load_gradient<T>(kind, at[GRADIENT], i) : (R)0), one, own);
     ((T *)at[NEW_WEIGHT])[i] = (T)one;
     UNROLL
-    for (int k = 0; k < F::SLOTS; k++) ((T *)at[NEW_SLOT + k])[i] = (T)own[k];
+    for (int k = 0; k < MOST_SLOTS; k++)
+      if (k < slots && reads) ((T *)at[NEW_SLOT + k])[i] = (T)own[k];
   }
 }
 
+/* Every rule, by a.rule; and adam in float32 by itself, with gradients of each type. */
+template <typename T>
+__device__ inline void update_any(const update_args &a) {
+  update<T>(a, a.rule, a.gradients, a.slots);
+}
+TENSORS_KERNEL(update_any, update_args)
+template <int KIND>
+__device__ inline void adam(const update_args &a) {
+  update<float>(a, UPDATE_adam, KIND, 2);
+}
+TENSORS_KERNEL_AS(adam_own_f32, update_args, adam<GRADIENTS_OWN>)
+TENSORS_KERNEL_AS(adam_f16_f32, update_args, adam<GRADIENTS_F16>)
+TENSORS_KERNEL_AS(adam_bf16_f32, update_args, adam<GRADIENTS_BF16>)
+
 /* Lamb's first pass: new slots, and the sums that the ratio is made of. */
-template <typename T, typename G>
+template <typename T>
 __device__ inline void lamb_slots(const update_args &a) {
   typedef acc<T> R;
   const tensors_chunk c = chunk_of_block(a.table);
   const numbers<R> n = shared_numbers<R>(a, c.tensor);
   void *const *at = a.table.at[c.tensor];
   double weights = 0, updates = 0;
-  _Pragma("unroll 1") for (int64_t i = c.begin + threadIdx.x; i < c.end; i += TFU_THREADS) {
-    const R g = prepared(n, (R)((const G *)at[GRADIENT])[i]), w = decayed(n, (R)((const T *)at[WEIGHT])[i]);
+  ONCE
+  for (int64_t i = c.begin + threadIdx.x; i < c.end; i += TFU_THREADS) {
+    const R g = prepared(n, load_gradient<T>(a.gradients, at[GRADIENT], i)),
+            w = decayed(n, (R)((const T *)at[WEIGHT])[i]);
     R m = (R)((const T *)at[SLOT])[i], v = (R)((const T *)at[SLOT + 1])[i];
     m += (g - m) * n.rest_1;
     v += (g * g - v) * n.rest_2;
@@ -209,6 +219,7 @@ __device__ inline void lamb_slots(const update_args &a) {
   to[0] = weights;
   to[1] = updates;
 }
+TENSORS_KERNEL(lamb_slots, update_args)
 
 /* One block per tensor of the table. */
 template <typename T>
@@ -219,21 +230,4 @@ __device__ inline void lamb_ratio(const update_args &a) {
   const R w = sqrt((R)block_fold(chunks, n, 2)), u = sqrt((R)block_fold(chunks + 1, n, 2));
   if (threadIdx.x == 0) a.ratios[a.table.base + blockIdx.x] = w > 0 && u > 0 ? w / u : (R)1;
 }
-TENSORS_KERNEL(lamb_ratio, update_args)
-
-/* Gradients are of the weights' type, or 16 bits wide beside float32. */
-#define STAMP(name, ...)                                                       \
-  TENSORS_KERNEL_AS(name##_own_f32, update_args, __VA_ARGS__ float, float >)   \
-  TENSORS_KERNEL_AS(name##_own_f16, update_args, __VA_ARGS__ f16, f16 >)       \
-  TENSORS_KERNEL_AS(name##_own_bf16, update_args, __VA_ARGS__ bf16, bf16 >)    \
-  TENSORS_KERNEL_AS(name##_own_f64, update_args, __VA_ARGS__ double, double >) \
-  TENSORS_KERNEL_AS(name##_f16_f32, update_args, __VA_ARGS__ float, f16 >)     \
-  TENSORS_KERNEL_AS(name##_bf16_f32, update_args, __VA_ARGS__ float, bf16 >)
-STAMP(sgd, update < sgd, )
-STAMP(momentum, update < momentum, )
-STAMP(nesterov, update < nesterov, )
-STAMP(adam, update < adam, )
-STAMP(amsgrad, update < amsgrad, )
-STAMP(lion, update < lion, )
-STAMP(lamb, update < lamb, )
-STAMP(lamb_slots, lamb_slots <)
+TENSORS_KERNEL_REAL(lamb_ratio, update_args)

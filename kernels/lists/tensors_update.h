@@ -9,8 +9,14 @@ enum { DECAY, CLIP, BETA_1, BETA_2, REST_1, REST_2, EPSILON, CLIP_VALUES, HYPERS
 /* The lists of a table. */
 enum { GRADIENT, WEIGHT, SLOT, NEW_WEIGHT = SLOT + 3, NEW_SLOT };
 
+/* The rules, as in ops/lists/rules.h. */
+enum { UPDATE_sgd, UPDATE_momentum, UPDATE_nesterov, UPDATE_adam, UPDATE_amsgrad, UPDATE_lion, UPDATE_lamb };
+/* What gradients are of: the weights' type, or 16 bits beside float32. */
+enum { GRADIENTS_OWN, GRADIENTS_F16, GRADIENTS_BF16 };
+
 typedef struct update_args {
   tensors_table table;
+  int rule, gradients, slots;              /* slots: of each weight      */
   const void *rate, *step, *hyper, *scale; /* scale: NULL for 1          */
   const void *norm;                        /* NULL for no clipping by it */
   int each;                                /* one norm for each tensor   */

@@ -9,18 +9,19 @@ _Static_assert(sizeof(update_args) <= 4096, "what a kernel may take, before CUDA
 
 TFU_MODULE(tensors_update);
 
-/* By the gradients' type. */
-enum { OWN, F16, BF16 };
-static const char *const gradients[] = {[OWN] = "own", [F16] = "f16", [BF16] = "bf16"};
-#define X(rule, slots) [TFU_RULE_##rule] = {.module = &module, .name = #rule, .variants = gradients},
-static tfu_kernel updates[TFU_RULE_COUNT] = {TFU_RULES(X)};
+#define X(rule, slots) _Static_assert((int)UPDATE_##rule == TFU_RULE_##rule, #rule);
+TFU_RULES(X)
 #undef X
-static tfu_kernel lamb_slots = {.module = &module, .name = "lamb_slots", .variants = gradients};
-static tfu_kernel lamb_ratio = {.module = &module, .name = "lamb_ratio"};
 
-static tfu_code variant_of(const tfu_call *call, tfu_dtype gradient, tfu_dtype weight, int *variant) {
-  *variant = gradient == weight ? OWN : gradient == TFU_F16 ? F16 : BF16;
-  if (*variant == OWN || (weight == TFU_F32 && gradient != TFU_F64)) return TFU_OK;
+static const char *const gradients[] = {[GRADIENTS_OWN] = "own", [GRADIENTS_F16] = "f16", [GRADIENTS_BF16] = "bf16"};
+static tfu_kernel adam = {.module = &module, .name = "adam", .variants = gradients}; /* of float32 */
+static tfu_kernel update_any = {.module = &module, .name = "update_any"};
+static tfu_kernel lamb_slots = {.module = &module, .name = "lamb_slots"};
+static tfu_kernel lamb_ratio = {.module = &module, .name = "lamb_ratio"}; /* of float32 and float64 */
+
+static tfu_code gradients_of(const tfu_call *call, tfu_dtype gradient, tfu_dtype weight, int *kind) {
+  *kind = gradient == weight ? GRADIENTS_OWN : gradient == TFU_F16 ? GRADIENTS_F16 : GRADIENTS_BF16;
+  if (*kind == GRADIENTS_OWN || (weight == TFU_F32 && gradient != TFU_F64)) return TFU_OK;
   return tfu_fail(call->err, TFU_UNIMPLEMENTED,
                   "gradients must be of the weights' type, or float16 or bfloat16 beside float32; got %s beside %s",
                   tfu_dtype_name(gradient), tfu_dtype_name(weight));
@@ -29,13 +30,13 @@ static tfu_code variant_of(const tfu_call *call, tfu_dtype gradient, tfu_dtype w
 static const void *given(const tfu_list *one) { return tfu_given(&one->at->shape) ? one->at->data : NULL; }
 
 /* First the slots and the sums, then the ratio; the weights then read the new slots. */
-static tfu_code prepare_lamb(tfu_call *call, update_args *a, int variant, tfu_dtype dtype, tfu_grid grid) {
+static tfu_code prepare_lamb(tfu_call *call, update_args *a, tfu_dtype dtype, tfu_grid grid) {
   double *const ratios = a->ratios;
   a->ratios = NULL; /* not known yet */
-  TFU_TRY(tfu_launch(call, &lamb_slots, variant, dtype, grid, a));
+  TFU_TRY(tfu_launch(call, &lamb_slots, 0, dtype, grid, a));
   a->ratios = ratios;
   const tfu_grid by_tensor = {.x = (unsigned)a->table.tensors, .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &lamb_ratio, 0, dtype, by_tensor, a));
+  TFU_TRY(tfu_launch(call, &lamb_ratio, 0, tfu_real(dtype), by_tensor, a));
   for (int i = 0; i < a->table.tensors; i++)
     for (int k = 0; k < 2; k++) a->table.at[i][SLOT + k] = a->table.at[i][NEW_SLOT + k];
   return TFU_OK;
@@ -51,9 +52,10 @@ tfu_code tfu_tensors_update_gpu(tfu_call *call) {
                    .hyper = in[5].at->data,
                    .norm = given(&in[6]),
                    .scale = given(&in[7]),
-                   .each = in[6].at->shape.rank == 1};
-  int variant;
-  TFU_TRY(variant_of(call, in[0].at->dtype, dtype, &variant));
+                   .each = in[6].at->shape.rank == 1,
+                   .rule = rule,
+                   .slots = slots};
+  TFU_TRY(gradients_of(call, in[0].at->dtype, dtype, &a.gradients));
   for (int k = 0; k < TFU_MOST_SLOTS; k++) { /* one that the rule has not: the weight's own address harms nobody */
     lists[SLOT + k] = k < slots ? in[2].at + (size_t)k * n : in[1].at;
     lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[1].at;
@@ -69,8 +71,9 @@ tfu_code tfu_tensors_update_gpu(tfu_call *call) {
     from = tensors_fill(&a.table, lists, TENSORS_ROLES, n, from);
     const tfu_grid grid = {.x = (unsigned)a.table.first[a.table.tensors], .threads = TFU_THREADS};
     if (!grid.x) continue;
-    if (lamb) TFU_TRY(prepare_lamb(call, &a, variant, dtype, grid));
-    TFU_TRY(tfu_launch(call, &updates[rule], variant, dtype, grid, &a));
+    if (lamb) TFU_TRY(prepare_lamb(call, &a, dtype, grid));
+    if (rule == TFU_RULE_adam && dtype == TFU_F32) TFU_TRY(tfu_launch(call, &adam, a.gradients, dtype, grid, &a));
+    else TFU_TRY(tfu_launch(call, &update_any, 0, dtype, grid, &a));
   }
   return TFU_OK;
 }

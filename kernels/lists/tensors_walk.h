@@ -74,8 +74,11 @@ __device__ inline double block_fold(const double *values, int64_t n, int stride)
  * __grid_constant__ each thread would copy all of the table to memory of its own. */
 #define TENSORS_KERNEL_AS(label, args, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_THREADS) label(const __grid_constant__ args a) { __VA_ARGS__(a); }
-#define TENSORS_KERNEL(function, args)                     \
+#define TENSORS_KERNEL(function, args)                   \
+  TENSORS_KERNEL_REAL(function, args)                    \
+  TENSORS_KERNEL_AS(function##_f16, args, function<f16>) \
+  TENSORS_KERNEL_AS(function##_bf16, args, function<bf16>)
+/* For the types of arithmetic alone. */
+#define TENSORS_KERNEL_REAL(function, args)                \
   TENSORS_KERNEL_AS(function##_f32, args, function<float>) \
-  TENSORS_KERNEL_AS(function##_f16, args, function<f16>)   \
-  TENSORS_KERNEL_AS(function##_bf16, args, function<bf16>) \
   TENSORS_KERNEL_AS(function##_f64, args, function<double>)

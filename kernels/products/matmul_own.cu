@@ -168,8 +168,7 @@ __device__ inline void matmul_tiled(const matmul_args &a) {
     if (terms > DEPTH) x.load(terms - DEPTH), y.load(terms - DEPTH); /* come while these are multiplied */
     UNROLL
     for (int i = 0; CHAINS && i < OWN * OWN; i++) part[i / OWN][i % OWN] = 0;
-    UNROLL
-    for (int k = 0; k < DEPTH; k++) {
+    _Pragma("unroll 8") for (int k = 0; k < DEPTH; k++) {
       R u[OWN], v[OWN];
       t::read(left[k], down, u), t::read(right[k], across, v);
       UNROLL
@@ -179,15 +178,18 @@ __device__ inline void matmul_tiled(const matmul_args &a) {
     for (int i = 0; CHAINS && i < OWN * OWN; i++) sum[i / OWN][i % OWN] += part[i / OWN][i % OWN];
     __syncthreads();
   }
-  UNROLL
+  /* Always the first row of sums, and the others move up: one copy of the code that finishes them serves all. */
+  ONCE
   for (int i = 0; i < OWN; i++) {
     const int64_t row = at.row + t::own(down, i), to = place_in_d(a, at, row, 0);
     UNROLL
     for (int j = 0; j < OWN; j++) {
       const int64_t col = at.col + t::own(across, j);
-      const R one[1] = {sum[i][j]};
+      const R one[1] = {sum[0][j]};
       if (row < a.m && col < a.n) finish<T>(a, at, to + col, col, one);
     }
+    UNROLL
+    for (int k = OWN; k < OWN * OWN; k++) sum[k / OWN - 1][k % OWN] = sum[k / OWN][k % OWN];
   }
 }
 /* Two blocks to a multiprocessor: one multiplies while the other waits for its tile. Chains, or sums in double, leave
@@ -317,17 +319,28 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
       }
     }
   }
+  /* Through shared memory, where a warp has room of its own for its 64 x 64 sums: their rows are then finished one
+   * after the other, by a loop that is short, and neighbours write side by side. Lines are LINE apart, so that eight of
+   * them begin in different banks. */
+  enum { LINE = OWN + 8 };
+  static_assert(TFU_THREADS / 32 * OWN * LINE * (int)sizeof(float) <= STAGES * STAGE, "all warps' sums must fit");
   wait_copies<0>();
-
+  __syncthreads(); /* all factors have been read */
+  float *const sums = (float *)memory + warp * OWN * LINE;
   UNROLL
-  for (int i = 0; i < OWN / 8; i++) { /* rows 8 apart; see mma.cuh */
-    const int64_t r = at.row + row + 8 * i + lane_id() / 4, c = at.col + col + lane_id() % 4 * 2;
-    const int64_t to = place_in_d(a, at, r, c);
-    UNROLL
-    for (int n = 0; n < OWN / 8; n++) {
-      const float two[2] = {sum[i / 2][n][i % 2 * 2], sum[i / 2][n][i % 2 * 2 + 1]};
-      if (r < a.m && c + 8 * n < a.n) finish<T>(a, at, to + 8 * n, c + 8 * n, two);
-    }
+  for (int i = 0; i < OWN / 8 * OWN / 8; i++) { /* rows 8 apart; see mma.cuh */
+    const int r = i / (OWN / 8), n = i % (OWN / 8);
+    *(float2 *)(sums + (8 * r + lane_id() / 4) * LINE + 8 * n + lane_id() % 4 * 2) =
+        make_float2(sum[r / 2][n][r % 2 * 2], sum[r / 2][n][r % 2 * 2 + 1]);
+  }
+  __syncwarp();
+  const int64_t c = at.col + col + 2 * lane_id();
+  const int rows = (int)min(a.m - at.row - row, (int64_t)OWN);
+  if (c >= a.n) return;
+  _Pragma("unroll 4") for (int r = 0; r < rows; r++) {
+    const float2 v = *(const float2 *)(sums + r * LINE + 2 * lane_id());
+    const float two[2] = {v.x, v.y};
+    finish<T>(a, at, place_in_d(a, at, at.row + row + r, c), c, two);
   }
 #endif
 }

@@ -39,7 +39,7 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .threads = 1024,
                              .cluster = forward_cluster(),
                              .looks = 2,
-                             .waves = WAVES,
+                             .waves = forward_waves(),
                              .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);

@@ -35,6 +35,20 @@ __device__ inline void wait_copies() {
 __device__ inline void store_chunk(unsigned to, int4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+__device__ inline void store_8_bytes(unsigned to, float2 v) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ inline void store_4_bytes(unsigned to, unsigned v) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
+}
+__device__ inline int4 read_chunk(unsigned at) {
+  int4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at)
+               : "memory");
+  return v;
+}
 
 __device__ inline void load_matrices(unsigned at, unsigned (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -220,14 +234,15 @@ struct tile<float, D> {
   }
 };
 
-/* acc = rows `row` .. of left x rows of right, over their D columns. */
+/* acc = rows `row` .. of left x rows of right, over their D columns. Of float, 16 columns at a time are work enough for
+ * a turn of a loop. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
+  enum { AT_ONCE = sizeof(T) == 2 ? D / 16 : 1 };
   UNROLL
   for (int i = 0; i < M * N * 4; i++) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
-  UNROLL
-  for (int k = 0; k < D; k += 16) {
+  _Pragma("unroll AT_ONCE") for (int k = 0; k < D; k += 16) {
     factor<T> l[M];
     UNROLL
     for (int m = 0; m < M; m++) l[m] = left.left(row + 16 * m, k);

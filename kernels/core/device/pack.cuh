@@ -8,7 +8,7 @@
 
 /* On every loop over registers: an index that is not a constant would move them to memory. */
 #define UNROLL _Pragma("unroll")
-/* On loops whose length is not known: a copy of the body per step would only fill the instruction cache. */
+/* On a loop of which there shall be one copy in the machine code: it serves what is rare, or its body is long enough. */
 #define ONCE _Pragma("unroll 1")
 
 typedef __half f16;
