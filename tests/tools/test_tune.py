@@ -201,7 +201,7 @@ def test_listing(capsys):
     assert _tune.main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     for choice in _tune.choices():
-        assert [choice.families[0], choice.name, str(choice.value), str(choice.least), "to", str(choice.most),
+        assert [*", ".join(choice.families).split(), choice.name, str(choice.value), str(choice.least), "to", str(choice.most),
                 "%s:%d" % (choice.file, choice.line)] in lines
 
 

@@ -36,7 +36,8 @@ template <int N, typename F>
 __device__ inline void one_by_one(const tfu_walk &w, int64_t at, int64_t half, F move) {
   int64_t skipped = 0, end = half ? half - at % half : N; /* of the half: from there the other one is skipped */
   const int n = w.n - at < N ? (int)(w.n - at) : N;
-  _Pragma("unroll 1") for (int k = 0; k < n; k++) {
+  ONCE
+  for (int k = 0; k < n; k++) {
     if (k == end) skipped += half, end += half;
     move(k + skipped, k);
   }
@@ -71,7 +72,8 @@ struct pack_stream {
     slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
     slot = 0;
 #if __CUDA_ARCH__ >= 800
-    _Pragma("unroll 1") for (int i = 0; i < SLOTS - 1; i++) fetch();
+    ONCE
+    for (int i = 0; i < SLOTS - 1; i++) fetch();
 #endif
   }
 

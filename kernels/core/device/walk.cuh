@@ -46,21 +46,29 @@ struct pack_walk {
     }
   }
 
-  /* A column's weights: one per channel, one for all (count 1), or `absent` (none). They are packs of memory, or put
-   * together in the thread's spare slot. */
+  /* A column's weights: one per channel, one for all (count 1), or `absent` (none). Those of several channels are packs
+   * of memory, or put together in the thread's spare slot. */
   template <typename W>
   __device__ void load_weights(const W *data, int64_t count, int64_t channel, W absent, acc<T> (&v)[N]) {
     enum { M = packed<W>::N }; /* fewer than N where weights are wider than the tensors */
-    const bool whole = count > 1 && count % N == 0 && (uintptr_t)data % 16 == 0;
+    if (count < 2) {
+      const acc<T> one = (acc<T>)(count ? *data : absent);
+      UNROLL
+      for (int k = 0; k < N; k++) v[k] = one;
+      return;
+    }
+    const bool whole = count % N == 0 && (uintptr_t)data % 16 == 0;
     W *elements = (W *)__cvta_shared_to_generic(stream.spare());
-    if (count < 2) channel = 0;
     UNROLL
     for (int first = 0; first < N; first += M) {
       acc<T> part[M];
-      if (!whole) _Pragma("unroll 1") for (int k = 0; k < M; k++) {
-          elements[k] = count ? data[channel] : absent;
-          if (++channel >= count) channel = 0;
+      if (!whole) {
+        ONCE
+        for (int k = 0; k < M; k++) {
+          elements[k] = data[channel];
+          if (++channel == count) channel = 0;
         }
+      }
       widen_pack<W>(whole ? *(const int4 *)(data + channel + first) : read_slot(stream.spare()), part);
       UNROLL
       for (int k = 0; k < M; k++) v[first + k] = part[k];

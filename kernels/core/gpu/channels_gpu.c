@@ -10,7 +10,7 @@
  * 83% for bfloat16, for every block leaves partial sums behind. What only reads has more room. */
 TFU_CHOICE(blocks_per_byte, 32, 1, 128);
 TFU_CHOICE(sums_blocks, 2, 1, 64);
-TFU_CHOICE(reader_blocks, 8, 1, 64);
+TFU_CHOICE(reader_blocks, 6, 1, 64);
 
 #define X(name) #name,
 const char *const tfu_activation_variants[TFU_ACTS + 1] = {TFU_ACTIVATIONS(X) "any"};
