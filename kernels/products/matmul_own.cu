@@ -205,7 +205,7 @@ STAMP_TILED(double, f64, 1)
 
 /* ---- tensor cores ---- */
 
-#if __CUDA_ARCH__ >= 800
+#if TFU_OWN_HAS_TENSOR(__CUDA_ARCH__ / 10)
 /* The tile of one factor: SIDE rows of a or columns of b, by DEPTH terms. It lies in shared memory as it does in the
  * large matrix: in lines of WIDTH elements, along the terms or (ALONG) across them. Chunks of 16 bytes are permuted
  * within 128 bytes so that eight of them below each other come from different banks. */
@@ -266,7 +266,7 @@ struct panel {
  * in turn, the factors of the next 16 terms are read while those before are multiplied. */
 template <typename T, bool A_TURNED, bool B_TURNED>
 __device__ inline void matmul_tensor(const matmul_args &a) {
-#if __CUDA_ARCH__ >= 800
+#if TFU_OWN_HAS_TENSOR(__CUDA_ARCH__ / 10)
   enum { STAGES = TFU_OWN_STAGES, STEPS = TFU_OWN_DEPTH / 16, OWN = 64, DOWN = TFU_OWN_ROWS / OWN };
   typedef panel<T, TFU_OWN_ROWS, false, A_TURNED> left_panel;
   typedef panel<T, TFU_OWN_COLS, true, !B_TURNED> right_panel;

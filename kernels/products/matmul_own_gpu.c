@@ -27,7 +27,6 @@ static struct rung {
 /* ---- what tensor cores take ---- */
 
 enum {
-  OLDEST_TENSOR = 80,
   STATIC_SHARED = 4096 /* that tfu_launch keeps free */,
   CHUNK = 8 /* elements of 16 bytes */
 };
@@ -50,7 +49,8 @@ static int in_pairs(const matmul_args *a, size_t size) {
 /* NULL where tensor cores can serve, or why they cannot. */
 static const char *hindrance(const matmul_args *a, tfu_dtype dtype, const tfu_device *device) {
   if (dtype != TFU_F16 && dtype != TFU_BF16) return "tiled, since the tensor kernel takes float16 and bfloat16";
-  if (device->capability < OLDEST_TENSOR || STATIC_SHARED + (int)rungs[TFU_OWN_TENSOR].shared > device->block_shared)
+  if (!TFU_OWN_HAS_TENSOR(device->capability) ||
+      STATIC_SHARED + (int)rungs[TFU_OWN_TENSOR].shared > device->block_shared)
     return "tiled, since the GPU is too old for the tensor kernel, or has too little shared memory";
   if (!in_chunks(&a->a, turned(&a->a) ? a->m : a->k, a->batch) ||
       !in_chunks(&a->b, turned(&a->b) ? a->k : a->n, a->batch) ||

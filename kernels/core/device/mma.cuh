@@ -234,12 +234,12 @@ struct tile<float, D> {
   }
 };
 
-/* acc = rows `row` .. of left x rows of right, over their D columns. Of float, 16 columns at a time are work enough for
- * a turn of a loop. */
+/* acc = rows `row` .. of left x rows of right, over their D columns. Of float, 32 columns are work enough for one turn
+ * of a loop. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
-  enum { AT_ONCE = sizeof(T) == 2 ? D / 16 : 1 };
+  enum { AT_ONCE = sizeof(T) == 2 ? D / 16 : 2 };
   UNROLL
   for (int i = 0; i < M * N * 4; i++) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
   _Pragma("unroll AT_ONCE") for (int k = 0; k < D; k += 16) {
