@@ -73,32 +73,32 @@ tfu_code tfu_attention_grad_read(tfu_call *call, attention_args *a) {
   a->output = in[TFU_ATT_OUTPUT].data;
   a->stats = in[TFU_ATT_STATS].data;
   a->dstats = given(&in[TFU_ATT_DSTATS]);
-  a->dquery = call->out[0].data;
-  a->dkey = call->out[1].data;
-  a->dvalue = call->out[2].data;
-  a->dbias = given(&call->out[3]);
+  a->dquery = call->out[TFU_ATT_DQUERY].data;
+  a->dkey = call->out[TFU_ATT_DKEY].data;
+  a->dvalue = call->out[TFU_ATT_DVALUE].data;
+  a->dbias = given(&call->out[TFU_ATT_DBIAS]);
   return TFU_OK;
 }
 
 tfu_code tfu_paged_attention_read(tfu_call *call, attention_args *a) {
   const tfu_tensor *in = call->in;
-  const tfu_shape *k = &in[1].shape;
-  *a = (attention_args){.query = in[0].data,
-                        .key = in[1].data,
-                        .value = in[2].data,
-                        .table = in[3].data,
-                        .key_lengths = in[4].data,
+  const tfu_shape *k = &in[TFU_PAGED_KEY].shape;
+  *a = (attention_args){.query = in[TFU_PAGED_QUERY].data,
+                        .key = in[TFU_PAGED_KEY].data,
+                        .value = in[TFU_PAGED_VALUE].data,
+                        .table = in[TFU_PAGED_TABLE].data,
+                        .key_lengths = in[TFU_PAGED_LENGTHS].data,
                         .output = call->out[0].data,
-                        .batch = (int)in[0].shape.dim[0],
-                        .queries = (int)in[0].shape.dim[1],
+                        .batch = (int)in[TFU_PAGED_QUERY].shape.dim[0],
+                        .queries = (int)in[TFU_PAGED_QUERY].shape.dim[1],
                         .page = (int)k->dim[1],
                         .pages = (int)k->dim[0],
-                        .table_width = (int)in[3].shape.dim[1],
+                        .table_width = (int)in[TFU_PAGED_TABLE].shape.dim[1],
                         .align = TFU_ALIGN_LAST,
                         .left = limit(call->attr[TFU_ATT_LEFT].i),
                         .right = limit(call->attr[TFU_ATT_RIGHT].i),
                         .scale = call->attr[TFU_ATT_SCALE].f};
-  TFU_TRY(sizes(call, &in[0].shape, k, &in[2].shape, a));
+  TFU_TRY(sizes(call, &in[TFU_PAGED_QUERY].shape, k, &in[TFU_PAGED_VALUE].shape, a));
   const int64_t keys = (int64_t)a->page * a->table_width;
   TFU_REQUIRE(call->err, keys < INT_MAX / 2, "a sequence must have fewer than 2^30 steps, got %d pages of %d",
               a->table_width, a->page);

@@ -40,16 +40,16 @@ static tfu_code plan(tfu_call *call, job *j, size_t real) {
              .batch = q->dim[0],
              .time = q->dim[1],
              .head = q->dim[3],
-             .interleaved = call->attr[1].i == TFU_ROPE_INTERLEAVED,
-             .rotary = call->attr[2].i ? call->attr[2].i : q->dim[3],
-             .inverse = call->attr[3].b,
-             .scale = call->attr[4].f};
+             .interleaved = call->attr[TFU_ROPE_PAIRING].i == TFU_ROPE_INTERLEAVED,
+             .rotary = call->attr[TFU_ROPE_ROTARY].i ? call->attr[TFU_ROPE_ROTARY].i : q->dim[3],
+             .inverse = call->attr[TFU_ROPE_INVERSE].b,
+             .scale = call->attr[TFU_ROPE_SCALE].f};
   TFU_TRY(tfu_check_integers(call, "positions", &call->in[2]));
   void *memory;
   TFU_TRY(tfu_scratch(call, (size_t)(j->rotary / 2) * sizeof(double), &memory));
   double *frequencies = memory;
   for (int64_t i = 0; i < j->rotary / 2; i++)
-    frequencies[i] = pow(call->attr[0].f, -2.0 * (double)i / (double)j->rotary);
+    frequencies[i] = pow(call->attr[TFU_ROPE_BASE].f, -2.0 * (double)i / (double)j->rotary);
   j->frequencies = frequencies;
   enum { UNIT = 1024 };
   const int64_t places = j->batch * j->time, elements = tfu_count(q) + (tfu_given(k) ? tfu_count(k) : 0);

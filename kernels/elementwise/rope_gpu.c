@@ -13,7 +13,8 @@ TFU_CHOICE(blocks, 32, 1, 256); /* per multiprocessor */
 static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y, const tfu_tensor *positions) {
   const int64_t n = tfu_count(&x->shape), size = (int64_t)tfu_dtype_size(x->dtype);
   if (!tfu_given(&x->shape) || n == 0) return TFU_OK;
-  const int64_t head_dim = x->shape.dim[3], rotary = call->attr[2].i ? call->attr[2].i : head_dim;
+  const int64_t head_dim = x->shape.dim[3],
+                rotary = call->attr[TFU_ROPE_ROTARY].i ? call->attr[TFU_ROPE_ROTARY].i : head_dim;
   rope_args a = {.y = y->data,
                  .x = x->data,
                  .positions = positions->data,
@@ -23,9 +24,10 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
                  .time = x->shape.dim[1],
                  .kind = positions->shape.rank,
                  .wide = positions->dtype == TFU_I64,
-                 .interleaved = call->attr[1].i == TFU_ROPE_INTERLEAVED,
-                 .scale = call->attr[3].b ? -(double)call->attr[4].f : (double)call->attr[4].f,
-                 .base = call->attr[0].f};
+                 .interleaved = call->attr[TFU_ROPE_PAIRING].i == TFU_ROPE_INTERLEAVED,
+                 .scale = call->attr[TFU_ROPE_INVERSE].b ? -(double)call->attr[TFU_ROPE_SCALE].f
+                                                         : (double)call->attr[TFU_ROPE_SCALE].f,
+                 .base = call->attr[TFU_ROPE_BASE].f};
   tfu_grid grid;
   const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
   if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {

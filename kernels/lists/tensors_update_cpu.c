@@ -41,17 +41,17 @@ static void find_ratios(const update *u, int real64, double *ratios) {
 
 tfu_code tfu_tensors_update_cpu(tfu_call *call) {
   const tfu_list *in = call->lists->in, *out = call->lists->out;
-  update u = {.gradients = &in[0],
-              .weights = &in[1],
-              .slots = &in[2],
-              .new_weights = &out[0],
-              .new_slots = &out[1],
-              .rate = in[3].at,
-              .step = in[4].at,
-              .hyper = in[5].at,
-              .norm = in[6].at,
-              .scale = in[7].at,
-              .rule = (int)call->attr[0].i};
+  update u = {.gradients = &in[TFU_UPDATE_GRADIENTS],
+              .weights = &in[TFU_UPDATE_WEIGHTS],
+              .slots = &in[TFU_UPDATE_SLOTS],
+              .new_weights = &out[TFU_UPDATE_NEW_WEIGHTS],
+              .new_slots = &out[TFU_UPDATE_NEW_SLOTS],
+              .rate = in[TFU_UPDATE_RATE].at,
+              .step = in[TFU_UPDATE_STEP].at,
+              .hyper = in[TFU_UPDATE_HYPER].at,
+              .norm = in[TFU_UPDATE_NORM].at,
+              .scale = in[TFU_UPDATE_SCALE].at,
+              .rule = (int)call->attr[TFU_UPDATE_RULE].i};
   const int f64 = u.rate->dtype == TFU_F64;
   TFU_REQUIRE(call->err, f64 == (u.gradients->at->dtype == TFU_F64),
               "gradients of float64 need weights of float64, got %s beside %s", tfu_dtype_name(u.gradients->at->dtype),

@@ -44,25 +44,27 @@ static tfu_code prepare_lamb(tfu_call *call, update_args *a, tfu_dtype dtype, tf
 
 tfu_code tfu_tensors_update_gpu(tfu_call *call) {
   const tfu_list *in = call->lists->in, *out = call->lists->out;
-  const int rule = (int)call->attr[0].i, n = in[1].n, slots = in[2].n / n, lamb = rule == TFU_RULE_lamb;
-  const tfu_dtype dtype = in[1].at->dtype;
-  const tfu_tensor *lists[TENSORS_ROLES] = {[GRADIENT] = in[0].at, [WEIGHT] = in[1].at, [NEW_WEIGHT] = out[0].at};
-  update_args a = {.rate = in[3].at->data,
-                   .step = in[4].at->data,
-                   .hyper = in[5].at->data,
-                   .norm = given(&in[6]),
-                   .scale = given(&in[7]),
-                   .each = in[6].at->shape.rank == 1,
+  const int rule = (int)call->attr[TFU_UPDATE_RULE].i, n = in[TFU_UPDATE_WEIGHTS].n, slots = in[TFU_UPDATE_SLOTS].n / n,
+            lamb = rule == TFU_RULE_lamb;
+  const tfu_dtype dtype = in[TFU_UPDATE_WEIGHTS].at->dtype;
+  const tfu_tensor *lists[TENSORS_ROLES] = {
+      [GRADIENT] = in[TFU_UPDATE_GRADIENTS].at, [WEIGHT] = in[TFU_UPDATE_WEIGHTS].at, [NEW_WEIGHT] = out[0].at};
+  update_args a = {.rate = in[TFU_UPDATE_RATE].at->data,
+                   .step = in[TFU_UPDATE_STEP].at->data,
+                   .hyper = in[TFU_UPDATE_HYPER].at->data,
+                   .norm = given(&in[TFU_UPDATE_NORM]),
+                   .scale = given(&in[TFU_UPDATE_SCALE]),
+                   .each = in[TFU_UPDATE_NORM].at->shape.rank == 1,
                    .rule = rule,
                    .slots = slots};
-  TFU_TRY(gradients_of(call, in[0].at->dtype, dtype, &a.gradients));
+  TFU_TRY(gradients_of(call, in[TFU_UPDATE_GRADIENTS].at->dtype, dtype, &a.gradients));
   for (int k = 0; k < TFU_MOST_SLOTS; k++) { /* one that the rule has not: the weight's own address harms nobody */
-    lists[SLOT + k] = k < slots ? in[2].at + (size_t)k * n : in[1].at;
-    lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[1].at;
+    lists[SLOT + k] = k < slots ? in[TFU_UPDATE_SLOTS].at + (size_t)k * n : in[TFU_UPDATE_WEIGHTS].at;
+    lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[TFU_UPDATE_WEIGHTS].at;
   }
   if (lamb) {
     void *memory;
-    const size_t chunks = (size_t)tensors_chunks(in[1].at, n);
+    const size_t chunks = (size_t)tensors_chunks(in[TFU_UPDATE_WEIGHTS].at, n);
     TFU_TRY(tfu_scratch(call, (2 * chunks + (size_t)n) * sizeof *a.chunks, &memory));
     a.ratios = memory;
     a.chunks = a.ratios + n;

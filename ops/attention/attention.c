@@ -136,8 +136,9 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
   TFU_TRY(tfu_match("stats", &same[TFU_ATT_STATS], "the queries", &stats, err));
   if (tfu_given(&same[TFU_ATT_DSTATS])) TFU_TRY(tfu_match("dstats", &same[TFU_ATT_DSTATS], "stats", &stats, err));
   for (int i = 0; i < 3; i++) out[i] = same[i];
-  out[3] = same[TFU_ATT_DBIAS_FOR];
-  if (tfu_given(&out[3])) TFU_TRY(tfu_match("dbias_for", &out[3], "bias", &same[TFU_ATT_BIAS], err));
+  out[TFU_ATT_DBIAS] = same[TFU_ATT_DBIAS_FOR];
+  if (tfu_given(&out[TFU_ATT_DBIAS]))
+    TFU_TRY(tfu_match("dbias_for", &out[TFU_ATT_DBIAS], "bias", &same[TFU_ATT_BIAS], err));
   return TFU_OK;
 }
 
@@ -156,13 +157,14 @@ const tfu_op tfu_attention_grad = {
 
 static tfu_code paged_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
-  const tfu_shape *table = &in[3];
-  tfu_shape wanted = {.rank = 2, .dim = {in[0].rank == 4 ? in[0].dim[0] : TFU_UNKNOWN, TFU_UNKNOWN}};
+  const tfu_shape *table = &in[TFU_PAGED_TABLE];
+  tfu_shape wanted = {.rank = 2,
+                      .dim = {in[TFU_PAGED_QUERY].rank == 4 ? in[TFU_PAGED_QUERY].dim[0] : TFU_UNKNOWN, TFU_UNKNOWN}};
   TFU_TRY(check_heads(in, 1, err));
   TFU_TRY(tfu_match("table", table, "[batch of query, pages of a sequence]", &wanted, err));
   wanted.rank = 1;
-  TFU_TRY(tfu_match("key_lengths", &in[4], "[batch] of query", &wanted, err));
-  out[0] = output_of(&in[0], &in[2]);
+  TFU_TRY(tfu_match("key_lengths", &in[TFU_PAGED_LENGTHS], "[batch] of query", &wanted, err));
+  out[0] = output_of(&in[TFU_PAGED_QUERY], &in[TFU_PAGED_VALUE]);
   return TFU_OK;
 }
 

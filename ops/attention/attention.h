@@ -1,4 +1,4 @@
-/* attention.h - attributes of the attention ops, as kernels see them in attr[]. */
+/* attention.h - arguments and attributes of the attention ops, as kernels see them. */
 #ifndef TFUSE_ATTENTION_H_
 #define TFUSE_ATTENTION_H_
 
@@ -25,5 +25,9 @@ enum {
   TFU_ATT_DSTATS,
   TFU_ATT_DBIAS_FOR,
 };
+enum { TFU_ATT_DQUERY, TFU_ATT_DKEY, TFU_ATT_DVALUE, TFU_ATT_DBIAS };
+
+/* Of paged attention. */
+enum { TFU_PAGED_QUERY, TFU_PAGED_KEY, TFU_PAGED_VALUE, TFU_PAGED_TABLE, TFU_PAGED_LENGTHS };
 
 #endif

@@ -27,9 +27,9 @@ static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr
     const int64_t head = in[i].dim[3];
     TFU_REQUIRE(err, head == TFU_UNKNOWN || head % 2 == 0, "head_dim of %s must be even, got shape %s", names[i],
                 tfu_show(&in[i]).text);
-    if (attr && (attr[2].i < 0 || attr[2].i % 2 || attr[2].i > head))
+    if (attr && (attr[TFU_ROPE_ROTARY].i < 0 || attr[TFU_ROPE_ROTARY].i % 2 || attr[TFU_ROPE_ROTARY].i > head))
       return tfu_fail(err, TFU_INVALID, "rotary must be even and at most head_dim, %d, got %d", (int)head,
-                      (int)attr[2].i);
+                      (int)attr[TFU_ROPE_ROTARY].i);
   }
   if (in[0].rank != 4) return TFU_OK;
   TFU_TRY(check_positions(&in[0], &in[2], err));

@@ -13,6 +13,20 @@ typedef enum tfu_rule {
       TFU_RULE_COUNT
 } tfu_rule;
 
+/* Lists and attributes of TensorsUpdate, as kernels see them. */
+enum {
+  TFU_UPDATE_GRADIENTS,
+  TFU_UPDATE_WEIGHTS,
+  TFU_UPDATE_SLOTS,
+  TFU_UPDATE_RATE,
+  TFU_UPDATE_STEP,
+  TFU_UPDATE_HYPER,
+  TFU_UPDATE_NORM,
+  TFU_UPDATE_SCALE
+};
+enum { TFU_UPDATE_NEW_WEIGHTS, TFU_UPDATE_NEW_SLOTS };
+enum { TFU_UPDATE_RULE };
+
 enum { TFU_MOST_SLOTS = 3, TFU_HYPERS = 8 };
 
 #endif

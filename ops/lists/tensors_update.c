@@ -21,9 +21,6 @@
 #include "ops/lists/rules.h"
 #include "tfuse.h"
 
-enum { GRADIENTS, WEIGHTS, SLOTS, RATE, STEP, HYPER, NORM, SCALE };
-enum { RULE };
-
 static const int slots_of[TFU_RULE_COUNT] = {
 #define X(name, slots) [TFU_RULE_##name] = slots,
     TFU_RULES(X)
@@ -55,19 +52,20 @@ static tfu_code optional(const char *name, const tfu_shape *s, int most, tfu_err
 }
 
 static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
-  const tfu_list *in = l->in, *weights = &in[WEIGHTS], *slots = &in[SLOTS];
-  const int wanted = slots_of[attr[RULE].i] * weights->n;
+  const tfu_list *in = l->in, *weights = &in[TFU_UPDATE_WEIGHTS], *slots = &in[TFU_UPDATE_SLOTS];
+  const int wanted = slots_of[attr[TFU_UPDATE_RULE].i] * weights->n;
   const tfu_dtype real = tfu_real(weights->at->dtype);
-  TFU_REQUIRE(err, in[RATE].at->dtype == real, "rate, hyper, norm and scale must be %s where weights are %s, got %s",
-              tfu_dtype_name(real), tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[RATE].at->dtype));
+  TFU_REQUIRE(err, in[TFU_UPDATE_RATE].at->dtype == real,
+              "rate, hyper, norm and scale must be %s where weights are %s, got %s", tfu_dtype_name(real),
+              tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[TFU_UPDATE_RATE].at->dtype));
   TFU_REQUIRE(err, slots->n == wanted, "the rule wants %d slots for %d weights, got %d", wanted, weights->n, slots->n);
-  TFU_TRY(same_shapes("gradient", &in[GRADIENTS], weights, err));
+  TFU_TRY(same_shapes("gradient", &in[TFU_UPDATE_GRADIENTS], weights, err));
   TFU_TRY(same_shapes("slot", slots, weights, err));
-  TFU_TRY(sized("rate", &in[RATE].at->shape, 1, err));
-  TFU_TRY(sized("step", &in[STEP].at->shape, 1, err));
-  TFU_TRY(sized("hyper", &in[HYPER].at->shape, TFU_HYPERS, err));
-  TFU_TRY(optional("norm", &in[NORM].at->shape, weights->n, err));
-  TFU_TRY(optional("scale", &in[SCALE].at->shape, 1, err));
+  TFU_TRY(sized("rate", &in[TFU_UPDATE_RATE].at->shape, 1, err));
+  TFU_TRY(sized("step", &in[TFU_UPDATE_STEP].at->shape, 1, err));
+  TFU_TRY(sized("hyper", &in[TFU_UPDATE_HYPER].at->shape, TFU_HYPERS, err));
+  TFU_TRY(optional("norm", &in[TFU_UPDATE_NORM].at->shape, weights->n, err));
+  TFU_TRY(optional("scale", &in[TFU_UPDATE_SCALE].at->shape, 1, err));
   for (int i = 0; i < weights->n + slots->n; i++) l->shapes[i] = weights->at[i % weights->n].shape;
   return TFU_OK;
 }

@@ -89,7 +89,7 @@ def test_a_label_that_is_no_class(device):
     if "CPU" in device:
         skip_broken_xla()
         for route in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels must be in \[0, 11\) to be classes, got 11 at row 9"):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels must be in \[0, 11\) .*got 11 at row 9"):
                 route(lambda: tfuse.linear_cross_entropy(X, KERNEL, labels))()
         return
     loss, dx = gradients(lambda x: tfuse.linear_cross_entropy(x, KERNEL, labels), X)
