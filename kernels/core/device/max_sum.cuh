@@ -12,7 +12,7 @@ __device__ inline R infinity() {
 __device__ inline float log_of(float x) { return ::logf(x); }
 __device__ inline double log_of(double x) { return ::log(x); }
 /* Some hundred instructions, once in a kernel. */
-__device__ __noinline__ double called_exp(double x) { return ::exp(x); }
+static __device__ __noinline__ double called_exp(double x) { return ::exp(x); }
 __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 __device__ inline double larger(double a, double b) { return fmax(a, b); }
 

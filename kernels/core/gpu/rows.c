@@ -40,6 +40,7 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
     grid->x = (unsigned)shares;
     grid->shared = w->waves ? (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16 : 0;
     if ((int)grid->shared <= device->block_shared - RESERVED) return 1;
+    if (r->lanes <= WARP) return 0; /* a block then has as many threads as before */
   }
 }
 
