@@ -8,8 +8,8 @@
 
 #include "kernels/attention/attention_edges.h"
 #include "kernels/core/gpu/cuda.h"
-#include "kernels/core/nvidia/plan_cache.h"
 #include "kernels/core/gpu/walk.h"
+#include "kernels/core/nvidia/plan_cache.h"
 
 /* ---- planning ---- */
 

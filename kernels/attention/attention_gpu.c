@@ -1,11 +1,12 @@
 /* attention_gpu.c - which GPU kernel does an attention: cuDNN's where it serves the case, else our own.
  *
  * The environment variable TFUSE_CUDNN=0 leaves cuDNN out; it is read once. */
+#include "kernels/attention/attention.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/attention/attention.h"
 #include "ops/attention/attention.h"
 
 static int allowed;

@@ -1,8 +1,7 @@
 #ifndef REAL
-#include "kernels/attention/attention_cpu.h"
-
 #include <inttypes.h>
 
+#include "kernels/attention/attention_cpu.h"
 #include "kernels/core/philox.h"
 
 /* ---- arguments ---- */

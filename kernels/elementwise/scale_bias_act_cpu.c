@@ -1,8 +1,8 @@
 /* scale_bias_act on the CPU: act(x * scale + bias) is a loop of the table of activations. */
 #ifndef REAL
-#include "kernels/core/cpu/channels_cpu.h"
-
 #include "kernels/elementwise/scale_bias_act.h"
+
+#include "kernels/core/cpu/channels_cpu.h"
 
 #define TFU_SELF "kernels/elementwise/scale_bias_act_cpu.c"
 #include "kernels/core/cpu/stamp.h"

@@ -1,6 +1,7 @@
+#include "kernels/lists/tensors_norm.h"
+
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/lists/tensors_norm.h"
 
 TFU_MODULE(tensors_norm);
 static tfu_kernel squares = {.module = &module, .name = "tensors_squares"};

@@ -5,11 +5,12 @@
  * at all. Lamb walks twice, with the ratio of norms found in between. */
 #ifndef REAL
 #pragma GCC optimize("fp-contract=off")
+#include "kernels/lists/tensors_update.h"
+
 #include <math.h>
 
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/lists/tensors_cpu.h"
-#include "kernels/lists/tensors_update.h"
 #include "ops/lists/rules.h"
 
 _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same numbers");

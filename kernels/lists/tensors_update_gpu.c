@@ -1,6 +1,7 @@
+#include "kernels/lists/tensors_update.h"
+
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/lists/tensors_update.h"
 #include "ops/lists/rules.h"
 
 _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same numbers");

@@ -1,9 +1,10 @@
 /* The batched product on the CPU: blocks of all results are dealt out to the threads, and a block adds up its sums
  * where it is. */
 #ifndef REAL
+#include "ops/products/batched_matmul.h"
+
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/products/gemm_cpu.h"
-#include "ops/products/batched_matmul.h"
 
 typedef struct result {
   const tfu_tensor *y;

@@ -3,13 +3,14 @@
  *
  * What is summed over and is not part of the product itself is written out, in the type that is computed in, and
  * summed by a second kernel; where it would be too much to write out, later products are added to earlier ones. */
+#include "ops/products/batched_matmul.h"
+
 #include <string.h>
 
+#include "kernels/core/gpu/walk.h"
+#include "kernels/core/recycle.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/products.h"
-#include "kernels/core/recycle.h"
-#include "kernels/core/gpu/walk.h"
-#include "ops/products/batched_matmul.h"
 
 enum { CHAIN = 16 }; /* terms of a product in exact float32, where that is part of a sum; or those of one matrix */
 #ifndef PARTS_BYTES  /* as in a test */

@@ -3,6 +3,7 @@
  * DEPTH rows, 16 KiB, stays in the first-level cache while all rows of a pass by. */
 #ifndef REAL
 #include "kernels/products/gemm_cpu.h"
+
 #include "kernels/core/cpu/product_cpu.h"
 
 /* A block's sums are begun anew every PIECES steps of DEPTH terms, and those sums added up: in one chain, a million

@@ -2,15 +2,15 @@
  * So its A is our b, its B our a, and its bias, along the rows of D, is ours along the columns. */
 #include "kernels/products/gemm_gpu.h"
 
-#include <stdio.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/core/cpu/cpu.h"
-#include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/core/gpu/cuda.h"
-#include "kernels/products/gemm_key.h"
 #include "kernels/core/gpu/tuned.h"
+#include "kernels/core/nvidia/cublaslt.h"
+#include "kernels/products/gemm_key.h"
 #include "kernels/products/matmul_own.h"
 
 _Static_assert(sizeof(tfu_gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");

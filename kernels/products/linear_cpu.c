@@ -3,9 +3,10 @@
  * The gradient first makes dpre = dy * act'(pre), in the arithmetic type, and the sums of bias with it; where the
  * activation is linear that is dy itself. Then follow the two products. */
 #ifndef REAL
+#include "ops/products/linear.h"
+
 #include "kernels/core/cpu/channels_cpu.h"
 #include "kernels/products/gemm_cpu.h"
-#include "ops/products/linear.h"
 
 static tfu_operand rows_of(const tfu_tensor *t) {
   return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape)};

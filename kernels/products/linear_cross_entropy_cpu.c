@@ -3,11 +3,12 @@
  * arithmetic type and in double. At 2048 rows, 256 inputs and 8192 classes, on two cores of an Arm Neoverse V1, a
  * training step takes 1.09 times stock TensorFlow's products and loss in float32, and 0.8 times in bfloat16. */
 #ifndef REAL
-#include "kernels/products/gemm_cpu.h"
+#include "ops/products/linear_cross_entropy.h"
+
 #include "kernels/core/cpu/channels_cpu.h"
 #include "kernels/core/recycle.h"
+#include "kernels/products/gemm_cpu.h"
 #include "kernels/rows/sparse_cross_entropy_cpu.h"
-#include "ops/products/linear_cross_entropy.h"
 
 /* Of a chunk. Products are threaded over blocks of 128 rows and columns: fewer rows would leave the one for dx, which
  * has few columns, to few threads. */

@@ -8,12 +8,12 @@
 #include "kernels/products/linear_cross_entropy.h"
 
 #include "activations.h"
-#include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/channels.h"
-#include "kernels/core/recycle.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/rows/cross_entropy.h"
+#include "kernels/core/recycle.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/rows/cross_entropy.h"
 #include "ops/products/linear_cross_entropy.h"
 
 TFU_MODULE(linear_cross_entropy);

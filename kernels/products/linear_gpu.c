@@ -8,12 +8,12 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/products/linear.h"
 
-#include "kernels/core/gpu/choice.h"
-#include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/channels.h"
+#include "kernels/core/gpu/choice.h"
 #include "kernels/core/recycle.h"
-#include "kernels/products/linear_way.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/products/linear_way.h"
 #include "ops/products/linear.h"
 
 TFU_MODULE(linear);

@@ -1,8 +1,9 @@
 /* MatmulOwn on the CPU: the blocked product of gemm_cpu.h, of all matrices in one batch. */
 #ifndef REAL
+#include "ops/products/matmul_own.h"
+
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/products/gemm_cpu.h"
-#include "ops/products/matmul_own.h"
 
 /* A tensor's last two axes, as they lie or turned. */
 static tfu_operand matrix(const tfu_tensor *t, int turned) {

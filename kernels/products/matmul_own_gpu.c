@@ -1,9 +1,10 @@
 /* Launches the ladder of matmul_own.h: the op MatmulOwn and its gradient, and what gemm_gpu.c falls back to. */
+#include "kernels/products/matmul_own.h"
+
 #include <limits.h>
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/products/matmul_own.h"
 
 TFU_MODULE(matmul_own);
 

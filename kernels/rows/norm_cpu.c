@@ -48,7 +48,8 @@ static tfu_code FN(weights)(tfu_call *call, const tfu_tensor *given, int64_t col
 
 /* h of the n elements from `at` on. */
 static void FN(make_sum)(const job *j, int64_t at, int64_t n) {
-  const tfu_tensor *x = &j->call->in[0], *residual = &j->call->in[1], *h = &j->call->out[1];
+  const tfu_tensor *x = &j->call->in[TFU_NORM_X], *residual = &j->call->in[TFU_NORM_RESIDUAL],
+                   *h = &j->call->out[TFU_NORM_SUM];
   const int added = tfu_given(&residual->shape);
   REAL xs[TFU_TILE], rs[TFU_TILE], hs[TFU_TILE];
   for (int64_t end = at + n; at < end; at += TFU_TILE) {
@@ -89,7 +90,7 @@ static void FN(forward_row)(const job *j, FN(tfu_reader) * h, FN(tfu_writer) * y
     const REAL *v = FN(tfu_read)(h, at + col, n);
     FN(normalise)(FN(tfu_write)(y, at + col, n), v, mean, rstd, gamma + col, beta + col, (int)n);
   }
-  REAL *stats = (REAL *)j->call->out[2].data + 2 * row;
+  REAL *stats = (REAL *)j->call->out[TFU_NORM_STATS].data + 2 * row;
   stats[0] = mean;
   stats[1] = rstd;
 }
@@ -97,14 +98,14 @@ static void FN(forward_row)(const job *j, FN(tfu_reader) * h, FN(tfu_writer) * y
 static void FN(forward_task)(void *arg, int64_t task) {
   const job *j = arg;
   const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task), batch = 1 + TFU_CHUNK / (cols + 1);
-  const int made = tfu_given(&j->call->out[1].shape);
+  const int made = tfu_given(&j->call->out[TFU_NORM_SUM].shape);
   FN(tfu_reader) h;
   FN(tfu_writer) y;
-  FN(tfu_create)(&y, &j->call->out[0]);
+  FN(tfu_create)(&y, &j->call->out[TFU_NORM_Y]);
   for (int64_t row = tfu_first_row(&j->plan, task), next; row < end; row = next) {
     next = row + batch < end ? row + batch : end;
     if (made) FN(make_sum)(j, row * cols, (next - row) * cols);
-    FN(tfu_open)(&h, made ? &j->call->out[1] : &j->call->in[0], next * cols);
+    FN(tfu_open)(&h, made ? &j->call->out[TFU_NORM_SUM] : &j->call->in[TFU_NORM_X], next * cols);
     for (; row < next; row++) FN(forward_row)(j, &h, &y, row);
   }
   FN(tfu_flush)(&y);
@@ -112,13 +113,13 @@ static void FN(forward_task)(void *arg, int64_t task) {
 
 static tfu_code FN(tfu_norm_cpu)(tfu_call *call) {
   job j = {.call = call,
-           .plan = tfu_plan_rows_cpu(&call->in[0].shape),
-           .rms = call->attr[0].i == TFU_RMS_NORM,
-           .epsilon = call->attr[1].f,
-           .dropped = tfu_given(&call->in[4].shape)};
-  TFU_TRY(FN(weights)(call, &call->in[2], j.plan.cols, 1, &j.gamma));
-  TFU_TRY(FN(weights)(call, &call->in[3], j.plan.cols, (REAL)-0.0, &j.beta));
-  if (j.dropped) j.drop = tfu_drop_of(&call->in[4], call->attr[2].f);
+           .plan = tfu_plan_rows_cpu(&call->in[TFU_NORM_X].shape),
+           .rms = call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM,
+           .epsilon = call->attr[TFU_NORM_EPSILON].f,
+           .dropped = tfu_given(&call->in[TFU_NORM_SEED].shape)};
+  TFU_TRY(FN(weights)(call, &call->in[TFU_NORM_GAMMA], j.plan.cols, 1, &j.gamma));
+  TFU_TRY(FN(weights)(call, &call->in[TFU_NORM_BETA], j.plan.cols, (REAL)-0.0, &j.beta));
+  if (j.dropped) j.drop = tfu_drop_of(&call->in[TFU_NORM_SEED], call->attr[TFU_NORM_RATE].f);
   tfu_parallel(j.plan.tasks, FN(forward_task), &j);
   return TFU_OK;
 }
@@ -127,8 +128,8 @@ static tfu_code FN(tfu_norm_cpu)(tfu_call *call) {
 
 /* Adds dy * xhat and dy of `rows` rows to the block's sums, a strip of columns at a time. */
 static void FN(add_sums)(const job *j, int64_t block, int64_t first, int64_t rows) {
-  const tfu_tensor *dy = &j->call->in[0], *x = &j->call->in[2];
-  const REAL *stats = j->call->in[5].data;
+  const tfu_tensor *dy = &j->call->in[TFU_NORMGRAD_DY], *x = &j->call->in[TFU_NORMGRAD_X];
+  const REAL *stats = j->call->in[TFU_NORMGRAD_STATS].data;
   const int64_t cols = j->plan.cols;
   REAL gs[TFU_TILE], xs[TFU_TILE], products[TFU_TILE], plain[TFU_TILE];
   for (int64_t col = 0; col < cols; col += TFU_TILE) {
@@ -159,7 +160,7 @@ typedef struct FN(windows) {
 
 static FN(line) FN(line_of)(const job *j, FN(windows) * w, int64_t row) {
   const int64_t cols = j->plan.cols, at = row * cols;
-  const REAL *stats = (const REAL *)j->call->in[5].data + 2 * row, mean = stats[0], rstd = stats[1];
+  const REAL *stats = (const REAL *)j->call->in[TFU_NORMGRAD_STATS].data + 2 * row, mean = stats[0], rstd = stats[1];
   double sum = 0, products = 0;
   for (TFU_EACH_CHUNK(col, n, cols)) {
     const REAL *dy = FN(tfu_read)(&w->dy, at + col, n), *x = FN(tfu_read)(&w->x, at + col, n);
@@ -199,12 +200,12 @@ static void FN(backward_task)(void *arg, int64_t task) {
   const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task);
   const int64_t fit = GROUP / cols, group = fit < 1 ? 1 : fit < GROUP_ROWS ? fit : GROUP_ROWS;
   FN(windows) w;
-  FN(tfu_open)(&w.dy, &in[0], end * cols);
-  FN(tfu_open)(&w.x, &in[2], end * cols);
+  FN(tfu_open)(&w.dy, &in[TFU_NORMGRAD_DY], end * cols);
+  FN(tfu_open)(&w.x, &in[TFU_NORMGRAD_X], end * cols);
   w.dsum.tensor = NULL;
-  if (tfu_given(&in[1].shape)) FN(tfu_open)(&w.dsum, &in[1], end * cols);
-  FN(tfu_create)(&w.dx, &j->call->out[0]);
-  FN(tfu_create)(&w.dresidual, &j->call->out[1]);
+  if (tfu_given(&in[TFU_NORMGRAD_DSUM].shape)) FN(tfu_open)(&w.dsum, &in[TFU_NORMGRAD_DSUM], end * cols);
+  FN(tfu_create)(&w.dx, &j->call->out[TFU_NORMGRAD_DX]);
+  FN(tfu_create)(&w.dresidual, &j->call->out[TFU_NORMGRAD_DRESIDUAL]);
   for (int64_t row = tfu_first_row(&j->plan, task), next; row < end; row = next) {
     next = row + group < end ? row + group : end;
     if (j->summed) FN(add_sums)(j, task, row, next - row);
@@ -215,13 +216,14 @@ static void FN(backward_task)(void *arg, int64_t task) {
 }
 
 static tfu_code FN(tfu_norm_grad_cpu)(tfu_call *call) {
-  job j = {.call = call,
-           .plan = tfu_plan_rows_cpu(&call->in[2].shape),
-           .rms = call->attr[0].i == TFU_RMS_NORM,
-           .dropped = tfu_given(&call->in[6].shape),
-           .summed = tfu_given(&call->out[2].shape) || tfu_given(&call->out[3].shape)};
-  TFU_TRY(FN(weights)(call, &call->in[3], j.plan.cols, 1, &j.gamma));
-  if (j.dropped) j.drop = tfu_drop_of(&call->in[6], call->attr[1].f);
+  job j = {
+      .call = call,
+      .plan = tfu_plan_rows_cpu(&call->in[TFU_NORMGRAD_X].shape),
+      .rms = call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM,
+      .dropped = tfu_given(&call->in[TFU_NORMGRAD_SEED].shape),
+      .summed = tfu_given(&call->out[TFU_NORMGRAD_DGAMMA].shape) || tfu_given(&call->out[TFU_NORMGRAD_DBETA].shape)};
+  TFU_TRY(FN(weights)(call, &call->in[TFU_NORMGRAD_GAMMA], j.plan.cols, 1, &j.gamma));
+  if (j.dropped) j.drop = tfu_drop_of(&call->in[TFU_NORMGRAD_SEED], call->attr[TFU_NORMGRAD_RATE].f);
   if (j.summed) {
     const int64_t even = (j.plan.rows + MOST_BLOCKS - 1) / MOST_BLOCKS, least = BLOCK / j.plan.cols + 1;
     j.plan.per_task = even > least ? even : least;
@@ -230,8 +232,8 @@ static tfu_code FN(tfu_norm_grad_cpu)(tfu_call *call) {
     TFU_TRY(tfu_fold_start(call, &j.sums, SUMS));
   }
   tfu_parallel(j.plan.tasks, FN(backward_task), &j);
-  tfu_fold_finish(&j.sums, DGAMMA, &call->out[2]);
-  tfu_fold_finish(&j.sums, DBETA, &call->out[3]);
+  tfu_fold_finish(&j.sums, DGAMMA, &call->out[TFU_NORMGRAD_DGAMMA]);
+  tfu_fold_finish(&j.sums, DBETA, &call->out[TFU_NORMGRAD_DBETA]);
   return TFU_OK;
 }
 #endif

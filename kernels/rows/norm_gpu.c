@@ -145,33 +145,34 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
 
 tfu_code tfu_norm_gpu(tfu_call *call) {
   const tfu_tensor *in = call->in, *out = call->out;
-  const tfu_norm_tensors t = {.rows = tfu_rows(&in[0].shape),
-                              .cols = tfu_cols(&in[0].shape),
+  const tfu_norm_tensors t = {.rows = tfu_rows(&in[TFU_NORM_X].shape),
+                              .cols = tfu_cols(&in[TFU_NORM_X].shape),
                               .period = 1,
-                              .x = &in[0],
-                              .residual = &in[1],
-                              .gamma = &in[2],
-                              .beta = &in[3],
-                              .seed = &in[4],
-                              .y = &out[0],
-                              .sum = &out[1],
-                              .stats = &out[2]};
-  return tfu_norm_rows(call, &t, call->attr[0].i == TFU_RMS_NORM, call->attr[1].f, call->attr[2].f);
+                              .x = &in[TFU_NORM_X],
+                              .residual = &in[TFU_NORM_RESIDUAL],
+                              .gamma = &in[TFU_NORM_GAMMA],
+                              .beta = &in[TFU_NORM_BETA],
+                              .seed = &in[TFU_NORM_SEED],
+                              .y = &out[TFU_NORM_Y],
+                              .sum = &out[TFU_NORM_SUM],
+                              .stats = &out[TFU_NORM_STATS]};
+  return tfu_norm_rows(call, &t, call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM, call->attr[TFU_NORM_EPSILON].f,
+                       call->attr[TFU_NORM_RATE].f);
 }
 
 tfu_code tfu_norm_grad_gpu(tfu_call *call) {
   const tfu_tensor *in = call->in, *out = call->out;
-  const tfu_norm_grad_tensors t = {.rows = tfu_rows(&in[2].shape),
-                                   .cols = tfu_cols(&in[2].shape),
+  const tfu_norm_grad_tensors t = {.rows = tfu_rows(&in[TFU_NORMGRAD_X].shape),
+                                   .cols = tfu_cols(&in[TFU_NORMGRAD_X].shape),
                                    .period = 1,
-                                   .dy = &in[0],
-                                   .dsum = &in[1],
-                                   .x = &in[2],
-                                   .gamma = &in[3],
-                                   .stats = &in[5],
-                                   .seed = &in[6],
-                                   .dx = &out[0],
-                                   .dresidual = &out[1],
-                                   .dweights = &out[2]};
-  return tfu_norm_rows_grad(call, &t, call->attr[0].i == TFU_RMS_NORM, call->attr[1].f);
+                                   .dy = &in[TFU_NORMGRAD_DY],
+                                   .dsum = &in[TFU_NORMGRAD_DSUM],
+                                   .x = &in[TFU_NORMGRAD_X],
+                                   .gamma = &in[TFU_NORMGRAD_GAMMA],
+                                   .stats = &in[TFU_NORMGRAD_STATS],
+                                   .seed = &in[TFU_NORMGRAD_SEED],
+                                   .dx = &out[TFU_NORMGRAD_DX],
+                                   .dresidual = &out[TFU_NORMGRAD_DRESIDUAL],
+                                   .dweights = &out[TFU_NORMGRAD_DGAMMA]};
+  return tfu_norm_rows_grad(call, &t, call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM, call->attr[TFU_NORMGRAD_RATE].f);
 }

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "bind.h"
-#include "kernels/core/gpu/cuda.h"
 #include "kernels/core/cpu/parallel.h"
+#include "kernels/core/gpu/cuda.h"
 
 extern const char tfu_build_info[]; /* JSON, written by the build */
 extern const tfu_image tfu_fold_images[];

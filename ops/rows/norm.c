@@ -25,14 +25,16 @@ static tfu_code check_weights(const tfu_shape *x, const tfu_shape *gamma, const 
 }
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  TFU_TRY(check_weights(&in[0], &in[2], &in[3], &in[4], err));
-  TFU_REQUIRE(err, !attr || attr[0].i != TFU_RMS_NORM || !tfu_given(&in[3]),
+  TFU_TRY(check_weights(&in[TFU_NORM_X], &in[TFU_NORM_GAMMA], &in[TFU_NORM_BETA], &in[TFU_NORM_SEED], err));
+  TFU_REQUIRE(err, !attr || attr[TFU_NORM_KIND].i != TFU_RMS_NORM || !tfu_given(&in[TFU_NORM_BETA]),
               "kind 'rms' has no beta; add it afterwards");
-  if (tfu_given(&in[1])) TFU_TRY(tfu_match("residual", &in[1], "x", &in[0], err));
-  const tfu_shape rows = tfu_leading(&in[0]);
-  out[0] = in[0];
-  out[1] = tfu_like_if(&in[0], tfu_given(&in[4]) ? &in[4] : &in[1]);
-  out[2] = tfu_append(&rows, 2);
+  if (tfu_given(&in[TFU_NORM_RESIDUAL]))
+    TFU_TRY(tfu_match("residual", &in[TFU_NORM_RESIDUAL], "x", &in[TFU_NORM_X], err));
+  const tfu_shape rows = tfu_leading(&in[TFU_NORM_X]);
+  out[TFU_NORM_Y] = in[TFU_NORM_X];
+  out[TFU_NORM_SUM] =
+      tfu_like_if(&in[TFU_NORM_X], tfu_given(&in[TFU_NORM_SEED]) ? &in[TFU_NORM_SEED] : &in[TFU_NORM_RESIDUAL]);
+  out[TFU_NORM_STATS] = tfu_append(&rows, 2);
   return TFU_OK;
 }
 
@@ -52,15 +54,17 @@ const tfu_op tfu_norm = {
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
-  TFU_TRY(check_weights(&in[2], &in[3], &in[4], &in[6], err));
-  TFU_TRY(tfu_match("dy", &in[0], "x", &in[2], err));
-  if (tfu_given(&in[1])) TFU_TRY(tfu_match("dsum", &in[1], "x", &in[2], err));
-  const tfu_shape rows = tfu_leading(&in[2]), stats = tfu_append(&rows, 2);
-  TFU_TRY(tfu_match("stats", &in[5], "the rows of x with two values each", &stats, err));
-  out[0] = in[2];
-  out[1] = tfu_like_if(&in[2], &in[6]);
-  out[2] = in[3];
-  out[3] = in[4];
+  TFU_TRY(
+      check_weights(&in[TFU_NORMGRAD_X], &in[TFU_NORMGRAD_GAMMA], &in[TFU_NORMGRAD_BETA], &in[TFU_NORMGRAD_SEED], err));
+  TFU_TRY(tfu_match("dy", &in[TFU_NORMGRAD_DY], "x", &in[TFU_NORMGRAD_X], err));
+  if (tfu_given(&in[TFU_NORMGRAD_DSUM]))
+    TFU_TRY(tfu_match("dsum", &in[TFU_NORMGRAD_DSUM], "x", &in[TFU_NORMGRAD_X], err));
+  const tfu_shape rows = tfu_leading(&in[TFU_NORMGRAD_X]), stats = tfu_append(&rows, 2);
+  TFU_TRY(tfu_match("stats", &in[TFU_NORMGRAD_STATS], "the rows of x with two values each", &stats, err));
+  out[TFU_NORMGRAD_DX] = in[TFU_NORMGRAD_X];
+  out[TFU_NORMGRAD_DRESIDUAL] = tfu_like_if(&in[TFU_NORMGRAD_X], &in[TFU_NORMGRAD_SEED]);
+  out[TFU_NORMGRAD_DGAMMA] = in[TFU_NORMGRAD_GAMMA];
+  out[TFU_NORMGRAD_DBETA] = in[TFU_NORMGRAD_BETA];
   return TFU_OK;
 }
 

@@ -4,8 +4,8 @@
 #include <dlfcn.h>
 #include <glob.h>
 
-#include "tests/check.h"
 #include "kernels/attention/attention_cudnn.h"
+#include "tests/check.h"
 
 static const char h200[] =
     "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "

@@ -1,9 +1,9 @@
 /* attention_served_test.c - what cuDNN is asked for: the table of attention_served.c by options and versions. */
 #include <stddef.h>
 
-#include "tests/check.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "ops/attention/attention.h"
+#include "tests/check.h"
 
 static const float somewhere[8] __attribute__((aligned(16)));
 static const int64_t lengths[2];

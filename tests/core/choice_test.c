@@ -1,6 +1,6 @@
 /* choice_test.c - numbers of a launch: listed, set within their range, by stem and name. */
-#include "tests/check.h"
 #include "kernels/core/gpu/choice.h"
+#include "tests/check.h"
 
 /* These stand in for the launches of two stems. */
 #line 1 "kernels/family/first_gpu.c"

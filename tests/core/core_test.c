@@ -1,9 +1,9 @@
 /* core_test.c - the C core without TensorFlow: shape rules, attributes, calls and traces, images. */
 #include <dlfcn.h>
 
-#include "tests/check.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
+#include "tests/check.h"
 
 static const tfu_op *const ops[] = {
 #define X(stem) &tfu_##stem,

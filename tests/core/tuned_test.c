@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "tests/check.h"
 #include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/tuned_file.h"
+#include "tests/check.h"
 
 static atomic_int asked;
 static char folder[64], path[128];

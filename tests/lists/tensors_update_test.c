@@ -1,7 +1,7 @@
 /* tensors_update_test.c - a step of an optimizer on the CPU, with new values in memory of their own or in that of what
  * they replace. */
-#include "tests/check.h"
 #include "ops/lists/rules.h"
+#include "tests/check.h"
 
 static void fill(tfu_tensor *t, unsigned seed) {
   for (int64_t i = 0, n = tfu_count(&t->shape); i < n; i++) {

@@ -3,10 +3,10 @@
  * and the number and size of the products with what they should be. */
 #include <math.h>
 
-#include "tests/check.h"
-#include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/walk.h"
+#include "kernels/products/gemm_gpu.h"
 #include "ops/products/batched_matmul.h"
+#include "tests/check.h"
 
 /* ---- the GPU ---- */
 

@@ -9,13 +9,13 @@
 
 #include <math.h>
 
-#include "tests/products/any_dtype.h"
-#include "tests/check.h"
-#include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/core/gpu/cuda.h"
-#include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/tuned.h"
+#include "kernels/core/nvidia/cublaslt.h"
+#include "kernels/products/gemm_gpu.h"
 #include "kernels/products/matmul_own.h"
+#include "tests/check.h"
+#include "tests/products/any_dtype.h"
 
 /* ---- what a test sets ---- */
 

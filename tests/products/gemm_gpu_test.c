@@ -6,10 +6,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "tests/products/any_dtype.h"
-#include "tests/check.h"
-#include "tests/products/cublaslt_stand_in.h"
 #include "kernels/core/gpu/tuned_file.h"
+#include "tests/check.h"
+#include "tests/products/any_dtype.h"
+#include "tests/products/cublaslt_stand_in.h"
 
 /* Whether it was served. */
 static int serve(run *r, const tfu_gemm_gpu *g) {

@@ -3,17 +3,17 @@
  * grow from chunk to chunk, their way into the output in place, and memory, against the CPU kernels. */
 #include <math.h>
 
-#include "tests/products/any_dtype.h"
-#include "tests/check.h"
-#include "kernels/products/gemm_gpu.h"
 #include "kernels/core/gpu/channels.h"
-#include "kernels/core/recycle.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/rows/cross_entropy.h"
-#include "kernels/products/linear_cross_entropy.h"
+#include "kernels/core/recycle.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/gemm_gpu.h"
+#include "kernels/products/linear_cross_entropy.h"
+#include "kernels/rows/cross_entropy.h"
 #include "kernels/rows/sparse_cross_entropy_cpu.h"
 #include "ops/products/linear_cross_entropy.h"
+#include "tests/check.h"
+#include "tests/products/any_dtype.h"
 
 /* ---- what takes the GPU's place ---- */
 

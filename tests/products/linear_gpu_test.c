@@ -3,13 +3,13 @@
  * and which way is taken, against the CPU kernels. */
 #include <math.h>
 
-#include "tests/products/any_dtype.h"
-#include "tests/check.h"
-#include "tests/products/cublaslt_stand_in.h"
 #include "kernels/core/gpu/channels.h"
-#include "kernels/products/linear.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/linear.h"
 #include "ops/products/linear.h"
+#include "tests/check.h"
+#include "tests/products/any_dtype.h"
+#include "tests/products/cublaslt_stand_in.h"
 
 /* ---- passes ---- */
 
@@ -89,9 +89,8 @@ static tfu_code channels(tfu_call *call, tfu_kernel *kernel, int act, const tfu_
 #define tfu_linear_gpu tested_linear
 #define tfu_linear_grad_gpu tested_linear_grad
 #define tfu_linear_way tested_linear_way
-#include "kernels/products/linear_way.c"
-
 #include "kernels/products/linear_gpu.c"
+#include "kernels/products/linear_way.c"
 
 /* ---- against the CPU ---- */
 

@@ -1,9 +1,9 @@
 /* products_test.c - the CPU kernels of all that multiplies matrices, on tensors that begin anywhere. From Python none
  * do: TensorFlow copies slices that begin off 64 bytes. */
-#include "tests/check.h"
 #include "ops/products/batched_matmul.h"
 #include "ops/products/linear.h"
 #include "ops/products/linear_cross_entropy.h"
+#include "tests/check.h"
 
 enum { ALIGNED = -1, SHIFTS = 3, LINE = 64 /* what an aligned address is a multiple of */, UNTOUCHED = 0x5a };
 

@@ -8,7 +8,8 @@
 
 /* On every loop over registers: an index that is not a constant would move them to memory. */
 #define UNROLL _Pragma("unroll")
-/* On a loop of which there shall be one copy in the machine code: it serves what is rare, or its body is long enough. */
+/* On a loop of which there shall be one copy in the machine code: it serves what is rare, or its body is long enough.
+ */
 #define ONCE _Pragma("unroll 1")
 
 typedef __half f16;

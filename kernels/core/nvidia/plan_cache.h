@@ -2,8 +2,8 @@
 #ifndef TFUSE_PLAN_CACHE_H_
 #define TFUSE_PLAN_CACHE_H_
 
-#include "kernels/core/nvidia/graph.h"
 #include "kernels/core/gpu/last_use.h"
+#include "kernels/core/nvidia/graph.h"
 
 #ifndef TFU_PLANS /* as in a test */
 #define TFU_PLANS 256
