@@ -54,6 +54,9 @@ def main():
             count["failed"] += 1
             bad, logs = [f"  {label}: {ended.strip().lower()}"], folder.glob("**/test.log") if ended in RAN else ()
         lines += bad + [f"    {log}" for log in logs]
+    if not status and not count:
+        count["failed"] += 1
+        lines.append("  no test has reported anything")
     if status and not count["failed"]:
         count["failed"] += 1
         lines.append("  the build: see Bazel's messages above")

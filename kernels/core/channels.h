@@ -1,24 +1,26 @@
 /* channels.h - elementwise formulas, with weights per channel and sums per channel.
  *
- *   TFU_CHANNELS(rational, 1, 2, T, 1, 0, { y[0] = w[0] * x[0] / (1 + fabs(w[1] * x[0])); })
+ *   TFU_CHANNELS(rational, 1, 2, S, 1, 0, { y[0] = w[0] * x[0] / (1 + fabs(w[1] * x[0])); })
  *
  * makes the kernel of the op Rational(x, a, b) on the CPU and on the GPU: the line stands in STEM.h, which STEM_cpu.c,
  * STEM_gpu.c and STEM.cu read after kernels/core/{cpu,gpu,device}/channels… of their own. Its arguments:
  *
- *   stem      the op's name in small letters
- *   tensors   how many inputs have the shape of the first; they come first in the op's row
- *   weights   how many inputs come after them: one value per channel, which is the last axis; or one number; or an
- * empty vector for "not given", which reads as 0 stored    how weights are stored: T like the tensors, or S, float32
- * beside 16 bits results   how many outputs have the shape of the first input; they come first sums      how many
- * outputs come after them: sums over all elements of a channel, or of all where the output is one number; in a fixed
- * order; an empty vector is not wanted { … }     the formula of one element: sets y[0] … and s[0] …, which is what the
- * element adds to the sums, from x[0] … and w[0] …. All are REAL, which is float, or double for float64. Functions are
- * those of <tgmath.h>.
+ * - stem: the op's name in small letters.
+ * - tensors: how many inputs have the shape of the first. They come first in the op's row.
+ * - weights: how many inputs come after them. Each has one value per channel, which is the last axis; or is one number;
+ *   or an empty vector for "not given", which reads as 0.
+ * - stored: how weights are stored: T like the tensors, or S, float32 beside 16 bits.
+ * - results: how many outputs have the shape of the first input. They come first.
+ * - sums: how many outputs come after them: sums over all elements of a channel, or of all where the output is one
+ *   number; in a fixed order. An empty vector is not wanted.
+ * - { … }: the formula of one element. It sets y[0] … and s[0] …, which is what the element adds to the sums, from
+ *   x[0] … and w[0] …. All are REAL, which is float, or double for float64. Functions are those of <tgmath.h>.
  *
  * An element is read before it is written, so the first result may be the first tensor's memory (tfu_op.in_place). */
 #ifndef TFUSE_CHANNELS_H_
 #define TFUSE_CHANNELS_H_
 
+/* At most. */
 enum { TFU_CHANNEL_TENSORS = 3, TFU_CHANNEL_WEIGHTS = 4, TFU_CHANNEL_RESULTS = 2, TFU_CHANNEL_SUMS = 4 };
 
 typedef struct tfu_channels {

@@ -64,7 +64,7 @@ static const struct rule {
     {&tfu_scale_bias_act,
      {SCALAR, SHAPE(1), SHAPE(0)},
      {},
-     "x must have at least one dimension to take a scale, got a single number"},
+     "x must have at least one dimension to have a value of scale for each channel, got a single number"},
     {&tfu_scale_bias_act_grad, {SHAPE(2, 3), SHAPE(2, 3), SHAPE(3), SHAPE(0)}, {SHAPE(2, 3), SHAPE(3), SHAPE(0)}, NULL},
     {&tfu_scale_bias_act_grad, {ANY, SHAPE(_, 3), SCALAR, SHAPE(_)}, {SHAPE(_, 3), SCALAR, SHAPE(_)}, NULL},
     {&tfu_scale_bias_act_grad, {ANY, ANY, ANY, ANY}, {ANY, ANY, ANY}, NULL},

@@ -82,7 +82,7 @@ def main(arguments):
         bench.save(pathlib.Path(chosen.save))
     if not chosen.bars:
         return 0
-    return 0 if all([check_bars(bench.about, bench.rows), _bench_optimizers.check_bars(bench.steps)]) else 1
+    return 0 if all([check_bars(bench.about, bench.rows, chosen.ops), _bench_optimizers.check_bars(bench.steps)]) else 1
 
 
 class Bench:

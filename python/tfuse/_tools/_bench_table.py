@@ -80,12 +80,13 @@ def lost(rows):
             for rival in RIVALS if ms.get(rival, np.inf) < ms["tfuse"]]
 
 
-def check_bars(about, rows):
-    """Prints which of the cases' bars hold, each for the variant that is worst; returns whether all do. A bar that nothing
-    was timed for is said to be open, and is not held against the run."""
+def check_bars(about, rows, families=()):
+    """Prints which of the cases' bars hold, of these families or of all, each for the variant that is worst; returns whether
+    all do. A bar that nothing was timed for is said to be open, and is not held against the run."""
     copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
-    for case in (case for members in cases.all_cases().values() for case in members):
+    chosen = [members for family, members in cases.all_cases().items() if family in families or not families]
+    for case in (case for members in chosen for case in members):
         names = {name for options in case.options for name in options}
         for (dtype, shape, *only), limits in case.bars.items():
             timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and

@@ -88,7 +88,7 @@ CASES = [
          lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([2, 3]))),
         ("bias must be a vector with one value per channel of x, got shape ..",
          lambda: tfuse.scale_bias_act(tf.ones([2, 3]), bias=1.0)),
-        ("x must have at least one dimension to take a bias",
+        ("x must have at least one dimension to have a value of bias for each channel",
          lambda: tfuse.scale_bias_act(tf.constant(1.0), bias=tf.ones([1]))),
         ("scale_bias_act: scale must be float32 like x, got float64",
          lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([3], tf.float64))),
