@@ -26,6 +26,8 @@ for gpu in GPUS:
     tf.config.experimental.set_memory_growth(gpu, True)
 # Whether every cell runs all of its shapes (see share() in test_ops.py), and XLA compiles as it does for users.
 FULL = os.environ.get("TFUSE_TESTS") == "full"
+# Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
+SMALL = os.environ.get("TFUSE_TESTS") == "small"
 if not (FULL or GPUS):
     # What LLVM makes of stock ops on the CPU is not what is tested, and takes half the time of many tests.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
