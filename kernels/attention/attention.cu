@@ -48,7 +48,7 @@ __device__ inline void forward(const attention_work &w) {
   running_softmax<M> so_far;
   for (int j0 = begin; j0 < end; j0 += STEPS) {
     float p[M][N][4];
-    wait_copies<0>();
+    wait_for_copies<0>();
     __syncthreads();
     load_steps(value, values, j0);
     multiply_rows(p, query, own, key, a.tf32);
@@ -67,7 +67,7 @@ __device__ inline void forward(const attention_work &w) {
       for_results(p, [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v : 0; });
     }
     const left_factors<T, M, N> weights(p);
-    wait_copies<0>();
+    wait_for_copies<0>();
     __syncthreads();
     if (j0 + STEPS < end) load_steps(key, keys, j0 + STEPS);
     multiply_results(out, weights, value, a.tf32);

@@ -49,7 +49,7 @@ __device__ inline void by_bias(const attention_work &w) {
           close_copies();
           float2 numbers[M][2];
           load_numbers(numbers, w, s, b, h, i0 + own);
-          wait_copies<0>();
+          wait_for_copies<0>();
           __syncthreads();
           const bool edge = j0 < head.band.first(last) || j0 + STEPS > head.band.end(i0);
           float ds[M][N][4];

@@ -59,7 +59,7 @@ __device__ inline void decode(const attention_work &w) {
   close_copies();
   ONCE
   for (int n = 0; n < SLOTS; n++) load(n);
-  wait_copies<SLOTS>();
+  wait_for_copies<SLOTS>();
   __syncthreads();
 
   const bool special = a.bias || a.mask || a.scale <= 0;
@@ -70,7 +70,7 @@ __device__ inline void decode(const attention_work &w) {
   ONCE
   for (int j0 = begin + warp * STEPS; j0 < end; j0 += WARPS * STEPS, n += 2) {
     float p[1][N][4];
-    wait_copies<SLOTS - 1>();
+    wait_for_copies<SLOTS - 1>();
     __syncwarp();
     multiply_rows(p, query, 0, tile<T, D>{ring.at + n % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
@@ -101,7 +101,7 @@ __device__ inline void decode(const attention_work &w) {
       for_results(p, [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v : 0; });
     }
 
-    wait_copies<SLOTS - 1>();
+    wait_for_copies<SLOTS - 1>();
     __syncwarp();
     multiply_results(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
@@ -110,7 +110,7 @@ __device__ inline void decode(const attention_work &w) {
 
   /* The warps' parts as one, through the memory of the tiles. */
   enum { ROW = D + 2 };
-  wait_copies<0>();
+  wait_for_copies<0>();
   __syncthreads();
   float *const found = (float *)memory;
   UNROLL

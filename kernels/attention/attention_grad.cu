@@ -49,12 +49,12 @@ __device__ inline void by_query(const attention_work &w) {
   ONCE
   for (int j0 = begin - AHEAD; j0 < end; j0 += STEPS) {
     if (AHEAD && j0 >= begin) {
-      wait_copies<0>();
+      wait_for_copies<0>();
       __syncthreads();
     }
     if (j0 + AHEAD < end) load(AHEAD ? stage ^ 1 : 0, j0 + AHEAD);
     if (!AHEAD) {
-      wait_copies<0>();
+      wait_for_copies<0>();
       __syncthreads();
     }
     if (j0 >= begin) {
@@ -133,13 +133,13 @@ __device__ inline void by_key(const attention_work &w) {
   while (h < end_head) {
     const int next_i = i0 + STEPS < end ? i0 + STEPS : begin, next_h = i0 + STEPS < end ? h : h + 1;
     if (AHEAD && h >= first_head) {
-      wait_copies<0>();
+      wait_for_copies<0>();
       __syncthreads();
     }
     if (!AHEAD) load(0, h, i0);
     else if (next_h < end_head) load(stage ^ 1, next_h, next_i);
     if (!AHEAD) {
-      wait_copies<0>();
+      wait_for_copies<0>();
       __syncthreads();
     }
     if (h >= first_head) {

@@ -56,7 +56,7 @@ static __device__ __noinline__ void load_chunk(unsigned to, const T *from, int l
   alignas(16) T v[N];
   UNROLL
   for (int k = 0; k < N; k++) v[k] = k < left ? from[k] : (T)0.0f;
-  store_chunk(to, *(int4 *)v);
+  store_shared(to, *(int4 *)v);
 }
 
 /* Rows first .. first + ROWS by THREADS threads; zeros where there are none, and beyond dim. A loop has AHEAD copies:
@@ -77,7 +77,7 @@ __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &
       const int64_t step = (int64_t)AT_ONCE * from.stride;
       const unsigned at = to.chunk(r, c);
       _Pragma("unroll AHEAD") for (int i = 0; i < ROWS; i += AT_ONCE, p += step)
-          copy_chunk((at ^ ((i & 7) << 4)) + i * to.ROW, p, i < left);
+          copy_pack((at ^ ((i & 7) << 4)) + i * to.ROW, p, i < left ? 16 : 0);
     } else {
       ONCE
       for (int i = 0; i < ROWS; i += AT_ONCE)
@@ -95,7 +95,7 @@ __device__ inline void load_rows_at(const tile<T, D> &to, const attention_rows<T
     const int64_t row = at(r);
     const T *p = from.data + row * from.stride + c * N;
     const bool real = row >= 0 && c * N < from.dim;
-    if (aligned) copy_chunk(to.chunk(r, c), p, real);
+    if (aligned) copy_pack(to.chunk(r, c), p, real ? 16 : 0);
     else load_chunk(to.chunk(r, c), p, real ? from.dim - c * N : 0);
   }
 }
@@ -148,7 +148,7 @@ __device__ inline void store_results(T *to, int64_t stride, int dim, bool aligne
   for (int i = lane_id(); i < rows * CHUNKS; i += 32) {
     const int r = i / CHUNKS, c = i % CHUNKS;
     if (c * N >= dim) continue;
-    const int4 bits = read_chunk(through.chunk(own + r, c));
+    const int4 bits = load_shared(through.chunk(own + r, c));
     if (aligned) store_bits(to + r * stride + c * N, bits);
     else store_part(to + r * stride + c * N, bits, dim - c * N);
   }
@@ -157,7 +157,7 @@ __device__ inline void store_results(T *to, int64_t stride, int dim, bool aligne
 /* Nothing is on its way to the tiles any more, and no warp reads those of others. */
 __device__ inline void leave_tiles() {
   close_copies();
-  wait_copies<0>();
+  wait_for_copies<0>();
   __syncthreads();
 }
 #endif

@@ -241,7 +241,7 @@ struct panel {
   __device__ void fetch(unsigned tile) {
     UNROLL
     for (int i = 0; i < COUNT; i++)
-      copy_chunk(tile + to + i * AT_ONCE * LINE, from + i * step, width > 0 && i * AT_ONCE < lines);
+      copy_pack(tile + to + i * AT_ONCE * LINE, from + i * step, width > 0 && i * AT_ONCE < lines ? 16 : 0);
     from += next;
     (ALONG ? lines : width) -= DEPTH;
   }
@@ -298,7 +298,7 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
   };
 
   for (int i = 0; i < STAGES - 1; i++) fetch(i < count);
-  wait_copies<STAGES - 2>();
+  wait_for_copies<STAGES - 2>();
   __syncthreads();
   load(0, 0);
   ONCE
@@ -306,7 +306,7 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
     UNROLL
     for (int k = 0; k < STEPS; k++) {
       if (k == STEPS - 1) { /* the last factors of this tile are read: it may go, and the next must be there */
-        wait_copies<STAGES - 2>();
+        wait_for_copies<STAGES - 2>();
         __syncthreads();
         reading = turn(reading);
       }
@@ -324,7 +324,7 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
    * them begin in different banks. */
   enum { LINE = OWN + 8 };
   static_assert(TFU_THREADS / 32 * OWN * LINE * (int)sizeof(float) <= STAGES * STAGE, "all warps' sums must fit");
-  wait_copies<0>();
+  wait_for_copies<0>();
   __syncthreads(); /* all factors have been read */
   float *const sums = (float *)memory + warp * OWN * LINE;
   UNROLL

@@ -12,42 +12,21 @@
  * sum 16 terms at most, and those sums are added outside. */
 #pragma once
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/core/device/shared.cuh"
 
 __device__ inline unsigned lane_id() { return threadIdx.x % 32; }
 
 #if __CUDA_ARCH__ >= 800
 __device__ inline unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-/* 16 bytes, or zeros. */
-__device__ inline void copy_chunk(unsigned to, const void *from, bool real) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(real ? 16 : 0) : "memory");
-}
 __device__ inline void copy_8_bytes(unsigned to, const void *from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Until at most OPEN of the groups closed last are on their way. */
-template <int OPEN>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
-}
-__device__ inline void store_chunk(unsigned to, int4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 __device__ inline void store_8_bytes(unsigned to, float2 v) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
 }
 __device__ inline void store_4_bytes(unsigned to, unsigned v) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
-}
-__device__ inline int4 read_chunk(unsigned at) {
-  int4 v;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at)
-               : "memory");
-  return v;
 }
 
 __device__ inline void load_matrices(unsigned at, unsigned (&v)[4]) {

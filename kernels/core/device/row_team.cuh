@@ -1,7 +1,7 @@
 /* row_team.cuh - the threads that share a row: where they are, and how they agree on a value. */
 #pragma once
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/core/device/shared.cuh"
 #include "kernels/core/gpu/rows.h"
 
 /* Where a pack of elements stands in its row: element k of it is column first + k, and the row's own if bit k is set.
@@ -32,28 +32,6 @@ __device__ inline void cluster_barrier() {
 #endif
 }
 
-/* Sixteen bytes on their way to shared memory; of those beyond `bytes`, zeros. */
-__device__ inline void copy_pack(unsigned to, const void *from, int bytes) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-#endif
-}
-__device__ inline void copy_pack(unsigned to, const void *from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-#endif
-}
-__device__ inline void close_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int AT_MOST>
-__device__ inline void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(AT_MOST) : "memory");
-#endif
-}
 /* Waits until at most n of this thread's groups of copies are on their way. n is no constant, the instruction's is. */
 __device__ inline void wait_for_copies(int n) {
   if (n >= 8) wait_for_copies<8>();
@@ -71,18 +49,6 @@ __device__ inline int4 load_once(const void *from) {
                : "l"(from)
                : "memory");
   return bits;
-}
-__device__ inline int4 load_shared(unsigned from) {
-  int4 bits;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-               : "r"(from)
-               : "memory");
-  return bits;
-}
-__device__ inline void store_shared(unsigned to, int4 bits) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
-               : "memory");
 }
 
 /* The width of a whole warp, known to the compiler. */

@@ -8,27 +8,12 @@
  * slot, element by element. It leaves the slot like any other, so that the arithmetic behind is there once. */
 #pragma once
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/core/device/shared.cuh"
 
 /* Where element `at` of a walk lies in its tensor. half 0: it is element `at`. Else the tensor has rows of 2 * half
  * elements, of which the walk sees one half; the walk has `half` channels, so a thread's elements are equally far apart
  * there too. */
 __device__ inline int64_t place_of(int64_t at, int64_t half) { return half ? at + at / half * half : at; }
-
-/* 16 bytes of shared memory that belong to one thread. */
-__device__ inline int4 read_slot(unsigned slot) {
-  int4 bits;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-               : "r"(slot)
-               : "memory");
-  return bits;
-}
-__device__ inline void write_slot(unsigned slot, int4 bits) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(slot), "r"(bits.x), "r"(bits.y), "r"(bits.z),
-               "r"(bits.w)
-               : "memory");
-}
 
 /* Elements at .. at + N of a walk, one by one: move(place, k) is called with the place of each that exists, relative to
  * the first. A loop that stays one: it serves what is rare, and its size is paid in every kernel. */
@@ -83,10 +68,10 @@ struct pack_stream {
   /* The tensors' packs of the next row. */
   __device__ void next(int4 (&bits)[TENSORS]) {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2) : "memory");
+    wait_for_copies<SLOTS - 2>();
     const unsigned at = slots + (slot + SLOT) % (SLOTS * SLOT);
     UNROLL
-    for (int t = 0; t < TENSORS; t++) bits[t] = read_slot(at + t * (SLOT / TENSORS));
+    for (int t = 0; t < TENSORS; t++) bits[t] = load_shared(at + t * (SLOT / TENSORS));
     fetch();
 #else
     UNROLL
@@ -95,7 +80,7 @@ struct pack_stream {
         bits[t] = *(const int4 *)from[t];
       } else {
         put_together(t);
-        bits[t] = read_slot(spare() + t * (SLOT / TENSORS));
+        bits[t] = load_shared(spare() + t * (SLOT / TENSORS));
       }
       from[t] += step[t];
     }
@@ -110,7 +95,7 @@ struct pack_stream {
   __device__ void put_together(int t) {
     const T *data = (const T *)from[t];
     const unsigned to = spare() + t * (SLOT / TENSORS);
-    write_slot(to, make_int4(0, 0, 0, 0));
+    store_shared(to, make_int4(0, 0, 0, 0));
     T *elements = (T *)__cvta_shared_to_generic(to);
     one_by_one<N>(walk, ahead * walk.width + col, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
   }
@@ -119,16 +104,13 @@ struct pack_stream {
   __device__ void fetch() {
     if (ahead < whole) {
       UNROLL
-      for (int t = 0; t < TENSORS; t++)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slots + slot + t * (SLOT / TENSORS)),
-                     "l"(from[t])
-                     : "memory");
+      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), from[t]);
     } else if (PARTS && ahead < rows) {
       for (int t = 0; t < TENSORS; t++) put_together(t);
     }
     UNROLL
     for (int t = 0; t < TENSORS; t++) from[t] += step[t];
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    close_copies();
     ahead += (int)gridDim.y;
     slot = (slot + SLOT) % (SLOTS * SLOT);
   }

@@ -69,7 +69,7 @@ struct pack_walk {
           if (++channel == count) channel = 0;
         }
       }
-      widen_pack<W>(whole ? *(const int4 *)(data + channel + first) : read_slot(stream.spare()), part);
+      widen_pack<W>(whole ? *(const int4 *)(data + channel + first) : load_shared(stream.spare()), part);
       UNROLL
       for (int k = 0; k < M; k++) v[first + k] = part[k];
     }
@@ -78,7 +78,7 @@ struct pack_walk {
  private:
   __device__ void store_some(T *to, int64_t at, int64_t own, int4 bits) const {
     const T *elements = (const T *)__cvta_shared_to_generic(stream.spare());
-    write_slot(stream.spare(), bits);
+    store_shared(stream.spare(), bits);
     one_by_one<N>(walk, at, own, [&](int64_t place, int k) { to[place] = elements[k]; });
   }
 };
