@@ -11,6 +11,8 @@ import tensorflow as tf
 import tfuse
 from conftest import skip_broken_xla
 from tfuse._core import _explain
+from tfuse._keras import _enable
+from tfuse.lists import together
 
 STEPS = 50
 SHAPES = [(3, 5), (7,), (), (64, 33), (1,), (300, 100)]
@@ -76,8 +78,10 @@ def all_together(library=tfuse.optimizers):
 
 
 def library_of(optimizer):
+    """Whose step it takes: while tfuse is enabled, ours."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return tfuse.optimizers if isinstance(inner, tfuse.optimizers._Together) else keras.optimizers
+    ours = isinstance(inner, tfuse.optimizers._Together) or _enable._is_on() and type(inner) in together.RULES
+    return tfuse.optimizers if ours else keras.optimizers
 
 
 def train(optimizer, weights, first=0, steps=STEPS, route="graph", dtype="float32", shapes=SHAPES, bad=()):

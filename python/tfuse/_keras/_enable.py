@@ -1,6 +1,6 @@
 """tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
 
-Each row of the tables in _behind.py and _behind_hub.py names an attribute of a module or class, what takes its place, and
+Each row of the tables in _behind.py, _behind_hub.py and _behind_optimizers.py names an attribute of a module or class, what takes its place, and
 a guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
 reason in tfuse.explain().
 """
@@ -15,9 +15,9 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import _behind, _behind_hub
+from tfuse._keras import _behind, _behind_hub, _behind_optimizers
 
-_TABLE = _behind.TABLE + _behind_hub.TABLE
+_TABLE = _behind.TABLE + _behind_hub.TABLE + _behind_optimizers.TABLE
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
@@ -26,8 +26,8 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 def enable():
     """Puts tfuse behind Keras: attention, layer, RMS and group normalisation, softmax, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; where there is a GPU, Dense and EinsumDense; and behind KerasHub's attention and RMS
-    norms.
+    and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense and
+    EinsumDense; and behind KerasHub's attention and RMS norms.
 
     Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
     what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and

@@ -1,0 +1,160 @@
+"""tfuse.enable() behind Keras's own optimizers: the same training as without it, in few ops."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+from optimizing import OPTIONS, RULES, errors, explained, gradients, make, trained, variables
+from tfuse._core import _library
+
+# Every rule with two options, every option with two rules or more, every route with most of both.
+PAIRS = [(rule, list(OPTIONS)[(2 * i + j) % len(OPTIONS)], ("eager", "graph", "xla")[(i + j) % 3])
+         for i, rule in enumerate(RULES) for j in range(3)]
+
+
+def steps_of(optimizer, weights, count=3):
+    for t in range(count):
+        optimizer.apply(gradients(t), weights)
+    return [np.asarray(v) for v in weights]
+
+
+@pytest.mark.parametrize("rule, option, route", PAIRS)
+def test_like_keras(as_on_a_gpu, rule, option, route):
+    want = trained(keras.optimizers, rule, OPTIONS[option])
+    with tfuse.enabled():
+        got = trained(keras.optimizers, rule, OPTIONS[option], route=route)
+    if max(errors(got, want)) >= 1e-6:  # as in check_like_keras
+        exact = trained(keras.optimizers, rule, OPTIONS[option], dtype="float64")
+        assert all(e < 1e-6 or ours <= 2 * theirs
+                   for e, ours, theirs in zip(errors(got, want), errors(got, exact), errors(want, exact)))
+
+
+@pytest.mark.parametrize("clip", [{}, {"global_clipnorm": 1.0}, {"clipnorm": 1.0}])
+def test_loss_scale(clip):
+    """Gradients that are not finite among them."""
+    scaled, how = {"initial_scale": 64.0, "dynamic_growth_steps": 3}, {"steps": 8, "bad": (2, 5)}
+    want = trained(keras.optimizers, "adamw", clip, scaled=scaled, **how)
+    with tfuse.enabled():
+        got = trained(keras.optimizers, "adamw", clip, scaled=scaled, **how)
+    assert max(errors(got, want)) < 1e-6
+
+
+class Loud(keras.optimizers.Adam):
+    pass
+
+
+@pytest.mark.parametrize("kind, says", [(Loud, "Loud is a subclass of Adam"),
+                                        (keras.optimizers.RMSprop, "tfuse has no step for RMSprop")])
+def test_other_classes_are_left_to_keras(kind, says):
+    since, (ours, theirs) = explained(), (variables(), variables())
+    with tfuse.enabled():
+        got = steps_of(kind(), ours)
+    decided, ran = since()
+    assert {(row["op"], row["why"]) for row in decided} == {(kind.__name__, says)}
+    assert not [row for row in ran if row["op"] == "TensorsUpdate"]
+    for a, b in zip(got, steps_of(kind(), theirs)):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_tfuse_optimizers_see_to_themselves():
+    since, (a, b) = explained(), (variables(), variables())
+    with tfuse.enabled():
+        got = steps_of(tfuse.optimizers.AdamW(), a)
+    assert not [row for row in since()[0] if "Keras" in row["route"]]
+    for x, y in zip(got, steps_of(tfuse.optimizers.AdamW(), b)):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_sparse_gradients_are_left_to_keras():
+    """And the variables beside them are not."""
+    def run():
+        table, weight = variables([(20, 4), (4, 4)])
+        optimizer = keras.optimizers.Adam(global_clipnorm=1.0, weight_decay=0.01)
+        optimizer.build([table, weight])
+        for t in range(3):
+            dense = gradients(t, [(2, 4), (4, 4)])
+            sparse = tf.IndexedSlices(dense[0], tf.constant([3, 7]), tf.constant([20, 4]))
+            optimizer.apply([sparse, dense[1]], [table, weight])
+        return [np.asarray(table), np.asarray(weight)]
+
+    want, since = run(), explained()
+    with tfuse.enabled():
+        got = run()
+    decided, ran = since()
+    assert any("1 of 2 variables" in row["why"] for row in decided if row["route"] == "Keras's own step")
+    assert any(row["op"] == "TensorsUpdate" for row in ran)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_fit(as_on_a_gpu, jit):
+    """A model that is compiled with a name, through fit()."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(64, 8)).astype("float32"), rng.integers(0, 3, 64)
+
+    def losses():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.layers.Dense(16, "relu"), keras.layers.Dense(3)])
+        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=jit)
+        return model.fit(x, y, batch_size=16, epochs=3, verbose=0, shuffle=False).history["loss"]
+
+    want, since = losses(), explained()
+    with tfuse.enabled():
+        got = losses()
+    assert any(row["op"] == "TensorsUpdate" for rows in since() for row in rows)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+def test_xla_on_the_cpu_is_left_to_keras(monkeypatch):
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    skip_broken_xla()
+    since, weights = explained(), variables()
+    optimizer = keras.optimizers.AdamW(clipnorm=1.0)
+    optimizer.build(weights)
+    with tfuse.enabled():
+        tf.function(lambda: optimizer.apply(gradients(0), weights), autograph=False, jit_compile=True)()
+    want = variables()
+    keras.optimizers.AdamW(clipnorm=1.0).apply(gradients(0), want)
+    assert [(row["op"], row["why"]) for row in since()[0]] == [("AdamW", "there is no GPU: XLA's own code is faster")]
+    for a, b in zip(weights, want):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_two_replicas():
+    def run():
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        with strategy.scope():
+            weights = variables([(3, 5), (7,)])
+            optimizer = keras.optimizers.AdamW(1e-2)
+            optimizer.build(weights)
+
+        @tf.function
+        def step():
+            def one():
+                share = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group + 1, tf.float32)
+                optimizer.apply([share * tf.ones([3, 5]), share * tf.ones([7])], weights)
+            strategy.run(one)
+
+        for _ in range(3):
+            step()
+        return [np.asarray(tf.convert_to_tensor(w)) for w in weights]
+
+    want = run()
+    with tfuse.enabled():
+        got = run()
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_disable_restores():
+    names = ("_clip_gradients", "_apply_weight_decay", "_backend_update_step")
+    before = [getattr(keras.optimizers.Adam, name) for name in names]
+    with tfuse.enabled():
+        assert all(getattr(keras.optimizers.Adam, name) is not own for name, own in zip(names, before))
+    assert [getattr(keras.optimizers.Adam, name) for name in names] == before
+    since = explained()
+    steps_of(make(keras.optimizers, "adam"), variables())
+    assert not [row for rows in since() for row in rows if row["op"] == "TensorsUpdate"]
