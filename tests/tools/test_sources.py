@@ -77,7 +77,8 @@ def test_every_op_has_its_files():
 def test_every_module_is_in_its_family():
     for family, modules in _ops.FAMILIES.items():
         found = {path.stem for path in (ROOT / "python/tfuse" / family).glob("*.py")}
-        assert found == {*modules, "__init__"} and len(set(modules)) == len(modules), family
+        assert found == {*modules, "__init__"}, "FAMILIES in python/tfuse/_tools/_ops.py has other modules of %s" % family
+        assert len(set(modules)) == len(modules), family
 
 
 def test_every_op_is_in_python():
