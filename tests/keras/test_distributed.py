@@ -44,7 +44,8 @@ def test_two_replicas_train_as_one(tmp_path, dtype, error):
     (last, _), of_two = explained(trained, strategy, steps=1, resume=tmp_path, **options)
     np.testing.assert_allclose(together + last, alone + further, rtol=error)
     assert_fused(of_two)
-    assert runs(of_two) == {op: 2 * count for op, count in runs(of_one).items()}
+    # Of a loss scale, Keras asks one replica alone whether gradients are finite, which is TensorsNorm.
+    assert runs(of_two) == {op: count if op == "TensorsNorm" else 2 * count for op, count in runs(of_one).items()}
 
 
 def test_the_command_line_on_replicas(tmp_path, capsys):
