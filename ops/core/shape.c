@@ -94,7 +94,8 @@ tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *
   TFU_REQUIRE(err, v->rank == 1, "%s must be a vector with one value per channel of x, got shape %s", name,
               tfu_show(v).text);
   if (v->dim[0] == 0 || v->dim[0] == TFU_UNKNOWN || x->rank == TFU_UNKNOWN) return TFU_OK;
-  TFU_REQUIRE(err, x->rank >= 1, "x must have at least one dimension to have a value of %s for each channel, got a single number", name);
+  TFU_REQUIRE(err, x->rank >= 1,
+              "x must have at least one dimension to have a value of %s for each channel, got a single number", name);
   TFU_REQUIRE(err, tfu_may_be(tfu_cols(x), v->dim[0]),
               "%s must have %" PRId64 " values, one per channel (last axis) of x %s, got %" PRId64, name, tfu_cols(x),
               tfu_show(x).text, v->dim[0]);
