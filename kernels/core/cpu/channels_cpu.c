@@ -7,6 +7,7 @@ typedef struct job {
   const tfu_channels_run *run;
   tfu_fold fold;                      /* how rows are joined and dealt out */
   const void *w[TFU_CHANNEL_WEIGHTS]; /* one value per column of a joined row, float or double */
+  int64_t task;                       /* elements of a task, without sums */
 } job;
 
 #define TFU_SELF "kernels/core/cpu/channels_cpu.c"
@@ -27,7 +28,12 @@ tfu_code tfu_channels_cpu(tfu_call *call, const tfu_channels_run *run) {
   for (int i = 0; i < op->weights; i++)
     TFU_TRY((real_is_f64 ? spread_f64 : spread_f32)(call, &run->w[i], j.fold.width, op->absent[i], &j.w[i]));
   if (any_is_longer(run->sums, op->sums, 0)) TFU_TRY(tfu_fold_start(call, &j.fold, op->sums));
-  tfu_parallel(j.fold.tasks, real_is_f64 ? task_f64 : task_f32, &j);
+  if (j.fold.sums) {
+    tfu_parallel(j.fold.tasks, real_is_f64 ? summing_task_f64 : summing_task_f32, &j);
+  } else { /* in larger tasks than those of a fold, which take less time */
+    j.task = tfu_task_size(j.fold.n, TFU_TILE);
+    tfu_parallel((j.fold.n + j.task - 1) / j.task, real_is_f64 ? task_f64 : task_f32, &j);
+  }
   for (int q = 0; q < op->sums; q++) tfu_fold_finish(&j.fold, q, &run->sums[q]);
   return TFU_OK;
 }
@@ -58,19 +64,34 @@ static tfu_code FN(spread)(tfu_call *call, const tfu_tensor *w, int64_t width, f
   return TFU_OK;
 }
 
-static void FN(task)(void *arg, int64_t task) {
-  const job *j = arg;
+/* n elements from `at` on, which stand in columns col … of a joined row; block: where their sums grow. */
+static inline void FN(compute)(const job *j, int64_t at, int64_t col, int n, int64_t block) {
   const tfu_channels_run *run = j->run;
   const tfu_channels *op = run->op;
   REAL xs[TFU_CHANNEL_TENSORS][TFU_TILE], ys[TFU_CHANNEL_RESULTS][TFU_TILE];
-  for (tfu_fold_tile t = tfu_fold_first(&j->fold, task); tfu_fold_next(&j->fold, &t);) {
-    FN(tfu_channel_tile) tile = {.n = t.n, .with = run->with};
-    for (int i = 0; i < op->tensors; i++) tile.x[i] = FN(tfu_load)(run->x[i].data, run->x[i].dtype, t.at, t.n, xs[i]);
-    for (int i = 0; i < op->weights; i++) tile.w[i] = (const REAL *)j->w[i] + t.col;
-    for (int i = 0; i < op->results; i++) tile.y[i] = FN(tfu_room)(run->y[i].data, run->y[i].dtype, t.at, ys[i]);
-    for (int q = 0; j->fold.sums && q < op->sums; q++) tile.sums[q] = tfu_fold_sums(&j->fold, t.block, q) + t.col;
-    run->FN(loop)(&tile);
-    for (int i = 0; i < op->results; i++) FN(tfu_store)(run->y[i].data, run->y[i].dtype, t.at, t.n, tile.y[i]);
+  FN(tfu_channel_tile) tile = {.n = n, .with = run->with};
+  for (int i = 0; i < op->tensors; i++) tile.x[i] = FN(tfu_load)(run->x[i].data, run->x[i].dtype, at, n, xs[i]);
+  for (int i = 0; i < op->weights; i++) tile.w[i] = (const REAL *)j->w[i] + col;
+  for (int i = 0; i < op->results; i++) tile.y[i] = FN(tfu_room)(run->y[i].data, run->y[i].dtype, at, ys[i]);
+  for (int q = 0; j->fold.sums && q < op->sums; q++) tile.sums[q] = tfu_fold_sums(&j->fold, block, q) + col;
+  run->FN(loop)(&tile);
+  for (int i = 0; i < op->results; i++) FN(tfu_store)(run->y[i].data, run->y[i].dtype, at, n, tile.y[i]);
+}
+
+static void FN(task)(void *arg, int64_t task) {
+  const job *j = arg;
+  const int64_t width = j->fold.width, end = (task + 1) * j->task < j->fold.n ? (task + 1) * j->task : j->fold.n;
+  for (int64_t at = task * j->task; at < end;) {
+    const int64_t col = at % width, left = width - col < end - at ? width - col : end - at;
+    const int n = left < TFU_TILE ? (int)left : TFU_TILE;
+    FN(compute)(j, at, col, n, 0);
+    at += n;
   }
+}
+
+static void FN(summing_task)(void *arg, int64_t task) {
+  const job *j = arg;
+  for (tfu_fold_tile t = tfu_fold_first(&j->fold, task); tfu_fold_next(&j->fold, &t);)
+    FN(compute)(j, t.at, t.col, t.n, t.block);
 }
 #endif
