@@ -10,7 +10,7 @@ from conftest import skip_broken_xla
 from optimizing import OPTIONS, RULES, errors, explained, gradients, make, trained, variables
 from tfuse._core import _library
 
-# Every rule with two options, every option with two rules or more, every route with most of both.
+# Every rule with three options and on every route, every option with a rule at least.
 PAIRS = [(rule, list(OPTIONS)[(2 * i + j) % len(OPTIONS)], ("eager", "graph", "xla")[(i + j) % 3])
          for i, rule in enumerate(RULES) for j in range(3)]
 

@@ -59,8 +59,9 @@ def _decay(own, optimizer, variables):
 
 def _update(own, optimizer, grads, trainable_variables, learning_rate):
     if not _is_ours(optimizer):
-        if _why_not(optimizer):
-            _explain.note(type(optimizer).__name__, "Keras's own step", _why_not(optimizer), list(grads)[:1])
+        why = _why_not(optimizer)
+        if why:
+            _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
         return own(optimizer, grads, trainable_variables, learning_rate)
 
     def stock(method, *arguments):
