@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from tfuse import cases
-from tfuse._tools import _bench_plots, _bench_table, _ops
+from tfuse._tools import _bench, _bench_plots, _bench_table, _ops
 
 
 def bar_rows(**milliseconds):
@@ -47,6 +47,19 @@ def test_rivals_of_a_gradient_that_comes_with_the_value():
     assert "| own matmul 8192³ tiled | 8192×8192×8192 | 8.000 | 1 / – TF/s | 1.2× |" in printed
     assert "| own matmul 8192³ bfloat16, both | XLA | 20% | 8192×8192×8192; tiled |" in printed
     assert "- XLA is faster in 1 of 1 timings.\n- In 0 of these" in printed
+
+
+def test_rivals_that_were_not_timed_again_stay():
+    times = {"ms": {"tfuse": 2, "XLA": 3}, "both_ms": {"tfuse": 5, "XLA": 7}}
+    saved = [{**row, "commit": "old", **times} for row in bar_rows(tiled=2)]
+    timed = [{**row, "commit": "new"} for row in bar_rows(tiled=1)]
+    forward, _ = rows = _bench.merged(saved, timed)
+    assert forward["ms"] == {"tfuse": 1, "XLA": 3} and forward["both_ms"] == {"tfuse": 3, "XLA": 7}
+    assert forward["commit"] == "new" and forward["rivals_commit"] == "old"
+    assert _bench.merged(rows, timed) == rows, "the rivals' commit is that of their own times"
+    with_rival = [{**row, "ms": {"tfuse": 1, "XLA": 4}, "both_ms": {"tfuse": 3, "XLA": 4}} for row in timed]
+    assert _bench.merged(saved, with_rival) == with_rival
+    assert _bench.merged(saved, bar_rows(naive=1)) == saved + bar_rows(naive=1)
 
 
 def saved_run(rows, steps=()):

@@ -264,11 +264,23 @@ def _speed(row):
 
 
 def merged(saved, timed):
-    """Both, in the order that the ops have; of what both have, the latter."""
+    """Both, in the order that the ops have; of what both have, the latter, with the rivals' times of the former where the
+    latter has none: those do not depend on tfuse. Their commit is kept beside them."""
+    before = {_key(row): row for row in saved}
     again = {_key(row) for row in timed}
     order = [case.name for members in cases.all_cases().values() for case in members]
-    rows = [row for row in saved if _key(row) not in again] + timed
+    rows = [row for row in saved if _key(row) not in again]
+    rows += [_with_rivals(row, before.get(_key(row), {"ms": {}})) for row in timed]
     return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
+
+
+def _with_rivals(row, before):
+    missing = [name for name in RIVALS if name in before["ms"] and name not in row["ms"]]
+    if not missing:
+        return row
+    kept = {which: {**{name: before[which][name] for name in missing}, **row[which]}
+            for which in ("ms", "both_ms") if which in row}
+    return {**row, **kept, "rivals_commit": before.get("rivals_commit", before.get("commit"))}
 
 
 def _key(row):

@@ -58,8 +58,8 @@ def label(row):
 
 def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
-    known = {"op", "dtype", "shape", "direction", "commit", "date", "bytes", "ms", "both_ms", "percent_of_copy", "TF_per_s", "seed",
-             "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
+    known = {"op", "dtype", "shape", "direction", "commit", "rivals_commit", "date", "bytes", "ms", "both_ms", "percent_of_copy",
+             "TF_per_s", "seed", "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
     return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
 
 
