@@ -26,6 +26,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import tfuse
 from tfuse._core import _explain
 from tfuse._keras import _enable
+from tfuse.lists import together
 
 # What serves the ops of a Keras layer, and those that come from elsewhere; and what explain() calls it where it does not.
 BY_LAYER = {
@@ -254,7 +255,8 @@ class Owners:
             if optimizer:
                 name = optimizer.__name__
                 ours = optimizer is getattr(tfuse.optimizers, name, optimizer)  # or there is none
-                return "" if ours else "optimizers." + name, name
+                served = _enable._is_on() and optimizer in together.RULES and not told("optimizers." + name)
+                return "" if ours or served else "optimizers." + name, name
         for part in reversed(parts):
             if part in BY_SCOPE:
                 return BY_SCOPE[part], part
@@ -268,15 +270,18 @@ def _is(o, kind):
         return False
 
 
+def told(name):
+    """Why tfuse did not serve it, as explain() has it: the latest comes last."""
+    optimizer = name.partition("optimizers.")[2]
+    asked = re.compile("^%s$" % optimizer if optimizer else EXPLAINED.get(name, name), re.I)
+    return [row["why"] for row in _explain.explain(64)
+            if row["route"] in ("Keras's own code", "Keras's own step", "plain TensorFlow") and asked.search(row["op"])]
+
+
 def reason(name, what):
     """Why tfuse did not serve it, as far as it knows."""
-    asked = re.compile(EXPLAINED.get(name, name), re.I)
-    told = [row["why"] for row in _explain.explain(64)
-            if row["route"] in ("Keras's own code", "plain TensorFlow") and asked.search(row["op"])]
-    if told:
-        return told[-1]
-    if name.startswith("optimizers."):
-        return "the optimizer is Keras's own: tfuse.%s takes its place" % name
+    if told(name):
+        return told(name)[-1]
     if what in PRODUCTS:
         return "it is no layer's: call tfuse.%s in its place" % name
     if not _enable._is_on():
