@@ -92,6 +92,7 @@ struct row_softmax {
   __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
 };
 
+/* dx = dloss * ((1 + push) * softmax(x) - t'), where t' is even at every class and target more at the label. */
 template <typename T, int PACKS>
 __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
