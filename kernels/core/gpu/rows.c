@@ -8,10 +8,10 @@ enum {
   MOST = 512,          /* threads of a row, while that is enough for it                               */
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
-  MOST_CLUSTER = 16,
-  CLUSTER_WAVES = 4, /* at most: clusters start slowly */
-  MOST_PARTS = 4096, /* of a split row; no divisor below: it stays whole                                 */
-  AHEAD = 8,         /* packs of any rows on their way to a thread */
+  MOST_CLUSTER = 16,   /* blocks: what compute capability 9.0 allows where it is asked (cuda.c)       */
+  CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
+  MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
+  AHEAD = 8,           /* packs of any rows on their way to a thread */
 };
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
