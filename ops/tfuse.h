@@ -1,7 +1,8 @@
 /* tfuse.h - all that an op author needs. Knows nothing of TensorFlow, XLA or CUDA.
  *
  * An op is one constant row, tfu_op: names, dtypes, attributes, a shape rule and two functions. Two bindings
- * (ops/core/tf_bind.c, ops/core/xla_bind.c) turn rows into registrations, and every run into one tfu_call. */
+ * (ops/core/tf_bind.c, ops/core/xla_bind.c) turn rows into registrations, and every run into one tfu_call.
+ * docs/design.md#words says what row, call, given, wanted, T and S mean here, and other words of this project. */
 #ifndef TFUSE_H_
 #define TFUSE_H_
 

@@ -1,5 +1,8 @@
 /* attention.h - attention in numbers (ops/attention/attention.c says what they mean), for every kernel of it. Host and
- * device. */
+ * device.
+ *
+ * A step is a place in time, of queries or of keys. A pair is a query and a key of one head. A query's band are the
+ * keys that it may attend to by its place alone. Other words are explained in docs/design.md#words. */
 #ifndef TFUSE_KERNELS_ATTENTION_H_
 #define TFUSE_KERNELS_ATTENTION_H_
 

@@ -1,6 +1,7 @@
-/* Attention (ops/attention/attention.c) of every kind: any dtype, any head_dim, any GPU. A warp has one query, or in
- * the gradient one key: its lanes take one score each, then, for 32 scores, some elements of the sum each. Forward and
- * backward read every score's row of keys once per 128 elements of the result. */
+/* Attention (ops/attention/attention.c) of every kind: any dtype, any head_dim, any GPU. A warp has one query at a
+ * time, or in the gradient one key. Its lanes first take one pair each, whose score a lane computes alone; then, for
+ * these 32 scores, all of them add up the rows that are weighted, each lane some columns of the result. Registers have
+ * room for 128 columns of it: of longer rows, the scores are computed again for every 128. */
 #include "kernels/attention/attention_tile.cuh"
 
 __device__ inline float exp_of(float x) { return expf(x); }
@@ -136,6 +137,8 @@ struct row_part {
   }
 };
 
+/* Two passes over the keys: for the largest score and the sum of exponentials, which each lane keeps of its own keys
+ * and the warp joins at the end; then for the output. */
 template <typename T>
 __device__ inline void any_forward(const attention_work &w) {
   typedef acc<T> R;
@@ -244,7 +247,8 @@ __device__ inline void any_by_key(const attention_work &w) {
   });
 }
 
-/* The gradient of one element of bias: the sum of ds over all pairs that it was stretched over. */
+/* The gradient of one element of bias: the sum of ds over all pairs that it was stretched over. A warp's n counts along
+ * the axes that bias has, and its lanes' m along the others. */
 template <typename T>
 __device__ inline void any_by_bias(const attention_work &w) {
   const attention_args &a = w.a;

@@ -43,7 +43,7 @@ TFU_MODULE(attention_edges);
 static tfu_kernel before = {.module = &module, .name = "attention_before"};
 static tfu_kernel after = {.module = &module, .name = "attention_after"};
 
-/* Each thread, or each warp, takes what is left of `items` by the blocks that fill the GPU. */
+/* As many threads as there are items, but no more blocks than fill the GPU: the kernels go round. */
 static tfu_grid grid_for(const tfu_attention_request *r, int64_t items) {
   const int64_t blocks = (items + TFU_THREADS - 1) / TFU_THREADS, most = (int64_t)r->multiprocessors * 8;
   return (tfu_grid){.x = (unsigned)(blocks < most ? blocks : most), .threads = TFU_THREADS};
@@ -68,6 +68,8 @@ static size_t part(size_t *end, size_t bytes) {
   return begin;
 }
 
+/* One block of scratch has all that the graph needs beside the tensors. Where lengths or a bias ask for it, kernels of
+ * our own run before and after cuDNN's (attention_edges.cu). */
 static tfu_code run(tfu_call *call, const tfu_attention_request *r, tfu_graph *g, cudnnHandle_t handle) {
   const attention_args *a = r->a;
   const tfu_attention_key *k = &r->key;

@@ -5,6 +5,13 @@
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_tile.cuh"
 
+/* A block has one split of the keys for 16 rows: blockIdx.x counts splits, then tiles of rows, key heads and sequences.
+ *
+ * Shared memory has the 16 rows of queries, D elements each, which all warps read; then for each warp a ring of SLOTS
+ * tiles of STEPS rows, keys and values in turn; then the warps' bits for dropout. Of every WARPS * STEPS keys, STEPS
+ * are a warp's. Each load closes a group of copies, even where nothing is left to load: so all but the last SLOTS - 1
+ * groups are there exactly when the oldest tile is. At the end the warps' maxima, sums and outputs become one part,
+ * which join_parts joins with those of the other splits. */
 template <typename T, int D>
 __device__ inline void decode(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800
@@ -141,8 +148,9 @@ __device__ inline void decode(const attention_work &w) {
 #endif
 }
 
-/* A block per query and head. Each column of the output has as many threads as there are; what these read first does
- * not wait for the splits' weights. */
+/* A block per query and head. `across` threads have a column of the output each, and `teams` of such threads take the
+ * splits in turn. Each loads AHEAD of its parts before the splits' weights are known, so that it waits for memory once.
+ * Maximum and sum are found by every warp for itself. */
 template <typename T>
 __device__ inline void join_parts(const attention_work &w) {
   __shared__ float weight[TFU_MOST_SPLITS], team_sum[TFU_JOIN_THREADS];

@@ -4,6 +4,9 @@
  * would do, if the sums over keys were added up in memory. */
 #include "kernels/attention/attention_grad.cuh"
 
+/* Shared memory has the block's ROWS queries and their doutput; then STAGES pairs of tiles, STEPS keys and their
+ * values, all in rows of D elements; then the warps' bits for dropout. Warp i has queries i * OWN and on: ds of one
+ * tile and dquery so far are in its registers, in the accumulators' layout (mma.cuh). */
 template <typename T, int D, bool FULL>
 __device__ inline void by_query(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800
@@ -80,7 +83,12 @@ __device__ inline void by_query(const attention_work &w) {
 }
 
 /* Makes dkey and dvalue: BOTH, where there are registers for the two together, else dkey in the blocks whose y is 0 and
- * dvalue in those whose y is 1. */
+ * dvalue in those whose y is 1.
+ *
+ * Shared memory has the block's ROWS keys and their values; then STAGES pairs of tiles, STEPS queries and their
+ * doutput; then the two numbers of each of these queries (attention_work.rows) and the warps' bits for dropout. All is
+ * turned here: the rows of p and ds are keys, i * OWN and on for warp i, and their columns are queries. So both go from
+ * registers into the products that follow as left factors, dvalue += p doutput and dkey += ds query. */
 template <typename T, int D, bool FULL, bool BOTH>
 __device__ inline void by_key(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800

@@ -8,7 +8,8 @@
 #include "kernels/core/gpu/walk.h"
 
 enum { OLDEST_TILES = 80, STATIC_SHARED = 4096 /* that tfu_launch keeps free */ };
-/* As tensor cores' products of float round a bit or two more than float does, which shows where a few keys are all. */
+/* Float32 with no more keys than this is left to attention_any.cu: tensor cores' products of float round a bit or two
+ * more than float does, which shows where a few keys are all. */
 enum { FEW_KEYS = 16 };
 
 static const struct block {
@@ -119,8 +120,9 @@ static const char *const decode_variants[] = {"64", "128", "256"};
 static tfu_kernel decode = {.module = &decode_module, .name = "decode", .variants = decode_variants};
 static tfu_kernel join_parts = {.module = &decode_module, .name = "join_parts"};
 
-/* Rows of one product, which all the heads of a key head share; a few such are worth reading the keys again if there
- * are too few queries to fill the GPU otherwise. */
+/* DECODE_ROWS: of one product, queries times the heads that share a key head. DECODE_TILES: up to so many products are
+ * worth it, though each reads the keys again, if there are too few heads to fill the GPU otherwise. SPLIT_KEYS: fewer
+ * are not worth a block of their own. */
 enum { DECODE_ROWS = 16, DECODE_TILES = 4, DECODE_BLOCKS = 2 /* on a multiprocessor */, SPLIT_KEYS = 128 };
 
 static int is_few(const attention_args *a, const tfu_device *device) {

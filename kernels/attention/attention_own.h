@@ -19,11 +19,13 @@ typedef struct attention_work {
   float *parts;
 } attention_work;
 
-/* A block: `warps` of 16 * blocks rows each, which stay; tiles of `steps` pass by, `stages` of them in memory at a
- * time. By kind, bytes of an element, largest head_dim.
+/* X(kind, bytes of an element, largest head_dim, warps, blocks, steps, stages): a block of threads has `warps`, each
+ * with 16 * blocks rows, which stay in shared memory; tiles of `steps` rows pass by, `stages` pairs of them in memory
+ * at a time.
  *
  * FORWARD: queries stay, keys and values pass. BY_QUERY: queries and the output's gradient stay, keys and values pass.
- * BY_KEY: keys and values stay, queries and the output's gradient pass. DECODE: keys and values pass each warp.
+ * BY_KEY: keys and values stay, queries and the output's gradient pass. DECODE: 16 rows of queries stay, for all warps,
+ * and each warp has tiles of keys and values of its own pass.
  *
  * By measurement on an H200, B4 H16 S4096 D128 in bfloat16. BY_QUERY with 32 rows of a warp takes 2.34 ms, with 16 rows
  * 2.83, with 16 rows and 64 steps 2.60: fewer reads of shared memory. BY_KEY has registers for 16 rows; 64 steps take
@@ -66,6 +68,8 @@ enum { TFU_FORWARD, TFU_FORWARD_FULL, TFU_BY_QUERY, TFU_BY_KEY, TFU_DECODE };
 #define TFU_DROP_BYTES(runs, length) (((length) / 8 + 1) * (runs)*16)
 
 #ifdef TFU_DEVICE
+/* A warp's OWN rows are M times 16 and the STEPS of a tile N times 8: results of tensor cores are 16 x 8. ROWS are
+ * those of all warps. */
 template <int KIND, int SIZE, int D>
 struct attention_block;
 #define X(kind, size, d, warps, blocks, steps, stages)                                                       \

@@ -6,7 +6,8 @@
 #include "kernels/attention/attention_pairs.cuh"
 
 #if __CUDA_ARCH__ >= 800
-/* Of 16 * M rows. The sums are each lane's own columns'. */
+/* Of 16 * M rows, in the accumulators' layout (mma.cuh): [m][k] is row 16 m + 8 k + lane / 4, which four lanes share.
+ * The largest score is the same in all four, the sums are those of each lane's own columns. */
 template <int M>
 struct running_softmax {
   float high[M][2], sum[M][2];

@@ -59,8 +59,9 @@ static __device__ __noinline__ void load_chunk(unsigned to, const T *from, int l
   store_shared(to, *(int4 *)v);
 }
 
-/* Rows first .. first + ROWS by THREADS threads; zeros where there are none, and beyond dim. A loop has AHEAD copies:
- * few where rows are read once, as many as there are where tiles follow each other. */
+/* Rows first .. first + ROWS by THREADS threads; zeros where there are none, and beyond dim. ACROSS threads side by
+ * side take the chunks of a row, and AT_ONCE rows are taken at a time. A loop is unrolled AHEAD times: a few where rows
+ * are read once, as often as it goes where tiles follow each other. */
 enum { FEW = 4, ALL = 256 };
 template <int ROWS, int THREADS, int AHEAD = ALL, typename T, int D>
 __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &from, bool aligned, int first,
@@ -75,6 +76,7 @@ __device__ inline void load_rows(const tile<T, D> &to, const attention_rows<T> &
     const int left = c * N < from.dim ? from.rows - first - r : 0;
     if (aligned) {
       const int64_t step = (int64_t)AT_ONCE * from.stride;
+      /* i and r have no bits in common, so the chunks of row r + i are permuted as for r and then for i. */
       const unsigned at = to.chunk(r, c);
       _Pragma("unroll AHEAD") for (int i = 0; i < ROWS; i += AT_ONCE, p += step)
           copy_pack((at ^ ((i & 7) << 4)) + i * to.ROW, p, i < left ? 16 : 0);

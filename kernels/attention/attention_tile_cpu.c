@@ -1,3 +1,4 @@
+/* attention_tile_cpu.c - what attention_cpu.h declares: checks of lengths and pages, workers, and tiles of scores. */
 #ifndef REAL
 #include <inttypes.h>
 

@@ -2,7 +2,7 @@
  *
  * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
  * an angle of a million turns is as accurate as one below a turn. A thread keeps its pairs, and their frequencies, for
- * life. */
+ * life, since a joined row (docs/design.md#words) is a whole number of tokens: x is [tokens][heads][head_dim]. */
 #include "kernels/elementwise/rope.h"
 
 #include "kernels/core/device/stream.cuh"
@@ -25,6 +25,8 @@ using angle = typename angle_of<T>::type;
 __device__ inline double radians(const rope_args &a, int64_t i) {
   return a.scale * pow(a.base, -(double)i / (double)a.half);
 }
+/* Turns are radians / (2 pi). What they have beside whole turns is at most a half: times 2^63 it fits a signed number,
+ * and twice that is the fraction. */
 template <typename T>
 __device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
   const double turns = radians(a, i) * 0.15915494309189533577;
@@ -69,7 +71,8 @@ __device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
   y = was * s + y * c;
 }
 
-/* Pairs half a head apart. */
+/* Pairs half a head apart. The walk is over the first halves of all heads; u is a pack of these and v the pack half a
+ * head further, so that u[k] and v[k] are a pair. */
 template <typename T>
 __device__ inline void rope_half(const rope_args &a) {
   enum { N = packed<T>::N };
@@ -83,7 +86,6 @@ __device__ inline void rope_half(const rope_args &a) {
   angle<T> turns[N];
   UNROLL
   for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
-  /* A joined row is a whole number of tokens. */
   const int64_t tokens = step / (a.half * a.heads);
   int64_t token = at / (a.half * a.heads);
   for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, offset += 2 * step, token += tokens) {
@@ -101,7 +103,7 @@ __device__ inline void rope_half(const rope_args &a) {
 }
 TFU_KERNEL(rope_half, rope_args)
 
-/* Pairs side by side. */
+/* Pairs side by side, N / 2 in each pack. */
 template <typename T>
 __device__ inline void rope_interleaved(const rope_args &a) {
   enum { N = packed<T>::N };

@@ -1,7 +1,8 @@
 /* tensors.h - a list of tensors as the GPU walks it. Read by host and device.
  *
  * A table goes to the kernel by value: addresses and sizes of as many tensors as 4 KiB of arguments hold, so nothing
- * has to be copied to the GPU first or kept alive. Each tensor is cut into chunks, one for a block of threads. */
+ * has to be copied to the GPU first or kept alive. Each tensor is cut into chunks, one for a block of threads. Slots
+ * are here an optimizer's variables of a weight; other words are explained in docs/design.md#words. */
 #ifndef TFUSE_TENSORS_H_
 #define TFUSE_TENSORS_H_
 

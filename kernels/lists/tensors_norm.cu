@@ -63,7 +63,7 @@ __device__ inline void tensors_clip(const clip_args &a) {
   T *y = (T *)a.table.at[c.tensor][1];
   const R norm = *(const R *)a.norm, clip = *(const R *)a.clip, one = 1;
   const R by_norm = one / norm, by_clip = one / clip;
-  const R scale = clip * (by_norm < by_clip ? by_norm : by_clip) + (norm - norm);
+  const R scale = clip * (by_norm < by_clip ? by_norm : by_clip) + (norm - norm); /* NaN where the norm is not finite */
   const int64_t whole = ((uintptr_t)x | (uintptr_t)y) % 16 ? c.begin : c.end - (c.end - c.begin) % 4;
   R v[4];
   for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {

@@ -17,6 +17,9 @@ __device__ __noinline__ R power(R x, R y) {
   return pow(x, y);
 }
 
+/* A gradient becomes g * factor / divisor, cut off at the bound. With one norm for each tensor that is g * clip /
+ * max(norm, clip), with one for all g * clip * min(1 / norm, 1 / clip), and that divided by the scale; norm - norm is
+ * 0, or NaN where the norm is not finite. */
 template <typename R>
 __device__ inline numbers<R> read_numbers(const update_args &a, int tensor) {
   const R *hyper = (const R *)a.hyper, one = 1;
@@ -111,7 +114,7 @@ __device__ inline const numbers<R> &shared_numbers(const update_args &a, int ten
 __device__ inline int64_t whole_end(void *const *at, const tensors_chunk &c) {
   uintptr_t bits = 0;
   UNROLL
-  for (int r = 0; r < TENSORS_ROLES; r++) bits |= (uintptr_t)at[r]; /* what is not used is NULL */
+  for (int r = 0; r < TENSORS_ROLES; r++) bits |= (uintptr_t)at[r]; /* slots that a rule has not are the weight's */
   return bits % 16 ? c.begin : c.end - (c.end - c.begin) % 4;
 }
 
@@ -131,8 +134,9 @@ __device__ inline void load_gradients(int kind, const void *from, int64_t i, acc
   load4((const T *)from + i, g);
 }
 
-/* Rule, type of gradients and number of slots are constants, or come with the arguments. Lamb needs no gradients and
- * leaves its slots as they are. */
+/* A block has one chunk of one tensor. A thread takes four neighbouring elements at a time, of the gradient, the weight
+ * and each slot, s[slot][element], and reads them all before it writes any. Rule, type of gradients and number of slots
+ * are constants, or come with the arguments. Lamb needs no gradients and leaves its slots as they are. */
 template <typename T>
 __device__ inline void update(const update_args &a, int rule, int kind, int slots) {
   typedef acc<T> R;

@@ -226,7 +226,7 @@ static void FN(task)(void *arg, int64_t task) {
   const update *u = arg;
   const tensors_piece p = tensors_piece_of(&u->chunks, u->weights, task);
   const int count = u->weights->n, slots = u->slots->n / count, t = p.tensor;
-  const int first = u->sums && !u->ratios, second = u->sums && u->ratios;
+  const int first = u->sums && !u->ratios, second = u->sums && u->ratios; /* of lamb's two walks; else neither */
   const FN(numbers) n = FN(read)(u, t);
   const tfu_tensor *old = second ? u->new_slots->at : u->slots->at, *new_slots = u->new_slots->at;
   REAL g[TFU_TILE], w[TFU_TILE], s[TFU_MOST_SLOTS][TFU_TILE];

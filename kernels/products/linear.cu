@@ -20,7 +20,9 @@ __device__ inline void add_part(const T *row, int64_t col, int64_t cols, acc<T> 
     if (col + k < cols) sum[k] += (acc<T>)row[col + k];
 }
 
-/* A thread sums a pack's columns down its rows, then the block's rows become one: next to nothing is written. */
+/* A thread sums a pack's columns down its rows, then the block's rows become one: next to nothing is written. The grid
+ * has the columns along x and the rows along y. A block's threads are `teams` of `lanes`: those of a team have the
+ * packs of a row side by side, and the teams of all blocks along y take the rows in turn, AHEAD of them at a time. */
 template <typename T>
 __device__ inline void linear_sums(const linear_sums_args &a) {
   enum { N = packed<T>::N, AHEAD = 4 };

@@ -15,7 +15,8 @@ struct matmul_place {
   int slice;
 };
 
-/* GROUP rows of tiles go down together, column by column: a wave of blocks is about as wide as it is high. */
+/* blockIdx.x counts the tiles of one slice of one product, then slices, then products. GROUP rows of tiles go down
+ * together, column by column: a wave of blocks is about as wide as it is high. */
 __device__ inline matmul_place place_of(const matmul_args &a, int rows, int cols) {
   enum { GROUP = 16 };
   const int64_t down = (a.m + rows - 1) / rows, across = (a.n + cols - 1) / cols;
@@ -93,7 +94,8 @@ TFU_KERNEL(matmul_naive, matmul_args)
 
 /* SIDE x SIDE results by DEPTH terms at a time. A thread has OWN x OWN of them, in packs of 16 bytes that are as far
  * apart as the threads reach: so for 2 OWN numbers from shared memory there are OWN * OWN multiplications, and
- * neighbours read what lies side by side. */
+ * neighbours read what lies side by side. The tiles of both factors are [term][row of a, or column of b] there; a LINE
+ * is a pack longer than SIDE, so that what is stored below each other spreads over the banks. */
 template <typename T>
 struct tiles {
   typedef acc<T> R;
@@ -110,7 +112,7 @@ struct tiles {
   struct part {
     const T *from;
     int64_t step, next;
-    int line, term, lines_step, terms_step, lines;
+    int line, term, lines_step, terms_step, lines; /* of the first element; to the next; lines that exist */
     T held[COUNT];
 
     __device__ part(const T *from, int64_t line_stride, int64_t term_stride, int64_t lines)
@@ -149,6 +151,9 @@ struct tiles {
   }
 };
 
+/* Thread t has rows own(t / REACH, i) and columns own(t % REACH, j) of the block's results. In a turn the tile that
+ * waits in the threads' registers goes to shared memory, the next one sets out for the registers, and the one in shared
+ * memory is multiplied. */
 template <typename T>
 __device__ inline void matmul_tiled(const matmul_args &a) {
   typedef tiles<T> t;
@@ -246,7 +251,9 @@ struct panel {
     (ALONG ? lines : width) -= DEPTH;
   }
 
-  /* Where this lane's address for a matrix load is, of the part that begins at `first` of SIDE. */
+  /* This lane's address for a matrix load, of the part that begins at `first` of SIDE. The four 8 x 8 matrices of a
+   * load come down the lines first or across them first (mma.cuh); left and right factors want them in different
+   * orders, and ALONG, where the load is a turned one, exchanges these. */
   static __device__ unsigned lane(int first) {
     const unsigned l = lane_id();
     const int line = RIGHT == ALONG ? l & 15 : (l & 7) + (l >> 4) * 8, chunk = RIGHT == ALONG ? l >> 4 : l >> 3 & 1;
@@ -262,8 +269,10 @@ struct panel {
 };
 #endif
 
-/* Eight warps have 64 x 64 results each. Tiles come STAGES deep through shared memory by asynchronous copies; of a tile
- * in turn, the factors of the next 16 terms are read while those before are multiplied. */
+/* Eight warps have 64 x 64 results each, two warps below each other and four side by side; a warp's sums are in its
+ * registers, in the accumulators' layout (mma.cuh). Tiles come STAGES deep through shared memory by asynchronous
+ * copies, a stage being the left panel and then the right one; of a tile in turn, the factors of the next 16 terms are
+ * read while those before are multiplied. */
 template <typename T, bool A_TURNED, bool B_TURNED>
 __device__ inline void matmul_tensor(const matmul_args &a) {
 #if TFU_OWN_HAS_TENSOR(__CUDA_ARCH__ / 10)

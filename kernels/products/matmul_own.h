@@ -6,7 +6,8 @@
  * tiled   tiles of a and b in shared memory, 8 x 8 results per thread
  * tensor  tiles in shared memory, products on tensor cores; float16 and bfloat16, compute capability 8.0 on
  *
- * Any sizes, any alignment. Sums are in float, in double for float64, in a fixed order. */
+ * Any sizes, any alignment. Sums are in float, in double for float64, in a fixed order. docs/design.md#words says what
+ * own, tile and turned mean. */
 #ifndef TFUSE_KERNELS_MATMUL_OWN_H_
 #define TFUSE_KERNELS_MATMUL_OWN_H_
 

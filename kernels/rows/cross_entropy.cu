@@ -1,6 +1,7 @@
-/* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c,
- * ops/sparse_cross_entropy.c). One look at the logits, and at the probabilities, is enough; the gradient is
- * elementwise. */
+/* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c). One look at the
+ * logits, and at the probabilities, is enough: so a row of any length has one block, and comes in chunks where
+ * registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
+ * docs/design.md#words says what look, agree and leads mean. */
 #include "kernels/rows/cross_entropy.h"
 
 #include "kernels/core/device/max_sum.cuh"
@@ -33,6 +34,11 @@ struct join_logits {
   }
 };
 
+/* Once the row's threads agree on maximum and sums, the one that leads writes
+ *
+ *   loss = log(sum) + (1 - smoothing) * (max - x[label]) + smoothing * (max - mean of x) + z_loss * lse^2,
+ *
+ * the formula of ops/rows/cross_entropy.c in an order in which large logits do not cancel. */
 template <typename T, int PACKS>
 __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
@@ -74,6 +80,7 @@ template <typename T>
 struct row_softmax {
   typedef acc<T> R;
   R shift, sum, inverse, push; /* push: what z_loss adds to the weight of the probabilities */
+  /* stats: how many numbers each row has there. */
   template <typename A>
   __device__ row_softmax(const A &a, int64_t row, int stats) {
     shift = ((const R *)a.stats)[stats * row];
@@ -85,6 +92,7 @@ struct row_softmax {
   __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
 };
 
+/* dx = dloss * ((1 + push) * softmax(x) - t'), where t' is even at every class and target more at the label. */
 template <typename T, int PACKS>
 __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   enum { N = packed<T>::N };
@@ -143,12 +151,16 @@ struct targets_of {
     for (int k = 0; k < N; k++) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
     cost += sum_of(far);
   }
+  /* The shift has risen by so much: each x - shift in the sums is less by that. */
   __device__ void rise(R by) {
     cost += -by * weight.sum;
     even += -by * classes;
   }
 };
 
+/* With t' = most * t + even, loss = (sum of t') * log(sum) - sum of t' * (x - max) + z_loss * lse^2. A thread's sums
+ * are relative to the largest logit that it has met; once the row agrees on its maximum they are brought to that, and
+ * only then added up. */
 template <typename T, int PACKS>
 __device__ inline void cross_entropy(const cross_entropy_args &a) {
   enum { N = packed<T>::N };

@@ -1,6 +1,11 @@
 /* Group normalisation over many places (ops/rows/group_norm.c): what belongs to a group is scattered, so a sample's
  * channels are summed first, each by itself, then joined into groups; a second walk over x writes the result.
  *
+ * x is [samples, places, channels], and a group some neighbouring channels. The grid of both walks: along x, a block
+ * for each chunk of each sample's places; along y, as many as a place has channels for. A block's threads are `lanes`
+ * side by side, each with V channels, and the rows of lanes below each other take the chunk's places in turn:
+ * neighbours read what lies side by side, and what belongs to a channel stays in registers.
+ *
  * Backward, with n = (x - mean) * rstd and g = dy * gamma: the sums of dy * n and dy over places give dgamma and dbeta,
  * and, weighted by gamma and joined into groups, the means in dx = rstd * (g - mean(g) - n * mean(g * n)). */
 #include "kernels/rows/group_norm.h"
@@ -70,7 +75,8 @@ struct channel_facts {
   }
 };
 
-/* Adds up what the places of a block have found, two quantities, and leaves it for the chunk. */
+/* Adds up two quantities over the block's threads that have the same channels, and leaves the sums of the chunk in
+ * a.partial, [samples][chunks][2][channels]. Behind the barrier, thread i takes sum k = i / lanes of lane i % lanes. */
 template <typename R, int V>
 __device__ inline void leave_sums(const group_norm_args &a, const R (&one)[V], const R (&two)[V]) {
   __shared__ R room[2 * V][TFU_THREADS];
@@ -188,7 +194,9 @@ __device__ inline double block_sum(double v) {
   return room[0];
 }
 
-/* One block per sample and group: mean and rstd from the sums of its channels. */
+/* One block per sample and group: mean and rstd from the sums of its channels, which the threads take in turn. The mean
+ * comes first. Then the squares about it: of a channel, those about its own mean, which the sums of d and d^2 give, and
+ * for each place what that mean is off. */
 template <typename T>
 __device__ inline void group_join(const group_norm_args &a) {
   typedef acc<T> R;
@@ -220,10 +228,12 @@ __device__ inline void group_join(const group_norm_args &a) {
 }
 TFU_KERNEL(group_join, group_norm_args)
 
+/* One block per sample and group: the means of g * n and g, from the channels' sums times gamma. */
 template <typename R>
 __device__ inline void group_grad_join(const group_norm_args &a) {
   const int64_t sample = blockIdx.x / a.groups, group = blockIdx.x % a.groups;
-  /* A thread's channels and chunks: what its number, and the way to the next, have of whole groups are chunks. */
+  /* The group has group * chunks pairs of sums, number chunk * group + channel, and thread t takes t, t + TFU_THREADS,
+   * … Its number and the step are split into chunk and channel once, so that the loop has no division. */
   const int size = a.group < TFU_THREADS ? (int)a.group : TFU_THREADS;
   const int chunks = a.group > TFU_THREADS ? 0 : TFU_THREADS / size, channels = TFU_THREADS - chunks * size;
   int64_t chunk = threadIdx.x / size, channel = threadIdx.x % size;

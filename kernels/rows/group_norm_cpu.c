@@ -15,7 +15,7 @@
 
 typedef enum step { SUM, SQUARES, NORMALISE, GRAD_SUMS, GRADIENT } step;
 static const step forward_steps[] = {SUM, SQUARES, NORMALISE}, backward_steps[] = {GRAD_SUMS, GRADIENT};
-/* What a step finds for each column: result = (x - mean) * SLOPE + (dy or 1) * FACTOR + OFFSET. */
+/* What a step finds for each column: the result is (x - mean) * SLOPE + OFFSET, and of the gradient + dy * FACTOR. */
 enum { MEAN, SLOPE, FACTOR, OFFSET, SPREAD };
 enum { SUMS = 2, BLOCK = 64 * 1024, MOST_TASKS = 64 };
 

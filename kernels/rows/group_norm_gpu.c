@@ -19,7 +19,8 @@ TFU_CHOICE(blocks, 8, 1, 64); /* per multiprocessor, if there are as many places
 
 static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
 
-/* The tensors, how the work is dealt out, and room for the sums. */
+/* The tensors, how the work is dealt out, and room for the sums. A thread has at least four places, as far as there are
+ * any, so that more is read than the sums that chunks leave. */
 static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_tensor *gamma, group_norm_args *a,
                         tfu_grid *grid, int *variant) {
   const int64_t *dim = x->shape.dim, size = (int64_t)tfu_dtype_size(x->dtype);

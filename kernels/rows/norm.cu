@@ -3,9 +3,9 @@
  *
  * Forward looks at a row for its mean, for its variance, and to write y; h replaces x on the first look. Backward looks
  * twice: with g = dy * gamma and n = (x - mean) * rstd, for the means of g and g * n, then to write
- * dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum. Where a thread keeps its columns, so do their weights and, for
- * the gradients of these, their sums over rows. FULL kernels know residual and dropout;
- * those for any rows know everything. */
+ * dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum. Where a thread keeps its columns, their weights stay in its
+ * registers and, for the gradients of these, their sums over rows. FULL kernels know residual and dropout; those for
+ * any rows know everything. docs/design.md#words says what look, agree, leads, seat, joined, part and found mean. */
 #include "kernels/rows/norm.h"
 
 #include "kernels/core/device/drop.cuh"
@@ -71,6 +71,9 @@ struct mean_over {
 /* RMS: the mean is 0, and there is no beta. EITHER: as the arguments say. */
 enum { LAYER, RMS, EITHER };
 
+/* The variance has a look of its own, about the mean: as a difference of two sums it would cancel. Of a split row the
+ * first launch makes h and finds what each part has, about the part's own mean; the second is given h as x, joins what
+ * the parts have found, and writes y. */
 template <typename T, int PACKS, int KIND, bool FULL>
 __device__ inline void norm_rows(const norm_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1 };
@@ -134,6 +137,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       continue;
     }
     if (walk.pass() == TFU_JOIN) {
+      /* About the mean of all: each part's squares about its own mean, and for each column what that mean is off. */
       if (!rms) mean = mean_of_all(walk.template sum_parts<two<R>>([](two<R> part) { return part.a; }));
       found.b = walk.template sum_parts<two<R>>([&](two<R> part) {
         const R off = rms ? 0 : mean_of(part.a) - mean;
@@ -164,6 +168,10 @@ __device__ inline void add_columns(R *sums, const P &p, R factor, const R (&v)[N
     if (p.owns(k)) sums[p.first + k] += factor * v[k];
 }
 
+/* dgamma and dbeta are sums over rows. A thread of held rows has the same columns in every row: it sums these in its
+ * registers, and writes them once, at the end, to its seat's row of a.partial. In any rows its columns change from row
+ * to row, so the sums grow in that row of a.partial itself, where only the threads of this seat write. The host then
+ * folds the seats' rows. */
 template <typename T, int PACKS, int KIND, bool FULL>
 __device__ inline void norm_rows_grad(const norm_grad_args &a) {
   enum { N = packed<T>::N, TENSORS = FULL ? 3 : 2, HELD = PACKS ? PACKS : 1, SUMS = HELD * N * (KIND == RMS ? 1 : 2) };

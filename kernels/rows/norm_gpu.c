@@ -78,14 +78,15 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
   if (parts == 1) return forward_pass(call, wish, rms, TFU_WHOLE, &a);
   wish = tfu_split(wish, parts);
-  a.period = parts;
+  a.period = parts; /* the parts of a row have weights of their own, as the rows of a period have */
   TFU_TRY(room_for_found(call, &wish));
   TFU_TRY(forward_pass(call, wish, rms, TFU_FIND, &a));
   if (a.residual || a.seed) a.x = a.sum, a.residual = a.seed = NULL; /* h is written by now */
   return forward_pass(call, wish, rms, TFU_JOIN, &a);
 }
 
-/* seats: how many rows of partial sums the launch leaves; wanted are none in a first pass. */
+/* Plans and launches one pass. *seats: how many rows of partial sums it leaves, one for each seat; in a first pass,
+ * TFU_FIND, none are wanted. */
 static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, int sums, norm_grad_args *a,
                               int64_t *seats) {
   const int full = (a->dsum || a->seed) && pass != TFU_FIND;

@@ -1,5 +1,6 @@
-/* softmax(x * scale + mask) of every row, or its logarithm, and the gradient. A row is looked at twice: for its maximum
- * and the sum of exp(x - maximum), kept together so that one look does, and to write the result. */
+/* softmax(x * scale + mask) of every row, or its logarithm, and the gradient (ops/rows/softmax.c has the formulas). A
+ * row is looked at twice: for its maximum and the sum of exp(x - maximum), kept together so that one look does, and to
+ * write the result. docs/design.md#words says what look, agree, leads and found mean. */
 #include "kernels/rows/softmax.h"
 
 #include "kernels/core/device/max_sum.cuh"
@@ -12,7 +13,7 @@ struct row_mask {
   int64_t start;
   bool packs; /* it has a value for each column, else one for all: */
   R add = 0;
-  unsigned keep = 0;
+  unsigned keep = 0; /* the mask's byte four times over, like the four that apply() reads at once */
   __device__ row_mask(const softmax_args &a, int64_t row)
       : a(a), start(a.mask_kind ? tfu_stretch_row(&a.stretch, row) : 0), packs(a.stretch.column) {
     if (packs || row >= a.rows.rows) return;
@@ -52,7 +53,11 @@ struct row_mask {
 
 /* GENERAL: with a mask, or a scale that is not positive, or in rows of any kind. Without, a thread has its part of the
  * row in registers: it takes the maximum of that part first. Of wider types it keeps the exponentials relative to it;
- * 16-bit ones take one instruction to compute again, and registers are worth more. */
+ * 16-bit ones take one instruction to compute again, and registers are worth more.
+ *
+ * Each thread finds maximum and sum of its own packs; then all threads of the row agree on those of the row. Of a split
+ * row the first launch stops there and leaves what each part has found, and the second joins that instead. The last
+ * look writes. */
 template <typename T, int PACKS, bool GENERAL>
 __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
@@ -113,6 +118,7 @@ __device__ inline void softmax(const softmax_args &a) {
     const R shift = total.shift(), inverse = nothing ? 0 : 1 / total.sum;
     const R log_sum = a.log && !nothing ? log_of(total.sum) : 0;
     const R scale = GENERAL ? (R)1 : (R)a.scale;
+    /* What makes results of the kept exponentials, which are relative to the thread's own maximum. */
     const R part = quotient<T>(max_sum<T>::accurate_power(own, shift, factor), total.sum, inverse);
     T *y = (T *)a.y + walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[1]) {
@@ -146,6 +152,8 @@ __device__ inline void softmax_general(const softmax_args &a) {
 TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 
+/* The first look finds the row's sum of dy * y, or of dy for the logarithm; the second writes dx. In split rows that
+ * sum is found and joined as above. */
 template <typename T, int PACKS>
 __device__ inline void softmax_grad(const softmax_grad_args &a) {
   enum { N = packed<T>::N };

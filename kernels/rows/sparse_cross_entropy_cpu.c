@@ -2,7 +2,7 @@
  *
  *   loss = log(sum) + (1 - smoothing) * (max - x[label]) + smoothing * (max - mean of x) + z_loss * lse^2,
  *
- * the formula of ops/sparse_cross_entropy.c such that large logits do not cancel. Numbers of a row are double. */
+ * the formula of ops/rows/cross_entropy.c such that large logits do not cancel. Numbers of a row are double. */
 #ifndef REAL
 #include "kernels/rows/sparse_cross_entropy_cpu.h"
 

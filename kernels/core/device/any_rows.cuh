@@ -5,7 +5,14 @@
 
 /* Any rows: of any length, beginning anywhere. Packs wait in shared memory, and stay there for later looks where there
  * is room for a block's share of a row. Parts of packs are moved by loops over the thread's slot there, so that all
- * arithmetic is on packs. */
+ * arithmetic is on packs.
+ *
+ * Where tensors are aligned, packs are those of the tensor and not of the row: a row that begins within a pack shares
+ * it with the row before, and any_place says which of its elements are the row's own. Elsewhere packs begin with the
+ * row, and are put together element by element. A tile is here one pack of every lane: a thread's packs of a row are
+ * pack lane + tile * lanes of its block's share, for r.tiles tiles. The ring is [r.slots][tensors][threads] packs, a
+ * slot for each tile. It is filled as far as it is free, across the ends of looks and rows: where a row fits (r.keep),
+ * its slots become free with its last look, else each look fetches it anew and frees a slot with every tile. */
 template <typename T, int TENSORS>
 struct any_rows : row_team<OVER_BLOCK> {
   enum { N = packed<T>::N };
@@ -72,6 +79,7 @@ struct any_rows : row_team<OVER_BLOCK> {
 
  private:
   const T *from[TENSORS];
+  /* The thread's place in slot 0, the bytes from one tensor's pack to the next, and the place that a look is at. */
   unsigned mine, pack_bytes, at = 0;
   unsigned oldest = 0, fetch_slot = 0; /* the current row's first tile, and where the next to come goes: in bytes */
   int free;                            /* slots that nothing is in or on its way to */

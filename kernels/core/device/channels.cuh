@@ -16,7 +16,8 @@ struct stored_S {
   using as = acc<T>;
 };
 
-/* A thread keeps its columns for life (walk.h): their weights and sums stay in registers. */
+/* A thread keeps its columns for life (walk.h): their weights and sums stay in registers. At the end the sums go to
+ * a.partial, [blocks along y][SUMS][width], for a fold. */
 template <typename T, typename F>
 __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   enum { N = packed<T>::N, IN = F::TENSORS, OUT = F::RESULTS, WEIGHTS = F::WEIGHTS, SUMS = F::SUMS };

@@ -5,7 +5,12 @@
 
 /* Rows of whole, aligned packs, at most PACKS of them per thread, in registers. With AHEAD the next rows are on their
  * way to shared memory, where each thread has slots of its own: for blocks that live long, having sums over rows to
- * keep. Without, a block lives for one row, and other blocks work while it waits. */
+ * keep. Without, a block lives for one row, and other blocks work while it waits.
+ *
+ * A thread's pack i is pack lane + i * lanes of its block's share, so that neighbours read what lies side by side. In
+ * shared memory the ring is [SLOTS][tensors][PACKS][threads] packs: while a row is in registers, SLOTS - 1 are on their
+ * way. With CHUNKS a share may have more packs than that, and comes in r.chunks pieces of lanes * PACKS packs, each of
+ * which goes through the ring as a row does. */
 template <typename T, int PACKS, int TENSORS, bool CHUNKS, bool AHEAD_OF_ROWS>
 struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   typedef row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> team;
@@ -65,7 +70,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   int64_t offset; /* bytes from the tensors to the packs to fetch */
   int64_t jump;   /* bytes from a row to the next */
   int64_t fetch_row;
-  int room, column_of_first; /* packs from the thread's first to the end of its share */
+  int room, column_of_first; /* packs from the thread's first to the end of its share; that pack's first column */
   int fetch_chunk = 0;
   unsigned slots, slot = 0;
 

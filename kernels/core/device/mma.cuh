@@ -61,7 +61,8 @@ __device__ inline void multiply(float (&c)[4], const unsigned *a, unsigned b0, u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Factors of 16 x 16 elements. Of the right one, the columns 0 .. 7 are v[0] and v[1], the others v[2] and v[3]. */
+/* A lane's part of a factor of 16 x 16 elements, as mma wants it. Of the right one, the columns 0 .. 7 are v[0] and
+ * v[1], the others v[2] and v[3]. */
 template <typename T>
 struct factor {
   unsigned v[4];
@@ -121,7 +122,11 @@ __device__ inline factor<float> narrow_results(const float (&c)[4], const float 
   return f;
 }
 
-/* A tile in shared memory and the factors read from it; rows and columns are multiples of 16. */
+/* A tile in shared memory and the factors read from it; rows and columns are multiples of 16.
+ *
+ * A matrix load takes four matrices of 8 x 8, and lane l says where row l % 8 of matrix l / 8 begins. Down a factor
+ * first (lanes_down), matrices 0 and 1 are rows 0 .. 7 and 8 .. 15 of the first eight columns; across first
+ * (right_turned), they are the first and the second eight columns of rows 0 .. 7. */
 template <typename T, int D>
 struct tile {
   enum { ROW = D * (int)sizeof(T), CHUNKS = ROW / 16, N = packed<T>::N };
@@ -190,7 +195,7 @@ struct tile<float, D> {
     for (int i = 0; i < 4; i++) {
       const int down = (k + 8 * (i % 2)) * ROW, across = (n + 8 * (i / 2)) * 4;
       f.set(2 * i, one((p ^ across) + down));
-      f.set(2 * i + 1, one((p ^ 16 ^ across) + down + ROW));
+      f.set(2 * i + 1, one((p ^ 16 ^ across) + down + ROW)); /* in odd rows the chunks of a pair have changed places */
     }
     return f;
   }
@@ -213,8 +218,8 @@ struct tile<float, D> {
   }
 };
 
-/* acc = rows `row` .. of left x rows of right, over their D columns. Of float, 32 columns are work enough for one turn
- * of a loop. */
+/* acc = left x right turned, over their D columns: 16 * M rows of left, from `row` on, by 8 * N rows of right. Of
+ * float, 32 columns are work enough for one turn of a loop. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
@@ -255,7 +260,7 @@ struct left_factors<float, M, N> {
   __device__ factor<float> at(int m, int k) const { return narrow_results<float>(p[m][k], p[m][k + 1]); }
 };
 
-/* acc += p x the rows of right. */
+/* acc += p x right: p is 16 * M rows by 8 * N columns, right 8 * N rows by D columns. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_factors<T, M, N> &p,
                                         const tile<T, D> &right, bool tf32) {

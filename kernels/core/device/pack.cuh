@@ -1,4 +1,5 @@
-/* pack.cuh - storage types and 16-byte packs for device code. T is storage, arithmetic in float (double for double). */
+/* pack.cuh - storage types and 16-byte packs for device code. T is storage, arithmetic in float (double for double).
+ * docs/design.md#words says what packs, walks, joined rows and the like are. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -92,7 +93,8 @@ __device__ inline void store_bits(void *to, int4 bits) {
                : "memory");
 }
 
-/* How many joined rows, from the first on, are whole in the column that starts at col. */
+/* In how many joined rows, counted from the first, the pack that begins at column col is whole. The short last row
+ * counts where it reaches that far. */
 template <typename T>
 __device__ inline int whole_rows(int64_t col, const tfu_walk &w) {
   return w.aligned ? w.rows + (w.rows * w.width + col + packed<T>::N <= w.n) : 0;
@@ -113,7 +115,9 @@ struct row_sum {
   }
 };
 
-/* This thread's first column of a joined row, its first element, and the way to the next. */
+/* The grid of a walk: x goes across a joined row, a pack for each thread, and y deals out the joined rows: block y
+ * takes rows y, y + gridDim.y, … These are the thread's first column, the place of its first element, and the elements
+ * from there to its next one. */
 template <typename T>
 __device__ inline int64_t walk_column() {
   return ((int64_t)blockIdx.x * TFU_THREADS + threadIdx.x) * packed<T>::N;

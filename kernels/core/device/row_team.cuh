@@ -1,4 +1,5 @@
-/* row_team.cuh - the threads that share a row: where they are, and how they agree on a value. */
+/* row_team.cuh - the threads that share a row: where they are, and how they agree on a value. docs/design.md#words says
+ * what a team, a share, a seat and the parts of a split row are. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -32,7 +33,8 @@ __device__ inline void cluster_barrier() {
 #endif
 }
 
-/* Waits until at most n of this thread's groups of copies are on their way. n is no constant, the instruction's is. */
+/* Waits until at most n of this thread's groups of copies are on their way. The instruction takes constants only: so it
+ * is the next of these below n, and the wait may be a little longer than it had to be. */
 __device__ inline void wait_for_copies(int n) {
   if (n >= 8) wait_for_copies<8>();
   else if (n >= 4) wait_for_copies<4>();
@@ -106,7 +108,12 @@ struct add_carefully {
 /* How far a team may reach. Rows that are split are those of a team that may reach over a cluster. */
 enum { OVER_WARP, OVER_BLOCK, OVER_CLUSTER };
 
-/* The threads of a row. */
+/* The threads of a row, and their way from row to row.
+ *
+ * Blocks side by side in the grid, along x, have shares of the same row: those of a cluster, or, where columns do not
+ * depend on each other, any number. Along y they have different rows. A row of at most a warp's lanes has that many
+ * neighbouring threads of a block, and the block has several rows at a time; one of more lanes has the whole block. The
+ * grid takes step() rows at a time, and a thread's own are seat(), seat() + step(), … */
 template <int REACH>
 struct row_team {
   const tfu_row_plan &r;
@@ -121,6 +128,8 @@ struct row_team {
     row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
   }
+  /* Whether the block has a row left. Threads whose own row is beyond the end (not active) go on as long as others of
+   * the block have one, since shuffles and barriers need all of them. */
   __device__ bool more() const { return first_of_block < r.rows; }
   __device__ bool active() const { return row < r.rows; }
   __device__ int step() const { return (int)gridDim.y * per_block; }
@@ -156,7 +165,12 @@ struct row_team {
   }
 
   /* The values of all the row's threads, joined: join.lanes(v, width) joins those of `width` lanes of a warp. Every
-   * thread gets the same bits. */
+   * thread gets the same bits.
+   *
+   * First the lanes of a warp join theirs, by shuffles. Then each warp leaves its value in shared memory, and every
+   * warp joins all of these; the same again with the blocks of a cluster, which read each other's shared memory. There
+   * are two places for each value, used in turn: a fast warp may then leave its next value while a slow one still reads
+   * this one, and one barrier is enough. */
   template <typename J, typename V>
   __device__ V agree(V v, J join = J()) {
     if (REACH > OVER_WARP && r.lanes >= 32) join.lanes(v, whole_warp());
@@ -178,6 +192,7 @@ struct row_team {
   }
 
  protected:
+  /* Which of the block's rows is the thread's, how many it has at a time, and the place that agree() used last. */
   int sub, per_block, turn = 0;
   int64_t first_of_block;
 

@@ -1,20 +1,22 @@
 /* rows.cuh - the device side of rows.h: a kernel's walk over its rows, and what a row's threads agree on.
+ * docs/design.md#words says what look, agree, leads, seat, found, held and any mean.
  *
  *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...});
  *   for (; walk.more(); walk.next()) { walk.look<true, false>(f); ... walk.look<false, true>(f); }
  *   walk.finish();
  *
- * Each look calls f(place, i, bits) for every pack of the thread's row that is the thread's own. The first look of a
- * row waits for the packs, the last one is done with them. Rows beyond the end have no packs; their threads still take
- * part in what a warp or block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and
- * they stay in its registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there
- * is room. */
+ * Each look calls f(place, i, bits) for every pack of the thread's row that is the thread's own; bits[t] is tensor t's.
+ * The two constants of a look say whether it is the first at its row, which waits for the packs, and whether it is the
+ * last, which is done with them. Rows beyond the end have no packs; their threads still take part in what a warp or
+ * block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and they stay in its
+ * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room. */
 #pragma once
 
 #include "kernels/core/device/any_rows.cuh"
 #include "kernels/core/device/held_rows.cuh"
 
-/* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: see held_rows; wish.ahead. */
+/* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
+ * it the wish must have no waves, so that the plan has no memory for them either. */
 template <typename T, int PACKS, int TENSORS, bool CHUNKS = false, bool AHEAD = true>
 struct rows {
   typedef held_rows<T, PACKS, TENSORS, CHUNKS, AHEAD> walk;
@@ -87,8 +89,9 @@ __device__ inline void store_columns(R *data, const whole_place &p, const R (&v)
 }
 
 /* Adds up, over the rows of a block, the COUNT values that each thread has, in a fixed order; the first row's threads
- * get the sums. value(j) is a reference to the thread's value j, j a constant. Takes the ring's place in shared memory.
- */
+ * get the sums. value(j) is a reference to the thread's value j, j a constant. Takes the ring's place in shared memory,
+ * as [warps][COUNT][32]. What is added are the values of threads with the same lane: first of the rows of a warp, by
+ * shuffles, then of the warps. More lanes than a warp's are a block with one row, and nothing is to be added. */
 template <typename R, int COUNT, typename F>
 __device__ inline void join_sums(int lanes, F value) {
   extern __shared__ int4 ring[];
@@ -113,7 +116,7 @@ __device__ inline void join_sums(int lanes, F value) {
   }
 }
 
-/* Packs that a thread may have in registers, for `elements` of them or fewer. */
+/* Packs that a thread may have in registers, for `elements` of them or fewer: the same as the plan counts (rows.c). */
 template <typename T>
 constexpr int packs_of_elements(int elements) {
   return elements / packed<T>::N < 4 ? elements / packed<T>::N : 4;

@@ -31,7 +31,8 @@ __device__ inline void one_by_one(const tfu_walk &w, int64_t at, int64_t half, F
 /* HALVES has a bit for each tensor that is walked by halves; PARTS says whether packs may come that are not whole. */
 template <typename T, int TENSORS, bool PARTS = false, unsigned HALVES = 0>
 struct pack_stream {
-  enum { N = packed<T>::N, SLOTS = 4 }; /* SLOTS: a power of two */
+  /* SLOTS, a power of two: all but one have rows on their way; free is the slot of the row that was read last. */
+  enum { N = packed<T>::N, SLOTS = 4 };
   typedef int4 ring[SLOTS][TENSORS][TFU_THREADS];
   enum { SLOT = TENSORS * TFU_THREADS * sizeof(int4) };
 

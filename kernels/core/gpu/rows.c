@@ -8,10 +8,10 @@ enum {
   MOST = 512,          /* threads of a row, while that is enough for it                               */
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
-  MOST_CLUSTER = 16,
-  CLUSTER_WAVES = 4, /* at most: clusters start slowly */
-  MOST_PARTS = 4096, /* of a split row; no divisor below: it stays whole                                 */
-  AHEAD = 8,         /* packs of any rows on their way to a thread */
+  MOST_CLUSTER = 16,   /* blocks: what compute capability 9.0 allows where it is asked (cuda.c)       */
+  CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
+  MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
+  AHEAD = 8,           /* packs of any rows on their way to a thread */
 };
 
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -22,9 +22,15 @@ static int power_above(int64_t n) {
   return p;
 }
 
-/* Rows in registers, `per_thread` packs or fewer; false if they do not fit. */
+/* Rows in registers, `per_thread` packs or fewer; false if they do not fit.
+ *
+ * A row goes to as few blocks as can hold it. Where columns are separate there may be any number of them; where the
+ * blocks have to agree they are a cluster, of a power of two; and where one look is enough, a single block takes the
+ * row, in chunks. A share has as many threads as it needs, a power of two: they are the block, or where a warp is
+ * enough some threads of a block that has several rows. */
 static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid, int per_thread) {
   const int once = w->looks == 1 && !w->separate; /* a long row may come in chunks */
+  /* Packs that a block can hold. */
   const int64_t block = (int64_t)per_thread * (once || w->separate             ? BLOCK
                                                : r->packs <= per_thread * MOST ? MOST
                                                                                : w->threads);
@@ -44,7 +50,8 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
   }
 }
 
-/* Any rows, in shared memory if they fit. */
+/* Any rows, in shared memory if they fit: then all tiles of a row stay there, and at least one slot is left for those
+ * that come next. A block takes a row for itself or, where columns are separate, some four packs per thread of it. */
 static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
   const int64_t shares = w->separate ? divide_up(r->packs, BLOCK * 4) : 1;
   r->share = (int)divide_up(r->packs, shares);
@@ -83,6 +90,8 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
   else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
   else walk(w, &device, r, grid), *variant = TFU_ANY;
+  /* Blocks along y: a wave is as many as fit on the GPU by their threads and shared memory, and there are `waves` of
+   * them, but no more than have rows to take; held rows without waves have a block for each. */
   const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
                             device.shared / ((int64_t)grid->shared + 1024));
   const int waves = r->cluster > 1 ? least(w->waves, CLUSTER_WAVES) : w->waves;
@@ -149,6 +158,8 @@ tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any
 void tfu_whole_periods(const tfu_row_plan *r, int64_t period, tfu_grid *grid) {
   const int64_t per_block = grid->threads / (unsigned)r->lanes;
   int64_t step = period;
-  while (step % 2 == 0 && per_block % (period / step * 2) == 0) step /= 2; /* blocks whose rows are whole periods */
+  /* The fewest blocks whose rows are whole periods: what the period has in common with the rows of a block, which are a
+   * power of two, is taken out. */
+  while (step % 2 == 0 && per_block % (period / step * 2) == 0) step /= 2;
   grid->y = grid->y > step ? (unsigned)(grid->y / step * step) : (unsigned)step;
 }

@@ -141,6 +141,8 @@ static tfu_chosen make(const tfu_tuner *t, const void *key, void *with, int timi
   return t->choose(key, with, &line->choice);
 }
 
+/* Who finds no entry for the key adds one that is not made yet, makes the choice without the lock, since that may take
+ * long, and then fills the entry in or takes it out again. All others wait for that. */
 const char *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with, tfu_choice *choice) {
   tfu_tuned_line line = {0};
   source by;

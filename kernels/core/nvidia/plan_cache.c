@@ -29,7 +29,7 @@ static entry *find(const char *family, const void *key, size_t bytes) {
   return NULL;
 }
 
-/* Takes out of `leaving` what the GPU is done with, or may have been used by nobody. */
+/* Takes out of `leaving` what the GPU is done with; what was never used is among it. */
 static entry *take_done(void) {
   entry *done = NULL;
   for (entry **at = &leaving; *at;) {
