@@ -251,7 +251,9 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        steps = {_bench_optimizers.label(step): step for step in [*saved.get("steps", []), *self.steps]}
+        steps = {_bench_optimizers.label(step): step for step in saved.get("steps", [])}
+        for step in self.steps:
+            steps[_bench_optimizers.label(step)] = _with_rivals(step, steps.get(_bench_optimizers.label(step)))
         aside = path.with_suffix(".tmp")  # if the run is cut short here, the file is still whole
         aside.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
                                      "steps": list(steps.values())}, indent=1) + "\n")
@@ -270,16 +272,17 @@ def merged(saved, timed):
     again = {_key(row) for row in timed}
     order = [case.name for members in cases.all_cases().values() for case in members]
     rows = [row for row in saved if _key(row) not in again]
-    rows += [_with_rivals(row, before.get(_key(row), {"ms": {}})) for row in timed]
+    rows += [_with_rivals(row, before.get(_key(row))) for row in timed]
     return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
 
 
 def _with_rivals(row, before):
-    missing = [name for name in RIVALS if name in before["ms"] and name not in row["ms"]]
+    rivals = {*RIVALS, *_bench_optimizers.COLUMNS} - {"tfuse", "tfuse in XLA"}
+    missing = [name for name in (before or {"ms": {}})["ms"] if name in rivals and name not in row["ms"]]
     if not missing:
         return row
-    kept = {which: {**{name: before[which][name] for name in missing}, **row[which]}
-            for which in ("ms", "both_ms") if which in row}
+    kept = {which: {**row[which], **{name: before[which][name] for name in missing}}
+            for which in ("ms", "both_ms", "all_ms") if which in row}
     return {**row, **kept, "rivals_commit": before.get("rivals_commit", before.get("commit"))}
 
 
