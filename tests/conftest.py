@@ -15,9 +15,6 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent  # of the source tree, also where Bazel runs the tests on links to it
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# On x86_64, TensorFlow's own product of a batch with one matrix, which ours is compared with, reads beyond its input and ends
-# the process: tensorflow/tensorflow issue 117700.
-os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 if importlib.util.find_spec("tfuse") is None:
     sys.path.insert(0, str(ROOT / "python"))
 

@@ -74,11 +74,9 @@ struct factor<float> {
   unsigned big[8], small[8];
   __device__ void set(int i, float x) {
     /* Rounded by hand: the conversion instruction is four of them. Of small, whose 12 bits are one too many, tensor
-     * cores cut off the last. What rounding would carry into the exponent's last value, or out of it, stays as it is,
-     * and tensor cores cut it off: a NaN of all ones would be a zero, and infinity has no rest. */
-    const bool rounds = fabsf(x) < 0x1.ffep127f;
-    big[i] = rounds ? (__float_as_uint(x) + 0x1000u) & 0xffffe000u : __float_as_uint(x);
-    small[i] = rounds ? __float_as_uint(x - __uint_as_float(big[i])) : 0;
+     * cores cut off the last; a NaN that rounding makes a zero is still one there. */
+    big[i] = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+    small[i] = __float_as_uint(x - __uint_as_float(big[i]));
   }
 };
 

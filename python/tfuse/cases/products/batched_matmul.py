@@ -5,9 +5,10 @@ import tfuse
 from tfuse.cases import Case, Input, of_terms
 from tfuse.products.batched_matmul import fused
 
-# A case's shape is (…, m, k, n), the batch first.
+# A case's shape is (…, m, k, n), the batch first. None has a batch of [several, 1]: with oneDNN, TensorFlow's own product of
+# such a batch with one matrix reads beyond its input and ends the process (tensorflow/tensorflow issue 117700).
 _SHAPES = [(2, 3, 4, 8, 5), (1, 1, 1, 1, 1), (0, 3, 4, 8, 5), (2, 0, 4, 8, 5), (2, 3, 0, 8, 5), (2, 3, 4, 0, 5),
-           (2, 3, 4, 8, 0), (2, 1, 129, 130, 67), (1, 3, 43, 257, 16), (3, 2, 7, 3, 129), (2, 2, 1, 1000, 3)]
+           (2, 3, 4, 8, 0), (2, 2, 129, 130, 67), (1, 3, 43, 257, 16), (3, 2, 7, 3, 129), (2, 2, 1, 1000, 3)]
 
 
 def _fit(shape):
