@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfuse._core import _library
 from tfuse._core._op import FLOATS, MOST_AXES
+from tfuse._keras import _look_back
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
@@ -76,6 +77,20 @@ def _stretches(shape, to):
 
 
 # ---- activations, softmax, cross entropy: keras.ops calls these of the backend ----
+
+
+def _activation(name, alone):
+    """What serves an activation: with the product before it, or alone."""
+    return lambda own, x: _joined(x, name, alone)
+
+
+def _joined(x, name, alone):
+    y = _look_back.activation(x, name)
+    return alone(x) if y is None else y
+
+
+def _gelu(own, x, approximate=True):
+    return _joined(x, "gelu_tanh" if approximate else "gelu", lambda x: gelu(x, approximate))
 
 
 def _probabilities(own, x, axis=-1):
@@ -144,7 +159,7 @@ def _sparse_categorical(own, target, output, from_logits=False, axis=-1):
     labels = tf.cast(target, tf.int64)
     if labels.shape.rank == logits.shape.rank:
         labels = tf.squeeze(labels, -1)
-    return tf.cast(sparse_cross_entropy(logits, labels), logits.dtype)
+    return tf.cast(sparse_cross_entropy(_look_back.uncast(logits), labels), logits.dtype)
 
 
 def _categorical(own, target, output, from_logits=False, axis=-1):
@@ -183,8 +198,14 @@ def _given_epsilon(epsilon):
     return keras.backend.epsilon() if epsilon is None else float(epsilon)
 
 
+def with_the_sum_before(norm, x, *weights, axes, epsilon):
+    """A norm, joined with the addition that made x."""
+    whole = lambda x, residual=None: norm(x, *weights, axes, epsilon, residual=residual)
+    return _look_back.norm(x, whole) if axes == [len(_shape(x)) - 1] else whole(x)
+
+
 def _layer_norm(own, x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
-    return layer_norm(x, gamma, beta, _axes(x, axis), _given_epsilon(epsilon))
+    return with_the_sum_before(layer_norm, x, gamma, beta, axes=_axes(x, axis), epsilon=_given_epsilon(epsilon))
 
 
 def _layer_norm_guard(x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
@@ -192,7 +213,7 @@ def _layer_norm_guard(x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scali
 
 
 def _layer_norm_layer(own, layer, inputs):
-    y = layer_norm(inputs, layer.gamma, layer.beta, _axes(inputs, layer.axis), layer.epsilon)
+    y = with_the_sum_before(layer_norm, inputs, layer.gamma, layer.beta, axes=_axes(inputs, layer.axis), epsilon=layer.epsilon)
     return keras.ops.cast(y, layer.compute_dtype)
 
 
@@ -207,7 +228,8 @@ def _no_scale(scale):
 
 
 def _rms_norm(own, x, scale=None, axis=-1, epsilon=None):
-    return rms_norm(x, None if _no_scale(scale) else scale, _axes(x, axis), _given_epsilon(epsilon))
+    scale = None if _no_scale(scale) else scale
+    return with_the_sum_before(rms_norm, x, scale, axes=_axes(x, axis), epsilon=_given_epsilon(epsilon))
 
 
 def _rms_norm_guard(x, scale=None, axis=-1, epsilon=None):
@@ -280,11 +302,11 @@ _MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.gr
 _MULTI_HEAD, _GROUPED = (layers.Served(c) for c in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention))
 
 TABLE = [
-    Row(_NN, "gelu", lambda own, x, approximate=True: gelu(x, approximate), lambda x, approximate=True: not_taken(x)),
-    Row(_NN, "silu", lambda own, x: silu(x), _one_taken),
-    Row(_NN, "softplus", lambda own, x: softplus(x), _one_taken),
-    Row(_NN, "hard_silu", lambda own, x: hard_swish(x), _one_taken),
-    Row("keras.src.activations.activations", "Mish.static_call", lambda own, x: mish(x), _one_taken),
+    Row(_NN, "gelu", _gelu, lambda x, approximate=True: not_taken(x)),
+    Row(_NN, "silu", _activation("silu", silu), _one_taken),
+    Row(_NN, "softplus", _activation("softplus", softplus), _one_taken),
+    Row(_NN, "hard_silu", _activation("hard_swish", hard_swish), _one_taken),
+    Row("keras.src.activations.activations", "Mish.static_call", _activation("mish", mish), _one_taken),
     Row(_NN, "softmax", _probabilities, _softmax_guard),
     Row(_NN, "log_softmax", _log_softmax, _softmax_guard),
     Row(_LAYERS + "activations.softmax", "Softmax.call", _softmax_layer, _softmax_layer_guard),

@@ -1,7 +1,7 @@
 """tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
 
-Each row of the tables in _behind.py, _behind_hub.py and _behind_optimizers.py names an attribute of a module or class, what takes its place, and
-a guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
+Each row of the tables in the modules _behind*.py names an attribute of a module or class, what takes its place, and a guard,
+which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
 reason in tfuse.explain().
 """
 
@@ -15,16 +15,16 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import _behind, _behind_hub, _behind_optimizers
+from tfuse._keras import _behind, _behind_hub, _behind_joined, _behind_optimizers, _look_back
 
-_TABLE = _behind.TABLE + _behind_hub.TABLE + _behind_optimizers.TABLE
+_TABLE = _behind.TABLE + _behind_hub.TABLE + _behind_joined.TABLE + _behind_optimizers.TABLE
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
 _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
 
 
-def enable():
+def enable(look_back=True):
     """Puts tfuse behind Keras: attention, layer, RMS and group normalisation, softmax, gelu, silu, mish, softplus, hard_silu
     and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense and
     EinsumDense; and behind KerasHub's attention and RMS norms.
@@ -33,13 +33,19 @@ def enable():
     what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and
     tfuse.explain() tells why. Calling it twice does what calling it once does.
 
+    While a function is traced, ops are joined with those before them by looking back: an activation with the product that it
+    is taken of, silu(a) * b, and the cross entropy with the product that makes its logits, which then never exist as a whole.
+
+    Args:
+      look_back: False leaves every op as the model has it.
+
     Results are Keras's to within rounding, but where a query may attend to nothing at all: dot_product_attention in Keras
     then gives the mean of all values, tfuse gives 0.
 
     Raises:
       RuntimeError: Keras runs on another backend than TensorFlow.
     """
-    _set(on=True)
+    _set(on=True, look_back=look_back)
 
 
 def disable():
@@ -48,24 +54,26 @@ def disable():
 
 
 @contextlib.contextmanager
-def enabled():
-    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads.
+def enabled(look_back=True):
+    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads: look_back
+    is what the one that was entered last says.
 
     The switch is the process's: other threads see it too, and should not be inside an attention layer while it turns.
     """
-    _set(blocks=1)
+    before = _look_back.on
+    _set(blocks=1, look_back=look_back)
     try:
         yield
     finally:
-        _set(blocks=-1)
+        _set(blocks=-1, look_back=before)
 
 
-def _set(on=None, blocks=0):
+def _set(on=None, blocks=0, look_back=True):
     global _switched_on, _blocks
     if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
-        was = _is_on()
+        was, _look_back.on = _is_on(), bool(look_back)
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
         if _is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)

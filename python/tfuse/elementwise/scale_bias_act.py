@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tfuse._core import _made
 from tfuse._core._op import FusedOp, function, vjp
 
 # What each name means, in plain TensorFlow. The order is that of ops/activations.h.
@@ -72,10 +73,14 @@ def scale_bias_act(x, scale=None, bias=None, activation=None):
     return _scale_bias_act(x, scale, bias, activation=activation_name(activation))
 
 
+def _activate(x, name):
+    return _made.keep(_scale_bias_act(x, None, None, activation=name), _made.Activation(x, name))
+
+
 def _activation(name, text):
     @function
     def activation(x):
-        return _scale_bias_act(x, None, None, activation=name)
+        return _activate(x, name)
 
     activation.__name__ = activation.__qualname__ = name
     activation.__doc__ = "Returns %s, elementwise." % text
@@ -98,7 +103,7 @@ hard_swish = _activation("hard_swish", "x * min(max(x + 3, 0), 6) / 6")
 @function
 def gelu(x, approximate=True):
     """Returns x * Phi(x), Phi being the normal distribution function; by tanh if approximate, as in keras.ops.gelu."""
-    return _scale_bias_act(x, None, None, activation="gelu_tanh" if approximate else "gelu")
+    return _activate(x, "gelu_tanh" if approximate else "gelu")
 
 
 _NAMES[gelu] = "gelu_tanh"

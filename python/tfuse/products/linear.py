@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
-from tfuse._core import _explain, _library, _rows
+from tfuse._core import _explain, _library, _made, _rows
 from tfuse._core._op import FLOATS, MOST_AXES, FusedOp, composite, given, mark
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
 
@@ -86,7 +86,10 @@ def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
             x = _rows.tensor(x)
             keep = mark(x.dtype)
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    return _linear(x, kernel, bias, residual, keep, activation=activation, tf32=tf32)[0]
+    y = _linear(x, kernel, bias, residual, keep, activation=activation, tf32=tf32)[0]
+    if residual is None:
+        _made.keep(y, _made.Product(x, kernel, bias, activation, training=training))
+    return y
 
 
 def composed(x, kernel, bias=None, activation=None, residual=None, training=None):

@@ -1,0 +1,30 @@
+"""What made a tensor, while a function is traced. TensorFlow's own ops can be asked for their inputs; calls of tfuse are kept
+beside the graph by their results' names, since inside XLA they are modules that nothing can be read from."""
+
+import collections
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+# act(x . kernel + bias), with the kernel as it is or, if turned, transposed. training as tfuse.linear takes it.
+Product = collections.namedtuple("Product", "x kernel bias activation turned training", defaults=[False, None])
+# act(x), by the name of the activation.
+Activation = collections.namedtuple("Activation", "x name")
+# Another tensor with the same values.
+Same = collections.namedtuple("Same", "tensor")
+_KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: what made it}
+
+
+def keep(y, what):
+    """Returns y, and remembers what made it. Of a tensor that has a value already there is nothing to remember."""
+    if not context.executing_eagerly() and isinstance(y, tf.Tensor):
+        if not hasattr(y.graph, _KEPT):
+            setattr(y.graph, _KEPT, {})
+        getattr(y.graph, _KEPT)[y.name] = what
+    return y
+
+
+def of(y, kind):
+    """What made y, if that is remembered and is of this kind; or None."""
+    made = getattr(y.graph, _KEPT, {}).get(y.name)
+    return made if isinstance(made, kind) else None

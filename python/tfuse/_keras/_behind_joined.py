@@ -1,0 +1,120 @@
+"""What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
+_behind.TABLE: relu behind a product, products of an activation with another tensor, and the mean cross entropy of a product,
+whose logits then never exist as a whole.
+"""
+
+import contextlib
+import threading
+
+import keras
+import tensorflow as tf
+
+from tfuse._core import _explain
+from tfuse._keras import _look_back
+from tfuse._keras._behind import Row
+from tfuse.products.linear_cross_entropy import linear_cross_entropy
+
+
+def _relu(own, x):
+    y = _look_back.activation(x, "relu")
+    return own(x) if y is None else y
+
+
+def _multiply(own, x1, x2):
+    y = _look_back.gate(x1, x2)
+    return own(x1, x2) if y is None else y
+
+
+# ---- the loss of a product ----
+
+_SPARSE = keras.losses.SparseCategoricalCrossentropy, keras.src.losses.losses.LossFunctionWrapper
+
+_running = threading.local()  # .models: [(model, training)], those whose loss is being computed, the innermost last
+
+
+@contextlib.contextmanager
+def _computing_loss_of(model, training):
+    _running.models = [*getattr(_running, "models", []), (model, training)]
+    try:
+        yield
+    finally:
+        _running.models = _running.models[:-1]
+
+
+def _loss_of_model(own, model, *inputs, **options):
+    with _computing_loss_of(model, options.get("training", True)):
+        return own(model, *inputs, **options)
+
+
+def _loss(own, loss, y_true, y_pred, sample_weight=None):
+    """Loss.__call__: a reduction of weighted losses is linear in the losses, so that it is a sum of losses by weights, which
+    Keras's own code is asked for."""
+    if type(loss) not in _SPARSE or loss.fn is not keras.losses.sparse_categorical_crossentropy:
+        return own(loss, y_true, y_pred, sample_weight)
+    model, training = (getattr(_running, "models", None) or [(None, None)])[-1]
+    logits, product = _logits_of_a_product(loss, y_pred)
+    why = product and _why_not(loss, y_true, logits, product, model)
+    if product is None or why:
+        if why:
+            _explain.note(loss.name, "Keras's own code", why, [logits], "called")
+        return own(loss, y_true, y_pred, sample_weight)
+    _look_back.note("LinearCrossEntropy", "%s of a product: its logits are not made as a whole" % loss.name, product.x)
+    labels = tf.cast(y_true, tf.int64)
+    if labels.shape.rank == logits.shape.rank:
+        labels = tf.squeeze(labels, -1)
+    ignored = loss._fn_kwargs.get("ignore_class")
+    masks = [getattr(y_pred, "_keras_mask", None), None if ignored is None else tf.not_equal(labels, int(ignored))]
+    weights = _weights(loss, labels, sample_weight, [mask for mask in masks if mask is not None])
+    if product.x.shape.rank != logits.shape.rank:  # rows of several axes as one
+        labels, weights = tf.reshape(labels, [-1]), tf.reshape(weights, [-1])
+    total = linear_cross_entropy(product.x, product.kernel, labels, product.bias, ignore_class=ignored, weights=weights,
+                                 transpose_kernel=product.turned, reduction="sum", training=training)
+    return tf.cast(total, loss.dtype)
+
+
+def _logits_of_a_product(loss, y_pred):
+    """The logits of the predictions and the product that made them; or None twice. Of probabilities: what a softmax was taken
+    of, where Keras finds that as well."""
+    if loss._fn_kwargs.get("from_logits"):
+        return y_pred, _look_back.product_before(y_pred, widened=True)[0]
+    logits = getattr(y_pred, "_keras_logits", None)
+    if logits is None or tf.executing_eagerly() or _look_back.readers_of(y_pred) or y_pred.dtype != loss.dtype:
+        return None, None
+    return logits, _look_back.product_before(logits, readers=1)[0]
+
+
+def _why_not(loss, y_true, logits, product, model):
+    if product.activation != "linear":
+        return "the logits are %s of a product" % product.activation
+    if loss.reduction in (None, "none"):
+        return "the losses are not reduced to one number"
+    if loss._fn_kwargs.get("axis", -1) not in (-1, logits.shape.rank - 1):
+        return "the classes are not the last axis"
+    if getattr(model, "_compile_metrics", None) is not None:
+        return "a metric reads the logits, and the product is not worth repeating"
+    labels, rows = tf.convert_to_tensor(y_true).shape, logits.shape[:-1]
+    if labels.rank == logits.shape.rank and labels[-1] == 1:
+        labels = labels[:-1]
+    if labels.rank != rows.rank or not labels.is_compatible_with(rows):
+        return "the target's shape does not match the output's"
+    return ""
+
+
+def _weights(loss, labels, sample_weight, masks):
+    """What each loss is multiplied by in the result: the slope of Keras's own reduction."""
+    losses = tf.zeros(tf.shape(labels), loss.dtype)
+    losses.set_shape(labels.shape)
+    mask = None if not masks else masks[0] if len(masks) == 1 else masks[0] & masks[1]
+    with tf.GradientTape() as tape:
+        tape.watch(losses)
+        total = keras.src.losses.loss.reduce_weighted_values(losses, sample_weight=sample_weight, mask=mask,
+                                                             reduction=loss.reduction, dtype=loss.dtype)
+    return tape.gradient(total, losses)
+
+
+TABLE = [
+    Row("keras.src.backend.tensorflow.nn", "relu", _relu),
+    Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
+    Row("keras.src.losses.loss", "Loss.__call__", _loss),
+    Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),
+]

@@ -1,0 +1,164 @@
+"""Fusion by looking back. While a function is traced, what made a tensor is known. When an activation, a gate or a loss is
+traced, and its input comes from an op that can be joined with it, the op that joins the two is called. The first one is then
+read by nobody, and is not run: a tf.function leaves out what no result needs, and XLA does, too.
+
+Who will read a tensor later is not known. If somebody reads the first one after all, it is computed beside the joined op, and
+results are the same. Where somebody has read it already, nothing is joined.
+
+tfuse.enable(look_back=False) leaves all of this out.
+"""
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
+
+from tfuse._core import _explain, _library, _made
+from tfuse._core._op import FLOATS
+from tfuse.elementwise.gated import gated
+from tfuse.products.linear import fused
+
+on = True  # as enable() was told
+
+
+# ---- what is joined ----
+
+
+def activation(x, name):
+    """act(x), joined with the product that made x, whatever shape it was brought into; None where there is no such product."""
+    product, shapes = product_before(x)
+    if product is None or product.activation != "linear" or product.turned:
+        return None
+    note("Linear", "%s of a product" % name, product.x)
+    y = fused(product.x, product.kernel, product.bias, name, training=product.training)
+    for shape in shapes:
+        y = tf.reshape(y, shape)
+    return y
+
+
+def gate(a, b):
+    """a * b, where one of them is an activation; None where none is."""
+    if not (on and _in_graph(a) and _in_graph(b) and a.dtype == b.dtype and a.shape == b.shape and a.shape.rank):
+        return None
+    for gating, other in (a, b), (b, a):
+        x, name = _activated(gating)
+        if x is not None:
+            note("Gated", "%s times another tensor" % name, x)
+            return gated(x, other, name)
+    return None
+
+
+def norm(h, normalise):
+    """normalise(h) for a norm over h's last axis; or normalise(x, residual)'s result, which is a pair of the norm and of the sum,
+    where h is x + residual. Whoever adds to h next, and takes the norm of that, gets this sum in its place: so a whole chain of
+    additions, as transformers have it, is run by their norms."""
+    parts = _added(h)
+    if parts is None:
+        return normalise(h)
+    note("Norm", "the norm of a sum", h)
+    y, total = normalise(*parts)
+    _made.keep(h, _made.Same(total))
+    return y
+
+
+def uncast(x):
+    """What x was made from by a cast to a wider dtype, while a function is traced; or x. An op that computes in the wider
+    dtype gives the same result for both, and its gradient is cast to the narrower one in any case."""
+    return x.op.inputs[0] if on and _in_graph(x) and _casts(x.op, widens=True) else x
+
+
+def note(op, why, x):
+    _explain.note(op, "joined by looking back", why, [x])
+
+
+# ---- looking back ----
+
+
+def product_before(y, widened=False, readers=0):
+    """(_made.Product, shapes): y is the product, brought into these shapes one after the other; (None, []) where it is none.
+    widened: y may be cast to a wider dtype on the way. readers: how many of y's, who are known to go, there may be."""
+    shapes = []
+    while on and _in_graph(y) and readers_of(y) <= readers and not _library.without_gpu():
+        product = _made.of(y, _made.Product) or _stock_product(y.op)
+        if product is not None:
+            return (product, shapes[::-1]) if product.x.dtype in FLOATS else (None, [])
+        if y.op.type == "Reshape":
+            shapes.append(y.op.inputs[1])
+        elif y.op.type != "Identity" and not (widened and _casts(y.op, widens=True)):
+            break
+        y, readers = y.op.inputs[0], 1
+    return None, []
+
+
+def _added(h):
+    """(a, b) where h is a + b, two tensors of one shape; or None. Sizes that are not known are taken to be the same."""
+    if not (on and _in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
+        return None
+    a, b = h.op.inputs
+    if a is b or a.shape.rank is None or b.shape.rank is None or a.shape.as_list() != b.shape.as_list():
+        return None
+    same = [_made.of(x, _made.Same) for x in (b, a)]
+    return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
+
+
+def _activated(y):
+    """(x, name of an activation): y is act(x). Or (None, ""). Between the two, x may be cast to a wider dtype, and back."""
+    if readers_of(y):
+        return None, ""
+    product = _made.of(y, _made.Product)
+    if product is not None and product.activation != "linear":
+        return fused(product.x, product.kernel, product.bias), product.activation
+    wide = y.op.inputs[0] if _casts(y.op, widens=False) and readers_of(y.op.inputs[0]) == 1 else y
+    made = _made.of(wide, _made.Activation)
+    x = uncast(made.x) if made is not None and wide is not y else made and made.x
+    return (x, made.name) if made is not None and x.dtype == y.dtype else (None, "")
+
+
+def readers_of(x):
+    """How many ops read a tensor so far. Inside XLA, what carries the gradient of a call takes its inputs, too, by IdentityN."""
+    return sum(op.type != "IdentityN" for op in x.consumers())
+
+
+def _in_graph(x):
+    return isinstance(x, tf.Tensor) and not isinstance(x, EagerTensor)
+
+
+def _casts(op, widens):
+    """Whether an op makes a wider float of a float, or a narrower one."""
+    if op.type != "Cast":
+        return False
+    source, result = op.inputs[0].dtype, op.outputs[0].dtype
+    return source in FLOATS and result in FLOATS and source != result and (source.size < result.size) == widens
+
+
+def _stock_product(op):
+    """Of TensorFlow's own ops: the product of x with one matrix, and a bias added to it. Else None."""
+    bias = None
+    if op.type in ("BiasAdd", "AddV2") and op.inputs[1].shape.rank == 1 and readers_of(op.inputs[0]) == 1:
+        if op.type == "BiasAdd" and op.get_attr("data_format") != b"NHWC":
+            return None
+        op, bias = op.inputs[0].op, op.inputs[1]
+    turns = {"MatMul": ("transpose_a", "transpose_b"), "BatchMatMulV2": ("adj_x", "adj_y")}.get(op.type)
+    if not turns or op.get_attr(turns[0]):
+        return None
+    x, kernel = op.inputs
+    if x.shape.rank is None or x.shape.rank < 2 or kernel.shape.rank != 2:
+        return None
+    kernel, turned = _matrix(kernel, op.get_attr(turns[1]))
+    if bias is not None and not bias.shape.is_compatible_with([kernel.shape[0 if turned else 1]]):
+        return None
+    return _made.Product(x, kernel, bias, "linear", turned)
+
+
+def _matrix(kernel, turned):
+    """A matrix as it lies in memory, and whether it is multiplied transposed."""
+    while True:
+        op = kernel.op
+        if op.type == "Transpose" and np.array_equal(tf.get_static_value(op.inputs[1]), [1, 0]):
+            turned = not turned
+        elif op.type != "Identity" and not (op.type == "Reshape" and _same_shape(kernel, op.inputs[0])):
+            return kernel, turned
+        kernel = op.inputs[0]
+
+
+def _same_shape(a, b):
+    return a.shape.is_fully_defined() and a.shape == b.shape

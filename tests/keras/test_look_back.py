@@ -1,0 +1,435 @@
+"""Ops that tfuse.enable() joins with those before them while a function is traced: results are Keras's, and what was joined
+is not run on its own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from enabling import RNG, SPARSE, close, layer, left_as_it_was, normal, outcome, ran, same, start
+from tfuse._core import _library
+
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
+X = normal(3, 5, 8)
+
+
+def runs(op):
+    """How often the library ran an op since start()."""
+    rows = [row for row in tfuse.explain(64) if row["when"] == "ran"]
+    since = max(i for i, row in enumerate(rows) if row["op"] == "Square")
+    return sum(row["calls"] for row in rows[since:] if row["op"] == op)
+
+
+def joined():
+    return [row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"]
+
+
+def results(f, x, weights, jit):
+    """f(x), and the gradients of x and of weights."""
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+            total = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+        return y, tape.gradient(total, [x, *weights])
+
+    y, gradients = step(tf.constant(x))
+    return [y, *gradients]
+
+
+# ---- activations ----
+
+DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
+TURNED = layer(lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 4), bias_axes="de"), None, 5, 8)
+LAMBDA = layer(lambda: keras.layers.Dense(16, activation=lambda x: keras.activations.gelu(x, approximate=True)), None, 5, 8)
+MATRIX = keras.Variable(normal(8, 16), name="matrix")
+ACTIVATED = {
+    "gelu": (DENSE, lambda x: keras.activations.gelu(DENSE(x)), "gelu of a product"),
+    "layer": (DENSE, lambda x: keras.layers.Activation("silu")(DENSE(x)), "silu of a product"),
+    "relu": (DENSE, lambda x: keras.ops.relu(DENSE(x)), "relu of a product"),
+    "lambda": (LAMBDA, LAMBDA, "gelu_tanh of a product"),
+    "mish": (DENSE, lambda x: keras.activations.mish(DENSE(x)), "mish of a product"),
+    "softplus": (DENSE, lambda x: keras.ops.softplus(DENSE(x)), "softplus of a product"),
+    "hard_silu": (DENSE, lambda x: keras.ops.hard_silu(DENSE(x)), "hard_swish of a product"),
+    "EinsumDense": (TURNED, lambda x: keras.ops.gelu(TURNED(x)), "gelu_tanh of a product"),
+    "reshaped": (DENSE, lambda x: keras.ops.silu(keras.ops.reshape(DENSE(x), (-1, 4))), "silu of a product"),
+    "matmul": (None, lambda x: keras.ops.silu(keras.ops.matmul(x, MATRIX)), "silu of a product"),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATED)
+def test_activation_of_a_product(jit, name):
+    made_by, f, why = ACTIVATED[name]
+    weights = [MATRIX.value] if made_by is None else [w.value for w in made_by.trainable_weights]
+    want = results(f, X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, X, weights, jit)
+    assert joined() == [why]
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+    if not (jit and _library.xla_status()):
+        assert runs("Linear") == 1 and "ScaleBiasAct" not in ran()
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: keras.ops.gelu(DENSE(x) * 2),
+    lambda x: keras.ops.gelu(keras.ops.matmul(x, keras.ops.transpose(keras.ops.reshape(MATRIX, (16, 8))))),
+    lambda x: keras.ops.gelu(keras.ops.cast(DENSE(x), "float64")),
+    lambda x: keras.ops.silu(keras.ops.gelu(x)),
+], ids=["something between", "a matrix that is turned", "another dtype", "no product"])
+def test_what_is_not_joined(f):
+    want = results(f, X, [], False)
+    with tfuse.enabled():
+        got = results(f, X, [], False)
+    assert not joined()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
+def test_who_has_read_the_product_keeps_it(jit):
+    def before(x):
+        y = DENSE(x)
+        z = y + 1
+        return keras.ops.gelu(y) + z
+
+    def after(x):
+        y = DENSE(x)
+        return keras.ops.gelu(y) + y
+
+    for f, times in (before, 0), (after, 1):
+        want = results(f, X, [DENSE.kernel.value], jit)
+        start()
+        with tfuse.enabled():
+            got = results(f, X, [DENSE.kernel.value], jit)
+        assert len(joined()) == times
+        for g, w in zip(got, want, strict=True):
+            close(g, w, 1e-5)
+
+
+def test_it_can_be_left_out():
+    f = lambda x: keras.ops.gelu(DENSE(x))
+    for on in (False, True):
+        start()
+        with tfuse.enabled(look_back=on):
+            results(f, X, [], False)
+            with tfuse.enabled(look_back=not on):
+                pass
+            results(f, X, [], False)  # as the block that is left says
+        assert len(joined()) == 2 * on
+
+
+# ---- gates ----
+
+UP = layer(lambda: keras.layers.Dense(16), None, 5, 8)
+SILU = layer(lambda: keras.layers.Dense(16, activation="silu"), None, 5, 8)
+
+
+def cast_between(x):
+    """As KerasHub's decoders have it."""
+    gate = keras.ops.cast(keras.ops.silu(keras.ops.cast(DENSE(x), "float32")), x.dtype)
+    return keras.ops.multiply(UP(x), gate)
+
+
+GATES = {
+    "activation first": (lambda x: keras.ops.multiply(keras.ops.silu(DENSE(x)), UP(x)), "silu"),
+    "activation last": (lambda x: keras.ops.multiply(UP(x), keras.ops.gelu(DENSE(x), False)), "gelu"),
+    "in the layer": (lambda x: keras.ops.multiply(SILU(x), UP(x)), "silu"),
+    "no product": (lambda x: keras.ops.multiply(keras.ops.silu(x[..., :4]), x[..., 4:]), "silu"),
+}
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gates(jit, name):
+    f, activation = GATES[name]
+    weights = [w.value for made_by in (DENSE, UP, SILU) for w in made_by.trainable_weights]
+    want = results(f, X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, X, weights, jit)
+    assert joined()[-1] == activation + " times another tensor"
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None:
+            close(g, w, 1e-5)
+    if not (jit and _library.xla_status()):
+        assert runs("Gated") == 1 and runs("GatedGrad") == 1 and "ScaleBiasAct" not in ran()
+        assert runs("Linear") == (0 if name == "no product" else 2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gate_with_casts_between(jit, dtype):
+    """silu is computed in float32 in any case, and rounded once."""
+    exact = results(cast_between, X, [], False)
+    policy = keras.dtype_policies.DTypePolicy("mixed_" + dtype)
+    layers = [DENSE, UP]
+    before = [made_by.dtype_policy for made_by in layers]
+    try:
+        for made_by in layers:
+            made_by.dtype_policy = policy
+        f = lambda x: tf.cast(cast_between(tf.cast(x, dtype)), tf.float32)
+        want = results(f, X, [], jit)
+        start()
+        with tfuse.enabled():
+            got = results(f, X, [], jit)
+    finally:
+        for made_by, policy in zip(layers, before):
+            made_by.dtype_policy = policy
+    assert joined() == ["silu times another tensor"]
+    for g, w, e in zip(got, want, exact, strict=True):
+        off = lambda a: np.abs(np.asarray(a) - np.asarray(e)).max()
+        assert off(g) <= 2 * off(w)
+    if not (jit and _library.xla_status()):
+        assert "Gated" in ran() and "ScaleBiasAct" not in ran()
+
+
+# ---- sums and norms ----
+
+NORMS = [layer(keras.layers.LayerNormalization, None, 5, 8) for _ in range(3)]
+WIDE = layer(lambda: keras.layers.Dense(8), None, 5, 8)
+
+
+def pre_norm(x):
+    """As GPT-2 has it: two blocks, and a norm behind them."""
+    h = x + WIDE(NORMS[0](x))
+    h = h + WIDE(NORMS[1](h))
+    return NORMS[2](h)
+
+
+def post_norm(x):
+    """As BERT has it."""
+    x = NORMS[0](x + WIDE(x))
+    return NORMS[1](keras.layers.Add()([WIDE(x), x]))
+
+
+def root_mean_square(x):
+    h = x + WIDE(x)
+    return keras.ops.rms_normalization(h, NORMS[0].gamma) + h
+
+
+SUMS = {"pre": (pre_norm, 2, 0), "post": (post_norm, 2, 0), "rms, and the sum": (root_mean_square, 1, 1)}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_norm_of_a_sum(jit, name):
+    f, norms, alone = SUMS[name]
+    if not hasattr(keras.ops, "rms_normalization") and name.startswith("rms"):
+        pytest.skip("this Keras has no rms_normalization")
+    weights = [w.value for made_by in (*NORMS, WIDE) for w in made_by.trainable_weights]
+    want = results(f, X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, X, weights, jit)
+        graph = tf.function(f, autograph=False).get_concrete_function(tf.TensorSpec([3, 5, 8])).graph
+    assert joined().count("the norm of a sum") == 2 * norms
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None:
+            close(g, w, 1e-5)
+    assert len([op for op in needed(graph) if op.type == "AddV2"]) == 2 * alone
+
+
+def needed(graph):
+    """The ops that a graph's results need."""
+    found, ops = set(), [output.op for output in graph.outputs]
+    while ops:
+        op = ops.pop()
+        if op not in found:
+            found.add(op)
+            ops += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def test_sums_that_stretch_stay(jit):
+    f = lambda x: NORMS[0](x + normal(8)) + NORMS[1](tf.ones([1, 5, 8]) + x)
+    state = RNG.bit_generator.state
+    want = results(f, X, [], jit)
+    RNG.bit_generator.state = state
+    with tfuse.enabled():
+        got = results(f, X, [], jit)
+    assert not joined()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
+# ---- the loss of a product ----
+
+TOKENS = RNG.integers(1, 32, (8, 6))
+TOKENS[::3, 4:] = 0
+LABELS = np.roll(TOKENS, -1, 1)
+
+
+def tied(head, mask_zero=False):
+    """A small model that ends in logits, or in probabilities."""
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input((6,), dtype="int32")
+    embedding = keras.layers.Embedding(32, 8, mask_zero=mask_zero)
+    x = keras.layers.Dense(8, "gelu")(embedding(tokens))
+    return keras.Model(tokens, head(x, embedding))
+
+
+class TiedHead(keras.layers.Layer):
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding = embedding
+
+    def call(self, x):
+        return keras.ops.matmul(x, keras.ops.transpose(self.embedding.embeddings))
+
+
+class ReversedHead(TiedHead):
+    def call(self, x):
+        return self.embedding(x, reverse=True)
+
+
+HEADS = {
+    "tied": lambda x, embedding: TiedHead(embedding)(x),
+    "dense": lambda x, embedding: keras.layers.Dense(32)(x),
+    "no bias": lambda x, embedding: keras.layers.Dense(32, use_bias=False)(x),
+    "einsum": lambda x, embedding: keras.layers.EinsumDense("abc,cd->abd", (None, 32), bias_axes="d")(x),
+}
+LOSSES = {
+    "mean": (SPARSE, {}),
+    "sum": (lambda: SPARSE(reduction="sum"), {}),
+    "by weights": (lambda: SPARSE(reduction="mean_with_sample_weight"), {"sample_weight": RNG.random((8, 6))}),
+    "weighted": (SPARSE, {"sample_weight": RNG.random((8, 6))}),
+    "weighted samples": (SPARSE, {"sample_weight": RNG.random((8, 1))}),
+    "ignored": (lambda: SPARSE(ignore_class=0), {}),
+    "ignored and weighted": (lambda: SPARSE(ignore_class=0), {"sample_weight": RNG.random((8, 6))}),
+}
+
+
+def trained(make, loss, jit, policy="float32", labels=LABELS, metrics=None, **options):
+    """Losses of two epochs and of an evaluation, and the weights that came of it."""
+    before = keras.mixed_precision.global_policy()
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        model = make()
+        model.compile(keras.optimizers.SGD(0.5), loss, metrics=metrics, jit_compile=jit)
+        history = model.fit(TOKENS, labels, batch_size=4, epochs=2, shuffle=False, verbose=0, **options).history
+        last = model.evaluate(TOKENS, labels, batch_size=4, verbose=0, **options)
+    finally:
+        keras.mixed_precision.set_global_policy(before)
+    return [*history["loss"], last[0] if isinstance(last, list) else last], model.get_weights()
+
+
+def check_trained(got, want, tolerance=1e-5):
+    for g, w in zip([*got[0], *got[1]], [*want[0], *want[1]], strict=True):
+        close(g, w, tolerance)
+
+
+def check_joined(jit):
+    assert any("its logits are not made" in why for why in joined())
+    if not (jit and _library.xla_status()):
+        assert "LinearCrossEntropy" in ran() and "SparseCrossEntropy" not in ran()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_loss_of_a_product(jit, head):
+    make = lambda: tied(HEADS[head])
+    want = trained(make, SPARSE(), jit)
+    with tfuse.enabled():
+        got = trained(make, SPARSE(), jit)
+    check_trained(got, want)
+    check_joined(jit)
+
+
+@pytest.mark.parametrize("mask_zero", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_reductions(loss, mask_zero):
+    make, options = LOSSES[loss]
+    model = lambda: tied(HEADS["dense"], mask_zero)
+    want = trained(model, make(), False, **options)
+    with tfuse.enabled():
+        got = trained(model, make(), False, **options)
+    check_trained(got, want)
+    check_joined(False)
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy()],
+                         ids=["by name", "by class"])
+def test_loss_of_probabilities(jit, loss):
+    make = lambda: tied(lambda x, _: keras.layers.Dense(32, activation="softmax")(x))
+    want = trained(make, loss, jit)
+    with tfuse.enabled():
+        got = trained(make, loss, jit, labels=LABELS[..., None])
+    check_trained(got, want)
+    check_joined(jit)
+
+
+@pytest.mark.skipif(not hasattr(keras.layers, "ReversibleEmbedding"), reason="this Keras has no ReversibleEmbedding")
+def test_loss_of_a_reversed_embedding(jit):
+    def make():
+        keras.utils.set_random_seed(1)
+        tokens = keras.Input((6,), dtype="int32")
+        embedding = keras.layers.ReversibleEmbedding(32, 8)
+        return keras.Model(tokens, ReversedHead(embedding)(keras.layers.Dense(8, "gelu")(embedding(tokens))))
+
+    want = trained(make, SPARSE(), jit)
+    with tfuse.enabled():
+        got = trained(make, SPARSE(), jit)
+    check_trained(got, want)
+    check_joined(jit)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_loss_in_mixed_precision(jit, policy):
+    """Not further from float32 than stock, twice."""
+    make = lambda: tied(HEADS["tied"])
+    exact, want = trained(make, SPARSE(), False), trained(make, SPARSE(), jit, policy)
+    with tfuse.enabled():
+        got = trained(make, SPARSE(), jit, policy)
+    off = lambda found: max(np.abs(np.asarray(a) - b).max() for a, b in zip([*found[0], *found[1]], [*exact[0], *exact[1]]))
+    assert off(got) <= 2 * off(want)
+    check_joined(jit)
+
+
+@pytest.mark.parametrize("why, make, loss, options", [
+    ("a metric reads the logits, and the product is not worth repeating", lambda: tied(HEADS["dense"]), SPARSE(),
+     {"metrics": ["accuracy"]}),
+    ("the logits are relu of a product", lambda: tied(lambda x, _: keras.layers.Dense(32, "relu")(x)), SPARSE(), {}),
+])
+def test_losses_that_stay(why, make, loss, options):
+    want = trained(make, loss, False, **options)
+    with tfuse.enabled():
+        got = trained(make, loss, False, **options)
+    check_trained(got, want)
+    assert any(row["why"] == why for row in tfuse.explain(64)) and "LinearCrossEntropy" not in ran()
+
+
+@pytest.mark.parametrize("why, loss, labels", [
+    ("the losses are not reduced to one number", SPARSE(reduction=None), LABELS[:3, :5] % 16),
+    ("the classes are not the last axis", SPARSE(axis=1), RNG.integers(0, 5, (3, 16))),
+    ("the target's shape does not match the output's", SPARSE(), RNG.integers(0, 5, (3, 4))),
+], ids=lambda value: value if isinstance(value, str) else "")
+def test_losses_that_are_not_served(why, loss, labels):
+    """They give what Keras gives, errors too."""
+    f = lambda x: loss(labels, DENSE(x))
+    want = outcome(lambda: tf.function(f, autograph=False)(X))
+    with tfuse.enabled():
+        got = outcome(lambda: tf.function(f, autograph=False)(X))
+    assert same(got, want) and why in {row["why"] for row in tfuse.explain(64)}
+
+
+def test_loss_in_a_loop_of_ones_own(jit):
+    """Without compile() and fit(): a function with a tape."""
+    loss, labels = SPARSE(), RNG.integers(0, 16, (3, 5))
+    f = lambda x: loss(labels, DENSE(x))
+    weights = [w.value for w in DENSE.trainable_weights]
+    want = results(f, X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, X, weights, jit)
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+    check_joined(jit)
+
+
+def test_eagerly_nothing_is_joined():
+    with tfuse.enabled():
+        y = keras.ops.multiply(keras.ops.gelu(DENSE(X)), keras.ops.silu(DENSE(X)))
+        SPARSE()(RNG.integers(0, 16, (3, 5)), y)
+    assert not joined()
