@@ -211,22 +211,22 @@ def test_text_goes_on_behind_a_prompt_that_fills_the_cache():
 
 
 def test_the_readme_shows_the_record():
-    import compare
+    import records
     about = {"hardware": "a GPU", "tensorflow": "2", "keras": "3", "pytorch": None}
     when = {"date": "2026-01-01", "commit": "abc"}
     rows = []
     for name, ms in [("Keras with tfuse", 3.0), ("Keras", 99.0), ("Keras", 9.0)]:  # the last again
-        rows = compare.with_row(rows, {"name": name, "batch": 4, "length": 8, "ms_per_step": ms, "tokens_per_s": 32e3 / ms,
+        rows = records.with_row(rows, {"name": name, "batch": 4, "length": 8, "ms_per_step": ms, "tokens_per_s": 32e3 / ms,
                                        "peak_GB": 1.25, "loss": 5.0, **when})
     made = {**about, "rows": rows + [{"name": "PyTorch", "batch": 4, "length": 8, "failed": "out of memory", **when}]}
-    assert compare.table(made).splitlines()[0] == "a GPU, TensorFlow 2, Keras 3, commit abc (2026-01-01)."
-    assert compare.table(made).splitlines()[-3:] == [
+    assert records.table(made).splitlines()[0] == "a GPU, TensorFlow 2, Keras 3, commit abc (2026-01-01)."
+    assert records.table(made).splitlines()[-3:] == [
         "| 4 × 8 | Keras | 9.0 | 3,600 | 1.2 GB |", "| 4 × 8 | Keras with tfuse | **3.0** | 10,700 | 1.2 GB |",
         "| 4 × 8 | PyTorch | failed | | |"]
     readme, record = (PATH.parent / "README.md").read_text(), PATH.parent.parent / "benchmarks/gpt2_nvidia_h200.json"
-    assert compare.table(made) in compare.filled(readme, made, "plot.png")
+    assert records.table(made) in records.filled(readme, made, "plot.png")
     if record.exists():
-        shown = compare.filled(readme, json.loads(record.read_text()), "../benchmarks/gpt2_nvidia_h200.png")
+        shown = records.filled(readme, json.loads(record.read_text()), "../benchmarks/gpt2_nvidia_h200.png")
         assert readme == shown, "run examples/compare.py, or examples/compare.py --table %s --write" % record
 
 

@@ -1,0 +1,164 @@
+"""Whole models in Keras and KerasHub as they are commonly written, trained with tfuse and without.
+
+  python examples/models.py --model vit --mode tfuse+xla
+  python examples/models.py --model llama --mode tfuse --small       # on a CPU, in seconds
+
+Nothing here is written for tfuse: its modes add tfuse.enable(), and that is all. workloads.py has the sizes and the data.
+"""
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+import tfuse
+import workloads
+from gpt2 import peak_memory
+
+MODES = ["stock", "xla", "tfuse", "tfuse+xla"]
+LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+
+
+# ---- GPT-2: one product for query, key and value, and a head that shares the embedding, as in most programs on the Web ----
+
+
+class Block(layers.Layer):
+    def __init__(self, width, heads, **kwargs):
+        super().__init__(**kwargs)
+        self.heads = heads
+        dense = functools.partial(layers.Dense, kernel_initializer=keras.initializers.RandomNormal(stddev=0.02))
+        self.norm1, self.norm2 = layers.LayerNormalization(epsilon=1e-5), layers.LayerNormalization(epsilon=1e-5)
+        self.qkv, self.project = dense(3 * width), dense(width)
+        self.expand = dense(4 * width, activation=lambda x: keras.activations.gelu(x, approximate=True))
+        self.contract = dense(width)
+
+    def call(self, x):
+        _, length, width = x.shape
+        split = lambda t: ops.reshape(t, (-1, length, self.heads, width // self.heads))
+        query, key, value = map(split, ops.split(self.qkv(self.norm1(x)), 3, axis=-1))
+        y = ops.dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.project(ops.reshape(y, (-1, length, width)))
+        return x + self.contract(self.expand(self.norm2(x)))
+
+
+class GPT2(keras.Model):
+    def __init__(self, sizes, **kwargs):
+        super().__init__(**kwargs)
+        embedding = functools.partial(layers.Embedding, embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02))
+        self.tokens = embedding(sizes.vocabulary, sizes.width)
+        self.positions = embedding(sizes.length, sizes.width)
+        self.blocks = [Block(sizes.width, sizes.heads) for _ in range(sizes.layers)]
+        self.norm = layers.LayerNormalization(epsilon=1e-5)
+
+    def call(self, tokens):
+        x = self.tokens(tokens) + self.positions(ops.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return ops.matmul(self.norm(x), ops.transpose(self.tokens.embeddings))
+
+
+def gpt2(sizes):
+    model = GPT2(sizes)
+    model(np.zeros((1, sizes.length), "int64"))  # makes its weights
+    return model
+
+
+# ---- ViT ----
+
+
+class ClassAndPositions(layers.Layer):
+    """Puts a learned token before the patches, and adds what is learned of each place."""
+
+    def build(self, shape):
+        _, patches, width = shape
+        self.token = self.add_weight(name="token", shape=(1, 1, width), initializer="zeros")
+        self.positions = self.add_weight(name="positions", shape=(1, patches + 1, width), initializer="random_normal")
+
+    def call(self, x):
+        token = ops.broadcast_to(self.token, (ops.shape(x)[0], 1, x.shape[-1]))
+        return ops.concatenate([token, x], axis=1) + self.positions
+
+
+def vit(sizes):
+    inputs = keras.Input((sizes.image, sizes.image, 3))
+    x = layers.Conv2D(sizes.width, sizes.patch, strides=sizes.patch)(inputs)
+    x = layers.Reshape((-1, sizes.width))(x)
+    x = ClassAndPositions()(x)
+    for _ in range(sizes.layers):
+        y = layers.LayerNormalization(epsilon=1e-6)(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(sizes.heads, sizes.width // sizes.heads)(y, y)])
+        y = layers.LayerNormalization(epsilon=1e-6)(x)
+        y = layers.Dense(4 * sizes.width, activation="gelu")(y)
+        x = layers.Add()([x, layers.Dense(sizes.width)(y)])
+    x = layers.LayerNormalization(epsilon=1e-6)(x)
+    return keras.Model(inputs, layers.Dense(sizes.classes)(x[:, 0]))
+
+
+# ---- KerasHub's, with random weights ----
+
+
+def bert(sizes):
+    import keras_hub
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=sizes.vocabulary, num_layers=sizes.layers, num_heads=sizes.heads, hidden_dim=sizes.width,
+        intermediate_dim=4 * sizes.width, dropout=sizes.dropout, max_sequence_length=sizes.length)
+    return keras.Model(backbone.input, layers.Dense(sizes.vocabulary)(backbone.output["sequence_output"]))
+
+
+def llama(sizes):
+    import keras_hub
+    backbone = keras_hub.models.LlamaBackbone(
+        vocabulary_size=sizes.vocabulary, num_layers=sizes.layers, num_query_heads=sizes.heads,
+        num_key_value_heads=sizes.shared_heads, hidden_dim=sizes.width, intermediate_dim=sizes.inner,
+        layer_norm_epsilon=1e-5)
+    return keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
+
+
+BUILDERS = {"gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama}
+
+
+# ---- training ----
+
+
+def train_function(name, sizes, batch, jit_compile):
+    """A function that trains one step as fit() does, and returns its loss, for which it does not wait."""
+    keras.utils.set_random_seed(1)
+    model = BUILDERS[name](sizes)
+    optimizer = keras.optimizers.AdamW(workloads.RATE, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON)
+    model.compile(optimizer, LOSS(), jit_compile=jit_compile)
+    optimizer.build(model.trainable_variables)
+    model.make_train_function()
+
+    def step():
+        model.reset_metrics()  # or the loss were the mean of all steps
+        return model.train_function(iter([batch]))["loss"]
+
+    return step
+
+
+def on_the_device(batch):
+    with tf.device("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"):
+        return tf.nest.map_structure(lambda array: tf.identity(tf.constant(array)), batch)
+
+
+def reset_peak():
+    if tf.config.list_logical_devices("GPU"):
+        tf.config.experimental.reset_memory_stats("GPU:0")
+
+
+def main(options):
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    if options.mode.startswith("tfuse"):
+        tfuse.enable()
+    workload = workloads.WORKLOADS[options.model]
+    sizes = workload.sizes(options.small)
+    batch = workload.batch(sizes)
+    step = train_function(options.model, sizes, on_the_device(batch), options.mode.endswith("xla"))
+    workloads.report(options, batch[1], workloads.timed(step, options.steps, reset_peak), peak_memory())
+
+
+if __name__ == "__main__":
+    main(workloads.parse(__doc__, MODES))

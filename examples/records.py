@@ -1,0 +1,124 @@
+"""A record of what compare.py has measured: its rows, its table and its plot.
+
+A record has the rows of gpt2.py, each known by its name, its batch and its length, or those of models.py, each known by its
+model and its name.
+"""
+import re
+
+from workloads import WORKLOADS
+
+# What a row is called, its framework, its mode, its colour.
+ROWS = {
+    "Keras": ("keras", "stock", "#c0c0c0"),
+    "Keras, XLA": ("keras", "xla", "#8fb3d9"),
+    "PyTorch": ("torch", "eager", "#b9ddb6"),
+    "PyTorch, compiled": ("torch", "compile", "#7fbf7b"),
+    "Keras with tfuse": ("keras", "tfuse", "#d95f02"),
+    "Keras with tfuse, XLA": ("keras", "tfuse+xla", "#a63603"),
+}
+
+
+def key(row):
+    """What a row is known by, so that rows are in order."""
+    of = [list(WORKLOADS).index(row["model"])] if "model" in row else [-row["batch"], row["length"]]
+    return [*of, list(ROWS).index(row["name"])]
+
+
+def with_row(rows, new):
+    """Rows that were not measured again stay, with the commit that they were measured at."""
+    return sorted([row for row in rows if key(row) != key(new)] + [new], key=key)
+
+
+def kind(record):
+    """The record's name in files and between README.md's markers."""
+    return "models" if "model" in record["rows"][0] else "gpt2"
+
+
+def group(row):
+    """What was trained. Rows of one group are compared with each other."""
+    if "model" in row:
+        return "%s, %s" % (WORKLOADS[row["model"]].title, row["step"])
+    return "%d × %d" % (row["batch"], row["length"])
+
+
+def groups(record):
+    """{group: its rows}, in the record's order."""
+    return {name: [row for row in record["rows"] if group(row) == name] for name in map(group, record["rows"])}
+
+
+def speed(row):
+    return row["images_per_s" if "images_per_s" in row else "tokens_per_s"]
+
+
+def table(record):
+    models = kind(record) == "models"
+    names = ["TensorFlow", "Keras", *["KerasHub"] * models, "PyTorch", *["Transformers"] * models]
+    versions = "".join(", %s %s" % (name, record[name.lower()]) for name in names if record[name.lower()])
+    made = list(dict.fromkeys("%s (%s)" % (row["commit"], row["date"]) for row in record["rows"]))
+    heads = (["a step of", "", "ms/step", "a second", "peak memory", "first 3 steps"] if models
+             else ["tokens a step", "", "ms/step", "tokens/s", "peak memory"])
+    line = lambda cells: "| %s |" % " | ".join(cells)
+    lines = ["%s%s, commit %s." % (record["hardware"], versions, ", ".join(made)), "",
+             line(heads).replace("|  |", "| |"), "|" + "---|" * len(heads)]
+    for name, rows in groups(record).items():
+        least = min((row["ms_per_step"] for row in rows if "failed" not in row), default=None)
+        for row in rows:
+            if "failed" in row:
+                lines.append("| %s | %s | failed |" % (name, row["name"]) + " |" * (len(heads) - 3))
+                continue
+            mark = "**" if row["ms_per_step"] == least else ""
+            cells = [row["name"], mark + "%.1f" % row["ms_per_step"] + mark, per_second(row), "%.1f GB" % row["peak_GB"]]
+            lines.append(line([name, *cells, *(["%.0f s" % row["first_s"]] if models else [])]))
+    return "\n".join(lines)
+
+
+def per_second(row):
+    """Hundreds of tokens, or tens of images; of models with what is counted."""
+    text = format(round(speed(row), -1 if "images_per_s" in row else -2), ",.0f")
+    return "%s %s" % (text, WORKLOADS[row["model"]].unit) if "model" in row else text
+
+
+def plot(record, path):
+    """Of GPT-2, speed and memory of each shape. Of models, a panel each, with the speed and, in words, the memory."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from tfuse._tools import _bench_plots
+    measured = {name: [row for row in rows if "failed" not in row][::-1] for name, rows in groups(record).items()}
+    if kind(record) == "models":
+        pairs = (len(measured) + 1) // 2
+        figure, axes = pyplot.subplots(pairs, 2, figsize=(13, 3 * pairs), squeeze=False)
+        for axis, (name, rows) in zip(axes.flat, measured.items()):
+            bars(axis, rows, list(map(speed, rows)), ["%s, %.1f GB" % (per_second(r), r["peak_GB"]) for r in rows], 0.5)
+            axis.set_xlabel("tokens or images a second")
+            axis.set_title(name)
+        for axis in axes.flat[len(measured):]:
+            axis.remove()
+        what = "Training in bfloat16"
+    else:
+        figure, axes = pyplot.subplots(2, len(measured), figsize=(6.5 * len(measured), 6), squeeze=False)
+        for (top, bottom), (name, rows) in zip(axes.T, measured.items()):
+            bars(top, rows, list(map(speed, rows)), [format(speed(r), ",.0f") for r in rows])
+            bars(bottom, rows, [r["peak_GB"] for r in rows], ["%.1f" % r["peak_GB"] for r in rows])
+            top.set_xlabel("tokens a second")
+            bottom.set_xlabel("peak memory, GB")
+            top.set_title(name + " tokens a step")
+        what = "GPT-2 124M in bfloat16"
+    figure.suptitle("%s: %s, TensorFlow %s" % (what, record["hardware"], record["tensorflow"]))
+    figure.tight_layout()
+    _bench_plots.save(figure, path)
+
+
+def bars(axis, rows, values, labels, margin=0.15):
+    """A bar for each row, with its label at its end."""
+    drawn = axis.barh([row["name"] for row in rows], values, color=[ROWS[row["name"]][2] for row in rows])
+    axis.bar_label(drawn, labels, padding=3, fontsize=8)
+    axis.margins(x=margin)
+
+
+def filled(text, record, image):
+    """README.md's text with the record's table and plot between the markers of its kind."""
+    shown = "%s\n\n![%s and memory of each](%s)" % (
+        table(record), "Tokens a second" if kind(record) == "gpt2" else "Speed", image)
+    return re.sub(r"(<!-- {0} -->\n).*?(<!-- /{0} -->)".format(kind(record)), lambda m: m[1] + shown + "\n" + m[2], text,
+                  flags=re.S)

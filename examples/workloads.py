@@ -1,0 +1,144 @@
+"""What is measured of whole models: their sizes, their data, and how their steps are timed.
+
+Here is nothing of a framework, so that Keras's models (models.py) and their twins in PyTorch (models_torch.py) share it.
+"""
+import argparse
+import json
+import pathlib
+import statistics
+import time
+import types
+
+import numpy as np
+
+RATE, EPSILON, DECAY = 1e-4, 1e-7, 0.004  # of AdamW: the learning rate, and Keras's own defaults of the others
+FIRST, WARM, GROUP = 3, 5, 4  # steps: until the first time is taken, that are not in the median, that are timed together
+
+# ---- data: what Keras's fit() takes, (inputs, labels) or (inputs, labels, weights of the samples) ----
+#
+# Numbers are int64, as NumPy's are: TensorFlow keeps int32 arguments of a function in the memory of the CPU, and every step
+# would wait for a copy.
+
+
+def next_tokens(sizes, rng):
+    """Random tokens, and at each place the one that follows."""
+    tokens = rng.integers(sizes.vocabulary, size=(sizes.batch, sizes.length + 1))
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def unpadded_tokens(sizes, rng):
+    """The same with a padding mask, which KerasHub's models ask for, and which hides nothing."""
+    tokens, labels = next_tokens(sizes, rng)
+    return {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}, labels
+
+
+def masked_tokens(sizes, rng):
+    """Sequences that fill a quarter to all of their row. Of their tokens 15% are replaced by one token, number 3, and the
+    weights are 1 there and 0 elsewhere: only these are to be found."""
+    shape = sizes.batch, sizes.length
+    there = np.arange(sizes.length) < rng.integers(sizes.length // 4, sizes.length + 1, size=(sizes.batch, 1))
+    hidden = there & (rng.random(shape) < 0.15)
+    labels = np.where(there, rng.integers(4, sizes.vocabulary, size=shape), 0)
+    inputs = {"token_ids": np.where(hidden, 3, labels), "segment_ids": np.zeros(shape, np.int64),
+              "padding_mask": there.astype(np.int64)}
+    return inputs, labels, hidden.astype(np.float32)
+
+
+def images(sizes, rng):
+    """Noise, and a class for each."""
+    pixels = rng.normal(size=(sizes.batch, sizes.image, sizes.image, 3)).astype(np.float32)
+    return pixels, rng.integers(sizes.classes, size=sizes.batch)
+
+
+# ---- models ----
+
+
+class Workload:
+    """A model: its title, what is counted, its data, its sizes, and what differs of these where a CPU trains it in seconds.
+    There is a label for each of what is counted."""
+
+    def __init__(self, title, unit, data, sizes, small):
+        self.title, self.unit, self.data = title, unit, data
+        self._sizes, self._small = sizes, small
+
+    def sizes(self, small=False):
+        return types.SimpleNamespace(**{**self._sizes, **(self._small if small else {})})
+
+    def step(self, small=False):
+        """What a step trains on, in words."""
+        sizes = self.sizes(small)
+        return "%d × %d tokens" % (sizes.batch, sizes.length) if self.unit == "tokens" else "%d images" % sizes.batch
+
+    def batch(self, sizes):
+        """The one batch that every step takes: the same for all frameworks."""
+        return self.data(sizes, np.random.default_rng(1))
+
+
+TINY = {"batch": 2, "layers": 2, "width": 32, "heads": 2}
+WORKLOADS = {
+    "gpt2": Workload(
+        "GPT-2 124M", "tokens", next_tokens,
+        {"batch": 16, "length": 1024, "vocabulary": 50304, "layers": 12, "width": 768, "heads": 12},
+        {**TINY, "length": 16, "vocabulary": 64}),
+    "vit": Workload(
+        "ViT-B/16", "images", images,
+        {"batch": 128, "image": 224, "patch": 16, "classes": 1000, "layers": 12, "width": 768, "heads": 12},
+        {**TINY, "image": 32, "patch": 8, "classes": 10}),
+    # Frameworks draw dropout's numbers in their own ways; without it they can be held against each other.
+    "bert": Workload(
+        "BERT base", "tokens", masked_tokens,
+        {"batch": 32, "length": 512, "vocabulary": 30522, "layers": 12, "width": 768, "heads": 12, "dropout": 0.1},
+        {**TINY, "length": 16, "vocabulary": 64, "dropout": 0.0}),
+    "llama": Workload(
+        "Llama 1.1B", "tokens", unpadded_tokens,
+        {"batch": 4, "length": 2048, "vocabulary": 32000, "layers": 22, "width": 2048, "inner": 5632, "heads": 32,
+         "shared_heads": 4},
+        {**TINY, "length": 16, "vocabulary": 64, "inner": 48, "shared_heads": 1}),
+}
+
+
+# ---- timing ----
+
+
+def timed(step, steps, reset_peak):
+    """Calls step() again and again, which has a step of training queued and returns its loss; float() of that waits for it.
+
+    The first time is of the first steps, with all that is traced, compiled and tried in them. Some later steps are timed in
+    groups, so that waiting for a loss, which leaves the GPU without work for a moment, counts but once a group."""
+    start = time.perf_counter()
+    losses = [step() for _ in range(FIRST)]
+    float(losses[-1])
+    first = time.perf_counter() - start
+    losses += [step() for _ in range(WARM - FIRST)]
+    float(losses[-1])
+    reset_peak()
+    seconds = []
+    for _ in range(max(1, steps // GROUP)):
+        start = time.perf_counter()
+        losses += [step() for _ in range(GROUP)]
+        float(losses[-1])
+        seconds.append((time.perf_counter() - start) / GROUP)
+    return {"ms_per_step": statistics.median(seconds) * 1e3, "first_s": first, "losses": [float(loss) for loss in losses]}
+
+
+def parse(doc, modes):
+    """The command line of both frameworks' scripts."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=WORKLOADS, required=True)
+    parser.add_argument("--mode", choices=modes, default=modes[-1])
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU trains in seconds")
+    parser.add_argument("--steps", type=int, default=20, help="that are timed, after %d that are not (20)" % WARM)
+    parser.add_argument("--json", metavar="FILE", help="write what was measured there")
+    return parser.parse_args()
+
+
+def report(options, labels, measured, peak):
+    """Prints what timed() has found, and writes it down where that is asked for. `peak` is in bytes."""
+    workload, losses = WORKLOADS[options.model], measured["losses"]
+    speed = labels.size / measured["ms_per_step"] * 1e3
+    print("%s, %s: %.2f ms/step, %.0f %s/s, %.2f GB, %.1f s until the third step's end" % (
+        workload.title, options.mode, measured["ms_per_step"], speed, workload.unit, peak / 1e9, measured["first_s"]))
+    print("losses: " + " ".join("%.4f" % loss for loss in losses))
+    if options.json:
+        found = {**vars(options), **measured, workload.unit + "_per_s": speed, "peak_GB": peak / 1e9}
+        pathlib.Path(options.json).write_text(json.dumps(found))

@@ -1,0 +1,198 @@
+"""examples/models.py, small: each model trains with tfuse.enable() as in stock Keras. And what examples/compare.py makes of
+it: rows, table and plot."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import ROOT
+from enabling import left_as_it_was, needs_attention, ran
+from tfuse._core import _library
+
+EXAMPLES = ROOT / "examples"
+sys.path.append(str(EXAMPLES))
+
+import models
+import records
+import workloads
+
+HUB = "bert", "llama"
+# All of them by all of these.
+SERVED = {"Attention", "AttentionGrad", "Norm", "NormGrad", "Linear", "LinearGrad", "SparseCrossEntropy",
+          "SparseCrossEntropyGrad", "TensorsUpdate"}
+
+
+def losses(name, jit_compile):
+    """Of two steps, in float32."""
+    workload = workloads.WORKLOADS[name]
+    sizes = workload.sizes(small=True)
+    step = models.train_function(name, sizes, models.on_the_device(workload.batch(sizes)), jit_compile)
+    return [float(step()) for _ in range(2)]
+
+
+@needs_attention
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_models_train_as_in_stock_keras(name, jit, as_on_a_gpu):
+    if name in HUB:
+        pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex")
+    want = losses(name, jit)
+    with tfuse.enabled():
+        got = losses(name, jit)
+    assert got[1] < got[0] - 1e-4
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    if not (jit and _library.xla_status()):
+        assert SERVED <= ran()
+
+
+# ---- data ----
+
+
+def test_every_framework_gets_the_same_batch():
+    for workload in workloads.WORKLOADS.values():
+        sizes = workload.sizes(small=True)
+        tf.nest.map_structure(np.testing.assert_array_equal, workload.batch(sizes), workload.batch(sizes))
+
+
+def test_masked_tokens():
+    sizes = workloads.WORKLOADS["bert"].sizes()
+    inputs, labels, weights = workloads.masked_tokens(sizes, np.random.default_rng(0))
+    lengths = inputs["padding_mask"].sum(-1)
+    assert lengths.min() >= 128 and lengths.max() <= 512 and len(set(lengths)) > 16
+    there = np.arange(512) < lengths[:, None]
+    assert np.array_equal(inputs["padding_mask"], there)
+    hidden = weights == 1
+    assert np.array_equal(hidden, inputs["token_ids"] == 3) and not np.any(hidden & ~there)
+    assert np.array_equal(inputs["token_ids"][~hidden], labels[~hidden]) and 0.14 < hidden[there].mean() < 0.16
+
+
+def test_next_tokens():
+    tokens, labels = workloads.WORKLOADS["gpt2"].batch(workloads.WORKLOADS["gpt2"].sizes())
+    assert tokens.shape == (16, 1024) and np.array_equal(tokens[:, 1:], labels[:, :-1])
+
+
+# ---- timing ----
+
+
+def test_steps_are_timed_in_groups(monkeypatch):
+    """Steps of 10 s each, but for a third one of 20 s and a slow group; the peak is reset before the groups."""
+    now, done, resets = [0.0], [], []
+    monkeypatch.setattr(workloads.time, "perf_counter", lambda: now[0])
+
+    def step():
+        done.append(len(done))
+        now[0] += 20 if len(done) == 3 else 50 if 5 < len(done) <= 9 else 10
+        return done[-1]
+
+    measured = workloads.timed(step, 20, lambda: resets.append(len(done)))
+    assert measured == {"ms_per_step": 10e3, "first_s": 40, "losses": [float(i) for i in range(25)]}
+    assert resets == [5]
+
+
+# ---- compare.py ----
+
+WHEN = {"date": "2026-01-01", "commit": "abc"}
+
+
+def record():
+    row = lambda model, step, name, **measured: {"model": model, "step": step, "name": name, **measured, **WHEN}
+    rows = []
+    for new in [row("bert", "4 × 8 tokens", "Keras", failed="ModuleNotFoundError: No module named 'keras_hub'"),
+                row("vit", "4 images", "Keras with tfuse", ms_per_step=2.0, images_per_s=2004.0, peak_GB=0.5, first_s=1.6),
+                row("vit", "4 images", "Keras", ms_per_step=99.0, images_per_s=40.0, peak_GB=9.0, first_s=3.0),
+                row("vit", "4 images", "Keras", ms_per_step=4.0, images_per_s=1000.0, peak_GB=1.0, first_s=9.0),  # again
+                row("llama", "4 × 8 tokens", "PyTorch, compiled", ms_per_step=3.2, tokens_per_s=12345.0, peak_GB=2.0,
+                    first_s=70.0)]:
+        rows = records.with_row(rows, new)
+    return {"hardware": "a GPU", "tensorflow": "2", "keras": "3", "kerashub": None, "pytorch": "5", "transformers": "6",
+            "rows": rows}
+
+
+def test_the_table_of_models():
+    assert records.table(record()).splitlines() == [
+        "a GPU, TensorFlow 2, Keras 3, PyTorch 5, Transformers 6, commit abc (2026-01-01).", "",
+        "| a step of | | ms/step | a second | peak memory | first 3 steps |", "|---|---|---|---|---|---|",
+        "| ViT-B/16, 4 images | Keras | 4.0 | 1,000 images | 1.0 GB | 9 s |",
+        "| ViT-B/16, 4 images | Keras with tfuse | **2.0** | 2,000 images | 0.5 GB | 2 s |",
+        "| BERT base, 4 × 8 tokens | Keras | failed | | | |",
+        "| Llama 1.1B, 4 × 8 tokens | PyTorch, compiled | **3.2** | 12,300 tokens | 2.0 GB | 70 s |"]
+
+
+def test_the_plot_of_models(tmp_path):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    records.plot(record(), tmp_path / "models.png")
+    pixels = pyplot.imread(tmp_path / "models.png")
+    colours = {tuple(np.round(pixel * 255).astype(int)) for pixel in pixels[..., :3].reshape(-1, 3)[::7]}
+    for name in ("Keras", "Keras with tfuse", "PyTorch, compiled"):
+        assert tuple(bytes.fromhex(records.ROWS[name][2][1:])) in colours, name
+    assert tuple(bytes.fromhex(records.ROWS["Keras, XLA"][2][1:])) not in colours
+
+
+def test_the_readme_shows_the_models():
+    readme, made = (EXAMPLES / "README.md").read_text(), record()
+    shown = records.filled(readme, made, "plot.png")
+    assert records.table(made) + "\n\n![Speed and memory of each](plot.png)\n<!-- /models -->" in shown
+    assert shown.split("<!-- models -->")[0] == readme.split("<!-- models -->")[0]
+    path = ROOT / "benchmarks/models_nvidia_h200.json"
+    if path.exists():
+        assert readme == records.filled(readme, json.loads(path.read_text()), "../benchmarks/models_nvidia_h200.png"), (
+            "run examples/compare.py --table %s --write" % path)
+
+
+def test_models_are_compared_by_one_command(tmp_path):
+    """Each in a process; where KerasHub is missing, the rows that need it say so, and the others are measured."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "keras_hub.py").write_text("raise ModuleNotFoundError(\"No module named 'keras_hub'\")\n")
+    path = [str(tmp_path), os.path.dirname(os.path.dirname(tfuse.__file__)), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "TFUSE_LIBRARY": _library.path}
+    command = [sys.executable, EXAMPLES / "compare.py", "--models", "vit,bert", "--rows", "tfuse", "--small",
+               "--out", tmp_path, "--", "--steps", "4"]
+    done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    path, = tmp_path.glob("models_*.json")
+    vit, bert = json.loads(path.read_text())["rows"]
+    assert (vit["model"], vit["step"], vit["name"]) == ("vit", "2 images", "Keras with tfuse")
+    assert vit["images_per_s"] == pytest.approx(2e3 / vit["ms_per_step"]) and 0 < vit["first_s"] < 600
+    assert bert["failed"] == "ModuleNotFoundError: No module named 'keras_hub'" and "ms_per_step" not in bert
+    assert re.search(r"BERT base, 2 × 16 tokens +Keras with tfuse +ModuleNotFoundError", done.stdout), done.stdout
+    assert path.with_suffix(".png").exists()
+
+
+@pytest.mark.parametrize("arguments, told", [
+    (["--models", "gpt2,resnet"], "there is no model resnet"), (["--models", "all", "--small"], "--small goes with"),
+    (["--small", "--out", "x"], "--small goes with")])
+def test_what_compare_refuses(arguments, told, monkeypatch, capsys):
+    import compare
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert told in capsys.readouterr().err
+
+
+# ---- PyTorch ----
+
+
+def test_the_twins_compile():
+    source = (EXAMPLES / "models_torch.py").read_text()
+    compile(source, "models_torch.py", "exec")
+    twins = re.search(r"^TWINS = \{(.*)\}", source, re.M)[1]
+    assert re.findall(r'"(\w+)"', twins) == list(workloads.WORKLOADS) == list(models.BUILDERS)
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_the_twins_begin_with_the_same_loss(name):
+    """As nearly as other weights allow, drawn from like distributions."""
+    for needed in ["torch", *{"vit": ["torchvision"], "gpt2": []}.get(name, ["transformers", "keras_hub"])]:
+        pytest.importorskip(needed)
+    import models_torch
+    workload = workloads.WORKLOADS[name]
+    sizes = workload.sizes(small=True)
+    step = models_torch.train_function(name, sizes, workload.batch(sizes), False, "cpu")
+    first, second = float(step()), float(step())
+    assert second < first and abs(first - losses(name, False)[0]) < 0.3 * first
