@@ -1,5 +1,5 @@
-"""Ops that tfuse.enable() joins with those before them while a function is traced: results are Keras's, and what was joined
-is not run on its own."""
+"""Activations, gates and norms that tfuse.enable() joins with what came before, while a function is traced: results are Keras's,
+and what was joined is not run on its own."""
 
 import keras
 import numpy as np
@@ -7,42 +7,14 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from enabling import RNG, SPARSE, close, layer, left_as_it_was, normal, outcome, ran, same, start
+from enabling import RNG, close, layer, left_as_it_was, normal, ran, start
+from looking_back import DENSE, X, joined, results, runs
 from tfuse._core import _library
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
-X = normal(3, 5, 8)
-
-
-def runs(op):
-    """How often the library ran an op since start()."""
-    rows = [row for row in tfuse.explain(64) if row["when"] == "ran"]
-    since = max(i for i, row in enumerate(rows) if row["op"] == "Square")
-    return sum(row["calls"] for row in rows[since:] if row["op"] == op)
-
-
-def joined():
-    return [row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"]
-
-
-def results(f, x, weights, jit):
-    """f(x), and the gradients of x and of weights."""
-
-    @tf.function(autograph=False, jit_compile=jit)
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-            total = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
-        return y, tape.gradient(total, [x, *weights])
-
-    y, gradients = step(tf.constant(x))
-    return [y, *gradients]
-
 
 # ---- activations ----
 
-DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
 TURNED = layer(lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 4), bias_axes="de"), None, 5, 8)
 LAMBDA = layer(lambda: keras.layers.Dense(16, activation=lambda x: keras.activations.gelu(x, approximate=True)), None, 5, 8)
 MATRIX = keras.Variable(normal(8, 16), name="matrix")
@@ -255,181 +227,10 @@ def test_sums_that_stretch_stay(jit):
         close(g, w, 1e-5)
 
 
-# ---- the loss of a product ----
-
-TOKENS = RNG.integers(1, 32, (8, 6))
-TOKENS[::3, 4:] = 0
-LABELS = np.roll(TOKENS, -1, 1)
-
-
-def tied(head, mask_zero=False):
-    """A small model that ends in logits, or in probabilities."""
-    keras.utils.set_random_seed(1)
-    tokens = keras.Input((6,), dtype="int32")
-    embedding = keras.layers.Embedding(32, 8, mask_zero=mask_zero)
-    x = keras.layers.Dense(8, "gelu")(embedding(tokens))
-    return keras.Model(tokens, head(x, embedding))
-
-
-class TiedHead(keras.layers.Layer):
-    def __init__(self, embedding):
-        super().__init__()
-        self.embedding = embedding
-
-    def call(self, x):
-        return keras.ops.matmul(x, keras.ops.transpose(self.embedding.embeddings))
-
-
-class ReversedHead(TiedHead):
-    def call(self, x):
-        return self.embedding(x, reverse=True)
-
-
-HEADS = {
-    "tied": lambda x, embedding: TiedHead(embedding)(x),
-    "dense": lambda x, embedding: keras.layers.Dense(32)(x),
-    "no bias": lambda x, embedding: keras.layers.Dense(32, use_bias=False)(x),
-    "einsum": lambda x, embedding: keras.layers.EinsumDense("abc,cd->abd", (None, 32), bias_axes="d")(x),
-}
-LOSSES = {
-    "mean": (SPARSE, {}),
-    "sum": (lambda: SPARSE(reduction="sum"), {}),
-    "by weights": (lambda: SPARSE(reduction="mean_with_sample_weight"), {"sample_weight": RNG.random((8, 6))}),
-    "weighted": (SPARSE, {"sample_weight": RNG.random((8, 6))}),
-    "weighted samples": (SPARSE, {"sample_weight": RNG.random((8, 1))}),
-    "ignored": (lambda: SPARSE(ignore_class=0), {}),
-    "ignored and weighted": (lambda: SPARSE(ignore_class=0), {"sample_weight": RNG.random((8, 6))}),
-}
-
-
-def trained(make, loss, jit, policy="float32", labels=LABELS, metrics=None, **options):
-    """Losses of two epochs and of an evaluation, and the weights that came of it."""
-    before = keras.mixed_precision.global_policy()
-    keras.mixed_precision.set_global_policy(policy)
-    try:
-        model = make()
-        model.compile(keras.optimizers.SGD(0.5), loss, metrics=metrics, jit_compile=jit)
-        history = model.fit(TOKENS, labels, batch_size=4, epochs=2, shuffle=False, verbose=0, **options).history
-        last = model.evaluate(TOKENS, labels, batch_size=4, verbose=0, **options)
-    finally:
-        keras.mixed_precision.set_global_policy(before)
-    return [*history["loss"], last[0] if isinstance(last, list) else last], model.get_weights()
-
-
-def check_trained(got, want, tolerance=1e-5):
-    for g, w in zip([*got[0], *got[1]], [*want[0], *want[1]], strict=True):
-        close(g, w, tolerance)
-
-
-def check_joined(jit):
-    assert any("its logits are not made" in why for why in joined())
-    if not (jit and _library.xla_status()):
-        assert "LinearCrossEntropy" in ran() and "SparseCrossEntropy" not in ran()
-
-
-@pytest.mark.parametrize("head", HEADS)
-def test_loss_of_a_product(jit, head):
-    make = lambda: tied(HEADS[head])
-    want = trained(make, SPARSE(), jit)
-    with tfuse.enabled():
-        got = trained(make, SPARSE(), jit)
-    check_trained(got, want)
-    check_joined(jit)
-
-
-@pytest.mark.parametrize("mask_zero", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_reductions(loss, mask_zero):
-    make, options = LOSSES[loss]
-    model = lambda: tied(HEADS["dense"], mask_zero)
-    want = trained(model, make(), False, **options)
-    with tfuse.enabled():
-        got = trained(model, make(), False, **options)
-    check_trained(got, want)
-    check_joined(False)
-
-
-@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy()],
-                         ids=["by name", "by class"])
-def test_loss_of_probabilities(jit, loss):
-    make = lambda: tied(lambda x, _: keras.layers.Dense(32, activation="softmax")(x))
-    want = trained(make, loss, jit)
-    with tfuse.enabled():
-        got = trained(make, loss, jit, labels=LABELS[..., None])
-    check_trained(got, want)
-    check_joined(jit)
-
-
-@pytest.mark.skipif(not hasattr(keras.layers, "ReversibleEmbedding"), reason="this Keras has no ReversibleEmbedding")
-def test_loss_of_a_reversed_embedding(jit):
-    def make():
-        keras.utils.set_random_seed(1)
-        tokens = keras.Input((6,), dtype="int32")
-        embedding = keras.layers.ReversibleEmbedding(32, 8)
-        return keras.Model(tokens, ReversedHead(embedding)(keras.layers.Dense(8, "gelu")(embedding(tokens))))
-
-    want = trained(make, SPARSE(), jit)
-    with tfuse.enabled():
-        got = trained(make, SPARSE(), jit)
-    check_trained(got, want)
-    check_joined(jit)
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_loss_in_mixed_precision(jit, policy):
-    """Not further from float32 than stock, twice."""
-    make = lambda: tied(HEADS["tied"])
-    exact, want = trained(make, SPARSE(), False), trained(make, SPARSE(), jit, policy)
-    with tfuse.enabled():
-        got = trained(make, SPARSE(), jit, policy)
-    off = lambda found: max(np.abs(np.asarray(a) - b).max() for a, b in zip([*found[0], *found[1]], [*exact[0], *exact[1]]))
-    assert off(got) <= 2 * off(want)
-    check_joined(jit)
-
-
-@pytest.mark.parametrize("why, make, loss, options", [
-    ("a metric reads the logits, and the product is not worth repeating", lambda: tied(HEADS["dense"]), SPARSE(),
-     {"metrics": ["accuracy"]}),
-    ("the logits are relu of a product", lambda: tied(lambda x, _: keras.layers.Dense(32, "relu")(x)), SPARSE(), {}),
-])
-def test_losses_that_stay(why, make, loss, options):
-    want = trained(make, loss, False, **options)
-    with tfuse.enabled():
-        got = trained(make, loss, False, **options)
-    check_trained(got, want)
-    assert any(row["why"] == why for row in tfuse.explain(64)) and "LinearCrossEntropy" not in ran()
-
-
-@pytest.mark.parametrize("why, loss, labels", [
-    ("the losses are not reduced to one number", SPARSE(reduction=None), LABELS[:3, :5] % 16),
-    ("the classes are not the last axis", SPARSE(axis=1), RNG.integers(0, 5, (3, 16))),
-    ("the target's shape does not match the output's", SPARSE(), RNG.integers(0, 5, (3, 4))),
-], ids=lambda value: value if isinstance(value, str) else "")
-def test_losses_that_are_not_served(why, loss, labels):
-    """They give what Keras gives, errors too."""
-    f = lambda x: loss(labels, DENSE(x))
-    want = outcome(lambda: tf.function(f, autograph=False)(X))
-    with tfuse.enabled():
-        got = outcome(lambda: tf.function(f, autograph=False)(X))
-    assert same(got, want) and why in {row["why"] for row in tfuse.explain(64)}
-
-
-def test_loss_in_a_loop_of_ones_own(jit):
-    """Without compile() and fit(): a function with a tape."""
-    loss, labels = SPARSE(), RNG.integers(0, 16, (3, 5))
-    f = lambda x: loss(labels, DENSE(x))
-    weights = [w.value for w in DENSE.trainable_weights]
-    want = results(f, X, weights, jit)
-    start()
-    with tfuse.enabled():
-        got = results(f, X, weights, jit)
-    for g, w in zip(got, want, strict=True):
-        close(g, w, 1e-5)
-    check_joined(jit)
+# ---- eagerly ----
 
 
 def test_eagerly_nothing_is_joined():
     with tfuse.enabled():
-        y = keras.ops.multiply(keras.ops.gelu(DENSE(X)), keras.ops.silu(DENSE(X)))
-        SPARSE()(RNG.integers(0, 16, (3, 5)), y)
+        keras.ops.multiply(keras.ops.gelu(DENSE(X)), keras.ops.silu(DENSE(X)))
     assert not joined()

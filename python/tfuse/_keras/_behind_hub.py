@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core._op import real
-from tfuse._keras._behind import Row, norm_guard
+from tfuse._keras._behind import Row, norm_guard, with_the_sum_before
 from tfuse.rows.norm import rms_norm
 
 
@@ -49,7 +49,7 @@ def _norm(weight="scale", epsilon="epsilon", offset=0.0, as_input=False):
         gamma = gamma_of(layer)
         if gamma is not None and offset:
             gamma = keras.ops.cast(gamma, real(tf.as_dtype(x.dtype)).name) + offset
-        y = rms_norm(x, gamma, epsilon=getattr(layer, epsilon))
+        y = with_the_sum_before(rms_norm, x, gamma, axes=[len(x.shape) - 1], epsilon=getattr(layer, epsilon))
         return y if as_input else keras.ops.cast(y, layer.compute_dtype)
 
     return serve, lambda layer, x: norm_guard(x, [gamma_of(layer)], -1, getattr(layer, epsilon))

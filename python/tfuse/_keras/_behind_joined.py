@@ -27,6 +27,8 @@ def _multiply(own, x1, x2):
 
 # ---- the loss of a product ----
 
+# With fewer classes than these the logits are no larger than what they are made of, and there is nothing to win.
+LEAST_CLASSES = 4096
 _SPARSE = keras.losses.SparseCategoricalCrossentropy, keras.src.losses.losses.LossFunctionWrapper
 
 _running = threading.local()  # .models: [(model, training)], those whose loss is being computed, the innermost last
@@ -84,6 +86,10 @@ def _logits_of_a_product(loss, y_pred):
 
 
 def _why_not(loss, y_true, logits, product, model):
+    if logits.shape[-1] is None or logits.shape[-1] < LEAST_CLASSES:
+        return "there are fewer than %d classes: the logits are small" % LEAST_CLASSES
+    if product.x.dtype == tf.float16:
+        return "in float16 the gradient would take the product once more"
     if product.activation != "linear":
         return "the logits are %s of a product" % product.activation
     if loss.reduction in (None, "none"):

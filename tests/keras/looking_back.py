@@ -1,0 +1,36 @@
+"""What the tests of fusion by looking back share."""
+
+import keras
+import tensorflow as tf
+
+import tfuse
+from enabling import layer, normal
+
+X = normal(3, 5, 8)
+DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
+
+
+def runs(op):
+    """How often the library ran an op since start()."""
+    rows = [row for row in tfuse.explain(64) if row["when"] == "ran"]
+    since = max(i for i, row in enumerate(rows) if row["op"] == "Square")
+    return sum(row["calls"] for row in rows[since:] if row["op"] == op)
+
+
+def joined():
+    return [row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"]
+
+
+def results(f, x, weights, jit):
+    """f(x), and the gradients of x and of weights."""
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+            total = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+        return y, tape.gradient(total, [x, *weights])
+
+    y, gradients = step(tf.constant(x))
+    return [y, *gradients]
