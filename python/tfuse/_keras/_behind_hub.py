@@ -2,7 +2,8 @@
 and the RMS norms that its models have of their own.
 
 On TensorFlow, fused_attention_op_available() answers no, and most models then compute attention by einsum. Those that do so
-in any case are in _behind_hub_attention.py. Names are those of KerasHub 0.32; what another release has not, it goes without.
+in any case are in _behind_hub_attention.py and _behind_hub_vision.py. Names are those of KerasHub 0.32; what another release
+has not, it goes without.
 """
 
 import keras

@@ -1,16 +1,12 @@
 """What tfuse.enable() replaces in KerasHub, as rows of _behind.TABLE: attention that its models write out as products and
-a softmax, most of them because something is added to the scores. Here tfuse.attention takes that as its bias.
+a softmax, since something is added to the scores. Here tfuse.attention takes that as its bias.
 
 A replacement stands for the whole method that has the products in it, so it repeats what that does around them: the
-projections, the cache. Names and arguments are those of KerasHub 0.32. What is left to KerasHub, and why:
-  Gemma 3n, text: hands the weights on as a result, which tfuse.attention never has.
-  Gemma 3n and Gemma 4, audio: soft caps, in blocks of the sequence with a score for every relative place.
+projections, the cache. Names and arguments are those of KerasHub 0.32. Those of vision models are in
+_behind_hub_vision.py. What is left to KerasHub, and why:
+  Gemma 3n: its text layers hand the weights on as a result, which tfuse.attention never has.
+  Audio of Gemma 3n and Gemma 4: soft caps, in blocks of the sequence with a score for every relative place.
   XLNet: three kinds of scores, for two streams of queries that share their parts.
-  ViTDet, which SAM begins with: a bias of all queries and keys for every head, made for each image from its queries.
-  Swin: windows of 49 places, and a mask that repeats with their number and not with the batch.
-  Qwen 3.5, vision: frames one after the other, in eager mode only.
-  VAE: one head of 512 channels; tfuse's fast kernels take heads of up to 256.
-  MobileNetV5: keys and values of images whose channels come first.
 """
 
 import functools
@@ -28,24 +24,24 @@ from tfuse.rows.softmax import kept
 # ---- what they share ----
 
 
-def _attend(dropout, training, query, key, value, **options):
+def attend(dropout, training, query, key, value, **options):
     """tfuse.attention, which drops weights as a layer's Dropout does while it trains."""
     if training and dropout.rate:
         options.update(dropout=dropout.rate, seed=dropout.seed_generator)
     return attention(query, key, value, **options)
 
 
-def _is_training():
+def is_training():
     """What a Dropout that is told nothing goes by: what the layers around it were called with."""
     return getattr(global_state.get_global_attribute("current_call_ctx"), "training", None)
 
 
-def _split(x, heads):
+def split(x, heads):
     """[batch, time, heads * dim] as [batch, time, heads, dim]."""
     return ops.reshape(x, (*ops.shape(x)[:2], heads, x.shape[-1] // heads))
 
 
-def _joined(x):
+def joined(x):
     """[batch, time, heads, dim] as [batch, time, heads * dim]."""
     return ops.reshape(x, (*ops.shape(x)[:2], x.shape[2] * x.shape[3]))
 
@@ -61,7 +57,7 @@ def _cached(cache, index, project):
     return key, value, ops.stack((key, value), axis=1)
 
 
-def _guard(x, dropout, cache=None, cache_update_index=None):
+def guard(x, dropout, cache=None, cache_update_index=None):
     if not_taken(x):
         return not_taken(x)
     if dropout.rate >= 1:
@@ -73,7 +69,26 @@ def _mask_guard(mask, *others):
     """For layers that want a mask, [batch, queries, keys]; numbers are taken as Keras's Softmax takes them."""
     if mask is None or len(mask.shape) != 3:
         return "the mask is not [batch, queries, keys]"
-    return _guard(*others)
+    return guard(*others)
+
+
+@functools.lru_cache(64)
+def _arguments(function):
+    """Names, but for the layer itself."""
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "layer", "block")]
+
+
+def row(module, attribute, serve, why_not):
+    """A row whose method is left alone where a release of KerasHub gives it other arguments, and perhaps other results."""
+    module = "keras_hub.src.models." + module
+
+    def same_arguments(*inputs, **options):
+        there = functools.reduce(getattr, attribute.split("."), sys.modules[module])
+        if _arguments(there) != _arguments(why_not):
+            return "this release of KerasHub has other arguments here"
+        return why_not(*inputs, **options)
+
+    return Row(module, attribute, serve, same_arguments)
 
 
 # ---- Bloom and Falcon: ALiBi, a bias per head that grows with the place of the key ----
@@ -85,9 +100,9 @@ def _bloom(own, layer, hidden_states, attention_mask=None, cache=None, cache_upd
     key, value, cache = _cached(cache, cache_update_index,
                                 lambda: (layer._key_dense(hidden_states), layer._value_dense(hidden_states)))
     alibi = layer._alibi_layer._get_alibi_bias(layer.num_heads, ops.shape(key)[1])
-    y = _attend(layer._dropout_layer, _is_training(), query, key, value, bias=alibi, mask=kept(attention_mask)[:, None],
-                scale=layer.inv_norm_factor)
-    y = layer._dropout_layer(layer._output_dense(_joined(y)))
+    y = attend(layer._dropout_layer, is_training(), query, key, value, bias=alibi, mask=kept(attention_mask)[:, None],
+               scale=layer.inv_norm_factor)
+    y = layer._dropout_layer(layer._output_dense(joined(y)))
     return y if cache is None else (y, cache)
 
 
@@ -100,9 +115,9 @@ def _falcon(own, layer, inputs, alibi, attention_mask=None, cache=None, cache_up
     query = layer.query_dense(inputs)
     key, value, cache = _cached(cache, cache_update_index, lambda: (layer.key_dense(inputs), layer.value_dense(inputs)))
     alibi = alibi * ops.cast(layer.inv_norm_factor, layer.compute_dtype)
-    y = _attend(layer.attention_dropout, _is_training(), query, key, value, bias=alibi, mask=kept(attention_mask)[:, None],
-                scale=layer.inv_norm_factor)
-    y = layer.output_dense(_joined(y))
+    y = attend(layer.attention_dropout, is_training(), query, key, value, bias=alibi, mask=kept(attention_mask)[:, None],
+               scale=layer.inv_norm_factor)
+    y = layer.output_dense(joined(y))
     return y if cache is None else (y, cache)
 
 
@@ -120,11 +135,13 @@ def _t5(own, layer, hidden_states, mask=None, key_value_states=None, position_bi
     in a row, log(sum of exp) has no digits left for the sum, which gradients are made from. So the returned tensor carries
     both parts along, and what comes without them is masked again by its size."""
     states = hidden_states if key_value_states is None else key_value_states
-    query = _split(layer.query_projector(hidden_states), layer.num_heads)
+    query = split(layer.query_projector(hidden_states), layer.num_heads)
     key, value, cache = _cached(cache, cache_update_index, lambda: (
-        _split(layer.key_projector(states), layer.num_heads), _split(layer.value_projector(states), layer.num_heads)))
-    if position_bias is not None:
-        bias, seen = getattr(position_bias, "_tfuse_parts", (position_bias, position_bias > -5e8))
+        split(layer.key_projector(states), layer.num_heads), split(layer.value_projector(states), layer.num_heads)))
+    if hasattr(position_bias, "_tfuse_parts"):
+        bias, seen = position_bias._tfuse_parts
+    elif position_bias is not None:
+        bias, seen = position_bias, position_bias > -5e8
     else:
         queries, keys, bias = ops.shape(query)[1], ops.shape(key)[1], None
         if layer.use_relative_attention_bias:
@@ -138,14 +155,14 @@ def _t5(own, layer, hidden_states, mask=None, key_value_states=None, position_bi
             seen = kept(mask)[:, None]
             position_bias = position_bias + (1.0 - ops.cast(mask[:, None], position_bias.dtype)) * -1e9
         position_bias._tfuse_parts = bias, seen
-    y = _attend(layer.dropout_layer, training, query, key, value, scale=1.0, mask=seen,
-                bias=None if bias is None else ops.cast(bias, query.dtype))
-    return layer.output_projector(_joined(y)), position_bias, cache
+    y = attend(layer.dropout_layer, training, query, key, value, scale=1.0, mask=seen,
+               bias=None if bias is None else ops.cast(bias, query.dtype))
+    return layer.output_projector(joined(y)), position_bias, cache
 
 
 def _t5_guard(layer, hidden_states, mask=None, key_value_states=None, position_bias=None, cache=None,
               cache_update_index=None, training=False):
-    return _guard(hidden_states, layer.dropout_layer, cache, cache_update_index)
+    return guard(hidden_states, layer.dropout_layer, cache, cache_update_index)
 
 
 # ---- DeBERTa: scores of content to position and position to content ----
@@ -157,9 +174,9 @@ def _deberta(own, layer, inputs, rel_embeddings, attention_mask=None, return_att
     query, key, value = layer._query_dense(inputs), layer._key_dense(inputs), layer._value_dense(inputs)
     rel_embeddings = layer._position_dropout_layer(rel_embeddings, training=training)
     bias = layer._compute_disentangled_attention(query=query, key=key, rel_embeddings=rel_embeddings)
-    y = _attend(layer._attn_dropout_layer, training, query, key, value, bias=bias, mask=kept(attention_mask)[:, None],
-                scale=layer.scale_factor)
-    return layer._output_dense(_joined(y))
+    y = attend(layer._attn_dropout_layer, training, query, key, value, bias=bias, mask=kept(attention_mask)[:, None],
+               scale=layer.scale_factor)
+    return layer._output_dense(joined(y))
 
 
 def _deberta_guard(layer, inputs, rel_embeddings, attention_mask=None, return_attention_scores=False, training=None):
@@ -188,103 +205,10 @@ def _gpt_oss_guard(layer, query, key, value, attention_mask=None, start_index=0)
     return not_taken(query, key, value)
 
 
-# ---- images and films: nothing is added, but the products are written out ----
-
-
-def _gemma4_vision(own, layer, q, k, v, attention_mask, training=False):
-    """The mask is [batch, keys]; there is no scale, since query and key are normalised."""
-    mask = None if attention_mask is None else kept(attention_mask)[:, None, None]
-    return _attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=1.0)
-
-
-def _gemma4_vision_guard(layer, q, k, v, attention_mask, training=False):
-    return "tfuse.attention has no soft cap" if layer.logit_soft_cap is not None else _guard(q, layer.dropout_layer)
-
-
-def _video_prism(own, layer, query, value, key=None, attention_mask=None, training=None):
-    """The mask is [batch, keys], [batch, queries, keys], or has all axes. A scale per channel is in the query already."""
-    q, k, v = layer.query_dense(query), layer.key_dense(query if key is None else key), layer.value_dense(value)
-    scale = None
-    if layer.use_per_dim_scale:
-        q, scale = layer.per_dim_scale_layer(q), 1.0
-    mask = kept(attention_mask)
-    if mask is not None and len(mask.shape) < 4:
-        mask = mask[:, None] if len(mask.shape) == 3 else mask[:, None, None]
-    return layer.output_dense(_attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=scale))
-
-
-def _video_prism_guard(layer, query, value, key=None, attention_mask=None, training=None):
-    if layer.attention_logit_soft_cap is not None:
-        return "tfuse.attention has no soft cap"
-    return _guard(query, layer.dropout_layer)
-
-
-def _vit(own, block, x, mask=None):
-    """Of a block of the vision towers of Gemma 3 and PaliGemma. Their attention returns weights that the block drops."""
-    layer = block.attn
-    query, key, value = (_split(dense(x), layer.num_heads) for dense in (layer.query_proj, layer.key_proj, layer.value_proj))
-    return layer.out_proj(_joined(_attend(layer.dropout_layer, _is_training(), query, key, value)))
-
-
-def _vit_guard(block, x, mask=None):
-    return "KerasHub adds the mask to the scores as a number" if mask is not None else _guard(x, block.attn.dropout_layer)
-
-
-def _sam(own, layer, query, value, key):
-    projected = (layer.query_proj(query), layer.key_proj(key), layer.value_proj(value))
-    return layer.out_proj(_joined(attention(*(_split(x, layer.num_heads) for x in projected))))
-
-
-def _sam_guard(layer, query, value, key):
-    return not_taken(query, value, key)
-
-
-def _flux(own, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
-    """Heads come before time."""
-    turned = lambda x: ops.transpose(x, (0, 2, 1, 3))
-    return turned(attention(*map(turned, (query, key, value)), scale=scale))
-
-
-def _flux_guard(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
-    if attn_mask is not None or dropout_p or is_causal:
-        return "Flux attends to all, without dropout"
-    if any(not hasattr(x, "shape") or len(x.shape) != 4 for x in (query, key, value)):
-        return "query, key and value are not all [batch, heads, time, head_dim]"
-    return not_taken(query, key, value)
-
-
-# ---- the table ----
-
-
-@functools.lru_cache(64)
-def _arguments(function):
-    """Names, but for the layer itself."""
-    return [name for name in inspect.signature(function).parameters if name not in ("self", "layer", "block")]
-
-
-def _row(module, attribute, serve, guard):
-    """A row whose method is left alone where a release of KerasHub gives it other arguments, and perhaps other results."""
-    module = "keras_hub.src.models." + module
-
-    def same_arguments(*inputs, **options):
-        there = functools.reduce(getattr, attribute.split("."), sys.modules[module])
-        if _arguments(there) != _arguments(guard):
-            return "this release of KerasHub has other arguments here"
-        return guard(*inputs, **options)
-
-    return Row(module, attribute, serve, same_arguments)
-
-
 TABLE = [
-    _row("bloom.bloom_attention", "BloomAttention.call", _bloom, _bloom_guard),
-    _row("falcon.falcon_attention", "FalconAttention.call", _falcon, _falcon_guard),
-    _row("t5.t5_multi_head_attention", "T5MultiHeadAttention.call", _t5, _t5_guard),
-    _row("deberta_v3.disentangled_self_attention", "DisentangledSelfAttention.call", _deberta, _deberta_guard),
-    _row("gpt_oss.gpt_oss_attention", "GptOssAttention._compute_attention", _gpt_oss, _gpt_oss_guard),
-    _row("gemma4.gemma4_attention", "Gemma4VisionAttention._compute_attention", _gemma4_vision, _gemma4_vision_guard),
-    _row("video_prism.video_prism_layers", "VideoPrismAttention.call", _video_prism, _video_prism_guard),
-    _row("gemma3.gemma3_vision_encoder", "Gemma3VisionEncoderLayer.compute_attention", _vit, _vit_guard),
-    _row("pali_gemma.pali_gemma_vit", "PaliGemmaVitEncoderBlock.compute_attention", _vit, _vit_guard),
-    _row("sam.sam_layers", "MultiHeadAttentionWithDownsampling.call", _sam, _sam_guard),
-    _row("flux.flux_maths", "scaled_dot_product_attention", _flux, _flux_guard),
+    row("bloom.bloom_attention", "BloomAttention.call", _bloom, _bloom_guard),
+    row("falcon.falcon_attention", "FalconAttention.call", _falcon, _falcon_guard),
+    row("t5.t5_multi_head_attention", "T5MultiHeadAttention.call", _t5, _t5_guard),
+    row("deberta_v3.disentangled_self_attention", "DisentangledSelfAttention.call", _deberta, _deberta_guard),
+    row("gpt_oss.gpt_oss_attention", "GptOssAttention._compute_attention", _gpt_oss, _gpt_oss_guard),
 ]

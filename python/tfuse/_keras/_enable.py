@@ -15,9 +15,10 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import _behind, _behind_hub, _behind_hub_attention, _behind_optimizers
+from tfuse._keras import _behind, _behind_hub, _behind_hub_attention, _behind_hub_vision, _behind_optimizers
 
-_TABLE = _behind.TABLE + _behind_hub.TABLE + _behind_hub_attention.TABLE + _behind_optimizers.TABLE
+_TABLE = [row for module in (_behind, _behind_hub, _behind_hub_attention, _behind_hub_vision, _behind_optimizers)
+          for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
