@@ -122,6 +122,33 @@ def close(got, want, tolerance, name=""):
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1, np.abs(want).max()), err_msg=name)
 
 
+def _results(call, weights):
+    """Outputs, and gradients of weights where there are any. The loss is a sum, so that gradients are not small beside 1, and
+    of tanh, so that a mask's -1e9 among the outputs has no share in them."""
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        outputs = tf.nest.flatten(call())
+        loss = tf.add_n([tf.reduce_sum(tf.tanh(y)) for y in outputs])
+    return outputs, tape.gradient(loss, weights) if weights else []
+
+
+def check_attention(call, weights, tolerance=1e-5):
+    """That a call gives what it gives without tfuse, by tfuse.attention; and gradients of weights, to ten times the
+    tolerance."""
+    want, dwant = _results(call, weights)
+    start()
+    with tfuse.enabled():
+        got, dgot = _results(call, weights)
+    assert {"Attention", *(["AttentionGrad"] if weights else [])} <= ran() and not reasons()
+    assert [y.dtype for y in got] == [y.dtype for y in want]
+    for a, b in zip(got, want, strict=True):
+        close(a, b, tolerance)
+    for a, b in zip(dgot, dwant, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            close(tf.convert_to_tensor(a), tf.convert_to_tensor(b), 10 * tolerance)
+
+
 # ---- what Keras is called with ----
 
 X, GAMMA, Q = normal(3, 5, 8), normal(8), normal(2, 6, 4, 8)

@@ -13,7 +13,7 @@ import tfuse
 from conftest import new_process
 from enabling import (SPARSE, TOKENS, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran,
                       reasons, reasons_in, same, start)
-from tfuse._keras import _behind_hub, _enable
+from tfuse._keras import _behind_hub, _behind_hub_attention, _behind_hub_vision
 
 HUB = {  # small, with random weights; the ops that must serve them
     "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
@@ -67,7 +67,7 @@ def test_keras_hub(hub, name):
 
 
 def norm_rows():
-    rows = [row for row in _enable._TABLE if row.module.startswith("keras_hub") and row.attribute.endswith(".call")]
+    rows = [row for row in _behind_hub.TABLE if row.attribute.endswith(".call")]
     assert len(rows) > 15
     return rows
 
@@ -205,9 +205,10 @@ def test_names_of_keras_hub(hub):
     """A module that this release has, has what the table names, and enable() replaces it. From 0.28 on all modules are
     there; before 0.20 nothing asks whether attention is fused."""
     release = tuple(map(int, importlib.import_module("keras_hub").__version__.split(".")[:2]))
-    rows = [row for row in _behind_hub.TABLE if is_there(row.module)]
+    table = _behind_hub.TABLE + _behind_hub_attention.TABLE + _behind_hub_vision.TABLE
+    rows = [row for row in table if is_there(row.module)]
     assert {"LlamaLayerNorm.call", "MistralLayerNormalization.call"} <= {row.attribute for row in rows}
-    assert rows == _behind_hub.TABLE or release < (0, 28)
+    assert rows == table or release < (0, 28)
     for row in rows:
         importlib.import_module(row.module)
     before = {place: value for place, value in places().items() if place[0].startswith("keras_hub") and value is not None}

@@ -1,9 +1,9 @@
 """What tfuse.enable() replaces in KerasHub, as rows of _behind.TABLE: which attention goes to Keras's dot_product_attention,
 and the RMS norms that its models have of their own.
 
-On TensorFlow, fused_attention_op_available() answers no, and most models then compute attention by einsum. Falcon, Bloom,
-T5 and DeBERTa do so in any case; their softmax and norms are still served. Names are those of KerasHub 0.32; what another
-release has not, it goes without.
+On TensorFlow, fused_attention_op_available() answers no, and most models then compute attention by einsum. Those that do so
+in any case are in _behind_hub_attention.py and _behind_hub_vision.py. Names are those of KerasHub 0.32; what another release
+has not, it goes without.
 """
 
 import keras

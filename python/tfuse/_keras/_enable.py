@@ -1,8 +1,8 @@
 """tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
 
-Each row of the tables in the modules _behind*.py names an attribute of a module or class, what takes its place, and a guard,
-which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the
-reason in tfuse.explain().
+Each row of the tables in the modules _behind*.py names an attribute of a module or class, what takes its place, and a
+guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the reason
+in tfuse.explain().
 """
 
 import contextlib
@@ -15,9 +15,11 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import _behind, _behind_hub, _behind_joined, _behind_optimizers, _look_back
+from tfuse._keras import (_behind, _behind_hub, _behind_hub_attention, _behind_hub_vision, _behind_joined,
+                          _behind_optimizers, _look_back)
 
-_TABLE = _behind.TABLE + _behind_hub.TABLE + _behind_joined.TABLE + _behind_optimizers.TABLE
+_TABLE = [row for module in (_behind, _behind_hub, _behind_hub_attention, _behind_hub_vision, _behind_joined,
+                             _behind_optimizers) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done

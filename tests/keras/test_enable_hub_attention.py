@@ -1,0 +1,110 @@
+"""KerasHub's models that write their attention out as products and a softmax: by tfuse.attention they give the same.
+
+While tfuse is enabled, a softmax that Keras computes is tfuse's own: where Softmax did not run, no weights were computed
+beside tfuse.attention."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfuse
+from enabling import SPARSE, TOKENS, check_attention, left_as_it_was, needs_attention, ran, reasons, start
+
+pytestmark = needs_attention
+HERE = TOKENS > 0
+ONCE, TWICE = {"token_ids": TOKENS, "padding_mask": HERE}, {
+    "encoder_token_ids": TOKENS, "encoder_padding_mask": HERE, "decoder_token_ids": TOKENS[::-1],
+    "decoder_padding_mask": HERE[::-1]}
+DIMS = dict(vocabulary_size=32, num_layers=2, hidden_dim=16, intermediate_dim=32)
+# Backbones, small and with random weights; what they are called with.
+MODELS = {
+    "BloomBackbone": (dict(num_heads=4, max_sequence_length=16), ONCE),
+    "FalconBackbone": (dict(num_attention_heads=4), ONCE),
+    "T5Backbone": (dict(num_heads=4, key_value_dim=8, dropout=0.0), TWICE),
+    "DebertaV3Backbone": (dict(num_heads=4, dropout=0.0, max_sequence_length=16, bucket_size=4), ONCE),
+    "GptOssBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=3, top_k=2, sliding_window=4, head_dim=8),
+                       ONCE),
+}
+
+
+@pytest.fixture(scope="module")
+def hub():
+    return pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex").models
+
+
+def backbone(hub, name, **options):
+    keras.utils.set_random_seed(0)
+    model = getattr(hub, name)(**DIMS, **MODELS[name][0], **options)
+    for i, weight in enumerate(model.weights):  # those that begin as 0 matter too
+        weight.assign(weight + 0.1 * np.random.default_rng(i).normal(size=weight.shape))
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(hub, name):
+    model = backbone(hub, name)
+    inputs = MODELS[name][1]
+
+    def call():
+        outputs = model(inputs)
+        if "decoder_padding_mask" in inputs:
+            return [outputs["encoder_sequence_output"][HERE], outputs["decoder_sequence_output"][HERE[::-1]]]
+        return outputs[HERE]
+
+    check_attention(call, [w.value for w in model.trainable_weights])
+    start()
+    with tfuse.enabled():
+        call()
+    assert "Softmax" not in ran() or name == "GptOssBackbone"  # which routes tokens to experts by a softmax
+
+
+@pytest.mark.parametrize("name", ["Bloom", "Falcon", "T5", "GptOss"])
+def test_generation(hub, name):
+    """Token by token from a cache, T5 with one for each of its decoder's attentions."""
+    first = np.arange(12) < 5
+
+    def text():
+        body = backbone(hub, name + "Backbone")
+        model = getattr(hub, name + ("Seq2SeqLM" if name == "T5" else "CausalLM"))(body, preprocessor=None)
+        model.compile(sampler="greedy")
+        side = "decoder_" if name == "T5" else ""
+        inputs = {side + "token_ids": np.where(first, TOKENS[:4], 0), side + "padding_mask": np.tile(first, (4, 1))}
+        if name == "T5":
+            inputs.update(encoder_token_ids=TOKENS[:4], encoder_padding_mask=HERE[:4])
+        return model.generate(inputs, stop_token_ids=None)[side + "token_ids"]
+
+    want = text()
+    start()
+    with tfuse.enabled():
+        got = text()
+    assert np.array_equal(got, want) and len(set(np.ravel(got))) > 4
+    assert "Attention" in ran() and not reasons()
+
+
+@pytest.mark.parametrize("name", ["Bloom", "Falcon", "T5", "DebertaV3"])
+def test_training(hub, name, jit):
+    def step():
+        body = backbone(hub, name + "Backbone")
+        output = body.output["decoder_sequence_output"] if name == "T5" else body.output
+        model = keras.Model(body.input, body.token_embedding(output, reverse=True))
+        model.compile(keras.optimizers.SGD(0.1), SPARSE(ignore_class=0), jit_compile=jit)
+        return [model.train_on_batch(MODELS[name + "Backbone"][1], TOKENS) for _ in range(2)]
+
+    want = step()
+    start()
+    with tfuse.enabled():
+        got = step()
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+    assert got[1] < got[0]
+    assert {"Attention", "AttentionGrad"} <= ran() and not reasons()
+    traced = {(row["op"], row["route"]) for row in tfuse.explain(1000) if row["when"] == "traced"}
+    assert not jit or {("Attention", "XLA custom call"), ("AttentionGrad", "XLA custom call")} <= traced
+
+
+def test_t5_in_float16(hub):
+    """KerasHub's own T5 gives NaN, since float16 has no -1e9. By tfuse all layers receive the mask as what it is, through a
+    functional model too."""
+    model = backbone(hub, "T5Backbone", dtype="mixed_float16")
+    with tfuse.enabled():
+        assert np.all(np.isfinite(model(TWICE)["decoder_sequence_output"]))
+        assert np.all(np.isfinite(model.predict(TWICE, verbose=0)["decoder_sequence_output"]))
