@@ -29,7 +29,7 @@ def results(f, x, weights, jit):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = f(x)
-            total = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32)))
+            total = tf.reduce_sum(tf.sin(tf.cast(y, tf.float32))) if y.shape.rank else y
         return y, tape.gradient(total, [x, *weights])
 
     y, gradients = step(tf.constant(x))

@@ -13,6 +13,9 @@ from tfuse._core import _library
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 
+UP = layer(lambda: keras.layers.Dense(16), None, 5, 16)
+NORMS = [layer(keras.layers.LayerNormalization, None, 5, width) for width in (8, 8, 8, 16)]
+
 # ---- activations ----
 
 TURNED = layer(lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 4), bias_axes="de"), None, 5, 8)
@@ -94,22 +97,76 @@ def test_it_can_be_left_out():
         assert len(joined()) == 2 * on
 
 
+# ---- gradients by what was joined ----
+
+
+def test_what_a_tape_watches_is_not_joined(jit):
+    """Its gradient is found, as that of any tensor."""
+
+    def f(x):
+        parts = DENSE(x), keras.ops.silu(x), x + x[::-1]
+        with tf.GradientTape() as tape:
+            tape.watch(parts)
+            a, b, c = parts
+            y = [keras.ops.gelu(a), keras.ops.multiply(b, x), tf.sin(NORMS[0](c))]
+        return tape.gradient(y, parts)
+
+    run = lambda: tf.function(f, autograph=False, jit_compile=jit)(X)
+    want = run()
+    with tfuse.enabled():
+        got = run()
+    assert not joined()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
+@pytest.mark.parametrize("remat", [tf.recompute_grad, getattr(keras, "remat", None)], ids=["TensorFlow", "Keras"])
+def test_what_is_computed_again_has_its_gradients(jit, remat):
+    """A product that is made outside may be joined with what is inside; not so when it is computed again."""
+    if remat is None:
+        pytest.skip("this Keras has no remat")
+    block = remat(lambda h: keras.ops.silu(UP(keras.ops.gelu(h))))
+    f = lambda x: NORMS[3](block(DENSE(x)))
+    weights = [w.value for made_by in (DENSE, UP) for w in made_by.trainable_weights]
+    want = results(f, X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, X, weights, jit)
+    assert joined().count("silu of a product") == 2 and joined().count("gelu_tanh of a product") <= 1
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
+def test_loops_join_nothing_from_outside(jit):
+    def f(x):
+        h = DENSE(x)
+        turn = lambda i, y: (i + 1, y + keras.ops.gelu(h))
+        return tf.while_loop(lambda i, y: i < 3, turn, [0, tf.zeros_like(h)], maximum_iterations=3)[1]
+
+    want = results(f, X, [DENSE.kernel.value], jit)
+    with tfuse.enabled():
+        got = results(f, X, [DENSE.kernel.value], jit)
+    assert not joined()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
 # ---- gates ----
 
-UP = layer(lambda: keras.layers.Dense(16), None, 5, 8)
+OTHER = layer(lambda: keras.layers.Dense(16), None, 5, 8)
 SILU = layer(lambda: keras.layers.Dense(16, activation="silu"), None, 5, 8)
 
 
 def cast_between(x):
     """As KerasHub's decoders have it."""
     gate = keras.ops.cast(keras.ops.silu(keras.ops.cast(DENSE(x), "float32")), x.dtype)
-    return keras.ops.multiply(UP(x), gate)
+    return keras.ops.multiply(OTHER(x), gate)
 
 
 GATES = {
-    "activation first": (lambda x: keras.ops.multiply(keras.ops.silu(DENSE(x)), UP(x)), "silu"),
-    "activation last": (lambda x: keras.ops.multiply(UP(x), keras.ops.gelu(DENSE(x), False)), "gelu"),
-    "in the layer": (lambda x: keras.ops.multiply(SILU(x), UP(x)), "silu"),
+    "activation first": (lambda x: keras.ops.multiply(keras.ops.silu(DENSE(x)), OTHER(x)), "silu"),
+    "activation last": (lambda x: keras.ops.multiply(OTHER(x), keras.ops.gelu(DENSE(x), False)), "gelu"),
+    "in the layer": (lambda x: keras.ops.multiply(SILU(x), OTHER(x)), "silu"),
     "no product": (lambda x: keras.ops.multiply(keras.ops.silu(x[..., :4]), x[..., 4:]), "silu"),
 }
 
@@ -117,7 +174,7 @@ GATES = {
 @pytest.mark.parametrize("name", GATES)
 def test_gates(jit, name):
     f, activation = GATES[name]
-    weights = [w.value for made_by in (DENSE, UP, SILU) for w in made_by.trainable_weights]
+    weights = [w.value for made_by in (DENSE, OTHER, SILU) for w in made_by.trainable_weights]
     want = results(f, X, weights, jit)
     start()
     with tfuse.enabled():
@@ -137,7 +194,7 @@ def test_gate_with_casts_between(jit, dtype):
     """silu is computed in float32 in any case, and rounded once."""
     exact = results(cast_between, X, [], False)
     policy = keras.dtype_policies.DTypePolicy("mixed_" + dtype)
-    layers = [DENSE, UP]
+    layers = [DENSE, OTHER]
     before = [made_by.dtype_policy for made_by in layers]
     try:
         for made_by in layers:
@@ -160,7 +217,6 @@ def test_gate_with_casts_between(jit, dtype):
 
 # ---- sums and norms ----
 
-NORMS = [layer(keras.layers.LayerNormalization, None, 5, 8) for _ in range(3)]
 WIDE = layer(lambda: keras.layers.Dense(8), None, 5, 8)
 
 
@@ -190,7 +246,7 @@ def test_norm_of_a_sum(jit, name):
     f, norms, alone = SUMS[name]
     if not hasattr(keras.ops, "rms_normalization") and name.startswith("rms"):
         pytest.skip("this Keras has no rms_normalization")
-    weights = [w.value for made_by in (*NORMS, WIDE) for w in made_by.trainable_weights]
+    weights = [w.value for made_by in (*NORMS[:3], WIDE) for w in made_by.trainable_weights]
     want = results(f, X, weights, jit)
     start()
     with tfuse.enabled():

@@ -1,5 +1,7 @@
 """Losses that tfuse.enable() joins with the product that makes their logits: results are Keras's, and the logits are not made."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -65,6 +67,11 @@ LOSSES = {
 }
 
 
+def in_a_model():
+    """As in compute_loss() of a model without metrics."""
+    return _behind_joined._computing_loss_of(types.SimpleNamespace(_compile_metrics=None), True)
+
+
 def trained(make, loss, jit, policy="float32", labels=LABELS, metrics=None, **options):
     """Losses of two epochs and of an evaluation, and the weights that came of it."""
     before = keras.mixed_precision.global_policy()
@@ -111,7 +118,8 @@ def test_reductions(loss, masked):
         y = DENSE(x)
         if masked:
             y._keras_mask = mask
-        return make()(labels, y, weight)
+        with in_a_model():
+            return make()(labels, y, weight)
 
     weights = [w.value for w in DENSE.trainable_weights]
     want = results(f, X, weights, False)
@@ -194,25 +202,33 @@ def test_losses_that_stay(why, make, loss, options):
 ], ids=lambda value: value if isinstance(value, str) else "")
 def test_losses_that_are_not_served(why, loss, labels):
     """They give what Keras gives, errors too."""
-    f = lambda x: loss(labels, DENSE(x))
+    def f(x):
+        with in_a_model():
+            return loss(labels, DENSE(x))
+
     want = outcome(lambda: tf.function(f, autograph=False)(X))
     with tfuse.enabled():
         got = outcome(lambda: tf.function(f, autograph=False)(X))
     assert same(got, want) and why in {row["why"] for row in tfuse.explain(64)}
 
 
-def test_loss_in_a_loop_of_ones_own(jit):
-    """Without compile() and fit(): a function with a tape."""
+def test_a_loss_outside_of_compile_stays(jit):
+    """Who computes it may ask for its gradient by the logits."""
     loss, labels = SPARSE(), RNG.integers(0, 16, (3, 5))
-    f = lambda x: loss(labels, DENSE(x))
-    weights = [w.value for w in DENSE.trainable_weights]
-    want = results(f, X, weights, jit)
-    start()
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(x):
+        with tf.GradientTape() as tape:
+            logits = DENSE(x)
+            total = loss(labels, logits)
+        return total, tape.gradient(total, logits)
+
+    want = step(X)
     with tfuse.enabled():
-        got = results(f, X, weights, jit)
+        got = tf.function(step.python_function, autograph=False, jit_compile=jit)(X)
     for g, w in zip(got, want, strict=True):
         close(g, w, 1e-5)
-    check_joined(jit)
+    assert not joined()
 
 
 def test_eagerly_nothing_is_joined():

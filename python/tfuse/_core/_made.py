@@ -12,6 +12,8 @@ Product = collections.namedtuple("Product", "x kernel bias activation turned tra
 Activation = collections.namedtuple("Activation", "x name")
 # Another tensor with the same values.
 Same = collections.namedtuple("Same", "tensor")
+# A tape watches it: what made it is of no interest.
+Watched = collections.namedtuple("Watched", "")
 _KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: what made it}
 
 

@@ -9,7 +9,7 @@ import threading
 import keras
 import tensorflow as tf
 
-from tfuse._core import _explain
+from tfuse._core import _explain, _made
 from tfuse._keras import _look_back
 from tfuse._keras._behind import Row
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
@@ -23,6 +23,12 @@ def _relu(own, x):
 def _multiply(own, x1, x2):
     y = _look_back.gate(x1, x2)
     return own(x1, x2) if y is None else y
+
+
+def _watch(own, tape, tensor):
+    for x in tf.nest.flatten(tensor, expand_composites=True):
+        _made.keep(x, _made.Watched())
+    return own(tape, tensor)
 
 
 # ---- the loss of a product ----
@@ -53,7 +59,9 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
     Keras's own code is asked for."""
     if type(loss) not in _SPARSE or loss.fn is not keras.losses.sparse_categorical_crossentropy:
         return own(loss, y_true, y_pred, sample_weight)
-    model, training = (getattr(_running, "models", None) or [(None, None)])[-1]
+    if not getattr(_running, "models", None):  # whoever computes the loss may ask for its gradient by the logits
+        return own(loss, y_true, y_pred, sample_weight)
+    model, training = _running.models[-1]
     logits, product = _logits_of_a_product(loss, y_pred)
     why = product and _why_not(loss, y_true, logits, product, model)
     if product is None or why:
@@ -96,7 +104,7 @@ def _why_not(loss, y_true, logits, product, model):
         return "the losses are not reduced to one number"
     if loss._fn_kwargs.get("axis", -1) not in (-1, logits.shape.rank - 1):
         return "the classes are not the last axis"
-    if getattr(model, "_compile_metrics", None) is not None:
+    if model._compile_metrics is not None:
         return "a metric reads the logits, and the product is not worth repeating"
     labels, rows = tf.convert_to_tensor(y_true).shape, logits.shape[:-1]
     if labels.rank == logits.shape.rank and labels[-1] == 1:
@@ -119,6 +127,7 @@ def _weights(loss, labels, sample_weight, masks):
 
 
 TABLE = [
+    Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
     Row("keras.src.backend.tensorflow.nn", "relu", _relu),
     Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),

@@ -3,7 +3,10 @@ traced, and its input comes from an op that can be joined with it, the op that j
 read by nobody, and is not run: a tf.function leaves out what no result needs, and XLA does, too.
 
 Who will read a tensor later is not known. If somebody reads the first one after all, it is computed beside the joined op, and
-results are the same. Where somebody has read it already, nothing is joined.
+results are the same. Where somebody has read it already, or a tape watches it, nothing is joined. A joined op is a function of
+the first one's inputs, not of its result: a gradient with respect to that result is not found, unless the tape was told to
+watch it. An Identity is not looked through, for recomputation (tf.recompute_grad, keras.remat) marks with it what a gradient
+is taken with respect to.
 
 tfuse.enable(look_back=False) leaves all of this out.
 """
@@ -83,7 +86,7 @@ def product_before(y, widened=False, readers=0):
             return (product, shapes[::-1]) if product.x.dtype in FLOATS else (None, [])
         if y.op.type == "Reshape":
             shapes.append(y.op.inputs[1])
-        elif y.op.type != "Identity" and not (widened and _casts(y.op, widens=True)):
+        elif not (widened and _casts(y.op, widens=True)):
             break
         y, readers = y.op.inputs[0], 1
     return None, []
@@ -114,12 +117,14 @@ def _activated(y):
 
 
 def readers_of(x):
-    """How many ops read a tensor so far. Inside XLA, what carries the gradient of a call takes its inputs, too, by IdentityN."""
-    return sum(op.type != "IdentityN" for op in x.consumers())
+    """How many ops and tapes read a tensor so far. Inside XLA, what carries the gradient of a call takes its inputs, too, by
+    IdentityN."""
+    return sum(op.type != "IdentityN" for op in x.consumers()) + (_made.of(x, _made.Watched) is not None)
 
 
 def _in_graph(x):
-    return isinstance(x, tf.Tensor) and not isinstance(x, EagerTensor)
+    """Whether x is made in the function that is being traced, not in one around it: a loop would join anew in every turn."""
+    return isinstance(x, tf.Tensor) and not isinstance(x, EagerTensor) and x.graph == tf.compat.v1.get_default_graph()
 
 
 def _casts(op, widens):
