@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import RNG, SPARSE, close, left_as_it_was, outcome, ran, same, start
-from looking_back import DENSE, X, joined, results
+from looking_back import DENSE, X, joined, results, runs
 from tfuse._core import _library
 from tfuse._keras import _behind_joined
 
@@ -229,6 +229,30 @@ def test_a_loss_outside_of_compile_stays(jit):
     for g, w in zip(got, want, strict=True):
         close(g, w, 1e-5)
     assert not joined()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_logits_that_keras_casts(jit, dtype):
+    """The loss reads them as they are; those that somebody else has cast, as they come: a gradient by them is found."""
+    labels = RNG.integers(0, 16, (3, 5))
+    by_keras = lambda x: SPARSE()(labels, tf.cast(x, dtype))
+
+    def by_oneself(x):
+        with tf.GradientTape() as tape:
+            wide = tf.cast(tf.cast(x, dtype), tf.float32)
+            total = SPARSE()(labels, wide)
+        return tape.gradient(total, wide)
+
+    x = np.repeat(X, 2, -1)
+    for f, read in (by_keras, dtype), (by_oneself, "float32"):
+        want = results(f, x, [], jit)
+        start()
+        with tfuse.enabled():
+            got = results(f, x, [], jit)
+        for g, w in zip(got, want, strict=True):
+            close(g, w, 1e-5)
+        if not (jit and _library.xla_status()):
+            assert {row["input"].split("[")[0] for row in runs("SparseCrossEntropy")} == {read}
 
 
 def test_eagerly_nothing_is_joined():

@@ -18,8 +18,8 @@ _KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: what made it}
 
 
 def keep(y, what):
-    """Returns y, and remembers what made it. Of a tensor that has a value already there is nothing to remember."""
-    if not context.executing_eagerly() and isinstance(y, tf.Tensor):
+    """Returns y, and remembers what made it: of tensors. Of one that has a value already there is nothing to remember."""
+    if not context.executing_eagerly() and isinstance(y, tf.Tensor) and all(isinstance(x, tf.Tensor) for x in what[:1]):
         if not hasattr(y.graph, _KEPT):
             setattr(y.graph, _KEPT, {})
         getattr(y.graph, _KEPT)[y.name] = what

@@ -159,7 +159,7 @@ def _sparse_categorical(own, target, output, from_logits=False, axis=-1):
     labels = tf.cast(target, tf.int64)
     if labels.shape.rank == logits.shape.rank:
         labels = tf.squeeze(labels, -1)
-    return tf.cast(sparse_cross_entropy(_look_back.uncast(logits), labels), logits.dtype)
+    return tf.cast(sparse_cross_entropy(_look_back.logits_before(logits), labels), logits.dtype)
 
 
 def _categorical(own, target, output, from_logits=False, axis=-1):

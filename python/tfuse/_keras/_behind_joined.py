@@ -26,8 +26,9 @@ def _multiply(own, x1, x2):
 
 
 def _watch(own, tape, tensor):
-    for x in tf.nest.flatten(tensor, expand_composites=True):
-        _made.keep(x, _made.Watched())
+    if not tf.executing_eagerly():
+        for x in tf.nest.flatten(tensor, expand_composites=True):
+            _made.keep(x, _made.Watched())
     return own(tape, tensor)
 
 
@@ -59,15 +60,15 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
     Keras's own code is asked for."""
     if type(loss) not in _SPARSE or loss.fn is not keras.losses.sparse_categorical_crossentropy:
         return own(loss, y_true, y_pred, sample_weight)
-    if not getattr(_running, "models", None):  # whoever computes the loss may ask for its gradient by the logits
-        return own(loss, y_true, y_pred, sample_weight)
-    model, training = _running.models[-1]
-    logits, product = _logits_of_a_product(loss, y_pred)
+    # Whoever computes the loss outside of a model may ask for its gradient by the logits.
+    model, training = (getattr(_running, "models", None) or [(None, None)])[-1]
+    logits, product = _logits_of_a_product(loss, y_pred) if model is not None else (None, None)
     why = product and _why_not(loss, y_true, logits, product, model)
     if product is None or why:
         if why:
             _explain.note(loss.name, "Keras's own code", why, [logits], "called")
-        return own(loss, y_true, y_pred, sample_weight)
+        with _look_back.casts_by_keras(getattr(y_pred, "dtype", loss.dtype) != loss.dtype):
+            return own(loss, y_true, y_pred, sample_weight)
     _look_back.note("LinearCrossEntropy", "%s of a product: its logits are not made as a whole" % loss.name, product.x)
     labels = tf.cast(y_true, tf.int64)
     if labels.shape.rank == logits.shape.rank:

@@ -11,6 +11,9 @@ is taken with respect to.
 tfuse.enable(look_back=False) leaves all of this out.
 """
 
+import contextlib
+import threading
+
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
@@ -21,6 +24,7 @@ from tfuse.elementwise.gated import gated
 from tfuse.products.linear import fused
 
 on = True  # as enable() was told
+_running = threading.local()  # .casts: see casts_by_keras()
 
 
 # ---- what is joined ----
@@ -40,7 +44,7 @@ def activation(x, name):
 
 def gate(a, b):
     """a * b, where one of them is an activation; None where none is."""
-    if not (on and _in_graph(a) and _in_graph(b) and a.dtype == b.dtype and a.shape == b.shape and a.shape.rank):
+    if not (on and _in_graph(a) and _in_graph(b) and a.dtype == b.dtype and _same_shape(a, b)):
         return None
     for gating, other in (a, b), (b, a):
         x, name = _activated(gating)
@@ -66,7 +70,23 @@ def norm(h, normalise):
 def uncast(x):
     """What x was made from by a cast to a wider dtype, while a function is traced; or x. An op that computes in the wider
     dtype gives the same result for both, and its gradient is cast to the narrower one in any case."""
-    return x.op.inputs[0] if on and _in_graph(x) and _casts(x.op, widens=True) else x
+    casts = on and _in_graph(x) and _casts(x.op, widens=True) and _made.of(x, _made.Watched) is None
+    return x.op.inputs[0] if casts else x
+
+
+def logits_before(x):
+    """uncast(x) inside of casts_by_keras(True)."""
+    return uncast(x) if getattr(_running, "casts", False) else x
+
+
+@contextlib.contextmanager
+def casts_by_keras(does):
+    """Inside, whether Keras casts logits itself: nobody else sees the result, or asks for a gradient by it."""
+    _running.casts = does
+    try:
+        yield
+    finally:
+        _running.casts = False
 
 
 def note(op, why, x):
@@ -93,11 +113,11 @@ def product_before(y, widened=False, readers=0):
 
 
 def _added(h):
-    """(a, b) where h is a + b, two tensors of one shape; or None. Sizes that are not known are taken to be the same."""
+    """(a, b) where h is a + b, two tensors of one shape; or None."""
     if not (on and _in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
         return None
     a, b = h.op.inputs
-    if a is b or a.shape.rank is None or b.shape.rank is None or a.shape.as_list() != b.shape.as_list():
+    if a is b or not _same_shape(a, b):
         return None
     same = [_made.of(x, _made.Same) for x in (b, a)]
     return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
@@ -160,10 +180,11 @@ def _matrix(kernel, turned):
         op = kernel.op
         if op.type == "Transpose" and np.array_equal(tf.get_static_value(op.inputs[1]), [1, 0]):
             turned = not turned
-        elif op.type != "Identity" and not (op.type == "Reshape" and _same_shape(kernel, op.inputs[0])):
+        elif not (op.type == "Reshape" and kernel.shape.is_fully_defined() and _same_shape(kernel, op.inputs[0])):
             return kernel, turned
         kernel = op.inputs[0]
 
 
 def _same_shape(a, b):
-    return a.shape.is_fully_defined() and a.shape == b.shape
+    """Whether two tensors have one shape, with an axis or more. Sizes that are not known are taken to be the same."""
+    return bool(a.shape.rank and b.shape.rank) and a.shape.as_list() == b.shape.as_list()
