@@ -239,6 +239,7 @@ def test_logits_that_keras_casts(jit, dtype):
 
     def by_oneself(x):
         with tf.GradientTape() as tape:
+            tape.watch(x)
             wide = tf.cast(tf.cast(x, dtype), tf.float32)
             total = SPARSE()(labels, wide)
         return tape.gradient(total, wide)
