@@ -241,24 +241,31 @@ def test_memory_that_may_be_taken(device, determinism, route, case, options, dty
             assert np.array_equal(cases.as64(got), cases.as64(want))
 
 
-@pytest.mark.parametrize("case, options", VARIANTS, ids=label)
-@pytest.mark.parametrize("dtype", ["float64"])
-def test_second_gradient(case, options, dtype):
-    """Of the gradient, against that of the composition."""
-    tensors = case.tensors((5, 6), dtype)
-    watched = [*case.differentiable(tensors[:-1]), *tf.nest.flatten(tensors[-1])]
-    results = []
-    for f in (case.run, case.plain):
+def second_gradients(case, options, f):
+    """The function of a case's tensors that gives them."""
+
+    def step(*tensors):
+        watched = [*case.differentiable(tensors[:-1]), *tf.nest.flatten(tensors[-1])]
         with tf.GradientTape() as tape:
             tape.watch(watched)
             first = case.step(f, tensors[:-1], tensors[-1], options)[len(case.outputs):]
         rng = np.random.default_rng(1)  # not ones: many gradients have rows or columns whose sum is nothing
         second = tape.gradient(first, watched, [tf.constant(rng.normal(size=f.shape)) for f in first],
                                unconnected_gradients="zero")
-        results.append([tf.convert_to_tensor(g) for g in second])
-    for got, want in zip(*results):
+        return [tf.convert_to_tensor(g) for g in second]
+
+    return step
+
+
+@pytest.mark.parametrize("route, case, options", [("eager", *v) for v in VARIANTS] + [("xla", *v) for v in FIRST], ids=label)
+@pytest.mark.parametrize("dtype", ["float64"])
+def test_second_gradient(route, case, options, dtype):
+    """Of the gradient, against that of the composition."""
+    tensors = case.tensors((5, 6), dtype)
+    got = on(route)(second_gradients(case, options, case.run))(*tensors)
+    for g, w in zip(got, second_gradients(case, options, case.plain)(*tensors), strict=True):
         # Stock TensorFlow keeps some constants in float32 even for float64.
-        assert cases.error(got, cases.as64(want)) < 1e-6
+        assert cases.error(g, cases.as64(w)) < 1e-6
 
 
 @pytest.mark.parametrize("case, options", [v for v in VARIANTS if v[0].special], ids=label)

@@ -63,15 +63,10 @@ class ListOp:
             dims.append([(like, axis) if size is None else size for axis, size in enumerate(specs[-1].shape)])
         aliases = [self._in_place(i, *arguments) for i in range(len(specs))] if self._in_place else []
 
-        def call(*inputs):
+        def call(inputs):
             return _xla.custom_call("tfuse." + self.stem, inputs, specs, dims, {**numbers, **attributes}, aliases)
 
-        @tf.custom_gradient
-        def differentiable(*inputs):
-            outputs = call(*inputs)
-            return outputs, functools.partial(self._differentiate, inputs, outputs)
-
-        outputs = differentiable(*inputs) if self._gradient else call(*inputs)
+        outputs = _xla.differentiable(call, self._differentiate, inputs) if self._gradient else call(inputs)
         return self._nested(self._definition.output_arg, list(outputs), arguments)
 
     # ---- lists and their lengths ----

@@ -244,13 +244,11 @@ class FusedOp:
             return self.plain(*inputs, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
-        @tf.custom_gradient
-        def differentiable(*inputs):
-            outputs = _xla.custom_call("tfuse." + self.stem, inputs, specs, dims, attributes)
-            node = _Node(inputs, outputs, attributes.get, lambda i: True)  # XLA drops what nobody uses
-            return (outputs if len(outputs) > 1 else outputs[0]), functools.partial(self._differentiate, node)
-
-        return differentiable(*inputs)
+        call = functools.partial(_xla.custom_call, "tfuse." + self.stem, specs=specs, dims=dims, attributes=attributes)
+        gradient = lambda inputs, outputs, *dy: self._differentiate(
+            _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
+        outputs = _xla.differentiable(call, gradient, inputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def _names(self, inputs):
         """Of each input's axes: letters, or their numbers."""

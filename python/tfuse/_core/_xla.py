@@ -53,6 +53,18 @@ def custom_call(target, inputs, specs, dims, attributes, aliases=()):
                              Sout=[s.shape for s in specs], platforms=["CPU", "CUDA"])
 
 
+def differentiable(compute, gradient, inputs):
+    """compute(inputs), a list of outputs, whose gradient is gradient(inputs, outputs, *dy). That may be differentiated in its
+    turn, any number of times: the outputs that it sees have a gradient themselves."""
+
+    @tf.custom_gradient
+    def call(*inputs):
+        outputs = compute(inputs)
+        return outputs, lambda *dy: gradient(inputs, differentiable(lambda _: outputs, gradient, inputs), *dy)
+
+    return call(*inputs)
+
+
 def _shape(name, shape, types):
     """StableHLO that computes a shape as a vector called `name`."""
     lines, parts = [], []
