@@ -47,8 +47,8 @@ def explain(last=16):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
     Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
-    (TensorFlow op, XLA custom call, plain TensorFlow, or Keras's own code), device, kernel, the first input's dtype and
-    shape, how many such calls there were, and why. Printing it gives a table.
+    (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back), device, kernel, the first
+    input's dtype and shape, how many such calls there were, and why. Printing it gives a table.
     """
     runs, text = [], ctypes.create_string_buffer(512)
     total = _library.library.tfu_trace_read(-1, text, len(text))

@@ -66,7 +66,7 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
     why = product and _why_not(loss, y_true, logits, product, model)
     if product is None or why:
         if why:
-            _explain.note(loss.name, "Keras's own code", why, [logits], "called")
+            _explain.note(loss.name, "not joined with the product", why, [logits])
         with _look_back.casts_by_keras(getattr(y_pred, "dtype", loss.dtype) != loss.dtype):
             return own(loss, y_true, y_pred, sample_weight)
     _look_back.note("LinearCrossEntropy", "%s of a product: its logits are not made as a whole" % loss.name, product.x)
