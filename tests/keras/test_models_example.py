@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import ROOT
+from conftest import ROOT, skip_broken_xla
 from enabling import left_as_it_was, needs_attention, ran
 from tfuse._core import _library
 from tfuse._keras import _behind_joined
@@ -40,8 +40,10 @@ def losses(name, jit_compile):
 
 
 @needs_attention
-@pytest.mark.parametrize("name", workloads.WORKLOADS)
+@pytest.mark.parametrize("name, jit", [*((name, False) for name in workloads.WORKLOADS), ("gpt2", True), ("llama", True)])
 def test_models_train_as_in_stock_keras(name, jit, as_on_a_gpu, monkeypatch):
+    if jit:
+        skip_broken_xla()
     monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
     if name in HUB:
         pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex")
