@@ -67,7 +67,7 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
     if product is None or why:
         if why:
             _explain.note(loss.name, "not joined with the product", why, [logits])
-        with _look_back.casts_by_keras(getattr(y_pred, "dtype", loss.dtype) != loss.dtype):
+        with _look_back.casts_by_keras(getattr(y_pred, "dtype", None) != _dtype(loss)):
             return own(loss, y_true, y_pred, sample_weight)
     _look_back.note("LinearCrossEntropy", "%s of a product: its logits are not made as a whole" % loss.name, product.x)
     labels = tf.cast(y_true, tf.int64)
@@ -80,7 +80,12 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
         labels, weights = tf.reshape(labels, [-1]), tf.reshape(weights, [-1])
     total = linear_cross_entropy(product.x, product.kernel, labels, product.bias, ignore_class=ignored, weights=weights,
                                  transpose_kernel=product.turned, reduction="sum", training=training)
-    return tf.cast(total, loss.dtype)
+    return tf.cast(total, _dtype(loss))
+
+
+def _dtype(loss):
+    """What a loss is computed in; Keras up to 3.3 has no choice there."""
+    return getattr(loss, "dtype", None) or keras.backend.floatx()
 
 
 def _logits_of_a_product(loss, y_pred):
@@ -89,7 +94,7 @@ def _logits_of_a_product(loss, y_pred):
     if loss._fn_kwargs.get("from_logits"):
         return y_pred, _look_back.product_before(y_pred, widened=True)[0]
     logits = getattr(y_pred, "_keras_logits", None)
-    if logits is None or tf.executing_eagerly() or _look_back.readers_of(y_pred) or y_pred.dtype != loss.dtype:
+    if logits is None or tf.executing_eagerly() or _look_back.readers_of(y_pred) or y_pred.dtype != _dtype(loss):
         return None, None
     return logits, _look_back.product_before(logits, readers=1)[0]
 
@@ -117,13 +122,13 @@ def _why_not(loss, y_true, logits, product, model):
 
 def _weights(loss, labels, sample_weight, masks):
     """What each loss is multiplied by in the result: the slope of Keras's own reduction."""
-    losses = tf.zeros(tf.shape(labels), loss.dtype)
+    losses = tf.zeros(tf.shape(labels), _dtype(loss))
     losses.set_shape(labels.shape)
     mask = None if not masks else masks[0] if len(masks) == 1 else masks[0] & masks[1]
     with tf.GradientTape() as tape:
         tape.watch(losses)
         total = keras.src.losses.loss.reduce_weighted_values(losses, sample_weight=sample_weight, mask=mask,
-                                                             reduction=loss.reduction, dtype=loss.dtype)
+                                                             reduction=loss.reduction, dtype=_dtype(loss))
     return tape.gradient(total, losses)
 
 
