@@ -93,6 +93,7 @@ def test_it_can_be_left_out():
             results(f, X, [], False)
             with tfuse.enabled(look_back=not on):
                 pass
+            tfuse.disable()  # which waits for the end of the block
             results(f, X, [], False)  # as the block that is left says
         assert len(joined()) == 2 * on
 

@@ -36,13 +36,14 @@ def enable(look_back=True):
     tfuse.explain() tells why. Calling it twice does what calling it once does.
 
     While a function is traced, ops are joined with those before them by looking back: an activation with the product that it
-    is taken of, silu(a) * b, and the cross entropy with the product that makes its logits, which then never exist as a whole.
-
-    Args:
-      look_back: False leaves every op as the model has it.
+    is taken of, silu(a) * b, a norm with the sum before it, and the cross entropy with the product that makes its logits, which
+    then never exist as a whole.
 
     Results are Keras's to within rounding, but where a query may attend to nothing at all: dot_product_attention in Keras
     then gives the mean of all values, tfuse gives 0.
+
+    Args:
+      look_back: False leaves every op as the model has it.
 
     Raises:
       RuntimeError: Keras runs on another backend than TensorFlow.
@@ -70,12 +71,12 @@ def enabled(look_back=True):
         _set(blocks=-1, look_back=before)
 
 
-def _set(on=None, blocks=0, look_back=True):
+def _set(on=None, blocks=0, look_back=None):
     global _switched_on, _blocks
     if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
-        was, _look_back.on = _is_on(), bool(look_back)
+        was, _look_back.on = _is_on(), _look_back.on if look_back is None else bool(look_back)
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
         if _is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)
