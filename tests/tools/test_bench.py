@@ -56,6 +56,8 @@ def test_rivals_that_were_not_timed_again_stay():
     forward, _ = rows = _bench.merged(saved, timed)
     assert forward["ms"] == {"tfuse": 1, "XLA": 3} and forward["both_ms"] == {"tfuse": 3, "XLA": 7}
     assert forward["commit"] == "new" and forward["rivals_commit"] == "old"
+    assert "Commits: new (today). Rivals were timed in other runs, at old." in _bench_table.page(
+        {**saved_run([]), "rows": [{**row, "date": "today"} for row in rows]}).replace("\n", " ")
     assert _bench.merged(rows, timed) == rows, "the rivals' commit is that of their own times"
     with_rival = [{**row, "ms": {"tfuse": 1, "XLA": 4}, "both_ms": {"tfuse": 3, "XLA": 4}} for row in timed]
     assert _bench.merged(saved, with_rival) == with_rival

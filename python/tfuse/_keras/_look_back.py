@@ -1,6 +1,6 @@
-"""Fusion by looking back. While a function is traced, what made a tensor is known. When an activation, a gate or a loss is
-traced, and its input comes from an op that can be joined with it, the op that joins the two is called. The first one is then
-read by nobody, and is not run: a tf.function leaves out what no result needs, and XLA does, too.
+"""Fusion by looking back. While a function is traced, what made a tensor is known. When an activation, a gate, a norm or a
+loss is traced, and its input comes from an op that can be joined with it, the op that joins the two is called. The first one
+is then read by nobody, and is not run: a tf.function leaves out what no result needs, and XLA does, too.
 
 Who will read a tensor later is not known. If somebody reads the first one after all, it is computed beside the joined op, and
 results are the same. Where somebody has read it already, or a tape watches it, nothing is joined. A joined op is a function of
@@ -132,8 +132,10 @@ def _activated(y):
         return fused(product.x, product.kernel, product.bias), product.activation
     wide = y.op.inputs[0] if _casts(y.op, widens=False) and readers_of(y.op.inputs[0]) == 1 else y
     made = _made.of(wide, _made.Activation)
-    x = uncast(made.x) if made is not None and wide is not y else made and made.x
-    return (x, made.name) if made is not None and x.dtype == y.dtype else (None, "")
+    if made is None:
+        return None, ""
+    x = made.x if wide is y else uncast(made.x)
+    return (x, made.name) if x.dtype == y.dtype else (None, "")
 
 
 def readers_of(x):

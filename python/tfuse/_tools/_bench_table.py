@@ -226,8 +226,10 @@ def page(saved, images=None):
     """A saved run in Markdown: for each family a table and, where `images` says what the names of pictures begin with, its
     picture; then where rivals are faster."""
     made = list(dict.fromkeys("%(commit)s (%(date)s)" % row for row in saved["rows"] + saved.get("steps", [])))
-    text = [textwrap.fill("%s, TensorFlow %s; a plain copy moves %.2f TB/s. Commits: %s." % (
-        saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made)), 120)]
+    apart = list(dict.fromkeys(row["rivals_commit"] for row in saved["rows"] + saved.get("steps", []) if "rivals_commit" in row))
+    text = [textwrap.fill("%s, TensorFlow %s; a plain copy moves %.2f TB/s. Commits: %s.%s" % (
+        saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made),
+        " Rivals were timed in other runs, at %s." % ", ".join(apart) if apart else ""), 120)]
     families = by_family(saved["rows"])
     for family in _ops.FAMILIES:
         steps = saved.get("steps", []) if family == "lists" else []
