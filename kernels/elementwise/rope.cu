@@ -80,7 +80,6 @@ __device__ inline void rope_half(const rope_args &a) {
   const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
   const int64_t at = walk_first(a.walk, col);
-  int64_t offset = place_of(at, a.half);
   const T *const halves[2] = {(const T *)a.x, (const T *)a.x + a.half};
   pack_stream<T, 2, false, 3> stream(a.walk, col, halves, a.half, ring);
   angle<T> turns[N];
@@ -88,7 +87,7 @@ __device__ inline void rope_half(const rope_args &a) {
   for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
   const int64_t tokens = step / (a.half * a.heads);
   int64_t token = at / (a.half * a.heads);
-  for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, offset += 2 * step, token += tokens) {
+  for (; stream.more(); token += tokens) {
     int4 bits[2];
     acc<T> u[N], v[N];
     const angle<T> position = position_of(a, token);
@@ -97,8 +96,9 @@ __device__ inline void rope_half(const rope_args &a) {
     widen_pack<T>(bits[1], v);
     UNROLL
     for (int k = 0; k < N; k++) turn<T>(turns[k] * position, u[k], v[k]);
-    store_bits((T *)a.y + offset, narrow_pack<T>(u));
-    store_bits((T *)a.y + offset + a.half, narrow_pack<T>(v));
+    T *const y = (T *)a.y + 2 * stream.at() - stream.rest; /* where what next() gave lies */
+    store_bits(y, narrow_pack<T>(u));
+    store_bits(y + a.half, narrow_pack<T>(v));
   }
 }
 TFU_KERNEL(rope_half, rope_args)
@@ -110,14 +110,14 @@ __device__ inline void rope_interleaved(const rope_args &a) {
   __shared__ typename pack_stream<T, 1>::ring ring;
   const int64_t col = walk_column<T>(), step = walk_step(a.walk);
   if (col >= a.walk.width) return;
-  int64_t at = walk_first(a.walk, col);
+  const int64_t at = walk_first(a.walk, col);
   pack_stream<T, 1> stream(a.walk, col, &a.x, 0, ring);
   angle<T> turns[N / 2];
   UNROLL
   for (int k = 0; k < N / 2; k++) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
   const int64_t tokens = step / (a.head_dim * a.heads);
   int64_t token = at / (a.head_dim * a.heads);
-  for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, at += step, token += tokens) {
+  for (; stream.more(); token += tokens) {
     int4 bits[1];
     acc<T> v[N];
     const angle<T> position = position_of(a, token);
@@ -125,7 +125,7 @@ __device__ inline void rope_interleaved(const rope_args &a) {
     widen_pack<T>(bits[0], v);
     UNROLL
     for (int k = 0; k < N / 2; k++) turn<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
-    store_bits((T *)a.y + at, narrow_pack<T>(v));
+    store_bits((T *)a.y + stream.at(), narrow_pack<T>(v));
   }
 }
 TFU_KERNEL(rope_interleaved, rope_args)

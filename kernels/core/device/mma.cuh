@@ -74,9 +74,9 @@ struct factor<float> {
   unsigned big[8], small[8];
   __device__ void set(int i, float x) {
     /* Rounded by hand: the conversion instruction is four of them. Of small, whose 12 bits are one too many, tensor
-     * cores cut off the last. A NaN of all ones becomes a zero in big; in small it is still one, so that it is lost
-     * with tf32 alone. */
-    big[i] = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+     * cores cut off the last. The NaN that GPUs make, 0x7fffffff, must not be carried into the sign: it would be a
+     * zero. */
+    big[i] = ((unsigned)min(__float_as_int(x), 0x7fffefff) + 0x1000u) & 0xffffe000u;
     small[i] = __float_as_uint(x - __uint_as_float(big[i]));
   }
 };

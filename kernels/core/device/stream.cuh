@@ -10,10 +10,9 @@
 
 #include "kernels/core/device/shared.cuh"
 
-/* Where element `at` of a walk lies in its tensor. half 0: it is element `at`. Else the tensor has rows of 2 * half
- * elements, of which the walk sees one half; the walk has `half` channels, so a thread's elements are equally far apart
- * there too. */
-__device__ inline int64_t place_of(int64_t at, int64_t half) { return half ? at + at / half * half : at; }
+/* A tensor that is walked by halves has rows of 2 * half elements, of which the walk sees one half. The walk then has
+ * `half` channels, so that at % half is the same for all elements of a thread; the place of element `at` in the tensor
+ * is at + at / half * half = 2 * at - at % half. */
 
 /* Elements at .. at + N of a walk, one by one: move(place, k) is called with the place of each that exists, relative to
  * the first. A loop that stays one: it serves what is rare, and its size is paid in every kernel. */
@@ -36,25 +35,29 @@ struct pack_stream {
   typedef int4 ring[SLOTS][TENSORS][TFU_THREADS];
   enum { SLOT = TENSORS * TFU_THREADS * sizeof(int4) };
 
+  /* How many rows the stream has fetched when it gives one: that one, and those on their way. */
+#if __CUDA_ARCH__ >= 800
+  enum { LEAD = SLOTS };
+#else
+  enum { LEAD = 1 };
+#endif
+
   const tfu_walk &walk;
-  const int64_t col, half;
-  const char *from[TENSORS]; /* the packs to fetch next            */
-  int64_t step[TENSORS];     /* bytes to those after them          */
-  int ahead;                 /* the row that is fetched next       */
-  int whole, rows;           /* rows of whole packs, rows in all   */
-  unsigned slots, slot;      /* this thread's place in shared memory, and where in it the next packs go */
+  const int64_t half;
+  const T *tensor[TENSORS];
+  int64_t fetched, rest; /* the element that is fetched next, and how far it lies behind the beginning of its half */
+  int ahead;             /* the row that is fetched next                                                        */
+  int whole, rows;       /* rows of whole packs, rows in all                                                    */
+  unsigned slots, slot;  /* this thread's place in shared memory, and where in it the next packs go             */
 
   /* Rows blockIdx.y, blockIdx.y + gridDim.y … of the column that starts at element col. shared is the block's own. */
   template <typename X>
   __device__ pack_stream(const tfu_walk &w, int64_t col, const X *const *tensors, int64_t half, ring &shared)
-      : walk(w), col(col), half(HALVES ? half : 0), ahead(blockIdx.y), whole(whole_rows<T>(col, w)) {
-    const int64_t at = walk_first(w, col);
+      : walk(w), half(HALVES ? half : 0), fetched(walk_first(w, col)), ahead(blockIdx.y), whole(whole_rows<T>(col, w)) {
     rows = PARTS ? w.rows + (w.rows * w.width + col < w.n) : whole;
+    rest = HALVES && half ? fetched % half : 0;
     UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      from[t] = (const char *)((const T *)tensors[t] + place_of(at, by_half(t)));
-      step[t] = walk_step(w) * (by_half(t) ? 2 : 1) * (int64_t)sizeof(T);
-    }
+    for (int t = 0; t < TENSORS; t++) tensor[t] = (const T *)tensors[t];
     slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
     slot = 0;
 #if __CUDA_ARCH__ >= 800
@@ -62,6 +65,13 @@ struct pack_stream {
     for (int i = 0; i < SLOTS - 1; i++) fetch();
 #endif
   }
+
+  /* Whether there is a next row. */
+  __device__ bool more() const { return ahead - (LEAD - 1) * (int)gridDim.y < rows; }
+  /* Of the row that next() gave: whether all its packs are whole, and its first element. Counted from what is fetched
+   * next, these take no registers of their own. */
+  __device__ bool is_whole() const { return ahead - LEAD * (int)gridDim.y < whole; }
+  __device__ int64_t at() const { return fetched - LEAD * walk_step(walk); }
 
   /* A slot of shared memory, one per tensor, that is free until the next row is asked for. */
   __device__ unsigned spare() const { return slots + slot; }
@@ -78,41 +88,40 @@ struct pack_stream {
     UNROLL
     for (int t = 0; t < TENSORS; t++) {
       if (!PARTS || ahead < whole) {
-        bits[t] = *(const int4 *)from[t];
+        bits[t] = *(const int4 *)from(t);
       } else {
         put_together(t);
         bits[t] = load_shared(spare() + t * (SLOT / TENSORS));
       }
-      from[t] += step[t];
     }
-    ahead += (int)gridDim.y;
+    step();
 #endif
   }
 
  private:
   __device__ int64_t by_half(int t) const { return HALVES >> t & 1 ? half : 0; }
+  __device__ const T *from(int t) const { return tensor[t] + (by_half(t) ? 2 * fetched - rest : fetched); }
+  __device__ void step() { ahead += (int)gridDim.y, fetched += walk_step(walk); }
 
   /* Elements beyond the tensor's end read as zero. */
   __device__ void put_together(int t) {
-    const T *data = (const T *)from[t];
+    const T *data = from(t);
     const unsigned to = spare() + t * (SLOT / TENSORS);
     store_shared(to, make_int4(0, 0, 0, 0));
     T *elements = (T *)__cvta_shared_to_generic(to);
-    one_by_one<N>(walk, ahead * walk.width + col, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
+    one_by_one<N>(walk, fetched, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
   }
 
   /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
   __device__ void fetch() {
     if (ahead < whole) {
       UNROLL
-      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), from[t]);
+      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), from(t));
     } else if (PARTS && ahead < rows) {
       for (int t = 0; t < TENSORS; t++) put_together(t);
     }
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] += step[t];
     close_copies();
-    ahead += (int)gridDim.y;
+    step();
     slot = (slot + SLOT) % (SLOTS * SLOT);
   }
 };

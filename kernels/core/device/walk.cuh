@@ -14,33 +14,34 @@ struct pack_walk {
   typedef acc<T> (&outputs)[OUT ? OUT : 1][N];
 
   const tfu_walk &walk;
-  const int64_t col, half;
+  const int64_t half, rest; /* rest: how far the thread's elements lie behind the beginning of their half */
   stream_type stream;
 
   /* Begins to fetch; col is the thread's own and lies within the walk. */
   __device__ pack_walk(const tfu_walk &w, int64_t col, const void *const *x, int64_t half, ring &shared)
-      : walk(w), col(col), half(HALVES ? half : 0), stream(w, col, x, half, shared) {}
+      : walk(w),
+        half(HALVES ? half : 0),
+        rest(HALVES && half ? walk_first(w, col) % half : 0),
+        stream(w, col, x, half, shared) {}
 
   /* each(at, left, x, y) makes y from x, elements at .. at + N of the walk, of which the first `left` exist; fewer than
    * N do only in a thread's last pack. */
   template <typename F>
   __device__ void run(void *const *out, F each) {
-    const int64_t step = walk_step(walk), half_step = half ? 2 * step : step;
-    int64_t at = walk_first(walk, col), half_at = place_of(at, half);
-    for (int row = blockIdx.y; row < stream.rows; row += gridDim.y, at += step, half_at += half_step) {
+    while (stream.more()) {
       int4 bits[IN];
       acc<T> x[IN][N], y[OUT ? OUT : 1][N];
       stream.next(bits);
       UNROLL
       for (int t = 0; t < IN; t++) widen_pack<T>(bits[t], x[t]);
-      const int64_t left = walk.n - at;
+      const int64_t at = stream.at(), left = walk.n - at;
       each(at, left < N ? (int)left : N, x, y);
       UNROLL
       for (int t = 0; t < OUT; t++) {
         const bool by_half = HALVES >> (IN + t) & 1;
-        T *to = (T *)out[t] + (by_half ? half_at : at);
+        T *to = (T *)out[t] + (by_half && half ? 2 * at - rest : at);
         const int4 results = narrow_pack<T>(y[t]);
-        if (row < stream.whole) store_bits(to, results);
+        if (stream.is_whole()) store_bits(to, results);
         else store_some(to, at, by_half ? half : 0, results);
       }
     }
