@@ -160,12 +160,14 @@ def test_loss_of_a_reversed_embedding(jit):
     check_joined(jit)
 
 
-@pytest.mark.parametrize("policy, jit", [("mixed_bfloat16", False), ("mixed_bfloat16", True), ("mixed_float16", False)])
-def test_loss_in_mixed_precision(policy, jit):
+@pytest.mark.parametrize("policy, head, jit", [
+    ("mixed_bfloat16", "tied", False), ("mixed_bfloat16", "tied", True), ("mixed_bfloat16", "dense", False),
+    ("mixed_bfloat16", "einsum", False), ("mixed_bfloat16", "dense", True), ("mixed_float16", "tied", False)])
+def test_loss_in_mixed_precision(policy, head, jit):
     """At most twice as far from float32 as stock."""
     if jit:
         skip_broken_xla()
-    make = lambda: tied(HEADS["tied"])
+    make = lambda: tied(HEADS[head])
     exact, want = trained(make, SPARSE(), False), trained(make, SPARSE(), jit, policy)
     with tfuse.enabled():
         got = trained(make, SPARSE(), jit, policy)

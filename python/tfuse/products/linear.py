@@ -85,6 +85,9 @@ def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
         if record.could_possibly_record() if context.executing_eagerly() else training is not False:
             x = _rows.tensor(x)
             keep = mark(x.dtype)
+    if not context.executing_eagerly():  # whoever looks back finds the tensors: Keras casts a variable where it is read
+        x, kernel, *others = _linear.tensors(x, kernel, bias, residual, keep)
+        bias, residual, keep = (tensor if given(tensor) else None for tensor in others)
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     y = _linear(x, kernel, bias, residual, keep, activation=activation, tf32=tf32)[0]
     if residual is None:
