@@ -63,8 +63,14 @@ ACT(relu_grad) { return x > 0 ? K(1) : K(0); }
 ACT(leaky_relu) { return x > 0 ? x : K(0.2) * x; }
 ACT(leaky_relu_grad) { return x > 0 ? K(1) : K(0.2); }
 
-ACT(elu) { return x > 0 ? x : FN(expm1_of)(x); }
-ACT(elu_grad) { return x > 0 ? K(1) : FN(exp_of)(x); }
+ACT(elu) {
+  const REAL below = FN(expm1_of)(x);
+  return x > 0 ? x : below;
+}
+ACT(elu_grad) {
+  const REAL below = FN(exp_of)(x);
+  return x > 0 ? K(1) : below;
+}
 
 /* x * Phi(x); the derivative is Phi(x) + x * phi(x), and both share exp(-x^2 / 2). */
 ACT(gelu) {

@@ -22,8 +22,8 @@ struct primitives_16_bit {
   static __device__ inline float exp_of(float x) { return exp2_of(x * 1.44269504f); }
   static __device__ inline float gauss_of(float x) { return exp2_of(x * (x * -0.72134752f)); }
   static __device__ inline float expm1_of(float x) { /* near 0 the series, where the difference would cancel */
-    const float near = x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24))));
-    return x * x < 0.01f ? near : exp_of(x) - 1;
+    const float near = x * (1 + x * (0.5f + x * (1.0f / 6 + x * (1.0f / 24)))), far = exp_of(x) - 1;
+    return x * x < 0.01f ? near : far;
   }
   static __device__ inline float divide(float a, float b) { return a * reciprocal(b); }
   static __device__ inline float tanh_of(float x) { /* tanh(|x|) = -m / (m + 2) with m = exp(-2 |x|) - 1 */

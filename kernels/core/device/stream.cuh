@@ -5,7 +5,8 @@
  * barrier is needed. Compute capability 7 has no asynchronous copies: there, packs are loaded when asked for.
  *
  * A pack that is not whole (the tensor ends within it, or it does not begin where packs do) is put together in its
- * slot, element by element. It leaves the slot like any other, so that the arithmetic behind is there once. */
+ * slot when it is asked for, element by element. It leaves the slot like any other, so that the arithmetic behind is
+ * there once. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -61,7 +62,7 @@ struct pack_stream {
     slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
     slot = 0;
 #if __CUDA_ARCH__ >= 800
-    ONCE
+    UNROLL
     for (int i = 0; i < SLOTS - 1; i++) fetch();
 #endif
   }
@@ -80,45 +81,44 @@ struct pack_stream {
   __device__ void next(int4 (&bits)[TENSORS]) {
 #if __CUDA_ARCH__ >= 800
     wait_for_copies<SLOTS - 2>();
-    const unsigned at = slots + (slot + SLOT) % (SLOTS * SLOT);
+    const unsigned from = slots + (slot + SLOT) % (SLOTS * SLOT);
+    if (PARTS && ahead - (LEAD - 1) * (int)gridDim.y >= whole)
+      put_together(from, fetched - (LEAD - 1) * walk_step(walk));
     UNROLL
-    for (int t = 0; t < TENSORS; t++) bits[t] = load_shared(at + t * (SLOT / TENSORS));
+    for (int t = 0; t < TENSORS; t++) bits[t] = load_shared(from + t * (SLOT / TENSORS));
     fetch();
 #else
+    const bool is_part = PARTS && ahead >= whole;
+    if (is_part) put_together(spare(), fetched);
     UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      if (!PARTS || ahead < whole) {
-        bits[t] = *(const int4 *)from(t);
-      } else {
-        put_together(t);
-        bits[t] = load_shared(spare() + t * (SLOT / TENSORS));
-      }
-    }
+    for (int t = 0; t < TENSORS; t++)
+      bits[t] = is_part ? load_shared(spare() + t * (SLOT / TENSORS)) : *(const int4 *)place(t, fetched);
     step();
 #endif
   }
 
  private:
   __device__ int64_t by_half(int t) const { return HALVES >> t & 1 ? half : 0; }
-  __device__ const T *from(int t) const { return tensor[t] + (by_half(t) ? 2 * fetched - rest : fetched); }
+  __device__ const T *place(int t, int64_t at) const { return tensor[t] + (by_half(t) ? 2 * at - rest : at); }
   __device__ void step() { ahead += (int)gridDim.y, fetched += walk_step(walk); }
 
-  /* Elements beyond the tensor's end read as zero. */
-  __device__ void put_together(int t) {
-    const T *data = from(t);
-    const unsigned to = spare() + t * (SLOT / TENSORS);
-    store_shared(to, make_int4(0, 0, 0, 0));
-    T *elements = (T *)__cvta_shared_to_generic(to);
-    one_by_one<N>(walk, fetched, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
+  /* The tensors' packs that begin at element `at`, into a slot. Elements beyond the tensor's end read as zero. */
+  __device__ void put_together(unsigned slot, int64_t at) {
+    UNROLL
+    for (int t = 0; t < TENSORS; t++, slot += SLOT / TENSORS) {
+      const T *data = place(t, at);
+      T *elements = (T *)__cvta_shared_to_generic(slot);
+      store_shared(slot, make_int4(0, 0, 0, 0));
+      one_by_one<N>(walk, at, by_half(t), [&](int64_t place, int k) { elements[k] = data[place]; });
+    }
   }
 
-  /* Beyond the last row nothing is fetched; the group is closed all the same, so that groups can be counted. */
+  /* Beyond the last row of whole packs nothing is fetched; the group is closed all the same, so that groups can be
+   * counted. */
   __device__ void fetch() {
     if (ahead < whole) {
       UNROLL
-      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), from(t));
-    } else if (PARTS && ahead < rows) {
-      for (int t = 0; t < TENSORS; t++) put_together(t);
+      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), place(t, fetched));
     }
     close_copies();
     step();

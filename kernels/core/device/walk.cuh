@@ -53,7 +53,7 @@ struct pack_walk {
   __device__ void load_weights(const W *data, int64_t count, int64_t channel, W absent, acc<T> (&v)[N]) {
     enum { M = packed<W>::N }; /* fewer than N where weights are wider than the tensors */
     if (count < 2) {
-      const acc<T> one = (acc<T>)(count ? *data : absent);
+      const acc<T> one = count ? (acc<T>)*data : (acc<T>)absent;
       UNROLL
       for (int k = 0; k < N; k++) v[k] = one;
       return;
