@@ -154,11 +154,19 @@ def test_nothing_to_attend_to(device, route, dtype):
     assert np.all(dq[empty] == 0) and np.all(dk[1, 7:] == 0) and np.all(dv[1, 7:] == 0) and np.any(dv[1, :7] != 0)
 
 
-def test_nan_and_infinity_reach_their_own_queries_only(device):
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0xFFC00000])  # as C writes it, and as GPUs and processors make it
+def test_nan_reaches_its_own_queries_only(tf32, device, bits, on):
+    tf.config.experimental.enable_tensor_float_32_execution(on)
+    nan = np.array(bits, np.uint32).view(np.float32)
     q, k, v = (np.array(x) for x in qkv(heads=1, key_heads=1))
-    q[0, 2, 0, 3] = np.nan
+    q[0, 2, 0, 3] = nan
     y = tfuse.attention(q, k, v).numpy()
     assert np.all(np.isnan(y[0, 2])) and np.isfinite(y).sum() == y.size - 16
+    q, k, v = (np.array(x) for x in qkv(heads=1, key_heads=1))
+    v[0, 2, 0, 3] = nan
+    y = tfuse.attention(q, k, v).numpy()
+    assert np.all(np.isnan(y[0, ..., 3])) and np.isfinite(y).sum() == y.size - y[0, ..., 3].size
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

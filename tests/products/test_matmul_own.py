@@ -36,6 +36,17 @@ def test_odd_sizes(device, kind, dtype, m, k, n):
     check(tfuse.matmul_own(a, b, kind), a, b)
 
 
+@every_kind
+@pytest.mark.parametrize("on", [False, True])
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFC00000])  # NaN as GPUs make it, and as processors do
+def test_nan_stays(tf32, device, kind, on, bits):
+    tf.config.experimental.enable_tensor_float_32_execution(on)
+    a, b = (np.array(normal(16, 16)) for _ in range(2))
+    a[3, 5] = np.array(bits, np.uint32).view(np.float32)
+    y = tfuse.matmul_own(a, b, kind).numpy()
+    assert np.all(np.isnan(y[3])) and np.all(np.isfinite(np.delete(y, 3, 0)))
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_more_matrices_than_pieces_of_scratch(device, jit):
     if jit:
