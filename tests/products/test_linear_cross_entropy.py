@@ -207,6 +207,44 @@ def test_half_precision_has_gradients_of_many_rows(device, reduction, route):
     assert np.all(dx.numpy() == 0)
 
 
+@pytest.mark.parametrize("route", ["eager", "graph", "xla"])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, route):
+    """As exact as with a number of classes that is a multiple of 8."""
+    if route == "xla":
+        skip_broken_xla()
+    classes, rows = 1027, 40
+    inputs = [normal(rows, 16, dtype=dtype), normal(*(classes, 16) if turned else (16, classes), dtype=dtype)]
+    inputs += [normal(classes, dtype=dtype)] * biased
+    labels = np.append(RNG.integers(0, classes, rows - 3), [classes - 1, classes - 2, 5])
+
+    def naive(x, kernel, bias=0):
+        logits = tf.matmul(x, kernel, transpose_b=turned) + bias
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.reduce_sum(tf.where(labels == 5, tf.zeros_like(losses), losses)) / 1024
+
+    ours = lambda x, kernel, bias=None: tfuse.linear_cross_entropy(
+        x, kernel, labels, bias, transpose_kernel=turned, reduction="sum", ignore_class=5) / 1024
+    f = lambda *t: gradients(ours, *t)
+    got = (f if route == "eager" else tf.function(f, jit_compile=route == "xla"))(*inputs)
+    exact = [cases.as64(t) for t in gradients(naive, *(tf.cast(t, tf.float64) for t in inputs))]
+    for ours, own, want in zip(got, gradients(naive, *inputs), exact, strict=True):
+        assert ours.shape == want.shape and cases.error(ours, want) <= 2 * cases.error(own, want) + 1e-6
+
+
+def test_no_class_stays_none_beside_classes_that_fill_no_packs(device):
+    x, kernel, labels = normal(4, 16, dtype="bfloat16"), normal(16, 1027, dtype="bfloat16"), [1026, 1027, 1031, 1032]
+    if "CPU" in device:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"labels must be in \[0, 10.*got 10"):
+            tfuse.linear_cross_entropy(x, kernel, labels)
+        return
+    loss, dx = gradients(lambda x: tfuse.linear_cross_entropy(x, kernel, labels), x)
+    assert list(np.isnan(loss)) == [False, True, True, True]
+    assert np.all(cases.as64(dx)[1:] == 0) and np.all(np.isfinite(cases.as64(dx)))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_million_inputs(device, dtype):
     """Loss and gradients are off by no more than twice what TensorFlow's own product and loss are."""
