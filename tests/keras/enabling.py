@@ -132,6 +132,11 @@ def _results(call, weights):
     return outputs, tape.gradient(loss, weights) if weights else []
 
 
+def reasons_but_rotary():
+    """Without that of an embedding whose frequencies tfuse.rope does not know, as some models have it beside their attention."""
+    return {op: why for op, why in reasons().items() if op != "RotaryEmbedding.call"}
+
+
 def check_attention(call, weights, tolerance=1e-5):
     """That a call gives what it gives without tfuse, by tfuse.attention; and gradients of weights, to ten times the
     tolerance."""
@@ -139,7 +144,7 @@ def check_attention(call, weights, tolerance=1e-5):
     start()
     with tfuse.enabled():
         got, dgot = _results(call, weights)
-    assert {"Attention", *(["AttentionGrad"] if weights else [])} <= ran() and not reasons()
+    assert {"Attention", *(["AttentionGrad"] if weights else [])} <= ran() and not reasons_but_rotary()
     assert [y.dtype for y in got] == [y.dtype for y in want]
     for a, b in zip(got, want, strict=True):
         close(a, b, tolerance)

@@ -13,10 +13,10 @@ import tfuse
 from conftest import new_process
 from enabling import (SPARSE, TOKENS, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran,
                       reasons, reasons_in, same, start)
-from tfuse._keras import _behind_hub, _behind_hub_attention, _behind_hub_vision
+from tfuse._keras import _behind_hub, _behind_hub_attention, _behind_hub_rotary, _behind_hub_vision
 
 HUB = {  # small, with random weights; the ops that must serve them
-    "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm"}),
+    "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm", "Rope"}),
     "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=1, head_dim=4), {"Attention", "Norm"}),
     "Qwen3Backbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8, sliding_window_size=4),
                       {"Attention", "Norm"}),
@@ -205,7 +205,7 @@ def test_names_of_keras_hub(hub):
     """A module that this release has, has what the table names, and enable() replaces it. From 0.28 on all modules are
     there; before 0.20 nothing asks whether attention is fused."""
     release = tuple(map(int, importlib.import_module("keras_hub").__version__.split(".")[:2]))
-    table = _behind_hub.TABLE + _behind_hub_attention.TABLE + _behind_hub_vision.TABLE
+    table = _behind_hub.TABLE + _behind_hub_attention.TABLE + _behind_hub_rotary.TABLE + _behind_hub_vision.TABLE
     rows = [row for row in table if is_there(row.module)]
     assert {"LlamaLayerNorm.call", "MistralLayerNormalization.call"} <= {row.attribute for row in rows}
     assert rows == table or release < (0, 28)

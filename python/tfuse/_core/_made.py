@@ -10,6 +10,10 @@ from tensorflow.python.eager import context
 Product = collections.namedtuple("Product", "x kernel bias activation turned training", defaults=[False, None])
 # act(x), by the name of the activation.
 Activation = collections.namedtuple("Activation", "x name")
+# x with every element of an axis repeated so often.
+Repeated = collections.namedtuple("Repeated", "x count axis")
+# Whether a mask is causal.
+Causal = collections.namedtuple("Causal", "mask answer")
 # Another tensor with the same values.
 Same = collections.namedtuple("Same", "tensor")
 # A tape watches it: what made it is of no interest.

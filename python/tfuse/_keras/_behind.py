@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfuse._core import _library
 from tfuse._core._op import FLOATS, MOST_AXES
-from tfuse._keras import _look_back
+from tfuse._keras import _look_back, _look_back_attention
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
@@ -266,11 +266,13 @@ def _on_a_gpu(guard):
 def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
                attn_logits_soft_cap=None):
     dtype = keras.backend.result_type(*(keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)))
+    key, value = _look_back_attention.shared_heads(key, value)
+    causal, mask = _look_back_attention.without_causal(mask)
     query, key, value = (keras.ops.cast(x, dtype) for x in (query, key, value))
     if bias is not None:
         bias = keras.ops.cast(bias, dtype)
     return attention(query, key, value, bias=bias, mask=mask, scale=None if scale is None else float(scale),
-                     is_causal=bool(is_causal))
+                     is_causal=bool(is_causal) or causal)
 
 
 def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,

@@ -1,6 +1,6 @@
 """What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
-_behind.TABLE: relu behind a product, products of an activation with another tensor, and the mean cross entropy of a product,
-whose logits then never exist as a whole.
+_behind.TABLE: relu behind a product, products of an activation with another tensor, heads that are repeated for attention,
+and the mean cross entropy of a product, whose logits then never exist as a whole.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _explain, _made
-from tfuse._keras import _look_back
+from tfuse._keras import _look_back, _look_back_attention
 from tfuse._keras._behind import Row
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
 
@@ -137,6 +137,7 @@ TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
     Row("keras.src.backend.tensorflow.nn", "relu", _relu),
     Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
+    Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),
     Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),
 ]

@@ -44,7 +44,7 @@ def activation(x, name):
 
 def gate(a, b):
     """a * b, where one of them is an activation; None where none is."""
-    if not (on and _in_graph(a) and _in_graph(b) and a.dtype == b.dtype and _same_shape(a, b)):
+    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _same_shape(a, b)):
         return None
     for gating, other in (a, b), (b, a):
         x, name = _activated(gating)
@@ -70,7 +70,7 @@ def norm(h, normalise):
 def uncast(x):
     """What x was made from by a cast to a wider dtype, while a function is traced; or x. An op that computes in the wider
     dtype gives the same result for both, and its gradient is cast to the narrower one in any case."""
-    casts = on and _in_graph(x) and _casts(x.op, widens=True) and _made.of(x, _made.Watched) is None
+    casts = on and in_graph(x) and _casts(x.op, widens=True) and _made.of(x, _made.Watched) is None
     return x.op.inputs[0] if casts else x
 
 
@@ -100,7 +100,7 @@ def product_before(y, widened=False, readers=0):
     """(_made.Product, shapes): y is the product, brought into these shapes one after the other; (None, []) where it is none.
     widened: y may be cast to a wider dtype on the way. readers: how many of y's, who are known to go, there may be."""
     shapes = []
-    while on and _in_graph(y) and readers_of(y) <= readers and not _library.without_gpu():
+    while on and in_graph(y) and readers_of(y) <= readers and not _library.without_gpu():
         product = _made.of(y, _made.Product) or _stock_product(y.op)
         if product is not None:
             return (product, shapes[::-1]) if product.x.dtype in FLOATS else (None, [])
@@ -114,7 +114,7 @@ def product_before(y, widened=False, readers=0):
 
 def _added(h):
     """(a, b) where h is a + b, two tensors of one shape; or None."""
-    if not (on and _in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
+    if not (on and in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
         return None
     a, b = h.op.inputs
     if a is b or not _same_shape(a, b):
@@ -144,7 +144,7 @@ def readers_of(x):
     return sum(op.type != "IdentityN" for op in x.consumers()) + (_made.of(x, _made.Watched) is not None)
 
 
-def _in_graph(x):
+def in_graph(x):
     """Whether x is made in the function that is being traced, not in one around it: a loop would join anew in every turn."""
     return isinstance(x, tf.Tensor) and not isinstance(x, EagerTensor) and x.graph == tf.compat.v1.get_default_graph()
 

@@ -80,6 +80,22 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
     return turn(query, None)[0] if key is None else tuple(turn(query, key))
 
 
+def embed(layer, scaling_factor, inputs, start_index, positions, pairing="half", rotary=None):
+    """What a layer gives that has max_wavelength, sequence_axis and feature_axis, as tfuse.RotaryEmbedding explains them."""
+    axes = layer.feature_axis, layer.sequence_axis
+    moved = axes[1] != 1 or axes[0] not in (-1, len(inputs.shape) - 1)
+    x = keras.ops.moveaxis(inputs, axes, (-1, 1)) if moved else inputs
+    shape = keras.ops.shape(x)
+    if positions is None:
+        positions = start_index
+    elif len(positions.shape) == 1:
+        positions = keras.ops.broadcast_to(positions, shape[:2])
+    heads = x if len(shape) == 4 else keras.ops.reshape(x, (*shape[:2], -1, shape[-1]))
+    y = rope(heads, None, positions, layer.max_wavelength, pairing, rotary, 1 / scaling_factor)
+    y = y if len(shape) == 4 else keras.ops.reshape(y, shape)
+    return keras.ops.moveaxis(y, (-1, 1), axes) if moved else y
+
+
 @keras.saving.register_keras_serializable("tfuse")
 class RotaryEmbedding(keras.layers.Layer):
     """KerasHub's RotaryEmbedding in one kernel: the same arguments, but without Llama 3.1's scaling of frequencies.
@@ -109,17 +125,7 @@ class RotaryEmbedding(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs, start_index=0, positions=None):
-        moved = self.sequence_axis != 1 or self.feature_axis not in (-1, len(inputs.shape) - 1)
-        x = keras.ops.moveaxis(inputs, (self.feature_axis, self.sequence_axis), (-1, 1)) if moved else inputs
-        shape = keras.ops.shape(x)
-        if positions is None:
-            positions = start_index
-        elif len(positions.shape) == 1:
-            positions = keras.ops.broadcast_to(positions, shape[:2])
-        heads = x if len(shape) == 4 else keras.ops.reshape(x, (*shape[:2], -1, shape[-1]))
-        y = rope(heads, None, positions, self.max_wavelength, self.pairing, self.rotary, 1 / self.scaling_factor)
-        y = y if len(shape) == 4 else keras.ops.reshape(y, shape)
-        return keras.ops.moveaxis(y, (-1, 1), (self.feature_axis, self.sequence_axis)) if moved else y
+        return embed(self, self.scaling_factor, inputs, start_index, positions, self.pairing, self.rotary)
 
     def compute_output_shape(self, input_shape, **_):
         return input_shape
