@@ -45,7 +45,7 @@ TFU_MUST_USE tfu_code tfu_fail(tfu_error *err, tfu_code code, const char *format
 
 /* ---- tensors ---- */
 
-enum { TFU_MAX_RANK = 8, TFU_MAX_ARGS = 13, TFU_MAX_ATTRS = 9, TFU_UNKNOWN = -1 };
+enum { TFU_MAX_RANK = 8, TFU_MAX_ARGS = 13, TFU_MAX_ATTRS = 10, TFU_UNKNOWN = -1 };
 
 /* Floats come first: kernels are compiled for those. */
 typedef enum tfu_dtype {

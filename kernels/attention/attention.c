@@ -49,7 +49,8 @@ static tfu_code read(tfu_call *call, const tfu_tensor *in, attention_args *a) {
                         .right = limit(call->attr[TFU_ATT_RIGHT].i),
                         .scale = call->attr[TFU_ATT_SCALE].f,
                         .rate = call->attr[TFU_ATT_RATE].f,
-                        .tf32 = call->attr[TFU_ATT_TF32].b};
+                        .tf32 = call->attr[TFU_ATT_TF32].b,
+                        .soft_cap = call->attr[TFU_ATT_SOFT_CAP].f};
   TFU_TRY(sizes(call, q, k, &in[TFU_ATT_VALUE].shape, a));
   a->batch = (int)(a->ragged ? in[TFU_ATT_QUERY_LENGTHS].shape.dim[0] - 1 : q->dim[0]);
   a->queries = (int)q->dim[a->ragged ? 0 : 1];
@@ -97,7 +98,8 @@ tfu_code tfu_paged_attention_read(tfu_call *call, attention_args *a) {
                         .align = TFU_ALIGN_LAST,
                         .left = limit(call->attr[TFU_ATT_LEFT].i),
                         .right = limit(call->attr[TFU_ATT_RIGHT].i),
-                        .scale = call->attr[TFU_ATT_SCALE].f};
+                        .scale = call->attr[TFU_ATT_SCALE].f,
+                        .soft_cap = call->attr[TFU_ATT_SOFT_CAP].f};
   TFU_TRY(sizes(call, &in[TFU_PAGED_QUERY].shape, k, &in[TFU_PAGED_VALUE].shape, a));
   const int64_t keys = (int64_t)a->page * a->table_width;
   TFU_REQUIRE(call->err, keys < INT_MAX / 2, "a sequence must have fewer than 2^30 steps, got %d pages of %d",

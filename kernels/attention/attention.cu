@@ -3,7 +3,7 @@
  * m) of each query are carried along, and the output so far is scaled down where m rises (Dao, FlashAttention-2, 2023).
  *
  * Scores are taken to base 2. Plain kernels know bands (causal, window), lengths and ragged sequences; full ones also
- * bias, mask, dropout, pages and a scale that is not positive. */
+ * soft cap, bias, mask, dropout, pages and a scale that is not positive. */
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_tile.cuh"
 
@@ -46,8 +46,8 @@ __device__ inline void forward(const attention_work &w) {
                                        w.aligned, at.first, threadIdx.x);
   if (begin < end) load_steps(key, keys, begin);
 
-  /* Without bias and mask, scores stay as they are and are scaled on their way into exp2. */
-  const bool special = FULL && (a.bias || a.mask || a.scale <= 0);
+  /* Without soft cap, bias and mask, scores stay as they are and are scaled on their way into exp2. */
+  const bool special = FULL && (a.bias || a.mask || a.scale <= 0 || a.soft_cap > 0);
   const float by = a.scale * LOG2_E, factor = special ? 1 : by;
   float out[M][D / 8][4] = {};
   running_softmax<M> so_far;

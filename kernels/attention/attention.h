@@ -32,7 +32,8 @@ typedef struct attention_args {
   int align, left, right;             /* negative: no limit */
   int64_t bias_step[4], mask_step[4]; /* elements from one batch, head, query, key to the next; 0 where stretched */
   float scale, rate;
-  int tf32; /* float32 products may take their factors with 10 bits after the point */
+  int tf32;       /* float32 products may take their factors with 10 bits after the point */
+  float soft_cap; /* 0: none */
 } attention_args;
 
 /* One sequence: its first rows among the queries and keys, how many there are, and the shift s that aligns them. */

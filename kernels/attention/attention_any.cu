@@ -8,6 +8,8 @@ __device__ inline float exp_of(float x) { return expf(x); }
 __device__ inline double exp_of(double x) { return exp(x); }
 __device__ inline float log_of(float x) { return logf(x); }
 __device__ inline double log_of(double x) { return log(x); }
+__device__ inline float tanh_of(float x) { return tanhf(x); }
+__device__ inline double tanh_of(double x) { return tanh(x); }
 
 template <typename R, typename F>
 __device__ inline R over_lanes(R v, F join) {
@@ -54,12 +56,22 @@ struct any_head {
   __device__ const T *doutput(int i) const { return (const T *)a.doutput + query_row(i) * a.value_dim; }
   __device__ int64_t stats_at(int i) const { return tfu_stats_at(&a, &s, b, h, i); }
 
+  __device__ R product(int i, int j) const {
+    const int64_t row = key_row(j);
+    return row < 0 ? 0 : (R)a.scale * dot(query(i), (const T *)a.key + row * a.head_dim, a.head_dim);
+  }
   /* Within the band. */
   __device__ R score(int i, int j) const {
     if (pairs.masked(i, j)) return -(R)INFINITE;
-    const int64_t row = key_row(j);
-    const R v = row < 0 ? 0 : (R)a.scale * dot(query(i), (const T *)a.key + row * a.head_dim, a.head_dim);
+    R v = product(i, j);
+    if (a.soft_cap > 0) v = (R)a.soft_cap * tanh_of(v / (R)a.soft_cap);
     return pairs.bias ? v + pairs.bias_of(i, j) : v;
+  }
+  /* The derivative of the soft cap there. */
+  __device__ R slope(int i, int j) const {
+    if (!(a.soft_cap > 0)) return 1;
+    const R t = tanh_of(product(i, j) / (R)a.soft_cap);
+    return 1 - t * t;
   }
   __device__ R left(int i, int j) const { return !a.seed ? (R)1 : pairs.stays(i, j) ? 1 / (1 - (R)a.rate) : (R)0; }
 
@@ -207,7 +219,10 @@ __device__ inline void any_by_query(const attention_work &w) {
       for (int j0 = first; j0 < end; j0 += 32) {
         const int j = j0 + (int)lane_id();
         acc<T> weight = 0, ds = 0;
-        if (j < end) head.gradient(w, i, j, &weight, &ds);
+        if (j < end) {
+          head.gradient(w, i, j, &weight, &ds);
+          ds *= head.slope(i, j);
+        }
         dquery.add(ds, j < end ? head.key_row(j) : -1, a.key, c0, a.head_dim);
       }
       dquery.store(a.dquery, head.query_row(i), c0, a.head_dim, first < end ? (acc<T>)a.scale : 0);
@@ -235,7 +250,10 @@ __device__ inline void any_by_key(const attention_work &w) {
         for (int i0 = begin; i0 < end; i0 += 32) {
           const int i = i0 + (int)lane_id();
           acc<T> weight = 0, ds = 0;
-          if (i < end) head.gradient(w, i, j, &weight, &ds);
+          if (i < end) {
+            head.gradient(w, i, j, &weight, &ds);
+            ds *= head.slope(i, j);
+          }
           const int64_t row = i < end ? head.query_row(i) : -1;
           dkey.add(ds, row, a.query, c0, a.head_dim);
           dvalue.add(weight, row, a.doutput, c0, a.value_dim);

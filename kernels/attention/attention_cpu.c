@@ -77,6 +77,7 @@ static void FN(begin)(const attention_job *job, int64_t task, void *space, FN(st
   t->query = space;
   f->output = t->query + TFU_ATT_ROWS * t->q_width;
   t->scores = f->output + TFU_ATT_ROWS * t->v_width;
+  t->slopes = NULL;
   t->key_t = t->scores + TFU_ATT_ROWS * TFU_ATT_KEYS;
   f->buffer = t->key_t + TFU_ATT_KEYS * t->q_width;
   memset(f->output, 0, (size_t)(TFU_ATT_ROWS * t->v_width) * sizeof(REAL));

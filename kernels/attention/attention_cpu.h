@@ -60,6 +60,7 @@ typedef struct FN(attention_tile) {
   int64_t q_width, v_width; /* columns of query and value in memory */
   REAL *query;              /* [rows, q_width], scaled              */
   REAL *key_t, *scores;     /* [head_dim, keys], [rows, keys]       */
+  REAL *slopes;             /* of the soft cap at the scores, [rows, keys]; NULL: not wanted */
 } FN(attention_tile);
 
 static inline int FN(tfu_tile_query)(const FN(attention_tile) * t, int r) {
@@ -80,6 +81,6 @@ void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width
  * cache: a product that reads them many times takes half as long again as one that reads a copy. */
 FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data, int width, int copy, REAL *buffer);
 
-/* t->scores, and which of them count. Of few rows from the rows of the keys, else from t->key_t. */
+/* t->scores and t->slopes, and which of them count. Of few rows from the rows of the keys, else from t->key_t. */
 void FN(tfu_tile_scores)(FN(attention_tile) * t, FN(tfu_matrix) keys);
 #endif

@@ -69,8 +69,8 @@ __device__ inline void decode(const attention_work &w) {
   wait_for_copies<SLOTS>();
   __syncthreads();
 
-  const bool special = a.bias || a.mask || a.scale <= 0;
-  const float by = a.scale * LOG2_E, factor = special ? 1 : by;
+  const bool capped = a.soft_cap > 0, special = capped || a.bias || a.mask || a.scale <= 0;
+  const float by = capped ? 1 : a.scale * LOG2_E, factor = special ? 1 : by;
   float out[1][D / 8][4] = {};
   running_softmax<1> so_far;
   int n = 0;
@@ -84,6 +84,7 @@ __device__ inline void decode(const attention_work &w) {
     load(n + SLOTS);
 
     if (special || j0 < whole_first || j0 + STEPS > min(whole_end, end)) {
+      if (capped) cap_scores<T>(p, a);
       UNROLL
       for (int k = 0; k < 2; k++) {
         const int r = row0 + lane / 4 + 8 * k, i = r / group;

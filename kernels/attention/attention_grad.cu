@@ -63,8 +63,8 @@ __device__ inline void by_query(const attention_work &w) {
     if (j0 >= begin) {
       float ds[M][N][4];
       const bool edge = j0 < whole_first || j0 + STEPS > whole_end;
-      score_gradients(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage),
-                      drops);
+      score_gradients<true>(ds, head, edge, at.first + own, j0, numbers, own, query, doutput, key(stage), value(stage),
+                            drops);
       multiply_results(dquery, left_factors<T, M, N>(ds), key(stage), a.tf32);
     }
     if (AHEAD) stage ^= 1;
@@ -198,6 +198,7 @@ __device__ inline void by_key(const attention_work &w) {
         UNROLL
         for (int i = 0; i < M * N * 4; i++) ds[i / 4 / N][i / 4 % N][i % 4] = p[i / 4 / N][i / 4 % N][i % 4];
       }
+      if (FULL && a.soft_cap > 0 && makes_key) multiply_slopes(ds, a, key, own, query(stage));
       multiply_results(dkey, left_factors<T, M, N>(ds), makes_key ? query(stage) : doutput(stage), a.tf32);
     }
     if (AHEAD) stage ^= 1;

@@ -4,7 +4,8 @@
  *   delta_i = sum(doutput_i * output_i) - dstats_i,
  *   dvalue_j = sum over i of p_ij doutput_i,   dquery_i = scale sum over j of ds_ij key_j,   dkey_j likewise,
  *
- * where dropout sets p_ij in dvalue, and dp_ij, to zero or divides them by 1 - rate. Scores are computed again. */
+ * where dropout sets p_ij in dvalue, and dp_ij, to zero or divides them by 1 - rate, and a soft cap multiplies ds_ij in
+ * dquery and dkey by its slope, 1 - tanh(scale query_i . key_j / soft_cap)^2. Scores are computed again. */
 #pragma once
 
 #include "kernels/attention/attention_tile.cuh"
@@ -25,7 +26,7 @@ struct attention_head {
         s(s),
         band(a, s),
         pairs(a, FULL ? b : 0, FULL ? h : 0),
-        special(FULL && (a.bias || a.mask || a.scale <= 0)),
+        special(FULL && (a.bias || a.mask || a.scale <= 0 || a.soft_cap > 0)),
         by(a.scale * LOG2_E),
         factor(special ? 1 : by) {}
 
@@ -41,9 +42,9 @@ struct attention_head {
   }
 };
 
-/* ds, rows are queries i0 .. and columns keys j0 ..; numbers are the rows' stats in base 2 and deltas. `memory` is the
- * warp's, for dropout. */
-template <typename T, int D, bool FULL, int M, int N>
+/* ds, rows are queries i0 .. and columns keys j0 ..; numbers are the rows' stats in base 2 and deltas. SLOPES: times
+ * the slope of the soft cap. `memory` is the warp's, for dropout. */
+template <bool SLOPES, typename T, int D, bool FULL, int M, int N>
 __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_head<T, FULL> &head, bool edge, int i0,
                                        int j0, const float2 (&numbers)[M][2], int own, const tile<T, D> &query,
                                        const tile<T, D> &doutput, const tile<T, D> &key, const tile<T, D> &value,
@@ -51,18 +52,43 @@ __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_hea
   float dp[M][N][4];
   multiply_rows(ds, query, own, key, head.a.tf32);
   multiply_rows(dp, doutput, own, value, head.a.tf32);
-  head.template score<false>(ds, i0, j0, edge);
   if (FULL && head.a.seed) {
     const auto start = [&](int row) { return head.pairs.element(i0 + row, j0); };
     const attention_drops<16 * M, 8 * N> drops(memory, head.a, start);
     for_results(dp,
                 [&](float &v, int row, int col) { v = drops.stays(row, start(row), col) ? v * head.pairs.kept : 0; });
   }
+  const bool capped = FULL && SLOPES && head.a.soft_cap > 0;
+  if (capped) {
+    const float inside = head.a.scale / head.a.soft_cap;
+    UNROLL
+    for (int i = 0; i < M * N * 4; i++) {
+      const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
+      dp[m][n][k] = (dp[m][n][k] - numbers[m][k / 2].y) * slope_at<T>(ds[m][n][k], inside);
+    }
+  }
+  head.template score<false>(ds, i0, j0, edge);
   UNROLL
   for (int i = 0; i < M * N * 4; i++) {
     const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
     const float2 of = numbers[m][k / 2];
-    ds[m][n][k] = exp2_of(fmaf(ds[m][n][k], head.factor, -of.x)) * (dp[m][n][k] - of.y);
+    ds[m][n][k] = exp2_of(fmaf(ds[m][n][k], head.factor, -of.x)) * (dp[m][n][k] - (capped ? 0 : of.y));
+  }
+}
+
+/* ds times the slope of the soft cap. Its rows are those of `left`, from `row` on, and its columns those of `right`.
+ * The products are computed again, two blocks of columns at a time: registers have no room to keep them. */
+template <typename T, int D, int M, int N>
+__device__ inline void multiply_slopes(float (&ds)[M][N][4], const attention_args &a, const tile<T, D> &left, int row,
+                                       const tile<T, D> &right) {
+  const float inside = a.scale / a.soft_cap;
+  UNROLL
+  for (int n = 0; n < N; n += 2) {
+    float product[M][2][4];
+    multiply_rows(product, left, row, tile<T, D>{right.at + 8 * n * right.ROW}, a.tf32);
+    UNROLL
+    for (int i = 0; i < M * 8; i++)
+      ds[i / 8][n + i / 4 % 2][i % 4] *= slope_at<T>(product[i / 8][i / 4 % 2][i % 4], inside);
   }
 }
 

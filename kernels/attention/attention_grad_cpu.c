@@ -3,9 +3,10 @@
  *   ds = p (dp - delta),  delta = doutput . output - dstats        of each query
  *   dquery = scale * ds key,  dkey = scale * ds^T query,  dvalue = p^T doutput,  dbias = ds
  *
- * summed over the heads that share a key. A task takes some keys of a sequence and a head of key over all rows: dkey
- * and dvalue are its own; what it adds to dquery goes to its chunk's own copy, and the copies are summed at the end.
- * The number of chunks depends on the shapes alone, and so results repeat for any number of threads.
+ * summed over the heads that share a key; in dquery and dkey, ds is times the slope of the soft cap, 1 - tanh^2. A task
+ * takes some keys of a sequence and a head of key over all rows: dkey and dvalue are its own; what it adds to dquery
+ * goes to its chunk's own copy, and the copies are summed at the end. The number of chunks depends on the shapes alone,
+ * and so results repeat for any number of threads.
  *
  * dbias has tasks of its own, one for each tile of it, which compute ds a second time and sum over what the bias is
  * stretched along: the order is fixed there too. */
@@ -71,6 +72,7 @@ static size_t FN(deal)(const attention_job *job, REAL *memory, FN(space) * g) {
   } parts[] = {{&t->query, q, TFU_ATT_ROWS},
                {&g->doutput, v, TFU_ATT_ROWS},
                {&t->scores, TFU_ATT_KEYS, TFU_ATT_ROWS},
+               {&t->slopes, job->a.soft_cap > 0 ? TFU_ATT_KEYS : 0, TFU_ATT_ROWS},
                {&g->ds, TFU_ATT_KEYS, TFU_ATT_ROWS},
                {&g->dropped, job->a.seed ? TFU_ATT_KEYS : 0, TFU_ATT_ROWS},
                {&g->dquery, q, TFU_ATT_ROWS},
@@ -156,6 +158,11 @@ static void FN(add_scaled)(REAL *to, const REAL *from, REAL factor, int n) {
   for (int i = 0; i < n; i++) to[i] += factor * from[i];
 }
 
+static void FN(multiply)(REAL *to, const REAL *by, int n) {
+  TFU_VECTORISE
+  for (int i = 0; i < n; i++) to[i] *= by[i];
+}
+
 /* What the tile adds to the three gradients. */
 static void FN(add_tile)(FN(space) * g, REAL *dquery) {
   FN(attention_tile) *t = &g->tile;
@@ -165,6 +172,10 @@ static void FN(add_tile)(FN(space) * g, REAL *dquery) {
   const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), ds_t = FN(tfu_columns_at)(g->ds, TFU_ATT_KEYS);
   const FN(tfu_matrix) query = FN(tfu_rows_at)(t->query, q), key = FN(tfu_rows_at)(g->key, q);
   const FN(tfu_matrix) doutput = FN(tfu_rows_at)(g->doutput, v), dvalue = FN(tfu_rows_at)(g->dvalue, v);
+  for (int r = 0; r < t->rows && a->soft_cap > 0; r++) {
+    const int at = r * TFU_ATT_KEYS + t->from[r];
+    FN(multiply)(g->ds + at, t->slopes + at, t->end[r] - t->from[r]);
+  }
   FN(tfu_product)(dvalue, p_t, doutput, t->keys, a->value_dim, t->rows, 1);
   FN(tfu_product)(FN(tfu_rows_at)(g->dkey, q), ds_t, query, t->keys, a->head_dim, t->rows, 1);
   FN(tfu_product)(FN(tfu_rows_at)(g->dquery, q), ds, key, t->rows, a->head_dim, t->keys, 0);

@@ -54,7 +54,9 @@ static int is_aligned(const attention_args *a, tfu_dtype dtype) {
 }
 
 /* Scores that need more than the plain kernels know. */
-static int is_special(const attention_args *a) { return a->bias || a->mask || a->seed || a->table || !(a->scale > 0); }
+static int is_special(const attention_args *a) {
+  return a->soft_cap > 0 || a->bias || a->mask || a->seed || a->table || !(a->scale > 0);
+}
 
 static int64_t at_least_one(int64_t n) { return n > 0 ? n : 1; }
 static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }

@@ -1,4 +1,4 @@
-/* attention_pairs.cuh - which pairs of queries and keys count, and what bias, mask and dropout do to them. */
+/* attention_pairs.cuh - which pairs of queries and keys count, and what soft cap, bias, mask and dropout do to them. */
 #pragma once
 
 #include "kernels/attention/attention_own.h"
@@ -68,8 +68,32 @@ __device__ inline void for_results(float (&v)[M][N][4], F f) {
   }
 }
 
-/* Products of queries and keys as scores in base 2 with bias and mask. Rows are queries from row0 on and columns keys
- * from col0 on; TURNED, rows are keys. What lies beyond the tensors reads their last values: such pairs do not count.
+/* For 16-bit types one instruction, whose relative error of up to 2^-11 is what rounding a score to float16 costs. */
+template <typename T>
+__device__ inline float tanh_for(float x) {
+  if (sizeof(T) == 4) return tanhf(x);
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/* Products of queries and keys as scores in base 2, soft_cap * tanh(score / soft_cap). */
+template <typename T, int M, int N>
+__device__ inline void cap_scores(float (&v)[M][N][4], const attention_args &a) {
+  const float inside = a.scale / a.soft_cap, outside = a.soft_cap * LOG2_E;
+  for_results(v, [&](float &x, int, int) { x = outside * tanh_for<T>(x * inside); });
+}
+
+/* The derivative of the soft cap at a product of query and key; `inside` is scale / soft_cap. */
+template <typename T>
+__device__ inline float slope_at(float product, float inside) {
+  const float t = tanh_for<T>(product * inside);
+  return fmaf(-t, t, 1);
+}
+
+/* Products of queries and keys as scores in base 2 with soft cap, bias and mask. Rows are queries from row0 on and
+ * columns keys from col0 on; TURNED, rows are keys. What lies beyond the tensors reads their last values: such pairs do
+ * not count.
  */
 template <bool TURNED, typename T, int M, int N>
 __device__ inline void finish_scores(float (&v)[M][N][4], const attention_pairs<T> &pairs, float by, int row0,
@@ -83,7 +107,8 @@ __device__ inline void finish_scores(float (&v)[M][N][4], const attention_pairs<
       f(x, of_query[min(key, a.keys - 1) * (int)step[3]]);
     });
   };
-  for_results(v, [&](float &x, int, int) { x *= by; });
+  if (a.soft_cap > 0) cap_scores<T>(v, a);
+  else for_results(v, [&](float &x, int, int) { x *= by; });
   if (pairs.bias) for_values(pairs.bias, a.bias_step, [](float &x, T bias) { x = fmaf((float)bias, LOG2_E, x); });
   if (pairs.mask) for_values(pairs.mask, a.mask_step, [](float &x, uint8_t seen) { x = seen ? x : -INFINITE; });
 }

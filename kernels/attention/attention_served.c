@@ -45,6 +45,7 @@ void tfu_attention_ask(tfu_attention_request *r, int ordinal) {
 static int other_dtype(const tfu_attention_request *r) { return r->dtype != TFU_F16 && r->dtype != TFU_BF16; }
 static int old_device(const tfu_attention_request *r) { return r->capability < 80; }
 static int dropout(const tfu_attention_request *r) { return r->a->seed != NULL; }
+static int soft_cap(const tfu_attention_request *r) { return r->a->soft_cap > 0; }
 static int mask(const tfu_attention_request *r) { return r->a->mask != NULL; }
 static int ragged(const tfu_attention_request *r) { return r->a->ragged || r->a->table; }
 static int always(const tfu_attention_request *r) { return r != NULL; }
@@ -108,6 +109,7 @@ static const struct rule {
     {0, EVER, empty, "there is nothing to attend to"},
     {0, EVER, ragged, "ragged sequences and pages are our own kernel's"},
     {0, EVER, dropout, "cuDNN would draw other random numbers than philox.h"},
+    {0, EVER, soft_cap, "a soft cap is our own kernel's"},
     {0, EVER, mask, "cuDNN attention takes no boolean mask"},
     {0, EVER, keyless, "some queries attend to no key"},
     {0, EVER, odd_head_dim, "cuDNN attention needs head dims that are multiples of 8"},

@@ -125,6 +125,16 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
 
 /* ---- scores ---- */
 
+/* cap(s) = soft_cap * tanh(s / soft_cap) of n scores, and its derivative if slopes are wanted. */
+static void FN(cap)(REAL *s, REAL *slopes, REAL soft_cap, int n) {
+  static const REAL zeros[TFU_ATT_KEYS];
+  const tfu_activation *tanh_of = &tfu_activations[TFU_ACT_tanh];
+  REAL ones[TFU_ATT_KEYS];
+  for (int i = 0; i < n; i++) ones[i] = 1, s[i] /= soft_cap;
+  if (slopes) tanh_of->FN(grad)(slopes, s, ones, zeros, n);
+  tanh_of->FN(value)(s, s, ones, zeros, n);
+  FN(scale)(s, s, soft_cap, n);
+}
 static void FN(add)(REAL *s, const REAL *bias, int n) {
   TFU_VECTORISE
   for (int i = 0; i < n; i++) s[i] += bias[i];
@@ -134,9 +144,11 @@ static void FN(keep)(REAL *s, const uint8_t *kept, int n) {
   for (int i = 0; i < n; i++) s[i] = kept[i] ? s[i] : -(REAL)INFINITY;
 }
 
-/* Adds the bias to n scores of a row, from key j on, and takes out what is masked. Returns whether anything is left. */
+/* Caps n scores of a row, from key j on, adds the bias and takes out what is masked. Returns whether anything is left.
+ */
 static int FN(adjust)(const FN(attention_tile) * t, REAL *s, int h, int i, int j, int n) {
   const attention_args *a = &t->job->a;
+  if (a->soft_cap > 0) FN(cap)(s, t->slopes ? t->slopes + (s - t->scores) : NULL, (REAL)a->soft_cap, n);
   if (a->bias) {
     REAL buffer[TFU_ATT_KEYS];
     const int64_t *step = a->bias_step, at = t->b * step[0] + h * step[1] + i * step[2] + j * step[3];

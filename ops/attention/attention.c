@@ -1,12 +1,13 @@
 /* Attention: for every query i of a head, the mean of the values, weighted by
  *
- *   p_ij = softmax over j of  scale * query_i . key_j + bias_ij,
+ *   p_ij = softmax over j of  cap(scale * query_i . key_j) + bias_ij,
  *
  * over the keys j that the query attends to: mask_ij is true; j < key_lengths; and, with s = 0, or the difference of
  * the two lengths where they are aligned at the last step, i + s - left <= j <= i + s + right (negative: no limit;
  * causal attention is right = 0). A query without keys, or beyond its length, gives 0. stats is log(sum of exp) of
  * each query's scores, -infinity where there are none. With a seed, dropout sets p_ij to 0 or divides it by 1 - rate:
  * element ((b * heads + h) * queries + i) * keys + j of philox.h decides, with the longest sequences' sizes.
+ * cap(x) is soft_cap * tanh(x / soft_cap), and x where soft_cap is 0.
  *
  * query is [batch, queries, heads, head_dim]; key and value may have fewer heads, each serving as many query heads, and
  * value another head_dim. bias and mask broadcast to [batch, heads, queries, keys]. Ragged sequences come one behind
@@ -15,6 +16,8 @@
  * point. Lengths are int64: TensorFlow keeps int32 in the CPU's memory, and would have the CPU
  * wait for the GPU to copy them. */
 #include "ops/attention/attention.h"
+
+#include <float.h>
 
 #include "tfuse.h"
 
@@ -73,6 +76,12 @@ static tfu_code check_scores(const tfu_shape *in, const char *name, const tfu_sh
   return tfu_broadcasts(name, t, "the scores [batch, heads, queries, keys]", &scores, err);
 }
 
+static tfu_code check_cap(const tfu_value *attr, tfu_error *err) {
+  const float cap = attr ? attr[TFU_ATT_SOFT_CAP].f : 0;
+  TFU_REQUIRE(err, cap >= 0 && cap <= FLT_MAX, "soft_cap must be finite and at least 0, got %g", cap);
+  return TFU_OK;
+}
+
 static tfu_code check(const tfu_shape *in, const tfu_value *attr, tfu_error *err) {
   TFU_TRY(check_heads(in, 0, err));
   TFU_TRY(check_scores(in, "bias", &in[TFU_ATT_BIAS], err));
@@ -85,7 +94,7 @@ static tfu_code check(const tfu_shape *in, const tfu_value *attr, tfu_error *err
               "seed must be a single number (shape []), got shape %s", tfu_show(&in[TFU_ATT_SEED]).text);
   TFU_REQUIRE(err, !attr || (attr[TFU_ATT_RATE].f >= 0 && attr[TFU_ATT_RATE].f < 1),
               "rate must be at least 0 and less than 1, got %g", attr ? attr[TFU_ATT_RATE].f : 0);
-  return TFU_OK;
+  return check_cap(attr, err);
 }
 
 /* One number per query: [batch, heads, queries], or [heads, steps]. */
@@ -115,8 +124,9 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
 const tfu_op tfu_attention = {
     .name = "Attention",
     .doc =
-        "softmax(scale * query . key + bias) . value over the keys that a query attends to, and log(sum of exp) of "
-        "the scores.",
+        "softmax(cap(scale * query . key) + bias) . value over the keys that a query attends to, and log(sum of exp) "
+        "of "
+        "the scores; cap(x) = soft_cap * tanh(x / soft_cap) where soft_cap is not 0.",
     .in = {"query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64", "key_lengths: int64",
            "seed: int64"},
     .out = {"output: T", "stats: S"},
@@ -156,11 +166,11 @@ const tfu_op tfu_attention_grad = {
 };
 
 static tfu_code paged_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
   const tfu_shape *table = &in[TFU_PAGED_TABLE];
   tfu_shape wanted = {.rank = 2,
                       .dim = {in[TFU_PAGED_QUERY].rank == 4 ? in[TFU_PAGED_QUERY].dim[0] : TFU_UNKNOWN, TFU_UNKNOWN}};
   TFU_TRY(check_heads(in, 1, err));
+  TFU_TRY(check_cap(attr, err));
   TFU_TRY(tfu_match("table", table, "[batch of query, pages of a sequence]", &wanted, err));
   wanted.rank = 1;
   TFU_TRY(tfu_match("key_lengths", &in[TFU_PAGED_LENGTHS], "[batch] of query", &wanted, err));

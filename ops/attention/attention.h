@@ -5,10 +5,20 @@
 /* Which query and key stand side by side: the first ones of both sequences, or the last ones. */
 enum { TFU_ALIGN_FIRST, TFU_ALIGN_LAST };
 
-/* In this order for all of them; paged attention has the first four. */
-enum { TFU_ATT_SCALE, TFU_ATT_ALIGN, TFU_ATT_LEFT, TFU_ATT_RIGHT, TFU_ATT_RATE, TFU_ATT_DETERMINISTIC, TFU_ATT_TF32 };
-#define TFU_ATTENTION_ATTRS \
-  "scale: float = 1.0", "align: {'first', 'last'} = 'first'", "left: int = -1", "right: int = -1"
+/* In this order for all of them; paged attention has the first five. */
+enum {
+  TFU_ATT_SCALE,
+  TFU_ATT_ALIGN,
+  TFU_ATT_LEFT,
+  TFU_ATT_RIGHT,
+  TFU_ATT_SOFT_CAP,
+  TFU_ATT_RATE,
+  TFU_ATT_DETERMINISTIC,
+  TFU_ATT_TF32,
+};
+#define TFU_ATTENTION_ATTRS                                                                        \
+  "scale: float = 1.0", "align: {'first', 'last'} = 'first'", "left: int = -1", "right: int = -1", \
+      "soft_cap: float = 0.0"
 
 enum {
   TFU_ATT_QUERY,

@@ -69,6 +69,7 @@ static void test_options(void) {
     EXPECT(backward, 91900, NULL, BIAS(0, 0, 0, 0), a.keys = 1);
     EXPECT(backward, 91900, "for every key", BIAS(0, 0, 0, 0));
     EXPECT(backward, 91900, "last steps", BIAS(0, 0, 0, 1), a.align = TFU_ALIGN_LAST, a.right = 0);
+    EXPECT(backward, 91900, "soft cap", a.soft_cap = 50);
     EXPECT(backward, 91900, "boolean mask", a.mask = mask);
     EXPECT(backward, 91900, "random numbers", a.seed = seed);
     EXPECT(backward, 91900, "ragged", a.ragged = 1);

@@ -7,14 +7,16 @@
 typedef struct sizes {
   int batch, queries, keys, heads, key_heads, head_dim, value_dim;
   int align, left, right, masked;
+  float soft_cap;
 } sizes;
 
 static const sizes some[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, -1, -1, 0},    {2, 3, 5, 4, 2, 7, 9, 0, -1, -1, 1},
-    {1, 65, 67, 2, 1, 17, 16, 0, -1, 0, 1}, {1, 66, 129, 3, 3, 5, 33, 1, 9, 2, 0},
-    {2, 1, 70, 4, 4, 40, 40, 1, -1, 0, 1},  {1, 4, 3, 6, 2, 64, 1, 1, 1, -1, 1},
-    {1, 5, 0, 2, 1, 8, 8, 0, -1, -1, 0},    {1, 3, 4, 2, 2, 0, 3, 0, -1, -1, 1},
-    {2, 2, 3, 0, 2, 4, 4, 0, -1, -1, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0, -1, -1, 0, 0},    {2, 3, 5, 4, 2, 7, 9, 0, -1, -1, 1, 0},
+    {1, 65, 67, 2, 1, 17, 16, 0, -1, 0, 1, 0}, {1, 66, 129, 3, 3, 5, 33, 1, 9, 2, 0, 0},
+    {2, 1, 70, 4, 4, 40, 40, 1, -1, 0, 1, 0},  {1, 4, 3, 6, 2, 64, 1, 1, 1, -1, 1, 0},
+    {1, 5, 0, 2, 1, 8, 8, 0, -1, -1, 0, 0},    {1, 3, 4, 2, 2, 0, 3, 0, -1, -1, 1, 0},
+    {2, 2, 3, 0, 2, 4, 4, 0, -1, -1, 0, 0},    {1, 66, 67, 4, 2, 17, 16, 0, -1, 0, 1, 1.5f},
+    {2, 1, 70, 2, 1, 40, 9, 0, -1, -1, 0, 2},
 };
 
 static double number(uint32_t *state) { /* from -1 to 1 */
@@ -60,7 +62,8 @@ static run *attention(tfu_dtype dtype, const sizes *s) {
   memcpy(r->call.in, in, sizeof in);
   r->call.out[0] = tensor(dtype, (tfu_shape)SHAPE(s->batch, s->queries, s->heads, s->value_dim));
   r->call.out[1] = tensor(tfu_real(dtype), (tfu_shape)SHAPE(s->batch, s->heads, s->queries));
-  const tfu_value attr[] = {{.f = 0.5f}, {.i = s->align}, {.i = s->left}, {.i = s->right}, {.f = 0}, {.b = 0}};
+  const tfu_value attr[] = {{.f = 0.5f},        {.i = s->align}, {.i = s->left}, {.i = s->right},
+                            {.f = s->soft_cap}, {.f = 0},        {.b = 0}};
   memcpy(r->call.attr, attr, sizeof attr);
   return r;
 }
@@ -80,7 +83,8 @@ static double score(const run *r, const sizes *s, int b, int h, int i, int j) {
   for (int d = 0; d < s->head_dim; d++)
     sum += at(&in[0], (((int64_t)b * s->queries + i) * s->heads + h) * s->head_dim + d) *
            at(&in[1], (((int64_t)b * s->keys + j) * s->key_heads + h / group) * s->head_dim + d);
-  return 0.5 * sum + (s->masked ? at(&in[3], h * s->keys + j) : 0);
+  const double v = 0.5 * sum, cap = s->soft_cap;
+  return (cap ? cap * tanh(v / cap) : v) + (s->masked ? at(&in[3], h * s->keys + j) : 0);
 }
 
 static void check_row(const run *r, const sizes *s, int b, int h, int i, double error) {
@@ -177,7 +181,7 @@ static void test_gradient(void) {
 
 /* Two sequences one behind the other are what each of them is alone; so are pages. */
 static void test_ragged_and_paged(void) {
-  const sizes s = {1, 9, 9, 2, 1, 6, 6, 1, -1, 0, 0};
+  const sizes s = {1, 9, 9, 2, 1, 6, 6, 1, -1, 0, 0, 0};
   const int starts[] = {0, 2, 9};
   run *whole = attention(TFU_F32, &s);
   int64_t splits[] = {0, 2, 9};
@@ -191,7 +195,7 @@ static void test_ragged_and_paged(void) {
   whole->call.out[1].shape = (tfu_shape)SHAPE(2, 9);
   CHECK_FOR(finish(whole, "test") == TFU_OK, "%s", whole->err.text);
   for (int b = 0; b < 2; b++) {
-    const sizes part = {1, starts[b + 1] - starts[b], starts[b + 1] - starts[b], 2, 1, 6, 6, 1, -1, 0, 0};
+    const sizes part = {1, starts[b + 1] - starts[b], starts[b + 1] - starts[b], 2, 1, 6, 6, 1, -1, 0, 0, 0};
     run *r = attention(TFU_F32, &part), *paged = start(&tfu_paged_attention);
     for (int i = 0; i < 3; i++)
       memcpy(r->call.in[i].data, (float *)whole->call.in[i].data + starts[b] * (i ? 6 : 12),

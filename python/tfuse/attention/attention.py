@@ -14,7 +14,7 @@ ALIGNMENTS = ("first", "last")
 # ---- plain TensorFlow ----
 
 
-def _attend(query, key, value, bias, allowed, element, seed, scale, rate):
+def _attend(query, key, value, bias, allowed, element, seed, scale, soft_cap, rate):
     """Output and log(sum of exp) where `allowed` broadcasts to [batch, heads, queries, keys]; `element` tells which element
     of the generator decides on the dropout of each."""
     dtype, heads, key_heads = query.dtype, _rows.size(query, 2), _rows.size(key, 2)
@@ -22,8 +22,10 @@ def _attend(query, key, value, bias, allowed, element, seed, scale, rate):
     if not isinstance(heads, int) or heads != key_heads:
         group = heads // key_heads
         key, value = tf.repeat(key, group, 2), tf.repeat(value, group, 2)
-    scale, rate = (float(np.float32(x)) for x in (scale, rate))  # the op's attributes are floats
+    scale, soft_cap, rate = (float(np.float32(x)) for x in (scale, soft_cap, rate))  # the op's attributes are floats
     scores = tf.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    if soft_cap:
+        scores = soft_cap * tf.tanh(scores / soft_cap)
     if given(bias):
         scores = scores + tf.cast(bias, scores.dtype)
     scores = tf.where(allowed, scores, tf.constant(-np.inf, scores.dtype))
@@ -56,9 +58,9 @@ def _long(x):
 
 
 def _plain(query, key, value, bias, mask, query_lengths, key_lengths, seed, scale=1.0, align="first", left=-1, right=-1,
-           rate=0.0, deterministic=False, tf32=False):
+           soft_cap=0.0, rate=0.0, deterministic=False, tf32=False):
     if query.shape.rank == 3:
-        return _plain_ragged(query, key, value, query_lengths, key_lengths, seed, scale, align, left, right, rate)
+        return _plain_ragged(query, key, value, query_lengths, key_lengths, seed, scale, align, left, right, soft_cap, rate)
     queries, keys = _rows.size(query, 1), _rows.size(key, 1)
     lengths = [tf.reshape(n if given(n) else _long(all), [-1, 1, 1, 1])
                for n, all in [(query_lengths, queries), (key_lengths, keys)]]
@@ -69,10 +71,10 @@ def _plain(query, key, value, bias, mask, query_lengths, key_lengths, seed, scal
         allowed &= mask
     shape = [_rows.size(query, 0), _rows.size(query, 2), queries, keys]
     element = tf.reshape(tf.range(tf.cast(_rows.product(shape), tf.int64)), shape) if given(seed) else None
-    return _attend(query, key, value, bias, allowed, element, seed, scale, rate)
+    return _attend(query, key, value, bias, allowed, element, seed, scale, soft_cap, rate)
 
 
-def _plain_ragged(query, key, value, query_splits, key_splits, seed, scale, align, left, right, rate):
+def _plain_ragged(query, key, value, query_splits, key_splits, seed, scale, align, left, right, soft_cap, rate):
     """All sequences as one, in which a step attends to those of its own sequence alone."""
     splits, steps, places = (query_splits, key_splits), (_rows.size(query, 0), _rows.size(key, 0)), []
     for of, n in zip(splits, steps):
@@ -92,7 +94,7 @@ def _plain_ragged(query, key, value, query_splits, key_splits, seed, scale, alig
         rows = _long(q_sequence) * _long(heads) + tf.range(_long(heads))[:, None]
         element = ((rows * _long(steps[0]) + i)[..., None] * _long(steps[1]) + j)[None]
     output, stats = _attend(query[None], key[None], value[None], tf.zeros([0], query.dtype), allowed, element, seed, scale,
-                            rate)
+                            soft_cap, rate)
     return output[0], stats[0]
 
 
@@ -103,14 +105,15 @@ def _plain_grad(doutput, query, key, value, bias, mask, query_lengths, key_lengt
     return [*gradients, dbias if given(dbias_for) else tf.zeros([0], query.dtype)]
 
 
-def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, align="last", left=-1, right=-1):
+def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, align="last", left=-1, right=-1,
+                 soft_cap=0.0):
     batch, width = (_rows.size(table, a) for a in (0, 1))
     steps = _rows.product([width, _rows.size(key_pages, 1)])
     key, value = (tf.reshape(tf.gather(pages, tf.clip_by_value(table, 0, _long(_rows.size(pages, 0) - 1))),
                              [batch, steps, *(_rows.size(pages, a) for a in (2, 3))]) for pages in (key_pages, value_pages))
     nothing = lambda dtype: tf.zeros([0], dtype)
     return _plain(query, key, value, nothing(query.dtype), nothing(tf.bool), nothing(tf.int64), key_lengths,
-                  nothing(tf.int64), scale, "last", left, right)[0]
+                  nothing(tf.int64), scale, "last", left, right, soft_cap)[0]
 
 
 # ---- the ops ----
@@ -119,7 +122,7 @@ def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, a
 def _gradient(node, doutput, dstats):
     bias = node.inputs[3]
     wanted = given(bias) and node.wanted(3)
-    names = ("scale", "align", "left", "right", "rate", "deterministic", "tf32")
+    names = ("scale", "align", "left", "right", "soft_cap", "rate", "deterministic", "tf32")
     *gradients, dbias = _grad(doutput, *node.inputs, *node.outputs, dstats, bias if wanted else None,
                               **{name: node.attr(name) for name in names})
     return [*gradients, dbias if wanted else None, None, None, None, None]
@@ -137,7 +140,7 @@ _paged = FusedOp("PagedAttention", _plain_paged, axes=_PAGED_AXES, multiples="hk
 
 @composite
 def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=False, dropout=0.0, window=None,
-              query_lengths=None, key_lengths=None, seed=None, align="first", deterministic=None, return_lse=False):
+              query_lengths=None, key_lengths=None, seed=None, align="first", deterministic=None, return_lse=False, soft_cap=None):
     """Returns softmax(scale * query . key + bias) . value, over the keys that each query attends to.
 
     As keras.ops.dot_product_attention, without ever storing the scores. A query that attends to no key, or that lies beyond
@@ -167,6 +170,8 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       deterministic: whether gradients must repeat bit for bit; None: as tf.config.experimental.enable_op_determinism()
         says.
       return_lse: whether to return log(sum of exp) of each query's scores too.
+      soft_cap: c: scores become c * tanh(scale * query . key / c), before bias and mask, so that none is beyond c, as in
+        Gemma 2; None or 0: they stay as they are.
 
     Returns:
       [batch, queries, heads, head_dim of value]; or, where return_lse is true, that and [batch, heads, queries] in float32
@@ -174,7 +179,8 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       query; the second is [batch, (queries), heads] then.
 
     Raises:
-      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or lengths out of range.
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, lengths out of range, or a soft_cap
+        that is negative or not finite.
 
     Example:
       query, key = tf.random.normal([2, 16, 8, 64]), tf.random.normal([2, 16, 2, 64])
@@ -198,7 +204,7 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
     output, stats = _attention(
         query, key, value, bias, mask, _integers("query_lengths", query_lengths), _integers("key_lengths", key_lengths),
         _philox.seed_tensor(seed) if dropout else None, scale=scale, align=align, left=left, right=right,
-        rate=float(dropout), deterministic=bool(deterministic),
+        soft_cap=_cap(soft_cap), rate=float(dropout), deterministic=bool(deterministic),
         tf32=query.dtype == tf.float32 and config.tensor_float_32_execution_enabled())
     if splits is not None:
         output, stats = (tf.RaggedTensor.from_row_splits(x, splits, validate=False) for x in (output, tf.transpose(stats)))
@@ -206,7 +212,7 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
 
 
 @composite
-def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=None, window=None):
+def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=None, window=None, soft_cap=None):
     """Returns tfuse.attention of the last steps of sequences whose keys and values lie in pages.
 
     Step t of sequence b is step t % page_size of page table[b, t // page_size]. Each query attends to the steps up to its
@@ -218,14 +224,14 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
       value_pages: like key_pages, possibly with another head_dim.
       table: integers, [batch, pages of a sequence]. What lies behind a sequence's length is not read.
       key_lengths: integers, [batch]: the steps of each sequence, the queries' own included.
-      scale, window: as in tfuse.attention; of a window only the part before counts.
+      scale, window, soft_cap: as in tfuse.attention; of a window only the part before counts.
 
     Returns:
       [batch, queries, heads, head_dim of value_pages].
 
     Raises:
-      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together; on the CPU also a length or a page
-        that does not exist. A GPU cuts such a length, and takes such a page for one of zeros.
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or a soft_cap that is negative or
+        not finite; on the CPU also a length or a page that does not exist. A GPU cuts such a length, and takes such a page for one of zeros.
 
     Example:
       pages = tf.random.normal([10, 16, 2, 64])  # ten pages of 16 steps, for keys and values alike
@@ -235,7 +241,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
     left, right = _band(window, True)
     query, scale = _scaled(query, key_pages, scale)
     return _paged(query, key_pages, value_pages, _integers("table", table), _integers("key_lengths", key_lengths),
-                  scale=scale, align="last", left=left, right=right)
+                  scale=scale, align="last", left=left, right=right, soft_cap=_cap(soft_cap))
 
 
 def _band(window, is_causal):
@@ -245,6 +251,14 @@ def _band(window, is_causal):
         if steps is not None and (not isinstance(steps, (int, np.integer)) or steps < 0):
             raise ValueError("attention: window must be a number of keys, or two, none below 0; got %r" % (window,))
     return -1 if before is None else int(before), 0 if is_causal else -1 if after is None else int(after)
+
+
+def _cap(soft_cap):
+    """As the op takes it: 0 for none. The op's attribute is a float, which holds neither all large numbers nor all small."""
+    cap = float(soft_cap or 0)
+    if cap and not np.finfo(np.float32).tiny <= cap <= np.finfo(np.float32).max:
+        raise ValueError("attention: soft_cap must be a finite number, at least 0, got %r" % (soft_cap,))
+    return cap
 
 
 def _scaled(query, key, scale):

@@ -43,12 +43,16 @@ def allowed(batch, queries, keys, mask=None, is_causal=False, window=None, align
     return kept if mask is None else kept & mask
 
 
-def weights(query, key, bias=None, scale=None, dropout=0.0, seed=None, **places):
-    """Softmax of the scores; what dropout multiplies it by; log(sum of exp); the scale; and the size of what the
-    exponential is taken of. key has the heads of query."""
+def weights(query, key, bias=None, scale=None, dropout=0.0, seed=None, soft_cap=None, **places):
+    """Softmax of the scores; what dropout multiplies it by; log(sum of exp); the derivative of a score by query . key; and
+    the size of what the exponential is taken of. key has the heads of query."""
     kept = allowed(query.shape[0], query.shape[1], key.shape[1], **places)
     scale = float(np.float32(query.shape[-1]**-0.5 if scale is None else scale))
-    s = np.einsum("bqhd,bkhd->bhqk", query, key) * scale
+    s, slope, before = np.einsum("bqhd,bkhd->bhqk", query, key) * scale, scale, 0
+    if soft_cap:  # what is off before the cap is so after it, times the cap's derivative
+        cap = float(np.float32(soft_cap))
+        derivative = 1 / np.cosh(s / cap)**2
+        s, slope, before = cap * np.tanh(s / cap), scale * derivative, np.abs(s) * derivative
     s = np.where(kept, s if bias is None else s + bias, -np.inf)
     greatest = np.max(s, -1, keepdims=True, initial=-np.inf)
     e = np.exp(s - np.where(np.isfinite(greatest), greatest, 0))
@@ -58,8 +62,8 @@ def weights(query, key, bias=None, scale=None, dropout=0.0, seed=None, **places)
     p = e / np.where(total == 0, 1, total)
     rate = float(np.float32(dropout))  # the op's attribute is a float
     factor = _philox.kept_numpy(p.shape, seed, rate) / (1 - rate) if dropout else 1
-    size = np.maximum(np.where(np.isfinite(s), np.abs(s), 0), np.where(np.isfinite(lse), np.abs(lse), 0)[..., None])
-    return p, factor, lse, scale, size
+    size = np.maximum(np.where(np.isfinite(s), np.abs(s) + before, 0), np.where(np.isfinite(lse), np.abs(lse), 0)[..., None])
+    return p, factor, lse, slope, size
 
 
 def _group(query, key):
@@ -83,7 +87,7 @@ def gradient(dy, query, key, value, dlse=0, bias=None, **options):
     """
     group, shared = _group(query, key), key.shape
     key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
-    p, factor, _, scale, size = weights(query, key, bias, **options)
+    p, factor, _, slope, size = weights(query, key, bias, **options)
     scores = lambda dy, value: np.einsum("bqhd,bkhd->bhqk", dy, value) * factor
     sums = lambda x: x.reshape(*shared[:3], group, x.shape[-1]).sum(3)  # over the heads that share a key
     by_key = lambda x, y: sums(np.einsum("bhqk,bqhd->bkhd", x, y))
@@ -92,8 +96,8 @@ def gradient(dy, query, key, value, dlse=0, bias=None, **options):
     ds = p * (dp - np.sum(p * dp, -1, keepdims=True) + np.asarray(dlse)[..., None])
     dp2 = scores(dy * dy, value * value) * factor
     ds2 = p2 * (dp2 + np.sum(p * p * dp2, -1, keepdims=True))
-    gradients = [of_terms(by_query(scale * ds, key), by_query(scale**2 * ds2, key * key)),
-                 of_terms(by_key(scale * ds, query), by_key(scale**2 * ds2, query * query)),
+    gradients = [of_terms(by_query(slope * ds, key), by_query(slope**2 * ds2, key * key)),
+                 of_terms(by_key(slope * ds, query), by_key(slope**2 * ds2, query * query)),
                  of_terms(by_key(p * factor, dy), by_key(p2 * factor**2, dy * dy))]
     return gradients if bias is None else [*gradients, of_terms(*(unstretched(x, bias.shape) for x in (ds, ds2)))]
 
@@ -108,11 +112,12 @@ def unstretched(x, shape):
 # ---- the same in stock TensorFlow, as Keras writes it ----
 
 
-def naive(query, key, value, bias=None, scale=None, dropout=0.0, seed=None, drop=None, **places):
+def naive(query, key, value, bias=None, scale=None, dropout=0.0, seed=None, drop=None, soft_cap=None, **places):
     group = _group(query, key)
     if group > 1:
         key, value = tf.repeat(key, group, 2), tf.repeat(value, group, 2)
     s = tf.einsum("bqhd,bkhd->bhqk", query, key) * tf.cast(query.shape[-1]**-0.5 if scale is None else scale, query.dtype)
+    s = soft_cap * tf.tanh(s / soft_cap) if soft_cap else s
     s = s if bias is None else s + bias
     s = tf.cast(s, tf.float64 if s.dtype == tf.float64 else tf.float32)
     kept = _allowed(query, key, **places)
@@ -210,7 +215,7 @@ def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
 
 
 _PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
-              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}],
+              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
                       "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),
                       "key_lengths": _LENGTHS["key_lengths"]},
@@ -245,9 +250,10 @@ def _stock_can(shape):
     return shape[0] * shape[1] * shape[2] * shape[3] < 2**31
 
 
-def timed(name, sizes, bars=(), causal=(False, True), **more):
-    """A case that only the benchmark has."""
-    return case(name + ", own kernel" * _OWN, shapes=[], options=[{"is_causal": True} if c else {} for c in causal], sizes=sizes,
+def timed(name, sizes, bars=(), causal=(False, True), also=(), **more):
+    """A case that only the benchmark has; `also` are options beside is_causal."""
+    options = [{**({"is_causal": True} if c else {}), **dict(also)} for c in causal]
+    return case(name + ", own kernel" * _OWN, shapes=[], options=options, sizes=sizes,
                 elements=_elements, stock_can=_stock_can,
                 bars={("bfloat16", *where): limits for where, limits in bars}, **more)
 
@@ -256,6 +262,7 @@ _D128, _D64, _GROUPED = (4, 4096, 4096, 16, 16, 128), (4, 4096, 4096, 32, 32, 64
 _ODD = (4, 4095, 4095, 16, 16, 128)
 _CURVE = [(max(1, 16384 // n), n, n, 16, 16, 128) for n in (128, 512, 1024, 2048, 8192, 16384, 32768, 131072)]
 _SINGLE = [(1, n, n, 16, 16, 128) for n in (512, 2048, 4096)] + [(8, 4096, 4096, 16, 16, 128)]  # the last: 2^31 scores
+_GEMMA = (4, 4096, 4096, 8, 4, 256)  # heads of Gemma 2 with 2 billion parameters
 _DECODE = [(1, 1, 32768, 32, 8, 128), (8, 1, 32768, 32, 8, 128)]
 _FAST = ([((_D128, ()), {"tflops": 250}), ((_D128, _CAUSAL), {"tflops": 88})] if _OWN else
          [((_D128, ()), {"tflops": 660, "backward_tflops": 530}), ((_D128, _CAUSAL), {"tflops": 580, "backward_tflops": 460})])
@@ -263,13 +270,15 @@ _FAST = ([((_D128, ()), {"tflops": 250}), ((_D128, _CAUSAL), {"tflops": 88})] if
 CASES = [
     case("attention", options=[
         {}, {"is_causal": True}, {"is_causal": True, "align": "last", "window": 20, "scale": 0.5}, {"window": (3, None)},
-        {**_DROPOUT, "is_causal": True}]),
-    case("attention, bias and mask", ["bias", "mask"], options=[{}, {"is_causal": True, **_DROPOUT}]),
+        {**_DROPOUT, "is_causal": True}, {"soft_cap": 1.5}]),
+    case("attention, bias and mask", ["bias", "mask"], options=[
+        {}, {"is_causal": True, **_DROPOUT}, {"soft_cap": 2.0, "scale": 0.7, **_DROPOUT}]),
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
-        {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}]),
+        {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}, {"window": 9, "soft_cap": 1.0}]),
     _PAGED,
     timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    timed("attention, soft cap", [_D128, _GEMMA], also={"soft_cap": 50.0}, flops=_flops, cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
     timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
           cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
 ]
