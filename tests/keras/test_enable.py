@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfuse
 from conftest import skip_broken_xla
 from enabling import (ATTENTION, GAMMA, LABELS, LINEAR, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
-                      left_as_it_was, needs_attention, normal, places, ran, reasons)
+                      left_as_it_was, needs_attention, normal, places, ran, reasons, start)
 from tfuse._core import _library
 from tfuse._keras import _enable
 
@@ -186,6 +186,33 @@ def test_shared_heads():
         lambda q, k, v: keras.ops.dot_product_attention(q, *(keras.ops.repeat(x, 2, 2) for x in (k, v))), [Q, K, V], False)
     got, dgot = value_and_gradients(keras.ops.dot_product_attention, [Q, K, V], True)
     assert "AttentionGrad" in ran()
+    for a, b in zip([got, *dgot], [want, *dwant], strict=True):
+        close(a, b, 1e-5)
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+@needs_attention
+def test_a_soft_cap(jit):
+    """Keras refuses it on TensorFlow; with tfuse it comes before bias and mask."""
+    bias, options = normal(1, 4, 6, 7), dict(mask=MASK, scale=0.3, is_causal=True)
+    if jit:
+        skip_broken_xla()
+
+    def want(q, k, v, bias):
+        s = 2 * keras.ops.tanh(keras.ops.einsum("bqhd,bkhd->bhqk", q, k) * 0.3 / 2) + bias
+        s = keras.ops.where(np.tril(MASK), s, -np.inf)
+        return keras.ops.einsum("bhqk,bkhd->bqhd", keras.ops.softmax(s), v)
+
+    def got(q, k, v, bias):
+        return keras.ops.dot_product_attention(q, k, v, bias=bias, attn_logits_soft_cap=2.0, **options)
+
+    inputs = [Q, *normal(2, 2, 7, 4, 8), bias]
+    with pytest.raises(Exception, match="attn_logits_soft_cap"):
+        got(*inputs)
+    want, dwant = value_and_gradients(want, inputs, False)
+    start()
+    got, dgot = value_and_gradients(got, inputs, True, jit)
+    assert {"Attention", "AttentionGrad"} <= ran() and not reasons()
     for a, b in zip([got, *dgot], [want, *dwant], strict=True):
         close(a, b, 1e-5)
 

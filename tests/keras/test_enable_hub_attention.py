@@ -1,4 +1,5 @@
-"""KerasHub's models that write their attention out as products and a softmax: by tfuse.attention they give the same.
+"""KerasHub's models that write their attention out as products and a softmax, be it for a soft cap: by tfuse.attention they
+give the same.
 
 While tfuse is enabled, a softmax that Keras computes is tfuse's own: where Softmax did not run, no weights were computed
 beside tfuse.attention."""
@@ -25,6 +26,16 @@ MODELS = {
     "DebertaV3Backbone": (dict(num_heads=4, dropout=0.0, max_sequence_length=16, bucket_size=4), ONCE),
     "GptOssBackbone": (dict(num_query_heads=4, num_key_value_heads=2, num_experts=3, top_k=2, sliding_window=4, head_dim=8),
                        ONCE),
+    "GemmaBackbone": (dict(num_query_heads=4, num_key_value_heads=2, head_dim=8, attention_logit_soft_cap=0.5,  # Gemma 2
+                           final_logit_soft_cap=5.0, use_sliding_window_attention=True, sliding_window_size=4,
+                           query_head_dim_normalize=False, use_post_ffw_norm=True, use_post_attention_norm=True), ONCE),
+    "Gemma3Backbone": (dict(image_size=None, num_query_heads=4, num_key_value_heads=2, head_dim=8, attention_logit_soft_cap=0.5,
+                            use_sliding_window_attention=True, sliding_window_size=4), ONCE),
+    "T5GemmaBackbone": (dict(
+        vocabulary_size=32, attn_logit_softcapping=0.5, query_pre_attn_scalar=8, tie_word_embeddings=True,
+        **{side + name: value for side in ("encoder_", "decoder_") for name, value in dict(
+            hidden_dim=16, intermediate_dim=32, num_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+            layer_types=["full_attention"] * 2).items()}), TWICE),
 }
 
 
@@ -35,7 +46,7 @@ def hub():
 
 def backbone(hub, name, **options):
     keras.utils.set_random_seed(0)
-    model = getattr(hub, name)(**DIMS, **MODELS[name][0], **options)
+    model = getattr(hub, name)(**(DIMS if name != "T5GemmaBackbone" else {}), **MODELS[name][0], **options)
     for i, weight in enumerate(model.weights):  # those that begin as 0 matter too
         weight.assign(weight + 0.1 * np.random.default_rng(i).normal(size=weight.shape))
     return model
@@ -59,7 +70,7 @@ def test_models(hub, name):
     assert "Softmax" not in ran() or name == "GptOssBackbone"  # which routes tokens to experts by a softmax
 
 
-@pytest.mark.parametrize("name", ["Bloom", "Falcon", "T5", "GptOss"])
+@pytest.mark.parametrize("name", ["Bloom", "Falcon", "T5", "GptOss", "Gemma"])
 def test_generation(hub, name):
     """Token by token from a cache, T5 with one for each of its decoder's attentions."""
     first = np.arange(12) < 5
@@ -82,7 +93,7 @@ def test_generation(hub, name):
     assert "Attention" in ran() and not reasons_but_rotary()
 
 
-@pytest.mark.parametrize("name, jit", [("Bloom", False), ("Falcon", True), ("T5", True), ("DebertaV3", False)])
+@pytest.mark.parametrize("name, jit", [("Bloom", False), ("Falcon", True), ("T5", True), ("DebertaV3", False), ("Gemma", True)])
 def test_training(hub, name, jit):
     if jit:
         skip_broken_xla()

@@ -144,10 +144,12 @@ CALLS = {
         attention_mask=UP_TO > 0, cache=CACHE[..., :2, :], cache_update_index=5)),
     "Gemma 4, vision": (gemma4, (X,), dict(attention_mask=SOME[:, 0])),
     "Gemma 4, vision, no mask": (gemma4, (X,), {}),
+    "Gemma 4, vision, soft cap": (lambda **o: gemma4(logit_soft_cap=2.0, **o), (X,), dict(attention_mask=SOME[:, 0])),
     "VideoPrism": (video_prism, (X, X), {}),
     "VideoPrism, scale per channel": (lambda **o: video_prism(use_per_dim_scale=True, **o), (X, X),
                                       dict(attention_mask=SOME)),
     "VideoPrism, padding": (video_prism, (X, STATES), dict(key=STATES, attention_mask=np.arange(7) < [[7], [5], [6]])),
+    "VideoPrism, soft cap": (lambda **o: video_prism(attention_logit_soft_cap=0.5, **o), (X, X), dict(attention_mask=SOME)),
     "VideoPrism, all axes": (video_prism, (X, X), dict(attention_mask=SOME[:, None])),
     "Gemma 3, vision": (gemma3_vision, (X,), {}),
     "PaliGemma, vision": (pali_gemma, (X,), {}),
@@ -161,7 +163,7 @@ CALLS = {
     "Flux, scale": (lambda: flux, [normal(2, 4, 6, 8), normal(2, 4, 7, 8), normal(2, 4, 7, 8)], dict(scale=0.5)),
 }
 HALF = {"Bloom", "Falcon", "T5, no mask", "T5, later layer", "T5, cross", "DeBERTa", "GPT-OSS", "Gemma 4, vision",
-        "VideoPrism, scale per channel", "PaliGemma, vision", "SAM", "D-FINE"}
+        "Gemma 4, vision, soft cap", "VideoPrism, scale per channel", "VideoPrism, soft cap", "PaliGemma, vision", "SAM", "D-FINE"}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -249,7 +251,7 @@ def test_t5_where_there_is_nothing_to_attend_to(carried):
 # ---- what is left to KerasHub ----
 
 DEAD, NO_MASK = "dropout leaves nothing", "the mask is not [batch, queries, keys]"
-NO_CACHE, NO_CAP = "cache_update_index without a cache", "tfuse.attention has no soft cap"
+NO_CACHE = "cache_update_index without a cache"
 HEADS_FIRST = [normal(2, 4, 6, 8)] * 3
 DECLINED = {
     "Bloom, no mask": ("BloomAttention.call", NO_MASK, lambda: bloom()(X)),
@@ -261,9 +263,6 @@ DECLINED = {
     "DeBERTa, no mask": ("DisentangledSelfAttention.call", NO_MASK, lambda: deberta()(X, STATES[:1])),
     "DeBERTa, scores": ("DisentangledSelfAttention.call", "return_attention_scores",
                         lambda: deberta()(X, STATES[:1], SOME, return_attention_scores=True)[1]),
-    "Gemma 4, vision, soft cap": ("Gemma4VisionAttention._compute_attention", NO_CAP,
-                                  lambda: gemma4(logit_soft_cap=5.0)(X)[0]),
-    "VideoPrism, soft cap": ("VideoPrismAttention.call", NO_CAP, lambda: video_prism(attention_logit_soft_cap=5.0)(X, X)),
     "Gemma 3, vision, mask": ("Gemma3VisionEncoderLayer.compute_attention",
                               "KerasHub adds the mask to the scores as a number", lambda: gemma3_vision()(X, SOME[:, None])),
     "D-FINE, weights": ("DFineMultiheadAttention.call", "output_attentions", lambda: d_fine()(X, output_attentions=True)[1]),

@@ -272,7 +272,7 @@ def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_caus
     if bias is not None:
         bias = keras.ops.cast(bias, dtype)
     return attention(query, key, value, bias=bias, mask=mask, scale=None if scale is None else float(scale),
-                     is_causal=bool(is_causal) or causal)
+                     is_causal=bool(is_causal) or causal, soft_cap=attn_logits_soft_cap)
 
 
 def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
@@ -290,9 +290,26 @@ def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_cau
             return "the %s does not broadcast to [batch, heads, queries, keys]" % name
     if mask is not None and keras.backend.standardize_dtype(mask.dtype) != "bool":
         return "the mask is not boolean"
-    if attn_logits_soft_cap is not None:
-        return "tfuse.attention has no soft cap"
+    if not isinstance(attn_logits_soft_cap, (numbers.Real, type(None))):
+        return "the soft cap is a tensor"
     return "" if scale is None or isinstance(scale, numbers.Real) else "the scale is a tensor"
+
+
+def _capped_attention(own, query, key, value, *others, attn_logits_soft_cap=None, **options):
+    """keras.ops.dot_product_attention. On TensorFlow, Keras refuses a soft cap before it asks the backend."""
+    if attn_logits_soft_cap is None:
+        return own(query, key, value, *others, **options)  # that comes by way of the backend's
+    query, key, value = (keras.ops.convert_to_tensor(x) for x in (query, key, value))
+    return _attention(own, query, key, value, *others, attn_logits_soft_cap=attn_logits_soft_cap, **options)
+
+
+def _capped_attention_guard(query, key, value, *others, attn_logits_soft_cap=None, **options):
+    if attn_logits_soft_cap is None:
+        return ""
+    if any(isinstance(x, keras.KerasTensor) for x in (query, key, value)):
+        return "of symbolic tensors, Keras would forget the soft cap where tfuse is not enabled"
+    query, key, value = (keras.ops.convert_to_tensor(x) for x in (query, key, value))
+    return _attention_guard(query, key, value, *others, attn_logits_soft_cap=attn_logits_soft_cap, **options)
 
 
 # ---- the table ----
@@ -323,6 +340,7 @@ TABLE = [
     Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", lambda own, *inputs, **options: einsum_dense(*inputs, **options),
         _on_a_gpu(why_not_einsum_dense)),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
+    Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),
     Row(_MHA, "MultiHeadAttention._compute_attention", _MULTI_HEAD.attend),
     Row(_GQA, "GroupedQueryAttention._compute_attention_mask", _GROUPED.mask),

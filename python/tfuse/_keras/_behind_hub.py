@@ -6,6 +6,8 @@ in any case are in _behind_hub_attention.py and _behind_hub_vision.py. Names are
 has not, it goes without.
 """
 
+import inspect
+
 import keras
 import tensorflow as tf
 
@@ -26,7 +28,10 @@ def _use_fused_attention(own, layer):
 def _use_fused_attention_guard(layer):
     if layer.dropout:
         return "KerasHub's fused path has no dropout"
-    return "tfuse.attention has no soft cap" if getattr(layer, "logit_soft_cap", None) else ""
+    if getattr(layer, "logit_soft_cap", None) and "attn_logits_soft_cap" not in inspect.signature(
+            keras.ops.dot_product_attention).parameters:
+        return "KerasHub's fused path may leave out the soft cap, which this Keras has no argument for"
+    return ""
 
 
 def _windowed(own, layer, query, key, value, attention_mask=None, cache_update_index=None, **others):

@@ -5,7 +5,7 @@ A replacement stands for the whole method that has the products in it, so it rep
 projections, the cache. Names and arguments are those of KerasHub 0.32. Those of vision models are in
 _behind_hub_vision.py. What is left to KerasHub, and why:
   Gemma 3n: its text layers hand the weights on as a result, which tfuse.attention never has.
-  Audio of Gemma 3n and Gemma 4: soft caps, in blocks of the sequence with a score for every relative place.
+  Audio of Gemma 3n and Gemma 4: blocks of the sequence, with a score for every relative place inside the soft cap.
   XLNet: three kinds of scores, for two streams of queries that share their parts.
 """
 

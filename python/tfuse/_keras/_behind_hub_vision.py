@@ -22,11 +22,11 @@ from tfuse.rows.softmax import kept
 def _gemma4_vision(own, layer, q, k, v, attention_mask, training=False):
     """The mask is [batch, keys]; there is no scale, since query and key are normalised."""
     mask = None if attention_mask is None else kept(attention_mask)[:, None, None]
-    return attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=1.0)
+    return attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=1.0, soft_cap=layer.logit_soft_cap)
 
 
 def _gemma4_vision_guard(layer, q, k, v, attention_mask, training=False):
-    return "tfuse.attention has no soft cap" if layer.logit_soft_cap is not None else guard(q, layer.dropout_layer)
+    return guard(q, layer.dropout_layer)
 
 
 def _video_prism(own, layer, query, value, key=None, attention_mask=None, training=None):
@@ -38,12 +38,11 @@ def _video_prism(own, layer, query, value, key=None, attention_mask=None, traini
     mask = kept(attention_mask)
     if mask is not None and len(mask.shape) < 4:
         mask = mask[:, None] if len(mask.shape) == 3 else mask[:, None, None]
-    return layer.output_dense(attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=scale))
+    return layer.output_dense(attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=scale,
+                                     soft_cap=layer.attention_logit_soft_cap))
 
 
 def _video_prism_guard(layer, query, value, key=None, attention_mask=None, training=None):
-    if layer.attention_logit_soft_cap is not None:
-        return "tfuse.attention has no soft cap"
     return guard(query, layer.dropout_layer)
 
 
