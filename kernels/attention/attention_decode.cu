@@ -83,8 +83,8 @@ __device__ inline void decode(const attention_work &w) {
     __syncwarp();
     load(n + SLOTS);
 
+    if (capped) cap_scores<T>(p, a);
     if (special || j0 < whole_first || j0 + STEPS > min(whole_end, end)) {
-      if (capped) cap_scores<T>(p, a);
       UNROLL
       for (int k = 0; k < 2; k++) {
         const int r = row0 + lane / 4 + 8 * k, i = r / group;

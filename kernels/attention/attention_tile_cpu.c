@@ -128,11 +128,10 @@ FN(tfu_matrix) FN(tfu_tile_keys)(const FN(attention_tile) * t, const void *data,
 /* cap(s) = soft_cap * tanh(s / soft_cap) of n scores, and its derivative if slopes are wanted. */
 static void FN(cap)(REAL *s, REAL *slopes, REAL soft_cap, int n) {
   static const REAL zeros[TFU_ATT_KEYS];
-  const tfu_activation *tanh_of = &tfu_activations[TFU_ACT_tanh];
   REAL ones[TFU_ATT_KEYS];
   for (int i = 0; i < n; i++) ones[i] = 1, s[i] /= soft_cap;
-  if (slopes) tanh_of->FN(grad)(slopes, s, ones, zeros, n);
-  tanh_of->FN(value)(s, s, ones, zeros, n);
+  tfu_activations[TFU_ACT_tanh].FN(value)(s, s, ones, zeros, n);
+  for (int i = 0; slopes && i < n; i++) slopes[i] = 1 - s[i] * s[i];
   FN(scale)(s, s, soft_cap, n);
 }
 static void FN(add)(REAL *s, const REAL *bias, int n) {

@@ -278,7 +278,8 @@ CASES = [
     _PAGED,
     timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
-    timed("attention, soft cap", [_D128, _GEMMA], also={"soft_cap": 50.0}, flops=_flops, cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    timed("attention, soft cap", [_D128, _GEMMA], also={"soft_cap": 50.0}, flops=_flops,
+          cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
     timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
           cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
 ]
