@@ -125,8 +125,7 @@ const tfu_op tfu_attention = {
     .name = "Attention",
     .doc =
         "softmax(cap(scale * query . key) + bias) . value over the keys that a query attends to, and log(sum of exp) "
-        "of "
-        "the scores; cap(x) = soft_cap * tanh(x / soft_cap) where soft_cap is not 0.",
+        "of the scores; cap(x) = soft_cap * tanh(x / soft_cap) where soft_cap is not 0.",
     .in = {"query: T", "key: T", "value: T", "bias: T", "mask: bool", "query_lengths: int64", "key_lengths: int64",
            "seed: int64"},
     .out = {"output: T", "stats: S"},

@@ -73,9 +73,10 @@ def test_every_combination(device, dtype, names):
         *inputs, dy = case.tensors((2, 18, 23, 4, 2, 24), dtype, seed=3)
         results = [case.step(f, inputs, dy, options) for f in (case.run, case.plain)]
         for i, (name, got, naive, want) in enumerate(zip(case.results(), *results, case.truth(inputs, dy, options))):
-            error = cases.error(got, want)
-            assert error <= cases.allowed(naive, want, dtype) or error <= cases.allowed(
-                naive, want, dtype, case.typical(dtype, options)[i]), (name, options)
+            error, most = cases.error(got, want), cases.allowed(naive, want, dtype)
+            if "soft_cap" in options and error > most:  # beside a draw with which the naive one is lucky, what it is typically
+                most = cases.allowed(naive, want, dtype, case.typical(dtype, options)[i])
+            assert error <= most, (name, options)
 
 
 BIASES = [(), (1,), (13,), (9, 1), (9, 13), (4, 1, 1), (1, 9, 13), (2, 1, 1, 13), (1, 4, 9, 13), (2, 1, 9, 1), (2, 4, 9, 13)]
