@@ -1,23 +1,23 @@
 """Shows that training with tfuse.enable() has the loss curve of stock Keras: trains, judges, writes it down and draws it.
 
-  python examples/curves.py                        # the models of models.py: benchmarks/curves_<GPU>.json and .png, README.md
+  python examples/curves.py                        # the models of models.py: benchmarks/curves_<GPU>.json, .png, README.md
   python examples/curves.py --models vit --rows tfuse --steps 300     # some of it; the other rows of the record stay
   python examples/curves.py --small --out FOLDER   # in minutes on a CPU
   python examples/curves.py --table FILE.json      # print the table of a record; --write puts it into README.md
 
 Every row begins with the same weights and sees the same batches in the same order, without dropout (see train_curve.py).
-What is left between two rows is rounding, and training magnifies that, in some models a million times. So the question is not
-how far the curve of tfuse is from that of stock Keras, but whether it is farther than stock Keras is from itself. Two more runs
-of stock Keras compute the same and round otherwise: "again" has the rows of every batch in another order, so that sums over a
-batch are rounded otherwise; "xla" has compile(jit_compile=True), which fuses ops as tfuse does, so that what is between them
-is not rounded to bfloat16. The wider of the two is stock's own spread.
+What is left between two rows is rounding, and training magnifies that, in some models a million times. So the question is
+not how far the curve of tfuse is from that of stock Keras, but whether it is farther than stock Keras is from itself. Two
+more runs of stock Keras compute the same and round otherwise: "again" has the rows of every batch in another order, so that
+sums over a batch are rounded otherwise; "xla" has compile(jit_compile=True), which fuses ops as tfuse does, so that what is
+between them is not rounded to bfloat16. The wider of the two is stock's own spread; with one of them, it is that one's.
 
 A distance is taken in windows of ten steps: the mean of |difference| over a window. Over all windows the median and the
-largest are compared, and both must be at most twice stock's own. Twice, since the distances of two runs that differ in chance
-alone are themselves not the same. Losses are kept to five digits behind the point, and one unit there is always allowed.
-Beside that the first loss, before which nothing is trained, must be stock's to within a unit in the last place of the type
-that is computed in; and stock's own curve must fall by a tenth, or nothing was shown. The status is 1 where one of this does
-not hold.
+largest are compared, and both must be at most twice stock's own. Twice, since the distances of two runs that differ in
+chance alone are themselves not the same. Losses are kept to five digits behind the point, and one unit there is always
+allowed. Beside that the first loss, before which nothing is trained, must be stock's to within a unit in the last place of
+the type that is computed in; and stock's own curve must fall by a tenth, or nothing was shown. The status is 1 where one of
+this does not hold.
 """
 import argparse
 import json
@@ -158,7 +158,7 @@ def plot(record, path):
     axes[0, 0].legend(fontsize=8)
     axes[0, 0].set_ylabel("loss")
     axes[1, 0].set_ylabel("|difference| to Keras, of %d steps" % WINDOW)
-    figure.suptitle("Training with tfuse.enable() and without: %s, TensorFlow %s" % (record["hardware"], record["tensorflow"]))
+    figure.suptitle("Training with and without tfuse: %s, TensorFlow %s" % (record["hardware"], record["tensorflow"]))
     figure.tight_layout()
     _bench_plots.save(figure, path)
 

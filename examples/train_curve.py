@@ -30,15 +30,15 @@ def in_another_order(seed, batch):
 def losses(name, row, steps, small, rate):
     """Of every step. None is waited for before the last is under way.
 
-    Keras divides a sum of weighted losses by the number of labels, not of their weights. Of every batch other labels count, and
-    the loss would rise and fall with their share; divided by that, it is the mean loss of those that count."""
+    Keras divides the sum of weighted losses by the number of labels, not by the sum of the weights. How many labels count
+    differs from batch to batch; divided by their share, a loss is the mean of those that count."""
     workload = workloads.WORKLOADS[name]
     sizes = workload.sizes(small)
     sizes.dropout = 0.0
     batches = workload.batches(sizes, steps)
     if row == "again":
         batches = list(map(in_another_order, range(len(batches)), batches))
-    shares = [np.mean(batch[2]) if len(batch) == 3 else 1 for batch in batches]
+    shares = [float(np.mean(batch[2])) if len(batch) == 3 else 1 for batch in batches]
     step = models.train_function(name, sizes, list(map(models.on_the_device, batches)), row.endswith("xla"), rate)
     queued = [step() for _ in range(steps)]
     return [float(loss) / share for loss, share in zip(queued, itertools.cycle(shares))]

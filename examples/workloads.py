@@ -16,13 +16,13 @@ import numpy as np
 RATE, EPSILON, DECAY = 1e-4, 1e-7, 0.004  # of AdamW: the learning rate, and Keras's own defaults of the others
 FIRST, WARM, GROUP = 3, 5, 4  # steps: until the first time is taken, that are not in the median, that are timed together
 
-KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # of the tokens that can be learned: how many, by how many each is followed, all
+KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # tokens that can be learned, how many may follow each, the length of walk()
 CONTRAST = 0.3  # of images that can be learned, beside noise of 1
 ROOM = 1 << 30  # bytes that the batches of a training may take
 
 # ---- data: what Keras's fit() takes, (inputs, labels) or (inputs, labels, weights of the samples) ----
 #
-# Times need no more than random numbers. For a loss that falls, `learnable` asks for data in which there is something to find.
+# Times need no more than random numbers. `learnable` asks for data in which there is something to find, so that losses fall.
 #
 # Numbers are int64, as NumPy's are: TensorFlow keeps int32 arguments of a function in the memory of the CPU, and every step
 # would wait for a copy.

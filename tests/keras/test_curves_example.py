@@ -61,7 +61,7 @@ def test_the_loss_of_bert_is_the_mean_of_what_is_hidden():
     """Before anything is learned, all of 64 tokens are about as likely."""
     pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex")
     loss, = train_curve.losses("bert", "stock", 1, small=True, rate=1e-3)
-    assert abs(loss - math.log(64)) < 0.5
+    assert type(loss) is float and abs(loss - math.log(64)) < 0.5  # as JSON takes it
 
 
 # ---- data ----
@@ -180,13 +180,14 @@ def record(**rows):
 
 
 def test_the_table():
-    text, well = curves.table(record(again=STOCK + 1e-3, tfuse=STOCK + 2.5e-3, tfuse_xla="out of memory"))
+    made = record(again=STOCK + 1e-3, tfuse=STOCK + 2.5e-3, tfuse_xla="out of memory")
+    text, well = curves.table(made)
     assert not well and text.splitlines() == [
         "a GPU, TensorFlow 2, Keras 3, commit abc (2026-01-01).", "100 steps in mixed_bfloat16.", "",
         "| a step of | | first loss | last 10 | apart: median | largest | |", "|---|---|---|---|---|---|---|",
         "| ViT-B/16, 4 images | Keras | 4.0000 | 2.0909 | | | falls |",
         "| ViT-B/16, 4 images | Keras, rows in another order | 4.0010 | 2.0919 | 0.00100 | 0.00100 | stock's spread |",
-        "| ViT-B/16, 4 images | Keras with tfuse | 4.0025 | 2.0934 | 0.00250 | 0.00250 | not within 2 times stock's spread |",
+        "| ViT-B/16, 4 images | Keras with tfuse | 4.0025 | 2.0934 | 0.00250 | 0.00250 | %s |" % NOT_WITHIN,
         "| ViT-B/16, 4 images | Keras with tfuse, XLA | failed | | | | |"]
 
 
