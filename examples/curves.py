@@ -5,12 +5,16 @@
   python examples/curves.py --small --out FOLDER   # in minutes on a CPU
   python examples/curves.py --table FILE.json      # print the table of a record; --write puts it into README.md
 
-Every row begins with the same weights and sees the same batches in the same order, without dropout (see train_curve.py).
-What is left between two rows is rounding, and training magnifies that, in some models a million times. So the question is
-not how far the curve of tfuse is from that of stock Keras, but whether it is farther than stock Keras is from itself. Two
-more runs of stock Keras compute the same and round otherwise: "again" has the rows of every batch in another order, so that
-sums over a batch are rounded otherwise; "xla" has compile(jit_compile=True), which fuses ops as tfuse does, so that what is
-between them is not rounded to bfloat16. The wider of the two is stock's own spread; with one of them, it is that one's.
+Every row begins with the same weights and sees the same batches, without dropout (see train_curve.py). What is left between
+two rows is rounding, and training magnifies that, in some models a million times. So the question is not how far the curve
+of tfuse is from that of stock Keras, but whether it is farther than stock Keras is from itself. More runs of stock Keras
+compute the same and round otherwise: "again", "again2" and "again3" begin with weights that are moved up or down by a unit
+or two in the last place of float32; "xla" has compile(jit_compile=True), which fuses ops as tfuse does, so that what is
+between them is not rounded to bfloat16. The widest of those that were trained is stock's own spread.
+
+In bfloat16 every step rounds much, and one "again" shows what that does. In float32 a single number may decide how far a
+curve goes: a weight whose first gradient is 0 but for rounding, since Adam divides a gradient by its own size. Some runs
+stay ten times as near as others then, and three of them are trained unless --rows says otherwise.
 
 A distance is taken in windows of ten steps: the mean of |difference| over a window. Over all windows the median and the
 largest are compared, and both must be at most twice stock's own. Twice, since the distances of two runs that differ in
@@ -32,9 +36,12 @@ from records import ROWS, between, line, made_with
 from workloads import WORKLOADS
 
 NAMES = {mode: (name, colour) for name, (framework, mode, colour) in ROWS.items() if framework == "keras"}
-CURVES = {row: NAMES.get(row, ("Keras, rows in another order", "#404040"))  # what a row is called, its colour
-          for row in ("stock", "again", "xla", "tfuse", "tfuse+xla")}
-STOCK, OTHERS = "stock", ("again", "xla")
+AGAIN = {"again": ("Keras, again", "#404040"), "again2": ("Keras, again (2)", "#606060"),
+         "again3": ("Keras, again (3)", "#808080")}
+# What a row is called, its colour.
+CURVES = {"stock": NAMES["stock"], **AGAIN, **{row: NAMES[row] for row in ("xla", "tfuse", "tfuse+xla")}}
+STOCK, OTHERS = "stock", (*AGAIN, "xla")
+ONCE = "stock,again,xla,tfuse,tfuse+xla"
 WINDOW, TIMES, DIGITS, FALL = 10, 2, 5, 0.1
 UNIT = {"mixed_bfloat16": 2.0**-7, "float32": 2.0**-23}
 
@@ -185,14 +192,15 @@ def parse():
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and train nothing")
     parser.add_argument("--write", action="store_true", help="with --table: draw the plot and write README.md too")
     parser.add_argument("--models", metavar="NAMES", default="all", help="%s, or all (all)" % ",".join(WORKLOADS))
-    parser.add_argument("--rows", default=",".join(CURVES), help="(%(default)s)")
+    parser.add_argument("--rows", help="some of %s (all in float32, else %s)" % (",".join(CURVES), ONCE))
     parser.add_argument("--steps", type=int, default=300, help="(300)")
     parser.add_argument("--policy", choices=UNIT, default="mixed_bfloat16", help="(mixed_bfloat16)")
     parser.add_argument("--small", action="store_true", help="with --out: sizes that a CPU trains in seconds")
     parser.add_argument("--limit", type=int, default=600, help="seconds that one process may take (600)")
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")
     options = parser.parse_args()
-    options.models, options.rows = names_of(options.models, parser), options.rows.split(",")
+    options.models = names_of(options.models, parser)
+    options.rows = (options.rows or (",".join(CURVES) if options.policy == "float32" else ONCE)).split(",")
     for row in options.rows:
         if row not in CURVES:
             parser.error("there is no row %s: the rows are %s" % (row, ", ".join(CURVES)))

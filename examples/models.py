@@ -131,11 +131,15 @@ def set_up(mode, policy):
         tfuse.enable()
 
 
-def train_function(name, sizes, batches, jit_compile, rate=workloads.RATE):
+def build(name, sizes):
+    """The model, with the same weights every time."""
+    keras.utils.set_random_seed(1)
+    return BUILDERS[name](sizes)
+
+
+def train_function(model, batches, jit_compile, rate=workloads.RATE):
     """A function that trains one step as fit() does, on the next batch, and returns its loss, for which it does not wait.
     After the last batch comes the first."""
-    keras.utils.set_random_seed(1)
-    model = BUILDERS[name](sizes)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON)
     model.compile(optimizer, LOSS(), jit_compile=jit_compile)
     optimizer.build(model.trainable_variables)
@@ -164,7 +168,7 @@ def main(options):
     workload = workloads.WORKLOADS[options.model]
     sizes = workload.sizes(options.small)
     batch = workload.batch(sizes)
-    step = train_function(options.model, sizes, [on_the_device(batch)], options.mode.endswith("xla"))
+    step = train_function(build(options.model, sizes), [on_the_device(batch)], options.mode.endswith("xla"))
     workloads.report(options, batch[1], workloads.timed(step, options.steps, reset_peak), peak_memory())
 
 

@@ -30,8 +30,7 @@ ROOM = 1 << 30  # bytes that the batches of a training may take
 
 @functools.lru_cache(None)
 def walk():
-    """A long row of tokens, each one of the few that may follow the one before. Who knows which these are, and no more, has a
-    loss of log(3)."""
+    """A long row of tokens, each one of the few that may follow the one before. Who knows these has a loss of log(3)."""
     rng = np.random.default_rng(0)
     followers, turns = rng.integers(KINDS, size=(KINDS, FOLLOWERS)).tolist(), rng.integers(FOLLOWERS, size=WALK).tolist()
     tokens = itertools.accumulate(turns, lambda token, turn: followers[token][turn])

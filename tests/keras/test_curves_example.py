@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -48,13 +49,17 @@ def test_tfuse_has_the_curve_of_stock_keras(name, as_on_a_gpu, monkeypatch):
                         "tfuse+xla": "not within 2 times stock's spread"}
 
 
-def test_the_rows_of_a_batch_in_another_order():
-    batch = workloads.WORKLOADS["bert"].batches(workloads.WORKLOADS["bert"].sizes(small=True), 1)[0]
-    inputs, labels, weights = train_curve.in_another_order(3, batch)
-    assert not np.array_equal(labels, batch[1])
-    rows = lambda inputs, labels, weights: sorted(
-        map(tuple, np.concatenate([inputs["token_ids"], inputs["padding_mask"], labels, weights], axis=1).tolist()))
-    assert rows(inputs, labels, weights) == rows(*batch)
+def test_weights_are_moved_by_a_unit_or_two():
+    made = [np.random.default_rng(0).standard_normal(1000).astype(np.float32), np.zeros(3, np.float32)]
+    found = []
+    for seed in (0, 0, 1):
+        variables = [keras.Variable(weights) for weights in made]
+        train_curve.move(variables, seed)
+        found.append([v.numpy() for v in variables])
+    (one, zeros), (same, _), (other, _) = found
+    assert np.array_equal(one, same) and not np.array_equal(one, other) and not zeros.any()
+    units = (one - made[0]) / np.spacing(np.abs(made[0]))
+    assert set(np.abs(units)) <= {0.5, 1, 2} and 0.4 < np.mean(one > made[0]) < 0.6
 
 
 def test_the_loss_of_bert_is_the_mean_of_what_is_hidden():
@@ -186,7 +191,7 @@ def test_the_table():
         "a GPU, TensorFlow 2, Keras 3, commit abc (2026-01-01).", "100 steps in mixed_bfloat16.", "",
         "| a step of | | first loss | last 10 | apart: median | largest | |", "|---|---|---|---|---|---|---|",
         "| ViT-B/16, 4 images | Keras | 4.0000 | 2.0909 | | | falls |",
-        "| ViT-B/16, 4 images | Keras, rows in another order | 4.0010 | 2.0919 | 0.00100 | 0.00100 | stock's spread |",
+        "| ViT-B/16, 4 images | Keras, again | 4.0010 | 2.0919 | 0.00100 | 0.00100 | stock's spread |",
         "| ViT-B/16, 4 images | Keras with tfuse | 4.0025 | 2.0934 | 0.00250 | 0.00250 | %s |" % NOT_WITHIN,
         "| ViT-B/16, 4 images | Keras with tfuse, XLA | failed | | | | |"]
 
@@ -234,7 +239,8 @@ def command(monkeypatch, *arguments):
 def test_the_status_says_whether_all_is_well(off, status, tmp_path, monkeypatch, capsys):
     """All but the processes; and the table of the record that was written has the same status."""
     pyplot = pytest.importorskip("matplotlib.pyplot")
-    losses = {"stock": STOCK, "again": STOCK + NOISE, "xla": STOCK - NOISE, "tfuse": STOCK, "tfuse+xla": STOCK + off}
+    losses = {"stock": STOCK, **dict.fromkeys(curves.AGAIN, STOCK + NOISE), "xla": STOCK - NOISE, "tfuse": STOCK,
+              "tfuse+xla": STOCK + off}
 
     def finished(scripts, jobs, limit):
         return ((job, {"losses": losses[job[1]].tolist()}, None) for job, _, _ in jobs)
@@ -245,10 +251,15 @@ def test_the_status_says_whether_all_is_well(off, status, tmp_path, monkeypatch,
     printed = capsys.readouterr().out
     assert ("not within" in printed) == bool(status) and printed.count("falls") == 2
     pixels = 255 * pyplot.imread(tmp_path / "curves_a_gpu.png")[..., :3]
-    for _, colour in curves.CURVES.values():
+    for row in curves.ONCE.split(","):
+        colour = curves.CURVES[row][1]
         assert np.abs(pixels - list(bytes.fromhex(colour[1:]))).max(-1).min() < 12, colour
     assert command(monkeypatch, "--table", tmp_path / "curves_a_gpu.json") == status
     assert capsys.readouterr().out in printed
+    rows = lambda: list(json.loads((tmp_path / "curves_a_gpu.json").read_text())["models"]["vit"]["rows"])
+    assert rows() == curves.ONCE.split(",")
+    assert command(monkeypatch, "--models", "vit", "--out", tmp_path, "--small", "--policy", "float32") == status
+    assert rows() == list(curves.CURVES) == train_curve.ROWS
 
 
 def test_rows_are_trained_by_one_command(tmp_path):

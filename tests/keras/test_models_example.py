@@ -35,7 +35,8 @@ def losses(name, jit_compile):
     """Of two steps, in float32."""
     workload = workloads.WORKLOADS[name]
     sizes = workload.sizes(small=True)
-    step = models.train_function(name, sizes, [models.on_the_device(workload.batch(sizes))], jit_compile)
+    batch = models.on_the_device(workload.batch(sizes))
+    step = models.train_function(models.build(name, sizes), [batch], jit_compile)
     return [float(step()) for _ in range(2)]
 
 
