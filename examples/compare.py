@@ -61,10 +61,10 @@ def prepare(script, framework, arguments):
                             env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ})
 
 
-def measure(scripts, jobs, limit, when):
-    """Yields a row for each job; one that fails says why. `when` goes into all of them."""
+def finished(scripts, jobs, limit):
+    """Runs the jobs one after the other. Yields of each its row, what its script has written, and why it has failed."""
     with tempfile.TemporaryDirectory() as folder:
-        output = os.path.join(folder, "measured.json")
+        output = pathlib.Path(folder, "measured.json")
         start = lambda job: prepare(scripts[job[1]], job[1], [*job[2], "--json", output])
         waiting = start(jobs[0])
         for i, (row, _, _) in enumerate(jobs):
@@ -75,18 +75,26 @@ def measure(scripts, jobs, limit, when):
             except subprocess.TimeoutExpired:
                 process.kill()
                 text, why = process.communicate()[0], "stopped after %d s" % limit
-            row = {**row, **when}
-            if process.returncode == 0 and os.path.exists(output):
-                found = json.loads(pathlib.Path(output).read_text())
-                row.update({key: found[key] for key in MEASURED if key in found}, loss=found["losses"][-1])
-                os.remove(output)
-                shown = "%8.2f ms  %6.2f GB  loss %.4f at first, %.4f at last" % (
-                    row["ms_per_step"], row["peak_GB"], found["losses"][0], row["loss"])
+            if process.returncode == 0 and output.exists():
+                yield row, json.loads(output.read_text()), None
+                output.unlink()
             else:
-                row["failed"] = shown = why[:200]
                 print(text[-3000:], file=sys.stderr)
-            print("%-32s %-22s %s" % (group(row), row["name"], shown), flush=True)
-            yield row
+                yield row, None, why[:200]
+
+
+def measure(scripts, jobs, limit, when):
+    """Yields a row for each job; one that fails says why. `when` goes into all of them."""
+    for row, found, why in finished(scripts, jobs, limit):
+        row = {**row, **when}
+        if found:
+            row.update({key: found[key] for key in MEASURED if key in found}, loss=found["losses"][-1])
+            shown = "%8.2f ms  %6.2f GB  loss %.4f at first, %.4f at last" % (
+                row["ms_per_step"], row["peak_GB"], found["losses"][0], row["loss"])
+        else:
+            row["failed"] = shown = why
+        print("%-32s %-22s %s" % (group(row), row["name"], shown), flush=True)
+        yield row
 
 
 def reason(text):
@@ -116,6 +124,17 @@ def about():
             "kerashub": version("keras-hub"), "pytorch": version("torch"), "transformers": version("transformers")}
 
 
+def in_files(hardware):
+    return re.sub(r"[^a-z0-9-]+", "_", hardware.lower())
+
+
+def keep(path, text):
+    """Writes a record after each row: whatever is cut short, what is measured is not lost."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(text)
+    os.replace(aside, path)
+
+
 # ---- showing ----
 
 
@@ -126,6 +145,15 @@ def show(record, path):
     if path.resolve().parent == ROOT / "benchmarks":
         readme = HERE / "README.md"
         readme.write_text(filled(readme.read_text(), record, "../benchmarks/" + image.name))
+
+
+def names_of(models, parser):
+    """What --models names."""
+    names = list(WORKLOADS) if models == "all" else models.split(",") if models else []
+    for name in names:
+        if name not in WORKLOADS:
+            parser.error("there is no model %s: the models are %s" % (name, ", ".join(WORKLOADS)))
+    return names
 
 
 def parse():
@@ -140,10 +168,7 @@ def parse():
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")
     parser.add_argument("rest", nargs="*", help="behind --: arguments for every process, as --steps 8")
     options = parser.parse_args()
-    options.models = list(WORKLOADS) if options.models == "all" else options.models.split(",") if options.models else []
-    for model in options.models:
-        if model not in WORKLOADS:
-            parser.error("there is no model %s: the models are %s" % (model, ", ".join(WORKLOADS)))
+    options.models = names_of(options.models, parser)
     if options.small and (not options.models or options.out.resolve() == ROOT / "benchmarks"):
         parser.error("--small goes with --models, and with --out: its times belong into no record of ours")
     return options
@@ -165,13 +190,11 @@ def main():
     about = about_in_a_process()
     when = {key: about.pop(key) for key in ("commit", "date")}
     options.out.mkdir(exist_ok=True)
-    path = options.out / ("%s_%s.json" % (measured, re.sub(r"[^a-z0-9-]+", "_", about["hardware"].lower())))
+    path = options.out / ("%s_%s.json" % (measured, in_files(about["hardware"])))
     record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
     for row in measure(SCRIPTS[measured], jobs, options.limit, when):
         record["rows"] = with_row(record["rows"], row)
-        aside = path.with_suffix(".tmp")  # whatever is cut short, what is measured is not lost
-        aside.write_text(json.dumps(record, indent=1) + "\n")
-        os.replace(aside, path)
+        keep(path, json.dumps(record, indent=1) + "\n")
     print("\n%s\n\nwritten: %s" % (table(record), path))
     show(record, path)
 

@@ -6,6 +6,7 @@
 Nothing here is written for tfuse: its modes add tfuse.enable(), and that is all. workloads.py has the sizes and the data.
 """
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -121,18 +122,33 @@ BUILDERS = {"gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama}
 # ---- training ----
 
 
-def train_function(name, sizes, batch, jit_compile):
-    """A function that trains one step as fit() does, and returns its loss, for which it does not wait."""
+def set_up(mode, policy):
+    """What a process does before it makes a model."""
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    keras.config.set_dtype_policy(policy)
+    if mode.startswith("tfuse"):
+        tfuse.enable()
+
+
+def build(name, sizes):
+    """The model, with the same weights every time."""
     keras.utils.set_random_seed(1)
-    model = BUILDERS[name](sizes)
-    optimizer = keras.optimizers.AdamW(workloads.RATE, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON)
+    return BUILDERS[name](sizes)
+
+
+def train_function(model, batches, jit_compile, rate=workloads.RATE):
+    """A function that trains one step as fit() does, on the next batch, and returns its loss, for which it does not wait.
+    After the last batch comes the first."""
+    optimizer = keras.optimizers.AdamW(rate, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON)
     model.compile(optimizer, LOSS(), jit_compile=jit_compile)
     optimizer.build(model.trainable_variables)
     model.make_train_function()
+    batches = itertools.cycle(batches)
 
     def step():
         model.reset_metrics()  # or the loss were the mean of all steps
-        return model.train_function(iter([batch]))["loss"]
+        return model.train_function(iter([next(batches)]))["loss"]
 
     return step
 
@@ -148,15 +164,11 @@ def reset_peak():
 
 
 def main(options):
-    for gpu in tf.config.list_physical_devices("GPU"):
-        tf.config.experimental.set_memory_growth(gpu, True)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    if options.mode.startswith("tfuse"):
-        tfuse.enable()
+    set_up(options.mode, "mixed_bfloat16")
     workload = workloads.WORKLOADS[options.model]
     sizes = workload.sizes(options.small)
     batch = workload.batch(sizes)
-    step = train_function(options.model, sizes, on_the_device(batch), options.mode.endswith("xla"))
+    step = train_function(build(options.model, sizes), [on_the_device(batch)], options.mode.endswith("xla"))
     workloads.report(options, batch[1], workloads.timed(step, options.steps, reset_peak), peak_memory())
 
 

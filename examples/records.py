@@ -50,21 +50,29 @@ def speed(row):
     return row["images_per_s" if "images_per_s" in row else "tokens_per_s"]
 
 
+def made_with(record, names, rows):
+    """The hardware, versions of what is named, and the commits of the rows."""
+    versions = "".join(", %s %s" % (name, record[name.lower()]) for name in names if record[name.lower()])
+    made = dict.fromkeys("%s (%s)" % (row["commit"], row["date"]) for row in rows)
+    return "%s%s, commit %s." % (record["hardware"], versions, ", ".join(made))
+
+
+def line(cells):
+    """Of a table in Markdown."""
+    return "|" + "".join(" %s |" % cell if cell else " |" for cell in cells)
+
+
 def table(record):
     models = kind(record) == "models"
     names = ["TensorFlow", "Keras", *["KerasHub"] * models, "PyTorch", *["Transformers"] * models]
-    versions = "".join(", %s %s" % (name, record[name.lower()]) for name in names if record[name.lower()])
-    made = list(dict.fromkeys("%s (%s)" % (row["commit"], row["date"]) for row in record["rows"]))
     heads = (["a step of", "", "ms/step", "a second", "peak memory", "first 3 steps"] if models
              else ["tokens a step", "", "ms/step", "tokens/s", "peak memory"])
-    line = lambda cells: "| %s |" % " | ".join(cells)
-    lines = ["%s%s, commit %s." % (record["hardware"], versions, ", ".join(made)), "",
-             line(heads).replace("|  |", "| |"), "|" + "---|" * len(heads)]
+    lines = [made_with(record, names, record["rows"]), "", line(heads), "|" + "---|" * len(heads)]
     for name, rows in groups(record).items():
         least = min((row["ms_per_step"] for row in rows if "failed" not in row), default=None)
         for row in rows:
             if "failed" in row:
-                lines.append("| %s | %s | failed |" % (name, row["name"]) + " |" * (len(heads) - 3))
+                lines.append(line([name, row["name"], "failed", *[""] * (len(heads) - 3)]))
                 continue
             mark = "**" if row["ms_per_step"] == least else ""
             cells = [row["name"], mark + "%.1f" % row["ms_per_step"] + mark, per_second(row), "%.1f GB" % row["peak_GB"]]
@@ -118,7 +126,10 @@ def bars(axis, rows, values, labels, margin=0.15):
 
 def filled(text, record, image):
     """README.md's text with the record's table and plot between the markers of its kind."""
-    shown = "%s\n\n![%s and memory of each](%s)" % (
-        table(record), "Tokens a second" if kind(record) == "gpt2" else "Speed", image)
-    return re.sub(r"(<!-- {0} -->\n).*?(<!-- /{0} -->)".format(kind(record)), lambda m: m[1] + shown + "\n" + m[2], text,
-                  flags=re.S)
+    what = "Tokens a second" if kind(record) == "gpt2" else "Speed"
+    return between(text, kind(record), "%s\n\n![%s and memory of each](%s)" % (table(record), what, image))
+
+
+def between(text, name, shown):
+    """The text with something else between the markers of this name."""
+    return re.sub(r"(<!-- {0} -->\n).*?(<!-- /{0} -->)".format(name), lambda m: m[1] + shown + "\n" + m[2], text, flags=re.S)

@@ -3,6 +3,8 @@
 Here is nothing of a framework, so that Keras's models (models.py) and their twins in PyTorch (models_torch.py) share it.
 """
 import argparse
+import functools
+import itertools
 import json
 import pathlib
 import statistics
@@ -14,40 +16,66 @@ import numpy as np
 RATE, EPSILON, DECAY = 1e-4, 1e-7, 0.004  # of AdamW: the learning rate, and Keras's own defaults of the others
 FIRST, WARM, GROUP = 3, 5, 4  # steps: until the first time is taken, that are not in the median, that are timed together
 
+KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # tokens that can be learned, how many may follow each, the length of walk()
+CONTRAST = 0.3  # of images that can be learned, beside noise of 1
+ROOM = 1 << 30  # bytes that the batches of a training may take
+
 # ---- data: what Keras's fit() takes, (inputs, labels) or (inputs, labels, weights of the samples) ----
+#
+# Times need no more than random numbers. `learnable` asks for data in which there is something to find, so that losses fall.
 #
 # Numbers are int64, as NumPy's are: TensorFlow keeps int32 arguments of a function in the memory of the CPU, and every step
 # would wait for a copy.
 
 
-def next_tokens(sizes, rng):
-    """Random tokens, and at each place the one that follows."""
-    tokens = rng.integers(sizes.vocabulary, size=(sizes.batch, sizes.length + 1))
+@functools.lru_cache(None)
+def walk():
+    """A long row of tokens, each one of the few that may follow the one before. Who knows these has a loss of log(3)."""
+    rng = np.random.default_rng(0)
+    followers, turns = rng.integers(KINDS, size=(KINDS, FOLLOWERS)).tolist(), rng.integers(FOLLOWERS, size=WALK).tolist()
+    tokens = itertools.accumulate(turns, lambda token, turn: followers[token][turn])
+    return np.fromiter(tokens, np.int64)
+
+
+def drawn(most, shape, rng, learnable):
+    """Tokens below `most`: any, or pieces of the walk."""
+    if not learnable:
+        return rng.integers(most, size=shape)
+    return walk()[rng.integers(WALK - shape[1], size=(shape[0], 1)) + np.arange(shape[1])]
+
+
+def next_tokens(sizes, rng, learnable=False):
+    """Tokens, and at each place the one that follows."""
+    tokens = drawn(sizes.vocabulary, (sizes.batch, sizes.length + 1), rng, learnable)
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def unpadded_tokens(sizes, rng):
+def unpadded_tokens(sizes, rng, learnable=False):
     """The same with a padding mask, which KerasHub's models ask for, and which hides nothing."""
-    tokens, labels = next_tokens(sizes, rng)
+    tokens, labels = next_tokens(sizes, rng, learnable)
     return {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}, labels
 
 
-def masked_tokens(sizes, rng):
+def masked_tokens(sizes, rng, learnable=False):
     """Sequences that fill a quarter to all of their row. Of their tokens 15% are replaced by one token, number 3, and the
     weights are 1 there and 0 elsewhere: only these are to be found."""
     shape = sizes.batch, sizes.length
     there = np.arange(sizes.length) < rng.integers(sizes.length // 4, sizes.length + 1, size=(sizes.batch, 1))
     hidden = there & (rng.random(shape) < 0.15)
-    labels = np.where(there, rng.integers(4, sizes.vocabulary, size=shape), 0)
+    labels = np.where(there, 4 + drawn(sizes.vocabulary - 4, shape, rng, learnable), 0)
     inputs = {"token_ids": np.where(hidden, 3, labels), "segment_ids": np.zeros(shape, np.int64),
               "padding_mask": there.astype(np.int64)}
     return inputs, labels, hidden.astype(np.float32)
 
 
-def images(sizes, rng):
-    """Noise, and a class for each."""
-    pixels = rng.normal(size=(sizes.batch, sizes.image, sizes.image, 3)).astype(np.float32)
-    return pixels, rng.integers(sizes.classes, size=sizes.batch)
+def images(sizes, rng, learnable=False):
+    """Noise, and a class for each. Of some classes, which can be learned, each adds a pattern of 4 × 4 coloured fields."""
+    pixels = rng.standard_normal((sizes.batch, sizes.image, sizes.image, 3), np.float32)
+    if not learnable:
+        return pixels, rng.integers(sizes.classes, size=sizes.batch)
+    classes = rng.integers(min(sizes.classes, KINDS), size=sizes.batch)
+    patterns = CONTRAST * np.random.default_rng(0).standard_normal((KINDS, 4, 4, 3), np.float32)
+    return pixels + patterns[classes].repeat(sizes.image // 4, 1).repeat(sizes.image // 4, 2), classes
 
 
 # ---- models ----
@@ -70,11 +98,18 @@ class Workload:
         return "%d × %d tokens" % (sizes.batch, sizes.length) if self.unit == "tokens" else "%d images" % sizes.batch
 
     def batch(self, sizes):
-        """The one batch that every step takes: the same for all frameworks."""
+        """The one batch that every step takes whose time is measured: the same for all frameworks."""
         return self.data(sizes, np.random.default_rng(1))
 
+    def batches(self, sizes, steps):
+        """A batch for each step of a training that learns something, or as many as there is room for."""
+        first = self.data(sizes, np.random.default_rng(0), learnable=True)
+        arrays = [array for part in first for array in (part.values() if isinstance(part, dict) else [part])]
+        fitting = max(1, ROOM // sum(array.nbytes for array in arrays))
+        return [first, *(self.data(sizes, np.random.default_rng(i), learnable=True) for i in range(1, min(steps, fitting)))]
 
-TINY = {"batch": 2, "layers": 2, "width": 32, "heads": 2}
+
+TINY = {"batch": 8, "layers": 2, "width": 32, "heads": 2}
 WORKLOADS = {
     "gpt2": Workload(
         "GPT-2 124M", "tokens", next_tokens,

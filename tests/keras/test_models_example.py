@@ -35,7 +35,8 @@ def losses(name, jit_compile):
     """Of two steps, in float32."""
     workload = workloads.WORKLOADS[name]
     sizes = workload.sizes(small=True)
-    step = models.train_function(name, sizes, models.on_the_device(workload.batch(sizes)), jit_compile)
+    batch = models.on_the_device(workload.batch(sizes))
+    step = models.train_function(models.build(name, sizes), [batch], jit_compile)
     return [float(step()) for _ in range(2)]
 
 
@@ -164,10 +165,10 @@ def test_models_are_compared_by_one_command(tmp_path):
     assert done.returncode == 0, done.stdout
     path, = tmp_path.glob("models_*.json")
     vit, bert = json.loads(path.read_text())["rows"]
-    assert (vit["model"], vit["step"], vit["name"]) == ("vit", "2 images", "Keras with tfuse")
-    assert vit["images_per_s"] == pytest.approx(2e3 / vit["ms_per_step"]) and 0 < vit["first_s"] < 600
+    assert (vit["model"], vit["step"], vit["name"]) == ("vit", "8 images", "Keras with tfuse")
+    assert vit["images_per_s"] == pytest.approx(8e3 / vit["ms_per_step"]) and 0 < vit["first_s"] < 600
     assert bert["failed"] == "ModuleNotFoundError: No module named 'keras_hub'" and "ms_per_step" not in bert
-    assert re.search(r"BERT base, 2 × 16 tokens +Keras with tfuse +ModuleNotFoundError", done.stdout), done.stdout
+    assert re.search(r"BERT base, 8 × 16 tokens +Keras with tfuse +ModuleNotFoundError", done.stdout), done.stdout
     assert path.with_suffix(".png").exists()
 
 
