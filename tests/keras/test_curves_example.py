@@ -34,16 +34,15 @@ def trained(name, row, rate=1e-3):
 
 
 @needs_attention
-@pytest.mark.parametrize("name", ["gpt2", "vit"])
-def test_tfuse_has_the_curve_of_stock_keras(name, as_on_a_gpu, monkeypatch):
+def test_tfuse_has_the_curve_of_stock_keras(as_on_a_gpu, monkeypatch):
     """And a learning rate that is off by 1% has not."""
     monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
-    found = {row: trained(name, row) for row in ("stock", "again")}
+    found = {row: trained("gpt2", row) for row in ("stock", "again")}
     assert found["again"] != found["stock"]
     with tfuse.enabled():
-        found["tfuse"] = trained(name, "tfuse")
+        found["tfuse"] = trained("gpt2", "tfuse")
     assert {"Attention", "AttentionGrad", "NormGrad", "LinearCrossEntropy", "TensorsUpdate"} <= ran()
-    found["tfuse+xla"] = trained(name, "stock", rate=1.01e-3)
+    found["tfuse+xla"] = trained("gpt2", "stock", rate=1.01e-3)
     verdicts = {row: verdict for row, (verdict, *_) in curves.judge(found, "float32").items()}
     assert verdicts == {"stock": "falls", "again": "stock's spread", "tfuse": "within 2 times stock's spread",
                         "tfuse+xla": "not within 2 times stock's spread"}
