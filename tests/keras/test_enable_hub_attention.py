@@ -111,9 +111,9 @@ def test_training(hub, name, jit):
         got = step()
     np.testing.assert_allclose(got, want, rtol=1e-4)
     assert got[1] < got[0]
-    assert {"Attention", "AttentionGrad"} <= ran() and not reasons()
-    traced = {(row["op"], row["route"]) for row in tfuse.explain(1000) if row["when"] == "traced"}
-    assert not jit or {("Attention", "XLA custom call"), ("AttentionGrad", "XLA custom call")} <= traced
+    assert "AttentionGrad" in ran() and not reasons()
+    traced = {(row["op"], row["route"]) for row in tfuse.explain(64) if row["when"] == "traced"}
+    assert not jit or ("AttentionGrad", "XLA custom call") in traced
 
 
 def test_t5_in_float16(hub):

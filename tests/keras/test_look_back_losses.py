@@ -164,11 +164,11 @@ def test_loss_of_a_reversed_embedding(jit):
     ("mixed_bfloat16", "tied", False), ("mixed_bfloat16", "dense", False), ("mixed_bfloat16", "dense", True),
     ("mixed_float16", "tied", False)])
 def test_loss_in_mixed_precision(policy, head, jit):
-    """At most twice as far from float32 as stock."""
+    """At most twice as far from float32 as stock without XLA, which on a GPU leaves out roundings to 16 bits."""
     if jit:
         skip_broken_xla()
     make = lambda: tied(HEADS[head])
-    exact, want = trained(make, SPARSE(), False), trained(make, SPARSE(), jit, policy)
+    exact, want = trained(make, SPARSE(), False), trained(make, SPARSE(), False, policy)
     with tfuse.enabled():
         got = trained(make, SPARSE(), jit, policy)
     off = lambda found: max(np.abs(np.asarray(a) - b).max() for a, b in zip([*found[0], *found[1]], [*exact[0], *exact[1]]))
@@ -251,7 +251,7 @@ def test_logits_that_keras_casts(jit, dtype):
             total = SPARSE()(labels, wide)
         return tape.gradient(total, wide)
 
-    x = tf.constant(np.repeat(X, 2, -1))
+    x = tf.cast(tf.cast(np.repeat(X, 2, -1), tf.bfloat16), tf.float32)  # XLA on a GPU leaves out casts that round
     for f, read in (by_keras, dtype), (by_oneself, "float32"):
         run = lambda: tf.function(f, autograph=False, jit_compile=jit)(x)
         want = run()

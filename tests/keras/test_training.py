@@ -60,13 +60,16 @@ def test_the_mixed_curve_is_within_the_spread_of_two_stock_runs(dtype):
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_what_mixed_curves_lose(dtype):
     """Against stock Keras in float32, at most twice what stock Keras loses in this precision, as of every op. Training
-    magnifies what is rounded, with some seeds far more than with others: of three, the middle one counts."""
+    magnifies what is rounded, with some seeds far more than with others: of three, the middle one counts, and where two
+    are well, the third need not be trained."""
     ratios = []
     for seed in (1, 2, 3):
         exact = curve("stock", "float32", seed)
         stock, fused = (np.abs(curve(mode, dtype, seed) - exact).mean() for mode in ("stock", "tfuse"))
         ratios.append(fused / stock)
-    assert np.median(ratios) <= 2, ratios
+        if sum(ratio <= 2 for ratio in ratios) == 2:
+            return
+    raise AssertionError(ratios)
 
 
 # ---- the command line ----

@@ -60,6 +60,13 @@ def _norm(weight="scale", epsilon="epsilon", offset=0.0, as_input=False):
     return serve, lambda layer, x: norm_guard(x, [gamma_of(layer)], -1, getattr(layer, epsilon))
 
 
+def _t5_norm():
+    """Of T5, whose argument has another name."""
+    serve, guard = _norm(weight="weight", as_input=True)
+    return lambda own, layer, hidden_states: serve(own, layer, hidden_states), lambda layer, hidden_states: guard(
+        layer, hidden_states)
+
+
 _MODELS = "keras_hub.src.models."
 _NORMS = {
     "llama.llama_layernorm": {"LlamaLayerNorm": _norm()},
@@ -78,7 +85,7 @@ _NORMS = {
     "gemma3n.rms_normalization": {"Gemma3nRMSNorm": _norm(epsilon="eps", as_input=True)},
     "gemma4.gemma4_layers": {"RMSNormalization": _norm(), "Gemma4VNorm": _norm(), "Gemma4FrozenNorm": _norm()},
     "edrec.edrec_layers": {"EdRecRMSNormalization": _norm(offset=1.0, as_input=True)},
-    "t5.t5_layer_norm": {"T5LayerNorm": _norm(weight="weight", as_input=True)},
+    "t5.t5_layer_norm": {"T5LayerNorm": _t5_norm()},
 }
 # These ask first whether there is a GPU of a kind that their other backends serve.
 _CHOOSY = {"gemma.gemma_attention": "CachedGemmaAttention", "gemma3.gemma3_attention": "CachedGemma3Attention",

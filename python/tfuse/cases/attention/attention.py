@@ -215,7 +215,8 @@ def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
 
 
 _PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
-              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[], options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
+              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[],
+              options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
                       "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),
                       "key_lengths": _LENGTHS["key_lengths"]},
@@ -270,7 +271,7 @@ _FAST = ([((_D128, ()), {"tflops": 250}), ((_D128, _CAUSAL), {"tflops": 88})] if
 CASES = [
     case("attention", options=[
         {}, {"is_causal": True}, {"is_causal": True, "align": "last", "window": 20, "scale": 0.5}, {"window": (3, None)},
-        {**_DROPOUT, "is_causal": True}, {"soft_cap": 1.5}]),
+        {**_DROPOUT, "is_causal": True}, {"soft_cap": 3.0}]),
     case("attention, bias and mask", ["bias", "mask"], options=[
         {}, {"is_causal": True, **_DROPOUT}, {"soft_cap": 2.0, "scale": 0.7, **_DROPOUT}]),
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
