@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import GPUS, new_process, skip_broken_xla
+from conftest import FULL, GPUS, new_process, skip_broken_xla
 from gpt2_example import PATH, TEXT, arguments, command, explained, gpt2, left_as_it_was, trained
 from tfuse._tools import _demo
 from tfuse._core import _library
@@ -57,7 +57,7 @@ def test_the_mixed_curve_is_within_the_spread_of_two_stock_runs(dtype):
     assert np.abs(fused - stock).max() <= seeds.max()
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", *["mixed_float16"] * FULL])
 def test_what_mixed_curves_lose(dtype):
     """Against stock Keras in float32, at most twice what stock Keras loses in this precision, as of every op. Training
     magnifies what is rounded, with some seeds far more than with others: of three, the middle one counts, and where two

@@ -1,6 +1,7 @@
 """tfuse.optimizers against Keras's own: every rule and option over 50 steps, checkpoints both ways, what falls back."""
 
 import gc
+import itertools
 import weakref
 
 import keras
@@ -112,8 +113,9 @@ def test_keras_file(rule, jit, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
-@pytest.mark.parametrize("rule", ["adamw", "momentum"])
+@pytest.mark.parametrize("rule, policy", [
+    *(("adamw", policy) for policy in ("float32", "mixed_float16", "mixed_bfloat16")), ("momentum", "mixed_float16"),
+    *[("momentum", "float32"), ("momentum", "mixed_bfloat16")] * FULL])
 def test_fit(rule, policy, jit):
     """Losses of a small model are Keras's, with its dynamic loss scale where the policy asks for one."""
     x, y = data()
@@ -435,8 +437,13 @@ def test_repeats_bit_for_bit(device):
 # ---- several devices ----
 
 
-@pytest.mark.parametrize("option", ["plain", "decay", "clipnorm", "global_clipnorm"])
-@pytest.mark.parametrize("rule", ["adam", "lamb", "momentum"])
+# Every rule and every option; their product in full tests.
+COVERING = [("adam", "plain"), ("adam", "global_clipnorm"), ("lamb", "decay"), ("lamb", "clipnorm"),
+            ("momentum", "global_clipnorm")]
+PRODUCT = list(itertools.product(["adam", "lamb", "momentum"], ["plain", "decay", "clipnorm", "global_clipnorm"]))
+
+
+@pytest.mark.parametrize("rule, option", PRODUCT if FULL else COVERING)
 def test_mirrored(rule, option):
     x, y = data(128)
     results = []
