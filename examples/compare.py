@@ -138,7 +138,7 @@ def keep(path, text):
 # ---- showing ----
 
 
-def show(record, path):
+def show(record, path, plot=plot, filled=filled):
     """Draws the plot beside the record; of one in benchmarks/, README.md shows table and plot."""
     image = path.with_suffix(".png")
     plot(record, image)

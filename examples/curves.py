@@ -31,7 +31,7 @@ import sys
 
 import numpy as np
 
-from compare import HERE, ROOT, about_in_a_process, finished, in_files, keep, names_of
+from compare import HERE, ROOT, about_in_a_process, finished, in_files, keep, names_of, show
 from records import ROWS, between, line, made_with
 from workloads import WORKLOADS
 
@@ -175,15 +175,6 @@ def filled(text, record, image):
     return between(text, "curves", "%s\n\n![Loss curves, and their distances](%s)" % (table(record)[0], image))
 
 
-def show(record, path):
-    """Draws the plot beside the record; of one in benchmarks/, README.md shows table and plot."""
-    image = path.with_suffix(".png")
-    plot(record, image)
-    if path.resolve().parent == ROOT / "benchmarks":
-        readme = HERE / "README.md"
-        readme.write_text(filled(readme.read_text(), record, "../benchmarks/" + image.name))
-
-
 # ---- the command line ----
 
 
@@ -244,7 +235,7 @@ def main():
     text, well = table(record)
     print(text)
     if options.write or not options.table:
-        show(record, path)
+        show(record, path, plot, filled)
     return 0 if well else 1
 
 
