@@ -28,8 +28,9 @@ for gpu in GPUS:
 FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"
-if not (FULL or GPUS):
-    # What LLVM makes of stock ops on the CPU is not what is tested, and takes half the time of many tests.
+if not (FULL or GPUS) and tf.__version__ >= "2.21":
+    # What LLVM makes of stock ops on the CPU is not what is tested, and takes half the time of many tests. With TensorFlow 2.16
+    # on Arm, XLA is broken, and by this it would seem not to be.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # Two logical CPUs, so that a distribution strategy has two replicas to work with.
