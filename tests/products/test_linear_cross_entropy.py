@@ -234,6 +234,19 @@ def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, 
         assert ours.shape == want.shape and cases.error(ours, want) <= 2 * cases.error(own, want) + 1e-6
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_bias_that_fills_packs_costs_no_product(as_on_a_gpu, jit, turned):
+    """Gradients come with the loss, as without it: nothing is computed again."""
+    x, kernel = normal(4, 16, dtype="bfloat16"), normal(*(1027, 16) if turned else (16, 1027), dtype="bfloat16")
+    f = lambda *t: gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, [1, 2, 3, 4], transpose_kernel=turned,
+                                                                     reduction="mean"), *t)
+    tfuse.square(tf.zeros([]))  # what comes after it is this test's
+    tf.function(f, autograph=False, jit_compile=jit)(x, kernel)
+    ops = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
+    ops = ops[len(ops) - ops[::-1].index("Square"):]
+    assert "LinearCrossEntropyGrad" not in ops and ("LinearCrossEntropy" in ops or jit)
+
+
 def test_no_class_stays_none_beside_classes_that_fill_no_packs(device):
     x, kernel, labels = normal(4, 16, dtype="bfloat16"), normal(16, 1027, dtype="bfloat16"), [1026, 1027, 1031, 1032]
     if "CPU" in device:

@@ -57,7 +57,8 @@ def _gradient(node, dloss, *dkept):
     x, kernel, bias, labels, weights, *_ = node.inputs
     attributes = {name: node.attr(name) for name in ("smoothing", "z_loss", "ignore", "turned", "tf32")}
     summed, kept, eager = given(weights), node.outputs[1:], context.executing_eagerly()
-    wanted = [given(i) and node.wanted(n) for n, i in enumerate((x, kernel, bias))]
+    some = any(map(given, kept))  # then nobody wants what was not kept: so it is of a bias that only fills packs
+    wanted = [given(i) and node.wanted(n) and (given(k) or not some) for n, (i, k) in enumerate(zip((x, kernel, bias), kept))]
     rows = dloss * tf.squeeze(weights, -1) if summed else dloss
     wants = [i if w else None for i, w in zip((x, kernel, bias), wanted)]
     of_weights = [None]
