@@ -15,10 +15,9 @@ import tensorflow as tf
 
 import models
 import workloads
+from curves import AGAIN, CURVES, UNIT
 
-AGAIN = ["again", "again2", "again3"]
-ROWS = ["stock", *AGAIN, "xla", "tfuse", "tfuse+xla"]
-POLICIES = ["mixed_bfloat16", "float32"]
+POLICIES = list(UNIT)
 
 
 def move(variables, seed):
@@ -41,7 +40,7 @@ def losses(name, row, steps, small, rate):
     shares = [float(np.mean(batch[2])) if len(batch) == 3 else 1 for batch in batches]
     model = models.build(name, sizes)
     if row in AGAIN:
-        move(model.trainable_variables, AGAIN.index(row))
+        move(model.trainable_variables, list(AGAIN).index(row))
     step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla"), rate)
     queued = [step() for _ in range(steps)]
     return [float(loss) / share for loss, share in zip(queued, itertools.cycle(shares))]
@@ -50,7 +49,7 @@ def losses(name, row, steps, small, rate):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=workloads.WORKLOADS, required=True)
-    parser.add_argument("--row", choices=ROWS, required=True, help="again: stock, from weights moved by a rounding")
+    parser.add_argument("--row", choices=CURVES, required=True, help="again: stock, from weights moved by a rounding")
     parser.add_argument("--steps", type=int, default=300, help="(300)")
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(%s)" % POLICIES[0])
     parser.add_argument("--small", action="store_true", help="sizes that a CPU trains in seconds, and ten times the rate")

@@ -38,23 +38,20 @@ def without_causal(mask):
     (False, mask)."""
     if not (_look_back.on and _look_back.in_graph(mask) and mask.shape.rank and mask.shape.rank >= 2):
         return False, mask
-    if _is_causal(mask):
-        _look_back.note("Attention", "the mask is causal", mask)
-        return True, None
     expanded, both = [], mask  # the axes that were put in behind the place where two masks became one
     while _casts(both) or _expanded(both) is not None:
         if not _casts(both):
             expanded.append(_expanded(both))
         both = both.op.inputs[0]
-    both = _narrow(both)
-    if _is_causal(both):
+    rank, both = both.shape.rank, _narrow(both)
+    if _is_causal(mask) or _is_causal(both):
         _look_back.note("Attention", "the mask is causal", mask)
         return True, None
     for one, other in [both.op.inputs, both.op.inputs[::-1]] if both.op.type in _BOTH else []:
-        if _is_causal(_narrow(one)):
+        other = _narrow(other)
+        if _is_causal(_narrow(one)) and other.shape.rank is not None:
             _look_back.note("Attention", "the mask is causal, and another", mask)
-            other = _narrow(other)
-            for axis in [0] * (both.shape.rank - other.shape.rank) + expanded[::-1]:
+            for axis in [0] * (rank - other.shape.rank) + expanded[::-1]:
                 other = tf.expand_dims(other, axis)
             return True, tf.cast(other, tf.bool)
     return False, mask
@@ -75,7 +72,9 @@ def _expanded(mask):
 
 def _casts(mask):
     """Whether it is cast such that what is 0 stays 0, and nothing else becomes 0."""
-    return mask.op.type == "Cast" and (mask.dtype == tf.bool or mask.op.inputs[0].dtype in (tf.bool, tf.int32, tf.int64))
+    if mask.op.type != "Cast" or mask.op.inputs[0].shape.rank is None:
+        return False
+    return mask.dtype == tf.bool or mask.op.inputs[0].dtype in (tf.bool, tf.int32, tf.int64)
 
 
 def _is_causal(mask):
