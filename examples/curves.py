@@ -16,12 +16,17 @@ In bfloat16 every step rounds much, and one "again" shows what that does. In flo
 curve goes: a weight whose first gradient is 0 but for rounding, since Adam divides a gradient by its own size. Some runs
 stay ten times as near as others then, and three of them are trained unless --rows says otherwise.
 
+Runs that round alike can go astray alike. Stock Keras adds up the gradients of biases in bfloat16, with XLA and without;
+tfuse adds in float32. So in bfloat16 there is one more run of stock Keras: "float32", which computes in float32 (with
+TensorFlow's defaults, so a GPU takes TF32 for products, and with XLA). A row that is outside of stock's spread passes where
+it is at most as far from that curve as stock's farthest run in bfloat16.
+
 A distance is taken in windows of ten steps: the mean of |difference| over a window. Over all windows the median and the
-largest are compared, and both must be at most twice stock's own. Twice, since the distances of two runs that differ in
-chance alone are themselves not the same. Losses are kept to five digits behind the point, and one unit there is always
-allowed. Beside that the first loss, before which nothing is trained, must be stock's to within a unit in the last place of
-the type that is computed in; and stock's own curve must fall by a tenth, or nothing was shown. The status is 1 where one of
-this does not hold.
+largest are compared. Both must be at most twice stock's own: twice, since the distances of two runs that differ in chance
+alone are themselves not the same. Losses are kept to five digits behind the point, and one unit there is always allowed.
+Beside that the first loss, before which nothing is trained, must be stock's to within a unit in the last place of the type
+that is computed in; and stock's own curve must fall by a tenth, or nothing was shown. The status is 1 where one of this does
+not hold.
 """
 import argparse
 import json
@@ -38,10 +43,12 @@ from workloads import WORKLOADS
 NAMES = {mode: (name, colour) for name, (framework, mode, colour) in ROWS.items() if framework == "keras"}
 AGAIN = {"again": ("Keras, again", "#404040"), "again2": ("Keras, again (2)", "#606060"),
          "again3": ("Keras, again (3)", "#808080")}
+STOCK, OTHERS, EXACT = "stock", (*AGAIN, "xla"), "float32"
 # What a row is called, its colour.
-CURVES = {"stock": NAMES["stock"], **AGAIN, **{row: NAMES[row] for row in ("xla", "tfuse", "tfuse+xla")}}
-STOCK, OTHERS = "stock", (*AGAIN, "xla")
-ONCE = "stock,again,xla,tfuse,tfuse+xla"
+CURVES = {STOCK: NAMES["stock"], **AGAIN, "xla": NAMES["xla"], EXACT: ("Keras in float32", "#b8860b"),
+          **{row: NAMES[row] for row in ("tfuse", "tfuse+xla")}}
+ROWS_OF = {"mixed_bfloat16": ["stock", "again", "xla", EXACT, "tfuse", "tfuse+xla"],
+           "float32": [row for row in CURVES if row != EXACT]}
 WINDOW, TIMES, DIGITS, FALL = 10, 2, 5, 0.1
 UNIT = {"mixed_bfloat16": 2.0**-7, "float32": 2.0**-23}
 
@@ -58,32 +65,39 @@ def apart(losses, stock):
     return windows(np.abs(np.subtract(losses, stock)))
 
 
+def figures(curves, middle):
+    """{row: [median, largest distance to the curve `middle`]}; nothing where that was not trained."""
+    distances = {row: apart(curves[row], curves[middle]) for row in curves if row != middle and middle in curves}
+    return {row: np.array([np.median(some), some.max()]) for row, some in distances.items()}
+
+
 def judge(curves, policy):
-    """{row: losses} -> {row: (verdict, median distance, largest distance)}; the verdict begins with "not" where a row fails.
-    The distances of stock itself are None, and so are all where there is no stock."""
-    stock = curves.get(STOCK)
-    if stock is None:
-        return {row: ("nothing to compare with", None, None) for row in curves}
-    distances = {row: apart(losses, stock) for row, losses in curves.items() if row != STOCK}
-    figures = {row: (np.median(some), some.max()) for row, some in distances.items()}
-    others = [figures[row] for row in OTHERS if row in figures]
-    spread = np.max(others, axis=0) if others else None
-    ends = windows(stock)
-    verdicts = {STOCK: ("falls" if ends[-1] <= (1 - FALL) * ends[0] else "not falling", None, None)}
-    unit = 10.0**-DIGITS
-    for row, (median, largest) in figures.items():
-        first = abs(curves[row][0] - stock[0]) <= UNIT[policy] * abs(stock[0]) + unit
-        if not first:
-            verdict = "not stock's first loss"
-        elif row in OTHERS:
-            verdict = "stock's spread"
-        elif spread is None:
-            verdict = "nothing to compare with"
-        else:
-            within = np.all((median, largest) <= TIMES * spread + unit)
-            verdict = "%s %d times stock's spread" % ("within" if within else "not within", TIMES)
-        verdicts[row] = verdict, median, largest
-    return verdicts
+    """{row: losses} -> {row: (verdict, figures to stock, figures to float32)}; the verdict begins with "not" where a row
+    fails, and figures are None where there are none."""
+    to_stock, to_exact = (figures(curves, middle) for middle in (STOCK, EXACT))
+    return {row: (verdict(curves, row, policy, to_stock, to_exact), to_stock.get(row), to_exact.get(row)) for row in curves}
+
+
+def verdict(curves, row, policy, to_stock, to_exact):
+    if row == STOCK:
+        ends = windows(curves[row])
+        return "falls" if ends[-1] <= (1 - FALL) * ends[0] else "not falling"
+    if STOCK not in curves:
+        return "nothing to compare with"
+    unit, first = 10.0**-DIGITS, curves[STOCK][0]
+    if not abs(curves[row][0] - first) <= UNIT[policy] * abs(first) + unit:
+        return "not stock's first loss"
+    if row in (*OTHERS, EXACT):
+        return "rounds less" if row == EXACT else "stock's spread"
+    spread = [to_stock[other] for other in OTHERS if other in to_stock]
+    if not spread:
+        return "nothing to compare with"
+    if np.all(to_stock[row] <= TIMES * np.max(spread, axis=0) + unit):
+        return "within %d times stock's spread" % TIMES
+    farthest = [to_exact[other] for other in (STOCK, *OTHERS) if other in to_exact]
+    if farthest and np.all(to_exact[row] <= np.max(farthest, axis=0) + unit):
+        return "as near to float32 as stock"
+    return "not within %d times stock's spread" % TIMES
 
 
 def losses_of(entry):
@@ -120,7 +134,8 @@ def entries(record):
 def table(record):
     """And whether all is well."""
     rows = [row for _, entry in entries(record) for row in entry["rows"].values()]
-    heads = ["a step of", "", "first loss", "last %d" % WINDOW, "apart: median", "largest", ""]
+    heads = ["a step of", "", "first loss", "last %d" % WINDOW, "from stock: median", "largest", "from float32: median",
+             "largest", ""]
     lines = [made_with(record, ["TensorFlow", "Keras", "KerasHub"], rows),
              "%s." % ", ".join(dict.fromkeys("%d steps in %s" % (e["steps"], e["policy"]) for _, e in entries(record))), "",
              line(heads), "|" + "---|" * len(heads)]
@@ -131,18 +146,20 @@ def table(record):
         for row in filter(entry["rows"].get, CURVES):
             name = [title, CURVES[row][0]]
             if row not in curves:
-                lines.append(line([*name, "failed", "", "", "", ""]))
+                lines.append(line([*name, "failed", *[""] * (len(heads) - 3)]))
                 well = False
                 continue
-            verdict, *distances = verdicts[row]
+            word, *distances = verdicts[row]
             ends = ["%.4f" % curves[row][0], "%.4f" % windows(curves[row])[-1]]
-            lines.append(line([*name, *ends, *("" if d is None else "%.5f" % d for d in distances), verdict]))
-            well = well and not verdict.startswith("not ")
+            shown = [cell for some in distances for cell in (["", ""] if some is None else map("{:.5f}".format, some))]
+            lines.append(line([*name, *ends, *shown, word]))
+            well = well and not word.startswith("not ")
     return "\n".join(lines), well
 
 
 def plot(record, path):
-    """A panel for each model: its curves over each other, and below how far they are from stock's, in windows."""
+    """A panel for each model: its curves over each other, and below how far they are from float32's, in windows; from stock's
+    where that was not trained."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -155,8 +172,9 @@ def plot(record, path):
         for row, losses in curves.items():
             name, colour = CURVES[row]
             top.plot(range(1, len(losses) + 1), losses, color=colour, linewidth=4 if row == STOCK else 1, label=name)
-            if row != STOCK and STOCK in curves:
-                distances = apart(losses, curves[STOCK])
+            middle = EXACT if EXACT in curves else STOCK
+            if row != middle and middle in curves:
+                distances = apart(losses, curves[middle])
                 middles = (np.arange(len(distances)) + 0.5) * len(losses) / len(distances)
                 bottom.plot(middles, np.maximum(distances, 10.0**-DIGITS), color=colour, linewidth=1.5)
         bottom.set_yscale("log")
@@ -164,7 +182,8 @@ def plot(record, path):
         top.set_title(title, fontsize=10)
     axes[0, 0].legend(fontsize=8)
     axes[0, 0].set_ylabel("loss")
-    axes[1, 0].set_ylabel("|difference| to Keras, of %d steps" % WINDOW)
+    axes[1, 0].set_ylabel("|difference| to Keras in float32, of %d steps" % WINDOW if any(EXACT in e["rows"] for _, e in shown)
+                          else "|difference| to Keras, of %d steps" % WINDOW)
     figure.suptitle("Training with and without tfuse: %s, TensorFlow %s" % (record["hardware"], record["tensorflow"]))
     figure.tight_layout()
     _bench_plots.save(figure, path)
@@ -183,7 +202,8 @@ def parse():
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and train nothing")
     parser.add_argument("--write", action="store_true", help="with --table: draw the plot and write README.md too")
     parser.add_argument("--models", metavar="NAMES", default="all", help="%s, or all (all)" % ",".join(WORKLOADS))
-    parser.add_argument("--rows", help="some of %s (all in float32, else %s)" % (",".join(CURVES), ONCE))
+    parser.add_argument("--rows", help="some of %s (%s; in float32 %s)" % (
+        ",".join(CURVES), *(",".join(ROWS_OF[policy]) for policy in UNIT)))
     parser.add_argument("--steps", type=int, default=300, help="(300)")
     parser.add_argument("--policy", choices=UNIT, default="mixed_bfloat16", help="(mixed_bfloat16)")
     parser.add_argument("--small", action="store_true", help="with --out: sizes that a CPU trains in seconds")
@@ -191,7 +211,7 @@ def parse():
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")
     options = parser.parse_args()
     options.models = names_of(options.models, parser)
-    options.rows = (options.rows or (",".join(CURVES) if options.policy == "float32" else ONCE)).split(",")
+    options.rows = options.rows.split(",") if options.rows else ROWS_OF[options.policy]
     for row in options.rows:
         if row not in CURVES:
             parser.error("there is no row %s: the rows are %s" % (row, ", ".join(CURVES)))
@@ -217,7 +237,7 @@ def train(options):
     record = {**about, "models": json.loads(path.read_text())["models"] if path.exists() else {}}
     for (model, row), found, why in finished({"keras": HERE / "train_curve.py"}, list(jobs(options)), options.limit):
         result = {"losses": [round(loss, DIGITS) for loss in found["losses"]]} if found else {"failed": why}
-        conditions = {"step": WORKLOADS[model].step(options.small), "policy": options.policy, "steps": options.steps}
+        conditions = {"step": WORKLOADS[model].step(options.small, curve=True), "policy": options.policy, "steps": options.steps}
         with_row(record, model, conditions, row, {**when, **result})
         keep(path, text_of(record))
         shown = why or "loss %.4f at first, %.4f at last" % (found["losses"][0], found["losses"][-1])

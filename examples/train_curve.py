@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import models
 import workloads
-from curves import AGAIN, CURVES, UNIT
+from curves import AGAIN, CURVES, EXACT, UNIT
 
 POLICIES = list(UNIT)
 
@@ -34,14 +34,13 @@ def losses(name, row, steps, small, rate):
     Keras divides the sum of weighted losses by the number of labels, not by the sum of the weights. How many labels count
     differs from batch to batch; divided by their share, a loss is the mean of those that count."""
     workload = workloads.WORKLOADS[name]
-    sizes = workload.sizes(small)
-    sizes.dropout = 0.0
+    sizes = workload.sizes(small, curve=True)
     batches = workload.batches(sizes, steps)
     shares = [float(np.mean(batch[2])) if len(batch) == 3 else 1 for batch in batches]
     model = models.build(name, sizes)
     if row in AGAIN:
         move(model.trainable_variables, list(AGAIN).index(row))
-    step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla"), rate)
+    step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla") or row == EXACT, rate)
     queued = [step() for _ in range(steps)]
     return [float(loss) / share for loss, share in zip(queued, itertools.cycle(shares))]
 
@@ -58,7 +57,7 @@ def parse():
 
 
 def main(options):
-    models.set_up(options.row, options.policy)
+    models.set_up(options.row, EXACT if options.row == EXACT else options.policy)
     if options.policy == "float32":  # or its products are rounded to fewer bits on a GPU
         tf.config.experimental.enable_tensor_float_32_execution(False)
     rate = workloads.RATE * (10 if options.small else 1)

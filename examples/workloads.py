@@ -82,19 +82,19 @@ def images(sizes, rng, learnable=False):
 
 
 class Workload:
-    """A model: its title, what is counted, its data, its sizes, and what differs of these where a CPU trains it in seconds.
-    There is a label for each of what is counted."""
+    """A model: its title, what is counted, its data, its sizes, and what differs of these where a CPU trains it in seconds,
+    and where its loss curve is drawn. There is a label for each of what is counted."""
 
-    def __init__(self, title, unit, data, sizes, small):
+    def __init__(self, title, unit, data, sizes, small, curve={}):
         self.title, self.unit, self.data = title, unit, data
-        self._sizes, self._small = sizes, small
+        self._sizes, self._small, self._curve = sizes, small, curve
 
-    def sizes(self, small=False):
-        return types.SimpleNamespace(**{**self._sizes, **(self._small if small else {})})
+    def sizes(self, small=False, curve=False):
+        return types.SimpleNamespace(**{**self._sizes, **(self._curve if curve else {}), **(self._small if small else {})})
 
-    def step(self, small=False):
+    def step(self, small=False, curve=False):
         """What a step trains on, in words."""
-        sizes = self.sizes(small)
+        sizes = self.sizes(small, curve)
         return "%d × %d tokens" % (sizes.batch, sizes.length) if self.unit == "tokens" else "%d images" % sizes.batch
 
     def batch(self, sizes):
@@ -123,12 +123,12 @@ WORKLOADS = {
     "bert": Workload(
         "BERT base", "tokens", masked_tokens,
         {"batch": 32, "length": 512, "vocabulary": 30522, "layers": 12, "width": 768, "heads": 12, "dropout": 0.1},
-        {**TINY, "length": 16, "vocabulary": 64, "dropout": 0.0}),
+        {**TINY, "length": 16, "vocabulary": 64, "dropout": 0.0}, curve={"dropout": 0.0}),
     "llama": Workload(
         "Llama 1.1B", "tokens", unpadded_tokens,
         {"batch": 4, "length": 2048, "vocabulary": 32000, "layers": 22, "width": 2048, "inner": 5632, "heads": 32,
          "shared_heads": 4},
-        {**TINY, "length": 16, "vocabulary": 64, "inner": 48, "shared_heads": 1}),
+        {**TINY, "length": 16, "vocabulary": 64, "inner": 48, "shared_heads": 1}, curve={"batch": 1}),
 }
 
 

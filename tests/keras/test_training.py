@@ -279,15 +279,20 @@ def test_the_demo_says_which_way_it_went():
     assert said([0.03], [0.02]).endswith("tfuse is slower, by 50%.")
 
 
-def test_the_demo_fails_where_losses_differ(monkeypatch, capsys):
+@pytest.mark.parametrize("loss, compared, status", [(2.01, 2, 0), (2.03, 2, 1), (2.03, 1, 0)])
+def test_the_demo_fails_where_losses_differ(loss, compared, status, monkeypatch, capsys):
+    """Of the steps that are compared."""
+
     def compare(runs, *_):
-        for run, loss in zip(runs.values(), (2.0, 2.01)):
-            run.losses, run.seconds = [3.0, loss], [1.0]
+        for run, second in zip(runs.values(), (2.0, loss)):
+            run.losses, run.seconds = [3.0, second], [1.0]
         return dict.fromkeys(runs, 0)
 
     monkeypatch.setattr(_demo, "compare", compare)
-    status, printed = demo(monkeypatch, capsys, runs=(_demo.STOCK, _demo.ENABLED), agree=4e-3)
-    assert status == 1 and "The losses of 2 steps agree to 5e-03" in printed.out and "do not compute the same" in printed.err
+    found, printed = demo(monkeypatch, capsys, runs=(_demo.STOCK, _demo.ENABLED), compared=compared)
+    assert found == status and ("do not compute the same" in printed.err) == bool(status)
+    assert "The losses of %d steps agree to %s." % (compared, "0e+00" if compared == 1 else "%.0e" % (loss / 2 - 1)) in printed.out
+    assert ("Later ones differ by up to 1e-02: " in printed.out) == (compared == 1)
 
 
 def test_the_demos_memory():

@@ -212,12 +212,11 @@ def test_half_precision_has_gradients_of_many_rows(device, reduction, route):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, route):
-    """As exact as with a number of classes that is a multiple of 8."""
+    """As exact as with a number of classes that is a multiple of 8. By the mean of some draws: of one, a loss is one number,
+    and the naive one's error in it may be nothing by chance."""
     if route == "xla":
         skip_broken_xla()
-    classes, rows = 1027, 40
-    inputs = [normal(rows, 16, dtype=dtype), normal(*(classes, 16) if turned else (16, classes), dtype=dtype)]
-    inputs += [normal(classes, dtype=dtype)] * biased
+    classes, rows, draws = 1027, 40, 6
     labels = np.append(RNG.integers(0, classes, rows - 3), [classes - 1, classes - 2, 5])
 
     def naive(x, kernel, bias=0):
@@ -228,10 +227,17 @@ def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, 
     ours = lambda x, kernel, bias=None: tfuse.linear_cross_entropy(
         x, kernel, labels, bias, transpose_kernel=turned, reduction="sum", ignore_class=5) / 1024
     f = lambda *t: gradients(ours, *t)
-    got = (f if route == "eager" else tf.function(f, jit_compile=route == "xla"))(*inputs)
-    exact = [cases.as64(t) for t in gradients(naive, *(tf.cast(t, tf.float64) for t in inputs))]
-    for ours, own, want in zip(got, gradients(naive, *inputs), exact, strict=True):
-        assert ours.shape == want.shape and cases.error(ours, want) <= 2 * cases.error(own, want) + 1e-6
+    f = f if route == "eager" else tf.function(f, jit_compile=route == "xla")
+    errors = []
+    for _ in range(draws):
+        inputs = [normal(rows, 16, dtype=dtype), normal(*(classes, 16) if turned else (16, classes), dtype=dtype)]
+        inputs += [normal(classes, dtype=dtype)] * biased
+        exact = [cases.as64(t) for t in gradients(naive, *(tf.cast(t, tf.float64) for t in inputs))]
+        got, own = f(*inputs), gradients(naive, *inputs)
+        assert [t.shape for t in got] == [t.shape for t in exact]
+        errors.append([[cases.error(t, want) for t, want in zip(some, exact, strict=True)] for some in (got, own)])
+    got, own = np.mean(errors, axis=0)
+    assert np.all(got <= 2 * own + 1e-6), (got, own)
 
 
 @pytest.mark.parametrize("turned", [False, True])

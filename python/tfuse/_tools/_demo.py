@@ -29,9 +29,12 @@ FILES = pathlib.Path(__file__).with_name("demo_files")
 STOCK, ENABLED, FUSED = "stock Keras", "tfuse.enable()", "tfuse's GPT-2"
 TURN = 5  # steps, then it is the other's
 CPU = {"model": {"length": 256, "depth": 2, "width": 128, "heads": 4}, "batch": 4, "rate": 3e-3, "policy": "float32",
-       "runs": (STOCK, ENABLED), "agree": 1e-2}
+       "runs": (STOCK, ENABLED), "compared": 1000}
+# In bfloat16 stock Keras adds up the gradients of biases in bfloat16, tfuse in float32, and training makes more of the
+# difference: examples/README.md holds both against float32. So only the first steps must agree.
 GPU = {"model": {"vocabulary": 50304}, "batch": 16, "rate": 6e-4, "policy": "mixed_bfloat16",
-       "runs": (STOCK, ENABLED, FUSED), "agree": 3e-2}  # agree: most that losses may differ by, as a part of the loss
+       "runs": (STOCK, ENABLED, FUSED), "compared": 10}
+AGREE = 1e-2  # the most that losses may differ by, as a part of the loss
 NEEDED = {16: 48e9, 4: 16e9, 1: 0}  # bytes of a GPU that stock Keras needs for so many sequences
 PROMPT = 8  # words of the licence that the text begins with
 
@@ -172,8 +175,8 @@ def explained():
 
 
 def apart(runs):
-    """The largest difference between the losses of a step, as a part of the loss."""
-    return max((max(losses) - min(losses)) / min(losses) for losses in zip(*(run.losses for run in runs.values())))
+    """Of every step that all have made, the largest difference between its losses, as a part of the loss."""
+    return [(max(losses) - min(losses)) / min(losses) for losses in zip(*(run.losses for run in runs.values()))]
 
 
 def outcome(ours, runs, memory):
@@ -259,9 +262,13 @@ def main(arguments):
     print("\n".join(table(runs, memory, tokens)))
     if FUSED in runs:
         print("  %s says five places in tfuse's words, as class Fused of examples/gpt2_model.py does." % FUSED)
-    difference = apart(runs)
-    print("  The losses of %d steps agree to %.0e." % (min(len(run.losses) for run in runs.values()), difference))
-    if difference > setting["agree"]:
+    differences = apart(runs)
+    first, later = differences[:setting["compared"]], differences[setting["compared"]:]
+    print("  The losses of %d steps agree to %.0e." % (len(first), max(first)))
+    if later:
+        print("  Later ones differ by up to %.0e: stock Keras adds up bfloat16 gradients of biases in bfloat16, tfuse in float32."
+              % max(later))
+    if max(first) > AGREE:
         print("tfuse and stock Keras do not compute the same: please report this", file=sys.stderr)
         return 1
     print("\nWhat tfuse.explain() says of the last steps:\n" + "\n".join(explained()), flush=True)
