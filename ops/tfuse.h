@@ -130,6 +130,9 @@ typedef struct tfu_op {
   tfu_lists_fn *lists; /* instead of shape, for an op with lists */
   tfu_compute_fn *cpu, *gpu;
   int in_place; /* out[0] (of a list, each of its tensors) may be in[0]'s own memory: elements are read, then written */
+  /* XLA may capture the op into a CUDA graph, with `room` bytes of scratch: docs/design.md#cuda-graphs. */
+  int capturable;
+  size_t room;
 } tfu_op;
 
 struct tfu_call {
@@ -141,12 +144,19 @@ struct tfu_call {
   const char *kernel; /* what ran, for tfuse.explain(); a static string */
   const char *why;    /* and why that, where there was a choice; a static string or NULL */
   tfu_error *err;
+  int captured; /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
+  size_t room;  /* that are left of them */
   void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
   void *binding;
 };
 
 /* Memory where the tensors live, 16-byte aligned, good until the call's work is done; released by the binding. */
 TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
+/* Whether there is so much, for ops that can do with less: always, but where the call is captured. */
+int tfu_has_scratch(const tfu_call *call, size_t bytes);
+
+/* Scratch of a captured call over rows: for what the parts of split rows give, where these are few. More stay whole. */
+enum { TFU_ROWS_ROOM = 1 << 20 };
 
 #define X(stem)                   \
   extern const tfu_op tfu_##stem; \

@@ -114,6 +114,13 @@ static tfu_code run(tfu_call *call, const tfu_attention_request *r, tfu_graph *g
   return edges ? close_lengths(call, r, &e) : TFU_OK;
 }
 
+/* Whether there is memory for a run. Of a gradient there always is: it is not captured. */
+static int has_room(const tfu_call *call, const tfu_attention_request *r, const tfu_graph *g) {
+  enum { ROUNDING = 4 * 256 };
+  const size_t lengths = 2 * sizeof(int32_t) * (size_t)r->key.batch;
+  return tfu_has_scratch(call, (size_t)g->workspace + lengths + ROUNDING);
+}
+
 static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, const char **why) {
   tfu_device device;
   tfu_cudnn_handle *handle;
@@ -131,7 +138,9 @@ static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, con
   tfu_code code = TFU_OK;
   tfu_planned *p = tfu_plan_get("attention", &r->key, sizeof r->key, plan, &(planner){dnn, handle->handle});
   *why = "cuDNN has no plan for it";
-  if (p && p->graph) {
+  if (p && p->graph && !has_room(call, r, p->graph)) {
+    *why = "cuDNN wants more scratch memory than a captured call has";
+  } else if (p && p->graph) {
     *served = 1;
     code = run(call, r, p->graph, handle->handle);
   }

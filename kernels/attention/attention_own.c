@@ -137,19 +137,24 @@ static int is_few(const attention_args *a, const tfu_device *device) {
 
 static int variant_of(const struct block *b) { return b->dim == 64 ? 0 : b->dim == 128 ? 1 : 2; }
 
-static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct block *b, const tfu_device *device,
-                              attention_work *w) {
+/* Deals the work out, and gives the bytes of what the splits leave to be joined. */
+static size_t plan_decode(const tfu_device *device, attention_work *w) {
   const attention_args *a = &w->a;
   const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads), tiles = ceil_divide(rows, DECODE_ROWS);
   const int64_t each = tiles * a->key_heads * a->batch, most = at_least_one(ceil_divide(a->keys, SPLIT_KEYS));
   const int64_t splits = at_least_one((int64_t)device->multiprocessors * DECODE_BLOCKS / at_least_one(each));
-  void *parts;
   w->tiles = (int)tiles;
   w->splits = (int)(splits < most ? splits : most);
   if (w->splits > TFU_MOST_SPLITS) w->splits = TFU_MOST_SPLITS;
-  const int64_t count = query_rows(a) * w->splits * (a->value_dim + 2);
-  if (count == 0) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, (size_t)count * sizeof(float), &parts));
+  return (size_t)(query_rows(a) * w->splits * (a->value_dim + 2)) * sizeof(float);
+}
+
+static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct block *b, size_t bytes, attention_work *w) {
+  const attention_args *a = &w->a;
+  const int64_t each = w->tiles * (int64_t)a->key_heads * a->batch;
+  void *parts;
+  if (bytes == 0) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, bytes, &parts));
   w->parts = parts;
   TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, grid_of(b, a), w));
   return launch(call, &join_parts, 0, dtype, query_rows(a), (tfu_grid){.threads = TFU_JOIN_THREADS}, w);
@@ -167,8 +172,11 @@ tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dt
   const struct block *b;
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  if (is_few(a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device)))
-    return launch_decode(call, dtype, b, &device, &w);
+  if (is_few(a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device))) {
+    const size_t bytes = plan_decode(&device, &w);
+    if (tfu_has_scratch(call, bytes)) return launch_decode(call, dtype, b, bytes, &w);
+    w.tiles = w.splits = 0;
+  }
   if (!is_special(a) && (b = block_for(TFU_FORWARD, a, dtype, &device)))
     return launch_tiles(call, &forward, variant_of(b), dtype, b, a->queries, a->heads, &w);
   if ((b = block_for(TFU_FORWARD_FULL, a, dtype, &device)))

@@ -12,6 +12,7 @@
 #include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/products/gemm_key.h"
 #include "kernels/products/matmul_own.h"
+#include "ops/products/linear.h"
 
 _Static_assert(sizeof(tfu_gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
@@ -23,6 +24,7 @@ _Static_assert(sizeof(gemm_choice) <= TFU_TUNED_DATA, "tuned.h has room for it")
 
 /* 32 MiB is what NVIDIA recommends for Hopper; where it is not needed it is not taken. */
 enum { MOST_WORKSPACE = 32 << 20, WORKSPACE_ALIGN = 256, CANDIDATES = 12 };
+_Static_assert(MOST_WORKSPACE + 2 * WORKSPACE_ALIGN <= TFU_LINEAR_ROOM, "a captured call has room for one");
 
 static const struct {
   cublasLtEpilogue_t plain, with_bias;

@@ -94,7 +94,9 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
   }
   struct rung *r = &rungs[kind];
   const int64_t blocks = ceil_divide(a.m, r->rows) * ceil_divide(a.n, r->cols) * a.batch;
+  const size_t real_size = tfu_dtype_size(tfu_real(dtype));
   a.slices = (int)slices_of(&a, blocks, &device);
+  if (!tfu_has_scratch(call, (size_t)(a.slices * count) * real_size)) a.slices = 1;
   a.slice = ceil_divide(ceil_divide(a.k, a.slices), TFU_OWN_DEPTH) * TFU_OWN_DEPTH;
   a.slices = a.k > 0 ? (int)ceil_divide(a.k, a.slice) : 1;
   a.parts = 0;
@@ -105,7 +107,7 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
   a.parts = count;
   a.d_batch = a.m * a.n;
   a.wide = 1;
-  TFU_TRY(tfu_scratch(call, (size_t)(a.slices * count) * tfu_dtype_size(real), &a.d));
+  TFU_TRY(tfu_scratch(call, (size_t)(a.slices * count) * real_size, &a.d));
   TFU_TRY(launch(call, r, dtype, blocks * a.slices, &a));
   return tfu_fold_gpu(call, a.d, a.slices, count, 1, &out);
 }

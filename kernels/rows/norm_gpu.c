@@ -33,9 +33,13 @@ static int aligned(const tfu_call *call, int64_t elements, const void *gamma, co
 
 static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
-/* Memory for what the parts of split rows give: two numbers each. */
+/* What the parts of split rows give: two numbers each. */
+static size_t found_bytes(const tfu_row_wish *wish, int parts) {
+  return (size_t)wish->rows * (size_t)parts * 2 * tfu_dtype_size(tfu_real(wish->dtype));
+}
+
 static tfu_code room_for_found(tfu_call *call, tfu_row_wish *wish) {
-  return tfu_scratch(call, (size_t)wish->rows * 2 * tfu_dtype_size(tfu_real(wish->dtype)), &wish->found);
+  return tfu_scratch(call, found_bytes(wish, 1), &wish->found);
 }
 
 static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, norm_args *a) {
@@ -76,7 +80,8 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
   int parts = 1;
   if (t->rows == 0) return TFU_OK;
   if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
-  if (parts == 1) return forward_pass(call, wish, rms, TFU_WHOLE, &a);
+  if (parts == 1 || !tfu_has_scratch(call, found_bytes(&wish, parts)))
+    return forward_pass(call, wish, rms, TFU_WHOLE, &a);
   wish = tfu_split(wish, parts);
   a.period = parts; /* the parts of a row have weights of their own, as the rows of a period have */
   TFU_TRY(room_for_found(call, &wish));

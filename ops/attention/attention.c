@@ -134,6 +134,8 @@ const tfu_op tfu_attention = {
     .shape = forward_shape,
     .cpu = tfu_attention_cpu,
     .gpu = tfu_attention_gpu,
+    .capturable = 1,
+    .room = TFU_ATTENTION_ROOM,
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -188,4 +190,6 @@ const tfu_op tfu_paged_attention = {
     .shape = paged_shape,
     .cpu = tfu_paged_attention_cpu,
     .gpu = tfu_paged_attention_gpu,
+    .capturable = 1,
+    .room = TFU_ATTENTION_ROOM,
 };

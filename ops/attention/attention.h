@@ -37,6 +37,11 @@ enum {
 };
 enum { TFU_ATT_DQUERY, TFU_ATT_DKEY, TFU_ATT_DVALUE, TFU_ATT_DBIAS };
 
+/* Scratch of a captured forward pass: cuDNN's workspace, or what the splits of few queries' keys leave to be joined.
+ * Where either takes more, as few queries do in batches of tens of thousands of heads, a kernel serves that takes none.
+ */
+enum { TFU_ATTENTION_ROOM = 16 << 20 };
+
 /* Of paged attention. */
 enum { TFU_PAGED_QUERY, TFU_PAGED_KEY, TFU_PAGED_VALUE, TFU_PAGED_TABLE, TFU_PAGED_LENGTHS };
 

@@ -73,6 +73,8 @@ tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory) {
   return tfu_fail(call->err, TFU_EXHAUSTED, "out of memory allocating %zu bytes of scratch", bytes);
 }
 
+int tfu_has_scratch(const tfu_call *call, size_t bytes) { return !call->captured || bytes <= call->room; }
+
 void tfu_explain_error(const tfu_op *op, const tfu_error *err, char *text, size_t size) {
   snprintf(text, size, "%s: %s", op->name, err->text);
 }

@@ -1,13 +1,21 @@
 /* xla_bind.c - offers every row to XLA as a custom call, for the CPU and for CUDA. The only file that sees XLA.
  *
- * The target of stem s is "tfuse.s"; inputs and outputs come in the row's order, attributes by name. */
+ * The target of stem s is "tfuse.s"; inputs and outputs come in the row's order, attributes by name.
+ *
+ * What is capturable has a second target, "tfuse.s.captured", which XLA may capture into a CUDA graph and then run many
+ * times without asking us. A call of it has one more result where the row has room: so many bytes of scratch, which XLA
+ * plans like any other memory, since what an allocator gives is gone when the graph runs. And it is rehearsed: before
+ * XLA captures it, a first run with results that nobody reads has times taken, plans made and code loaded, none of
+ * which can be done while a stream is captured. docs/design.md#cuda-graphs tells more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bind.h"
+#include "kernels/core/gpu/cuda.h"
 #include "xla/ffi/api/c_api.h"
 
 static const XLA_FFI_Api *api;
@@ -75,16 +83,17 @@ static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
   return TFU_OK;
 }
 
-/* XLA chose the output shapes when it compiled; the op's own rule must agree with them. */
-static tfu_code read_frame(const XLA_FFI_CallFrame *f, tfu_call *call, tfu_lists *lists, int64_t *elements) {
+/* XLA chose the output shapes when it compiled; the op's own rule must agree with them. `rooms` is how many results
+ * come after the outputs: one, where the call has room. */
+static tfu_code read_frame(const XLA_FFI_CallFrame *f, int rooms, tfu_call *call, tfu_lists *lists, int64_t *elements) {
   tfu_shape own[TFU_MAX_ARGS];
   int inputs, outputs;
   TFU_TRY(read_attrs(&f->attrs, call));
   TFU_TRY(tfu_lists_open(call, lists));
   tfu_tensor *in = tfu_inputs(call, &inputs), *out = tfu_outputs(call, &outputs);
-  TFU_REQUIRE(call->err, f->args.size == inputs && f->rets.size == outputs,
-              "wants %d inputs and %d outputs, the custom call has %d and %d", inputs, outputs, (int)f->args.size,
-              (int)f->rets.size);
+  TFU_REQUIRE(call->err, f->args.size == inputs && f->rets.size == outputs + rooms,
+              "wants %d inputs and %d outputs, the custom call has %d and %d", inputs, outputs + rooms,
+              (int)f->args.size, (int)f->rets.size);
   for (int i = 0; i < inputs; i++) TFU_TRY(view(tfu_input_name(call, i), f->args.args[i], &in[i], call->err));
   for (int i = 0; i < outputs; i++) TFU_TRY(view(tfu_output_name(call, i), f->rets.rets[i], &out[i], call->err));
   TFU_TRY(tfu_infer(call, own, elements));
@@ -104,6 +113,7 @@ static tfu_code read_frame(const XLA_FFI_CallFrame *f, tfu_call *call, tfu_lists
 typedef struct run {
   XLA_FFI_ExecutionContext *ctx;
   int gpu;
+  char *room; /* where the rest of the call's room begins */
   struct {
     void *data;
     size_t size;
@@ -116,10 +126,18 @@ static void drop(XLA_FFI_Error *e) {
   if (e) api->XLA_FFI_Error_Destroy(&d);
 }
 
+/* Of the call's room while there is any; what is captured has nothing else. */
 static void *allocate(tfu_call *call, size_t bytes) {
   run *r = call->binding;
   void *data;
-  if (r->n == TFU_COUNT(r->held)) return NULL;
+  const size_t whole = (bytes + 255) / 256 * 256;
+  if (bytes <= call->room) {
+    data = r->room;
+    r->room += whole;
+    call->room -= whole < call->room ? whole : call->room;
+    return data;
+  }
+  if (call->captured || r->n == TFU_COUNT(r->held)) return NULL;
   if (r->gpu) {
     /* An alignment above 16 is refused; what comes is 256-byte aligned all the same. */
     XLA_FFI_DeviceMemory_Allocate_Args m = {
@@ -151,14 +169,16 @@ static void release(run *r) {
   }
 }
 
-/* Registration asks each handler which API it speaks: the framework's own, since we use nothing newer. No traits: an op
- * that takes scratch memory must not be captured into a command buffer and replayed after the memory is gone. */
-static int answered_metadata(const XLA_FFI_CallFrame *f) {
+typedef enum kind { HOST, CUDA, CUDA_CAPTURED, HOST_CAPTURED } kind;
+
+/* Registration asks each handler which API it speaks: the framework's own, since we use nothing newer; and whether it
+ * may be captured. */
+static int answered_metadata(const XLA_FFI_CallFrame *f, kind k) {
   if (!f->extension_start || f->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata *m = ((XLA_FFI_Metadata_Extension *)f->extension_start)->metadata;
   m->api_version.major_version = api->api_version.major_version;
   m->api_version.minor_version = api->api_version.minor_version;
-  m->traits = 0;
+  m->traits = k == CUDA_CAPTURED ? XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE : 0;
   return 1;
 }
 
@@ -170,49 +190,183 @@ static XLA_FFI_Error *to_xla(const tfu_op *op, tfu_code code, const tfu_error *e
   return api->XLA_FFI_Error_Create(&a);
 }
 
-static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, int gpu) {
-  if (answered_metadata(f)) return NULL;
+static XLA_FFI_Error *get_stream(run *r, void **stream) {
+  XLA_FFI_Stream_Get_Args s = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE, .ctx = r->ctx};
+  XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(&s);
+  *stream = s.stream;
+  return e;
+}
+
+/* The frame's last result is room for scratch, if the call has some. */
+static int rooms_of(const tfu_op *op, kind k) { return k >= CUDA_CAPTURED && op->room > 0; }
+
+static void take_room(const XLA_FFI_CallFrame *f, run *r, tfu_call *call) {
+  const XLA_FFI_Buffer *last = f->rets.rets[f->rets.size - 1];
+  r->room = last->data;
+  call->room = last->rank == 1 ? (size_t)last->dims[0] : 0;
+}
+
+static tfu_code execute(tfu_call *call, int64_t elements, int gpu) {
+  static const char why[] = "captured into a CUDA graph: its later runs are not seen here";
+  if (call->captured) call->why = why;
+  if (elements > 0) TFU_TRY(tfu_execute(call, "XLA custom call", gpu));
+  return call->captured ? tfu_capture_close(call) : TFU_OK;
+}
+
+static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, kind k) {
+  if (answered_metadata(f, k)) return NULL;
   tfu_error err;
+  const int gpu = k == CUDA || k == CUDA_CAPTURED;
   run r = {.ctx = f->ctx, .gpu = gpu};
   tfu_call call = {.op = op, .err = &err, .allocate = allocate, .binding = &r};
   tfu_lists lists;
   int64_t elements = 0;
   XLA_FFI_Error *no_stream = NULL;
-  tfu_code code = read_frame(f, &call, &lists, &elements);
-  if (code == TFU_OK && elements > 0 && gpu) {
-    XLA_FFI_Stream_Get_Args s = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE, .ctx = f->ctx};
-    no_stream = api->XLA_FFI_Stream_Get(&s);
-    call.stream = s.stream;
+  tfu_code code = read_frame(f, rooms_of(op, k), &call, &lists, &elements);
+  if (code == TFU_OK && gpu && (elements > 0 || k == CUDA_CAPTURED)) {
+    no_stream = get_stream(&r, &call.stream);
+    if (rooms_of(op, k)) take_room(f, &r, &call);
+    if (!no_stream && k == CUDA_CAPTURED) call.captured = !tfu_may_wait(&call);
   }
-  if (code == TFU_OK && elements > 0 && !no_stream) code = tfu_execute(&call, "XLA custom call", gpu);
+  if (code == TFU_OK && !no_stream) code = execute(&call, elements, gpu);
   release(&r);
   tfu_lists_close(&call);
   if (no_stream) return no_stream;
   return code == TFU_OK ? NULL : to_xla(op, code, &err);
 }
 
+/* ---- rehearsing ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x100000001b3u; }
+
+static uint64_t mix_buffers(uint64_t hash, void *const *buffers, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    const XLA_FFI_Buffer *b = buffers[i];
+    hash = mix(mix(hash, (uint64_t)b->dtype), (uint64_t)b->rank);
+    for (int64_t d = 0; d < b->rank; d++) hash = mix(hash, (uint64_t)b->dims[d]);
+  }
+  return hash;
+}
+
+static uint64_t mix_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
+  for (int64_t i = 0; i < attrs->size; i++) {
+    const XLA_FFI_ByteSpan *word = attrs->attrs[i];
+    const XLA_FFI_Scalar *scalar = attrs->attrs[i];
+    const int is_word = attrs->types[i] == XLA_FFI_AttrType_STRING;
+    const int wide = !is_word && attrs->types[i] == XLA_FFI_AttrType_SCALAR && scalar->dtype == XLA_FFI_DataType_S64;
+    const char *bytes = is_word ? word->ptr : scalar->value;
+    const size_t n = is_word ? word->len : wide ? 8 : scalar->dtype == XLA_FFI_DataType_F32 ? 4 : 1;
+    for (size_t k = 0; k < n; k++) hash = mix(hash, (unsigned char)bytes[k]);
+  }
+  return hash;
+}
+
+/* Whether this is the first call of its kind. Where there is no place left to remember it, it is taken for a later one:
+ * its products take cuBLASLt's first proposal then. */
+static int is_first(uint64_t hash) {
+  enum { PLACES = 4096, TRIES = 16 };
+  static _Atomic(uint64_t) seen[PLACES];
+  for (int i = 0; i < TRIES; i++) {
+    uint64_t there = 0;
+    if (atomic_compare_exchange_strong(&seen[(hash + (uint64_t)i) % PLACES], &there, hash)) return 1;
+    if (there == hash) return 0;
+  }
+  return 0;
+}
+
+/* Puts all outputs, and inputs of integers, into memory of the rehearsal's own: the call's results may share their
+ * memory with what is still to be read, and what its inputs hold is not computed yet. Floats may be anything, but
+ * numbers that say where something lies must be zero. */
+static tfu_code use_own_memory(tfu_call *call) {
+  int counts[2];
+  tfu_tensor *lists[2] = {tfu_outputs(call, &counts[0]), tfu_inputs(call, &counts[1])};
+  for (int l = 0; l < 2; l++)
+    for (int i = 0; i < counts[l]; i++) {
+      tfu_tensor *t = &lists[l][i];
+      const size_t bytes = (size_t)tfu_count(&t->shape) * tfu_dtype_size(t->dtype);
+      if (!bytes || (l == 1 && t->dtype < TFU_FLOATS)) continue;
+      TFU_TRY(tfu_scratch(call, bytes, &t->data));
+      if (l == 1) TFU_TRY(tfu_clear(call, t->data, bytes));
+    }
+  return TFU_OK;
+}
+
+/* XLA calls this before every run, and before it captures. Lists of tensors have nothing to be timed or planned. A
+ * rehearsal that fails is no error: where memory is short, the call does with what can be had while it is captured. */
+static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
+  if (answered_metadata(f, CUDA_CAPTURED)) return NULL;
+  tfu_error ignored;
+  tfu_device device;
+  if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
+  uint64_t hash = mix(mix(0xcbf29ce484222325u, (uint64_t)(uintptr_t)op), (uint64_t)device.ordinal);
+  hash = mix_attrs(mix_buffers(hash, f->args.args, f->args.size), &f->attrs);
+  if (!is_first(hash ? hash : 1)) return NULL;
+  run r = {.ctx = f->ctx, .gpu = 1};
+  tfu_call call = {.op = op, .err = &ignored, .allocate = allocate, .binding = &r};
+  tfu_lists lists;
+  int64_t elements = 0;
+  tfu_code code = read_frame(f, rooms_of(op, CUDA_CAPTURED), &call, &lists, &elements);
+  XLA_FFI_Error *no_stream = get_stream(&r, &call.stream);
+  drop(no_stream);
+  if (code == TFU_OK && elements > 0 && !no_stream && tfu_may_wait(&call)) code = use_own_memory(&call);
+  else code = TFU_INTERNAL;
+  if (code == TFU_OK) code = op->gpu(&call);
+  release(&r);
+  return NULL;
+}
+
 /* ---- registering ---- */
 
-#define X(stem)                                                                                 \
-  static XLA_FFI_Error *host_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, 0); } \
-  static XLA_FFI_Error *cuda_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, 1); }
+#define X(stem)                                                                                              \
+  static XLA_FFI_Error *host_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, HOST); }           \
+  static XLA_FFI_Error *cuda_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, CUDA); }           \
+  static XLA_FFI_Error *hostc_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, HOST_CAPTURED); } \
+  static XLA_FFI_Error *cudac_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, CUDA_CAPTURED); } \
+  static XLA_FFI_Error *rehearse_##stem(XLA_FFI_CallFrame *f) { return rehearse(&tfu_##stem, f); }
 #include "ops.def"
 #undef X
 
 static const struct target {
-  const char *name;
-  XLA_FFI_Handler *host, *cuda;
+  const tfu_op *op;
+  const char *stem, *name, *captured_name;
+  XLA_FFI_Handler *host, *cuda, *host_captured, *cuda_captured, *rehearse;
 } targets[] = {
-#define X(stem) {"tfuse." #stem, host_##stem, cuda_##stem},
+#define X(stem)                                                                                      \
+  {&tfu_##stem,  #stem,        "tfuse." #stem, "tfuse." #stem ".captured", host_##stem, cuda_##stem, \
+   hostc_##stem, cudac_##stem, rehearse_##stem},
 #include "ops.def"
 #undef X
 };
 
-static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on) {
+/* Of the op of this stem, the bytes of room that a call of its captured target has; -1 where it has no such target. */
+TFU_EXPORT int64_t tfu_xla_room(const char *stem) {
+  for (int i = 0; i < TFU_COUNT(targets); i++)
+    if (!strcmp(targets[i].stem, stem)) return targets[i].op->capturable ? (int64_t)targets[i].op->room : -1;
+  return -1;
+}
+
+/* What the CUDA handler of a target tells XLA when it is registered, for tests: its traits. */
+TFU_EXPORT int tfu_xla_traits(const char *name) {
+  XLA_FFI_Metadata answer = {.struct_size = XLA_FFI_Metadata_STRUCT_SIZE};
+  XLA_FFI_Metadata_Extension question = {
+      .extension_base = {.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE, .type = XLA_FFI_Extension_Metadata},
+      .metadata = &answer};
+  XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE, .extension_start = &question.extension_base};
+  for (int i = 0; i < TFU_COUNT(targets); i++) {
+    const struct target *t = &targets[i];
+    const int captured = !strcmp(t->captured_name, name) && t->op->capturable;
+    if (!captured && strcmp(t->name, name)) continue;
+    (captured ? t->cuda_captured : t->cuda)(&frame);
+    return (int)answer.traits;
+  }
+  return -1;
+}
+
+static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on, XLA_FFI_Handler *before) {
   XLA_FFI_Handler_Register_Args a = {.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
                                      .name = {name, strlen(name)},
                                      .platform = {platform, strlen(platform)},
-                                     .bundle = {.execute = run_on}};
+                                     .bundle = {.initialize = before, .execute = run_on}};
   XLA_FFI_Error *e = api->XLA_FFI_Handler_Register(&a);
   if (!e) return 1;
   XLA_FFI_Error_GetMessage_Args m = {.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = e};
@@ -220,6 +374,13 @@ static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on
   snprintf(status, sizeof status, "XLA refused %s on %s: %s", name, platform, m.message);
   drop(e);
   return 0;
+}
+
+static int offer_op(const struct target *t) {
+  if (!offer(t->name, "Host", t->host, NULL) || !offer(t->name, "CUDA", t->cuda, NULL)) return 0;
+  if (!t->op->capturable) return 1;
+  return offer(t->captured_name, "Host", t->host_captured, NULL) &&
+         offer(t->captured_name, "CUDA", t->cuda_captured, t->rehearse);
 }
 
 /* The table of XLA's functions lives in TensorFlow, under one of two names in one of two libraries. */
@@ -243,6 +404,5 @@ __attribute__((constructor)) static void offer_all(void) {
     return;
   }
   status[0] = 0;
-  for (int i = 0; i < TFU_COUNT(targets); i++)
-    if (!offer(targets[i].name, "Host", targets[i].host) || !offer(targets[i].name, "CUDA", targets[i].cuda)) return;
+  for (int i = 0; i < TFU_COUNT(targets) && offer_op(&targets[i]); i++) continue;
 }

@@ -19,6 +19,7 @@ const tfu_op tfu_add_constant = {
     .shape = forward_shape,
     .cpu = tfu_add_constant_cpu,
     .gpu = tfu_add_constant_gpu,
+    .capturable = 1,
     .in_place = 1,
 };
 

@@ -18,5 +18,6 @@ const tfu_op tfu_dropout = {
     .shape = shape,
     .cpu = tfu_dropout_cpu,
     .gpu = tfu_dropout_gpu,
+    .capturable = 1,
     .in_place = 1,
 };

@@ -34,6 +34,7 @@ const tfu_op tfu_gated = {
     .shape = forward_shape,
     .cpu = tfu_gated_cpu,
     .gpu = tfu_gated_gpu,
+    .capturable = 1,
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -54,4 +55,5 @@ const tfu_op tfu_gated_grad = {
     .shape = grad_shape,
     .cpu = tfu_gated_grad_cpu,
     .gpu = tfu_gated_grad_gpu,
+    .capturable = 1,
 };

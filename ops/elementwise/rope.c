@@ -49,4 +49,5 @@ const tfu_op tfu_rope = {
     .shape = shape,
     .cpu = tfu_rope_cpu,
     .gpu = tfu_rope_gpu,
+    .capturable = 1,
 };

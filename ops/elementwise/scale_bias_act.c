@@ -26,6 +26,7 @@ const tfu_op tfu_scale_bias_act = {
     .shape = forward_shape,
     .cpu = tfu_scale_bias_act_cpu,
     .gpu = tfu_scale_bias_act_gpu,
+    .capturable = 1,
     .in_place = 1,
 };
 

@@ -10,6 +10,7 @@ const tfu_op tfu_square = {
     .shape = tfu_shape_like_input,
     .cpu = tfu_square_cpu,
     .gpu = tfu_square_gpu,
+    .capturable = 1,
     .in_place = 1,
 };
 
@@ -22,5 +23,6 @@ const tfu_op tfu_square_grad = {
     .shape = tfu_shape_gradient,
     .cpu = tfu_square_grad_cpu,
     .gpu = tfu_square_grad_gpu,
+    .capturable = 1,
     .in_place = 1,
 };

@@ -43,5 +43,6 @@ const tfu_op tfu_clip_by_tensors_norm = {
     .lists = clip_rule,
     .cpu = tfu_clip_by_tensors_norm_cpu,
     .gpu = tfu_clip_by_tensors_norm_gpu,
+    .capturable = 1,
     .in_place = 1,
 };

@@ -62,6 +62,8 @@ const tfu_op tfu_linear = {
     .shape = forward_shape,
     .cpu = tfu_linear_cpu,
     .gpu = tfu_linear_gpu,
+    .capturable = 1,
+    .room = TFU_LINEAR_ROOM,
 };
 
 /* [rows, cols], an empty vector where `when` is not given, unknown where that is not known. */

@@ -15,4 +15,7 @@ enum { TFU_LINEAR_Y, TFU_LINEAR_PRE };
 enum { TFU_LINGRAD_DY, TFU_LINGRAD_X, TFU_LINGRAD_KERNEL, TFU_LINGRAD_BIAS, TFU_LINGRAD_PRE };
 enum { TFU_LINGRAD_DX, TFU_LINGRAD_DKERNEL, TFU_LINGRAD_DBIAS };
 
+/* Scratch of a captured Linear: the workspace of cuBLASLt, and what it may take to align it. */
+enum { TFU_LINEAR_ROOM = (32 << 20) + 512 };
+
 #endif

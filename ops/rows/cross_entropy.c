@@ -30,6 +30,7 @@ const tfu_op tfu_cross_entropy = {
     .shape = dense_shape,
     .cpu = tfu_cross_entropy_cpu,
     .gpu = tfu_cross_entropy_gpu,
+    .capturable = 1,
 };
 
 static tfu_code dense_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -54,6 +55,7 @@ const tfu_op tfu_cross_entropy_grad = {
     .shape = dense_grad_shape,
     .cpu = tfu_cross_entropy_grad_cpu,
     .gpu = tfu_cross_entropy_grad_gpu,
+    .capturable = 1,
     .in_place = 1,
 };
 
@@ -82,6 +84,7 @@ const tfu_op tfu_sparse_cross_entropy = {
     .shape = sparse_shape,
     .cpu = tfu_sparse_cross_entropy_cpu,
     .gpu = tfu_sparse_cross_entropy_gpu,
+    .capturable = 1,
 };
 
 static tfu_code sparse_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -102,5 +105,6 @@ const tfu_op tfu_sparse_cross_entropy_grad = {
     .shape = sparse_grad_shape,
     .cpu = tfu_sparse_cross_entropy_grad_cpu,
     .gpu = tfu_sparse_cross_entropy_grad_gpu,
+    .capturable = 1,
     .in_place = 1,
 };

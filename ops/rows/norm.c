@@ -50,6 +50,8 @@ const tfu_op tfu_norm = {
     .shape = forward_shape,
     .cpu = tfu_norm_cpu,
     .gpu = tfu_norm_gpu,
+    .capturable = 1,
+    .room = TFU_ROWS_ROOM,
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {

@@ -23,6 +23,8 @@ const tfu_op tfu_softmax = {
     .shape = forward_shape,
     .cpu = tfu_softmax_cpu,
     .gpu = tfu_softmax_gpu,
+    .capturable = 1,
+    .room = TFU_ROWS_ROOM,
     .in_place = 1,
 };
 
@@ -43,5 +45,7 @@ const tfu_op tfu_softmax_grad = {
     .shape = grad_shape,
     .cpu = tfu_softmax_grad_cpu,
     .gpu = tfu_softmax_grad_gpu,
+    .capturable = 1,
+    .room = TFU_ROWS_ROOM,
     .in_place = 1,
 };

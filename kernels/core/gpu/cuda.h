@@ -59,6 +59,8 @@ TFU_MUST_USE tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes);
 
 /* Whether the host may wait for the call's stream: not while the stream is being captured into a graph. */
 int tfu_may_wait(const tfu_call *call);
+/* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
+TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
 /* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
 TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
 

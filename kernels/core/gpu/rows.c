@@ -148,9 +148,11 @@ tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any
                          tfu_row_plan *rows, void *args) {
   int parts = 1;
   if (found) TFU_TRY(tfu_parts_of(call, &wish, &parts));
-  if (parts == 1) return launch_pass(call, kernel, for_any, wish, TFU_WHOLE, rows, args);
+  const size_t bytes = (size_t)wish.rows * (size_t)parts * found;
+  if (parts == 1 || !tfu_has_scratch(call, bytes))
+    return launch_pass(call, kernel, for_any, wish, TFU_WHOLE, rows, args);
   wish = tfu_split(wish, parts);
-  TFU_TRY(tfu_scratch(call, (size_t)wish.rows * found, &wish.found));
+  TFU_TRY(tfu_scratch(call, bytes, &wish.found));
   TFU_TRY(launch_pass(call, kernel, for_any, wish, TFU_FIND, rows, args));
   return launch_pass(call, kernel, for_any, wish, TFU_JOIN, rows, args);
 }

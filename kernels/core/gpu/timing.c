@@ -3,14 +3,6 @@
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
 
-int tfu_may_wait(const tfu_call *call) {
-  const tfu_driver *d;
-  CUstreamCaptureStatus status;
-  tfu_error ignored;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuStreamIsCapturing(call->stream, &status)) return 0;
-  return status == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 typedef struct stopwatch {
   const tfu_driver *d;
   tfu_call *call;

@@ -35,6 +35,8 @@ def _load(path):
     for name, result, arguments in [
             ("tfu_load_error", ctypes.c_char_p, []),
             ("tfu_xla_status", ctypes.c_char_p, []),
+            ("tfu_xla_room", ctypes.c_int64, [ctypes.c_char_p]),
+            ("tfu_xla_traits", ctypes.c_int, [ctypes.c_char_p]),
             ("tfu_stream_route", ctypes.c_char_p, []),
             ("tfu_build", ctypes.c_char_p, []),
             ("tfu_doc", ctypes.c_char_p, [ctypes.c_char_p]),
@@ -61,6 +63,14 @@ ops, library = _load(path)
 def xla_status():
     """'' when ops run inside XLA, otherwise why not."""
     return library.tfu_xla_status().decode()
+
+
+def xla_target(stem):
+    """An op's custom call, and how many bytes of scratch memory a call of it has as one more result: the one that XLA may
+    capture into a CUDA graph, where there is one and a GPU. TFUSE_GRAPHS=0 or 1 says otherwise."""
+    wanted = os.environ.get("TFUSE_GRAPHS")
+    room = library.tfu_xla_room(stem.encode()) if wanted == "1" or wanted != "0" and not without_gpu() else -1
+    return ("tfuse.%s.captured" % stem, room) if room >= 0 else ("tfuse." + stem, 0)
 
 
 @functools.lru_cache(None)

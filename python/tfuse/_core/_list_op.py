@@ -64,7 +64,8 @@ class ListOp:
         aliases = [self._in_place(i, *arguments) for i in range(len(specs))] if self._in_place else []
 
         def call(inputs):
-            return _xla.custom_call("tfuse." + self.stem, inputs, specs, dims, {**numbers, **attributes}, aliases)
+            target, room = _library.xla_target(self.stem)
+            return _xla.custom_call(target, inputs, specs, dims, {**numbers, **attributes}, aliases, room)
 
         outputs = _xla.differentiable(call, self._differentiate, inputs) if self._gradient else call(inputs)
         return self._nested(self._definition.output_arg, list(outputs), arguments)

@@ -244,7 +244,8 @@ class FusedOp:
             return self.plain(*inputs, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
-        call = functools.partial(_xla.custom_call, "tfuse." + self.stem, specs=specs, dims=dims, attributes=attributes)
+        target, room = _library.xla_target(self.stem)
+        call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=attributes, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
         outputs = _xla.differentiable(call, gradient, inputs)

@@ -9,16 +9,18 @@ _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64:
           tf.int32: "i32", tf.int64: "i64", tf.bool: "i1"}
 
 
-def custom_call(target, inputs, specs, dims, attributes, aliases=()):
+def custom_call(target, inputs, specs, dims, attributes, aliases=(), room=0):
     """Calls `target`; returns a list of outputs as `specs` says. dims: for each output, where its dimensions come from: a
     number, (input, axis), or a list of these, whose sizes broadcast. aliases: for each output, the number of the input whose
-    memory it takes; XLA copies that input before where somebody needs it still.
+    memory it takes; XLA copies that input before where somebody needs it still. room: bytes of scratch memory that the
+    target wants as one more result, which is nobody's.
 
     The module is for CPU and CUDA alike: the target is registered under one name on both, so what is traced, and saved,
     on one runs on the other. With several platforms XLA wants the platform's index as the first argument.
     """
     types = [_type(i.dtype, i.shape) for i in inputs]
-    results = [_type(s.dtype, s.shape) for s in specs]
+    outputs = [_type(s.dtype, s.shape) for s in specs]
+    results = outputs + ["tensor<%dxi8>" % room] * (room > 0)
     names = ["%%a%d" % i for i in range(len(types))]
     signature = ", ".join(["%platform: tensor<i32>"] + ["%s: %s" % pair for pair in zip(names, types)])
     config = ["api_version = 4 : i32", "backend_config = {%s}" % ", ".join(
@@ -27,6 +29,7 @@ def custom_call(target, inputs, specs, dims, attributes, aliases=()):
     if polymorphic:  # an operand per result says its shape; XLA folds it away once it knows the inputs' sizes
         config.append("indices_of_shape_operands = dense<%s> : tensor<%dxi64>" % (
             [len(types) + i for i in range(len(results))], len(results)))
+        dims = [*dims, [room]] if room else dims
         for i, shape in enumerate(dims):
             lines += _shape("%%s%d" % i, shape, types)
         names += ["%%s%d" % i for i in range(len(results))]
@@ -43,9 +46,9 @@ def custom_call(target, inputs, specs, dims, attributes, aliases=()):
         "%%r%s = stablehlo.custom_call @%s(%s) {%s} : (%s) -> (%s)" % (
             ":%d" % len(results) if many else "", target, ", ".join(names), ", ".join(config), ", ".join(types),
             ", ".join(results)),
-        "return %s : %s" % (", ".join("%%r#%d" % i for i in range(len(results))) if many else "%r", ", ".join(results))])
+        "return %s : %s" % (", ".join("%%r#%d" % i for i in range(len(outputs))) if many else "%r", ", ".join(outputs))])
     module = f"""module @tfuse {"attributes {jax.uses_shape_polymorphism = true} " if polymorphic else ""}{{
-  func.func public @main({signature}) -> ({", ".join(results)}) {{
+  func.func public @main({signature}) -> ({", ".join(outputs)}) {{
     {body}
   }}
 }}"""

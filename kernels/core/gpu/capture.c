@@ -1,0 +1,24 @@
+/* capture.c - calls that a framework captures into a graph, which it then runs by itself, many times. */
+#include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/driver.h"
+
+int tfu_may_wait(const tfu_call *call) {
+  const tfu_driver *d;
+  CUstreamCaptureStatus status;
+  tfu_error ignored;
+  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuStreamIsCapturing(call->stream, &status)) return 0;
+  return status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+tfu_code tfu_capture_close(const tfu_call *call) {
+  const tfu_driver *d;
+  CUstreamCaptureStatus status;
+  CUgraph graph = NULL;
+  CUgraphNode node;
+  size_t nodes = 1;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  CUresult r = d->cuStreamGetCaptureInfo_v2(call->stream, &status, NULL, &graph, NULL, NULL);
+  if (!r && graph) r = d->cuGraphGetNodes(graph, NULL, &nodes);
+  if (!r && !nodes) r = d->cuGraphAddEmptyNode(&node, graph, NULL, 0);
+  return tfu_driver_code(d, r, "ending a captured call", call->err);
+}
