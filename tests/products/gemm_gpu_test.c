@@ -37,6 +37,37 @@ static void test_choice(void) {
   end_run(r);
 }
 
+/* While a stream is captured, a product runs once: by the choice there is, else by the first proposal, which is not
+ * remembered: the next one that may be timed is. The first of ours does not run at all. */
+static void test_captured(void) {
+  const tfu_gemm_gpu g = {.m = 2,
+                          .n = 2,
+                          .k = 2,
+                          .dtype = TFU_F32,
+                          .tf32 = 1,
+                          .a = (float[4]){1, 2, 3, 4},
+                          .b = (float[4]){1, 0, 0, 1},
+                          .d = (float[4]){0}};
+  for (int timed = 0; timed < 2; timed++) {
+    run *r = start(NULL);
+    int served;
+    forget_choices();
+    if (timed) CHECK(serve(r, &g));
+    r->call.kernel = NULL;
+    captures = 1;
+    const int before = products;
+    last_algo = 0;
+    CHECK((tested_gemm_run(&r->call, &g, &served) == TFU_OK) == timed && served);
+    CHECK(last_algo == (timed ? 3 : 1) && products == before + timed);
+    CHECK_TEXT(r->call.kernel, timed ? "cuBLASLt, epilogue none, algorithm 3, 10.0 us" : "cuBLASLt, untimed");
+    captures = 0;
+    r->call.kernel = NULL;
+    CHECK(serve(r, &g));
+    CHECK_TEXT(r->call.kernel, "cuBLASLt, epilogue none, algorithm 3, 10.0 us");
+    end_run(r);
+  }
+}
+
 /* Of the algorithms that have relu, those that make 0 of NaN are passed over, with and without a bias. */
 static void test_relu_of_nan(void) {
   static const tfu_dtype dtypes[] = {TFU_F32, TFU_F16, TFU_BF16, TFU_F64};
@@ -395,6 +426,7 @@ static void test_scale_of_0(void) {
 int main(void) {
   if (!open_cache()) return 1;
   test_choice();
+  test_captured();
   test_relu_of_nan();
   test_alignment();
   test_questions();

@@ -1,0 +1,99 @@
+/* capture_test.c - how the end of a captured call leaves its graph, and when the host may wait, without a GPU: against
+ * a driver of our own that counts nodes. */
+#include "kernels/core/gpu/driver.h"
+#include "tests/check.h"
+
+static int capturing, broken;
+static size_t nodes;
+
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status) {
+  (void)stream;
+  *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return broken ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                             const CUgraphNode **dependencies, size_t *n) {
+  (void)id, (void)dependencies, (void)n;
+  if (capturing) *graph = (CUgraph)&nodes;
+  return is_capturing(stream, status);
+}
+
+static CUresult get_nodes(CUgraph graph, CUgraphNode *list, size_t *n) {
+  CHECK(graph == (CUgraph)&nodes && !list);
+  *n = nodes;
+  return CUDA_SUCCESS;
+}
+
+static CUresult add_empty(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t n) {
+  CHECK(node && graph == (CUgraph)&nodes && !dependencies && n == 0);
+  nodes++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult error_text(CUresult error, const char **text) {
+  (void)error;
+  *text = "broken";
+  return CUDA_SUCCESS;
+}
+
+static const tfu_driver stand_in = {.cuStreamIsCapturing = is_capturing,
+                                    .cuStreamGetCaptureInfo_v2 = capture_info,
+                                    .cuGraphGetNodes = get_nodes,
+                                    .cuGraphAddEmptyNode = add_empty,
+                                    .cuGetErrorName = error_text,
+                                    .cuGetErrorString = error_text};
+
+static tfu_code get_stand_in(const tfu_driver **driver, tfu_error *err) {
+  (void)err;
+  *driver = &stand_in;
+  return TFU_OK;
+}
+
+#define tfu_driver_get get_stand_in
+#define tfu_may_wait tested_may_wait
+#define tfu_capture_close tested_close
+#include "kernels/core/gpu/capture.c"
+#undef tfu_driver_get
+
+static void test_wait(void) {
+  const tfu_call call = {.stream = NULL};
+  CHECK(tested_may_wait(&call));
+  capturing = 1;
+  CHECK(!tested_may_wait(&call));
+  capturing = 0, broken = 1;
+  CHECK(!tested_may_wait(&call)); /* what cannot be told is not risked */
+  broken = 0;
+}
+
+/* A graph gets a node where it has none, and only there. */
+static void test_nodes(void) {
+  tfu_error err = {""};
+  const tfu_call call = {.err = &err};
+  capturing = 1;
+  for (size_t before = 0; before < 3; before++) {
+    nodes = before;
+    CHECK(tested_close(&call) == TFU_OK && nodes == (before ? before : 1));
+  }
+  capturing = 0, nodes = 0;
+  CHECK(tested_close(&call) == TFU_OK && nodes == 0);
+  broken = 1;
+  CHECK(tested_close(&call) == TFU_INTERNAL);
+  CHECK_TEXT(err.text, "ending a captured call: broken (broken)");
+  broken = 0;
+}
+
+/* What is captured has its room and no more; what is not has all there is. */
+static void test_room(void) {
+  tfu_call call = {.room = 256};
+  CHECK(tfu_has_scratch(&call, 257));
+  call.captured = 1;
+  CHECK(tfu_has_scratch(&call, 0) && tfu_has_scratch(&call, 256) && !tfu_has_scratch(&call, 257));
+}
+
+int main(void) {
+  test_wait();
+  test_nodes();
+  test_room();
+  return verdict();
+}
