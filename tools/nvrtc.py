@@ -1,10 +1,11 @@
 """Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
 
   nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] SOURCE [HEADER ...]
-      ARCH sm_NN gives a cubin, compute_NN gives PTX, ended by a NUL. --unused lists the headers SOURCE does not reach,
-      so that Bazel compiles it again for its own headers only. --cost says what it took: seconds and bytes.
+      ARCH sm_NN gives a cubin, compute_NN gives PTX, in a compressed fatbin that the driver unpacks. --unused lists the
+      headers SOURCE does not reach, so that Bazel compiles it again for its own headers only. --cost says what it took:
+      seconds and bytes.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
-      IMAGE is STEM.ARCH.cubin or STEM.ARCH.ptx; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
+      IMAGE is STEM.ARCH.fatbin; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
   nvrtc.py costs --out FILE [COST ...]
       COST is STEM.ARCH.cost; FILE is a table of all of them, the slowest first.
   nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
@@ -43,8 +44,8 @@ typedef __SIZE_TYPE__ size_t; typedef __PTRDIFF_TYPE__ ptrdiff_t;
 }
 
 
-def load(nvidia):
-    return ctypes.CDLL(os.path.join(nvidia, "cuda_nvrtc", "lib", "libnvrtc.so.12"))
+def load(nvidia, name="cuda_nvrtc/lib/libnvrtc.so.12"):
+    return ctypes.CDLL(os.path.join(nvidia, name))
 
 
 def strings(items):
@@ -72,9 +73,27 @@ def compile_image(nvidia, source, arch):
         print(f"NVRTC, {source} for {arch}:\n{log}", file=sys.stderr)
     if failed:
         sys.exit(1)
-    if arch.startswith("sm_"):
-        return fetch(nvrtc, program, "CUBIN")
-    return fetch(nvrtc, program, "PTX").rstrip(b"\0") + b"\0"
+    return packed(nvidia, fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX"), arch)
+
+
+def packed(nvidia, image, arch):
+    """A fatbin with the image, compressed. What "size" compresses takes a driver of CUDA 12.4, which everything but these
+    three needs in any case: what they are compressed with, all drivers of CUDA 12 can read."""
+    fatbin, handle, size = load(nvidia, "nvfatbin/lib/libnvfatbin.so.12"), ctypes.c_void_p(), ctypes.c_size_t()
+    mode = "speed" if arch in ("sm_70", "sm_80", "sm_90") else "size"
+    options = ["-compress-all", "-compress-mode=" + mode]
+    kind, *more = ["Cubin"] if arch.startswith("sm_") else ["PTX", None]
+    add = getattr(fatbin, "nvFatbinAdd" + kind)
+    number = re.search(r"\d+", arch)[0].encode()
+    failed = (fatbin.nvFatbinCreate(ctypes.byref(handle), strings(options), ctypes.c_size_t(len(options)))
+              or add(handle, image, ctypes.c_size_t(len(image)), number, b"tfuse", *more)
+              or fatbin.nvFatbinSize(handle, ctypes.byref(size)))
+    data = ctypes.create_string_buffer(size.value)
+    failed = failed or fatbin.nvFatbinGet(handle, data) or fatbin.nvFatbinDestroy(ctypes.byref(handle))
+    if failed:
+        fatbin.nvFatbinGetErrorString.restype = ctypes.c_char_p
+        sys.exit("nvFatbin, %s: %s" % (arch, fatbin.nvFatbinGetErrorString(failed).decode()))
+    return data.raw
 
 
 def reached(source, headers):
@@ -100,8 +119,8 @@ def table(stem, images):
     changes: the compiler's list of dependencies, by which Bazel drops unused inputs, does not know .incbin."""
     rows = []
     for path in images:
-        _, arch, kind = os.path.basename(path).rsplit(".", 2)
-        rows.append((kind == "ptx", int(re.search(r"\d+", arch)[0]), f"tfu_{stem}_{arch}", path))
+        _, arch, _ = os.path.basename(path).rsplit(".", 2)
+        rows.append((arch.startswith("compute_"), int(re.search(r"\d+", arch)[0]), f"tfu_{stem}_{arch}", path))
     rows.sort()
     out = ['#include "kernels/core/gpu/images.h"', ""]
     for _, _, symbol, path in rows:
