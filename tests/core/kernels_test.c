@@ -81,6 +81,8 @@ static const row rows[] = {
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "+", "+"}, "rule=adam N=3 M=6 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "3+", "0"}, "rule=lamb N=3 M=6 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "", "+", "<h", "8+", "0", "0"}, "rule=sgd N=3 rest=any"},
+    {&tfu_transpose, {"nc"}, "perm=1"},
+    {&tfu_transpose, {"n2c3"}, "perm=4866"},
 };
 
 /* One call of a row; everything that a test may vary. */

@@ -19,6 +19,7 @@ FAMILIES = {
     "rows": ["softmax", "norm", "group_norm", "cross_entropy"],
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own"],
+    "layout": ["transpose"],
     "lists": ["tensors_norm", "tensors_update", "together"],
 }
 
