@@ -26,8 +26,8 @@ struct bits_of<8> {
 
 __device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__umulhi(n, d.factor) + n) >> d.shift; }
 
-/* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading as
- * far as rows go. All of a thread's units are on their way before the first is written. */
+/* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading
+ * as far as rows go. All of a thread's units are on their way before the first is written. */
 template <typename U>
 __device__ inline void transpose_rows(const transpose_rows_args &a) {
   enum { ROUNDS = sizeof(U) == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS };
@@ -62,7 +62,8 @@ struct turned_tile {
   int64_t from, to;
   __device__ turned_tile(const transpose_tiles_args &t) {
     const uint32_t matrix = divide(blockIdx.x, t.tiles), tile = blockIdx.x - matrix * t.tiles.by;
-    const uint32_t strip = divide(tile, t.strip), within = tile - strip * t.strip.by, high = t.tiles_b - strip * t.swath;
+    const uint32_t strip = divide(tile, t.strip), within = tile - strip * t.strip.by,
+                   high = t.tiles_b - strip * t.swath;
     const uint32_t height = high < t.swath ? high : t.swath;
     a = within / height;
     b = (strip * t.swath + within - a * height) * t.tile_b;
@@ -132,10 +133,11 @@ __device__ inline void turn_square(const int4 (&x)[4], int4 (&y)[4]) {
 }
 /* Two halves of 16 bits out of two words: the low ones, or the high ones. */
 __device__ inline int4 join_halves(int a, int b, int c, int d, int e, int f, int g, int h, unsigned which) {
-  return make_int4(__byte_perm(a, b, which), __byte_perm(c, d, which), __byte_perm(e, f, which), __byte_perm(g, h, which));
+  return make_int4(__byte_perm(a, b, which), __byte_perm(c, d, which), __byte_perm(e, f, which),
+                   __byte_perm(g, h, which));
 }
 __device__ inline void turn_square(const int4 (&x)[8], int4 (&y)[8]) {
-#define HALVES(i, part)                                                                                             \
+#define HALVES(i, part)                                                                                               \
   y[i] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x5410); \
   y[i + 1] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x7632)
   HALVES(0, x);

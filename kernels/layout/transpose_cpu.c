@@ -1,10 +1,11 @@
 /* transpose on the CPU. Where the last axis stays, rows are copied whole. Else tiles of the two last axes, x's and y's,
  * go through a buffer in the first-level cache: it is filled along x's and emptied along y's, so that every line of
  * memory is touched once. Bits are moved by the size of elements, whatever they mean. */
-#include "kernels/core/cpu/parallel.h"
 #include "kernels/layout/transpose.h"
 
 #include <string.h>
+
+#include "kernels/core/cpu/parallel.h"
 
 enum { SIDE = 64 }; /* of a tile: its rows are 64 bytes or more */
 
@@ -13,9 +14,9 @@ typedef struct job {
   char *y;
   size_t size;
   tfu_turn turn;
-  int a, b;               /* the axes of tiles: of y's, the one that is x's last, and the last */
-  int64_t across, down;   /* tiles along b, and along a                                        */
-  int64_t per_task, all;  /* rows or tiles                                                     */
+  int a, b;              /* the axes of tiles: of y's, the one that is x's last, and the last */
+  int64_t across, down;  /* tiles along b, and along a                                        */
+  int64_t per_task, all; /* rows or tiles                                                     */
 } job;
 
 /* Where in x and y matrix or row number i of the axes beside `a` and `b` begins, in elements. */
@@ -41,8 +42,8 @@ static void copy_rows(void *arg, int64_t task) {
   }
 }
 
-#define FILL(type)                                                                          \
-  for (int b = 0; b < nb; b++)                                                              \
+#define FILL(type)             \
+  for (int b = 0; b < nb; b++) \
     for (int a = 0; a < na; a++) ((type *)tile)[a * SIDE + b] = ((const type *)x)[b * far + a]
 
 /* tile[a][b] = x[b][a]; whole tiles by constants, which the compiler unrolls. */

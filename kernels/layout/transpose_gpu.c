@@ -1,6 +1,7 @@
+#include "kernels/layout/transpose.h"
+
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
-#include "kernels/layout/transpose.h"
 
 TFU_MODULE(transpose);
 
@@ -138,7 +139,10 @@ static tfu_code turn(tfu_call *call, tfu_turn t, const char *x, char *y, int64_t
   return a >= t.axes - 1 ? move_rows(call, &t, x, y, size) : turn_tiles(call, &t, a, x, y, size);
 }
 
+tfu_code tfu_turn_gpu(tfu_call *call, tfu_turn t, const void *x, void *y, int64_t size) {
+  return turn(call, t, x, y, size);
+}
+
 tfu_code tfu_transpose_gpu(tfu_call *call) {
-  return turn(call, tfu_turn_of(call), call->in[0].data, call->out[0].data,
-              (int64_t)tfu_dtype_size(call->in[0].dtype));
+  return turn(call, tfu_turn_of(call), call->in[0].data, call->out[0].data, (int64_t)tfu_dtype_size(call->in[0].dtype));
 }

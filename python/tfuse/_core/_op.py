@@ -60,7 +60,7 @@ class FusedOp:
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
-        self._first = next((tuple(map(tf.as_dtype, a.allowed_values.list.type)) for a in self._definition.attr
+        self.first_dtypes = next((tuple(map(tf.as_dtype, a.allowed_values.list.type)) for a in self._definition.attr
                             if a.name == "T"), FLOATS)  # what the first input may be
         kinds = {a.type_attr for a in self._definition.input_arg}
         self._uniform = kinds == {"T"}
@@ -179,8 +179,8 @@ class FusedOp:
         return converted
 
     def check_dtype(self, dtype):
-        if dtype not in self._first:
-            *names, last = [t.name for t in self._first]
+        if dtype not in self.first_dtypes:
+            *names, last = [t.name for t in self.first_dtypes]
             raise ValueError("%s: %s must be %s or %s, got %s" % (
                 self.stem, self._argument(0), ", ".join(names), last, dtype.name))
         return dtype

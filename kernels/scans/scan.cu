@@ -1,0 +1,271 @@
+/* Scans on the GPU: one read and one write of memory where the axis is the last one, or has columns enough beside it.
+ */
+#include "kernels/scans/scan.cuh"
+
+template <typename V>
+__device__ inline void turn_round(V (&v)[4]) {
+  const V a = v[0], b = v[1];
+  v[0] = v[3], v[1] = v[2], v[2] = b, v[3] = a;
+}
+
+/* A row as the packs of memory that it touches. The first and the last may hold bytes of other rows: they are read with
+ * the row's own, since memory that a pack touches is there as a whole, and are replaced by numbers that change nothing.
+ */
+struct row_packs {
+  const char *begin, *end, *first; /* the row, and its first pack */
+  int64_t packs;
+  __device__ row_packs(const void *x, int64_t row, const scan_rows_args &a) {
+    begin = (const char *)x + row * a.bytes;
+    end = begin + a.bytes;
+    first = (const char *)((uintptr_t)begin & ~(uintptr_t)15);
+    packs = row < a.rows ? (end - first + 15) / 16 : 0;
+  }
+  __device__ const char *at(int64_t pack) const { return first + pack * 16; }
+  __device__ bool whole(int64_t pack) const { return at(pack) >= begin && at(pack) + 16 <= end; }
+};
+
+/* ---- between global and shared memory ----
+ *
+ * `lanes` threads side by side move the packs from `first` on, TFU_SCAN_PACKS each. In shared memory those of a lane
+ * follow each other, and are TFU_SCAN_STRIDE bytes apart from the next lane's, so that eight lanes reach 32 banks.
+ * These are called, since all kernels share them. */
+__device__ inline unsigned slot(unsigned base, int i) {
+  return base + i / TFU_SCAN_PACKS * TFU_SCAN_STRIDE + i % TFU_SCAN_PACKS * 16;
+}
+
+/* Starts to fetch. A pack that is none of the row's changes nothing. */
+__device__ inline void fetch(unsigned base, row_packs row, int64_t first, int lane, int lanes, uint64_t nothing) {
+  ONCE
+  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
+    const int64_t pack = first + i;
+    if (pack >= 0 && pack < row.packs) {
+#if __CUDA_ARCH__ >= 800
+      copy_pack(slot(base, i), row.at(pack));
+#else
+      store_shared(slot(base, i), *(const int4 *)row.at(pack));
+#endif
+    } else {
+      const int low = (int)nothing, high = (int)(nothing >> 32);
+      store_shared(slot(base, i), make_int4(low, high, low, high));
+    }
+  }
+  close_copies();
+}
+
+/* Replaces what of the packs, once they have arrived, is none of the row's. */
+__device__ inline void clean(unsigned base, row_packs row, int64_t first, int lane, int lanes, uint64_t nothing) {
+  wait_for_copies<0>();
+  ONCE
+  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
+    const int64_t pack = first + i;
+    if (pack < 0 || pack >= row.packs || row.whole(pack)) continue;
+    uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(slot(base, i));
+    ONCE
+    for (int n = 0; n < 16; n++)
+      if (row.at(pack) + n < row.begin || row.at(pack) + n >= row.end) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+  }
+}
+
+/* Writes packs to where y has the row. */
+__device__ inline void put(char *y, bool apart, unsigned base, row_packs row, int64_t first, int lane,
+                                 int lanes) {
+  ONCE
+  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
+    const int64_t pack = first + i, to = row.at(pack) - row.begin, bytes = row.end - row.begin;
+    if (pack < 0 || pack >= row.packs) continue;
+    if (!apart && row.whole(pack)) {
+      store_bits(y + to, load_shared(slot(base, i)));
+    } else {
+      const char *from = (const char *)__cvta_shared_to_generic(slot(base, i));
+      ONCE
+      for (int n = 0; n < 16; n++)
+        if (to + n >= 0 && to + n < bytes) y[to + n] = from[n];
+    }
+  }
+}
+
+/* Rows of the last axis. The lanes of a row, side by side, fetch TFU_SCAN_PACKS packs each into shared memory, all on
+ * their way at once. Then each lane takes as many packs that follow each other: it joins their numbers to one state,
+ * learns the state of all that lies before it, and goes over them again for results, which take the numbers' place. In
+ * shared memory a lane's packs are TFU_SCAN_STRIDE bytes apart from the next lane's, so that eight lanes reach 32
+ * banks. */
+template <typename OP>
+__device__ inline void scan_rows(const scan_rows_args &a) {
+  enum { K = TFU_SCAN_PACKS, STRIDE = TFU_SCAN_STRIDE };
+  typedef typename OP::real R;
+  typedef typename OP::state S;
+  extern __shared__ int4 memory[];
+  __shared__ S totals[32], ahead;
+  const OP op = {hidden(a.what.kind)};
+  const bool blockwise = a.shift > 5, reverse = a.what.reverse;
+  const int width = blockwise ? 32 : 1 << a.shift, lane = threadIdx.x & (width - 1), warp = threadIdx.x / 32;
+  int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift, first = 0; /* pack of all lanes */
+  int tile = 0;
+  if (blockwise) {
+    row = blockIdx.x / (unsigned)a.tiles;
+    tile = blockIdx.x - (unsigned)row * a.tiles;
+    first = (int64_t)(tile * (blockDim.x / 32) + warp) * (32 * K);
+  }
+  const row_packs x(a.what.x, row, a);
+  if (reverse) first = x.packs - first - width * K;
+  const unsigned base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - lane) * STRIDE;
+  const unsigned factors = blockDim.x * STRIDE; /* where they begin */
+  fetch(base, x, first, lane, width, a.nothing[0]);
+  if constexpr (OP::FACTOR) {
+    const row_packs f(a.what.factor, row, a);
+    fetch(factors + base, f, first, lane, width, a.nothing[1]);
+    clean(factors + base, f, first, lane, width, a.nothing[1]);
+  }
+  clean(base, x, first, lane, width, a.nothing[0]);
+  __syncwarp();
+
+  /* A lane's numbers, four at a time, from `at` on and then `step` bytes further each time. */
+  const int step = reverse ? -a.four : a.four;
+  const unsigned own = base + (reverse ? (width - 1 - lane) * STRIDE + K * 16 - a.four : lane * STRIDE);
+  auto states = [&](unsigned at, S(&s)[4]) {
+    R v[4], f[4] = {};
+    load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+    if constexpr (OP::FACTOR) load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
+    if (reverse) turn_round(v);
+    if (OP::FACTOR && reverse) turn_round(f);
+    UNROLL
+    for (int n = 0; n < 4; n++) s[n] = op.of(v[n], f[n]);
+  };
+  S now = op.none();
+  unsigned at = own;
+  ONCE
+  for (int left = K * 16; left > 0; left -= a.four, at += step) {
+    S s[4];
+    states(at, s);
+    now = op.join(now, op.join(op.join(s[0], s[1]), op.join(s[2], s[3])));
+  }
+  S run = scan_lanes(op, now, width);
+  now = lane_before(run, 1, width);
+  if (lane == 0) now = op.none();
+  if (blockwise) {
+    const int warps = blockDim.x / 32;
+    if (lane == 31) totals[warp] = run;
+    __syncthreads();
+    run = scan_lanes(op, lane < warps ? totals[lane] : op.none(), 32);
+    const S total = of_lane(run, warps - 1, 32);
+    run = of_lane(run, warp ? warp - 1 : 0, 32);
+    if (warp == 0) run = op.none();
+    if (a.tiles > 1) {
+      if (warp == 0) {
+        scan_slot<S> *slots = (scan_slot<S> *)a.slots + row * a.row_slots;
+        const S found = state_before(op, slots, a.tiles, a.groups, tile, total);
+        if (lane == 0) ahead = found;
+      }
+      __syncthreads();
+      run = op.join(ahead, run);
+    }
+    now = op.join(run, now);
+  }
+  at = own;
+  ONCE
+  for (int left = K * 16; left > 0; left -= a.four, at += step) {
+    S s[4];
+    R v[4];
+    states(at, s);
+    UNROLL
+    for (int n = 0; n < 4; n++) {
+      const S next = op.join(now, s[n]);
+      v[n] = op.value(a.what.exclusive ? now : next);
+      now = next;
+    }
+    if (reverse) turn_round(v);
+    store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+  }
+  __syncwarp();
+
+  put((char *)a.what.y + row * a.bytes, a.apart, base, x, first, lane, width);
+}
+
+/* Columns: the axis is not the last one. A thread has one column and TFU_SCAN_COLUMN places of it at a time. Threads
+ * stand side by side along the columns, 1 << shift of them, and the others of the block take the places that follow.
+ * The block goes down its chunk of the axis, and carries the state of what lies above. */
+template <typename OP>
+__device__ inline void scan_columns(const scan_columns_args &a) {
+  enum { K = TFU_SCAN_COLUMN };
+  typedef typename OP::real R;
+  typedef R S;
+  __shared__ S shared[TFU_SCAN_THREADS];
+  OP op = {hidden(a.what.kind)};
+  const int wide = 1 << a.shift, lane = threadIdx.x & (wide - 1), group = threadIdx.x >> a.shift;
+  const int groups = TFU_SCAN_THREADS >> a.shift;
+  const unsigned strip = blockIdx.x % (unsigned)a.strips, part = blockIdx.x / (unsigned)a.strips;
+  const unsigned chunk = part % (unsigned)a.chunks, outer = part / (unsigned)a.chunks;
+  const int64_t column = ((int64_t)strip << a.shift) + lane;
+  const bool ours = column < a.inner;
+  const int64_t start = chunk * a.chunk, last = min(a.length, start + a.chunk), end = ours ? last : 0;
+  const int64_t step = a.what.reverse ? -a.inner : a.inner;
+  const int64_t origin = (outer * a.length + (a.what.reverse ? a.length - 1 : 0)) * a.inner + column;
+  S *totals = (S *)a.totals + ((int64_t)outer * a.chunks * a.inner + column);
+
+  S run = op.none();
+  if (ours && a.chunks > 1 && !a.find) {
+    ONCE
+    for (unsigned c = 0; c < chunk; c++) run = op.join(run, totals[c * a.inner]);
+  }
+  ONCE
+  for (int64_t top = start; top < last; top += groups * K) {
+    op.kind = hidden(op.kind);
+    const int storage = hidden(a.what.storage);
+    const bool exclusive = hidden(a.what.exclusive);
+    const int64_t first = top + group * K;
+    const int n = first < end ? (int)min((int64_t)K, end - first) : 0; /* places that there are */
+    const int64_t at = origin + first * step;
+    const int64_t far = step * a.size;
+    const char *from = (const char *)a.what.x + at * a.size;
+    R x[K];
+    UNROLL
+    for (int k = 0; k < K; k++) {
+      if (k < n) x[k] = load_one(from + k * far, storage, R());
+    }
+    S own = op.none();
+    UNROLL
+    for (int k = 0; k < K; k++)
+      if (k < n) own = op.join(own, x[k]);
+    /* Of each column, the states of all groups up to each; then of what lies before this one. */
+    shared[threadIdx.x] = own;
+    __syncthreads();
+    ONCE
+    for (int distance = 1; distance < groups; distance *= 2) {
+      const bool joins = group >= distance;
+      if (joins) own = op.join(shared[threadIdx.x - (distance << a.shift)], own);
+      __syncthreads();
+      if (joins) shared[threadIdx.x] = own;
+      __syncthreads();
+    }
+    S now = group ? op.join(run, shared[threadIdx.x - wide]) : run;
+    run = op.join(run, shared[TFU_SCAN_THREADS - wide + lane]);
+    __syncthreads();
+    if (a.find) continue;
+    UNROLL
+    for (int k = 0; k < K; k++) {
+      if (k >= n) continue;
+      const S next = op.join(now, x[k]);
+      store_one((char *)a.what.y + at * a.size + k * far, storage, op.value(exclusive ? now : next));
+      now = next;
+    }
+  }
+  if (ours && a.find && group == 0) totals[chunk * a.inner] = run;
+}
+
+#define ROWS(label, ...)                                                                      \
+  extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST) label(const scan_rows_args a) { \
+    scan_rows<__VA_ARGS__>(a);                                                                \
+  }
+#define COLUMNS(label, ...)                                                                         \
+  extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) label(const scan_columns_args a) { \
+    scan_columns<__VA_ARGS__>(a);                                                                   \
+  }
+ROWS(sum_rows_f32, sum_scan<float>)
+ROWS(scan_rows_f32, plain_scan<float>)
+ROWS(scan_rows_f64, plain_scan<double>)
+ROWS(scan_rows_i64, plain_scan<int64_t>)
+ROWS(lse_rows_f32, lse_scan<float>)
+ROWS(lse_rows_f64, lse_scan<double>)
+ROWS(recurrence_rows_f64, recurrence_scan)
+COLUMNS(scan_columns_f32, plain_scan<float>)
+COLUMNS(scan_columns_i64, plain_scan<int64_t>)
