@@ -1,5 +1,6 @@
-/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of bool, f16, f32
- * and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_packs moves rows 16 bytes at a time. */
+/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of f16, f32 and
+ * f64 serve all types of 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of 16
+ * bytes. */
 #include "kernels/layout/transpose.h"
 
 #include "kernels/core/device/pack.cuh"
@@ -7,10 +8,6 @@
 /* An element as bits, by its size. */
 template <int SIZE>
 struct bits_of;
-template <>
-struct bits_of<1> {
-  typedef uint8_t type;
-};
 template <>
 struct bits_of<2> {
   typedef uint16_t type;
@@ -28,13 +25,22 @@ __device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__
 
 /* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading
  * as far as rows go. All of a thread's units are on their way before the first is written. */
-template <typename U>
+template <typename U, int ROUNDS>
+__device__ inline void move_units(const transpose_rows_args &a, uint32_t first, const int64_t (&from)[ROUNDS]) {
+  U unit[ROUNDS];
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++)
+    if (first + k * TFU_TURN_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
+  U *y = (U *)a.y + first;
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++)
+    if (first + k * TFU_TURN_THREADS < a.units) y[k * TFU_TURN_THREADS] = unit[k];
+}
+template <int ROUNDS>
 __device__ inline void transpose_rows(const transpose_rows_args &a) {
-  enum { ROUNDS = sizeof(U) == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS };
   const uint32_t first = blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x;
   uint32_t rest[ROUNDS];
   int64_t from[ROUNDS];
-  U unit[ROUNDS];
   UNROLL
   for (int k = 0; k < ROUNDS; k++) rest[k] = first + k * TFU_TURN_THREADS, from[k] = 0;
   ONCE
@@ -48,12 +54,11 @@ __device__ inline void transpose_rows(const transpose_rows_args &a) {
       rest[k] = outer;
     }
   }
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++)
-    if (first + k * TFU_TURN_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++)
-    if (first + k * TFU_TURN_THREADS < a.units) ((U *)a.y)[first + k * TFU_TURN_THREADS] = unit[k];
+  if constexpr (ROUNDS < TFU_ROW_ROUNDS) move_units<int4>(a, first, from);
+  else if (a.bytes == 1) move_units<uint8_t>(a, first, from);
+  else if (a.bytes == 2) move_units<uint16_t>(a, first, from);
+  else if (a.bytes == 4) move_units<uint32_t>(a, first, from);
+  else move_units<uint2>(a, first, from);
 }
 
 /* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
@@ -94,29 +99,34 @@ __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
   {
     const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TURN_THREADS >> t.shift_a;
     const uint32_t end = a < na ? nb : 0;
-    U *to = tile + a;
-    x += a;
+    const int64_t far = step * t.b_from;
+    const int apart = step * t.pitch;
+    uint32_t b = threadIdx.x >> t.shift_a;
+    x += b * t.b_from + a;
+    U *to = tile + b * t.pitch + a;
     ONCE
-    for (uint32_t b = threadIdx.x >> t.shift_a; b < end; b += ROUNDS * step) {
+    for (; b < end; b += ROUNDS * step) {
       U unit[ROUNDS];
       UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (b + k * step < end) unit[k] = x[(b + k * step) * t.b_from];
+      for (int k = 0; k < ROUNDS; k++, x += far)
+        if (b + k * step < end) unit[k] = *x;
       UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (b + k * step < end) to[(b + k * step) * t.pitch] = unit[k];
+      for (int k = 0; k < ROUNDS; k++, to += apart)
+        if (b + k * step < end) *to = unit[k];
     }
   }
   __syncthreads();
   const uint32_t b = threadIdx.x & ((1u << t.shift_b) - 1), step = TFU_TURN_THREADS >> t.shift_b;
   const uint32_t end = b < nb ? na : 0;
-  tile += b * t.pitch;
-  y += b;
+  const int64_t far = step * t.a_to;
+  uint32_t a = threadIdx.x >> t.shift_b;
+  const U *from = tile + b * t.pitch + a;
+  y += a * t.a_to + b;
   ONCE
-  for (uint32_t a = threadIdx.x >> t.shift_b; a < end; a += ROUNDS / 2 * step) {
+  for (; a < end; a += ROUNDS / 2 * step) {
     UNROLL
-    for (int k = 0; k < ROUNDS / 2; k++)
-      if (a + k * step < end) y[(a + k * step) * t.a_to] = tile[a + k * step];
+    for (int k = 0; k < ROUNDS / 2; k++, y += far, from += step)
+      if (a + k * step < end) *y = *from;
   }
 }
 
@@ -179,12 +189,8 @@ __device__ inline void transpose_squares(const transpose_tiles_args &t) {
 
 #define KERNEL(label, args, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
-KERNEL(transpose_rows_bool, transpose_rows_args, transpose_rows<uint8_t>)
-KERNEL(transpose_rows_f16, transpose_rows_args, transpose_rows<uint16_t>)
-KERNEL(transpose_rows_f32, transpose_rows_args, transpose_rows<uint32_t>)
-KERNEL(transpose_rows_f64, transpose_rows_args, transpose_rows<uint2>)
-KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<int4>)
-KERNEL(transpose_tiles_bool, transpose_tiles_args, transpose_tiles<1>)
+KERNEL(transpose_rows_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
+KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
 KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
 KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)
 KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)

@@ -28,6 +28,7 @@ typedef struct transpose_rows_args {
   void *y;
   const void *x;
   uint32_t units;
+  int bytes; /* of a unit */
   int axes;
   tfu_divisor size[TFU_TURN_AXES]; /* the innermost axis first */
   int64_t from[TFU_TURN_AXES];

@@ -30,9 +30,7 @@ static int shift_for(int64_t n) {
 }
 
 /* The type whose kernels move elements of so many bytes. */
-static tfu_dtype type_of(int64_t size) {
-  return size == 1 ? TFU_BOOL : size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64;
-}
+static tfu_dtype type_of(int64_t size) { return size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64; }
 
 /* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
  * each. */
@@ -59,10 +57,10 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
     n *= own;
   }
   a.units = (uint32_t)n;
+  a.bytes = (int)unit;
   const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
   const tfu_grid grid = {.x = (unsigned)((n + each - 1) / each), .threads = TFU_TURN_THREADS};
-  return unit == 16 ? tfu_launch(call, &by_packs, 0, TFU_F32, grid, &a)
-                    : tfu_launch(call, &by_size, 0, type_of(unit), grid, &a);
+  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
 }
 
 /* Along an axis of n, as many equal tiles as `most` asks for. */
@@ -94,10 +92,11 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     a.shift_a = (int)at_most(shift_for(na), 6), a.shift_b = (int)at_most(shift_for(nb), 6);
     if (nb < 64) a.shift_a = (int)at_most(shift_for(na), at_most(8, 12 - a.shift_b));
     if (na < 64) a.shift_b = (int)at_most(shift_for(nb), at_most(8, 12 - a.shift_a));
-    if (a.shift_a + a.shift_b < 9) return move_rows(call, t, x, y, size); /* small matrices stay in the cache */
+    /* Small matrices stay in the cache; and bytes are too rare for tiles of their own. */
+    if (a.shift_a + a.shift_b < 9 || size == 1) return move_rows(call, t, x, y, size);
     a.tile_a = even(na, (int64_t)1 << a.shift_a);
     a.tile_b = even(nb, (int64_t)1 << a.shift_b);
-    const int step = size == 1 ? 4 : size == 2 ? 2 : 1; /* elements of a bank: the pitch is an odd number of banks */
+    const int step = size == 2 ? 2 : 1; /* elements of a bank: the pitch is an odd number of banks */
     a.pitch = (int)(a.tile_a + step - 1) / step * step;
     if (a.pitch / step % 2 == 0) a.pitch += step;
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);

@@ -24,104 +24,100 @@ struct row_packs {
   __device__ bool whole(int64_t pack) const { return at(pack) >= begin && at(pack) + 16 <= end; }
 };
 
-/* ---- between global and shared memory ----
- *
- * `lanes` threads side by side move the packs from `first` on, TFU_SCAN_PACKS each. In shared memory those of a lane
- * follow each other, and are TFU_SCAN_STRIDE bytes apart from the next lane's, so that eight lanes reach 32 banks.
- * These are called, since all kernels share them. */
-__device__ inline unsigned slot(unsigned base, int i) {
-  return base + i / TFU_SCAN_PACKS * TFU_SCAN_STRIDE + i % TFU_SCAN_PACKS * 16;
-}
-
-/* Starts to fetch. A pack that is none of the row's changes nothing. */
-__device__ inline void fetch(unsigned base, row_packs row, int64_t first, int lane, int lanes, uint64_t nothing) {
-  ONCE
-  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
-    const int64_t pack = first + i;
-    if (pack >= 0 && pack < row.packs) {
-#if __CUDA_ARCH__ >= 800
-      copy_pack(slot(base, i), row.at(pack));
-#else
-      store_shared(slot(base, i), *(const int4 *)row.at(pack));
-#endif
-    } else {
-      const int low = (int)nothing, high = (int)(nothing >> 32);
-      store_shared(slot(base, i), make_int4(low, high, low, high));
+/* The lanes of a row, side by side, and the packs that they have of it: TFU_SCAN_PACKS each, which all lanes together
+ * move between global and shared memory. There those of a lane follow each other, and are TFU_SCAN_STRIDE bytes apart
+ * from the next lane's, so that eight lanes reach 32 banks. */
+struct scan_lanes_of_row {
+  enum { K = TFU_SCAN_PACKS, STRIDE = TFU_SCAN_STRIDE };
+  const scan_rows_args &a;
+  bool blockwise; /* a row is of whole blocks */
+  int width, lane, tile = 0;
+  int64_t row, first = 0; /* pack of all lanes */
+  unsigned base;          /* of their shared memory */
+  __device__ scan_lanes_of_row(const scan_rows_args &a, void *memory) : a(a), blockwise(a.shift > 5) {
+    width = blockwise ? 32 : 1 << a.shift, lane = threadIdx.x & (width - 1);
+    row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift;
+    if (blockwise) {
+      row = blockIdx.x / (unsigned)a.tiles;
+      tile = blockIdx.x - (unsigned)row * a.tiles;
+      first = (int64_t)(tile * (blockDim.x / 32) + threadIdx.x / 32) * (32 * K);
     }
+    if (a.what.reverse) first = row_packs(a.what.x, row, a).packs - first - width * K;
+    base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - lane) * STRIDE;
   }
-  close_copies();
-}
+  __device__ unsigned slot(int i) const { return base + i / K * STRIDE + i % K * 16; }
 
-/* Replaces what of the packs, once they have arrived, is none of the row's. */
-__device__ inline void clean(unsigned base, row_packs row, int64_t first, int lane, int lanes, uint64_t nothing) {
-  wait_for_copies<0>();
-  ONCE
-  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
-    const int64_t pack = first + i;
-    if (pack < 0 || pack >= row.packs || row.whole(pack)) continue;
-    uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(slot(base, i));
+  /* Starts to fetch, `further` in shared memory. A pack that is none of the row's changes nothing. */
+  __device__ void fetch(const void *x, uint64_t nothing, unsigned further) const {
+    const row_packs packs(x, row, a);
+    const int low = (int)nothing, high = (int)(nothing >> 32);
     ONCE
-    for (int n = 0; n < 16; n++)
-      if (row.at(pack) + n < row.begin || row.at(pack) + n >= row.end) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+    for (int i = lane; i < width * K; i += width) {
+      const int64_t pack = first + i;
+      if (pack < 0 || pack >= packs.packs) store_shared(slot(i) + further, make_int4(low, high, low, high));
+#if __CUDA_ARCH__ >= 800
+      else copy_pack(slot(i) + further, packs.at(pack));
+#else
+      else store_shared(slot(i) + further, *(const int4 *)packs.at(pack));
+#endif
+    }
+    close_copies();
   }
-}
-
-/* Writes packs to where y has the row. */
-__device__ inline void put(char *y, bool apart, unsigned base, row_packs row, int64_t first, int lane,
-                                 int lanes) {
-  ONCE
-  for (int i = lane; i < lanes * TFU_SCAN_PACKS; i += lanes) {
-    const int64_t pack = first + i, to = row.at(pack) - row.begin, bytes = row.end - row.begin;
-    if (pack < 0 || pack >= row.packs) continue;
-    if (!apart && row.whole(pack)) {
-      store_bits(y + to, load_shared(slot(base, i)));
-    } else {
-      const char *from = (const char *)__cvta_shared_to_generic(slot(base, i));
+  /* Replaces what of the packs, once they have arrived, is none of the row's. */
+  __device__ void clean(const void *x, uint64_t nothing, unsigned further) const {
+    const row_packs packs(x, row, a);
+    wait_for_copies<0>();
+    ONCE
+    for (int i = lane; i < width * K; i += width) {
+      const int64_t pack = first + i;
+      if (pack < 0 || pack >= packs.packs || packs.whole(pack)) continue;
+      uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(slot(i) + further);
       ONCE
-      for (int n = 0; n < 16; n++)
-        if (to + n >= 0 && to + n < bytes) y[to + n] = from[n];
+      for (int n = 0; n < 16; n++) {
+        const char *at = packs.at(pack) + n;
+        if (at < packs.begin || at >= packs.end) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+      }
+    }
+    __syncwarp();
+  }
+  /* Writes them to where y has the row. */
+  __device__ void put() const {
+    const row_packs packs(a.what.x, row, a);
+    char *const y = (char *)a.what.y + row * a.bytes;
+    __syncwarp();
+    ONCE
+    for (int i = lane; i < width * K; i += width) {
+      const int64_t pack = first + i, to = packs.at(pack) - packs.begin;
+      if (pack < 0 || pack >= packs.packs) continue;
+      if (!a.apart && packs.whole(pack)) {
+        store_bits(y + to, load_shared(slot(i)));
+      } else {
+        const char *from = (const char *)__cvta_shared_to_generic(slot(i));
+        ONCE
+        for (int n = 0; n < 16; n++)
+          if (to + n >= 0 && to + n < a.bytes) y[to + n] = from[n];
+      }
     }
   }
-}
+};
 
-/* Rows of the last axis. The lanes of a row, side by side, fetch TFU_SCAN_PACKS packs each into shared memory, all on
- * their way at once. Then each lane takes as many packs that follow each other: it joins their numbers to one state,
- * learns the state of all that lies before it, and goes over them again for results, which take the numbers' place. In
- * shared memory a lane's packs are TFU_SCAN_STRIDE bytes apart from the next lane's, so that eight lanes reach 32
- * banks. */
+/* Scans what the lanes have in shared memory, and leaves results there. Each lane takes its own packs: it joins their
+ * numbers to one state, learns the state of all that lies before it, and goes over them again for results. */
 template <typename OP>
-__device__ inline void scan_rows(const scan_rows_args &a) {
+__device__ inline void scan_row(const scan_lanes_of_row &l) {
   enum { K = TFU_SCAN_PACKS, STRIDE = TFU_SCAN_STRIDE };
   typedef typename OP::real R;
   typedef typename OP::state S;
-  extern __shared__ int4 memory[];
   __shared__ S totals[32], ahead;
-  const OP op = {hidden(a.what.kind)};
-  const bool blockwise = a.shift > 5, reverse = a.what.reverse;
-  const int width = blockwise ? 32 : 1 << a.shift, lane = threadIdx.x & (width - 1), warp = threadIdx.x / 32;
-  int64_t row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift, first = 0; /* pack of all lanes */
-  int tile = 0;
-  if (blockwise) {
-    row = blockIdx.x / (unsigned)a.tiles;
-    tile = blockIdx.x - (unsigned)row * a.tiles;
-    first = (int64_t)(tile * (blockDim.x / 32) + warp) * (32 * K);
-  }
-  const row_packs x(a.what.x, row, a);
-  if (reverse) first = x.packs - first - width * K;
-  const unsigned base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - lane) * STRIDE;
-  const unsigned factors = blockDim.x * STRIDE; /* where they begin */
-  fetch(base, x, first, lane, width, a.nothing[0]);
-  if constexpr (OP::FACTOR) {
-    const row_packs f(a.what.factor, row, a);
-    fetch(factors + base, f, first, lane, width, a.nothing[1]);
-    clean(factors + base, f, first, lane, width, a.nothing[1]);
-  }
-  clean(base, x, first, lane, width, a.nothing[0]);
-  __syncwarp();
+  const scan_rows_args &a = l.a;
+  const OP op = {hidden(a.what.kind), hidden(a.what.storage)};
+  const bool reverse = a.what.reverse;
+  const int width = l.width, lane = l.lane, warp = threadIdx.x / 32;
+  const unsigned factors = blockDim.x * STRIDE; /* so much further */
 
-  /* A lane's numbers, four at a time, from `at` on and then `step` bytes further each time. */
+  /* A lane's numbers, four at a time, from `own` on and then `step` bytes further each time. */
   const int step = reverse ? -a.four : a.four;
-  const unsigned own = base + (reverse ? (width - 1 - lane) * STRIDE + K * 16 - a.four : lane * STRIDE);
+  const unsigned own = l.base + (reverse ? (width - 1 - lane) * STRIDE + K * 16 - a.four : lane * STRIDE);
   auto states = [&](unsigned at, S(&s)[4]) {
     R v[4], f[4] = {};
     load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
@@ -142,7 +138,7 @@ __device__ inline void scan_rows(const scan_rows_args &a) {
   S run = scan_lanes(op, now, width);
   now = lane_before(run, 1, width);
   if (lane == 0) now = op.none();
-  if (blockwise) {
+  if (l.blockwise) {
     const int warps = blockDim.x / 32;
     if (lane == 31) totals[warp] = run;
     __syncthreads();
@@ -152,8 +148,8 @@ __device__ inline void scan_rows(const scan_rows_args &a) {
     if (warp == 0) run = op.none();
     if (a.tiles > 1) {
       if (warp == 0) {
-        scan_slot<S> *slots = (scan_slot<S> *)a.slots + row * a.row_slots;
-        const S found = state_before(op, slots, a.tiles, a.groups, tile, total);
+        scan_slot<S> *slots = (scan_slot<S> *)a.slots + l.row * a.row_slots;
+        const S found = state_before(op, slots, a.tiles, a.groups, l.tile, total);
         if (lane == 0) ahead = found;
       }
       __syncthreads();
@@ -176,9 +172,35 @@ __device__ inline void scan_rows(const scan_rows_args &a) {
     if (reverse) turn_round(v);
     store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
   }
-  __syncwarp();
+}
 
-  put((char *)a.what.y + row * a.bytes, a.apart, base, x, first, lane, width);
+/* Rows of the last axis. Two kernels serve all: they share what moves memory, and differ in the registers that they
+ * take. Sums of floats have arithmetic of their own, since nothing else should be in memory's way. */
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 3) scan_rows_f32(const scan_rows_args a) {
+  extern __shared__ int4 memory[];
+  const scan_lanes_of_row lanes(a, memory);
+  lanes.fetch(a.what.x, a.nothing[0], 0);
+  lanes.clean(a.what.x, a.nothing[0], 0);
+  if (a.how == TFU_SCAN_FLOAT_SUMS) scan_row<sum_scan<float>>(lanes);
+  else if (a.how == TFU_SCAN_FLOATS) scan_row<plain_scan<float>>(lanes);
+  else if (a.how == TFU_SCAN_DOUBLES) scan_row<plain_scan<double>>(lanes);
+  else scan_row<plain_scan<int64_t>>(lanes);
+  lanes.put();
+}
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 2) scan_pairs_f32(const scan_rows_args a) {
+  extern __shared__ int4 memory[];
+  const scan_lanes_of_row lanes(a, memory);
+  const bool recurs = a.what.kind == TFU_SCAN_RECURRENCE;
+  ONCE
+  for (int i = recurs; i >= 0; i--) {
+    const void *x = i ? a.what.factor : a.what.x;
+    lanes.fetch(x, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
+    lanes.clean(x, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
+  }
+  if (recurs) scan_row<recurrence_scan>(lanes);
+  else if (a.how == TFU_SCAN_FLOATS) scan_row<lse_scan<float>>(lanes);
+  else scan_row<lse_scan<double>>(lanes);
+  lanes.put();
 }
 
 /* Columns: the axis is not the last one. A thread has one column and TFU_SCAN_COLUMN places of it at a time. Threads
@@ -190,7 +212,7 @@ __device__ inline void scan_columns(const scan_columns_args &a) {
   typedef typename OP::real R;
   typedef R S;
   __shared__ S shared[TFU_SCAN_THREADS];
-  OP op = {hidden(a.what.kind)};
+  OP op = {hidden(a.what.kind), hidden(a.what.storage)};
   const int wide = 1 << a.shift, lane = threadIdx.x & (wide - 1), group = threadIdx.x >> a.shift;
   const int groups = TFU_SCAN_THREADS >> a.shift;
   const unsigned strip = blockIdx.x % (unsigned)a.strips, part = blockIdx.x / (unsigned)a.strips;
@@ -217,11 +239,11 @@ __device__ inline void scan_columns(const scan_columns_args &a) {
     const int64_t at = origin + first * step;
     const int64_t far = step * a.size;
     const char *from = (const char *)a.what.x + at * a.size;
+    char *to = (char *)a.what.y + at * a.size;
     R x[K];
     UNROLL
-    for (int k = 0; k < K; k++) {
-      if (k < n) x[k] = load_one(from + k * far, storage, R());
-    }
+    for (int k = 0; k < K; k++, from += far)
+      if (k < n) x[k] = load_one(from, storage, R());
     S own = op.none();
     UNROLL
     for (int k = 0; k < K; k++)
@@ -242,30 +264,18 @@ __device__ inline void scan_columns(const scan_columns_args &a) {
     __syncthreads();
     if (a.find) continue;
     UNROLL
-    for (int k = 0; k < K; k++) {
-      if (k >= n) continue;
+    for (int k = 0; k < K; k++, to += far) {
       const S next = op.join(now, x[k]);
-      store_one((char *)a.what.y + at * a.size + k * far, storage, op.value(exclusive ? now : next));
+      if (k < n) store_one(to, storage, exclusive ? now : next);
       now = next;
     }
   }
   if (ours && a.find && group == 0) totals[chunk * a.inner] = run;
 }
 
-#define ROWS(label, ...)                                                                      \
-  extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST) label(const scan_rows_args a) { \
-    scan_rows<__VA_ARGS__>(a);                                                                \
-  }
-#define COLUMNS(label, ...)                                                                         \
-  extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) label(const scan_columns_args a) { \
-    scan_columns<__VA_ARGS__>(a);                                                                   \
-  }
-ROWS(sum_rows_f32, sum_scan<float>)
-ROWS(scan_rows_f32, plain_scan<float>)
-ROWS(scan_rows_f64, plain_scan<double>)
-ROWS(scan_rows_i64, plain_scan<int64_t>)
-ROWS(lse_rows_f32, lse_scan<float>)
-ROWS(lse_rows_f64, lse_scan<double>)
-ROWS(recurrence_rows_f64, recurrence_scan)
-COLUMNS(scan_columns_f32, plain_scan<float>)
-COLUMNS(scan_columns_i64, plain_scan<int64_t>)
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) scan_columns_f32(const scan_columns_args a) {
+  scan_columns<plain_scan<float>>(a);
+}
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) scan_columns_i64(const scan_columns_args a) {
+  scan_columns<plain_scan<int64_t>>(a);
+}

@@ -47,8 +47,13 @@ struct plain_scan {
   enum { FACTOR = 0 };
   typedef R real;
   typedef R state;
-  int kind;
-  __device__ R none() const { return kind == TFU_SCAN_SUM ? (R)0 : kind == TFU_SCAN_PROD ? (R)1 : lowest<R>(); }
+  int kind, storage;
+  __device__ R none() const {
+    return kind == TFU_SCAN_SUM        ? (R)0
+           : kind == TFU_SCAN_PROD     ? (R)1
+           : storage == TFU_STORED_I32 ? (R)(int)0x80000000
+                                       : lowest<R>();
+  }
   __device__ R of(R x, R) const { return x; }
   __device__ R join(R a, R b) const {
     const R sum = a + b, product = a * b, most = larger(a, b);
@@ -63,7 +68,7 @@ struct sum_scan {
   enum { FACTOR = 0 };
   typedef R real;
   typedef R state;
-  int kind;
+  int kind, storage;
   __device__ R none() const { return 0; }
   __device__ R of(R x, R) const { return x; }
   __device__ R join(R a, R b) const { return a + b; }
@@ -76,7 +81,7 @@ struct lse_scan {
   enum { FACTOR = 0 };
   typedef R real;
   typedef pair<R> state;
-  int kind;
+  int kind, storage;
   static __device__ float exp_of(float x) { return __expf(x); }
   static __device__ double exp_of(double x) { return ::exp(x); }
   static __device__ float log_of(float x) { return ::logf(x); }
@@ -102,7 +107,7 @@ struct recurrence_scan {
   typedef double R;
   typedef R real;
   typedef pair<R> state;
-  int kind;
+  int kind, storage;
   __device__ state none() const { return {1, 0}; }
   __device__ state of(R x, R factor) const { return {factor, x}; }
   __device__ state join(state p, state q) const { return {p.a * q.a, q.a * p.b + q.b}; }

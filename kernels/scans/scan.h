@@ -10,6 +10,9 @@ enum { TFU_SCAN_SUM, TFU_SCAN_PROD, TFU_SCAN_MAX, TFU_SCAN_LSE, TFU_SCAN_RECURRE
 /* What numbers are stored in: the type that they are computed in, or a smaller one. */
 enum { TFU_STORED_WIDE, TFU_STORED_F32, TFU_STORED_F16, TFU_STORED_BF16, TFU_STORED_I32 };
 
+/* How rows are computed. */
+enum { TFU_SCAN_FLOAT_SUMS, TFU_SCAN_FLOATS, TFU_SCAN_DOUBLES, TFU_SCAN_INTEGERS };
+
 #define TFU_SCAN_PACKS 4   /* of a row that a thread has                      */
 #define TFU_SCAN_COLUMN 8  /* places of a column that a thread has at a time  */
 #define TFU_SCAN_STRIDE 80 /* bytes of shared memory for them: five packs */
@@ -25,6 +28,7 @@ typedef struct scan_what {
 
 typedef struct scan_rows_args {
   scan_what what;
+  int how;
   int64_t rows, bytes; /* rows, and bytes of one                                                      */
   int shift;           /* 1 << shift threads have a row together, or, where it is 6, whole blocks      */
   int tiles;           /* blocks of a row                                                             */

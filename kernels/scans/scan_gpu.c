@@ -45,24 +45,34 @@ static int64_t ceiling(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /* Scans the last axis of what->x, [rows, length]. */
 static tfu_code scan_rows(tfu_call *call, const scan_what *what, int64_t count, int64_t length) {
-  static tfu_kernel sums = {.module = &module, .name = "sum_rows"};
-  static tfu_kernel plain = {.module = &module, .name = "scan_rows"};
-  static tfu_kernel lse = {.module = &module, .name = "lse_rows"};
-  static tfu_kernel recurrence = {.module = &module, .name = "recurrence_rows"};
+  static tfu_kernel single = {.module = &module, .name = "scan_rows"};
+  static tfu_kernel paired = {.module = &module, .name = "scan_pairs"};
   const tfu_dtype dtype = call->in[0].dtype, real = computed_in(what->kind, dtype);
   const int64_t size = (int64_t)tfu_dtype_size(dtype), bytes = length * size;
+  const int how = real == TFU_F64              ? TFU_SCAN_DOUBLES
+                  : real == TFU_I64            ? TFU_SCAN_INTEGERS
+                  : what->kind == TFU_SCAN_SUM ? TFU_SCAN_FLOAT_SUMS
+                                               : TFU_SCAN_FLOATS;
   const uintptr_t x = (uintptr_t)what->x;
   /* Packs that a row touches at most: one more where it may begin within one. */
   const int64_t packs = bytes % 16 || x % 16 ? ceiling(bytes + 15, 16) : bytes / 16;
   const int64_t warps = ceiling(packs, TFU_SCAN_PACKS * 32);
   const int pairs = what->kind >= TFU_SCAN_LSE, recurs = what->kind == TFU_SCAN_RECURRENCE;
   scan_rows_args a = {.what = *what,
+                      .how = how,
                       .rows = count,
                       .bytes = bytes,
                       .tiles = 1,
                       .four = (int)(4 * size),
                       .apart = (uintptr_t)what->y % 16 != x % 16,
                       .nothing = {nothing(what->kind, dtype), nothing(TFU_SCAN_PROD, dtype)}};
+  if (recurs && (uintptr_t)what->factor % 16 != x % 16) { /* the factor's packs shall begin where x's do */
+    const tfu_turn copy = {.axes = 1, .size = {count * length}, .from = {1}, .to = {1}};
+    void *room;
+    TFU_TRY(tfu_scratch(call, (size_t)(count * bytes) + 16, &room));
+    TFU_TRY(tfu_turn_gpu(call, copy, what->factor, (char *)room + x % 16, size));
+    a.what.factor = (char *)room + x % 16;
+  }
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   tfu_grid grid = {.threads = TFU_SCAN_THREADS};
@@ -89,11 +99,7 @@ static tfu_code scan_rows(tfu_call *call, const scan_what *what, int64_t count, 
   TFU_REQUIRE(call->err, blocks <= INT32_MAX, "x %s is too large for one launch", tfu_show(&call->in[0].shape).text);
   grid.x = (unsigned)blocks;
   grid.shared = grid.threads * TFU_SCAN_STRIDE * (recurs ? 2 : 1);
-  tfu_kernel *kernel = recurs                                          ? &recurrence
-                       : pairs                                         ? &lse
-                       : what->kind == TFU_SCAN_SUM && real == TFU_F32 ? &sums
-                                                                       : &plain;
-  return tfu_launch(call, kernel, 0, real, grid, &a);
+  return tfu_launch(call, pairs ? &paired : &single, 0, TFU_F32, grid, &a);
 }
 
 /* The axis is made the last one, and put back. */
