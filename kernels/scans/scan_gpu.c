@@ -133,8 +133,13 @@ static tfu_code scan_columns(tfu_call *call, const tfu_scanned *s) {
   static tfu_kernel columns = {.module = &module, .name = "scan_columns"};
   const tfu_tensor *x = &call->in[0];
   const int64_t size = (int64_t)tfu_dtype_size(x->dtype);
-  scan_columns_args a = {
-      .what = what_of(call, s), .length = s->length, .inner = s->inner, .shift = 8, .chunks = 1, .chunk = s->length};
+  scan_columns_args a = {.what = what_of(call, s),
+                         .size = (int)size,
+                         .length = s->length,
+                         .inner = s->inner,
+                         .shift = 8,
+                         .chunks = 1,
+                         .chunk = s->length};
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   const int64_t wanted = (int64_t)column_blocks() * device.multiprocessors;
