@@ -1,7 +1,7 @@
 #include "kernels/scans/scan.h"
 
 tfu_code tfu_scanned_of(tfu_call *call, tfu_scanned *s) {
-  const int recurs = call->op == &tfu_recurrence;
+  const int recurs = call->op == &tfu_scan_recurrence;
   const tfu_value *attr = recurs ? call->attr : call->attr + 1;
   const tfu_shape *x = &call->in[0].shape;
   const int axis = (int)(attr[0].i < 0 ? attr[0].i + x->rank : attr[0].i);

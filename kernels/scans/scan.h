@@ -62,7 +62,7 @@ typedef struct tfu_scanned {
   int64_t outer, length, inner;
 } tfu_scanned;
 
-/* Of a call of Scan or Recurrence; fails where integers have no such scan. */
+/* Of a call of Scan or ScanRecurrence; fails where integers have no such scan. */
 TFU_MUST_USE tfu_code tfu_scanned_of(tfu_call *call, tfu_scanned *s);
 #endif
 

@@ -73,7 +73,7 @@ static tfu_code scan(tfu_call *call) {
   return TFU_OK;
 }
 tfu_code tfu_scan_cpu(tfu_call *call) { return scan(call); }
-tfu_code tfu_recurrence_cpu(tfu_call *call) { return scan(call); }
+tfu_code tfu_scan_recurrence_cpu(tfu_call *call) { return scan(call); }
 
 #else
 

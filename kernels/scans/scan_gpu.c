@@ -181,4 +181,4 @@ static tfu_code scan(tfu_call *call) {
   return s.kind < TFU_SCAN_LSE && call->in[0].dtype != TFU_F64 ? scan_columns(call, &s) : scan_turned(call, &s);
 }
 tfu_code tfu_scan_gpu(tfu_call *call) { return scan(call); }
-tfu_code tfu_recurrence_gpu(tfu_call *call) { return scan(call); }
+tfu_code tfu_scan_recurrence_gpu(tfu_call *call) { return scan(call); }

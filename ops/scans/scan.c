@@ -36,14 +36,14 @@ static tfu_code recurrence_shape(const tfu_shape *in, tfu_shape *out, const tfu_
   return TFU_OK;
 }
 
-const tfu_op tfu_recurrence = {
-    .name = "Recurrence",
+const tfu_op tfu_scan_recurrence = {
+    .name = "ScanRecurrence",
     .doc = "y_i = factor_i * y_{i-1} + x_i along an axis, which begins with 0; exclusive: y_{i-1} in the place of y_i.",
     .in = {"x: T", "factor: T"},
     .out = {"y: T"},
     .attr = {"axis: int = 0", "exclusive: bool = false", "reverse: bool = false", TFU_T_FLOATS},
     .shape = recurrence_shape,
-    .cpu = tfu_recurrence_cpu,
-    .gpu = tfu_recurrence_gpu,
+    .cpu = tfu_scan_recurrence_cpu,
+    .gpu = tfu_scan_recurrence_gpu,
     .in_place = 1,
 };

@@ -94,8 +94,8 @@ def _recurrence_gradient(node, dy):
     return [g, g * _recurrence(x, factor, axis=axis, exclusive=True, reverse=reverse)]
 
 
-_recurrence = FusedOp("Recurrence", plain=_plain_recurrence, gradient=_recurrence_gradient)
 _scan = FusedOp("Scan", plain=_plain, gradient=_gradient)
+_recurrence = FusedOp("ScanRecurrence", plain=_plain_recurrence, gradient=_recurrence_gradient)
 
 
 def _over(op, kind, x, axis, exclusive, reverse):
