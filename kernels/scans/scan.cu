@@ -118,27 +118,35 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   /* A lane's numbers, four at a time, from `own` on and then `step` bytes further each time. */
   const int step = reverse ? -a.four : a.four;
   const unsigned own = l.base + (reverse ? (width - 1 - lane) * STRIDE + K * 16 - a.four : lane * STRIDE);
-  auto states = [&](unsigned at, S(&s)[4]) {
-    R v[4], f[4] = {};
-    load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
-    if constexpr (OP::FACTOR) load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
-    if (reverse) turn_round(v);
-    if (OP::FACTOR && reverse) turn_round(f);
-    UNROLL
-    for (int n = 0; n < 4; n++) s[n] = op.of(v[n], f[n]);
-  };
   S now = op.none();
-  unsigned at = own;
   ONCE
-  for (int left = K * 16; left > 0; left -= a.four, at += step) {
-    S s[4];
-    states(at, s);
-    now = op.join(now, op.join(op.join(s[0], s[1]), op.join(s[2], s[3])));
-  }
-  S run = scan_lanes(op, now, width);
-  now = lane_before(run, 1, width);
-  if (lane == 0) now = op.none();
-  if (l.blockwise) {
+  for (int pass = hidden(0); pass < 2; pass++) {
+    unsigned at = own;
+    ONCE
+    for (int left = K * 16; left > 0; left -= a.four, at += step) {
+      R v[4], f[4] = {};
+      S s[4];
+      load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+      if constexpr (OP::FACTOR) load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
+      if (reverse) turn_round(v);
+      if (OP::FACTOR && reverse) turn_round(f);
+      UNROLL
+      for (int n = 0; n < 4; n++) {
+        const S next = op.join(now, op.of(v[n], f[n]));
+        s[n] = a.what.exclusive ? now : next;
+        now = next;
+      }
+      if (!pass) continue;
+      UNROLL
+      for (int n = 0; n < 4; n++) v[n] = op.value(s[n]);
+      if (reverse) turn_round(v);
+      store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+    }
+    if (pass) break;
+    S run = scan_lanes(op, now, width);
+    now = lane_before(run, 1, width);
+    if (lane == 0) now = op.none();
+    if (!l.blockwise) continue;
     const int warps = blockDim.x / 32;
     if (lane == 31) totals[warp] = run;
     __syncthreads();
@@ -156,21 +164,6 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
       run = op.join(ahead, run);
     }
     now = op.join(run, now);
-  }
-  at = own;
-  ONCE
-  for (int left = K * 16; left > 0; left -= a.four, at += step) {
-    S s[4];
-    R v[4];
-    states(at, s);
-    UNROLL
-    for (int n = 0; n < 4; n++) {
-      const S next = op.join(now, s[n]);
-      v[n] = op.value(a.what.exclusive ? now : next);
-      now = next;
-    }
-    if (reverse) turn_round(v);
-    store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
   }
 }
 
@@ -203,16 +196,15 @@ extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 2) scan_pairs_f32(co
   lanes.put();
 }
 
-/* Columns: the axis is not the last one. A thread has one column and TFU_SCAN_COLUMN places of it at a time. Threads
- * stand side by side along the columns, 1 << shift of them, and the others of the block take the places that follow.
- * The block goes down its chunk of the axis, and carries the state of what lies above. */
-template <typename OP>
-__device__ inline void scan_columns(const scan_columns_args &a) {
+/* Columns: the axis is not the last one, and floats are summed, multiplied or compared. A thread has one column and
+ * TFU_SCAN_COLUMN places of it at a time. Threads stand side by side along the columns, 1 << shift of them, and the
+ * others of the block take the places that follow. The block goes down its chunk of the axis, and carries the state of
+ * what lies above. */
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) scan_columns_f32(const scan_columns_args a) {
   enum { K = TFU_SCAN_COLUMN };
-  typedef typename OP::real R;
-  typedef R S;
+  typedef float S;
   __shared__ S shared[TFU_SCAN_THREADS];
-  OP op = {hidden(a.what.kind), hidden(a.what.storage)};
+  plain_scan<float> op = {hidden(a.what.kind), hidden(a.what.storage)};
   const int wide = 1 << a.shift, lane = threadIdx.x & (wide - 1), group = threadIdx.x >> a.shift;
   const int groups = TFU_SCAN_THREADS >> a.shift;
   const unsigned strip = blockIdx.x % (unsigned)a.strips, part = blockIdx.x / (unsigned)a.strips;
@@ -240,10 +232,10 @@ __device__ inline void scan_columns(const scan_columns_args &a) {
     const int64_t far = step * a.size;
     const char *from = (const char *)a.what.x + at * a.size;
     char *to = (char *)a.what.y + at * a.size;
-    R x[K];
+    S x[K];
     UNROLL
     for (int k = 0; k < K; k++, from += far)
-      if (k < n) x[k] = load_one(from, storage, R());
+      if (k < n) x[k] = load_one(from, storage);
     S own = op.none();
     UNROLL
     for (int k = 0; k < K; k++)
@@ -271,11 +263,4 @@ __device__ inline void scan_columns(const scan_columns_args &a) {
     }
   }
   if (ours && a.find && group == 0) totals[chunk * a.inner] = run;
-}
-
-extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) scan_columns_f32(const scan_columns_args a) {
-  scan_columns<plain_scan<float>>(a);
-}
-extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS) scan_columns_i64(const scan_columns_args a) {
-  scan_columns<plain_scan<int64_t>>(a);
 }

@@ -88,16 +88,16 @@ struct lse_scan {
   static __device__ double log_of(double x) { return ::log(x); }
   __device__ state none() const { return {lowest<R>(), 0}; }
   __device__ state of(R x, R) const { return {x, 1}; }
-  __device__ state join(state p, state q) const { return called_join(p, q); }
-  __device__ R value(state s) const { return called_value(s); }
+  __device__ state join(state p, state q) const { return called_join(p.a, p.b, q.a, q.b); }
+  __device__ R value(state s) const { return s.a + called_log(s.b); }
   /* Long enough to be there once. Of two equal infinities the difference would be NaN. */
-  static __device__ __noinline__ state called_join(state p, state q) {
-    const bool first = p.a >= q.a;
-    const R high = first ? p.a : q.a, low = first ? q.a : p.a;
+  static __device__ __noinline__ state called_join(R a, R a_sum, R b, R b_sum) {
+    const bool first = a >= b;
+    const R high = first ? a : b, low = first ? b : a;
     const R part = low == high ? (R)1 : exp_of(low - high);
-    return {high, first ? p.b + q.b * part : p.b * part + q.b};
+    return {high, first ? a_sum + b_sum * part : a_sum * part + b_sum};
   }
-  static __device__ __noinline__ R called_value(state s) { return s.a + log_of(s.b); }
+  static __device__ __noinline__ R called_log(R x) { return log_of(x); }
 };
 
 /* y_i = a_i * y_{i-1} + x_i: what comes in is multiplied by a, and b is added. All floats are computed in double here,
@@ -187,8 +187,8 @@ __device__ inline void store_four(unsigned to, int storage, const int64_t (&v)[4
   if (wide) store_shared(to + 16, parted(v[2], v[3]));
 }
 
-/* One of them, in global memory. */
-__device__ inline float load_one(const void *x, int storage, float) {
+/* One float, in global memory. */
+__device__ inline float load_one(const void *x, int storage) {
   if (storage <= TFU_STORED_F32) return *(const float *)x;
   const unsigned bits = *(const uint16_t *)x;
   return storage == TFU_STORED_BF16 ? __uint_as_float(bits << 16)
@@ -197,13 +197,6 @@ __device__ inline float load_one(const void *x, int storage, float) {
 __device__ inline void store_one(void *y, int storage, float v) {
   if (storage <= TFU_STORED_F32) *(float *)y = v;
   else *(uint16_t *)y = storage == TFU_STORED_BF16 ? __bfloat16_as_ushort((bf16)v) : __half_as_ushort((f16)v);
-}
-__device__ inline int64_t load_one(const void *x, int storage, int64_t) {
-  return storage == TFU_STORED_WIDE ? *(const int64_t *)x : *(const int *)x;
-}
-__device__ inline void store_one(void *y, int storage, int64_t v) {
-  if (storage == TFU_STORED_WIDE) *(int64_t *)y = v;
-  else *(int *)y = (int)v;
 }
 
 /* ---- lanes ---- */

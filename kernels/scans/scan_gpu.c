@@ -161,24 +161,24 @@ static tfu_code scan_columns(tfu_call *call, const tfu_scanned *s) {
   }
   TFU_REQUIRE(call->err, blocks * a.chunks <= INT32_MAX, "x %s is too large for one launch", tfu_show(&x->shape).text);
   const tfu_grid grid = {.x = (unsigned)(blocks * a.chunks), .threads = TFU_SCAN_THREADS};
-  const tfu_dtype real = computed_in(s->kind, x->dtype);
   if (a.chunks > 1) {
-    TFU_TRY(tfu_scratch(call, (size_t)(s->outer * a.chunks * s->inner) * tfu_dtype_size(real), &a.totals));
+    TFU_TRY(tfu_scratch(call, (size_t)(s->outer * a.chunks * s->inner) * sizeof(float), &a.totals));
     a.find = 1;
-    TFU_TRY(tfu_launch(call, &columns, 0, real, grid, &a));
+    TFU_TRY(tfu_launch(call, &columns, 0, TFU_F32, grid, &a));
     a.find = 0;
   }
-  return tfu_launch(call, &columns, 0, real, grid, &a);
+  return tfu_launch(call, &columns, 0, TFU_F32, grid, &a);
 }
 
-/* Columns have kernels of their own where they are common; others are turned to rows, which costs three times as much
+/* Columns have a kernel of their own where they are common; others are turned to rows, which costs three times the
  * memory traffic, and saves as many kernels. */
 static tfu_code scan(tfu_call *call) {
   tfu_scanned s;
   TFU_TRY(tfu_scanned_of(call, &s));
   const scan_what what = what_of(call, &s);
   if (s.inner == 1) return scan_rows(call, &what, s.outer, s.length);
-  return s.kind < TFU_SCAN_LSE && call->in[0].dtype != TFU_F64 ? scan_columns(call, &s) : scan_turned(call, &s);
+  return s.kind < TFU_SCAN_LSE && computed_in(s.kind, call->in[0].dtype) == TFU_F32 ? scan_columns(call, &s)
+                                                                                    : scan_turned(call, &s);
 }
 tfu_code tfu_scan_gpu(tfu_call *call) { return scan(call); }
 tfu_code tfu_scan_recurrence_gpu(tfu_call *call) { return scan(call); }
