@@ -24,58 +24,69 @@ struct row_packs {
   __device__ bool whole(int64_t pack) const { return at(pack) >= begin && at(pack) + 16 <= end; }
 };
 
-/* The lanes of a row, side by side, and the packs that they have of it: TFU_SCAN_PACKS each, which all lanes together
- * move between global and shared memory. There those of a lane follow each other, and are TFU_SCAN_STRIDE bytes apart
- * from the next lane's, so that eight lanes reach 32 banks. */
+/* The lanes of a row, side by side, and the packs that they have of it, 1 << depth each, which all lanes together move
+ * between global and shared memory. There those of a lane follow each other, and are TFU_SCAN_STRIDE bytes apart from
+ * the next lane's, so that eight lanes reach 32 banks. Where all packs are whole, as nearly always, none is looked at.
+ */
 struct scan_lanes_of_row {
-  enum { K = TFU_SCAN_PACKS, STRIDE = TFU_SCAN_STRIDE };
+  enum { STRIDE = TFU_SCAN_STRIDE };
   const scan_rows_args &a;
   bool blockwise; /* a row is of whole blocks */
-  int width, lane, tile = 0;
-  int64_t row, first = 0; /* pack of all lanes */
-  unsigned base;          /* of their shared memory */
+  int width, lane, count, tile = 0;
+  int64_t row, first = 0; /* pack of all lanes, and `count` from there on */
+  unsigned base;          /* of their shared memory                       */
   __device__ scan_lanes_of_row(const scan_rows_args &a, void *memory) : a(a), blockwise(a.shift > 5) {
     width = blockwise ? 32 : 1 << a.shift, lane = threadIdx.x & (width - 1);
+    count = width << a.depth;
     row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift;
     if (blockwise) {
       row = blockIdx.x / (unsigned)a.tiles;
       tile = blockIdx.x - (unsigned)row * a.tiles;
-      first = (int64_t)(tile * (blockDim.x / 32) + threadIdx.x / 32) * (32 * K);
+      first = (int64_t)(tile * (blockDim.x / 32) + threadIdx.x / 32) * count;
     }
-    if (a.what.reverse) first = row_packs(a.what.x, row, a).packs - first - width * K;
+    if (a.what.reverse) first = row_packs(a.what.x, row, a).packs - first - count;
     base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - lane) * STRIDE;
   }
-  __device__ unsigned slot(int i) const { return base + i / K * STRIDE + i % K * 16; }
+  __device__ unsigned slot(int i) const { return base + (i >> a.depth) * STRIDE + (i & ((1 << a.depth) - 1)) * 16; }
+  __device__ bool all_whole(const row_packs &packs) const {
+    return first >= 0 && first + count <= packs.packs && packs.whole(first) && packs.whole(first + count - 1);
+  }
+  __device__ static void copy(unsigned to, const char *from) {
+#if __CUDA_ARCH__ >= 800
+    copy_pack(to, from);
+#else
+    store_shared(to, *(const int4 *)from);
+#endif
+  }
 
-  /* Starts to fetch, `further` in shared memory. A pack that is none of the row's changes nothing. */
+  /* Fetches, `further` in shared memory. What is none of the row's changes nothing. */
   __device__ void fetch(const void *x, uint64_t nothing, unsigned further) const {
     const row_packs packs(x, row, a);
-    const int low = (int)nothing, high = (int)(nothing >> 32);
-    ONCE
-    for (int i = lane; i < width * K; i += width) {
-      const int64_t pack = first + i;
-      if (pack < 0 || pack >= packs.packs) store_shared(slot(i) + further, make_int4(low, high, low, high));
-#if __CUDA_ARCH__ >= 800
-      else copy_pack(slot(i) + further, packs.at(pack));
-#else
-      else store_shared(slot(i) + further, *(const int4 *)packs.at(pack));
-#endif
+    const char *from = packs.at(first + lane);
+    if (all_whole(packs)) {
+      ONCE
+      for (int i = lane; i < count; i += width, from += width * 16) copy(slot(i) + further, from);
+    } else {
+      const int low = (int)nothing, high = (int)(nothing >> 32);
+      ONCE
+      for (int i = lane; i < count; i += width, from += width * 16) {
+        if (first + i >= 0 && first + i < packs.packs) copy(slot(i) + further, from);
+        else store_shared(slot(i) + further, make_int4(low, high, low, high));
+      }
     }
     close_copies();
-  }
-  /* Replaces what of the packs, once they have arrived, is none of the row's. */
-  __device__ void clean(const void *x, uint64_t nothing, unsigned further) const {
-    const row_packs packs(x, row, a);
     wait_for_copies<0>();
-    ONCE
-    for (int i = lane; i < width * K; i += width) {
-      const int64_t pack = first + i;
-      if (pack < 0 || pack >= packs.packs || packs.whole(pack)) continue;
-      uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(slot(i) + further);
+    if (!all_whole(packs)) {
       ONCE
-      for (int n = 0; n < 16; n++) {
-        const char *at = packs.at(pack) + n;
-        if (at < packs.begin || at >= packs.end) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+      for (int i = lane; i < count; i += width) {
+        const int64_t pack = first + i;
+        if (pack < 0 || pack >= packs.packs || packs.whole(pack)) continue;
+        uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(slot(i) + further);
+        ONCE
+        for (int n = 0; n < 16; n++) {
+          const char *at = packs.at(pack) + n;
+          if (at < packs.begin || at >= packs.end) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+        }
       }
     }
     __syncwarp();
@@ -84,15 +95,21 @@ struct scan_lanes_of_row {
   __device__ void put() const {
     const row_packs packs(a.what.x, row, a);
     char *const y = (char *)a.what.y + row * a.bytes;
+    int64_t to = packs.at(first + lane) - packs.begin;
     __syncwarp();
+    if (!a.apart && all_whole(packs)) {
+      ONCE
+      for (int i = lane; i < count; i += width, to += width * 16) store_bits(y + to, load_shared(slot(i)));
+      return;
+    }
     ONCE
-    for (int i = lane; i < width * K; i += width) {
-      const int64_t pack = first + i, to = packs.at(pack) - packs.begin;
+    for (int i = lane; i < count; i += width, to += width * 16) {
+      const char *from = (const char *)__cvta_shared_to_generic(slot(i));
+      const int64_t pack = first + i;
       if (pack < 0 || pack >= packs.packs) continue;
       if (!a.apart && packs.whole(pack)) {
         store_bits(y + to, load_shared(slot(i)));
       } else {
-        const char *from = (const char *)__cvta_shared_to_generic(slot(i));
         ONCE
         for (int n = 0; n < 16; n++)
           if (to + n >= 0 && to + n < a.bytes) y[to + n] = from[n];
@@ -105,7 +122,7 @@ struct scan_lanes_of_row {
  * numbers to one state, learns the state of all that lies before it, and goes over them again for results. */
 template <typename OP>
 __device__ inline void scan_row(const scan_lanes_of_row &l) {
-  enum { K = TFU_SCAN_PACKS, STRIDE = TFU_SCAN_STRIDE };
+  enum { STRIDE = TFU_SCAN_STRIDE };
   typedef typename OP::real R;
   typedef typename OP::state S;
   __shared__ S totals[32], ahead;
@@ -116,37 +133,25 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   const unsigned factors = blockDim.x * STRIDE; /* so much further */
 
   /* A lane's numbers, four at a time, from `own` on and then `step` bytes further each time. */
-  const int step = reverse ? -a.four : a.four;
-  const unsigned own = l.base + (reverse ? (width - 1 - lane) * STRIDE + K * 16 - a.four : lane * STRIDE);
+  const int bytes = 16 << a.depth, step = reverse ? -a.four : a.four;
+  const unsigned own = l.base + (reverse ? (width - 1 - lane) * STRIDE + bytes - a.four : lane * STRIDE);
   S now = op.none();
+  unsigned at = own;
   ONCE
-  for (int pass = hidden(0); pass < 2; pass++) {
-    unsigned at = own;
-    ONCE
-    for (int left = K * 16; left > 0; left -= a.four, at += step) {
-      R v[4], f[4] = {};
-      S s[4];
-      load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
-      if constexpr (OP::FACTOR) load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
-      if (reverse) turn_round(v);
-      if (OP::FACTOR && reverse) turn_round(f);
-      UNROLL
-      for (int n = 0; n < 4; n++) {
-        const S next = op.join(now, op.of(v[n], f[n]));
-        s[n] = a.what.exclusive ? now : next;
-        now = next;
-      }
-      if (!pass) continue;
-      UNROLL
-      for (int n = 0; n < 4; n++) v[n] = op.value(s[n]);
-      if (reverse) turn_round(v);
-      store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+  for (int left = bytes; left > 0; left -= a.four, at += step) {
+    R v[4], f[4] = {};
+    load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+    if constexpr (OP::FACTOR) { /* of others, the order does not matter here */
+      load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
+      if (reverse) turn_round(v), turn_round(f);
     }
-    if (pass) break;
-    S run = scan_lanes(op, now, width);
-    now = lane_before(run, 1, width);
-    if (lane == 0) now = op.none();
-    if (!l.blockwise) continue;
+    UNROLL
+    for (int n = 0; n < 4; n++) now = op.join(now, op.of(v[n], f[n]));
+  }
+  S run = scan_lanes(op, now, width);
+  now = lane_before(run, 1, width);
+  if (lane == 0) now = op.none();
+  if (l.blockwise) {
     const int warps = blockDim.x / 32;
     if (lane == 31) totals[warp] = run;
     __syncthreads();
@@ -165,6 +170,23 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
     }
     now = op.join(run, now);
   }
+  at = own;
+  ONCE
+  for (int left = bytes; left > 0; left -= a.four, at += step) {
+    R v[4], f[4] = {};
+    load_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+    if constexpr (OP::FACTOR) load_four<OP::FACTOR>(factors + at, hidden(a.what.storage), f);
+    if (reverse) turn_round(v);
+    if (OP::FACTOR && reverse) turn_round(f);
+    UNROLL
+    for (int n = 0; n < 4; n++) {
+      const S next = op.join(now, op.of(v[n], f[n]));
+      v[n] = op.value(a.what.exclusive ? now : next);
+      now = next;
+    }
+    if (reverse) turn_round(v);
+    store_four<OP::FACTOR>(at, hidden(a.what.storage), v);
+  }
 }
 
 /* Rows of the last axis. Two kernels serve all: they share what moves memory, and differ in the registers that they
@@ -173,7 +195,6 @@ extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 3) scan_rows_f32(con
   extern __shared__ int4 memory[];
   const scan_lanes_of_row lanes(a, memory);
   lanes.fetch(a.what.x, a.nothing[0], 0);
-  lanes.clean(a.what.x, a.nothing[0], 0);
   if (a.how == TFU_SCAN_FLOAT_SUMS) scan_row<sum_scan<float>>(lanes);
   else if (a.how == TFU_SCAN_FLOATS) scan_row<plain_scan<float>>(lanes);
   else if (a.how == TFU_SCAN_DOUBLES) scan_row<plain_scan<double>>(lanes);
@@ -185,11 +206,8 @@ extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 2) scan_pairs_f32(co
   const scan_lanes_of_row lanes(a, memory);
   const bool recurs = a.what.kind == TFU_SCAN_RECURRENCE;
   ONCE
-  for (int i = recurs; i >= 0; i--) {
-    const void *x = i ? a.what.factor : a.what.x;
-    lanes.fetch(x, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
-    lanes.clean(x, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
-  }
+  for (int i = recurs; i >= 0; i--)
+    lanes.fetch(i ? a.what.factor : a.what.x, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
   if (recurs) scan_row<recurrence_scan>(lanes);
   else if (a.how == TFU_SCAN_FLOATS) scan_row<lse_scan<float>>(lanes);
   else scan_row<lse_scan<double>>(lanes);

@@ -13,9 +13,9 @@ enum { TFU_STORED_WIDE, TFU_STORED_F32, TFU_STORED_F16, TFU_STORED_BF16, TFU_STO
 /* How rows are computed. */
 enum { TFU_SCAN_FLOAT_SUMS, TFU_SCAN_FLOATS, TFU_SCAN_DOUBLES, TFU_SCAN_INTEGERS };
 
-#define TFU_SCAN_PACKS 4   /* of a row that a thread has                      */
-#define TFU_SCAN_COLUMN 8  /* places of a column that a thread has at a time  */
-#define TFU_SCAN_STRIDE 80 /* bytes of shared memory for them: five packs */
+#define TFU_SCAN_PACKS 8    /* of a row that a thread has, at most             */
+#define TFU_SCAN_COLUMN 8   /* places of a column that a thread has at a time  */
+#define TFU_SCAN_STRIDE 144 /* bytes of shared memory for them: nine packs     */
 #define TFU_SCAN_THREADS 256
 #define TFU_SCAN_MOST 512 /* threads of a block of rows, at most              */
 #define TFU_SCAN_GROUP 32 /* tiles of a row whose totals are added up as one */
@@ -32,6 +32,7 @@ typedef struct scan_rows_args {
   int64_t rows, bytes; /* rows, and bytes of one                                                      */
   int shift;           /* 1 << shift threads have a row together, or, where it is 6, whole blocks      */
   int tiles;           /* blocks of a row                                                             */
+  int depth;           /* 1 << depth packs of a row that a thread has                                 */
   int four;            /* bytes of four numbers                                                       */
   int apart;           /* y begins elsewhere in a pack than x does                                    */
   uint64_t nothing[2]; /* eight bytes of numbers that change nothing: of x, and of the factor         */

@@ -6,7 +6,7 @@
 
 TFU_MODULE(scan);
 
-/* Warps of a tile of a long row, of 2 KiB each. Large tiles have fewer totals to wait for, small ones let more blocks
+/* Warps of a tile of a long row, of 4 KiB each. Large tiles have fewer totals to wait for, small ones let more blocks
  * read while others wait. */
 TFU_CHOICE(tile_warps, 8, 2, 16);
 /* Blocks of columns for each multiprocessor, below which strips are made narrower, and then the axis is cut, which
@@ -77,8 +77,11 @@ static tfu_code scan_rows(tfu_call *call, const scan_what *what, int64_t count, 
   TFU_TRY(tfu_device_now(&device, call->err));
   tfu_grid grid = {.threads = TFU_SCAN_THREADS};
   int64_t blocks;
+  /* A thread has as few packs as there are, but room for four numbers at least. */
+  a.depth = a.four > 16;
+  while (1 << a.depth < TFU_SCAN_PACKS && 1 << a.depth < packs) a.depth++;
   if (warps == 1) {
-    while (TFU_SCAN_PACKS << a.shift < packs) a.shift++;
+    while ((int64_t)1 << (a.depth + a.shift) < packs) a.shift++;
     blocks = ceiling(count, TFU_SCAN_THREADS >> a.shift);
   } else {
     /* A block for each row, unless it is too long, or there are too few rows for that. */
