@@ -189,9 +189,16 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   }
 }
 
+/* Blocks of a multiprocessor: on older ones two have all of its threads. */
+#if __CUDA_ARCH__ >= 800
+#define MANY 3
+#else
+#define MANY 2
+#endif
+
 /* Rows of the last axis. Two kernels serve all: they share what moves memory, and differ in the registers that they
  * take. Sums of floats have arithmetic of their own, since nothing else should be in memory's way. */
-extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, 3) scan_rows_f32(const scan_rows_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, MANY) scan_rows_f32(const scan_rows_args a) {
   extern __shared__ int4 memory[];
   const scan_lanes_of_row lanes(a, memory);
   lanes.fetch(a.what.x, a.nothing[0], 0);

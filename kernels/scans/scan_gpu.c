@@ -75,19 +75,22 @@ static tfu_code scan_rows(tfu_call *call, const scan_what *what, int64_t count, 
   }
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  tfu_grid grid = {.threads = TFU_SCAN_THREADS};
+  tfu_grid grid = {.threads = recurs ? TFU_SCAN_THREADS / 2 : TFU_SCAN_THREADS};
   int64_t blocks;
   /* A thread has as few packs as there are, but room for four numbers at least. */
   a.depth = a.four > 16;
   while (1 << a.depth < TFU_SCAN_PACKS && 1 << a.depth < packs) a.depth++;
   if (warps == 1) {
     while ((int64_t)1 << (a.depth + a.shift) < packs) a.shift++;
-    blocks = ceiling(count, TFU_SCAN_THREADS >> a.shift);
+    blocks = ceiling(count, grid.threads >> a.shift);
   } else {
-    /* A block for each row, unless it is too long, or there are too few rows for that. */
-    const int whole = warps <= tile_warps() || (warps <= TFU_SCAN_MOST / 32 && 2 * count >= device.multiprocessors);
+    /* A block for each row, unless it is too long for that or for shared memory, or there are too few rows. */
+    const int64_t warp = 32 * TFU_SCAN_STRIDE * (recurs ? 2 : 1), room = (device.block_shared - 4096) / warp;
+    const int64_t most = room < TFU_SCAN_MOST / 32 ? room : TFU_SCAN_MOST / 32;
+    const int64_t tile = tile_warps() < most ? tile_warps() : most;
+    const int whole = warps <= tile || (warps <= most && 2 * count >= device.multiprocessors);
     a.shift = 6;
-    a.tiles = whole ? 1 : (int)ceiling(warps, tile_warps());
+    a.tiles = whole ? 1 : (int)ceiling(warps, tile);
     grid.threads = (unsigned)(32 * ceiling(warps, a.tiles));
     blocks = count * a.tiles;
   }
