@@ -6,7 +6,8 @@ import tensorflow as tf
 
 import tfuse
 
-FLOATS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}  # half a unit in the last place
+# Half a unit in the last place.
+FLOATS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}
 SCANS = {"cumsum": (tfuse.cumsum, np.cumsum, 0), "cumprod": (tfuse.cumprod, np.cumprod, 1),
          "cummax": (tfuse.cummax, np.maximum.accumulate, -np.inf),
          "cumulative_logsumexp": (tfuse.cumulative_logsumexp, np.logaddexp.accumulate, -np.inf)}
@@ -46,9 +47,10 @@ def test_floats(device, name, dtype):
         assert got.dtype == x.dtype and got.shape == x.shape
         got, want = np.asarray(tf.cast(got, tf.float64)), reference(f, wide, first=first, **way)
         # In any order n terms are off by n roundings of the sum of their sizes, and the result by one of its own.
-        n, terms = shape[way["axis"]], {"cumsum": lambda: reference(np.cumsum, np.abs(wide), first=0, **way), "cummax": lambda: 0,
-                                        "cumprod": lambda: np.abs(want),
-                                        "cumulative_logsumexp": lambda: 2 + np.abs(np.where(np.isinf(want), 0, want))}[name]()
+        n = shape[way["axis"]]
+        terms = {"cumsum": lambda: reference(np.cumsum, np.abs(wide), first=0, **way), "cummax": lambda: 0,
+                 "cumprod": lambda: np.abs(want),
+                 "cumulative_logsumexp": lambda: 2 + np.abs(np.where(np.isinf(want), 0, want))}[name]()
         with np.errstate(invalid="ignore"):
             off = np.where(got == want, 0, np.abs(got - want))
         assert np.all(off <= FLOATS[dtype] * 1.01 * np.abs(want) + 2 * n * real * terms), (shape, way)

@@ -82,7 +82,8 @@ _ones = lambda *shape: tf.ones(shape)
 CASES = [
     _transpose("transpose", sizes=[(16384, 8192), (16383, 8191)], bars=bars((16384, 8192), forward=85), rejects=[
         ("transpose: x must be float32.*or bool, got complex64", lambda: tfuse.transpose(tf.ones([2, 3], tf.complex64))),
-        (r"transpose: perm must name each axis of a \(2, 3\) once, got \[0, 0\]", lambda: tfuse.transpose(_ones(2, 3), [0, 0])),
+        (r"transpose: perm must name each axis of a \(2, 3\) once, got \[0, 0\]",
+         lambda: tfuse.transpose(_ones(2, 3), [0, 0])),
         ("transpose: perm must name each axis of a .* once, got .0, 2.", lambda: tfuse.transpose(_ones(2, 3), [0, 2])),
         ("transpose: perm must have one entry for each axis of a .*, got .1.", lambda: tfuse.transpose(_ones(2, 3), [1])),
         ("transpose: perm must have one entry for each axis of a .*, got 1", lambda: tfuse.transpose(_ones(2, 3), 1)),
@@ -101,7 +102,8 @@ CASES = [
              lambda h, w, c: (h // 2, w // 2, c * 4), rejects=[
                  ("space_to_depth: input's height must be a multiple of 2, got 3",
                   lambda: tfuse.space_to_depth(_ones(1, 3, 4, 1), 2)),
-                 ("space_to_depth: input must have 4 axes, NHWC, got shape", lambda: tfuse.space_to_depth(_ones(3, 4, 1), 2)),
+                 ("space_to_depth: input must have 4 axes, NHWC, got shape",
+                  lambda: tfuse.space_to_depth(_ones(3, 4, 1), 2)),
                  ("space_to_depth: block_size must be an integer of at least 2, got 1",
                   lambda: tfuse.space_to_depth(_ones(1, 2, 4, 1), 1)),
                  ("space_to_depth: data_format must be 'NHWC' or 'NCHW', got 'NCHW_VECT_C'",

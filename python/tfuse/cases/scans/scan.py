@@ -23,7 +23,8 @@ def _before(y, first):
 
 _sum = _along(lambda x, exclusive: _before(np.cumsum(x, 0), 0) if exclusive else np.cumsum(x, 0))
 _prod = _along(lambda x, exclusive: _before(np.cumprod(x, 0), 1) if exclusive else np.cumprod(x, 0))
-_max = _along(lambda x, exclusive: _before(np.maximum.accumulate(x, 0), -np.inf) if exclusive else np.maximum.accumulate(x, 0))
+_max = _along(lambda x, exclusive: _before(np.maximum.accumulate(x, 0), -np.inf) if exclusive else (
+    np.maximum.accumulate(x, 0)))
 _lse = _along(lambda x, exclusive: _before(np.logaddexp.accumulate(x, 0), -np.inf) if exclusive else (
     np.logaddexp.accumulate(x, 0)))
 
@@ -86,8 +87,8 @@ def _stock_max(x, axis=0, exclusive=False, reverse=False):
     y = tf.reverse(x, [axis]) if reverse else x
     low = tf.constant(float("-inf"), x.dtype)
     length = x.shape[axis]
-    shift = lambda v, n: tf.concat([tf.fill([n if a == axis % len(v.shape) else s for a, s in enumerate(v.shape)], low), tf.gather(
-        v, tf.range(length - n), axis=axis)], axis)
+    some = lambda n: tf.fill([n if a == axis % len(x.shape) else s for a, s in enumerate(x.shape)], low)
+    shift = lambda v, n: tf.concat([some(n), tf.gather(v, tf.range(length - n), axis=axis)], axis)
     y = shift(y, 1) if exclusive and length else y
     for k in range(max(length - 1, 0).bit_length()):
         other = shift(y, min(1 << k, length))
