@@ -70,6 +70,12 @@ static const row rows[] = {
     {&tfu_scale_bias_act_grad, {"x", "x", "c", "c"}, "activation=gelu"},
     {&tfu_scale_bias_act_grad, {"x", "x", "", "0"}, "activation=mish"},
     {&tfu_scale_linear_cross_entropy, {"x", ""}, ""},
+    {&tfu_scan, {"x"}, "axis=-1"},
+    {&tfu_scan, {"n2c"}, "kind=prod reverse=true"},
+    {&tfu_scan, {"nc"}, "kind=max axis=1 exclusive=true"},
+    {&tfu_scan, {"2nc"}, "kind=logsumexp axis=1 exclusive=true reverse=true"},
+    {&tfu_scan_recurrence, {"nc", "nc"}, "axis=-1"},
+    {&tfu_scan_recurrence, {"2n3c", "2n3c"}, "axis=1 exclusive=true reverse=true"},
     {&tfu_softmax, {"x", "x"}, "scale=0.5"},
     {&tfu_softmax, {"x", "c"}, "M=T log=true"},
     {&tfu_softmax_grad, {"x", "x"}, "scale=0.5"},
@@ -81,6 +87,8 @@ static const row rows[] = {
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "+", "+"}, "rule=adam N=3 M=6 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "3+", "0"}, "rule=lamb N=3 M=6 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "", "+", "<h", "8+", "0", "0"}, "rule=sgd N=3 rest=any"},
+    {&tfu_transpose, {"nc"}, "perm=1"},
+    {&tfu_transpose, {"n2c3"}, "perm=4866"},
 };
 
 /* One call of a row; everything that a test may vary. */

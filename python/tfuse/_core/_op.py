@@ -46,10 +46,12 @@ class FusedOp:
       multiples: ("h", "k"): the size of axis h is a multiple of that of k.
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
+      shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
+        them: its shape rule cannot see those while a graph is built.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None):
-        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None):
+        self.name, self.plain, self.axes, self.multiples, self.shapes = name, plain, axes or {}, multiples, shapes
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
@@ -58,6 +60,8 @@ class FusedOp:
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
+        self.first_dtypes = next((tuple(map(tf.as_dtype, a.allowed_values.list.type)) for a in self._definition.attr
+                            if a.name == "T"), FLOATS)  # what the first input may be
         kinds = {a.type_attr for a in self._definition.input_arg}
         self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
@@ -121,13 +125,21 @@ class FusedOp:
             return _symbolic.apply(self, inputs, attributes)
         if not context.executing_eagerly() and _inside_xla():
             return self._in_xla(inputs, {**self._defaults, **attributes})
-        return self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        return self._call_raw(inputs, attributes)
+
+    def _call_raw(self, inputs, attributes):
+        outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        if self.shapes:
+            shapes = self.shapes(*(i.shape for i in inputs), **attributes)
+            for output, shape in zip(outputs if isinstance(outputs, (list, tuple)) else [outputs], shapes):
+                output.set_shape(shape)
+        return outputs
 
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
         with tf.Graph().as_default():
             inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
-            outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+            outputs = self._call_raw(inputs, attributes)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
 
@@ -167,9 +179,10 @@ class FusedOp:
         return converted
 
     def check_dtype(self, dtype):
-        if dtype not in FLOATS:
-            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
-                self.stem, self._argument(0), dtype.name))
+        if dtype not in self.first_dtypes:
+            *names, last = [t.name for t in self.first_dtypes]
+            raise ValueError("%s: %s must be %s or %s, got %s" % (
+                self.stem, self._argument(0), ", ".join(names), last, dtype.name))
         return dtype
 
     def _wrong_dtype(self, i, allowed, got):

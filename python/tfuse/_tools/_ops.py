@@ -19,6 +19,8 @@ FAMILIES = {
     "rows": ["softmax", "norm", "group_norm", "cross_entropy"],
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own"],
+    "layout": ["transpose"],
+    "scans": ["scan"],
     "lists": ["tensors_norm", "tensors_update", "together"],
 }
 

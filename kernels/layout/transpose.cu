@@ -1,0 +1,199 @@
+/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of f16, f32 and
+ * f64 serve all types of 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of 16
+ * bytes. */
+#include "kernels/layout/transpose.h"
+
+#include "kernels/core/device/pack.cuh"
+
+/* An element as bits, by its size. */
+template <int SIZE>
+struct bits_of;
+template <>
+struct bits_of<2> {
+  typedef uint16_t type;
+};
+template <>
+struct bits_of<4> {
+  typedef uint32_t type;
+};
+template <>
+struct bits_of<8> {
+  typedef uint2 type;
+};
+
+__device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__umulhi(n, d.factor) + n) >> d.shift; }
+
+/* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading
+ * as far as rows go. All of a thread's units are on their way before the first is written. */
+template <typename U, int ROUNDS>
+__device__ inline void move_units(const transpose_rows_args &a, uint32_t first, const int64_t (&from)[ROUNDS]) {
+  U unit[ROUNDS];
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++)
+    if (first + k * TFU_TURN_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
+  U *y = (U *)a.y + first;
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++)
+    if (first + k * TFU_TURN_THREADS < a.units) y[k * TFU_TURN_THREADS] = unit[k];
+}
+template <int ROUNDS>
+__device__ inline void transpose_rows(const transpose_rows_args &a) {
+  const uint32_t first = blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x;
+  uint32_t rest[ROUNDS];
+  int64_t from[ROUNDS];
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++) rest[k] = first + k * TFU_TURN_THREADS, from[k] = 0;
+  ONCE
+  for (int axis = 0; axis < a.axes; axis++) {
+    const tfu_divisor size = a.size[axis];
+    const int64_t step = a.from[axis];
+    UNROLL
+    for (int k = 0; k < ROUNDS; k++) {
+      const uint32_t outer = divide(rest[k], size);
+      from[k] += (rest[k] - outer * size.by) * step;
+      rest[k] = outer;
+    }
+  }
+  if constexpr (ROUNDS < TFU_ROW_ROUNDS) move_units<int4>(a, first, from);
+  else if (a.bytes == 1) move_units<uint8_t>(a, first, from);
+  else if (a.bytes == 2) move_units<uint16_t>(a, first, from);
+  else if (a.bytes == 4) move_units<uint32_t>(a, first, from);
+  else move_units<uint2>(a, first, from);
+}
+
+/* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
+struct turned_tile {
+  uint32_t a, b;
+  int64_t from, to;
+  __device__ turned_tile(const transpose_tiles_args &t) {
+    const uint32_t matrix = divide(blockIdx.x, t.tiles), tile = blockIdx.x - matrix * t.tiles.by;
+    const uint32_t strip = divide(tile, t.strip), within = tile - strip * t.strip.by,
+                   high = t.tiles_b - strip * t.swath;
+    const uint32_t height = high < t.swath ? high : t.swath;
+    a = within / height;
+    b = (strip * t.swath + within - a * height) * t.tile_b;
+    a *= t.tile_a;
+    from = to = 0;
+    uint32_t rest = matrix;
+    ONCE
+    for (int axis = 0; axis < t.axes; axis++) {
+      const uint32_t outer = divide(rest, t.size[axis]), i = rest - outer * t.size[axis].by;
+      from += i * t.from[axis], to += i * t.to[axis];
+      rest = outer;
+    }
+  }
+};
+
+/* Tiles of any size through shared memory: read along a, written along b, an element at a time. The pitch is such that
+ * neighbours along b, which a warp reads from shared memory at once, are in different banks. */
+template <int SIZE>
+__device__ inline void transpose_tiles(const transpose_tiles_args &t) {
+  enum { ROUNDS = 8 }; /* elements of a thread that are on their way at once */
+  typedef typename bits_of<SIZE>::type U;
+  extern __shared__ int4 memory[];
+  U *tile = (U *)memory;
+  const turned_tile at(t);
+  const uint32_t na = min(t.tile_a, t.a - at.a), nb = min(t.tile_b, t.b - at.b);
+  const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
+  U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
+  {
+    const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TURN_THREADS >> t.shift_a;
+    const uint32_t end = a < na ? nb : 0;
+    const int64_t far = step * t.b_from;
+    const int apart = step * t.pitch;
+    uint32_t b = threadIdx.x >> t.shift_a;
+    x += b * t.b_from + a;
+    U *to = tile + b * t.pitch + a;
+    ONCE
+    for (; b < end; b += ROUNDS * step) {
+      U unit[ROUNDS];
+      UNROLL
+      for (int k = 0; k < ROUNDS; k++, x += far)
+        if (b + k * step < end) unit[k] = *x;
+      UNROLL
+      for (int k = 0; k < ROUNDS; k++, to += apart)
+        if (b + k * step < end) *to = unit[k];
+    }
+  }
+  __syncthreads();
+  const uint32_t b = threadIdx.x & ((1u << t.shift_b) - 1), step = TFU_TURN_THREADS >> t.shift_b;
+  const uint32_t end = b < nb ? na : 0;
+  const int64_t far = step * t.a_to;
+  uint32_t a = threadIdx.x >> t.shift_b;
+  const U *from = tile + b * t.pitch + a;
+  y += a * t.a_to + b;
+  ONCE
+  for (; a < end; a += ROUNDS / 2 * step) {
+    UNROLL
+    for (int k = 0; k < ROUNDS / 2; k++, y += far, from += step)
+      if (a + k * step < end) *y = *from;
+  }
+}
+
+/* A small square of N packs of N elements, turned in registers. */
+__device__ inline void turn_square(const int4 (&x)[2], int4 (&y)[2]) {
+  y[0] = make_int4(x[0].x, x[0].y, x[1].x, x[1].y);
+  y[1] = make_int4(x[0].z, x[0].w, x[1].z, x[1].w);
+}
+__device__ inline void turn_square(const int4 (&x)[4], int4 (&y)[4]) {
+  y[0] = make_int4(x[0].x, x[1].x, x[2].x, x[3].x);
+  y[1] = make_int4(x[0].y, x[1].y, x[2].y, x[3].y);
+  y[2] = make_int4(x[0].z, x[1].z, x[2].z, x[3].z);
+  y[3] = make_int4(x[0].w, x[1].w, x[2].w, x[3].w);
+}
+/* Two halves of 16 bits out of two words: the low ones, or the high ones. */
+__device__ inline int4 join_halves(int a, int b, int c, int d, int e, int f, int g, int h, unsigned which) {
+  return make_int4(__byte_perm(a, b, which), __byte_perm(c, d, which), __byte_perm(e, f, which),
+                   __byte_perm(g, h, which));
+}
+__device__ inline void turn_square(const int4 (&x)[8], int4 (&y)[8]) {
+#define HALVES(i, part)                                                                                               \
+  y[i] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x5410); \
+  y[i + 1] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x7632)
+  HALVES(0, x);
+  HALVES(2, y);
+  HALVES(4, z);
+  HALVES(6, w);
+#undef HALVES
+}
+
+/* Tiles of whole packs, without shared memory. A thread has squares of N packs, all on their way at once. Of a warp, 8
+ * threads stand along a and 4 along b: it reads 128 bytes side by side and writes 64, in whole sectors of memory both
+ * times. Of a block, 2 warps stand along a and 4 along b. */
+template <int SIZE>
+__device__ inline void transpose_squares(const transpose_tiles_args &t) {
+  enum { N = 16 / SIZE, SQUARES = N == 2 ? 2 : 1 };
+  typedef typename bits_of<SIZE>::type U;
+  const turned_tile at(t);
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t a = at.a + (warp % 2 * 8 + lane % 8) * N, b = at.b + (warp / 2 * 4 + lane / 8) * N;
+  if (a >= t.a) return;
+  const U *x = (const U *)t.x + at.from + a;
+  U *y = (U *)t.y + at.to + a * t.a_to;
+  int4 in[SQUARES][N];
+  UNROLL
+  for (int s = 0; s < SQUARES; s++) {
+    if (b + s * 16 * N >= t.b) continue;
+    UNROLL
+    for (int k = 0; k < N; k++) in[s][k] = *(const int4 *)(x + (b + s * 16 * N + k) * t.b_from);
+  }
+  UNROLL
+  for (int s = 0; s < SQUARES; s++) {
+    if (b + s * 16 * N >= t.b) continue;
+    int4 out[N];
+    turn_square(in[s], out);
+    UNROLL
+    for (int k = 0; k < N; k++) store_bits(y + k * t.a_to + b + s * 16 * N, out[k]);
+  }
+}
+
+#define KERNEL(label, args, ...) \
+  extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
+KERNEL(transpose_rows_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
+KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
+KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
+KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)
+KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)
+KERNEL(transpose_squares_f16, transpose_tiles_args, transpose_squares<2>)
+KERNEL(transpose_squares_f32, transpose_tiles_args, transpose_squares<4>)
+KERNEL(transpose_squares_f64, transpose_tiles_args, transpose_squares<8>)

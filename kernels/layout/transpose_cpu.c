@@ -1,0 +1,107 @@
+/* transpose on the CPU. Where the last axis stays, rows are copied whole. Else tiles of the two last axes, x's and y's,
+ * go through a buffer in the first-level cache: it is filled along x's and emptied along y's, so that every line of
+ * memory is touched once. Bits are moved by the size of elements, whatever they mean. */
+#include "kernels/layout/transpose.h"
+
+#include <string.h>
+
+#include "kernels/core/cpu/parallel.h"
+
+enum { SIDE = 64 }; /* of a tile: its rows are 64 bytes or more */
+
+typedef struct job {
+  const char *x;
+  char *y;
+  size_t size;
+  tfu_turn turn;
+  int a, b;              /* the axes of tiles: of y's, the one that is x's last, and the last */
+  int64_t across, down;  /* tiles along b, and along a                                        */
+  int64_t per_task, all; /* rows or tiles                                                     */
+} job;
+
+/* Where in x and y matrix or row number i of the axes beside `a` and `b` begins, in elements. */
+static void place(const tfu_turn *t, int a, int b, int64_t i, int64_t *from, int64_t *to) {
+  *from = *to = 0;
+  for (int axis = t->axes; axis-- > 0;) {
+    if (axis == a || axis == b) continue;
+    *from += i % t->size[axis] * t->from[axis];
+    *to += i % t->size[axis] * t->to[axis];
+    i /= t->size[axis];
+  }
+}
+
+static void copy_rows(void *arg, int64_t task) {
+  const job *j = arg;
+  const tfu_turn *t = &j->turn;
+  const size_t bytes = (size_t)t->size[t->axes - 1] * j->size;
+  const int64_t end = (task + 1) * j->per_task < j->all ? (task + 1) * j->per_task : j->all;
+  for (int64_t row = task * j->per_task; row < end; row++) {
+    int64_t from, to;
+    place(t, j->b, j->b, row, &from, &to);
+    memcpy(j->y + to * (int64_t)j->size, j->x + from * (int64_t)j->size, bytes);
+  }
+}
+
+#define FILL(type)             \
+  for (int b = 0; b < nb; b++) \
+    for (int a = 0; a < na; a++) ((type *)tile)[a * SIDE + b] = ((const type *)x)[b * far + a]
+
+/* tile[a][b] = x[b][a]; whole tiles by constants, which the compiler unrolls. */
+static void fill(void *tile, const void *x, size_t size, int64_t far, int na, int nb) {
+  if (size == 1) FILL(uint8_t);
+  else if (size == 2) FILL(uint16_t);
+  else if (size == 4) FILL(uint32_t);
+  else FILL(uint64_t);
+}
+
+static void turn_tiles(void *arg, int64_t task) {
+  const job *j = arg;
+  const tfu_turn *t = &j->turn;
+  const int64_t size = (int64_t)j->size, far = t->from[j->b], apart = t->to[j->a];
+  const int64_t end = (task + 1) * j->per_task < j->all ? (task + 1) * j->per_task : j->all;
+  for (int64_t i = task * j->per_task; i < end; i++) {
+    const int64_t a = i % j->down * SIDE, b = i / j->down % j->across * SIDE;
+    const int na = t->size[j->a] - a < SIDE ? (int)(t->size[j->a] - a) : SIDE;
+    const int nb = t->size[j->b] - b < SIDE ? (int)(t->size[j->b] - b) : SIDE;
+    uint64_t tile[SIDE * SIDE];
+    int64_t from, to;
+    place(t, j->a, j->b, i / j->down / j->across, &from, &to);
+    fill(tile, j->x + (from + b * far + a) * size, j->size, far, na, nb);
+    char *y = j->y + (to + a * apart + b) * size;
+    for (int k = 0; k < na; k++, y += apart * size) memcpy(y, (char *)tile + k * SIDE * size, (size_t)(nb * size));
+  }
+}
+
+tfu_code tfu_transpose_cpu(tfu_call *call) {
+  job j = {.x = call->in[0].data,
+           .y = call->out[0].data,
+           .size = tfu_dtype_size(call->in[0].dtype),
+           .turn = tfu_turn_of(call)};
+  tfu_turn *t = &j.turn;
+  int64_t n = tfu_count(&call->in[0].shape);
+  j.b = t->axes - 1;
+  while (t->from[j.a] != 1) j.a++;
+  if (j.a == j.b) {
+    if (t->axes == 1) { /* all of it is one row: cut it, so that threads have something to share */
+      enum { PIECE = 1 << 16 };
+      const int64_t whole = n / PIECE * PIECE, done = whole * (int64_t)j.size;
+      memcpy(j.y + done, j.x + done, (size_t)(n - whole) * j.size);
+      if (!whole) return TFU_OK;
+      *t = (tfu_turn){.axes = 2, .size = {n / PIECE, PIECE}, .from = {PIECE, 1}, .to = {PIECE, 1}};
+      j.b = 1;
+      n = whole;
+    }
+    const int64_t row = t->size[j.b];
+    j.all = n / row;
+    j.per_task = (tfu_task_size(n, 512) + row - 1) / row;
+    tfu_parallel((j.all + j.per_task - 1) / j.per_task, copy_rows, &j);
+    return TFU_OK;
+  }
+  j.across = (t->size[j.b] + SIDE - 1) / SIDE;
+  j.down = (t->size[j.a] + SIDE - 1) / SIDE;
+  j.all = n / t->size[j.a] / t->size[j.b] * j.across * j.down;
+  const int64_t each = n / j.all > 0 ? n / j.all : 1;
+  j.per_task = (tfu_task_size(n, 512) + each - 1) / each;
+  tfu_parallel((j.all + j.per_task - 1) / j.per_task, turn_tiles, &j);
+  return TFU_OK;
+}

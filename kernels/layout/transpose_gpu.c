@@ -1,0 +1,147 @@
+#include "kernels/layout/transpose.h"
+
+#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/cuda.h"
+
+TFU_MODULE(transpose);
+
+/* Tiles along y's last axis that are taken before the next along x's: both then touch stretches of memory that are as
+ * many tiles long, instead of one whole strip of x and a sliver of each of y's rows. */
+TFU_CHOICE(swath, 8, 1, 64);
+/* Bytes from which on a tile of packs is wide enough: of narrower matrices most threads of a block would be idle. */
+TFU_CHOICE(narrow, 64, 16, 512);
+
+enum { MOST = 1 << 30 }; /* elements of a launch: what kernels divide is less than 2^31 */
+
+static tfu_divisor divisor_of(int64_t by) {
+  tfu_divisor d = {.by = (uint32_t)by};
+  while ((int64_t)1 << d.shift < by) d.shift++;
+  d.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) / (uint64_t)by + 1);
+  return d;
+}
+
+static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The power of two that n fits into. */
+static int shift_for(int64_t n) {
+  int shift = 0;
+  while ((int64_t)1 << shift < n) shift++;
+  return shift;
+}
+
+/* The type whose kernels move elements of so many bytes. */
+static tfu_dtype type_of(int64_t size) { return size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64; }
+
+/* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
+ * each. */
+static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, int64_t bytes) {
+  if ((uintptr_t)x % (size_t)bytes || (uintptr_t)y % (size_t)bytes) return 0;
+  for (int i = 0; i < t->axes; i++)
+    if ((t->from[i] != 1 && t->from[i] * size % bytes) || (t->to[i] != 1 && t->to[i] * size % bytes)) return 0;
+  return 1;
+}
+
+static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char *y, int64_t size) {
+  static tfu_kernel by_size = {.module = &module, .name = "transpose_rows"};
+  static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs"};
+  const int last = t->axes - 1;
+  transpose_rows_args a = {.y = y, .x = x, .axes = t->axes};
+  int64_t unit = size, n = 1;
+  while (t->from[last] == 1 && unit < 16 && whole(t, x, y, size, 2 * unit) && t->size[last] * size % (2 * unit) == 0)
+    unit *= 2;
+  for (int i = 0; i < t->axes; i++) {
+    const int axis = last - i;
+    const int64_t shrink = unit / size, own = i == 0 ? t->size[axis] / shrink : t->size[axis];
+    a.size[i] = divisor_of(own);
+    a.from[i] = t->from[axis] == 1 ? 1 : t->from[axis] / shrink;
+    n *= own;
+  }
+  a.units = (uint32_t)n;
+  a.bytes = (int)unit;
+  const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
+  const tfu_grid grid = {.x = (unsigned)((n + each - 1) / each), .threads = TFU_TURN_THREADS};
+  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
+}
+
+/* Along an axis of n, as many equal tiles as `most` asks for. */
+static uint32_t even(int64_t n, int64_t most) {
+  const int64_t tiles = (n + most - 1) / most;
+  return (uint32_t)((n + tiles - 1) / tiles);
+}
+
+static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
+  static tfu_kernel any = {.module = &module, .name = "transpose_tiles"};
+  static tfu_kernel squares = {.module = &module, .name = "transpose_squares"};
+  const int axis_b = t->axes - 1;
+  const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
+  const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
+                       whole(t, x, y, size, 16);
+  transpose_tiles_args a = {.y = y,
+                            .x = x,
+                            .a = (uint32_t)na,
+                            .b = (uint32_t)nb,
+                            .b_from = t->from[axis_b],
+                            .a_to = t->to[axis_a],
+                            .swath = (uint32_t)swath()};
+  tfu_grid grid = {.threads = TFU_TURN_THREADS};
+  if (in_packs) {
+    a.tile_a = (uint32_t)(16 * side);
+    a.tile_b = (uint32_t)(16 * side * (side == 2 ? 2 : 1));
+  } else {
+    /* 64 by 64, or up to 256 along one axis where the other is short: no more than there are threads. */
+    a.shift_a = (int)at_most(shift_for(na), 6), a.shift_b = (int)at_most(shift_for(nb), 6);
+    if (nb < 64) a.shift_a = (int)at_most(shift_for(na), at_most(8, 12 - a.shift_b));
+    if (na < 64) a.shift_b = (int)at_most(shift_for(nb), at_most(8, 12 - a.shift_a));
+    /* Small matrices stay in the cache; and bytes are too rare for tiles of their own. */
+    if (a.shift_a + a.shift_b < 9 || size == 1) return move_rows(call, t, x, y, size);
+    a.tile_a = even(na, (int64_t)1 << a.shift_a);
+    a.tile_b = even(nb, (int64_t)1 << a.shift_b);
+    const int step = size == 2 ? 2 : 1; /* elements of a bank: the pitch is an odd number of banks */
+    a.pitch = (int)(a.tile_a + step - 1) / step * step;
+    if (a.pitch / step % 2 == 0) a.pitch += step;
+    grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
+  }
+  a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
+  a.tiles_b = (uint32_t)((nb + a.tile_b - 1) / a.tile_b);
+  a.tiles = divisor_of((int64_t)a.tiles_a * a.tiles_b);
+  a.strip = divisor_of(at_most((int64_t)a.tiles_a * a.swath, INT32_MAX));
+  int64_t matrices = 1;
+  for (int i = t->axes; i-- > 0;) {
+    if (i == axis_a || i == axis_b) continue;
+    a.size[a.axes] = divisor_of(t->size[i]);
+    a.from[a.axes] = t->from[i];
+    a.to[a.axes++] = t->to[i];
+    matrices *= t->size[i];
+  }
+  grid.x = (unsigned)(matrices * a.tiles.by);
+  return tfu_launch(call, in_packs ? &squares : &any, 0, type_of(size), grid, &a);
+}
+
+/* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */
+static tfu_code turn(tfu_call *call, tfu_turn t, const char *x, char *y, int64_t size) {
+  const int64_t slice = t.to[0], per = slice >= MOST ? 1 : MOST / slice;
+  if (t.size[0] > per) {
+    tfu_turn piece = t;
+    for (int64_t i = 0; i < t.size[0]; i += per) {
+      piece.size[0] = at_most(per, t.size[0] - i);
+      TFU_TRY(turn(call, piece, x + i * t.from[0] * size, y + i * t.to[0] * size, size));
+    }
+    return TFU_OK;
+  }
+  if (t.size[0] == 1 && t.axes > 1) {
+    t.axes--;
+    for (int i = 0; i < t.axes; i++) t.size[i] = t.size[i + 1], t.from[i] = t.from[i + 1], t.to[i] = t.to[i + 1];
+    return turn(call, t, x, y, size);
+  }
+  int a = 0;
+  while (a < t.axes && t.from[a] != 1) a++;
+  return a >= t.axes - 1 ? move_rows(call, &t, x, y, size) : turn_tiles(call, &t, a, x, y, size);
+}
+
+tfu_code tfu_turn_gpu(tfu_call *call, tfu_turn t, const void *x, void *y, int64_t size) {
+  return turn(call, t, x, y, size);
+}
+
+tfu_code tfu_transpose_gpu(tfu_call *call) {
+  return turn(call, tfu_turn_of(call), call->in[0].data, call->out[0].data, (int64_t)tfu_dtype_size(call->in[0].dtype));
+}

@@ -1,0 +1,169 @@
+"""Axes in another order: transpose, and what is a transposition between two reshapes."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfuse._core._op import MOST_AXES, FusedOp, composite
+
+
+def _word(perm):
+    """A permutation as the op takes it: four bits for each axis, the lowest for the first."""
+    return sum(axis << 4 * i for i, axis in enumerate(perm))
+
+
+def _axes(word, rank):
+    return [word >> 4 * i & 15 for i in range(rank)]
+
+
+def _shapes(x, perm):
+    return [tf.TensorShape(None) if x.rank is None else [x[axis] for axis in _axes(perm, x.rank)]]
+
+
+def _plain(x, perm):
+    return tf.transpose(x, _axes(perm, x.shape.rank))
+
+
+def _gradient(node, dy):
+    return _transpose(dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist()))
+
+
+_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient, shapes=_shapes)
+
+
+def _sizes(x):
+    """The sizes of x's axes: numbers where they are known, else tensors."""
+    known = x.shape.as_list()
+    return known if None not in known else [tf.shape(x)[i] if size is None else size for i, size in enumerate(known)]
+
+
+def _joined(x, perm):
+    """x with fewer axes and the permutation that is then the same: those of one element are dropped, and neighbours that
+    stay neighbours are one."""
+    sizes, runs = _sizes(x), []
+    for axis in perm:
+        if isinstance(sizes[axis], int) and sizes[axis] == 1:
+            continue
+        if runs and runs[-1][-1] + 1 == axis:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    places = sorted(range(len(runs)), key=lambda i: runs[i][0])
+    product = lambda run: int(np.prod([sizes[a] for a in run])) if all(isinstance(sizes[a], int) for a in run) else (
+        tf.reduce_prod([sizes[a] for a in run]))
+    return tf.reshape(x, [product(runs[i]) for i in places]), [places.index(i) for i in range(len(runs))]
+
+
+def _turned(a, perm):
+    """a with its axes in the order of perm, a list; any number of axes."""
+    if len(perm) <= MOST_AXES:
+        return _transpose(a, perm=_word(perm))
+    fewer, order = _joined(a, perm)
+    if len(order) > MOST_AXES:
+        raise ValueError("transpose: a has %d axes; at most %d that move apart are supported, got %d" % (
+            len(perm), MOST_AXES, len(order)))
+    sizes = _sizes(a)
+    return tf.reshape(_transpose(fewer, perm=_word(order)) if order else fewer, [sizes[axis] for axis in perm])
+
+
+@keras.saving.register_keras_serializable("tfuse")
+@composite
+def transpose(a, perm=None, conjugate=False, name=None):
+    """Returns a with its axes in another order, as tf.transpose does: axis i of the result is axis perm[i] of a.
+
+    Args:
+      a: tensor of float32, float16, bfloat16, float64, int32, int64 or bool.
+      perm: each axis once; None: all in reverse.
+      conjugate: of no effect: no dtype that is taken is complex.
+      name: of no effect.
+
+    Example:
+      x = tf.random.normal([2, 3, 4])
+      y = tfuse.transpose(x, [0, 2, 1])
+    """
+    a = tf.convert_to_tensor(a)
+    _transpose.check_dtype(a.dtype)
+    rank, order = a.shape.rank, perm if perm is None else tf.get_static_value(tf.convert_to_tensor(perm))
+    if order is None and (perm is not None or rank is None):  # known when the function runs, and not before
+        return tf.transpose(a, perm)
+    order = list(range(rank))[::-1] if perm is None else np.asarray(order).tolist()
+    if not isinstance(order, list) or not all(isinstance(axis, int) for axis in order) or (
+            rank is not None and len(order) != rank):
+        raise ValueError("transpose: perm must have one entry for each axis of a %s, got %s" % (a.shape, perm))
+    axes = [axis + len(order) if axis < 0 else axis for axis in order]
+    if sorted(axes) != list(range(len(order))):
+        raise ValueError("transpose: perm must name each axis of a %s once, got %s" % (a.shape, order))
+    if rank is None:
+        a = tf.ensure_shape(a, [None] * len(axes))
+    return _turned(a, axes) if axes else tf.identity(a)
+
+
+def _blocks(op, input, block_size, data_format):
+    """The input and its sizes (batch, height, width, depth), checked."""
+    x = tf.convert_to_tensor(input)
+    _transpose.check_dtype(x.dtype)
+    if data_format not in ("NHWC", "NCHW"):
+        raise ValueError("%s: data_format must be 'NHWC' or 'NCHW', got %r" % (op, data_format))
+    if not isinstance(block_size, (int, np.integer)) or block_size < 2:
+        raise ValueError("%s: block_size must be an integer of at least 2, got %r" % (op, block_size))
+    if x.shape.rank is None:
+        x = tf.ensure_shape(x, [None] * 4)
+    if x.shape.rank != 4:
+        raise ValueError("%s: input must have 4 axes, %s, got shape %s" % (op, data_format, x.shape))
+    sizes = _sizes(x)
+    return x, [sizes[data_format.index(letter)] for letter in "NHWC"]
+
+
+def _divisible(op, what, size, by):
+    if isinstance(size, int) and size % by:
+        raise ValueError("%s: input's %s must be a multiple of %d, got %d" % (op, what, by, size))
+    return size // by
+
+
+@keras.saving.register_keras_serializable("tfuse")
+@composite
+def space_to_depth(input, block_size, data_format="NHWC", name=None):
+    """Returns squares of block_size * block_size pixels as pixels of as many times the depth, as tf.nn.space_to_depth does.
+
+    Args:
+      input: tensor [batch, height, width, depth], or [batch, depth, height, width] for "NCHW".
+      block_size: at least 2; height and width are multiples of it.
+      data_format: "NHWC" or "NCHW".
+      name: of no effect.
+
+    Example:
+      y = tfuse.space_to_depth(tf.random.normal([1, 4, 6, 3]), 2)     # [1, 2, 3, 12]
+    """
+    x, (batch, height, width, depth) = _blocks("space_to_depth", input, block_size, data_format)
+    high, wide = (_divisible("space_to_depth", what, size, block_size) for what, size in (("height", height),
+                                                                                          ("width", width)))
+    more = depth * block_size * block_size
+    if data_format == "NHWC":
+        parts = tf.reshape(x, [batch, high, block_size, wide, block_size * depth])
+        return tf.reshape(_turned(parts, [0, 1, 3, 2, 4]), [batch, high, wide, more])
+    parts = tf.reshape(x, [batch, depth, high, block_size, wide, block_size])
+    return tf.reshape(_turned(parts, [0, 3, 5, 1, 2, 4]), [batch, more, high, wide])
+
+
+@keras.saving.register_keras_serializable("tfuse")
+@composite
+def depth_to_space(input, block_size, data_format="NHWC", name=None):
+    """Returns pixels as squares of block_size * block_size pixels of less depth, as tf.nn.depth_to_space does.
+
+    Args:
+      input: tensor [batch, height, width, depth], or [batch, depth, height, width] for "NCHW".
+      block_size: at least 2; depth is a multiple of its square.
+      data_format: "NHWC" or "NCHW".
+      name: of no effect.
+
+    Example:
+      y = tfuse.depth_to_space(tf.random.normal([1, 2, 3, 12]), 2)    # [1, 4, 6, 3]
+    """
+    x, (batch, height, width, depth) = _blocks("depth_to_space", input, block_size, data_format)
+    less = _divisible("depth_to_space", "depth", depth, block_size * block_size)
+    high, wide = height * block_size, width * block_size
+    if data_format == "NHWC":
+        parts = tf.reshape(x, [batch, height, width, block_size, block_size * less])
+        return tf.reshape(_turned(parts, [0, 1, 3, 2, 4]), [batch, high, wide, less])
+    parts = tf.reshape(x, [batch, block_size, block_size, less, height, width])
+    return tf.reshape(_turned(parts, [0, 3, 4, 1, 5, 2]), [batch, less, high, wide])

@@ -1,0 +1,1 @@
+"""Running results along an axis: cumsum, cumprod, cummax, cumulative_logsumexp."""
