@@ -20,6 +20,7 @@ from tfuse._core import _explain, _library, _xla
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+_NAMES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]  # in the order in which messages have them
 MOST_AXES = 8  # TFU_MAX_RANK of the library
 _LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
 _MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
@@ -46,10 +47,13 @@ class FusedOp:
       multiples: ("h", "k"): the size of axis h is a multiple of that of k.
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
+      shape: function(*shapes of the inputs, **attributes) -> the only output's TensorShape, where it depends on attributes,
+        which the op's own rule does not see while a graph is built. Raises ValueError for what the op would refuse.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None):
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shape=None):
         self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
+        self._shape = shape
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
@@ -62,6 +66,7 @@ class FusedOp:
         self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
         self._told = "S" not in kinds and any(a.type_attr == "S" for a in self._definition.output_arg)
+        self._types = [t for a in self._definition.attr if a.name == "T" for t in map(tf.as_dtype, a.allowed_values.list.type)]
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
         self._gradient = gradient or self._plain_gradient
         tf.RegisterGradient(self._registered)(self._gradient_of_node)
@@ -121,13 +126,19 @@ class FusedOp:
             return _symbolic.apply(self, inputs, attributes)
         if not context.executing_eagerly() and _inside_xla():
             return self._in_xla(inputs, {**self._defaults, **attributes})
-        return self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        return self._in_graph(inputs, attributes)
+
+    def _in_graph(self, inputs, attributes):
+        outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        if self._shape and not context.executing_eagerly():
+            outputs.set_shape(self._shape(*(i.shape for i in inputs), **{**self._defaults, **attributes}))
+        return outputs
 
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
         with tf.Graph().as_default():
             inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
-            outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+            outputs = self._in_graph(inputs, attributes)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
 
@@ -167,9 +178,10 @@ class FusedOp:
         return converted
 
     def check_dtype(self, dtype):
-        if dtype not in FLOATS:
-            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
-                self.stem, self._argument(0), dtype.name))
+        if dtype not in self._types:
+            *most, last = sorted((t.name for t in self._types), key=_NAMES.index)
+            raise ValueError("%s: %s must be %s or %s, got %s" % (
+                self.stem, self._argument(0), ", ".join(most), last, dtype.name))
         return dtype
 
     def _wrong_dtype(self, i, allowed, got):
@@ -244,7 +256,8 @@ class FusedOp:
             return self.plain(*inputs, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
-        call = functools.partial(_xla.custom_call, "tfuse." + self.stem, specs=specs, dims=dims, attributes=attributes)
+        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
+        call = functools.partial(_xla.custom_call, "tfuse." + self.stem, specs=specs, dims=dims, attributes=scalars)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
         outputs = _xla.differentiable(call, gradient, inputs)
