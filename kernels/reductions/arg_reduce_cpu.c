@@ -1,7 +1,6 @@
 /* The first place of the greatest or least value on the CPU; tasks are rows, or strips of columns. Of values that are
  * all the lowest finite one or less, or NaN, the place is 0. */
-#include "kernels/core/cpu/rows_cpu.h"
-#include "kernels/reductions/reduce.h"
+#include "kernels/reductions/reduce_cpu.h"
 
 typedef struct job {
   const tfu_tensor *x, *y;
@@ -21,9 +20,9 @@ static double lowest(tfu_dtype dtype) {
                              : -0x1.fffffep127;
 }
 
-/* For each type of values: columns' best ones, row by row, and rows, whose lanes are columns. load(at, n) gives values.
- */
-#define STAMP(TYPE, tag, START, TURN, LOAD)                                           \
+/* For each type of values: columns' best ones, row by row; and rows, whose best value is found before its place. v are
+ * the n values from x[at] on. */
+#define STAMP(TYPE, tag, START, TURN, LOAD, TOP)                                      \
   static void columns_##tag(const job *j, int64_t outer, int64_t column, int n) {     \
     TYPE best[TFU_TILE], buffer[TFU_TILE];                                            \
     int64_t place[TFU_TILE] = {0};                                                    \
@@ -48,34 +47,33 @@ static double lowest(tfu_dtype dtype) {
     for (int64_t first = 0; first < j->count; first += TFU_TILE) {                    \
       const int n = (int)(j->count - first < TFU_TILE ? j->count - first : TFU_TILE); \
       const int64_t at = row * j->count + first;                                      \
-      const TYPE *v = (LOAD);                                                         \
-      TYPE lane[TFU_LANES];                                                           \
-      for (int k = 0; k < TFU_LANES; k++) lane[k] = best;                             \
-      for (int base = 0; base + TFU_LANES <= n; base += TFU_LANES)                    \
-        for (int k = 0; k < TFU_LANES; k++) {                                         \
-          const int i = base + k;                                                     \
-          const TYPE value = j->least ? (TURN) : v[i];                                \
-          lane[k] = value > lane[k] ? value : lane[k];                                \
-        }                                                                             \
-      TYPE top = best;                                                                \
-      for (int k = 0; k < TFU_LANES; k++) top = lane[k] > top ? lane[k] : top;        \
-      for (int i = n - n % TFU_LANES; i < n; i++) {                                   \
-        const TYPE value = j->least ? (TURN) : v[i];                                  \
-        top = value > top ? value : top;                                              \
-      }                                                                               \
+      const TYPE *v = (LOAD), top = TOP(v, n, j->least);                              \
+      int i = 0;                                                                      \
       if (!(top > best)) continue;                                                    \
       best = top;                                                                     \
-      int i = 0;                                                                      \
       while ((j->least ? (TURN) : v[i]) != top) i++;                                  \
       place = first + i;                                                              \
     }                                                                                 \
     store(j, row, place);                                                             \
   }
 
-STAMP(float, f32, (float)lowest(j->x->dtype), -v[i], tfu_load_f32(j->x->data, j->x->dtype, at, n, buffer))
-STAMP(double, f64, lowest(TFU_F64), -v[i], (const double *)j->x->data + at)
-STAMP(int32_t, i32, INT32_MIN, ~v[i], (const int32_t *)j->x->data + at)
-STAMP(int64_t, i64, INT64_MIN, ~v[i], (const int64_t *)j->x->data + at)
+static float top_f32(const float *v, int n, int turned) { return tfu_top_f32(v, n, turned, &(int){0}); }
+static double top_f64(const double *v, int n, int turned) { return tfu_top_f64(v, n, turned, &(int){0}); }
+static int32_t top_i32(const int32_t *v, int n, int turned) {
+  int32_t top = INT32_MIN;
+  for (int i = 0; i < n; i++) top = (v[i] ^ -turned) > top ? v[i] ^ -turned : top;
+  return top;
+}
+static int64_t top_i64(const int64_t *v, int n, int turned) {
+  int64_t top = INT64_MIN;
+  for (int i = 0; i < n; i++) top = (v[i] ^ -(int64_t)turned) > top ? v[i] ^ -(int64_t)turned : top;
+  return top;
+}
+
+STAMP(float, f32, (float)lowest(j->x->dtype), -v[i], tfu_load_f32(j->x->data, j->x->dtype, at, n, buffer), top_f32)
+STAMP(double, f64, lowest(TFU_F64), -v[i], (const double *)j->x->data + at, top_f64)
+STAMP(int32_t, i32, INT32_MIN, ~v[i], (const int32_t *)j->x->data + at, top_i32)
+STAMP(int64_t, i64, INT64_MIN, ~v[i], (const int64_t *)j->x->data + at, top_i64)
 
 static void task(void *arg, int64_t number) {
   const job *j = arg;

@@ -12,7 +12,7 @@ typedef struct stage {
   const tfu_state *states; /* or states */
   int64_t outer, count, inner, all;
   int64_t joined, share, parts, strips, tasks, per_task;
-  int kind, turned, group;
+  int kind, turned, ties, group;
   tfu_dtype dtype;
   tfu_state *to;       /* [outer][parts][inner], */
   const tfu_tensor *y; /* or results             */
@@ -41,14 +41,14 @@ static tfu_state line_state(const stage *s, int64_t at, int n) {
   const tfu_tensor *x = s->x;
   float narrow[TFU_CHUNK];
   if (s->dtype >= TFU_FLOATS) return tfu_line_state_int(s->kind, x, at, n);
-  if (s->dtype == TFU_F64) return tfu_line_state_f64(s->kind, s->turned, (const double *)x->data + at, n);
-  return tfu_line_state_f32(s->kind, s->turned, tfu_load_f32(x->data, x->dtype, at, n, narrow), n);
+  if (s->dtype == TFU_F64) return tfu_line_state_f64(s->kind, s->turned, s->ties, (const double *)x->data + at, n);
+  return tfu_line_state_f32(s->kind, s->turned, s->ties, tfu_load_f32(x->data, x->dtype, at, n, narrow), n);
 }
 
 static void column_states(const stage *s, int64_t at, int64_t stride, int rows, int n, tfu_state *found) {
   if (s->dtype >= TFU_FLOATS) tfu_column_states_int(s->kind, s->x, at, stride, rows, n, found);
-  else if (s->dtype == TFU_F64) tfu_column_states_f64(s->kind, s->turned, s->x, at, stride, rows, n, found);
-  else tfu_column_states_f32(s->kind, s->turned, s->x, at, stride, rows, n, found);
+  else if (s->dtype == TFU_F64) tfu_column_states_f64(s->kind, s->turned, s->ties, s->x, at, stride, rows, n, found);
+  else tfu_column_states_f32(s->kind, s->turned, s->ties, s->x, at, stride, rows, n, found);
 }
 
 /* Parts of rows: each task has some, `per_task`. */
@@ -59,7 +59,8 @@ static void reduce_lines(void *arg, int64_t task) {
   for (int64_t first = task * s->per_task; first < end; first += TFU_TILE) {
     const int n = (int)least(TFU_TILE, end - first);
     for (int i = 0; i < n; i++) {
-      const int64_t row = (first + i) / s->parts, begin = (first + i) % s->parts * s->share;
+      const int64_t row = s->parts == 1 ? first + i : (first + i) / s->parts;
+      const int64_t begin = (first + i - row * s->parts) * s->share;
       const int64_t length = least(s->share, s->count - begin);
       found[i] = tfu_state_none(s->group, s->dtype);
       for (TFU_EACH_CHUNK(at, m, length))
@@ -138,8 +139,14 @@ static tfu_code run_stage(tfu_call *call, stage *s, const tfu_tensor *y, int las
 static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, const tfu_tensor *y,
                        tfu_state **states) {
   tfu_groups g = *groups;
-  stage s = {
-      .x = x, .outer = 1, .inner = 1, .all = 1, .kind = kind, .turned = kind == TFU_REDUCE_MIN, .dtype = x->dtype};
+  stage s = {.x = x,
+             .outer = 1,
+             .inner = 1,
+             .all = 1,
+             .kind = kind,
+             .turned = kind == TFU_REDUCE_MIN,
+             .dtype = x->dtype,
+             .ties = !y};
   s.group = tfu_reduce_group(kind, x->dtype);
   if (g.n == 0) g.reduced[g.n++] = g.kept[1] = 1;
   for (int i = 0; i < g.n; i++) s.all *= g.reduced[i];

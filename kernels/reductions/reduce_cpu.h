@@ -30,14 +30,19 @@ void tfu_state_join(int group, tfu_state *s, tfu_state other);
 double tfu_state_result(int kind, tfu_state s, int64_t n);
 
 /* The state of n <= TFU_CHUNK values in a line, and those of n <= TFU_TILE columns of `rows` <= TFU_ROWS rows, whose
- * row r begins at x[at + r * stride], joined to what is in s. `turned` looks for the least instead of the greatest. */
+ * row r begins at x[at + r * stride], joined to what is in s. `turned` looks for the least instead of the greatest, and
+ * `ties` counts how often it is there. */
 enum { TFU_ROWS = 64 };
-tfu_state tfu_line_state_f32(int kind, int turned, const float *v, int n);
-tfu_state tfu_line_state_f64(int kind, int turned, const double *v, int n);
-void tfu_column_states_f32(int kind, int turned, const tfu_tensor *x, int64_t at, int64_t stride, int rows, int n,
-                           tfu_state *s);
-void tfu_column_states_f64(int kind, int turned, const tfu_tensor *x, int64_t at, int64_t stride, int rows, int n,
-                           tfu_state *s);
+tfu_state tfu_line_state_f32(int kind, int turned, int ties, const float *v, int n);
+tfu_state tfu_line_state_f64(int kind, int turned, int ties, const double *v, int n);
+void tfu_column_states_f32(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+                           int n, tfu_state *s);
+void tfu_column_states_f64(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+                           int n, tfu_state *s);
+
+/* The greatest of n values that are not NaN, or of the negative values if turned; minus infinity if there are none. */
+float tfu_top_f32(const float *v, int n, int turned, int *nan);
+double tfu_top_f64(const double *v, int n, int turned, int *nan);
 
 /* The same for integers, and what becomes of a state at last. */
 tfu_state tfu_line_state_int(int kind, const tfu_tensor *x, int64_t at, int n);

@@ -14,16 +14,28 @@
     }                                                           \
   } while (0)
 
-tfu_state tfu_line_state_int(int kind, const tfu_tensor *x, int64_t at, int n) {
-  uint64_t s = kind == TFU_REDUCE_PROD;
-  int64_t top = INT64_MIN;
-  switch (kind) {
-    case TFU_REDUCE_PROD: EACH(x, s *= (uint64_t)v[i]); break;
-    case TFU_REDUCE_MAX: EACH(x, top = v[i] > top ? v[i] : top); break;
-    case TFU_REDUCE_MIN: EACH(x, top = ~v[i] > top ? ~v[i] : top); break;
-    default: EACH(x, s += (uint64_t)v[i]);
+/* Of a line: in the values' own width, so that a vector has more of them. */
+#define LINE(name, TYPE, UNSIGNED, LEAST)                                                \
+  static uint64_t name(int kind, const TYPE *v, int n) {                                 \
+    const TYPE turn = kind == TFU_REDUCE_MIN ? -1 : 0;                                   \
+    UNSIGNED s = kind == TFU_REDUCE_PROD;                                                \
+    TYPE top = LEAST;                                                                    \
+    if (kind == TFU_REDUCE_MAX || kind == TFU_REDUCE_MIN) {                              \
+      for (int i = 0; i < n; i++) top = (v[i] ^ turn) > top ? (TYPE)(v[i] ^ turn) : top; \
+      return (uint64_t)(int64_t)top;                                                     \
+    }                                                                                    \
+    if (kind == TFU_REDUCE_PROD)                                                         \
+      for (int i = 0; i < n; i++) s *= (UNSIGNED)v[i];                                   \
+    else                                                                                 \
+      for (int i = 0; i < n; i++) s += (UNSIGNED)v[i];                                   \
+    return s;                                                                            \
   }
-  return (tfu_state){.i = kind == TFU_REDUCE_MAX || kind == TFU_REDUCE_MIN ? (uint64_t)top : s};
+LINE(line_i32, int32_t, uint32_t, INT32_MIN)
+LINE(line_i64, int64_t, uint64_t, INT64_MIN)
+
+tfu_state tfu_line_state_int(int kind, const tfu_tensor *x, int64_t at, int n) {
+  return (tfu_state){.i = x->dtype == TFU_I32 ? line_i32(kind, (const int32_t *)x->data + at, n)
+                                              : line_i64(kind, (const int64_t *)x->data + at, n)};
 }
 
 void tfu_column_states_int(int kind, const tfu_tensor *x, int64_t at, int64_t stride, int rows, int n, tfu_state *s) {

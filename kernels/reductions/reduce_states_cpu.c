@@ -27,11 +27,33 @@ static double lowered(tfu_state s, double high) {
   return s.a == -INFINITY || s.a == high ? s.b : s.b * exp(s.a - high);
 }
 
-static void settle(tfu_state *s) {
-  int e;
-  s->a = frexp(s->a, &e); /* infinities and NaN stay, and leave e as it may be */
-  if (isfinite(s->a)) s->c += e;
+/* Makes a number from 1 up to 2 of a; infinities and NaN stay. Below 2^-1022 there is none: factors are settled before.
+ */
+static inline void settle(tfu_state *s) {
+  uint64_t bits;
+  memcpy(&bits, &s->a, sizeof bits);
+  const int power = (int)(bits >> 52 & 2047);
+  if (power == 2047) return;
+  s->c += power - 1023;
+  bits = (bits & ~((uint64_t)2047 << 52)) | (uint64_t)1023 << 52;
+  memcpy(&s->a, &bits, sizeof bits);
 }
+
+/* One more factor. */
+static inline void multiply(tfu_state *s, double v) {
+  if (v == 0) {
+    s->b++;
+    return;
+  }
+  if (fabs(v) < 0x1p-500) v *= 0x1p500, s->c -= 500;
+  s->a *= v;
+  settle(s);
+}
+
+typedef uint32_t bits_type_f32;
+typedef uint64_t bits_type_f64;
+typedef int32_t signed_type_f32;
+typedef int64_t signed_type_f64;
 
 void tfu_state_join(int group, tfu_state *s, tfu_state o) {
   switch (group) {
@@ -79,55 +101,88 @@ double tfu_state_result(int kind, tfu_state s, int64_t n) {
 
 #else
 
-enum { FN(TOGETHER) = sizeof(REAL) == sizeof(float) ? 4 : 1 }; /* values whose product a double holds for sure */
+/* The bits of a value, and those of 2^e and of infinity. */
+enum { FN(MANTISSA) = sizeof(REAL) == sizeof(float) ? 23 : 52, FN(BIAS) = sizeof(REAL) == sizeof(float) ? 127 : 1023 };
+#define POWER(e) ((FN(bits_type))((e) + FN(BIAS)) << FN(MANTISSA))
+static const FN(bits_type) FN(SIGN) = (FN(bits_type))1 << (sizeof(REAL) * 8 - 1);
 
-/* The greatest of n values, NaN if there is any. Each lane is a maximum of its own, so that the loop becomes vectors.
- */
-static REAL FN(top)(const REAL *v, int n, REAL sign) {
-  REAL lane[TFU_LANES], top = -(REAL)INFINITY;
-  const int whole = n - n % TFU_LANES;
-  for (int k = 0; k < TFU_LANES; k++) lane[k] = top;
-  for (int base = 0; base < whole; base += TFU_LANES)
-    for (int k = 0; k < TFU_LANES; k++) {
-      const REAL x = v[base + k] * sign, larger = x > lane[k] ? x : lane[k];
-      lane[k] = x != x ? x : larger;
-    }
-  for (int k = 0; k < TFU_LANES && whole; k++) top = lane[k] > top || lane[k] != lane[k] ? lane[k] : top;
-  for (int i = whole; i < n; i++) top = v[i] * sign > top || v[i] != v[i] ? v[i] * sign : top;
+/* A value's bits without the sign. */
+static inline FN(signed_type) FN(size_of)(REAL v) {
+  FN(bits_type) bits;
+  memcpy(&bits, &v, sizeof bits);
+  return (FN(signed_type))(bits & ~FN(SIGN));
+}
+
+/* Some values side by side, of gcc's vectors: it makes none by itself of a choice that NaN takes part in. */
+typedef REAL FN(values) __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+typedef FN(signed_type) FN(masks) __attribute__((vector_size(64)));
+
+REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
+  enum { LANES = 64 / sizeof(REAL) };
+  const REAL sign = turned ? -1 : 1;
+  REAL top = -(REAL)INFINITY;
+  FN(values) lanes = {0};
+  FN(masks) none = {0};
+  int i = 0;
+  lanes += top;
+  for (; i + LANES <= n; i += LANES) {
+    const FN(values) x = *(const FN(values) *)(v + i) * sign;
+    const FN(masks) greater = x > lanes;
+    lanes = (FN(values))(((FN(masks))x & greater) | ((FN(masks))lanes & ~greater));
+    none |= x != x;
+  }
+  *nan = 0;
+  for (int k = 0; k < LANES; k++) {
+    top = lanes[k] > top ? lanes[k] : top;
+    *nan |= none[k] != 0;
+  }
+  for (; i < n; i++) {
+    top = v[i] * sign > top ? v[i] * sign : top;
+    *nan |= v[i] != v[i];
+  }
   return top;
 }
 
+/* Factors from 2^-28 to 2^28 are multiplied 32 at a time: their product is a double for sure. */
 static tfu_state FN(product)(const REAL *v, int n) {
+  enum { TOGETHER = 32 };
   tfu_state s = tfu_state_none(TFU_PRODUCTS, TFU_F32);
-  for (int first = 0; first < n; first += FN(TOGETHER)) {
-    for (int i = first; i < n && i < first + FN(TOGETHER); i++)
-      if (v[i] == 0) s.b++;
-      else s.a *= (double)v[i];
+  int i = 0;
+  for (; i + TOGETHER <= n; i += TOGETHER) {
+    FN(signed_type) least = (FN(signed_type))POWER(0), most = (FN(signed_type))POWER(0);
+    for (int k = 0; k < TOGETHER; k++) {
+      const FN(signed_type) size = FN(size_of)(v[i + k]);
+      least = size < least ? size : least;
+      most = size > most ? size : most;
+    }
+    if (least < (FN(signed_type))POWER(-28) || most > (FN(signed_type))POWER(28)) {
+      for (int k = 0; k < TOGETHER; k++) multiply(&s, v[i + k]);
+      continue;
+    }
+    double a = 1, b = 1, c = 1, d = 1; /* short chains: latency counts */
+    for (int k = i; k < i + TOGETHER; k += 4) a *= v[k], b *= v[k + 1], c *= v[k + 2], d *= v[k + 3];
+    s.a *= a * b * (c * d);
     settle(&s);
   }
+  for (; i < n; i++) multiply(&s, v[i]);
   return s;
 }
 
-/* A sum of exponentials of which one is infinite. */
-static double FN(unbounded)(const REAL *v, int64_t stride, int n) {
-  for (int i = 0; i < n; i++)
-    if (v[i * stride] != v[i * stride]) return NAN;
-  return INFINITY;
-}
-
-tfu_state FN(tfu_line_state)(int kind, int turned, const REAL *v, int n) {
+tfu_state FN(tfu_line_state)(int kind, int turned, int ties, const REAL *v, int n) {
   const REAL sign = turned ? -1 : 1;
   switch (tfu_reduce_group(kind, TFU_F32)) {
     case TFU_TOPS: {
-      const REAL top = FN(top)(v, n, sign);
-      return (tfu_state){.a = top, .b = TFU_SUM(n, (REAL)(v[i] * sign == top))};
+      int nan;
+      const REAL top = FN(tfu_top)(v, n, turned, &nan);
+      if (nan) return (tfu_state){.a = NAN};
+      return (tfu_state){.a = top, .b = ties ? TFU_SUM(n, (REAL)(v[i] * sign == top)) : 0};
     }
     case TFU_PRODUCTS: return FN(product)(v, n);
     case TFU_EXPONENTIALS: {
       REAL e[TFU_CHUNK];
-      const REAL top = FN(top)(v, n, 1), shift = top == -(REAL)INFINITY ? 0 : top;
-      if (top == (REAL)INFINITY) return (tfu_state){.a = top, .b = FN(unbounded)(v, 1, n)};
-      if (top != top) return (tfu_state){.a = 0, .b = NAN};
+      int nan;
+      const REAL top = FN(tfu_top)(v, n, 0, &nan), shift = top == -(REAL)INFINITY ? 0 : top;
+      if (nan || top == (REAL)INFINITY) return (tfu_state){.a = top, .b = nan ? NAN : INFINITY};
       TFU_VECTORISE
       for (int i = 0; i < n; i++) e[i] = FN(exp_of)(v[i] - shift);
       return (tfu_state){.a = top, .b = TFU_SUM(n, e[i])};
@@ -147,8 +202,8 @@ tfu_state FN(tfu_line_state)(int kind, int turned, const REAL *v, int n) {
   const REAL *v;    \
   for (int r = 0; r < rows && (v = FN(tfu_load)(x->data, x->dtype, at + r * stride, n, buffer), 1); r++)
 
-void FN(tfu_column_states)(int kind, int turned, const tfu_tensor *x, int64_t at, int64_t stride, int rows, int n,
-                           tfu_state *s) {
+void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+                           int n, tfu_state *s) {
   REAL a[TFU_TILE], b[TFU_TILE], buffer[TFU_TILE];
   const REAL sign = turned ? -1 : 1;
   const int group = tfu_reduce_group(kind, TFU_F32), squares = kind == TFU_REDUCE_L2;
@@ -156,11 +211,7 @@ void FN(tfu_column_states)(int kind, int turned, const tfu_tensor *x, int64_t at
   memset(b, 0, sizeof b);
   switch (group) {
     case TFU_PRODUCTS: {
-      EACH_ROW(v) for (int i = 0; i < n; i++) {
-        if (v[i] == 0) s[i].b++;
-        else s[i].a *= (double)v[i];
-        if (r % FN(TOGETHER) == FN(TOGETHER) - 1 || r == rows - 1) settle(&s[i]);
-      }
+      EACH_ROW(v) for (int i = 0; i < n; i++) { multiply(&s[i], v[i]); }
       return;
     }
     case TFU_TOPS: {
@@ -173,6 +224,7 @@ void FN(tfu_column_states)(int kind, int turned, const tfu_tensor *x, int64_t at
           }
         }
       }
+      if (!ties) break;
       EACH_ROW(v) {
         TFU_VECTORISE
         for (int i = 0; i < n; i++) b[i] += (REAL)(v[i] * sign == a[i]);
@@ -231,4 +283,5 @@ void FN(tfu_column_states)(int kind, int turned, const tfu_tensor *x, int64_t at
   for (int i = 0; i < n; i++) tfu_state_join(group, &s[i], (tfu_state){.a = a[i], .b = b[i], .c = rows});
 }
 #undef EACH_ROW
+#undef POWER
 #endif
