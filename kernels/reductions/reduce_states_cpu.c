@@ -114,28 +114,30 @@ static inline FN(signed_type) FN(size_of)(REAL v) {
 }
 
 /* Some values side by side, of gcc's vectors: it makes none by itself of a choice that NaN takes part in. */
-typedef REAL FN(values) __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
-typedef FN(signed_type) FN(masks) __attribute__((vector_size(64)));
+typedef REAL FN(values) __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+typedef FN(signed_type) FN(masks) __attribute__((vector_size(16)));
 
 REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
-  enum { LANES = 64 / sizeof(REAL) };
+  enum { EACH = 16 / sizeof(REAL), CHAINS = 4 };
   const REAL sign = turned ? -1 : 1;
   REAL top = -(REAL)INFINITY;
-  FN(values) lanes = {0};
-  FN(masks) none = {0};
+  FN(values) best[CHAINS];
+  FN(masks) none[CHAINS];
   int i = 0;
-  lanes += top;
-  for (; i + LANES <= n; i += LANES) {
-    const FN(values) x = *(const FN(values) *)(v + i) * sign;
-    const FN(masks) greater = x > lanes;
-    lanes = (FN(values))(((FN(masks))x & greater) | ((FN(masks))lanes & ~greater));
-    none |= x != x;
-  }
+  for (int c = 0; c < CHAINS; c++) best[c] = (FN(values)){0} + top, none[c] = (FN(masks)){0};
+  for (; i + CHAINS * EACH <= n; i += CHAINS * EACH)
+    for (int c = 0; c < CHAINS; c++) {
+      const FN(values) x = *(const FN(values) *)(v + i + c * EACH) * sign;
+      const FN(masks) greater = x > best[c];
+      best[c] = (FN(values))(((FN(masks))x & greater) | ((FN(masks))best[c] & ~greater));
+      none[c] |= x != x;
+    }
   *nan = 0;
-  for (int k = 0; k < LANES; k++) {
-    top = lanes[k] > top ? lanes[k] : top;
-    *nan |= none[k] != 0;
-  }
+  for (int c = 0; c < CHAINS; c++)
+    for (int k = 0; k < EACH; k++) {
+      top = best[c][k] > top ? best[c][k] : top;
+      *nan |= none[c][k] != 0;
+    }
   for (; i < n; i++) {
     top = v[i] * sign > top ? v[i] * sign : top;
     *nan |= v[i] != v[i];
