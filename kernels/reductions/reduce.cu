@@ -9,14 +9,11 @@ __device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const 
     numbers[0] = s.a;
     if (a.words > 1) numbers[n] = s.b;
     if (a.words > 2) numbers[2 * n] = s.c;
-    return;
+  } else if (a.kind == TFU_REDUCE_ARG) {
+    store_one(a.y, at, a.to, s.place());
+  } else {
+    store_one(a.y, at, a.to, s.result(a));
   }
-  if (a.kind == TFU_REDUCE_ARG) {
-    if (a.to == TFU_AS_I32) ((int32_t *)a.y)[at] = (int32_t)s.place();
-    else ((int64_t *)a.y)[at] = s.place();
-    return;
-  }
-  store_one(a.y, at, a.to, s.result(a));
 }
 
 /* Joins the states of the lanes of a column or row, threads that are `apart` from each other, by halves; the first lane
@@ -60,31 +57,30 @@ __device__ inline void reduce_rows(const reduce_args &a) {
     const char *x = (const char *)a.x + ((row * a.count + begin) << size);
     const int over = (int)((uintptr_t)x & 15) >> size, before = over ? per_pack - over : 0;
     const int head = before < n ? before : n, packs = (n - head) >> (4 - size);
-    const int4 *pack = (const int4 *)(x + (head << size));
+    const int items = packs + n - (packs << (4 - size)); /* packs, then what is in none: first what is of the head */
+    const int behind = head + (packs << (4 - size));
     ONCE
-    for (int p = lane; p < packs; p += AHEAD * lanes) {
+    for (int p = lane; p < items; p += AHEAD * lanes) {
       int4 bits[AHEAD];
       UNROLL
-      for (int i = 0; i < AHEAD; i++)
-        if (p + i * lanes < packs) bits[i] = load_once(pack + p + i * lanes);
+      for (int i = 0; i < AHEAD; i++) {
+        const int q = p + i * lanes, at = q - packs < head ? q - packs : behind + q - packs - head;
+        if (q < packs) bits[i] = load_once(x + (head << size) + (int64_t)q * 16);
+        else if (q < items) bits[i].x = size == 2 ? ((const int *)x)[at] : ((const uint16_t *)x)[at];
+      }
       ONCE
-      for (int q = p; q < packs && q < p + AHEAD * lanes; q += lanes) {
+      for (int q = p; q < items && q < p + AHEAD * lanes; q += lanes) {
+        const int one = q - packs, alone = one < head ? one : behind + one - head;
+        const int first = one < 0 ? head + (q << (4 - size)) : alone;
         ONCE
-        for (int half = 0; half < halves; half++) {
+        for (int half = 0; half < (one < 0 ? halves : 1); half++) {
           R v[V];
           unpack(bits[0], half, a.from, v);
-          s.add(a, v, V, begin + head + (int64_t)q * per_pack + half * V, 1);
+          s.add(a, v, one < 0 ? V : 1, begin + first + half * V, 1);
         }
         UNROLL
         for (int i = 1; i < AHEAD; i++) bits[i - 1] = bits[i]; /* so that the loop is there once */
       }
-    }
-    const int rest = n - packs * per_pack; /* elements in no pack: first those of the head */
-    ONCE
-    for (int i = lane; i < rest; i += lanes) {
-      const int at = i < head ? i : i + packs * per_pack;
-      R v[1] = {load_one<R>(x, at, a.from)};
-      s.add(a, v, 1, begin + at, 1);
     }
   }
   ONCE
@@ -151,7 +147,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
 /* Values, or states where a.joins says so: [outer][count][inner] become [outer][parts][inner]. A thread reads one
  * element at a time, and neighbours read neighbours: they are of inner, or of count where a.beside says so. Wide types
  * need no more than that; values that are computed in float are taken by the two kernels above, but for columns that do
- * not begin in pairs. */
+ * not come in pairs. Those, and states of float, are computed in double here (a.narrow). */
 template <typename R>
 __device__ inline void reduce_any(const reduce_args &a) {
   enum { AHEAD = 4 };
@@ -175,8 +171,12 @@ __device__ inline void reduce_any(const reduce_args &a) {
       for (int j = 0; j < AHEAD; j++)
         if (j < m) {
           const int64_t at = from + (i + j * lanes) * a.inner;
-          if (joins) seen[j] = load_state<R>(a.x, a.words, lines * a.count, at);
-          else seen[j].a = load_one<R>(a.x, at, a.from);
+          if (!joins)
+            seen[j].a =
+                is_real<R>::value && a.narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
+          else if (is_real<R>::value && a.narrow)
+            seen[j] = converted<R>(load_state<float>(a.x, a.words, lines * a.count, at), a.group);
+          else seen[j] = load_state<R>(a.x, a.words, lines * a.count, at);
         }
       if (!joins) {
         R v[AHEAD];
@@ -194,7 +194,12 @@ __device__ inline void reduce_any(const reduce_args &a) {
     }
   }
   join_block(a, s, lane, a.beside ? 1 : across);
-  if (lane == 0 && outer < a.outer) store(a, lines * a.parts, (outer * a.parts + blockIdx.y) * a.inner + column, s);
+  if (lane != 0 || outer >= a.outer) return;
+  const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
+  if (!is_real<R>::value || !a.narrow) return store(a, lines * a.parts, result, s);
+  if (!a.y) return store(a, lines * a.parts, result, converted<float>(s, a.group));
+  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.place());
+  else store_one(a.y, result, a.to, (float)s.result(a));
 }
 /* Four blocks or more on a multiprocessor: what is on its way from memory is what counts. */
 #define KERNEL(name, ...)                                                                                           \
@@ -203,6 +208,5 @@ __device__ inline void reduce_any(const reduce_args &a) {
   }
 KERNEL(reduce_rows_f32, reduce_rows)
 KERNEL(reduce_columns_f32, reduce_columns)
-KERNEL(reduce_any_f32, reduce_any<float>)
 KERNEL(reduce_any_f64, reduce_any<double>)
 KERNEL(reduce_any_i64, reduce_any<int64_t>)

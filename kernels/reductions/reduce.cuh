@@ -38,8 +38,8 @@ __device__ inline float least_finite<float>(int from) {
   return from == TFU_AS_F32 ? -3.402823466e38f : from == TFU_AS_F16 ? -65504.0f : -3.389531390e38f;
 }
 template <>
-__device__ inline double least_finite<double>(int) {
-  return -1.7976931348623157e308;
+__device__ inline double least_finite<double>(int from) {
+  return from == TFU_AS_F64 ? -1.7976931348623157e308 : least_finite<float>(from);
 }
 template <>
 __device__ inline int64_t least_finite<int64_t>(int from) {
@@ -66,8 +66,15 @@ __device__ inline double split(double x, double &e) {
   e += power - 1023;
   return __longlong_as_double((bits & ~(2047ll << 52)) | 1023ll << 52);
 }
-__device__ inline float scaled(float m, float e) { return ldexpf(m, (int)fminf(fmaxf(e, -5000), 5000)); }
-__device__ inline double scaled(double m, double e) { return ldexp(m, (int)fmin(fmax(e, -5000), 5000)); }
+/* m * 2^e, by two factors, since 2^e alone may be too large or too small. */
+__device__ inline float scaled(float m, float e) {
+  const int all = (int)fminf(fmaxf(e, -252), 252), half = all / 2;
+  return m * __int_as_float((half + 127) << 23) * __int_as_float((all - half + 127) << 23);
+}
+__device__ inline double scaled(double m, double e) {
+  const int all = (int)fmin(fmax(e, -2044), 2044), half = all / 2;
+  return m * __hiloint2double((half + 1023) << 20, 0) * __hiloint2double((all - half + 1023) << 20, 0);
+}
 
 __device__ inline float power_of(float x, float shift) { return max_sum<float>::power(x, shift, 1); }
 __device__ inline double power_of(double x, double shift) { return called_exp(x - shift); }
@@ -150,11 +157,11 @@ struct state {
           join_spreads({mean, dot_of(v, v), (R)m});
         }
         return;
-      default: {
+      default: { /* values come in order, but for single ones: those may stand before what was seen */
         int64_t at = place();
         UNROLL
         for (int i = 0; i < M; i++)
-          if (i < m && v[i] > a) a = v[i], at = first + i * step;
+          if (i < m && (v[i] > a || (i == 0 && v[i] == a && first < at))) a = v[i], at = first + i * step;
         set_place(at);
       }
     }
@@ -248,28 +255,43 @@ __device__ inline state<R> load_state(const void *from, int words, int64_t n, in
   return s;
 }
 
-/* Element `at` of a tensor. */
+/* The same state in another type. */
+template <typename R, typename F>
+__device__ inline state<R> converted(const state<F> &s, int group) {
+  state<R> other = {(R)s.a, (R)s.b, (R)s.c};
+  if (group == TFU_PLACES) other.set_place(s.place());
+  return other;
+}
+
+/* Element `at` of a tensor, as it is stored: values that are computed in float, double or int64. */
 template <typename R>
-__device__ inline R load_one(const void *x, int64_t at, int from) {
-  switch (from) {
-    case TFU_AS_F16: return (R)(float)((const f16 *)x)[at];
-    case TFU_AS_BF16: return (R)(float)((const bf16 *)x)[at];
-    case TFU_AS_F32: return (R)((const float *)x)[at];
-    case TFU_AS_I32: return (R)((const int32_t *)x)[at];
-    default: return ((const R *)x)[at];
-  }
+__device__ inline R load_one(const void *x, int64_t at, int from);
+template <>
+__device__ inline float load_one<float>(const void *x, int64_t at, int from) {
+  if (from == TFU_AS_F32) return ((const float *)x)[at];
+  const unsigned bits = ((const uint16_t *)x)[at];
+  return from == TFU_AS_BF16 ? pair_of<bf16>::widen(bits).x : pair_of<f16>::widen(bits).x;
+}
+template <>
+__device__ inline double load_one<double>(const void *x, int64_t at, int) {
+  return ((const double *)x)[at];
+}
+template <>
+__device__ inline int64_t load_one<int64_t>(const void *x, int64_t at, int from) {
+  return from == TFU_AS_I32 ? ((const int32_t *)x)[at] : ((const int64_t *)x)[at];
 }
 
 /* Writes it. */
-template <typename R>
-__device__ inline void store_one(void *y, int64_t at, int to, R value) {
-  switch (to) {
-    case TFU_AS_F16: ((f16 *)y)[at] = (f16)(float)value; return;
-    case TFU_AS_BF16: ((bf16 *)y)[at] = (bf16)(float)value; return;
-    case TFU_AS_F32: ((float *)y)[at] = (float)value; return;
-    case TFU_AS_I32: ((int32_t *)y)[at] = (int32_t)value; return;
-    default: ((R *)y)[at] = value;
-  }
+__device__ inline void store_one(void *y, int64_t at, int to, float value) {
+  if (to == TFU_AS_F32) ((float *)y)[at] = value;
+  else
+    ((uint16_t *)y)[at] =
+        (uint16_t)(to == TFU_AS_BF16 ? pair_of<bf16>::narrow(value, 0) : pair_of<f16>::narrow(value, 0));
+}
+__device__ inline void store_one(void *y, int64_t at, int, double value) { ((double *)y)[at] = value; }
+__device__ inline void store_one(void *y, int64_t at, int to, int64_t value) {
+  if (to == TFU_AS_I32) ((int32_t *)y)[at] = (int32_t)value;
+  else ((int64_t *)y)[at] = value;
 }
 
 /* a / b; in 32 bits where that will do, which takes a quarter of the time. */

@@ -42,6 +42,7 @@ typedef struct reduce_args {
   int parts, kind, group, words;
   int lane_bits; /* 1 << lane_bits threads share a row or column …                      */
   int beside;    /* … in reduce_any, whether these are neighbours                       */
+  int narrow;    /* in reduce_any: values are computed in float elsewhere, and states are floats */
   int joins;     /* x are states                                                        */
   int turned;    /* the least is looked for, as the greatest of the opposite values     */
   int ties;      /* the greatest values are counted                                     */

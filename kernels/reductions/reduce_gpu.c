@@ -100,7 +100,8 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
     a->y = NULL;
   }
   a->states = states;
-  TFU_TRY(tfu_launch(call, kernel, 0, real, grid, a));
+  a->narrow = kernel == &any && real == TFU_F32;
+  TFU_TRY(tfu_launch(call, kernel, 0, a->narrow ? TFU_F64 : real, grid, a));
   a->y = y;
   a->x = states;
   a->joins = 1;
