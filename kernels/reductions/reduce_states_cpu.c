@@ -256,19 +256,23 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       }
       break;
     }
-    case TFU_SPREADS: {
+    case TFU_SPREADS: { /* relative to the first row: far from 0, a mean in REAL would be too coarse */
+      REAL base[TFU_TILE];
+      memcpy(base, FN(tfu_load)(x->data, x->dtype, at, n, buffer), (size_t)n * sizeof *base);
       {
         EACH_ROW(v) {
           TFU_VECTORISE
-          for (int i = 0; i < n; i++) a[i] += v[i];
+          for (int i = 0; i < n; i++) a[i] += v[i] - base[i];
         }
       }
       for (int i = 0; i < n; i++) a[i] /= (REAL)rows;
       EACH_ROW(v) {
         TFU_VECTORISE
-        for (int i = 0; i < n; i++) b[i] += (v[i] - a[i]) * (v[i] - a[i]);
+        for (int i = 0; i < n; i++) b[i] += (v[i] - base[i] - a[i]) * (v[i] - base[i] - a[i]);
       }
-      break;
+      for (int i = 0; i < n; i++)
+        tfu_state_join(group, &s[i], (tfu_state){.a = (double)base[i] + a[i], .b = b[i], .c = rows});
+      return;
     }
     default: {
       EACH_ROW(v) {

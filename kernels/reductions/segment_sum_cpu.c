@@ -10,14 +10,14 @@ typedef struct job {
 
 static tfu_code check(tfu_call *call, const tfu_tensor *ids, int64_t segments, int sorted) {
   const int64_t n = ids->shape.dim[0];
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t id = tfu_integer(ids, i);
-    TFU_REQUIRE(call->err, id < segments && (id >= 0 || !sorted),
-                "segment_ids must be from 0 up to the %lld segments, got %lld", (long long)segments, (long long)id);
-    TFU_REQUIRE(call->err, !sorted || i == 0 || tfu_integer(ids, i - 1) <= id,
-                "segment_ids must be sorted, got %lld before %lld", (long long)tfu_integer(ids, i > 0 ? i - 1 : 0),
-                (long long)id);
-  }
+  for (int64_t i = 1; sorted && i < n; i++)
+    TFU_REQUIRE(call->err, tfu_integer(ids, i - 1) <= tfu_integer(ids, i),
+                "segment_ids must be sorted, got %lld before %lld", (long long)tfu_integer(ids, i - 1),
+                (long long)tfu_integer(ids, i));
+  for (int64_t i = 0; i < n; i++)
+    TFU_REQUIRE(call->err, tfu_integer(ids, i) < segments && (tfu_integer(ids, i) >= 0 || !sorted),
+                "segment_ids must be from 0 up to the %lld segments, got %lld", (long long)segments,
+                (long long)tfu_integer(ids, i));
   return TFU_OK;
 }
 

@@ -21,8 +21,12 @@ def _gradient(node, dy):
     return [rows, None, None, None]
 
 
-_segments = FusedOp("SegmentSum", plain=_plain, gradient=_gradient,
-                    axes={"data": "nabcdefg", "segment_ids": "n", "order": "o", "room": "sz"})
+def _axes(inputs):
+    """Rows are the first axis of data."""
+    return {"data": "nabcdefg"[:inputs[0].shape.rank], "segment_ids": "n", "order": "o", "room": "sz"}
+
+
+_segments = FusedOp("SegmentSum", plain=_plain, gradient=_gradient, axes=_axes)
 
 
 def _last_and_one(segment_ids):
