@@ -175,6 +175,7 @@ struct state {
     return k.kind == TFU_REDUCE_SUM || k.kind == TFU_REDUCE_MAX ? a : finished(k.kind, k.all, *this);
   }
   static __device__ __noinline__ R finished(int kind, int64_t all, state s) {
+    if (kind == TFU_REDUCE_MAX) return s.a;
     if (kind == TFU_REDUCE_MIN) return opposite(s.a);
     if constexpr (!is_real<R>::value) return kind == TFU_REDUCE_MEAN ? s.a / all : s.a;
     else {
