@@ -42,6 +42,18 @@ __device__ inline void unpack(int4 bits, int half, int from, float (&v)[4]) {
   const float2 q = brain ? pair_of<bf16>::widen(high) : pair_of<f16>::widen(high);
   v[0] = p.x, v[1] = p.y, v[2] = q.x, v[3] = q.y;
 }
+/* The sum of a pack's values. */
+__device__ inline float pack_sum(int4 bits, int from) {
+  float v[4];
+  unpack(bits, 0, from, v);
+  float sum = sum_of(v);
+  if (from != TFU_AS_F32) {
+    unpack(bits, 1, from, v);
+    sum += sum_of(v);
+  }
+  return sum;
+}
+
 /* A part of a row for every 1 << lane_bits threads. The row may begin anywhere: what lies before its first whole pack
  * and behind its last one is taken element by element. */
 __device__ inline void reduce_rows(const reduce_args &a) {
@@ -62,11 +74,22 @@ __device__ inline void reduce_rows(const reduce_args &a) {
     ONCE
     for (int p = lane; p < items; p += AHEAD * lanes) {
       int4 bits[AHEAD];
-      UNROLL
-      for (int i = 0; i < AHEAD; i++) {
-        const int q = p + i * lanes, at = q - packs < head ? q - packs : behind + q - packs - head;
-        if (q < packs) bits[i] = load_once(x + (head << size) + (int64_t)q * 16);
-        else if (q < items) bits[i].x = size == 2 ? ((const int *)x)[at] : ((const uint16_t *)x)[at];
+      if (p + (AHEAD - 1) * lanes < packs) {
+        const char *pack = x + (head << size) + (int64_t)p * 16;
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) bits[i] = load_once(pack + (int64_t)i * lanes * 16);
+        if (a.kind <= TFU_REDUCE_MEAN) { /* the same as below in fewer instructions */
+          UNROLL
+          for (int i = 0; i < AHEAD; i++) s.a += pack_sum(bits[i], a.from);
+          continue;
+        }
+      } else {
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) {
+          const int q = p + i * lanes, at = q - packs < head ? q - packs : behind + q - packs - head;
+          if (q < packs) bits[i] = load_once(x + (head << size) + (int64_t)q * 16);
+          else if (q < items) bits[i].x = size == 2 ? ((const int *)x)[at] : ((const uint16_t *)x)[at];
+        }
       }
       ONCE
       for (int q = p; q < items && q < p + AHEAD * lanes; q += lanes) {
@@ -113,6 +136,22 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     const int64_t step = a.inner << (size + a.lane_bits);
     int64_t row = begin + lane;
     const char *at = (const char *)a.x + (((outer * a.count + row) * a.inner + column) << size);
+    if (a.kind <= TFU_REDUCE_MEAN) { /* whole blocks of rows, the same as below in fewer instructions */
+      ONCE
+      for (; row + (AHEAD - 1) * lanes < end; row += AHEAD * lanes, at += AHEAD * step) {
+        two_elements bits[AHEAD];
+        float v[2][AHEAD];
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) bits[i].load(at + i * step, size);
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) {
+          const float2 both = bits[i].values(a.from);
+          v[0][i] = both.x, v[1][i] = both.y;
+        }
+        s[0].a += sum_of(v[0]);
+        s[1].a += sum_of(v[1]);
+      }
+    }
     ONCE
     for (; row < end; row += AHEAD * lanes, at += AHEAD * step) {
       two_elements bits[AHEAD];
@@ -161,36 +200,24 @@ __device__ inline void reduce_any(const reduce_args &a) {
   state<R> s = state<R>::none(a);
   if (outer < a.outer) {
     const int64_t from = outer * a.count * a.inner + column;
+    const bool narrow = is_real<R>::value && a.narrow;
     ONCE
-    for (int64_t i = begin + lane; i < end; i += AHEAD * lanes) {
+    for (int64_t i = begin + lane; i < end && !a.joins; i += AHEAD * lanes) {
       const int64_t left = (end - i + lanes - 1) >> a.lane_bits;
       const int m = left < AHEAD ? (int)left : AHEAD;
-      const bool joins = a.joins;
-      state<R> seen[AHEAD];
+      R v[AHEAD];
       UNROLL
-      for (int j = 0; j < AHEAD; j++)
-        if (j < m) {
-          const int64_t at = from + (i + j * lanes) * a.inner;
-          if (!joins)
-            seen[j].a =
-                is_real<R>::value && a.narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
-          else if (is_real<R>::value && a.narrow)
-            seen[j] = converted<R>(load_state<float>(a.x, a.words, lines * a.count, at), a.group);
-          else seen[j] = load_state<R>(a.x, a.words, lines * a.count, at);
-        }
-      if (!joins) {
-        R v[AHEAD];
-        UNROLL
-        for (int j = 0; j < AHEAD; j++) v[j] = seen[j].a;
-        s.add(a, v, m, i, lanes);
-      } else {
-        ONCE
-        for (int j = 0; j < m; j++) {
-          s.join(a, seen[0]);
-          UNROLL
-          for (int k = 1; k < AHEAD; k++) seen[k - 1] = seen[k];
-        }
+      for (int j = 0; j < AHEAD; j++) {
+        const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
+        v[j] = narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
       }
+      s.add(a, v, m, i, lanes);
+    }
+    ONCE
+    for (int64_t i = begin + lane; i < end && a.joins; i += lanes) {
+      const int64_t n = lines * a.count, at = from + i * a.inner;
+      s.join(a, narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group)
+                       : load_state<R>(a.x, a.words, n, at));
     }
   }
   join_block(a, s, lane, a.beside ? 1 : across);
@@ -201,6 +228,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
   if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.place());
   else store_one(a.y, result, a.to, (float)s.result(a));
 }
+
 /* Four blocks or more on a multiprocessor: what is on its way from memory is what counts. */
 #define KERNEL(name, ...)                                                                                           \
   extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \

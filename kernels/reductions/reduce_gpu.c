@@ -16,7 +16,7 @@ TFU_CHOICE(row_blocks, 16, 1, 64);
 TFU_CHOICE(column_blocks, 16, 1, 64);
 TFU_CHOICE(column_bits, 6, 3, 8);
 
-enum { LANE_BITS = 8, LEAST_SHARE = 1024 };
+enum { LANE_BITS = 8, STATE_BITS = 4, LEAST_SHARE = 16 * 1024 /* elements of a row's part */ };
 _Static_assert(1 << LANE_BITS == TFU_REDUCE_THREADS, "a column may have all threads of a block");
 _Static_assert((int)TFU_AS_F32 == (int)TFU_F32 && (int)TFU_AS_F16 == (int)TFU_F16 &&
                    (int)TFU_AS_BF16 == (int)TFU_BF16 && (int)TFU_AS_F64 == (int)TFU_F64 &&
@@ -82,13 +82,15 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   if (!a->joins && real == TFU_F32 && a->inner == 1) {
     kernel = &rows;
     a->lane_bits = bits_above(divide_up(a->count * size, 16 * row_packs()), LANE_BITS);
-    cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), 16 * LEAST_SHARE);
+    cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), LEAST_SHARE);
   } else {
     const int pairs = !a->joins && real == TFU_F32 && a->inner % 2 == 0 && (uintptr_t)a->x % (2 * size) == 0;
     a->beside = a->inner == 1;
     if (pairs) kernel = &columns, items = lines / 2;
-    const int most = a->beside ? LANE_BITS : LANE_BITS - bits_above(pairs ? a->inner / 2 : a->inner, column_bits());
-    a->lane_bits = bits_above(divide_up(a->count, 8), most);
+    /* Few states lie in a column, and each is waited for: many threads for a column, a sector or two of memory each. */
+    const int across = bits_above(pairs ? a->inner / 2 : a->inner, a->joins ? STATE_BITS : column_bits());
+    const int most = a->beside ? LANE_BITS : LANE_BITS - across;
+    a->lane_bits = bits_above(divide_up(a->count, a->joins ? 2 : 8), most);
     cut(a, items >> (LANE_BITS - a->lane_bits), multiprocessors * column_blocks(), (int64_t)32 << a->lane_bits);
   }
   grid.x = (unsigned)divide_up(items, TFU_REDUCE_THREADS >> a->lane_bits);
