@@ -8,9 +8,9 @@ static tfu_kernel rows = {.module = &module, .name = "reduce_rows"};
 static tfu_kernel columns = {.module = &module, .name = "reduce_columns"};
 static tfu_kernel any = {.module = &module, .name = "reduce_any"};
 
-/* Not measured yet: by what an H200 needs on its way from memory, some 48 KiB for each multiprocessor. Packs that a
- * thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns are cut into
- * parts; pairs of columns that lie beside each other in a block. */
+/* By reasoning, not by measurement: an H200 needs some 48 KiB on their way from memory for each multiprocessor. Packs
+ * that a thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns are
+ * cut into parts; pairs of columns that lie beside each other in a block. */
 TFU_CHOICE(row_packs, 4, 1, 64);
 TFU_CHOICE(row_blocks, 16, 1, 64);
 TFU_CHOICE(column_blocks, 16, 1, 64);

@@ -4,7 +4,7 @@
 
 typedef struct job {
   const tfu_tensor *data, *y;
-  int64_t rows, inner, segments, tasks;
+  int64_t rows, inner, segments, tasks, strips;
   const int64_t *offsets, *order; /* where segments begin, and the rows in order, or NULL: as they are */
 } job;
 
@@ -47,23 +47,30 @@ static inline int64_t place(const job *j, int64_t i, int64_t col) {
   return (j->order ? j->order[i] : i) * j->inner + col;
 }
 
-/* Columns col .. col + n of one segment: float32 and narrower, added in float for some rows and beyond that in double;
- */
+/* Columns col .. col + n of one segment: float32 and narrower, four rows at a time, added in float for some rows and
+ * beyond that in double; */
 static void sum_floats(const job *j, int64_t segment, int64_t col, int n) {
-  enum { ROWS = 32 };
+  enum { FOUR = 4, ROWS = 32 };
   const tfu_tensor *data = j->data, *y = j->y;
-  float buffer[TFU_TILE], part[TFU_TILE];
+  float buffer[FOUR][TFU_TILE], part[TFU_TILE];
   double sum[TFU_TILE];
   const int64_t begin = j->offsets[segment], end = j->offsets[segment + 1];
+  const int many = end - begin > ROWS;
   memset(part, 0, (size_t)n * sizeof *part);
-  memset(sum, 0, end - begin > ROWS ? (size_t)n * sizeof *sum : 0);
-  for (int64_t i = begin; i < end; i++) {
-    const float *v = tfu_load_f32(data->data, data->dtype, place(j, i, col), n, buffer);
-    for (int k = 0; k < n; k++) part[k] += v[k];
-    if (end - begin <= ROWS || ((i - begin) % ROWS != ROWS - 1 && i + 1 < end)) continue;
+  memset(sum, 0, many ? (size_t)n * sizeof *sum : 0);
+  for (int64_t i = begin; i < end;) {
+    const int rows = end - i < FOUR ? 1 : FOUR;
+    const float *v[FOUR];
+    for (int r = 0; r < rows; r++) v[r] = tfu_load_f32(data->data, data->dtype, place(j, i + r, col), n, buffer[r]);
+    if (rows == 1)
+      for (int k = 0; k < n; k++) part[k] += v[0][k];
+    else
+      for (int k = 0; k < n; k++) part[k] += (v[0][k] + v[1][k]) + (v[2][k] + v[3][k]);
+    i += rows;
+    if (!many || ((i - begin) % ROWS != 0 && i < end)) continue;
     for (int k = 0; k < n; k++) sum[k] += part[k], part[k] = 0;
   }
-  for (int k = 0; k < n && end - begin > ROWS; k++) part[k] = (float)sum[k];
+  for (int k = 0; k < n && many; k++) part[k] = (float)sum[k];
   tfu_store_f32(y->data, y->dtype, segment * j->inner + col, n, part);
 }
 
@@ -103,16 +110,19 @@ static int64_t segment_from(const job *j, int64_t row) {
   return low;
 }
 
-/* The segments that begin within the task's share of the rows, and its share of those without rows behind the last. */
+/* The segments that begin within the task's share of the rows, those without rows behind the last among them. Where
+ * segments are few, tasks have strips of columns as well. */
 static void task(void *arg, int64_t task) {
   const job *j = arg;
-  const int64_t kept = j->offsets[j->segments], strips = (j->inner + TFU_TILE - 1) / TFU_TILE, share = task / strips;
-  const int64_t col = task % strips * TFU_TILE;
-  const int n = (int)(j->inner - col < TFU_TILE ? j->inner - col : TFU_TILE);
+  const int64_t kept = j->offsets[j->segments], share = task / j->strips,
+                width = (j->inner + j->strips - 1) / j->strips;
+  const int64_t left = task % j->strips * width, right = left + width < j->inner ? left + width : j->inner;
   const int64_t first = share ? segment_from(j, (kept * share + j->tasks - 1) / j->tasks) : 0;
   const int64_t end =
       share + 1 < j->tasks ? segment_from(j, (kept * (share + 1) + j->tasks - 1) / j->tasks) : j->segments;
-  for (int64_t s = first; s < end; s++) sum_segment(j, s, col, n);
+  for (int64_t s = first; s < end; s++)
+    for (int64_t col = left; col < right; col += TFU_TILE)
+      sum_segment(j, s, col, (int)(right - col < TFU_TILE ? right - col : TFU_TILE));
 }
 
 tfu_code tfu_segment_sum_cpu(tfu_call *call) {
@@ -123,9 +133,10 @@ tfu_code tfu_segment_sum_cpu(tfu_call *call) {
   TFU_TRY(tfu_check_integers(call, "segment_ids", ids));
   TFU_TRY(check(call, ids, j.segments, sorted));
   TFU_TRY(put_in_order(call, ids, sorted, &j));
-  const int64_t size = tfu_task_size((j.rows + j.segments) * j.inner, 1024),
-                strips = (j.inner + TFU_TILE - 1) / TFU_TILE;
-  j.tasks = (j.rows + j.segments) * j.inner / size / strips + 1;
-  tfu_parallel(j.tasks * strips, task, &j);
+  enum { FEW = 64 };
+  const int64_t work = (j.rows + j.segments) * j.inner, size = tfu_task_size(work, 1024);
+  j.strips = j.segments < FEW ? (j.inner + TFU_TILE - 1) / TFU_TILE : 1;
+  j.tasks = work / size / j.strips + 1;
+  tfu_parallel(j.tasks * j.strips, task, &j);
   return TFU_OK;
 }

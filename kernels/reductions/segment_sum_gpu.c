@@ -7,7 +7,8 @@ TFU_MODULE(segment_sum);
 static tfu_kernel offsets = {.module = &module, .name = "segment_offsets"};
 static tfu_kernel sums = {.module = &module, .name = "segment_sum"};
 
-/* Rows of a segment that a thread has, on average, before more threads share its columns. Not measured yet. */
+/* Rows of a segment that a thread has, on average, before more threads share its columns. By reasoning, not by
+ * measurement. */
 TFU_CHOICE(segment_rows, 8, 1, 64);
 
 static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 1) / each); }
