@@ -47,11 +47,11 @@ class FusedOp:
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
       shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
-        them: its shape rule cannot see those while a graph is built.
+        them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
     """
 
     def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None):
-        self.name, self.plain, self.axes, self.multiples, self.shapes = name, plain, axes or {}, multiples, shapes
+        self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
@@ -60,8 +60,9 @@ class FusedOp:
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
-        self.first_dtypes = next((tuple(map(tf.as_dtype, a.allowed_values.list.type)) for a in self._definition.attr
-                            if a.name == "T"), FLOATS)  # what the first input may be
+        first = self._definition.input_arg[0].type_attr
+        # What the first input may be, in the row's order.
+        self.first_dtypes = [tf.as_dtype(t) for a in self._definition.attr if a.name == first for t in a.allowed_values.list.type]
         kinds = {a.type_attr for a in self._definition.input_arg}
         self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
@@ -125,12 +126,12 @@ class FusedOp:
             return _symbolic.apply(self, inputs, attributes)
         if not context.executing_eagerly() and _inside_xla():
             return self._in_xla(inputs, {**self._defaults, **attributes})
-        return self._call_raw(inputs, attributes)
+        return self._in_graph(inputs, attributes)
 
-    def _call_raw(self, inputs, attributes):
+    def _in_graph(self, inputs, attributes):
         outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
-        if self.shapes:
-            shapes = self.shapes(*(i.shape for i in inputs), **attributes)
+        if self._shapes and not context.executing_eagerly():
+            shapes = self._shapes(*(i.shape for i in inputs), **{**self._defaults, **attributes})
             for output, shape in zip(outputs if isinstance(outputs, (list, tuple)) else [outputs], shapes):
                 output.set_shape(shape)
         return outputs
@@ -139,7 +140,7 @@ class FusedOp:
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
         with tf.Graph().as_default():
             inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
-            outputs = self._call_raw(inputs, attributes)
+            outputs = self._in_graph(inputs, attributes)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
 
@@ -180,9 +181,9 @@ class FusedOp:
 
     def check_dtype(self, dtype):
         if dtype not in self.first_dtypes:
-            *names, last = [t.name for t in self.first_dtypes]
+            *most, last = (t.name for t in self.first_dtypes)
             raise ValueError("%s: %s must be %s or %s, got %s" % (
-                self.stem, self._argument(0), ", ".join(names), last, dtype.name))
+                self.stem, self._argument(0), ", ".join(most), last, dtype.name))
         return dtype
 
     def _wrong_dtype(self, i, allowed, got):
@@ -258,7 +259,8 @@ class FusedOp:
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
         target, room = _library.xla_target(self.stem)
-        call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=attributes, room=room)
+        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
+        call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
         outputs = _xla.differentiable(call, gradient, inputs)

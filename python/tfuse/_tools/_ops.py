@@ -17,6 +17,7 @@ from tfuse._core import _library, _list_op, _op
 FAMILIES = {
     "elementwise": ["scale_bias_act", "gated", "dropout", "rope", "add_constant", "square"],
     "rows": ["softmax", "norm", "group_norm", "cross_entropy"],
+    "reductions": ["reduce", "arg_reduce", "segment_sum"],
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own"],
     "layout": ["transpose"],

@@ -216,11 +216,12 @@ def allowed(naive, want, dtype, typical=0.0):
     if np.size(want) == 0:
         return 0.0
     size = np.max(np.abs(getattr(want, "terms", want))) / max(np.max(np.abs(want)), 1e-30)
-    errors = 0.0 if naive is None else error(naive, want), typical, _EPSILON[dtype] * max(float(size), 1)
+    errors = 0.0 if naive is None else error(naive, want), typical, _EPSILON.get(dtype, 0.0) * max(float(size), 1)
     return 2 * max(e for e in errors if not np.isnan(e))  # some stock products are NaN on some machines
 
 
-# Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step.
+# Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step. Integers
+# are exact.
 _EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-49}
 
 

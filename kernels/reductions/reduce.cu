@@ -1,0 +1,240 @@
+/* Reductions: of contiguous rows, of columns, and of states to fewer states (reduce.h, reduce.cuh). */
+#include "kernels/reductions/reduce.cuh"
+
+/* Result number `at` of n, or the state itself. */
+template <typename R>
+__device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const state<R> &s) {
+  if (!a.y) {
+    R *numbers = (R *)a.states + at;
+    numbers[0] = s.a;
+    if (a.words > 1) numbers[n] = s.b;
+    if (a.words > 2) numbers[2 * n] = s.c;
+  } else if (a.kind == TFU_REDUCE_ARG) {
+    store_one(a.y, at, a.to, s.place());
+  } else {
+    store_one(a.y, at, a.to, s.result(a));
+  }
+}
+
+/* Joins the states of the lanes of a column or row, threads that are `apart` from each other, by halves; the first lane
+ * gets the result. */
+template <typename R>
+__device__ inline void join_block(const reduce_args &a, state<R> &s, int lane, int apart) {
+  __shared__ state<R> states[TFU_REDUCE_THREADS];
+  __syncthreads();
+  states[threadIdx.x] = s;
+  ONCE
+  for (int half = 1 << a.lane_bits >> 1; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane < half) {
+      s.join(a, states[threadIdx.x + half * apart]);
+      states[threadIdx.x] = s;
+    }
+  }
+}
+
+/* The four values of a pack, and of 16-bit ones the four of a half of it. */
+__device__ inline void unpack(int4 bits, int half, int from, float (&v)[4]) {
+  if (from == TFU_AS_F32) return widen_pack<float>(bits, v);
+  const unsigned low = half ? bits.z : bits.x, high = half ? bits.w : bits.y;
+  const bool brain = from == TFU_AS_BF16;
+  const float2 p = brain ? pair_of<bf16>::widen(low) : pair_of<f16>::widen(low);
+  const float2 q = brain ? pair_of<bf16>::widen(high) : pair_of<f16>::widen(high);
+  v[0] = p.x, v[1] = p.y, v[2] = q.x, v[3] = q.y;
+}
+/* The sum of a pack's values. */
+__device__ inline float pack_sum(int4 bits, int from) {
+  float v[4];
+  unpack(bits, 0, from, v);
+  float sum = sum_of(v);
+  if (from != TFU_AS_F32) {
+    unpack(bits, 1, from, v);
+    sum += sum_of(v);
+  }
+  return sum;
+}
+
+/* A part of a row for every 1 << lane_bits threads. The row may begin anywhere: what lies before its first whole pack
+ * and behind its last one is taken element by element. */
+__device__ inline void reduce_rows(const reduce_args &a) {
+  typedef float R;
+  enum { V = 4, AHEAD = 4 };
+  const int size = size_bits(a.from), halves = sizeof(R) >> size, per_pack = 16 >> size;
+  const int lanes = 1 << a.lane_bits, lane = threadIdx.x & (lanes - 1);
+  const int64_t row = (int64_t)blockIdx.x * (TFU_REDUCE_THREADS >> a.lane_bits) + (threadIdx.x >> a.lane_bits);
+  const int64_t begin = blockIdx.y * a.share;
+  state<R> s = state<R>::none(a);
+  if (row < a.outer) {
+    const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
+    const char *x = (const char *)a.x + ((row * a.count + begin) << size);
+    const int over = (int)((uintptr_t)x & 15) >> size, before = over ? per_pack - over : 0;
+    const int head = before < n ? before : n, packs = (n - head) >> (4 - size);
+    const int items = packs + n - (packs << (4 - size)); /* packs, then what is in none: first what is of the head */
+    const int behind = head + (packs << (4 - size));
+    ONCE
+    for (int p = lane; p < items; p += AHEAD * lanes) {
+      int4 bits[AHEAD];
+      if (p + (AHEAD - 1) * lanes < packs) {
+        const char *pack = x + (head << size) + (int64_t)p * 16;
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) bits[i] = load_once(pack + (int64_t)i * lanes * 16);
+        if (a.kind <= TFU_REDUCE_MEAN) { /* the same as below in fewer instructions */
+          UNROLL
+          for (int i = 0; i < AHEAD; i++) s.a += pack_sum(bits[i], a.from);
+          continue;
+        }
+      } else {
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) {
+          const int q = p + i * lanes, at = q - packs < head ? q - packs : behind + q - packs - head;
+          if (q < packs) bits[i] = load_once(x + (head << size) + (int64_t)q * 16);
+          else if (q < items) bits[i].x = size == 2 ? ((const int *)x)[at] : ((const uint16_t *)x)[at];
+        }
+      }
+      ONCE
+      for (int q = p; q < items && q < p + AHEAD * lanes; q += lanes) {
+        const int one = q - packs, alone = one < head ? one : behind + one - head;
+        const int first = one < 0 ? head + (q << (4 - size)) : alone;
+        ONCE
+        for (int half = 0; half < (one < 0 ? halves : 1); half++) {
+          R v[V];
+          unpack(bits[0], half, a.from, v);
+          s.add(a, v, one < 0 ? V : 1, begin + first + half * V, 1);
+        }
+        UNROLL
+        for (int i = 1; i < AHEAD; i++) bits[i - 1] = bits[i]; /* so that the loop is there once */
+      }
+    }
+  }
+  ONCE
+  for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2)
+    s.join(a, {__shfl_xor_sync(0xffffffffu, s.a, offset), __shfl_xor_sync(0xffffffffu, s.b, offset),
+               __shfl_xor_sync(0xffffffffu, s.c, offset)});
+  if (lanes > 32) { /* a block may have several rows, each of some warps */
+    __shared__ state<R> warps[TFU_REDUCE_THREADS / 32];
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
+    __syncthreads();
+    if (lane != 0) return;
+    ONCE
+    for (int w = 1; w < lanes >> 5; w++) s.join(a, warps[threadIdx.x / 32 + w]);
+  }
+  if (row < a.outer && lane == 0) store(a, a.outer * a.parts, row * a.parts + blockIdx.y, s);
+}
+
+/* Two neighbouring columns for each thread, where they can be read at once. 1 << lane_bits threads share the columns
+ * and take their rows in turn. */
+__device__ inline void reduce_columns(const reduce_args &a) {
+  enum { AHEAD = 8 };
+  const int size = size_bits(a.from), across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
+  const int lane = threadIdx.x / (unsigned)across;
+  const int64_t item = ((int64_t)blockIdx.x * across + (threadIdx.x & (across - 1))) * 2;
+  const int64_t outer = divide(item, a.inner), column = item - outer * a.inner;
+  const int64_t begin = blockIdx.y * a.share, end = begin + a.share < a.count ? begin + a.share : a.count;
+  const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
+  state<float> s[2] = {state<float>::none(a), state<float>::none(a)};
+  if (outer < a.outer) {
+    const int64_t step = a.inner << (size + a.lane_bits);
+    int64_t row = begin + lane;
+    const char *at = (const char *)a.x + (((outer * a.count + row) * a.inner + column) << size);
+    if (a.kind <= TFU_REDUCE_MEAN) { /* whole blocks of rows, the same as below in fewer instructions */
+      ONCE
+      for (; row + (AHEAD - 1) * lanes < end; row += AHEAD * lanes, at += AHEAD * step) {
+        two_elements bits[AHEAD];
+        float v[2][AHEAD];
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) bits[i].load(at + i * step, size);
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) {
+          const float2 both = bits[i].values(a.from);
+          v[0][i] = both.x, v[1][i] = both.y;
+        }
+        s[0].a += sum_of(v[0]);
+        s[1].a += sum_of(v[1]);
+      }
+    }
+    ONCE
+    for (; row < end; row += AHEAD * lanes, at += AHEAD * step) {
+      two_elements bits[AHEAD];
+      float v[2][AHEAD];
+      const int64_t left = (end - row + lanes - 1) >> a.lane_bits;
+      const int m = left < AHEAD ? (int)left : AHEAD;
+      UNROLL
+      for (int i = 0; i < AHEAD; i++) bits[i].load(at + (i < m ? i * step : 0), size);
+      UNROLL
+      for (int i = 0; i < AHEAD; i++) {
+        const float2 both = bits[i].values(a.from);
+        v[0][i] = both.x, v[1][i] = both.y;
+      }
+      ONCE
+      for (int c = 0; c < 2; c++) { /* in turn, so that the loop is there once */
+        s[0].add(a, v[0], m, row, lanes);
+        const state<float> other = s[1];
+        s[1] = s[0], s[0] = other;
+        UNROLL
+        for (int i = 0; i < AHEAD; i++) v[0][i] = v[1][i];
+      }
+    }
+  }
+  ONCE
+  for (int c = 0; c < 2; c++) {
+    if (c) s[0] = s[1];
+    join_block(a, s[0], lane, across);
+    if (lane == 0 && outer < a.outer) store(a, a.outer * a.parts * a.inner, result + c, s[0]);
+  }
+}
+
+/* Values, or states where a.joins says so: [outer][count][inner] become [outer][parts][inner]. A thread reads one
+ * element at a time, and neighbours read neighbours: they are of inner, or of count where a.beside says so. Wide types
+ * need no more than that; values that are computed in float are taken by the two kernels above, but for columns that do
+ * not come in pairs. Those, and states of float, are computed in double here (a.narrow). */
+template <typename R>
+__device__ inline void reduce_any(const reduce_args &a) {
+  enum { AHEAD = 4 };
+  const int across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
+  const int lane = a.beside ? threadIdx.x & (lanes - 1) : threadIdx.x / (unsigned)across;
+  const int line = a.beside ? threadIdx.x >> a.lane_bits : threadIdx.x & (across - 1);
+  const int64_t item = (int64_t)blockIdx.x * across + line, outer = divide(item, a.inner),
+                column = item - outer * a.inner;
+  const int64_t lines = a.outer * a.inner, begin = blockIdx.y * a.share;
+  const int64_t end = begin + a.share < a.count ? begin + a.share : a.count;
+  state<R> s = state<R>::none(a);
+  if (outer < a.outer) {
+    const int64_t from = outer * a.count * a.inner + column;
+    const bool narrow = is_real<R>::value && a.narrow;
+    ONCE
+    for (int64_t i = begin + lane; i < end && !a.joins; i += AHEAD * lanes) {
+      const int64_t left = (end - i + lanes - 1) >> a.lane_bits;
+      const int m = left < AHEAD ? (int)left : AHEAD;
+      R v[AHEAD];
+      UNROLL
+      for (int j = 0; j < AHEAD; j++) {
+        const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
+        v[j] = narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
+      }
+      s.add(a, v, m, i, lanes);
+    }
+    ONCE
+    for (int64_t i = begin + lane; i < end && a.joins; i += lanes) {
+      const int64_t n = lines * a.count, at = from + i * a.inner;
+      s.join(a, narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group)
+                       : load_state<R>(a.x, a.words, n, at));
+    }
+  }
+  join_block(a, s, lane, a.beside ? 1 : across);
+  if (lane != 0 || outer >= a.outer) return;
+  const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
+  if (!is_real<R>::value || !a.narrow) return store(a, lines * a.parts, result, s);
+  if (!a.y) return store(a, lines * a.parts, result, converted<float>(s, a.group));
+  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.place());
+  else store_one(a.y, result, a.to, (float)s.result(a));
+}
+
+/* Four blocks or more on a multiprocessor: what is on its way from memory is what counts. */
+#define KERNEL(name, ...)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \
+    __VA_ARGS__(a);                                                                                                 \
+  }
+KERNEL(reduce_rows_f32, reduce_rows)
+KERNEL(reduce_columns_f32, reduce_columns)
+KERNEL(reduce_any_f64, reduce_any<double>)
+KERNEL(reduce_any_i64, reduce_any<int64_t>)

@@ -1,0 +1,87 @@
+/* reduce.h - what the launches of reductions hand the device.
+ *
+ * What is known of some values is a state (reduce.cuh): for a sum the sum so far. Values become states, states are
+ * joined with states, and the last one becomes the result. x is [outer][count][inner], and the middle axis is reduced.
+ * It may be cut into parts, whose states, [outer][parts][inner], a second launch joins, always in the same order. */
+#ifndef TFUSE_REDUCE_H_
+#define TFUSE_REDUCE_H_
+
+#include <stdint.h>
+
+/* In the order of the row's choices (ops/reductions/reduce.c), and one more for the place of the greatest or least. */
+enum {
+  TFU_REDUCE_SUM,
+  TFU_REDUCE_MEAN,
+  TFU_REDUCE_MAX,
+  TFU_REDUCE_MIN,
+  TFU_REDUCE_PROD,
+  TFU_REDUCE_LSE,
+  TFU_REDUCE_VARIANCE,
+  TFU_REDUCE_STD,
+  TFU_REDUCE_L2,
+  TFU_REDUCE_ARG
+};
+
+/* The kinds that differ in what a state is. */
+enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLACES };
+
+#define TFU_REDUCE_THREADS 256
+#define TFU_STATE_WORDS 3 /* numbers that a state has at most */
+
+/* One kernel serves all types that are computed in one: the storage type is a number of the call, like tfu_dtype's. */
+enum { TFU_AS_F32, TFU_AS_F16, TFU_AS_BF16, TFU_AS_F64, TFU_AS_I32, TFU_AS_I64 };
+
+/* x is a tensor, or in a launch that joins states those, number after number: [words][outer][count][inner]. The result
+ * is y, or states [words][outer][parts][inner] where y is NULL. Parts go along the grid's y. */
+typedef struct reduce_args {
+  const void *x;
+  void *y, *states;
+  int64_t outer, count, inner;
+  int64_t share; /* a part has so many of count, the last one perhaps fewer              */
+  int64_t all;   /* values that a result is made of                                      */
+  int parts, kind, group, words;
+  int lane_bits; /* 1 << lane_bits threads share a row or column …                      */
+  int beside;    /* … in reduce_any, whether these are neighbours                       */
+  int narrow;    /* in reduce_any: values are computed in float elsewhere, and states are floats */
+  int joins;     /* x are states                                                        */
+  int turned;    /* the least is looked for, as the greatest of the opposite values     */
+  int ties;      /* the greatest values are counted                                     */
+  int from, to;  /* how x and y are stored                                              */
+} reduce_args;
+
+/* What the gradient needs of each element of y: two numbers, made of its state and of dy. */
+typedef struct reduce_pairs_args {
+  void *pairs;
+  const void *states, *dy;
+  int64_t n, all;
+  int kind, from;
+} reduce_pairs_args;
+
+/* Groups of axes, the last one first, kept and reduced in turn. */
+#define TFU_REDUCE_GROUPS 9
+typedef struct reduce_grad_args {
+  void *dx;
+  const void *x, *pairs;
+  int64_t n;
+  int64_t size[TFU_REDUCE_GROUPS];
+  int groups, kept_last, kind, from;
+  int aligned; /* two elements can be read at once */
+} reduce_grad_args;
+
+#ifndef TFU_DEVICE
+#include "ops/reductions/axes.h"
+
+/* Fails for a kind that integers do not have. */
+TFU_MUST_USE static inline tfu_code tfu_reduce_check(tfu_call *call) {
+  TFU_REQUIRE(call->err, call->in[0].dtype < TFU_FLOATS || call->attr[0].i <= TFU_REDUCE_PROD,
+              "x must be float32, float16, bfloat16 or float64 for this kind, got %s",
+              tfu_dtype_name(call->in[0].dtype));
+  return TFU_OK;
+}
+
+/* Reduces x, of a shape that the groups give, to results in y, or to states in *states, which it makes room for. */
+TFU_MUST_USE tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind,
+                                        int turned, const tfu_tensor *y, void **states);
+#endif
+
+#endif

@@ -1,0 +1,161 @@
+#include "kernels/reductions/reduce.h"
+
+#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/cuda.h"
+
+TFU_MODULE(reduce);
+static tfu_kernel rows = {.module = &module, .name = "reduce_rows"};
+static tfu_kernel columns = {.module = &module, .name = "reduce_columns"};
+static tfu_kernel any = {.module = &module, .name = "reduce_any"};
+
+/* By reasoning, not by measurement: an H200 needs some 48 KiB on their way from memory for each multiprocessor. Packs
+ * that a thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns are
+ * cut into parts; pairs of columns that lie beside each other in a block. */
+TFU_CHOICE(row_packs, 4, 1, 64);
+TFU_CHOICE(row_blocks, 16, 1, 64);
+TFU_CHOICE(column_blocks, 16, 1, 64);
+TFU_CHOICE(column_bits, 6, 3, 8);
+
+enum { LANE_BITS = 8, STATE_BITS = 4, LEAST_SHARE = 16 * 1024 /* elements of a row's part */ };
+_Static_assert(1 << LANE_BITS == TFU_REDUCE_THREADS, "a column may have all threads of a block");
+_Static_assert((int)TFU_AS_F32 == (int)TFU_F32 && (int)TFU_AS_F16 == (int)TFU_F16 &&
+                   (int)TFU_AS_BF16 == (int)TFU_BF16 && (int)TFU_AS_F64 == (int)TFU_F64 &&
+                   (int)TFU_AS_I32 == (int)TFU_I32 && (int)TFU_AS_I64 == (int)TFU_I64,
+               "device code counts types as tfu_dtype does");
+
+static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* The bits of the next power of two, at most `most`. */
+static int bits_above(int64_t n, int most) {
+  int bits = 0;
+  while (bits < most && (int64_t)1 << bits < n) bits++;
+  return bits;
+}
+
+static int group_of(int kind) {
+  switch (kind) {
+    case TFU_REDUCE_MAX:
+    case TFU_REDUCE_MIN: return TFU_TOPS;
+    case TFU_REDUCE_PROD: return TFU_PRODUCTS;
+    case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
+    case TFU_REDUCE_VARIANCE:
+    case TFU_REDUCE_STD: return TFU_SPREADS;
+    case TFU_REDUCE_ARG: return TFU_PLACES;
+    default: return TFU_SUMS;
+  }
+}
+
+/* What is computed in. */
+static tfu_dtype arithmetic(tfu_dtype dtype) { return dtype < TFU_FLOATS ? tfu_real(dtype) : TFU_I64; }
+
+/* Numbers that have to be kept of a state. */
+static int words_of(int group, tfu_dtype real, int ties) {
+  switch (group) {
+    case TFU_TOPS: return ties ? 2 : 1;
+    case TFU_PRODUCTS: return real == TFU_I64 ? 1 : 3;
+    case TFU_EXPONENTIALS: return 2;
+    case TFU_SPREADS: return 3;
+    case TFU_PLACES: return real == TFU_F32 ? 3 : 2;
+    default: return 1;
+  }
+}
+
+/* Cuts count into parts, so that there are some `wanted` blocks where there would be `blocks`. A part has at least
+ * `least` elements, and is a multiple of that. */
+static void cut(reduce_args *a, int64_t blocks, int64_t wanted, int64_t least) {
+  enum { MOST = 32768, LONGEST = 1 << 30 }; /* parts; elements of one */
+  int64_t parts = wanted / (blocks ? blocks : 1);
+  if (parts > MOST) parts = MOST;
+  if (parts < divide_up(a->count, LONGEST)) parts = divide_up(a->count, LONGEST);
+  a->share = parts > 1 ? divide_up(divide_up(a->count, parts), least) * least : a->count;
+  if (a->share < 1) a->share = 1;
+  a->parts = a->count ? (int)divide_up(a->count, a->share) : 1;
+}
+
+/* One launch: values or states, [outer][count][inner], to states or results, [outer][parts][inner]. */
+static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t multiprocessors, int last) {
+  const tfu_dtype real = arithmetic(dtype);
+  const int64_t size = (int64_t)tfu_dtype_size(dtype), lines = a->outer * a->inner;
+  tfu_kernel *kernel = &any;
+  tfu_grid grid = {.threads = TFU_REDUCE_THREADS};
+  int64_t items = lines; /* that a block has 256 >> lane_bits of */
+  void *states = a->states;
+  if (!a->joins && real == TFU_F32 && a->inner == 1) {
+    kernel = &rows;
+    a->lane_bits = bits_above(divide_up(a->count * size, 16 * row_packs()), LANE_BITS);
+    cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), LEAST_SHARE);
+  } else {
+    const int pairs = !a->joins && real == TFU_F32 && a->inner % 2 == 0 && (uintptr_t)a->x % (2 * size) == 0;
+    a->beside = a->inner == 1;
+    if (pairs) kernel = &columns, items = lines / 2;
+    /* Few states lie in a column, and each is waited for: many threads for a column, a sector or two of memory each. */
+    const int across = bits_above(pairs ? a->inner / 2 : a->inner, a->joins ? STATE_BITS : column_bits());
+    const int most = a->beside ? LANE_BITS : LANE_BITS - across;
+    a->lane_bits = bits_above(divide_up(a->count, a->joins ? 2 : 8), most);
+    cut(a, items >> (LANE_BITS - a->lane_bits), multiprocessors * column_blocks(), (int64_t)32 << a->lane_bits);
+  }
+  grid.x = (unsigned)divide_up(items, TFU_REDUCE_THREADS >> a->lane_bits);
+  grid.y = (unsigned)a->parts;
+  const int whole = a->parts == 1;
+  void *y = a->y;
+  if (!(whole && last && y)) {
+    TFU_TRY(tfu_scratch(call, (size_t)(lines * a->parts * a->words) * tfu_dtype_size(real), &states));
+    a->y = NULL;
+  }
+  a->states = states;
+  a->narrow = kernel == &any && real == TFU_F32;
+  TFU_TRY(tfu_launch(call, kernel, 0, a->narrow ? TFU_F64 : real, grid, a));
+  a->y = y;
+  a->x = states;
+  a->joins = 1;
+  return TFU_OK;
+}
+
+tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
+                           const tfu_tensor *y, void **states) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  tfu_groups g = *groups;
+  int64_t all = 1;
+  if (g.n == 0) g.reduced[g.n++] = g.kept[1] = 1;
+  for (int i = 0; i < g.n; i++) all *= g.reduced[i];
+  reduce_args a = {.x = x->data,
+                   .y = y ? y->data : NULL,
+                   .outer = 1,
+                   .inner = 1,
+                   .all = all || x->dtype < TFU_FLOATS ? all : 1,
+                   .kind = kind,
+                   .group = group_of(kind),
+                   .turned = turned,
+                   .ties = !y,
+                   .from = x->dtype,
+                   .to = y ? (int)y->dtype : 0};
+  a.words = y ? words_of(a.group, arithmetic(x->dtype), 0) : TFU_STATE_WORDS;
+  if (all == 0) { /* what the results of no values are */
+    for (int i = 0; i <= g.n; i++) a.outer *= g.kept[i];
+    return launch(call, x->dtype, &a, device.multiprocessors, 1);
+  }
+  for (int i = 0; i < g.n; i++) a.outer *= g.kept[i] * g.reduced[i];
+  a.inner = g.kept[g.n];
+  for (int i = g.n - 1; i >= 0; i--) { /* the last axes first: what is left to do is smaller then */
+    a.count = g.reduced[i];
+    a.outer /= a.count;
+    do {
+      TFU_TRY(launch(call, x->dtype, &a, device.multiprocessors, i == 0));
+      a.count = a.parts;
+    } while (a.parts > 1);
+    a.outer /= g.kept[i];
+    a.inner *= g.kept[i];
+  }
+  if (states) *states = a.states;
+  return TFU_OK;
+}
+
+tfu_code tfu_reduce_gpu(tfu_call *call) {
+  const tfu_tensor *x = &call->in[0];
+  unsigned reduced;
+  TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
+  const tfu_groups groups = tfu_groups_of(&x->shape, reduced);
+  const int kind = (int)call->attr[0].i;
+  TFU_TRY(tfu_reduce_check(call));
+  return tfu_reduce_launch(call, x, &groups, kind, kind == TFU_REDUCE_MIN, &call->out[0], NULL);
+}

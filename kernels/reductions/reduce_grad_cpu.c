@@ -1,0 +1,131 @@
+/* The gradient of reductions on the CPU. The state of each result and dy give two numbers, (p, q), and these the
+ * gradient of each value v that the result is made of: p where v is q (max, min), p exp(v - q) (logsumexp), p (v - q)
+ * (variance, std, l2), p / v with p as a product of p and 2^q (prod). A product with one zero has an infinite q, and p
+ * is the gradient of the zero. */
+#ifndef REAL
+#include "kernels/reductions/reduce_cpu.h"
+
+typedef struct pair {
+  double p, q;
+} pair;
+
+typedef struct job {
+  const tfu_tensor *x, *dx;
+  const tfu_groups *groups;
+  pair *pairs;
+  int64_t n, line, per_task; /* elements in all; of the last group, a line; lines of a task */
+  int kind, apart;           /* whether the elements of a line belong to different results  */
+} job;
+
+static pair pair_of(int kind, tfu_state s, double dy, int64_t n) {
+  const double y = tfu_state_result(kind, s, n);
+  switch (kind) {
+    case TFU_REDUCE_MAX:
+    case TFU_REDUCE_MIN: return (pair){.p = y == y ? dy / s.b : y, .q = y};
+    case TFU_REDUCE_LSE: return (pair){.p = dy, .q = y};
+    case TFU_REDUCE_PROD:
+      if (s.b == 0) return (pair){.p = dy * s.a, .q = s.c};
+      return (pair){.p = dy * (s.b == 1 ? ldexp(s.a, (int)fmin(fmax(s.c, -5000), 5000)) : s.a * 0), .q = INFINITY};
+    case TFU_REDUCE_VARIANCE: return (pair){.p = 2 * dy / (double)n, .q = s.a};
+    case TFU_REDUCE_STD: return (pair){.p = dy / ((double)n * y), .q = s.a};
+    default: return (pair){.p = dy / y};
+  }
+}
+
+/* The result that the element `at` belongs to. */
+static int64_t result_of(const tfu_groups *g, int64_t at) {
+  int64_t result = at % g->kept[g->n], results = g->kept[g->n];
+  at /= g->kept[g->n];
+  for (int i = g->n - 1; i >= 0; i--) {
+    at /= g->reduced[i];
+    result += at % g->kept[i] * results;
+    results *= g->kept[i];
+    at /= g->kept[i];
+  }
+  return result;
+}
+
+static double of_product(double v, double p, double q) {
+  int e;
+  if (q == INFINITY) return v == 0 ? p : p * 0;
+  const double m = frexp(v, &e);
+  return ldexp(p / m, (int)fmin(fmax(q - (isfinite(v) ? e : 0), -5000), 5000));
+}
+
+#define TFU_SELF "kernels/reductions/reduce_grad_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+TFU_BY_REAL(tfu_reduce_grad_cpu)
+
+#else
+
+/* dx[i] of n values v[i], whose pairs are `step` apart: 1, or 0 where they share one. */
+static void FN(slopes)(int kind, REAL *dx, const REAL *v, const pair *pairs, int step, int n) {
+  REAL p[TFU_TILE], q[TFU_TILE];
+  for (int i = 0; i < n; i++) p[i] = (REAL)pairs[i * step].p, q[i] = (REAL)pairs[i * step].q;
+  switch (kind) {
+    case TFU_REDUCE_MAX:
+    case TFU_REDUCE_MIN:
+      TFU_VECTORISE
+      for (int i = 0; i < n; i++) dx[i] = v[i] == q[i] || q[i] != q[i] ? p[i] : 0;
+      return;
+    case TFU_REDUCE_LSE:
+      TFU_VECTORISE
+      for (int i = 0; i < n; i++) dx[i] = p[i] * FN(exp_of)(v[i] - q[i]);
+      return;
+    case TFU_REDUCE_PROD:
+      for (int i = 0; i < n; i++) dx[i] = (REAL)of_product(v[i], pairs[i * step].p, pairs[i * step].q);
+      return;
+    default:
+      TFU_VECTORISE
+      for (int i = 0; i < n; i++) dx[i] = p[i] * (v[i] - q[i]);
+  }
+}
+
+static void FN(task)(void *arg, int64_t task) {
+  const job *j = arg;
+  REAL in[TFU_TILE], out[TFU_TILE];
+  const int64_t lines = j->n / j->line;
+  for (int64_t line = task * j->per_task; line < lines && line < (task + 1) * j->per_task; line++) {
+    const pair *pairs = j->pairs + result_of(j->groups, line * j->line);
+    for (int64_t at = 0; at < j->line; at += TFU_TILE) {
+      const int n = (int)(j->line - at < TFU_TILE ? j->line - at : TFU_TILE);
+      const int64_t first = line * j->line + at;
+      REAL *dx = FN(tfu_room)(j->dx->data, j->dx->dtype, first, out);
+      FN(slopes)
+      (j->kind, dx, FN(tfu_load)(j->x->data, j->x->dtype, first, n, in), pairs + (j->apart ? at : 0), j->apart, n);
+      FN(tfu_store)(j->dx->data, j->dx->dtype, first, n, dx);
+    }
+  }
+}
+
+static tfu_code FN(tfu_reduce_grad_cpu)(tfu_call *call) {
+  const tfu_tensor *dy = &call->in[0], *x = &call->in[1];
+  unsigned reduced;
+  TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
+  const tfu_groups g = tfu_groups_of(&x->shape, reduced);
+  const int64_t results = tfu_count(&dy->shape);
+  int64_t all = 1;
+  for (int i = 0; i < g.n; i++) all *= g.reduced[i];
+  tfu_state *states;
+  void *memory;
+  TFU_TRY(tfu_reduce_states(call, x, &g, (int)call->attr[0].i, &states));
+  TFU_TRY(tfu_scratch(call, (size_t)results * sizeof(pair), &memory));
+  job j = {.x = x,
+           .dx = &call->out[0],
+           .groups = &g,
+           .pairs = memory,
+           .n = tfu_count(&x->shape),
+           .kind = (int)call->attr[0].i};
+  for (int64_t i = 0; i < results; i++) {
+    REAL one;
+    j.pairs[i] = pair_of(j.kind, states[i], *FN(tfu_load)(dy->data, dy->dtype, i, 1, &one), all);
+  }
+  j.apart = g.kept[g.n] != 1 || g.n == 0;
+  j.line = j.apart ? g.kept[g.n] : g.reduced[g.n - 1];
+  const int64_t size = tfu_task_size(j.n, 1024);
+  j.per_task = j.line < size ? size / j.line : 1;
+  const int64_t lines = j.n / j.line;
+  tfu_parallel((lines + j.per_task - 1) / j.per_task, FN(task), &j);
+  return TFU_OK;
+}
+#endif

@@ -1,0 +1,54 @@
+#include "kernels/reductions/segment_sum.h"
+
+#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/cuda.h"
+
+TFU_MODULE(segment_sum);
+static tfu_kernel offsets = {.module = &module, .name = "segment_offsets"};
+static tfu_kernel sums = {.module = &module, .name = "segment_sum"};
+
+/* Rows of a segment that a thread has, on average, before more threads share its columns. By reasoning, not by
+ * measurement. */
+TFU_CHOICE(segment_rows, 8, 1, 64);
+
+static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 1) / each); }
+
+/* Sums of chunks or segments, `groups` of them, of some `length` rows each. */
+static tfu_code launch(tfu_call *call, segment_args *a, int64_t groups, int64_t length) {
+  const tfu_dtype real = call->in[0].dtype < TFU_FLOATS ? TFU_F64 : TFU_I64;
+  a->lane_bits = 0;
+  while (a->lane_bits < 8 && (int64_t)segment_rows() << a->lane_bits < length) a->lane_bits++;
+  const tfu_grid grid = {.x = blocks(groups * a->inner, TFU_SEGMENT_THREADS >> a->lane_bits),
+                         .threads = TFU_SEGMENT_THREADS};
+  return tfu_launch(call, &sums, 0, real, grid, a);
+}
+
+tfu_code tfu_segment_sum_gpu(tfu_call *call) {
+  const tfu_tensor *data = &call->in[0], *ids = &call->in[1], *order = &call->in[2], *y = &call->out[0];
+  segment_args a = {.data = data->data,
+                    .ids = ids->data,
+                    .order = tfu_given(&order->shape) ? order->data : NULL,
+                    .y = y->data,
+                    .rows = ids->shape.dim[0],
+                    .segments = y->shape.dim[0],
+                    .wide_ids = ids->dtype == TFU_I64,
+                    .from = data->dtype};
+  TFU_REQUIRE(call->err, a.order || call->attr[0].b || a.rows == 0,
+              "order must be given on a GPU where ids are not sorted");
+  if (a.rows == 0) return tfu_clear(call, y->data, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype));
+  a.inner = tfu_count(&y->shape) / a.segments;
+  void *memory;
+  TFU_TRY(tfu_scratch(call, (size_t)(a.segments + 1) * sizeof *a.offsets, &memory));
+  a.offsets = memory;
+  const tfu_grid grid = {.x = blocks(a.rows + 1, TFU_SEGMENT_THREADS), .threads = TFU_SEGMENT_THREADS};
+  TFU_TRY(tfu_launch(call, &offsets, 0, TFU_I64, grid, &a));
+  const int64_t chunks = a.rows / TFU_SEGMENT_CHUNK;
+  if (chunks > 1) {
+    TFU_TRY(tfu_scratch(call, (size_t)(chunks * a.inner) * 8, &a.chunks));
+    a.for_chunks = 1;
+    TFU_TRY(launch(call, &a, chunks, TFU_SEGMENT_CHUNK));
+    a.for_chunks = 0;
+  }
+  const int64_t length = a.rows / a.segments;
+  return launch(call, &a, a.segments, length < 2 * TFU_SEGMENT_CHUNK ? length : 2 * TFU_SEGMENT_CHUNK);
+}

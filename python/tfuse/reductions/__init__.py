@@ -1,0 +1,1 @@
+"""Reductions over axes: sums, extremes, variances, places of extremes, sums of segments."""

@@ -1,0 +1,230 @@
+"""Sums, means, extremes, products, logsumexp, variances and norms over any axes, in one pass over memory."""
+
+import numbers
+import operator
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse._core import _rows
+from tfuse._core._op import FLOATS, FusedOp, composite, real, vjp
+
+_FROM_END, _ALL = 8, 1 << 16  # bits of the op's attribute axes, as in ops/reductions/axes.h
+_REAL = ("logsumexp", "variance", "std", "l2")  # kinds that integers do not have
+
+
+def _mask(op, x, axis):
+    """The attribute axes of an op."""
+    if axis is None:
+        return _ALL
+    if isinstance(axis, tf.Tensor):
+        known = tf.get_static_value(axis)
+        if known is None:
+            raise ValueError("%s: axis must be known when a function is traced, got %s" % (op, axis))
+        axis = known.tolist()
+    axes = list(map(operator.index, [axis] if isinstance(axis, numbers.Integral) else np.ravel(axis).tolist()))
+    rank = x.shape.rank
+    most = _FROM_END if rank is None else rank
+    if any(not -most <= a < most for a in axes) or len({a % rank if rank else a for a in axes}) < len(axes):
+        raise ValueError("%s: axis must be one or several axes of x %s, got %s" % (
+            op, "of unknown rank" if rank is None else x.shape.as_list(), axis))
+    return sum(1 << (a if a >= 0 else _FROM_END - 1 - a) for a in axes)
+
+
+def reduced_axes(rank, axes):
+    """The axes of a tensor that the attribute names, in order."""
+    if axes & _ALL:
+        return list(range(rank))
+    return sorted([a for a in range(_FROM_END) if axes >> a & 1]
+                  + [rank - 1 - a for a in range(_FROM_END) if axes >> (_FROM_END + a) & 1])
+
+
+def _shapes(x, kind, axes, keepdims):
+    if x.rank is None:
+        return [tf.TensorShape([] if axes & _ALL and not keepdims else None)]
+    gone = reduced_axes(x.rank, axes)
+    return [tf.TensorShape([1 if a in gone else size for a, size in enumerate(x) if keepdims or a not in gone])]
+
+
+def _plain(x, kind="sum", axes=_ALL, keepdims=False):
+    if x.shape.rank is None:  # as the attribute has them
+        axis = None if axes & _ALL else [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END)
+                                         if axes >> a & 1]
+    else:
+        axis = reduced_axes(x.shape.rank, axes)
+    v = x if x.dtype.is_integer else tf.cast(x, real(x.dtype))
+    if kind == "l2":
+        y = tf.sqrt(tf.reduce_sum(tf.square(v), axis, keepdims))
+    else:
+        y = getattr(tf.math, "reduce_" + kind)(v, axis, keepdims)
+    return tf.cast(y, x.dtype)
+
+
+def _spread(node, dy):
+    """dy of a sum or mean, for each value that was added: TensorFlow's own broadcast, which writes and reads nothing else."""
+    x = node.inputs[0]
+    axes, count = node.attr("axes"), None
+    if x.shape.rank is not None:
+        gone = reduced_axes(x.shape.rank, axes)
+        sizes = [_rows.size(x, a) for a in range(x.shape.rank)]
+        shape, kept = sizes, [1 if a in gone else size for a, size in enumerate(sizes)]
+        count = _rows.product([sizes[a] for a in gone])
+    else:
+        shape, rank = tf.shape(x), tf.rank(x)
+        named = [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END) if axes >> a & 1]
+        gone = tf.range(rank) if axes & _ALL else tf.math.floormod(tf.constant(named, tf.int32), rank)
+        kept = tf.tensor_scatter_nd_update(shape, gone[:, None], tf.ones_like(gone))
+        count = tf.reduce_prod(tf.gather(shape, gone))
+    if node.attr("kind") == "mean":
+        dy = tf.cast(tf.cast(dy, real(dy.dtype)) / tf.cast(count, real(dy.dtype)), dy.dtype)
+    return tf.broadcast_to(tf.reshape(dy, kept), shape)
+
+
+def _gradient(node, dy):
+    x, kind = node.inputs[0], node.attr("kind")
+    if not x.dtype.is_floating:
+        return None
+    if kind in ("sum", "mean"):
+        return _spread(node, dy)
+    return _grad(dy, x, kind=kind, axes=node.attr("axes"), keepdims=node.attr("keepdims"))
+
+
+_grad = FusedOp("ReduceGrad", plain=vjp(_plain), axes=lambda inputs: {"dy": "ABCDEFGH"})
+_op = FusedOp("Reduce", plain=_plain, gradient=_gradient, shapes=_shapes)
+
+
+def _reduce(kind, x, axis, keepdims):
+    op, x = "reduce_" + kind, _rows.tensor(x)
+    if kind in _REAL and x.dtype not in FLOATS:
+        raise ValueError("%s: x must be float32, float16, bfloat16 or float64, got %s" % (op, x.dtype.name))
+    return _op(x, kind=kind, axes=_mask(op, x, axis), keepdims=bool(keepdims))
+
+
+@composite
+def reduce_sum(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the sum over axes, as tf.reduce_sum does. Sums of integers wrap.
+
+    Args:
+      input_tensor: float tensor, or int32 or int64. 16-bit floats are added up in float32.
+      axis: an integer, several, or None for all; negative ones count from the end.
+      keepdims: whether the axes stay, with one element.
+      name: not used.
+
+    Example:
+      y = tfuse.reduce_sum(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("sum", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_mean(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the mean over axes, as tf.reduce_mean does. That of integers is rounded towards zero.
+
+    Args:
+      input_tensor: float tensor, or int32 or int64.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_mean(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("mean", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_max(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the greatest value, NaN if there is any over axes, as tf.reduce_max does. Equal ones share the gradient.
+
+    Args:
+      input_tensor: float tensor, or int32 or int64.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_max(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("max", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_min(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the least value, NaN if there is any over axes, as tf.reduce_min does. Equal ones share the gradient.
+
+    Args:
+      input_tensor: float tensor, or int32 or int64.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_min(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("min", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_prod(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the product over axes, as tf.reduce_prod does. Nothing on the way to it is too large or too small, and its
+    gradient is right where there are zeros. Products of integers wrap.
+
+    Args:
+      input_tensor: float tensor, or int32 or int64.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_prod(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("prod", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_logsumexp(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns log(sum(exp(x))) over axes, as tf.reduce_logsumexp does.
+
+    Args:
+      input_tensor: float tensor.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_logsumexp(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("logsumexp", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_variance(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the mean of squared differences from the mean over axes, as tf.math.reduce_variance does.
+
+    Args:
+      input_tensor: float tensor.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_variance(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("variance", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_std(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in
+    TensorFlow.
+
+    Args:
+      input_tensor: float tensor.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_std(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("std", input_tensor, axis, keepdims)
+
+
+@composite
+def reduce_l2(input_tensor, axis=None, keepdims=False, name=None):
+    """Returns sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.
+
+    Args:
+      input_tensor: float tensor.
+      axis, keepdims, name: as of tfuse.reduce_sum.
+
+    Example:
+      y = tfuse.reduce_l2(tf.random.normal([8, 16, 32]), axis=[0, 2])
+    """
+    return _reduce("l2", input_tensor, axis, keepdims)

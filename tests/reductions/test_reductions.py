@@ -1,0 +1,212 @@
+"""Reductions over random ranks, axes and dtypes against NumPy in float64; special values; routes; the same bits."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import as64
+
+KINDS = ("sum", "mean", "max", "min", "prod", "logsumexp", "variance", "std", "l2")
+WHOLE = KINDS[:5]  # that integers have
+# Of a result, relative to the size of its terms: half a unit of storage and some roundings of float32.
+CLOSE = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.2e-2, "float64": 1e-13}
+REDUCE = {kind: getattr(tfuse, "reduce_" + kind) for kind in KINDS}
+
+
+def lse(x, axis, keepdims):
+    top = np.max(x, axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    y = np.log(np.sum(np.exp(x - top), axis, keepdims=True)) + top
+    return y if keepdims else np.squeeze(y, axis)
+
+
+def truth(x, kind, axis, keepdims):
+    """In float64, and the size of the terms that make a result."""
+    axis = tuple(range(x.ndim)) if axis is None else tuple(a % x.ndim for a in np.ravel(axis)) if x.ndim else ()
+    with np.errstate(all="ignore"):
+        y = {"sum": lambda: np.sum(x, axis, keepdims=keepdims),
+             "mean": lambda: np.sum(x, axis, keepdims=keepdims) / max(1, np.prod([x.shape[a] for a in axis])),
+             "max": lambda: np.max(x, axis, keepdims=keepdims), "min": lambda: np.min(x, axis, keepdims=keepdims),
+             "prod": lambda: np.prod(x, axis, keepdims=keepdims), "logsumexp": lambda: lse(x, axis, keepdims),
+             "variance": lambda: np.var(x, axis, keepdims=keepdims), "std": lambda: np.std(x, axis, keepdims=keepdims),
+             "l2": lambda: np.sqrt(np.sum(x * x, axis, keepdims=keepdims))}[kind]()
+        size = np.sum(np.abs(x), axis, keepdims=keepdims) if kind in ("sum", "mean") else np.abs(y) + (kind == "logsumexp")
+    return y, size
+
+
+def slope(x, kind, axis):
+    """d y / d x in float64."""
+    axis = tuple(range(x.ndim)) if axis is None else tuple(a % x.ndim for a in np.ravel(axis)) if x.ndim else ()
+    y, n = truth(x, kind, axis, True)[0], np.prod([x.shape[a] for a in axis])
+    centred = x - np.mean(x, axis, keepdims=True)
+    with np.errstate(all="ignore"):
+        return {"sum": lambda: np.ones_like(x), "mean": lambda: np.ones_like(x) / n,
+                "max": lambda: (x == y) / np.sum(x == y, axis, keepdims=True),
+                "min": lambda: (x == y) / np.sum(x == y, axis, keepdims=True), "prod": lambda: others(x, axis),
+                "logsumexp": lambda: np.exp(x - y), "variance": lambda: 2 * centred / n, "std": lambda: centred / (n * y),
+                "l2": lambda: x / y}[kind]()
+
+
+def others(x, axis):
+    """For each value, the product of all others with it."""
+    y = np.empty_like(x)
+    for i in np.ndindex(*x.shape):
+        rest = np.array(x[tuple(slice(None) if a in axis else slice(i[a], i[a] + 1) for a in range(x.ndim))])
+        rest[tuple(i[a] if a in axis else 0 for a in range(x.ndim))] = 1
+        y[i] = np.prod(rest)
+    return y
+
+
+def draws(seed, n, most=6):
+    """Shapes with axes, keepdims, and a source of values; sizes of 1 and 0 among them."""
+    rng = np.random.default_rng(seed)
+    for _ in range(n):
+        rank = int(rng.integers(0, most))
+        shape = [int(s) for s in rng.choice([0, 1, 2, 3, 5, 9, 34], rank, p=[0.02, 0.14, 0.2, 0.2, 0.2, 0.14, 0.1])]
+        axes = [int(a) - rank * int(rng.integers(2)) for a in rng.permutation(rank)[:rng.integers(0, rank + 1)]]
+        axis = None if rng.random() < 0.15 else axes[0] if len(axes) == 1 and rng.random() < 0.5 else axes
+        yield shape, axis, bool(rng.integers(2)), rng
+
+
+def near(got, want, size, dtype, what):
+    got = as64(got)
+    assert got.shape == np.shape(want), what
+    if dtype == "float16":
+        want = np.where(np.abs(want) > 65519, np.sign(want) * np.inf, want)
+    with np.errstate(all="ignore"):
+        right = (got == want) | (np.isnan(got) & np.isnan(want)) | (np.abs(got - want) <= CLOSE[dtype] * (size + np.abs(want)))
+    small = {"float16": 1e-7, "float32": 1e-37, "bfloat16": 1e-37, "float64": 0}[dtype]
+    assert np.all(right | (np.abs(got - want) <= small)), what
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_floats(device, dtype):
+    for i, (shape, axis, keepdims, rng) in enumerate(draws(7, 120)):
+        kind = KINDS[i % len(KINDS)]
+        values = rng.normal(size=shape) if rng.random() < 0.7 else rng.integers(-3, 4, shape) * 0.5  # with ties and zeros
+        x = tf.cast(tf.constant(values), dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = REDUCE[kind](x, axis, keepdims)
+        what, wide = (kind, shape, axis, keepdims), as64(x)
+        if kind in ("max", "min", "mean", "variance", "std") and wide.size == 0 and y.shape.num_elements():
+            assert np.all(as64(y) == (-np.inf if kind == "max" else np.inf)) if kind in ("max", "min") else np.all(np.isnan(as64(y)))
+            continue
+        near(y, *truth(wide, kind, axis, keepdims), dtype, what)
+        if wide.size:
+            dy = tf.cast(tf.constant(rng.normal(size=y.shape)), dtype)
+            want = slope(wide, kind, axis) * as64(tf.reshape(dy, REDUCE["sum"](x, axis, True).shape))
+            scale = 0 if kind not in ("variance", "std") else np.abs(want) + np.nanmax(np.abs(want), initial=0)
+            near(tape.gradient(y, x, dy), want, scale, dtype, what)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers(device, dtype):
+    top = np.iinfo(dtype).max
+    for i, (shape, axis, keepdims, rng) in enumerate(draws(11, 100)):
+        kind = WHOLE[i % len(WHOLE)]
+        values = rng.integers(-9, 9, shape) if rng.random() < 0.6 else rng.integers(-top, top, shape)
+        x = tf.constant(values, dtype)
+        got, want = REDUCE[kind](x, axis, keepdims), getattr(tf, "reduce_" + kind)(x, axis, keepdims)
+        if kind == "mean" and np.abs(values).max(initial=0) > 9:
+            continue  # TensorFlow's sum on the way is not said to wrap
+        assert got.dtype == want.dtype and np.array_equal(got, want), (kind, shape, axis, keepdims)
+
+
+def test_places(device):
+    for i, (shape, _, _, rng) in enumerate(draws(13, 200)):
+        if not shape or not np.prod(shape):
+            continue
+        dtype = ["float32", "float16", "bfloat16", "float64", "int32", "int64"][i % 6]
+        x, axis = tf.cast(tf.constant(rng.integers(-4, 5, shape)), dtype), int(rng.integers(-len(shape), len(shape)))
+        kind = [tf.int32, tf.int64][i % 2]
+        for ours, theirs in ((tfuse.argmax, np.argmax), (tfuse.argmin, np.argmin)):
+            got = ours(x, axis, kind)
+            assert got.dtype == kind and np.array_equal(got, theirs(as64(x), axis)), (shape, axis, dtype)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_places_of_special_values(device, dtype):
+    nan, inf, top = np.nan, np.inf, float(tf.as_dtype(dtype).max)
+    with tf.device("CPU:0"):
+        rows = tf.constant([[nan, 1, 2], [1, nan, 2], [2, 1, nan], [nan, nan, nan], [-inf, nan, -inf], [nan, -inf, -inf],
+                            [nan, inf, inf], [-inf, -inf, 1], [-inf, -top, -inf], [inf, top, inf], [0.0, -0.0, 0.0]], dtype)
+        want = [f(rows, 1) for f in (tf.argmax, tf.argmin)]
+    for f, w in zip((tfuse.argmax, tfuse.argmin), want):
+        for repeats in (1, 40):  # the first place again, in a row that many threads share
+            assert np.array_equal(f(tf.tile(rows, [1, repeats]), 1), w)
+        assert np.array_equal(f(tf.transpose(rows), 0), w)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_values(device, kind):
+    nan, inf = np.nan, np.inf
+    rows = [[nan, 1, 2], [1, nan, 2], [inf, 1, 2], [-inf, 1, 2], [inf, -inf, 1], [-inf, -inf, -inf], [inf, nan, 0],
+            [-np.nan, 1, 2], [1e19, 1e19, 1e-38], [0.0, -0.0, 0.0]]
+    x = tf.constant(rows, tf.float32)
+    with np.errstate(all="ignore"):
+        want = truth(as64(x), kind, 1, False)[0]
+    if kind == "logsumexp":
+        want = np.where([[inf in row] for row in rows], inf, want[:, None])[:, 0]
+        want = np.where([np.any(np.isnan(row)) for row in rows], nan, want)
+    want = want.astype(np.float32)  # too large is infinite
+    for got in (REDUCE[kind](x, 1), REDUCE[kind](tf.transpose(x), 0), REDUCE[kind](tf.reshape(x, [10, 3, 1]), [1, 2])):
+        assert np.allclose(got, want, rtol=1e-5, equal_nan=True), (got, want)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_long(device, dtype):
+    """Parts of rows and of columns, and of several axes at once; far from 0, where squares would cancel."""
+    rng = np.random.default_rng(3)
+    for shape, axis in [((2, 300007), 1), ((70001, 3), 0), ((3, 9001, 6), 1), ((40, 7, 3000), (0, 2)), ((5001, 130), None)]:
+        x = tf.cast(tf.constant(rng.normal(size=shape) + 100), dtype)
+        for kind in ("sum", "max", "logsumexp", "variance"):
+            y, size = truth(as64(x), kind, axis, False)
+            near(REDUCE[kind](x, axis), y, size, dtype, (shape, kind))
+
+
+def test_products_do_not_overflow_on_the_way(device):
+    x = tf.constant([[1e30, 1e30, 1e-30, 1e-30, 3.0], [1e-30, 1e-30, 1e30, 1e30, 1e-44]])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfuse.reduce_prod(x, 1)
+    assert np.allclose(y, [3, 1e-44], rtol=1e-3)
+    assert np.allclose(tape.gradient(y, x)[0], [3e-30, 3e-30, 3e30, 3e30, 1], rtol=1e-5)
+
+
+def test_far_from_zero(device):
+    """A variance of values that are large beside it."""
+    x = tf.constant(np.random.default_rng(0).normal(size=[50, 1000]) * 0.1 + 1000, tf.float32)
+    assert np.allclose(tfuse.reduce_variance(x, 1), np.var(as64(x), 1), rtol=1e-3)
+    assert np.allclose(tfuse.reduce_std(x, 0), np.std(as64(x), 0), rtol=1e-3)
+
+
+def test_axes_of_unknown_shapes(device, jit):
+    """Sizes inside XLA, and outside it even the rank, may be unknown; results and gradients are the same bits."""
+    for shape, axis in [((3, 4, 5), (0, -1)), ((6, 7), None), ((2, 3, 4, 5), [1, 3])]:
+        for kind in ("mean", "max"):
+            def step(x):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = REDUCE[kind](x, axis, True)
+                return y, tape.gradient(y, x)
+
+            x = tf.random.stateless_normal(shape, [1, 2])
+            signature = tf.TensorSpec([None] * len(shape) if jit else None)
+            traced = tf.function(step, input_signature=[signature], jit_compile=jit, autograph=False)
+            for got, want in zip(traced(x), step(x)):
+                assert np.array_equal(got, want), (shape, axis, kind)
+    f = tf.function(lambda x: REDUCE["sum"](x, [0, 2]), input_signature=[tf.TensorSpec([None, 3, 5])], autograph=False)
+    assert f.get_concrete_function().output_shapes == [3]
+    unknown = tf.function(lambda x: REDUCE["sum"](x, [0, -2]), input_signature=[tf.TensorSpec(None)], autograph=False)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="axis must name no axis of x .2, 3. twice, got -2"):
+        unknown(tf.ones([2, 3]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="axis must be one of the 1 axes of x .2., got -2"):
+        unknown(tf.ones([2]))
+
+
+def test_places_refuse_an_empty_axis(device):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="axis 1 of x .2, 0. must have elements"):
+        tfuse.argmax(tf.ones([2, 0]), 1)
+    assert tfuse.argmax(tf.ones([2, 0]), 0).shape == [0]
