@@ -60,6 +60,8 @@ class FusedOp:
                           if a.type != "type" and a.HasField("default_value")}
         kinds = {a.type_attr for a in self._definition.input_arg}
         self._uniform = kinds == {"T"}
+        first = self._definition.input_arg[0].type_attr
+        self._firsts = [tf.as_dtype(t) for a in self._definition.attr if a.name == first for t in a.allowed_values.list.type]
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
         self._told = "S" not in kinds and any(a.type_attr == "S" for a in self._definition.output_arg)
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
@@ -167,9 +169,10 @@ class FusedOp:
         return converted
 
     def check_dtype(self, dtype):
-        if dtype not in FLOATS:
-            raise ValueError("%s: %s must be float32, float16, bfloat16 or float64, got %s" % (
-                self.stem, self._argument(0), dtype.name))
+        if dtype not in self._firsts:
+            *others, last = (t.name for t in self._firsts)
+            raise ValueError("%s: %s must be %s or %s, got %s" % (
+                self.stem, self._argument(0), ", ".join(others), last, dtype.name))
         return dtype
 
     def _wrong_dtype(self, i, allowed, got):

@@ -20,6 +20,7 @@ FAMILIES = {
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own"],
     "lists": ["tensors_norm", "tensors_update", "together"],
+    "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }
 
 
