@@ -220,8 +220,9 @@ def allowed(naive, want, dtype, typical=0.0):
     return 2 * max(e for e in errors if not np.isnan(e))  # some stock products are NaN on some machines
 
 
-# Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step.
-_EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-49}
+# Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step. Integers
+# are exact.
+_EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-49, "int32": 0.0, "int64": 0.0}
 
 
 def all_cases():

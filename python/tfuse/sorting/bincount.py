@@ -35,9 +35,11 @@ def plain_counts(ids, bins, binary=False):
 
 def _weights_gradient(node, dsums):
     weights, ids, bins = node.inputs
-    size = tf.cast(_rows.size(bins, 0), ids.dtype)
+    size, ids = tf.cast(_rows.size(bins, 0), tf.int64), tf.cast(ids, tf.int64)
+    columns = tf.maximum(tf.shape(ids, tf.int64)[-1], 1)
+    row = tf.reshape(tf.range(tf.size(ids, tf.int64)) // columns, tf.shape(ids)) if ids.shape.rank != 1 else 0
     inside = (ids >= 0) & (ids < size)
-    taken = tf.gather(dsums, tf.where(inside, ids, 0), axis=-1, batch_dims=ids.shape.rank - 1)
+    taken = tf.gather(tf.reshape(dsums, [-1]), tf.where(inside, row * size + ids, 0))
     return [tf.where(inside, taken, tf.zeros([], dsums.dtype)), None, None]
 
 
