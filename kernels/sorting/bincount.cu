@@ -1,7 +1,7 @@
 /* Counts by integer additions, whose order does not matter, and sums of sorted weights in a fixed order. */
 #include "kernels/sorting/bincount.h"
 
-#include "kernels/core/device/pack.cuh"
+#include "kernels/sorting/radix.cuh"
 
 extern __shared__ unsigned bins_here[];
 
@@ -9,7 +9,8 @@ __device__ inline int64_t integer_at(const void *of, int64_t at, int kind) {
   return kind == TFU_BIN_I32 ? ((const int *)of)[at] : ((const int64_t *)of)[at];
 }
 
-__device__ inline double value_at(const void *of, int64_t at, int kind) {
+/* One copy of it is enough. */
+static __device__ __noinline__ double value_at(const void *of, int64_t at, int kind) {
   switch (kind) {
     case TFU_BIN_F32: return ((const float *)of)[at];
     case TFU_BIN_F16: return __half2float(((const f16 *)of)[at]);
@@ -42,9 +43,9 @@ struct of_values {
     width = (value_at(a.range, 1, a.kind) - low) / (double)a.size;
   }
   __device__ uint64_t load(int64_t at) const {
-    const bool four = a.kind == TFU_BIN_F32 || a.kind == TFU_BIN_I32;
-    if (four) return ((const uint32_t *)a.of)[at];
-    return a.kind == TFU_BIN_F64 || a.kind == TFU_BIN_I64 ? ((const uint64_t *)a.of)[at] : ((const uint16_t *)a.of)[at];
+    if (look_again(a.kind == TFU_BIN_F32 || a.kind == TFU_BIN_I32)) return ((const uint32_t *)a.of)[at];
+    if (look_again(a.kind == TFU_BIN_F64 || a.kind == TFU_BIN_I64)) return ((const uint64_t *)a.of)[at];
+    return ((const uint16_t *)a.of)[at];
   }
   __device__ int64_t bin(uint64_t bits) const { return bin_of(bits, a.kind, low, width, (double)(a.size - 1)); }
   static __device__ __noinline__ int bin_of(uint64_t bits, int kind, double low, double width, double last) {
@@ -133,7 +134,7 @@ __device__ inline void bin_sum(const bin_sum_args &a) {
   const unsigned key = bin % (unsigned)a.size;
   const int64_t row = (int64_t)(bin / (unsigned)a.size) * a.cols;
   const int64_t begin = first_of(a.keys + row, a.cols, key), end = first_of(a.keys + row, a.cols, key + 1);
-  const int64_t length = (end - begin + a.parts - 1) / a.parts, from = begin + part * length;
+  const int64_t length = ((unsigned)(end - begin) + a.parts - 1) / (unsigned)a.parts, from = begin + part * length;
   const int64_t to = from + length < end ? from + length : end;
   R sum = 0;
   ONCE

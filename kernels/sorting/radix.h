@@ -12,17 +12,17 @@
 #define TFU_RADIX_THREADS 1024 /* of a block at most */
 
 typedef struct radix_args {
-  const void *from;            /* numbers as they are stored where `encode` is set, else keys       */
-  void *keys;                  /* the same for `decode`; NULL: not wanted                           */
+  const void *from;            /* numbers as they are stored, or keys                               */
+  void *keys;                  /* numbers where `decode` is set, else keys; NULL: not wanted        */
   const uint32_t *from_places; /* NULL: a key's own place in its row                                */
   uint32_t *places;            /* NULL: not wanted                                                  */
   uint32_t *counts;            /* [row][digit][tile], then how many come before, by tile            */
   uint32_t *totals;            /* [row][digit]                                                      */
-  tfu_order order;
+  tfu_order from_order, order; /* of what is read, and of what is written                          */
   int64_t rows, cols;
   unsigned tiles;
-  int encode, decode;
-  int narrow;    /* numbers are of 16 bits                          */
+  int from_narrow, narrow; /* numbers are of 16 bits */
+  int decode;
   int shift;     /* of the digit, or of the first                   */
   int end;       /* bits from here on are not looked at             */
   int items;     /* keys of a thread                                */

@@ -29,7 +29,7 @@ __device__ inline unsigned scan_block(unsigned sum, unsigned *total) {
 
 __device__ inline int64_t own_first() { return ((int64_t)blockIdx.x * TFU_THREADS + threadIdx.x) * TFU_UNIQUE_EACH; }
 
-/* How many values begin in a tile, and marks at their places. */
+/* Where values begin: by the order of keys in `of`, by their places in `marks`; and how many do in each tile. */
 template <typename K>
 __device__ inline void unique_mark(const unique_args &a) {
   unsigned sum = 0, total;
@@ -37,31 +37,15 @@ __device__ inline void unique_mark(const unique_args &a) {
   for (int i = 0; i < TFU_UNIQUE_EACH; i++) {
     const int64_t at = own_first() + i;
     const unsigned head = begins<K>(a, at);
-    if (at < a.n) a.marks[a.places[at]] = head;
+    if (at < a.n) a.of[at] = a.marks[a.places[at]] = head;
     sum += head;
   }
   scan_block(sum, &total);
   if (threadIdx.x == 0) a.before[blockIdx.x] = total;
 }
 
-/* Numbers the heads in the order of keys. */
-template <typename K>
-__device__ inline void unique_number(const unique_args &a) {
-  unsigned head[TFU_UNIQUE_EACH], sum = 0, total;
-  UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += head[i] = begins<K>(a, own_first() + i);
-  unsigned next = a.before[blockIdx.x] + scan_block(sum, &total);
-  UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) {
-    const int64_t at = own_first() + i;
-    if (head[i]) a.heads[next] = (uint32_t)at;
-    next += head[i];
-    if (at < a.n) a.of[at] = next - 1;
-  }
-}
-
-/* Marks: how many a tile has, and then how many come before each. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_marks_f32(const unique_args a) {
+/* How many marks a tile has. */
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_f32(const unique_args a) {
   unsigned sum = 0, total;
   UNROLL
   for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += own_first() + i < a.n ? a.marks[own_first() + i] : 0;
@@ -69,15 +53,20 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_marks_f32
   if (threadIdx.x == 0) a.before[blockIdx.x] = total;
 }
 
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_marks_f32(const unique_args a) {
-  unsigned mark[TFU_UNIQUE_EACH], sum = 0, total;
+/* Makes of what is set in `of`, or else in `marks`, how many come before; of `of`, which distinct value each is, and
+ * notes where that begins. */
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_f32(const unique_args a) {
+  uint32_t *list = a.by_keys ? a.of : a.marks;
+  unsigned set[TFU_UNIQUE_EACH], sum = 0, total;
   UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += mark[i] = own_first() + i < a.n ? a.marks[own_first() + i] : 0;
+  for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += set[i] = own_first() + i < a.n ? list[own_first() + i] : 0;
   unsigned before = a.before[blockIdx.x] + scan_block(sum, &total);
   UNROLL
   for (int i = 0; i < TFU_UNIQUE_EACH; i++) {
-    if (own_first() + i < a.n) a.marks[own_first() + i] = before;
-    before += mark[i];
+    const int64_t at = own_first() + i;
+    if (at < a.n) list[at] = a.by_keys ? before + set[i] - 1 : before;
+    if (a.by_keys && set[i]) a.heads[before] = (uint32_t)at;
+    before += set[i];
   }
 }
 
@@ -99,5 +88,3 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_write_f32(const
 /* Named after floats of the size of keys; all others serve any. */
 TFU_KERNEL_AS_(unique_mark_f32, unique_args, unique_mark<uint32_t>)
 TFU_KERNEL_AS_(unique_mark_f64, unique_args, unique_mark<uint64_t>)
-TFU_KERNEL_AS_(unique_number_f32, unique_args, unique_number<uint32_t>)
-TFU_KERNEL_AS_(unique_number_f64, unique_args, unique_number<uint64_t>)

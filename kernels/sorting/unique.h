@@ -19,7 +19,8 @@ typedef struct unique_args {
   uint64_t nan; /* the key of NaN, where each is a value of its own */
   int64_t n;
   int is_float;
-  int size; /* bytes of a number */
+  int by_keys; /* what is numbered: `of`, and not marks */
+  int size;    /* bytes of a number */
 } unique_args;
 
 #endif

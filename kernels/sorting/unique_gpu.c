@@ -8,8 +8,7 @@
 TFU_MODULE(unique);
 static tfu_kernel mark = {.module = &module, .name = "unique_mark"};
 static tfu_kernel number = {.module = &module, .name = "unique_number"};
-static tfu_kernel count_marks = {.module = &module, .name = "unique_count_marks"};
-static tfu_kernel number_marks = {.module = &module, .name = "unique_number_marks"};
+static tfu_kernel count = {.module = &module, .name = "unique_count"};
 static tfu_kernel write = {.module = &module, .name = "unique_write"};
 
 tfu_code tfu_unique_gpu(tfu_call *call) {
@@ -55,9 +54,11 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
   const tfu_grid grid = {.x = (unsigned)tiles, .threads = TFU_THREADS};
   TFU_TRY(tfu_launch(call, &mark, 0, tag, grid, &a));
   TFU_TRY(tfu_scan_gpu(call, before, tiles, out[3].data));
-  TFU_TRY(tfu_launch(call, &number, 0, tag, grid, &a));
-  TFU_TRY(tfu_launch(call, &count_marks, 0, TFU_F32, grid, &a));
+  a.by_keys = 1;
+  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
+  a.by_keys = 0;
+  TFU_TRY(tfu_launch(call, &count, 0, TFU_F32, grid, &a));
   TFU_TRY(tfu_scan_gpu(call, before, tiles, out[3].data));
-  TFU_TRY(tfu_launch(call, &number_marks, 0, TFU_F32, grid, &a));
+  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
   return tfu_launch(call, &write, 0, TFU_F32, grid, &a);
 }

@@ -87,7 +87,7 @@ static const row rows[] = {
     {&tfu_tensors_update, {LIST, LIST, "", "+", "<h", "8+", "0", "0"}, "rule=sgd N=3 rest=any"},
     {&tfu_top_k, {"x", "d0"}, ""},
     {&tfu_unique, {"n"}, "rest=columns"},
-    {&tfu_unsort, {"x", "x<c", "x"}, ""},
+    {&tfu_unsort, {"r1", "r1<c", "x"}, ""},
     {&tfu_weighted_bincount, {"x", "x<h", "90"}, "L=int32"},
 };
 

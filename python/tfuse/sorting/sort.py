@@ -25,9 +25,9 @@ def _plain_unsort(dy, indices, values):
 
 
 AXES = {"places": "kz", "dy": "abcdefgk", "indices": "abcdefgk", **dict.fromkeys(["values", "input"], "abcdefgc")}
-unsort = FusedOp("Unsort", plain=_plain_unsort, axes=AXES)
+_unsort = FusedOp("Unsort", plain=_plain_unsort, axes=AXES)
 _argsort = FusedOp("Argsort", plain=_plain_argsort, gradient=lambda node, dy: [None])
-_sort = FusedOp("Sort", plain=_plain_sort, gradient=lambda node, dy: unsort(
+_sort = FusedOp("Sort", plain=_plain_sort, gradient=lambda node, dy: _unsort(
     dy, _argsort(*node.inputs, descending=node.attr("descending")), *node.inputs))
 
 

@@ -6,8 +6,8 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, composite
-from tfuse.sorting.sort import AXES, unsort
+from tfuse._core._op import FusedOp, composite, registry
+from tfuse.sorting.sort import AXES
 
 TopK = collections.namedtuple("TopK", ["values", "indices"])
 
@@ -17,7 +17,7 @@ def _plain(input, places):
 
 
 _top_k = FusedOp("TopK", plain=_plain, axes=AXES, gradient=lambda node, dvalues, dindices: [
-    unsort(dvalues, node.outputs[1], node.inputs[0]), None])
+    registry["Unsort"](dvalues, node.outputs[1], node.inputs[0]), None])
 
 
 @keras.saving.register_keras_serializable("tfuse")

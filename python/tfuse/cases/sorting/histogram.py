@@ -22,7 +22,8 @@ def _plain(x):
 CASES = [
     Case(name="histogram_fixed_width", run=lambda x: tfuse.histogram_fixed_width(x, tf.constant(_RANGE, x.dtype), _BINS),
          plain=_plain, reference=_reference, gradient=lambda dy, x: [], special=False, passes=(1, 0),
-         inputs={"x": Input(lambda shape: shape, gradient=False)}, outputs={"counts": Input(lambda shape: (_BINS,), dtype="int32")},
+         inputs={"values": Input(lambda shape: shape, gradient=False)},
+         outputs={"counts": Input(lambda shape: (_BINS,), dtype="int32")},
          sizes=[(1 << 27,)], cpu_sizes=[(4096, 4096)], rejects=[
              ("histogram: value_range must be a value and a greater one, got .3.0, 1.0.",
               lambda: tfuse.histogram(tf.ones([3]), [3.0, 1.0])),

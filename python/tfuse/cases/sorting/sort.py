@@ -23,7 +23,7 @@ def _gradient(dy, x, direction="ASCENDING"):
 
 
 CASES = [
-    Case(name="sort", run=tfuse.sort, plain=tf.sort, gradient=_gradient, inputs={"x": lambda shape: shape},
+    Case(name="sort", run=tfuse.sort, plain=tf.sort, gradient=_gradient, inputs={"values": lambda shape: shape},
          reference=lambda x, **o: np.take_along_axis(x, order(x, **o), -1), options=_DIRECTIONS, special=False, sizes=_SIZES,
          timed=[{}], cpu_sizes=[(4096, 4096)], bars={("float32", (1, 1 << 27)): {"of_torch": 1.0}}, rejects=[
              ("sort: values must be float32, float16, bfloat16, float64, int32 or int64, got bool",
@@ -32,7 +32,7 @@ CASES = [
              ("sort: axis must be one or several axes of x .2, 3., got 2", lambda: tfuse.sort(tf.ones([2, 3]), axis=2)),
              ("sort: direction must be 'ASCENDING' or 'DESCENDING', got 'UP'", lambda: tfuse.sort([1.0], direction="UP"))]),
     Case(name="argsort", run=tfuse.argsort, plain=lambda x, **o: tf.argsort(x, stable=True, **o), reference=order,
-         gradient=lambda dy, x, **o: [], inputs={"x": Input(lambda shape: shape, gradient=False)},
+         gradient=lambda dy, x, **o: [], inputs={"values": Input(lambda shape: shape, gradient=False)},
          outputs={"places": Input(lambda shape: shape, dtype="int32")}, options=_DIRECTIONS, special=False, sizes=_SIZES,
          timed=[{}], cpu_sizes=[(4096, 4096)], rejects=[
              ("argsort: values must be .*got bool", lambda: tfuse.argsort(tf.constant([True]))),

@@ -23,8 +23,9 @@ def _case(name, k, **options):
         return min(k, shape[-1]) if known else tf.minimum(k, tf.shape(x)[-1])
 
     return Case(name=name, run=lambda x: tfuse.top_k(x, of(x.shape, x)).values,
-                plain=lambda x: tf.math.top_k(x, of(x.shape, x)).values, gradient=lambda dy, x: _gradient(dy, x, of(x.shape)),
-                reference=lambda x: np.take_along_axis(x, _places(x, of(x.shape)), -1), inputs={"x": lambda shape: shape},
+                plain=lambda x: tf.math.top_k(x, of(x.shape, x)).values,
+                reference=lambda x: np.take_along_axis(x, _places(x, of(x.shape)), -1),
+                gradient=lambda dy, x: _gradient(dy, x, of(x.shape)), inputs={"input": lambda shape: shape},
                 outputs={"values": lambda shape: (*shape[:-1], of(shape))}, special=False, passes=(1, 1), **options)
 
 
