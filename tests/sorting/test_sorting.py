@@ -1,4 +1,4 @@
-"""Sorting beyond its cases: integers, random shapes and axes, special values, bits that repeat, sizes that are known late."""
+"""Sorting beyond its cases: integers, random shapes, axes and values, bits that repeat, sizes that are known late."""
 
 import numpy as np
 import pytest

@@ -36,12 +36,11 @@ def _weights_gradient(dy, ids, weights, axis=None):
     return [np.where(ids < _SIZE, d, 0)]
 
 
-def _plain(ids, axis=None, **options):
-    """Stock TensorFlow takes matrices where rows are counted apart."""
-    if axis != -1:
-        return tf.math.bincount(ids, **_LENGTHS, **options)
-    rows = tf.reshape(ids, [-1, tf.shape(ids)[-1]])
-    return tf.reshape(tf.math.bincount(rows, axis=-1, **_LENGTHS, **options), [*tf.unstack(tf.shape(ids)[:-1]), _SIZE])
+def _plain(ids, axis=None, binary_output=False):
+    """The op behind tf.math.bincount, which has to be told the size for XLA. Its rows are those of a matrix."""
+    rows = tf.reshape(ids, [-1] if axis is None else [-1, tf.shape(ids)[-1]])
+    counts = tf.raw_ops.DenseBincount(input=rows, size=_SIZE, weights=tf.constant([], tf.int32), binary_output=binary_output)
+    return counts if axis is None else tf.reshape(counts, tf.concat([tf.shape(ids)[:-1], [_SIZE]], 0))
 
 
 def _plain_weighted(ids, weights, axis=None):
@@ -50,7 +49,7 @@ def _plain_weighted(ids, weights, axis=None):
     number = tf.size(ids) // tf.shape(ids)[-1] if axis == -1 else 1
     segments = tf.where(ids < _SIZE, ids + _SIZE * rows, -1)
     sums = tf.math.unsorted_segment_sum(weights, segments, number * _SIZE)
-    return tf.reshape(sums, [*tf.unstack(tf.shape(ids)[:-1]), _SIZE]) if axis == -1 else sums
+    return tf.reshape(sums, tf.concat([tf.shape(ids)[:-1], [_SIZE]], 0)) if axis == -1 else sums
 
 
 _rows_or_all = lambda shape: (_SIZE,)

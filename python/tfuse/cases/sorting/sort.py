@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input
+from tfuse.cases import Case, Input, bars
 
 _DIRECTIONS = [{}, {"direction": "DESCENDING"}]
 _SIZES = [(1 << 20, 1024), (1, 1 << 27)]
@@ -25,7 +25,7 @@ def _gradient(dy, x, direction="ASCENDING"):
 CASES = [
     Case(name="sort", run=tfuse.sort, plain=tf.sort, gradient=_gradient, inputs={"values": lambda shape: shape},
          reference=lambda x, **o: np.take_along_axis(x, order(x, **o), -1), options=_DIRECTIONS, special=False, sizes=_SIZES,
-         timed=[{}], cpu_sizes=[(4096, 4096)], bars={("float32", (1, 1 << 27)): {"of_torch": 1.0}}, rejects=[
+         timed=[{}], cpu_sizes=[(4096, 4096)], bars=bars(*_SIZES, dtypes=["float32"], torch=1.0), rejects=[
              ("sort: values must be float32, float16, bfloat16, float64, int32 or int64, got bool",
               lambda: tfuse.sort(tf.constant([True]))),
              ("values must have at least one dimension, got a single number", lambda: tfuse.sort(tf.constant(1.0))),

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case
+from tfuse.cases import Case, bars
 from tfuse.cases.sorting.sort import order
 
 
@@ -30,7 +30,8 @@ def _case(name, k, **options):
 
 
 CASES = [
-    _case("top_k", 50, sizes=[(8192, 50304)], cpu_sizes=[(4096, 4096)], rejects=[
+    _case("top_k", 50, sizes=[(8192, 50304)], cpu_sizes=[(4096, 4096)],
+          bars=bars((8192, 50304), dtypes=["float32"], forward=50, torch=0.5), rejects=[
         ("k must be at most 3, the size of the last axis of input .2, 3., got 4", lambda: tfuse.top_k(tf.ones([2, 3]), 4)),
         ("top_k: k must not be less than 0, got -1", lambda: tfuse.top_k(tf.ones([2, 3]), -1)),
         ("input must have at least one dimension, got a single number", lambda: tfuse.top_k(tf.constant(1.0), 1)),
