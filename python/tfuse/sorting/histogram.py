@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, composite
+from tfuse._core._op import FusedOp, composite, sized
 from tfuse.sorting.bincount import plain_counts
 
 
@@ -25,7 +25,7 @@ def _counts(op, values, value_range, nbins, dtype):
         raise ValueError("%s: value_range must be a value and a greater one, got %s" % (op, list(static)))
     if tf.get_static_value(nbins) is not None and tf.get_static_value(nbins) < 1:
         raise ValueError("%s: nbins must be at least 1, got %s" % (op, nbins))
-    return tf.cast(_histogram(_rows.tensor(values), value_range, tf.zeros([nbins, 0], tf.bool)), dtype)
+    return tf.cast(_histogram(_rows.tensor(values), value_range, sized(nbins)), dtype)
 
 
 @keras.saving.register_keras_serializable("tfuse")

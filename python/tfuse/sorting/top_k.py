@@ -1,12 +1,13 @@
 """The k greatest of each row, with their gradient."""
 
 import collections
+import numbers
 
 import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, composite, registry
+from tfuse._core._op import FusedOp, composite, registry, sized
 from tfuse.sorting.sort import AXES
 
 TopK = collections.namedtuple("TopK", ["values", "indices"])
@@ -38,7 +39,7 @@ def top_k(input, k=1, sorted=True, index_type=tf.int32, name=None):
     Example:
       values, indices = tfuse.top_k(tf.random.normal([4, 1000]), 5)
     """
-    if isinstance(k, int) and k < 0:
+    if isinstance(k, numbers.Integral) and k < 0:
         raise ValueError("top_k: k must not be less than 0, got %d" % k)
-    values, indices = _top_k(_rows.tensor(input), tf.zeros([k, 0], tf.bool))
+    values, indices = _top_k(_rows.tensor(input), sized(k))
     return TopK(values, indices if index_type == tf.int32 else tf.cast(indices, index_type))
