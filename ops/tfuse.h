@@ -60,8 +60,10 @@ typedef enum tfu_dtype {
   TFU_DTYPES
 } tfu_dtype;
 
-/* Types of a row. T is any float; arithmetic is in float, in double for float64, and values in that type are S. */
+/* Types of a row. T is any float, or any number; arithmetic is in float, in double for float64, and values in that type
+ * are S. */
 #define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
+#define TFU_T_NUMBERS "T: {float, half, bfloat16, double, int32, int64}"
 #define TFU_S_REALS "S: {float, double} = DT_FLOAT"
 
 /* Row-major. Rank and dims are TFU_UNKNOWN only while a graph is being built. */

@@ -29,5 +29,10 @@ from tfuse.products.matmul_own import matmul_own
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
+from tfuse.sorting.bincount import bincount
+from tfuse.sorting.histogram import histogram, histogram_fixed_width
+from tfuse.sorting.sort import argsort, sort
+from tfuse.sorting.top_k import top_k
+from tfuse.sorting.unique import unique_counts, unique_with_counts
 from tfuse import optimizers
 from tfuse._keras._enable import disable, enable, enabled

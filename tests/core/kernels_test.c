@@ -30,6 +30,7 @@ static const row rows[] = {
     {&tfu_add_constant_grad, {"x"}, ""},
     {&tfu_arg_reduce, {"n9"}, "axis=-1 I=int32 rest=any"},
     {&tfu_arg_reduce, {"9n"}, "kind=min I=int32 rest=any"},
+    {&tfu_argsort, {"x"}, "descending=true"},
     {&tfu_attention, {"2q4d", "2q2d", "2q29", "0", "0", "0", "0", "0"}, "scale=0.5 rest=columns"},
     {&tfu_attention,
      {"2q4d", "2q2d", "2q29", "4qq", "21qq", "2<q", "2^q", ""},
@@ -43,6 +44,7 @@ static const row rows[] = {
      "scale=0.5 right=0 soft_cap=2 rest=columns"},
     {&tfu_batched_matmul, {"2nc", "2c9", "0", "0", "0"}, "scale=0.5"},
     {&tfu_batched_matmul, {"2nc", "9n", "c9", "", ""}, ""},
+    {&tfu_bincount, {"x<h", "90"}, "T=int32"},
     {&tfu_clip_by_tensors_norm, {LIST, "+", "+"}, "N=3 rest=any"},
     {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},
     {&tfu_cross_entropy_grad, {"x", "x", "r3+", "r", "x"}, "smoothing=0.1 z_loss=0.01"},
@@ -53,6 +55,7 @@ static const row rows[] = {
     {&tfu_gated_grad, {"x", "rw", "0"}, "activation=silu"},
     {&tfu_group_norm, {"2n2c", "w", "w"}, "rest=any"},
     {&tfu_group_norm_grad, {"2n2c", "2n2c", "w", "w", "222+"}, ""},
+    {&tfu_histogram, {"x", "2+", "90"}, ""},
     {&tfu_linear, {"nc", "c9", "9", "n9", ""}, "activation=gelu rest=columns"},
     {&tfu_linear, {"nc", "c9", "0", "0", "0"}, ""},
     {&tfu_linear_cross_entropy, {"nc", "c9", "9", "n<9", "0", "0", "0", "0"}, "z_loss=0.01 ignore=0 rest=columns"},
@@ -93,6 +96,7 @@ static const row rows[] = {
     {&tfu_softmax, {"x", "x"}, "scale=0.5"},
     {&tfu_softmax, {"x", "c"}, "M=T log=true"},
     {&tfu_softmax_grad, {"x", "x"}, "scale=0.5"},
+    {&tfu_sort, {"x"}, ""},
     {&tfu_sparse_cross_entropy, {"x", "r<c"}, "smoothing=0.1 ignore=0 rest=columns"},
     {&tfu_sparse_cross_entropy_grad, {"x", "r<c", "r2+", "r"}, "ignore=0 L=int32"},
     {&tfu_square, {"x"}, ""},
@@ -103,6 +107,10 @@ static const row rows[] = {
     {&tfu_tensors_update, {LIST, LIST, "", "+", "<h", "8+", "0", "0"}, "rule=sgd N=3 rest=any"},
     {&tfu_transpose, {"nc"}, "perm=1"},
     {&tfu_transpose, {"n2c3"}, "perm=4866"},
+    {&tfu_top_k, {"x", "d0"}, ""},
+    {&tfu_unique, {"n"}, "rest=columns"},
+    {&tfu_unsort, {"r1", "r1<c", "x"}, ""},
+    {&tfu_weighted_bincount, {"x", "x<h", "90"}, "L=int32"},
 };
 
 /* One call of a row; everything that a test may vary. */
@@ -162,7 +170,7 @@ static tfu_dtype dtype_of(const sample *s, const char *argument) {
   if (!strcmp(type, "S")) return tfu_real(s->dtype);
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
-  return set && !strncmp(set, "int32", 5) ? TFU_I32 : s->dtype;
+  return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;
 }
 
 static void set_attributes(const row *w, tfu_value *value) {

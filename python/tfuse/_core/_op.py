@@ -6,6 +6,7 @@ the op computes. The gradient is written once and serves all three.
 """
 
 import functools
+import numbers
 import re
 
 import numpy as np
@@ -389,6 +390,18 @@ def mark(dtype):
     if dtype not in _marks:  # kept, since making one costs as much as a small op
         _marks[dtype] = tf.zeros([0, 0], dtype)
     return _marks[dtype]
+
+
+def sized(size):
+    """An input without elements whose first axis says a size, as an attribute could not: it may be known late. [size, 0]."""
+    if isinstance(size, numbers.Integral) and context.executing_eagerly():
+        return _sized(int(size))
+    return tf.zeros([size, 0], tf.bool)
+
+
+@functools.lru_cache(256)  # kept, since making one costs as much as a small op
+def _sized(size):
+    return tf.zeros([size, 0], tf.bool)
 
 
 class _Node:

@@ -141,6 +141,8 @@ class Bench:
                     continue
                 if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
                     continue
+                if name == "XLA" and not case.xla_can:
+                    continue
                 forward[name], backward[name] = directions(case, make(case), inputs, dy, options)
             if case.pace:
                 pace = tf.function(case.pace, autograph=False)

@@ -29,6 +29,8 @@ NOTES = {
              "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
              "5,000, do not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
              "GPU busy for longer, the host's time is hidden behind it.",
+    "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
+               "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew.",
 }
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.

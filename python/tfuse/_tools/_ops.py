@@ -23,6 +23,7 @@ FAMILIES = {
     "layout": ["transpose"],
     "scans": ["scan"],
     "lists": ["tensors_norm", "tensors_update", "together"],
+    "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }
 
 

@@ -70,6 +70,7 @@ class Case:
       flops: function(direction, shape, options) -> multiplications and additions, where these and not memory set the pace.
       pace: function(*inputs), a plain matrix product of one forward pass, whose rate the op's is compared with.
       stock_can: function(shape) -> whether stock TensorFlow can run it.
+      xla_can: whether XLA can compile `rival`.
       sizes: shapes that the benchmark runs.
       cpu_sizes: shapes that it runs on the CPU; none: the first of sizes, made smaller.
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
@@ -100,6 +101,7 @@ class Case:
     flops: object = None
     pace: object = None
     stock_can: object = lambda shape: True
+    xla_can: bool = True
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
     cpu_sizes: list = dataclasses.field(default_factory=list)
     sweep: list = dataclasses.field(default_factory=list)
@@ -222,7 +224,7 @@ def allowed(naive, want, dtype, typical=0.0):
 
 # Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step. Integers
 # are exact.
-_EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-49}
+_EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-49, "int32": 0.0, "int64": 0.0}
 
 
 def all_cases():

@@ -1,0 +1,101 @@
+#include "kernels/sorting/top_k.h"
+
+#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/walk.h"
+#include "kernels/sorting/order.h"
+#include "kernels/sorting/radix.h"
+#include "kernels/sorting/sort.h"
+
+TFU_MODULE(top_k);
+static tfu_kernel top_k = {.module = &module, .name = "top_k"};
+
+TFU_CHOICE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
+TFU_CHOICE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
+TFU_CHOICE(top_blocks, 8, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
+
+enum { SORTED_COLS = 256 }; /* rows of so many or fewer are sorted, several by one block */
+enum { RESERVED = 4096, MOST_PARTS = 1024 };
+
+static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, int64_t cols, int64_t k) {
+  void *places;
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(int32_t), &places));
+  const radix_job job = {.from = x->data,
+                         .dtype = x->dtype,
+                         .order = tfu_wide_order_of(x->dtype, 1, 1),
+                         .rows = rows,
+                         .cols = cols,
+                         .places = places};
+  TFU_TRY(tfu_radix_gpu(call, &job));
+  return tfu_move_gpu(call, x->dtype,
+                      (move_args){.from = x->data,
+                                  .to = call->out[0].data,
+                                  .places = places,
+                                  .n = rows * k,
+                                  .k = k,
+                                  .cols = cols,
+                                  .stride = cols,
+                                  .copied = call->out[1].data});
+}
+
+/* Bytes of shared memory for what is kept and what one step may add, which together are sorted as a power of two. */
+static size_t shared_of(int enough, size_t key) {
+  size_t room = 2;
+  while (room < (size_t)enough + TFU_TOP_EACH * TFU_THREADS) room *= 2;
+  return room * (key + sizeof(uint32_t));
+}
+
+static tfu_code launch(tfu_call *call, top_args *a, size_t key) {
+  const tfu_grid grid = {
+      .x = (unsigned)(a->rows * a->parts), .threads = TFU_THREADS, .shared = (unsigned)shared_of(a->enough, key)};
+  return tfu_launch(call, &top_k, 0, key == 8 ? TFU_F64 : TFU_F32, grid, a);
+}
+
+tfu_code tfu_top_k_gpu(tfu_call *call) {
+  const tfu_tensor *x = &call->in[0];
+  const int64_t rows = tfu_rows(&x->shape), cols = tfu_cols(&x->shape), k = tfu_cols(&call->out[0].shape);
+  const size_t size = tfu_dtype_size(x->dtype), key = size == 8 ? 8 : 4;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  TFU_REQUIRE(call->err, cols <= INT32_MAX, "a row must have less than 2^31 values, got %lld", (long long)cols);
+  int enough = least_enough();
+  while (enough < 2 * k && enough < INT32_MAX / 2) enough *= 2;
+  if (cols <= SORTED_COLS || k > most_k() || rows > INT32_MAX / MOST_PARTS ||
+      shared_of(enough, key) + RESERVED > (size_t)device.block_shared)
+    return by_sorting(call, x, rows, cols, k);
+  top_args a = {.x = x->data,
+                .values = call->out[0].data,
+                .numbers = x->data,
+                .places = call->out[1].data,
+                .order = tfu_wide_order_of(x->dtype, 1, 1),
+                .rows = rows,
+                .cols = cols,
+                .number_cols = cols,
+                .part_cols = cols,
+                .parts = 1,
+                .narrow = size == 2,
+                .of_16_bits = size == 2,
+                .k = (int)k,
+                .enough = enough};
+  /* Parts are worth their second launch where they are long against what they give; each has at least k. */
+  const int64_t wanted = (int64_t)device.multiprocessors * top_blocks() / rows, longest = cols / (16 * (int64_t)enough);
+  int64_t parts = wanted < longest ? wanted : longest;
+  if (parts > MOST_PARTS) parts = MOST_PARTS;
+  while (parts > 1 && cols - (parts - 1) * ((cols + parts - 1) / parts) < k) parts--;
+  if (parts <= 1) return launch(call, &a, key);
+  top_args of_parts = a;
+  void *keys, *places;
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &keys));
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * sizeof(uint32_t), &places));
+  of_parts.parts = (int)parts;
+  of_parts.part_cols = (cols + parts - 1) / parts;
+  of_parts.values = NULL;
+  of_parts.keys = keys;
+  of_parts.places = places;
+  TFU_TRY(launch(call, &of_parts, key));
+  a.x = keys;
+  a.narrow = 0;
+  a.order = tfu_order_of_keys(key);
+  a.from_places = places;
+  a.cols = a.part_cols = parts * k;
+  return launch(call, &a, key);
+}

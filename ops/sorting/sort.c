@@ -1,0 +1,57 @@
+/* Sort: the values of each row (the last axis) in order. Argsort: their places in the row, in that order; of equal
+ * values the lower place comes first. Unsort: what is at place j of a row of dy goes to place indices[j] of dx, and all
+ * else is 0; this is the gradient of values that were moved so.
+ *
+ * NaN is greater than all others. -0.0 and 0.0 are equal for places; among the values of Sort -0.0 is the less. */
+#include "tfuse.h"
+
+static tfu_code sort_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("values", &in[0], err));
+  out[0] = in[0];
+  return TFU_OK;
+}
+
+const tfu_op tfu_sort = {
+    .name = "Sort",
+    .doc = "The values of each row (last axis) in order; NaN is the greatest.",
+    .in = {"values: T"},
+    .out = {"sorted: T"},
+    .attr = {"descending: bool = false", TFU_T_NUMBERS},
+    .shape = sort_shape,
+    .cpu = tfu_sort_cpu,
+    .gpu = tfu_sort_gpu,
+};
+
+const tfu_op tfu_argsort = {
+    .name = "Argsort",
+    .doc = "The places of each row's values in order; of equal values the lower place comes first.",
+    .in = {"values: T"},
+    .out = {"indices: int32"},
+    .attr = {"descending: bool = false", TFU_T_NUMBERS},
+    .shape = sort_shape,
+    .cpu = tfu_argsort_cpu,
+    .gpu = tfu_argsort_gpu,
+};
+
+static tfu_code unsort_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("values", &in[2], err));
+  TFU_TRY(tfu_match("dy", &in[0], "indices", &in[1], err));
+  const tfu_shape rows = tfu_leading(&in[1]), wanted = tfu_leading(&in[2]);
+  if (in[1].rank != TFU_UNKNOWN && in[2].rank != TFU_UNKNOWN)
+    TFU_TRY(tfu_match("the rows of indices", &rows, "the rows of values", &wanted, err));
+  out[0] = in[2];
+  return TFU_OK;
+}
+
+const tfu_op tfu_unsort = {
+    .name = "Unsort",
+    .doc = "Row by row dx[indices[j]] = dy[j], and 0 elsewhere; dx is like values. No place may come twice.",
+    .in = {"dy: T", "indices: int32", "values: T"},
+    .out = {"dx: T"},
+    .attr = {TFU_T_NUMBERS},
+    .shape = unsort_shape,
+    .cpu = tfu_unsort_cpu,
+    .gpu = tfu_unsort_gpu,
+};

@@ -1,0 +1,34 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import Case, Input
+
+_RANGE, _BINS = [-3.0, 2.5], 37
+
+
+def _reference(x):
+    width = (_RANGE[1] - _RANGE[0]) / _BINS
+    return np.bincount(np.clip((np.maximum(x, _RANGE[0]) - _RANGE[0]) / width, 0, _BINS - 1).astype(int).ravel(),
+                       minlength=_BINS)
+
+
+def _plain(x):
+    """Stock TensorFlow has no histogram of 16 bits."""
+    x = tf.cast(x, tf.float32) if x.dtype.size == 2 else x
+    return tf.histogram_fixed_width(x, tf.constant(_RANGE, x.dtype), _BINS)
+
+
+CASES = [
+    Case(name="histogram_fixed_width", run=lambda x: tfuse.histogram_fixed_width(x, tf.constant(_RANGE, x.dtype), _BINS),
+         plain=_plain, xla_can=False, reference=_reference, gradient=lambda dy, x: [], special=False, passes=(1, 0),
+         inputs={"values": Input(lambda shape: shape, gradient=False)},
+         outputs={"counts": Input(lambda shape: (_BINS,), dtype="int32")},
+         sizes=[(1 << 27,)], cpu_sizes=[(4096, 4096)], rejects=[
+             ("histogram: value_range must be a value and a greater one, got .3.0, 1.0.",
+              lambda: tfuse.histogram(tf.ones([3]), [3.0, 1.0])),
+             ("histogram_fixed_width: nbins must be at least 1, got 0",
+              lambda: tfuse.histogram_fixed_width(tf.ones([3]), [0.0, 1.0], 0)),
+             ("range must be two values, got shape .3.", lambda: tfuse.histogram(tf.ones([3]), [0.0, 1.0, 2.0])),
+             ("histogram: values must be .*got bool", lambda: tfuse.histogram(tf.constant([True]), [0.0, 1.0]))]),
+]

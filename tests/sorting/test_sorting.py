@@ -1,0 +1,201 @@
+"""Sorting beyond its cases: integers, random shapes, axes and values, bits that repeat, sizes that are known late."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+from tfuse.cases.sorting.sort import order
+
+DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]
+
+
+def drawn(rng, shape, dtype, kind):
+    """Values that all differ, or come often, or are special ones among these."""
+    x = rng.normal(size=shape) * 1000
+    if kind != "distinct":
+        x = np.round(x / 300)
+    if kind == "special" and tf.as_dtype(dtype).is_floating:
+        special = rng.choice([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], size=shape)
+        x = np.where(rng.random(shape) < 0.4, special, x)
+    return tf.cast(tf.constant(x), dtype)
+
+
+def as_array(x):
+    """Floats in float64, integers as they are."""
+    return (tf.cast(x, tf.float64) if x.dtype.is_floating else x).numpy()
+
+
+def draws(seed, number, most=6000):
+    """Random shapes of one to five axes, short and long ones among them."""
+    rng = np.random.default_rng(seed)
+    for i in range(number):
+        rank = rng.integers(1, 6)
+        shape = [int(n) for n in np.ceil(np.exp(rng.uniform(0, np.log(most) / rank, rank)))]
+        if i % 13 == 0:
+            shape[rng.integers(rank)] = 0
+        yield rng, shape, DTYPES[i % len(DTYPES)], ["distinct", "often", "special"][i // 6 % 3]
+
+
+def test_sort_and_argsort(device):
+    for rng, shape, dtype, kind in draws(0, 300):
+        x = drawn(rng, shape, dtype, kind)
+        axis = int(rng.integers(-len(shape), len(shape)))
+        direction = ["ASCENDING", "DESCENDING"][rng.integers(2)]
+        moved = np.moveaxis(as_array(x), axis, -1)
+        places = order(moved, direction)
+        want = np.moveaxis(np.take_along_axis(moved, places, -1), -1, axis)
+        got = tfuse.sort(x, axis, direction), tfuse.argsort(x, axis, direction)
+        assert got[0].dtype == x.dtype and got[1].dtype == tf.int32
+        np.testing.assert_array_equal(as_array(got[0]), want, str((shape, dtype, kind, axis, direction)))
+        np.testing.assert_array_equal(got[1], np.moveaxis(places, -1, axis), str((shape, dtype, kind, axis, direction)))
+
+
+def test_sort_moves_bits(device):
+    """Every 16-bit number there is comes out as it went in, and in order; NaNs are all at the end."""
+    bits = np.random.default_rng(1).permutation(1 << 16).astype(np.uint16)
+    for dtype in (tf.float16, tf.bfloat16):
+        x = tf.bitcast(tf.constant(bits), dtype)
+        up, down = (tfuse.sort(x, direction=d) for d in ("ASCENDING", "DESCENDING"))
+        values, numbers = as_array(x), np.sum(~np.isnan(as_array(x)))
+        back = tf.bitcast(up, tf.uint16).numpy()
+        assert sorted(back[:numbers]) == sorted(bits[~np.isnan(values)])
+        assert np.all(np.diff(as_array(up)[np.isfinite(as_array(up))]) >= 0) and np.all(np.isnan(as_array(up)[numbers:]))
+        np.testing.assert_array_equal(as_array(down), as_array(up)[::-1])
+        negative_zero, zero = (int(np.flatnonzero(back == sign)[0]) for sign in (0x8000, 0))
+        assert negative_zero + 1 == zero
+
+
+def test_extremes_of_integers(device):
+    for dtype in (tf.int32, tf.int64):
+        x = tf.constant([0, dtype.max, -1, dtype.min, 1, dtype.min, dtype.max], dtype)
+        np.testing.assert_array_equal(tfuse.sort(x), np.sort(x))
+        np.testing.assert_array_equal(tfuse.argsort(x, direction="DESCENDING"), [1, 6, 4, 0, 2, 3, 5])
+        np.testing.assert_array_equal(tfuse.top_k(x, 7).indices, [1, 6, 4, 0, 2, 3, 5])
+
+
+def test_top_k(device):
+    for rng, shape, dtype, kind in draws(2, 200):
+        x = drawn(rng, shape, dtype, kind)
+        k = int(rng.integers(shape[-1] + 1))
+        places = order(as_array(x), "DESCENDING")[..., :k]
+        got = tfuse.top_k(x, k, index_type=[tf.int32, tf.int64][rng.integers(2)])
+        np.testing.assert_array_equal(got.indices, places, str((shape, dtype, kind, k)))
+        np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), places, -1))
+
+
+def test_top_k_of_long_rows(device):
+    """Rows of which most are read and not kept, in any order: rising ones take all, falling ones none."""
+    rng = np.random.default_rng(3)
+    rising = np.arange(70000.0)
+    for x in (rising, rising[::-1], rng.permutation(rising), rng.integers(0, 3, 70000), np.zeros(70000)):
+        for k in (1, 50, 700, 3000):
+            for dtype in ("float32", "bfloat16", "int64"):
+                tensor = tf.cast(tf.constant(np.stack([x, -x])), dtype)
+                np.testing.assert_array_equal(tfuse.top_k(tensor, k).indices,
+                                              order(as_array(tensor), "DESCENDING")[..., :k], str((k, dtype)))
+
+
+def test_unique(device):
+    for rng, shape, dtype, kind in draws(4, 200):
+        x = tf.reshape(drawn(rng, shape, dtype, kind), [-1])
+        out_idx = [tf.int32, tf.int64][rng.integers(2)]
+        with tf.device("CPU:0"):
+            wide = tf.cast(x, tf.float32) if x.dtype.is_floating and x.dtype.size == 2 else x
+            want = tf.unique_with_counts(wide, out_idx)
+        got = tfuse.unique_with_counts(x, out_idx)
+        assert got.y.dtype == x.dtype
+        for g, w in zip(got, want):
+            np.testing.assert_array_equal(as_array(g), as_array(w), str((shape, dtype, kind)))
+        padded = tfuse.unique_counts(x, padded=True)
+        assert padded.y.shape == padded.count.shape == x.shape
+        np.testing.assert_array_equal(as_array(padded.y)[:len(got.y)], as_array(got.y))
+        assert np.sum(padded.count != 0) == len(got.y)
+
+
+def test_bincount(device):
+    for rng, shape, dtype, _ in draws(5, 200):
+        ids = tf.constant(rng.integers(0, rng.integers(1, 300), shape), ["int32", "int64"][rng.integers(2)])
+        flat = ids.numpy().ravel()
+        least, most = (None if rng.integers(2) else int(rng.integers(1, 200)) for _ in range(2))
+        length = max(flat.max(initial=-1) + 1, least or 0)
+        length = length if most is None else min(length, most)
+        kept = flat < length
+        np.testing.assert_array_equal(tfuse.bincount(ids, minlength=least, maxlength=most),
+                                      np.bincount(flat[kept], minlength=length)[:length])
+        weights = drawn(rng, shape, dtype, "often")
+        want = np.bincount(flat[kept], as_array(weights).ravel()[kept].astype(np.float64), length)[:length]
+        got = tfuse.bincount(ids, weights, least, most)
+        assert got.dtype == weights.dtype and got.shape == want.shape
+        bound = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype, 0)  # sums of small integers are exact but for storing
+        np.testing.assert_allclose(as_array(got), want, rtol=bound, atol=0)
+
+
+def test_histogram(device):
+    for rng, shape, dtype, kind in draws(6, 200):
+        x = drawn(rng, shape, dtype, kind)
+        low, high = (as_array(tf.cast(v, dtype)) for v in np.sort(rng.uniform(-900, 900, 2)))
+        high, bins = max(high, low + 16), int(rng.integers(1, 200))
+        values = as_array(x).ravel().astype(np.float64)
+        values = values[~np.isnan(values)]
+        width = (np.float64(high) - low) / bins
+        places = np.minimum((np.maximum(values, low) - low) / width, bins - 1).astype(int)
+        got = tfuse.histogram(x, tf.constant([low, high], dtype), bins, tf.int64)
+        assert got.dtype == tf.int64
+        np.testing.assert_array_equal(got, np.bincount(places, minlength=bins), str((shape, dtype, kind)))
+
+
+def test_repeats_bit_for_bit(device):
+    """Also where integers or floats are summed up by many threads at once."""
+    rng = np.random.default_rng(7)
+    ids, weights = tf.constant(rng.integers(0, 50, 400000), tf.int32), tf.constant(rng.normal(size=400000), tf.float32)
+    keys = tf.constant(rng.integers(0, 50, (3, 60000)), tf.float32)
+    for f in (lambda: tfuse.bincount(ids, weights), lambda: tfuse.argsort(keys), lambda: tfuse.top_k(keys, 40).indices,
+              lambda: tfuse.unique_counts(ids).idx):
+        first = f().numpy()
+        assert all(first.tobytes() == f().numpy().tobytes() for _ in range(3))
+
+
+def test_gradients_follow_their_values(device):
+    x = tf.constant([[3.0, 1.0, 3.0, 2.0]])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        down, (values, indices) = tfuse.sort(x, direction="DESCENDING"), tfuse.top_k(x, 2)
+        both = tf.reduce_sum(values) + tf.reduce_sum(tf.gather(x, indices, batch_dims=1))
+    np.testing.assert_array_equal(tape.gradient(down, x, tf.constant([[1.0, 2.0, 3.0, 4.0]])), [[1.0, 4.0, 2.0, 3.0]])
+    np.testing.assert_array_equal(tape.gradient(values, x, tf.constant([[1.0, 2.0]])), [[1.0, 0.0, 2.0, 0.0]])
+    np.testing.assert_array_equal(tape.gradient(both, x), [[2.0, 0.0, 2.0, 0.0]])
+
+
+def test_k_that_is_known_late(device):
+    f = tf.function(lambda x, k: tfuse.top_k(x, k))
+    for k in (1, 3):
+        assert f(tf.constant([1.0, 5.0, 3.0]), tf.constant(k)).indices.numpy().tolist() == [1, 2, 0][:k]
+
+
+def test_sizes_that_depend_on_data(device):
+    """In a graph they come out as they are; inside XLA it is said that they cannot."""
+    skip_broken_xla()
+    ids = tf.constant([4, 1, 4])
+    assert tf.function(tfuse.bincount)(ids).numpy().tolist() == [0, 1, 0, 0, 2]
+    assert tf.function(tfuse.unique_counts)(ids).y.numpy().tolist() == [4, 1]
+    with pytest.raises(ValueError, match="bincount: inside jit_compile=True.*minlength and maxlength must be given"):
+        tf.function(tfuse.bincount, jit_compile=True)(ids)
+    with pytest.raises(ValueError, match="unique_counts: how many distinct values .*padded=True"):
+        tf.function(tfuse.unique_counts, jit_compile=True)(ids)
+    compiled = tf.function(lambda x: tfuse.unique_counts(x, padded=True), jit_compile=True)
+    assert compiled(ids).count.numpy().tolist() == [2, 1, 0]
+
+
+def test_symbolic_tensors():
+    """Inside a functional model each is an operation of it."""
+    import keras
+    x = keras.Input([8])
+    model = keras.Model(x, [tfuse.sort(x), tfuse.argsort(x), *tfuse.top_k(x, 3)])
+    data = np.random.default_rng(8).normal(size=(4, 8)).astype(np.float32)
+    up, places, values, indices = model(data)
+    np.testing.assert_array_equal(up, np.sort(data))
+    np.testing.assert_array_equal(places, np.argsort(data))
+    np.testing.assert_array_equal(values, -np.sort(-data)[:, :3])
+    np.testing.assert_array_equal(indices, np.argsort(-data)[:, :3])
