@@ -31,4 +31,5 @@ const tfu_op tfu_transpose = {
     .shape = shape,
     .cpu = tfu_transpose_cpu,
     .gpu = tfu_transpose_gpu,
+    .capturable = 1,
 };

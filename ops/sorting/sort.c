@@ -54,4 +54,5 @@ const tfu_op tfu_unsort = {
     .shape = unsort_shape,
     .cpu = tfu_unsort_cpu,
     .gpu = tfu_unsort_gpu,
+    .capturable = 1,
 };
