@@ -46,6 +46,6 @@ typedef struct radix_job {
 
 TFU_MUST_USE tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job);
 /* Makes of n counts how many come before each, and gives their sum. */
-TFU_MUST_USE tfu_code tfu_scan_gpu(tfu_call *call, uint32_t *counts, int64_t n, void *sum);
+TFU_MUST_USE tfu_code tfu_count_before(tfu_call *call, uint32_t *counts, int64_t n, void *sum);
 #endif
 #endif

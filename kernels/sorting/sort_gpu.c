@@ -35,7 +35,7 @@ static tfu_code scan(tfu_call *call, radix_args *a, int64_t lists) {
   return tfu_launch(call, &radix_scan, 0, TFU_F32, grid, a);
 }
 
-tfu_code tfu_scan_gpu(tfu_call *call, uint32_t *counts, int64_t n, void *sum) {
+tfu_code tfu_count_before(tfu_call *call, uint32_t *counts, int64_t n, void *sum) {
   radix_args a = {.counts = counts, .totals = sum, .tiles = (unsigned)n};
   return scan(call, &a, 1);
 }

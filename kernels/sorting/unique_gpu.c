@@ -53,12 +53,12 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
   const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
   const tfu_grid grid = {.x = (unsigned)tiles, .threads = TFU_THREADS};
   TFU_TRY(tfu_launch(call, &mark, 0, tag, grid, &a));
-  TFU_TRY(tfu_scan_gpu(call, before, tiles, out[3].data));
+  TFU_TRY(tfu_count_before(call, before, tiles, out[3].data));
   a.by_keys = 1;
   TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
   a.by_keys = 0;
   TFU_TRY(tfu_launch(call, &count, 0, TFU_F32, grid, &a));
-  TFU_TRY(tfu_scan_gpu(call, before, tiles, out[3].data));
+  TFU_TRY(tfu_count_before(call, before, tiles, out[3].data));
   TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
   return tfu_launch(call, &write, 0, TFU_F32, grid, &a);
 }
