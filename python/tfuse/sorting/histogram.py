@@ -20,7 +20,7 @@ _histogram = FusedOp("Histogram", plain=_plain, axes={"bins": "sz", "values": "a
 
 
 def _counts(op, values, value_range, nbins, dtype):
-    static = tf.get_static_value(value_range) if isinstance(value_range, tf.Tensor) else value_range
+    static = tf.get_static_value(value_range) if tf.is_tensor(value_range) else value_range
     if static is not None and len(static) == 2 and not any(map(tf.is_symbolic_tensor, static)) and not static[0] < static[1]:
         raise ValueError("%s: value_range must be a value and a greater one, got %s" % (op, list(static)))
     if tf.get_static_value(nbins) is not None and tf.get_static_value(nbins) < 1:
