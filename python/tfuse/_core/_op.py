@@ -66,7 +66,7 @@ class FusedOp:
         self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
         self._told = "S" not in kinds and any(a.type_attr == "S" for a in self._definition.output_arg)
-        self._types = [t for a in self._definition.attr if a.name == "T" for t in map(tf.as_dtype, a.allowed_values.list.type)]
+        self._types = [tf.as_dtype(t) for a in self._definition.attr if a.name == "T" for t in a.allowed_values.list.type]
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
         self._gradient = gradient or self._plain_gradient
         tf.RegisterGradient(self._registered)(self._gradient_of_node)
@@ -256,7 +256,7 @@ class FusedOp:
             return self.plain(*inputs, **attributes)
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
-        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
+        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # no types
         call = functools.partial(_xla.custom_call, "tfuse." + self.stem, specs=specs, dims=dims, attributes=scalars)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
