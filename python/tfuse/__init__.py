@@ -15,8 +15,8 @@ from tfuse.rows.group_norm import GroupNormalization, group_norm
 from tfuse.rows.norm import LayerNormalization, RMSNormalization, layer_norm, rms_norm
 from tfuse.rows.softmax import Softmax, log_softmax, softmax
 from tfuse.reductions.arg_reduce import argmax, argmin
-from tfuse.reductions.reduce import (reduce_l2, reduce_logsumexp, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_std,
-                                     reduce_sum, reduce_variance)
+from tfuse.reductions.reduce import (reduce_l2, reduce_logsumexp, reduce_max, reduce_mean, reduce_min, reduce_prod,
+                                     reduce_std, reduce_sum, reduce_variance)
 from tfuse.reductions.segment_sum import segment_sum, unsorted_segment_sum
 from tfuse.attention.attention import attention, paged_attention
 from tfuse.attention.multi_head_attention import GroupedQueryAttention, MultiHeadAttention

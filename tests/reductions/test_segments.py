@@ -68,7 +68,8 @@ def test_refused_on_the_cpu():
     with tf.device("CPU:0"):
         for message, call in [
                 ("segment_ids must be sorted, got 2 before 1", lambda: tfuse.segment_sum(tf.ones([3]), [0, 2, 1])),
-                ("segment_ids must be from 0 up to the 3 segments, got -1", lambda: tfuse.segment_sum(tf.ones([3]), [-1, 0, 2])),
+                ("segment_ids must be from 0 up to the 3 segments, got -1",
+                 lambda: tfuse.segment_sum(tf.ones([3]), [-1, 0, 2])),
                 ("segment_ids must be from 0 up to the 3 segments, got 3",
                  lambda: tfuse.unsorted_segment_sum(tf.ones([3]), [0, 3, 1], 3))]:
             with pytest.raises(tf.errors.InvalidArgumentError, match=message):

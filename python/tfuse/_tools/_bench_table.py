@@ -16,8 +16,9 @@ NOTES = {
     "elementwise": "One pass over the data: what counts is memory, so speed is in percent of a plain copy's.",
     "rows": "Norms, softmax and losses over the last axis. Memory counts here too. Rows beyond 65,536 columns "
             "are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
-    "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves in "
-                  "both directions. The gradient of a sum or mean is TensorFlow's own broadcast; others read the input twice.",
+    "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves "
+                  "in both directions. The gradient of a sum or mean is TensorFlow's own broadcast; others read the input "
+                  "twice.",
     "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's "
                  "kernels serve PyTorch as they serve tfuse, and the times are alike; own kernel is what serves where "
                  "cuDNN cannot.",

@@ -61,7 +61,7 @@ def _plain(x, kind="sum", axes=_ALL, keepdims=False):
 
 
 def _spread(node, dy):
-    """dy of a sum or mean, for each value that was added: TensorFlow's own broadcast, which writes and reads nothing else."""
+    """dy of a sum or mean, for each value that was added: TensorFlow's own broadcast, which reads next to nothing."""
     x = node.inputs[0]
     axes, count = node.attr("axes"), None
     if x.shape.rank is not None:

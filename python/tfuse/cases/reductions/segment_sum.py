@@ -14,12 +14,16 @@ def _added(x, ids):
     return y
 
 
+def _gradient(dy, x, ids):
+    return [np.where((ids >= 0).reshape(-1, *[1] * (x.ndim - 1)), dy[np.maximum(ids, 0)], 0)]
+
+
 def _case(name, ids, run, plain, **more):
     rows = Input(lambda shape: shape[:1], ids, "int64", gradient=False)
     return Case(name=name, run=run, plain=plain, reference=lambda x, ids: of_terms(_added(x, ids), _added(x * x, ids)),
-                gradient=lambda dy, x, ids: [np.where((ids >= 0).reshape(-1, *[1] * (x.ndim - 1)), dy[np.maximum(ids, 0)], 0)],
-                inputs={"data": lambda shape: shape, "segment_ids": rows},
-                outputs={"value": lambda shape: (_SEGMENTS, *shape[1:])}, shapes=_SHAPES, special=False, passes=(1, 1), **more)
+                gradient=_gradient, inputs={"data": lambda shape: shape, "segment_ids": rows},
+                outputs={"value": lambda shape: (_SEGMENTS, *shape[1:])}, shapes=_SHAPES, special=False, passes=(1, 1),
+                **more)
 
 
 CASES = [
