@@ -161,10 +161,9 @@ __device__ inline void turn_square(const int4 (&x)[8], int4 (&y)[8]) {
  * threads stand along a and 4 along b: it reads 128 bytes side by side and writes 64, in whole sectors of memory both
  * times. Of a block, 2 warps stand along a and 4 along b. */
 template <int SIZE>
-__device__ inline void transpose_squares(const transpose_tiles_args &t) {
+__device__ inline void turn_squares(const transpose_tiles_args &t, const turned_tile &at) {
   enum { N = 16 / SIZE, SQUARES = N == 2 ? 2 : 1 };
   typedef typename bits_of<SIZE>::type U;
-  const turned_tile at(t);
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t a = at.a + (warp % 2 * 8 + lane % 8) * N, b = at.b + (warp / 2 * 4 + lane / 8) * N;
   if (a >= t.a) return;
@@ -186,6 +185,12 @@ __device__ inline void transpose_squares(const transpose_tiles_args &t) {
     for (int k = 0; k < N; k++) store_bits(y + k * t.a_to + b + s * 16 * N, out[k]);
   }
 }
+__device__ inline void transpose_squares(const transpose_tiles_args &t) {
+  const turned_tile at(t);
+  if (t.bytes == 4) turn_squares<4>(t, at);
+  else if (t.bytes == 2) turn_squares<2>(t, at);
+  else turn_squares<8>(t, at);
+}
 
 #define KERNEL(label, args, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
@@ -194,6 +199,14 @@ KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS /
 KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
 KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)
 KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)
-KERNEL(transpose_squares_f16, transpose_tiles_args, transpose_squares<2>)
-KERNEL(transpose_squares_f32, transpose_tiles_args, transpose_squares<4>)
-KERNEL(transpose_squares_f64, transpose_tiles_args, transpose_squares<8>)
+/* Blocks of a multiprocessor: one of the three sizes would take registers that leave room for fewer. On older ones four
+ * have all of its threads. */
+#if __CUDA_ARCH__ >= 800
+#define MANY 5
+#else
+#define MANY 4
+#endif
+extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS, MANY)
+    transpose_squares_f32(const transpose_tiles_args a) {
+  transpose_squares(a);
+}

@@ -38,6 +38,7 @@ typedef struct transpose_rows_args {
 typedef struct transpose_tiles_args {
   void *y;
   const void *x;
+  int bytes;                        /* of an element                                                       */
   uint32_t a, b;                    /* sizes                                                               */
   int64_t b_from, a_to;             /* from a place on b to the next in x; from one on a to the next in y  */
   uint32_t tile_a, tile_b;          /* what a tile has of each axis                                        */

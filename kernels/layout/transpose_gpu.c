@@ -78,6 +78,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
                        whole(t, x, y, size, 16);
   transpose_tiles_args a = {.y = y,
                             .x = x,
+                            .bytes = (int)size,
                             .a = (uint32_t)na,
                             .b = (uint32_t)nb,
                             .b_from = t->from[axis_b],
@@ -114,7 +115,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     matrices *= t->size[i];
   }
   grid.x = (unsigned)(matrices * a.tiles.by);
-  return tfu_launch(call, in_packs ? &squares : &any, 0, type_of(size), grid, &a);
+  return tfu_launch(call, in_packs ? &squares : &any, 0, in_packs ? TFU_F32 : type_of(size), grid, &a);
 }
 
 /* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */

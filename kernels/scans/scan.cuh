@@ -118,7 +118,7 @@ struct recurrence_scan {
 
 /* Four numbers that lie side by side, in the type that they are computed in: float32, float16 and bfloat16 in float,
  * integers in 64 bits, of which the lower 32 wrap around as those of int32 do. What they are stored in is the same for
- * all threads: one kernel serves all that are computed in one type. ANY: what is computed in double is any float. */
+ * all threads: one kernel serves all that are computed in one type. ANY: what is computed in double may be float32. */
 template <bool ANY>
 __device__ inline void load_four(unsigned from, int storage, float (&v)[4]) {
   if (storage <= TFU_STORED_F32) {
@@ -147,7 +147,7 @@ template <bool ANY>
 __device__ inline void load_four(unsigned from, int storage, double (&v)[4]) {
   if (ANY && storage != TFU_STORED_WIDE) {
     float w[4];
-    load_four<true>(from, storage, w);
+    widen_pack<float>(load_shared(from), w);
     UNROLL
     for (int n = 0; n < 4; n++) v[n] = w[n];
     return;
@@ -159,7 +159,7 @@ __device__ inline void load_four(unsigned from, int storage, double (&v)[4]) {
 template <bool ANY>
 __device__ inline void store_four(unsigned to, int storage, const double (&v)[4]) {
   if (ANY && storage != TFU_STORED_WIDE) {
-    store_four<true>(to, storage, {(float)v[0], (float)v[1], (float)v[2], (float)v[3]});
+    store_shared(to, narrow_pack<float>({(float)v[0], (float)v[1], (float)v[2], (float)v[3]}));
     return;
   }
   store_shared(to, narrow_pack<double>({v[0], v[1]}));

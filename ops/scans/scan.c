@@ -41,7 +41,7 @@ const tfu_op tfu_scan_recurrence = {
     .doc = "y_i = factor_i * y_{i-1} + x_i along an axis, which begins with 0; exclusive: y_{i-1} in the place of y_i.",
     .in = {"x: T", "factor: T"},
     .out = {"y: T"},
-    .attr = {"axis: int = 0", "exclusive: bool = false", "reverse: bool = false", TFU_T_FLOATS},
+    .attr = {"axis: int = 0", "exclusive: bool = false", "reverse: bool = false", "T: {float, double}"},
     .shape = recurrence_shape,
     .cpu = tfu_scan_recurrence_cpu,
     .gpu = tfu_scan_recurrence_gpu,
