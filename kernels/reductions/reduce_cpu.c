@@ -62,6 +62,10 @@ static void reduce_lines(void *arg, int64_t task) {
       const int64_t row = s->parts == 1 ? first + i : (first + i) / s->parts;
       const int64_t begin = (first + i - row * s->parts) * s->share;
       const int64_t length = least(s->share, s->count - begin);
+      if (length > 0 && length <= TFU_CHUNK) {
+        found[i] = line_state(s, row * s->count + begin, (int)length);
+        continue;
+      }
       found[i] = tfu_state_none(s->group, s->dtype);
       for (TFU_EACH_CHUNK(at, m, length))
         tfu_state_join(s->group, &found[i], line_state(s, row * s->count + begin + at, (int)m));

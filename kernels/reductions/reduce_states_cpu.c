@@ -127,7 +127,7 @@ REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
   for (int c = 0; c < CHAINS; c++) best[c] = (FN(values)){0} + top, none[c] = (FN(masks)){0};
   for (; i + CHAINS * EACH <= n; i += CHAINS * EACH)
     for (int c = 0; c < CHAINS; c++) {
-      const FN(values) x = *(const FN(values) *)(v + i + c * EACH) * sign;
+      const FN(values) given = *(const FN(values) *)(v + i + c * EACH), x = turned ? -given : given;
       const FN(masks) greater = x > best[c];
       best[c] = (FN(values))(((FN(masks))x & greater) | ((FN(masks))best[c] & ~greater));
       none[c] |= x != x;
