@@ -29,7 +29,7 @@ __device__ inline int64_t weights_of(const W &walk, int period) {
 template <typename R, int PACKS, int N>
 struct column_weights {
   const R *data;
-  R otherwise, value[PACKS > 0 ? PACKS : 1][N];
+  R otherwise, value[PACKS ? PACKS : 1][N];
 
   /* NULL: all are `otherwise`. */
   template <typename W>
@@ -42,7 +42,7 @@ struct column_weights {
   /* Those of a pack; asked for again where a thread's columns change. */
   template <typename P>
   __device__ R (&of(const P &p, int i))[N] {
-    if (PACKS <= 0) load_columns(data, p, otherwise, value[0]);
+    if (PACKS == 0) load_columns(data, p, otherwise, value[0]);
     return value[i];
   }
 };
@@ -284,10 +284,6 @@ STAMP(layer_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, 
 STAMP(layer_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, LAYER, true>)
 STAMP(rms_plain, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, RMS, false>)
 STAMP(rms_full, norm_args, TFU_NORM_ELEMENTS, TFU_NORM_THREADS, norm_rows<T, PACKS, RMS, true>)
-TFU_KEPT_ROW_KERNEL(layer_plain, norm_args)
-TFU_KEPT_ROW_KERNEL(layer_full, norm_args)
-TFU_KEPT_ROW_KERNEL(rms_plain, norm_args)
-TFU_KEPT_ROW_KERNEL(rms_full, norm_args)
 STAMP(layer_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
       norm_rows_grad<T, PACKS, LAYER, false>)
 STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,

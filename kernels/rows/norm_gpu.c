@@ -23,7 +23,6 @@ TFU_CHOICE(layer_waves, 4, 1, 64);
 TFU_CHOICE(rms_waves, 16, 1, 64);
 TFU_CHOICE(sharing_threads, 256, 128, TFU_NORM_THREADS);
 TFU_CHOICE(forward_cluster, 8, 1, 8);
-TFU_CHOICE(forward_held, 2048, 256, 1 << 20);
 TFU_CHOICE(backward_cluster, 2, 1, 8);
 TFU_CHOICE(grad_resident, 512, 256, 2048);
 
@@ -77,7 +76,6 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                        .cluster = forward_cluster(),
                        .looks = rms ? 2 : 3,
                        .waves = rms ? rms_waves() : layer_waves(),
-                       .held = forward_held(),
                        .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;

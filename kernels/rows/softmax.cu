@@ -62,7 +62,7 @@ template <typename T, int PACKS, bool GENERAL>
 __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
   typedef acc<T> R;
-  typename rows<T, PACKS, 1, false, GENERAL || sizeof(T) == 2>::walk walk(a.rows, {(const T *)a.x});
+  typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
   const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
@@ -149,13 +149,7 @@ template <typename T, int PACKS>
 __device__ inline void softmax_general(const softmax_args &a) {
   softmax<T, PACKS, true>(a);
 }
-TFU_HELD_ROW_KERNEL_(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024, f16, f16)
-TFU_HELD_ROW_KERNEL_(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024, bf16, bf16)
-/* In float32 blocks live for one row: so many fit that there are always some which wait for memory. */
-TFU_ROW_KERNEL_AS_((256), softmax_plain_short_f32, softmax_args, softmax_plain<float, 1>)
-TFU_ROW_KERNEL_AS_((1024, 2), softmax_plain_long_f32, softmax_args,
-                   softmax_plain<float, packs_of_elements<float>(TFU_SOFTMAX_ONCE_ELEMENTS)>)
-TFU_KEPT_ROW_KERNEL(softmax_plain, softmax_args)
+TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 
 /* The first look finds the row's sum of dy * y, or of dy for the logarithm; the second writes dx. In split rows that

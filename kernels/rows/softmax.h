@@ -5,8 +5,7 @@
 #include "kernels/core/gpu/rows.h"
 #include "kernels/core/stretch.h"
 
-#define TFU_SOFTMAX_ELEMENTS 32     /* of a row that a thread has at most                     */
-#define TFU_SOFTMAX_ONCE_ELEMENTS 8 /* in float32, where a block lives for one row and no more */
+#define TFU_SOFTMAX_ELEMENTS 32 /* of a row that a thread has at most */
 
 enum { TFU_MASK_NONE, TFU_MASK_KEEP, TFU_MASK_ADD };
 

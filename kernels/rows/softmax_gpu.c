@@ -9,13 +9,11 @@ static tfu_kernel forward[] = {{.module = &module, .name = "softmax_plain", .var
 static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .variants = tfu_row_variants};
 
 /* By measurement on an H200, bfloat16. Forward at [16384, 8192] 16 waves are best: blocks of two rows even out what
- * long-lived ones do not, and of one, they start too often. In float32 a block of 1024 threads for every row, two packs
- * each and nothing ahead, has 97% of the copy speed there, and with rows ahead 88%. Backward, a block for every row is
- * at least as fast at every length, and at 32,768 columns has 93 against 76% of the copy speed. Forward, a cluster of 2
- * has 71% at 65,536 columns; one of 8 has 48% at 262,144, split rows 55%. */
+ * long-lived ones do not, and of one, they start too often. Backward, a block for every row is at least as fast at
+ * every length, and at 32,768 columns has 93 against 76% of the copy speed. Forward, a cluster of 2 has 71% at 65,536
+ * columns; one of 8 has 48% at 262,144, split rows 55%. */
 TFU_CHOICE(forward_waves, 16, 1, 64);
 TFU_CHOICE(forward_cluster, 2, 1, 8);
-TFU_CHOICE(forward_held, 2048, 256, 1 << 20);
 TFU_CHOICE(backward_cluster, 2, 1, 8);
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
@@ -33,19 +31,18 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                     .stretch = tfu_stretch_of(&mask->shape, &x->shape),
                     .scale = call->attr[0].f,
                     .log = call->attr[1].b};
-  TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
-  const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0), once = !general && x->dtype == TFU_F32;
   const tfu_row_wish wish = {.rows = tfu_rows(&x->shape),
                              .cols = tfu_cols(&x->shape),
                              .dtype = x->dtype,
                              .tensors = 1,
-                             .elements = once ? TFU_SOFTMAX_ONCE_ELEMENTS : TFU_SOFTMAX_ELEMENTS,
+                             .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
                              .cluster = forward_cluster(),
                              .looks = 2,
-                             .waves = once ? 0 : forward_waves(),
-                             .held = general ? 0 : forward_held(),
+                             .waves = forward_waves(),
                              .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};
+  TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
+  const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
   const size_t found = 3 * tfu_dtype_size(tfu_real(x->dtype)); /* a max_sum */
   return tfu_launch_rows(call, &forward[general], &forward[1], wish, general ? 0 : found, &a.rows, &a);
 }

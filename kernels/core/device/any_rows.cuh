@@ -1,4 +1,4 @@
-/* any_rows.cuh - the walk over rows in shared memory: those that begin, end or reach anywhere, and long whole ones. */
+/* any_rows.cuh - the walk over rows that begin, end or reach anywhere. */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
@@ -12,10 +12,8 @@
  * row, and are put together element by element. A tile is here one pack of every lane: a thread's packs of a row are
  * pack lane + tile * lanes of its block's share, for r.tiles tiles. The ring is [r.slots][tensors][threads] packs, a
  * slot for each tile. It is filled as far as it is free, across the ends of looks and rows: where a row fits (r.keep),
- * its slots become free with its last look, else each look fetches it anew and frees a slot with every tile.
- *
- * WHOLE rows are aligned, of whole packs, and fit: none of that has to be asked. */
-template <typename T, int TENSORS, bool WHOLE = false>
+ * its slots become free with its last look, else each look fetches it anew and frees a slot with every tile. */
+template <typename T, int TENSORS>
 struct any_rows : row_team<OVER_BLOCK> {
   enum { N = packed<T>::N };
   static constexpr bool fixed = false;
@@ -30,7 +28,7 @@ struct any_rows : row_team<OVER_BLOCK> {
     fetch_from(row);
   }
 
-  __device__ bool keeps() const { return WHOLE || r.keep; }
+  __device__ bool keeps() const { return r.keep; }
   __device__ int column(int) const { return 0; }
   __device__ bool has(int) const { return false; }
 
@@ -42,7 +40,7 @@ struct any_rows : row_team<OVER_BLOCK> {
     for (int tile = 0; tile < r.tiles; tile++) {
       ONCE
       for (; free > 0; free--) fetch();
-      if (FIRST || !keeps()) wait_for_copies(--ahead);
+      if (FIRST || !r.keep) wait_for_copies(--ahead);
       const int p = pack_of(tile);
       if (p < end) {
         int4 bits[TENSORS];
@@ -50,13 +48,12 @@ struct any_rows : row_team<OVER_BLOCK> {
         UNROLL
         for (int t = 0; t < TENSORS; t++)
           if (t < r.tensors) bits[t] = load_shared(at + t * pack_bytes);
-        if constexpr (WHOLE) f(whole_place{p * N}, 0, bits);
-        else f(place_of(p, shift), 0, bits);
+        f(place_of(p, shift), 0, bits);
       }
-      if (LAST || !keeps()) free++;
+      if (LAST || !r.keep) free++;
       slot = after(slot);
     }
-    if (LAST || !keeps()) oldest = slot;
+    if (LAST || !r.keep) oldest = slot;
   }
 
   /* Inside a look. For the looks to come at a row that is kept: */
@@ -72,13 +69,8 @@ struct any_rows : row_team<OVER_BLOCK> {
     for (int k = 0; k < N; k++)
       if (p.owns(k)) to[p.first + k] = elements(at)[k];
   }
-  template <typename R>
-  __device__ void store(T *to, const whole_place &p, const R (&v)[N]) const {
-    store_bits(to + p.first, narrow_pack<T>(v));
-  }
   /* The pack of a row in memory that store() has written to; elements that are not the row's own are anything. */
-  template <typename P>
-  __device__ int4 written(const T *row, const P &p) const {
+  __device__ int4 written(const T *row, const any_place &p) const {
     ONCE
     for (int k = 0; k < N; k++)
       if (p.owns(k)) elements(at)[k] = row[p.first + k];
@@ -102,10 +94,9 @@ struct any_rows : row_team<OVER_BLOCK> {
     return slot + tile == r.slots * tile ? 0 : slot + tile;
   }
   /* Elements before the row that share its first pack. */
-  __device__ int shift_of(int64_t row) const { return !WHOLE && r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
+  __device__ int shift_of(int64_t row) const { return r.odd ? (int)(row * r.cols & (N - 1)) : 0; }
   /* Where the block's packs of a row end. */
   __device__ int end_of(int shift) const {
-    if (WHOLE) return r.packs;
     const int packs = (int)((shift + r.cols + N - 1) / N), share = ((int)blockIdx.x + 1) * r.share;
     return packs < share ? packs : share;
   }
@@ -131,27 +122,24 @@ struct any_rows : row_team<OVER_BLOCK> {
     fetch_slot = after(fetch_slot);
     if (++fetch_tile < r.tiles) return;
     fetch_tile = 0;
-    if (!keeps() && ++fetch_look < r.looks) return;
+    if (!r.keep && ++fetch_look < r.looks) return;
     fetch_look = 0;
     fetch_from(fetch_row + step());
   }
-  /* Packs that reach beyond a row are read all the same, as far as the tensor reaches. Whole rows are for devices with
-   * asynchronous copies. */
+  /* Packs that reach beyond a row are read all the same, as far as the tensor reaches. */
   __device__ void copy(int64_t start, unsigned to) const {
     const int64_t left = r.rows * r.cols - start;
-    const int count = !WHOLE && left < N ? (int)left : N;
+    const int count = left < N ? (int)left : N;
 #if __CUDA_ARCH__ >= 800
-    if (WHOLE || r.aligned) {
+    if (r.aligned) {
       UNROLL
       for (int t = 0; t < TENSORS; t++)
         if (t < r.tensors) copy_pack(to + t * pack_bytes, from[t] + start, count * (int)sizeof(T));
+      return;
     }
-    const bool copied = WHOLE || r.aligned;
-#else
-    const bool copied = false;
 #endif
     ONCE
-    for (int k = 0; !copied && k < count; k++) {
+    for (int k = 0; k < count; k++) {
       UNROLL
       for (int t = 0; t < TENSORS; t++)
         if (t < r.tensors) elements(to + t * pack_bytes)[k] = from[t][start + k];

@@ -9,14 +9,11 @@
  * The two constants of a look say whether it is the first at its row, which waits for the packs, and whether it is the
  * last, which is done with them. Rows beyond the end have no packs; their threads still take part in what a warp or
  * block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and they stay in its
- * registers; with KEPT a row of whole packs stays in shared memory, and i is 0; with PACKS = 0 a row may be anything, i
- * is 0, and packs stay in shared memory where there is room. */
+ * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room. */
 #pragma once
 
 #include "kernels/core/device/any_rows.cuh"
 #include "kernels/core/device/held_rows.cuh"
-
-enum { KEPT = -1 };
 
 /* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
  * it the wish must have no waves, so that the plan has no memory for them either. */
@@ -27,10 +24,6 @@ struct rows {
 template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
 struct rows<T, 0, TENSORS, CHUNKS, AHEAD> {
   typedef any_rows<T, TENSORS> walk;
-};
-template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
-struct rows<T, KEPT, TENSORS, CHUNKS, AHEAD> {
-  typedef any_rows<T, TENSORS, true> walk;
 };
 
 /* The sum of a pack: by halves, which keeps chains of additions short. */
@@ -130,10 +123,9 @@ constexpr int packs_of_elements(int elements) {
 }
 
 /* Stamps function<T, PACKS>(args) for short rows (one pack per thread), for others whose threads have up to `elements`,
- * and for any: function_short_f32, function_long_f32, function_any_f32, …; where asked for, also function_kept_f32, …
- * The long ones are compiled for blocks of up to `threads`, 1024, since registers are worth less than threads, or 512
- * where sums over rows fill them. Rows of doubles are all taken for any: few would notice, and all would have to load
- * what it takes. */
+ * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
+ * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them. Rows of
+ * doubles are all taken for any: few would notice, and all would have to load what it takes. */
 #define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
   extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
 #define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, label, T)   \
@@ -143,10 +135,6 @@ constexpr int packs_of_elements(int elements) {
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
   TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16)
-#define TFU_KEPT_ROW_KERNEL(function, args)                                    \
-  TFU_ROW_KERNEL_AS_((1024), function##_kept_f32, args, function<float, KEPT>) \
-  TFU_ROW_KERNEL_AS_((1024), function##_kept_f16, args, function<f16, KEPT>)   \
-  TFU_ROW_KERNEL_AS_((1024), function##_kept_bf16, args, function<bf16, KEPT>)
 #define TFU_ANY_ROW_KERNEL(function, args)                                \
   TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
   TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \

@@ -1,7 +1,6 @@
 #include "kernels/core/gpu/rows.h"
 
-const char *const tfu_row_variants[] = {
-    [TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_KEPT] = "kept", [TFU_ANY] = "any"};
+const char *const tfu_row_variants[] = {[TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any"};
 
 enum {
   WARP = 32,
@@ -10,10 +9,7 @@ enum {
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
   MOST_CLUSTER = 16,   /* blocks: what compute capability 9.0 allows where it is asked (cuda.c)       */
-  LONG_WAVES = 4,      /* at most of clusters, which start slowly, and of kept rows                   */
-  KEPT_TILES = 8,      /* packs of a kept row that a thread has, while blocks are large enough        */
-  KEPT_MOST = 1024,    /* threads of a kept row                                                       */
-  KEPT_AHEAD = 4,      /* packs of kept rows on their way to a thread                                 */
+  CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
   MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,           /* packs of any rows on their way to a thread */
 };
@@ -54,26 +50,6 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
   }
 }
 
-/* Whole rows that stay in shared memory, a block each; false if they do not fit, or there are too few of them to give
- * every multiprocessor one. By measurement on an H200, softmax in bfloat16: rows of 128 KiB in blocks of 1024 threads
- * have 85% of the copy speed, of 64 KiB in 512 and of 32 KiB in 256 threads 86 and 88%; with 4 instead of 8 packs per
- * thread 70 to 85%. A cluster of 2 has 69% at 128 KiB, of 4 73% at 512: of these only 30 fit on 132 multiprocessors. */
-static int keep(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
-  if (!w->held || r->packs <= w->held || w->rows < device->multiprocessors || device->capability < 80) return 0;
-  const int64_t lanes = power_above(divide_up(r->packs, KEPT_TILES));
-  r->lanes = (int)least(lanes < BLOCK ? BLOCK : lanes, KEPT_MOST);
-  r->tiles = (int)divide_up(r->packs, r->lanes);
-  const int64_t bytes = (int64_t)w->tensors * r->lanes * 16, room = (device->block_shared - RESERVED) / bytes;
-  if (r->tiles >= room) return 0;
-  r->share = r->packs;
-  r->cluster = 1;
-  r->slots = (int)least(room, r->tiles + KEPT_AHEAD);
-  grid->threads = (unsigned)r->lanes;
-  grid->x = 1;
-  grid->shared = (unsigned)(r->slots * bytes);
-  return 1;
-}
-
 /* Any rows, in shared memory if they fit: then all tiles of a row stay there, and at least one slot is left for those
  * that come next. A block takes a row for itself or, where columns are separate, some four packs per thread of it. */
 static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
@@ -112,19 +88,17 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   /* Kernels for whole rows have columns in an int. */
   const int whole = !odd && w->aligned && w->cols > 0 && w->cols < INT32_MAX / 2 && w->dtype != TFU_F64;
   if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
-  else if (whole && keep(w, &device, r, grid)) *variant = TFU_KEPT;
   else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
   else walk(w, &device, r, grid), *variant = TFU_ANY;
   /* Blocks along y: a wave is as many as fit on the GPU by their threads and shared memory, and there are `waves` of
    * them, but no more than have rows to take; held rows without waves have a block for each. */
   const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
                             device.shared / ((int64_t)grid->shared + 1024));
-  const int kept = *variant == TFU_KEPT;
-  const int64_t waves = r->cluster > 1 || kept ? least(w->waves ? w->waves : LONG_WAVES, LONG_WAVES) : w->waves;
+  const int waves = r->cluster > 1 ? least(w->waves, CLUSTER_WAVES) : w->waves;
   const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * (waves ? waves : 1);
   const int64_t wanted = divide_up(w->rows, grid->threads / (unsigned)r->lanes);
   const int64_t blocks =
-      least(*variant != TFU_ANY && !kept && !w->waves ? wanted : least(divide_up(places, grid->x), wanted), 65535);
+      least(*variant != TFU_ANY && !w->waves ? wanted : least(divide_up(places, grid->x), wanted), 65535);
   grid->y = blocks > 0 ? (unsigned)blocks : 1; /* no rows still have sums: zero */
   grid->cluster = (unsigned)r->cluster;
   return TFU_OK;
@@ -143,9 +117,7 @@ tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
   while (w->waves && TFU_HELD_SLOTS * w->tensors * per_thread * threads * 16 > device.block_shared - RESERVED)
     threads /= 2;
   *parts = 1;
-  tfu_row_plan kept = {.packs = (int)least(packs, INT32_MAX / 2)};
-  tfu_grid grid;
-  if (!w->aligned || w->dtype == TFU_F64 || w->cols % n || keep(w, &device, &kept, &grid) ||
+  if (!w->aligned || w->dtype == TFU_F64 || w->cols % n ||
       (shares <= (device.capability >= 90 ? w->cluster : 1) && !few))
     return TFU_OK;
   for (int64_t p = divide_up(packs, per_thread * threads); p <= MOST_PARTS && p * per_thread * WARP < packs; p++)

@@ -3,8 +3,7 @@
  *
  * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
- * registers while a kernel looks at them, and the next ones wait in shared memory. Longer ones may be kept in shared
- * memory instead. Any others are walked pack by pack.
+ * registers while a kernel looks at them, and the next ones wait in shared memory. Any others are walked pack by pack.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
@@ -29,7 +28,7 @@ typedef struct tfu_row_plan {
   int pass;     /* TFU_WHOLE, or which of the two launches of a split one it is   */
   void *found;  /* what each part gives                                           */
   int aligned;  /* the tensors begin on a 16-byte boundary                        */
-  /* Of kept and any rows only: */
+  /* Of any rows only: */
   int odd;          /* not all rows begin on a boundary                                 */
   int tiles, slots; /* packs of a thread in a row, and how many shared memory holds     */
   int keep, looks;  /* a row stays there for all of the kernel's looks at it            */
@@ -43,9 +42,8 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 
-/* Kernels come in variants: "short" has one pack per thread and row, "long" some, "kept" has rows in shared memory,
- * "any" takes any rows. */
-enum { TFU_SHORT, TFU_LONG, TFU_KEPT, TFU_ANY };
+/* Kernels come in three variants: "short" has one pack per thread and row, "long" some, "any" takes any rows. */
+enum { TFU_SHORT, TFU_LONG, TFU_ANY };
 extern const char *const tfu_row_variants[];
 
 typedef struct tfu_row_wish {
@@ -63,7 +61,6 @@ typedef struct tfu_row_wish {
   int threads;  /* of a block where several share a row                                                */
   int cluster;  /* blocks that may share a row before it is rather split                               */
   int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
-  int held;     /* packs of a row, above which it is kept, if the kernel has that variant; 0: it has not */
   int aligned;  /* see tfu_aligned                                                                     */
 } tfu_row_wish;
 
