@@ -33,97 +33,9 @@ __device__ inline void join_block(const reduce_args &a, state<R> &s, int lane, i
   }
 }
 
-/* The four values of a pack, and of 16-bit ones the four of a half of it. */
-__device__ inline void unpack(int4 bits, int half, int from, float (&v)[4]) {
-  if (from == TFU_AS_F32) return widen_pack<float>(bits, v);
-  const unsigned low = half ? bits.z : bits.x, high = half ? bits.w : bits.y;
-  const bool brain = from == TFU_AS_BF16;
-  const float2 p = brain ? pair_of<bf16>::widen(low) : pair_of<f16>::widen(low);
-  const float2 q = brain ? pair_of<bf16>::widen(high) : pair_of<f16>::widen(high);
-  v[0] = p.x, v[1] = p.y, v[2] = q.x, v[3] = q.y;
-}
-/* The sum of a pack's values. */
-__device__ inline float pack_sum(int4 bits, int from) {
-  float v[4];
-  unpack(bits, 0, from, v);
-  float sum = sum_of(v);
-  if (from != TFU_AS_F32) {
-    unpack(bits, 1, from, v);
-    sum += sum_of(v);
-  }
-  return sum;
-}
-
-/* A part of a row for every 1 << lane_bits threads. The row may begin anywhere: what lies before its first whole pack
- * and behind its last one is taken element by element. */
-__device__ inline void reduce_rows(const reduce_args &a) {
-  typedef float R;
-  enum { V = 4, AHEAD = 4 };
-  const int size = size_bits(a.from), halves = sizeof(R) >> size, per_pack = 16 >> size;
-  const int lanes = 1 << a.lane_bits, lane = threadIdx.x & (lanes - 1);
-  const int64_t row = (int64_t)blockIdx.x * (TFU_REDUCE_THREADS >> a.lane_bits) + (threadIdx.x >> a.lane_bits);
-  const int64_t begin = blockIdx.y * a.share;
-  state<R> s = state<R>::none(a);
-  if (row < a.outer) {
-    const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
-    const char *x = (const char *)a.x + ((row * a.count + begin) << size);
-    const int over = (int)((uintptr_t)x & 15) >> size, before = over ? per_pack - over : 0;
-    const int head = before < n ? before : n, packs = (n - head) >> (4 - size);
-    const int items = packs + n - (packs << (4 - size)); /* packs, then what is in none: first what is of the head */
-    const int behind = head + (packs << (4 - size));
-    ONCE
-    for (int p = lane; p < items; p += AHEAD * lanes) {
-      int4 bits[AHEAD];
-      if (p + (AHEAD - 1) * lanes < packs) {
-        const char *pack = x + (head << size) + (int64_t)p * 16;
-        UNROLL
-        for (int i = 0; i < AHEAD; i++) bits[i] = load_once(pack + (int64_t)i * lanes * 16);
-        if (a.kind <= TFU_REDUCE_MEAN) { /* the same as below in fewer instructions */
-          UNROLL
-          for (int i = 0; i < AHEAD; i++) s.a += pack_sum(bits[i], a.from);
-          continue;
-        }
-      } else {
-        UNROLL
-        for (int i = 0; i < AHEAD; i++) {
-          const int q = p + i * lanes, at = q - packs < head ? q - packs : behind + q - packs - head;
-          if (q < packs) bits[i] = load_once(x + (head << size) + (int64_t)q * 16);
-          else if (q < items) bits[i].x = size == 2 ? ((const int *)x)[at] : ((const uint16_t *)x)[at];
-        }
-      }
-      ONCE
-      for (int q = p; q < items && q < p + AHEAD * lanes; q += lanes) {
-        const int one = q - packs, alone = one < head ? one : behind + one - head;
-        const int first = one < 0 ? head + (q << (4 - size)) : alone;
-        ONCE
-        for (int half = 0; half < (one < 0 ? halves : 1); half++) {
-          R v[V];
-          unpack(bits[0], half, a.from, v);
-          s.add(a, v, one < 0 ? V : 1, begin + first + half * V, 1);
-        }
-        UNROLL
-        for (int i = 1; i < AHEAD; i++) bits[i - 1] = bits[i]; /* so that the loop is there once */
-      }
-    }
-  }
-  ONCE
-  for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2)
-    s.join(a, {__shfl_xor_sync(0xffffffffu, s.a, offset), __shfl_xor_sync(0xffffffffu, s.b, offset),
-               __shfl_xor_sync(0xffffffffu, s.c, offset)});
-  if (lanes > 32) { /* a block may have several rows, each of some warps */
-    __shared__ state<R> warps[TFU_REDUCE_THREADS / 32];
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
-    __syncthreads();
-    if (lane != 0) return;
-    ONCE
-    for (int w = 1; w < lanes >> 5; w++) s.join(a, warps[threadIdx.x / 32 + w]);
-  }
-  if (row < a.outer && lane == 0) store(a, a.outer * a.parts, row * a.parts + blockIdx.y, s);
-}
-
 /* Two neighbouring columns for each thread, where they can be read at once. 1 << lane_bits threads share the columns
  * and take their rows in turn. */
-__device__ inline void reduce_columns(const reduce_args &a) {
+__device__ inline void reduce_twos(const reduce_args &a) {
   enum { AHEAD = 8 };
   const int size = size_bits(a.from), across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
   const int lane = threadIdx.x / (unsigned)across;
@@ -234,7 +146,6 @@ __device__ inline void reduce_any(const reduce_args &a) {
   extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \
     __VA_ARGS__(a);                                                                                                 \
   }
-KERNEL(reduce_rows_f32, reduce_rows)
-KERNEL(reduce_columns_f32, reduce_columns)
+KERNEL(reduce_twos_f32, reduce_twos)
 KERNEL(reduce_any_f64, reduce_any<double>)
 KERNEL(reduce_any_i64, reduce_any<int64_t>)

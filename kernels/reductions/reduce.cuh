@@ -174,6 +174,17 @@ struct state {
   __device__ R result(const reduce_args &k) const {
     return k.kind == TFU_REDUCE_SUM || k.kind == TFU_REDUCE_MAX ? a : finished(k.kind, k.all, *this);
   }
+  template <int GROUP>
+  __device__ R result_as(const reduce_args &k) const {
+    if constexpr (GROUP == TFU_TOPS) return k.turned ? opposite(a) : a;
+    if constexpr (GROUP == TFU_PRODUCTS) return b != 0 ? a * 0 : scaled(a, c);
+    if constexpr (GROUP == TFU_EXPONENTIALS) return log_of(b) + shift();
+    if constexpr (GROUP == TFU_SPREADS) {
+      const R mean = math_of<R>::type::divide(b, (R)k.all);
+      return k.kind == TFU_REDUCE_STD ? root(mean) : mean;
+    }
+    return k.kind == TFU_REDUCE_MEAN ? math_of<R>::type::divide(a, (R)k.all) : k.kind == TFU_REDUCE_L2 ? root(a) : a;
+  }
   static __device__ __noinline__ R finished(int kind, int64_t all, state s) {
     if (kind == TFU_REDUCE_MAX) return s.a;
     if (kind == TFU_REDUCE_MIN) return opposite(s.a);
@@ -195,30 +206,37 @@ struct state {
     else b = __uint_as_float((uint32_t)at), c = __uint_as_float((uint32_t)(at >> 32));
   }
 
+  /* One state of two. */
+  template <int GROUP>
+  static __device__ state joined_as(state s, state o) {
+    if constexpr (GROUP == TFU_SUMS) s.a += o.a;
+    if constexpr (GROUP == TFU_TOPS) s.join_tops(o);
+    if constexpr (GROUP == TFU_PRODUCTS) {
+      s.a *= o.a, s.b += o.b, s.c += o.c;
+      s.settle();
+    }
+    if constexpr (GROUP == TFU_EXPONENTIALS && is_real<R>::value) {
+      const R high = larger(s.a, o.a);
+      s.rise(high);
+      o.rise(high);
+      s.b += o.b;
+    }
+    if constexpr (GROUP == TFU_SPREADS && is_real<R>::value) s.join_spreads(o);
+    if constexpr (GROUP == TFU_PLACES)
+      if (o.a > s.a || (o.a == s.a && o.place() < s.place())) s = o;
+    return s;
+  }
+
  private:
   static __device__ __noinline__ state joined(int group, state s, state o) {
     switch (group) {
-      case TFU_SUMS: s.a += o.a; break;
-      case TFU_TOPS: s.join_tops(o); break;
-      case TFU_PRODUCTS:
-        s.a *= o.a, s.b += o.b, s.c += o.c;
-        s.settle();
-        break;
-      case TFU_EXPONENTIALS:
-        if constexpr (is_real<R>::value) {
-          const R high = larger(s.a, o.a);
-          s.rise(high);
-          o.rise(high);
-          s.b += o.b;
-        }
-        break;
-      case TFU_SPREADS:
-        if constexpr (is_real<R>::value) s.join_spreads(o);
-        break;
-      default:
-        if (o.a > s.a || (o.a == s.a && o.place() < s.place())) s = o;
+      case TFU_SUMS: return joined_as<TFU_SUMS>(s, o);
+      case TFU_TOPS: return joined_as<TFU_TOPS>(s, o);
+      case TFU_PRODUCTS: return joined_as<TFU_PRODUCTS>(s, o);
+      case TFU_EXPONENTIALS: return joined_as<TFU_EXPONENTIALS>(s, o);
+      case TFU_SPREADS: return joined_as<TFU_SPREADS>(s, o);
+      default: return joined_as<TFU_PLACES>(s, o);
     }
-    return s;
   }
   __device__ void join_tops(const state &o) {
     if (o.a > a || o.a != o.a) *this = o;

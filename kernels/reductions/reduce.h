@@ -79,6 +79,10 @@ TFU_MUST_USE static inline tfu_code tfu_reduce_check(tfu_call *call) {
   return TFU_OK;
 }
 
+/* The kernel for a kind whose values are computed in float, as a number of tfu_reduce_variants. */
+extern const char *const tfu_reduce_variants[];
+int tfu_reduce_variant(int kind, int ties);
+
 /* Reduces x, of a shape that the groups give, to results in y, or to states in *states, which it makes room for. */
 TFU_MUST_USE tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind,
                                         int turned, const tfu_tensor *y, void **states);

@@ -4,17 +4,25 @@
 #include "kernels/core/gpu/cuda.h"
 
 TFU_MODULE(reduce);
-static tfu_kernel rows = {.module = &module, .name = "reduce_rows"};
-static tfu_kernel columns = {.module = &module, .name = "reduce_columns"};
+extern const tfu_image tfu_reduce_rows_images[], tfu_reduce_columns_images[];
+static tfu_module rows_module = {.images = tfu_reduce_rows_images};
+static tfu_module columns_module = {.images = tfu_reduce_columns_images};
+/* What kinds.cuh calls them, in the order of tfu_reduce_variant. */
+const char *const tfu_reduce_variants[] = {"sums",     "squares", "tops",    "ties",
+                                           "products", "exps",    "spreads", "places"};
+static tfu_kernel rows = {.module = &rows_module, .name = "reduce_rows", .variants = tfu_reduce_variants};
+static tfu_kernel columns = {.module = &columns_module, .name = "reduce_columns", .variants = tfu_reduce_variants};
+static tfu_kernel twos = {.module = &module, .name = "reduce_twos"};
 static tfu_kernel any = {.module = &module, .name = "reduce_any"};
 
 /* By reasoning, not by measurement: an H200 needs some 48 KiB on their way from memory for each multiprocessor. Packs
  * that a thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns are
- * cut into parts; pairs of columns that lie beside each other in a block. */
-TFU_CHOICE(row_packs, 4, 1, 64);
+ * cut into parts; packs or pairs of columns that lie beside each other in a block. */
+TFU_CHOICE(row_packs, 8, 1, 64);
 TFU_CHOICE(row_blocks, 16, 1, 64);
 TFU_CHOICE(column_blocks, 16, 1, 64);
-TFU_CHOICE(column_bits, 6, 3, 8);
+TFU_CHOICE(column_bits, 5, 3, 8);
+TFU_CHOICE(pair_bits, 6, 3, 8);
 
 enum { LANE_BITS = 8, STATE_BITS = 4, LEAST_SHARE = 16 * 1024 /* elements of a row's part */ };
 _Static_assert(1 << LANE_BITS == TFU_REDUCE_THREADS, "a column may have all threads of a block");
@@ -41,6 +49,20 @@ static int group_of(int kind) {
     case TFU_REDUCE_STD: return TFU_SPREADS;
     case TFU_REDUCE_ARG: return TFU_PLACES;
     default: return TFU_SUMS;
+  }
+}
+
+int tfu_reduce_variant(int kind, int ties) {
+  switch (kind) {
+    case TFU_REDUCE_L2: return 1;
+    case TFU_REDUCE_MAX:
+    case TFU_REDUCE_MIN: return ties ? 3 : 2;
+    case TFU_REDUCE_PROD: return 4;
+    case TFU_REDUCE_LSE: return 5;
+    case TFU_REDUCE_VARIANCE:
+    case TFU_REDUCE_STD: return 6;
+    case TFU_REDUCE_ARG: return 7;
+    default: return 0;
   }
 }
 
@@ -79,16 +101,21 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   tfu_grid grid = {.threads = TFU_REDUCE_THREADS};
   int64_t items = lines; /* that a block has 256 >> lane_bits of */
   void *states = a->states;
-  if (!a->joins && real == TFU_F32 && a->inner == 1) {
+  const int values = !a->joins && real == TFU_F32; /* that are computed in float */
+  if (values && a->inner == 1) {
     kernel = &rows;
     a->lane_bits = bits_above(divide_up(a->count * size, 16 * row_packs()), LANE_BITS);
     cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), LEAST_SHARE);
   } else {
-    const int pairs = !a->joins && real == TFU_F32 && a->inner % 2 == 0 && (uintptr_t)a->x % (2 * size) == 0;
+    int64_t each = 1; /* columns of a thread */
+    if (values && a->inner * size % 16 == 0 && (uintptr_t)a->x % 16 == 0 && lines < (int64_t)1 << 31)
+      kernel = &columns, each = 16 / size;
+    else if (values && a->inner % 2 == 0 && (uintptr_t)a->x % (2 * size) == 0) kernel = &twos, each = 2;
+    items = lines / each;
     a->beside = a->inner == 1;
-    if (pairs) kernel = &columns, items = lines / 2;
     /* Few states lie in a column, and each is waited for: many threads for a column, a sector or two of memory each. */
-    const int across = bits_above(pairs ? a->inner / 2 : a->inner, a->joins ? STATE_BITS : column_bits());
+    const int most_across = a->joins ? STATE_BITS : kernel == &columns ? column_bits() : pair_bits();
+    const int across = bits_above(a->inner / each, most_across);
     const int most = a->beside ? LANE_BITS : LANE_BITS - across;
     a->lane_bits = bits_above(divide_up(a->count, a->joins ? 2 : 8), most);
     cut(a, items >> (LANE_BITS - a->lane_bits), multiprocessors * column_blocks(), (int64_t)32 << a->lane_bits);
@@ -103,7 +130,9 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   }
   a->states = states;
   a->narrow = kernel == &any && real == TFU_F32;
-  TFU_TRY(tfu_launch(call, kernel, 0, a->narrow ? TFU_F64 : real, grid, a));
+  if (kernel == &rows || kernel == &columns)
+    TFU_TRY(tfu_launch(call, kernel, tfu_reduce_variant(a->kind, a->ties), dtype, grid, a));
+  else TFU_TRY(tfu_launch(call, kernel, 0, a->narrow ? TFU_F64 : real, grid, a));
   a->y = y;
   a->x = states;
   a->joins = 1;

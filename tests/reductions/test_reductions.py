@@ -160,11 +160,15 @@ def test_special_values(device, kind):
 def test_long(device, dtype):
     """Parts of rows and of columns, and of several axes at once; far from 0, where squares would cancel."""
     rng = np.random.default_rng(3)
-    for shape, axis in [((2, 300007), 1), ((70001, 3), 0), ((3, 9001, 6), 1), ((40, 7, 3000), (0, 2)), ((5001, 130), None)]:
+    for shape, axis in [((2, 300007), 1), ((70001, 3), 0), ((3, 9001, 6), 1), ((40, 7, 3000), (0, 2)), ((5001, 130), None),
+                        ((3001, 264), 0), ((3, 2500, 16), 1), ((7, 8200), 1)]:
         x = tf.cast(tf.constant(rng.normal(size=shape) + 100), dtype)
-        for kind in ("sum", "max", "logsumexp", "variance"):
+        for kind in ("sum", "max", "min", "l2", "logsumexp", "variance"):
             y, size = truth(as64(x), kind, axis, False)
             near(REDUCE[kind](x, axis), y, size, dtype, (shape, kind))
+        for ours, theirs in ((tfuse.argmax, np.argmax), (tfuse.argmin, np.argmin)):
+            if isinstance(axis, int):
+                assert np.array_equal(ours(x, axis), theirs(as64(x), axis)), shape
 
 
 def test_products_do_not_overflow_on_the_way(device):
@@ -174,6 +178,20 @@ def test_products_do_not_overflow_on_the_way(device):
         y = tfuse.reduce_prod(x, 1)
     assert np.allclose(y, [3, 1e-44], rtol=1e-3)
     assert np.allclose(tape.gradient(y, x)[0], [3e-30, 3e-30, 3e30, 3e30, 1], rtol=1e-5)
+
+
+def test_long_products(device):
+    """Factors near 1, whose rounding errors in float32 do not cancel: at most twice the error of one after the other."""
+    x = np.exp(np.random.default_rng(5).normal(size=[300007]) * 0.3 / np.sqrt(300007)).astype(np.float32)
+    want, naive = np.prod(x.astype(np.float64)), np.multiply.accumulate(x)[-1]
+    for shape, axis in [((1, 300007), 1), ((300007,), 0), ((300007, 4), 0), ((300007, 3), 0)]:
+        v = tf.constant(np.broadcast_to(x if len(shape) < 2 or axis else x[:, None], shape))
+        with tf.GradientTape() as tape:
+            tape.watch(v)
+            y = tfuse.reduce_prod(v, axis)
+        assert np.max(np.abs(as64(y) / want - 1)) <= 2 * np.abs(naive / want - 1), shape
+        slope = as64(tape.gradient(y, v)) * as64(v) / want - 1
+        assert np.max(np.abs(slope)) <= 2 * np.abs(naive / want - 1), shape
 
 
 def test_far_from_zero(device):

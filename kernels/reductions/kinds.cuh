@@ -1,0 +1,267 @@
+/* kinds.cuh - what a thread knows of the values that it has seen, where these are computed in float: a struct for each
+ * kind of state (reduce.cuh), for the storage type T. Both are known when the code is compiled, so that a value takes
+ * few instructions: at the rate of an H200's memory a multiprocessor has 28 of a lane for a float, 14 for 16 bits.
+ *
+ * A kind is started once, and takes N values at a time with add: value(i) is number i of them, and real(i) says whether it is there, i a
+ * constant. Values that are not there are nothing(), two of them as T stores them, which changes no result. count is
+ * how many are there, seen how many came before, and place(i) tells where value i is in its part of a row, i a
+ * variable. known(begin) is the state at the end; WORDS numbers of it matter. */
+#pragma once
+
+#include "kernels/reductions/reduce.cuh"
+
+/* Element i of a pack, i a constant. */
+template <typename T>
+__device__ inline float element(int4 bits, int i) {
+  const int word = sizeof(T) == 4 ? i : i / 2;
+  const unsigned w = word == 0 ? bits.x : word == 1 ? bits.y : word == 2 ? bits.z : bits.w;
+  if constexpr (sizeof(T) == 4) return __uint_as_float(w);
+  else return i % 2 ? pair_of<T>::widen(w).y : pair_of<T>::widen(w).x;
+}
+template <typename T>
+__device__ inline float single(const void *x, int64_t at) {
+  if constexpr (sizeof(T) == 4) return ((const float *)x)[at];
+  else return pair_of<T>::widen(((const uint16_t *)x)[at]).x;
+}
+/* A value as T stores it; twice, where that takes 16 bits. */
+template <typename T>
+__device__ inline unsigned stored(float value) {
+  if constexpr (sizeof(T) == 4) return __float_as_uint(value);
+  else return pair_of<T>::narrow(value, value);
+}
+
+/* The larger one, NaN if one is. */
+__device__ inline float top_of(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
+/* All values made one by f, in four chains. */
+template <int N, typename V, typename F>
+__device__ inline float folded(V value, F f) {
+  float part[4];
+  UNROLL
+  for (int i = 0; i < N; i++) part[i % 4] = i < 4 ? value(i) : f(part[i % 4], value(i));
+  UNROLL
+  for (int i = 1; i < 4; i++)
+    if (i < N) part[0] = f(part[0], part[i]);
+  return part[0];
+}
+struct plus {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct most {
+  __device__ float operator()(float a, float b) const { return larger(a, b); }
+};
+
+/* The values of minima and of their places count with the opposite sign. */
+struct turn_sign {
+  unsigned sign = 0;
+  __device__ float operator()(float v) const { return __uint_as_float(__float_as_uint(v) ^ sign); }
+};
+
+template <typename T>
+struct sums {
+  enum { GROUP = TFU_SUMS, WORDS = 1 };
+  float sum = 0;
+  __device__ void start(const reduce_args &) {}
+  __device__ unsigned nothing() const { return 0; }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    sum += folded<N>(value, plus());
+  }
+  __device__ state<float> known(int64_t) const { return {sum, 0, 0}; }
+};
+
+template <typename T>
+struct squares {
+  enum { GROUP = TFU_SUMS, WORDS = 1 };
+  float sum = 0;
+  __device__ void start(const reduce_args &) {}
+  __device__ unsigned nothing() const { return 0; }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    float part[4] = {0, 0, 0, 0};
+    UNROLL
+    for (int i = 0; i < N; i++) part[i % 4] += value(i) * value(i);
+    sum += part[0] + part[1] + (part[2] + part[3]);
+  }
+  __device__ state<float> known(int64_t) const { return {sum, 0, 0}; }
+};
+
+template <typename T>
+struct tops {
+  enum { GROUP = TFU_TOPS, WORDS = 1 };
+  turn_sign turn;
+  float top = -infinity<float>();
+  __device__ void start(const reduce_args &a) { turn.sign = a.turned ? 0x80000000u : 0; }
+  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    top = top_of(top, folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); }));
+  }
+  __device__ state<float> known(int64_t) const { return {top, 0, 0}; }
+};
+
+/* Counts how often the greatest value is there, too. */
+template <typename T>
+struct ties {
+  enum { GROUP = TFU_TOPS, WORDS = 2 };
+  turn_sign turn;
+  state<float> s = {-infinity<float>(), 0, 0};
+  __device__ void start(const reduce_args &a) { turn.sign = a.turned ? 0x80000000u : 0; }
+  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A real, P, int, int) {
+    const float top = folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); });
+    float equal = 0;
+    UNROLL
+    for (int i = 0; i < N; i++) equal += real(i) && turn(value(i)) == top ? 1.0f : 0.0f;
+    s = state<float>::joined_as<TFU_TOPS>(s, {top, equal, 0});
+  }
+  __device__ state<float> known(int64_t) const { return s; }
+};
+
+/* In double: factors near 1 are rounded to the same side more often than to the other, so that in float the errors of a
+ * long product add up. A few floats cannot leave the range of double, and then the power of two is taken out. */
+template <typename T>
+struct products {
+  enum { GROUP = TFU_PRODUCTS, WORDS = 3 };
+  double product = 1; /* of size 1 up to 2, infinite or NaN */
+  int power = 0, zeros = 0;
+  __device__ void start(const reduce_args &) {}
+  __device__ unsigned nothing() const { return stored<T>(1); }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    UNROLL
+    for (int i = 0; i < N; i++) {
+      zeros += value(i) == 0;
+      product *= value(i) == 0 ? 1.0f : value(i);
+      if (i % 4 == 3 || i == N - 1) take_power();
+    }
+  }
+  __device__ state<float> known(int64_t) const {
+    float p = (float)power;
+    return {split((float)product, p), zeros < 2 ? (float)zeros : 2, p};
+  }
+
+ private:
+  __device__ void take_power() {
+    const int bits = __double2hiint(product), up = (bits >> 20 & 2047) - 1023;
+    if (up == 1024) return;
+    power += up;
+    product = __hiloint2double((bits & 0x800fffff) | 0x3ff00000, __double2loint(product));
+  }
+};
+
+template <typename T>
+struct exponentials {
+  enum { GROUP = TFU_EXPONENTIALS, WORDS = 2 };
+  float top = -infinity<float>(), sum = 0;
+  __device__ void start(const reduce_args &) {}
+  __device__ unsigned nothing() const { return stored<T>(-infinity<float>()); }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    const float high = larger(top, folded<N>(value, most()));
+    if (high > top) {
+      sum *= power(top, finite(high)); /* of minus infinity it is 0 */
+      top = high;
+    }
+    const float shift = finite(top);
+    sum += folded<N>([&](int i) { return power(value(i), shift); }, plus());
+  }
+  __device__ state<float> known(int64_t) const { return {top, sum, 0}; }
+
+ private:
+  static __device__ float finite(float v) { return v - v == 0 ? v : 0; }
+  static __device__ float power(float v, float shift) {
+    return max_sum<T>::power(v, shift, max_sum<T>::unit());
+  }
+};
+
+template <typename T>
+struct spreads {
+  enum { GROUP = TFU_SPREADS, WORDS = 3 };
+  state<float> s = {0, 0, 0};
+  __device__ void start(const reduce_args &) {}
+  __device__ unsigned nothing() const { return 0; }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A real, P, int count, int seen) {
+    const float mean = folded<N>(value, plus()) * (count == N ? 1.0f / N : ratio(1.0f, (float)count));
+    float part[4] = {0, 0, 0, 0};
+    UNROLL
+    for (int i = 0; i < N; i++) {
+      const float off = real(i) ? value(i) - mean : 0;
+      part[i % 4] += off * off;
+    }
+    const float before = (float)seen, weight = ratio((float)count, before + (float)count), off = mean - s.a;
+    s.a += off * weight;
+    s.b += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
+    s.c = before + (float)count;
+  }
+  __device__ state<float> known(int64_t) const { return s; }
+};
+
+/* Values come in the order of their places. Only those above the least finite one count. */
+template <typename T>
+struct places {
+  enum { GROUP = TFU_PLACES, WORDS = 3 };
+  turn_sign turn;
+  float top;
+  int at = -1; /* none yet */
+  __device__ void start(const reduce_args &a) {
+    turn.sign = a.turned ? 0x80000000u : 0;
+    top = least_finite<float>(a.from);
+  }
+  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P place, int, int) {
+    const float high = folded<N>([&](int i) { return turn(value(i)); }, most());
+    if (!(high > top)) return;
+    int first = 0;
+    UNROLL
+    for (int i = N - 1; i >= 0; i--) first = turn(value(i)) == high ? i : first;
+    top = high;
+    at = place(first);
+  }
+  __device__ state<float> known(int64_t begin) const {
+    state<float> s = {top, 0, 0};
+    if (at >= 0) s.set_place(begin + at);
+    return s;
+  }
+};
+
+/* Writes result number `at` of n, or the state itself. */
+template <typename T, typename K>
+__device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, const state<float> &s) {
+  if (!a.y) {
+    float *numbers = (float *)a.states + at;
+    numbers[0] = s.a;
+    if (a.words > 1) numbers[n] = s.b;
+    if (a.words > 2) numbers[2 * n] = s.c;
+  } else if constexpr (K::GROUP == TFU_PLACES) {
+    store_one(a.y, at, a.to, s.place());
+  } else {
+    store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.template result_as<K::GROUP>(a));
+  }
+}
+
+/* Stamps KERNEL(name, function<T, kind>) for all kinds and types, by the names of the host's variants. */
+#define TFU_KINDS_OF(KERNEL, name, function, dtype, T)         \
+  KERNEL(name##_sums_##dtype, function<T, sums<T>>)            \
+  KERNEL(name##_squares_##dtype, function<T, squares<T>>)      \
+  KERNEL(name##_tops_##dtype, function<T, tops<T>>)            \
+  KERNEL(name##_ties_##dtype, function<T, ties<T>>)            \
+  KERNEL(name##_products_##dtype, function<T, products<T>>)    \
+  KERNEL(name##_exps_##dtype, function<T, exponentials<T>>)    \
+  KERNEL(name##_spreads_##dtype, function<T, spreads<T>>)      \
+  KERNEL(name##_places_##dtype, function<T, places<T>>)
+#define TFU_KINDS(KERNEL, name, function)            \
+  TFU_KINDS_OF(KERNEL, name, function, f32, float)   \
+  TFU_KINDS_OF(KERNEL, name, function, f16, f16)     \
+  TFU_KINDS_OF(KERNEL, name, function, bf16, bf16)

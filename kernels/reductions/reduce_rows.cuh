@@ -1,0 +1,40 @@
+/* reduce_rows.cuh - what the kernels for contiguous rows share: the lanes of a row join their states. */
+#pragma once
+
+#include "kernels/reductions/kinds.cuh"
+
+enum { TFU_BATCH = 32 }; /* elements that a thread loads before it looks at them */
+
+/* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has place first + i *
+ * stride. */
+template <typename T, typename K, int PACKS>
+__device__ inline void add_packs(K &kind, const int4 (&bits)[PACKS], int packs, int first, int stride, int seen) {
+  enum { V = packed<T>::N };
+  kind.template add<PACKS * V>([&](int i) { return element<T>(bits[i / V], i % V); },
+                               [&](int i) { return i / V < packs; },
+                               [&](int i) { return first + i / V * stride + i % V; }, packs * V, seen);
+}
+
+/* Joins the states of a row's lanes in a fixed order, and gives the result to all of them, or to the first alone. A
+ * block may have several rows, each of some lanes of a warp or of some warps. */
+template <typename K, bool ALL>
+__device__ inline void join_row(state<float> &s, int lanes) {
+  __shared__ state<float> warps[32];
+  ONCE
+  for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2) {
+    state<float> o = {__shfl_xor_sync(0xffffffffu, s.a, offset), 0, 0};
+    if (K::WORDS > 1) o.b = __shfl_xor_sync(0xffffffffu, s.b, offset);
+    if (K::WORDS > 2) o.c = __shfl_xor_sync(0xffffffffu, s.c, offset);
+    /* The lower lane's state comes first for both, so that they get the same bits. */
+    const bool low = !(threadIdx.x & offset);
+    s = state<float>::joined_as<K::GROUP>(low ? s : o, low ? o : s);
+  }
+  if (lanes <= 32) return;
+  const int warp = threadIdx.x / 32, first = warp & ~((lanes >> 5) - 1);
+  if (threadIdx.x % 32 == 0) warps[warp] = s;
+  __syncthreads();
+  if (!ALL && warp != first) return;
+  s = warps[first];
+  ONCE
+  for (int w = 1; w < lanes >> 5; w++) s = state<float>::joined_as<K::GROUP>(s, warps[first + w]);
+}
