@@ -2,10 +2,10 @@
  * kind of state (reduce.cuh), for the storage type T. Both are known when the code is compiled, so that a value takes
  * few instructions: at the rate of an H200's memory a multiprocessor has 28 of a lane for a float, 14 for 16 bits.
  *
- * A kind is started once, and takes N values at a time with add: value(i) is number i of them, and real(i) says whether it is there, i a
- * constant. Values that are not there are nothing(), two of them as T stores them, which changes no result. count is
- * how many are there, seen how many came before, and place(i) tells where value i is in its part of a row, i a
- * variable. known(begin) is the state at the end; WORDS numbers of it matter. */
+ * A kind is started once, and takes N values at a time with add: value(i) is number i of them, and real(i) says whether
+ * it is there, i a constant. Values that are not there are nothing(), two of them as T stores them, which changes no
+ * result. count is how many are there, seen how many came before, and place(i) tells where value i is in its part of a
+ * row, i a variable. known(begin) is the state at the end; WORDS numbers of it matter. */
 #pragma once
 
 #include "kernels/reductions/reduce.cuh"
@@ -119,10 +119,11 @@ struct ties {
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int, int) {
     const float top = folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); });
-    float equal = 0;
+    const float as_stored = turn(top);
+    int equal = 0;
     UNROLL
-    for (int i = 0; i < N; i++) equal += real(i) && turn(value(i)) == top ? 1.0f : 0.0f;
-    s = state<float>::joined_as<TFU_TOPS>(s, {top, equal, 0});
+    for (int i = 0; i < N; i++) equal += real(i) && value(i) == as_stored;
+    s = state<float>::joined_as<TFU_TOPS>(s, {top, (float)equal, 0});
   }
   __device__ state<float> known(int64_t) const { return s; }
 };
@@ -179,9 +180,7 @@ struct exponentials {
 
  private:
   static __device__ float finite(float v) { return v - v == 0 ? v : 0; }
-  static __device__ float power(float v, float shift) {
-    return max_sum<T>::power(v, shift, max_sum<T>::unit());
-  }
+  static __device__ float power(float v, float shift) { return max_sum<T>::power(v, shift, max_sum<T>::unit()); }
 };
 
 template <typename T>
@@ -223,9 +222,10 @@ struct places {
   __device__ void add(V value, A, P place, int, int) {
     const float high = folded<N>([&](int i) { return turn(value(i)); }, most());
     if (!(high > top)) return;
+    const float as_stored = turn(high);
     int first = 0;
     UNROLL
-    for (int i = N - 1; i >= 0; i--) first = turn(value(i)) == high ? i : first;
+    for (int i = N - 1; i >= 0; i--) first = value(i) == as_stored ? i : first;
     top = high;
     at = place(first);
   }
@@ -247,21 +247,28 @@ __device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, con
   } else if constexpr (K::GROUP == TFU_PLACES) {
     store_one(a.y, at, a.to, s.place());
   } else {
-    store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.template result_as<K::GROUP>(a));
+    store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.template result_as<K::GROUP>(a.kind, a.all));
   }
 }
 
-/* Stamps KERNEL(name, function<T, kind>) for all kinds and types, by the names of the host's variants. */
-#define TFU_KINDS_OF(KERNEL, name, function, dtype, T)         \
-  KERNEL(name##_sums_##dtype, function<T, sums<T>>)            \
-  KERNEL(name##_squares_##dtype, function<T, squares<T>>)      \
-  KERNEL(name##_tops_##dtype, function<T, tops<T>>)            \
-  KERNEL(name##_ties_##dtype, function<T, ties<T>>)            \
-  KERNEL(name##_products_##dtype, function<T, products<T>>)    \
-  KERNEL(name##_exps_##dtype, function<T, exponentials<T>>)    \
-  KERNEL(name##_spreads_##dtype, function<T, spreads<T>>)      \
+/* Stamps KERNEL(name, function<T, kind>) for all types and for all kinds, or for those with a gradient that takes
+ * few instructions, by the names of the host's variants. */
+#define TFU_SLOPES_OF(KERNEL, name, function, dtype, T)     \
+  KERNEL(name##_squares_##dtype, function<T, squares<T>>)   \
+  KERNEL(name##_ties_##dtype, function<T, ties<T>>)         \
+  KERNEL(name##_exps_##dtype, function<T, exponentials<T>>) \
+  KERNEL(name##_spreads_##dtype, function<T, spreads<T>>)
+#define TFU_KINDS_OF(KERNEL, name, function, dtype, T)      \
+  TFU_SLOPES_OF(KERNEL, name, function, dtype, T)           \
+  KERNEL(name##_sums_##dtype, function<T, sums<T>>)         \
+  KERNEL(name##_products_##dtype, function<T, products<T>>) \
+  KERNEL(name##_tops_##dtype, function<T, tops<T>>)         \
   KERNEL(name##_places_##dtype, function<T, places<T>>)
-#define TFU_KINDS(KERNEL, name, function)            \
-  TFU_KINDS_OF(KERNEL, name, function, f32, float)   \
-  TFU_KINDS_OF(KERNEL, name, function, f16, f16)     \
+#define TFU_KINDS_WITH_SLOPES(KERNEL, name, function) \
+  TFU_SLOPES_OF(KERNEL, name, function, f32, float)   \
+  TFU_SLOPES_OF(KERNEL, name, function, f16, f16)     \
+  TFU_SLOPES_OF(KERNEL, name, function, bf16, bf16)
+#define TFU_KINDS(KERNEL, name, function)          \
+  TFU_KINDS_OF(KERNEL, name, function, f32, float) \
+  TFU_KINDS_OF(KERNEL, name, function, f16, f16)   \
   TFU_KINDS_OF(KERNEL, name, function, bf16, bf16)

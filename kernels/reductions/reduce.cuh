@@ -50,6 +50,13 @@ __device__ inline int64_t least_finite<int64_t>(int from) {
 __device__ inline float ratio(float a, float b) { return __fdividef(a, b); }
 static __device__ __noinline__ double ratio(double a, double b) { return a / b; }
 
+/* v / n for a number n of values, without the branch that an exact division takes for extreme ones. */
+__device__ inline float over(float v, int64_t n) {
+  const float by = (float)n, r = ratio(1.0f, by), q = v * r, rest = fmaf(-by, q, v);
+  return rest - rest == 0 ? fmaf(rest, r, q) : q; /* NaN where v is infinite */
+}
+__device__ inline double over(double v, int64_t n) { return v / (double)n; }
+
 /* x = m * 2^e with |m| from 1 up to 2; infinities and NaN are themselves. Not for 0. */
 __device__ inline float split(float x, float &e) {
   if (fabsf(x) < 1.17549435e-38f) x *= 16777216.0f, e -= 24;
@@ -170,32 +177,22 @@ struct state {
   /* Out of line, as few are joined. */
   __device__ void join(const reduce_args &k, const state &o) { *this = joined(k.group, *this, o); }
 
-  /* The result; that of PLACES is place(). */
-  __device__ R result(const reduce_args &k) const {
-    return k.kind == TFU_REDUCE_SUM || k.kind == TFU_REDUCE_MAX ? a : finished(k.kind, k.all, *this);
-  }
+  /* The result of a kind, of `all` values; that of PLACES is place(). */
   template <int GROUP>
-  __device__ R result_as(const reduce_args &k) const {
-    if constexpr (GROUP == TFU_TOPS) return k.turned ? opposite(a) : a;
-    if constexpr (GROUP == TFU_PRODUCTS) return b != 0 ? a * 0 : scaled(a, c);
-    if constexpr (GROUP == TFU_EXPONENTIALS) return log_of(b) + shift();
-    if constexpr (GROUP == TFU_SPREADS) {
-      const R mean = math_of<R>::type::divide(b, (R)k.all);
-      return k.kind == TFU_REDUCE_STD ? root(mean) : mean;
-    }
-    return k.kind == TFU_REDUCE_MEAN ? math_of<R>::type::divide(a, (R)k.all) : k.kind == TFU_REDUCE_L2 ? root(a) : a;
-  }
-  static __device__ __noinline__ R finished(int kind, int64_t all, state s) {
-    if (kind == TFU_REDUCE_MAX) return s.a;
-    if (kind == TFU_REDUCE_MIN) return opposite(s.a);
-    if constexpr (!is_real<R>::value) return kind == TFU_REDUCE_MEAN ? s.a / all : s.a;
+  __device__ R result_as(int kind, int64_t all) const {
+    if constexpr (GROUP == TFU_TOPS) return kind == TFU_REDUCE_MIN ? opposite(a) : a;
+    else if constexpr (!is_real<R>::value) return kind == TFU_REDUCE_MEAN ? a / all : a;
     else {
-      if (kind == TFU_REDUCE_PROD) return s.b != 0 ? s.a * 0 : scaled(s.a, s.c);
-      if (kind == TFU_REDUCE_LSE) return log_of(s.b) + s.shift();
-      const R mean = kind == TFU_REDUCE_L2 ? s.a : (kind == TFU_REDUCE_MEAN ? s.a : s.b) / (R)all;
-      return kind == TFU_REDUCE_L2 || kind == TFU_REDUCE_STD ? root(mean) : mean;
+      if constexpr (GROUP == TFU_PRODUCTS) return b != 0 ? a * 0 : scaled(a, c);
+      if constexpr (GROUP == TFU_EXPONENTIALS) return log_of(b) + shift();
+      if constexpr (GROUP == TFU_SPREADS) {
+        const R mean = over(b, all);
+        return kind == TFU_REDUCE_STD ? root(mean) : mean;
+      }
+      return kind == TFU_REDUCE_MEAN ? over(a, all) : kind == TFU_REDUCE_L2 ? root(a) : a;
     }
   }
+  __device__ R result(const reduce_args &k) const { return finished(k.group, k.kind, k.all, *this); }
 
   __device__ int64_t place() const {
     if constexpr (sizeof(R) == 8) return *(const int64_t *)&b;
@@ -228,6 +225,15 @@ struct state {
   }
 
  private:
+  static __device__ __noinline__ R finished(int group, int kind, int64_t all, state s) {
+    switch (group) {
+      case TFU_TOPS: return s.template result_as<TFU_TOPS>(kind, all);
+      case TFU_PRODUCTS: return s.template result_as<TFU_PRODUCTS>(kind, all);
+      case TFU_EXPONENTIALS: return s.template result_as<TFU_EXPONENTIALS>(kind, all);
+      case TFU_SPREADS: return s.template result_as<TFU_SPREADS>(kind, all);
+      default: return s.template result_as<TFU_SUMS>(kind, all);
+    }
+  }
   static __device__ __noinline__ state joined(int group, state s, state o) {
     switch (group) {
       case TFU_SUMS: return joined_as<TFU_SUMS>(s, o);

@@ -26,7 +26,8 @@ enum {
 enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLACES };
 
 #define TFU_REDUCE_THREADS 256
-#define TFU_STATE_WORDS 3 /* numbers that a state has at most */
+#define TFU_HELD_THREADS 512 /* of a block at most, where rows stay in registers */
+#define TFU_STATE_WORDS 3    /* numbers that a state has at most */
 
 /* One kernel serves all types that are computed in one: the storage type is a number of the call, like tfu_dtype's. */
 enum { TFU_AS_F32, TFU_AS_F16, TFU_AS_BF16, TFU_AS_F64, TFU_AS_I32, TFU_AS_I64 };
@@ -35,6 +36,7 @@ enum { TFU_AS_F32, TFU_AS_F16, TFU_AS_BF16, TFU_AS_F64, TFU_AS_I32, TFU_AS_I64 }
  * is y, or states [words][outer][parts][inner] where y is NULL. Parts go along the grid's y. */
 typedef struct reduce_args {
   const void *x;
+  const void *dy; /* in reduce_held, where y is dx */
   void *y, *states;
   int64_t outer, count, inner;
   int64_t share; /* a part has so many of count, the last one perhaps fewer              */
@@ -57,15 +59,16 @@ typedef struct reduce_pairs_args {
   int kind, from;
 } reduce_pairs_args;
 
-/* Groups of axes, the last one first, kept and reduced in turn. */
+/* Groups of axes, the last one first, kept and reduced in turn. For columns, [outer][count][inner] as above. */
 #define TFU_REDUCE_GROUPS 9
 typedef struct reduce_grad_args {
   void *dx;
   const void *x, *pairs;
   int64_t n;
   int64_t size[TFU_REDUCE_GROUPS];
+  int64_t outer, count, inner, share;
   int groups, kept_last, kind, from;
-  int aligned; /* two elements can be read at once */
+  int lane_bits;
 } reduce_grad_args;
 
 #ifndef TFU_DEVICE

@@ -2,7 +2,8 @@
  * bytes (reduce.h, kinds.cuh). */
 #include "kernels/reductions/kinds.cuh"
 
-/* There are less than 2^31 columns in all. A pack's columns for each thread. 1 << lane_bits threads share the columns and take their rows in turn. */
+/* There are less than 2^31 columns in all. A pack's columns for each thread. 1 << lane_bits threads share the columns
+ * and take their rows in turn. */
 template <typename T, typename K>
 __device__ inline void reduce_columns(const reduce_args &a) {
   enum { V = packed<T>::N, ROWS = 32 / V, STATES = TFU_REDUCE_THREADS * V };
@@ -57,7 +58,8 @@ __device__ inline void reduce_columns(const reduce_args &a) {
                         K::WORDS > 2 ? states[K::WORDS - 1][at] : 0.0f};
   };
   ONCE
-  for (int half = lanes * columns / 2; half >= columns; half /= 2) { /* the upper half of the lanes with the lower one */
+  for (int half = lanes * columns / 2; half >= columns;
+       half /= 2) { /* the upper half of the lanes with the lower one */
     __syncthreads();
     ONCE
     for (int i = threadIdx.x; i < half; i += TFU_REDUCE_THREADS) {

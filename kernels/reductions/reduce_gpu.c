@@ -8,8 +8,7 @@ extern const tfu_image tfu_reduce_rows_images[], tfu_reduce_columns_images[];
 static tfu_module rows_module = {.images = tfu_reduce_rows_images};
 static tfu_module columns_module = {.images = tfu_reduce_columns_images};
 /* What kinds.cuh calls them, in the order of tfu_reduce_variant. */
-const char *const tfu_reduce_variants[] = {"sums",     "squares", "tops",    "ties",
-                                           "products", "exps",    "spreads", "places"};
+const char *const tfu_reduce_variants[] = {"sums", "squares", "tops", "ties", "products", "exps", "spreads", "places"};
 static tfu_kernel rows = {.module = &rows_module, .name = "reduce_rows", .variants = tfu_reduce_variants};
 static tfu_kernel columns = {.module = &columns_module, .name = "reduce_columns", .variants = tfu_reduce_variants};
 static tfu_kernel twos = {.module = &module, .name = "reduce_twos"};
@@ -104,7 +103,10 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   const int values = !a->joins && real == TFU_F32; /* that are computed in float */
   if (values && a->inner == 1) {
     kernel = &rows;
+    /* Some lanes even for a short row, so that they read its sectors of memory together. */
+    const int few = bits_above(divide_up(a->count * size, 16), 3);
     a->lane_bits = bits_above(divide_up(a->count * size, 16 * row_packs()), LANE_BITS);
+    if (a->lane_bits < few) a->lane_bits = few;
     cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), LEAST_SHARE);
   } else {
     int64_t each = 1; /* columns of a thread */

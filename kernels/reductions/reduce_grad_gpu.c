@@ -1,11 +1,43 @@
+#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/reductions/reduce.h"
 
 TFU_MODULE(reduce_grad);
+extern const tfu_image tfu_reduce_held_images[];
+static tfu_module held_module = {.images = tfu_reduce_held_images};
+static tfu_kernel held = {.module = &held_module, .name = "reduce_held", .variants = tfu_reduce_variants};
 static tfu_kernel pairs = {.module = &module, .name = "reduce_pairs"};
 static tfu_kernel gradient = {.module = &module, .name = "reduce_grad"};
+static tfu_kernel by_rows = {.module = &module, .name = "slopes_rows", .variants = tfu_reduce_variants};
+static tfu_kernel by_columns = {.module = &module, .name = "slopes_columns", .variants = tfu_reduce_variants};
 
-static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 1) / each); }
+/* Rows of a column that a thread has in the second pass. By reasoning, not by measurement. */
+TFU_CHOICE(slope_rows, 16, 4, 64);
+
+enum { THREADS = TFU_REDUCE_THREADS, AHEAD = 4, BATCH = 32 /* elements of a thread in reduce_held */ };
+
+static int64_t divide_up(int64_t n, int64_t each) { return (n + each - 1) / each; }
+static unsigned blocks(int64_t n, int64_t each) { return (unsigned)divide_up(n, each); }
+
+/* Rows that stay in registers. */
+static tfu_code whole_rows(tfu_call *call, const tfu_groups *g, int kind) {
+  const tfu_tensor *x = &call->in[1];
+  const int64_t packs = g->reduced[0] * (int64_t)tfu_dtype_size(x->dtype) / 16;
+  reduce_args a = {.x = x->data,
+                   .y = call->out[0].data,
+                   .dy = call->in[0].data,
+                   .outer = g->kept[0],
+                   .count = g->reduced[0],
+                   .all = g->reduced[0],
+                   .kind = kind,
+                   .turned = kind == TFU_REDUCE_MIN,
+                   .from = x->dtype};
+  /* Some lanes even for a short row, so that they read its sectors of memory together. */
+  while (BATCH << a.lane_bits < a.count || (a.lane_bits < 3 && 1 << a.lane_bits < packs)) a.lane_bits++;
+  tfu_grid grid = {.threads = 1 << a.lane_bits > THREADS ? 1u << a.lane_bits : THREADS};
+  grid.x = blocks(a.outer, grid.threads >> a.lane_bits);
+  return tfu_launch(call, &held, tfu_reduce_variant(kind, 1), x->dtype, grid, &a);
+}
 
 tfu_code tfu_reduce_grad_gpu(tfu_call *call) {
   const tfu_tensor *dy = &call->in[0], *x = &call->in[1];
@@ -13,29 +45,47 @@ tfu_code tfu_reduce_grad_gpu(tfu_call *call) {
   unsigned reduced;
   TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
   const tfu_groups g = tfu_groups_of(&x->shape, reduced);
-  const int kind = (int)call->attr[0].i;
+  const int kind = (int)call->attr[0].i, variant = tfu_reduce_variant(kind == TFU_REDUCE_L2 ? TFU_REDUCE_STD : kind, 1);
+  const int64_t each = 16 / (int64_t)tfu_dtype_size(x->dtype);
+  const int packs = real == TFU_F32 && kind != TFU_REDUCE_PROD && (uintptr_t)x->data % 16 == 0 &&
+                    (uintptr_t)call->out[0].data % 16 == 0;
+  const int rows = g.n > 0 && g.kept[g.n] == 1; /* whose elements lie beside each other */
+  const int whole = packs && g.n > 0 && (rows ? g.reduced[g.n - 1] : g.kept[g.n]) % each == 0;
+  if (whole && rows && g.n == 1 && g.reduced[0] <= BATCH * TFU_HELD_THREADS) return whole_rows(call, &g, kind);
+
   reduce_pairs_args p = {.dy = dy->data, .n = tfu_count(&dy->shape), .all = 1, .kind = kind, .from = x->dtype};
   for (int i = 0; i < g.n; i++) p.all *= g.reduced[i];
   void *states;
   TFU_TRY(tfu_reduce_launch(call, x, &g, kind, kind == TFU_REDUCE_MIN, NULL, &states));
   p.states = states;
   TFU_TRY(tfu_scratch(call, 2 * (size_t)p.n * tfu_dtype_size(real), &p.pairs));
-  tfu_grid grid = {.x = blocks(p.n, TFU_REDUCE_THREADS), .threads = TFU_REDUCE_THREADS};
+  tfu_grid grid = {.x = blocks(p.n, THREADS), .threads = THREADS};
   TFU_TRY(tfu_launch(call, &pairs, 0, TFU_F32, grid, &p));
 
   reduce_grad_args a = {.dx = call->out[0].data,
                         .x = x->data,
                         .pairs = p.pairs,
                         .n = tfu_count(&x->shape),
-                        .kept_last = g.kept[g.n] != 1 || g.n == 0,
+                        .kept_last = !rows,
                         .kind = kind,
-                        .from = x->dtype,
-                        .aligned = (uintptr_t)x->data % 8 == 0};
+                        .from = x->dtype};
   for (int i = g.n; i >= 0; i--) {
     if (i < g.n || a.kept_last) a.size[a.groups++] = g.kept[i];
     if (i > 0) a.size[a.groups++] = g.reduced[i - 1];
   }
-  enum { AHEAD = 4 };
-  grid.x = blocks(a.n, (int64_t)AHEAD * TFU_REDUCE_THREADS * (real == TFU_F32 ? 2 : 1));
+  if (whole && rows) {
+    grid.x = blocks(a.n, AHEAD * THREADS * each);
+    return tfu_launch(call, &by_rows, variant, x->dtype, grid, &a);
+  }
+  if (whole && g.n == 1) {
+    a.outer = g.kept[0], a.count = g.reduced[0], a.inner = g.kept[1];
+    while (a.lane_bits < 8 && a.inner / each << a.lane_bits < THREADS) a.lane_bits++;
+    a.share = (int64_t)slope_rows() << a.lane_bits;
+    if (a.share < divide_up(a.count, 32768)) a.share = divide_up(a.count, 32768); /* parts, at most */
+    grid.x = blocks(a.outer * a.inner / each, THREADS >> a.lane_bits);
+    grid.y = blocks(a.count, a.share);
+    return tfu_launch(call, &by_columns, variant, x->dtype, grid, &a);
+  }
+  grid.x = blocks(a.n, THREADS);
   return tfu_launch(call, &gradient, 0, real, grid, &a);
 }

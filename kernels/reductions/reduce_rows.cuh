@@ -5,8 +5,8 @@
 
 enum { TFU_BATCH = 32 }; /* elements that a thread loads before it looks at them */
 
-/* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has place first + i *
- * stride. */
+/* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has place first + i
+ * * stride. */
 template <typename T, typename K, int PACKS>
 __device__ inline void add_packs(K &kind, const int4 (&bits)[PACKS], int packs, int first, int stride, int seen) {
   enum { V = packed<T>::N };

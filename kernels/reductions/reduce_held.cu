@@ -1,0 +1,40 @@
+/* The gradient of reductions of contiguous rows that stay in registers: x is read once (reduce.h, slope.cuh). */
+#include "kernels/reductions/reduce_rows.cuh"
+#include "kernels/reductions/slope.cuh"
+
+/* A row of whole packs for every 1 << lane_bits threads, TFU_BATCH elements or less for each. */
+template <typename T, typename K>
+__device__ inline void reduce_held(const reduce_args &a) {
+  enum { V = packed<T>::N, PACKS = TFU_BATCH / V };
+  const int lanes = 1 << a.lane_bits, lane = threadIdx.x & (lanes - 1), packs = (int)a.count / V;
+  const int64_t row = (int64_t)blockIdx.x * (blockDim.x >> a.lane_bits) + (threadIdx.x >> a.lane_bits);
+  const int mine = row < a.outer && lane < packs ? (packs - lane + lanes - 1) >> a.lane_bits : 0;
+  const int64_t first = row * a.count + lane * V;
+  K kind;
+  kind.start(a);
+  int4 bits[PACKS];
+  const int none = (int)kind.nothing();
+  UNROLL
+  for (int i = 0; i < PACKS; i++) {
+    bits[i] = make_int4(none, none, none, none);
+    if (i < mine) bits[i] = load_once((const T *)a.x + first + (int64_t)i * lanes * V);
+  }
+  const float dy = row < a.outer ? single<T>(a.dy, row) : 0;
+  if (mine) add_packs<T>(kind, bits, mine, 0, 0, 0);
+  state<float> s = kind.known(0);
+  join_row<K, true>(s, lanes);
+  const slope_pair<float> pair = pair_from<K::GROUP>(a.kind, a.all, s, dy);
+  UNROLL
+  for (int i = 0; i < PACKS; i++) {
+    float v[V];
+    UNROLL
+    for (int k = 0; k < V; k++) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair.p, pair.q);
+    if (i < mine) store_bits((T *)a.y + first + (int64_t)i * lanes * V, narrow_pack<T>(v));
+  }
+}
+
+#define KERNEL(name, ...)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(TFU_HELD_THREADS, 2) name(const __grid_constant__ reduce_args a) { \
+    __VA_ARGS__(a);                                                                                               \
+  }
+TFU_KINDS_WITH_SLOPES(KERNEL, reduce_held, reduce_held)
