@@ -6,6 +6,7 @@
 TFU_MODULE(segment_sum);
 static tfu_kernel offsets = {.module = &module, .name = "segment_offsets"};
 static tfu_kernel sums = {.module = &module, .name = "segment_sum"};
+static tfu_kernel packs = {.module = &module, .name = "segment_packs"};
 
 /* Rows of a segment that a thread has, on average, before more threads share its columns. By reasoning, not by
  * measurement. */
@@ -15,12 +16,19 @@ static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 
 
 /* Sums of chunks or segments, `groups` of them, of some `length` rows each. */
 static tfu_code launch(tfu_call *call, segment_args *a, int64_t groups, int64_t length) {
-  const tfu_dtype real = call->in[0].dtype < TFU_FLOATS ? TFU_F64 : TFU_I64;
+  enum { LANE_BITS = 8, FEW = 32 * 1024 /* threads, less than a GPU has */ };
+  const tfu_dtype dtype = call->in[0].dtype, real = dtype < TFU_FLOATS ? TFU_F64 : TFU_I64;
+  const int64_t each = 16 / (int64_t)tfu_dtype_size(dtype);
+  const int whole =
+      dtype < TFU_F64 && a->inner % each == 0 && (uintptr_t)a->data % 16 == 0 && (uintptr_t)a->y % 16 == 0;
+  const int64_t items = groups * (whole ? a->inner / each : a->inner);
+  /* Up to 32 packs of a row lie beside each other, unless all threads are needed for the rows of few columns. */
+  int most = LANE_BITS;
+  for (int64_t beside = 1; whole && items > FEW && beside < 32 && beside < a->inner / each; beside *= 2) most--;
   a->lane_bits = 0;
-  while (a->lane_bits < 8 && (int64_t)segment_rows() << a->lane_bits < length) a->lane_bits++;
-  const tfu_grid grid = {.x = blocks(groups * a->inner, TFU_SEGMENT_THREADS >> a->lane_bits),
-                         .threads = TFU_SEGMENT_THREADS};
-  return tfu_launch(call, &sums, 0, real, grid, a);
+  while (a->lane_bits < most && (int64_t)segment_rows() << a->lane_bits < length) a->lane_bits++;
+  const tfu_grid grid = {.x = blocks(items, TFU_SEGMENT_THREADS >> a->lane_bits), .threads = TFU_SEGMENT_THREADS};
+  return tfu_launch(call, whole ? &packs : &sums, 0, whole ? dtype : real, grid, a);
 }
 
 tfu_code tfu_segment_sum_gpu(tfu_call *call) {

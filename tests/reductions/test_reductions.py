@@ -194,6 +194,23 @@ def test_long_products(device):
         assert np.max(np.abs(slope)) <= 2 * np.abs(naive / want - 1), shape
 
 
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_gradients_of_whole_packs(device, dtype):
+    """Rows that stay in registers, of some lanes or several warps, longer ones, columns, and several axes; with ties."""
+    rng = np.random.default_rng(8)
+    for shape, axis in [((37, 8), 1), ((5, 136), 1), ((3, 4104), 1), ((2, 16384), 1), ((2, 16400), 1), ((70, 40), 0),
+                        ((2, 150, 24), 1), ((6, 5, 64), (0, 2)), ((4, 3, 5, 16), (0, 2))]:
+        x = tf.cast(tf.constant(np.round(rng.normal(size=shape) * 2) / 2 + 1), dtype)
+        for kind in ("max", "min", "logsumexp", "variance", "std", "l2"):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = REDUCE[kind](x, axis)
+            dy = tf.cast(tf.constant(rng.normal(size=y.shape)), dtype)
+            want = slope(as64(x), kind, axis) * np.expand_dims(as64(dy), axis)
+            scale = 0 if kind not in ("variance", "std") else np.abs(want) + np.max(np.abs(want))
+            near(tape.gradient(y, x, dy), want, scale, dtype, (shape, kind))
+
+
 def test_far_from_zero(device):
     """A variance of values that are large beside it."""
     x = tf.constant(np.random.default_rng(0).normal(size=[50, 1000]) * 0.1 + 1000, tf.float32)

@@ -15,7 +15,7 @@ def test_against_numpy(device, dtype):
     rng = np.random.default_rng(5)
     for _ in range(60):
         rows, segments = int(rng.choice([0, 1, 6, 130, 2500])), int(rng.choice([1, 3, 40, 900]))
-        inner = [(), (1,), (3, 2), (513,)][rng.integers(4)]
+        inner = [(), (1,), (3, 2), (4, 16), (513,)][rng.integers(5)]
         data = tf.cast(tf.constant(rng.normal(size=(rows, *inner)) * 9), dtype)
         ids = rng.integers(-2, segments, rows)
         wide = as64(data)

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfuse._core import _library, _op, _rows
 from tfuse._core._op import FusedOp, composite
+from tfuse.sorting.sort import argsort
 
 
 def _plain(data, segment_ids, order, room, sorted=True):
@@ -62,7 +63,7 @@ def _sum(op, data, segment_ids, num_segments, sorted):
         raise ValueError("%s: num_segments must not be negative, got %d" % (op, int(known)))
     room = tf.zeros([num_segments if known is None else int(known), 0], data.dtype)
     # Only a GPU needs the order. Equal ids keep theirs.
-    order = None if sorted or _library.without_gpu() else tf.argsort(segment_ids, stable=True)
+    order = None if sorted or _library.without_gpu() else argsort(segment_ids)
     return _segments(data, segment_ids, order, room, sorted=sorted)
 
 
