@@ -126,10 +126,22 @@ __device__ inline void reduce_any(const reduce_args &a) {
       s.add(a, v, m, i, lanes);
     }
     ONCE
-    for (int64_t i = begin + lane; i < end && a.joins; i += lanes) {
-      const int64_t n = lines * a.count, at = from + i * a.inner;
-      s.join(a, narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group)
-                       : load_state<R>(a.x, a.words, n, at));
+    for (int64_t i = begin + lane; i < end && a.joins; i += AHEAD * lanes) {
+      const int64_t n = lines * a.count, left = (end - i + lanes - 1) >> a.lane_bits;
+      const int m = left < AHEAD ? (int)left : AHEAD;
+      state<R> others[AHEAD];
+      UNROLL
+      for (int j = 0; j < AHEAD; j++) {
+        const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
+        others[j] =
+            narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group) : load_state<R>(a.x, a.words, n, at);
+      }
+      ONCE
+      for (int j = 0; j < m; j++) {
+        s.join(a, others[0]);
+        UNROLL
+        for (int k = 1; k < AHEAD; k++) others[k - 1] = others[k]; /* so that the loop is there once */
+      }
     }
   }
   join_block(a, s, lane, a.beside ? 1 : across);

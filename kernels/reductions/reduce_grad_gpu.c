@@ -1,4 +1,3 @@
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/reductions/reduce.h"
 
@@ -11,10 +10,12 @@ static tfu_kernel gradient = {.module = &module, .name = "reduce_grad"};
 static tfu_kernel by_rows = {.module = &module, .name = "slopes_rows", .variants = tfu_reduce_variants};
 static tfu_kernel by_columns = {.module = &module, .name = "slopes_columns", .variants = tfu_reduce_variants};
 
-/* Rows of a column that a thread has in the second pass. By reasoning, not by measurement. */
-TFU_CHOICE(slope_rows, 16, 4, 64);
-
-enum { THREADS = TFU_REDUCE_THREADS, AHEAD = 4, BATCH = 32 /* elements of a thread in reduce_held */ };
+enum {
+  THREADS = TFU_REDUCE_THREADS,
+  AHEAD = 4,      /* packs of a thread in slopes_rows, as there                                        */
+  BATCH = 32,     /* elements of a thread in reduce_held, as there                                     */
+  SLOPE_ROWS = 32 /* rows of a column that a thread has in slopes_columns: by reasoning, not measured */
+};
 
 static int64_t divide_up(int64_t n, int64_t each) { return (n + each - 1) / each; }
 static unsigned blocks(int64_t n, int64_t each) { return (unsigned)divide_up(n, each); }
@@ -80,7 +81,7 @@ tfu_code tfu_reduce_grad_gpu(tfu_call *call) {
   if (whole && g.n == 1) {
     a.outer = g.kept[0], a.count = g.reduced[0], a.inner = g.kept[1];
     while (a.lane_bits < 8 && a.inner / each << a.lane_bits < THREADS) a.lane_bits++;
-    a.share = (int64_t)slope_rows() << a.lane_bits;
+    a.share = (int64_t)SLOPE_ROWS << a.lane_bits;
     if (a.share < divide_up(a.count, 32768)) a.share = divide_up(a.count, 32768); /* parts, at most */
     grid.x = blocks(a.outer * a.inner / each, THREADS >> a.lane_bits);
     grid.y = blocks(a.count, a.share);
