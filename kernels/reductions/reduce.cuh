@@ -1,8 +1,8 @@
 /* reduce.cuh - states: what a reduction knows of the values that it has seen (reduce.h).
  *
  * A state is three numbers, whose meaning depends on the kind. R is the type of arithmetic: float, double, or int64 for
- * both integers. The kind is a number of the call and no parameter of the template: so there is one copy of all that
- * moves data, and a GPU that waits for memory has time to look at it. */
+ * both integers. Here the kind is a number of the call and no parameter of the template, so that there is one copy of
+ * all that moves data: that serves wide types, odd columns and states. What is most often reduced is in kinds.cuh. */
 #pragma once
 
 #include "kernels/core/device/max_sum.cuh"

@@ -26,10 +26,13 @@ enum {
 enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLACES };
 
 #define TFU_REDUCE_THREADS 256
+#define TFU_BATCH 32         /* elements that a thread loads before it looks at them */
 #define TFU_HELD_THREADS 512 /* of a block at most, where rows stay in registers */
 #define TFU_STATE_WORDS 3    /* numbers that a state has at most */
 
-/* One kernel serves all types that are computed in one: the storage type is a number of the call, like tfu_dtype's. */
+/* Where one kernel serves all types that are computed in one, the storage type is a number of the call, like
+ * tfu_dtype's.
+ */
 enum { TFU_AS_F32, TFU_AS_F16, TFU_AS_BF16, TFU_AS_F64, TFU_AS_I32, TFU_AS_I64 };
 
 /* x is a tensor, or in a launch that joins states those, number after number: [words][outer][count][inner]. The result

@@ -6,7 +6,7 @@
  * and take their rows in turn. */
 template <typename T, typename K>
 __device__ inline void reduce_columns(const reduce_args &a) {
-  enum { V = packed<T>::N, ROWS = 32 / V, STATES = TFU_REDUCE_THREADS * V };
+  enum { V = packed<T>::N, ROWS = TFU_BATCH / V, STATES = TFU_REDUCE_THREADS * V };
   const int across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
   const int lane = threadIdx.x >> (8 - a.lane_bits), beside = threadIdx.x & (across - 1);
   const unsigned first = blockIdx.x * across * V, inner = (unsigned)a.inner;

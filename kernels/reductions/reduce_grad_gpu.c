@@ -13,7 +13,6 @@ static tfu_kernel by_columns = {.module = &module, .name = "slopes_columns", .va
 enum {
   THREADS = TFU_REDUCE_THREADS,
   AHEAD = 4,      /* packs of a thread in slopes_rows, as there                                        */
-  BATCH = 32,     /* elements of a thread in reduce_held, as there                                     */
   SLOPE_ROWS = 32 /* rows of a column that a thread has in slopes_columns: by reasoning, not measured */
 };
 
@@ -34,7 +33,7 @@ static tfu_code whole_rows(tfu_call *call, const tfu_groups *g, int kind) {
                    .turned = kind == TFU_REDUCE_MIN,
                    .from = x->dtype};
   /* Some lanes even for a short row, so that they read its sectors of memory together. */
-  while (BATCH << a.lane_bits < a.count || (a.lane_bits < 3 && 1 << a.lane_bits < packs)) a.lane_bits++;
+  while (TFU_BATCH << a.lane_bits < a.count || (a.lane_bits < 3 && 1 << a.lane_bits < packs)) a.lane_bits++;
   tfu_grid grid = {.threads = 1 << a.lane_bits > THREADS ? 1u << a.lane_bits : THREADS};
   grid.x = blocks(a.outer, grid.threads >> a.lane_bits);
   return tfu_launch(call, &held, tfu_reduce_variant(kind, 1), x->dtype, grid, &a);
@@ -52,7 +51,7 @@ tfu_code tfu_reduce_grad_gpu(tfu_call *call) {
                     (uintptr_t)call->out[0].data % 16 == 0;
   const int rows = g.n > 0 && g.kept[g.n] == 1; /* whose elements lie beside each other */
   const int whole = packs && g.n > 0 && (rows ? g.reduced[g.n - 1] : g.kept[g.n]) % each == 0;
-  if (whole && rows && g.n == 1 && g.reduced[0] <= BATCH * TFU_HELD_THREADS) return whole_rows(call, &g, kind);
+  if (whole && rows && g.n == 1 && g.reduced[0] <= TFU_BATCH * TFU_HELD_THREADS) return whole_rows(call, &g, kind);
 
   reduce_pairs_args p = {.dy = dy->data, .n = tfu_count(&dy->shape), .all = 1, .kind = kind, .from = x->dtype};
   for (int i = 0; i < g.n; i++) p.all *= g.reduced[i];

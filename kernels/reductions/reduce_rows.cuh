@@ -3,8 +3,6 @@
 
 #include "kernels/reductions/kinds.cuh"
 
-enum { TFU_BATCH = 32 }; /* elements that a thread loads before it looks at them */
-
 /* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has place first + i
  * * stride. */
 template <typename T, typename K, int PACKS>
