@@ -3,23 +3,20 @@
 
 /* The packs that the lanes of a row have of it, 1 << depth each: those from `first` on, of the packs of memory that the
  * row touches. In shared memory those of a lane follow each other, and are TFU_SCAN_STRIDE bytes apart from the next
- * lane's, so that eight lanes reach 32 banks. All lanes together move them, side by side. */
+ * lane's, so that eight lanes reach 32 banks. All lanes together move them, side by side; as a lane has no more packs
+ * than there are lanes, those that it moves are equally far apart there. */
 struct lanes_packs {
   const char *begin; /* the row                           */
   int64_t bytes;     /* of it; none where there is no row */
   int64_t first;
-  unsigned base; /* of the lanes' shared memory */
+  unsigned slot; /* of shared memory, for the first pack that this lane moves */
   int lane, width, depth;
   __device__ const char *at(int64_t pack) const {
     return (const char *)((uintptr_t)begin & ~(uintptr_t)15) + pack * 16;
   }
   __device__ int64_t count() const { return bytes ? (begin + bytes - at(0) + 15) / 16 : 0; }
   __device__ bool whole(int64_t pack) const { return at(pack) >= begin && at(pack) + 16 <= begin + bytes; }
-  /* Number k that this lane moves. */
-  __device__ int number(int k) const { return lane + k * width; }
-  __device__ unsigned slot(int k) const {
-    return base + (number(k) >> depth) * TFU_SCAN_STRIDE + (number(k) & ((1 << depth) - 1)) * 16;
-  }
+  __device__ unsigned gap() const { return (width >> depth) * TFU_SCAN_STRIDE; }
 };
 
 __device__ inline void fetch_pack(unsigned to, const char *from) {
@@ -38,17 +35,18 @@ __device__ inline void fetch_edges(const lanes_packs p, uint64_t nothing) {
   const int low = (int)nothing, high = (int)(nothing >> 32);
   ONCE
   for (int k = 0; k < 1 << p.depth; k++) {
-    const int64_t pack = p.first + p.number(k);
-    if (pack >= 0 && pack < count) fetch_pack(p.slot(k), p.at(pack));
-    else store_shared(p.slot(k), make_int4(low, high, low, high));
+    const int64_t pack = p.first + p.lane + k * p.width;
+    const unsigned slot = p.slot + k * p.gap();
+    if (pack >= 0 && pack < count) fetch_pack(slot, p.at(pack));
+    else store_shared(slot, make_int4(low, high, low, high));
   }
   close_copies();
   wait_for_copies<0>();
   ONCE
   for (int k = 0; k < 1 << p.depth; k++) {
-    const int64_t pack = p.first + p.number(k);
+    const int64_t pack = p.first + p.lane + k * p.width;
     if (pack < 0 || pack >= count || p.whole(pack)) continue;
-    uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(p.slot(k));
+    uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(p.slot + k * p.gap());
     ONCE
     for (int n = 0; n < 16; n++) {
       const int64_t place = p.at(pack) + n - p.begin;
@@ -61,11 +59,12 @@ __device__ inline void put_edges(const lanes_packs p, char *y, bool apart) {
   const int64_t count = p.count();
   ONCE
   for (int k = 0; k < 1 << p.depth; k++) {
-    const char *from = (const char *)__cvta_shared_to_generic(p.slot(k));
-    const int64_t pack = p.first + p.number(k), to = p.at(pack) - p.begin;
+    const unsigned slot = p.slot + k * p.gap();
+    const char *from = (const char *)__cvta_shared_to_generic(slot);
+    const int64_t pack = p.first + p.lane + k * p.width, to = p.at(pack) - p.begin;
     if (pack < 0 || pack >= count) continue;
     if (!apart && p.whole(pack)) {
-      store_bits(y + to, load_shared(p.slot(k)));
+      store_bits(y + to, load_shared(slot));
     } else {
       ONCE
       for (int n = 0; n < 16; n++)
@@ -80,12 +79,14 @@ struct scan_lanes_of_row {
   const scan_rows_args &a;
   lanes_packs p;
   int64_t row;
+  unsigned base; /* of the lanes' shared memory */
   int tile = 0;
   bool blockwise, all_whole; /* as nearly always */
   __device__ scan_lanes_of_row(const scan_rows_args &a, void *memory) : a(a), blockwise(a.shift > 5) {
     p.width = blockwise ? 32 : 1 << a.shift, p.depth = a.depth;
     p.lane = threadIdx.x & (p.width - 1);
-    p.base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - p.lane) * TFU_SCAN_STRIDE;
+    base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - p.lane) * TFU_SCAN_STRIDE;
+    p.slot = base + (p.lane >> p.depth) * TFU_SCAN_STRIDE + (p.lane & ((1 << p.depth) - 1)) * 16;
     p.first = 0;
     row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift;
     if (blockwise) {
@@ -105,13 +106,14 @@ struct scan_lanes_of_row {
   __device__ void fetch(int64_t ahead, uint64_t nothing, unsigned further) const {
     if (all_whole) {
       const char *from = p.at(p.first + p.lane) + ahead;
+      unsigned slot = p.slot + further;
       ONCE
-      for (int k = 0; k < 1 << p.depth; k++, from += p.width * 16) fetch_pack(p.slot(k) + further, from);
+      for (int k = 0; k < 1 << p.depth; k++, from += p.width * 16, slot += p.gap()) fetch_pack(slot, from);
       close_copies();
       wait_for_copies<0>();
     } else {
       lanes_packs q = p;
-      q.begin += ahead, q.base += further;
+      q.begin += ahead, q.slot += further;
       fetch_edges(q, nothing);
     }
     __syncwarp();
@@ -121,8 +123,9 @@ struct scan_lanes_of_row {
     __syncwarp();
     if (!a.apart && all_whole) {
       char *to = y + (p.at(p.first + p.lane) - p.begin);
+      unsigned slot = p.slot;
       ONCE
-      for (int k = 0; k < 1 << p.depth; k++, to += p.width * 16) store_bits(to, load_shared(p.slot(k)));
+      for (int k = 0; k < 1 << p.depth; k++, to += p.width * 16, slot += p.gap()) store_bits(to, load_shared(slot));
     } else {
       put_edges(p, y, a.apart);
     }
@@ -160,7 +163,7 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   const int width = l.p.width, lane = l.p.lane, each = 1 << l.p.depth;
   const unsigned factors = blockDim.x * STRIDE; /* so much further */
   const int step = reverse ? -16 : 16;
-  const unsigned own = l.p.base + (reverse ? (width - 1 - lane) * STRIDE + (each - 1) * 16 : lane * STRIDE);
+  const unsigned own = l.base + (reverse ? (width - 1 - lane) * STRIDE + (each - 1) * 16 : lane * STRIDE);
   scanned_pack<OP> x, factor;
   S now = OP::none();
   unsigned at = own;

@@ -79,7 +79,8 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
   TFU_TRY(tfu_device_now(&device, call->err));
   tfu_grid grid = {.threads = recurs ? TFU_SCAN_THREADS / 2 : TFU_SCAN_THREADS};
   int64_t blocks;
-  while (1 << a.depth < TFU_SCAN_PACKS && 1 << a.depth < packs) a.depth++;
+  /* So few packs for a thread that it has no more of them than a row has threads. */
+  while (1 << a.depth < TFU_SCAN_PACKS && 2 << 2 * a.depth < packs) a.depth++;
   if (warps == 1) {
     while ((int64_t)1 << (a.depth + a.shift) < packs) a.shift++;
     blocks = ceiling(count, grid.threads >> a.shift);
