@@ -11,7 +11,8 @@ TFU_CHOICE(swath, 8, 1, 64);
 /* Bytes from which on a tile of packs is wide enough: of narrower matrices most threads of a block would be idle. */
 TFU_CHOICE(narrow, 64, 16, 512);
 
-enum { MOST = 1 << 30 }; /* elements of a launch: what kernels divide is less than 2^31 */
+enum { DENSE_BYTES = 40 * 1024 }; /* of a tile, at most */
+enum { MOST = 1 << 30 };          /* elements of a launch: what kernels divide is less than 2^31 */
 
 static tfu_divisor divisor_of(int64_t by) {
   tfu_divisor d = {.by = (uint32_t)by};
@@ -108,6 +109,10 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     const int step = size < 4 ? (int)(4 / size) : 1; /* elements of a bank: the pitch is an odd number of banks */
     a.pitch = (int)(a.tile_a + step - 1) / step * step;
     if (a.pitch / step % 2 == 0) a.pitch += step;
+    /* Short rows that follow each other in x are read as one stretch and lie in shared memory so, unless too many of
+     * them would begin in the same bank. */
+    a.dense = t->from[axis_b] == na && na * a.tile_b * size <= DENSE_BYTES && (na * size % 8 || (size == 8 && na % 2));
+    if (a.dense) a.tile_a = (uint32_t)na, a.pitch = (int)na;
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
   }
   a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
