@@ -142,7 +142,7 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
     now = OP::join(run, now);
     run = OP::join(run, all);
     if (a.find || top < c.start) continue;
-    const bool exclusive = hidden(a.what.exclusive);
+    const bool exclusive = sizeof(S) > sizeof(R) ? hidden(a.what.exclusive) : a.what.exclusive; /* long code once */
     char *to = (char *)a.what.y + at - high * far;
     UNROLL
     for (int k = 0; k < K; k++, to += far) {
