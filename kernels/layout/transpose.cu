@@ -1,6 +1,6 @@
-/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of f16, f32 and
- * f64 serve all types of 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of 16
- * bytes. */
+/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of bool, f16, f32
+ * and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of
+ * 16 bytes. */
 #include "kernels/layout/transpose.h"
 
 #include "kernels/core/device/pack.cuh"
@@ -8,6 +8,10 @@
 /* An element as bits, by its size. */
 template <int SIZE>
 struct bits_of;
+template <>
+struct bits_of<1> {
+  typedef uint8_t type;
+};
 template <>
 struct bits_of<2> {
   typedef uint16_t type;
@@ -61,6 +65,62 @@ __device__ inline void transpose_rows(const transpose_rows_args &a) {
   else move_units<uint2>(a, first, from);
 }
 
+/* Rows of many small units in another order. Packs of y, which may begin anywhere in a row, are put together from units
+ * and written whole: where they come from is found once for a pack. A row has as many units as a pack, or more, so that
+ * a pack has two rows at most; where the first ends, the second begins. */
+__device__ inline int64_t row_begin(const transpose_rows_args &a, uint32_t row) {
+  int64_t from = 0;
+  ONCE
+  for (int axis = 1; axis < a.axes; axis++) {
+    const uint32_t outer = divide(row, a.size[axis]);
+    from += (row - outer * a.size[axis].by) * a.from[axis];
+    row = outer;
+  }
+  return from;
+}
+__device__ inline int4 join_units(const uint32_t (&u)[4]) { return make_int4(u[0], u[1], u[2], u[3]); }
+__device__ inline int4 join_units(const uint16_t (&u)[8]) {
+  return make_int4(u[0] | u[1] << 16, u[2] | u[3] << 16, u[4] | u[5] << 16, u[6] | u[7] << 16);
+}
+__device__ inline int4 join_units(const uint8_t (&u)[16]) {
+  const auto four = [](int a, int b, int c, int d) {
+    return (int)__byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  };
+  return make_int4(four(u[0], u[1], u[2], u[3]), four(u[4], u[5], u[6], u[7]), four(u[8], u[9], u[10], u[11]),
+                   four(u[12], u[13], u[14], u[15]));
+}
+template <typename U>
+__device__ inline void transpose_runs(const transpose_rows_args &a) {
+  enum { N = 16 / sizeof(U), ROUNDS = TFU_RUN_ROUNDS };
+  U unit[ROUNDS][N];
+  const uint32_t first = (blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x) * N;
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++) {
+    const uint32_t at = first + k * TFU_TURN_THREADS * N;
+    if (at >= a.units) continue;
+    const uint32_t row = divide(at, a.size[0]), place = at - row * a.size[0].by;
+    const int left = (int)min(a.size[0].by - place, (uint32_t)N), last = (int)min(a.units - at, (uint32_t)N);
+    const U *from = (const U *)a.x + row_begin(a, row) + place, *then = from;
+    if (left < last) then = (const U *)a.x + row_begin(a, row + 1) - left;
+    UNROLL
+    for (int n = 0; n < N; n++)
+      if (n < last) unit[k][n] = (n < left ? from : then)[n];
+  }
+  UNROLL
+  for (int k = 0; k < ROUNDS; k++) {
+    const uint32_t at = first + k * TFU_TURN_THREADS * N;
+    if (at >= a.units) continue;
+    U *y = (U *)a.y + at;
+    if (a.units - at >= N) {
+      store_bits(y, join_units(unit[k]));
+    } else {
+      UNROLL
+      for (int n = 0; n < N; n++)
+        if (n < a.units - at) y[n] = unit[k][n];
+    }
+  }
+}
+
 /* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
 struct turned_tile {
   uint32_t a, b;
@@ -84,7 +144,8 @@ struct turned_tile {
   }
 };
 
-/* Tiles of any size through shared memory: read along a, written along b, an element at a time. The pitch is such that
+/* Tiles of any size through shared memory: read along a, or as one stretch where they are one, and written along b, an
+ * element at a time. The pitch is such that
  * neighbours along b, which a warp reads from shared memory at once, are in different banks. */
 template <int SIZE>
 __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
@@ -96,7 +157,21 @@ __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
   const uint32_t na = min(t.tile_a, t.a - at.a), nb = min(t.tile_b, t.b - at.b);
   const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
   U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
-  {
+  if (t.dense) {
+    x += threadIdx.x;
+    U *to = tile + threadIdx.x;
+    ONCE
+    for (int left = (int)(na * nb - threadIdx.x); left > 0; left -= ROUNDS * TFU_TURN_THREADS) {
+      U unit[ROUNDS];
+      UNROLL
+      for (int k = 0; k < ROUNDS; k++)
+        if (k * TFU_TURN_THREADS < left) unit[k] = x[k * TFU_TURN_THREADS];
+      UNROLL
+      for (int k = 0; k < ROUNDS; k++)
+        if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = unit[k];
+      x += ROUNDS * TFU_TURN_THREADS, to += ROUNDS * TFU_TURN_THREADS;
+    }
+  } else {
     const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TURN_THREADS >> t.shift_a;
     const uint32_t end = a < na ? nb : 0;
     const int64_t far = step * t.b_from;
@@ -196,6 +271,10 @@ __device__ inline void transpose_squares(const transpose_tiles_args &t) {
   extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
 KERNEL(transpose_rows_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
 KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
+KERNEL(transpose_runs_bool, transpose_rows_args, transpose_runs<uint8_t>)
+KERNEL(transpose_runs_f16, transpose_rows_args, transpose_runs<uint16_t>)
+KERNEL(transpose_runs_f32, transpose_rows_args, transpose_runs<uint32_t>)
+KERNEL(transpose_tiles_bool, transpose_tiles_args, transpose_tiles<1>)
 KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
 KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)
 KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)

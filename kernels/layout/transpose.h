@@ -11,6 +11,7 @@
 #define TFU_TURN_AXES 8
 #define TFU_TURN_THREADS 256
 #define TFU_ROW_ROUNDS 8 /* units of rows that a thread moves, of 16 bytes half as many */
+#define TFU_RUN_ROUNDS 2 /* packs that a thread puts together of small units           */
 
 /* Division by a number that the host knows: n / by = (high half of n * factor + n) >> shift, for n < 2^31. */
 typedef struct tfu_divisor {
@@ -44,6 +45,7 @@ typedef struct transpose_tiles_args {
   uint32_t tile_a, tile_b;          /* what a tile has of each axis                                        */
   int shift_a, shift_b;             /* threads stand side by side along a in 1 << shift_a, then along b    */
   int pitch;                        /* elements from a place on b to the next in shared memory             */
+  int dense;                        /* so it is in x, and a tile has all of a                              */
   uint32_t tiles_a, tiles_b, swath; /* so many tiles along b are taken before the next along a             */
   tfu_divisor tiles, strip;         /* tiles of a matrix; of a swath                                       */
   int axes;                         /* of the batch, the innermost first                                   */

@@ -11,7 +11,8 @@ TFU_CHOICE(swath, 8, 1, 64);
 /* Bytes from which on a tile of packs is wide enough: of narrower matrices most threads of a block would be idle. */
 TFU_CHOICE(narrow, 64, 16, 512);
 
-enum { MOST = 1 << 30 }; /* elements of a launch: what kernels divide is less than 2^31 */
+enum { DENSE_BYTES = 40 * 1024 }; /* of a tile, at most */
+enum { MOST = 1 << 30 };          /* elements of a launch: what kernels divide is less than 2^31 */
 
 static tfu_divisor divisor_of(int64_t by) {
   tfu_divisor d = {.by = (uint32_t)by};
@@ -30,7 +31,9 @@ static int shift_for(int64_t n) {
 }
 
 /* The type whose kernels move elements of so many bytes. */
-static tfu_dtype type_of(int64_t size) { return size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64; }
+static tfu_dtype type_of(int64_t size) {
+  return size == 1 ? TFU_BOOL : size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64;
+}
 
 /* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
  * each. */
@@ -44,6 +47,7 @@ static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, 
 static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char *y, int64_t size) {
   static tfu_kernel by_size = {.module = &module, .name = "transpose_rows"};
   static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs"};
+  static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs"};
   const int last = t->axes - 1;
   transpose_rows_args a = {.y = y, .x = x, .axes = t->axes};
   int64_t unit = size, n = 1;
@@ -58,6 +62,11 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
   }
   a.units = (uint32_t)n;
   a.bytes = (int)unit;
+  if (t->from[last] == 1 && unit < 8 && (int64_t)a.size[0].by * unit >= 16 && (uintptr_t)y % 16 == 0) {
+    const int64_t packs = (n * unit + 15) / 16, each = TFU_TURN_THREADS * TFU_RUN_ROUNDS;
+    const tfu_grid grid = {.x = (unsigned)((packs + each - 1) / each), .threads = TFU_TURN_THREADS};
+    return tfu_launch(call, &by_runs, 0, type_of(unit), grid, &a);
+  }
   const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
   const tfu_grid grid = {.x = (unsigned)((n + each - 1) / each), .threads = TFU_TURN_THREADS};
   return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
@@ -93,13 +102,17 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     a.shift_a = (int)at_most(shift_for(na), 6), a.shift_b = (int)at_most(shift_for(nb), 6);
     if (nb < 64) a.shift_a = (int)at_most(shift_for(na), at_most(8, 12 - a.shift_b));
     if (na < 64) a.shift_b = (int)at_most(shift_for(nb), at_most(8, 12 - a.shift_a));
-    /* Small matrices stay in the cache; and bytes are too rare for tiles of their own. */
-    if (a.shift_a + a.shift_b < 9 || size == 1) return move_rows(call, t, x, y, size);
+    /* Small matrices stay in the cache. */
+    if (a.shift_a + a.shift_b < 9) return move_rows(call, t, x, y, size);
     a.tile_a = even(na, (int64_t)1 << a.shift_a);
     a.tile_b = even(nb, (int64_t)1 << a.shift_b);
-    const int step = size == 2 ? 2 : 1; /* elements of a bank: the pitch is an odd number of banks */
+    const int step = size < 4 ? (int)(4 / size) : 1; /* elements of a bank: the pitch is an odd number of banks */
     a.pitch = (int)(a.tile_a + step - 1) / step * step;
     if (a.pitch / step % 2 == 0) a.pitch += step;
+    /* Short rows that follow each other in x are read as one stretch and lie in shared memory so, unless too many of
+     * them would begin in the same bank. */
+    a.dense = t->from[axis_b] == na && na * a.tile_b * size <= DENSE_BYTES && (na * size % 8 || (size == 8 && na % 2));
+    if (a.dense) a.tile_a = (uint32_t)na, a.pitch = (int)na;
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
   }
   a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);

@@ -7,45 +7,39 @@
 /* The first four are the attribute `kind` of Scan. */
 enum { TFU_SCAN_SUM, TFU_SCAN_PROD, TFU_SCAN_MAX, TFU_SCAN_LSE, TFU_SCAN_RECURRENCE };
 
-/* What numbers are stored in: the type that they are computed in, or a smaller one. */
-enum { TFU_STORED_WIDE, TFU_STORED_F32, TFU_STORED_F16, TFU_STORED_BF16, TFU_STORED_I32 };
-
-/* How rows are computed. */
-enum { TFU_SCAN_FLOAT_SUMS, TFU_SCAN_FLOATS, TFU_SCAN_DOUBLES, TFU_SCAN_INTEGERS };
-
-#define TFU_SCAN_PACKS 8    /* of a row that a thread has, at most             */
-#define TFU_SCAN_COLUMN 8   /* places of a column that a thread has at a time  */
-#define TFU_SCAN_STRIDE 144 /* bytes of shared memory for them: nine packs     */
+#define TFU_SCAN_PACKS 8    /* of a row that a thread has, at most          */
+#define TFU_SCAN_STRIDE 144 /* bytes of shared memory for them: nine packs  */
 #define TFU_SCAN_THREADS 256
-#define TFU_SCAN_MOST 512 /* threads of a block of rows, at most              */
+#define TFU_SCAN_MOST 512 /* threads of a block of rows, at most             */
 #define TFU_SCAN_GROUP 32 /* tiles of a row whose totals are added up as one */
+/* Places of a column that a thread has at a time, and as many on their way. */
+#define TFU_SCAN_COLUMN(recurs) ((recurs) ? 4 : 8)
 
 typedef struct scan_what {
   void *y;
   const void *x, *factor;
-  int kind, exclusive, reverse, storage;
+  int exclusive, reverse;
 } scan_what;
 
 typedef struct scan_rows_args {
   scan_what what;
-  int how;
-  int64_t rows, bytes; /* rows, and bytes of one                                                      */
-  int shift;           /* 1 << shift threads have a row together, or, where it is 6, whole blocks      */
-  int tiles;           /* blocks of a row                                                             */
-  int depth;           /* 1 << depth packs of a row that a thread has                                 */
-  int four;            /* bytes of four numbers                                                       */
-  int apart;           /* y begins elsewhere in a pack than x does                                    */
-  uint64_t nothing[2]; /* eight bytes of numbers that change nothing: of x, and of the factor         */
-  void *slots;         /* where tiles tell each other their totals; zeros at first                    */
-  int groups;          /* of a row: slots are tiles, then groups, then groups of groups and one       */
+  int kind;            /* of sum, product and maximum                                             */
+  int64_t rows, bytes; /* rows, and bytes of one                                                  */
+  int shift;           /* 1 << shift threads have a row together, or, where it is 6, whole blocks */
+  int depth;           /* 1 << depth packs of a row that a thread has                             */
+  int tiles;           /* blocks of a long row                                                    */
+  int apart;           /* y begins elsewhere in a pack than x does                                */
+  uint64_t nothing[2]; /* eight bytes of numbers that change nothing: of x, and of the factor     */
+  void *slots;         /* where tiles tell each other their totals; zeros at first                */
+  int groups;          /* of a row: slots are tiles, then groups, then groups of groups and one   */
   int64_t row_slots;
 } scan_rows_args;
 
 /* [outer, length, inner] along its middle axis. */
 typedef struct scan_columns_args {
   scan_what what;
+  int kind;
   int64_t length, inner;
-  int size;       /* bytes of a number                                                          */
   int shift;      /* 1 << shift threads stand side by side along inner, the others along length */
   int64_t strips; /* of so many columns                                                         */
   int chunks;     /* into which the length is cut                                               */

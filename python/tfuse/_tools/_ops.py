@@ -158,12 +158,13 @@ def _items(text):
 
 
 def _facts(module, name, value):
-    """Dtypes as the op says, and the arguments that the cases, and so the tests, differentiate."""
+    """Dtypes as the function's own attribute or else the op says, and the arguments that the cases, and so the tests,
+    differentiate."""
     try:
         found = importlib.import_module(path_of(module, "tfuse.cases")).CASES
     except ModuleNotFoundError:
         return ""
-    text = "Dtypes: %s." % ", ".join(tf.as_dtype(t).name for t in _floats(module))
+    text = "Dtypes: %s." % ", ".join(tf.as_dtype(t).name for t in getattr(value, "dtypes", None) or _floats(module))
     inputs = [i for case in found if case.name.split(",")[0].split(" ")[0] == name for i in case.inputs.items()]
     differentiated = list(dict.fromkeys(argument for argument, i in inputs if i.gradient))
     own = [argument for argument in differentiated if argument in inspect.signature(value).parameters]

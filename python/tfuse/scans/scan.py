@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core._op import FusedOp, composite, real
+from tfuse._core._op import FLOATS, FusedOp, composite, real
 
 
 def _before(v, n, axis, fill):
@@ -178,3 +178,7 @@ def cumlogsumexp(x, axis=0, exclusive=False, reverse=False, name=None):
       y = tfuse.cumlogsumexp(tf.zeros([2, 3]), axis=1)
     """
     return cumulative_logsumexp(x, axis, exclusive, reverse)
+
+
+for _function in (cumulative_logsumexp, cumlogsumexp):
+    _function.dtypes = FLOATS  # of those that the op takes, for docs/ops.md

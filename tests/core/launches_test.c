@@ -1,0 +1,237 @@
+/* launches_test.c - what reductions, scans, transpositions and sorting ask of a GPU, without one: against a driver of
+ * our own that looks at launches and runs none. So shapes may be larger than any memory, and every choice may have any
+ * number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU would not notice. */
+#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/driver.h"
+#include "tests/check.h"
+
+/* ---- the driver ---- */
+
+static const struct {
+  int multiprocessors, shared, block_shared;
+} gpus[] = {{132, 228 * 1024, 227 * 1024}, {1, 100 * 1024, 99 * 1024}};
+static int gpu, launches;
+static const char *what = ""; /* is run, for messages */
+
+static CUresult get_device(CUdevice *device) {
+  *device = gpu;
+  return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR               ? 9
+           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR             ? 0
+           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                 ? gpus[device].multiprocessors
+           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR ? gpus[device].shared
+           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN    ? gpus[device].block_shared
+                                                                                   : -1;
+  CHECK(*value >= 0);
+  return CUDA_SUCCESS;
+}
+
+static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void **ov, unsigned on, CUlibraryOption *l,
+                     void **lv, unsigned ln) {
+  (void)code, (void)o, (void)ov, (void)on, (void)l, (void)lv, (void)ln;
+  *library = (CUlibrary)&launches;
+  return CUDA_SUCCESS;
+}
+
+static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
+  (void)library, (void)name;
+  *kernel = (CUkernel)&launches;
+  return CUDA_SUCCESS;
+}
+
+static CUresult set_attribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
+  (void)attribute, (void)value, (void)kernel, (void)device;
+  return CUDA_SUCCESS;
+}
+
+static CUresult exchange_mode(CUstreamCaptureMode *mode) {
+  (void)mode;
+  return CUDA_SUCCESS;
+}
+
+static CUresult clear(CUdeviceptr to, unsigned char value, size_t n, CUstream stream) {
+  (void)value, (void)stream;
+  CHECK_FOR(to && n > 0 && n < (size_t)1 << 48, "%s: %zu bytes", what, n);
+  return CUDA_SUCCESS;
+}
+
+/* What CUDA demands of every launch. Of shared memory a kernel has up to 4 KiB of its own. */
+static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
+  (void)f, (void)extra;
+  launches++;
+  CHECK_FOR(
+      c->gridDimX >= 1 && c->gridDimX <= INT32_MAX && c->gridDimY >= 1 && c->gridDimY <= 65535 && c->gridDimZ == 1,
+      "%s: %u by %u blocks", what, c->gridDimX, c->gridDimY);
+  CHECK_FOR(c->blockDimX >= 32 && c->blockDimX <= 1024 && c->blockDimX % 32 == 0, "%s: %u threads", what, c->blockDimX);
+  CHECK_FOR(c->sharedMemBytes <= (unsigned)gpus[gpu].block_shared - 4096, "%s: %u bytes", what, c->sharedMemBytes);
+  CHECK(args[0]);
+  return CUDA_SUCCESS;
+}
+
+static CUresult error_text(CUresult error, const char **text) {
+  (void)error;
+  *text = "";
+  return CUDA_SUCCESS;
+}
+
+tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
+  static const tfu_driver stand_in = {.cuCtxGetDevice = get_device,
+                                      .cuDeviceGetAttribute = get_attribute,
+                                      .cuLibraryLoadData = load,
+                                      .cuLibraryGetKernel = get_kernel,
+                                      .cuKernelSetAttribute = set_attribute,
+                                      .cuThreadExchangeStreamCaptureMode = exchange_mode,
+                                      .cuMemsetD8Async = clear,
+                                      .cuLaunchKernelEx = launch,
+                                      .cuGetErrorName = error_text,
+                                      .cuGetErrorString = error_text};
+  (void)err;
+  *driver = &stand_in;
+  return TFU_OK;
+}
+
+/* ---- calls ---- */
+
+enum {
+  FLOATS = (1 << TFU_FLOATS) - 1,
+  NUMBERS = (1 << TFU_BOOL) - 1,
+  INTEGERS = NUMBERS - FLOATS,
+  ALL = 2 * NUMBERS + 1
+};
+
+/* Of each input, the shape: x, all axes of x but the last (r), its first axis (f), its last one (c), all of it in one
+ * axis (p), [5, 0] (k), [100, 0] (h), [2] (2) or none (0). */
+static const struct line {
+  const tfu_op *op;
+  const char *in;
+  int dtypes; /* by bit */
+  int64_t attr[4];
+} lines[] = {
+    {&tfu_reduce, "x", NUMBERS, {0, 65536}},
+    {&tfu_reduce, "x", NUMBERS, {2, 256}},
+    {&tfu_reduce, "x", NUMBERS, {4, 1}},
+    {&tfu_reduce, "x", FLOATS, {7, 1}},
+    {&tfu_reduce_grad, "rx", FLOATS, {5, 256}},
+    {&tfu_arg_reduce, "x", NUMBERS, {0, -1}},
+    {&tfu_arg_reduce, "x", NUMBERS, {1, 0}},
+    {&tfu_segment_sum, "xf0h", NUMBERS, {1}},
+    {&tfu_scan, "x", NUMBERS, {0, -1}},
+    {&tfu_scan, "x", NUMBERS, {1, 0, 1, 1}},
+    {&tfu_scan, "x", FLOATS, {3, 0, 0, 1}},
+    {&tfu_scan, "x", FLOATS, {3, -1, 1}},
+    {&tfu_scan_recurrence, "xx", 1 << TFU_F32 | 1 << TFU_F64, {-1}},
+    {&tfu_scan_recurrence, "xx", 1 << TFU_F32 | 1 << TFU_F64, {0, 1, 1}},
+    {&tfu_sort, "x", NUMBERS, {1}},
+    {&tfu_argsort, "x", NUMBERS, {0}},
+    {&tfu_top_k, "xk", NUMBERS, {0}},
+    {&tfu_unique, "p", NUMBERS, {0}},
+    {&tfu_bincount, "xh", INTEGERS, {0}},
+    {&tfu_weighted_bincount, "xxh", NUMBERS, {0}},
+    {&tfu_histogram, "x2h", NUMBERS, {0}},
+};
+
+#define BILLIONS ((int64_t)1 << 32)
+static const tfu_shape shapes[] = {
+    SHAPE(1),           SHAPE(7, 3),       SHAPE(3, 5, 129),     SHAPE(2, 1030),       SHAPE(0, 8),
+    SHAPE(5, 0),        SHAPE(3, 0, 9),    SHAPE(8191, 5),       SHAPE(16384, 8192),   SHAPE(1, 1 << 27),
+    SHAPE(1 << 27, 1),  SHAPE(1 << 20, 8), SHAPE(2, 1, 1 << 20), SHAPE(BILLIONS + 64), SHAPE(65536, 65537),
+    SHAPE(2, BILLIONS), SHAPE(BILLIONS, 3)};
+
+static tfu_shape shape_of(const tfu_shape *x, char letter) {
+  switch (letter) {
+    case 'x': return *x;
+    case 'r': return tfu_leading(x);
+    case 'f': return (tfu_shape)SHAPE(x->dim[0]);
+    case 'p': return (tfu_shape)SHAPE(tfu_count(x));
+    case 'k': return (tfu_shape)SHAPE(5, 0);
+    case 'h': return (tfu_shape)SHAPE(100, 0);
+    default: return (tfu_shape)SHAPE(letter - '0');
+  }
+}
+
+static tfu_dtype dtype_of(const char *argument, tfu_dtype dtype) {
+  const char *type = strrchr(argument, ' ') + 1;
+  return !strcmp(type, "T") ? dtype : !strcmp(type, "int32") ? TFU_I32 : !strcmp(type, "bool") ? TFU_BOOL : TFU_I64;
+}
+
+/* Memory that nobody may touch. */
+static void *somewhere(tfu_call *call, size_t bytes) {
+  (void)call;
+  CHECK_FOR(bytes < (size_t)1 << 48, "%s: %zu bytes of scratch", what, bytes);
+  return (char *)NULL + 0x7f0000000000;
+}
+
+/* Runs a call. What no launch can do is said to be so, and nothing else is refused. */
+static void run_call(const tfu_op *op, const char *in, const int64_t *attr, tfu_dtype dtype, const tfu_shape *x,
+                     int odd) {
+  tfu_error err = {""};
+  tfu_call call = {.op = op, .err = &err, .allocate = somewhere};
+  tfu_shape out[TFU_MAX_ARGS];
+  int64_t elements;
+  char text[256];
+  snprintf(text, sizeof text, "%s %s %s", op->name, tfu_dtype_name(dtype), tfu_show(x).text);
+  what = text;
+  for (int i = 0; i < 4 && op->attr[i]; i++) {
+    tfu_attr a;
+    CHECK(tfu_attr_parse(op->attr[i], &a));
+    if (a.kind == TFU_ATTR_BOOL) call.attr[i].b = attr[i] != 0;
+    else if (a.kind != TFU_ATTR_DTYPE) call.attr[i].i = attr[i];
+  }
+  char *memory = (char *)NULL + 0x100000000000 + (odd ? tfu_dtype_size(dtype) : 0);
+  for (int i = 0; op->in[i]; i++)
+    call.in[i] = (tfu_tensor){.data = memory, .dtype = dtype_of(op->in[i], dtype), .shape = shape_of(x, in[i])};
+  if (tfu_infer(&call, out, &elements) != TFU_OK || elements == 0) return; /* where nothing comes out, nothing runs */
+  for (int i = 0; op->out[i]; i++)
+    call.out[i] = (tfu_tensor){.data = memory, .dtype = dtype_of(op->out[i], dtype), .shape = out[i]};
+  const tfu_code code = tfu_execute(&call, "test", 1);
+  CHECK_FOR(code == TFU_OK || (code == TFU_INVALID && elements > INT32_MAX) ||
+                (code == TFU_INVALID && tfu_count(x) > INT32_MAX),
+            "%s: %s", what, err.text);
+}
+
+static void run_all(void) {
+  for (int i = 0; i < TFU_COUNT(lines) * TFU_COUNT(shapes) * TFU_DTYPES; i++) {
+    const struct line *l = &lines[i / TFU_COUNT(shapes) / TFU_DTYPES];
+    const tfu_dtype dtype = i % TFU_DTYPES;
+    const tfu_shape *x = &shapes[i / TFU_DTYPES % TFU_COUNT(shapes)];
+    if (l->dtypes >> dtype & 1)
+      for (int odd = 0; odd < 2; odd++) run_call(l->op, l->in, l->attr, dtype, x, odd);
+  }
+  /* Transpositions name their axes by the rank. */
+  for (int i = 0; i < TFU_COUNT(shapes) * TFU_DTYPES * 2; i++) {
+    static const int64_t turned[] = {0, 0x0, 0x01, 0x012}, swapped[] = {0, 0x0, 0x01, 0x201};
+    const tfu_shape *x = &shapes[i / 2 / TFU_DTYPES];
+    run_call(&tfu_transpose, "x", i % 2 ? &turned[x->rank] : &swapped[x->rank], i / 2 % TFU_DTYPES, x, i % 3 == 0);
+  }
+}
+
+/* Sets every choice of these families to the least or the most that it may be. */
+static int set_choices(int most) {
+  static const char *const stems = " reduce segment_sum scan transpose sort top_k bincount ";
+  int found = 0;
+  for (int i = 0; *tfu_choice_text(i); i++) {
+    char stem[64], name[64], own[72];
+    int value, least, largest;
+    if (sscanf(tfu_choice_text(i),
+               "{\"stem\": \"%63[^\"]\", \"name\": \"%63[^\"]\", \"value\": %d, \"least\": %d, \"most\": %d", stem,
+               name, &value, &least, &largest) != 5)
+      continue;
+    snprintf(own, sizeof own, " %s ", stem);
+    if (!strstr(stems, own)) continue;
+    CHECK_TEXT(tfu_choice_set(stem, name, most ? largest : least), "");
+    found++;
+  }
+  return found;
+}
+
+int main(void) {
+  for (int choice = -1; choice < 2; choice++) {
+    if (choice >= 0) CHECK(set_choices(choice) >= 10);
+    for (gpu = 0; gpu < TFU_COUNT(gpus); gpu++) run_all();
+  }
+  CHECK(launches > 10000);
+  return verdict();
+}
