@@ -12,9 +12,10 @@
 #define TFU_RADIX_THREADS 1024 /* of a block at most */
 
 typedef struct radix_args {
-  const void *from; /* numbers as they are stored                                 */
-  void *keys;       /* numbers where `decode` is set, else keys; NULL: not wanted */
-  uint32_t *places; /* NULL: not wanted                                           */
+  const void *from;        /* numbers as they are stored                                 */
+  void *keys;              /* numbers where `decode` is set, else keys; NULL: not wanted */
+  uint32_t *places;        /* NULL: not wanted                                           */
+  const uint32_t *carried; /* what is wanted instead of places; NULL: nothing */
   tfu_order order;
   int64_t rows, cols;
   int narrow; /* numbers are of 16 bits */

@@ -31,7 +31,10 @@ __device__ inline void radix_short(const radix_args &a) {
       if (a.decode) store_key(a.keys, first + threadIdx.x, a.narrow, a.order, sorted[threadIdx.x]);
       else ((K *)a.keys)[first + threadIdx.x] = sorted[threadIdx.x];
     }
-    if (has && a.places) a.places[first + threadIdx.x] = places[threadIdx.x];
+    if (has && a.places) {
+      const uint32_t place = places[threadIdx.x];
+      a.places[first + threadIdx.x] = a.carried ? a.carried[first + threadIdx.x / cols * cols + place] : place;
+    }
   }
 }
 
@@ -74,7 +77,7 @@ __device__ inline void radix_rows(const radix_args &a) {
     for (int at = threadIdx.x; at < n; at += blockDim.x) {
       if (a.keys && a.decode) store_key(a.keys, row * n + at, a.narrow, a.order, line[at]);
       else if (a.keys) ((K *)a.keys)[row * n + at] = line[at];
-      if (look_again(with_places)) a.places[row * n + at] = places[at];
+      if (look_again(with_places)) a.places[row * n + at] = a.carried ? a.carried[row * n + places[at]] : places[at];
     }
   }
 }

@@ -54,7 +54,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
   TFU_TRY(tfu_scratch(call, of_tiles, &said));
   TFU_TRY(tfu_clear(call, starts, counters));
   sweep_args a = {.from = r->from,
-                  .from_places = job->carried,
+                  .from_places = r->carried,
                   .keys = {own_keys, scratch_keys},
                   .places = {r->places, scratch_places},
                   .results = job->sorted,
@@ -101,6 +101,7 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
   radix_args a = {.from = job->from,
                   .keys = job->sorted,
                   .places = (uint32_t *)job->places,
+                  .carried = job->carried,
                   .order = job->order,
                   .rows = job->rows,
                   .cols = job->cols,

@@ -64,8 +64,7 @@ __device__ inline void radix_totals(const sweep_args &a) {
   }
 }
 
-/* Makes of a row's counts where piles begin, a warp for each digit, and notes which digits have more than one pile. The
- * last digit is always done: it writes the results. */
+/* Makes of a row's counts where piles begin, a warp for each digit, and notes which digits have more than one pile. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_f32(const sweep_args a) {
   const int lane = threadIdx.x % 32, p = threadIdx.x / 32;
   if (p >= a.digits) return;
@@ -83,8 +82,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_f32(const
     counts[i] = before;
     before += v[i];
   }
-  const bool moves = __ballot_sync(~0u, alone) == 0 || p == a.digits - 1;
-  if (lane == 0 && moves) atomicAdd(&a.moving[blockIdx.x], 1u << p);
+  if (__ballot_sync(~0u, alone) == 0 && lane == 0) atomicAdd(&a.moving[blockIdx.x], 1u << p);
 }
 
 /* ---- one digit ---- */
@@ -153,9 +151,9 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   __syncthreads();
   const int64_t row = ticket / a.tiles, base = row * a.cols;
   const int tile = (int)(ticket % a.tiles);
-  const unsigned moving = a.moving[row];
+  const unsigned some = a.moving[row], moving = some ? some : 1u; /* one has to write the results */
   if (!(moving >> a.digit & 1)) return;
-  const bool first = !(moving & ((1u << a.digit) - 1)), last = a.digit == a.digits - 1;
+  const bool first = !(moving & ((1u << a.digit) - 1)), last = moving >> a.digit == 1;
   const int to = __popc(moving >> (a.digit + 1)) & 1;
   const int64_t begin = (int64_t)(a.first_tile + tile) * TILE;
   const int n = a.cols - begin < TILE ? (int)(a.cols - begin) : TILE, own = warp * 32 * ITEMS + lane;
