@@ -78,48 +78,69 @@ struct of_floats {
   }
 };
 
-template <typename Source, bool ALL>
-__device__ inline void count_some(const bin_args &a, const Source &source, int64_t at, int64_t step, int64_t row,
-                                  unsigned *mine) {
-  const typename Source::type *of = (const typename Source::type *)a.of + row * a.cols;
-  typename Source::type v[TFU_BIN_EACH];
-  UNROLL
-  for (int i = 0; i < TFU_BIN_EACH; i++)
-    if (ALL || at + i * step < a.cols) v[i] = of[at + i * step];
-  UNROLL
-  for (int i = 0; i < TFU_BIN_EACH; i++) {
-    if (!ALL && at + i * step >= a.cols) continue;
-    const int bin = source.bin(v[i]);
-    if (bin < 0) continue;
-    if (a.copies) atomicAdd(&mine[bin * a.copies], 1u);
-    else if (a.binary) a.counts[row * a.size + bin] = 1;
-    else atomicAdd(&a.counts[row * a.size + bin], 1ull);
+/* Where a block counts: in shared memory, or, where that has no room for all bins, at once in the result. */
+struct in_shared {
+  unsigned *mine;
+  int copies;
+  __device__ void count(int bin) const { atomicAdd(&mine[bin * copies], 1u); }
+};
+struct in_result {
+  unsigned long long *counts;
+  bool binary;
+  __device__ void count(int bin) const {
+    if (binary) counts[bin] = 1;
+    else atomicAdd(&counts[bin], 1ull);
+  }
+};
+
+/* Groups of TFU_THREADS threads take TFU_BIN_EACH values each at a time, so far apart as there are threads in a group.
+ */
+template <typename Source, typename Counts>
+__device__ inline void count_row(const bin_args &a, int64_t row, const Counts &counts) {
+  typedef typename Source::type T;
+  enum { TAKEN = TFU_BIN_EACH * TFU_THREADS };
+  const Source source(a);
+  const int64_t groups = blockDim.x / TFU_THREADS, step = groups * a.chunks * TAKEN;
+  int64_t at = (blockIdx.x % a.chunks * groups + threadIdx.x / TFU_THREADS) * TAKEN + threadIdx.x % TFU_THREADS;
+  const T *of = (const T *)a.of + row * a.cols;
+  ONCE
+  for (; at + TAKEN - TFU_THREADS < a.cols; at += step) {
+    T v[TFU_BIN_EACH];
+    UNROLL
+    for (int i = 0; i < TFU_BIN_EACH; i++) v[i] = of[at + i * TFU_THREADS];
+    UNROLL
+    for (int i = 0; i < TFU_BIN_EACH; i++) {
+      const int bin = source.bin(v[i]);
+      if (bin >= 0) counts.count(bin);
+    }
+  }
+  ONCE
+  for (; at < a.cols; at += TFU_THREADS) {
+    const int bin = source.bin(of[at]);
+    if (bin >= 0) counts.count(bin);
   }
 }
 
 /* Copies are a power of two, and those of a bin lie side by side: with 32 of them each lane has a bank to itself. */
 template <typename Source>
 __device__ inline void bin_count(const bin_args &a) {
-  const int64_t row = blockIdx.x / a.chunks, step = (int64_t)a.chunks * blockDim.x;
-  const Source source(a);
+  const int64_t row = blockIdx.x / a.chunks;
   const int size = (int)a.size, copies = a.copies;
+  unsigned long long *counts = a.counts + row * a.size;
+  if (!copies) {
+    count_row<Source>(a, row, in_result{counts, a.binary != 0});
+    return;
+  }
   ONCE
   for (int b = threadIdx.x; b < size * copies; b += blockDim.x) bins_here[b] = 0;
   __syncthreads();
-  unsigned *mine = bins_here + (copies ? threadIdx.x & (copies - 1) : 0);
-  int64_t at = (int64_t)(blockIdx.x % a.chunks) * blockDim.x + threadIdx.x;
-  ONCE
-  for (; at + (TFU_BIN_EACH - 1) * step < a.cols; at += TFU_BIN_EACH * step)
-    count_some<Source, true>(a, source, at, step, row, mine);
-  if (at < a.cols) count_some<Source, false>(a, source, at, step, row, mine);
-  if (!copies) return;
+  count_row<Source>(a, row, in_shared{bins_here + (threadIdx.x & (copies - 1)), copies});
   __syncthreads();
-  unsigned long long *counts = a.counts + row * a.size;
   ONCE
   for (int b = threadIdx.x; b < size; b += blockDim.x) {
     unsigned long long sum = 0;
     ONCE
-    for (int c = 0; c < copies; c++) sum += bins_here[b * copies + (c + threadIdx.x) % copies];
+    for (int c = 0; c < copies; c++) sum += bins_here[b * copies + ((c + threadIdx.x) & (copies - 1))];
     if (sum && a.binary) counts[b] = 1;
     else if (sum) atomicAdd(&counts[b], sum);
   }
