@@ -1,8 +1,8 @@
-/* radix.h - rows in order, on the GPU: a stable radix sort by digits of 8 bits. Read by host and device.
+/* radix.h - rows in order, on the GPU, stable. Read by host and device.
  *
- * Keys are of 32 or 64 bits; those of numbers of 16 bits are in the upper half of 32. Rows of up to some hundred keys
- * are sorted by counting, rows that fit there in the shared memory of one block, and longer ones a digit at a time
- * (sweep.cuh). */
+ * Keys are of 32 or 64 bits; those of numbers of 16 bits are in the upper half of 32. Very short rows are sorted by
+ * counting, rows of up to 1024 keys by a warp in its registers (network.cuh), and longer ones by digits of 8 bits: rows
+ * that fit there in the shared memory of one block, others a digit at a time (sweep.cuh). */
 #ifndef TFUSE_RADIX_H_
 #define TFUSE_RADIX_H_
 
@@ -25,6 +25,9 @@ typedef struct radix_args {
   int items;     /* keys of a thread                           */
   int at_a_time; /* rows of a block, where a row is very short */
 } radix_args;
+
+/* Rows in the registers of a warp (network.cuh). */
+#define TFU_NETWORK_THREADS 128
 
 /* Long rows. */
 #define TFU_SWEEP_THREADS 512

@@ -1,6 +1,7 @@
 /* Keys in order (see radix.h), and numbers of 2, 4 or 8 bytes moved from the places that a list says, or to them. */
 #include "kernels/sorting/sort.h"
 
+#include "kernels/sorting/network.cuh"
 #include "kernels/sorting/sweep.cuh"
 
 /* ---- very short rows: a key's place is how many come before it ---- */
