@@ -1,8 +1,8 @@
 /* radix.h - rows in order, on the GPU, stable. Read by host and device.
  *
  * Keys are of 32 or 64 bits; those of numbers of 16 bits are in the upper half of 32. Very short rows are sorted by
- * counting, rows of up to 1024 keys by a warp in its registers (network.cuh), and longer ones by digits of 8 bits: rows
- * that fit there in the shared memory of one block, others a digit at a time (sweep.cuh). */
+ * counting, rows of up to some thousand keys in the registers of a warp or block (network.cuh), and longer ones by
+ * digits of 8 bits: rows that fit there in the shared memory of one block, others a digit at a time (sweep.cuh). */
 #ifndef TFUSE_RADIX_H_
 #define TFUSE_RADIX_H_
 
@@ -26,8 +26,10 @@ typedef struct radix_args {
   int at_a_time; /* rows of a block, where a row is very short */
 } radix_args;
 
-/* Rows in the registers of a warp (network.cuh). */
-#define TFU_NETWORK_THREADS 128
+/* Rows in registers (network.cuh). */
+#define TFU_NETWORK_THREADS 128 /* where a warp has a row          */
+#define TFU_NETWORK_BLOCK 256   /* at most, where a block has one  */
+#define TFU_NETWORK_ITEMS 32    /* keys of a thread there          */
 
 /* Long rows. */
 #define TFU_SWEEP_THREADS 512

@@ -8,7 +8,7 @@
 
 TFU_MODULE(sort);
 static tfu_kernel radix_short = {.module = &module, .name = "radix_short"};
-static const char *const items[] = {"4", "8", "16", "32"}; /* words of a lane */
+static const char *const items[] = {"4", "8", "16", "block"}; /* keys of a lane of a warp */
 static tfu_kernel sort_network = {.module = &module, .name = "sort_network", .variants = items};
 static tfu_kernel radix_rows = {.module = &module, .name = "radix_rows"};
 static tfu_kernel radix_totals = {.module = &module, .name = "radix_totals"};
@@ -19,9 +19,9 @@ static tfu_kernel move = {.module = &module, .name = "move"};
 
 /* A row of so many keys or fewer is sorted by counting, which takes a step for each pair of keys. */
 TFU_CHOICE(short_cols, 32, 1, TFU_THREADS);
-TFU_CHOICE(network_cols, 1024, 1, 1024); /* and of so many in registers */
-TFU_CHOICE(row_items, 16, 4, 32);        /* keys of a thread where a block holds a row              */
-TFU_CHOICE(totals_blocks, 4, 1, 4);      /* per multiprocessor, where the digits of long rows are counted */
+TFU_CHOICE(network_cols, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS, 1, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS);
+TFU_CHOICE(row_items, 16, 4, 32);   /* keys of a thread where a block holds a row              */
+TFU_CHOICE(totals_blocks, 4, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
 
 enum { RESERVED = 4096, MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
 
@@ -122,13 +122,21 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
                            .shared = (unsigned)(TFU_THREADS * (2 * key + sizeof(uint32_t)))};
     return tfu_launch(call, &radix_short, 0, tag, grid, &a);
   }
-  /* Words are keys, or keys with places of half their size. */
+  /* In registers: words are keys, or keys with places of half their size. */
   if (a.cols <= network_cols() && !(places && key == 8)) {
-    int variant = 0;
-    while (a.cols > 128 << variant) variant++;
-    const int64_t blocks = (a.rows * 32 + TFU_NETWORK_THREADS - 1) / TFU_NETWORK_THREADS;
-    const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX), .threads = TFU_NETWORK_THREADS};
-    return tfu_launch(call, &sort_network, variant, key == 8 || (places && size == 4) ? TFU_F64 : TFU_F32, grid, &a);
+    enum { IN_BLOCK = 3 };
+    const size_t word = key == 8 || (places && size == 4) ? 8 : 4;
+    int variant = 0, threads = TFU_NETWORK_THREADS, lanes = 32;
+    while (variant < IN_BLOCK && a.cols > 128 << variant) variant++;
+    if (variant == IN_BLOCK)
+      for (threads = 32; a.cols > threads * TFU_NETWORK_ITEMS;) threads *= 2;
+    if (variant == IN_BLOCK) lanes = threads;
+    const int64_t blocks = (a.rows * lanes + threads - 1) / threads;
+    const int each = variant == IN_BLOCK ? TFU_NETWORK_ITEMS : 4 << variant;
+    const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
+                           .threads = (unsigned)threads,
+                           .shared = (unsigned)((size_t)(threads * (each + 1)) * word)};
+    return tfu_launch(call, &sort_network, variant, word == 8 ? TFU_F64 : TFU_F32, grid, &a);
   }
   /* A row in shared memory: twice its keys, and twice their places of 16 bits. */
   int64_t warps = (a.cols + 32 * row_items() - 1) / (32 * row_items());
