@@ -8,7 +8,9 @@
 
 TFU_MODULE(sort);
 static tfu_kernel radix_short = {.module = &module, .name = "radix_short"};
-static const char *const items[] = {"4", "8", "16", "block"}; /* keys of a lane of a warp */
+/* Keys of a lane of a warp; a thread of a block has TFU_NETWORK_ITEMS, which is twice as many as the last of these. */
+enum { IN_BLOCK = 3 };
+static const char *const items[] = {"4", "8", "16", "block"};
 static tfu_kernel sort_network = {.module = &module, .name = "sort_network", .variants = items};
 static tfu_kernel radix_rows = {.module = &module, .name = "radix_rows"};
 static tfu_kernel radix_totals = {.module = &module, .name = "radix_totals"};
@@ -21,7 +23,7 @@ static tfu_kernel move = {.module = &module, .name = "move"};
 TFU_CHOICE(short_cols, 32, 1, TFU_THREADS);
 TFU_CHOICE(network_cols, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS, 1, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS);
 TFU_CHOICE(row_items, 16, 4, 32);   /* keys of a thread where a block holds a row              */
-TFU_CHOICE(totals_blocks, 4, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
+TFU_CHOICE(totals_blocks, 3, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
 
 enum { RESERVED = 4096, MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
 
@@ -85,9 +87,10 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
       a.tiles = (unsigned)(tiles - p * most < most ? tiles - p * most : most);
       a.starts = (uint32_t *)starts + p * words;
       a.next_starts = p + 1 < portions ? a.starts + words : NULL;
-      const tfu_grid grid = {.x = (unsigned)(a.rows * a.tiles),
-                             .threads = TFU_SWEEP_THREADS,
-                             .shared = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES};
+      const tfu_grid grid = {
+          .x = (unsigned)(a.rows * a.tiles),
+          .threads = TFU_SWEEP_THREADS,
+          .shared = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES + (TFU_SWEEP_THREADS / 32 + 1) * PILES_BYTES};
       TFU_TRY(tfu_clear(call, said, of_tiles));
       TFU_TRY(tfu_launch(call, &radix_sweep, 0, tag, grid, &a));
     }
@@ -123,19 +126,17 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
     return tfu_launch(call, &radix_short, 0, tag, grid, &a);
   }
   /* In registers: words are keys, or keys with places of half their size. */
-  if (a.cols <= network_cols() && !(places && key == 8)) {
-    enum { IN_BLOCK = 3 };
-    const size_t word = key == 8 || (places && size == 4) ? 8 : 4;
-    int variant = 0, threads = TFU_NETWORK_THREADS, lanes = 32;
-    while (variant < IN_BLOCK && a.cols > 128 << variant) variant++;
-    if (variant == IN_BLOCK)
-      for (threads = 32; a.cols > threads * TFU_NETWORK_ITEMS;) threads *= 2;
-    if (variant == IN_BLOCK) lanes = threads;
-    const int64_t blocks = (a.rows * lanes + threads - 1) / threads;
-    const int each = variant == IN_BLOCK ? TFU_NETWORK_ITEMS : 4 << variant;
+  const size_t word = key == 8 || (places && size == 4) ? 8 : 4;
+  int variant = 0, threads = TFU_NETWORK_THREADS, each = 4; /* keys of a thread */
+  while (variant < IN_BLOCK && a.cols > 32 * each) variant++, each *= 2;
+  if (variant == IN_BLOCK)
+    for (threads = 32; a.cols > threads * TFU_NETWORK_ITEMS && threads < TFU_NETWORK_BLOCK;) threads *= 2;
+  const size_t lines = (size_t)(threads * (each + 1)) * word;
+  if (a.cols <= network_cols() && !(places && key == 8) && lines <= room) {
+    const int64_t blocks = variant == IN_BLOCK ? a.rows : (a.rows + threads / 32 - 1) / (threads / 32);
     const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
                            .threads = (unsigned)threads,
-                           .shared = (unsigned)((size_t)(threads * (each + 1)) * word)};
+                           .shared = (unsigned)lines};
     return tfu_launch(call, &sort_network, variant, word == 8 ? TFU_F64 : TFU_F32, grid, &a);
   }
   /* A row in shared memory: twice its keys, and twice their places of 16 bits. */

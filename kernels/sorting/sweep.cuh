@@ -141,8 +141,9 @@ __device__ inline void store_tile(void *results, const K *sorted, const uint32_t
 template <typename K>
 __device__ inline void radix_sweep(const sweep_args &a) {
   enum { ITEMS = sweep_of<K>::ITEMS, TILE = ITEMS * TFU_SWEEP_THREADS, WARPS = TFU_SWEEP_THREADS / 32 };
-  __shared__ unsigned counts[WARPS][TFU_PILES], starts[TFU_PILES], of_warps[TFU_PILES / 32], ticket;
+  __shared__ unsigned of_warps[TFU_PILES / 32], ticket;
   K *sorted = (K *)shared_memory;
+  unsigned(*counts)[TFU_PILES] = (unsigned(*)[TFU_PILES])(sorted + TILE), *starts = counts[WARPS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, digit = threadIdx.x;
   unsigned *mine = counts[warp];
   if (threadIdx.x == 0) ticket = atomicAdd(a.tickets, 1u);

@@ -59,6 +59,7 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   TFU_REQUIRE(call->err, cols <= INT32_MAX, "a row must have less than 2^31 values, got %lld", (long long)cols);
+  if (rows * k == 0) return TFU_OK;
   int enough = least_enough();
   while (enough < 2 * k && enough < INT32_MAX / 2) enough *= 2;
   if (cols <= SORTED_COLS || k > most_k() || rows > INT32_MAX / MOST_PARTS ||
