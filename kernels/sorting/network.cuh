@@ -3,9 +3,8 @@
  *
  * Words are keys, or keys with their places below, which makes all differ and the order stable. Word i of a lane is
  * number lane * ITEMS + i. Runs of two, four, … are merged: first each word is compared with the one as far from the
- * other end of both runs, then with those half as far, a quarter, … The lesser goes to the lower number. Rows are read
- * in any order, and written through shared memory, where a gap behind each lane's words keeps lanes on different banks.
- */
+ * other end of both runs, then with those half as far, a quarter, … The lesser goes to the lower number. Rows are read in
+ * any order, and written through shared memory, where a gap behind each lane's words keeps lanes on different banks. */
 #pragma once
 
 #include "kernels/sorting/radix.cuh"
@@ -134,8 +133,7 @@ __device__ inline void sort_network(const radix_args &a) {
     UNROLL
     for (int i = 0; i < ITEMS; i++) line[lane * (ITEMS + 1) + i] = w[i];
     BLOCK ? __syncthreads() : __syncwarp();
-    ONCE
-    for (int at = lane; at < n; at += lanes) {
+    _Pragma("unroll 4") for (int at = lane; at < n; at += lanes) {
       const W word = line[at + at / ITEMS];
       const int64_t to = row * a.cols + at;
       if (!a.places) {
