@@ -3,8 +3,9 @@
  *
  * Words are keys, or keys with their places below, which makes all differ and the order stable. Word i of a lane is
  * number lane * ITEMS + i. Runs of two, four, … are merged: first each word is compared with the one as far from the
- * other end of both runs, then with those half as far, a quarter, … The lesser goes to the lower number. Rows are read in
- * any order, and written through shared memory, where a gap behind each lane's words keeps lanes on different banks. */
+ * other end of both runs, then with those half as far, a quarter, … The lesser goes to the lower number. Rows are read
+ * in any order, and written through shared memory, where a gap behind each lane's words keeps lanes on different banks.
+ */
 #pragma once
 
 #include "kernels/sorting/radix.cuh"
