@@ -25,76 +25,138 @@ static __device__ __noinline__ double value_at(const void *of, int64_t at, int k
 /* The bin of an id. */
 template <typename T>
 struct of_ids {
-  const T *of;
-  __device__ of_ids(const bin_args &a, int64_t row) : of((const T *)a.of + row * a.cols) {}
   typedef T type;
-  __device__ T load(int64_t at) const { return of[at]; }
-  __device__ int64_t bin(T id) const { return id; }
+  int64_t size;
+  __device__ of_ids(const bin_args &a) : size(a.size) {}
+  __device__ int bin(T id) const { return id < 0 || id >= size ? -1 : (int)id; }
 };
 
-/* The bin of a value: -1 where it has none, that is of NaN, and of all if the range is none. What is long is there
- * once. */
+/* The bin of a value by the formula: -1 where it has none, that is of NaN, and of all if the range is none. */
+static __device__ __noinline__ int bin_of(double v, double low, double width, double last) {
+  const double above = v < low ? 0 : (v - low) / width;
+  return v != v || !(width > 0) ? -1 : (int)(above < last ? above : last);
+}
+
+__device__ inline double wide(double v) { return v; }
+__device__ inline double wide(float v) { return v; }
+__device__ inline double wide(f16 v) { return __half2float(v); }
+__device__ inline double wide(bf16 v) { return __bfloat162float(v); }
+__device__ inline double wide(int v) { return v; }
+__device__ inline double wide(int64_t v) { return (double)v; }
+
+template <typename T>
 struct of_values {
-  const bin_args &a;
-  double low, width;
-  typedef uint64_t type;
-  __device__ of_values(const bin_args &args, int64_t) : a(args) {
-    low = value_at(a.range, 0, a.kind);
-    width = (value_at(a.range, 1, a.kind) - low) / (double)a.size;
+  typedef T type;
+  double low, width, last;
+  __device__ of_values(const bin_args &a) {
+    const T *range = (const T *)a.range;
+    low = wide(range[0]), last = (double)(a.size - 1);
+    width = (wide(range[1]) - low) / (double)a.size;
   }
-  __device__ uint64_t load(int64_t at) const {
-    if (look_again(a.kind == TFU_BIN_F32 || a.kind == TFU_BIN_I32)) return ((const uint32_t *)a.of)[at];
-    if (look_again(a.kind == TFU_BIN_F64 || a.kind == TFU_BIN_I64)) return ((const uint64_t *)a.of)[at];
-    return ((const uint16_t *)a.of)[at];
+  __device__ int bin(T v) const { return bin_of(wide(v), low, width, last); }
+};
+
+/* The same for values that a float holds: in float, which is off by less than size * 2^-21 bins, for v - low and
+ * 1 / width are rounded once each. What is nearer than that to an edge is computed in double. Beyond the range nothing
+ * is near one. Where there are very many bins, or they are very narrow or wide, all is near. */
+template <typename T>
+struct of_floats {
+  typedef T type;
+  of_values<T> exact;
+  float low, scale, most, near;
+  __device__ of_floats(const bin_args &a) : exact(a) {
+    low = (float)exact.low, scale = (float)(1 / exact.width), most = (float)a.size + 0.5f;
+    const bool fits = a.size < 1 << 18 && exact.width > 1e-30 && exact.width < 1e30;
+    near = fits ? (float)a.size * (1.0f / (1 << 21)) : 2;
   }
-  __device__ int64_t bin(uint64_t bits) const { return bin_of(bits, a.kind, low, width, (double)(a.size - 1)); }
-  static __device__ __noinline__ int bin_of(uint64_t bits, int kind, double low, double width, double last) {
-    const double v = value_at(&bits, 0, kind), above = v < low ? 0 : (v - low) / width;
-    return v != v || !(width > 0) ? -1 : (int)(above < last ? above : last);
+  __device__ int bin(T v) const {
+    const float value = (float)wide(v), at = fminf(fmaxf((value - low) * scale, -0.5f), most);
+    if (value != value) return -1;
+    if (!(fabsf(at - rintf(at)) >= near)) return exact.bin(v);
+    const int bin = (int)at, last = (int)most - 1;
+    return bin < last ? bin : last;
   }
 };
 
+/* Where a block counts: in shared memory, or, where that has no room for all bins, at once in the result. */
+struct in_shared {
+  unsigned *mine;
+  int copies;
+  __device__ void count(int bin) const { atomicAdd(&mine[bin * copies], 1u); }
+};
+struct in_result {
+  unsigned long long *counts;
+  bool binary;
+  __device__ void count(int bin) const {
+    if (binary) counts[bin] = 1;
+    else atomicAdd(&counts[bin], 1ull);
+  }
+};
+
+/* Groups of TFU_THREADS threads take TFU_BIN_EACH values each at a time, so far apart as there are threads in a group.
+ */
+template <typename Source, typename Counts>
+__device__ inline void count_row(const bin_args &a, int64_t row, const Counts &counts) {
+  typedef typename Source::type T;
+  enum { TAKEN = TFU_BIN_EACH * TFU_THREADS };
+  const Source source(a);
+  const int64_t groups = blockDim.x / TFU_THREADS, step = groups * a.chunks * TAKEN;
+  int64_t at = (blockIdx.x % a.chunks * groups + threadIdx.x / TFU_THREADS) * TAKEN + threadIdx.x % TFU_THREADS;
+  const T *of = (const T *)a.of + row * a.cols;
+  ONCE
+  for (; at + TAKEN - TFU_THREADS < a.cols; at += step) {
+    T v[TFU_BIN_EACH];
+    UNROLL
+    for (int i = 0; i < TFU_BIN_EACH; i++) v[i] = of[at + i * TFU_THREADS];
+    UNROLL
+    for (int i = 0; i < TFU_BIN_EACH; i++) {
+      const int bin = source.bin(v[i]);
+      if (bin >= 0) counts.count(bin);
+    }
+  }
+  ONCE
+  for (; at < a.cols; at += TFU_THREADS) {
+    const int bin = source.bin(of[at]);
+    if (bin >= 0) counts.count(bin);
+  }
+}
+
+/* Copies are a power of two, and those of a bin lie side by side: with 32 of them each lane has a bank to itself. */
 template <typename Source>
 __device__ inline void bin_count(const bin_args &a) {
-  const int64_t row = blockIdx.x / a.chunks, step = (int64_t)a.chunks * blockDim.x;
-  const Source source(a, row);
-  const int size = (int)a.size, copies = a.copies, copy = copies ? threadIdx.x % copies : 0;
+  const int64_t row = blockIdx.x / a.chunks;
+  const int size = (int)a.size, copies = a.copies;
   unsigned long long *counts = a.counts + row * a.size;
+  if (!copies) {
+    count_row<Source>(a, row, in_result{counts, a.binary != 0});
+    return;
+  }
   ONCE
   for (int b = threadIdx.x; b < size * copies; b += blockDim.x) bins_here[b] = 0;
   __syncthreads();
-  ONCE
-  for (int64_t at = (int64_t)(blockIdx.x % a.chunks) * blockDim.x + threadIdx.x; at < a.cols;
-       at += TFU_BIN_EACH * step) {
-    typename Source::type v[TFU_BIN_EACH];
-    UNROLL
-    for (int i = 0; i < TFU_BIN_EACH; i++)
-      if (at + i * step < a.cols) v[i] = source.load(at + i * step);
-    UNROLL
-    for (int i = 0; i < TFU_BIN_EACH; i++) {
-      const int64_t bin = at + i * step < a.cols ? source.bin(v[i]) : -1;
-      if (bin < 0 || bin >= size) continue;
-      if (copies) atomicAdd(&bins_here[(int)bin * copies + copy], 1u);
-      else if (a.binary) counts[bin] = 1;
-      else atomicAdd(&counts[bin], 1ull);
-    }
-  }
-  if (!copies) return;
+  count_row<Source>(a, row, in_shared{bins_here + (threadIdx.x & (copies - 1)), copies});
   __syncthreads();
   ONCE
   for (int b = threadIdx.x; b < size; b += blockDim.x) {
     unsigned long long sum = 0;
     ONCE
-    for (int c = 0; c < copies; c++) sum += bins_here[b * copies + c];
+    for (int c = 0; c < copies; c++) sum += bins_here[b * copies + ((c + threadIdx.x) & (copies - 1))];
     if (sum && a.binary) counts[b] = 1;
     else if (sum) atomicAdd(&counts[b], sum);
   }
 }
 
-/* Named after floats of the ids' size; the one for values serves all. */
-TFU_KERNEL_AS_(bin_count_ids_f32, bin_args, bin_count<of_ids<int>>)
-TFU_KERNEL_AS_(bin_count_ids_f64, bin_args, bin_count<of_ids<int64_t>>)
-TFU_KERNEL_AS_(bin_count_values_f32, bin_args, bin_count<of_values>)
+/* Kernels for integers are named after floats of their size. */
+#define BIN_KERNEL(label, ...) \
+  extern "C" __global__ void __launch_bounds__(TFU_BIN_THREADS) label(const bin_args a) { bin_count<__VA_ARGS__>(a); }
+BIN_KERNEL(bin_count_ids_f32, of_ids<int>)
+BIN_KERNEL(bin_count_ids_f64, of_ids<int64_t>)
+BIN_KERNEL(bin_count_values_f32, of_floats<float>)
+BIN_KERNEL(bin_count_values_f16, of_floats<f16>)
+BIN_KERNEL(bin_count_values_bf16, of_floats<bf16>)
+BIN_KERNEL(bin_count_values_f64, of_values<double>)
+BIN_KERNEL(bin_count_whole_f32, of_values<int>)
+BIN_KERNEL(bin_count_whole_f64, of_values<int64_t>)
 
 /* ---- weights ---- */
 
@@ -140,7 +202,7 @@ __device__ inline void bin_sum(const bin_sum_args &a) {
   ONCE
   for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
     R w;
-    weight_at(a, row + a.places[row + i], w);
+    weight_at(a, row + (a.places ? a.places[row + i] : i), w);
     sum += w;
   }
   sums[threadIdx.x] = sum;

@@ -4,8 +4,11 @@
 
 #include <stdint.h>
 
-#define TFU_BIN_EACH 4       /* values that a thread reads at a time                    */
-#define TFU_SHARED_BINS 8192 /* that a block keeps in shared memory, with their copies  */
+#define TFU_BIN_EACH 8       /* values that a thread reads at a time                    */
+#define TFU_BIN_THREADS 1024 /* of a block at most                                      */
+#define TFU_SHARED_BINS                                                                              \
+  8192 /* that a block keeps in shared memory with their copies, of which there are 32 at most; more \
+          bins have no copies, and larger blocks */
 
 /* What values and weights are stored as, in the order of tfu_dtype: one kernel serves all. */
 enum { TFU_BIN_F32, TFU_BIN_F16, TFU_BIN_BF16, TFU_BIN_F64, TFU_BIN_I32, TFU_BIN_I64 };
@@ -25,8 +28,9 @@ typedef struct bin_args {
 /* Sums of weights by sorted ids. */
 typedef struct bin_sum_args {
   const void *weights;
-  const uint32_t *keys, *places; /* of each row: bins in order, and the places of their weights */
-  void *partial;                 /* [parts][rows * size]                                        */
+  const uint32_t *keys,
+      *places;   /* of each row: bins in order, and the places of their weights; NULL: weights are in order */
+  void *partial; /* [parts][rows * size]                                        */
   void *sums;
   int64_t rows, cols, size;
   int parts;

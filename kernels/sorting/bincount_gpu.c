@@ -13,8 +13,10 @@ static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys"};
 static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants};
 static tfu_kernel bin_join = {.module = &module, .name = "bin_join"};
 
-TFU_CHOICE(bin_blocks, 8, 1, 32);  /* per multiprocessor                                             */
-TFU_CHOICE(most_copies, 8, 1, 32); /* of bins in shared memory: one that is asked for often waits    */
+TFU_CHOICE(bin_blocks, 8, 1, 32);   /* per multiprocessor at most                                      */
+TFU_CHOICE(most_copies, 32, 1, 32); /* of bins in shared memory: one that is asked for often waits     */
+
+enum { RESERVED = 4096 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -30,21 +32,23 @@ tfu_code tfu_bins_gpu(tfu_call *call, bin_args *a) {
   TFU_TRY(check_size(call, a->size));
   TFU_TRY(tfu_clear(call, a->counts, (size_t)(a->rows * a->size) * sizeof *a->counts));
   if (a->rows * a->cols == 0) return TFU_OK;
-  const int64_t places = (int64_t)device.multiprocessors * bin_blocks();
-  const int64_t wanted = divide_up(a->cols, TFU_THREADS * TFU_BIN_EACH), share = divide_up(places, a->rows);
-  a->chunks = (unsigned)(wanted < share ? wanted : share);
+  if (a->size <= TFU_SHARED_BINS)
+    for (a->copies = 1; 2 * a->copies <= most_copies() && 2 * a->copies * a->size <= TFU_SHARED_BINS;) a->copies *= 2;
+  else a->copies = a->size * (int64_t)sizeof(uint32_t) <= device.block_shared - RESERVED;
+  const int64_t shared = a->size * a->copies * (int64_t)sizeof(uint32_t);
+  const int threads = a->copies && a->size > TFU_SHARED_BINS ? TFU_BIN_THREADS : TFU_THREADS;
+  /* All blocks that there are run at one time; each has more to count than to write. */
+  const int64_t fit = device.shared / (shared + 1024), at_once = least(fit ? fit : 1, bin_blocks());
+  const int64_t share = divide_up(device.multiprocessors * at_once, a->rows);
+  const int64_t wanted = divide_up(a->cols, threads * TFU_BIN_EACH + shared / 4);
+  a->chunks = (unsigned)least(wanted, share);
   TFU_REQUIRE(call->err, a->rows * a->chunks <= INT32_MAX, "ids must have less than 2^31 rows, got %lld",
               (long long)a->rows);
-  if (a->size <= TFU_SHARED_BINS) {
-    const int64_t copies = TFU_SHARED_BINS / a->size;
-    a->copies = (int)(copies < most_copies() ? copies : most_copies());
-  }
-  const tfu_grid grid = {.x = (unsigned)(a->rows * a->chunks),
-                         .threads = TFU_THREADS,
-                         .shared = (unsigned)((size_t)(a->size * a->copies) * sizeof(uint32_t))};
-  /* Kernels for ids are named after floats of their size. */
-  if (a->range) return tfu_launch(call, &bin_count, VALUES, TFU_F32, grid, a);
-  return tfu_launch(call, &bin_count, IDS, a->kind == TFU_BIN_I64 ? TFU_F64 : TFU_F32, grid, a);
+  const tfu_grid grid = {
+      .x = (unsigned)(a->rows * a->chunks), .threads = (unsigned)threads, .shared = (unsigned)shared};
+  /* Kernels for integers are named after floats of their size. */
+  const tfu_dtype kind = (tfu_dtype)a->kind, tag = kind == TFU_I32 ? TFU_F32 : kind == TFU_I64 ? TFU_F64 : kind;
+  return tfu_launch(call, &bin_count, !a->range ? IDS : kind < TFU_FLOATS ? VALUES : WHOLE, tag, grid, a);
 }
 
 tfu_code tfu_bincount_gpu(tfu_call *call) {
@@ -59,8 +63,8 @@ tfu_code tfu_bincount_gpu(tfu_call *call) {
   return tfu_bins_gpu(call, &a);
 }
 
-/* Ids are sorted by as many digits as their bins have, their places with them; then each bin's weights lie in a row, in
- * the order that they have. Long bins are summed in parts, as many for all. */
+/* Ids are sorted by as many digits as their bins have, and weights of 4 bytes, or else their places, with them; then
+ * each bin's weights lie in a row, in the order that they have. Long bins are summed in parts, as many for all. */
 tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   enum { PART = 8192, MOST_PARTS = 64, FEW = 1024 };
   const tfu_tensor *weights = &call->in[0], *ids = &call->in[1];
@@ -85,13 +89,14 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
                    .cols = cols,
                    .sorted = sorted,
                    .keys = 1,
-                   .places = places};
+                   .places = places,
+                   .carried = tfu_dtype_size(weights->dtype) == 4 ? weights->data : NULL};
   while (job.bits < 32 && size >> job.bits) job.bits++;
   TFU_TRY(tfu_radix_gpu(call, &job));
   const int64_t each = cols / size, parts = each / PART;
-  bin_sum_args s = {.weights = weights->data,
+  bin_sum_args s = {.weights = job.carried ? places : weights->data,
                     .keys = sorted,
-                    .places = places,
+                    .places = job.carried ? NULL : places,
                     .sums = call->out[0].data,
                     .rows = rows,
                     .cols = cols,

@@ -27,15 +27,22 @@ __device__ inline unsigned digit_of(K key, int shift) {
   return (unsigned)(key >> shift) & (TFU_PILES - 1);
 }
 
+/* The lanes that have this bit of the digit as the caller has it. The compiler would look at the bit twice. */
+__device__ inline unsigned lanes_with(unsigned digit, unsigned bit) {
+  unsigned have;
+  asm volatile(
+      "{.reg .pred p; .reg .b32 t; and.b32 t, %1, %2; setp.ne.b32 p, t, 0; vote.sync.ballot.b32 %0, p, 0xffffffff;"
+      "@!p not.b32 %0, %0;}"
+      : "=r"(have)
+      : "r"(digit), "r"(bit));
+  return have;
+}
+
 /* The lanes of the warp that have the same digit; all lanes take part. */
 __device__ inline unsigned lanes_alike(unsigned digit) {
   unsigned alike = ~0u;
   UNROLL
-  for (int bit = 0; bit < 8; bit++) {
-    const bool set = digit >> bit & 1;
-    const unsigned have = __ballot_sync(~0u, set);
-    alike &= set ? have : ~have;
-  }
+  for (int bit = 0; bit < 8; bit++) alike &= lanes_with(digit, 1u << bit);
   return alike;
 }
 

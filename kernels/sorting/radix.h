@@ -1,8 +1,8 @@
-/* radix.h - rows in order, on the GPU: a stable radix sort by digits of 8 bits. Read by host and device.
+/* radix.h - rows in order, on the GPU, stable. Read by host and device.
  *
- * Keys are of 32 or 64 bits; those of numbers of 16 bits are in the upper half of 32. Rows of up to some hundred keys
- * are sorted by counting, rows that fit there in the shared memory of one block, and longer ones a digit at a time:
- * tiles count their digits, the counts are summed up, and tiles deal their keys out to where these say. */
+ * Keys are of 32 or 64 bits; those of numbers of 16 bits are in the upper half of 32. Very short rows are sorted by
+ * counting, rows of up to some thousand keys in the registers of a warp or block (network.cuh), and longer ones by
+ * digits of 8 bits: rows that fit there in the shared memory of one block, others a digit at a time (sweep.cuh). */
 #ifndef TFUSE_RADIX_H_
 #define TFUSE_RADIX_H_
 
@@ -12,22 +12,56 @@
 #define TFU_RADIX_THREADS 1024 /* of a block at most */
 
 typedef struct radix_args {
-  const void *from;            /* numbers as they are stored, or keys                               */
-  void *keys;                  /* numbers where `decode` is set, else keys; NULL: not wanted        */
-  const uint32_t *from_places; /* NULL: a key's own place in its row                                */
-  uint32_t *places;            /* NULL: not wanted                                                  */
-  uint32_t *counts;            /* [row][digit][tile], then how many come before, by tile            */
-  uint32_t *totals;            /* [row][digit]                                                      */
-  tfu_order from_order, order; /* of what is read, and of what is written                          */
+  const void *from;        /* numbers as they are stored                                 */
+  void *keys;              /* numbers where `decode` is set, else keys; NULL: not wanted */
+  uint32_t *places;        /* NULL: not wanted                                           */
+  const uint32_t *carried; /* what is wanted instead of places; NULL: nothing */
+  tfu_order order;
   int64_t rows, cols;
-  unsigned tiles;
-  int from_narrow, narrow; /* numbers are of 16 bits */
+  int narrow; /* numbers are of 16 bits */
   int decode;
-  int shift;     /* of the digit, or of the first                   */
-  int end;       /* bits from here on are not looked at             */
-  int items;     /* keys of a thread                                */
-  int at_a_time; /* rows of a block, where a row is very short      */
+  int shift;     /* of the first digit                         */
+  int end;       /* bits from here on are not looked at        */
+  int items;     /* keys of a thread                           */
+  int at_a_time; /* rows of a block, where a row is very short */
 } radix_args;
+
+/* Rows in registers (network.cuh). */
+#define TFU_NETWORK_THREADS 128 /* where a warp has a row          */
+#define TFU_NETWORK_BLOCK 256   /* at most, where a block has one  */
+#define TFU_NETWORK_ITEMS 32    /* keys of a thread there          */
+
+/* Long rows. */
+#define TFU_SWEEP_THREADS 512
+#define TFU_SWEEP_BYTES 64 /* of a thread's keys: a tile is that of a block */
+
+typedef struct sweep_args {
+  const void *from;            /* numbers as they are stored                                      */
+  const uint32_t *from_places; /* what is moved along with them; NULL: their places               */
+  void *keys[2];               /* keys under way, and what is moved along: where results go, and  */
+  uint32_t *places[2];         /* the other                                                       */
+  void *results;               /* numbers where `decode` is set, else keys; NULL: not wanted      */
+  uint32_t *starts;            /* [row][digit's place][pile]: counts, then where piles begin      */
+  uint32_t *next_starts;       /* the same for the next portion of the rows; NULL: there is none  */
+  uint32_t *said;              /* [row][tile][pile]: what tiles know (sweep.cuh), 0 at first      */
+  uint32_t *tickets;           /* how many blocks have begun                                      */
+  uint32_t *moving;            /* [row]: a bit for each digit's place that has more than one pile */
+  tfu_order order;
+  int64_t rows, cols;
+  unsigned chunks; /* blocks of a row, where digits are counted */
+  unsigned tiles;  /* of a row's portion                        */
+  unsigned first_tile;
+  int narrow, decode, with_places;
+  int digits, digit; /* how many there are, and which this is */
+  int shift;         /* of this digit                         */
+} sweep_args;
+
+/* Sums of counts. */
+typedef struct before_args {
+  uint32_t *counts; /* then how many come before */
+  uint32_t *sum;
+  int64_t n;
+} before_args;
 
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
@@ -38,10 +72,11 @@ typedef struct radix_job {
   tfu_dtype dtype;
   tfu_order order; /* of wide keys     */
   int64_t rows, cols;
-  void *sorted;    /* numbers of dtype in order, or `keys` of 32 or 64 bits; NULL: not wanted */
-  int keys;        /* sorted are keys */
-  int32_t *places; /* NULL: not wanted */
-  int bits;        /* of the keys that differ, the lowest; 0 is all */
+  void *sorted;        /* numbers of dtype in order, or `keys` of 32 or 64 bits; NULL: not wanted */
+  int keys;            /* sorted are keys */
+  int32_t *places;     /* NULL: not wanted */
+  const void *carried; /* what comes in the order of the keys instead of their places: words of 32 bits */
+  int bits;            /* of the keys that differ, the lowest; 0 is all */
 } radix_job;
 
 TFU_MUST_USE tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job);

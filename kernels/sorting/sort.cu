@@ -1,9 +1,8 @@
 /* Keys in order (see radix.h), and numbers of 2, 4 or 8 bytes moved from the places that a list says, or to them. */
 #include "kernels/sorting/sort.h"
 
-#include "kernels/sorting/radix.cuh"
-
-extern __shared__ int4 shared_memory[];
+#include "kernels/sorting/network.cuh"
+#include "kernels/sorting/sweep.cuh"
 
 /* ---- very short rows: a key's place is how many come before it ---- */
 
@@ -18,7 +17,7 @@ __device__ inline void radix_short(const radix_args &a) {
     const int n = left < a.at_a_time * cols ? (int)left : a.at_a_time * cols;
     const bool has = threadIdx.x < n;
     K key = 0;
-    if (has) load_key(a.from, first + threadIdx.x, a.from_narrow, a.from_order, key);
+    if (has) load_key(a.from, first + threadIdx.x, a.narrow, a.order, key);
     line[threadIdx.x] = key;
     __syncthreads();
     if (has) {
@@ -33,7 +32,10 @@ __device__ inline void radix_short(const radix_args &a) {
       if (a.decode) store_key(a.keys, first + threadIdx.x, a.narrow, a.order, sorted[threadIdx.x]);
       else ((K *)a.keys)[first + threadIdx.x] = sorted[threadIdx.x];
     }
-    if (has && a.places) a.places[first + threadIdx.x] = places[threadIdx.x];
+    if (has && a.places) {
+      const uint32_t place = places[threadIdx.x];
+      a.places[first + threadIdx.x] = a.carried ? a.carried[first + threadIdx.x / cols * cols + place] : place;
+    }
   }
 }
 
@@ -52,7 +54,7 @@ __device__ inline void radix_rows(const radix_args &a) {
     __syncthreads();
     _Pragma("unroll 4") for (int at = threadIdx.x; at < tile; at += blockDim.x) {
       K key = ~(K)0;
-      if (at < n) load_key(a.from, row * n + at, a.from_narrow, a.from_order, key);
+      if (at < n) load_key(a.from, row * n + at, a.narrow, a.order, key);
       line[at] = key;
       if (look_again(with_places)) places[at] = (uint16_t)at;
     }
@@ -76,61 +78,31 @@ __device__ inline void radix_rows(const radix_args &a) {
     for (int at = threadIdx.x; at < n; at += blockDim.x) {
       if (a.keys && a.decode) store_key(a.keys, row * n + at, a.narrow, a.order, line[at]);
       else if (a.keys) ((K *)a.keys)[row * n + at] = line[at];
-      if (look_again(with_places)) a.places[row * n + at] = places[at];
+      if (look_again(with_places)) a.places[row * n + at] = a.carried ? a.carried[row * n + places[at]] : places[at];
     }
   }
 }
 
-/* ---- longer rows: one digit in three launches ---- */
+RADIX_KERNEL(radix_short_f32, TFU_THREADS, radix_short<uint32_t>)
+RADIX_KERNEL(radix_short_f64, TFU_THREADS, radix_short<uint64_t>)
+RADIX_KERNEL(radix_rows_f32, TFU_RADIX_THREADS, radix_rows<uint32_t>)
+RADIX_KERNEL(radix_rows_f64, TFU_RADIX_THREADS, radix_rows<uint64_t>)
 
-enum { EACH = 4 }; /* keys that a thread has under way */
+/* ---- counts ---- */
 
-template <typename K>
-__device__ inline K key_at(const radix_args &a, int64_t at) {
-  K key;
-  load_key(a.from, at, a.from_narrow, a.from_order, key);
-  return key;
-}
-
-/* The digits of a tile. A warp counts for itself, so that threads seldom wait for each other. */
-template <typename K>
-__device__ inline void radix_count(const radix_args &a) {
-  unsigned *counts = (unsigned *)shared_memory, *mine = counts + threadIdx.x / 32 * TFU_PILES;
-  const int64_t row = blockIdx.x / a.tiles, tile = blockIdx.x % a.tiles, begin = tile * (blockDim.x * a.items);
-  const int64_t from = row * a.cols + begin, left = a.cols - begin;
-  const int n = left < blockDim.x * a.items ? (int)left : (int)blockDim.x * a.items;
-  clear_counts(counts);
-  ONCE
-  for (int at = threadIdx.x; at < n; at += EACH * blockDim.x) {
-    K keys[EACH];
-    UNROLL
-    for (int i = 0; i < EACH; i++)
-      if (at + i * (int)blockDim.x < n) keys[i] = key_at<K>(a, from + at + i * blockDim.x);
-    UNROLL
-    for (int i = 0; i < EACH; i++)
-      if (at + i * (int)blockDim.x < n) atomicAdd(&mine[digit_of(keys[i], a.shift)], 1u);
-  }
-  __syncthreads();
-  ONCE
-  for (int d = threadIdx.x; d < TFU_PILES; d += blockDim.x) {
-    unsigned sum = 0;
-    _Pragma("unroll 4") for (int w = 0; w < (int)blockDim.x / 32; w++) sum += counts[w * TFU_PILES + d];
-    a.counts[(row * TFU_PILES + d) * a.tiles + tile] = sum;
-  }
-}
-
-/* A block has the counts of one row and digit, tile by tile, and makes of them how many come before. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_scan_f32(const radix_args a) {
+/* A block makes of counts how many come before. */
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) count_before_f32(const before_args a) {
+  enum { EACH = 16 };
   __shared__ unsigned of_warps[TFU_THREADS / 32];
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  uint32_t *counts = a.counts + (int64_t)blockIdx.x * a.tiles;
+  uint32_t *counts = a.counts;
   unsigned total = 0;
   ONCE
-  for (int64_t begin = 0; begin < a.tiles; begin += blockDim.x * EACH) {
+  for (int64_t begin = 0; begin < a.n; begin += blockDim.x * EACH) {
     const int64_t at = begin + (int64_t)threadIdx.x * EACH;
     unsigned v[EACH], sum = 0;
     UNROLL
-    for (int i = 0; i < EACH; i++) sum += v[i] = at + i < a.tiles ? counts[at + i] : 0;
+    for (int i = 0; i < EACH; i++) sum += v[i] = at + i < a.n ? counts[at + i] : 0;
     const unsigned up_to = scan_warp(sum);
     if (threadIdx.x % 32 == 31) of_warps[warp] = up_to;
     __syncthreads();
@@ -142,73 +114,13 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_scan_f32(const r
     }
     UNROLL
     for (int i = 0; i < EACH; i++) {
-      if (at + i < a.tiles) counts[at + i] = before;
+      if (at + i < a.n) counts[at + i] = before;
       before += v[i];
     }
     __syncthreads();
   }
-  if (threadIdx.x == 0) a.totals[blockIdx.x] = total;
+  if (threadIdx.x == 0) *a.sum = total;
 }
-
-/* Deals a tile out: first within shared memory, so that what goes to one pile lies side by side, then to the piles. */
-template <typename K>
-__device__ inline void radix_deal(const radix_args &a) {
-  const bool with_places = a.places;
-  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 32 * a.items + lane, tile_keys = blockDim.x * a.items;
-  const int64_t row = blockIdx.x / a.tiles, tile = blockIdx.x % a.tiles, begin = tile * tile_keys;
-  const int n = a.cols - begin < tile_keys ? (int)(a.cols - begin) : tile_keys;
-  K *line = (K *)shared_memory, *sorted = line + tile_keys;
-  uint32_t *places = (uint32_t *)(sorted + tile_keys);
-  unsigned *counts = places + (with_places ? tile_keys : 0), *piles = counts + blockDim.x / 32 * TFU_PILES;
-  unsigned *starts = piles + TFU_PILES, *mine = counts + threadIdx.x / 32 * TFU_PILES;
-  const int64_t from = row * a.cols + begin;
-  clear_counts(counts);
-  ONCE
-  for (int i = 0; i < a.items; i += EACH) {
-    K keys[EACH];
-    UNROLL
-    for (int j = 0; j < EACH; j++) {
-      const int at = first + 32 * (i + j);
-      keys[j] = i + j < a.items && at < n ? key_at<K>(a, from + at) : ~(K)0;
-    }
-    UNROLL
-    for (int j = 0; j < EACH; j++)
-      if (i + j < a.items) {
-        line[first + 32 * (i + j)] = keys[j];
-        atomicAdd(&mine[digit_of(keys[j], a.shift)], 1u);
-      }
-  }
-  ONCE
-  for (int d = threadIdx.x; d < TFU_PILES; d += blockDim.x) starts[d] = a.totals[row * TFU_PILES + d];
-  start_piles(counts, piles);
-  move_keys(line, sorted, a.items, a.shift, counts, [&](int at, unsigned to) {
-    if (look_again(with_places) && at < n)
-      places[to] = a.from_places ? a.from_places[from + at] : (uint32_t)(begin + at);
-  });
-  if (threadIdx.x < 32) scan_piles(starts);
-  __syncthreads();
-  ONCE
-  for (int d = threadIdx.x; d < TFU_PILES; d += blockDim.x)
-    starts[d] += a.counts[(row * TFU_PILES + d) * a.tiles + tile] - piles[d];
-  __syncthreads();
-  ONCE
-  for (int j = threadIdx.x; j < n; j += blockDim.x) {
-    const K key = sorted[j];
-    const int64_t to = row * a.cols + (uint32_t)(starts[digit_of(key, a.shift)] + j);
-    if (a.keys && a.decode) store_key(a.keys, to, a.narrow, a.order, key);
-    else if (a.keys) ((K *)a.keys)[to] = key;
-    if (look_again(with_places)) a.places[to] = places[j];
-  }
-}
-
-RADIX_KERNEL(radix_short_f32, TFU_THREADS, radix_short<uint32_t>)
-RADIX_KERNEL(radix_short_f64, TFU_THREADS, radix_short<uint64_t>)
-RADIX_KERNEL(radix_count_f32, TFU_RADIX_THREADS, radix_count<uint32_t>)
-RADIX_KERNEL(radix_count_f64, TFU_RADIX_THREADS, radix_count<uint64_t>)
-RADIX_KERNEL(radix_rows_f32, TFU_RADIX_THREADS, radix_rows<uint32_t>)
-RADIX_KERNEL(radix_rows_f64, TFU_RADIX_THREADS, radix_rows<uint64_t>)
-RADIX_KERNEL(radix_deal_f32, TFU_RADIX_THREADS, radix_deal<uint32_t>)
-RADIX_KERNEL(radix_deal_f64, TFU_RADIX_THREADS, radix_deal<uint64_t>)
 
 /* ---- numbers that are moved ---- */
 

@@ -8,75 +8,92 @@
 
 TFU_MODULE(sort);
 static tfu_kernel radix_short = {.module = &module, .name = "radix_short"};
-static tfu_kernel radix_count = {.module = &module, .name = "radix_count"};
-static tfu_kernel radix_scan = {.module = &module, .name = "radix_scan"};
+/* Keys of a lane of a warp; a thread of a block has TFU_NETWORK_ITEMS, which is twice as many as the last of these. */
+enum { IN_BLOCK = 3 };
+static const char *const items[] = {"4", "8", "16", "block"};
+static tfu_kernel sort_network = {.module = &module, .name = "sort_network", .variants = items};
 static tfu_kernel radix_rows = {.module = &module, .name = "radix_rows"};
-static tfu_kernel radix_deal = {.module = &module, .name = "radix_deal"};
+static tfu_kernel radix_totals = {.module = &module, .name = "radix_totals"};
+static tfu_kernel radix_starts = {.module = &module, .name = "radix_starts"};
+static tfu_kernel radix_sweep = {.module = &module, .name = "radix_sweep"};
+static tfu_kernel count_before = {.module = &module, .name = "count_before"};
 static tfu_kernel move = {.module = &module, .name = "move"};
 
 /* A row of so many keys or fewer is sorted by counting, which takes a step for each pair of keys. */
-TFU_CHOICE(short_cols, 128, 1, TFU_THREADS);
-/* Keys of a thread where a block holds a row, and the warps and keys of a thread of a block that deals a tile out, and
- * how many of these there are with places: more keys make longer runs that go to one pile, fewer leave more blocks. */
-TFU_CHOICE(row_items, 16, 4, 32);
-TFU_CHOICE(deal_warps, 16, 2, TFU_RADIX_THREADS / 32);
-TFU_CHOICE(deal_items, 16, 2, 32);
-TFU_CHOICE(deal_items_with_places, 12, 2, 32);
+TFU_CHOICE(short_cols, 32, 1, TFU_THREADS);
+TFU_CHOICE(network_cols, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS, 1, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS);
+TFU_CHOICE(row_items, 16, 4, 32);   /* keys of a thread where a block holds a row              */
+TFU_CHOICE(totals_blocks, 3, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
 
-enum { RESERVED = 4096, MOST_HELD = 1 << 16, WARP_COUNTS = TFU_PILES * sizeof(uint32_t) };
+enum { RESERVED = 4096, MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
 
 /* Bytes of shared memory for blocks of so many warps, whose keys take so many bytes with what comes with them. */
 static size_t shared_of(int64_t warps, int items, size_t bytes) {
-  return (size_t)warps * (32 * (size_t)items * bytes + WARP_COUNTS) + 2 * WARP_COUNTS;
-}
-
-static tfu_code scan(tfu_call *call, radix_args *a, int64_t lists) {
-  const tfu_grid grid = {.x = (unsigned)lists, .threads = a->tiles > 256 ? TFU_THREADS : 32};
-  return tfu_launch(call, &radix_scan, 0, TFU_F32, grid, a);
+  return (size_t)warps * (32 * (size_t)items * bytes + PILES_BYTES) + 2 * PILES_BYTES;
 }
 
 tfu_code tfu_count_before(tfu_call *call, uint32_t *counts, int64_t n, void *sum) {
-  radix_args a = {.counts = counts, .totals = sum, .tiles = (unsigned)n};
-  return scan(call, &a, 1);
+  before_args a = {.counts = counts, .sum = sum, .n = n};
+  return tfu_launch(call, &count_before, 0, TFU_F32, (tfu_grid){.threads = TFU_THREADS}, &a);
 }
 
-static tfu_code one_digit(tfu_call *call, radix_args *a, tfu_dtype tag, int warps, size_t shared) {
-  const tfu_grid tiles = {.x = (unsigned)(a->rows * a->tiles), .threads = 32 * (unsigned)warps};
-  tfu_grid count = tiles, deal = tiles;
-  count.shared = (unsigned)warps * WARP_COUNTS;
-  deal.shared = (unsigned)shared;
-  TFU_TRY(tfu_launch(call, &radix_count, 0, tag, count, a));
-  TFU_TRY(scan(call, a, a->rows * TFU_PILES));
-  return tfu_launch(call, &radix_deal, 0, tag, deal, a);
-}
-
-/* The last digit goes to where results are wanted, and those before it there and to scratch in turn. */
-static tfu_code long_rows(tfu_call *call, const radix_job *job, radix_args a, tfu_dtype tag, int warps, size_t shared) {
-  const size_t key = tag == TFU_F64 ? 8 : 4, n = (size_t)(a.rows * a.cols);
-  const int digits = (a.end - a.shift + 7) / 8, own = job->sorted && (job->keys || !a.narrow);
-  void *keys[2] = {job->sorted, NULL}, *places[2] = {job->places, NULL}, *counts, *totals;
-  const int64_t tiles = (a.cols + 32 * warps * a.items - 1) / (32 * warps * a.items);
-  a.tiles = (unsigned)tiles;
-  TFU_REQUIRE(call->err, a.rows * tiles <= INT32_MAX && a.rows * TFU_PILES <= INT32_MAX,
-              "%lld rows of %lld values are too many to sort: split them", (long long)a.rows, (long long)a.cols);
-  if (digits > 1) TFU_TRY(tfu_scratch(call, n * key, &keys[1]));
-  if (digits > 2 && !own) TFU_TRY(tfu_scratch(call, n * key, &keys[0]));
-  if (digits > 1 && job->places) TFU_TRY(tfu_scratch(call, n * sizeof(uint32_t), &places[1]));
-  TFU_TRY(tfu_scratch(call, (size_t)(a.rows * tiles) * WARP_COUNTS, &counts));
-  TFU_TRY(tfu_scratch(call, (size_t)a.rows * WARP_COUNTS, &totals));
-  a.counts = counts;
-  a.totals = totals;
-  for (int d = 0; d < digits; d++, a.shift += 8) {
-    const int to = (digits - 1 - d) % 2, last = d == digits - 1;
-    a.decode = last && !job->keys;
-    a.keys = last ? job->sorted : keys[to];
-    a.places = places[to];
-    TFU_TRY(one_digit(call, &a, tag, warps, shared));
-    a.from = a.keys;
-    a.from_order = tfu_order_of_keys(key);
-    a.from_narrow = 0;
-    a.from_places = a.places;
-  }
+/* The last digit goes to where results are wanted, and those before it there and to scratch in turn. Tiles say counts
+ * of less than 2^30, so longer rows are done in portions, one behind the other. */
+static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args *r, const tfu_device *device) {
+  const size_t key = tfu_dtype_size(job->dtype) == 8 ? 8 : 4, n = (size_t)(r->rows * r->cols);
+  const tfu_dtype tag = key == 8 ? TFU_F64 : TFU_F32;
+  const int64_t tile = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES / (int64_t)key, tiles = (r->cols + tile - 1) / tile,
+                most = ((1 << 30) - 1) / tile, portions = (tiles + most - 1) / most;
+  const int digits = (r->end - r->shift + 7) / 8, own = job->sorted && (job->keys || !r->narrow);
+  const int64_t words = r->rows * digits * TFU_PILES,
+                share = ((int64_t)device->multiprocessors * totals_blocks() + r->rows - 1) / r->rows;
+  void *scratch_keys = NULL, *own_keys = job->sorted, *scratch_places = NULL, *starts, *said;
+  TFU_REQUIRE(call->err, r->rows * tiles <= INT32_MAX, "%lld rows of %lld values are too many to sort: split them",
+              (long long)r->rows, (long long)r->cols);
+  if (digits > 1) TFU_TRY(tfu_scratch(call, n * key, &scratch_keys));
+  if (digits > 2 && !own) TFU_TRY(tfu_scratch(call, n * key, &own_keys));
+  if (digits > 1 && job->places) TFU_TRY(tfu_scratch(call, n * sizeof(uint32_t), &scratch_places));
+  const size_t counters = (size_t)(portions * words + r->rows + portions * digits) * sizeof(uint32_t);
+  const size_t of_tiles = (size_t)(r->rows * (tiles < most ? tiles : most)) * PILES_BYTES;
+  TFU_TRY(tfu_scratch(call, counters, &starts));
+  TFU_TRY(tfu_scratch(call, of_tiles, &said));
+  TFU_TRY(tfu_clear(call, starts, counters));
+  sweep_args a = {.from = r->from,
+                  .from_places = r->carried,
+                  .keys = {own_keys, scratch_keys},
+                  .places = {r->places, scratch_places},
+                  .results = job->sorted,
+                  .starts = starts,
+                  .said = said,
+                  .moving = (uint32_t *)starts + portions * words,
+                  .order = r->order,
+                  .rows = r->rows,
+                  .cols = r->cols,
+                  .chunks = (unsigned)(tiles < share ? tiles : share),
+                  .narrow = r->narrow,
+                  .decode = r->decode,
+                  .with_places = job->places != NULL,
+                  .digits = digits,
+                  .shift = r->shift};
+  const tfu_grid totals = {.x = (unsigned)(a.rows * a.chunks),
+                           .threads = TFU_SWEEP_THREADS,
+                           .shared = 32 * TFU_PILES * (unsigned)sizeof(uint32_t)};
+  TFU_TRY(tfu_launch(call, &radix_totals, 0, tag, totals, &a));
+  TFU_TRY(tfu_launch(call, &radix_starts, 0, TFU_F32, (tfu_grid){.x = (unsigned)a.rows, .threads = TFU_THREADS}, &a));
+  a.tickets = a.moving + a.rows;
+  for (a.digit = 0; a.digit < digits; a.digit++, a.shift += 8)
+    for (int64_t p = 0; p < portions; p++, a.tickets++) {
+      a.first_tile = (unsigned)(p * most);
+      a.tiles = (unsigned)(tiles - p * most < most ? tiles - p * most : most);
+      a.starts = (uint32_t *)starts + p * words;
+      a.next_starts = p + 1 < portions ? a.starts + words : NULL;
+      const tfu_grid grid = {
+          .x = (unsigned)(a.rows * a.tiles),
+          .threads = TFU_SWEEP_THREADS,
+          .shared = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES + (TFU_SWEEP_THREADS / 32 + 1) * PILES_BYTES};
+      TFU_TRY(tfu_clear(call, said, of_tiles));
+      TFU_TRY(tfu_launch(call, &radix_sweep, 0, tag, grid, &a));
+    }
   return TFU_OK;
 }
 
@@ -90,11 +107,10 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
   radix_args a = {.from = job->from,
                   .keys = job->sorted,
                   .places = (uint32_t *)job->places,
-                  .from_order = job->order,
+                  .carried = job->carried,
                   .order = job->order,
                   .rows = job->rows,
                   .cols = job->cols,
-                  .from_narrow = size == 2,
                   .decode = !job->keys,
                   .narrow = size == 2,
                   .shift = size == 2 ? 16 : 0,
@@ -109,6 +125,20 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
                            .shared = (unsigned)(TFU_THREADS * (2 * key + sizeof(uint32_t)))};
     return tfu_launch(call, &radix_short, 0, tag, grid, &a);
   }
+  /* In registers: words are keys, or keys with places of half their size. */
+  const size_t word = key == 8 || (places && size == 4) ? 8 : 4;
+  int variant = 0, threads = TFU_NETWORK_THREADS, each = 4; /* keys of a thread */
+  while (variant < IN_BLOCK && a.cols > 32 * each) variant++, each *= 2;
+  if (variant == IN_BLOCK)
+    for (threads = 32; a.cols > threads * TFU_NETWORK_ITEMS && threads < TFU_NETWORK_BLOCK;) threads *= 2;
+  const size_t lines = (size_t)(threads * (each + 1)) * word;
+  if (a.cols <= network_cols() && !(places && key == 8) && lines <= room) {
+    const int64_t blocks = variant == IN_BLOCK ? a.rows : (a.rows + threads / 32 - 1) / (threads / 32);
+    const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
+                           .threads = (unsigned)threads,
+                           .shared = (unsigned)lines};
+    return tfu_launch(call, &sort_network, variant, word == 8 ? TFU_F64 : TFU_F32, grid, &a);
+  }
   /* A row in shared memory: twice its keys, and twice their places of 16 bits. */
   int64_t warps = (a.cols + 32 * row_items() - 1) / (32 * row_items());
   if (warps > TFU_RADIX_THREADS / 32) warps = TFU_RADIX_THREADS / 32;
@@ -120,12 +150,7 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
                            .shared = (unsigned)held};
     return tfu_launch(call, &radix_rows, 0, tag, grid, &a);
   }
-  const size_t bytes = 2 * key + (places ? sizeof(uint32_t) : 0);
-  a.items = places ? deal_items_with_places() : deal_items();
-  if (key == 8) a.items /= 2;
-  warps = deal_warps();
-  while (warps > 1 && shared_of(warps, a.items, bytes) > room) warps--;
-  return long_rows(call, job, a, tag, (int)warps, shared_of(warps, a.items, bytes));
+  return long_rows(call, job, &a, &device);
 }
 
 /* ---- numbers that are moved ---- */

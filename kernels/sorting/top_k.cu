@@ -1,9 +1,10 @@
 /* The k greatest of a row, by one block. The order is descending, so the least key is that of the greatest number.
  *
  * The block keeps keys with their places in shared memory. When it has enough, it sorts them by key and place, forgets
- * all but the first k, and from then on takes only keys less than the last of these: what is equal to it comes later in
- * the row. Most of a row is read and not kept, and few rows are sorted more than three times. The order of key and
- * place is total, so it does not matter in which order threads put what they keep.
+ * all but the first k, and from then on takes only what comes before the last of these. That number, the limit, is what
+ * packs are compared with as they are read: in most there is nothing greater, and no key is made. What is equal to the
+ * limit and comes later in the row is not taken either. The order of key and place is total, so it does not matter in
+ * which order threads put what they keep.
  *
  * A long row is cut into parts; the keys that these give are then a row of their own, in which those that are equal are
  * still in the order of their places. */
@@ -12,6 +13,113 @@
 #include "kernels/sorting/radix.cuh"
 
 extern __shared__ int4 shared_memory[];
+
+/* ---- numbers, and keys ---- */
+
+/* of: a number of type T as a key K; hit: whether a pack may have one that comes before the limit. Of floats all that
+ * is not less or equal may, so that NaN does, too. */
+template <typename T>
+struct top_number;
+
+template <>
+struct top_number<float> {
+  typedef uint32_t K;
+  static __device__ K of(uint32_t bits, const tfu_order &o) { return tfu_to_key_32(bits, o); }
+  static __device__ K bits(K key, const tfu_order &o) { return tfu_from_key_32(key, o); }
+  static __device__ bool hit(int4 p, K limit) {
+    const float l = __uint_as_float(limit);
+    return !(__int_as_float(p.x) <= l) || !(__int_as_float(p.y) <= l) || !(__int_as_float(p.z) <= l) ||
+           !(__int_as_float(p.w) <= l);
+  }
+};
+
+/* Of 16 bits, in pairs. */
+template <typename T>
+struct top_half {
+  typedef uint32_t K;
+  static __device__ K of(uint16_t bits, const tfu_order &o) { return tfu_to_key_32((uint32_t)bits << 16, o); }
+  static __device__ K bits(K key, const tfu_order &o) { return tfu_from_key_32(key, o) >> 16; }
+};
+template <>
+struct top_number<f16> : top_half<f16> {
+  static __device__ unsigned greater(int a, __half2 l) { return __hgtu2_mask(*(__half2 *)&a, l); }
+  static __device__ bool hit(int4 p, K limit) {
+    const __half2 l = __half2half2(__ushort_as_half((unsigned short)limit));
+    return greater(p.x, l) | greater(p.y, l) | greater(p.z, l) | greater(p.w, l);
+  }
+};
+template <>
+struct top_number<bf16> : top_half<bf16> {
+  static __device__ unsigned greater(int a, __nv_bfloat162 l) { return __hgtu2_mask(*(__nv_bfloat162 *)&a, l); }
+  static __device__ bool hit(int4 p, K limit) {
+    const __nv_bfloat162 l = __bfloat162bfloat162(__ushort_as_bfloat16((unsigned short)limit));
+    return greater(p.x, l) | greater(p.y, l) | greater(p.z, l) | greater(p.w, l);
+  }
+};
+
+template <>
+struct top_number<double> {
+  typedef uint64_t K;
+  static __device__ K of(uint64_t bits, const tfu_order &o) { return tfu_to_key_64(bits, o); }
+  static __device__ K bits(K key, const tfu_order &o) { return tfu_from_key_64(key, o); }
+  static __device__ bool hit(int4 p, K limit) {
+    const double l = __longlong_as_double((long long)limit);
+    return !(__hiloint2double(p.y, p.x) <= l) || !(__hiloint2double(p.w, p.z) <= l);
+  }
+};
+
+template <>
+struct top_number<int> : top_number<float> {
+  static __device__ bool hit(int4 p, K limit) {
+    const int l = (int)limit;
+    return p.x > l || p.y > l || p.z > l || p.w > l;
+  }
+};
+
+__device__ inline int64_t two_words(int low, int high) {
+  return (int64_t)((uint64_t)(uint32_t)high << 32 | (uint32_t)low);
+}
+
+template <>
+struct top_number<int64_t> : top_number<double> {
+  static __device__ bool hit(int4 p, K limit) {
+    return two_words(p.x, p.y) > (int64_t)limit || two_words(p.z, p.w) > (int64_t)limit;
+  }
+};
+
+/* Keys are their own. */
+template <>
+struct top_number<uint32_t> {
+  typedef uint32_t K;
+  static __device__ K of(K key, const tfu_order &) { return key; }
+  static __device__ K bits(K key, const tfu_order &) { return key; }
+  static __device__ bool hit(int4 p, K l) { return (K)p.x < l || (K)p.y < l || (K)p.z < l || (K)p.w < l; }
+};
+template <>
+struct top_number<uint64_t> {
+  typedef uint64_t K;
+  static __device__ K of(K key, const tfu_order &) { return key; }
+  static __device__ K bits(K key, const tfu_order &) { return key; }
+  static __device__ bool hit(int4 p, K l) { return (K)two_words(p.x, p.y) < l || (K)two_words(p.z, p.w) < l; }
+};
+
+/* The unsigned type that T is read as, one by one. */
+template <int SIZE>
+struct bits_of;
+template <>
+struct bits_of<2> {
+  typedef uint16_t type;
+};
+template <>
+struct bits_of<4> {
+  typedef uint32_t type;
+};
+template <>
+struct bits_of<8> {
+  typedef uint64_t type;
+};
+
+/* ---- what is kept ---- */
 
 /* Sorts n entries, which become a power of two. */
 template <typename K>
@@ -38,64 +146,93 @@ __device__ inline void sort_kept(K *keys, uint32_t *places, int n) {
   __syncthreads();
 }
 
-template <typename K>
+/* ---- a row, or a part of one ---- */
+
+template <typename T>
 __device__ inline void top_k(const top_args &a) {
+  typedef top_number<T> number;
+  typedef typename number::K K;
+  typedef typename bits_of<sizeof(T)>::type B;
+  enum { N = 16 / sizeof(T), STRIDE = TFU_THREADS * N };
   __shared__ int kept;
   const int64_t row = blockIdx.x / (unsigned)a.parts, begin = blockIdx.x % (unsigned)a.parts * a.part_cols;
-  const int64_t end = begin + a.part_cols < a.cols ? begin + a.part_cols : a.cols, chunk = TFU_TOP_EACH * blockDim.x;
-  int room = 2; /* the power of two above what may be kept */
-  while (room < a.enough + chunk) room *= 2;
-  K *keys = (K *)shared_memory, limit = 0;
-  uint32_t *places = (uint32_t *)(keys + room);
-  bool all = true;
+  const int64_t end = begin + a.part_cols < a.cols ? begin + a.part_cols : a.cols;
+  const B *x = (const B *)a.x + row * a.cols;
+  const int room = 2 * a.enough;
+  K *keys = (K *)shared_memory, last = 0;
+  uint32_t *places = (uint32_t *)(keys + room), last_place = 0;
+  bool all = true; /* until there is a limit */
+  K limit = 0;
   if (threadIdx.x == 0) kept = 0;
-  int n = 0; /* kept so far */
+  __syncthreads();
+  /* Packs begin on 16 bytes, the first of them perhaps before the row. */
   ONCE
-  for (int64_t at = begin; at < end;) {
-    int64_t to = at + (all && a.enough < chunk ? a.enough : chunk);
-    if (to > end) to = end;
-    K now[TFU_TOP_EACH];
+  for (int64_t at = begin - (int64_t)((uintptr_t)(x + begin) % 16 / sizeof(T)) + threadIdx.x * N;
+       at - (int64_t)threadIdx.x * N < end; at += TFU_TOP_PACKS * STRIDE) {
+    int4 packs[TFU_TOP_PACKS];
     UNROLL
-    for (int i = 0; i < TFU_TOP_EACH; i++) {
-      const int64_t here = at + i * blockDim.x + threadIdx.x;
-      if (here >= to) continue;
-      load_key(a.x, row * a.cols + here, look_again(a.narrow), a.order, now[i]);
-    }
-    __syncthreads();
+    for (int p = 0; p < TFU_TOP_PACKS; p++)
+      if (at + p * STRIDE >= begin && at + p * STRIDE + N <= end) packs[p] = *(const int4 *)(x + at + p * STRIDE);
+    unsigned left = 0; /* a bit for each number that is to be looked at */
     UNROLL
-    for (int i = 0; i < TFU_TOP_EACH; i++) {
-      const int64_t here = at + i * blockDim.x + threadIdx.x;
-      const bool any = look_again(all);
-      if (here >= to || !(any || now[i] < limit)) continue;
-      const int slot = any ? n + (int)(here - at) : atomicAdd(&kept, 1);
-      keys[slot] = now[i];
-      places[slot] = (uint32_t)here;
+    for (int p = 0; p < TFU_TOP_PACKS; p++) {
+      const int64_t first = at + p * STRIDE;
+      if (first >= begin && first + N <= end) {
+        if (all || number::hit(packs[p], limit)) left |= ((1u << N) - 1) << p * N;
+      } else {
+        UNROLL
+        for (int i = 0; i < N; i++)
+          if (first + i >= begin && first + i < end) left |= 1u << (p * N + i);
+      }
     }
-    __syncthreads();
-    n = all ? n + (int)(to - at) : kept;
-    at = to;
-    if (n < a.enough && at < end) continue;
-    sort_kept(keys, places, n);
-    if (n >= a.k) {
-      n = a.k;
-      limit = keys[n - 1];
+    /* What there is no room for waits until the others are sorted, and may be beyond the limit then. */
+    ONCE
+    for (;;) {
+      unsigned wait = 0;
+      bool full = false;
+      ONCE
+      while (left) {
+        const int bit = __ffs((int)left) - 1;
+        left &= left - 1;
+        const int64_t place = at + bit / N * STRIDE + bit % N;
+        const K key = number::of(x[place], a.order);
+        if (!all && !(key < last || (key == last && (uint32_t)place < last_place))) continue;
+        const int slot = atomicAdd(&kept, 1);
+        full = full || slot >= a.enough;
+        if (slot < room) keys[slot] = key, places[slot] = (uint32_t)place;
+        else wait |= 1u << bit;
+      }
+      if (!__syncthreads_or(full)) break;
+      const int n = kept < room ? kept : room;
+      sort_kept(keys, places, n);
+      last = keys[a.k - 1], last_place = places[a.k - 1];
+      limit = number::bits(last, a.order);
       all = false;
+      left = wait;
+      if (threadIdx.x == 0) kept = a.k;
+      __syncthreads();
     }
-    if (threadIdx.x == 0) kept = n;
   }
-  const int64_t first = (int64_t)blockIdx.x * a.k;
+  sort_kept(keys, places, kept);
+  const int64_t to = (int64_t)blockIdx.x * a.k;
   ONCE
   for (int j = threadIdx.x; j < a.k; j += blockDim.x) {
     const uint32_t place = a.from_places ? a.from_places[row * a.cols + places[j]] : places[j];
-    a.places[first + j] = (int32_t)place;
-    if (a.keys) ((K *)a.keys)[first + j] = keys[j];
+    a.places[to + j] = (int32_t)place;
+    if (a.keys) ((K *)a.keys)[to + j] = keys[j];
     if (!a.values) continue;
     const int64_t from = row * a.number_cols + place;
-    if (a.of_16_bits) ((uint16_t *)a.values)[first + j] = ((const uint16_t *)a.numbers)[from];
-    else ((K *)a.values)[first + j] = ((const K *)a.numbers)[from];
+    if (a.of_16_bits) ((uint16_t *)a.values)[to + j] = ((const uint16_t *)a.numbers)[from];
+    else ((K *)a.values)[to + j] = ((const K *)a.numbers)[from];
   }
 }
 
-/* Named after floats of a key's size. */
-TFU_KERNEL_AS_(top_k_f32, top_args, top_k<uint32_t>)
-TFU_KERNEL_AS_(top_k_f64, top_args, top_k<uint64_t>)
+/* Those for integers and keys are named after floats of their size. */
+TFU_KERNEL_AS_(top_k_values_f32, top_args, top_k<float>)
+TFU_KERNEL_AS_(top_k_values_f16, top_args, top_k<f16>)
+TFU_KERNEL_AS_(top_k_values_bf16, top_args, top_k<bf16>)
+TFU_KERNEL_AS_(top_k_values_f64, top_args, top_k<double>)
+TFU_KERNEL_AS_(top_k_whole_f32, top_args, top_k<int>)
+TFU_KERNEL_AS_(top_k_whole_f64, top_args, top_k<int64_t>)
+TFU_KERNEL_AS_(top_k_keys_f32, top_args, top_k<uint32_t>)
+TFU_KERNEL_AS_(top_k_keys_f64, top_args, top_k<uint64_t>)

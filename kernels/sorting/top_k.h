@@ -4,8 +4,8 @@
 
 #include "kernels/sorting/keys.h"
 
-/* Numbers that a thread reads at a time. */
-#define TFU_TOP_EACH 8
+/* Packs that a thread reads at a time. */
+#define TFU_TOP_PACKS 4
 
 typedef struct top_args {
   const void *x; /* numbers; keys where from_places are given      */
@@ -19,10 +19,9 @@ typedef struct top_args {
   int64_t number_cols; /* of `numbers`                                   */
   int64_t part_cols;   /* of a part; the last has what is left           */
   int parts;           /* of a row                                       */
-  int narrow;          /* x are of 16 bits                               */
-  int of_16_bits;      /* and values                                     */
+  int of_16_bits;      /* values                                         */
   int k;
-  int enough; /* kept ones that are sorted before more are read */
+  int enough; /* kept ones that are sorted before more are read; there is room for twice as many */
 } top_args;
 
 #endif

@@ -7,11 +7,13 @@
 #include "kernels/sorting/sort.h"
 
 TFU_MODULE(top_k);
-static tfu_kernel top_k = {.module = &module, .name = "top_k"};
+enum { VALUES, WHOLE, KEYS };
+static const char *const variants[] = {"values", "whole", "keys"};
+static tfu_kernel top_k = {.module = &module, .name = "top_k", .variants = variants};
 
 TFU_CHOICE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
 TFU_CHOICE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
-TFU_CHOICE(top_blocks, 8, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
+TFU_CHOICE(top_blocks, 5, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
 
 enum { SORTED_COLS = 256 }; /* rows of so many or fewer are sorted, several by one block */
 enum { RESERVED = 4096, MOST_PARTS = 1024 };
@@ -37,17 +39,17 @@ static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, in
                                   .copied = call->out[1].data});
 }
 
-/* Bytes of shared memory for what is kept and what one step may add, which together are sorted as a power of two. */
-static size_t shared_of(int enough, size_t key) {
-  size_t room = 2;
-  while (room < (size_t)enough + TFU_TOP_EACH * TFU_THREADS) room *= 2;
-  return room * (key + sizeof(uint32_t));
-}
+/* Bytes of shared memory for what is kept. */
+static size_t shared_of(int enough, size_t key) { return 2 * (size_t)enough * (key + sizeof(uint32_t)); }
 
-static tfu_code launch(tfu_call *call, top_args *a, size_t key) {
+/* Kernels for integers and keys are named after floats of their size. */
+static tfu_code launch(tfu_call *call, top_args *a, tfu_dtype dtype, size_t key) {
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->parts), .threads = TFU_THREADS, .shared = (unsigned)shared_of(a->enough, key)};
-  return tfu_launch(call, &top_k, 0, key == 8 ? TFU_F64 : TFU_F32, grid, a);
+  const tfu_dtype wide = key == 8 ? TFU_F64 : TFU_F32;
+  if (a->from_places) return tfu_launch(call, &top_k, KEYS, wide, grid, a);
+  return dtype < TFU_FLOATS ? tfu_launch(call, &top_k, VALUES, dtype, grid, a)
+                            : tfu_launch(call, &top_k, WHOLE, wide, grid, a);
 }
 
 tfu_code tfu_top_k_gpu(tfu_call *call) {
@@ -57,6 +59,7 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   TFU_REQUIRE(call->err, cols <= INT32_MAX, "a row must have less than 2^31 values, got %lld", (long long)cols);
+  if (rows * k == 0) return TFU_OK;
   int enough = least_enough();
   while (enough < 2 * k && enough < INT32_MAX / 2) enough *= 2;
   if (cols <= SORTED_COLS || k > most_k() || rows > INT32_MAX / MOST_PARTS ||
@@ -72,7 +75,6 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
                 .number_cols = cols,
                 .part_cols = cols,
                 .parts = 1,
-                .narrow = size == 2,
                 .of_16_bits = size == 2,
                 .k = (int)k,
                 .enough = enough};
@@ -81,7 +83,7 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   int64_t parts = wanted < longest ? wanted : longest;
   if (parts > MOST_PARTS) parts = MOST_PARTS;
   while (parts > 1 && cols - (parts - 1) * ((cols + parts - 1) / parts) < k) parts--;
-  if (parts <= 1) return launch(call, &a, key);
+  if (parts <= 1) return launch(call, &a, x->dtype, key);
   top_args of_parts = a;
   void *keys, *places;
   TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &keys));
@@ -91,11 +93,9 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   of_parts.values = NULL;
   of_parts.keys = keys;
   of_parts.places = places;
-  TFU_TRY(launch(call, &of_parts, key));
+  TFU_TRY(launch(call, &of_parts, x->dtype, key));
   a.x = keys;
-  a.narrow = 0;
-  a.order = tfu_order_of_keys(key);
   a.from_places = places;
   a.cols = a.part_cols = parts * k;
-  return launch(call, &a, key);
+  return launch(call, &a, x->dtype, key);
 }

@@ -1,17 +1,13 @@
 /* The distinct values of a vector from its keys in order. Where a key differs from the one before, a value begins: that
  * is its head, and as the order is stable, its place in x is the value's first. Heads are numbered twice: in the order
- * of keys, and, by marks at their places, in the order of x. */
+ * of keys, and, by a bit for each place, in the order of x, which is the value's rank. */
 #include "kernels/sorting/unique.h"
 
 #include "kernels/sorting/radix.cuh"
 
-template <typename K>
-__device__ inline unsigned begins(const unique_args &a, int64_t at) {
-  const K *keys = (const K *)a.keys;
-  return at < a.n && (at == 0 || keys[at] != keys[at - 1] || (a.is_float && keys[at] == (K)a.nan));
-}
+enum { EACH = TFU_UNIQUE_EACH };
 
-/* v[i] of thread t is number t * EACH + i of the tile. Gives how many come before the thread's, and in all. */
+/* Gives how many come before the thread's, and in all. */
 __device__ inline unsigned scan_block(unsigned sum, unsigned *total) {
   __shared__ unsigned of_warps[TFU_THREADS / 32];
   const int warp = threadIdx.x / 32;
@@ -27,64 +23,111 @@ __device__ inline unsigned scan_block(unsigned sum, unsigned *total) {
   return before;
 }
 
-__device__ inline int64_t own_first() { return ((int64_t)blockIdx.x * TFU_THREADS + threadIdx.x) * TFU_UNIQUE_EACH; }
+__device__ inline int64_t own_first() { return ((int64_t)blockIdx.x * TFU_THREADS + threadIdx.x) * EACH; }
 
-/* Where values begin: by the order of keys in `of`, by their places in `marks`; and how many do in each tile. */
+/* ---- keys ---- */
+
+/* Which of the thread's keys are heads, as bits. Each NaN is one; its key is the greatest. */
+template <typename K>
+__device__ inline unsigned own_heads(const unique_args &a) {
+  const int64_t at = own_first();
+  if (at >= a.n) return 0;
+  union {
+    int4 packs[EACH * sizeof(K) / 16];
+    K keys[EACH];
+  } v;
+  UNROLL
+  for (int i = 0; i < (int)(EACH * sizeof(K) / 16); i++) v.packs[i] = ((const int4 *)((const K *)a.keys + at))[i];
+  K last = at ? ((const K *)a.keys)[at - 1] : 0;
+  unsigned heads = 0;
+  UNROLL
+  for (int i = 0; i < EACH; i++) {
+    const K key = v.keys[i];
+    const bool begins = key != last || (a.is_float && key == (K) ~(K)0) || at + i == 0;
+    if (begins && at + i < a.n) heads |= 1u << i;
+    last = key;
+  }
+  return heads;
+}
+
+/* How many values begin in each tile, and at which places in x. */
 template <typename K>
 __device__ inline void unique_mark(const unique_args &a) {
-  unsigned sum = 0, total;
+  const unsigned heads = own_heads<K>(a);
   UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) {
-    const int64_t at = own_first() + i;
-    const unsigned head = begins<K>(a, at);
-    if (at < a.n) a.of[at] = a.marks[a.places[at]] = head;
-    sum += head;
-  }
-  scan_block(sum, &total);
+  for (int i = 0; i < EACH; i++)
+    if (heads >> i & 1) {
+      const uint32_t place = a.places[own_first() + i];
+      atomicOr(&a.marks[place / 32], 1u << place % 32);
+    }
+  unsigned total;
+  scan_block(__popc(heads), &total);
   if (threadIdx.x == 0) a.before[blockIdx.x] = total;
 }
 
-/* How many marks a tile has. */
+/* Values, in the order of keys: where each begins, its rank, and itself. */
+template <typename K>
+__device__ inline void unique_heads(const unique_args &a) {
+  const unsigned heads = own_heads<K>(a);
+  unsigned total, value = a.before[blockIdx.x] + scan_block(__popc(heads), &total);
+  UNROLL
+  for (int i = 0; i < EACH; i++) {
+    if (!(heads >> i & 1)) continue;
+    const uint32_t place = a.places[own_first() + i], word = place / 32;
+    const uint32_t rank = a.marks_before[word] + __popc(a.marks[word] & ((1u << place % 32) - 1));
+    a.heads[value] = (uint32_t)own_first() + i;
+    a.ranks[value++] = rank;
+    if (a.size == 4) ((uint32_t *)a.y)[rank] = ((const uint32_t *)a.x)[place];
+    else if (a.size == 2) ((uint16_t *)a.y)[rank] = ((const uint16_t *)a.x)[place];
+    else ((uint64_t *)a.y)[rank] = ((const uint64_t *)a.x)[place];
+  }
+}
+
+/* For each key, at its place in x, the rank of its value; and how often each value comes. */
+template <typename K>
+__device__ inline void unique_write(const unique_args &a) {
+  const unsigned heads = own_heads<K>(a), number = (unsigned)*a.number;
+  unsigned total, value = a.before[blockIdx.x] + scan_block(__popc(heads), &total) - 1;
+  UNROLL
+  for (int i = 0; i < EACH; i++) {
+    const int64_t at = own_first() + i;
+    if (at >= a.n) continue;
+    const bool head = heads >> i & 1;
+    value += head;
+    const uint32_t rank = a.ranks[value];
+    a.idx[a.places[at]] = (int32_t)rank;
+    if (head) a.count[rank] = (int32_t)((value + 1 < number ? a.heads[value + 1] : (uint32_t)a.n) - (uint32_t)at);
+  }
+}
+
+/* Named after floats of the size of keys. */
+#define FOR_KEYS(name)                                    \
+  TFU_KERNEL_AS_(name##_f32, unique_args, name<uint32_t>) \
+  TFU_KERNEL_AS_(name##_f64, unique_args, name<uint64_t>)
+FOR_KEYS(unique_mark)
+FOR_KEYS(unique_heads)
+FOR_KEYS(unique_write)
+
+/* ---- words of marks ---- */
+
+/* How many marks a tile of words has. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_f32(const unique_args a) {
   unsigned sum = 0, total;
   UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += own_first() + i < a.n ? a.marks[own_first() + i] : 0;
+  for (int i = 0; i < EACH; i++) sum += own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
   scan_block(sum, &total);
-  if (threadIdx.x == 0) a.before[blockIdx.x] = total;
+  if (threadIdx.x == 0) a.words_before[blockIdx.x] = total;
 }
 
-/* Makes of what is set in `of`, or else in `marks`, how many come before; of `of`, which distinct value each is, and
- * notes where that begins. */
+/* How many come before each word. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_f32(const unique_args a) {
-  uint32_t *list = a.by_keys ? a.of : a.marks;
-  unsigned set[TFU_UNIQUE_EACH], sum = 0, total;
+  unsigned set[EACH], sum = 0, total;
   UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) sum += set[i] = own_first() + i < a.n ? list[own_first() + i] : 0;
-  unsigned before = a.before[blockIdx.x] + scan_block(sum, &total);
+  for (int i = 0; i < EACH; i++) sum += set[i] = own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
+  unsigned before = a.words_before[blockIdx.x] + scan_block(sum, &total);
   UNROLL
-  for (int i = 0; i < TFU_UNIQUE_EACH; i++) {
-    const int64_t at = own_first() + i;
-    if (at < a.n) list[at] = a.by_keys ? before + set[i] - 1 : before;
-    if (a.by_keys && set[i]) a.heads[before] = (uint32_t)at;
+  for (int i = 0; i < EACH; i++) {
+    if (own_first() + i < a.words) a.marks_before[own_first() + i] = before;
     before += set[i];
   }
 }
-
-/* Writes what is asked for. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_write_f32(const unique_args a) {
-  const uint32_t number = (uint32_t)*a.number;
-  ONCE
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < a.n; at += (int64_t)gridDim.x * blockDim.x) {
-    const uint32_t value = a.of[at], head = a.heads[value], first = a.places[head], rank = a.marks[first];
-    a.idx[a.places[at]] = (int32_t)rank;
-    if (at != head) continue;
-    if (a.size == 4) ((uint32_t *)a.y)[rank] = ((const uint32_t *)a.x)[first];
-    else if (a.size == 2) ((uint16_t *)a.y)[rank] = ((const uint16_t *)a.x)[first];
-    else ((uint64_t *)a.y)[rank] = ((const uint64_t *)a.x)[first];
-    a.count[rank] = (int32_t)((value + 1 < number ? a.heads[value + 1] : (uint32_t)a.n) - head);
-  }
-}
-
-/* Named after floats of the size of keys; all others serve any. */
-TFU_KERNEL_AS_(unique_mark_f32, unique_args, unique_mark<uint32_t>)
-TFU_KERNEL_AS_(unique_mark_f64, unique_args, unique_mark<uint64_t>)

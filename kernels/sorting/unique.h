@@ -4,23 +4,23 @@
 
 #include "kernels/sorting/keys.h"
 
-#define TFU_UNIQUE_EACH 4 /* that a thread has; a tile is what a block has */
+#define TFU_UNIQUE_EACH 4 /* keys or words that a thread has; a tile is what a block has */
 
 typedef struct unique_args {
-  const void *x, *keys; /* numbers; their keys in order                                                       */
+  const void *x, *keys; /* numbers; their keys in order, with room for whole packs                 */
   const uint32_t *places;
-  uint32_t *marks;  /* by place in x: 1 where a value comes first; then how many of these come before     */
-  uint32_t *of;     /* by place in order: which of the distinct values, in their order, it is             */
-  uint32_t *heads;  /* by distinct value, in their order: where it begins among the keys                  */
-  uint32_t *before; /* of each tile: how many begin in it, then in those before                           */
+  uint32_t *marks;        /* a bit for each place in x: set where a value comes first              */
+  uint32_t *marks_before; /* of each word of marks: how many are set in those before               */
+  uint32_t *before;       /* of each tile of keys: how many values begin in it, then in those before */
+  uint32_t *words_before; /* of each tile of words: how many marks it has, then those before       */
+  uint32_t *heads;        /* by distinct value, in their order: where it begins among the keys     */
+  uint32_t *ranks;        /* and which it is in the order of x                                     */
   void *y;
   int32_t *idx, *count;
   const int32_t *number;
-  uint64_t nan; /* the key of NaN, where each is a value of its own */
-  int64_t n;
+  int64_t n, words;
   int is_float;
-  int by_keys; /* what is numbered: `of`, and not marks */
-  int size;    /* bytes of a number */
+  int size; /* bytes of a number */
 } unique_args;
 
 #endif

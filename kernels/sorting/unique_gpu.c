@@ -7,25 +7,32 @@
 
 TFU_MODULE(unique);
 static tfu_kernel mark = {.module = &module, .name = "unique_mark"};
-static tfu_kernel number = {.module = &module, .name = "unique_number"};
-static tfu_kernel count = {.module = &module, .name = "unique_count"};
+static tfu_kernel heads = {.module = &module, .name = "unique_heads"};
 static tfu_kernel write = {.module = &module, .name = "unique_write"};
+static tfu_kernel count = {.module = &module, .name = "unique_count"};
+static tfu_kernel number = {.module = &module, .name = "unique_number"};
 
 tfu_code tfu_unique_gpu(tfu_call *call) {
+  enum { TILE = TFU_THREADS * TFU_UNIQUE_EACH };
   const tfu_tensor *x = &call->in[0], *out = call->out;
-  const int64_t n = tfu_count(&x->shape),
-                tiles = (n + TFU_THREADS * TFU_UNIQUE_EACH - 1) / (TFU_THREADS * TFU_UNIQUE_EACH);
+  const int64_t n = tfu_count(&x->shape), words = (n + 31) / 32;
   const size_t size = tfu_dtype_size(x->dtype), key = size == 8 ? 8 : 4, word = sizeof(uint32_t);
+  const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
+  const tfu_grid of_keys = {.x = (unsigned)((n + TILE - 1) / TILE), .threads = TFU_THREADS},
+                 of_words = {.x = (unsigned)((words + TILE - 1) / TILE), .threads = TFU_THREADS};
   if (n == 0) return tfu_clear(call, out[3].data, word);
   TFU_TRY(tfu_clear(call, out[0].data, (size_t)n * size));
   TFU_TRY(tfu_clear(call, out[2].data, (size_t)n * word));
-  void *keys, *places, *marks, *of, *heads, *before;
-  TFU_TRY(tfu_scratch(call, (size_t)n * key, &keys));
+  void *keys, *places, *of_heads, *ranks, *marks, *marks_before, *before, *words_before;
+  TFU_TRY(tfu_scratch(call, (size_t)(n + TFU_UNIQUE_EACH) * key, &keys));
   TFU_TRY(tfu_scratch(call, (size_t)n * word, &places));
-  TFU_TRY(tfu_scratch(call, (size_t)n * word, &marks));
-  TFU_TRY(tfu_scratch(call, (size_t)n * word, &of));
-  TFU_TRY(tfu_scratch(call, (size_t)n * word, &heads));
-  TFU_TRY(tfu_scratch(call, (size_t)tiles * word, &before));
+  TFU_TRY(tfu_scratch(call, (size_t)n * word, &of_heads));
+  TFU_TRY(tfu_scratch(call, (size_t)n * word, &ranks));
+  TFU_TRY(tfu_scratch(call, (size_t)words * word, &marks));
+  TFU_TRY(tfu_scratch(call, (size_t)words * word, &marks_before));
+  TFU_TRY(tfu_scratch(call, of_keys.x * word, &before));
+  TFU_TRY(tfu_scratch(call, of_words.x * word, &words_before));
+  TFU_TRY(tfu_clear(call, marks, (size_t)words * word));
   const radix_job job = {.from = x->data,
                          .dtype = x->dtype,
                          .order = tfu_wide_order_of(x->dtype, 0, 1),
@@ -39,26 +46,24 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
                    .keys = keys,
                    .places = places,
                    .marks = marks,
-                   .of = of,
-                   .heads = heads,
+                   .marks_before = marks_before,
                    .before = before,
+                   .words_before = words_before,
+                   .heads = of_heads,
+                   .ranks = ranks,
                    .y = out[0].data,
                    .idx = out[1].data,
                    .count = out[2].data,
                    .number = out[3].data,
-                   .nan = UINT64_MAX,
                    .n = n,
+                   .words = words,
                    .is_float = job.order.is_float,
                    .size = (int)size};
-  const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
-  const tfu_grid grid = {.x = (unsigned)tiles, .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &mark, 0, tag, grid, &a));
-  TFU_TRY(tfu_count_before(call, before, tiles, out[3].data));
-  a.by_keys = 1;
-  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
-  a.by_keys = 0;
-  TFU_TRY(tfu_launch(call, &count, 0, TFU_F32, grid, &a));
-  TFU_TRY(tfu_count_before(call, before, tiles, out[3].data));
-  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, grid, &a));
-  return tfu_launch(call, &write, 0, TFU_F32, grid, &a);
+  TFU_TRY(tfu_launch(call, &mark, 0, tag, of_keys, &a));
+  TFU_TRY(tfu_count_before(call, before, of_keys.x, out[3].data));
+  TFU_TRY(tfu_launch(call, &count, 0, TFU_F32, of_words, &a));
+  TFU_TRY(tfu_count_before(call, words_before, of_words.x, out[3].data));
+  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, of_words, &a));
+  TFU_TRY(tfu_launch(call, &heads, 0, tag, of_keys, &a));
+  return tfu_launch(call, &write, 0, tag, of_keys, &a);
 }

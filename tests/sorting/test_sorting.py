@@ -52,6 +52,51 @@ def test_sort_and_argsort(device):
         np.testing.assert_array_equal(got[1], np.moveaxis(places, -1, axis), str((shape, dtype, kind, axis, direction)))
 
 
+# Around where kernels take another way: counting, networks of warps and blocks, one tile, several.
+@pytest.mark.parametrize("cols", [32, 33, 128, 129, 256, 513, 1024, 1025, 2049, 4096, 8192, 8193, 16385, 70001])
+def test_lengths_of_rows(device, cols):
+    rng = np.random.default_rng(cols)
+    for dtype in DTYPES:
+        for x in [tf.ones([3, cols], dtype)] + [drawn(rng, [3, cols], dtype, kind) for kind in ("distinct", "special")]:
+            places = order(as_array(x), "DESCENDING")
+            np.testing.assert_array_equal(tfuse.argsort(x, direction="DESCENDING"), places, dtype)
+            np.testing.assert_array_equal(as_array(tfuse.sort(x, direction="DESCENDING")),
+                                          np.take_along_axis(as_array(x), places, -1), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_top_k_of_rows_in_order(device, dtype):
+    """All that follows is greater than what was kept, or nothing is, or all is equal."""
+    for cols, k in [(257, 3), (4099, 50), (30001, 1000), (300001, 50)]:
+        up = np.arange(cols) // 3 % 2000
+        for row in (up, -up, np.sort(up), np.ones(cols)):
+            x = tf.cast(tf.constant(np.stack([row, row[::-1]])), dtype)
+            places = order(as_array(x), "DESCENDING")[:, :k]
+            got = tfuse.top_k(x, k)
+            np.testing.assert_array_equal(got.indices, places, str((cols, k)))
+            np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), places, -1), str((cols, k)))
+
+
+def test_edges_of_bins(device):
+    """Values at the edges of bins and beside them are counted as double precision says."""
+    for low, high, bins in [(-3.0, 3.0, 100), (0.0, 0.7, 7), (-1.0, 1e9, 1000), (0.0, 1e-35, 10), (-3e38, 3e38, 10),
+                            (0.0, 1.0, 300000)]:
+        edges = np.linspace(low, high, min(bins, 1000) + 1).astype(np.float32)
+        x = np.concatenate([edges, np.nextafter(edges, np.float32(np.inf)), np.nextafter(edges, np.float32(-np.inf))])
+        ends = np.array([low, high], np.float32)
+        first, last = ends.astype(np.float64)
+        place = (np.maximum(x.astype(np.float64), first) - first) / ((last - first) / bins)
+        want = np.bincount(np.minimum(place, bins - 1).astype(int), minlength=bins)
+        np.testing.assert_array_equal(tfuse.histogram(tf.constant(x), tf.constant(ends), bins), want, str((low, high, bins)))
+
+
+def test_bincount_of_a_matrix(device):
+    for size in (5, 1000, 9000, 70000):
+        ids = np.random.default_rng(size).integers(0, size, [70, 900])
+        for dtype in (tf.int32, tf.int64):
+            np.testing.assert_array_equal(tfuse.bincount(tf.constant(ids, dtype)), np.bincount(ids.ravel()))
+
+
 def test_sort_moves_bits(device):
     """Every 16-bit number there is comes out as it went in, and in order; NaNs are all at the end."""
     bits = np.random.default_rng(1).permutation(1 << 16).astype(np.uint16)

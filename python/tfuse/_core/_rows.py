@@ -79,3 +79,13 @@ def product(sizes):
 def tensor(x):
     """x as a tensor, if it is not one: a variable, an array, a list."""
     return x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
+
+
+def flat(x):
+    """x as a vector. TensorFlow reshapes int32 in the host's memory, so on a GPU all of it would be copied there and back:
+    it is reshaped as float32 with the same bits."""
+    if x.shape.rank == 1:
+        return x
+    if x.dtype != tf.int32:
+        return tf.reshape(x, [-1])
+    return tf.bitcast(tf.reshape(tf.bitcast(x, tf.float32), [-1]), tf.int32)

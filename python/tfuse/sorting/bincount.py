@@ -6,6 +6,7 @@ from tensorflow.python.eager import context
 
 from tfuse._core import _rows
 from tfuse._core._op import FusedOp, _inside_xla, composite, real, sized
+from tfuse.reductions.reduce import reduce_max
 
 
 def _rows_and_bins(ids, bins):
@@ -56,8 +57,8 @@ def _size(ids, minlength, maxlength):
     if not context.executing_eagerly() and _inside_xla():
         raise ValueError("bincount: inside jit_compile=True, where sizes have to be known, minlength and maxlength must be "
                          "given and the same, got %s and %s" % (minlength, maxlength))
-    # Of no ids the greatest is the least number of all.
-    size = tf.maximum(tf.reduce_max(ids) + 1, tf.cast(0 if minlength is None else minlength, ids.dtype))
+    # Of no ids the greatest is the least number of all. TensorFlow would look for it in the host's memory.
+    size = tf.maximum(reduce_max(ids) + 1, tf.cast(0 if minlength is None else minlength, ids.dtype))
     return size if maxlength is None else tf.minimum(size, tf.cast(maxlength, ids.dtype))
 
 
@@ -91,7 +92,7 @@ def bincount(arr, weights=None, minlength=None, maxlength=None, dtype=tf.int32, 
     if axis != -1:
         if weights is not None and not ids.shape.is_compatible_with(weights.shape):
             raise ValueError("bincount: weights must have the shape of arr, %s, got %s" % (ids.shape, weights.shape))
-        ids, weights = tf.reshape(ids, [-1]), weights if weights is None else tf.reshape(weights, [-1])
+        ids, weights = _rows.flat(ids), weights if weights is None else _rows.flat(weights)
     bins = sized(_size(ids, minlength, maxlength))
     if weights is not None:
         return _weighted(weights, ids, bins)

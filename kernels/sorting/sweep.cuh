@@ -1,0 +1,252 @@
+/* sweep.cuh - long rows in order: one launch for each digit, which reads and writes every key once.
+ *
+ * A first launch counts the digits of all places at once. Then, digit by digit, a block takes a tile of keys into
+ * registers, ranks them, and says how many it has of each pile. Where its keys go is known once the tiles before have
+ * said the same: for each pile a thread goes back from tile to tile, adding up, until it meets one that already knows
+ * how many come before. Tiles are numbered as their blocks begin, so what a block waits for is always under way.
+ *
+ * A digit that is the same in a whole row moves nothing, so its launch does nothing for that row. Which of the two
+ * buffers keys are in follows from the digits that are left to do. */
+#pragma once
+
+#include "kernels/sorting/radix.cuh"
+
+extern __shared__ int4 shared_memory[];
+
+template <typename K>
+struct sweep_of {
+  enum { ITEMS = TFU_SWEEP_BYTES / sizeof(K), DIGITS = sizeof(K), COPIES = 32 / sizeof(K), EACH = 8 };
+};
+
+/* ---- the digits of all places ---- */
+
+/* Several copies of the counts, one for every so many lanes, so that fewer meet at one. */
+template <typename K, bool NARROW>
+__device__ inline void count_digits(const sweep_args &a, unsigned *counts) {
+  typedef sweep_of<K> sizes;
+  const int64_t row = blockIdx.x / a.chunks, begin = row * a.cols, step = (int64_t)a.chunks * blockDim.x;
+  unsigned *mine = counts + threadIdx.x % sizes::COPIES;
+  ONCE
+  for (int64_t at = (int64_t)(blockIdx.x % a.chunks) * blockDim.x + threadIdx.x; at < a.cols;
+       at += sizes::EACH * step) {
+    K keys[sizes::EACH];
+    UNROLL
+    for (int i = 0; i < sizes::EACH; i++)
+      if (at + i * step < a.cols) load_key(a.from, begin + at + i * step, NARROW, a.order, keys[i]);
+    UNROLL
+    for (int i = 0; i < sizes::EACH; i++)
+      if (at + i * step < a.cols) {
+        UNROLL
+        for (int p = 0; p < sizes::DIGITS; p++)
+          if (p < a.digits) atomicAdd(&mine[(p * TFU_PILES + digit_of(keys[i], a.shift + 8 * p)) * sizes::COPIES], 1u);
+      }
+  }
+}
+
+template <typename K>
+__device__ inline void radix_totals(const sweep_args &a) {
+  typedef sweep_of<K> sizes;
+  unsigned *counts = (unsigned *)shared_memory;
+  const int64_t row = blockIdx.x / a.chunks;
+  const int n = a.digits * TFU_PILES;
+  ONCE
+  for (int i = threadIdx.x; i < n * sizes::COPIES; i += blockDim.x) counts[i] = 0;
+  __syncthreads();
+  if (sizeof(K) == 4 && a.narrow) count_digits<K, true>(a, counts);
+  else count_digits<K, false>(a, counts);
+  __syncthreads();
+  ONCE
+  for (int i = threadIdx.x; i < n; i += blockDim.x) {
+    unsigned sum = 0;
+    UNROLL
+    for (int c = 0; c < sizes::COPIES; c++) sum += counts[i * sizes::COPIES + c];
+    if (sum) atomicAdd(&a.starts[row * n + i], sum);
+  }
+}
+
+/* Makes of a row's counts where piles begin, a warp for each digit, and notes which digits have more than one pile. */
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_f32(const sweep_args a) {
+  const int lane = threadIdx.x % 32, p = threadIdx.x / 32;
+  if (p >= a.digits) return;
+  uint32_t *counts = a.starts + ((int64_t)blockIdx.x * a.digits + p) * TFU_PILES + lane * (TFU_PILES / 32);
+  unsigned v[TFU_PILES / 32], sum = 0;
+  bool alone = false;
+  UNROLL
+  for (int i = 0; i < TFU_PILES / 32; i++) {
+    sum += v[i] = counts[i];
+    alone = alone || v[i] == a.cols;
+  }
+  unsigned before = scan_warp(sum) - sum;
+  UNROLL
+  for (int i = 0; i < TFU_PILES / 32; i++) {
+    counts[i] = before;
+    before += v[i];
+  }
+  if (__ballot_sync(~0u, alone) == 0 && lane == 0) atomicAdd(&a.moving[blockIdx.x], 1u << p);
+}
+
+/* ---- one digit ---- */
+
+/* What a tile says of a pile: how many keys it has of it, or how many there are up to its end. Zero is nothing yet. */
+enum { SAID_OWN = 1u << 30 };
+#define SAID_ALL (1u << 31)
+
+__device__ inline unsigned heard(const uint32_t *said) { return *(const volatile uint32_t *)said; }
+
+/* How many keys of a pile the tiles before have. `said` is what the first tile of the row says of it. */
+__device__ inline unsigned count_tiles_before(const uint32_t *said, int tile) {
+  enum { AT_ONCE = 4 };
+  unsigned before = 0;
+  bool found = false;
+  ONCE
+  for (int t = tile - 1; !found;) {
+    unsigned v[AT_ONCE];
+    UNROLL
+    for (int i = 0; i < AT_ONCE; i++) v[i] = t >= i ? heard(said + (int64_t)(t - i) * TFU_PILES) : 0;
+    bool ready = true;
+    UNROLL
+    for (int i = 0; i < AT_ONCE; i++) {
+      ready = ready && v[i] && !found;
+      if (!ready) continue;
+      before += v[i] & (SAID_OWN - 1);
+      found = v[i] & SAID_ALL;
+      t--;
+    }
+  }
+  return before;
+}
+
+template <typename K, bool RAW, bool NARROW>
+__device__ inline void load_tile(const void *from, int64_t first, int left, tfu_order o, K *keys) {
+  UNROLL
+  for (int i = 0; i < sweep_of<K>::ITEMS; i++) {
+    keys[i] = ~(K)0;
+    if (32 * i >= left) continue;
+    if (RAW) keys[i] = ((const K *)from)[first + 32 * i];
+    else load_key(from, first + 32 * i, NARROW, o, keys[i]);
+  }
+}
+
+template <typename K, bool RAW, bool NARROW>
+__device__ inline void store_tile(void *results, const K *sorted, const uint32_t *to, int n, tfu_order o) {
+  UNROLL
+  for (int i = 0; i < sweep_of<K>::ITEMS; i++) {
+    const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
+    if (at >= n) continue;
+    if (RAW) ((K *)results)[to[i]] = sorted[at];
+    else store_key(results, to[i], NARROW, o, sorted[at]);
+  }
+}
+
+template <typename K>
+__device__ inline void radix_sweep(const sweep_args &a) {
+  enum { ITEMS = sweep_of<K>::ITEMS, TILE = ITEMS * TFU_SWEEP_THREADS, WARPS = TFU_SWEEP_THREADS / 32 };
+  __shared__ unsigned of_warps[TFU_PILES / 32], ticket;
+  K *sorted = (K *)shared_memory;
+  unsigned(*counts)[TFU_PILES] = (unsigned(*)[TFU_PILES])(sorted + TILE), *starts = counts[WARPS];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, digit = threadIdx.x;
+  unsigned *mine = counts[warp];
+  if (threadIdx.x == 0) ticket = atomicAdd(a.tickets, 1u);
+  UNROLL
+  for (int d = 0; d < TFU_PILES; d += 32) mine[d + lane] = 0;
+  __syncthreads();
+  const int64_t row = ticket / a.tiles, base = row * a.cols;
+  const int tile = (int)(ticket % a.tiles);
+  const unsigned some = a.moving[row], moving = some ? some : 1u; /* one has to write the results */
+  if (!(moving >> a.digit & 1)) return;
+  const bool first = !(moving & ((1u << a.digit) - 1)), last = moving >> a.digit == 1;
+  const int to = __popc(moving >> (a.digit + 1)) & 1;
+  const int64_t begin = (int64_t)(a.first_tile + tile) * TILE;
+  const int n = a.cols - begin < TILE ? (int)(a.cols - begin) : TILE, own = warp * 32 * ITEMS + lane;
+
+  K keys[ITEMS];
+  unsigned ranks[ITEMS];
+  if (!first) load_tile<K, true, false>(a.keys[1 - to], base + begin + own, n - own, a.order, keys);
+  else if (sizeof(K) == 4 && a.narrow) load_tile<K, false, true>(a.from, base + begin + own, n - own, a.order, keys);
+  else load_tile<K, false, false>(a.from, base + begin + own, n - own, a.order, keys);
+  /* The lanes of one digit take places one behind the other; the first of them says where the next ones go on. */
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) {
+    const unsigned d = digit_of(keys[i], a.shift), alike = lanes_alike(d), below = __popc(alike & ((1u << lane) - 1));
+    const unsigned start = mine[d];
+    __syncwarp();
+    if (below == 0) mine[d] = start + __popc(alike);
+    __syncwarp();
+    ranks[i] = start + below;
+  }
+  __syncthreads();
+
+  uint32_t *said = a.said + row * a.tiles * TFU_PILES + digit;
+  unsigned total = 0, before = 0;
+  if (digit < TFU_PILES) {
+    UNROLL
+    for (int w = 0; w < WARPS; w++) total += counts[w][digit];
+    *(volatile uint32_t *)(said + (int64_t)tile * TFU_PILES) = total | (tile == 0 ? SAID_ALL : SAID_OWN);
+    before = scan_warp(total);
+    if (lane == 31) of_warps[warp] = before;
+    before -= total;
+  }
+  __syncthreads();
+  if (digit < TFU_PILES) {
+    UNROLL
+    for (int w = 0; w < TFU_PILES / 32; w++) before += w < warp ? of_warps[w] : 0;
+    unsigned start = before;
+    UNROLL
+    for (int w = 0; w < WARPS; w++) {
+      const unsigned here = counts[w][digit];
+      counts[w][digit] = start;
+      start += here;
+    }
+  }
+  __syncthreads();
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) {
+    ranks[i] += mine[digit_of(keys[i], a.shift)];
+    sorted[ranks[i]] = keys[i];
+  }
+  if (digit < TFU_PILES) {
+    const int64_t at = (row * a.digits + a.digit) * TFU_PILES + digit;
+    const unsigned tiles_before = tile ? count_tiles_before(said, tile) : 0, start = a.starts[at] + tiles_before;
+    if (tile) *(volatile uint32_t *)(said + (int64_t)tile * TFU_PILES) = (tiles_before + total) | SAID_ALL;
+    if (a.next_starts && tile == a.tiles - 1) a.next_starts[at] = start + total;
+    starts[digit] = start - before;
+  }
+  __syncthreads();
+  uint32_t goes[ITEMS];
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) {
+    const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
+    goes[i] = starts[digit_of(sorted[at], a.shift)] + at;
+  }
+  if (!last) store_tile<K, true, false>((K *)a.keys[to] + base, sorted, goes, n, a.order);
+  else if (a.results && !a.decode) store_tile<K, true, false>((K *)a.results + base, sorted, goes, n, a.order);
+  else if (a.results && sizeof(K) == 4 && a.narrow)
+    store_tile<K, false, true>((uint16_t *)a.results + base, sorted, goes, n, a.order);
+  else if (a.results) store_tile<K, false, false>((K *)a.results + base, sorted, goes, n, a.order);
+  if (!a.with_places) return;
+
+  /* What is moved along takes the same way, once the keys have left shared memory. */
+  const uint32_t *from = first ? a.from_places : a.places[1 - to], *here = from + (base + begin + own);
+  uint32_t *places = (uint32_t *)shared_memory, *out = a.places[to] + base, carried[ITEMS];
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) {
+    carried[i] = (uint32_t)(begin + own) + 32 * i;
+    if (from && own + 32 * i < n) carried[i] = here[32 * i];
+  }
+  __syncthreads();
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) places[ranks[i]] = carried[i];
+  __syncthreads();
+  UNROLL
+  for (int i = 0; i < ITEMS; i++) {
+    const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
+    if (at < n) out[goes[i]] = places[at];
+  }
+}
+
+#define SWEEP_KERNEL(label, ...) \
+  extern "C" __global__ void __launch_bounds__(TFU_SWEEP_THREADS, 2) label(const sweep_args a) { __VA_ARGS__(a); }
+SWEEP_KERNEL(radix_totals_f32, radix_totals<uint32_t>)
+SWEEP_KERNEL(radix_totals_f64, radix_totals<uint64_t>)
+SWEEP_KERNEL(radix_sweep_f32, radix_sweep<uint32_t>)
+SWEEP_KERNEL(radix_sweep_f64, radix_sweep<uint64_t>)
