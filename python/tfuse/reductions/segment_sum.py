@@ -57,7 +57,7 @@ def _sum(op, data, segment_ids, num_segments, sorted):
                 op, data.shape.as_list(), segment_ids.shape.as_list()))
         rest = [_rows.size(data, a) for a in range(rank, data.shape.rank)]
         count = _rows.product([_rows.size(segment_ids, a) for a in range(rank)])
-        data, segment_ids = tf.reshape(data, [count, *rest]), tf.reshape(segment_ids, [count])
+        data, segment_ids = tf.reshape(data, [count, *rest]), _rows.flat(segment_ids)
     known = tf.get_static_value(num_segments)
     if known is not None and int(known) < 0:
         raise ValueError("%s: num_segments must not be negative, got %d" % (op, int(known)))
