@@ -77,16 +77,15 @@ def compile_image(nvidia, source, arch):
 
 
 def packed(nvidia, image, arch):
-    """A fatbin with the image, compressed. What "size" compresses takes a driver of CUDA 12.4, which everything but these
-    three needs in any case: what they are compressed with, all drivers of CUDA 12 can read."""
+    """A fatbin with the image, compressed. What "size" compresses takes a driver of CUDA 12.4, which PTX and cubins from sm_100
+    on need in any case; what "speed" compresses, all drivers of CUDA 12 can read."""
     fatbin, handle, size = load(nvidia, "nvfatbin/lib/libnvfatbin.so.12"), ctypes.c_void_p(), ctypes.c_size_t()
-    mode = "speed" if arch in ("sm_70", "sm_80", "sm_90") else "size"
-    options = ["-compress-all", "-compress-mode=" + mode]
     kind, *more = ["Cubin"] if arch.startswith("sm_") else ["PTX", None]
-    add = getattr(fatbin, "nvFatbinAdd" + kind)
-    number = re.search(r"\d+", arch)[0].encode()
+    add, number = getattr(fatbin, "nvFatbinAdd" + kind), re.search(r"\d+", arch)[0]
+    mode = "speed" if kind == "Cubin" and int(number) < 100 else "size"
+    options = ["-compress-all", "-compress-mode=" + mode]
     failed = (fatbin.nvFatbinCreate(ctypes.byref(handle), strings(options), ctypes.c_size_t(len(options)))
-              or add(handle, image, ctypes.c_size_t(len(image)), number, b"tfuse", *more)
+              or add(handle, image, ctypes.c_size_t(len(image)), number.encode(), b"tfuse", *more)
               or fatbin.nvFatbinSize(handle, ctypes.byref(size)))
     data = ctypes.create_string_buffer(size.value)
     failed = failed or fatbin.nvFatbinGet(handle, data) or fatbin.nvFatbinDestroy(ctypes.byref(handle))

@@ -121,10 +121,22 @@ static int has_room(const tfu_call *call, const tfu_attention_request *r, const 
   return tfu_has_scratch(call, (size_t)g->workspace + lengths + ROUNDING);
 }
 
+/* A handle and a plan, which may be made here, also while the call is captured. */
+static tfu_planned *prepare(tfu_call *call, const tfu_attention_request *r, const tfu_cudnn *dnn,
+                            tfu_cudnn_handle **handle) {
+  const int mode = tfu_capture_relax();
+  tfu_error ignored;
+  tfu_planned *p = NULL;
+  if (tfu_cudnn_borrow(dnn, call->stream, handle, &ignored) == TFU_OK)
+    p = tfu_plan_get("attention", &r->key, sizeof r->key, plan, &(planner){dnn, (*handle)->handle});
+  else *handle = NULL;
+  tfu_capture_restore(mode);
+  return p;
+}
+
 static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, const char **why) {
   tfu_device device;
   tfu_cudnn_handle *handle;
-  tfu_error ignored;
   *served = 0;
   const tfu_cudnn *dnn = tfu_cudnn_get(why);
   if (!dnn) return TFU_OK;
@@ -134,9 +146,9 @@ static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, con
   tfu_attention_ask(r, device.ordinal);
   if ((*why = tfu_attention_refusal(r, dnn->version))) return TFU_OK;
   *why = "cuDNN cannot be started";
-  if (tfu_cudnn_borrow(dnn, call->stream, &handle, &ignored) != TFU_OK) return TFU_OK;
+  tfu_planned *p = prepare(call, r, dnn, &handle);
+  if (!handle) return TFU_OK;
   tfu_code code = TFU_OK;
-  tfu_planned *p = tfu_plan_get("attention", &r->key, sizeof r->key, plan, &(planner){dnn, handle->handle});
   *why = "cuDNN has no plan for it";
   if (p && p->graph && !has_room(call, r, p->graph)) {
     *why = "cuDNN wants more scratch memory than a captured call has";

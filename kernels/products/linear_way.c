@@ -47,7 +47,7 @@ static tfu_code compare(const linear_way_key *key, const question *q, tfu_choice
   choice->data[0] = IN_ONE;
   if (one == 0) return TFU_OK;
   TFU_TRY(tfu_gemm_gpu_time(q->call, w->bare, &served_two, &two));
-  if (!served_two || two == 0) return TFU_OK;
+  if (!served_two || two == 0 || !tfu_may_wait(q->call)) return TFU_OK;
   TFU_TRY(tfu_time(q->call, w->pass, w->with, &after));
   if (two + after < one) choice->data[0] = IN_TWO;
   choice->microseconds = choice->data[0] == IN_ONE ? one : two + after;

@@ -49,6 +49,8 @@ const char *tfu_output_name(const tfu_call *call, int i);
  * output has more bytes than memory could have. `out` has room for TFU_MAX_ARGS; of an op with lists the shapes are in
  * call->lists. */
 TFU_MUST_USE tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements);
+/* What a row declares as S has the type that in[0] is computed in: kernels count on it. Lists check their own. */
+TFU_MUST_USE tfu_code tfu_check_reals(const tfu_call *call);
 /* Runs the op's kernel and leaves a trace of it. */
 TFU_MUST_USE tfu_code tfu_execute(tfu_call *call, const char *route, int gpu);
 /* "Op: text", as TensorFlow and XLA report it. */

@@ -47,8 +47,7 @@ static tfu_code check_list(const tfu_call *call, const char *const *names, const
   return TFU_OK;
 }
 
-/* What a row declares as S has the type that in[0] is computed in: kernels count on it. Lists check their own. */
-static tfu_code check_reals(const tfu_call *call) {
+tfu_code tfu_check_reals(const tfu_call *call) {
   if (call->lists) return TFU_OK;
   TFU_TRY(check_list(call, call->op->in, call->in));
   return check_list(call, call->op->out, call->out);
@@ -57,7 +56,7 @@ static tfu_code check_reals(const tfu_call *call) {
 tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
   const char *missing = gpu ? NULL : tfu_cpu_missing();
   if (missing) return tfu_fail(call->err, TFU_UNIMPLEMENTED, "%s", missing);
-  TFU_TRY(check_reals(call));
+  TFU_TRY(tfu_check_reals(call));
   int outputs;
   const tfu_tensor *out = tfu_outputs(call, &outputs);
   for (int i = 0; !gpu && i < outputs; i++)

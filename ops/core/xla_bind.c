@@ -253,7 +253,8 @@ static uint64_t mix_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
     const XLA_FFI_ByteSpan *word = attrs->attrs[i];
     const XLA_FFI_Scalar *scalar = attrs->attrs[i];
     const int is_word = attrs->types[i] == XLA_FFI_AttrType_STRING;
-    const int wide = !is_word && attrs->types[i] == XLA_FFI_AttrType_SCALAR && scalar->dtype == XLA_FFI_DataType_S64;
+    if (!is_word && attrs->types[i] != XLA_FFI_AttrType_SCALAR) continue; /* no row has such: it is refused */
+    const int wide = !is_word && scalar->dtype == XLA_FFI_DataType_S64;
     const char *bytes = is_word ? word->ptr : scalar->value;
     const size_t n = is_word ? word->len : wide ? 8 : scalar->dtype == XLA_FFI_DataType_F32 ? 4 : 1;
     for (size_t k = 0; k < n; k++) hash = mix(hash, (unsigned char)bytes[k]);
@@ -261,17 +262,19 @@ static uint64_t mix_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
   return hash;
 }
 
-/* Whether this is the first call of its kind. Where there is no place left to remember it, it is taken for a later one:
- * its products take cuBLASLt's first proposal then. */
-static int is_first(uint64_t hash) {
+/* The place that remembers calls of this kind, if this is the first of them; else NULL. Where there is no place left,
+ * it is taken for a later one: its products take cuBLASLt's first proposal then. Of the hash the upper half counts: in
+ * the lower bits, sizes that are multiples of a power of two leave no trace. */
+static _Atomic(uint64_t) *place_of_first(uint64_t hash) {
   enum { PLACES = 4096, TRIES = 16 };
   static _Atomic(uint64_t) seen[PLACES];
-  for (int i = 0; i < TRIES; i++) {
+  for (uint64_t i = 0; i < TRIES; i++) {
+    _Atomic(uint64_t) *place = &seen[((hash >> 32) + i) % PLACES];
     uint64_t there = 0;
-    if (atomic_compare_exchange_strong(&seen[(hash + (uint64_t)i) % PLACES], &there, hash)) return 1;
-    if (there == hash) return 0;
+    if (atomic_compare_exchange_strong(place, &there, hash)) return place;
+    if (there == hash) return NULL;
   }
-  return 0;
+  return NULL;
 }
 
 /* Puts all outputs, and inputs of integers, into memory of the rehearsal's own: the call's results may share their
@@ -292,7 +295,8 @@ static tfu_code use_own_memory(tfu_call *call) {
 }
 
 /* XLA calls this before every run, and before it captures. Lists of tensors have nothing to be timed or planned. A
- * rehearsal that fails is no error: where memory is short, the call does with what can be had while it is captured. */
+ * rehearsal that fails is no error: the call says what is wrong when it runs. Where memory was short, the next call of
+ * its kind is the first again. */
 static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   if (answered_metadata(f, CUDA_CAPTURED)) return NULL;
   tfu_error ignored;
@@ -300,7 +304,8 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
   uint64_t hash = mix(mix(0xcbf29ce484222325u, (uint64_t)(uintptr_t)op), (uint64_t)device.ordinal);
   hash = mix_attrs(mix_buffers(hash, f->args.args, f->args.size), &f->attrs);
-  if (!is_first(hash ? hash : 1)) return NULL;
+  _Atomic(uint64_t) *place = place_of_first(hash ? hash : 1);
+  if (!place) return NULL;
   run r = {.ctx = f->ctx, .gpu = 1};
   tfu_call call = {.op = op, .err = &ignored, .allocate = allocate, .binding = &r};
   tfu_lists lists;
@@ -308,10 +313,13 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   tfu_code code = read_frame(f, rooms_of(op, CUDA_CAPTURED), &call, &lists, &elements);
   XLA_FFI_Error *no_stream = get_stream(&r, &call.stream);
   drop(no_stream);
-  if (code == TFU_OK && elements > 0 && !no_stream && tfu_may_wait(&call)) code = use_own_memory(&call);
-  else code = TFU_INTERNAL;
-  if (code == TFU_OK) code = op->gpu(&call);
+  if (code == TFU_OK) code = tfu_check_reals(&call);
+  if (code == TFU_OK && elements > 0 && !no_stream && tfu_may_wait(&call)) {
+    code = use_own_memory(&call);
+    if (code == TFU_OK) code = op->gpu(&call);
+  }
   release(&r);
+  if (code == TFU_EXHAUSTED) atomic_store(place, 0);
   return NULL;
 }
 
@@ -345,8 +353,9 @@ TFU_EXPORT int64_t tfu_xla_room(const char *stem) {
   return -1;
 }
 
-/* What the CUDA handler of a target tells XLA when it is registered, for tests: its traits. */
+/* What the CUDA handler of a target tells XLA when it is registered, for tests: its traits. -1: there is none. */
 TFU_EXPORT int tfu_xla_traits(const char *name) {
+  if (!api) return -1;
   XLA_FFI_Metadata answer = {.struct_size = XLA_FFI_Metadata_STRUCT_SIZE};
   XLA_FFI_Metadata_Extension question = {
       .extension_base = {.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE, .type = XLA_FFI_Extension_Metadata},

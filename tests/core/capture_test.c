@@ -31,6 +31,14 @@ static CUresult add_empty(CUgraphNode *node, CUgraph graph, const CUgraphNode *d
   return CUDA_SUCCESS;
 }
 
+static CUstreamCaptureMode mode_now = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+static CUresult exchange_mode(CUstreamCaptureMode *mode) {
+  const CUstreamCaptureMode before = mode_now;
+  mode_now = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
 static CUresult error_text(CUresult error, const char **text) {
   (void)error;
   *text = "broken";
@@ -41,6 +49,7 @@ static const tfu_driver stand_in = {.cuStreamIsCapturing = is_capturing,
                                     .cuStreamGetCaptureInfo_v2 = capture_info,
                                     .cuGraphGetNodes = get_nodes,
                                     .cuGraphAddEmptyNode = add_empty,
+                                    .cuThreadExchangeStreamCaptureMode = exchange_mode,
                                     .cuGetErrorName = error_text,
                                     .cuGetErrorString = error_text};
 
@@ -53,6 +62,8 @@ static tfu_code get_stand_in(const tfu_driver **driver, tfu_error *err) {
 #define tfu_driver_get get_stand_in
 #define tfu_may_wait tested_may_wait
 #define tfu_capture_close tested_close
+#define tfu_capture_relax tested_relax
+#define tfu_capture_restore tested_restore
 #include "kernels/core/gpu/capture.c"
 #undef tfu_driver_get
 
@@ -83,6 +94,14 @@ static void test_nodes(void) {
   broken = 0;
 }
 
+/* What was forbidden is allowed for a while, and then forbidden as before. */
+static void test_mode(void) {
+  const int mode = tested_relax();
+  CHECK(mode_now == CU_STREAM_CAPTURE_MODE_RELAXED);
+  tested_restore(mode);
+  CHECK(mode_now == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
 /* What is captured has its room and no more; what is not has all there is. */
 static void test_room(void) {
   tfu_call call = {.room = 256};
@@ -94,6 +113,7 @@ static void test_room(void) {
 int main(void) {
   test_wait();
   test_nodes();
+  test_mode();
   test_room();
   return verdict();
 }

@@ -22,3 +22,13 @@ tfu_code tfu_capture_close(const tfu_call *call) {
   if (!r && !nodes) r = d->cuGraphAddEmptyNode(&node, graph, NULL, 0);
   return tfu_driver_code(d, r, "ending a captured call", call->err);
 }
+
+static int exchange(CUstreamCaptureMode mode) {
+  const tfu_driver *d;
+  tfu_error ignored;
+  if (tfu_driver_get(&d, &ignored) == TFU_OK) d->cuThreadExchangeStreamCaptureMode(&mode);
+  return (int)mode;
+}
+
+int tfu_capture_relax(void) { return exchange(CU_STREAM_CAPTURE_MODE_RELAXED); }
+void tfu_capture_restore(int mode) { exchange((CUstreamCaptureMode)mode); }

@@ -115,11 +115,9 @@ static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error
   CUlibrary loaded = atomic_load(&m->library[image]);
   CUresult r = CUDA_SUCCESS;
   if (!loaded) {
-    /* While this thread captures a stream, what may allocate memory is forbidden to it unless it says that it knows. */
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    d->cuThreadExchangeStreamCaptureMode(&mode);
+    const int mode = tfu_capture_relax();
     r = d->cuLibraryLoadData(&loaded, m->images[image].bytes, NULL, NULL, 0, NULL, NULL, 0);
-    d->cuThreadExchangeStreamCaptureMode(&mode);
+    tfu_capture_restore(mode);
     if (!r) atomic_store(&m->library[image], loaded);
   }
   pthread_mutex_unlock(&loading);

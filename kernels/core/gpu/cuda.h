@@ -61,6 +61,10 @@ TFU_MUST_USE tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes);
 int tfu_may_wait(const tfu_call *call);
 /* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
 TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
+/* While a thread captures a stream, what may allocate memory, as loading code does, is forbidden to it unless it says
+ * that it knows. This says so, and returns how it was, to be restored. */
+int tfu_capture_relax(void);
+void tfu_capture_restore(int mode);
 /* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
 TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
 
