@@ -124,13 +124,13 @@ static int has_room(const tfu_call *call, const tfu_attention_request *r, const 
 /* A handle and a plan, which may be made here, also while the call is captured. */
 static tfu_planned *prepare(tfu_call *call, const tfu_attention_request *r, const tfu_cudnn *dnn,
                             tfu_cudnn_handle **handle) {
-  const int mode = tfu_capture_relax();
+  const int mode = call->captured ? tfu_capture_relax() : 0;
   tfu_error ignored;
   tfu_planned *p = NULL;
   if (tfu_cudnn_borrow(dnn, call->stream, handle, &ignored) == TFU_OK)
     p = tfu_plan_get("attention", &r->key, sizeof r->key, plan, &(planner){dnn, (*handle)->handle});
   else *handle = NULL;
-  tfu_capture_restore(mode);
+  if (call->captured) tfu_capture_restore(mode);
   return p;
 }
 

@@ -16,6 +16,7 @@
 
 #include "bind.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/hash.h"
 #include "xla/ffi/api/c_api.h"
 
 static const XLA_FFI_Api *api;
@@ -237,39 +238,36 @@ static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, kind k) {
 
 /* ---- rehearsing ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 0x100000001b3u; }
-
-static uint64_t mix_buffers(uint64_t hash, void *const *buffers, int64_t n) {
+static uint64_t hash_buffers(uint64_t hash, void *const *buffers, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     const XLA_FFI_Buffer *b = buffers[i];
-    hash = mix(mix(hash, (uint64_t)b->dtype), (uint64_t)b->rank);
-    for (int64_t d = 0; d < b->rank; d++) hash = mix(hash, (uint64_t)b->dims[d]);
+    const int64_t kind[] = {b->dtype, b->rank};
+    hash = tfu_hash(tfu_hash(hash, kind, sizeof kind), b->dims, (size_t)b->rank * sizeof *b->dims);
   }
   return hash;
 }
 
-static uint64_t mix_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
+static uint64_t hash_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
   for (int64_t i = 0; i < attrs->size; i++) {
     const XLA_FFI_ByteSpan *word = attrs->attrs[i];
     const XLA_FFI_Scalar *scalar = attrs->attrs[i];
-    const int is_word = attrs->types[i] == XLA_FFI_AttrType_STRING;
-    if (!is_word && attrs->types[i] != XLA_FFI_AttrType_SCALAR) continue; /* no row has such: it is refused */
-    const int wide = !is_word && scalar->dtype == XLA_FFI_DataType_S64;
-    const char *bytes = is_word ? word->ptr : scalar->value;
-    const size_t n = is_word ? word->len : wide ? 8 : scalar->dtype == XLA_FFI_DataType_F32 ? 4 : 1;
-    for (size_t k = 0; k < n; k++) hash = mix(hash, (unsigned char)bytes[k]);
+    if (attrs->types[i] == XLA_FFI_AttrType_STRING) hash = tfu_hash(hash, word->ptr, word->len);
+    if (attrs->types[i] == XLA_FFI_AttrType_SCALAR)
+      hash = tfu_hash(hash, scalar->value,
+                      scalar->dtype == XLA_FFI_DataType_S64   ? 8
+                      : scalar->dtype == XLA_FFI_DataType_F32 ? 4
+                                                              : 1);
   }
   return hash;
 }
 
 /* The place that remembers calls of this kind, if this is the first of them; else NULL. Where there is no place left,
- * it is taken for a later one: its products take cuBLASLt's first proposal then. Of the hash the upper half counts: in
- * the lower bits, sizes that are multiples of a power of two leave no trace. */
+ * it is taken for a later one: its products take cuBLASLt's first proposal then. */
 static _Atomic(uint64_t) *place_of_first(uint64_t hash) {
   enum { PLACES = 4096, TRIES = 16 };
   static _Atomic(uint64_t) seen[PLACES];
   for (uint64_t i = 0; i < TRIES; i++) {
-    _Atomic(uint64_t) *place = &seen[((hash >> 32) + i) % PLACES];
+    _Atomic(uint64_t) *place = &seen[(hash + i) % PLACES];
     uint64_t there = 0;
     if (atomic_compare_exchange_strong(place, &there, hash)) return place;
     if (there == hash) return NULL;
@@ -302,8 +300,9 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   tfu_error ignored;
   tfu_device device;
   if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
-  uint64_t hash = mix(mix(0xcbf29ce484222325u, (uint64_t)(uintptr_t)op), (uint64_t)device.ordinal);
-  hash = mix_attrs(mix_buffers(hash, f->args.args, f->args.size), &f->attrs);
+  const int64_t where[] = {(intptr_t)op, device.ordinal};
+  uint64_t hash = tfu_hash(TFU_HASH_START, where, sizeof where);
+  hash = hash_attrs(hash_buffers(hash, f->args.args, f->args.size), &f->attrs);
   _Atomic(uint64_t) *place = place_of_first(hash ? hash : 1);
   if (!place) return NULL;
   run r = {.ctx = f->ctx, .gpu = 1};

@@ -1,6 +1,7 @@
 /* capture_test.c - how the end of a captured call leaves its graph, and when the host may wait, without a GPU: against
  * a driver of our own that counts nodes. */
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/hash.h"
 #include "tests/check.h"
 
 static int capturing, broken;
@@ -110,7 +111,22 @@ static void test_room(void) {
   CHECK(tfu_has_scratch(&call, 0) && tfu_has_scratch(&call, 256) && !tfu_has_scratch(&call, 257));
 }
 
+/* Calls are remembered by the lower bits of a hash, with 16 places for those that meet: sizes of many multiples of a
+ * power of two must not. */
+static void test_hash(void) {
+  for (int bits = 0; bits <= 24; bits++) {
+    int at[4096] = {0}, most = 0;
+    for (int64_t i = 1; i <= 200; i++) {
+      const int64_t dims[] = {64, i << bits};
+      const int n = ++at[tfu_hash(TFU_HASH_START, dims, sizeof dims) % 4096];
+      if (n > most) most = n;
+    }
+    CHECK(most <= 8);
+  }
+}
+
 int main(void) {
+  test_hash();
   test_wait();
   test_nodes();
   test_mode();

@@ -12,17 +12,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/core/hash.h"
+
 /* A new format gets a new first line; older files are then foreign. */
 static const char first_line[] = "tfuse tuned 1\n";
 
 enum { LINE = TFU_TUNED_TEXT + 2 * TFU_TUNED_DATA + TFU_TUNED_LABEL + 64 };
 
 /* FNV-1a. */
-uint64_t tfu_tuned_hash(const void *bytes, size_t n) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-  return hash;
-}
+uint64_t tfu_tuned_hash(const void *bytes, size_t n) { return tfu_hash(TFU_HASH_START, bytes, n); }
 
 /* ---- lists ---- */
 
