@@ -149,7 +149,7 @@ class Bench:
                 forward["matmul"] = lambda _: pace(*inputs), lambda: None
             results = self.clock.time(forward), self.clock.time(backward)
             extra = _extra_memory(backward["tfuse"]) if self.gpu and case.flops else None
-            if self.chosen.torch and dtype in TORCH_DTYPES and (shape == case.sizes[0] or case.flops):
+            if self.chosen.torch and _beside_torch(case, dtype, shape):
                 self._time_torch(case, inputs, options, results)
         matmul = results[0].pop("matmul", None)
         for i, direction in enumerate(("forward", "backward")):
@@ -261,6 +261,12 @@ class Bench:
                                      "steps": list(steps.values())}, indent=1) + "\n")
         os.replace(aside, path)
         return path
+
+
+def _beside_torch(case, dtype, shape):
+    """Whether torch.compile is timed: where it matters most, and wherever a bar asks how long it takes."""
+    asked = any("torch" in limits for key, limits in case.bars.items() if key[:2] == (dtype, shape))
+    return asked or dtype in TORCH_DTYPES and (shape == case.sizes[0] or bool(case.flops))
 
 
 def _speed(row):

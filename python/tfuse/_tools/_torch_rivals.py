@@ -75,6 +75,13 @@ def _linear_cross_entropy(x, kernel, labels):
     return F.cross_entropy((x @ kernel).float(), labels)
 
 
+def _reduce(x, kind, axis=-1):
+    if kind in ("variance", "std"):
+        return getattr(torch, kind[:3])(x, axis, correction=0)
+    return {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "logsumexp": torch.logsumexp,
+            "l2": torch.linalg.vector_norm}[kind](x, dim=axis)
+
+
 def _attention(backend):
     """By one of PyTorch's own kernels, which needs no compiling. Heads go before time, which copies nothing."""
     def attention(query, key, value, is_causal=False):
@@ -112,6 +119,7 @@ RIVALS = {
     "group_norm": _group_norm,
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
                     lambda a, perm=None: a.permute(perm or list(range(a.dim()))[::-1]).contiguous()),
+    **dict.fromkeys(["reduce", "reduce, columns", "reduce, all", "reduce, middle axis", "reduce, axes 0 and 2"], _reduce),
     "cumsum": lambda x, axis=0: torch.cumsum(x, axis),
     "cumprod": lambda x, axis=0: torch.cumprod(x, axis),
     "cummax": lambda x, axis=0: torch.cummax(x, axis).values,
