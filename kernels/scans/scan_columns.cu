@@ -114,20 +114,17 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
     ONCE
     for (unsigned i = first; i < min(c.chunk, first + share); i++) above = OP::join(above, totals[i * a.inner]);
   }
-  T x[K], factor[OP::FACTOR ? K : 1];
-  int n, left = 0; /* places of this round that there are, and of the next */
-  int half = 0;
+  R v[K], f[K]; /* this round's places */
+  UNROLL
+  for (int k = 0; k < K; k++) v[k] = OP::nothing(), f[k] = OP::no_factor();
+  int left = 0, half = 0; /* how many of them there are */
   ONCE
   for (int64_t top = c.start - high; top < c.last; top += high, half ^= 1) {
-    R v[K], f[K];
-    UNROLL
-    for (int k = 0; k < K; k++) {
-      v[k] = OP::nothing(), f[k] = OP::no_factor();
-      if (k < left) widen(v[k], x[k]);
-      if (OP::FACTOR && k < left) widen(f[k], factor[OP::FACTOR ? k : 0]);
-    }
+    /* The next round's stay as they are read until the end of this one, so that nobody waits for them. */
+    T x[K], factor[OP::FACTOR ? K : 1];
     const int64_t next = top + high + c.group * K, at = (c.origin + next * c.step) * (int64_t)sizeof(T);
-    n = left, left = (int)max((int64_t)0, min((int64_t)K, c.end - next));
+    const int n = left;
+    left = (int)max((int64_t)0, min((int64_t)K, c.end - next));
     const char *from = (const char *)a.what.x + at, *from_factor = (const char *)a.what.factor + at;
     UNROLL
     for (int k = 0; k < K; k++, from += far, from_factor += far) {
@@ -141,14 +138,21 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
     S now = join_groups<OP>(own, memory[half], a.shift, all);
     now = OP::join(run, now);
     run = OP::join(run, all);
-    if (a.find || top < c.start) continue;
-    const bool exclusive = sizeof(S) > sizeof(R) ? hidden(a.what.exclusive) : a.what.exclusive; /* long code once */
-    char *to = (char *)a.what.y + at - high * far;
+    if (!a.find && top >= c.start) {
+      const bool exclusive = sizeof(S) > sizeof(R) ? hidden(a.what.exclusive) : a.what.exclusive; /* long code once */
+      char *to = (char *)a.what.y + at - high * far;
+      UNROLL
+      for (int k = 0; k < K; k++, to += far) {
+        const S after = OP::join(now, OP::of(v[k], f[k]));
+        if (k < n) narrow(*(T *)to, OP::value(exclusive ? now : after));
+        now = after;
+      }
+    }
     UNROLL
-    for (int k = 0; k < K; k++, to += far) {
-      const S after = OP::join(now, OP::of(v[k], f[k]));
-      if (k < n) narrow(*(T *)to, OP::value(exclusive ? now : after));
-      now = after;
+    for (int k = 0; k < K; k++) {
+      v[k] = OP::nothing(), f[k] = OP::no_factor();
+      if (k < left) widen(v[k], x[k]);
+      if (OP::FACTOR && k < left) widen(f[k], factor[OP::FACTOR ? k : 0]);
     }
   }
   if (c.end && a.find && c.group == 0) totals[c.chunk * a.inner] = run;

@@ -39,23 +39,19 @@ struct top_half {
   typedef uint32_t K;
   static __device__ K of(uint16_t bits, const tfu_order &o) { return tfu_to_key_32((uint32_t)bits << 16, o); }
   static __device__ K bits(K key, const tfu_order &o) { return tfu_from_key_32(key, o) >> 16; }
-};
-template <>
-struct top_number<f16> : top_half<f16> {
-  static __device__ unsigned greater(int a, __half2 l) { return __hgtu2_mask(*(__half2 *)&a, l); }
+  static __device__ bool greater(int two, float l) {
+    const float2 v = pair_of<T>::widen((unsigned)two);
+    return !(v.x <= l) || !(v.y <= l);
+  }
   static __device__ bool hit(int4 p, K limit) {
-    const __half2 l = __half2half2(__ushort_as_half((unsigned short)limit));
-    return greater(p.x, l) | greater(p.y, l) | greater(p.z, l) | greater(p.w, l);
+    const float l = pair_of<T>::widen((unsigned)limit).x;
+    return greater(p.x, l) || greater(p.y, l) || greater(p.z, l) || greater(p.w, l);
   }
 };
 template <>
-struct top_number<bf16> : top_half<bf16> {
-  static __device__ unsigned greater(int a, __nv_bfloat162 l) { return __hgtu2_mask(*(__nv_bfloat162 *)&a, l); }
-  static __device__ bool hit(int4 p, K limit) {
-    const __nv_bfloat162 l = __bfloat162bfloat162(__ushort_as_bfloat16((unsigned short)limit));
-    return greater(p.x, l) | greater(p.y, l) | greater(p.z, l) | greater(p.w, l);
-  }
-};
+struct top_number<f16> : top_half<f16> {};
+template <>
+struct top_number<bf16> : top_half<bf16> {};
 
 template <>
 struct top_number<double> {

@@ -144,7 +144,7 @@ def test_places_of_special_values(device, dtype):
 def test_special_values(device, kind):
     nan, inf = np.nan, np.inf
     rows = [[nan, 1, 2], [1, nan, 2], [inf, 1, 2], [-inf, 1, 2], [inf, -inf, 1], [-inf, -inf, -inf], [inf, nan, 0],
-            [-np.nan, 1, 2], [1e19, 1e19, 1e-38], [0.0, -0.0, 0.0]]
+            [-np.nan, 1, 2], [1e19, 1e19, 2e-38], [0.0, -0.0, 0.0]]
     x = tf.constant(rows, tf.float32)
     with np.errstate(all="ignore"):
         want = truth(as64(x), kind, 1, False)[0]

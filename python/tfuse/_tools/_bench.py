@@ -22,10 +22,10 @@ from tfuse._tools._bench_table import RIVALS, TORCH, check_bars, label
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
 RUNNERS = {
-    "tfuse": lambda case: tf.function(case.run, autograph=False),
-    "tfuse in XLA": lambda case: tf.function(case.run, autograph=False, jit_compile=True),
-    "stock": lambda case: tf.function(case.rival, autograph=False),
-    "XLA": lambda case: tf.function(case.rival, autograph=False, jit_compile=True),
+    "tfuse": lambda case: tf.function(_resident(case, case.run), autograph=False),
+    "tfuse in XLA": lambda case: tf.function(_resident(case, case.run), autograph=False, jit_compile=True),
+    "stock": lambda case: tf.function(_resident(case, case.rival), autograph=False),
+    "XLA": lambda case: tf.function(_resident(case, case.rival), autograph=False, jit_compile=True),
 }
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
@@ -127,15 +127,17 @@ class Bench:
             self._eager_overhead()
 
     def shapes(self, case, dtype):
-        """What is timed of a case."""
+        """What is timed of a case; one that has the same types for every dtype, once."""
+        if dtype != self.dtypes[0] and all(i.dtype not in (None, "real") for i in case.inputs.values()):
+            return []
         if self.gpu:
             return case.sizes + case.sweep * (dtype == "bfloat16")
         return case.cpu_sizes or [_shrink(shape) for shape in case.sizes[:1]]
 
     def _time(self, case, dtype, shape, options):
         with tf.device(self.device):
-            *inputs, dy = case.tensors_on_device(shape, dtype)
-            forward, backward = {}, {}
+            *given, dy = case.tensors_on_device(shape, dtype)
+            inputs, forward, backward = _as_floats(given), {}, {}
             for name, make in RUNNERS.items():
                 if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
                     continue
@@ -150,7 +152,7 @@ class Bench:
             results = self.clock.time(forward), self.clock.time(backward)
             extra = _extra_memory(backward["tfuse"]) if self.gpu and case.flops else None
             if self.chosen.torch and _beside_torch(case, dtype, shape):
-                self._time_torch(case, inputs, options, results)
+                self._time_torch(case, given, options, results)
         matmul = results[0].pop("matmul", None)
         for i, direction in enumerate(("forward", "backward")):
             size = moved(case, direction, dtype, shape, options)
@@ -303,6 +305,20 @@ def moved(case, direction, dtype, shape, options):
     passes = case.passes[direction == "backward"]
     elements = case.elements(direction, shape, options) if case.elements else passes * int(np.prod(shape))
     return tf.as_dtype(dtype).size * elements
+
+
+def _as_floats(tensors):
+    """The tensors; what is int32, as float32 with the same bits. TensorFlow keeps int32 tensors that go into a function or
+    come out of one in the host's memory, and what is timed would be the way there and back."""
+    return tf.nest.map_structure(lambda t: tf.bitcast(t, tf.float32) if t.dtype == tf.int32 else t, tensors)
+
+
+def _resident(case, f):
+    """f of what _as_floats() made of the case's inputs; so are its results."""
+    def run(*inputs, **options):
+        whole = (i.dtype == "int32" for i in case.inputs.values())
+        return _as_floats(f(*(tf.bitcast(x, tf.int32) if w else x for x, w in zip(inputs, whole)), **options))
+    return run
 
 
 def directions(case, f, inputs, dy, options):

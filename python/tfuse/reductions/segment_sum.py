@@ -23,8 +23,9 @@ def _gradient(node, dy):
 
 
 def _axes(inputs):
-    """Rows are the first axis of data."""
-    return {"data": "nabcdefg"[:inputs[0].shape.rank], "segment_ids": "n", "order": "o", "room": "sz"}
+    """Rows are the first axis of data; an order that is not given, [0], has none."""
+    order = "o" if inputs[2].shape.as_list() == [0] else "n"
+    return {"data": "nabcdefg"[:inputs[0].shape.rank], "segment_ids": "n", "order": order, "room": "sz"}
 
 
 _segments = FusedOp("SegmentSum", plain=_plain, gradient=_gradient, axes=_axes)
