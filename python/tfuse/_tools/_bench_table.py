@@ -25,6 +25,8 @@ NOTES = {
     "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
                 "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
                 "range does not allow it), so that nothing is left to do backward.",
+    "layout": "Axes in another order: as much is read as is written, and neither is skipped through.",
+    "scans": "Running sums and their kin: one read and one write, along any axis.",
     "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
              "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
              "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
