@@ -288,40 +288,49 @@ static void test_lists(void) {
 
 /* ---- traces ---- */
 
-int64_t tfu_trace_read(int64_t index, char *text, size_t size); /* for ctypes, so in no header */
+/* For ctypes, so in no header. */
+int64_t tfu_trace_read(int captured, int64_t index, int64_t *number, char *text, size_t size);
 void *tfu_trace_stream(void);
 
 static void test_trace(void) {
   float x[6] = {1, 2, 3, 4, 5, 6}, y[6], sum;
   char text[512] = "x";
-  const int64_t before = tfu_trace_read(-1, text, sizeof text);
+  int64_t number;
+  const int64_t before = tfu_trace_read(0, -1, &number, text, sizeof text);
   CHECK_TEXT(text, "");
 
   run *r = start(&tfu_square);
   r->call.in[0] = (tfu_tensor){x, TFU_F32, SHAPE(2, 3)};
   r->call.out[0] = (tfu_tensor){y, TFU_F32, SHAPE(2, 3)};
   CHECK(finish(r, "a route") == TFU_OK && y[0] == 1 && y[5] == 36);
-  CHECK(tfu_trace_read(before, text, sizeof text) == before + 1);
+  CHECK(tfu_trace_read(0, before, &number, text, sizeof text) == before + 1);
   CHECK_TEXT(text, "Square\ta route\tCPU\tloop\tfloat32\t[2, 3]\t");
-  CHECK(tfu_trace_read(before, text, 9) == before + 1);
+  CHECK(tfu_trace_read(0, before, &number, text, 9) == before + 1);
   CHECK_TEXT(text, "Square\ta");
-  CHECK(tfu_trace_read(before, text, 0) == before + 1);
-  CHECK(tfu_trace_read(before + 1, text, sizeof text) == before + 1);
+  CHECK(tfu_trace_read(0, before, &number, text, 0) == before + 1);
+  CHECK(tfu_trace_read(0, before + 1, &number, text, sizeof text) == before + 1);
   CHECK_TEXT(text, "");
 
   for (int i = 0; i < 64; i++) CHECK(finish(r, "another") == TFU_OK);
-  CHECK(tfu_trace_read(before, text, sizeof text) == before + 65);
+  CHECK(tfu_trace_read(0, before, &number, text, sizeof text) == before + 65);
   CHECK_TEXT(text, ""); /* pushed out */
-  tfu_trace_read(before + 1, text, sizeof text);
+  tfu_trace_read(0, before + 1, &number, text, sizeof text);
   CHECK_TEXT(text, "Square\tanother\tCPU\tloop\tfloat32\t[2, 3]\t");
   CHECK(!tfu_trace_stream());
+
+  const int64_t captured = tfu_trace_read(1, -1, &number, text, sizeof text); /* kept apart */
+  r->call.captured = 1;
+  CHECK(finish(r, "a graph") == TFU_OK && tfu_trace_read(0, -1, &number, text, sizeof text) == before + 65);
+  CHECK(tfu_trace_read(1, captured, &number, text, sizeof text) == captured + 1);
+  CHECK_TEXT(text, "Square\ta graph\tCPU\tloop\tfloat32\t[2, 3]\t");
+  CHECK(number == before + captured + 65); /* of all */
   free(r);
 
   r = start(&tfu_add_constant_grad); /* an error leaves no trace */
   r->most = 0;
   r->call.in[0] = (tfu_tensor){x, TFU_F32, SHAPE(6)};
   r->call.out[0] = (tfu_tensor){&sum, TFU_F32, SCALAR};
-  CHECK(finish(r, "fails") == TFU_EXHAUSTED && tfu_trace_read(-1, text, sizeof text) == before + 65);
+  CHECK(finish(r, "fails") == TFU_EXHAUSTED && tfu_trace_read(0, -1, &number, text, sizeof text) == before + 65);
   free(r);
 }
 

@@ -177,6 +177,15 @@ def test_bincount(device):
         np.testing.assert_allclose(as_array(got), want, rtol=bound, atol=0)
 
 
+def test_bincount_of_a_negative_number(device):
+    """Seen on the CPU; on a GPU it is in no bin."""
+    if "GPU" in device:
+        np.testing.assert_array_equal(tfuse.bincount(tf.constant([1, -1]), minlength=3, maxlength=3), [0, 1, 0])
+    else:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="ids must not be less than 0"):
+            tfuse.bincount(tf.constant([1, -1]), minlength=3, maxlength=3)
+
+
 def test_histogram(device):
     for rng, shape, dtype, kind in draws(6, 200):
         x = drawn(rng, shape, dtype, kind)

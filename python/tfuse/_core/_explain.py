@@ -49,23 +49,34 @@ def explain(last=16):
     Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
     (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back), device, kernel, the first
     input's dtype and shape, how many such calls there were, and why. Printing it gives a table.
+
+    Args:
+      last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
     """
-    runs, text = [], ctypes.create_string_buffer(512)
-    total = _library.library.tfu_trace_read(-1, text, len(text))
+    if last <= 0:
+        return Explanation()
+    with _lock:
+        decisions = list(_decisions)
+    runs = sorted(_runs(True)[-last:] + _runs(False)[-last:], key=lambda run: run[0])
+    return Explanation(decisions[-last:] + [row for _, row in runs])
+
+
+def _runs(captured):
+    """The last runs that were captured, or the last others, as pairs: which of all runs it was, and the row; oldest first."""
+    runs, number, text = [], ctypes.c_int64(), ctypes.create_string_buffer(512)
+    read = lambda i: _library.library.tfu_trace_read(captured, i, ctypes.byref(number), text, len(text))
+    total = read(-1)
     for i in range(max(0, total - 64), total):
-        _library.library.tfu_trace_read(i, text, len(text))
+        read(i)
         if not text.value:
             continue
         op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
                "why": "; ".join(filter(None, [_why(route, device), why]))}
-        if runs and all(runs[-1][key] == value for key, value in row.items()):
-            runs[-1]["calls"] += 1
-        else:
-            runs.append({**row, "calls": 1})
-    with _lock:
-        decisions = list(_decisions)
-    return Explanation(decisions[-last:] + runs[-last:] if last > 0 else [])
+        same = runs and all(runs[-1][1][key] == value for key, value in row.items())
+        calls = runs.pop()[1]["calls"] + 1 if same else 1
+        runs.append((number.value, {**row, "calls": calls}))
+    return runs
 
 
 def _why(route, device):

@@ -223,6 +223,7 @@ def _xla_event(stats, ms, programs):
     if instruction is None:
         return Event(*stats.get("tf_op", "").partition(":")[::2], ms, shown)
     target, made_of = instruction.custom_call_target, instruction.metadata
+    target = target.removesuffix(".captured")  # whether it is in a CUDA graph does not matter here
     return Event(made_of.op_name, made_of.op_type, ms, "XLA " + target if target else shown)
 
 
