@@ -9,6 +9,7 @@ with TFUSE_GRAPHS=0, which keeps tfuse's calls out of graphs; what XLA makes its
 how calls are captured, and which are not.
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -120,8 +121,12 @@ def main():
         about = about_in_a_process()
         when = {key: about.pop(key) for key in ("commit", "date")}
         path = options.out / ("graphs_%s.json" % in_files(about["hardware"]))
-        record = {**about, "rows": [{**row(name, graphs), **when} for name in STEPS for graphs in (False, True)]}
-        keep(path, json.dumps(record, indent=1) + "\n")
+        options.out.mkdir(exist_ok=True)
+        record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
+        for name, graphs in itertools.product(STEPS, (False, True)):
+            others = [r for r in record["rows"] if (r["name"], r["graphs"]) != (name, graphs)]
+            record["rows"] = [*others, {**row(name, graphs), **when}]
+            keep(path, json.dumps(record, indent=1) + "\n")
     print(table(record))
     if options.write or not options.table and options.out.resolve() == ROOT / "benchmarks":
         readme = HERE / "README.md"
