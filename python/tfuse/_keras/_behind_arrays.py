@@ -1,0 +1,87 @@
+"""What tfuse.enable() replaces of Keras's ops on arrays, as rows of _behind.TABLE: sums, means and extremes, running sums,
+permutations, sorting, sums of segments. On a GPU, and where a tensor is large enough that a kernel's speed counts.
+
+These are called for the smallest things, so what is left to Keras is left without a word in tfuse.explain().
+"""
+
+import functools
+import inspect
+import math
+
+from tfuse._core import _library, _op
+from tfuse._keras._behind import Row, not_taken
+from tfuse.layout.transpose import transpose
+from tfuse.reductions.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
+from tfuse.reductions.segment_sum import segment_sum, unsorted_segment_sum
+from tfuse.scans.scan import cumsum
+from tfuse.sorting.sort import sort
+from tfuse.sorting.top_k import top_k
+
+LEAST = 1 << 18  # elements, without the sizes that are not known: of fewer, the launch takes longer than the work
+
+
+def _worth(x):
+    return not _library.without_gpu() and not not_taken(x) and math.prod(size or 1 for size in x.shape) >= LEAST
+
+
+def _where_ahead(serve, alone=False):
+    """Calls `serve`, which has the arguments of Keras's function, or leaves it to that, as where it returns None.
+
+    XLA makes sums, extremes and permutations part of the kernel that makes their input, which is worth more than a fast kernel
+    of its own: inside jit_compile=True only what stands alone there is served.
+    """
+    known = inspect.signature(serve)
+
+    @functools.wraps(serve)
+    def instead(own, x, *others, **options):
+        y = None
+        if _worth(x) and (alone or not _op._inside_xla()) and _fits(known, x, *others, **options):
+            y = serve(x, *others, **options)
+        return own(x, *others, **options) if y is None else y
+
+    return instead
+
+
+def _fits(signature, *inputs, **options):
+    """Whether a function has these arguments: a later Keras may have more."""
+    try:
+        signature.bind(*inputs, **options)
+    except TypeError:
+        return False
+    return True
+
+
+def _reduction(reduce):
+    return lambda x, axis=None, keepdims=False: reduce(x, axis, keepdims)
+
+
+def _extreme(reduce):
+    return lambda x, axis=None, keepdims=False, initial=None: reduce(x, axis, keepdims) if initial is None else None
+
+
+def _cumsum(x, axis=None, dtype=None):
+    return None if axis is None or dtype is not None else cumsum(x, axis)
+
+
+def _sort(x, axis=-1):
+    return None if axis is None else sort(x, axis)
+
+
+def _segment_sum(data, segment_ids, num_segments=None, sorted=False):
+    if sorted:
+        return segment_sum(data, segment_ids) if num_segments is None and not _op._inside_xla() else None
+    return None if num_segments is None else unsorted_segment_sum(data, segment_ids, num_segments)
+
+
+_NUMPY, _MATH = "keras.src.backend.tensorflow.numpy", "keras.src.backend.tensorflow.math"
+TABLE = [
+    Row(_NUMPY, "sum", _where_ahead(_reduction(reduce_sum))),
+    Row(_NUMPY, "mean", _where_ahead(_reduction(reduce_mean))),
+    Row(_NUMPY, "max", _where_ahead(_extreme(reduce_max))),
+    Row(_NUMPY, "min", _where_ahead(_extreme(reduce_min))),
+    Row(_NUMPY, "transpose", _where_ahead(lambda x, axes=None: transpose(x, axes))),
+    Row(_NUMPY, "cumsum", _where_ahead(_cumsum, alone=True)),
+    Row(_NUMPY, "sort", _where_ahead(_sort, alone=True)),
+    Row(_MATH, "top_k", _where_ahead(lambda x, k, sorted=True: top_k(x, k, sorted), alone=True)),
+    Row(_MATH, "segment_sum", _where_ahead(_segment_sum, alone=True)),
+]
