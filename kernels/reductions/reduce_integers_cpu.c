@@ -14,21 +14,38 @@
     }                                                           \
   } while (0)
 
-/* Of a line: in the values' own width, so that a vector has more of them. */
-#define LINE(name, TYPE, UNSIGNED, LEAST)                                                \
-  static uint64_t name(int kind, const TYPE *v, int n) {                                 \
-    const TYPE turn = kind == TFU_REDUCE_MIN ? -1 : 0;                                   \
-    UNSIGNED s = kind == TFU_REDUCE_PROD;                                                \
-    TYPE top = LEAST;                                                                    \
-    if (kind == TFU_REDUCE_MAX || kind == TFU_REDUCE_MIN) {                              \
-      for (int i = 0; i < n; i++) top = (v[i] ^ turn) > top ? (TYPE)(v[i] ^ turn) : top; \
-      return (uint64_t)(int64_t)top;                                                     \
-    }                                                                                    \
-    if (kind == TFU_REDUCE_PROD)                                                         \
-      for (int i = 0; i < n; i++) s *= (UNSIGNED)v[i];                                   \
-    else                                                                                 \
-      for (int i = 0; i < n; i++) s += (UNSIGNED)v[i];                                   \
-    return s;                                                                            \
+/* Of a line: in the values' own width, so that a vector has more of them, and going round some lanes, so that several
+ * vectors are on their way. A step is a statement of x, a value, and k, its lane. */
+enum { LANES = 16 };
+#define ROUND(step)                                \
+  for (int i = 0; i + LANES <= n; i += LANES)      \
+    for (int k = 0; k < LANES; k++) {              \
+      const __typeof__(*v) x = v[i + k];           \
+      step;                                        \
+    }                                              \
+  for (int i = n - n % LANES, k = 0; i < n; i++) { \
+    const __typeof__(*v) x = v[i];                 \
+    step;                                          \
+  }
+#define LINE(name, TYPE, UNSIGNED, LEAST)                                         \
+  static uint64_t name(int kind, const TYPE *v, int n) {                          \
+    const TYPE turn = kind == TFU_REDUCE_MIN ? -1 : 0;                            \
+    const int product = kind == TFU_REDUCE_PROD;                                  \
+    UNSIGNED s[LANES];                                                            \
+    TYPE top[LANES];                                                              \
+    for (int k = 0; k < LANES; k++) s[k] = product, top[k] = LEAST;               \
+    if (kind == TFU_REDUCE_MAX || kind == TFU_REDUCE_MIN) {                       \
+      ROUND(top[k] = (x ^ turn) > top[k] ? (TYPE)(x ^ turn) : top[k])             \
+      for (int k = 1; k < LANES; k++) top[0] = top[k] > top[0] ? top[k] : top[0]; \
+      return (uint64_t)(int64_t)top[0];                                           \
+    }                                                                             \
+    if (product) {                                                                \
+      ROUND(s[k] *= (UNSIGNED)x)                                                  \
+    } else {                                                                      \
+      ROUND(s[k] += (UNSIGNED)x)                                                  \
+    }                                                                             \
+    for (int k = 1; k < LANES; k++) s[0] = product ? s[0] * s[k] : s[0] + s[k];   \
+    return s[0];                                                                  \
   }
 LINE(line_i32, int32_t, uint32_t, INT32_MIN)
 LINE(line_i64, int64_t, uint64_t, INT64_MIN)

@@ -121,23 +121,25 @@ REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
   enum { EACH = 16 / sizeof(REAL), CHAINS = 4 };
   const REAL sign = turned ? -1 : 1;
   REAL top = -(REAL)INFINITY;
-  FN(values) best[CHAINS];
-  FN(masks) none[CHAINS];
   int i = 0;
-  for (int c = 0; c < CHAINS; c++) best[c] = (FN(values)){0} + top, none[c] = (FN(masks)){0};
-  for (; i + CHAINS * EACH <= n; i += CHAINS * EACH)
-    for (int c = 0; c < CHAINS; c++) {
-      const FN(values) given = *(const FN(values) *)(v + i + c * EACH), x = turned ? -given : given;
-      const FN(masks) greater = x > best[c];
-      best[c] = (FN(values))(((FN(masks))x & greater) | ((FN(masks))best[c] & ~greater));
-      none[c] |= x != x;
-    }
   *nan = 0;
-  for (int c = 0; c < CHAINS; c++)
-    for (int k = 0; k < EACH; k++) {
-      top = best[c][k] > top ? best[c][k] : top;
-      *nan |= none[c][k] != 0;
-    }
+  if (n >= CHAINS * EACH) {
+    FN(values) best[CHAINS];
+    FN(masks) numbers[CHAINS]; /* whether all were */
+    for (int c = 0; c < CHAINS; c++) best[c] = (FN(values)){0} + top, numbers[c] = ~(FN(masks)){0};
+    for (; i + CHAINS * EACH <= n; i += CHAINS * EACH)
+      for (int c = 0; c < CHAINS; c++) {
+        const FN(values) given = *(const FN(values) *)(v + i + c * EACH), x = turned ? -given : given;
+        const FN(masks) greater = x > best[c];
+        best[c] = (FN(values))(((FN(masks))x & greater) | ((FN(masks))best[c] & ~greater));
+        numbers[c] &= x == x;
+      }
+    for (int c = 0; c < CHAINS; c++)
+      for (int k = 0; k < EACH; k++) {
+        top = best[c][k] > top ? best[c][k] : top;
+        *nan |= !numbers[c][k];
+      }
+  }
   for (; i < n; i++) {
     top = v[i] * sign > top ? v[i] * sign : top;
     *nan |= v[i] != v[i];
@@ -145,27 +147,36 @@ REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
   return top;
 }
 
-/* Factors from 2^-28 to 2^28 are multiplied 32 at a time: their product is a double for sure. */
+/* Multiplies by n factors, which are a multiple of LANES and at most 32 for each lane: where all are from 2^-28 to
+ * 2^28, those of a lane have a product that is a double for sure. */
+static inline void FN(multiply_some)(tfu_state *s, const REAL *v, int n) {
+  enum { LANES = 8 };
+  FN(signed_type) least = (FN(signed_type))POWER(0), most = (FN(signed_type))POWER(0);
+  for (int i = 0; i < n; i++) {
+    const FN(signed_type) size = FN(size_of)(v[i]);
+    least = size < least ? size : least;
+    most = size > most ? size : most;
+  }
+  if (least < (FN(signed_type))POWER(-28) || most > (FN(signed_type))POWER(28)) {
+    for (int i = 0; i < n; i++) multiply(s, v[i]);
+    return;
+  }
+  double lane[LANES];
+  for (int k = 0; k < LANES; k++) lane[k] = 1;
+  for (int i = 0; i < n; i += LANES)
+    for (int k = 0; k < LANES; k++) lane[k] *= v[i + k];
+  for (int k = 0; k < LANES; k++) {
+    s->a *= lane[k];
+    settle(s);
+  }
+}
+
 static tfu_state FN(product)(const REAL *v, int n) {
-  enum { TOGETHER = 32 };
+  enum { MANY = 256, FEW = 32 };
   tfu_state s = tfu_state_none(TFU_PRODUCTS, TFU_F32);
   int i = 0;
-  for (; i + TOGETHER <= n; i += TOGETHER) {
-    FN(signed_type) least = (FN(signed_type))POWER(0), most = (FN(signed_type))POWER(0);
-    for (int k = 0; k < TOGETHER; k++) {
-      const FN(signed_type) size = FN(size_of)(v[i + k]);
-      least = size < least ? size : least;
-      most = size > most ? size : most;
-    }
-    if (least < (FN(signed_type))POWER(-28) || most > (FN(signed_type))POWER(28)) {
-      for (int k = 0; k < TOGETHER; k++) multiply(&s, v[i + k]);
-      continue;
-    }
-    double a = 1, b = 1, c = 1, d = 1; /* short chains: latency counts */
-    for (int k = i; k < i + TOGETHER; k += 4) a *= v[k], b *= v[k + 1], c *= v[k + 2], d *= v[k + 3];
-    s.a *= a * b * (c * d);
-    settle(&s);
-  }
+  for (; i + MANY <= n; i += MANY) FN(multiply_some)(&s, v + i, MANY);
+  for (; i + FEW <= n; i += FEW) FN(multiply_some)(&s, v + i, FEW);
   for (; i < n; i++) multiply(&s, v[i]);
   return s;
 }

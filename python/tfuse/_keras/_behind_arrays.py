@@ -4,7 +4,6 @@ permutations, sorting, sums of segments. On a GPU, and where a tensor is large e
 These are called for the smallest things, so what is left to Keras is left without a word in tfuse.explain().
 """
 
-import functools
 import inspect
 import math
 
@@ -32,7 +31,6 @@ def _where_ahead(serve, alone=False):
     """
     known = inspect.signature(serve)
 
-    @functools.wraps(serve)
     def instead(own, x, *others, **options):
         y = None
         if _worth(x) and (alone or not _op._inside_xla()) and _fits(known, x, *others, **options):
