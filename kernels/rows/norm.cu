@@ -43,7 +43,7 @@ struct column_weights {
   template <typename P>
   __device__ R (&of(const P &p, int i))[N] {
     if (PACKS == 0) load_columns(data, p, otherwise, value[0]);
-    return value[i];
+    return value[PACKS ? i : 0];
   }
 };
 
@@ -73,12 +73,15 @@ enum { LAYER, RMS, EITHER };
 
 /* The variance has a look of its own, about the mean: as a difference of two sums it would cancel. Of a split row the
  * first launch makes h and finds what each part has, about the part's own mean; the second is given h as x, joins what
- * the parts have found, and writes y. */
-template <typename T, int PACKS, int KIND, bool FULL>
+ * the parts have found, and writes y.
+ *
+ * ALONE: a block lives for one row. It holds the row alone, and takes the weights from the cache when it writes: with
+ * 64 registers a thread there are 32 warps on a multiprocessor, of which some always wait for memory. */
+template <typename T, int PACKS, int KIND, bool FULL, bool ALONE = false>
 __device__ inline void norm_rows(const norm_args &a) {
-  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1 };
+  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE ? 0 : PACKS };
   typedef acc<T> R;
-  typedef typename rows<T, PACKS, TENSORS>::walk rows_walk;
+  typedef typename rows<T, PACKS, TENSORS, false, !ALONE>::walk rows_walk;
   const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
   const int64_t cols = a.rows.cols;
   const T *const tensors[2] = {(const T *)a.x, (const T *)a.residual};
@@ -86,7 +89,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   const dropping drop(a.seed, a.rate);
   const bool plain = !FULL || (!a.residual && !drop.on);
   const bool writes = walk.pass() != TFU_FIND;
-  column_weights<R, PACKS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
+  column_weights<R, WEIGHTS, N> gamma(writes ? a.gamma : 0, a.period, 1, walk),
       beta(writes && !rms ? a.beta : 0, a.period, 0, walk);
   const mean_over<T> mean_of(cols), mean_of_all(cols * walk.parts());
   for (; walk.more(); walk.next()) {
@@ -291,6 +294,16 @@ STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THR
 STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
       norm_rows_grad<T, PACKS, RMS, false>)
 STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, norm_rows_grad<T, PACKS, RMS, true>)
+
+#define STAMP_ALONE(label, suffix, T, kind)                                      \
+  TFU_ROW_KERNEL_AS_((TFU_NORM_ALONE_THREADS), label##_long_##suffix, norm_args, \
+                     norm_rows<T, packs_of_elements<T>(TFU_NORM_ELEMENTS), kind, false, true>)
+STAMP_ALONE(layer_alone, f32, float, LAYER)
+STAMP_ALONE(layer_alone, f16, f16, LAYER)
+STAMP_ALONE(layer_alone, bf16, bf16, LAYER)
+STAMP_ALONE(rms_alone, f32, float, RMS)
+STAMP_ALONE(rms_alone, f16, f16, RMS)
+STAMP_ALONE(rms_alone, bf16, bf16, RMS)
 
 template <typename T, int PACKS>
 __device__ inline void norm(const norm_args &a) {

@@ -7,6 +7,7 @@
 /* Elements of a row that a thread has at most, with their weights and sums, before registers run out. */
 #define TFU_NORM_ELEMENTS 32
 #define TFU_NORM_THREADS 512
+#define TFU_NORM_ALONE_THREADS 1024
 #define TFU_NORM_GRAD_ELEMENTS 16
 #define TFU_NORM_GRAD_THREADS 512
 

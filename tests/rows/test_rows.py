@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from tfuse import cases
 from comparing import EPSILON, close, gradients, normal, numbers, route
 from tfuse._core import _philox
 
@@ -310,6 +311,32 @@ def test_gradient_uses_the_mask_of_its_call(device, route):
     h, dx, dr = route(step)(x, normal(16, 64) * 1e-3)
     assert np.array_equal(np.abs(h.numpy()) > 1, dx.numpy() != 0)
     np.testing.assert_allclose(dr, 1)
+
+
+# ---- long rows of whole packs: in registers, in shared memory, shared by a cluster of blocks, or split ----
+
+LONG = {"softmax": (tfuse.softmax, lambda x: tf.nn.softmax(x)),
+        "log_softmax": (tfuse.log_softmax, lambda x: tf.nn.log_softmax(x)),
+        "layer_norm": (tfuse.layer_norm, lambda x, g, b: (x - tf.reduce_mean(x, -1, keepdims=True)) * tf.math.rsqrt(
+            tf.math.reduce_variance(x, -1, keepdims=True) + 1e-3) * g + b),
+        "rms_norm": (tfuse.rms_norm, lambda x, g: x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-6) * g),
+        "rms_norm, residual": (lambda x, g: tfuse.rms_norm(x, g, residual=x)[0], lambda x, g: LONG["rms_norm"][1](x + x, g))}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", LONG)
+def test_long_rows(device, name, dtype):
+    """A GPU has 132 multiprocessors or so: fewer rows are dealt out otherwise than more. Where rows are kept in shared memory,
+    some of a block's come after others."""
+    ours, naive = LONG[name]
+    shapes = [(3, 16384), (2, 65536)] + [(150, 20480), (300, 40000), (150, 65536), (150, 131072), (9, 262144)] * ("GPU" in device)
+    for rows, columns in shapes:
+        weights = [np.linspace(0.5, 2, columns), np.linspace(-1, 1, columns)][:naive.__code__.co_argcount - 1]
+        x = tf.cast(normal(rows, columns) + np.linspace(-3, 3, columns, dtype="float32"), dtype)
+        got = ours(x, *(w.astype("float32") for w in weights))
+        exact = naive(tf.cast(x, tf.float64), *weights).numpy()
+        own = naive(x, *(tf.cast(w, x.dtype) for w in weights))
+        assert cases.error(got, exact) <= 2 * cases.error(own, exact) + EPSILON[dtype] / 4, (rows, columns)
 
 
 # ---- group norm ----
