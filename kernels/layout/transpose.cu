@@ -5,26 +5,6 @@
 
 #include "kernels/core/device/pack.cuh"
 
-/* An element as bits, by its size. */
-template <int SIZE>
-struct bits_of;
-template <>
-struct bits_of<1> {
-  typedef uint8_t type;
-};
-template <>
-struct bits_of<2> {
-  typedef uint16_t type;
-};
-template <>
-struct bits_of<4> {
-  typedef uint32_t type;
-};
-template <>
-struct bits_of<8> {
-  typedef uint2 type;
-};
-
 __device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__umulhi(n, d.factor) + n) >> d.shift; }
 
 /* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading

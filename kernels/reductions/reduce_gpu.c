@@ -38,19 +38,6 @@ static int bits_above(int64_t n, int most) {
   return bits;
 }
 
-static int group_of(int kind) {
-  switch (kind) {
-    case TFU_REDUCE_MAX:
-    case TFU_REDUCE_MIN: return TFU_TOPS;
-    case TFU_REDUCE_PROD: return TFU_PRODUCTS;
-    case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
-    case TFU_REDUCE_VARIANCE:
-    case TFU_REDUCE_STD: return TFU_SPREADS;
-    case TFU_REDUCE_ARG: return TFU_PLACES;
-    default: return TFU_SUMS;
-  }
-}
-
 int tfu_reduce_variant(int kind, int ties) {
   switch (kind) {
     case TFU_REDUCE_L2: return 1;
@@ -155,7 +142,7 @@ tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups
                    .inner = 1,
                    .all = all || x->dtype < TFU_FLOATS ? all : 1,
                    .kind = kind,
-                   .group = group_of(kind),
+                   .group = tfu_float_group(kind),
                    .turned = turned,
                    .ties = !y,
                    .from = x->dtype,

@@ -99,22 +99,6 @@ struct top_number<uint64_t> {
   static __device__ bool hit(int4 p, K l) { return (K)two_words(p.x, p.y) < l || (K)two_words(p.z, p.w) < l; }
 };
 
-/* The unsigned type that T is read as, one by one. */
-template <int SIZE>
-struct bits_of;
-template <>
-struct bits_of<2> {
-  typedef uint16_t type;
-};
-template <>
-struct bits_of<4> {
-  typedef uint32_t type;
-};
-template <>
-struct bits_of<8> {
-  typedef uint64_t type;
-};
-
 /* ---- what is kept ---- */
 
 /* Sorts n entries, which become a power of two. */

@@ -34,6 +34,37 @@ struct packed {
   enum { N = 16 / sizeof(T) };
 };
 
+/* The unsigned type of so many bytes. */
+template <int SIZE>
+struct bits_of;
+template <>
+struct bits_of<1> {
+  typedef uint8_t type;
+};
+template <>
+struct bits_of<2> {
+  typedef uint16_t type;
+};
+template <>
+struct bits_of<4> {
+  typedef uint32_t type;
+};
+template <>
+struct bits_of<8> {
+  typedef uint64_t type;
+};
+
+/* The larger one, NaN if one is. */
+__device__ inline float top_of(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
 /* The two 16-bit types convert in pairs: one instruction for two values. */
 template <typename T>
 struct pair_of;
