@@ -1,5 +1,9 @@
 /* States on the CPU: of lines and of columns (reduce_cpu.h). */
 #ifndef REAL
+#ifdef __aarch64__
+#include <arm_neon.h>
+#endif
+
 #include "kernels/reductions/reduce_cpu.h"
 
 int tfu_reduce_group(int kind, tfu_dtype dtype) {
@@ -109,28 +113,37 @@ static inline FN(signed_type) FN(size_of)(REAL v) {
 typedef REAL FN(values) __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
 typedef FN(signed_type) FN(masks) __attribute__((vector_size(16)));
 
+/* The larger of each two, NaN where one is. */
+static inline FN(values) FN(larger)(FN(values) x, FN(values) best) {
+#ifdef __aarch64__
+  return FN(vmaxq)(x, best);
+#else
+  const FN(masks) taken = ((x > best) | (x != x)) & (best == best);
+  return (FN(values))(((FN(masks))x & taken) | ((FN(masks))best & ~taken));
+#endif
+}
+
 REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
-  enum { EACH = 16 / sizeof(REAL), CHAINS = 4 };
+  enum { EACH = 16 / sizeof(REAL) };
   const REAL sign = turned ? -1 : 1;
   REAL top = -(REAL)INFINITY;
   int i = 0;
   *nan = 0;
-  if (n >= CHAINS * EACH) {
-    FN(values) best[CHAINS];
-    FN(masks) numbers[CHAINS]; /* whether all were */
-    for (int c = 0; c < CHAINS; c++) best[c] = (FN(values)){0} + top, numbers[c] = ~(FN(masks)){0};
-    for (; i + CHAINS * EACH <= n; i += CHAINS * EACH)
-      for (int c = 0; c < CHAINS; c++) {
-        const FN(values) given = *(const FN(values) *)(v + i + c * EACH), x = turned ? -given : given;
-        const FN(masks) greater = x > best[c];
-        best[c] = (FN(values))(((FN(masks))x & greater) | ((FN(masks))best[c] & ~greater));
-        numbers[c] &= x == x;
-      }
-    for (int c = 0; c < CHAINS; c++)
-      for (int k = 0; k < EACH; k++) {
-        top = best[c][k] > top ? best[c][k] : top;
-        *nan |= !numbers[c][k];
-      }
+  if (n >= 4 * EACH) { /* four chains: as many comparisons are on their way */
+    FN(values) b0 = (FN(values)){0} + top, b1 = b0, b2 = b0, b3 = b0;
+    for (; i + 4 * EACH <= n; i += 4 * EACH) {
+      const FN(values) *x = (const FN(values) *)(v + i);
+      b0 = FN(larger)(x[0] * sign, b0);
+      b1 = FN(larger)(x[1] * sign, b1);
+      b2 = FN(larger)(x[2] * sign, b2);
+      b3 = FN(larger)(x[3] * sign, b3);
+    }
+    b0 = FN(larger)(FN(larger)(b0, b1), FN(larger)(b2, b3));
+    for (int k = 0; k < EACH; k++) {
+      top = b0[k] > top ? b0[k] : top;
+      *nan |= b0[k] != b0[k];
+    }
+    if (*nan) i = 0; /* numbers may be hidden behind it */
   }
   for (; i < n; i++) {
     top = v[i] * sign > top ? v[i] * sign : top;
