@@ -73,6 +73,9 @@ def compile_image(nvidia, source, arch):
         print(f"NVRTC, {source} for {arch}:\n{log}", file=sys.stderr)
     if failed:
         sys.exit(1)
+    if re.search(rb"^\s*trap;", fetch(nvrtc, program, "PTX"), re.M):
+        sys.exit(f"NVRTC, {source} for {arch}: a function ends in a trap, as one without a return does: an intrinsic of CUDA's "
+                 "headers that is empty here?")
     return packed(nvidia, fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX"), arch)
 
 
