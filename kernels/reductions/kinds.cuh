@@ -30,17 +30,6 @@ __device__ inline unsigned stored(float value) {
   else return pair_of<T>::narrow(value, value);
 }
 
-/* The larger one, NaN if one is. */
-__device__ inline float top_of(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-  return y;
-#else
-  return a > b || a != a ? a : b;
-#endif
-}
-
 /* All values made one by f, in four chains. */
 template <int N, typename V, typename F>
 __device__ inline float folded(V value, F f) {

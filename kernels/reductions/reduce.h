@@ -77,6 +77,20 @@ typedef struct reduce_grad_args {
 #ifndef TFU_DEVICE
 #include "ops/reductions/axes.h"
 
+/* Of a kind, for floats. */
+static inline int tfu_float_group(int kind) {
+  switch (kind) {
+    case TFU_REDUCE_MAX:
+    case TFU_REDUCE_MIN: return TFU_TOPS;
+    case TFU_REDUCE_PROD: return TFU_PRODUCTS;
+    case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
+    case TFU_REDUCE_VARIANCE:
+    case TFU_REDUCE_STD: return TFU_SPREADS;
+    case TFU_REDUCE_ARG: return TFU_PLACES;
+    default: return TFU_SUMS;
+  }
+}
+
 /* Fails for a kind that integers do not have. */
 TFU_MUST_USE static inline tfu_code tfu_reduce_check(tfu_call *call) {
   TFU_REQUIRE(call->err, call->in[0].dtype < TFU_FLOATS || call->attr[0].i <= TFU_REDUCE_PROD,

@@ -1,5 +1,6 @@
 #include "kernels/reductions/reduce.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 
@@ -30,25 +31,11 @@ _Static_assert((int)TFU_AS_F32 == (int)TFU_F32 && (int)TFU_AS_F16 == (int)TFU_F1
                    (int)TFU_AS_I32 == (int)TFU_I32 && (int)TFU_AS_I64 == (int)TFU_I64,
                "device code counts types as tfu_dtype does");
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* The bits of the next power of two, at most `most`. */
 static int bits_above(int64_t n, int most) {
   int bits = 0;
   while (bits < most && (int64_t)1 << bits < n) bits++;
   return bits;
-}
-
-static int group_of(int kind) {
-  switch (kind) {
-    case TFU_REDUCE_MAX:
-    case TFU_REDUCE_MIN: return TFU_TOPS;
-    case TFU_REDUCE_PROD: return TFU_PRODUCTS;
-    case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
-    case TFU_REDUCE_VARIANCE:
-    case TFU_REDUCE_STD: return TFU_SPREADS;
-    case TFU_REDUCE_ARG: return TFU_PLACES;
-    default: return TFU_SUMS;
-  }
 }
 
 int tfu_reduce_variant(int kind, int ties) {
@@ -155,7 +142,7 @@ tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups
                    .inner = 1,
                    .all = all || x->dtype < TFU_FLOATS ? all : 1,
                    .kind = kind,
-                   .group = group_of(kind),
+                   .group = tfu_float_group(kind),
                    .turned = turned,
                    .ties = !y,
                    .from = x->dtype,

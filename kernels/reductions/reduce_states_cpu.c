@@ -5,15 +5,7 @@
 int tfu_reduce_group(int kind, tfu_dtype dtype) {
   if (dtype >= TFU_FLOATS)
     return kind <= TFU_REDUCE_MEAN ? TFU_WHOLE_SUMS : kind == TFU_REDUCE_PROD ? TFU_WHOLE_PRODUCTS : TFU_WHOLE_TOPS;
-  switch (kind) {
-    case TFU_REDUCE_MAX:
-    case TFU_REDUCE_MIN: return TFU_TOPS;
-    case TFU_REDUCE_PROD: return TFU_PRODUCTS;
-    case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
-    case TFU_REDUCE_VARIANCE:
-    case TFU_REDUCE_STD: return TFU_SPREADS;
-    default: return TFU_SUMS;
-  }
+  return tfu_float_group(kind);
 }
 
 tfu_state tfu_state_none(int group, tfu_dtype dtype) {

@@ -101,13 +101,7 @@ __device__ inline R larger(R a, R b) {
 }
 template <>
 __device__ inline float larger(float a, float b) {
-#if __CUDA_ARCH__ >= 800
-  float c;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-#else
-  return a > b || a != a ? a : b;
-#endif
+  return top_of(a, b);
 }
 
 /* ---- what is scanned ---- */

@@ -34,6 +34,17 @@ struct packed {
   enum { N = 16 / sizeof(T) };
 };
 
+/* The larger one, NaN if one is. */
+__device__ inline float top_of(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
 /* The two 16-bit types convert in pairs: one instruction for two values. */
 template <typename T>
 struct pair_of;
