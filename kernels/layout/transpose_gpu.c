@@ -1,5 +1,6 @@
 #include "kernels/layout/transpose.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 
@@ -20,8 +21,6 @@ static tfu_divisor divisor_of(int64_t by) {
   d.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) / (uint64_t)by + 1);
   return d;
 }
-
-static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The power of two that n fits into. */
 static int shift_for(int64_t n) {
@@ -99,9 +98,9 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     a.tile_b = (uint32_t)(16 * side * (side == 2 ? 2 : 1));
   } else {
     /* 64 by 64, or up to 256 along one axis where the other is short: no more than there are threads. */
-    a.shift_a = (int)at_most(shift_for(na), 6), a.shift_b = (int)at_most(shift_for(nb), 6);
-    if (nb < 64) a.shift_a = (int)at_most(shift_for(na), at_most(8, 12 - a.shift_b));
-    if (na < 64) a.shift_b = (int)at_most(shift_for(nb), at_most(8, 12 - a.shift_a));
+    a.shift_a = (int)least(shift_for(na), 6), a.shift_b = (int)least(shift_for(nb), 6);
+    if (nb < 64) a.shift_a = (int)least(shift_for(na), least(8, 12 - a.shift_b));
+    if (na < 64) a.shift_b = (int)least(shift_for(nb), least(8, 12 - a.shift_a));
     /* Small matrices stay in the cache. */
     if (a.shift_a + a.shift_b < 9) return move_rows(call, t, x, y, size);
     a.tile_a = even(na, (int64_t)1 << a.shift_a);
@@ -118,7 +117,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
   a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
   a.tiles_b = (uint32_t)((nb + a.tile_b - 1) / a.tile_b);
   a.tiles = divisor_of((int64_t)a.tiles_a * a.tiles_b);
-  a.strip = divisor_of(at_most((int64_t)a.tiles_a * a.swath, INT32_MAX));
+  a.strip = divisor_of(least((int64_t)a.tiles_a * a.swath, INT32_MAX));
   int64_t matrices = 1;
   for (int i = t->axes; i-- > 0;) {
     if (i == axis_a || i == axis_b) continue;
@@ -137,7 +136,7 @@ static tfu_code turn(tfu_call *call, tfu_turn t, const char *x, char *y, int64_t
   if (t.size[0] > per) {
     tfu_turn piece = t;
     for (int64_t i = 0; i < t.size[0]; i += per) {
-      piece.size[0] = at_most(per, t.size[0] - i);
+      piece.size[0] = least(per, t.size[0] - i);
       TFU_TRY(turn(call, piece, x + i * t.from[0] * size, y + i * t.to[0] * size, size));
     }
     return TFU_OK;

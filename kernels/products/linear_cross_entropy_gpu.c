@@ -8,6 +8,7 @@
 #include "kernels/products/linear_cross_entropy.h"
 
 #include "activations.h"
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/recycle.h"
@@ -45,8 +46,6 @@ typedef struct job {
   part part[2];
 } job;
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int has(const tfu_tensor *t) { return tfu_count(&t->shape) > 0; }
 static void *row_of(const tfu_tensor *t, int64_t row, int64_t cols) {
   return (char *)t->data + (size_t)(row * cols) * tfu_dtype_size(t->dtype);

@@ -1,10 +1,9 @@
 /* Reductions on the CPU (reduce_cpu.h): tasks are parts of the axis that is reduced, or some short rows. */
 #include "kernels/reductions/reduce_cpu.h"
 
-enum { TASK = 64 * 1024, NARROW = 32 }; /* elements of a task; columns that are few */
+#include "kernels/core/arithmetic.h"
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+enum { TASK = 64 * 1024, NARROW = 32 }; /* elements of a task; columns that are few */
 
 /* One axis. Lines of inner 1 are contiguous; of few columns, several rows are taken as one (`joined` of them). */
 typedef struct stage {

@@ -1,5 +1,6 @@
 #include "kernels/reductions/reduce.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 
@@ -30,7 +31,6 @@ _Static_assert((int)TFU_AS_F32 == (int)TFU_F32 && (int)TFU_AS_F16 == (int)TFU_F1
                    (int)TFU_AS_I32 == (int)TFU_I32 && (int)TFU_AS_I64 == (int)TFU_I64,
                "device code counts types as tfu_dtype does");
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* The bits of the next power of two, at most `most`. */
 static int bits_above(int64_t n, int most) {
   int bits = 0;

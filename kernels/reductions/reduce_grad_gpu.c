@@ -1,3 +1,4 @@
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/reductions/reduce.h"
 
@@ -16,7 +17,6 @@ enum {
   SLOPE_ROWS = 32 /* rows of a column that a thread has in slopes_columns: by reasoning, not measured */
 };
 
-static int64_t divide_up(int64_t n, int64_t each) { return (n + each - 1) / each; }
 static unsigned blocks(int64_t n, int64_t each) { return (unsigned)divide_up(n, each); }
 
 /* Rows that stay in registers. */

@@ -10,6 +10,7 @@
  *
  * Where a sample is one place, groups lie in memory one behind the other, and the forward pass takes each as a row. */
 #ifndef REAL
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/fold_cpu.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
@@ -31,9 +32,6 @@ typedef struct job {
   void *spread;     /* [task, or sample][SPREAD][width]          */
   step now;
 } job;
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static tfu_code plan(job *j, size_t real) {
   const int64_t *dim = j->x->shape.dim;

@@ -1,5 +1,6 @@
 #include "kernels/scans/scan.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/layout/transpose.h"
@@ -50,16 +51,14 @@ static uint64_t nothing(int kind, tfu_dtype dtype) {
   return kind == TFU_SCAN_PROD ? one[dtype] : kind == TFU_SCAN_MAX || kind == TFU_SCAN_LSE ? lowest[dtype] : 0;
 }
 
-static int64_t ceiling(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
   const tfu_dtype dtype = call->in[0].dtype;
   const int64_t size = (int64_t)tfu_dtype_size(dtype), count = s->outer, bytes = s->length * size;
   const scan_what what = what_of(call, s);
   const uintptr_t x = (uintptr_t)what.x;
   /* Packs that a row touches at most: one more where it may begin within one. */
-  const int64_t packs = bytes % 16 || x % 16 ? ceiling(bytes + 15, 16) : bytes / 16;
-  const int64_t warps = ceiling(packs, TFU_SCAN_PACKS * 32);
+  const int64_t packs = bytes % 16 || x % 16 ? divide_up(bytes + 15, 16) : bytes / 16;
+  const int64_t warps = divide_up(packs, TFU_SCAN_PACKS * 32);
   const int recurs = s->kind == TFU_SCAN_RECURRENCE;
   scan_rows_args a = {.what = what,
                       .kind = s->kind,
@@ -83,7 +82,7 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
   while (1 << a.depth < TFU_SCAN_PACKS && 2 << 2 * a.depth < packs) a.depth++;
   if (warps == 1) {
     while ((int64_t)1 << (a.depth + a.shift) < packs) a.shift++;
-    blocks = ceiling(count, grid.threads >> a.shift);
+    blocks = divide_up(count, grid.threads >> a.shift);
   } else {
     /* A block for each row, unless it is too long for that or for shared memory, or there are too few rows. */
     const int64_t warp = 32 * TFU_SCAN_STRIDE * (recurs ? 2 : 1), room = (device.block_shared - 4096) / warp;
@@ -91,13 +90,13 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
     const int64_t tile = tile_warps() < most ? tile_warps() : most;
     const int whole = warps <= tile || (warps <= most && 2 * count >= device.multiprocessors);
     a.shift = 6;
-    a.tiles = whole ? 1 : (int)ceiling(warps, tile);
-    grid.threads = (unsigned)(32 * ceiling(warps, a.tiles));
+    a.tiles = whole ? 1 : (int)divide_up(warps, tile);
+    grid.threads = (unsigned)(32 * divide_up(warps, a.tiles));
     blocks = count * a.tiles;
   }
   if (a.tiles > 1) {
-    a.groups = (int)ceiling(a.tiles, TFU_SCAN_GROUP);
-    a.row_slots = a.tiles + a.groups + ceiling(a.groups, TFU_SCAN_GROUP) + 1;
+    a.groups = (int)divide_up(a.tiles, TFU_SCAN_GROUP);
+    a.row_slots = a.tiles + a.groups + divide_up(a.groups, TFU_SCAN_GROUP) + 1;
     const size_t all = (size_t)(count * a.row_slots) * (state_size(s->kind, dtype) > 8 ? 32 : 16);
     TFU_TRY(tfu_scratch(call, all, &a.slots));
     TFU_TRY(tfu_clear(call, a.slots, all));
@@ -130,16 +129,16 @@ static tfu_code scan_columns(tfu_call *call, const tfu_scanned *s) {
    * then down to 128 bytes, and to 64 where blocks are few. */
   while (a.shift > 0 && (1 << (a.shift - 1)) >= a.inner) a.shift--;
   while (a.shift > 0 && (size << a.shift) > 128 && s->length > places * (TFU_SCAN_THREADS >> a.shift)) a.shift--;
-  if ((size << a.shift) == 128 && s->outer * ceiling(a.inner, (int64_t)1 << a.shift) < wanted &&
+  if ((size << a.shift) == 128 && s->outer * divide_up(a.inner, (int64_t)1 << a.shift) < wanted &&
       s->length > places * (TFU_SCAN_THREADS >> a.shift))
     a.shift--;
-  a.strips = ceiling(a.inner, (int64_t)1 << a.shift);
+  a.strips = divide_up(a.inner, (int64_t)1 << a.shift);
   const int64_t high = places * (TFU_SCAN_THREADS >> a.shift), blocks = s->outer * a.strips;
   if (2 * blocks < wanted && s->length > 4 * high) {
-    int64_t chunks = ceiling(wanted, blocks);
+    int64_t chunks = divide_up(wanted, blocks);
     if (chunks > s->length / (2 * high)) chunks = s->length / (2 * high);
-    a.chunk = ceiling(ceiling(s->length, chunks), high) * high;
-    a.chunks = (int)ceiling(s->length, a.chunk);
+    a.chunk = divide_up(divide_up(s->length, chunks), high) * high;
+    a.chunks = (int)divide_up(s->length, a.chunk);
   }
   TFU_REQUIRE(call->err, blocks * a.chunks <= INT32_MAX, "x %s is too large for one launch", tfu_show(&x->shape).text);
   const tfu_grid grid = {.x = (unsigned)(blocks * a.chunks), .threads = TFU_SCAN_THREADS};

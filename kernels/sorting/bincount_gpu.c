@@ -1,5 +1,6 @@
 #include "kernels/sorting/bincount.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
@@ -17,9 +18,6 @@ TFU_CHOICE(bin_blocks, 8, 1, 32);   /* per multiprocessor at most               
 TFU_CHOICE(most_copies, 32, 1, 32); /* of bins in shared memory: one that is asked for often waits     */
 
 enum { RESERVED = 4096 };
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static tfu_code check_size(const tfu_call *call, int64_t size) {
   TFU_REQUIRE(call->err, size < INT32_MAX, "bins must be less than 2^31 - 1, got %lld", (long long)size);

@@ -212,7 +212,8 @@ def test_explain_an_eager_call(device):
     assert last["kernel"] and last["why"] == "its inputs are on the " + place
     table = repr(tfuse.explain()).splitlines()
     assert table[0].split()[:4] == ["op", "when", "route", "device"] and "ScaleBiasAct" in table[-1]
-    assert len(tfuse.explain(last=1)) <= 3
+    captured = ["captured into a CUDA graph" in row["why"] for row in tfuse.explain(last=1)]
+    assert sum(captured) <= 1 and len(captured) - sum(captured) <= 2
     assert repr(_explain.Explanation()) == "tfuse has not been called yet"
 
 

@@ -88,6 +88,17 @@ def test_nan_spreads(device):
     assert np.array_equal(tfuse.cummax(x, axis=1, reverse=True)[1], [3, 3, 3, -1])
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_products(device, dtype):
+    """Of infinities, zeros and NaN, where nothing on the way is too large for its type: any order gives the same."""
+    for x in ([2.0, np.inf, 3.0, 0.0, 5.0], [-np.inf, 2.0, -np.inf, -1.0], [0.0, -0.0, 3.0, -2.0], [1.0, np.nan, 0.0, 2.0]):
+        for reverse in (False, True):
+            want = np.cumprod(x[::-1])[::-1] if reverse else np.cumprod(x)
+            got = np.asarray(tf.cast(tfuse.cumprod(tf.constant(x, dtype), reverse=reverse), tf.float64))
+            assert np.array_equal(got, want, equal_nan=True) and np.array_equal(np.signbit(got[want == 0]),
+                                                                                np.signbit(want[want == 0]))
+
+
 def test_gradient_of_products_with_zeros(device):
     """Against the sum over all pairs, which divides by nothing."""
     rng = np.random.default_rng(3)

@@ -1,5 +1,6 @@
 #include "kernels/core/cpu/fold_cpu.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
 
 /* A task reads about 256 KiB of float32; a joined row is at least a tile; 64 blocks bound what the sums take. */
@@ -29,8 +30,6 @@ tfu_code tfu_fold_start(tfu_call *call, tfu_fold *f, int quantities) {
   f->sums = memory;
   return TFU_OK;
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 tfu_fold_tile tfu_fold_first(const tfu_fold *f, int64_t task) {
   const int64_t block = task / f->strips, strip = task % f->strips * STRIP;

@@ -1,5 +1,7 @@
 #include "kernels/core/gpu/rows.h"
 
+#include "kernels/core/arithmetic.h"
+
 const char *const tfu_row_variants[] = {[TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any"};
 
 enum {
@@ -14,8 +16,6 @@ enum {
   AHEAD = 8,           /* packs of any rows on their way to a thread */
 };
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int power_above(int64_t n) {
   int p = 1;
   while (p < n) p *= 2;

@@ -1,6 +1,6 @@
 #include "kernels/core/gpu/walk.h"
 
-static int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+#include "kernels/core/arithmetic.h"
 
 /* The length of a joined row, in elements. Rows that start inside a cache line cost the odd shapes a fifth of their
  * speed, and a last block of threads with little to do costs the narrow ones more: so enough rows to end on a line, and

@@ -1,0 +1,10 @@
+/* arithmetic.h - what the host computes of sizes. */
+#ifndef TFUSE_ARITHMETIC_H_
+#define TFUSE_ARITHMETIC_H_
+
+#include <stdint.h>
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#endif
