@@ -77,8 +77,13 @@ def measured(name):
 
 
 def calls_in(folder):
-    """(command buffers, custom calls inside of them, and outside), of all that was compiled. What is inside is indented."""
-    lines = [text for path in pathlib.Path(folder).glob("*thunk_sequence_after*") for text in path.read_text().splitlines()]
+    """(command buffers, custom calls inside of them, and outside), of all that was compiled. What is inside is indented.
+
+    A module that XLA finds nothing in to capture has only the list from before its passes.
+    """
+    lists = {path.name.split(".thunk_sequence")[0]: path
+             for pattern in ("*.thunk_sequence.txt", "*.thunk_sequence_after*") for path in pathlib.Path(folder).glob(pattern)}
+    lines = [text for path in lists.values() for text in path.read_text().splitlines()]
     calls = [text for text in lines if "kCustomCall" in text]
     inside = sum(text.startswith(" ") for text in calls)
     return sum("kCommandBuffer" in text for text in lines), inside, len(calls) - inside

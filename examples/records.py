@@ -72,7 +72,8 @@ def table(record):
         least = min((row["ms_per_step"] for row in rows if "failed" not in row), default=None)
         for row in rows:
             if "failed" in row:
-                lines.append(line([name, row["name"], "failed", *[""] * (len(heads) - 3)]))
+                why = row["failed"] if row["failed"].startswith("stopped") else "failed"
+                lines.append(line([name, row["name"], why, *[""] * (len(heads) - 3)]))
                 continue
             mark = "**" if row["ms_per_step"] == least else ""
             cells = [row["name"], mark + "%.1f" % row["ms_per_step"] + mark, per_second(row), "%.1f GB" % row["peak_GB"]]

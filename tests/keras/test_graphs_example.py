@@ -23,6 +23,11 @@ def test_calls_inside_graphs_are_indented(tmp_path):
     assert graphs.calls_in(tmp_path) == (2, 3, 1)
 
 
+def test_calls_of_a_module_without_graphs_are_counted(tmp_path):
+    (tmp_path / "module_1.thunk_sequence.txt").write_text("000: kCustomCall\n001: kKernel\n002: kCustomCall\n")
+    assert graphs.calls_in(tmp_path) == (0, 0, 2)
+
+
 def test_a_step_is_timed(monkeypatch):
     """The shorter of the two."""
     monkeypatch.setitem(graphs.SMALL, "layers", 1)
