@@ -1,5 +1,5 @@
 /* add_constant(x, constant) = x + constant. The constant is a tensor without dimensions, not an attribute, so that it
- * can change from call to call without a new graph. Its gradient is the sum of dy; that of x is dy itself. */
+ * can change from call to call without a new graph. Its gradient is the sum of dy, by Reduce; that of x is dy itself. */
 #include "tfuse.h"
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -21,21 +21,4 @@ const tfu_op tfu_add_constant = {
     .gpu = tfu_add_constant_gpu,
     .capturable = 1,
     .in_place = 1,
-};
-
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)in, (void)attr, (void)err;
-  out[0] = (tfu_shape){.rank = 0};
-  return TFU_OK;
-}
-
-const tfu_op tfu_add_constant_grad = {
-    .name = "AddConstantGrad",
-    .doc = "Gradient of AddConstant for the constant: the sum of dy.",
-    .in = {"dy: T"},
-    .out = {"dconstant: T"},
-    .attr = {TFU_T_FLOATS},
-    .shape = grad_shape,
-    .cpu = tfu_add_constant_grad_cpu,
-    .gpu = tfu_add_constant_grad_gpu,
 };

@@ -32,7 +32,7 @@ static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr
 const tfu_op tfu_segment_sum = {
     .name = "SegmentSum",
     .doc = "Sums of the rows of data that have the same id.",
-    .in = {"data: T", "segment_ids: L", "order: int32", "room: T"},
+    .in = {"data: T", "segment_ids: L", "order: int32", "room: bool"},
     .out = {"y: T"},
     .attr = {"sorted: bool = true", "T: {float, half, bfloat16, double, int32, int64}", "L: {int32, int64} = DT_INT64"},
     .shape = shape,

@@ -27,7 +27,6 @@ typedef struct row {
 #define LIST "x|c|0"
 static const row rows[] = {
     {&tfu_add_constant, {"x", ""}, ""},
-    {&tfu_add_constant_grad, {"x"}, ""},
     {&tfu_arg_reduce, {"n9"}, "axis=-1 I=int32 rest=any"},
     {&tfu_arg_reduce, {"9n"}, "kind=min I=int32 rest=any"},
     {&tfu_argsort, {"x"}, "descending=true"},

@@ -246,3 +246,17 @@ def test_places_refuse_an_empty_axis(device):
     with pytest.raises(tf.errors.InvalidArgumentError, match="axis 1 of x .2, 0. must have elements"):
         tfuse.argmax(tf.ones([2, 0]), 1)
     assert tfuse.argmax(tf.ones([2, 0]), 0).shape == [0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, (0, 2), None])
+def test_gradients_of_large_sums_repeat_dy(device, axis):
+    """Of many elements, several are written as one: the bits of each are dy's own, those of a NaN, too."""
+    for dtype, last in ((tf.bfloat16, 8), (tf.float16, 12), (tf.float32, 6), (tf.bfloat16, 7), (tf.float64, 5)):
+        x = tf.zeros([64, 257, last], dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tfuse.reduce_sum(x, axis, keepdims=True)
+        dy = tf.reshape(tf.cast(tf.range(tf.size(y)) % 251 - 7, dtype), y.shape)
+        dy = tf.where(dy == 3, tf.constant(float("nan"), dtype), dy)
+        bits = lambda v: np.frombuffer(v.numpy().tobytes(), np.uint8)
+        np.testing.assert_array_equal(bits(tape.gradient(y, x, dy)), bits(tf.broadcast_to(dy, x.shape)))

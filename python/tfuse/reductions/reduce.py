@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FLOATS, FusedOp, composite, real, vjp
+from tfuse._core._op import FLOATS, FusedOp, _inside_xla, composite, real, vjp
 
 _FROM_END, _ALL = 8, 1 << 16  # bits of the op's attribute axes, as in ops/reductions/axes.h
+_MANY = 1 << 16  # elements from which on a broadcast is worth some more ops
 _REAL = ("logsumexp", "variance", "std", "l2")  # kinds that integers do not have
 
 
@@ -61,7 +62,7 @@ def _plain(x, kind="sum", axes=_ALL, keepdims=False):
 
 
 def _spread(node, dy):
-    """dy of a sum or mean, for each value that was added: TensorFlow's own broadcast, which reads next to nothing."""
+    """dy of a sum or mean, for each value that was added."""
     x = node.inputs[0]
     axes, count = node.attr("axes"), None
     if x.shape.rank is not None:
@@ -77,7 +78,20 @@ def _spread(node, dy):
         count = tf.reduce_prod(tf.gather(shape, gone))
     if node.attr("kind") == "mean":
         dy = tf.cast(tf.cast(dy, real(dy.dtype)) / tf.cast(count, real(dy.dtype)), dy.dtype)
-    return tf.broadcast_to(tf.reshape(dy, kept), shape)
+    return _broadcast(tf.reshape(dy, kept), shape, x.shape)
+
+
+def _broadcast(x, shape, of):
+    """tf.broadcast_to, which writes an element at a time whatever its size: here 8 bytes are one, where rows allow it and
+    there are many. Inside XLA it becomes part of what reads it. `of` is the shape as far as it is known."""
+    elements, last = (None, None) if of.rank in (None, 0) else (of.num_elements(), of[-1])
+    each = 8 // x.dtype.size
+    if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or _inside_xla():
+        return tf.broadcast_to(x, shape)
+    own = [_rows.size(x, a) for a in range(x.shape.rank)]
+    joined = tf.reshape(x, [*own[:-1], last // each, each]) if own[-1] != 1 else tf.stack([x] * each, -1)
+    y = tf.broadcast_to(tf.bitcast(joined, tf.float64), [*shape[:-1], last // each])
+    return tf.reshape(tf.bitcast(y, x.dtype), shape)
 
 
 def _gradient(node, dy):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfuse._core import _library, _op, _rows
-from tfuse._core._op import FusedOp, composite
+from tfuse._core._op import FusedOp, composite, sized
 from tfuse.sorting.sort import argsort
 
 
@@ -14,12 +14,12 @@ def _plain(data, segment_ids, order, room, sorted=True):
 def _gradient(node, dy):
     if not node.inputs[0].dtype.is_floating:
         return [None] * 4
-    ids = node.inputs[1]
-    rows = tf.gather(dy, tf.maximum(ids, 0))
-    if not node.attr("sorted"):  # what was dropped has no part in the result
-        dropped = tf.reshape(ids < 0, tf.concat([tf.shape(ids), tf.ones([tf.rank(dy) - 1], tf.int32)], 0))
-        rows = tf.where(dropped, tf.zeros([], dy.dtype), rows)
-    return [rows, None, None, None]
+    ids = tf.cast(node.inputs[1], tf.int64)  # TensorFlow computes with int32 in the host's memory
+    if node.attr("sorted"):
+        return [tf.gather(dy, tf.maximum(ids, 0)), None, None, None]
+    rank = tf.rank(dy) if dy.shape.rank is None else dy.shape.rank
+    with_none = tf.pad(dy, tf.pad([[1, 0]], [[0, rank - 1], [0, 0]]))  # a row of zeros for what was dropped
+    return [tf.gather(with_none, tf.maximum(ids, -1) + 1), None, None, None]
 
 
 def _axes(inputs):
@@ -62,7 +62,7 @@ def _sum(op, data, segment_ids, num_segments, sorted):
     known = tf.get_static_value(num_segments)
     if known is not None and int(known) < 0:
         raise ValueError("%s: num_segments must not be negative, got %d" % (op, int(known)))
-    room = tf.zeros([num_segments if known is None else int(known), 0], data.dtype)
+    room = sized(num_segments if known is None else int(known))
     # Only a GPU needs the order. Equal ids keep theirs.
     order = None if sorted or _library.without_gpu() else argsort(segment_ids)
     return _segments(data, segment_ids, order, room, sorted=sorted)

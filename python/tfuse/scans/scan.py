@@ -108,6 +108,8 @@ def _over(op, kind, x, axis, exclusive, reverse):
     axis = operator.index(number)
     if rank is not None and not -rank <= axis < rank:
         raise ValueError("%s: axis must be one of x %s, got %d" % (op, x.shape.as_list(), axis))
+    if rank is not None and x.shape[axis] == 1 and not exclusive:
+        return tf.identity(x)
     return _scan(x, kind=kind, axis=axis, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
