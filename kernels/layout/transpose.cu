@@ -1,11 +1,7 @@
 /* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of bool, f16, f32
  * and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of
  * 16 bytes. */
-#include "kernels/layout/transpose.h"
-
-#include "kernels/core/device/pack.cuh"
-
-__device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__umulhi(n, d.factor) + n) >> d.shift; }
+#include "kernels/layout/pairs.cuh"
 
 /* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading
  * as far as rows go. All of a thread's units are on their way before the first is written. */
@@ -100,29 +96,6 @@ __device__ inline void transpose_runs(const transpose_rows_args &a) {
     }
   }
 }
-
-/* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
-struct turned_tile {
-  uint32_t a, b;
-  int64_t from, to;
-  __device__ turned_tile(const transpose_tiles_args &t) {
-    const uint32_t matrix = divide(blockIdx.x, t.tiles), tile = blockIdx.x - matrix * t.tiles.by;
-    const uint32_t strip = divide(tile, t.strip), within = tile - strip * t.strip.by,
-                   high = t.tiles_b - strip * t.swath;
-    const uint32_t height = high < t.swath ? high : t.swath;
-    a = within / height;
-    b = (strip * t.swath + within - a * height) * t.tile_b;
-    a *= t.tile_a;
-    from = to = 0;
-    uint32_t rest = matrix;
-    ONCE
-    for (int axis = 0; axis < t.axes; axis++) {
-      const uint32_t outer = divide(rest, t.size[axis]), i = rest - outer * t.size[axis].by;
-      from += i * t.from[axis], to += i * t.to[axis];
-      rest = outer;
-    }
-  }
-};
 
 /* Tiles of any size through shared memory: read along a, or as one stretch where they are one, and written along b, an
  * element at a time. The pitch is such that
@@ -254,6 +227,8 @@ KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS /
 KERNEL(transpose_runs_bool, transpose_rows_args, transpose_runs<uint8_t>)
 KERNEL(transpose_runs_f16, transpose_rows_args, transpose_runs<uint16_t>)
 KERNEL(transpose_runs_f32, transpose_rows_args, transpose_runs<uint32_t>)
+KERNEL(transpose_pairs_f16, transpose_tiles_args, transpose_pairs<2>)
+KERNEL(transpose_pairs_f32, transpose_tiles_args, transpose_pairs<4>)
 KERNEL(transpose_tiles_bool, transpose_tiles_args, transpose_tiles<1>)
 KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
 KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)

@@ -77,9 +77,17 @@ static uint32_t even(int64_t n, int64_t most) {
   return (uint32_t)((n + tiles - 1) / tiles);
 }
 
+/* Pairs that lie side by side in a tile of matrices of odd sizes, as a power of two: 32, or twice as many where that is
+ * no worse and elements are small. A row of one less than two of each has a place for all. */
+static int pairs_shift(int64_t n, int64_t size) {
+  return size == 2 && divide_up(n, 127) * 2 <= divide_up(n, 63) ? 6 : 5;
+}
+static uint32_t row_of_pairs(int64_t n, int shift) { return even(n, ((int64_t)2 << shift) - 1); }
+
 static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
   static tfu_kernel any = {.module = &module, .name = "transpose_tiles"};
   static tfu_kernel squares = {.module = &module, .name = "transpose_squares"};
+  static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs"};
   const int axis_b = t->axes - 1;
   const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
   const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
@@ -93,9 +101,18 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
                             .a_to = t->to[axis_a],
                             .swath = (uint32_t)swath()};
   tfu_grid grid = {.threads = TFU_TURN_THREADS};
+  const int in_pairs =
+      (size == 2 || size == 4) && na >= 32 && nb >= 32 && ((uintptr_t)x | (uintptr_t)y) % (2 * (size_t)size) == 0;
   if (in_packs) {
     a.tile_a = (uint32_t)(16 * side);
     a.tile_b = (uint32_t)(16 * side * (side == 2 ? 2 : 1));
+  } else if (in_pairs) {
+    a.shift_a = pairs_shift(na, size), a.shift_b = pairs_shift(nb, size);
+    a.tile_a = row_of_pairs(na, a.shift_a), a.tile_b = row_of_pairs(nb, a.shift_b);
+    a.pitch = (int)(a.tile_a | 1);
+    a.dense = t->from[axis_b] == na && na % 2 && na * a.tile_b * size <= DENSE_BYTES;
+    if (a.dense) a.tile_a = (uint32_t)na, a.pitch = (int)na;
+    grid.shared = (unsigned)(((int64_t)a.tile_b * a.pitch + 2) * size);
   } else {
     /* 64 by 64, or up to 256 along one axis where the other is short: no more than there are threads. */
     a.shift_a = (int)least(shift_for(na), 6), a.shift_b = (int)least(shift_for(nb), 6);
@@ -127,7 +144,11 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     matrices *= t->size[i];
   }
   grid.x = (unsigned)(matrices * a.tiles.by);
-  return tfu_launch(call, in_packs ? &squares : &any, 0, in_packs ? TFU_F32 : type_of(size), grid, &a);
+  return tfu_launch(call,
+                    in_packs   ? &squares
+                    : in_pairs ? &pairs
+                               : &any,
+                    0, in_packs ? TFU_F32 : type_of(size), grid, &a);
 }
 
 /* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */
