@@ -10,7 +10,7 @@ static tfu_kernel packs = {.module = &module, .name = "segment_packs"};
 
 /* Rows of a segment that a thread has, on average, before more threads share its columns. By reasoning, not by
  * measurement. */
-TFU_CHOICE(segment_rows, 8, 1, 64);
+TFU_CHOICE(segment_rows, 32, 1, 64);
 
 static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 1) / each); }
 

@@ -21,10 +21,10 @@ static int variant_of(int kind) {
 
 /* Warps of a tile of a long row, of 4 KiB each. Large tiles have fewer totals to wait for, small ones let more blocks
  * read while others wait. */
-TFU_CHOICE(tile_warps, 8, 2, 16);
+TFU_CHOICE(tile_warps, 12, 2, 16);
 /* Blocks of columns for each multiprocessor, below which strips are made narrower, and then the axis is cut, which
  * costs another look at memory. */
-TFU_CHOICE(column_blocks, 4, 1, 16);
+TFU_CHOICE(column_blocks, 2, 1, 16);
 
 /* Bytes of a state: of one number or two, in the type that they are computed in. */
 static size_t state_size(int kind, tfu_dtype dtype) {
