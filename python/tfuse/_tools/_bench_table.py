@@ -67,7 +67,12 @@ def _variant(row):
     """The options that a row was timed with, in words. A seed tells nothing."""
     known = {"op", "dtype", "shape", "direction", "commit", "rivals_commit", "date", "bytes", "ms", "both_ms", "percent_of_copy",
              "TF_per_s", "seed", "matmul_ms", "naive_ms", "percent_of_matmul", "both_percent_of_matmul", "extra_MB"}
-    return [v if isinstance(v, str) else "%s=%s" % (k, v) for k, v in row.items() if k not in known]
+    return [v if isinstance(v, str) else "%s=%s" % (k, _option(v)) for k, v in row.items() if k not in known]
+
+
+def _option(value):
+    """As a case has it: a file has lists for tuples."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def compared(rows):
@@ -97,7 +102,7 @@ def check_bars(about, rows, families=()):
         names = {name for options in case.options for name in options}
         for (dtype, shape, *only), limits in case.bars.items():
             timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and
-                     all(dict(wanted) == {name: p[0][name] for name in names if name in p[0]} for wanted in only)]
+                     all(dict(wanted) == {name: _option(p[0][name]) for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
                 of = [p for p in timed if measure(*p, copy) is not None]
