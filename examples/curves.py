@@ -165,7 +165,7 @@ def plot(record, path):
     from matplotlib import pyplot
     from tfuse._tools import _bench_plots
     shown = entries(record)
-    figure, axes = pyplot.subplots(2, len(shown), figsize=(4.5 * len(shown), 6), squeeze=False, sharex="col",
+    figure, axes = pyplot.subplots(2, len(shown), figsize=(min(4.5 * len(shown), 14), 6), squeeze=False, sharex="col",
                                    height_ratios=[3, 2])
     for (top, bottom), (title, entry) in zip(axes.T, shown):
         curves = losses_of(entry)
