@@ -17,23 +17,31 @@ NOTES = {
     "rows": "Norms, softmax and losses over the last axis. Memory counts here too. Rows beyond 65,536 columns "
             "are shared by several blocks or read twice, and group_norm over many places reads its input twice.",
     "reductions": "A reduction reads its input and writes next to nothing, so percents are of the bytes that a copy moves "
-                  "in both directions. The gradient of a sum or mean is TensorFlow's own broadcast; others read the input "
-                  "twice.",
+                  "in both directions. Results of columns, of all and of several axes are joined in a second launch, which "
+                  "takes some microseconds. The gradient of a sum or mean is TensorFlow's own broadcast; others read the input "
+                  "twice. How many segments sorted ids have, the host has to be told, unless it is said, as inside XLA it "
+                  "must be. Ids of type int32 go from a forward function to a backward one through the host's memory, as "
+                  "TensorFlow has it; where both are in one function, as in a training step, they do not.",
     "attention": "Shapes are batch × queries × keys × heads × heads of keys and values × head size. On an H200 cuDNN's "
                  "kernels serve PyTorch as they serve tfuse, and the times are alike; own kernel is what serves where "
                  "cuDNN cannot.",
     "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
                 "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
                 "range does not allow it), so that nothing is left to do backward.",
-    "layout": "Axes in another order: all is read once and written once.",
-    "scans": "Running sums and their kin: one read and one write, along any axis.",
+    "layout": "Axes in another order: all is read once and written once. Rows of odd sizes begin anywhere in a sector of memory, "
+              "so that tiles share sectors with their neighbours.",
+    "scans": "Running sums and their kin: one read and one write, along any axis. Blocks of one long row wait for the sums of "
+             "those before.",
     "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
              "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
              "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
              "5,000, do not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
              "GPU busy for longer, the host's time is hidden behind it.",
     "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
-               "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew.",
+               "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew, where others "
+               "have kept them; forward and backward together it is ahead of XLA for many rows. Places of type int32 go from a "
+               "forward function to a backward one through the host's memory, as TensorFlow has it; where both are in one "
+               "function, as in a training step, they do not.",
 }
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
 # is to be at least, or at most, the bar; how to write it.
