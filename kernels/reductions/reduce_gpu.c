@@ -15,8 +15,9 @@ static tfu_kernel columns = {.module = &columns_module, .name = "reduce_columns"
 static tfu_kernel twos = {.module = &module, .name = "reduce_twos"};
 static tfu_kernel any = {.module = &module, .name = "reduce_any"};
 
-/* Measured on an H200. Packs that a thread has of a row before more threads share it; blocks for each multiprocessor
- * before rows or columns are cut into parts; packs or pairs of columns that lie beside each other in a block. */
+/* Packs that a thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns
+ * are cut into parts; packs or pairs of columns that lie beside each other in a block. The middle three are measured on
+ * an H200, the first and the last by reasoning. */
 TFU_CHOICE(row_packs, 8, 1, 64);
 TFU_CHOICE(row_blocks, 8, 1, 64);
 TFU_CHOICE(column_blocks, 8, 1, 64);

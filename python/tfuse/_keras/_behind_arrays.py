@@ -19,7 +19,7 @@ from tfuse.scans.scan import cumsum
 from tfuse.sorting.sort import sort
 from tfuse.sorting.top_k import top_k
 
-LEAST = 1 << 18  # elements, without the sizes that are not known: of fewer, the launch takes longer than the work
+LEAST = 1 << 18  # elements, without the sizes that are not known; by reasoning: of so few, a launch takes as long as the work
 
 
 def _worth(x):
@@ -55,7 +55,7 @@ def _fits(signature, *inputs, **options):
 
 
 def _reduction(reduce):
-    """Over the last axes stock TensorFlow adds up float32 at the speed of memory, by an H200's clock 3 to 5% ahead: that stays."""
+    """Over the last axes stock TensorFlow adds up float32 at the speed of memory, on an H200 3 to 5% ahead: that stays."""
     def instead(x, axis=None, keepdims=False):
         rank = len(x.shape)
         axes = set(range(rank)) if axis is None else {a % rank for a in np.ravel(axis)}

@@ -10,7 +10,7 @@ from tfuse._core import _rows
 from tfuse._core._op import FLOATS, FusedOp, _inside_xla, composite, real, vjp
 
 _FROM_END, _ALL = 8, 1 << 16  # bits of the op's attribute axes, as in ops/reductions/axes.h
-_MANY = 1 << 16  # elements from which on a broadcast is worth some more ops
+_MANY = 1 << 16  # elements from which on a broadcast is worth some more ops; by reasoning, not measured
 _REAL = ("logsumexp", "variance", "std", "l2")  # kinds that integers do not have
 
 
