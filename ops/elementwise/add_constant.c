@@ -1,5 +1,6 @@
 /* add_constant(x, constant) = x + constant. The constant is a tensor without dimensions, not an attribute, so that it
- * can change from call to call without a new graph. Its gradient is the sum of dy, by Reduce; that of x is dy itself. */
+ * can change from call to call without a new graph. Its gradient is the sum of dy, by Reduce; that of x is dy itself.
+ */
 #include "tfuse.h"
 
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
