@@ -374,6 +374,31 @@ def test_group_norm_of_large_samples(device, places, channels):
         close(got, want, 64)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("places, channels, groups", [(49, 256, 32), (3136, 64, 8), (57, 64, 4), (1030, 32, 1), (300, 24, 3)])
+def test_group_norm_of_many_samples(device, dtype, places, channels, groups):
+    """So many that on a GPU a block has all places of a group, or of two; far from 0, where squares would cancel."""
+    x = tf.cast(normal(140, places, channels) + 30, dtype)
+    gamma, beta, dy = normal(channels, seed=1), normal(channels, seed=2), tf.cast(normal(140, places, channels, seed=3), dtype)
+
+    def exact(x, gamma, beta):
+        grouped = tf.reshape(x, [140, places, groups, -1])
+        mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
+        return tf.reshape((grouped - mean) / tf.sqrt(variance + 1e-3), x.shape) * gamma + beta
+
+    def both(f, *tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = f(*tensors)
+        return [y, *tape.gradient(y, tensors, tf.cast(dy, y.dtype))]
+
+    got = both(functools.partial(tfuse.group_norm, groups=groups), x, tf.constant(gamma), tf.constant(beta))
+    want = both(exact, *[tf.cast(t, tf.float64) for t in (x, gamma, beta)])
+    for g, w, terms in zip(got, want, (1, 1, 140 * places, 140 * places)):
+        room = 2e-2 if g.dtype == tf.bfloat16 else 2e-5 * np.sqrt(terms)
+        np.testing.assert_allclose(tf.cast(g, tf.float64), w, rtol=room, atol=room)
+
+
 # ---- axes and weights as users write them ----
 
 
