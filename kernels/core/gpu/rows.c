@@ -55,7 +55,7 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
 static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
   const int64_t shares = w->separate ? divide_up(r->packs, BLOCK * 4) : 1;
   r->share = (int)divide_up(r->packs, shares);
-  r->lanes = power_above(r->share) < BLOCK ? power_above(r->share) : BLOCK;
+  r->lanes = power_above(least(r->share, BLOCK));
   r->cluster = 1;
   r->tiles = (int)divide_up(r->share, r->lanes);
   grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
