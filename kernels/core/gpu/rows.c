@@ -10,7 +10,6 @@ enum {
   MOST = 512,          /* threads of a row, while that is enough for it                               */
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
-  MOST_CLUSTER = 16,   /* blocks: what compute capability 9.0 allows where it is asked (cuda.c)       */
   CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
   MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,           /* packs of any rows on their way to a thread */
@@ -38,7 +37,7 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
   r->chunks = once ? (int)divide_up(r->packs, block) : 1;
   if (!w->separate) shares = power_above(shares);
   for (;; shares *= 2) { /* more blocks share a row where its tensors would not fit otherwise */
-    if (!w->separate && shares > (device->capability >= 90 ? MOST_CLUSTER : 1)) return 0;
+    if (!w->separate && shares > (device->capability >= 90 ? TFU_MOST_CLUSTER : 1)) return 0;
     r->share = (int)divide_up(r->packs, shares);
     r->lanes = power_above(divide_up(r->share, (int64_t)per_thread * r->chunks));
     r->cluster = w->separate ? 1 : (int)shares;

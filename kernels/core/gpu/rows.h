@@ -38,6 +38,8 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 
 /* Rows that a thread has in shared memory or on the way there. */
 #define TFU_HELD_SLOTS 3
+/* Blocks of a cluster, at most: what compute capability 9.0 allows where it is asked (cuda.c). */
+#define TFU_MOST_CLUSTER 16
 
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
