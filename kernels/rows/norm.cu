@@ -79,7 +79,7 @@ enum { LAYER, RMS, EITHER };
  * 64 registers a thread there are 32 warps on a multiprocessor, of which some always wait for memory. */
 template <typename T, int PACKS, int KIND, bool FULL, bool ALONE = false>
 __device__ inline void norm_rows(const norm_args &a) {
-  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE ? 0 : PACKS };
+  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE || PACKS < 0 ? 0 : PACKS };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS, false, !ALONE>::walk rows_walk;
   const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
@@ -94,7 +94,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   const mean_over<T> mean_of(cols), mean_of_all(cols * walk.parts());
   for (; walk.more(); walk.next()) {
     const int64_t start = walk.row * cols;
-    row_sum<R, rows_walk::fixed> sum;
+    row_sum<R, (PACKS > 0)> sum;
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
       widen_place<T>(p, bits[0], (R)0, h);
@@ -124,7 +124,7 @@ __device__ inline void norm_rows(const norm_args &a) {
     if (walk.pass() != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
     R mean = rms ? 0 : mean_of(found.a);
     if (!rms && walk.pass() != TFU_JOIN) {
-      row_sum<R, rows_walk::fixed> squares;
+      row_sum<R, (PACKS > 0)> squares;
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
         load(p, bits, h);
@@ -294,6 +294,11 @@ STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THR
 STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
       norm_rows_grad<T, PACKS, RMS, false>)
 STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, norm_rows_grad<T, PACKS, RMS, true>)
+
+TFU_RING_ROW_KERNEL(layer_plain, norm_args)
+TFU_RING_ROW_KERNEL(layer_full, norm_args)
+TFU_RING_ROW_KERNEL(rms_plain, norm_args)
+TFU_RING_ROW_KERNEL(rms_full, norm_args)
 
 #define STAMP_ALONE(label, suffix, T, kind)                                      \
   TFU_ROW_KERNEL_AS_((TFU_NORM_ALONE_THREADS), label##_long_##suffix, norm_args, \
