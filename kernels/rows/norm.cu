@@ -39,11 +39,15 @@ struct column_weights {
     for (int i = 0; i < PACKS; i++)
       if (walk.has(i)) load_columns(data, whole_place{walk.column(i)}, otherwise, value[i]);
   }
-  /* Those of a pack; asked for again where a thread's columns change. */
+  /* Those of a pack; read when they are asked for where the thread does not keep them. */
   template <typename P>
-  __device__ R (&of(const P &p, int i))[N] {
-    if (PACKS == 0) load_columns(data, p, otherwise, value[0]);
-    return value[PACKS ? i : 0];
+  __device__ void of(const P &p, int i, R (&v)[N]) const {
+    if constexpr (PACKS == 0) {
+      load_columns(data, p, otherwise, v);
+    } else {
+      UNROLL
+      for (int k = 0; k < N; k++) v[k] = value[i][k];
+    }
   }
 };
 
@@ -151,9 +155,10 @@ __device__ inline void norm_rows(const norm_args &a) {
     if (walk.active() && walk.leads() && walk.real_row() * walk.parts() == walk.row)
       ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R h[N];
+      R h[N], scale[N], shift[N];
       load(p, bits, h);
-      const R(&scale)[N] = gamma.of(p, i), (&shift)[N] = beta.of(p, i);
+      gamma.of(p, i, scale);
+      beta.of(p, i, shift);
       UNROLL
       for (int k = 0; k < N; k++)
         h[k] = KIND == RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
@@ -209,10 +214,10 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
     const int64_t start = walk.row * cols;
     R with_n = 0, of_g = 0; /* sums of g * (x - mean) and of g */
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R dy[N], x[N];
+      R dy[N], x[N], scale[N];
       widen_place<T>(p, bits[0], (R)0, dy);
       widen_place<T>(p, bits[1], mean, x);
-      const R(&scale)[N] = gamma.of(p, i);
+      gamma.of(p, i, scale);
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dy[k] * (x[k] - mean);
       with_n += dot_of(x, scale);
@@ -243,10 +248,10 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
     }
     const R mean_n = mean_of(with_n) * rstd, mean_g = rms ? 0 : mean_of(of_g);
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R d[N], x[N];
+      R d[N], x[N], scale[N];
       widen_pack<T>(bits[0], d);
       widen_pack<T>(bits[1], x);
-      const R(&scale)[N] = gamma.of(p, i);
+      gamma.of(p, i, scale);
       UNROLL
       for (int k = 0; k < N; k++) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
       if (FULL && a.dsum) {

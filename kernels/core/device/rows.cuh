@@ -75,9 +75,11 @@ __device__ inline void load_columns(const R *data, const whole_place &p, R other
   UNROLL
   for (int k = 0; k < N; k += packed<R>::N) {
     R part[packed<R>::N];
+    UNROLL
+    for (int j = 0; j < packed<R>::N; j++) part[j] = otherwise;
     if (data) widen_pack<R>(__ldg((const int4 *)(data + p.first + k)), part);
     UNROLL
-    for (int j = 0; j < packed<R>::N; j++) v[k + j] = data ? part[j] : otherwise;
+    for (int j = 0; j < packed<R>::N; j++) v[k + j] = part[j];
   }
 }
 template <typename R, int N>
