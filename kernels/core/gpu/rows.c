@@ -11,7 +11,7 @@ enum {
   MOST = 512,          /* threads of a row, while that is enough for it                               */
   RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
-  RING_CLUSTER = 8,    /* blocks that share rows of a ring: what every GPU with clusters allows        */
+  RING_CLUSTER = 8,    /* blocks that share rows of a ring: what every GPU with clusters allows       */
   CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
   MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,           /* packs of any rows on their way to a thread */
@@ -133,8 +133,8 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
 }
 
 /* Beyond some length a cluster waits longer than the second reading takes that splitting costs. A row is also split
- * where there are too few to go round. Only "long" kernels know of parts: so these are rows that more than a warp holds
- * in registers, and for which a block has the shared memory. */
+ * where there are too few to go round, and one that fits a ring only there. Only "long" kernels know of parts: so these
+ * are rows that more than a warp holds in registers, and for which a block has the shared memory. */
 tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -192,9 +192,9 @@ tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any
 void tfu_whole_periods(const tfu_row_plan *r, int64_t period, tfu_grid *grid) {
   const int64_t per_block = grid->threads / (unsigned)r->lanes;
   int64_t step = period;
+  if (period > 1) grid->resident = 0; /* fewer blocks than planned would not be whole periods */
   /* The fewest blocks whose rows are whole periods: what the period has in common with the rows of a block, which are a
    * power of two, is taken out. */
-  if (period > 1) grid->resident = 0;
   while (step % 2 == 0 && per_block % (period / step * 2) == 0) step /= 2;
   grid->y = grid->y > step ? (unsigned)(grid->y / step * step) : (unsigned)step;
 }

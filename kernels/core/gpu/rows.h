@@ -51,6 +51,7 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 /* Kernels come in variants: "short" has one pack per thread and row, "long" some, "any" takes any rows, and "ring" long
  * ones, where there is such a variant. */
 enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING };
+extern const char *const tfu_row_variants[];
 
 /* When rows go through a ring, and how: rows of more than `from` KiB; 0 is never. A block takes up to `share` KiB of a
  * row before a cluster shares it, and has `ahead` groups of packs more than that on their way, or what there is room
@@ -58,7 +59,6 @@ enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING };
 typedef struct tfu_ring_wish {
   int from, share, ahead;
 } tfu_ring_wish;
-extern const char *const tfu_row_variants[];
 
 typedef struct tfu_row_wish {
   int64_t rows, cols;
@@ -75,8 +75,8 @@ typedef struct tfu_row_wish {
   int threads;  /* of a block where several share a row                                                */
   int cluster;  /* blocks that may share a row before it is rather split                               */
   int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
+  int aligned;  /* see tfu_aligned                                                                     */
   tfu_ring_wish ring;
-  int aligned; /* see tfu_aligned                                                                     */
 } tfu_row_wish;
 
 TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tfu_row_plan *rows, tfu_grid *grid,
