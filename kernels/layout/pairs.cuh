@@ -30,6 +30,25 @@ struct turned_tile {
   }
 };
 
+enum { TURN_ROUNDS = 8 }; /* units of a thread that are on their way to shared memory at once */
+
+/* A block's stretch of n units of memory, to shared memory. */
+template <typename U>
+__device__ inline void copy_stretch(const U *from, U *to, int n) {
+  from += threadIdx.x, to += threadIdx.x;
+  ONCE
+  for (int left = n - (int)threadIdx.x; left > 0; left -= TURN_ROUNDS * TFU_TURN_THREADS) {
+    U unit[TURN_ROUNDS];
+    UNROLL
+    for (int k = 0; k < TURN_ROUNDS; k++)
+      if (k * TFU_TURN_THREADS < left) unit[k] = from[k * TFU_TURN_THREADS];
+    UNROLL
+    for (int k = 0; k < TURN_ROUNDS; k++)
+      if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = unit[k];
+    from += TURN_ROUNDS * TFU_TURN_THREADS, to += TURN_ROUNDS * TFU_TURN_THREADS;
+  }
+}
+
 /* A pair is two neighbours in memory whose address is a multiple of their size. Rows of odd sizes begin with the second
  * of a pair every other time, so in a row of n the pairs that a thread may have are one more than n / 2, and the first
  * and last may be half of another row. A thread has the same pair of every so many'th row; as that many is even, all of
@@ -47,7 +66,7 @@ struct own_pair {
  * odd, so that neighbours along b are in different banks. Half of another row's pair may be read, and is not used. */
 template <int SIZE>
 __device__ inline void transpose_pairs(const transpose_tiles_args &t) {
-  enum { ROUNDS = 8, BITS = 8 * SIZE }; /* pairs of a thread that are on their way at once */
+  enum { ROUNDS = TURN_ROUNDS, BITS = 8 * SIZE };
   typedef typename bits_of<SIZE>::type U;
   typedef typename bits_of<2 * SIZE>::type W;
   extern __shared__ int4 memory[];
@@ -57,22 +76,10 @@ __device__ inline void transpose_pairs(const transpose_tiles_args &t) {
   const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
   U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
   if (t.dense) {
-    const int odd = (int)((uintptr_t)x / SIZE & 1), n = na * nb, pairs = (n + odd) / 2;
-    const W *from = (const W *)(x - odd) + threadIdx.x;
-    W *to = (W *)tile + threadIdx.x;
+    const int odd = (int)((uintptr_t)x / SIZE & 1), n = na * nb;
     U last = 0; /* half of a pair */
     if ((n + odd) % 2) last = x[n - 1];
-    ONCE
-    for (int left = pairs - (int)threadIdx.x; left > 0; left -= ROUNDS * TFU_TURN_THREADS) {
-      W pair[ROUNDS];
-      UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (k * TFU_TURN_THREADS < left) pair[k] = from[k * TFU_TURN_THREADS];
-      UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = pair[k];
-      from += ROUNDS * TFU_TURN_THREADS, to += ROUNDS * TFU_TURN_THREADS;
-    }
+    copy_stretch((const W *)(x - odd), (W *)tile, (n + odd) / 2);
     tile += odd;
     if (threadIdx.x == 0 && (n + odd) % 2) tile[n - 1] = last;
   } else {

@@ -98,11 +98,11 @@ __device__ inline void transpose_runs(const transpose_rows_args &a) {
 }
 
 /* Tiles of any size through shared memory: read along a, or as one stretch where they are one, and written along b, an
- * element at a time. The pitch is such that
- * neighbours along b, which a warp reads from shared memory at once, are in different banks. */
+ * element at a time. The pitch is such that neighbours along b, which a warp reads from shared memory at once, are in
+ * different banks. */
 template <int SIZE>
 __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
-  enum { ROUNDS = 8 }; /* elements of a thread that are on their way at once */
+  enum { ROUNDS = TURN_ROUNDS };
   typedef typename bits_of<SIZE>::type U;
   extern __shared__ int4 memory[];
   U *tile = (U *)memory;
@@ -111,19 +111,7 @@ __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
   const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
   U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
   if (t.dense) {
-    x += threadIdx.x;
-    U *to = tile + threadIdx.x;
-    ONCE
-    for (int left = (int)(na * nb - threadIdx.x); left > 0; left -= ROUNDS * TFU_TURN_THREADS) {
-      U unit[ROUNDS];
-      UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (k * TFU_TURN_THREADS < left) unit[k] = x[k * TFU_TURN_THREADS];
-      UNROLL
-      for (int k = 0; k < ROUNDS; k++)
-        if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = unit[k];
-      x += ROUNDS * TFU_TURN_THREADS, to += ROUNDS * TFU_TURN_THREADS;
-    }
+    copy_stretch(x, tile, (int)(na * nb));
   } else {
     const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TURN_THREADS >> t.shift_a;
     const uint32_t end = a < na ? nb : 0;

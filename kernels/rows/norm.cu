@@ -39,11 +39,15 @@ struct column_weights {
     for (int i = 0; i < PACKS; i++)
       if (walk.has(i)) load_columns(data, whole_place{walk.column(i)}, otherwise, value[i]);
   }
-  /* Those of a pack; asked for again where a thread's columns change. */
+  /* Those of a pack; read when they are asked for where the thread does not keep them. */
   template <typename P>
-  __device__ R (&of(const P &p, int i))[N] {
-    if (PACKS == 0) load_columns(data, p, otherwise, value[0]);
-    return value[PACKS ? i : 0];
+  __device__ void of(const P &p, int i, R (&v)[N]) const {
+    if constexpr (PACKS == 0) {
+      load_columns(data, p, otherwise, v);
+    } else {
+      UNROLL
+      for (int k = 0; k < N; k++) v[k] = value[i][k];
+    }
   }
 };
 
@@ -79,7 +83,7 @@ enum { LAYER, RMS, EITHER };
  * 64 registers a thread there are 32 warps on a multiprocessor, of which some always wait for memory. */
 template <typename T, int PACKS, int KIND, bool FULL, bool ALONE = false>
 __device__ inline void norm_rows(const norm_args &a) {
-  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE ? 0 : PACKS };
+  enum { N = packed<T>::N, TENSORS = FULL ? 2 : 1, WEIGHTS = ALONE || PACKS < 0 ? 0 : PACKS };
   typedef acc<T> R;
   typedef typename rows<T, PACKS, TENSORS, false, !ALONE>::walk rows_walk;
   const bool rms = KIND == EITHER ? a.rms : KIND == RMS;
@@ -94,7 +98,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   const mean_over<T> mean_of(cols), mean_of_all(cols * walk.parts());
   for (; walk.more(); walk.next()) {
     const int64_t start = walk.row * cols;
-    row_sum<R, rows_walk::fixed> sum;
+    row_sum<R, (PACKS > 0)> sum;
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N];
       widen_place<T>(p, bits[0], (R)0, h);
@@ -124,7 +128,7 @@ __device__ inline void norm_rows(const norm_args &a) {
     if (walk.pass() != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
     R mean = rms ? 0 : mean_of(found.a);
     if (!rms && walk.pass() != TFU_JOIN) {
-      row_sum<R, rows_walk::fixed> squares;
+      row_sum<R, (PACKS > 0)> squares;
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
         load(p, bits, h);
@@ -151,9 +155,10 @@ __device__ inline void norm_rows(const norm_args &a) {
     if (walk.active() && walk.leads() && walk.real_row() * walk.parts() == walk.row)
       ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R h[N];
+      R h[N], scale[N], shift[N];
       load(p, bits, h);
-      const R(&scale)[N] = gamma.of(p, i), (&shift)[N] = beta.of(p, i);
+      gamma.of(p, i, scale);
+      beta.of(p, i, shift);
       UNROLL
       for (int k = 0; k < N; k++)
         h[k] = KIND == RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
@@ -209,10 +214,10 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
     const int64_t start = walk.row * cols;
     R with_n = 0, of_g = 0; /* sums of g * (x - mean) and of g */
     walk.template look<true, false>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R dy[N], x[N];
+      R dy[N], x[N], scale[N];
       widen_place<T>(p, bits[0], (R)0, dy);
       widen_place<T>(p, bits[1], mean, x);
-      const R(&scale)[N] = gamma.of(p, i);
+      gamma.of(p, i, scale);
       UNROLL
       for (int k = 0; k < N; k++) x[k] = dy[k] * (x[k] - mean);
       with_n += dot_of(x, scale);
@@ -243,10 +248,10 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
     }
     const R mean_n = mean_of(with_n) * rstd, mean_g = rms ? 0 : mean_of(of_g);
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
-      R d[N], x[N];
+      R d[N], x[N], scale[N];
       widen_pack<T>(bits[0], d);
       widen_pack<T>(bits[1], x);
-      const R(&scale)[N] = gamma.of(p, i);
+      gamma.of(p, i, scale);
       UNROLL
       for (int k = 0; k < N; k++) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
       if (FULL && a.dsum) {
@@ -294,6 +299,11 @@ STAMP(layer_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THR
 STAMP(rms_grad_plain, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS,
       norm_rows_grad<T, PACKS, RMS, false>)
 STAMP(rms_grad_full, norm_grad_args, TFU_NORM_GRAD_ELEMENTS, TFU_NORM_GRAD_THREADS, norm_rows_grad<T, PACKS, RMS, true>)
+
+TFU_RING_ROW_KERNEL(layer_plain, norm_args)
+TFU_RING_ROW_KERNEL(layer_full, norm_args)
+TFU_RING_ROW_KERNEL(rms_plain, norm_args)
+TFU_RING_ROW_KERNEL(rms_full, norm_args)
 
 #define STAMP_ALONE(label, suffix, T, kind)                                      \
   TFU_ROW_KERNEL_AS_((TFU_NORM_ALONE_THREADS), label##_long_##suffix, norm_args, \

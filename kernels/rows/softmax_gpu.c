@@ -10,10 +10,12 @@ static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .varian
 
 /* By measurement on an H200, bfloat16. Forward at [16384, 8192] 16 waves are best: blocks of two rows even out what
  * long-lived ones do not, and of one, they start too often. Backward, a block for every row is at least as fast at
- * every length, and at 32,768 columns has 93 against 76% of the copy speed. Forward, a cluster of 2 has 71% at 65,536
- * columns; one of 8 has 48% at 262,144, split rows 55%. */
+ * every length, and at 32,768 columns has 93 against 76% of the copy speed. */
 TFU_CHOICE(forward_waves, 16, 1, 64);
-TFU_CHOICE(forward_cluster, 2, 1, 8);
+/* KiB of a row, KiB of its share, and groups: not measured yet. */
+TFU_CHOICE(ring_from, 64, 16, 1024);
+TFU_CHOICE(ring_share, 128, 16, 128);
+TFU_CHOICE(ring_ahead, 4, 1, 12);
 TFU_CHOICE(backward_cluster, 2, 1, 8);
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
@@ -37,7 +39,8 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .tensors = 1,
                              .elements = TFU_SOFTMAX_ELEMENTS,
                              .threads = 1024,
-                             .cluster = forward_cluster(),
+                             .cluster = 1,
+                             .ring = {ring_from(), ring_share(), ring_ahead()},
                              .looks = 2,
                              .waves = forward_waves(),
                              .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};

@@ -1,8 +1,11 @@
-/* launches_test.c - what reductions, scans, transpositions and sorting ask of a GPU, without one: against a driver of
- * our own that looks at launches and runs none. So shapes may be larger than any memory, and every choice may have any
- * number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU would not notice. */
+/* launches_test.c - what rows, reductions, scans, transpositions and sorting ask of a GPU, without one: against a
+ * driver of our own that looks at launches and runs none. So shapes may be larger than any memory, and every choice may
+ * have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU would not
+ * notice.
+ */
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/gpu/rows.h"
 #include "tests/check.h"
 
 /* ---- the driver ---- */
@@ -10,8 +13,9 @@
 static const struct {
   int multiprocessors, shared, block_shared;
 } gpus[] = {{132, 228 * 1024, 227 * 1024}, {1, 100 * 1024, 99 * 1024}};
-static int gpu, launches;
+static int gpu, launches, rings;
 static const char *what = ""; /* is run, for messages */
+static tfu_dtype running;     /* its dtype            */
 
 static CUresult get_device(CUdevice *device) {
   *device = gpu;
@@ -37,8 +41,8 @@ static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void
 }
 
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
-  (void)library, (void)name;
-  *kernel = (CUkernel)&launches;
+  (void)library;
+  *kernel = (CUkernel)(strstr(name, "_ring_") ? &rings : &launches);
   return CUDA_SUCCESS;
 }
 
@@ -58,15 +62,38 @@ static CUresult clear(CUdeviceptr to, unsigned char value, size_t n, CUstream st
   return CUDA_SUCCESS;
 }
 
+static CUresult most_clusters(int *clusters, CUfunction f, const CUlaunchConfig *c) {
+  (void)f;
+  CHECK_FOR(c->numAttrs == 1 && c->attrs->value.clusterDim.x > 1, "%s: no clusters", what);
+  *clusters = gpus[gpu].multiprocessors / (int)c->attrs->value.clusterDim.x;
+  return CUDA_SUCCESS;
+}
+
+/* Every pack has a thread, the groups of a row have slots, and one at least is left for what comes next. */
+static void check_ring(const CUlaunchConfig *c, const tfu_row_plan *r) {
+  const unsigned group = (unsigned)r->tensors * TFU_RING_PACKS * 16 * c->blockDimX;
+  rings++;
+  CHECK_FOR((int64_t)r->packs * 16 == r->cols * (int64_t)tfu_dtype_size(running) && r->aligned &&
+                r->pass == TFU_WHOLE && c->gridDimX == (unsigned)r->cluster && r->cluster <= 8 &&
+                r->share * r->cluster >= r->packs && r->share * (r->cluster - 1) < r->packs &&
+                c->blockDimX == (unsigned)r->lanes && r->lanes > 32 && r->lanes <= TFU_RING_THREADS &&
+                r->tiles * TFU_RING_PACKS * r->lanes >= r->share && r->slots > r->tiles &&
+                c->sharedMemBytes == (unsigned)r->slots * group && c->gridDimY <= r->rows,
+            "%s: a ring of %d slots for %d groups of %d threads", what, r->slots, r->tiles, r->lanes);
+}
+
 /* What CUDA demands of every launch. Of shared memory a kernel has up to 4 KiB of its own. */
 static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
-  (void)f, (void)extra;
+  (void)extra;
   launches++;
+  if (f == (CUfunction)&rings) check_ring(c, args[0]);
   CHECK_FOR(
       c->gridDimX >= 1 && c->gridDimX <= INT32_MAX && c->gridDimY >= 1 && c->gridDimY <= 65535 && c->gridDimZ == 1,
       "%s: %u by %u blocks", what, c->gridDimX, c->gridDimY);
   CHECK_FOR(c->blockDimX >= 32 && c->blockDimX <= 1024 && c->blockDimX % 32 == 0, "%s: %u threads", what, c->blockDimX);
   CHECK_FOR(c->sharedMemBytes <= (unsigned)gpus[gpu].block_shared - 4096, "%s: %u bytes", what, c->sharedMemBytes);
+  CHECK_FOR(!c->numAttrs || c->gridDimX % c->attrs->value.clusterDim.x == 0, "%s: %u blocks in clusters", what,
+            c->gridDimX);
   CHECK(args[0]);
   return CUDA_SUCCESS;
 }
@@ -86,6 +113,7 @@ tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
                                       .cuThreadExchangeStreamCaptureMode = exchange_mode,
                                       .cuMemsetD8Async = clear,
                                       .cuLaunchKernelEx = launch,
+                                      .cuOccupancyMaxActiveClusters = most_clusters,
                                       .cuGetErrorName = error_text,
                                       .cuGetErrorString = error_text};
   (void)err;
@@ -99,17 +127,25 @@ enum {
   FLOATS = (1 << TFU_FLOATS) - 1,
   NUMBERS = (1 << TFU_BOOL) - 1,
   INTEGERS = NUMBERS - FLOATS,
-  ALL = 2 * NUMBERS + 1
+  ALL = 2 * NUMBERS + 1,
+  ONE = 0x3f800000 /* the bits of 1.0f */
 };
 
 /* Of each input, the shape: x, all axes of x but the last (r), its first axis (f), its last one (c), all of it in one
- * axis (p), [5, 0] (k), [100, 0] (h), [2] (2) or none (0). */
+ * axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). */
 static const struct line {
   const tfu_op *op;
   const char *in;
   int dtypes; /* by bit */
   int64_t attr[4];
 } lines[] = {
+    {&tfu_softmax, "x0", FLOATS, {ONE}},
+    {&tfu_softmax, "xx", FLOATS, {ONE}},
+    {&tfu_softmax_grad, "xx", FLOATS, {ONE}},
+    {&tfu_norm, "x0cc0", FLOATS, {0}},
+    {&tfu_norm, "x0c00", FLOATS, {1}},
+    {&tfu_norm, "xxccs", FLOATS, {0}},
+    {&tfu_norm, "xx000", FLOATS, {1}},
     {&tfu_reduce, "x", NUMBERS, {0, 65536}},
     {&tfu_reduce, "x", NUMBERS, {2, 256}},
     {&tfu_reduce, "x", NUMBERS, {4, 1}},
@@ -135,15 +171,18 @@ static const struct line {
 
 #define BILLIONS ((int64_t)1 << 32)
 static const tfu_shape shapes[] = {
-    SHAPE(1),           SHAPE(7, 3),       SHAPE(3, 5, 129),     SHAPE(2, 1030),       SHAPE(0, 8),
-    SHAPE(5, 0),        SHAPE(3, 0, 9),    SHAPE(8191, 5),       SHAPE(16384, 8192),   SHAPE(1, 1 << 27),
-    SHAPE(1 << 27, 1),  SHAPE(1 << 20, 8), SHAPE(2, 1, 1 << 20), SHAPE(BILLIONS + 64), SHAPE(65536, 65537),
-    SHAPE(2, BILLIONS), SHAPE(BILLIONS, 3)};
+    SHAPE(1),           SHAPE(7, 3),        SHAPE(3, 5, 129),     SHAPE(2, 1030),       SHAPE(0, 8),
+    SHAPE(5, 0),        SHAPE(3, 0, 9),     SHAPE(8191, 5),       SHAPE(16384, 8192),   SHAPE(1, 1 << 27),
+    SHAPE(1 << 27, 1),  SHAPE(1 << 20, 8),  SHAPE(2, 1, 1 << 20), SHAPE(BILLIONS + 64), SHAPE(65536, 65537),
+    SHAPE(2, BILLIONS), SHAPE(BILLIONS, 3), SHAPE(40, 40000),     SHAPE(2048, 65536),   SHAPE(33, 24584),
+    SHAPE(512, 262144), SHAPE(17, 524288)};
 
 static tfu_shape shape_of(const tfu_shape *x, char letter) {
   switch (letter) {
     case 'x': return *x;
     case 'r': return tfu_leading(x);
+    case 'c': return (tfu_shape)SHAPE(x->dim[x->rank - 1]);
+    case 's': return (tfu_shape)SCALAR;
     case 'f': return (tfu_shape)SHAPE(x->dim[0]);
     case 'p': return (tfu_shape)SHAPE(tfu_count(x));
     case 'k': return (tfu_shape)SHAPE(5, 0);
@@ -154,6 +193,8 @@ static tfu_shape shape_of(const tfu_shape *x, char letter) {
 
 static tfu_dtype dtype_of(const char *argument, tfu_dtype dtype) {
   const char *type = strrchr(argument, ' ') + 1;
+  if (!strcmp(type, "S")) return tfu_real(dtype);
+  if (!strcmp(type, "M")) return TFU_BOOL;
   return !strcmp(type, "T") ? dtype : !strcmp(type, "int32") ? TFU_I32 : !strcmp(type, "bool") ? TFU_BOOL : TFU_I64;
 }
 
@@ -174,6 +215,7 @@ static void run_call(const tfu_op *op, const char *in, const int64_t *attr, tfu_
   char text[256];
   snprintf(text, sizeof text, "%s %s %s", op->name, tfu_dtype_name(dtype), tfu_show(x).text);
   what = text;
+  running = dtype;
   for (int i = 0; i < 4 && op->attr[i]; i++) {
     tfu_attr a;
     CHECK(tfu_attr_parse(op->attr[i], &a));
@@ -210,7 +252,7 @@ static void run_all(void) {
 
 /* Sets every choice of these families to the least or the most that it may be. */
 static int set_choices(int most) {
-  static const char *const stems = " reduce segment_sum scan transpose sort top_k bincount ";
+  static const char *const stems = " softmax norm reduce segment_sum scan transpose sort top_k bincount ";
   int found = 0;
   for (int i = 0; *tfu_choice_text(i); i++) {
     char stem[64], name[64], own[72];
@@ -232,6 +274,6 @@ int main(void) {
     if (choice >= 0) CHECK(set_choices(choice) >= 10);
     for (gpu = 0; gpu < TFU_COUNT(gpus); gpu++) run_all();
   }
-  CHECK(launches > 10000);
+  CHECK(launches > 10000 && rings > 100);
   return verdict();
 }

@@ -320,7 +320,15 @@ LONG = {"softmax": (tfuse.softmax, lambda x: tf.nn.softmax(x)),
         "layer_norm": (tfuse.layer_norm, lambda x, g, b: (x - tf.reduce_mean(x, -1, keepdims=True)) * tf.math.rsqrt(
             tf.math.reduce_variance(x, -1, keepdims=True) + 1e-3) * g + b),
         "rms_norm": (tfuse.rms_norm, lambda x, g: x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-6) * g),
-        "rms_norm, residual": (lambda x, g: tfuse.rms_norm(x, g, residual=x)[0], lambda x, g: LONG["rms_norm"][1](x + x, g))}
+        "rms_norm, residual": (lambda x, g: tfuse.rms_norm(x, g, residual=x)[0], lambda x, g: LONG["rms_norm"][1](x + x, g)),
+        "layer_norm, residual": (lambda x, g, b: tfuse.layer_norm(x, g, b, residual=x)[0],
+                                 lambda x, g, b: LONG["layer_norm"][1](x + x, g, b)),
+        "softmax, mask": (lambda x: tfuse.softmax(x, mask=_two_of_three(x)),
+                          lambda x: tf.nn.softmax(tf.where(_two_of_three(x), x, x.dtype.min)))}
+
+
+def _two_of_three(x):
+    return tf.range(x.shape[-1]) % 3 > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -329,7 +337,8 @@ def test_long_rows(device, name, dtype):
     """A GPU has 132 multiprocessors or so: fewer rows are dealt out otherwise than more. Where rows are kept in shared memory,
     some of a block's come after others."""
     ours, naive = LONG[name]
-    shapes = [(3, 16384), (2, 65536)] + [(150, 20480), (300, 40000), (150, 65536), (150, 131072), (9, 262144)] * ("GPU" in device)
+    shapes = [(3, 16384), (2, 65536)] + [(150, 20480), (600, 33000), (300, 40000), (150, 65536), (20, 65544), (150, 131072),
+                                         (9, 262144), (70, 262144), (3, 1048584)] * ("GPU" in device)
     for rows, columns in shapes:
         weights = [np.linspace(0.5, 2, columns), np.linspace(-1, 1, columns)][:naive.__code__.co_argcount - 1]
         x = tf.cast(normal(rows, columns) + np.linspace(-3, 3, columns, dtype="float32"), dtype)
@@ -337,6 +346,20 @@ def test_long_rows(device, name, dtype):
         exact = naive(tf.cast(x, tf.float64), *weights).numpy()
         own = naive(x, *(tf.cast(w, x.dtype) for w in weights))
         assert cases.error(got, exact) <= 2 * cases.error(own, exact) + EPSILON[dtype] / 4, (rows, columns)
+
+
+@pytest.mark.parametrize("columns", [33000, 65536, 262144])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bad_long_rows_spoil_no_others(device, dtype, columns):
+    """Rows follow each other through the same memory: what is bad in one must not be seen in the next."""
+    good = np.array(normal(70 if "GPU" in device else 5, columns))
+    bad, where = good.copy(), [1, 2, 4]
+    bad[1, 7], bad[2, columns - 1], bad[4] = np.nan, np.inf, -np.inf
+    for f in (tfuse.softmax, tfuse.log_softmax, tfuse.rms_norm, tfuse.layer_norm):
+        of_good, of_bad, again = (numbers(f(tf.cast(x, dtype))) for x in (good, bad, bad))
+        assert np.array_equal(of_bad, again, equal_nan=True)
+        assert np.all(np.isnan(of_bad[where]).any(-1)) and np.all(np.isfinite(of_good))
+        assert np.array_equal(np.delete(of_bad, where, 0), np.delete(of_good, where, 0))
 
 
 # ---- group norm ----
@@ -372,6 +395,31 @@ def test_group_norm_of_large_samples(device, places, channels):
     close(ours(x, gamma, beta), exact(*wide), 16)
     for got, want in zip(gradients(ours, x, gamma, beta), gradients(exact, *wide)):
         close(got, want, 64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("places, channels, groups", [(49, 256, 32), (3136, 64, 8), (57, 64, 4), (1030, 32, 1), (300, 24, 3)])
+def test_group_norm_of_many_samples(device, dtype, places, channels, groups):
+    """So many that on a GPU a block has all places of a group, or of two; far from 0, where squares would cancel."""
+    x = tf.cast(normal(140, places, channels) + 30, dtype)
+    gamma, beta, dy = normal(channels, seed=1), normal(channels, seed=2), tf.cast(normal(140, places, channels, seed=3), dtype)
+
+    def exact(x, gamma, beta):
+        grouped = tf.reshape(x, [140, places, groups, -1])
+        mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
+        return tf.reshape((grouped - mean) / tf.sqrt(variance + 1e-3), x.shape) * gamma + beta
+
+    def both(f, *tensors):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = f(*tensors)
+        return [y, *tape.gradient(y, tensors, tf.cast(dy, y.dtype))]
+
+    got = both(functools.partial(tfuse.group_norm, groups=groups), x, tf.constant(gamma), tf.constant(beta))
+    want = both(exact, *[tf.cast(t, tf.float64) for t in (x, gamma, beta)])
+    for g, w, terms in zip(got, want, (1, 1, 140 * places, 140 * places)):
+        room = 2e-2 if g.dtype == tf.bfloat16 else 2e-5 * np.sqrt(terms)
+        np.testing.assert_allclose(tf.cast(g, tf.float64), w, rtol=room, atol=room)
 
 
 # ---- axes and weights as users write them ----

@@ -27,9 +27,53 @@ struct whole_place {
   }
 };
 
+/* Between the blocks of a cluster. A barrier of all of them waits for everything that they have stored before; where
+ * values are exchanged again and again, they are sent instead: into another block's shared memory, where they count at
+ * an arrival, which their receiver waits for. An arrival is 64 bits; it has one phase after the other, in each of which
+ * so many bytes are expected. */
 __device__ inline void cluster_barrier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void open_arrival(unsigned arrival) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(arrival)
+               : "memory");
+#endif
+}
+/* By one thread, once in each phase; values may have come before. */
+__device__ inline void expect_bytes(unsigned arrival, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(arrival), "r"(bytes) : "memory");
+#endif
+}
+/* `to` and `arrival` are places in this block's shared memory, the value goes to the same ones in block `rank`. */
+template <typename V>
+__device__ inline void send(unsigned to, unsigned arrival, int rank, const V &v) {
+#if __CUDA_ARCH__ >= 900
+  unsigned place, there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(to), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(arrival), "r"(rank));
+  UNROLL
+  for (int i = 0; i < (int)(sizeof(V) / 4); i++)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place + i * 4),
+                 "r"(((const unsigned *)&v)[i]), "r"(there)
+                 : "memory");
+#endif
+}
+__device__ inline void wait_for_arrival(unsigned arrival, unsigned phase) {
+#if __CUDA_ARCH__ >= 900
+  unsigned done = 0;
+  ONCE
+  while (!done)
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(arrival), "r"(phase)
+        : "memory");
 #endif
 }
 
@@ -127,6 +171,9 @@ struct row_team {
     per_block = blockDim.x >> bits;
     row = (int64_t)blockIdx.y * per_block + sub;
     first_of_block = row - sub;
+    if (REACH < OVER_CLUSTER || r.cluster == 1) return;
+    if (threadIdx.x == 0) open_arrival(arrival(0)), open_arrival(arrival(1));
+    cluster_barrier();
   }
   /* Whether the block has a row left. Threads whose own row is beyond the end (not active) go on as long as others of
    * the block have one, since shuffles and barriers need all of them. */
@@ -168,45 +215,41 @@ struct row_team {
    * thread gets the same bits.
    *
    * First the lanes of a warp join theirs, by shuffles. Then each warp leaves its value in shared memory, and every
-   * warp joins all of these; the same again with the blocks of a cluster, which read each other's shared memory. There
+   * warp joins all of these; the same again with the blocks of a cluster, each of which sends its value to all. There
    * are two places for each value, used in turn: a fast warp may then leave its next value while a slow one still reads
-   * this one, and one barrier is enough. */
+   * this one, and one barrier is enough. For the same reason a block sends the value after next only when all others
+   * have sent the next, and so are done with this one. */
   template <typename J, typename V>
   __device__ V agree(V v, J join = J()) {
     if (REACH > OVER_WARP && r.lanes >= 32) join.lanes(v, whole_warp());
     else join.lanes(v, r.lanes);
     if (REACH == OVER_WARP || r.lanes <= 32) return v;
-    __shared__ V warps[2][32], blocks[2];
-    turn ^= 1;
+    __shared__ V warps[2][32], blocks[2][TFU_MOST_CLUSTER];
+    const int turn = agreed & 1, phase = agreed >> 1 & 1;
+    agreed++;
     if (threadIdx.x % 32 == 0) warps[turn][threadIdx.x / 32] = v;
     __syncthreads();
     const int count = r.lanes / 32;
     v = warps[turn][threadIdx.x & (count - 1)];
     join.lanes(v, count);
     if (REACH == OVER_BLOCK || r.cluster == 1) return v;
-    if (threadIdx.x == 0) blocks[turn] = v;
-    cluster_barrier();
-    v = remote(&blocks[turn], threadIdx.x & (r.cluster - 1));
+    if (threadIdx.x == 0) expect_bytes(arrival(turn), r.cluster * (int)sizeof(V));
+    if (threadIdx.x < r.cluster)
+      send((unsigned)__cvta_generic_to_shared(&blocks[turn][blockIdx.x]), arrival(turn), threadIdx.x, v);
+    wait_for_arrival(arrival(turn), phase);
+    v = blocks[turn][threadIdx.x & (r.cluster - 1)];
     join.lanes(v, r.cluster);
     return v;
   }
 
  protected:
-  /* Which of the block's rows is the thread's, how many it has at a time, and the place that agree() used last. */
-  int sub, per_block, turn = 0;
+  /* Which of the block's rows is the thread's, how many it has at a time, and how often agree() was called. */
+  int sub, per_block, agreed = 0;
   int64_t first_of_block;
 
-  /* The same variable in the shared memory of another block of the cluster. */
-  template <typename V>
-  __device__ static V remote(const V *v, int rank) {
-    V out = *v;
-#if __CUDA_ARCH__ >= 900
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"((unsigned)__cvta_generic_to_shared(v)), "r"(rank));
-    UNROLL
-    for (int i = 0; i < (int)(sizeof(V) / 4); i++)
-      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(((unsigned *)&out)[i]) : "r"(there + i * 4) : "memory");
-#endif
-    return out;
+  /* Where values come from the blocks of a cluster, in turn. */
+  static __device__ unsigned arrival(int turn) {
+    __shared__ uint64_t arrivals[2];
+    return (unsigned)__cvta_generic_to_shared(&arrivals[turn]);
   }
 };

@@ -9,11 +9,15 @@
  * The two constants of a look say whether it is the first at its row, which waits for the packs, and whether it is the
  * last, which is done with them. Rows beyond the end have no packs; their threads still take part in what a warp or
  * block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and they stay in its
- * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room. */
+ * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room; with
+ * PACKS = RING they always do. */
 #pragma once
 
 #include "kernels/core/device/any_rows.cuh"
 #include "kernels/core/device/held_rows.cuh"
+#include "kernels/core/device/ring_rows.cuh"
+
+enum { RING = -1 };
 
 /* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
  * it the wish must have no waves, so that the plan has no memory for them either. */
@@ -24,6 +28,10 @@ struct rows {
 template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
 struct rows<T, 0, TENSORS, CHUNKS, AHEAD> {
   typedef any_rows<T, TENSORS> walk;
+};
+template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
+struct rows<T, RING, TENSORS, CHUNKS, AHEAD> {
+  typedef ring_rows<T, TENSORS> walk;
 };
 
 /* The sum of a pack: by halves, which keeps chains of additions short. */
@@ -61,15 +69,17 @@ __device__ inline void widen_place(const P &p, int4 bits, R otherwise, R (&v)[N]
 }
 
 /* Values that belong to the columns of a pack: one per column, in the arithmetic type. Those of a whole place begin on
- * a 16-byte boundary. */
+ * a 16-byte boundary; nothing in the kernel writes them, so that loads need not wait for stores before them. */
 template <typename R, int N>
 __device__ inline void load_columns(const R *data, const whole_place &p, R otherwise, R (&v)[N]) {
   UNROLL
   for (int k = 0; k < N; k += packed<R>::N) {
     R part[packed<R>::N];
-    if (data) widen_pack<R>(*(const int4 *)(data + p.first + k), part);
     UNROLL
-    for (int j = 0; j < packed<R>::N; j++) v[k + j] = data ? part[j] : otherwise;
+    for (int j = 0; j < packed<R>::N; j++) part[j] = otherwise;
+    if (data) widen_pack<R>(__ldg((const int4 *)(data + p.first + k)), part);
+    UNROLL
+    for (int j = 0; j < packed<R>::N; j++) v[k + j] = part[j];
   }
 }
 template <typename R, int N>
@@ -143,3 +153,12 @@ constexpr int packs_of_elements(int elements) {
 #define TFU_ROW_KERNEL(function, args, elements, threads) \
   TFU_HELD_ROW_KERNEL(function, args, elements, threads)  \
   TFU_ANY_ROW_KERNEL(function, args)
+/* For long rows, where the wish has a ring: two blocks may share a multiprocessor. */
+#if __CUDA_ARCH__ >= 800
+#define TFU_RING_ROW_KERNEL(function, args)                                                   \
+  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_f32, args, function<float, RING>) \
+  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_f16, args, function<f16, RING>)   \
+  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_bf16, args, function<bf16, RING>)
+#else
+#define TFU_RING_ROW_KERNEL(function, args)
+#endif

@@ -196,16 +196,22 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
   if (g.shared > FREELY || g.cluster > 8) TFU_TRY(unleash(d, loaded, &device, call->err));
   CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                                .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
-  const CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
-                                 .gridDimY = g.y ? g.y : 1,
-                                 .gridDimZ = 1,
-                                 .blockDimX = g.threads,
-                                 .blockDimY = 1,
-                                 .blockDimZ = 1,
-                                 .sharedMemBytes = g.shared,
-                                 .hStream = call->stream,
-                                 .attrs = &cluster,
-                                 .numAttrs = g.cluster > 1};
+  CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
+                           .gridDimY = g.y ? g.y : 1,
+                           .gridDimZ = 1,
+                           .blockDimX = g.threads,
+                           .blockDimY = 1,
+                           .blockDimZ = 1,
+                           .sharedMemBytes = g.shared,
+                           .hStream = call->stream,
+                           .attrs = &cluster,
+                           .numAttrs = g.cluster > 1};
+  if (g.resident && g.cluster > 1) {
+    int clusters = 0;
+    TFU_TRY(tfu_driver_code(d, d->cuOccupancyMaxActiveClusters(&clusters, (CUfunction)loaded->kernel, &config),
+                            loaded->label, call->err));
+    if (clusters > 0 && (unsigned)clusters < config.gridDimY) config.gridDimY = (unsigned)clusters;
+  }
   const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)loaded->kernel, (void *[]){args}, NULL);
   return tfu_driver_code(d, r, loaded->label, call->err);
 }

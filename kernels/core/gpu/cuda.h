@@ -32,6 +32,7 @@ typedef struct tfu_grid {
   unsigned threads; /* of a block                */
   unsigned shared;  /* bytes of dynamic memory   */
   unsigned cluster; /* blocks along x that share their memory; zero is none */
+  int resident;     /* no more clusters than run at one time: those take the rows of the others */
 } tfu_grid;
 
 /* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */

@@ -22,6 +22,7 @@
   X(cuMemcpyDtoHAsync_v2)              \
   X(cuMemsetD8Async)                   \
   X(cuMemsetD32Async)                  \
+  X(cuOccupancyMaxActiveClusters)      \
   X(cuStreamCreate)                    \
   X(cuStreamGetCaptureInfo_v2)         \
   X(cuStreamIsCapturing)               \

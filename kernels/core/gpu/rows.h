@@ -3,7 +3,8 @@
  *
  * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
- * registers while a kernel looks at them, and the next ones wait in shared memory. Any others are walked pack by pack.
+ * registers while a kernel looks at them, and the next ones wait in shared memory. Longer ones stay in shared memory,
+ * in a ring, if the kernel has a variant for that. Any others are walked pack by pack.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
@@ -28,7 +29,7 @@ typedef struct tfu_row_plan {
   int pass;     /* TFU_WHOLE, or which of the two launches of a split one it is   */
   void *found;  /* what each part gives                                           */
   int aligned;  /* the tensors begin on a 16-byte boundary                        */
-  /* Of any rows only: */
+  /* Of any rows and, tiles and slots, of a ring, where they count groups of packs: */
   int odd;          /* not all rows begin on a boundary                                 */
   int tiles, slots; /* packs of a thread in a row, and how many shared memory holds     */
   int keep, looks;  /* a row stays there for all of the kernel's looks at it            */
@@ -38,13 +39,26 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 
 /* Rows that a thread has in shared memory or on the way there. */
 #define TFU_HELD_SLOTS 3
+/* Blocks of a cluster, at most: what compute capability 9.0 allows where it is asked (cuda.c). */
+#define TFU_MOST_CLUSTER 16
+/* Of a ring: packs of a thread in a group, and threads of a block, at most. */
+#define TFU_RING_PACKS 2
+#define TFU_RING_THREADS 512
 
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 
-/* Kernels come in three variants: "short" has one pack per thread and row, "long" some, "any" takes any rows. */
-enum { TFU_SHORT, TFU_LONG, TFU_ANY };
+/* Kernels come in variants: "short" has one pack per thread and row, "long" some, "any" takes any rows, and "ring" long
+ * ones, where there is such a variant. */
+enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING };
 extern const char *const tfu_row_variants[];
+
+/* When rows go through a ring, and how: rows of more than `from` KiB; 0 is never. A block takes up to `share` KiB of a
+ * row before a cluster shares it, and has `ahead` groups of packs more than that on their way, or what there is room
+ * for. */
+typedef struct tfu_ring_wish {
+  int from, share, ahead;
+} tfu_ring_wish;
 
 typedef struct tfu_row_wish {
   int64_t rows, cols;
@@ -62,6 +76,7 @@ typedef struct tfu_row_wish {
   int cluster;  /* blocks that may share a row before it is rather split                               */
   int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
   int aligned;  /* see tfu_aligned                                                                     */
+  tfu_ring_wish ring;
 } tfu_row_wish;
 
 TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tfu_row_plan *rows, tfu_grid *grid,

@@ -1,0 +1,202 @@
+/* Group normalisation where a block holds all places of one group, or of two neighbours: one read and one write of
+ * memory (see group_norm.cu for the formulas, and for what does not fit).
+ *
+ * A place has a.parts packs of the block's groups, each of one group. A thread has the same pack of every so many'th
+ * place, and alone reads what it has copied to shared memory: only sums need the others. */
+#include "kernels/core/device/pack.cuh"
+#include "kernels/core/device/shared.cuh"
+#include "kernels/rows/group_norm.h"
+
+enum { THREADS = TFU_GROUP_HELD_THREADS, WARPS = THREADS / 32 };
+
+template <typename T>
+struct held_place {
+  enum { V = packed<T>::N };
+  int part, of_group;             /* the thread's pack of a place, and packs of a group                  */
+  bool two;                       /* groups, and not one                                                 */
+  int64_t sample, group, channel; /* of the pack                                                         */
+  int64_t first, step, places;    /* the thread's first place, and places to its next one                */
+  int64_t offset, apart;          /* of the first pack, and to the next, in elements                     */
+  unsigned slot;                  /* of shared memory, for the first pack; the next is THREADS packs on  */
+  __device__ held_place(const group_norm_args &a) {
+    extern __shared__ int4 memory[];
+    const unsigned blocks = (unsigned)(a.groups / a.bundle), bundle = blockIdx.x % blocks;
+    part = threadIdx.x % a.parts, of_group = a.parts / a.bundle, two = a.bundle == 2;
+    sample = blockIdx.x / blocks, group = bundle * a.bundle + part / of_group;
+    channel = group * a.group + part % of_group * V;
+    first = threadIdx.x / a.parts, step = THREADS / a.parts, places = a.places;
+    offset = (sample * a.places + first) * a.channels + channel, apart = step * a.channels;
+    slot = (unsigned)__cvta_generic_to_shared(memory + threadIdx.x);
+  }
+  __device__ void fetch(const void *from, unsigned to) const {
+    const T *x = (const T *)from + offset;
+    for (int64_t p = first; p < places; p += step, x += apart, to += THREADS * 16) {
+#if __CUDA_ARCH__ >= 800
+      copy_pack(to, x);
+#else
+      store_shared(to, *(const int4 *)x);
+#endif
+    }
+    close_copies();
+  }
+  /* f(the pack in shared memory, its place in the tensor) of all that the thread has. */
+  template <typename F>
+  __device__ void each(const F &f) const {
+    unsigned at = slot;
+    int64_t to = offset;
+    _Pragma("unroll 2") for (int64_t p = first; p < places; p += step, at += THREADS * 16, to += apart) f(at, to);
+  }
+};
+
+/* The sum over the threads that have packs of the same group, in a fixed order. `room` is used once. */
+template <typename T>
+__device__ inline float group_total(const held_place<T> &h, float v, float (&room)[WARPS][2]) {
+  const int which = h.part / h.of_group; /* of the block's groups */
+  UNROLL
+  for (int by = 16; by > 0; by /= 2) {
+    const float other = __shfl_xor_sync(~0u, v, by);
+    if (by != h.of_group || !h.two) v += other; /* else it is the other group's */
+  }
+  if (threadIdx.x % 32 == which * h.of_group) room[threadIdx.x / 32][which] = v;
+  __syncthreads();
+  float total = 0;
+  UNROLL
+  for (int w = 0; w < WARPS; w++) total += room[w][which];
+  return total;
+}
+
+template <typename T>
+__device__ inline void weights(const void *from, int64_t channel, float absent, float (&w)[packed<T>::N]) {
+  UNROLL
+  for (int k = 0; k < packed<T>::N; k++) w[k] = from ? ((const float *)from)[channel + k] : absent;
+}
+
+/* About the group's first element, so that a mean far from 0 costs no digits; the squares about the mean. */
+template <typename T>
+__device__ inline void group_held(const group_norm_args &a) {
+  enum { V = packed<T>::N };
+  __shared__ float sums[WARPS][2], squares[WARPS][2];
+  const held_place<T> h(a);
+  h.fetch(a.x, h.slot);
+  const float about = (float)((const T *)a.x)[h.sample * a.places * a.channels + h.group * a.group];
+  float gamma[V], beta[V], sum = 0, square = 0;
+  weights<T>(a.gamma, h.channel, 1, gamma);
+  weights<T>(a.beta, h.channel, 0, beta);
+  wait_for_copies<0>();
+  h.each([&](unsigned at, int64_t) {
+    float v[V], own = 0;
+    widen_pack<T>(load_shared(at), v);
+    UNROLL
+    for (int k = 0; k < V; k++) own += v[k] - about;
+    sum += own;
+  });
+  const float count = (float)(a.places * a.group);
+  const float mean = group_total(h, sum, sums) / count;
+  h.each([&](unsigned at, int64_t) {
+    float v[V], own = 0;
+    widen_pack<T>(load_shared(at), v);
+    UNROLL
+    for (int k = 0; k < V; k++) {
+      const float d = v[k] - about - mean;
+      own += d * d;
+    }
+    square += own;
+  });
+  const float rstd = (float)(1 / sqrt((double)group_total(h, square, squares) / count + (double)a.epsilon));
+  h.each([&](unsigned at, int64_t to) {
+    float v[V];
+    widen_pack<T>(load_shared(at), v);
+    UNROLL
+    for (int k = 0; k < V; k++) v[k] = (v[k] - about - mean) * rstd * gamma[k] + beta[k];
+    store_bits((T *)a.y + to, narrow_pack<T>(v));
+  });
+  if (h.first == 0 && h.part % h.of_group == 0) {
+    float *stats = (float *)a.stats + 2 * (h.sample * a.groups + h.group);
+    stats[0] = about + mean;
+    stats[1] = rstd;
+  }
+}
+
+/* Adds up what the threads with the same pack have of its channels, and leaves it in a.partial, of one chunk. */
+template <typename T>
+__device__ inline void leave_channels(const group_norm_args &a, const held_place<T> &h, float (&one)[packed<T>::N],
+                                      float (&two)[packed<T>::N]) {
+  enum { V = packed<T>::N, MOST = TFU_GROUP_HELD_PARTS };
+  __shared__ float room[WARPS][MOST][2 * V];
+  UNROLL
+  for (int by = 16; by > 0; by /= 2) {
+    if (by < a.parts) continue;
+    UNROLL
+    for (int k = 0; k < V; k++) {
+      one[k] += __shfl_xor_sync(~0u, one[k], by);
+      two[k] += __shfl_xor_sync(~0u, two[k], by);
+    }
+  }
+  if (threadIdx.x % 32 < a.parts) {
+    UNROLL
+    for (int k = 0; k < V; k++) {
+      room[threadIdx.x / 32][h.part][k] = one[k];
+      room[threadIdx.x / 32][h.part][V + k] = two[k];
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x >= 2 * V * a.parts) return;
+  const int part = threadIdx.x / (2 * V), k = threadIdx.x % (2 * V);
+  double total = 0;
+  UNROLL
+  for (int w = 0; w < WARPS; w++) total += room[w][part][k];
+  /* The packs of a block are neighbours, so its channels are, too. */
+  const int64_t channel = h.channel - h.part * V + part * V + k % V;
+  ((float *)a.partial)[(h.sample * 2 + k / V) * a.channels + channel] = (float)total;
+}
+
+template <typename T>
+__device__ inline void group_held_grad(const group_norm_args &a) {
+  enum { V = packed<T>::N };
+  __shared__ float of_n[WARPS][2], of_g[WARPS][2];
+  const held_place<T> h(a);
+  const unsigned dys = (unsigned)((a.places + h.step - 1) / h.step) * THREADS * 16; /* so much further */
+  h.fetch(a.x, h.slot);
+  h.fetch(a.dy, h.slot + dys);
+  const float *stats = (const float *)a.stats + 2 * (h.sample * a.groups + h.group);
+  const float mean = stats[0], rstd = stats[1];
+  float gamma[V], to_gamma[V] = {}, to_beta[V] = {};
+  weights<T>(a.gamma, h.channel, 1, gamma);
+  wait_for_copies<0>();
+  h.each([&](unsigned at, int64_t) {
+    float x[V], dy[V];
+    widen_pack<T>(load_shared(at), x);
+    widen_pack<T>(load_shared(at + dys), dy);
+    UNROLL
+    for (int k = 0; k < V; k++) {
+      to_gamma[k] += dy[k] * ((x[k] - mean) * rstd);
+      to_beta[k] += dy[k];
+    }
+  });
+  float n = 0, g = 0;
+  UNROLL
+  for (int k = 0; k < V; k++) n += gamma[k] * to_gamma[k], g += gamma[k] * to_beta[k];
+  const float count = (float)(a.places * a.group);
+  const float mean_n = group_total(h, n, of_n) / count, mean_g = group_total(h, g, of_g) / count;
+  h.each([&](unsigned at, int64_t to) {
+    float x[V], dy[V];
+    widen_pack<T>(load_shared(at), x);
+    widen_pack<T>(load_shared(at + dys), dy);
+    UNROLL
+    for (int k = 0; k < V; k++) x[k] = rstd * (dy[k] * gamma[k] - mean_g - (x[k] - mean) * rstd * mean_n);
+    store_bits((T *)a.y + to, narrow_pack<T>(x));
+  });
+  leave_channels(a, h, to_gamma, to_beta);
+}
+
+/* Two blocks of a multiprocessor, as far as shared memory goes: one computes while the other reads. */
+#define HELD(function, dtype, T)                                                                         \
+  extern "C" __global__ void __launch_bounds__(THREADS, 2) function##_##dtype(const group_norm_args a) { \
+    function<T>(a);                                                                                      \
+  }
+HELD(group_held, f32, float)
+HELD(group_held, f16, f16)
+HELD(group_held, bf16, bf16)
+HELD(group_held_grad, f32, float)
+HELD(group_held_grad, f16, f16)
+HELD(group_held_grad, bf16, bf16)
