@@ -47,7 +47,7 @@ static const row rows[] = {
     {&tfu_bincount, {"x<h", "90"}, "T=int32"},
     {&tfu_clip_by_tensors_norm, {LIST, "+", "+"}, "N=3 rest=any"},
     {&tfu_conv, {"2q3d", "33d9", "9", "2q39", "q30"}, "padding=same relu=true rest=columns"},
-    {&tfu_conv, {"2q3", "519", "0", "0", "q0"}, "padding=causal"},
+    {&tfu_conv, {"2q3", "519", "0", "0", "q0"}, "padding=causal rest=any"},
     {&tfu_conv_data, {"2q39", "33d9", "q3d0"}, "padding=same"},
     {&tfu_conv_filter, {"2q3d", "2q39", "33d90"}, "padding=same"},
     {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse._core._op import given
 from tfuse.cases import Case, Input, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
 from tfuse.convolution import conv as op
@@ -194,6 +193,44 @@ def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shape
                 **{"shapes": shapes or _PLANE, "sizes": [], **more})
 
 
+def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None, **more):
+    """Of conv_transpose, which is the gradient of the geometry's convolution: from its result to its input."""
+    axes = len(geometry.size)
+    options = {"strides": geometry.strides, "padding": geometry.padding, "dilation": geometry.dilation}
+    spread = lambda spatial: tuple(op._spread_size(*numbers, geometry.padding, None) for numbers in zip(
+        spatial, geometry.size, geometry.strides, geometry.dilation))
+    squared = lambda x, kernel: geometry.data(x * x, kernel * kernel, spread(x.shape[1:-1]))
+    pre_of = lambda x, kernel, bias: _finish(geometry.data(x, kernel, spread(x.shape[1:-1])), squared(x, kernel), bias, None,
+                                             "linear")[1:]
+
+    def reference(x, kernel, bias, activation="linear"):
+        pre, pre2 = pre_of(x, kernel, bias)
+        return of_terms(value(pre, activation), pre2)
+
+    def gradient(dy, x, kernel, bias, activation="linear"):
+        g, g2 = _slopes(dy, *pre_of(x, kernel, bias), activation)
+        return [of_terms(geometry.forward(g, kernel), geometry.forward(g2, kernel * kernel)),
+                of_terms(geometry.filter(g, x), geometry.filter(g2, x * x)), of_terms(_sum(g), _sum(g2))]
+
+    def plain(x, kernel, bias, activation="linear"):
+        big = tf.zeros([x.shape[0], *spread(x.shape[1:-1]), kernel.shape[-2]], x.dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(big)
+            small = naive(geometry, big, kernel)
+        return PLAIN[activation](tape.gradient(small, big, x) + bias)
+
+    def run(x, kernel, bias, activation=None):
+        return tfuse.conv_transpose(x, kernel, bias, activation, **options)
+
+    out = lambda shape: (shape[0], *spread(shape[1:-2]), shape[-1])
+    return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, fit=_fit(axes), special=False,
+                inputs={"x": lambda shape: shape[:-1],
+                        "kernel": Input(lambda shape: (*geometry.size, shape[-1], shape[-2]), _weights),
+                        "bias": lambda shape: shape[-1:]},
+                outputs={"value": out}, options=[{"activation": a} for a in activations],
+                **{"shapes": shapes or _PLANE[:3] + _PLANE[5:7], "sizes": [], **more})
+
+
 _X, _KERNEL = (lambda: tf.ones([2, 5, 5, 4])), (lambda: tf.ones([3, 3, 4, 6]))
 
 CASES = [
@@ -230,4 +267,13 @@ CASES = [
         (2, 30, 8, 5), (1, 1, 1, 1), (0, 4, 5, 4), (3, 101, 6, 34)]),
     case("conv, three axes", Geometry((2, 3, 2), strides=(1, 2, 3)), [], ("linear",), shapes=[
         (2, 5, 7, 6, 8, 5), (1, 2, 3, 2, 1, 1), (2, 1, 3, 3, 4, 4), (1, 4, 9, 8, 6, 17)]),
+    transposed_case("conv_transpose", Geometry((3, 2), strides=2, padding="same"), rejects=[
+        ("conv_transpose: padding must be valid or same, got 'causal'",
+         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 4]), padding="causal")),
+        ("conv_transpose: output_padding must be less than strides, got 2 and 2",
+         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 4]), strides=2, output_padding=2)),
+        ("the last axis of y and of kernel must be of one size, got shapes .2, 5, 5, 4. and .3, 3, 6, 5.",
+         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 5])))]),
+    transposed_case("conv_transpose, one axis", Geometry((3,), dilation=2), ("linear",), shapes=[
+        (2, 30, 8, 5), (1, 1, 1, 1), (3, 40, 6, 34)]),
 ]
