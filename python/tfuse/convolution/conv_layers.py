@@ -16,8 +16,6 @@ def why_not_conv(layer, x):
         return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
     if x.shape.rank != layer.rank + 2:
         return "the layer takes %d dimensions, got %s" % (layer.rank + 2, x.shape.rank)
-    if max(layer.strides) > 1 and max(layer.dilation_rate) > 1:
-        return "Keras has no strides with dilation"
     return ""
 
 
@@ -43,26 +41,73 @@ def conv_transpose_layer(layer, x):
     return _of_layer(conv_transpose, layer, x, output_padding=layer.output_padding)
 
 
-def _layer(own, compute, example):
-    """A class like Keras's own whose call is computed here."""
-
-    def call(self, inputs):
-        return own.call(self, inputs) if why_not_conv(self, inputs) else compute(self, inputs)
-
-    text = """keras.layers.%s by tfuse.%s: same arguments, weights and results.
-
-    An activation that is not in tfuse's table is applied behind it.
+@keras.saving.register_keras_serializable("tfuse")
+class Conv1D(keras.layers.Conv1D):
+    """keras.layers.Conv1D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
 
     Example:
-      layer = tfuse.%s(%s)
-    """ % (own.__name__, "conv" if compute is conv_layer else "conv_transpose", own.__name__, example)
-    made = type(own.__name__, (own,), {"call": call, "__doc__": text, "__module__": __name__})
-    return keras.saving.register_keras_serializable("tfuse")(made)
+      layer = tfuse.Conv1D(64, 3, padding="causal", activation="relu")
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
 
 
-Conv1D = _layer(keras.layers.Conv1D, conv_layer, '64, 3, padding="causal", activation="relu"')
-Conv2D = _layer(keras.layers.Conv2D, conv_layer, '64, 3, padding="same", activation="relu"')
-Conv3D = _layer(keras.layers.Conv3D, conv_layer, '64, 3, strides=2')
-Conv1DTranspose = _layer(keras.layers.Conv1DTranspose, conv_transpose_layer, '64, 3, strides=2')
-Conv2DTranspose = _layer(keras.layers.Conv2DTranspose, conv_transpose_layer, '64, 3, strides=2, padding="same"')
-Conv3DTranspose = _layer(keras.layers.Conv3DTranspose, conv_transpose_layer, '64, 2, strides=2')
+@keras.saving.register_keras_serializable("tfuse")
+class Conv2D(keras.layers.Conv2D):
+    """keras.layers.Conv2D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
+
+    Example:
+      layer = tfuse.Conv2D(64, 3, padding="same", activation="relu")
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class Conv3D(keras.layers.Conv3D):
+    """keras.layers.Conv3D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
+
+    Example:
+      layer = tfuse.Conv3D(64, 3, strides=2)
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class Conv1DTranspose(keras.layers.Conv1DTranspose):
+    """keras.layers.Conv1DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
+
+    Example:
+      layer = tfuse.Conv1DTranspose(64, 3, strides=2)
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class Conv2DTranspose(keras.layers.Conv2DTranspose):
+    """keras.layers.Conv2DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
+
+    Example:
+      layer = tfuse.Conv2DTranspose(64, 3, strides=2, padding="same")
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class Conv3DTranspose(keras.layers.Conv3DTranspose):
+    """keras.layers.Conv3DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
+
+    Example:
+      layer = tfuse.Conv3DTranspose(64, 2, strides=2)
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
