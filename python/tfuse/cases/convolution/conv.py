@@ -190,7 +190,21 @@ def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shape
     return Case(name=name, run=(run or _fused)(geometry), plain=_naive(geometry), reference=reference, gradient=gradient,
                 fit=_fit(axes), special=False, inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)},
                 outputs={"value": out}, elements=elements, flops=flops, options=[{"activation": a} for a in activations],
-                **{"shapes": shapes or _PLANE, "sizes": [], **more})
+                **{"shapes": _PLANE if shapes is None else shapes, "sizes": [], **more})
+
+
+def timed(name, geometry, sizes, activation="linear", inputs=(), bars=None):
+    """A case that only the benchmark has."""
+    def rival(x, kernel, bias=None, activation="linear"):
+        """As Keras calls it."""
+        same = geometry.padding == "same"
+        x = x if isinstance(geometry.padding, str) else tf.pad(x, [(0, 0), *geometry.padding, (0, 0)])
+        y = tf.nn.convolution(x, kernel, geometry.strides, "SAME" if same else "VALID")
+        return PLAIN[activation](y if bias is None else y + bias)
+
+    limits = {("bfloat16", shape): bars for shape in sizes} if bars else {}
+    return case(name, geometry, inputs, (activation,), run=_public, shapes=[], sizes=sizes, rival=rival, bars=limits,
+                cpu_sizes=[(2, *(28,) * len(geometry.size), *sizes[0][-2:])])
 
 
 def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None, **more):
@@ -233,6 +247,8 @@ def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None,
 
 _X, _KERNEL = (lambda: tf.ones([2, 5, 5, 4])), (lambda: tf.ones([3, 3, 4, 6]))
 
+_AHEAD = {"of_XLA": 1.0, "of_torch": 1.0}
+
 CASES = [
     case("conv", Geometry((3, 3), padding="same"), activations=("linear", "relu", "gelu", "silu"), rejects=[
         ("conv: x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
@@ -267,6 +283,11 @@ CASES = [
         (2, 30, 8, 5), (1, 1, 1, 1), (0, 4, 5, 4), (3, 101, 6, 34)]),
     case("conv, three axes", Geometry((2, 3, 2), strides=(1, 2, 3)), [], ("linear",), shapes=[
         (2, 5, 7, 6, 8, 5), (1, 2, 3, 2, 1, 1), (2, 1, 3, 3, 4, 4), (1, 4, 9, 8, 6, 17)]),
+    timed("conv, speed", Geometry((3, 3), padding="same"), [(64, 56, 56, 256, 256)], "relu", ["bias"],
+          {"ms": 0.95, "of_XLA": 1.0, "of_torch": 1.0}),
+    timed("conv, ResNet 1x1", Geometry((1, 1)), [(256, 56, 56, 64, 256), (256, 14, 14, 1024, 256)], bars=_AHEAD),
+    timed("conv, ResNet 3x3", Geometry((3, 3), padding="same"), [(256, 56, 56, 64, 64), (256, 7, 7, 512, 512)], bars=_AHEAD),
+    timed("conv, ResNet stem", Geometry((7, 7), strides=2, padding=[(3, 3), (3, 3)]), [(256, 224, 224, 3, 64)], bars=_AHEAD),
     transposed_case("conv_transpose", Geometry((3, 2), strides=2, padding="same"), rejects=[
         ("conv_transpose: padding must be valid or same, got 'causal'",
          lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 4]), padding="causal")),
