@@ -10,6 +10,7 @@
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/nvidia/plan_cache.h"
+#include "ops/convolution/conv.h"
 
 _Static_assert(sizeof(conv_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
@@ -24,7 +25,14 @@ _Static_assert(sizeof(plan_key) == sizeof(conv_key) + sizeof(int32_t) && sizeof(
 /* Most engines want next to nothing. Those that pad channels or copy tensors want as much as these take: for 256 images
  * of 224 x 224 in three channels 104 MiB. */
 #define MOST_WORKSPACE ((int64_t)256 << 20)
+/* What is sure to be there for a captured call, beside a bias of zeros. */
+enum { SMALL_WORKSPACE = TFU_CONV_ROOM / 4 * 3 };
 enum { CANDIDATES = 10 }; /* that are timed */
+
+/* Places in the list of proposals: the fastest, and the fastest with a small workspace; negative: none. */
+typedef struct conv_choice {
+  int32_t best, small;
+} conv_choice;
 
 typedef struct request {
   tfu_call *call;
@@ -36,7 +44,8 @@ typedef struct request {
   tfu_graph *trial; /* what is timed */
   void *workspace;
   int64_t space; /* bytes of it */
-  void *nan;     /* a bias of NaN, once it is needed */
+  int short_of_memory;
+  void *nan; /* a bias of NaN, once it is needed */
 } request;
 
 /* ---- plans ---- */
@@ -91,11 +100,12 @@ static int has_workspace(request *r, int64_t bytes) {
   tfu_error *err = r->call->err, ignored;
   void *memory;
   if (bytes <= r->space) return 1;
-  if (!tfu_has_scratch(r->call, (size_t)bytes + ALIGN)) return 0;
   r->call->err = &ignored;
-  const tfu_code code = tfu_scratch(r->call, (size_t)bytes + ALIGN, &memory);
+  const int there =
+      tfu_has_scratch(r->call, (size_t)bytes + ALIGN) && tfu_scratch(r->call, (size_t)bytes + ALIGN, &memory) == TFU_OK;
   r->call->err = err;
-  if (code != TFU_OK) return 0;
+  r->short_of_memory |= !there;
+  if (!there) return 0;
   r->workspace = (void *)(((uintptr_t)memory + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
   r->space = bytes;
   return 1;
@@ -121,20 +131,24 @@ static void describe(const void *key, void *request_, char *text, size_t size) {
       k->dilation[2], k->before[0], k->before[1], k->before[2]);
 }
 
-static int config_of(const tfu_choice *choice) {
-  int32_t config;
-  memcpy(&config, choice->data, sizeof config);
-  return config;
+static conv_choice chosen_of(const tfu_choice *choice) {
+  conv_choice c;
+  memcpy(&c, choice->data, sizeof c);
+  return c;
+}
+
+static int plans(request *r, int config, int64_t most) {
+  if (config < 0 || config >= TFU_GRAPH_CONFIGS) return 0;
+  tfu_planned *p = get_plan(r, config);
+  const int fits = p && p->graph->workspace <= most;
+  if (p) tfu_plan_release(p, NULL);
+  return fits;
 }
 
 static int usable(const void *key, void *request_, const tfu_choice *choice) {
   (void)key;
-  const int config = config_of(choice);
-  if (config < 0 || config >= TFU_GRAPH_CONFIGS) return 0;
-  tfu_planned *p = get_plan(request_, config);
-  const int fits = p && p->graph->workspace <= MOST_WORKSPACE;
-  if (p) tfu_plan_release(p, NULL);
-  return fits;
+  const conv_choice c = chosen_of(choice);
+  return plans(request_, c.best, MOST_WORKSPACE) && (c.small < 0 || plans(request_, c.small, SMALL_WORKSPACE));
 }
 
 static tfu_code run_trial(void *request_) {
@@ -183,19 +197,22 @@ static void name(const request *r, const tfu_graph *g, int config, tfu_choice *c
     snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
 }
 
-/* The fastest of the first proposals that can be planned; the first one where none is to be timed. */
-static int best_of(request *r, tfu_graph *g, int timed, float *microseconds) {
+/* The fastest of the first proposals that can be planned; the first ones where none is to be timed. */
+static conv_choice best_of(request *r, tfu_graph *g, int timed, float *microseconds) {
   tfu_error ignored;
-  int best = -1, tried = 0;
-  for (int i = 0; i < g->n_configs && tried < (timed ? CANDIDATES : 1); i++) {
+  conv_choice c = {.best = -1, .small = -1};
+  float small = 0;
+  int tried = 0;
+  for (int i = 0; i < g->n_configs && (timed ? tried < CANDIDATES : c.best < 0 || c.small < 0); i++) {
     float time = 0;
     if (tfu_graph_take(g, r->handle->handle, i, &ignored) != TFU_OK || g->workspace > MOST_WORKSPACE) continue;
     r->trial = g;
     if (!try_out(r, timed ? &time : NULL)) continue;
     tried++;
-    if (best < 0 || time < *microseconds) best = i, *microseconds = time;
+    if (c.best < 0 || time < *microseconds) c.best = i, *microseconds = time;
+    if (g->workspace <= SMALL_WORKSPACE && (c.small < 0 || time < small)) c.small = i, small = time;
   }
-  return best;
+  return c;
 }
 
 static int choose_among(request *r, int timed, tfu_choice *choice) {
@@ -203,14 +220,14 @@ static int choose_among(request *r, int timed, tfu_choice *choice) {
   tfu_graph *g = ask(r, &r->key, &ignored);
   *choice = (tfu_choice){.none = 1};
   if (!g) return 0;
-  const int32_t best = best_of(r, g, timed, &choice->microseconds);
-  if (best >= 0) {
+  const conv_choice c = best_of(r, g, timed, &choice->microseconds);
+  if (c.best >= 0) {
     choice->none = 0;
-    memcpy(choice->data, &best, sizeof best);
-    name(r, g, best, choice);
+    memcpy(choice->data, &c, sizeof c);
+    name(r, g, c.best, choice);
   }
   tfu_graph_free(g);
-  return best >= 0;
+  return c.best >= 0;
 }
 
 static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {
@@ -218,6 +235,7 @@ static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {
   request *r = request_;
   const int can_time = tfu_may_wait(r->call), relu = r->key.epilogue & CONV_RELU;
   choose_among(r, tfu_tuning() && can_time, choice);
+  if (choice->none && r->short_of_memory) return TFU_CHOSEN_ONCE; /* another time there may be more */
   return can_time || (!tfu_tuning() && !relu) ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
 }
 
@@ -257,25 +275,29 @@ static tfu_code zero_bias(request *r) {
   return tfu_clear(r->call, r->memory[CONV_AT_BIAS], bytes);
 }
 
-/* The chosen plan or, where its workspace is not to be had, the one that needs least; NULL where that is not either.
- * Plans may be made here, also while the call is captured. */
+/* A plan, and its workspace; NULL where either is not to be had. */
+static tfu_planned *plan_with_space(request *r, int config) {
+  tfu_planned *p = get_plan(r, config);
+  if (!p || has_workspace(r, p->graph->workspace)) return p;
+  tfu_plan_release(p, NULL);
+  return NULL;
+}
+
+/* The chosen plan or, where its workspace is not to be had, one that needs less; NULL where that is not either. Plans
+ * may be made here, also while the call is captured. That relu keeps NaN is known of those that were chosen only. */
 static tfu_planned *prepare(request *r, const char **label, const char **why) {
   tfu_choice choice;
   const int mode = r->call->captured ? tfu_capture_relax() : 0;
   tfu_planned *p = NULL;
   *label = tfu_tuned_get(&tuner, &r->key, r, &choice);
-  *why = "cuDNN has no plan for it";
-  if (!choice.none) p = get_plan(r, config_of(&choice));
-  if (p && !has_workspace(r, p->graph->workspace)) {
-    tfu_plan_release(p, NULL);
-    *why = "cuDNN wants more scratch memory than there is";
-    *label = NULL;
-    p = r->key.epilogue & CONV_RELU ? NULL : get_plan(r, LEAST_SPACE);
-    if (p && !has_workspace(r, p->graph->workspace)) {
-      tfu_plan_release(p, NULL);
-      p = NULL;
-    }
+  if (!choice.none) {
+    const conv_choice c = chosen_of(&choice);
+    p = plan_with_space(r, c.best);
+    if (!p) *label = NULL;
+    if (!p && c.small >= 0) p = plan_with_space(r, c.small);
   }
+  if (!p && r->short_of_memory && !(r->key.epilogue & CONV_RELU)) p = plan_with_space(r, LEAST_SPACE);
+  *why = r->short_of_memory ? "cuDNN wants more scratch memory than there is" : "cuDNN has no plan for it";
   if (r->call->captured) tfu_capture_restore(mode);
   return p;
 }
