@@ -26,6 +26,8 @@ from tfuse.products.gated_linear import GatedDense, gated_linear
 from tfuse.products.linear import Dense, linear
 from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
 from tfuse.products.matmul_own import matmul_own
+from tfuse.convolution.conv import conv, conv_transpose
+from tfuse.convolution.conv_layers import Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm

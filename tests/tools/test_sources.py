@@ -39,8 +39,8 @@ def test_who_includes_what():
 
 
 # What a family offers to others: the passes that follow a product, the loss of rows, and axes in another order.
-OFFERED = {"kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/rows/cross_entropy.h",
-           "kernels/rows/sparse_cross_entropy_cpu.h"}
+OFFERED = {"kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/products/gemm_cpu.h",
+           "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}
 
 
 def test_families_see_core_and_themselves():

@@ -17,6 +17,7 @@ from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back, _look_back_attention
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
+from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
 from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
 from tfuse.products.linear import dense, why_not_dense
@@ -250,14 +251,29 @@ def _group_norm_layer_guard(layer, inputs):
 # ---- linear layers ----
 
 
-def _on_a_gpu(guard):
+def _on_a_gpu(guard, what="product"):
     """A guard for what is served on a GPU only."""
     def both(layer, inputs, training=None):
         if _library.without_gpu():
-            return "there is no GPU, and TensorFlow's own product is faster on the CPU"
+            return "there is no GPU, and TensorFlow's own %s is faster on the CPU" % what
         return guard(layer, inputs)
 
     return both
+
+
+# ---- convolutions ----
+
+
+def _conv_guard(layer, inputs):
+    """A layer may compute its convolution otherwise, by a method of its own."""
+    theirs = getattr(keras.src.layers.convolutional.base_conv.BaseConv, "convolution_op", None)
+    if getattr(type(layer), "convolution_op", theirs) is not theirs:
+        return "%s has a convolution_op of its own" % type(layer).__name__
+    return why_not_conv(layer, inputs)
+
+
+_CONV_ROWS = [("base_conv", "BaseConv", conv_layer, _conv_guard), ("conv1d", "Conv1D", conv_layer, _conv_guard),
+              ("base_conv_transpose", "BaseConvTranspose", conv_transpose_layer, why_not_conv)]
 
 
 # ---- attention ----
@@ -339,6 +355,8 @@ TABLE = [
         _on_a_gpu(why_not_dense)),
     Row(_LAYERS + "core.einsum_dense", "EinsumDense.call",
         lambda own, layer, inputs, training=None: einsum_dense(layer, inputs, training), _on_a_gpu(why_not_einsum_dense)),
+    *(Row(_LAYERS + "convolutional." + module, layer + ".call", lambda own, layer, inputs, serve=serve: serve(layer, inputs),
+          _on_a_gpu(guard, "convolution")) for module, layer, serve, guard in _CONV_ROWS),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),

@@ -59,6 +59,15 @@ def _linear(x, kernel, bias, activation):
     return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
 
 
+def _conv(strides=1):
+    """Channels last, as it is fastest in PyTorch."""
+    def conv(x, kernel, bias=None, activation="linear"):
+        y = F.conv2d(x.permute(0, 3, 1, 2), kernel.permute(3, 2, 0, 1), bias, strides, kernel.shape[0] // 2)
+        return ACTIVATIONS[activation](y).permute(0, 2, 3, 1)
+
+    return conv
+
+
 def _bmm(a, b):
     """Plain cuBLAS: there is nothing to compile."""
     return torch.bmm(a, b)
@@ -126,6 +135,8 @@ RIVALS = {
     "cumulative_logsumexp": lambda x, axis=0: torch.logcumsumexp(x, axis),
     "batched_matmul, speed": _bmm,
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"], _linear),
+    **dict.fromkeys(["conv, speed", "conv, ResNet 1x1", "conv, ResNet 3x3"], _conv()),
+    "conv, ResNet stem": _conv(2),
     "gated_linear, speed": _gated_linear,
     "linear_cross_entropy, speed": _linear_cross_entropy,
     **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",

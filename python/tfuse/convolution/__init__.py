@@ -1,0 +1,1 @@
+"""Convolutions: sums over windows of images."""
