@@ -1,0 +1,1 @@
+"""Windows that move over images: convolutions and pooling."""
