@@ -66,6 +66,13 @@ const tfu_op tfu_depthwise_conv = {
     .capturable = 1,
 };
 
+/* [0, 0], or not given. */
+static tfu_code check_mark(const char *name, const tfu_shape *s, tfu_error *err) {
+  TFU_REQUIRE(err, !known(s) || !tfu_given(s) || (s->rank == 2 && tfu_may_be(s->dim[0], 0) && tfu_may_be(s->dim[1], 0)),
+              "%s must be [0, 0] for yes or [0] for no, got shape %s", name, tfu_show(s).text);
+  return TFU_OK;
+}
+
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *dy = &in[TFU_DEPTHGRAD_DY], *x = &in[TFU_DEPTHGRAD_X], *kernel = &in[TFU_DEPTHGRAD_KERNEL];
   const tfu_shape *bias = &in[TFU_DEPTHGRAD_BIAS], *pre = &in[TFU_DEPTHGRAD_PRE];
@@ -73,11 +80,13 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
   TFU_REQUIRE(err, !known(dy) || dy->rank == 4, "dy must be [batch, height, width, channels], got shape %s",
               tfu_show(dy).text);
   if (tfu_given(pre)) TFU_TRY(tfu_match("pre", pre, "dy", dy, err));
+  TFU_TRY(check_mark("want_dx", &in[TFU_DEPTHGRAD_WANT_DX], err));
+  TFU_TRY(check_mark("want_dkernel", &in[TFU_DEPTHGRAD_WANT_DKERNEL], err));
   if (attr) {
     tfu_depthwise d;
     TFU_TRY(tfu_depthwise_read(x, kernel, attr, &d, err));
     const tfu_shape y = {.rank = 4, .dim = {d.batch, d.h.out, d.w.out, outputs(kernel)}};
-    TFU_TRY(tfu_match("dy", dy, "the result", &y, err));
+    TFU_TRY(tfu_match("dy", dy, "the result of x and kernel", &y, err));
     TFU_REQUIRE(err, attr[TFU_DEPTHWISE_ACTIVATION].i == TFU_ACT_linear || tfu_given(pre),
                 "pre must be given where the activation is not linear, got shape %s", tfu_show(pre).text);
   }

@@ -21,6 +21,8 @@ def _convolved(x, kernel, size, padding, strides, dilations):
     """The sums alone, in the arithmetic type: x, shifted, times each place of the kernel."""
     x, kernel = (tf.cast(t, real(t.dtype)) for t in (x, kernel))
     windows = kernel.shape[:2].as_list()
+    if None in windows:
+        raise ValueError("depthwise_conv: the height and width of kernel must be known here, got shape %s" % kernel.shape)
     missing = [_windows.pads(_rows.size(x, 1 + axis), size[axis], windows[axis], strides[axis], dilations[axis], padding)
                for axis in range(2)]
     x, total = tf.pad(x, [(0, 0), *missing, (0, 0)]), 0
