@@ -184,3 +184,96 @@ def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None,
     matrix = tf.reshape(pointwise_kernel, tf.shape(pointwise_kernel)[-2:] if known.rank is None else
                         [_rows.size(pointwise_kernel, axis) for axis in (-2, -1)])
     return products._apply(y, matrix, bias, activation, None, training)
+
+
+# ---- Keras ----
+
+
+def why_not_conv(layer, x):
+    """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if layer.data_format != "channels_last":
+        return "tfuse's depthwise convolutions have the channels last"
+    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
+        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
+    if x.shape.rank != layer.rank + 2:
+        return "the input has %s dimensions, and %d are served" % (x.shape.rank, layer.rank + 2)
+    return ""
+
+
+def _weights(layer, dtype, *names):
+    weights = (getattr(layer, name) for name in names)
+    return [None if w is None else keras.ops.convert_to_tensor(w, dtype) for w in weights]
+
+
+def _known_activation(layer):
+    """A layer's activation as tfuse's table names it, and one that is not in the table, to be applied behind."""
+    try:
+        return activation_name(layer.activation), None
+    except ValueError:
+        return "linear", layer.activation
+
+
+def depthwise(layer, x, training=None):
+    """What a Keras DepthwiseConv layer computes."""
+    kernel, bias = _weights(layer, x.dtype, "kernel", "bias")
+    name, after = _known_activation(layer)
+    y = fused(x, kernel, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
+    return y if after is None else after(y)
+
+
+def separably(layer, x, training=None):
+    """What a Keras SeparableConv layer computes."""
+    kernels, bias = _weights(layer, x.dtype, "depthwise_kernel", "pointwise_kernel"), _weights(layer, x.dtype, "bias")[0]
+    name, after = _known_activation(layer)
+    y = separable(x, *kernels, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
+    return y if after is None else after(y)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
+    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.DepthwiseConv1D(4, padding="same")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
+    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.DepthwiseConv2D(7, padding="same")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class SeparableConv1D(keras.layers.SeparableConv1D):
+    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.SeparableConv1D(64, 3, activation="relu")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class SeparableConv2D(keras.layers.SeparableConv2D):
+    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.SeparableConv2D(64, 3, activation="relu")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)
