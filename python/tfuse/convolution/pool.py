@@ -31,7 +31,7 @@ def _sizes(size):
 
 
 def _plain_max(x, size, keep, padding="valid", **options):
-    seen = tf.stack(_seen(x, _sizes(size), padding, options, x.dtype.min))
+    seen = tf.stack(_seen(x, _sizes(size), padding, options, -float("inf")))
     if not given(keep):
         return tf.reduce_max(seen, 0), tf.zeros([0], tf.int64)
     inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, 0))
