@@ -11,6 +11,7 @@ from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
 _MOST = 256  # places of a window that a byte can tell apart
+_SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 
 
 # ---- plain TensorFlow ----
@@ -32,21 +33,21 @@ def _sizes(size):
 
 def _plain_max(x, size, keep, padding="valid", **options):
     seen = tf.stack(_seen(x, _sizes(size), padding, options, -float("inf")))
-    if not given(keep):
-        return tf.reduce_max(seen, 0), tf.zeros([0], tf.int64)
     inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, 0))
-    places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)
+    places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
+    taps = tf.reshape(tf.range(seen.shape[0], dtype=tf.int64), [-1, 1, 1, 1, 1, 1])
+    y = tf.reduce_sum(tf.where(taps == places, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
+    if not given(keep):
+        return y, tf.zeros([0], tf.int64)
     channels = _rows.size(places, 4)
     words = -(-channels // 8)
     places = tf.pad(places, [(0, 0)] * 4 + [(0, words * 8 - channels)])
     places = tf.reshape(places, [*(_rows.size(places, i) for i in range(4)), words, 8])
-    shifts = tf.constant([8 * i for i in range(8)], tf.int64)
-    return tf.reduce_max(seen, 0), tf.reduce_sum(tf.bitwise.left_shift(places, shifts), -1)
+    return y, tf.reduce_sum(tf.bitwise.left_shift(places, tf.constant(_SHIFTS, tf.int64)), -1)
 
 
 def _plain_max_grad(dy, places, size, padding="valid", **options):
-    shifts = tf.constant([8 * i for i in range(8)], tf.int64)
-    bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], shifts), 255)
+    bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
     where = tf.reshape(bytes_, [*(_rows.size(places, i) for i in range(4)), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
     x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
     slopes = tf.cast(dy, x.dtype)

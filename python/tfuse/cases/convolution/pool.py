@@ -32,7 +32,8 @@ class Pools(Geometry):
         return {"size": self.window, "strides": self.strides, "padding": self.padding}
 
     def stock(self, f):
-        return lambda x: f(x, self.window, self.strides, self.padding.upper())
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.window)]  # not said, that of avg_pool3d's gradient is missing
+        return lambda x: f(x, self.window, self.strides, self.padding.upper(), layout)
 
 
 def _case(name, run, geometry, stock, reference, gradient, **more):
@@ -76,21 +77,6 @@ def _once(direction, shape, options, window=4):
     return n + n // window
 
 
-def _global(name, axes):
-    places = tuple(range(1, axes + 1))
-    size = lambda x: int(np.prod(x.shape[1:-1]))
-
-    def gradient(dy, x):
-        return [np.broadcast_to(dy.reshape(dy.shape[0], *[1] * axes, -1) / size(x), x.shape)]
-
-    return Case(name=name, run=tfuse.global_average_pool, plain=lambda x: tf.reduce_mean(x, places),
-                reference=lambda x: of_terms(x.mean(places), (x * x).sum(places) / size(x)**2), gradient=gradient,
-                inputs={"x": lambda shape: shape}, outputs={"value": lambda shape: (shape[0], shape[-1])},
-                fit=Pools((1,) * axes).fit, shapes=_SHAPES[axes], special=False, sizes=[],
-                rejects=[("global_average_pool: x must be .batch, 1 to 3 sizes, channels., got shape",
-                          lambda: tfuse.global_average_pool(tf.ones([2, 3])))] if axes == 2 else [])
-
-
 _ones = lambda *shape: tf.ones(shape)
 CASES = [
     _max("max_pool", (3, 3), 2, "same", rejects=[
@@ -114,8 +100,6 @@ CASES = [
     _average("average_pool, side by side", (2, 2), 2),
     _average("average_pool, of lines", (3,), 1, "same"),
     _average("average_pool, of volumes", (2, 3, 2), (1, 2, 2), "valid"),
-    _global("global_average_pool", 2),
-    _global("global_average_pool, of volumes", 3),
     _max("max_pool, speed", (3, 3), 2, "same", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
          bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
     _average("average_pool, speed", (2, 2), 2, "valid", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
