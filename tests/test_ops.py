@@ -312,7 +312,7 @@ GRADIENTS = sorted(name for name in _op.registry if name.endswith("Grad"))
 # Axes of which any size will do: what is summed up may be any tensor, labels do not tell how many classes there are, and
 # results not how many values were reduced, along one axis or the other, nor, where there is padding, how large windows were.
 _FREE = {"AddConstantGrad": {"dy": [0, 1, 2]}, "SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1]},
-         "DepthwiseConvGrad": {"kernel": [0, 1]}}
+         "DepthwiseConvGrad": {"kernel": [0, 1]}, "AveragePoolGrad": {"dy": [0, 4]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
 _HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"}}
 

@@ -38,7 +38,7 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *kernel, const tfu_sha
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_DEPTHWISE_X], *kernel = &in[TFU_DEPTHWISE_KERNEL], *size = &in[TFU_DEPTHWISE_SIZE];
   TFU_TRY(check(x, kernel, &in[TFU_DEPTHWISE_BIAS], err));
-  TFU_REQUIRE(err, !known(size) || size->rank == 3, "size must be [height, width, 0] of the result, got shape %s",
+  TFU_REQUIRE(err, !known(size) || (size->rank == 3 && tfu_may_be(size->dim[2], 0)), "size must be [height, width, 0] of the result, got shape %s",
               tfu_show(size).text);
   tfu_depthwise d;
   if (attr) {

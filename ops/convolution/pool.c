@@ -24,8 +24,8 @@ static tfu_code check_images(const char *name, const tfu_shape *x, tfu_error *er
 
 /* [batch, three sizes, channels] as far as they are known. */
 static tfu_code sized_like(const tfu_shape *x, const tfu_shape *size, tfu_shape *out, tfu_error *err) {
-  TFU_REQUIRE(err, !known(size) || size->rank == 4, "size must be [depth, height, width, 0] of the result, got shape %s",
-              tfu_show(size).text);
+  TFU_REQUIRE(err, !known(size) || (size->rank == 4 && tfu_may_be(size->dim[3], 0)),
+              "size must be [depth, height, width, 0] of the result, got shape %s", tfu_show(size).text);
   *out = (tfu_shape){.rank = 5, .dim = {known(x) ? x->dim[0] : TFU_UNKNOWN}};
   for (int i = 0; i < TFU_POOL_AXES; i++) out->dim[1 + i] = known(size) ? size->dim[i] : TFU_UNKNOWN;
   out->dim[4] = known(x) ? x->dim[4] : TFU_UNKNOWN;
@@ -33,13 +33,13 @@ static tfu_code sized_like(const tfu_shape *x, const tfu_shape *size, tfu_shape 
 }
 
 /* Whether one shape is made from the other, as attributes say. */
-static tfu_code check_sizes(const char *name, const tfu_shape *large, const tfu_shape *small, const tfu_value *attr,
-                            tfu_error *err) {
+static tfu_code check_sizes(const char *name, const char *by, const tfu_shape *large, const tfu_shape *small,
+                            const tfu_value *attr, tfu_error *err) {
   tfu_pool p;
   TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], attr, &p, err));
   for (int i = 0; i < TFU_POOL_AXES; i++)
-    TFU_REQUIRE(err, small->dim[1 + i] == p.axis[i].out, "%s must have sizes [%lld, %lld, %lld], as x of shape %s gives them, got %s",
-                name, (long long)p.axis[0].out, (long long)p.axis[1].out, (long long)p.axis[2].out, tfu_show(large).text,
+    TFU_REQUIRE(err, small->dim[1 + i] == p.axis[i].out, "%s must say [%lld, %lld, %lld], which come of %s %s, got %s", name,
+                (long long)p.axis[0].out, (long long)p.axis[1].out, (long long)p.axis[2].out, by, tfu_show(large).text,
                 tfu_show(small).text);
   return TFU_OK;
 }
@@ -47,7 +47,7 @@ static tfu_code check_sizes(const char *name, const tfu_shape *large, const tfu_
 static tfu_code average_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   TFU_TRY(check_images("x", &in[TFU_POOL_X], err));
   TFU_TRY(sized_like(&in[TFU_POOL_X], &in[TFU_POOL_SIZE], &out[TFU_POOL_Y], err));
-  return attr ? check_sizes("size", &in[TFU_POOL_X], &out[TFU_POOL_Y], attr, err) : TFU_OK;
+  return attr ? check_sizes("size", "x", &in[TFU_POOL_X], &out[TFU_POOL_Y], attr, err) : TFU_OK;
 }
 
 static tfu_code check_window(const tfu_value *attr, tfu_error *err) {
@@ -70,7 +70,7 @@ static tfu_code max_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *
 static tfu_code average_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   TFU_TRY(check_images("dy", &in[TFU_AVERAGEGRAD_DY], err));
   TFU_TRY(sized_like(&in[TFU_AVERAGEGRAD_DY], &in[TFU_AVERAGEGRAD_SIZE], &out[0], err));
-  return attr ? check_sizes("dy, of which x's size is held against,", &out[0], &in[TFU_AVERAGEGRAD_DY], attr, err) : TFU_OK;
+  return attr ? check_sizes("dy", "the size of x,", &out[0], &in[TFU_AVERAGEGRAD_DY], attr, err) : TFU_OK;
 }
 
 static tfu_code max_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {

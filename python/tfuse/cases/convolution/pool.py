@@ -3,7 +3,9 @@ import tensorflow as tf
 
 import tfuse
 from tfuse.cases import Case, bars, of_terms
+from tfuse._core._op import sized
 from tfuse.cases.convolution.depthwise_conv import Geometry
+from tfuse.convolution.pool import _NAMES, _plain_average, _plain_max
 
 _SHAPES = {1: [(2, 9, 12), (1, 7, 1), (3, 70, 5), (0, 9, 4), (2, 12, 66)],
            2: [(2, 9, 8, 12), (1, 7, 7, 1), (3, 8, 15, 5), (0, 9, 8, 4), (2, 12, 12, 66), (1, 8, 70, 3)],
@@ -31,7 +33,15 @@ class Pools(Geometry):
     def options(self):
         return {"size": self.window, "strides": self.strides, "padding": self.padding}
 
+    def volumes(self, f):
+        sizes = dict(zip(_NAMES, [*self.window, *self.strides]))
+        none = [tf.zeros([0], tf.bool)] * (f is _plain_max)
+        first = lambda y: y[0] if f is _plain_max else y
+        return lambda x: first(f(x, sized(*self.out(x.shape)[1:-1]), *none, padding=self.padding, **sizes))
+
     def stock(self, f):
+        if len(self.window) == 3:  # stock TensorFlow has no float64 there
+            return self.volumes({tf.nn.max_pool: _plain_max, tf.nn.avg_pool: _plain_average}[f])
         layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.window)]  # not said, that of avg_pool3d's gradient is missing
         return lambda x: f(x, self.window, self.strides, self.padding.upper(), layout)
 
