@@ -134,7 +134,7 @@ __device__ inline void max_pool(const pool_args &a) {
     if (!a.places) return;
     uint64_t word = 0;
     UNROLL
-    for (int k = 0; k < UNIT; k++) word |= (uint64_t)where[k] << 8 * k;
+    for (int k = 0; k < UNIT; k++) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
     a.places[unit] = (int64_t)word;
   });
 }

@@ -181,3 +181,141 @@ def global_average_pool(x, keepdims=False):
         raise ValueError("global_average_pool: x must be [batch, 1 to 3 sizes, channels], got shape %s" % x.shape)
     _max.check_dtype(x.dtype)
     return reduce_mean(x, list(range(1, x.shape.rank - 1)), keepdims=keepdims)
+
+
+# ---- Keras ----
+
+
+def why_not_pool(layer, x):
+    """Why tfuse does not serve a pooling layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if layer.data_format != "channels_last":
+        return "tfuse's pooling has the channels last"
+    if x.dtype not in FLOATS:
+        return "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
+    if x.shape.rank is None:
+        return "the number of dimensions is not known"
+    return ""
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling1D(keras.layers.MaxPooling1D):
+    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling1D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling2D(keras.layers.MaxPooling2D):
+    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling2D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling3D(keras.layers.MaxPooling3D):
+    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling3D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling1D(keras.layers.AveragePooling1D):
+    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling1D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling2D(keras.layers.AveragePooling2D):
+    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling2D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling3D(keras.layers.AveragePooling3D):
+    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling3D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
+    """keras.layers.GlobalAveragePooling1D by tfuse.reduce_mean. With the channels first or a mask, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling1D()
+    """
+
+    def call(self, inputs, mask=None):
+        if mask is not None or why_not_pool(self, inputs):
+            return super().call(inputs, mask=mask)
+        return global_average_pool(inputs, self.keepdims)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
+    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling2D()
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
+    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling3D()
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)
