@@ -1,5 +1,5 @@
-/* Depthwise convolution with any window, multiplier and number of channels: a thread for each element of y or dx, and for
- * the filter's gradient threads that share the places of each tap. kernels/convolution/depthwise_strips.cu and
+/* Depthwise convolution with any window, multiplier and number of channels: a thread for each element of y or dx, and
+ * for the filter's gradient threads that share the places of each tap. kernels/convolution/depthwise_strips.cu and
  * depthwise_filter.cu serve the usual windows. */
 #include "kernels/convolution/depthwise_conv.h"
 
@@ -35,8 +35,8 @@ __device__ inline void depthwise_any(const depthwise_args &a) {
       for (int c = 0; c < a.w.size; c++) {
         const int j = column + c * a.w.dilation;
         if (j < 0 || j >= a.w.in) continue;
-        sum += (acc<T>)x[((int64_t)i * a.w.in + j) * a.channels] *
-               (acc<T>)kernel[((int64_t)r * a.w.size + c) * outputs];
+        sum +=
+            (acc<T>)x[((int64_t)i * a.w.in + j) * a.channels] * (acc<T>)kernel[((int64_t)r * a.w.size + c) * outputs];
       }
     }
     if (a.pre) ((T *)a.pre)[e] = (T)sum;
@@ -84,7 +84,8 @@ __device__ inline void depthwise_any_filter(const depthwise_filter_args &a) {
   const int64_t tap = blockIdx.x / groups, taps = (int64_t)a.h.size * a.w.size;
   const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
   const int64_t output = (blockIdx.x - tap * groups) * LANES + lane, channel = output / a.multiplier;
-  const int r = (int)(tap / a.w.size) * a.h.dilation - a.h.before, c = (int)(tap % a.w.size) * a.w.dilation - a.w.before;
+  const int r = (int)(tap / a.w.size) * a.h.dilation - a.h.before,
+            c = (int)(tap % a.w.size) * a.w.dilation - a.w.before;
   acc<T> sum = 0;
   if (output < outputs) {
     for (int64_t place = (int64_t)blockIdx.y * ROWS + own; place < a.places; place += (int64_t)gridDim.y * ROWS) {

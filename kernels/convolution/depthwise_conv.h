@@ -1,10 +1,10 @@
 /* depthwise_conv.h - what the launch of a depthwise convolution hands the device.
  *
  * Windows of 3, 5 and 7 places a side, with stride 1 or 2, are computed in strips: a thread has a square of SIDE * SIDE
- * places of the result and a few neighbouring channels. It reads every place of the input that these need once, and holds
- * the filter in registers. Threads of a block stand side by side along the channels, `lanes` of them, and then along the
- * strips, in swaths that are as high as wide, so that what neighbours share is in the cache of their multiprocessor. All
- * other windows are computed by one thread for each element. */
+ * places of the result and a few neighbouring channels. It reads every place of the input that these need once, and
+ * holds the filter in registers. Threads of a block stand side by side along the channels, `lanes` of them, and then
+ * along the strips, in swaths that are as high as wide, so that what neighbours share is in the cache of their
+ * multiprocessor. All other windows are computed by one thread for each element. */
 #ifndef TFUSE_DEPTHWISE_CONV_H_
 #define TFUSE_DEPTHWISE_CONV_H_
 
@@ -13,7 +13,8 @@
 #define TFU_STRIP_SIDE 4
 #define TFU_STRIP_THREADS 128
 
-/* Elements of a thread's channels for windows of `size` places a side: more would take more registers than there are. */
+/* Elements of a thread's channels for windows of `size` places a side: more would take more registers than there are.
+ */
 #define TFU_STRIP_CHANNELS(size, bytes) ((size) == 3 && (bytes) == 2 ? 4 : 2)
 
 /* Blocks that a multiprocessor holds at least, by the registers that the compiler may take. */

@@ -1,8 +1,9 @@
-/* depthwise_conv on the CPU: lines of the result are tasks. A line is made in parts, some places of a stretch of channels,
- * whose sums stay in the first-level cache while the places of x that they need pass by, each of which is widened once.
+/* depthwise_conv on the CPU: lines of the result are tasks. A line is made in parts, some places of a stretch of
+ * channels, whose sums stay in the first-level cache while the places of x that they need pass by, each of which is
+ * widened once.
  *
- * Loops run over the channels of the result; x is spread out to these where the multiplier is not 1. The gradient of the
- * filter has sums in double for blocks of lines, which are added up in their order: the same bits for any number of
+ * Loops run over the channels of the result; x is spread out to these where the multiplier is not 1. The gradient of
+ * the filter has sums in double for blocks of lines, which are added up in their order: the same bits for any number of
  * threads. */
 #ifndef REAL
 #include "ops/convolution/depthwise_conv.h"
@@ -15,15 +16,15 @@ enum { STRETCH = 256, PART = 4096, WORKERS = 64 }; /* channels; sums of a part; 
 
 typedef struct depthwise_job {
   tfu_depthwise d;
-  int64_t outputs;             /* channels of the result */
-  int64_t stretch, part;       /* channels of the result, and places, of a part */
-  int64_t lines, workers;      /* lines are dealt out to as many tasks */
-  tfu_tensor from, to, pre;    /* x, y, pre; or dy, dx and nothing */
-  const void *kernel, *bias;   /* in the arithmetic type */
+  int64_t outputs;           /* channels of the result */
+  int64_t stretch, part;     /* channels of the result, and places, of a part */
+  int64_t lines, workers;    /* lines are dealt out to as many tasks */
+  tfu_tensor from, to, pre;  /* x, y, pre; or dy, dx and nothing */
+  const void *kernel, *bias; /* in the arithmetic type */
   const tfu_activation *act;
-  void *room;                  /* of the workers, room_size values each */
+  void *room; /* of the workers, room_size values each */
   int64_t room_size;
-  double *sums;                /* [blocks][places of the window][outputs] */
+  double *sums; /* [blocks][places of the window][outputs] */
   int64_t blocks, stretches;
 } depthwise_job;
 
@@ -64,7 +65,8 @@ static const REAL *FN(spread)(const depthwise_job *j, const tfu_tensor *x, int64
   const int64_t m = j->d.multiplier, channel = output / m;
   if (m == 1) return FN(tfu_load)(x->data, x->dtype, place * j->d.channels + channel, n, buffer);
   const int64_t last = (output + n - 1) / m;
-  const REAL *values = FN(tfu_load)(x->data, x->dtype, place * j->d.channels + channel, (int)(last - channel + 1), narrow);
+  const REAL *values =
+      FN(tfu_load)(x->data, x->dtype, place * j->d.channels + channel, (int)(last - channel + 1), narrow);
   for (int k = 0; k < n; k++) buffer[k] = values[(output + k) / m - channel];
   return buffer;
 }
@@ -146,8 +148,8 @@ static void FN(backward_part)(const depthwise_job *j, int64_t batch, int64_t row
         values[c] = total;
       }
     }
-    FN(tfu_store)(j->to.data, j->to.dtype, ((batch * h->in + row) * w->in + column + i) * j->d.channels + channel,
-                  channels, values);
+    FN(tfu_store)
+    (j->to.data, j->to.dtype, ((batch * h->in + row) * w->in + column + i) * j->d.channels + channel, channels, values);
   }
 }
 

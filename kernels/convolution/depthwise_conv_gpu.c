@@ -1,6 +1,6 @@
-/* depthwise_conv on the GPU: by strips where there are kernels for the window, else element by element. The gradient first
- * makes dpre = dy * act'(pre), in a pass that has the sums of bias too; where the activation is linear that is dy itself,
- * and the sums are taken along with those of the filter. */
+/* depthwise_conv on the GPU: by strips where there are kernels for the window, else element by element. The gradient
+ * first makes dpre = dy * act'(pre), in a pass that has the sums of bias too; where the activation is linear that is dy
+ * itself, and the sums are taken along with those of the filter. */
 #include "ops/convolution/depthwise_conv.h"
 
 #include "kernels/convolution/depthwise_conv.h"
@@ -9,8 +9,8 @@
 #include "kernels/core/gpu/walk.h"
 #include "kernels/elementwise/scale_bias_act.h"
 
-/* Packs of channels that threads of a block stand side by side on: 64 or 128 bytes, whole sectors of memory. The fewer they
- * are, the more strips a block has, whose neighbours read the same places. */
+/* Packs of channels that threads of a block stand side by side on: 64 or 128 bytes, whole sectors of memory. The fewer
+ * they are, the more strips a block has, whose neighbours read the same places. */
 TFU_CHOICE(side_by_side, 16, 1, 32);
 /* Strips along the height that follow each other before those along the width do: a block of 8 strips is 2 by 4. */
 TFU_CHOICE(swath, 2, 1, 8);
@@ -174,8 +174,9 @@ static tfu_code run_filter(tfu_call *call, const tfu_depthwise *d, tfu_dtype dty
     enum { LANES = 32, ROWS = TFU_THREADS / LANES };
     const int64_t blocks = divide_up(outputs, LANES) * (taps + wants_bias);
     if (blocks > INT32_MAX)
-      return tfu_fail(call->err, TFU_UNIMPLEMENTED, "kernel has %lld places and %lld channels, which is too many for a gradient",
-                      (long long)taps, (long long)outputs);
+      return tfu_fail(call->err, TFU_UNIMPLEMENTED,
+                      "kernel has %lld places and %lld channels, which is too many for a gradient", (long long)taps,
+                      (long long)outputs);
     grid.x = (unsigned)blocks;
     TFU_TRY(shares_of(call, blocks, any_blocks(), divide_up(a.places, (int64_t)ROWS * FEWEST), &shares));
   }

@@ -1,11 +1,12 @@
-/* The gradient of a depthwise convolution's filter, and of its bias, in strips of dy; kernels/convolution/depthwise_conv.h
- * says what strips are.
+/* The gradient of a depthwise convolution's filter, and of its bias, in strips of dy;
+ * kernels/convolution/depthwise_conv.h says what strips are.
  *
- *   dkernel[r, c] = sum of x[i * STRIDE - before + r, j * STRIDE - before + c] * dy[i, j] over all places i, j of a batch
+ *   dkernel[r, c] = sum of x[i * STRIDE - before + r, j * STRIDE - before + c] * dy[i, j] over all places i, j of a
+ * batch
  *
- * A thread holds all taps' sums of its channels in registers while it goes through its share of the strips; a strip's dy is
- * in registers too, and every place of x that meets it is read once. At the end a block adds up its threads, a row of the
- * window at a time, and leaves the sums to a fold: always in the same order. */
+ * A thread holds all taps' sums of its channels in registers while it goes through its share of the strips; a strip's
+ * dy is in registers too, and every place of x that meets it is read once. At the end a block adds up its threads, a
+ * row of the window at a time, and leaves the sums to a fold: always in the same order. */
 #include "kernels/convolution/depthwise_strips.cuh"
 
 template <typename T, int SIZE, int STRIDE>
@@ -25,8 +26,7 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
 
   float sum[SIZE][SIZE][V], bias[V];
   UNROLL
-  for (int tap = 0; tap < SIZE * SIZE; tap++)
-    UNROLL
+  for (int tap = 0; tap < SIZE * SIZE; tap++) UNROLL
   for (int k = 0; k < V; k++) sum[tap / SIZE][tap % SIZE][k] = 0;
   UNROLL
   for (int k = 0; k < V; k++) bias[k] = 0;
@@ -37,8 +37,8 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     const int dy_row = at.row * SIDE, dy_column = at.column * SIDE;
     const int row = dy_row * STRIDE - a.h.before, column = dy_column * STRIDE - a.w.before;
     const unsigned columns = inside<LINES>(column, a.w.in), dy_columns = inside<SIDE>(dy_column, a.w.out);
-    const char *const from = settled((const char *)a.x + ((int64_t)at.batch * a.h.in + row) * line +
-                                     (int64_t)column * step + own);
+    const char *const from =
+        settled((const char *)a.x + ((int64_t)at.batch * a.h.in + row) * line + (int64_t)column * step + own);
     const char *const dy = settled((const char *)a.dy + ((int64_t)at.batch * a.h.out + dy_row) * dy_line +
                                    (int64_t)dy_column * step + own);
     strip_line<T, V, SIDE> slopes[SIDE];
@@ -58,7 +58,8 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     for (int i = 0; i < LINES; i++) {
       const strip_line<T, V, LINES> now = next;
       if (i + 1 < LINES)
-        next.load(settled(from + (uint64_t)line * (i + 1)), step, (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0);
+        next.load(settled(from + (uint64_t)line * (i + 1)), step,
+                  (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0);
       UNROLL
       for (int j = 0; j < LINES; j++) {
         float x[V];
@@ -90,8 +91,7 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     const int quantities = r < SIZE ? SIZE : 1;
     if (r == SIZE && !a.dbias) return;
     UNROLL
-    for (int c = 0; c < quantities; c++)
-      UNROLL
+    for (int c = 0; c < quantities; c++) UNROLL
     for (int k = 0; k < V; k++) sums[c][k][threadIdx.x] = r < SIZE ? sum[r < SIZE ? r : 0][c][k] : bias[k];
     __syncthreads();
     float *const to = r < SIZE ? (float *)a.dkernel + ((int64_t)blockIdx.y * SIZE * SIZE + r * SIZE) * s.channels
@@ -105,12 +105,12 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   }
 }
 
-#define KERNEL(tag, T, size, stride)                                                                                 \
-  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T)))                            \
-      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                                    \
-    depthwise_filter<T, size, stride>(a);                                                                            \
+#define KERNEL(tag, T, size, stride)                                                                 \
+  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
+      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                    \
+    depthwise_filter<T, size, stride>(a);                                                            \
   }
-#define KERNELS(size, stride)    \
+#define KERNELS(size, stride)      \
   KERNEL(f32, float, size, stride) \
   KERNEL(f16, f16, size, stride)   \
   KERNEL(bf16, bf16, size, stride)

@@ -1,11 +1,13 @@
 /* Depthwise convolution in strips: y of x, and dx of dy; kernels/convolution/depthwise_conv.h says what strips are.
  *
- * Along one axis, place p of a strip and place j of what it reads meet in tap j - p * STRIDE of the window. In dx of dy it
- * is the other way round: with places counted from the padding's beginning, dx's u and dy's o meet in tap u - o * STRIDE. A
- * strip begins at a multiple of STRIDE there, so which taps there are is known to the compiler, and those that there are
- * not cost nothing. A window of 7 takes 784 multiplications for each channel of a strip and reads 100 places. */
-#include "kernels/convolution/depthwise_finish.cuh"
+ * Along one axis, place p of a strip and place j of what it reads meet in tap j - p * STRIDE of the window. In dx of dy
+ * it is the other way round: with places counted from the padding's beginning, dx's u and dy's o meet in tap u - o *
+ * STRIDE. A strip begins at a multiple of STRIDE there, so which taps there are is known to the compiler, and those
+ * that there are not cost nothing. A window of 7 takes 784 multiplications for each channel of a strip and reads 100
+ * places. */
 #include "kernels/convolution/depthwise_strips.cuh"
+
+#include "kernels/convolution/depthwise_finish.cuh"
 
 /* A pack of y, so many bytes behind its beginning. */
 template <typename T, int V>
@@ -57,8 +59,7 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   for (int k = 0; k < V; k++) start[k] = 0;
   if (!BACK && a.bias) pack::widen(load_pack<bits>((const char *)a.bias + own, 0, 0), start);
   UNROLL
-  for (int place = 0; place < SIDE * SIDE; place++)
-    UNROLL
+  for (int place = 0; place < SIDE * SIDE; place++) UNROLL
   for (int k = 0; k < V; k++) sum[place / SIDE][place % SIDE][k] = start[k];
 
   const unsigned columns = inside<LINES>(column, from_w);
@@ -70,7 +71,8 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   for (int i = 0; i < LINES; i++) {
     const strip_line<T, V, LINES> now = next;
     if (i + 1 < LINES)
-      next.load(settled(from + (uint64_t)line * (i + 1)), step, (unsigned)(row + i + 1) < (unsigned)from_h ? columns : 0);
+      next.load(settled(from + (uint64_t)line * (i + 1)), step,
+                (unsigned)(row + i + 1) < (unsigned)from_h ? columns : 0);
     UNROLL
     for (int j = 0; j < LINES; j++) {
       float x[V];
@@ -102,17 +104,17 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   }
 }
 
-#define KERNEL(label, tag, T, size, stride, back)                                         \
+#define KERNEL(label, tag, T, size, stride, back)                                                    \
   extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
-      label##_##size##_##stride##_##tag(const depthwise_args a) {                         \
-    depthwise_strip<T, size, stride, back>(a);                                            \
+      label##_##size##_##stride##_##tag(const depthwise_args a) {                                    \
+    depthwise_strip<T, size, stride, back>(a);                                                       \
   }
-#define KERNELS(size, stride)                                \
-  KERNEL(depthwise_strip, f32, float, size, stride, false)   \
-  KERNEL(depthwise_strip, f16, f16, size, stride, false)     \
-  KERNEL(depthwise_strip, bf16, bf16, size, stride, false)   \
-  KERNEL(depthwise_back, f32, float, size, stride, true)     \
-  KERNEL(depthwise_back, f16, f16, size, stride, true)       \
+#define KERNELS(size, stride)                              \
+  KERNEL(depthwise_strip, f32, float, size, stride, false) \
+  KERNEL(depthwise_strip, f16, f16, size, stride, false)   \
+  KERNEL(depthwise_strip, bf16, bf16, size, stride, false) \
+  KERNEL(depthwise_back, f32, float, size, stride, true)   \
+  KERNEL(depthwise_back, f16, f16, size, stride, true)     \
   KERNEL(depthwise_back, bf16, bf16, size, stride, true)
 KERNELS(3, 1)
 KERNELS(3, 2)

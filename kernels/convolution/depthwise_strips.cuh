@@ -1,5 +1,5 @@
-/* depthwise_strips.cuh - what the strips of depthwise convolutions share: which strip a thread has, its packs of channels,
- * and a line of the places that it reads. */
+/* depthwise_strips.cuh - what the strips of depthwise convolutions share: which strip a thread has, its packs of
+ * channels, and a line of the places that it reads. */
 #pragma once
 
 #include "kernels/convolution/depthwise_conv.h"
@@ -57,8 +57,8 @@ __device__ inline const char *settled(const void *address) {
   return (const char *)address;
 }
 
-/* Pack number i of those that are `step` bytes apart: an address is one instruction while step has 32 bits. Of what is only
- * read: of a settled address the compiler does not know that it is in global memory. */
+/* Pack number i of those that are `step` bytes apart: an address is one instruction while step has 32 bits. Of what is
+ * only read: of a settled address the compiler does not know that it is in global memory. */
 template <typename P>
 __device__ inline P load_pack(const char *first, unsigned step, int i) {
   return __ldg((const P *)(first + (uint64_t)step * (unsigned)i));

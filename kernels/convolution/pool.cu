@@ -1,6 +1,6 @@
-/* Pooling: a thread has a unit, 8 channels at one place of the result, and goes through the places that its window sees.
- * In gradients a unit of dx goes through the windows that see its place: every element is made by one thread, in a fixed
- * order. Bound by memory: neighbouring windows find in the cache what they share. */
+/* Pooling: a thread has a unit, 8 channels at one place of the result, and goes through the places that its window
+ * sees. In gradients a unit of dx goes through the windows that see its place: every element is made by one thread, in
+ * a fixed order. Bound by memory: neighbouring windows find in the cache what they share. */
 #include "kernels/convolution/pool.h"
 
 #include "kernels/core/device/pack.cuh"
@@ -44,7 +44,8 @@ __device__ inline void store_unit(void *tensor, int64_t at, int left, int aligne
   }
 }
 
-/* Where a unit is: its batch, its place along the three axes, its first channel, and how many channels there are of it. */
+/* Where a unit is: its batch, its place along the three axes, its first channel, and how many channels there are of it.
+ */
 struct unit_place {
   int64_t batch;
   int at[3], word, channel, left;
@@ -64,8 +65,8 @@ struct unit_place {
   }
 };
 
-/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`; or the windows that
- * see place i. */
+/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`; or the windows
+ * that see place i. */
 struct span {
   int first, end;
   __device__ static span seen(const pool_axis &a, int o) {

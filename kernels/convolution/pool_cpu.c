@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-#include "kernels/core/cpu/cpu.h"
 #include "kernels/core/arithmetic.h"
+#include "kernels/core/cpu/cpu.h"
 
 typedef struct pool_job {
   tfu_pool p;
@@ -56,9 +56,9 @@ static int64_t place_out(const tfu_pool *p, int64_t batch, const int64_t *o) {
   return ((batch * p->axis[0].out + o[0]) * p->axis[1].out + o[1]) * p->axis[2].out + o[2];
 }
 
-#define THROUGH(place, v)                                                             \
-  for (v[0] = (place)->through[0].first; v[0] < (place)->through[0].end; v[0]++)      \
-    for (v[1] = (place)->through[1].first; v[1] < (place)->through[1].end; v[1]++)    \
+#define THROUGH(place, v)                                                          \
+  for (v[0] = (place)->through[0].first; v[0] < (place)->through[0].end; v[0]++)   \
+    for (v[1] = (place)->through[1].first; v[1] < (place)->through[1].end; v[1]++) \
       for (v[2] = (place)->through[2].first; v[2] < (place)->through[2].end; v[2]++)
 
 #define TFU_SELF "kernels/convolution/pool_cpu.c"
@@ -81,8 +81,8 @@ static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channe
   for (int k = 0; k < n; k++) best[k] = -(REAL)INFINITY, where[k] = (int)tap(&j->p, first, at->at);
   THROUGH(at, i) {
     const int here = (int)tap(&j->p, i, at->at);
-    const REAL *x = FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n,
-                                 buffer);
+    const REAL *x =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
     TFU_VECTORISE
     for (int k = 0; k < n; k++) {
       const int greater = !(x[k] <= best[k]) & (best[k] == best[k]); /* the first NaN stays */
@@ -121,8 +121,8 @@ static void FN(make_average)(const pool_job *j, const pool_place *at, int64_t ch
   const REAL count = (REAL)seen_by(&j->p, at->at);
   memset(sum, 0, (size_t)n * sizeof *sum);
   THROUGH(at, i) {
-    const REAL *x = FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n,
-                                 buffer);
+    const REAL *x =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
     for (int k = 0; k < n; k++) sum[k] += x[k];
   }
   for (int k = 0; k < n; k++) sum[k] /= count;
@@ -134,8 +134,8 @@ static void FN(make_average_grad)(const pool_job *j, const pool_place *at, int64
   memset(sum, 0, (size_t)n * sizeof *sum);
   THROUGH(at, o) {
     const REAL share = 1 / (REAL)seen_by(&j->p, o);
-    const REAL *dy = FN(tfu_load)(j->from.data, j->from.dtype, place_out(&j->p, at->batch, o) * j->p.channels + channel,
-                                  n, buffer);
+    const REAL *dy =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_out(&j->p, at->batch, o) * j->p.channels + channel, n, buffer);
     for (int k = 0; k < n; k++) sum[k] += dy[k] * share;
   }
 }
@@ -148,7 +148,8 @@ static void FN(make_line)(const pool_job *j, int64_t line, int back, FN(make) * 
   REAL values[TFU_TILE];
   for (int64_t w = 0; w < width; w++) {
     at.at[2] = w;
-    for (int i = 0; i < TFU_POOL_AXES; i++) at.through[i] = back ? seeing(&axis[i], at.at[i]) : seen(&axis[i], at.at[i]);
+    for (int i = 0; i < TFU_POOL_AXES; i++)
+      at.through[i] = back ? seeing(&axis[i], at.at[i]) : seen(&axis[i], at.at[i]);
     for (int64_t channel = 0; channel < j->p.channels; channel += TFU_TILE) {
       const int n = (int)least(TFU_TILE, j->p.channels - channel);
       make(j, &at, channel, n, values);
@@ -166,8 +167,8 @@ LINES(average_grad, 1)
 #undef LINES
 
 /* `large` is x or dx. */
-static tfu_code FN(run)(tfu_call *call, const tfu_shape *large, const tfu_tensor *from, const tfu_tensor *to, void *places,
-                        void (*line)(void *job, int64_t line)) {
+static tfu_code FN(run)(tfu_call *call, const tfu_shape *large, const tfu_tensor *from, const tfu_tensor *to,
+                        void *places, void (*line)(void *job, int64_t line)) {
   pool_job j = {.from = *from, .to = *to, .places = places};
   TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], call->attr, &j.p, call->err));
   j.words = divide_up(j.p.channels, TFU_POOL_BYTES);

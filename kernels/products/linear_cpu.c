@@ -88,8 +88,8 @@ static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
 static tfu_code FN(tfu_linear_grad_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_LINGRAD_X], *kernel = &call->in[TFU_LINGRAD_KERNEL];
   tfu_tensor dpre, *dx = &call->out[TFU_LINGRAD_DX], *dkernel = &call->out[TFU_LINGRAD_DKERNEL];
-  TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_LINEAR_ACTIVATION].i, &call->in[TFU_LINGRAD_DY], &call->in[TFU_LINGRAD_PRE],
-                           &dpre, &call->out[TFU_LINGRAD_DBIAS]));
+  TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_LINEAR_ACTIVATION].i, &call->in[TFU_LINGRAD_DY],
+                           &call->in[TFU_LINGRAD_PRE], &dpre, &call->out[TFU_LINGRAD_DBIAS]));
   const int64_t rows = tfu_rows(&dpre.shape), outputs = tfu_cols(&dpre.shape);
   if (tfu_count(&dx->shape))
     TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), turned(kernel), rows, tfu_cols(&dx->shape), outputs, FN(store), dx));

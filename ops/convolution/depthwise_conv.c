@@ -1,13 +1,14 @@
 /* y = act(pre), pre = bias + each channel of x convolved with filters of its own; and its gradient
  *
- *   pre[n, i, j, c * M + m] = bias[c * M + m] + sum of x[n, i * stride + r * dilation - before, j …, c] * kernel[r, s, c, m]
- *   dpre = dy * act'(pre),  dx and dkernel by the products with the other one,  dbias = sum of dpre over all places.
+ *   pre[n, i, j, c * M + m] = bias[c * M + m] + sum of x[n, i * stride + r * dilation - before, j …, c] * kernel[r, s,
+ * c, m] dpre = dy * act'(pre),  dx and dkernel by the products with the other one,  dbias = sum of dpre over all
+ * places.
  *
- * window.h says what padding means. bias is an empty vector where there is none. size is [height, width, 0] of the result:
- * a size that comes of another one by a formula is known to no shape rule while a graph is built. pre is an output only
- * where `keep` is given, a tensor of any shape but the empty vector's. Of the gradient's inputs, pre may be any tensor
- * where the activation has the same slope as in pre, as relu's own y is; where the activation is linear it is not read.
- * dx and dkernel are wanted where want_dx and want_dkernel are given, dbias where bias is. */
+ * window.h says what padding means. bias is an empty vector where there is none. size is [height, width, 0] of the
+ * result: a size that comes of another one by a formula is known to no shape rule while a graph is built. pre is an
+ * output only where `keep` is given, a tensor of any shape but the empty vector's. Of the gradient's inputs, pre may be
+ * any tensor where the activation has the same slope as in pre, as relu's own y is; where the activation is linear it
+ * is not read. dx and dkernel are wanted where want_dx and want_dkernel are given, dbias where bias is. */
 #include "ops/convolution/depthwise_conv.h"
 
 #include "tfuse.h"
@@ -24,13 +25,14 @@ static int64_t outputs(const tfu_shape *kernel) {
 static tfu_code check(const tfu_shape *x, const tfu_shape *kernel, const tfu_shape *bias, tfu_error *err) {
   TFU_REQUIRE(err, !known(x) || x->rank == 4, "x must be [batch, height, width, channels], got shape %s",
               tfu_show(x).text);
-  TFU_REQUIRE(err, !known(kernel) || kernel->rank == 4, "kernel must be [height, width, channels, multiplier], got shape %s",
-              tfu_show(kernel).text);
+  TFU_REQUIRE(err, !known(kernel) || kernel->rank == 4,
+              "kernel must be [height, width, channels, multiplier], got shape %s", tfu_show(kernel).text);
   TFU_REQUIRE(err, !known(x) || !known(kernel) || tfu_may_be(x->dim[3], kernel->dim[2]),
               "the last axis of x and the third of kernel must be of one size, got shapes %s and %s", tfu_show(x).text,
               tfu_show(kernel).text);
   TFU_REQUIRE(err, !known(bias) || !tfu_given(bias) || (bias->rank == 1 && tfu_may_be(bias->dim[0], outputs(kernel))),
-              "bias must be a vector with one value for each channel of the result, the last two axes of kernel %s, got shape %s",
+              "bias must be a vector with one value for each channel of the result, the last two axes of kernel %s, "
+              "got shape %s",
               tfu_show(kernel).text, tfu_show(bias).text);
   return TFU_OK;
 }
@@ -38,8 +40,8 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *kernel, const tfu_sha
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_DEPTHWISE_X], *kernel = &in[TFU_DEPTHWISE_KERNEL], *size = &in[TFU_DEPTHWISE_SIZE];
   TFU_TRY(check(x, kernel, &in[TFU_DEPTHWISE_BIAS], err));
-  TFU_REQUIRE(err, !known(size) || (size->rank == 3 && tfu_may_be(size->dim[2], 0)), "size must be [height, width, 0] of the result, got shape %s",
-              tfu_show(size).text);
+  TFU_REQUIRE(err, !known(size) || (size->rank == 3 && tfu_may_be(size->dim[2], 0)),
+              "size must be [height, width, 0] of the result, got shape %s", tfu_show(size).text);
   tfu_depthwise d;
   if (attr) {
     TFU_TRY(tfu_depthwise_read(x, kernel, attr, &d, err));
@@ -47,16 +49,19 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
                 "size must be [%lld, %lld, 0], as x %s and kernel %s give it, got %s", (long long)d.h.out,
                 (long long)d.w.out, tfu_show(x).text, tfu_show(kernel).text, tfu_show(size).text);
   }
-  out[TFU_DEPTHWISE_Y] = (tfu_shape){.rank = 4,
-                                     .dim = {known(x) ? x->dim[0] : TFU_UNKNOWN, known(size) ? size->dim[0] : TFU_UNKNOWN,
-                                             known(size) ? size->dim[1] : TFU_UNKNOWN, outputs(kernel)}};
+  out[TFU_DEPTHWISE_Y] =
+      (tfu_shape){.rank = 4,
+                  .dim = {known(x) ? x->dim[0] : TFU_UNKNOWN, known(size) ? size->dim[0] : TFU_UNKNOWN,
+                          known(size) ? size->dim[1] : TFU_UNKNOWN, outputs(kernel)}};
   out[TFU_DEPTHWISE_PRE] = tfu_like_if(&out[TFU_DEPTHWISE_Y], &in[TFU_DEPTHWISE_KEEP]);
   return TFU_OK;
 }
 
 const tfu_op tfu_depthwise_conv = {
     .name = "DepthwiseConv",
-    .doc = "act(bias + each channel of x convolved with filters of its own); and, where keep is given, what act is taken of.",
+    .doc =
+        "act(bias + each channel of x convolved with filters of its own); and, where keep is given, what act is taken "
+        "of.",
     .in = {"x: T", "kernel: T", "bias: T", "size: bool", "keep: T"},
     .out = {"y: T", "pre: T"},
     .attr = {TFU_DEPTHWISE_ATTRS, TFU_T_FLOATS},

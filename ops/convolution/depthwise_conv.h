@@ -14,7 +14,7 @@ enum {
   TFU_DEPTHWISE_DILATION_H,
   TFU_DEPTHWISE_DILATION_W
 };
-#define TFU_DEPTHWISE_ATTRS                                                                              \
+#define TFU_DEPTHWISE_ATTRS                                                                               \
   TFU_ACTIVATION_ATTR, TFU_PADDING_ATTR, "stride_h: int = 1", "stride_w: int = 1", "dilation_h: int = 1", \
       "dilation_w: int = 1"
 
@@ -33,16 +33,16 @@ enum {
 };
 enum { TFU_DEPTHGRAD_DX, TFU_DEPTHGRAD_DKERNEL, TFU_DEPTHGRAD_DBIAS };
 
-/* What a call computes: the windows along both axes, over [batch, height, width, channels]; every channel has `multiplier`
- * results. */
+/* What a call computes: the windows along both axes, over [batch, height, width, channels]; every channel has
+ * `multiplier` results. */
 typedef struct tfu_depthwise {
   int64_t batch, channels, multiplier;
   tfu_window h, w;
 } tfu_depthwise;
 
 /* Of shapes that are known: x [batch, height, width, channels], kernel [size_h, size_w, channels, multiplier]. */
-static inline TFU_MUST_USE tfu_code tfu_depthwise_read(const tfu_shape *x, const tfu_shape *kernel, const tfu_value *attr,
-                                                       tfu_depthwise *d, tfu_error *err) {
+static inline TFU_MUST_USE tfu_code tfu_depthwise_read(const tfu_shape *x, const tfu_shape *kernel,
+                                                       const tfu_value *attr, tfu_depthwise *d, tfu_error *err) {
   *d = (tfu_depthwise){.batch = x->dim[0], .channels = x->dim[3], .multiplier = kernel->dim[3]};
   d->h = (tfu_window){.in = x->dim[1],
                       .size = kernel->dim[0],

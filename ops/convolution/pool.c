@@ -1,8 +1,8 @@
 /* The greatest, or the average, of the places of x that a window sees, for each channel; and their gradients.
  *
- * x is [batch, depth, height, width, channels]; window.h says what padding means: places outside of x are not seen, and an
- * average counts only those that are. size is [depth, height, width, 0] of the result, since a size that comes of another
- * one by a formula is known to no shape rule while a graph is built; in gradients, it is that of x.
+ * x is [batch, depth, height, width, channels]; window.h says what padding means: places outside of x are not seen, and
+ * an average counts only those that are. size is [depth, height, width, 0] of the result, since a size that comes of
+ * another one by a formula is known to no shape rule while a graph is built; in gradients, it is that of x.
  *
  * NaN is greater than all others, and of equal values the first counts. Where it stands in its window, depth first, is
  * `places`, a byte each (pool.h), wanted where `keep` is given; the gradient goes there. */
@@ -38,9 +38,9 @@ static tfu_code check_sizes(const char *name, const char *by, const tfu_shape *l
   tfu_pool p;
   TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], attr, &p, err));
   for (int i = 0; i < TFU_POOL_AXES; i++)
-    TFU_REQUIRE(err, small->dim[1 + i] == p.axis[i].out, "%s must say [%lld, %lld, %lld], which come of %s %s, got %s", name,
-                (long long)p.axis[0].out, (long long)p.axis[1].out, (long long)p.axis[2].out, by, tfu_show(large).text,
-                tfu_show(small).text);
+    TFU_REQUIRE(err, small->dim[1 + i] == p.axis[i].out, "%s must say [%lld, %lld, %lld], which come of %s %s, got %s",
+                name, (long long)p.axis[0].out, (long long)p.axis[1].out, (long long)p.axis[2].out, by,
+                tfu_show(large).text, tfu_show(small).text);
   return TFU_OK;
 }
 
@@ -86,7 +86,9 @@ static tfu_code max_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_va
 
 const tfu_op tfu_max_pool = {
     .name = "MaxPool",
-    .doc = "The greatest value in each window; where keep is given, also its place in the window, 8 channels' in a number.",
+    .doc =
+        "The greatest value in each window; where keep is given, also its place in the window, 8 channels' in a "
+        "number.",
     .in = {"x: T", "size: bool", "keep: bool"},
     .out = {"y: T", "places: int64"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},

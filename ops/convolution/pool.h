@@ -7,8 +7,8 @@
 /* Axes that windows move along: depth, height and width, in attributes and shapes in this order. */
 enum { TFU_POOL_AXES = 3 };
 enum { TFU_POOL_PADDING, TFU_POOL_WINDOW, TFU_POOL_STRIDE = TFU_POOL_WINDOW + TFU_POOL_AXES };
-#define TFU_POOL_ATTRS                                                                                           \
-  TFU_PADDING_ATTR, "window_d: int = 1", "window_h: int = 1", "window_w: int = 1", "stride_d: int = 1",          \
+#define TFU_POOL_ATTRS                                                                                  \
+  TFU_PADDING_ATTR, "window_d: int = 1", "window_h: int = 1", "window_w: int = 1", "stride_d: int = 1", \
       "stride_h: int = 1", "stride_w: int = 1"
 
 enum { TFU_POOL_X, TFU_POOL_SIZE, TFU_POOL_KEEP };
@@ -16,7 +16,8 @@ enum { TFU_POOL_Y, TFU_POOL_PLACES };
 enum { TFU_MAXGRAD_DY, TFU_MAXGRAD_PLACES, TFU_MAXGRAD_SIZE };
 enum { TFU_AVERAGEGRAD_DY, TFU_AVERAGEGRAD_SIZE };
 
-/* Places inside of windows are bytes, TFU_POOL_BYTES channels' in a word of int64; the first channel's is the lowest. */
+/* Places inside of windows are bytes, TFU_POOL_BYTES channels' in a word of int64; the first channel's is the lowest.
+ */
 enum { TFU_POOL_MOST = 256, TFU_POOL_BYTES = 8 };
 
 /* Windows over [batch, depth, height, width, channels]. */

@@ -1,8 +1,8 @@
 /* window.h - windows that move along an axis: of convolutions and of pooling, in rows, kernels and shape rules.
  *
- * Place o of the result sees the places o * stride - before + k * dilation of the input, k = 0 .. size - 1, of which those
- * outside of the input count as nothing. "valid" has no such; "same" has ceil(in / stride) results and as much padding on
- * both sides, the odd one behind; "causal" has as many, and all of the padding before. */
+ * Place o of the result sees the places o * stride - before + k * dilation of the input, k = 0 .. size - 1, of which
+ * those outside of the input count as nothing. "valid" has no such; "same" has ceil(in / stride) results and as much
+ * padding on both sides, the odd one behind; "causal" has as many, and all of the padding before. */
 #ifndef TFUSE_WINDOW_H_
 #define TFUSE_WINDOW_H_
 

@@ -4,9 +4,8 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
-from tfuse._core import _rows
+from tfuse._core import _rows, _windows
 from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
-from tfuse.convolution import _windows
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.products import linear as products
 

@@ -2,9 +2,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
+from tfuse._core import _windows
 from tfuse.cases import Case, Input, bars, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
-from tfuse.convolution import _windows
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is x's: [batch, height, width, channels], or without a height.
