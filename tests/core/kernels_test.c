@@ -74,7 +74,7 @@ static const row rows[] = {
     {&tfu_matmul_own_grad, {"2n9", "2nc", "2c9"}, ""},
     {&tfu_max_pool, {"2n45c", "n430", "00"}, "padding=same window_d=3 window_w=2 stride_w=2"},
     {&tfu_max_pool, {"2n45c", "n430", "0"}, "padding=same window_d=3 window_w=2 stride_w=2"},
-    {&tfu_max_pool_grad, {"2n439", "2n432", "n450"}, "padding=same window_d=3 window_w=2 stride_w=2"},
+    {&tfu_max_pool_grad, {"2n439", "2n432", "n450"}, "padding=same window_d=3 window_w=2 stride_w=2 rest=columns"},
     {&tfu_norm, {"x", "x", "c", "c", ""}, "rate=0.25 rest=columns"},
     {&tfu_norm, {"x", "0", "c", "0", "0"}, "kind=rms rest=columns"},
     {&tfu_norm_grad, {"x", "x", "x", "c", "c", "r2+", ""}, "rate=0.25"},
