@@ -84,6 +84,13 @@ def _linear_cross_entropy(x, kernel, labels):
     return F.cross_entropy((x @ kernel).float(), labels)
 
 
+def _depthwise_conv(x, kernel, bias, activation):
+    """Channels last in memory, which PyTorch tells from the strides."""
+    filters = kernel.permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
+    y = F.conv2d(x.movedim(-1, 1), filters, bias, padding="same", groups=x.shape[-1])
+    return ACTIVATIONS[activation](y).movedim(1, -1)
+
+
 def _reduce(x, kind, axis=-1):
     if kind in ("variance", "std"):
         return getattr(torch, kind[:3])(x, axis, correction=0)
@@ -126,6 +133,7 @@ RIVALS = {
     "rms_norm": _rms_norm,
     "rms_norm, residual and dropout": _residual,
     "group_norm": _group_norm,
+    **dict.fromkeys(["depthwise_conv, 3 by 3, speed", "depthwise_conv, 7 by 7, speed"], _depthwise_conv),
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
                     lambda a, perm=None: a.permute(perm or list(range(a.dim()))[::-1]).contiguous()),
     **dict.fromkeys(["reduce", "reduce, columns", "reduce, all", "reduce, middle axis", "reduce, axes 0 and 2"], _reduce),

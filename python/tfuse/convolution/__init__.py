@@ -1,1 +1,1 @@
-"""Convolutions: sums over windows of images."""
+"""Windows that move over images: convolutions and pooling."""
