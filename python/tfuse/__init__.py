@@ -26,6 +26,7 @@ from tfuse.products.gated_linear import GatedDense, gated_linear
 from tfuse.products.linear import Dense, linear
 from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
 from tfuse.products.matmul_own import matmul_own
+from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm

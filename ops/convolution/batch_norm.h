@@ -1,0 +1,45 @@
+/* batch_norm.h - arguments and attributes of batch normalisation, as kernels see them. */
+#ifndef TFUSE_BATCH_NORM_H_
+#define TFUSE_BATCH_NORM_H_
+
+/* The activation and epsilon are attributes of all four ops. */
+enum { TFU_BATCHNORM_ACTIVATION, TFU_BATCHNORM_EPSILON, TFU_BATCHNORM_UPDATE };
+
+/* Of BatchNorm and FrozenBatchNorm, which has y alone. */
+enum {
+  TFU_BATCHNORM_X,
+  TFU_BATCHNORM_GAMMA,
+  TFU_BATCHNORM_BETA,
+  TFU_BATCHNORM_MEAN,
+  TFU_BATCHNORM_VARIANCE,
+  TFU_BATCHNORM_RESIDUAL
+};
+enum {
+  TFU_BATCHNORM_Y,
+  TFU_BATCHNORM_NEW_MEAN,
+  TFU_BATCHNORM_NEW_VARIANCE,
+  TFU_BATCHNORM_BATCH_MEAN,
+  TFU_BATCHNORM_BATCH_VARIANCE
+};
+
+/* Of BatchNormGrad, whose mean and variance are the batch's, and of FrozenBatchNormGrad, which alone has the last two
+ * results. */
+enum {
+  TFU_BATCHNORMGRAD_DY,
+  TFU_BATCHNORMGRAD_X,
+  TFU_BATCHNORMGRAD_GAMMA,
+  TFU_BATCHNORMGRAD_BETA,
+  TFU_BATCHNORMGRAD_MEAN,
+  TFU_BATCHNORMGRAD_VARIANCE,
+  TFU_BATCHNORMGRAD_KEPT
+};
+enum {
+  TFU_BATCHNORMGRAD_DX,
+  TFU_BATCHNORMGRAD_DRESIDUAL,
+  TFU_BATCHNORMGRAD_DGAMMA,
+  TFU_BATCHNORMGRAD_DBETA,
+  TFU_BATCHNORMGRAD_DMEAN,
+  TFU_BATCHNORMGRAD_DVARIANCE
+};
+
+#endif

@@ -1,0 +1,1 @@
+"""What convolutional networks are made of: batch normalisation."""
