@@ -207,8 +207,8 @@ static void FN(settle)(tfu_call *call, const batch_norm_view *v, int frozen, con
     if (to_gamma) to_gamma[c] = (REAL)dgamma;
     if (to_beta) to_beta[c] = (REAL)dbeta;
     if (frozen) {
-      dmean[c] = (REAL)(-scale[c] * dbeta);
-      dvariance[c] = (REAL)(-0.5 * rstd * scale[c] * dgamma);
+      dmean[c] = (REAL)(0 - scale[c] * dbeta); /* of nothing 0, not -0 */
+      dvariance[c] = (REAL)(0 - 0.5 * rstd * scale[c] * dgamma);
     } else {
       slopes[c] = (REAL)(-scale[c] * rstd * dgamma / count);
       slopes[v->channels + c] = (REAL)(-scale[c] * dbeta / count);

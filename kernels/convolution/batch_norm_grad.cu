@@ -49,8 +49,8 @@ __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args 
   const R dgamma = rstd * sums[c], dbeta = sums[a.channels + c];
   if (a.dgamma) ((R *)a.dgamma)[c] = dgamma;
   if (a.dbeta) ((R *)a.dbeta)[c] = dbeta;
-  if (a.dmean) ((R *)a.dmean)[c] = -scale * dbeta;
-  if (a.dvariance) ((R *)a.dvariance)[c] = (R)-0.5 * rstd * scale * dgamma;
+  if (a.dmean) ((R *)a.dmean)[c] = 0 - scale * dbeta; /* of nothing 0, not -0 */
+  if (a.dvariance) ((R *)a.dvariance)[c] = 0 - (R)0.5 * rstd * scale * dgamma;
   if (!a.slopes) return;
   R *const slopes = (R *)a.slopes + c;
   slopes[0] = scale;
