@@ -45,7 +45,7 @@ __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args 
   if (c >= a.channels) return;
   const R *const sums = (const R *)a.sums;
   const R gamma = a.gamma ? ((const R *)a.gamma)[c] : 1;
-  const R rstd = 1 / root(((const R *)a.variance)[c] + (R)a.epsilon), scale = rstd * gamma;
+  const R rstd = rstd_of(((const R *)a.variance)[c] + (R)a.epsilon), scale = rstd * gamma;
   const R dgamma = rstd * sums[c], dbeta = sums[a.channels + c];
   if (a.dgamma) ((R *)a.dgamma)[c] = dgamma;
   if (a.dbeta) ((R *)a.dbeta)[c] = dbeta;

@@ -224,7 +224,7 @@ static void run_all(void) {
 
 /* Sets every choice of these families to the least or the most that it may be. */
 static int set_choices(int most) {
-  static const char *const stems = " reduce segment_sum scan transpose sort top_k bincount channels ";
+  static const char *const stems = " reduce segment_sum scan transpose sort top_k bincount channels batch_norm ";
   int found = 0;
   for (int i = 0; *tfu_choice_text(i); i++) {
     char stem[64], name[64], own[72];

@@ -48,11 +48,9 @@ struct pack_walk {
   }
 
   /* A column's weights: one per channel, one for all (count 1), or `absent` (none). Those of several channels are packs
-   * of memory, or put together in the thread's spare slot. A channel has `inner` neighbouring columns, and the thread's
-   * first one is number `place` of them. */
+   * of memory, or put together in the thread's spare slot. */
   template <typename W>
-  __device__ void load_weights(const W *data, int64_t count, int64_t channel, W absent, acc<T> (&v)[N],
-                               int64_t inner = 1, int64_t place = 0) {
+  __device__ void load_weights(const W *data, int64_t count, int64_t channel, W absent, acc<T> (&v)[N]) {
     enum { M = packed<W>::N }; /* fewer than N where weights are wider than the tensors */
     if (count < 2) {
       const acc<T> one = count ? (acc<T>)*data : (acc<T>)absent;
@@ -60,7 +58,7 @@ struct pack_walk {
       for (int k = 0; k < N; k++) v[k] = one;
       return;
     }
-    const bool whole = inner == 1 && count % N == 0 && (uintptr_t)data % 16 == 0;
+    const bool whole = count % N == 0 && (uintptr_t)data % 16 == 0;
     W *elements = (W *)__cvta_shared_to_generic(stream.spare());
     UNROLL
     for (int first = 0; first < N; first += M) {
@@ -69,8 +67,6 @@ struct pack_walk {
         ONCE
         for (int k = 0; k < M; k++) {
           elements[k] = data[channel];
-          if (++place < inner) continue;
-          place = 0;
           if (++channel == count) channel = 0;
         }
       }
