@@ -25,6 +25,8 @@ NOTES = {
     "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
                 "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
                 "range does not allow it), so that nothing is left to do backward.",
+    "convolution": "batch_norm in training reads x twice; passes over memory are counted as often as they must be, also those "
+                   "of the residual and of its gradient.",
     "layout": "Axes in another order: all is read once and written once.",
     "scans": "Running sums and their kin: one read and one write, along any axis.",
     "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "

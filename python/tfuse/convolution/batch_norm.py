@@ -88,7 +88,8 @@ def _gradient(node, dy, *_):
 def _frozen_gradient(node, dy):
     *inputs, residual = node.inputs
     kept = _kept(node)
-    dx, dresidual, *dweights = _frozen_grad(dy, *inputs, kept, activation=node.attr("activation"), epsilon=node.attr("epsilon"))
+    dx, dresidual, *dweights = _frozen_grad(dy, *inputs, kept, activation=node.attr("activation"),
+                                            epsilon=node.attr("epsilon"))
     return [dx, *dweights, _dresidual(residual, kept, dresidual, dy)]
 
 
@@ -109,7 +110,9 @@ _frozen = FusedOp("FrozenBatchNorm", plain=_plain_frozen, gradient=_frozen_gradi
 def _view(x, axis):
     """x as [outer, channels, inner], which moves no data."""
     rank = x.shape.rank
-    sizes, product = (tf.shape(x), tf.reduce_prod) if rank is None else ([_rows.size(x, a) for a in range(rank)], _rows.product)
+    sizes, product = tf.shape(x), tf.reduce_prod
+    if rank is not None:
+        sizes, product = [_rows.size(x, a) for a in range(rank)], _rows.product
     return tf.reshape(x, [product(sizes[:axis]), sizes[axis], product(sizes[axis + 1:] if axis + 1 else sizes[:0])])
 
 
@@ -124,7 +127,8 @@ def _check(x, residual, axis):
 
 
 @composite
-def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99, epsilon=1e-3):
+def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
+               epsilon=1e-3):
     """Returns act((x - m) / sqrt(v + epsilon) * gamma + beta + residual), and the running mean and variance.
 
     In training, m and v are the mean and the biased variance of each channel, over all else of x, and the running ones

@@ -123,8 +123,8 @@ _acts = lambda *names: [{"activation": name} for name in names]
 CASES = [
     # Of x and residual, passes over memory: x for the statistics; both, and the result. Backward: dy, y and x, and the
     # residual's gradient; that, x, and x's gradient.
-    _case("batch_norm", residual=True, options=_acts("linear", "relu", "silu"), timed=_acts("relu"), sizes=[_SIZE], passes=(4, 7),
-          shapes=SHAPES + [(2, 0, 5), (5, 7, 9, 24), (1000, 36)],
+    _case("batch_norm", residual=True, options=_acts("linear", "relu", "silu"), timed=_acts("relu"), sizes=[_SIZE],
+          passes=(4, 7), shapes=SHAPES + [(2, 0, 5), (5, 7, 9, 24), (1000, 36)],
           bars=bars(_SIZE, dtypes=("bfloat16",), forward=85, backward=85), rejects=[
               ("batch_norm: x must have two dimensions or more, got shape .3.",
                lambda: tfuse.batch_norm(tf.ones([3]), None, None, tf.zeros([3]), tf.ones([3]), True)),
@@ -147,7 +147,8 @@ CASES = [
               ("activation must be one of linear, relu, .* or None, got 'swoosh'",
                lambda: tfuse.batch_norm(tf.ones([4, 3]), None, None, tf.zeros([3]), tf.ones([3]), True, "swoosh")),
           ]),
-    _case("batch_norm, no residual", options=_acts(*PLAIN), timed=_acts("linear", "relu", "silu"), sizes=[_SIZE], passes=(3, 5)),
+    _case("batch_norm, no residual", options=_acts(*PLAIN), timed=_acts("linear", "relu", "silu"), sizes=[_SIZE],
+          passes=(3, 5)),
     _case("batch_norm, no weights", weights=False, options=_acts("relu"), sizes=[]),
     _case("batch_norm, channels first", axis=1, residual=True, options=_acts("relu", "gelu"), shapes=_FIRST, sizes=[]),
     _case("batch_norm, frozen", training=False, options=_acts("linear", "relu", "tanh"), sizes=[_SIZE], passes=(2, 3),
