@@ -27,7 +27,7 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 
 def enable(look_back=True):
-    """Puts tfuse behind Keras: attention, layer, RMS and group normalisation, softmax, gelu, silu, mish, softplus, hard_silu
+    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, gelu, silu, mish, softplus, hard_silu
     and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense and
     EinsumDense, and sums, running sums, permutations and sorting of large tensors; and behind KerasHub's attention and RMS
     norms.

@@ -178,16 +178,14 @@ class BatchNormalization(keras.layers.BatchNormalization):
     """
 
     def call(self, inputs, training=None, mask=None):
-        if self.renorm or tf.as_dtype(inputs.dtype) not in FLOATS:
+        odd = mask is not None and len(mask.shape) != len(inputs.shape) - 1  # which Keras refuses
+        if odd or getattr(self, "renorm", False) or tf.as_dtype(inputs.dtype) not in FLOATS:
             return super().call(inputs, training=training, mask=mask)
         return keras.ops.cast(normalise(self, inputs, training, mask), self.compute_dtype)
 
 
 def normalise(layer, inputs, training, mask, activation=None, residual=None):
     """What a Keras BatchNormalization does, its running statistics included."""
-    if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
-        raise ValueError("The mask provided should be one dimension less than the inputs. Received: mask.shape=%s, "
-                         "inputs.shape=%s" % (mask.shape, inputs.shape))
     training = bool(training) and layer.trainable
     mean, variance = layer.moving_mean, layer.moving_variance
     whole = mask is None and not layer.synchronized
