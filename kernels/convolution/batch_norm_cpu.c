@@ -27,9 +27,10 @@ static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t-
 #define TFU_SELF "kernels/convolution/batch_norm_cpu.c"
 #include "kernels/core/cpu/stamp.h"
 TFU_BY_REAL(tfu_batch_norm_cpu)
-TFU_BY_REAL(tfu_frozen_batch_norm_cpu)
+TFU_BY_REAL(tfu_batch_norm_statistics_cpu)
 TFU_BY_REAL(tfu_batch_norm_grad_cpu)
 TFU_BY_REAL(tfu_frozen_batch_norm_grad_cpu)
+tfu_code tfu_frozen_batch_norm_cpu(tfu_call *call) { return tfu_batch_norm_cpu(call); }
 
 #else
 
@@ -153,29 +154,25 @@ static tfu_code FN(scales)(tfu_call *call, const batch_norm_view *v, const REAL 
   return TFU_OK;
 }
 
-static tfu_code FN(forward)(tfu_call *call, const batch_norm_view *v, const REAL *mean, const REAL *variance) {
+static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
   const tfu_tensor *in = call->in, *x[] = {&in[TFU_BATCHNORM_X], &in[TFU_BATCHNORM_RESIDUAL]};
+  const batch_norm_view v = tfu_batch_norm_view(x[0]);
   const tfu_channels op = {tfu_given(&x[1]->shape) ? 2 : 1, 3, 1, 0, {0, 1, -0.0f}};
   REAL *scale;
-  TFU_TRY(FN(scales)(call, v, variance, given(&in[TFU_BATCHNORM_GAMMA]), &scale));
-  const REAL *weights[] = {mean, scale, given(&in[TFU_BATCHNORM_BETA])};
-  return FN(pass)(call, v, &op, x, weights, &call->out[TFU_BATCHNORM_Y], FN(apply_loop),
+  TFU_TRY(FN(scales)(call, &v, in[TFU_BATCHNORM_VARIANCE].data, given(&in[TFU_BATCHNORM_GAMMA]), &scale));
+  const REAL *weights[] = {in[TFU_BATCHNORM_MEAN].data, scale, given(&in[TFU_BATCHNORM_BETA])};
+  return FN(pass)(call, &v, &op, x, weights, &call->out[TFU_BATCHNORM_Y], FN(apply_loop),
                   &tfu_activations[call->attr[TFU_BATCHNORM_ACTIVATION].i], NULL);
 }
 
-static tfu_code FN(tfu_frozen_batch_norm_cpu)(tfu_call *call) {
-  const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORM_X]);
-  return FN(forward)(call, &v, call->in[TFU_BATCHNORM_MEAN].data, call->in[TFU_BATCHNORM_VARIANCE].data);
-}
-
-static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
+static tfu_code FN(tfu_batch_norm_statistics_cpu)(tfu_call *call) {
   static const tfu_channels sum = {1, 0, 0, 1, {0}}, squares = {1, 1, 0, 1, {0}};
-  const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_BATCHNORM_X];
+  const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_BATCHSTATISTICS_X];
   const batch_norm_view v = tfu_batch_norm_view(x);
-  const REAL *old_mean = in[TFU_BATCHNORM_MEAN].data, *old_variance = in[TFU_BATCHNORM_VARIANCE].data;
-  REAL *mean = out[TFU_BATCHNORM_BATCH_MEAN].data, *variance = out[TFU_BATCHNORM_BATCH_VARIANCE].data;
-  REAL *new_mean = out[TFU_BATCHNORM_NEW_MEAN].data, *new_variance = out[TFU_BATCHNORM_NEW_VARIANCE].data;
-  const double count = v.n ? (double)v.count : 1, update = v.n ? (double)call->attr[TFU_BATCHNORM_UPDATE].f : 0;
+  const REAL *old_mean = in[TFU_BATCHSTATISTICS_MEAN].data, *old_variance = in[TFU_BATCHSTATISTICS_VARIANCE].data;
+  REAL *mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data, *variance = out[TFU_BATCHSTATISTICS_BATCH_VARIANCE].data;
+  REAL *new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data, *new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data;
+  const double count = v.n ? (double)v.count : 1, update = v.n ? (double)call->attr[TFU_BATCHSTATISTICS_UPDATE].f : 0;
   void *memory;
   TFU_TRY(tfu_scratch(call, (size_t)v.channels * sizeof(double), &memory));
   double *totals = memory;
@@ -187,7 +184,7 @@ static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
     new_mean[c] = (REAL)(old_mean[c] * (1 - update) + mean[c] * update);
     new_variance[c] = (REAL)(old_variance[c] * (1 - update) + variance[c] * update);
   }
-  return v.n ? FN(forward)(call, &v, mean, variance) : TFU_OK;
+  return TFU_OK;
 }
 
 /* ---- backward ---- */

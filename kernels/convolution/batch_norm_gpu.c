@@ -73,43 +73,41 @@ static tfu_code normalise(tfu_call *call, const batch_norm_view *v, int activati
   return pass(call, residual ? &apply_residual : &apply, activation, v, &op, &a, NULL);
 }
 
-static tfu_code forward(tfu_call *call, const batch_norm_view *v, const void *mean, const void *variance) {
+tfu_code tfu_batch_norm_gpu(tfu_call *call) {
   const tfu_tensor *in = call->in;
+  const batch_norm_view v = tfu_batch_norm_view(&in[TFU_BATCHNORM_X]);
   const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
   const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
-  const void *weights[] = {mean, variance, given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])};
+  const void *weights[] = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
+                           given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])};
   const int fused = is_fused(activation, residual);
   void *y = call->out[TFU_BATCHNORM_Y].data;
-  TFU_TRY(normalise(call, v, fused ? activation : TFU_ACT_linear, in[TFU_BATCHNORM_X].data, residual, weights, y));
-  return fused ? TFU_OK : tfu_bias_act_launch(call, activation, v->dtype, v->n, 1, y, y, NULL);
+  TFU_TRY(normalise(call, &v, fused ? activation : TFU_ACT_linear, in[TFU_BATCHNORM_X].data, residual, weights, y));
+  return fused ? TFU_OK : tfu_bias_act_launch(call, activation, v.dtype, v.n, 1, y, y, NULL);
 }
 
-tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) {
-  const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORM_X]);
-  return forward(call, &v, call->in[TFU_BATCHNORM_MEAN].data, call->in[TFU_BATCHNORM_VARIANCE].data);
-}
+tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(call); }
 
 /* The states of a variance are mean, sum of squared differences from it and count, [3][channels]: taken without a
  * difference of large numbers (kernels/reductions/reduce.cuh). */
-tfu_code tfu_batch_norm_gpu(tfu_call *call) {
+tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
   enum { ALL_BUT_CHANNELS = 1 << 0 | 1 << 2 };
-  const tfu_tensor *x = &call->in[TFU_BATCHNORM_X], *out = call->out;
+  const tfu_tensor *x = &call->in[TFU_BATCHSTATISTICS_X], *out = call->out;
   const batch_norm_view v = tfu_batch_norm_view(x);
   const tfu_groups groups = tfu_groups_of(&x->shape, ALL_BUT_CHANNELS);
   void *states = NULL;
   if (v.n) TFU_TRY(tfu_reduce_launch(call, x, &groups, TFU_REDUCE_VARIANCE, 0, NULL, &states));
   batch_norm_settle_args s = {.channels = v.channels,
                               .count = v.count,
-                              .update = call->attr[TFU_BATCHNORM_UPDATE].f,
+                              .update = call->attr[TFU_BATCHSTATISTICS_UPDATE].f,
                               .states = states,
-                              .mean = call->in[TFU_BATCHNORM_MEAN].data,
-                              .variance = call->in[TFU_BATCHNORM_VARIANCE].data,
-                              .new_mean = out[TFU_BATCHNORM_NEW_MEAN].data,
-                              .new_variance = out[TFU_BATCHNORM_NEW_VARIANCE].data,
-                              .batch_mean = out[TFU_BATCHNORM_BATCH_MEAN].data,
-                              .batch_variance = out[TFU_BATCHNORM_BATCH_VARIANCE].data};
-  TFU_TRY(tfu_launch(call, &settle, 0, v.real, per_channel(&v), &s));
-  return v.n ? forward(call, &v, s.batch_mean, s.batch_variance) : TFU_OK;
+                              .mean = call->in[TFU_BATCHSTATISTICS_MEAN].data,
+                              .variance = call->in[TFU_BATCHSTATISTICS_VARIANCE].data,
+                              .new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data,
+                              .new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data,
+                              .batch_mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data,
+                              .batch_variance = out[TFU_BATCHSTATISTICS_BATCH_VARIANCE].data};
+  return tfu_launch(call, &settle, 0, v.real, per_channel(&v), &s);
 }
 
 /* ---- backward ---- */

@@ -1,11 +1,12 @@
-/* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual) with a mean and variance of each channel:
- * BatchNorm takes them over all else of x, FrozenBatchNorm is given them.
+/* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual) with a mean and variance of each channel.
+ * Those of BatchNorm are x's own, which BatchNormStatistics takes, and its gradient goes through them; those of
+ * FrozenBatchNorm are inputs like others.
  *
  * x is [outer, channels, inner], a view of [..., channels] or [samples, channels, ...] that costs nothing. gamma, beta
- * and residual may be empty. BatchNorm also gives the running mean and variance, running * (1 - update) + batch *
- * update, or as they were where x is empty, and those of the batch, for the gradient. Variances are biased, as Keras
- * has them. None of the four has a gradient of its own. update is 1 - momentum, which is the smaller number: it loses
- * less.
+ * and residual may be empty. BatchNormStatistics also gives the running mean and variance, running * (1 - update) +
+ * batch
+ * * update, or as they were where x is empty. Variances are biased, as Keras has them. update is 1 - momentum, which is
+ * the smaller number: it loses less.
  *
  * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
  * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
@@ -32,7 +33,7 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *weights, tfu_error *e
   return TFU_OK;
 }
 
-static tfu_code frozen_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_BATCHNORM_X], *residual = &in[TFU_BATCHNORM_RESIDUAL];
   (void)attr;
   TFU_TRY(check(x, &in[TFU_BATCHNORM_GAMMA], err));
@@ -41,24 +42,40 @@ static tfu_code frozen_shape(const tfu_shape *in, tfu_shape *out, const tfu_valu
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  TFU_TRY(frozen_shape(in, out, attr, err));
-  for (int i = TFU_BATCHNORM_NEW_MEAN; i <= TFU_BATCHNORM_BATCH_VARIANCE; i++)
-    out[i] = channels_of(&in[TFU_BATCHNORM_X]);
+static tfu_code statistics_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *x = &in[TFU_BATCHSTATISTICS_X], none = {.rank = 1};
+  const tfu_shape weights[] = {none, none, in[TFU_BATCHSTATISTICS_MEAN], in[TFU_BATCHSTATISTICS_VARIANCE]};
+  (void)attr;
+  TFU_TRY(check(x, weights, err));
+  for (int i = TFU_BATCHSTATISTICS_NEW_MEAN; i <= TFU_BATCHSTATISTICS_BATCH_VARIANCE; i++) out[i] = channels_of(x);
   return TFU_OK;
 }
+
+const tfu_op tfu_batch_norm_statistics = {
+    .name = "BatchNormStatistics",
+    .doc =
+        "Mean and variance of each channel of x, [outer, channels, inner], and the running ones after a step towards "
+        "them.",
+    .in = {"x: T", "mean: S", "variance: S"},
+    .out = {"new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
+    .attr = {"update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = statistics_shape,
+    .cpu = tfu_batch_norm_statistics_cpu,
+    .gpu = tfu_batch_norm_statistics_gpu,
+};
 
 const tfu_op tfu_batch_norm = {
     .name = "BatchNorm",
     .doc =
-        "act of x, [outer, channels, inner], normalised over all but the channels, times gamma, plus beta and "
-        "residual; also the new running mean and variance, and those of x.",
+        "act of x, [outer, channels, inner], normalised by its own mean and variance, times gamma, plus beta and "
+        "residual.",
     .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T"},
-    .out = {"y: T", "new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
-    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", "update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
+    .out = {"y: T"},
+    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
     .cpu = tfu_batch_norm_cpu,
     .gpu = tfu_batch_norm_gpu,
+    .capturable = 1,
     .in_place = 1,
 };
 
@@ -68,7 +85,7 @@ const tfu_op tfu_frozen_batch_norm = {
     .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T"},
     .out = {"y: T"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
-    .shape = frozen_shape,
+    .shape = forward_shape,
     .cpu = tfu_frozen_batch_norm_cpu,
     .gpu = tfu_frozen_batch_norm_gpu,
     .capturable = 1,

@@ -2,10 +2,20 @@
 #ifndef TFUSE_BATCH_NORM_H_
 #define TFUSE_BATCH_NORM_H_
 
-/* The activation and epsilon are attributes of all four ops. */
-enum { TFU_BATCHNORM_ACTIVATION, TFU_BATCHNORM_EPSILON, TFU_BATCHNORM_UPDATE };
+/* Of BatchNormStatistics; mean and variance are the running ones. */
+enum { TFU_BATCHSTATISTICS_UPDATE };
+enum { TFU_BATCHSTATISTICS_X, TFU_BATCHSTATISTICS_MEAN, TFU_BATCHSTATISTICS_VARIANCE };
+enum {
+  TFU_BATCHSTATISTICS_NEW_MEAN,
+  TFU_BATCHSTATISTICS_NEW_VARIANCE,
+  TFU_BATCHSTATISTICS_BATCH_MEAN,
+  TFU_BATCHSTATISTICS_BATCH_VARIANCE
+};
 
-/* Of BatchNorm and FrozenBatchNorm, which has y alone. */
+/* Attributes of the other four. */
+enum { TFU_BATCHNORM_ACTIVATION, TFU_BATCHNORM_EPSILON };
+
+/* Of BatchNorm and FrozenBatchNorm. */
 enum {
   TFU_BATCHNORM_X,
   TFU_BATCHNORM_GAMMA,
@@ -14,16 +24,9 @@ enum {
   TFU_BATCHNORM_VARIANCE,
   TFU_BATCHNORM_RESIDUAL
 };
-enum {
-  TFU_BATCHNORM_Y,
-  TFU_BATCHNORM_NEW_MEAN,
-  TFU_BATCHNORM_NEW_VARIANCE,
-  TFU_BATCHNORM_BATCH_MEAN,
-  TFU_BATCHNORM_BATCH_VARIANCE
-};
+enum { TFU_BATCHNORM_Y };
 
-/* Of BatchNormGrad, whose mean and variance are the batch's, and of FrozenBatchNormGrad, which alone has the last two
- * results. */
+/* Of BatchNormGrad and FrozenBatchNormGrad, which alone has the last two results. */
 enum {
   TFU_BATCHNORMGRAD_DY,
   TFU_BATCHNORMGRAD_X,

@@ -183,3 +183,44 @@ def test_training_follows_keras(jit):
         history = model.fit(x, x.mean((1, 2, 3)), batch_size=16, epochs=3, shuffle=False, verbose=0).history["loss"]
         losses.append([*history, model.evaluate(x, x.mean((1, 2, 3)), verbose=0)])
     np.testing.assert_allclose(*losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("route", ["graph", "xla"])
+@pytest.mark.parametrize("act", ["relu", "silu"])
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "added"])
+def test_enable_joins_what_follows(device, route, act, added, training):
+    """The activation, and the addition before it, with the batch norm; which leaves the statistics as they are."""
+    if route == "xla":
+        skip_broken_xla()
+    x, other, results = normal(6, 5, 5, 7), normal(6, 5, 5, 7, seed=3), []
+    for enabled in (True, False):
+        layer = keras.layers.BatchNormalization()
+        layer.build(x.shape)
+        layer.set_weights([np.random.default_rng(i).uniform(0.5, 2, w.shape) for i, w in enumerate(layer.weights)])
+
+        def step(x, other):
+            with tf.GradientTape() as tape:
+                tape.watch([x, other])
+                y = layer(x + 0, training=training)
+                y = keras.activations.get(act)(keras.layers.Add()([y, other + 0]) if added else y)
+                loss = tf.reduce_sum(y * normal(*x.shape, seed=9))
+            wanted = [x, *([other] if added else []), layer.gamma.value, layer.beta.value]
+            return [y, *tape.gradient(loss, wanted)]
+
+        if enabled:
+            tfuse.square(1.0)  # before this, other calls
+            with tfuse.enabled():
+                got = ROUTES[route](step)(x, other)
+            why = "%s of a batch norm%s" % (act, " and another tensor" * added)
+            rows = tfuse.explain(64)
+            assert why in [row["why"] for row in rows if row["route"] == "joined by looking back"]
+            if route == "graph":
+                ran = [row for row in rows if row["when"] == "ran"]
+                ran = ran[max(i for i, row in enumerate(ran) if row["op"] == "Square"):]
+                assert sum(row["calls"] for row in ran if row["op"] in ("BatchNorm", "FrozenBatchNorm")) == 1
+        else:
+            got = ROUTES[route](step)(x, other)
+        results.append([*got, *layer.weights])
+    for got, want in zip(*results, strict=True):
+        close(got, want, 2e-5)

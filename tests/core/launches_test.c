@@ -135,6 +135,8 @@ static const struct line {
     {&tfu_histogram, "x2h", NUMBERS, {0}},
     {&tfu_batch_norm, "lccccl", FLOATS, {TFU_ACT_relu}},
     {&tfu_batch_norm, "m00cc0", FLOATS, {TFU_ACT_elu}},
+    {&tfu_batch_norm_statistics, "lcc", FLOATS, {0}},
+    {&tfu_batch_norm_statistics, "mcc", FLOATS, {0}},
     {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_relu}},
     {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_silu}},
     {&tfu_batch_norm_grad, "mm00cc0", FLOATS, {TFU_ACT_elu}},

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tfuse._core import _rows
+from tfuse._core import _made, _rows
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.rows.norm import weight
@@ -35,14 +35,13 @@ def _moments(x):
     return mean, tf.reduce_sum(tf.square(h - mean[:, None]), [0, 2]) / count
 
 
-def _plain(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3, update=0.01):
+def _plain_statistics(x, mean, variance, update=0.01):
     batch_mean, batch_variance = _moments(x)
-    y = _apply(x, gamma, beta, batch_mean, batch_variance, residual, activation, epsilon)
     new = tf.where(_count(x) > 0, tf.constant(update, mean.dtype), 0)
-    return y, mean * (1 - new) + batch_mean * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
+    return mean * (1 - new) + batch_mean * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
 
 
-def _plain_frozen(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
+def _plain(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
     return _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
 
 
@@ -76,25 +75,23 @@ def _kept(node):
     return node.outputs[0] if activation == "relu" else residual
 
 
-def _gradient(node, dy, *_):
-    """That of y alone: batch_norm() lets none come to the other results."""
-    x, gamma, beta, _, _, residual = node.inputs
-    kept = _kept(node)
-    dx, dresidual, dgamma, dbeta = _grad(dy, x, gamma, beta, *node.outputs[3:], kept, activation=node.attr("activation"),
-                                         epsilon=node.attr("epsilon"))
-    return [dx, dgamma, dbeta, None, None, _dresidual(residual, kept, dresidual, dy)]
+def _gradient(node, dy):
+    """Through mean and variance, too, which then need none."""
+    dx, dresidual, dgamma, dbeta = _grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy)]
 
 
 def _frozen_gradient(node, dy):
-    *inputs, residual = node.inputs
-    kept = _kept(node)
-    dx, dresidual, *dweights = _frozen_grad(dy, *inputs, kept, activation=node.attr("activation"),
-                                            epsilon=node.attr("epsilon"))
-    return [dx, *dweights, _dresidual(residual, kept, dresidual, dy)]
+    dx, dresidual, *dweights = _frozen_grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    return [dx, *dweights, _dresidual(node, dresidual, dy)]
 
 
-def _dresidual(residual, kept, dresidual, dy):
-    return None if not given(residual) else dy if kept is None else dresidual
+def _options(node):
+    return {name: node.attr(name) for name in ("activation", "epsilon")}
+
+
+def _dresidual(node, dresidual, dy):
+    return None if not given(node.inputs[5]) else dy if _kept(node) is None else dresidual
 
 
 # Axes by letters: outer, channels, inner.
@@ -103,8 +100,9 @@ _AXES = {**dict.fromkeys(["x", "residual", "dy", "kept"], "oci"),
 
 _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
 _frozen_grad = FusedOp("FrozenBatchNormGrad", plain=_plain_frozen_grad, axes=_AXES)
+_statistics = FusedOp("BatchNormStatistics", plain=_plain_statistics, axes=_AXES)
 _batch_norm = FusedOp("BatchNorm", plain=_plain, gradient=_gradient, axes=_AXES)
-_frozen = FusedOp("FrozenBatchNorm", plain=_plain_frozen, gradient=_frozen_gradient, axes=_AXES)
+_frozen = FusedOp("FrozenBatchNorm", plain=_plain, gradient=_frozen_gradient, axes=_AXES)
 
 
 def _view(x, axis):
@@ -117,6 +115,7 @@ def _view(x, axis):
 
 
 def _check(x, residual, axis):
+    _batch_norm.check_dtype(x.dtype)
     rank = x.shape.rank
     if rank is not None and rank < 2:
         raise ValueError("batch_norm: x must have two dimensions or more, got shape %s" % x.shape.as_list())
@@ -155,15 +154,23 @@ def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residu
     _check(x, residual, axis)
     weights = [weight("batch_norm", name, w, x.dtype) for name, w in
                (("gamma", gamma), ("beta", beta), ("mean", mean), ("variance", variance))]
-    options = {"activation": activation_name(activation), "epsilon": float(epsilon)}
-    inputs = _view(x, axis), *weights, None if residual is None else _view(residual, axis)
+    activation, view, statistics = activation_name(activation), _view(x, axis), weights[2:]
+    mean, variance = statistics
     if training:
-        y, mean, variance, _, _ = _batch_norm(*inputs, update=1 - float(momentum), **options)
+        mean, variance, *statistics = _statistics(view, *statistics, update=1 - float(momentum))
         mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
-    else:
-        y, mean, variance = _frozen(*inputs, **options), *weights[2:]
-    y = tf.reshape(y, tf.shape(x))
-    y.set_shape(x.shape)
+
+    def apply(activation, residual):
+        y = (_batch_norm if training else _frozen)(
+            view, *weights[:2], *statistics, None if residual is None else _view(residual, axis), activation=activation,
+            epsilon=float(epsilon))
+        y = tf.reshape(y, tf.shape(x))
+        y.set_shape(x.shape)
+        return y
+
+    y = apply(activation, residual)
+    if activation == "linear" and residual is None:
+        _made.keep(y, _made.Normalised(x, apply))
     return y, mean, variance
 
 
