@@ -23,6 +23,7 @@ KEEPS = RNG.random((3, 1, 8)) < 0.6
 KEEPS[..., 0] = True
 NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
 GROUPS = layer(lambda: keras.layers.GroupNormalization(4), 3, 5, 8)
+BATCH = layer(lambda: keras.layers.BatchNormalization(1), 3, 5, 8)
 SOFTMAX2 = keras.layers.Softmax([1, 2])
 CALLS = {  # a call of Keras, its inputs, the op that serves it
     "gelu": (keras.ops.gelu, [X], "ScaleBiasAct"),
@@ -49,6 +50,8 @@ CALLS = {  # a call of Keras, its inputs, the op that serves it
     "LayerNormalization": (NORM, [X], "Norm"),
     "LayerNormalization over two axes": (NORM2, [X], "Norm"),
     "GroupNormalization": (GROUPS, [X], "GroupNorm"),
+    "BatchNormalization": (BATCH, [X], "FrozenBatchNorm"),
+    "BatchNormalization in training": (lambda x: BATCH(x, training=True), [X], "BatchNorm"),
 }
 if hasattr(keras.ops, "layer_normalization"):
     CALLS["layer_normalization"] = (keras.ops.layer_normalization, [X, GAMMA, BETA], "Norm")

@@ -18,6 +18,7 @@ from tfuse._keras import _look_back, _look_back_attention
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
+from tfuse.convolution.batch_norm import normalise as batch_normalise
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
 from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
 from tfuse.products.linear import dense, why_not_dense
@@ -248,6 +249,24 @@ def _group_norm_layer_guard(layer, inputs):
     return "" if operator.index(layer.axis) % len(_shape(inputs)) else "the channels are the axis of the samples"
 
 
+def _batch_norm_layer(own, layer, inputs, training=None, mask=None):
+    return keras.ops.cast(batch_normalise(layer, inputs, training, mask), layer.compute_dtype)
+
+
+def _batch_norm_layer_guard(layer, inputs, training=None, mask=None):
+    if not_taken(inputs):
+        return not_taken(inputs)
+    if len(_shape(inputs)) < 2:
+        return "there are fewer than two dimensions"
+    if getattr(layer, "renorm", False):
+        return "renorm=True corrects the statistics"
+    if tf.is_tensor(training):
+        return "training is a tensor"
+    if mask is not None and len(mask.shape) != len(_shape(inputs)) - 1:
+        return "the mask has not one axis less than the inputs"
+    return ""
+
+
 # ---- linear layers ----
 
 
@@ -351,6 +370,7 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
+    Row(_NORMS + "batch_normalization", "BatchNormalization.call", _batch_norm_layer, _batch_norm_layer_guard),
     Row(_LAYERS + "core.dense", "Dense.call", lambda own, layer, inputs, training=None: dense(layer, inputs, training),
         _on_a_gpu(why_not_dense)),
     Row(_LAYERS + "core.einsum_dense", "EinsumDense.call",

@@ -55,6 +55,12 @@ def _group_norm(x, gamma, beta, groups):
     return F.group_norm(x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1)
 
 
+def _batch_norm(x, gamma, beta, mean, variance, residual=None, activation="linear"):
+    """In channels_last, which is what a permuted view of x is."""
+    y = F.batch_norm(x.movedim(-1, 1), mean.clone(), variance.clone(), gamma, beta, True, 0.25, EPSILON).movedim(1, -1)
+    return ACTIVATIONS[activation](y if residual is None else y + residual)
+
+
 def _linear(x, kernel, bias, activation):
     return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
 
@@ -134,6 +140,7 @@ RIVALS = {
     "rms_norm, residual and dropout": _residual,
     "group_norm": _group_norm,
     **dict.fromkeys(["depthwise_conv, 3 by 3, speed", "depthwise_conv, 7 by 7, speed"], _depthwise_conv),
+    **dict.fromkeys(["batch_norm", "batch_norm, no residual"], _batch_norm),
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
                     lambda a, perm=None: a.permute(perm or list(range(a.dim()))[::-1]).contiguous()),
     **dict.fromkeys(["reduce", "reduce, columns", "reduce, all", "reduce, middle axis", "reduce, axes 0 and 2"], _reduce),

@@ -1,1 +1,1 @@
-"""Windows that move over images: convolutions and pooling."""
+"""Windows that move over images: convolutions, pooling, and the normalisation between them."""
