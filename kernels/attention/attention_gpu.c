@@ -1,26 +1,10 @@
 /* attention_gpu.c - which GPU kernel does an attention: cuDNN's where it serves the case, else our own.
  *
- * The environment variable TFUSE_CUDNN=0 leaves cuDNN out; it is read once. */
+ * The environment variable TFUSE_CUDNN=0 leaves cuDNN out. */
 #include "kernels/attention/attention.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "kernels/core/nvidia/cudnn.h"
 #include "ops/attention/attention.h"
-
-static int allowed;
-
-static void read_environment(void) {
-  const char *value = getenv("TFUSE_CUDNN");
-  allowed = !value || strcmp(value, "0") != 0;
-}
-
-static int cudnn_allowed(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, read_environment);
-  return allowed;
-}
 
 /* So few queries, as in decoding, fill no GPU by themselves; our own kernel also splits the keys. */
 enum { FEW_QUERIES = 16 };
@@ -30,7 +14,7 @@ tfu_code tfu_attention_gpu(tfu_call *call) {
   int served = 0;
   const tfu_dtype dtype = call->in[TFU_ATT_QUERY].dtype;
   TFU_TRY(tfu_attention_read(call, &a));
-  if (!cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
+  if (!tfu_cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
   else if (a.queries <= FEW_QUERIES) call->why = "few queries: the keys are split";
   else TFU_TRY(tfu_attention_cudnn(call, &a, dtype, &served, &call->why));
   if (!served) return tfu_attention_own(call, &a, dtype);
@@ -44,7 +28,7 @@ tfu_code tfu_attention_grad_gpu(tfu_call *call) {
   const int deterministic = call->attr[TFU_ATT_DETERMINISTIC].b;
   const tfu_dtype dtype = call->in[0].dtype;
   TFU_TRY(tfu_attention_grad_read(call, &a));
-  if (!cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
+  if (!tfu_cudnn_allowed()) call->why = "TFUSE_CUDNN=0";
   else TFU_TRY(tfu_attention_cudnn_grad(call, &a, dtype, deterministic, &served, &call->why));
   if (!served) return tfu_attention_own_grad(call, &a, dtype);
   call->why = NULL;

@@ -23,4 +23,10 @@ TFU_MUST_USE tfu_code tfu_bias_act_launch(tfu_call *call, int activation, tfu_dt
 TFU_MUST_USE tfu_code tfu_act_grad_launch(tfu_call *call, int activation, tfu_dtype dtype, int64_t n, int64_t cols,
                                           void *dx, const void *dy, const void *x, const tfu_tensor *dbias);
 
+/* The same for other ops on the CPU: *dx is dy itself where the activation is linear, else scratch of the arithmetic
+ * type.
+ */
+TFU_MUST_USE tfu_code tfu_act_grad_cpu(tfu_call *call, int64_t activation, const tfu_tensor *dy, const tfu_tensor *x,
+                                       tfu_tensor *dx, const tfu_tensor *dbias);
+
 #endif

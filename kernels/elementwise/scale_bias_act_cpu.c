@@ -17,6 +17,29 @@ tfu_code tfu_scale_bias_act_grad_cpu(tfu_call *call) {
   return tfu_channels_cpu_call(call, &tfu_scale_bias_act_grad_channels, backward_f32, backward_f64, act);
 }
 
+/* ---- for other ops ---- */
+
+tfu_code tfu_act_grad_cpu(tfu_call *call, int64_t activation, const tfu_tensor *dy, const tfu_tensor *x, tfu_tensor *dx,
+                          const tfu_tensor *dbias) {
+  static const tfu_tensor unscaled[2] = {{.shape.rank = 1}, {.shape.rank = 1}};
+  static const tfu_channels slope = {2, 2, 1, 1, {1, -0.0f}};  /* dy and x; no scale, no bias; dx; dbias */
+  static const tfu_channels sum = TFU_CHANNELS_OP(1, 0, 0, 1); /* dy; dbias */
+  tfu_channels_run run = {.op = &sum, .x = dy, .sums = dbias, .loop_f32 = sum_f32, .loop_f64 = sum_f64};
+  *dx = *dy;
+  if (activation == TFU_ACT_linear) return tfu_count(&dbias->shape) ? tfu_channels_cpu(call, &run) : TFU_OK;
+  dx->dtype = tfu_real(dy->dtype);
+  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&dy->shape) * tfu_dtype_size(dx->dtype), &dx->data));
+  run = (tfu_channels_run){.op = &slope,
+                           .x = (const tfu_tensor[]){*dy, *x},
+                           .w = unscaled,
+                           .y = dx,
+                           .sums = dbias,
+                           .loop_f32 = slope_f32,
+                           .loop_f64 = slope_f64,
+                           .with = &tfu_activations[activation]};
+  return tfu_channels_cpu(call, &run);
+}
+
 #else
 
 static void FN(forward)(const FN(tfu_channel_tile) * t) {
@@ -39,5 +62,23 @@ static void FN(backward)(const FN(tfu_channel_tile) * t) {
   }
   TFU_VECTORISE
   for (int i = 0; i < t->n; i++) dx[i] = slope[i] * dy[i] * scale[i];
+}
+
+static void FN(slope)(const FN(tfu_channel_tile) * t) {
+  const tfu_activation *act = t->with;
+  const REAL *dy = t->x[0];
+  REAL *dx = t->y[0];
+  double *dbias = t->sums[0];
+  act->FN(grad)(dx, t->x[1], t->w[0], t->w[1], t->n);
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) dx[i] *= dy[i];
+  if (!dbias) return;
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) dbias[i] += dx[i];
+}
+
+static void FN(sum)(const FN(tfu_channel_tile) * t) {
+  TFU_VECTORISE
+  for (int i = 0; i < t->n; i++) t->sums[0][i] += t->x[0][i];
 }
 #endif

@@ -5,7 +5,8 @@
 #ifndef REAL
 #include "ops/products/linear.h"
 
-#include "kernels/core/cpu/channels_cpu.h"
+#include "kernels/core/cpu/cpu.h"
+#include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/gemm_cpu.h"
 
 static tfu_operand rows_of(const tfu_tensor *t) {
@@ -79,47 +80,6 @@ static tfu_code FN(tfu_linear_cpu)(tfu_call *call) {
 
 /* ---- backward ---- */
 
-static void FN(slope_loop)(const FN(tfu_channel_tile) * t) {
-  const tfu_activation *act = t->with;
-  const REAL *dy = t->x[0];
-  REAL *dpre = t->y[0];
-  double *dbias = t->sums[0];
-  act->FN(grad)(dpre, t->x[1], t->w[0], t->w[1], t->n);
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) dpre[i] *= dy[i];
-  if (!dbias) return;
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) dbias[i] += dpre[i];
-}
-
-static void FN(sum_loop)(const FN(tfu_channel_tile) * t) {
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) t->sums[0][i] += t->x[0][i];
-}
-
-/* dpre, and the gradient of bias where that is wanted. */
-static tfu_code FN(slope)(tfu_call *call, tfu_tensor *dpre) {
-  static const tfu_tensor unscaled[2] = {{.shape.rank = 1}, {.shape.rank = 1}};
-  static const tfu_channels slope = {2, 2, 1, 1, {1, -0.0f}};  /* dy and pre; no scale, no bias; dpre; dbias */
-  static const tfu_channels sum = TFU_CHANNELS_OP(1, 0, 0, 1); /* dy; dbias */
-  const tfu_tensor *dy = &call->in[TFU_LINGRAD_DY], *pre = &call->in[TFU_LINGRAD_PRE];
-  const tfu_tensor *dbias = &call->out[TFU_LINGRAD_DBIAS];
-  const int64_t activation = call->attr[TFU_LINEAR_ACTIVATION].i;
-  tfu_channels_run run = {.op = &sum, .x = dy, .sums = dbias, .FN(loop) = FN(sum_loop)};
-  *dpre = *dy;
-  if (activation == TFU_ACT_linear) return tfu_count(&dbias->shape) ? tfu_channels_cpu(call, &run) : TFU_OK;
-  dpre->dtype = tfu_real(dy->dtype);
-  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&dy->shape) * sizeof(REAL), &dpre->data));
-  run = (tfu_channels_run){.op = &slope,
-                           .x = (const tfu_tensor[]){*dy, *pre},
-                           .w = unscaled,
-                           .y = dpre,
-                           .sums = dbias,
-                           .FN(loop) = FN(slope_loop),
-                           .with = &tfu_activations[activation]};
-  return tfu_channels_cpu(call, &run);
-}
-
 static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
   const tfu_tensor *out = arg;
   FN(tfu_store)(out->data, out->dtype, row * tfu_cols(&out->shape) + col, n, line);
@@ -128,7 +88,8 @@ static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
 static tfu_code FN(tfu_linear_grad_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_LINGRAD_X], *kernel = &call->in[TFU_LINGRAD_KERNEL];
   tfu_tensor dpre, *dx = &call->out[TFU_LINGRAD_DX], *dkernel = &call->out[TFU_LINGRAD_DKERNEL];
-  TFU_TRY(FN(slope)(call, &dpre));
+  TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_LINEAR_ACTIVATION].i, &call->in[TFU_LINGRAD_DY],
+                           &call->in[TFU_LINGRAD_PRE], &dpre, &call->out[TFU_LINGRAD_DBIAS]));
   const int64_t rows = tfu_rows(&dpre.shape), outputs = tfu_cols(&dpre.shape);
   if (tfu_count(&dx->shape))
     TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), turned(kernel), rows, tfu_cols(&dx->shape), outputs, FN(store), dx));

@@ -26,6 +26,14 @@ from tfuse.products.gated_linear import GatedDense, gated_linear
 from tfuse.products.linear import Dense, linear
 from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
 from tfuse.products.matmul_own import matmul_own
+from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
+from tfuse.convolution.conv import conv, conv_transpose
+from tfuse.convolution.conv_layers import Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
+from tfuse.convolution.depthwise_conv import (DepthwiseConv1D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D,
+                                              depthwise_conv, separable_conv)
+from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AveragePooling3D, GlobalAveragePooling1D,
+                                    GlobalAveragePooling2D, GlobalAveragePooling3D, MaxPooling1D, MaxPooling2D,
+                                    MaxPooling3D, average_pool, global_average_pool, max_pool)
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm

@@ -1,21 +1,9 @@
 /* attention_graph_test.c - whether cuDNN takes our graphs of attention, without a GPU: it plans for an H200 that is
- * described to it. The toolkit's stub of libcuda lets it compile its kernels and not load them, and that far they must
- * come. Says what it lacks, and passes, where cuDNN or the stub is not installed. */
-#include <dlfcn.h>
-#include <glob.h>
-
+ * described to it (cudnn_planning.h), and compiles its kernels: that far they must come. Says what it lacks, and
+ * passes, where cuDNN or the stub is not installed. */
 #include "kernels/attention/attention_cudnn.h"
 #include "tests/check.h"
-
-static const char h200[] =
-    "{\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, "
-    "\"multiProcessorCount\": 132, \"smClockRateKHz\": 1980000, \"memClockRateKHz\": 3201000, \"l2CacheSize\": "
-    "62914560, \"warpSize\": 32, \"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448, "
-    "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, "
-    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, "
-    "\"deviceVer\": 900, \"driverVer\": 13000, \"cudaDeviceId\": 0, \"totalGlobalMem\": 150754820096, "
-    "\"pciDeviceId\": 0, \"deviceName\": \"NVIDIA H200\", \"name\": \"NVIDIA H200\", \"deviceId\": 0, "
-    "\"cudnnVersion\": 91900, \"schemaVersion\": 1}";
+#include "tests/cudnn_planning.h"
 
 /* Together they have every operation and every mask. */
 static const tfu_attention_key keys[] = {
@@ -72,15 +60,6 @@ static const tfu_attention_key keys[] = {
      .backward = 1},
 };
 
-static void *open_stub(void) {
-  glob_t found;
-  void *stub = NULL;
-  if (!glob("/usr/local/cuda*/lib*/stubs/libcuda.so", 0, NULL, &found))
-    for (size_t i = 0; i < found.gl_pathc && !stub; i++) stub = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_GLOBAL);
-  globfree(&found);
-  return stub;
-}
-
 static void test_plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties) {
   for (int i = 0; i < TFU_COUNT(keys); i++) {
     tfu_error err = {""};
@@ -104,21 +83,9 @@ static void test_refused(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properti
 }
 
 int main(void) {
-  const char *why;
   cudnnBackendDescriptor_t properties;
-  if (!open_stub()) { /* first: cuDNN then finds it by its name */
-    puts("SKIPPED: no /usr/local/cuda*/lib*/stubs/libcuda.so");
-    return 0;
-  }
-  const tfu_cudnn *dnn = tfu_cudnn_get(&why);
-  if (!dnn || dnn->version < 91900) {
-    printf("SKIPPED: %s\n", dnn ? "cuDNN is older than 9.19, which is the one this was tried with" : why);
-    return 0;
-  }
-  CHECK(!dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &properties));
-  CHECK(!dnn->cudnnBackendSetAttribute(properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                                       sizeof h200 - 1, h200));
-  CHECK(!dnn->cudnnBackendFinalize(properties));
+  const tfu_cudnn *dnn = open_planning(&properties);
+  if (!dnn) return 0;
   test_plans(dnn, properties);
   test_refused(dnn, properties);
   return verdict();

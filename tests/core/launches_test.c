@@ -1,8 +1,7 @@
-/* launches_test.c - what rows, reductions, scans, transpositions and sorting ask of a GPU, without one: against a
- * driver of our own that looks at launches and runs none. So shapes may be larger than any memory, and every choice may
- * have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU would not
- * notice.
- */
+/* launches_test.c - what rows, reductions, scans, transpositions, sorting and batch norms ask of a GPU, without one:
+ * against a driver of our own that looks at launches and runs none. So shapes may be larger than any memory, and every
+ * choice may have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU
+ * would not notice. */
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/gpu/rows.h"
@@ -132,7 +131,8 @@ enum {
 };
 
 /* Of each input, the shape: x, all axes of x but the last (r), its first axis (f), its last one (c), all of it in one
- * axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). */
+ * axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). For batch norms, whose channels are
+ * x's last axis, all before it comes first (l), or last, in two samples (m). */
 static const struct line {
   const tfu_op *op;
   const char *in;
@@ -167,6 +167,16 @@ static const struct line {
     {&tfu_bincount, "xh", INTEGERS, {0}},
     {&tfu_weighted_bincount, "xxh", NUMBERS, {0}},
     {&tfu_histogram, "x2h", NUMBERS, {0}},
+    {&tfu_batch_norm, "lccccl", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm, "m00cc0", FLOATS, {TFU_ACT_elu}},
+    {&tfu_batch_norm_statistics, "lcc", FLOATS, {0}},
+    {&tfu_batch_norm_statistics, "mcc", FLOATS, {0}},
+    {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_silu}},
+    {&tfu_batch_norm_grad, "mm00cc0", FLOATS, {TFU_ACT_elu}},
+    {&tfu_frozen_batch_norm, "lccccl", FLOATS, {TFU_ACT_silu}},
+    {&tfu_frozen_batch_norm_grad, "mmccccm", FLOATS, {TFU_ACT_relu}},
+    {&tfu_frozen_batch_norm_grad, "ll00cc0", FLOATS, {0}},
 };
 
 #define BILLIONS ((int64_t)1 << 32)
@@ -181,8 +191,10 @@ static tfu_shape shape_of(const tfu_shape *x, char letter) {
   switch (letter) {
     case 'x': return *x;
     case 'r': return tfu_leading(x);
-    case 'c': return (tfu_shape)SHAPE(x->dim[x->rank - 1]);
+    case 'c': return (tfu_shape)SHAPE(tfu_cols(x));
     case 's': return (tfu_shape)SCALAR;
+    case 'l': return (tfu_shape)SHAPE(tfu_rows(x), tfu_cols(x), 1);
+    case 'm': return (tfu_shape)SHAPE(2, tfu_cols(x), tfu_rows(x));
     case 'f': return (tfu_shape)SHAPE(x->dim[0]);
     case 'p': return (tfu_shape)SHAPE(tfu_count(x));
     case 'k': return (tfu_shape)SHAPE(5, 0);
@@ -252,7 +264,8 @@ static void run_all(void) {
 
 /* Sets every choice of these families to the least or the most that it may be. */
 static int set_choices(int most) {
-  static const char *const stems = " softmax norm reduce segment_sum scan transpose sort top_k bincount ";
+  static const char *const stems =
+      " softmax norm reduce segment_sum scan transpose sort top_k bincount channels batch_norm ";
   int found = 0;
   for (int i = 0; *tfu_choice_text(i); i++) {
     char stem[64], name[64], own[72];

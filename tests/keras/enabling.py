@@ -15,7 +15,7 @@ import tfuse
 from tfuse._core import _explain
 from tfuse._keras import _enable
 
-LINEAR = "Dense.call", "EinsumDense.call"
+LINEAR = "Dense.call", "EinsumDense.call", "BaseConv.call", "Conv1D.call", "BaseConvTranspose.call"
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
@@ -64,7 +64,7 @@ def all_reasons():
 
 
 def reasons():
-    """The same but for linear layers, which are left to it where there is no GPU, and some where there is."""
+    """The same but for linear layers and convolutions, which are left to it where there is no GPU, and some where there is."""
     return {op: why for op, why in all_reasons().items() if op not in LINEAR}
 
 

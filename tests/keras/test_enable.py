@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import (ATTENTION, GAMMA, LABELS, LINEAR, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
+from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
                       left_as_it_was, needs_attention, normal, places, ran, reasons, start)
 from tfuse._core import _library
 from tfuse._keras import _enable
@@ -23,6 +23,7 @@ KEEPS = RNG.random((3, 1, 8)) < 0.6
 KEEPS[..., 0] = True
 NORM2 = layer(lambda: keras.layers.LayerNormalization([1, 2]), 3, 5, 8)
 GROUPS = layer(lambda: keras.layers.GroupNormalization(4), 3, 5, 8)
+BATCH = layer(lambda: keras.layers.BatchNormalization(1), 3, 5, 8)
 SOFTMAX2 = keras.layers.Softmax([1, 2])
 CALLS = {  # a call of Keras, its inputs, the op that serves it
     "gelu": (keras.ops.gelu, [X], "ScaleBiasAct"),
@@ -49,6 +50,8 @@ CALLS = {  # a call of Keras, its inputs, the op that serves it
     "LayerNormalization": (NORM, [X], "Norm"),
     "LayerNormalization over two axes": (NORM2, [X], "Norm"),
     "GroupNormalization": (GROUPS, [X], "GroupNorm"),
+    "BatchNormalization": (BATCH, [X], "FrozenBatchNorm"),
+    "BatchNormalization in training": (lambda x: BATCH(x, training=True), [X], "BatchNorm"),
 }
 if hasattr(keras.ops, "layer_normalization"):
     CALLS["layer_normalization"] = (keras.ops.layer_normalization, [X, GAMMA, BETA], "Norm")
@@ -285,7 +288,7 @@ def test_linear_layers_without_a_gpu(monkeypatch):
         for one, expected in zip(made, want):
             close(one(X), expected, 1e-5)
     rows = {row["op"]: row for row in tfuse.explain(64) if row["when"] == "called"}
-    assert set(rows) == set(LINEAR) and all("there is no GPU" in row["why"] for row in rows.values())
+    assert set(rows) == {"Dense.call", "EinsumDense.call"} and all("there is no GPU" in row["why"] for row in rows.values())
 
 
 # ---- on and off ----

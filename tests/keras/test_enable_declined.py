@@ -44,8 +44,12 @@ TAKES = {  # for each row of the table, and what comes with a comma behind its n
     "_rms_normalization, number": lambda x, axis=-1: keras.ops.rms_normalization(x, 2.0, axis),
     "LayerNormalization.call": lambda x, axis=-1: keras.layers.LayerNormalization(axis)(x),
     "GroupNormalization.call": lambda x, axis=-1: keras.layers.GroupNormalization(2, axis)(x),
+    "BatchNormalization.call": lambda x, axis=-1: keras.layers.BatchNormalization(axis)(x, training=True),
     "Dense.call": lambda x: keras.layers.Dense(3, "gelu", kernel_initializer=seeded)(x),
     "EinsumDense.call": lambda x: keras.layers.EinsumDense("...a,ab->...b", 3, kernel_initializer=seeded)(x),
+    "BaseConv.call": lambda x: keras.layers.Conv2D(3, 2, padding="same", activation="relu", kernel_initializer=seeded)(x),
+    "Conv1D.call": lambda x: keras.layers.Conv1D(3, 2, padding="causal", kernel_initializer=seeded)(x),
+    "BaseConvTranspose.call": lambda x: keras.layers.Conv2DTranspose(3, 2, strides=2, kernel_initializer=seeded)(x),
     "dot_product_attention": lambda x: keras.ops.dot_product_attention(x, x, x),
     "dot_product_attention, lists": lambda x: keras.ops.dot_product_attention(x, x, x, bias=[0.5, 1.0, -0.5], mask=[[True]]),
     "MultiHeadAttention._compute_attention": lambda x: keras.layers.MultiHeadAttention(
@@ -127,6 +131,15 @@ dense_of = lambda x, **more: layer(lambda: keras.layers.Dense(4, **more), *x.sha
 einsum_of = lambda equation, *shape, **more: layer(lambda: keras.layers.EinsumDense(equation, *shape, **more), 3, 5, 8)
 
 
+class OwnConvolution(keras.layers.Conv2D):
+    def convolution_op(self, inputs, kernel):
+        return 2 * super().convolution_op(inputs, kernel)
+
+
+def conv_of(x, make=keras.layers.Conv2D, **more):
+    return layer(lambda: make(4, 2, **more), *x.shape)(x)
+
+
 class OwnSoftmax(keras.layers.MultiHeadAttention):
     def _masked_softmax(self, scores, mask=None):
         return super()._masked_softmax(scores, mask)
@@ -194,6 +207,13 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("LayerNormalization.call", "weights are not of the axes' shape [1]", lambda: NORM(X[..., :1])),
     ("GroupNormalization.call", "the channels are the axis of the samples",
      lambda: keras.layers.GroupNormalization(3, axis=0)(X)),
+    ("BatchNormalization.call", "there are fewer than two dimensions", lambda: keras.layers.BatchNormalization()(X[0, 0])),
+    ("BatchNormalization.call", "renorm=True corrects the statistics",
+     lambda: keras.layers.BatchNormalization(renorm=True)(X)),
+    ("BatchNormalization.call", "training is a tensor", lambda: layer(keras.layers.BatchNormalization, 3, 5, 8).call(
+        tf.constant(X), training=tf.constant(True))),
+    ("BatchNormalization.call", "the mask has not one axis less than the inputs",
+     lambda: keras.layers.BatchNormalization()(X, mask=tf.ones([3]))),
     ("Dense.call", "there is no GPU, and TensorFlow's own product is faster on the CPU", lambda: dense_of(X)),
     ("EinsumDense.call", "there is no GPU, and TensorFlow's own product is faster on the CPU",
      lambda: einsum_of("abc,cd->abd", (5, 4))(X)),
@@ -203,6 +223,14 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("Dense.call", "the number of dimensions is not known", lambda: tf.function(
         layer(lambda: keras.layers.Dense(4), 3, 5, 8).call, **UNKNOWN)(X)),
     ("Dense.call", "tfuse.linear takes 2 to 8 dimensions, got 9", lambda: dense_of(NINE)),
+    ("BaseConv.call", "there is no GPU, and TensorFlow's own convolution is faster on the CPU", lambda: conv_of(Q)),
+    ("BaseConv.call", "OwnConvolution has a convolution_op of its own", lambda: conv_of(Q, OwnConvolution)),
+    ("BaseConv.call", "the input is float16, the layer computes in float32",
+     lambda: conv_of(tf.cast(Q, "float16"), name="one", autocast=False)),
+    ("BaseConvTranspose.call", "the layer takes 4 dimensions, got None", lambda: tf.function(
+        layer(lambda: keras.layers.Conv2DTranspose(4, 2), *Q.shape).call, **UNKNOWN)(Q)),
+    ("Conv1D.call", "a SparseTensor is not dense", lambda: layer(lambda: keras.layers.Conv1D(4, 2), *X.shape)(
+        tf.sparse.from_dense(X))),
     ("EinsumDense.call", "abc,bcd->abd is not one matrix product", lambda: einsum_of("abc,bcd->abd", (5, 4))(X)),
     ("EinsumDense.call", "the bias is not per output of the kernel: bd of abc,cd->abd",
      lambda: einsum_of("abc,cd->abd", (5, 4), bias_axes="bd")(X)),
@@ -241,7 +269,7 @@ def test_every_reason_has_a_call():
     """A reason that no row of the table is declined for would not be tested."""
     whys = [why for _, why, _ in DECLINED] + [OF_OLDER_KERAS]
     for name in ("_keras._behind", "_keras._enable", "products.einsum_dense", "products.linear",
-                 "attention.multi_head_attention"):
+                 "convolution.conv_layers", "attention.multi_head_attention"):
         for pattern in reasons_in(sys.modules["tfuse." + name]):
             assert any(re.fullmatch(pattern, why) for why in whys), (name, pattern)
 

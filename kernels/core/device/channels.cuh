@@ -17,7 +17,8 @@ struct stored_S {
 };
 
 /* A thread keeps its columns for life (walk.h): their weights and sums stay in registers. At the end the sums go to
- * a.partial, [blocks along y][SUMS][width], for a fold. */
+ * a.partial, [blocks along y][SUMS][width], for a fold. A formula with OWN_WEIGHTS makes those of the N columns from
+ * `column` on by itself. */
 template <typename T, typename F>
 __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   enum { N = packed<T>::N, IN = F::TENSORS, OUT = F::RESULTS, WEIGHTS = F::WEIGHTS, SUMS = F::SUMS };
@@ -28,10 +29,11 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   if (col >= a.walk.width) return;
   walk_type walk(a.walk, col, a.x, a.half, ring);
   acc<T> w[WEIGHTS + 1][N], sum[SUMS + 1][N]; /* an array cannot be empty */
-  const int64_t channel = WEIGHTS ? col % a.cols : 0;
+  const int64_t column = WEIGHTS ? col % a.cols : 0;
+  if constexpr (F::OWN_WEIGHTS) formula.load_weights(a, column, w);
   UNROLL
-  for (int i = 0; i < WEIGHTS; i++)
-    walk.load_weights((const stored *)a.w[i], a.count[i], channel, (stored)a.absent[i], w[i]);
+  for (int i = 0; i < WEIGHTS && !F::OWN_WEIGHTS; i++)
+    walk.load_weights((const stored *)a.w[i], a.count[i], column, (stored)a.absent[i], w[i]);
   UNROLL
   for (int i = 0; i < SUMS * N; i++) sum[i / N][i % N] = 0;
 
@@ -58,40 +60,40 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   for (int k = 0; k < N; k++) partial[i * a.walk.width + k] = sum[i][k];
 }
 
-#define TFU_CHANNELS(name, tensors, weights, how, results, sums, ...)                          \
-  struct name##_formula {                                                                      \
-    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = 0 }; \
-    typedef stored_##how stored;                                                               \
-    template <typename T>                                                                      \
-    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {         \
-      typedef acc<T> REAL;                                                                     \
-      __VA_ARGS__                                                                              \
-    }                                                                                          \
-  };                                                                                           \
-  template <typename T>                                                                        \
-  __device__ inline void name(const tfu_channels_args &a) {                                    \
-    channels<T>(a, name##_formula());                                                          \
-  }                                                                                            \
+#define TFU_CHANNELS(name, tensors, weights, how, results, sums, ...)                                           \
+  struct name##_formula {                                                                                       \
+    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = 0, OWN_WEIGHTS = 0 }; \
+    typedef stored_##how stored;                                                                                \
+    template <typename T>                                                                                       \
+    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {                          \
+      typedef acc<T> REAL;                                                                                      \
+      __VA_ARGS__                                                                                               \
+    }                                                                                                           \
+  };                                                                                                            \
+  template <typename T>                                                                                         \
+  __device__ inline void name(const tfu_channels_args &a) {                                                     \
+    channels<T>(a, name##_formula());                                                                           \
+  }                                                                                                             \
   TFU_KERNEL(name, tfu_channels_args)
 
 /* The kernels name_<activation>_<dtype>, and for float64 name_any_f64, which reads the activation from its arguments.
  * The formula says value(v) and slope(v) for the activation and its derivative. halves: see pack_walk. */
-#define TFU_CHANNELS_ACT(name, tensors, weights, results, sums, halves, ...)                        \
-  template <typename ACT>                                                                           \
-  struct name##_formula {                                                                           \
-    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = halves }; \
-    typedef stored_T stored;                                                                        \
-    ACT act;                                                                                        \
-    template <typename T>                                                                           \
-    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {              \
-      typedef acc<T> REAL;                                                                          \
-      const auto value = [&](REAL v) { return act.template value<T>(v); };                          \
-      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                           \
-      __VA_ARGS__                                                                                   \
-    }                                                                                               \
-  };                                                                                                \
-  template <typename T, typename ACT>                                                               \
-  __device__ inline void name(const tfu_channels_args &a) {                                         \
-    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                         \
-  }                                                                                                 \
+#define TFU_CHANNELS_ACT(name, tensors, weights, results, sums, halves, ...)                                         \
+  template <typename ACT>                                                                                            \
+  struct name##_formula {                                                                                            \
+    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = halves, OWN_WEIGHTS = 0 }; \
+    typedef stored_T stored;                                                                                         \
+    ACT act;                                                                                                         \
+    template <typename T>                                                                                            \
+    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {                               \
+      typedef acc<T> REAL;                                                                                           \
+      const auto value = [&](REAL v) { return act.template value<T>(v); };                                           \
+      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                                            \
+      __VA_ARGS__                                                                                                    \
+    }                                                                                                                \
+  };                                                                                                                 \
+  template <typename T, typename ACT>                                                                                \
+  __device__ inline void name(const tfu_channels_args &a) {                                                          \
+    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                                          \
+  }                                                                                                                  \
   TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)

@@ -18,6 +18,8 @@ typedef struct tfu_channels_args {
   void *partial;                      /* [row blocks][sums][width]; NULL: no sum is wanted */
   int64_t half;   /* not 0: some tensors are halves of rows of 2 * half elements, those that the kernel says */
   int activation; /* for kernels that serve any */
+  int blocks;     /* of threads, per multiprocessor; 0: as many as suit a formula with few weights */
+  int64_t inner;  /* for formulas with weights of their own: neighbouring columns of a channel */
 } tfu_channels_args;
 
 #ifndef TFU_DEVICE

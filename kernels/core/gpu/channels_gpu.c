@@ -28,7 +28,7 @@ tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, int variant, co
   for (int q = 0; q < op->sums; q++) summing |= tfu_count(&sums[q].shape) > 0;
   a->cols = cols < 1 ? 1 : cols;
   memcpy(a->absent, op->absent, sizeof a->absent);
-  TFU_TRY(tfu_walk_plan_of(call, n, dtype, cols, blocks_of(op, dtype), &a->walk, &grid));
+  TFU_TRY(tfu_walk_plan_of(call, n, dtype, cols, a->blocks ? a->blocks : blocks_of(op, dtype), &a->walk, &grid));
   const int64_t partials = grid.y * op->sums * a->walk.width;
   if (a->half) a->walk.aligned &= tfu_aligned(call, 2 * n) && a->half * (int64_t)tfu_dtype_size(dtype) % 16 == 0;
   if (summing) TFU_TRY(tfu_scratch(call, (size_t)partials * tfu_dtype_size(tfu_real(dtype)), &a->partial));

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/nvidia/library.h"
@@ -31,6 +32,19 @@ const tfu_cudnn *tfu_cudnn_get(const char **why) {
   pthread_once(&once, open_cudnn);
   *why = missing;
   return missing ? NULL : &cudnn;
+}
+
+static int allowed;
+
+static void read_environment(void) {
+  const char *value = getenv("TFUSE_CUDNN");
+  allowed = !value || strcmp(value, "0") != 0;
+}
+
+int tfu_cudnn_allowed(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_environment);
+  return allowed;
 }
 
 tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status, const char *what, tfu_error *err) {

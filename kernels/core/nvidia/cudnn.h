@@ -15,6 +15,9 @@ typedef struct tfu_cudnn {
 /* NULL where there is none; `why` then says so, a static text. */
 const tfu_cudnn *tfu_cudnn_get(const char **why);
 
+/* Whether ops may use it: not where the environment variable TFUSE_CUDNN is 0, which is read once. */
+int tfu_cudnn_allowed(void);
+
 /* A cuDNN status as ours: "what: CUDNN_STATUS_…: its text". */
 TFU_MUST_USE tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status, const char *what, tfu_error *err);
 

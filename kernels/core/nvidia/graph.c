@@ -168,6 +168,64 @@ void tfu_graph_reshape(tfu_graph *g, const tfu_node *x, const tfu_node *y) {
   add(g, op, "reshape operation");
 }
 
+static cudnnBackendDescriptor_t describe_window(tfu_graph *g, cudnnDataType_t compute, const tfu_graph_window *w) {
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  const int64_t axes = w->axes;
+  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &axes);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, axes, w->before);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, axes, w->after);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, axes, w->dilation);
+  SET(g, math, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, axes, w->stride);
+  finalize(g, math, "convolution");
+  return math;
+}
+
+/* What the three operations call their attributes. */
+static const struct {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t window, x, w, y, alpha, beta;
+} convolutions[] = {
+    [TFU_GRAPH_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [TFU_GRAPH_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [TFU_GRAPH_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+void tfu_graph_conv(tfu_graph *g, tfu_graph_conv_kind kind, cudnnDataType_t compute, const tfu_graph_window *window,
+                    const tfu_node *x, const tfu_node *w, const tfu_node *y) {
+  const int wide = compute == CUDNN_DATA_DOUBLE;
+  const cudnnBackendAttributeType_t type = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+  const double wide_one = 1, wide_none = 0;
+  const float one = 1, none = 0;
+  cudnnBackendDescriptor_t math = describe_window(g, compute, window);
+  cudnnBackendDescriptor_t op = create(g, convolutions[kind].type, "convolution operation");
+  set(g, op, convolutions[kind].window, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &math, "window");
+  set(g, op, convolutions[kind].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->desc, "x");
+  set(g, op, convolutions[kind].w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w->desc, "w");
+  set(g, op, convolutions[kind].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y->desc, "y");
+  set(g, op, convolutions[kind].alpha, type, 1, wide ? (const void *)&wide_one : &one, "alpha");
+  set(g, op, convolutions[kind].beta, type, 1, wide ? (const void *)&wide_none : &none, "beta");
+  add(g, op, "convolution operation");
+}
+
 tfu_node tfu_graph_unary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x) {
   const tfu_node y = tfu_graph_virtual_like(g, CUDNN_DATA_FLOAT, x);
   tfu_graph_pointwise(g, mode, CUDNN_DATA_FLOAT, -1, x, NULL, NULL, &y);
@@ -182,58 +240,135 @@ tfu_node tfu_graph_binary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_nod
 
 /* ---- planning ---- */
 
-enum { PROPOSALS = 8 };
-
-/* Engine configurations by heuristics mode A, best first; returns how many. */
-static int ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties,
-               cudnnBackendDescriptor_t *configs) {
-  const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-  int64_t found = 0;
+static cudnnBackendDescriptor_t close_graph(tfu_graph *g, cudnnHandle_t handle) {
   cudnnBackendDescriptor_t graph = CREATE(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
   if (handle) SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
   finalize(g, graph, "operation graph");
+  return graph;
+}
+
+/* Engine configurations by a mode of heuristics, best first: g->config. That there are none is no failure. */
+static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandle_t handle,
+                        cudnnBackendDescriptor_t properties, cudnnBackendHeurMode_t mode, int most, tfu_error *err) {
+  const tfu_cudnn *dnn = g->dnn;
+  int64_t found = 0;
+  g->n_configs = 0;
   cudnnBackendDescriptor_t heuristics = CREATE(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   SET(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   if (!handle) SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
-  finalize(g, heuristics, "heuristics");
-  for (int i = 0; i < PROPOSALS; i++) configs[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-  if (g->code != TFU_OK) return 0;
-  check(g,
-        g->dnn->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                         PROPOSALS, &found, configs),
-        "CUDNN_ATTR_ENGINEHEUR_RESULTS");
-  return g->code != TFU_OK ? 0 : found < PROPOSALS ? (int)found : PROPOSALS;
+  for (int i = 0; i < most; i++) g->config[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  if (g->code != TFU_OK) return g->code;
+  TFU_TRY(tfu_cudnn_code(dnn, dnn->cudnnBackendFinalize(heuristics), "heuristics", err));
+  TFU_TRY(tfu_cudnn_code(dnn,
+                         dnn->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &found, g->config),
+                         "CUDNN_ATTR_ENGINEHEUR_RESULTS", err));
+  g->n_configs = found < most ? (int)found : most;
+  return TFU_OK;
 }
 
-tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int64_t most,
-                        tfu_error *err) {
-  cudnnBackendDescriptor_t configs[PROPOSALS];
-  tfu_code last = TFU_OK;
-  const int proposals = ask(g, handle, properties, configs);
-  for (int i = 0; i < proposals && !g->plan && g->code == TFU_OK; i++) {
-    int64_t count = 0;
-    cudnnBackendDescriptor_t plan = CREATE(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    SET_DESC(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configs[i]);
-    if (handle) SET(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    if (g->code != TFU_OK) break;
-    /* That a proposal cannot be planned is no failure of the graph: the next one may do. */
-    last = tfu_cudnn_code(g->dnn, g->dnn->cudnnBackendFinalize(plan), "execution plan", err);
-    if (last != TFU_OK) continue;
-    last = tfu_cudnn_code(g->dnn,
-                          g->dnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                                           CUDNN_TYPE_INT64, 1, &count, &g->workspace),
-                          "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE", err);
-    if (last == TFU_OK && g->workspace <= most) g->plan = plan;
+/* What is known of a proposal's engine: bits by CUDNN_NUMERICAL_NOTE_…, whether it is to be compiled, its number. */
+typedef struct notes {
+  unsigned numerical;
+  int compiled, number;
+} notes;
+
+static notes notes_of(const tfu_graph *g, int i) {
+  enum { MOST = 32 };
+  const tfu_cudnn *dnn = g->dnn;
+  notes n = {.number = -1};
+  cudnnBackendNumericalNote_t numerical[MOST];
+  cudnnBackendBehaviorNote_t behavior[MOST];
+  int64_t count = 0, numericals = 0, behaviors = 0, number = -1;
+  cudnnBackendDescriptor_t engine = NULL;
+  if (dnn->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) return n;
+  if (!dnn->cudnnBackendGetAttribute(g->config[i], CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                     &count, &engine)) {
+    dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &number);
+    dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, MOST,
+                                  &numericals, numerical);
+    dnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, MOST, &behaviors,
+                                  behavior);
   }
-  if (g->plan) return TFU_OK;
+  dnn->cudnnBackendDestroyDescriptor(engine);
+  n.number = (int)number;
+  for (int64_t k = 0; k < numericals && k < MOST; k++)
+    if (numerical[k] < 32) n.numerical |= 1u << numerical[k];
+  for (int64_t k = 0; k < behaviors && k < MOST; k++)
+    n.compiled |= behavior[k] == CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION;
+  return n;
+}
+
+/* Keeps the proposals without any of the notes to avoid, and, if there are such, only those that need no compiling. */
+static void sift(tfu_graph *g, unsigned avoid, int ready) {
+  int compiled[TFU_GRAPH_CONFIGS], kept = 0, readies = 0, last = 0;
+  for (int i = 0; i < g->n_configs; i++) {
+    const notes n = notes_of(g, i);
+    if (n.numerical & avoid) continue;
+    compiled[kept] = n.compiled;
+    readies += !n.compiled;
+    g->config[kept++] = g->config[i];
+  }
+  for (int i = 0; i < kept; i++)
+    if (!ready || !readies || !compiled[i]) g->config[last++] = g->config[i];
+  g->n_configs = last;
+}
+
+tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int most,
+                       unsigned avoid, int ready, tfu_error *err) {
+  static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
+  tfu_code code = TFU_OK;
+  cudnnBackendDescriptor_t graph = close_graph(g, handle);
+  for (int i = 0; i < (ready ? TFU_COUNT(modes) : 1) && !g->n_configs && g->code == TFU_OK; i++) {
+    tfu_error later;
+    const tfu_code mine = propose(g, graph, handle, properties, modes[i], most, i ? &later : err);
+    if (!i) code = mine;
+    if (mine == TFU_OK && (avoid || ready)) sift(g, avoid, ready);
+  }
   if (g->code != TFU_OK) {
     *err = g->err;
     return g->code;
   }
+  if (g->n_configs) return TFU_OK;
+  return code != TFU_OK ? code : tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN has no engine for this graph");
+}
+
+tfu_code tfu_graph_take(tfu_graph *g, cudnnHandle_t handle, int i, tfu_error *err) {
+  int64_t count = 0;
+  g->plan = NULL;
+  cudnnBackendDescriptor_t plan = CREATE(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  SET_DESC(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, g->config[i]);
+  if (handle) SET(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  if (g->code != TFU_OK) {
+    *err = g->err;
+    return g->code;
+  }
+  TFU_TRY(tfu_cudnn_code(g->dnn, g->dnn->cudnnBackendFinalize(plan), "execution plan", err));
+  TFU_TRY(tfu_cudnn_code(g->dnn,
+                         g->dnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                          CUDNN_TYPE_INT64, 1, &count, &g->workspace),
+                         "CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE", err));
+  g->plan = plan;
+  return TFU_OK;
+}
+
+int tfu_graph_engine(const tfu_graph *g, int i) { return notes_of(g, i).number; }
+
+tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int64_t most,
+                        tfu_error *err) {
+  enum { PROPOSALS = 8 };
+  tfu_code last = TFU_OK;
+  TFU_TRY(tfu_graph_ask(g, handle, properties, PROPOSALS, 0, 0, err));
+  /* That a proposal cannot be planned is no failure of the graph: the next one may do. */
+  for (int i = 0; i < g->n_configs; i++) {
+    last = tfu_graph_take(g, handle, i, err);
+    if (last == TFU_OK && g->workspace <= most) return TFU_OK;
+    if (g->code != TFU_OK) return last;
+  }
+  g->plan = NULL;
   if (last != TFU_OK) return last;
-  if (!proposals) return tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN has no engine for this graph");
   return tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN wants %lld bytes of workspace where %lld are granted",
                   (long long)g->workspace, (long long)most);
 }

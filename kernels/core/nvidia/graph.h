@@ -12,6 +12,7 @@
 #include "kernels/core/nvidia/cudnn.h"
 
 enum { TFU_GRAPH_RANK = 5, TFU_GRAPH_SLOTS = 32, TFU_GRAPH_SCALARS = 16, TFU_GRAPH_DESCS = 256, TFU_GRAPH_OPS = 64 };
+enum { TFU_GRAPH_CONFIGS = 40 };
 
 typedef struct tfu_node {
   cudnnBackendDescriptor_t desc;
@@ -29,6 +30,8 @@ typedef struct tfu_graph {
   int slot[TFU_GRAPH_SLOTS], n_slots;
   int32_t scalar[TFU_GRAPH_SCALARS]; /* the bits of an int32 or a float */
   int n_scalars;
+  cudnnBackendDescriptor_t config[TFU_GRAPH_CONFIGS]; /* cuDNN's proposals, best first */
+  int n_configs;
   cudnnBackendDescriptor_t plan;
   int64_t workspace;       /* bytes that a run needs                                            */
   pthread_mutex_t running; /* cuDNN does not promise that two threads may execute one plan at once */
@@ -64,6 +67,19 @@ void tfu_graph_matmul(tfu_graph *g, const tfu_node *a, const tfu_node *b, const 
                       const tfu_node *n, const tfu_node *k);
 void tfu_graph_reshape(tfu_graph *g, const tfu_node *x, const tfu_node *y);
 
+/* A convolution, or one of its gradients: y = x w, x = y w and w = x y are the results. */
+typedef enum tfu_graph_conv_kind {
+  TFU_GRAPH_FORWARD,
+  TFU_GRAPH_BACKWARD_DATA,
+  TFU_GRAPH_BACKWARD_FILTER
+} tfu_graph_conv_kind;
+typedef struct tfu_graph_window {
+  int axes;
+  int64_t before[3], after[3], stride[3], dilation[3];
+} tfu_graph_window;
+void tfu_graph_conv(tfu_graph *g, tfu_graph_conv_kind kind, cudnnDataType_t compute, const tfu_graph_window *window,
+                    const tfu_node *x, const tfu_node *w, const tfu_node *y);
+
 /* mode(x) and mode(x, b), in float, as new virtual tensors. */
 tfu_node tfu_graph_unary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x);
 tfu_node tfu_graph_binary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x, const tfu_node *b);
@@ -75,6 +91,17 @@ tfu_node tfu_graph_binary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_nod
  * workspace. Fails with the error of the first call that failed. */
 TFU_MUST_USE tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties,
                                      int64_t most, tfu_error *err);
+
+/* The same in two steps, for who chooses among the proposals. Asks for those, as many as `most`, that have none of the
+ * notes in `avoid`, bits by CUDNN_NUMERICAL_NOTE_…. Where `ready` is set, those that cuDNN has to compile first come
+ * only where there are no others, and where there are none at all, those that cuDNN falls back to. Fails where there
+ * are none then. */
+TFU_MUST_USE tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int most,
+                                    unsigned avoid, int ready, tfu_error *err);
+/* Plans proposal i: g->plan and g->workspace are its own then. */
+TFU_MUST_USE tfu_code tfu_graph_take(tfu_graph *g, cudnnHandle_t handle, int i, tfu_error *err);
+/* The number of the engine that proposal i is for, by which cuDNN's logs call it. */
+int tfu_graph_engine(const tfu_graph *g, int i);
 
 /* Queues one run on the handle's stream. Threads may share a graph, each with a handle of its own. */
 TFU_MUST_USE tfu_code tfu_graph_run(tfu_graph *g, cudnnHandle_t handle, void *const *memory, void *workspace,

@@ -10,6 +10,8 @@ from tensorflow.python.eager import context
 Product = collections.namedtuple("Product", "x kernel bias activation turned training", defaults=[False, None])
 # act(x), by the name of the activation.
 Activation = collections.namedtuple("Activation", "x name")
+# A batch norm of x without activation and residual; again(activation, residual) is the same with them.
+Normalised = collections.namedtuple("Normalised", "x again")
 # x with every element of an axis repeated so often.
 Repeated = collections.namedtuple("Repeated", "x count axis")
 # Whether a mask is causal.

@@ -392,16 +392,16 @@ def mark(dtype):
     return _marks[dtype]
 
 
-def sized(size):
-    """An input without elements whose first axis says a size, as an attribute could not: it may be known late. [size, 0]."""
-    if isinstance(size, numbers.Integral) and context.executing_eagerly():
-        return _sized(int(size))
-    return tf.zeros([size, 0], tf.bool)
+def sized(*sizes):
+    """An input without elements whose axes say sizes, as an attribute could not: they may be known late. [*sizes, 0]."""
+    if context.executing_eagerly() and all(isinstance(size, numbers.Integral) for size in sizes):
+        return _sized(*map(int, sizes))
+    return tf.zeros([*sizes, 0], tf.bool)
 
 
 @functools.lru_cache(256)  # kept, since making one costs as much as a small op
-def _sized(size):
-    return tf.zeros([size, 0], tf.bool)
+def _sized(*sizes):
+    return tf.zeros([*sizes, 0], tf.bool)
 
 
 class _Node:

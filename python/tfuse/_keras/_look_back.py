@@ -31,7 +31,12 @@ _running = threading.local()  # .casts: see casts_by_keras()
 
 
 def activation(x, name):
-    """act(x), joined with the product that made x, whatever shape it was brought into; None where there is no such product."""
+    """act(x), joined with the product that made x, whatever shape it was brought into, or with the batch norm; None where there
+    is no such."""
+    normalised, residual = _normalised(x)
+    if normalised is not None:
+        note("BatchNorm", "%s of a batch norm%s" % (name, "" if residual is None else " and another tensor"), normalised.x)
+        return normalised.again(name, residual)
     product, shapes = product_before(x)
     if product is None or product.activation != "linear" or product.turned:
         return None
@@ -121,6 +126,19 @@ def _added(h):
         return None
     same = [_made.of(x, _made.Same) for x in (b, a)]
     return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
+
+
+def _normalised(y):
+    """(_made.Normalised, residual): y is a batch norm, and residual None; or the sum of the two. Else (None, None)."""
+    if not (on and in_graph(y) and readers_of(y) == 0):
+        return None, None
+    if y.op.type != "AddV2" or not _same_shape(*y.op.inputs):
+        return _made.of(y, _made.Normalised), None
+    for x, other in (y.op.inputs, y.op.inputs[::-1]):
+        made = _made.of(x, _made.Normalised) if readers_of(x) == 1 else None
+        if made is not None and other is not x:
+            return made, other
+    return None, None
 
 
 def _activated(y):

@@ -28,6 +28,9 @@ NOTES = {
     "products": "Shapes are rows × inputs × outputs, of batched_matmul batch × rows × inputs × columns. "
                 "linear_cross_entropy makes its gradient with the loss, while it has the logits (but in float16, whose "
                 "range does not allow it), so that nothing is left to do backward.",
+    "convolution": "Sums over windows: of conv, by cuDNN, the pace is set by multiplications, of others by memory. batch_norm "
+                   "in training reads x twice; passes over memory are counted as often as they must be, also those of the "
+                   "residual and of its gradient.",
     "layout": "Axes in another order: all is read once and written once. Rows of odd sizes begin anywhere in a sector of memory, "
               "so that tiles share sectors with their neighbours.",
     "scans": "Running sums and their kin: one read and one write, along any axis. Blocks of one long row wait for the sums of "

@@ -31,8 +31,9 @@ from tfuse.lists import together
 # What serves the ops of a Keras layer, and those that come from elsewhere; and what explain() calls it where it does not.
 BY_LAYER = {
     "Dense": "linear", "EinsumDense": "linear", "LayerNormalization": "layer_norm", "RMSNormalization": "rms_norm",
-    "GroupNormalization": "group_norm", "Softmax": "softmax", "Dropout": "dropout", "MultiHeadAttention": "attention",
-    "GroupedQueryAttention": "attention",
+    "GroupNormalization": "group_norm", "BatchNormalization": "batch_norm", "Softmax": "softmax", "Dropout": "dropout",
+    "MultiHeadAttention": "attention", "GroupedQueryAttention": "attention",
+    **{"Conv%dD%s" % (axes, kind): "conv" + "_transpose" * (kind != "") for axes in (1, 2, 3) for kind in ("", "Transpose")},
 }
 # Those that no layer has, tfuse.enable() leaves alone.
 PRODUCTS = {"MatMul": "linear", "_FusedMatMul": "linear", "BatchMatMulV2": "batched_matmul",

@@ -55,8 +55,23 @@ def _group_norm(x, gamma, beta, groups):
     return F.group_norm(x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1)
 
 
+def _batch_norm(x, gamma, beta, mean, variance, residual=None, activation="linear"):
+    """In channels_last, which is what a permuted view of x is."""
+    y = F.batch_norm(x.movedim(-1, 1), mean.clone(), variance.clone(), gamma, beta, True, 0.25, EPSILON).movedim(1, -1)
+    return ACTIVATIONS[activation](y if residual is None else y + residual)
+
+
 def _linear(x, kernel, bias, activation):
     return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
+
+
+def _conv(strides=1):
+    """Channels last, as it is fastest in PyTorch."""
+    def conv(x, kernel, bias=None, activation="linear"):
+        y = F.conv2d(x.permute(0, 3, 1, 2), kernel.permute(3, 2, 0, 1), bias, strides, kernel.shape[0] // 2)
+        return ACTIVATIONS[activation](y).permute(0, 2, 3, 1)
+
+    return conv
 
 
 def _bmm(a, b):
@@ -73,6 +88,13 @@ def _gated_linear(x, kernel, activation):
 
 def _linear_cross_entropy(x, kernel, labels):
     return F.cross_entropy((x @ kernel).float(), labels)
+
+
+def _depthwise_conv(x, kernel, bias, activation):
+    """Channels last in memory, which PyTorch tells from the strides."""
+    filters = kernel.permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
+    y = F.conv2d(x.movedim(-1, 1), filters, bias, padding="same", groups=x.shape[-1])
+    return ACTIVATIONS[activation](y).movedim(1, -1)
 
 
 def _reduce(x, kind, axis=-1):
@@ -117,6 +139,8 @@ RIVALS = {
     "rms_norm": _rms_norm,
     "rms_norm, residual and dropout": _residual,
     "group_norm": _group_norm,
+    **dict.fromkeys(["depthwise_conv, 3 by 3, speed", "depthwise_conv, 7 by 7, speed"], _depthwise_conv),
+    **dict.fromkeys(["batch_norm", "batch_norm, no residual"], _batch_norm),
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
                     lambda a, perm=None: a.permute(perm or list(range(a.dim()))[::-1]).contiguous()),
     **dict.fromkeys(["reduce", "reduce, columns", "reduce, all", "reduce, middle axis", "reduce, axes 0 and 2"], _reduce),
@@ -126,6 +150,8 @@ RIVALS = {
     "cumulative_logsumexp": lambda x, axis=0: torch.logcumsumexp(x, axis),
     "batched_matmul, speed": _bmm,
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"], _linear),
+    **dict.fromkeys(["conv, speed", "conv, ResNet 1x1", "conv, ResNet 3x3"], _conv()),
+    "conv, ResNet stem": _conv(2),
     "gated_linear, speed": _gated_linear,
     "linear_cross_entropy, speed": _linear_cross_entropy,
     **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",

@@ -1,0 +1,78 @@
+/* batch_norm.cuh - formulas of batch normalisation: an activation, and weights of each channel in the type of
+ * arithmetic. As TFU_CHANNELS_ACT (kernels/core/device/channels.cuh), but a channel may have several neighbouring
+ * columns, and `settle` makes of w[i][k], the weights of column k, what the formula wants, once for all elements. */
+#pragma once
+
+#include "kernels/convolution/batch_norm.h"
+#include "kernels/core/device/channels.cuh"
+
+/* 1 / sqrt(v); for float rounded once. */
+__device__ inline float rstd_of(float v) { return __frsqrt_rn(v); }
+__device__ inline double rstd_of(double v) { return 1 / sqrt(v); }
+
+/* Weights of N columns. Their packs of memory where each column is a channel and these fill packs; else one by one. */
+template <int WEIGHTS, typename R, int W, int N>
+__device__ inline void load_columns(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) {
+  enum { M = packed<R>::N };
+  const int64_t channels = a.count[0]; /* the first is the mean, and always given */
+  int64_t channel = column / a.inner, place = column - channel * a.inner;
+  bool whole = a.inner == 1 && channels % N == 0;
+  UNROLL
+  for (int i = 0; i < WEIGHTS; i++) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
+  if (whole) {
+    UNROLL
+    for (int i = 0; i < WEIGHTS; i++) {
+      UNROLL
+      for (int first = 0; first < N; first += M) {
+        R part[M];
+        UNROLL
+        for (int k = 0; k < M; k++) part[k] = (R)a.absent[i];
+        if (a.w[i]) widen_pack<R>(*(const int4 *)((const R *)a.w[i] + channel + first), part);
+        UNROLL
+        for (int k = 0; k < M; k++) w[i][first + k] = part[k];
+      }
+    }
+    return;
+  }
+  UNROLL
+  for (int k = 0; k < N; k++) {
+    UNROLL
+    for (int i = 0; i < WEIGHTS; i++) w[i][k] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
+    if (++place == a.inner) {
+      place = 0;
+      if (++channel == channels) channel = 0;
+    }
+  }
+}
+
+/* Weights of all passes that begin at statistics. The settled ones are mean, scale and beta. */
+enum { MEAN, VARIANCE, GAMMA, BETA, EPSILON, STATISTICS, SCALE = VARIANCE };
+#define SETTLE_SCALE w[SCALE][k] = rstd_of(w[VARIANCE][k] + w[EPSILON][k]) * w[GAMMA][k];
+
+#define FORMULA(name, tensors, weights, results, sums, settle, ...)                                             \
+  template <typename ACT>                                                                                       \
+  struct name##_formula {                                                                                       \
+    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = 0, OWN_WEIGHTS = 1 }; \
+    typedef stored_S stored;                                                                                    \
+    ACT act;                                                                                                    \
+    template <typename R, int W, int N>                                                                         \
+    __device__ void load_weights(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) const {              \
+      load_columns<weights>(a, column, w);                                                                      \
+      UNROLL                                                                                                    \
+      for (int k = 0; k < N; k++) {                                                                             \
+        settle                                                                                                  \
+      }                                                                                                         \
+    }                                                                                                           \
+    template <typename T>                                                                                       \
+    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {                          \
+      typedef acc<T> REAL;                                                                                      \
+      const auto value = [&](REAL v) { return act.template value<T>(v); };                                      \
+      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                                       \
+      __VA_ARGS__                                                                                               \
+    }                                                                                                           \
+  };                                                                                                            \
+  template <typename T, typename ACT>                                                                           \
+  __device__ inline void name(const tfu_channels_args &a) {                                                     \
+    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                                     \
+  }                                                                                                             \
+  TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)

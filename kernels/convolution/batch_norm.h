@@ -1,0 +1,56 @@
+/* batch_norm.h - what the launches of batch normalisation share with the device, and with the CPU.
+ *
+ * The passes over memory are elementwise formulas with weights and sums per channel (kernels/core/channels.h). Between
+ * them, what is per channel is settled. */
+#ifndef TFUSE_KERNELS_BATCH_NORM_H_
+#define TFUSE_KERNELS_BATCH_NORM_H_
+
+#include <stdint.h>
+
+/* The activations that are part of a pass, and that convolutions are most often followed by. Others are a pass of their
+ * own, as are all but relu behind a residual: all twelve would be more than three times the code. */
+#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(leaky_relu) X(silu) X(hard_swish)
+
+/* From x's mean and the sum of squared differences from it, of each channel, the statistics. */
+typedef struct batch_norm_settle_args {
+  int64_t channels, count;     /* count: values of a channel                                           */
+  float update;                /* of the running statistics                                            */
+  const void *states;          /* [2][channels], mean and sum of squares; NULL where there are no values */
+  const void *mean, *variance; /* running                                                              */
+  void *new_mean, *new_variance, *batch_mean, *batch_variance;
+} batch_norm_settle_args;
+
+/* From the sums over g * (x - mean) and g, with g = dy * act', what is per channel in the gradient. What is NULL is not
+ * wanted. */
+typedef struct batch_norm_grad_settle_args {
+  int64_t channels, count;
+  float epsilon;
+  const void *sums; /* [2][channels] */
+  const void *gamma, *variance;
+  void *dgamma, *dbeta, *dmean, *dvariance;
+  void *slopes; /* [3][channels]: dx is slopes[0] * g + slopes[1] * (x - mean) + slopes[2] */
+} batch_norm_grad_settle_args;
+
+#ifndef TFU_DEVICE
+#include "tfuse.h"
+
+/* x as a matrix, whose columns are the channels, `inner` neighbours each. */
+typedef struct batch_norm_view {
+  int64_t n, channels, inner, cols; /* cols: channels * inner   */
+  int64_t count;                    /* values of a channel      */
+  tfu_dtype dtype, real;
+} batch_norm_view;
+
+static inline batch_norm_view tfu_batch_norm_view(const tfu_tensor *x) {
+  const int64_t *dim = x->shape.dim, n = tfu_count(&x->shape), inner = n ? dim[2] : 1;
+  return (batch_norm_view){.n = n,
+                           .channels = dim[1],
+                           .inner = inner,
+                           .cols = dim[1] * inner,
+                           .count = n ? dim[0] * dim[2] : 0,
+                           .dtype = x->dtype,
+                           .real = tfu_real(x->dtype)};
+}
+#endif
+
+#endif

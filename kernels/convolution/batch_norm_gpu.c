@@ -1,0 +1,225 @@
+#include "kernels/convolution/batch_norm.h"
+
+#include "kernels/core/arithmetic.h"
+#include "kernels/core/gpu/channels.h"
+#include "kernels/core/gpu/choice.h"
+#include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/reductions/reduce.h"
+#include "ops/convolution/batch_norm.h"
+
+TFU_MODULE(batch_norm);
+extern const tfu_image tfu_batch_norm_grad_images[];
+static tfu_module grad_module = {.images = tfu_batch_norm_grad_images};
+
+#define GRAD_KERNEL(label) \
+  { .module = &grad_module, .name = label, .variants = tfu_activation_variants }
+static tfu_kernel apply = TFU_ACTIVATION_KERNEL("batch_norm_apply");
+static tfu_kernel apply_residual = TFU_ACTIVATION_KERNEL("batch_norm_apply_residual");
+static tfu_kernel sums = GRAD_KERNEL("batch_norm_sums");
+static tfu_kernel sums_kept = GRAD_KERNEL("batch_norm_sums_kept");
+static tfu_kernel second = GRAD_KERNEL("batch_norm_second");
+static tfu_kernel frozen_grad = GRAD_KERNEL("frozen_batch_norm_grad");
+static tfu_kernel settle = {.module = &module, .name = "batch_norm_settle"};
+static tfu_kernel grad_settle = {.module = &grad_module, .name = "batch_norm_grad_settle"};
+
+/* Per multiprocessor, by reasoning, not by measurement. Without sums: fewer than for other formulas, since a block
+ * begins with more weights. With sums: what these leave behind grows with the blocks, and two have 72 KiB on their way.
+ */
+TFU_CHOICE(blocks, 32, 1, 256);
+TFU_CHOICE(sums_blocks, 2, 1, 64);
+TFU_CHOICE(reader_blocks, 4, 1, 64); /* that write nothing but sums */
+
+static void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
+
+static size_t vector_bytes(const batch_norm_view *v) { return (size_t)v->channels * tfu_dtype_size(v->real); }
+
+static tfu_grid per_channel(const batch_norm_view *v) {
+  return (tfu_grid){.x = (unsigned)divide_up(v->channels, TFU_THREADS), .threads = TFU_THREADS};
+}
+
+/* One pass over memory. Weights that are NULL read as `absent`. */
+static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const batch_norm_view *v,
+                     const tfu_channels *op, tfu_channels_args *a, const tfu_tensor *totals) {
+  a->inner = v->inner;
+  a->blocks = !op->sums ? blocks() : op->results ? sums_blocks() : reader_blocks();
+  for (int i = 0; i < op->weights; i++) a->count[i] = a->w[i] ? v->channels : 0;
+  return tfu_channels_launch(call, kernel, activation, op, v->dtype, v->n, v->cols, a, totals);
+}
+
+/* The formula's numbers; its weights are mean, variance, gamma, beta, and one that is never given and reads as epsilon.
+ * An absent beta is -0, which changes nothing. */
+static tfu_channels with_statistics(const tfu_call *call, int tensors, int results, int totals) {
+  return (tfu_channels){tensors, 5, results, totals, {0, 0, 1, -0.0f, call->attr[TFU_BATCHNORM_EPSILON].f}};
+}
+
+/* Whether the activation is part of a pass over memory, behind a residual or without one. */
+static int is_fused(int activation, const void *residual) {
+  static const char fused[TFU_ACTS] = {
+#define X(name) [TFU_ACT_##name] = 1,
+      BATCH_NORM_ACTIVATIONS(X)
+#undef X
+  };
+  return residual ? activation == TFU_ACT_linear || activation == TFU_ACT_relu : fused[activation];
+}
+
+/* ---- forward ---- */
+
+/* y from x, residual (or NULL), and the weights mean, variance, gamma, beta. */
+static tfu_code normalise(tfu_call *call, const batch_norm_view *v, int activation, const void *x, const void *residual,
+                          const void *const *weights, void *y) {
+  const tfu_channels op = with_statistics(call, residual ? 2 : 1, 1, 0);
+  tfu_channels_args a = {.x = {x, residual}, .y = {y}};
+  for (int i = 0; i < 4; i++) a.w[i] = weights[i];
+  return pass(call, residual ? &apply_residual : &apply, activation, v, &op, &a, NULL);
+}
+
+tfu_code tfu_batch_norm_gpu(tfu_call *call) {
+  const tfu_tensor *in = call->in;
+  const batch_norm_view v = tfu_batch_norm_view(&in[TFU_BATCHNORM_X]);
+  const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
+  const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
+  const void *weights[] = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
+                           given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])};
+  const int fused = is_fused(activation, residual);
+  void *y = call->out[TFU_BATCHNORM_Y].data;
+  TFU_TRY(normalise(call, &v, fused ? activation : TFU_ACT_linear, in[TFU_BATCHNORM_X].data, residual, weights, y));
+  return fused ? TFU_OK : tfu_bias_act_launch(call, activation, v.dtype, v.n, 1, y, y, NULL);
+}
+
+tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(call); }
+
+/* The states of a variance are mean, sum of squared differences from it and count, [3][channels]: taken without a
+ * difference of large numbers (kernels/reductions/reduce.cuh). */
+tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
+  enum { ALL_BUT_CHANNELS = 1 << 0 | 1 << 2 };
+  const tfu_tensor *x = &call->in[TFU_BATCHSTATISTICS_X], *out = call->out;
+  const batch_norm_view v = tfu_batch_norm_view(x);
+  const tfu_groups groups = tfu_groups_of(&x->shape, ALL_BUT_CHANNELS);
+  void *states = NULL;
+  if (v.n) TFU_TRY(tfu_reduce_launch(call, x, &groups, TFU_REDUCE_VARIANCE, 0, NULL, &states));
+  batch_norm_settle_args s = {.channels = v.channels,
+                              .count = v.count,
+                              .update = call->attr[TFU_BATCHSTATISTICS_UPDATE].f,
+                              .states = states,
+                              .mean = call->in[TFU_BATCHSTATISTICS_MEAN].data,
+                              .variance = call->in[TFU_BATCHSTATISTICS_VARIANCE].data,
+                              .new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data,
+                              .new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data,
+                              .batch_mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data,
+                              .batch_variance = out[TFU_BATCHSTATISTICS_BATCH_VARIANCE].data};
+  return tfu_launch(call, &settle, 0, v.real, per_channel(&v), &s);
+}
+
+/* ---- backward ---- */
+
+/* What both gradients have. */
+typedef struct job {
+  tfu_call *call;
+  batch_norm_view v;
+  int activation;
+  const void *dy, *x;
+  const void *y;          /* of relu behind a residual, else NULL */
+  void *g;                /* where dy * act' is kept, or NULL: then passes make it of dy */
+  const void *weights[4]; /* mean, variance, gamma, beta */
+  batch_norm_grad_settle_args settled;
+} job;
+
+/* dy * act' by a pass of its own, of what the forward pass took the activation of; dy and activation are then g and
+ * none. */
+static tfu_code activation_grad(job *j, const void *residual) {
+  const tfu_tensor unwanted = {.dtype = j->v.dtype, .shape = {.rank = 1}};
+  if (!j->g) TFU_TRY(tfu_scratch(j->call, (size_t)j->v.n * tfu_dtype_size(j->v.dtype), &j->g));
+  TFU_TRY(normalise(j->call, &j->v, TFU_ACT_linear, j->x, residual, j->weights, j->g));
+  TFU_TRY(tfu_act_grad_launch(j->call, j->activation, j->v.dtype, j->v.n, 1, j->g, j->dy, j->g, &unwanted));
+  j->dy = j->g;
+  j->activation = TFU_ACT_linear;
+  return TFU_OK;
+}
+
+static tfu_code begin(tfu_call *call, job *j) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  const void *kept = given(&in[TFU_BATCHNORMGRAD_KEPT]);
+  *j = (job){.call = call,
+             .v = tfu_batch_norm_view(&in[TFU_BATCHNORMGRAD_X]),
+             .activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i,
+             .dy = in[TFU_BATCHNORMGRAD_DY].data,
+             .x = in[TFU_BATCHNORMGRAD_X].data,
+             .g = kept ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
+             .weights = {in[TFU_BATCHNORMGRAD_MEAN].data, in[TFU_BATCHNORMGRAD_VARIANCE].data,
+                         given(&in[TFU_BATCHNORMGRAD_GAMMA]), given(&in[TFU_BATCHNORMGRAD_BETA])}};
+  j->settled = (batch_norm_grad_settle_args){.channels = j->v.channels,
+                                             .count = j->v.count,
+                                             .epsilon = call->attr[TFU_BATCHNORM_EPSILON].f,
+                                             .gamma = j->weights[2],
+                                             .variance = j->weights[1],
+                                             .dgamma = given(&out[TFU_BATCHNORMGRAD_DGAMMA]),
+                                             .dbeta = given(&out[TFU_BATCHNORMGRAD_DBETA])};
+  if (kept && j->activation == TFU_ACT_relu) j->y = kept;
+  else if (kept || !is_fused(j->activation, NULL)) return activation_grad(j, kept);
+  return TFU_OK;
+}
+
+/* A pass that begins at statistics, of dy, x and perhaps y. */
+static tfu_code grad_pass(const job *j, tfu_kernel *kernel, void *result, const tfu_tensor *totals) {
+  tfu_channels op = with_statistics(j->call, j->y ? 3 : 2, result != NULL, 2);
+  tfu_channels_args a = {.x = {j->dy, j->x, j->y}, .y = {result}};
+  if (j->y) op.weights = 1; /* the mean alone */
+  for (int i = 0; i < op.weights && i < 4; i++) a.w[i] = j->weights[i];
+  return pass(j->call, kernel, j->activation, &j->v, &op, &a, totals);
+}
+
+/* Such a pass with its sums for each channel. */
+static tfu_code summed_pass(job *j, tfu_kernel *kernel, void *result) {
+  const batch_norm_view *v = &j->v;
+  const size_t size = tfu_dtype_size(v->real);
+  void *columns, *channels;
+  TFU_TRY(tfu_scratch(j->call, 2 * (size_t)v->cols * size, &columns));
+  const tfu_shape all = {.rank = 1, .dim = {v->cols}};
+  const tfu_tensor totals[2] = {{columns, v->real, all}, {(char *)columns + (size_t)v->cols * size, v->real, all}};
+  TFU_TRY(grad_pass(j, kernel, result, totals));
+  j->settled.sums = columns;
+  if (v->inner == 1) return TFU_OK;
+  TFU_TRY(tfu_scratch(j->call, 2 * vector_bytes(v), &channels));
+  const tfu_tensor each = {columns, v->real, {.rank = 2, .dim = {2 * v->channels, v->inner}}};
+  const tfu_tensor sum = {channels, v->real, {.rank = 1, .dim = {2 * v->channels}}};
+  const tfu_groups groups = tfu_groups_of(&each.shape, 1 << 1);
+  j->settled.sums = channels;
+  return tfu_reduce_launch(j->call, &each, &groups, TFU_REDUCE_SUM, 0, &sum, NULL);
+}
+
+/* From y on, g is there: what follows reads that. */
+static void read_g(job *j) {
+  if (!j->y) return;
+  j->dy = j->g;
+  j->activation = TFU_ACT_linear;
+  j->y = NULL;
+}
+
+tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
+  job j;
+  TFU_TRY(begin(call, &j));
+  TFU_TRY(summed_pass(&j, j.y ? &sums_kept : &sums, j.y ? j.g : NULL));
+  TFU_TRY(tfu_scratch(call, 3 * vector_bytes(&j.v), &j.settled.slopes));
+  TFU_TRY(tfu_launch(call, &grad_settle, 0, j.v.real, per_channel(&j.v), &j.settled));
+  if (!j.v.n) return TFU_OK;
+  read_g(&j);
+  const tfu_channels op = {2, 5, 1, 0, {0, -0.0f}}; /* weights are mean, beta and the slopes */
+  const size_t one = vector_bytes(&j.v);
+  char *const slopes = j.settled.slopes;
+  tfu_channels_args a = {.x = {j.dy, j.x},
+                         .y = {call->out[TFU_BATCHNORMGRAD_DX].data},
+                         .w = {j.weights[0], j.weights[3], slopes, slopes + one, slopes + 2 * one}};
+  return pass(call, &second, j.activation, &j.v, &op, &a, NULL);
+}
+
+tfu_code tfu_frozen_batch_norm_grad_gpu(tfu_call *call) {
+  job j;
+  TFU_TRY(begin(call, &j));
+  const tfu_tensor unwanted[2] = {{.dtype = j.v.real, .shape = {.rank = 1}}, {.dtype = j.v.real, .shape = {.rank = 1}}};
+  if (j.y) TFU_TRY(grad_pass(&j, &sums_kept, j.g, unwanted));
+  read_g(&j);
+  TFU_TRY(summed_pass(&j, &frozen_grad, call->out[TFU_BATCHNORMGRAD_DX].data));
+  j.settled.dmean = call->out[TFU_BATCHNORMGRAD_DMEAN].data;
+  j.settled.dvariance = call->out[TFU_BATCHNORMGRAD_DVARIANCE].data;
+  return tfu_launch(call, &grad_settle, 0, j.v.real, per_channel(&j.v), &j.settled);
+}

@@ -1,0 +1,237 @@
+/* Convolution on the CPU: products of matrices. A row of the left one is what a window sees, [window, channels of a
+ * group], copied together for some thousand positions at a time; the right one is the kernel as it lies. In ConvData
+ * the positions are those of x, what a window sees of y are the elements that reach them, and the kernel is turned.
+ * ConvFilter multiplies the windows, turned, with y, and adds the sums of each part to those before. */
+#ifndef REAL
+#include "kernels/convolution/conv.h"
+
+#include "activations.h"
+#include "kernels/core/recycle.h"
+#include "kernels/products/gemm_cpu.h"
+#include "ops/convolution/conv.h"
+
+enum { PART = 8 << 20 /* bytes of windows at a time */, ROWS = 32 /* windows of a task */ };
+
+/* ---- windows ---- */
+
+typedef struct windows {
+  const conv_shape *s;
+  int spread;                  /* ConvData's: positions are x's, elements y's */
+  const char *from;            /* of the group */
+  char *to;                    /* [rows, window, width] */
+  int64_t first, rows;         /* positions */
+  int64_t pixel, width;        /* bytes: from one position of the tensor to the next, and of the group there */
+  const int64_t *grid, *image; /* sizes of what positions count, and of the tensor that is read */
+} windows;
+
+/* Where along an axis a tap of the window at position `at` lies in the other tensor; -1: nowhere. */
+static int64_t seen(const conv_shape *s, int a, int spread, int64_t at, int64_t tap) {
+  if (!spread) {
+    const int64_t i = at * s->stride[a] - s->before[a] + tap * s->dilation[a];
+    return i >= 0 && i < s->in[a] ? i : -1;
+  }
+  const int64_t i = at + s->before[a] - tap * s->dilation[a];
+  return i >= 0 && i % s->stride[a] == 0 && i / s->stride[a] < s->out[a] ? i / s->stride[a] : -1;
+}
+
+static char *copy_pixel(const windows *w, char *to, int64_t at) {
+  if (at < 0) memset(to, 0, (size_t)w->width);
+  else memcpy(to, w->from + at * w->pixel, (size_t)w->width);
+  return to + w->width;
+}
+
+static void copy_window(const windows *w, char *to, int64_t position) {
+  const conv_shape *s = w->s;
+  const int64_t c = position % w->grid[2], b = position / w->grid[2] % w->grid[1];
+  const int64_t a = position / (w->grid[2] * w->grid[1]) % w->grid[0], n = position / conv_volume(w->grid);
+  for (int64_t t = 0; t < s->window[0]; t++)
+    for (int64_t u = 0; u < s->window[1]; u++)
+      for (int64_t v = 0; v < s->window[2]; v++) {
+        const int64_t i = seen(s, 0, w->spread, a, t), j = seen(s, 1, w->spread, b, u);
+        const int64_t k = seen(s, 2, w->spread, c, v);
+        const int64_t at = ((n * w->image[0] + i) * w->image[1] + j) * w->image[2] + k;
+        to = copy_pixel(w, to, i < 0 || j < 0 || k < 0 ? -1 : at);
+      }
+}
+
+static void copy_task(void *windows_, int64_t task) {
+  const windows *w = windows_;
+  const int64_t end = (task + 1) * ROWS < w->rows ? (task + 1) * ROWS : w->rows;
+  const int64_t bytes = conv_volume(w->s->window) * w->width;
+  for (int64_t r = task * ROWS; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
+}
+
+static void copy_windows(windows *w) { tfu_parallel((w->rows + ROWS - 1) / ROWS, copy_task, w); }
+
+/* Those of a group, of as many positions as are copied at a time. */
+static windows windows_of(const conv_shape *s, int spread, const void *data, size_t size, int64_t group) {
+  const int64_t own = spread ? s->k : s->c, width = own * (int64_t)size, bytes = conv_volume(s->window) * width;
+  windows w = {.s = s,
+               .spread = spread,
+               .from = (const char *)data + group * width,
+               .pixel = s->groups * width,
+               .width = width,
+               .grid = spread ? s->in : s->out,
+               .image = spread ? s->out : s->in};
+  const int64_t all = s->batch * conv_volume(w.grid), most = bytes ? PART / bytes : all;
+  w.rows = most < 1 ? 1 : most < all ? most : all;
+  return w;
+}
+
+static tfu_code take_space(tfu_call *call, windows *w) {
+  void *space;
+  TFU_TRY(tfu_scratch(call, (size_t)(w->rows * conv_volume(w->s->window) * w->width) + 1, &space));
+  w->to = space;
+  return TFU_OK;
+}
+
+/* ---- kernels ---- */
+
+/* [window, outputs of a group, channels] of a group of the kernel. */
+static void turn_kernel(const conv_shape *s, const char *kernel, int64_t group, size_t size, char *to) {
+  const int64_t taps = conv_volume(s->window);
+  for (int64_t t = 0; t < taps; t++)
+    for (int64_t k = 0; k < s->k; k++)
+      for (int64_t c = 0; c < s->c; c++, to += size)
+        memcpy(to, kernel + (size_t)(((t * s->c + c) * s->groups + group) * s->k + k) * size, size);
+}
+
+/* Where the results of a product go. */
+typedef struct target {
+  const tfu_tensor *y, *bias, *residual; /* bias and residual may be empty */
+  int relu;
+  int64_t first, width, col; /* of the rows; between them; the group's first column */
+} target;
+
+#define TFU_SELF "kernels/convolution/conv_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+
+TFU_BY_REAL(tfu_conv_cpu)
+TFU_BY_REAL(tfu_conv_data_cpu)
+TFU_BY_REAL(tfu_conv_filter_cpu)
+#else
+
+static void FN(add_to)(REAL *line, const tfu_tensor *t, int64_t at, int n) {
+  REAL buffer[TFU_GEMM_COLS];
+  const REAL *more = FN(tfu_load)(t->data, t->dtype, at, n, buffer);
+  for (int i = 0; i < n; i++) line[i] += more[i];
+}
+
+/* relu keeps NaN. */
+static void FN(finish)(void *target_, int64_t row, int64_t col, int n, REAL *line) {
+  const target *t = target_;
+  const int64_t at = (t->first + row) * t->width + t->col + col;
+  if (t->residual && tfu_count(&t->residual->shape)) FN(add_to)(line, t->residual, at, n);
+  if (t->bias && tfu_count(&t->bias->shape)) FN(add_to)(line, t->bias, t->col + col, n);
+  for (int i = 0; t->relu && i < n; i++) line[i] = line[i] < 0 ? 0 : line[i];
+  FN(tfu_store)(t->y->data, t->y->dtype, at, n, line);
+}
+
+/* The product of all windows of a group with `right`, [window elements, columns]. */
+static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, int64_t columns, target t) {
+  const int64_t all = w.s->batch * conv_volume(w.grid), part = w.rows;
+  const int64_t depth = conv_volume(w.s->window) * (w.spread ? w.s->k : w.s->c);
+  for (; w.first < all; w.first += part) {
+    w.rows = all - w.first < part ? all - w.first : part;
+    copy_windows(&w);
+    t.first = w.first;
+    const tfu_operand left = {.data = w.to, .dtype = right.dtype, .row = depth};
+    TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, right, w.rows, columns, depth, FN(finish), &t));
+  }
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
+  const conv_shape s = tfu_conv_forward_read(call);
+  const tfu_tensor *x = &call->in[TFU_CONV_X], *kernel = &call->in[TFU_CONV_KERNEL];
+  const size_t size = tfu_dtype_size(x->dtype);
+  target t = {.y = &call->out[0],
+              .bias = &call->in[TFU_CONV_BIAS],
+              .residual = &call->in[TFU_CONV_RESIDUAL],
+              .relu = call->attr[TFU_CONV_RELU].b,
+              .width = s.groups * s.k};
+  windows w = windows_of(&s, 0, x->data, size, 0);
+  tfu_recycled space;
+  TFU_TRY(take_space(call, &w));
+  tfu_recycled_open(&space, call);
+  for (int64_t g = 0; g < s.groups; g++) {
+    const tfu_operand right = {
+        .data = (const char *)kernel->data + (size_t)(g * s.k) * size, .dtype = x->dtype, .row = t.width};
+    t.col = g * s.k;
+    w.from = (const char *)x->data + g * w.width;
+    TFU_TRY(FN(multiply)(&space, w, right, s.k, t));
+  }
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_conv_data_cpu)(tfu_call *call) {
+  const conv_shape s = tfu_conv_data_read(call);
+  const tfu_tensor *y = &call->in[TFU_CONV_DATA_Y], *kernel = &call->in[TFU_CONV_DATA_KERNEL];
+  const size_t size = tfu_dtype_size(y->dtype);
+  target t = {.y = &call->out[0], .width = s.groups * s.c};
+  windows w = windows_of(&s, 1, y->data, size, 0);
+  tfu_recycled space;
+  void *turned;
+  TFU_TRY(take_space(call, &w));
+  TFU_TRY(tfu_scratch(call, (size_t)(conv_volume(s.window) * s.k * s.c) * size + 1, &turned));
+  tfu_recycled_open(&space, call);
+  for (int64_t g = 0; g < s.groups; g++) {
+    turn_kernel(&s, kernel->data, g, size, turned);
+    t.col = g * s.c;
+    w.from = (const char *)y->data + g * w.width;
+    TFU_TRY(FN(multiply)(&space, w, (tfu_operand){.data = turned, .dtype = y->dtype, .row = s.c}, s.c, t));
+  }
+  return TFU_OK;
+}
+
+/* Sums of a part of the windows, added to those before. */
+typedef struct FN(sums) {
+  REAL *at; /* [window elements, columns] */
+  int64_t columns;
+} FN(sums);
+
+static void FN(add_sums)(void *sums_, int64_t row, int64_t col, int n, REAL *line) {
+  const FN(sums) *s = sums_;
+  REAL *to = s->at + row * s->columns + col;
+  for (int i = 0; i < n; i++) to[i] += line[i];
+}
+
+static tfu_code FN(sum_group)(tfu_recycled *space, windows w, tfu_operand y, FN(sums) sums) {
+  const int64_t all = w.s->batch * conv_volume(w.grid), part = w.rows, rows = conv_volume(w.s->window) * w.s->c;
+  const char *const begin = y.data;
+  memset(sums.at, 0, (size_t)(rows * sums.columns) * sizeof(REAL));
+  for (; w.first < all; w.first += part) {
+    w.rows = all - w.first < part ? all - w.first : part;
+    copy_windows(&w);
+    y.data = begin + (size_t)(w.first * y.row) * tfu_dtype_size(y.dtype);
+    const tfu_operand left = {.data = w.to, .dtype = y.dtype, .row = rows, .turned = 1};
+    TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, y, rows, sums.columns, w.rows, FN(add_sums), &sums));
+  }
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_conv_filter_cpu)(tfu_call *call) {
+  const conv_shape s = tfu_conv_filter_read(call);
+  const tfu_tensor *x = &call->in[TFU_CONV_FILTER_X], *y = &call->in[TFU_CONV_FILTER_Y], *kernel = &call->out[0];
+  const size_t size = tfu_dtype_size(x->dtype);
+  const int64_t rows = conv_volume(s.window) * s.c;
+  windows w = windows_of(&s, 0, x->data, size, 0);
+  tfu_recycled space;
+  void *sums;
+  TFU_TRY(take_space(call, &w));
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * s.k) * sizeof(REAL), &sums));
+  tfu_recycled_open(&space, call);
+  for (int64_t g = 0; g < s.groups; g++) {
+    const tfu_operand right = {
+        .data = (const char *)y->data + (size_t)(g * s.k) * size, .dtype = y->dtype, .row = s.groups * s.k};
+    w.from = (const char *)x->data + g * w.width;
+    TFU_TRY(FN(sum_group)(&space, w, right, (FN(sums)){sums, s.k}));
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t at = 0; at < s.k; at += TFU_TILE) {
+        const int n = (int)(s.k - at < TFU_TILE ? s.k - at : TFU_TILE);
+        FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, n, (REAL *)sums + r * s.k + at);
+      }
+  }
+  return TFU_OK;
+}
+#endif

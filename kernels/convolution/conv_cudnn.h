@@ -1,0 +1,36 @@
+/* conv_cudnn.h - convolutions as graphs for cuDNN. */
+#ifndef TFUSE_CONV_CUDNN_H_
+#define TFUSE_CONV_CUDNN_H_
+
+#include "kernels/convolution/conv_own.h"
+#include "kernels/core/nvidia/graph.h"
+
+/* What the graph of a convolution does to its result, in this order: the one for which cuDNN has kernels ready. A bias
+ * is always there where something else is. */
+enum { CONV_ADDS_RESIDUAL = 1, CONV_ADDS_BIAS = 2, CONV_RELU = 4 };
+
+/* All that a plan depends on. Compared as bytes, so it has no gaps. */
+typedef struct conv_key {
+  int32_t product, dtype, tf32, ordinal, epilogue;
+  int32_t batch, groups, c, k;
+  int32_t in[CONV_AXES], out[CONV_AXES], window[CONV_AXES];
+  int32_t stride[CONV_AXES], dilation[CONV_AXES], before[CONV_AXES];
+} conv_key;
+_Static_assert(sizeof(conv_key) == 27 * sizeof(int32_t), "a gap would be compared too");
+
+/* Memory of a run. */
+enum { CONV_AT_X, CONV_AT_KERNEL, CONV_AT_Y, CONV_AT_BIAS, CONV_AT_RESIDUAL, CONV_SLOTS };
+
+/* The key, where cuDNN may be asked; else why it is not, a static text. */
+const char *tfu_conv_key_of(const conv_args *a, conv_product product, tfu_dtype dtype, int tf32, int ordinal,
+                            conv_key *key);
+/* Describes the key's graph in g, which is new. */
+void tfu_conv_describe(tfu_graph *g, const conv_key *k);
+/* Notes of engines that are not to be taken. */
+unsigned tfu_conv_avoid(const conv_key *k);
+
+/* Queues it on the call's stream, if cuDNN serves it; else *why says why not, a static text. */
+TFU_MUST_USE tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,
+                                     const conv_args *a, int *served, const char **why);
+
+#endif

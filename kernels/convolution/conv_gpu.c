@@ -1,0 +1,73 @@
+/* conv_gpu.c - which GPU kernels do a convolution: cuDNN's where it serves the case, with bias, residual and relu in
+ * its own epilogue or in a pass behind it; else our own.
+ *
+ * The environment variable TFUSE_CUDNN=0 leaves cuDNN out. */
+#include "ops/convolution/conv.h"
+
+#include "kernels/convolution/conv_cudnn.h"
+#include "kernels/core/gpu/channels.h"
+#include "kernels/elementwise/scale_bias_act.h"
+
+TFU_MODULE(conv);
+
+static tfu_kernel finish_kernel = TFU_ACTIVATION_KERNEL("conv_finish");
+
+static void *data_of(const tfu_tensor *t) { return tfu_count(&t->shape) ? t->data : NULL; }
+
+/* y = act(y + bias + residual), what is left of Conv behind a bare convolution. */
+static tfu_code finish(tfu_call *call, const conv_args *a, tfu_dtype dtype) {
+  static const tfu_channels op = {2, 1, 1, 0, {-0.0f}}; /* y and residual; bias; y */
+  const int64_t outputs = a->s.groups * a->s.k, n = a->s.batch * conv_volume(a->s.out) * outputs;
+  tfu_channels_args c = {.x = {a->y, a->residual}, .y = {a->y}, .w = {a->bias}, .count = {a->bias ? outputs : 0}};
+  const int act = a->relu ? TFU_ACT_relu : TFU_ACT_linear;
+  if (!a->residual) return tfu_bias_act_launch(call, act, dtype, n, outputs, a->y, a->y, a->bias);
+  return tfu_channels_launch(call, &finish_kernel, act, &op, dtype, n, a->bias ? outputs : 1, &c, NULL);
+}
+
+static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
+  const tfu_dtype dtype = call->out[0].dtype;
+  const int tf32 = call->attr[TFU_CONV_TF32].b, more = a->bias || a->residual || a->relu;
+  int served = 0;
+  if (!tfu_cudnn_allowed()) {
+    call->why = "TFUSE_CUDNN=0";
+    return tfu_conv_own_run(call, product, dtype, *a);
+  }
+  TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, a, &served, &call->why));
+  if (!served && more) {
+    conv_args bare = *a;
+    bare.bias = bare.residual = NULL;
+    bare.relu = 0;
+    TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, &bare, &served, &call->why));
+    if (served) TFU_TRY(finish(call, a, dtype));
+  }
+  if (!served) return tfu_conv_own_run(call, product, dtype, *a);
+  call->why = NULL;
+  return TFU_OK;
+}
+
+tfu_code tfu_conv_gpu(tfu_call *call) {
+  const conv_args a = {.s = tfu_conv_forward_read(call),
+                       .x = data_of(&call->in[TFU_CONV_X]),
+                       .kernel = data_of(&call->in[TFU_CONV_KERNEL]),
+                       .y = call->out[0].data,
+                       .bias = data_of(&call->in[TFU_CONV_BIAS]),
+                       .residual = data_of(&call->in[TFU_CONV_RESIDUAL]),
+                       .relu = call->attr[TFU_CONV_RELU].b};
+  return run(call, CONV_FORWARD, &a);
+}
+
+tfu_code tfu_conv_data_gpu(tfu_call *call) {
+  const conv_args a = {.s = tfu_conv_data_read(call),
+                       .x = call->out[0].data,
+                       .kernel = data_of(&call->in[TFU_CONV_DATA_KERNEL]),
+                       .y = data_of(&call->in[TFU_CONV_DATA_Y])};
+  return run(call, CONV_DATA, &a);
+}
+
+tfu_code tfu_conv_filter_gpu(tfu_call *call) {
+  const conv_args a = {.s = tfu_conv_filter_read(call),
+                       .x = data_of(&call->in[TFU_CONV_FILTER_X]),
+                       .kernel = call->out[0].data,
+                       .y = data_of(&call->in[TFU_CONV_FILTER_Y])};
+  return run(call, CONV_FILTER, &a);
+}

@@ -1,0 +1,138 @@
+/* Convolutions by our own kernels (conv_own.h). */
+#include "kernels/convolution/conv_own.h"
+
+#include "kernels/core/device/pack.cuh"
+
+/* Terms that are summed on their own before their sum is added to the rest: one long chain loses digits in float32. */
+enum { CHAIN = 16 };
+
+__device__ inline int64_t volume(const int64_t (&sizes)[CONV_AXES]) { return sizes[0] * sizes[1] * sizes[2]; }
+
+/* A place of an image: its number in the batch and where it is along the three axes. */
+struct place {
+  int64_t n, at[CONV_AXES];
+  __device__ place(int64_t index, const int64_t (&sizes)[CONV_AXES]) {
+    at[2] = index % sizes[2], index /= sizes[2];
+    at[1] = index % sizes[1], index /= sizes[1];
+    at[0] = index % sizes[0], n = index / sizes[0];
+  }
+};
+
+/* The place of x that tap `tap` of the window at `o` sees, as an index of its pixels; -1 where that is outside. */
+__device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const int64_t (&tap)[CONV_AXES]) {
+  int64_t index = o.n;
+  bool inside = true;
+  UNROLL
+  for (int a = 0; a < CONV_AXES; a++) {
+    const int64_t i = o.at[a] * s.stride[a] - s.before[a] + tap[a] * s.dilation[a];
+    inside &= i >= 0 && i < s.in[a];
+    index = index * s.in[a] + i;
+  }
+  return inside ? index : -1;
+}
+
+/* The place of y whose tap `tap` sees x at `i`; -1 where there is none. */
+__device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
+  int64_t index = i.n;
+  bool inside = true;
+  UNROLL
+  for (int a = 0; a < CONV_AXES; a++) {
+    const int64_t from = i.at[a] + s.before[a] - tap[a] * s.dilation[a], o = from / s.stride[a];
+    inside &= from >= 0 && from == o * s.stride[a] && o < s.out[a];
+    index = index * s.out[a] + o;
+  }
+  return inside ? index : -1;
+}
+
+/* Sum of a[i * a_step] * b[i * b_step]. */
+template <typename T>
+__device__ inline acc<T> dot(const T *a, int64_t a_step, const T *b, int64_t b_step, int64_t n) {
+  acc<T> sum = 0;
+  for (int64_t i = 0; i < n;) {
+    acc<T> part = 0;
+    for (const int64_t end = min(i + CHAIN, n); i < end; i++, a += a_step, b += b_step) part += (acc<T>)*a * (acc<T>)*b;
+    sum += part;
+  }
+  return sum;
+}
+
+/* Neighbouring threads have neighbouring outputs: they read the same x, and the kernel side by side. */
+template <typename T>
+__device__ inline void conv_direct(const conv_args &a) {
+  const conv_shape &s = a.s;
+  const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, n = s.batch * volume(s.out) * outputs;
+  for (int64_t to = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; to < n; to += (int64_t)gridDim.x * TFU_THREADS) {
+    const int64_t k = to % outputs;
+    const place o(to / outputs, s.out);
+    const T *x = (const T *)a.x + k / s.k * s.c, *kernel = (const T *)a.kernel + k;
+    acc<T> sum = 0;
+    int64_t tap[CONV_AXES];
+    for (tap[0] = 0; tap[0] < s.window[0]; tap[0]++)
+      for (tap[1] = 0; tap[1] < s.window[1]; tap[1]++)
+        for (tap[2] = 0; tap[2] < s.window[2]; tap[2]++, kernel += s.c * outputs) {
+          const int64_t pixel = pixel_of_x(s, o, tap);
+          if (pixel >= 0) sum += dot(x + pixel * channels, 1, kernel, outputs, s.c);
+        }
+    if (a.residual) sum += (acc<T>)((const T *)a.residual)[to];
+    if (a.bias) sum += (acc<T>)((const T *)a.bias)[k];
+    ((T *)a.y)[to] = (T)(a.relu && sum < 0 ? 0 : sum);
+  }
+}
+TFU_KERNEL(conv_direct, conv_args)
+
+template <typename T>
+__device__ inline void conv_data_direct(const conv_args &a) {
+  const conv_shape &s = a.s;
+  const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, n = s.batch * volume(s.in) * channels;
+  for (int64_t to = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; to < n; to += (int64_t)gridDim.x * TFU_THREADS) {
+    const int64_t c = to % channels, group = c / s.c;
+    const place i(to / channels, s.in);
+    const T *y = (const T *)a.y + group * s.k, *kernel = (const T *)a.kernel + (c % s.c) * outputs + group * s.k;
+    acc<T> sum = 0;
+    int64_t tap[CONV_AXES];
+    for (tap[0] = 0; tap[0] < s.window[0]; tap[0]++)
+      for (tap[1] = 0; tap[1] < s.window[1]; tap[1]++)
+        for (tap[2] = 0; tap[2] < s.window[2]; tap[2]++, kernel += s.c * outputs) {
+          const int64_t pixel = pixel_of_y(s, i, tap);
+          if (pixel >= 0) sum += dot(y + pixel * outputs, 1, kernel, 1, s.k);
+        }
+    ((T *)a.x)[to] = (T)sum;
+  }
+}
+TFU_KERNEL(conv_data_direct, conv_args)
+
+/* A block has one channel of one tap by OUTPUTS neighbours, and one slice of the positions along y; SHARE threads of
+ * each take the slice's positions in turn, and their sums are added by halves. */
+template <typename T>
+__device__ inline void conv_filter_direct(const conv_args &a) {
+  enum { OUTPUTS = CONV_FILTER_OUTPUTS, SHARE = CONV_FILTER_SHARE };
+  static_assert(OUTPUTS * SHARE == TFU_THREADS, "a block's threads");
+  __shared__ acc<T> sums[TFU_THREADS];
+  const conv_shape &s = a.s;
+  const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, positions = s.batch * volume(s.out);
+  const int64_t across = (outputs + OUTPUTS - 1) / OUTPUTS, row = blockIdx.x / across, t = row / s.c;
+  const int64_t k = blockIdx.x % across * OUTPUTS + threadIdx.x % OUTPUTS, share = threadIdx.x / OUTPUTS;
+  const int64_t tap[CONV_AXES] = {t / (s.window[1] * s.window[2]), t / s.window[2] % s.window[1], t % s.window[2]};
+  const int64_t begin = blockIdx.y * a.slice, end = min(begin + a.slice, positions);
+  acc<T> sum = 0;
+  if (k < outputs) {
+    const T *x = (const T *)a.x + k / s.k * s.c + row % s.c, *y = (const T *)a.y + k;
+    for (int64_t p = begin + share; p < end;) {
+      acc<T> part = 0;
+      for (int i = 0; i < CHAIN && p < end; i++, p += SHARE) {
+        const int64_t pixel = pixel_of_x(s, place(p, s.out), tap);
+        if (pixel >= 0) part += (acc<T>)x[pixel * channels] * (acc<T>)y[p * outputs];
+      }
+      sum += part;
+    }
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  for (int half = SHARE / 2; half > 0; half /= 2) {
+    if (share < half) sums[threadIdx.x] += sums[threadIdx.x + half * OUTPUTS];
+    __syncthreads();
+  }
+  const int64_t to = (blockIdx.y * volume(s.window) * s.c + row) * outputs + k;
+  if (share == 0 && k < outputs) ((acc<T> *)a.partial)[to] = sums[threadIdx.x];
+}
+TFU_KERNEL(conv_filter_direct, conv_args)

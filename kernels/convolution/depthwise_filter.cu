@@ -1,0 +1,122 @@
+/* The gradient of a depthwise convolution's filter, and of its bias, in strips of dy;
+ * kernels/convolution/depthwise_conv.h says what strips are.
+ *
+ *   dkernel[r, c] = sum of x[i * STRIDE - before + r, j * STRIDE - before + c] * dy[i, j] over all places i, j of a
+ * batch
+ *
+ * A thread holds all taps' sums of its channels in registers while it goes through its share of the strips; a strip's
+ * dy is in registers too, and every place of x that meets it is read once. At the end a block adds up its threads, a
+ * row of the window at a time, and leaves the sums to a fold: always in the same order. */
+#include "kernels/convolution/depthwise_strips.cuh"
+
+template <typename T, int SIZE, int STRIDE>
+__device__ inline void depthwise_filter(const depthwise_filter_args &a) {
+  enum {
+    V = TFU_STRIP_CHANNELS(SIZE, sizeof(T)),
+    LINES = (SIDE - 1) * STRIDE + SIZE,
+  };
+  typedef channels_of<T, V> pack;
+  __shared__ float sums[SIZE][V][TFU_STRIP_THREADS];
+  const depthwise_strips &s = a.strips;
+  const int within = threadIdx.x / s.lanes, lane = (int)threadIdx.x - within * s.lanes;
+  const int first = (int)blockIdx.x * s.lanes * V, channel = first + lane * V;
+  const bool idle = within >= s.per || channel >= s.channels;
+  const unsigned step = s.channels * sizeof(T), own = channel * sizeof(T);
+  const unsigned line = a.w.in * step, dy_line = a.w.out * step;
+
+  float sum[SIZE][SIZE][V], bias[V];
+  UNROLL
+  for (int tap = 0; tap < SIZE * SIZE; tap++) UNROLL
+  for (int k = 0; k < V; k++) sum[tap / SIZE][tap % SIZE][k] = 0;
+  UNROLL
+  for (int k = 0; k < V; k++) bias[k] = 0;
+
+  ONCE
+  for (int strip = idle ? s.count : (int)blockIdx.y * s.per + within; strip < s.count; strip += gridDim.y * s.per) {
+    const strip_place at(s, strip, channel);
+    const int dy_row = at.row * SIDE, dy_column = at.column * SIDE;
+    const int row = dy_row * STRIDE - a.h.before, column = dy_column * STRIDE - a.w.before;
+    const unsigned columns = inside<LINES>(column, a.w.in), dy_columns = inside<SIDE>(dy_column, a.w.out);
+    const char *const from =
+        settled((const char *)a.x + ((int64_t)at.batch * a.h.in + row) * line + (int64_t)column * step + own);
+    const char *const dy = settled((const char *)a.dy + ((int64_t)at.batch * a.h.out + dy_row) * dy_line +
+                                   (int64_t)dy_column * step + own);
+    strip_line<T, V, SIDE> slopes[SIDE];
+    UNROLL
+    for (int o = 0; o < SIDE; o++)
+      slopes[o].load(settled(dy + (uint64_t)dy_line * o), step, dy_row + o < a.h.out ? dy_columns : 0);
+    strip_line<T, V, LINES> next;
+    next.load(from, step, (unsigned)row < (unsigned)a.h.in ? columns : 0);
+    float g[SIDE][SIDE][V];
+    UNROLL
+    for (int place = 0; place < SIDE * SIDE; place++) {
+      pack::widen(slopes[place / SIDE].at[place % SIDE], g[place / SIDE][place % SIDE]);
+      UNROLL
+      for (int k = 0; k < V; k++) bias[k] += g[place / SIDE][place % SIDE][k];
+    }
+    UNROLL
+    for (int i = 0; i < LINES; i++) {
+      const strip_line<T, V, LINES> now = next;
+      if (i + 1 < LINES)
+        next.load(settled(from + (uint64_t)line * (i + 1)), step,
+                  (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0);
+      UNROLL
+      for (int j = 0; j < LINES; j++) {
+        float x[V];
+        pack::widen(now.at[j], x);
+        UNROLL
+        for (int o = 0; o < SIDE; o++) {
+          UNROLL
+          for (int p = 0; p < SIDE; p++) {
+            const int r = i - o * STRIDE, c = j - p * STRIDE;
+            if (r < 0 || r >= SIZE || c < 0 || c >= SIZE) continue;
+            UNROLL
+            for (int k = 0; k < V; k++) sum[r][c][k] = fmaf(x[k], g[o][p][k], sum[r][c][k]);
+          }
+        }
+      }
+    }
+  }
+
+  /* The sums of threads with the same channels, those of the lowest strip first. */
+  const auto add_up = [&](int quantity, int k, int channel_lane) {
+    float total = 0;
+    ONCE
+    for (int other = 0; other < s.per; other++) total += sums[quantity][k][other * s.lanes + channel_lane];
+    return total;
+  };
+  const int packs = min(s.lanes, (s.channels - first) / V);
+  UNROLL
+  for (int r = 0; r <= SIZE; r++) { /* the last is the bias */
+    const int quantities = r < SIZE ? SIZE : 1;
+    if (r == SIZE && !a.dbias) return;
+    UNROLL
+    for (int c = 0; c < quantities; c++) UNROLL
+    for (int k = 0; k < V; k++) sums[c][k][threadIdx.x] = r < SIZE ? sum[r < SIZE ? r : 0][c][k] : bias[k];
+    __syncthreads();
+    float *const to = r < SIZE ? (float *)a.dkernel + ((int64_t)blockIdx.y * SIZE * SIZE + r * SIZE) * s.channels
+                               : (float *)a.dbias + (int64_t)blockIdx.y * s.channels;
+    ONCE
+    for (int i = threadIdx.x; i < quantities * packs * V; i += TFU_STRIP_THREADS) {
+      const int c = i / (packs * V), place = i - c * packs * V;
+      to[(int64_t)c * s.channels + first + place] = add_up(c, place % V, place / V);
+    }
+    __syncthreads();
+  }
+}
+
+#define KERNEL(tag, T, size, stride)                                                                 \
+  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
+      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                    \
+    depthwise_filter<T, size, stride>(a);                                                            \
+  }
+#define KERNELS(size, stride)      \
+  KERNEL(f32, float, size, stride) \
+  KERNEL(f16, f16, size, stride)   \
+  KERNEL(bf16, bf16, size, stride)
+KERNELS(3, 1)
+KERNELS(3, 2)
+KERNELS(5, 1)
+KERNELS(5, 2)
+KERNELS(7, 1)
+KERNELS(7, 2)

@@ -1,0 +1,202 @@
+/* Pooling: a thread has a unit, 8 channels at one place of the result, and goes through the places that its window
+ * sees. In gradients a unit of dx goes through the windows that see its place: every element is made by one thread, in
+ * a fixed order. Bound by memory: neighbouring windows find in the cache what they share. */
+#include "kernels/convolution/pool.h"
+
+#include "kernels/core/device/pack.cuh"
+
+enum { UNIT = TFU_POOL_UNIT };
+
+template <typename T>
+__device__ inline void load_unit(const void *tensor, int64_t at, int left, int aligned, acc<T> (&v)[UNIT]) {
+  enum { N = packed<T>::N };
+  const T *from = (const T *)tensor + at;
+  UNROLL
+  for (int first = 0; first < UNIT; first += N) {
+    acc<T> part[N];
+    if (aligned) {
+      widen_pack<T>(*(const int4 *)(from + first), part);
+    } else {
+      UNROLL
+      for (int k = 0; k < N; k++) part[k] = first + k < left ? (acc<T>)from[first + k] : (acc<T>)0;
+    }
+    UNROLL
+    for (int k = 0; k < N; k++) v[first + k] = part[k];
+  }
+}
+
+template <typename T>
+__device__ inline void store_unit(void *tensor, int64_t at, int left, int aligned, const acc<T> (&v)[UNIT]) {
+  enum { N = packed<T>::N };
+  T *to = (T *)tensor + at;
+  UNROLL
+  for (int first = 0; first < UNIT; first += N) {
+    acc<T> part[N];
+    UNROLL
+    for (int k = 0; k < N; k++) part[k] = v[first + k];
+    if (aligned) {
+      store_bits(to + first, narrow_pack<T>(part));
+    } else {
+      UNROLL
+      for (int k = 0; k < N; k++)
+        if (first + k < left) to[first + k] = (T)part[k];
+    }
+  }
+}
+
+/* Where a unit is: its batch, its place along the three axes, its first channel, and how many channels there are of it.
+ */
+struct unit_place {
+  int64_t batch;
+  int at[3], word, channel, left;
+  __device__ unit_place(const pool_args &a, int64_t unit, bool back) {
+    int64_t rest = unit / a.words;
+    word = (int)(unit - rest * a.words);
+    channel = word * UNIT;
+    left = min(a.channels - channel, (int)UNIT);
+    UNROLL
+    for (int i = 2; i >= 0; i--) {
+      const int size = back ? a.axis[i].in : a.axis[i].out;
+      const int64_t outer = rest / size;
+      at[i] = (int)(rest - outer * size);
+      rest = outer;
+    }
+    batch = rest;
+  }
+};
+
+/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`; or the windows
+ * that see place i. */
+struct span {
+  int first, end;
+  __device__ static span seen(const pool_axis &a, int o) {
+    const int from = o * a.stride - a.before;
+    return {max(from, 0), min(from + a.size, a.in)};
+  }
+  __device__ static span seeing(const pool_axis &a, int i) {
+    const int behind = i + a.before - a.size + 1;
+    return {behind > 0 ? (behind + a.stride - 1) / a.stride : 0, min((i + a.before) / a.stride + 1, a.out)};
+  }
+  __device__ int count() const { return end - first; }
+};
+
+/* Goes through all places of three spans: each(d, h, w). */
+template <typename F>
+__device__ inline void through(const span (&s)[3], F each) {
+  for (int d = s[0].first; d < s[0].end; d++)
+    for (int h = s[1].first; h < s[1].end; h++)
+      for (int w = s[2].first; w < s[2].end; w++) each(d, h, w);
+}
+
+/* run(unit_place, spans) for each unit of this thread. */
+template <typename F>
+__device__ inline void for_units(const pool_args &a, bool back, F run) {
+  for (int64_t unit = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; unit < a.units;
+       unit += (int64_t)gridDim.x * TFU_THREADS) {
+    const unit_place at(a, unit, back);
+    span spans[3];
+    UNROLL
+    for (int i = 0; i < 3; i++) spans[i] = back ? span::seeing(a.axis[i], at.at[i]) : span::seen(a.axis[i], at.at[i]);
+    run(unit, at, spans);
+  }
+}
+
+__device__ inline int64_t input_place(const pool_args &a, int64_t batch, int d, int h, int w) {
+  return ((batch * a.axis[0].in + d) * a.axis[1].in + h) * a.axis[2].in + w;
+}
+__device__ inline int64_t output_place(const pool_args &a, int64_t batch, int d, int h, int w) {
+  return ((batch * a.axis[0].out + d) * a.axis[1].out + h) * a.axis[2].out + w;
+}
+/* The number of an input's place in the window at (od, oh, ow). */
+__device__ inline int tap(const pool_args &a, int d, int h, int w, int od, int oh, int ow) {
+  const int kd = d + a.axis[0].before - od * a.axis[0].stride, kh = h + a.axis[1].before - oh * a.axis[1].stride;
+  return (kd * a.axis[1].size + kh) * a.axis[2].size + w + a.axis[2].before - ow * a.axis[2].stride;
+}
+
+template <typename T>
+__device__ inline void max_pool(const pool_args &a) {
+  for_units(a, false, [&](int64_t unit, const unit_place &at, const span(&seen)[3]) {
+    const int first = tap(a, seen[0].first, seen[1].first, seen[2].first, at.at[0], at.at[1], at.at[2]);
+    acc<T> best[UNIT];
+    unsigned where[UNIT];
+    UNROLL
+    for (int k = 0; k < UNIT; k++) best[k] = -(acc<T>)__int_as_float(0x7f800000), where[k] = first;
+    through(seen, [&](int d, int h, int w) {
+      acc<T> v[UNIT];
+      load_unit<T>(a.from, input_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+      const unsigned here = tap(a, d, h, w, at.at[0], at.at[1], at.at[2]);
+      UNROLL
+      for (int k = 0; k < UNIT; k++) {
+        const bool greater = !(v[k] <= best[k]) && best[k] == best[k]; /* the first NaN stays */
+        best[k] = greater ? v[k] : best[k], where[k] = greater ? here : where[k];
+      }
+    });
+    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, best);
+    if (!a.places) return;
+    uint64_t word = 0;
+    UNROLL
+    for (int k = 0; k < UNIT; k++) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
+    a.places[unit] = (int64_t)word;
+  });
+}
+
+template <typename T>
+__device__ inline void max_pool_grad(const pool_args &a) {
+  for_units(a, true, [&](int64_t unit, const unit_place &at, const span(&seeing)[3]) {
+    acc<T> sum[UNIT];
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] = 0;
+    through(seeing, [&](int d, int h, int w) {
+      acc<T> v[UNIT];
+      const int64_t place = output_place(a, at.batch, d, h, w);
+      const uint64_t word = (uint64_t)a.places[place * a.words + at.word];
+      const unsigned here = tap(a, at.at[0], at.at[1], at.at[2], d, h, w);
+      load_unit<T>(a.from, place * a.channels + at.channel, at.left, a.aligned, v);
+      UNROLL
+      for (int k = 0; k < UNIT; k++) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
+    });
+    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
+  });
+}
+
+template <typename T>
+__device__ inline void average_pool(const pool_args &a) {
+  for_units(a, false, [&](int64_t unit, const unit_place &at, const span(&seen)[3]) {
+    acc<T> sum[UNIT];
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] = 0;
+    through(seen, [&](int d, int h, int w) {
+      acc<T> v[UNIT];
+      load_unit<T>(a.from, input_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+      UNROLL
+      for (int k = 0; k < UNIT; k++) sum[k] += v[k];
+    });
+    const acc<T> count = (acc<T>)seen[0].count() * seen[1].count() * seen[2].count();
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] /= count;
+    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
+  });
+}
+
+template <typename T>
+__device__ inline void average_pool_grad(const pool_args &a) {
+  for_units(a, true, [&](int64_t unit, const unit_place &at, const span(&seeing)[3]) {
+    acc<T> sum[UNIT];
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] = 0;
+    through(seeing, [&](int d, int h, int w) {
+      acc<T> v[UNIT];
+      load_unit<T>(a.from, output_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+      const acc<T> share = 1 / ((acc<T>)span::seen(a.axis[0], d).count() * span::seen(a.axis[1], h).count() *
+                                span::seen(a.axis[2], w).count());
+      UNROLL
+      for (int k = 0; k < UNIT; k++) sum[k] += v[k] * share;
+    });
+    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
+  });
+}
+
+TFU_KERNEL(max_pool, pool_args)
+TFU_KERNEL(max_pool_grad, pool_args)
+TFU_KERNEL(average_pool, pool_args)
+TFU_KERNEL(average_pool_grad, pool_args)

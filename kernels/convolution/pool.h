@@ -1,0 +1,24 @@
+/* pool.h - what the launch of pooling hands the device. */
+#ifndef TFUSE_POOL_H_
+#define TFUSE_POOL_H_
+
+#include <stdint.h>
+
+#define TFU_POOL_UNIT 8 /* channels of a thread, whose places are one word */
+
+typedef struct pool_axis {
+  int in, out, size, stride, before;
+} pool_axis;
+
+/* y of x, or dx of dy. */
+typedef struct pool_args {
+  const void *from;
+  void *to;
+  int64_t *places; /* written where y is made; NULL: not wanted */
+  int64_t units;   /* of `to`: places times words */
+  int channels, words;
+  int aligned;       /* units are whole and begin on 16 bytes */
+  pool_axis axis[3]; /* depth, height, width */
+} pool_args;
+
+#endif

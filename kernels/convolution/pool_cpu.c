@@ -1,0 +1,196 @@
+/* Pooling on the CPU: lines of the result are tasks, and loops run over the channels. In gradients a place of dx goes
+ * through the windows that see it, in a fixed order. */
+#ifndef REAL
+#include "ops/convolution/pool.h"
+
+#include <math.h>
+
+#include "kernels/core/arithmetic.h"
+#include "kernels/core/cpu/cpu.h"
+
+typedef struct pool_job {
+  tfu_pool p;
+  tfu_tensor from, to;
+  uint64_t *places; /* NULL: not wanted */
+  int64_t words;
+} pool_job;
+
+/* What is gone through along an axis: the input's places that window o sees, or the windows that see place i. */
+typedef struct span {
+  int64_t first, end;
+} span;
+static span seen(const tfu_window *w, int64_t o) {
+  const int64_t from = o * w->stride - w->before;
+  return (span){from > 0 ? from : 0, least(from + w->size, w->in)};
+}
+static span seeing(const tfu_window *w, int64_t i) {
+  const int64_t behind = i + w->before - w->size + 1;
+  return (span){behind > 0 ? divide_up(behind, w->stride) : 0, least((i + w->before) / w->stride + 1, w->out)};
+}
+static int64_t in_window(const tfu_window *w, int64_t i, int64_t o) { return i + w->before - o * w->stride; }
+
+/* A place of the result: where it is, and what it goes through. */
+typedef struct pool_place {
+  int64_t batch, at[TFU_POOL_AXES];
+  span through[TFU_POOL_AXES];
+} pool_place;
+
+static int64_t seen_by(const tfu_pool *p, const int64_t *o) {
+  int64_t count = 1;
+  for (int i = 0; i < TFU_POOL_AXES; i++) {
+    const span s = seen(&p->axis[i], o[i]);
+    count *= s.end - s.first;
+  }
+  return count;
+}
+/* The number of input place i in window o. */
+static int64_t tap(const tfu_pool *p, const int64_t *i, const int64_t *o) {
+  const tfu_window *axis = p->axis;
+  return (in_window(&axis[0], i[0], o[0]) * axis[1].size + in_window(&axis[1], i[1], o[1])) * axis[2].size +
+         in_window(&axis[2], i[2], o[2]);
+}
+static int64_t place_in(const tfu_pool *p, int64_t batch, const int64_t *i) {
+  return ((batch * p->axis[0].in + i[0]) * p->axis[1].in + i[1]) * p->axis[2].in + i[2];
+}
+static int64_t place_out(const tfu_pool *p, int64_t batch, const int64_t *o) {
+  return ((batch * p->axis[0].out + o[0]) * p->axis[1].out + o[1]) * p->axis[2].out + o[2];
+}
+
+#define THROUGH(place, v)                                                          \
+  for (v[0] = (place)->through[0].first; v[0] < (place)->through[0].end; v[0]++)   \
+    for (v[1] = (place)->through[1].first; v[1] < (place)->through[1].end; v[1]++) \
+      for (v[2] = (place)->through[2].first; v[2] < (place)->through[2].end; v[2]++)
+
+#define TFU_SELF "kernels/convolution/pool_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+TFU_BY_REAL(tfu_max_pool_cpu)
+TFU_BY_REAL(tfu_max_pool_grad_cpu)
+TFU_BY_REAL(tfu_average_pool_cpu)
+TFU_BY_REAL(tfu_average_pool_grad_cpu)
+
+#else
+
+/* n channels from `channel` on at one place, as values. */
+typedef void FN(make)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *values);
+
+static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *best) {
+  const int64_t first[] = {at->through[0].first, at->through[1].first, at->through[2].first};
+  REAL buffer[TFU_TILE];
+  int where[TFU_TILE];
+  int64_t i[TFU_POOL_AXES];
+  for (int k = 0; k < n; k++) best[k] = -(REAL)INFINITY, where[k] = (int)tap(&j->p, first, at->at);
+  THROUGH(at, i) {
+    const int here = (int)tap(&j->p, i, at->at);
+    const REAL *x =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
+    TFU_VECTORISE
+    for (int k = 0; k < n; k++) {
+      const int greater = !(x[k] <= best[k]) & (best[k] == best[k]); /* the first NaN stays */
+      best[k] = greater ? x[k] : best[k];
+      where[k] = greater ? here : where[k];
+    }
+  }
+  if (!j->places) return;
+  uint64_t *words = j->places + place_out(&j->p, at->batch, at->at) * j->words + channel / TFU_POOL_BYTES;
+  for (int k = 0; k < n; k += TFU_POOL_BYTES) {
+    uint64_t word = 0;
+    for (int b = 0; b < TFU_POOL_BYTES && k + b < n; b++) word |= (uint64_t)where[k + b] << 8 * b;
+    words[k / TFU_POOL_BYTES] = word;
+  }
+}
+
+static void FN(make_max_grad)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *sum) {
+  REAL buffer[TFU_TILE];
+  int64_t o[TFU_POOL_AXES];
+  memset(sum, 0, (size_t)n * sizeof *sum);
+  THROUGH(at, o) {
+    const int64_t place = place_out(&j->p, at->batch, o);
+    const unsigned here = (unsigned)tap(&j->p, at->at, o);
+    const uint64_t *words = j->places + place * j->words + channel / TFU_POOL_BYTES;
+    const REAL *dy = FN(tfu_load)(j->from.data, j->from.dtype, place * j->p.channels + channel, n, buffer);
+    for (int k = 0; k < n; k++) {
+      const unsigned where = words[k / TFU_POOL_BYTES] >> 8 * (k % TFU_POOL_BYTES) & 255;
+      sum[k] += where == here ? dy[k] : 0;
+    }
+  }
+}
+
+static void FN(make_average)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *sum) {
+  REAL buffer[TFU_TILE];
+  int64_t i[TFU_POOL_AXES];
+  const REAL count = (REAL)seen_by(&j->p, at->at);
+  memset(sum, 0, (size_t)n * sizeof *sum);
+  THROUGH(at, i) {
+    const REAL *x =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
+    for (int k = 0; k < n; k++) sum[k] += x[k];
+  }
+  for (int k = 0; k < n; k++) sum[k] /= count;
+}
+
+static void FN(make_average_grad)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *sum) {
+  REAL buffer[TFU_TILE];
+  int64_t o[TFU_POOL_AXES];
+  memset(sum, 0, (size_t)n * sizeof *sum);
+  THROUGH(at, o) {
+    const REAL share = 1 / (REAL)seen_by(&j->p, o);
+    const REAL *dy =
+        FN(tfu_load)(j->from.data, j->from.dtype, place_out(&j->p, at->batch, o) * j->p.channels + channel, n, buffer);
+    for (int k = 0; k < n; k++) sum[k] += dy[k] * share;
+  }
+}
+
+static void FN(make_line)(const pool_job *j, int64_t line, int back, FN(make) * make) {
+  const tfu_window *axis = j->p.axis;
+  const int64_t height = back ? axis[1].in : axis[1].out, depth = back ? axis[0].in : axis[0].out;
+  const int64_t width = back ? axis[2].in : axis[2].out;
+  pool_place at = {.batch = line / height / depth, .at = {line / height % depth, line % height, 0}};
+  REAL values[TFU_TILE];
+  for (int64_t w = 0; w < width; w++) {
+    at.at[2] = w;
+    for (int i = 0; i < TFU_POOL_AXES; i++)
+      at.through[i] = back ? seeing(&axis[i], at.at[i]) : seen(&axis[i], at.at[i]);
+    for (int64_t channel = 0; channel < j->p.channels; channel += TFU_TILE) {
+      const int n = (int)least(TFU_TILE, j->p.channels - channel);
+      make(j, &at, channel, n, values);
+      FN(tfu_store)(j->to.data, j->to.dtype, (line * width + w) * j->p.channels + channel, n, values);
+    }
+  }
+}
+
+#define LINES(name, back) \
+  static void FN(name##_line)(void *job, int64_t line) { FN(make_line)(job, line, back, FN(make_##name)); }
+LINES(max, 0)
+LINES(max_grad, 1)
+LINES(average, 0)
+LINES(average_grad, 1)
+#undef LINES
+
+/* `large` is x or dx. */
+static tfu_code FN(run)(tfu_call *call, const tfu_shape *large, const tfu_tensor *from, const tfu_tensor *to,
+                        void *places, void (*line)(void *job, int64_t line)) {
+  pool_job j = {.from = *from, .to = *to, .places = places};
+  TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], call->attr, &j.p, call->err));
+  j.words = divide_up(j.p.channels, TFU_POOL_BYTES);
+  tfu_parallel(to->shape.dim[0] * to->shape.dim[1] * to->shape.dim[2], line, &j);
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_max_pool_cpu)(tfu_call *call) {
+  const tfu_tensor *x = &call->in[TFU_POOL_X], *places = &call->out[TFU_POOL_PLACES];
+  return FN(run)(call, &x->shape, x, &call->out[TFU_POOL_Y], tfu_count(&places->shape) ? places->data : NULL,
+                 FN(max_line));
+}
+static tfu_code FN(tfu_max_pool_grad_cpu)(tfu_call *call) {
+  const tfu_tensor *dx = &call->out[0];
+  return FN(run)(call, &dx->shape, &call->in[TFU_MAXGRAD_DY], dx, call->in[TFU_MAXGRAD_PLACES].data, FN(max_grad_line));
+}
+static tfu_code FN(tfu_average_pool_cpu)(tfu_call *call) {
+  const tfu_tensor *x = &call->in[TFU_POOL_X];
+  return FN(run)(call, &x->shape, x, &call->out[TFU_POOL_Y], NULL, FN(average_line));
+}
+static tfu_code FN(tfu_average_pool_grad_cpu)(tfu_call *call) {
+  const tfu_tensor *dx = &call->out[0];
+  return FN(run)(call, &dx->shape, &call->in[TFU_AVERAGEGRAD_DY], dx, NULL, FN(average_grad_line));
+}
+#endif

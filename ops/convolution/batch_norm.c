@@ -1,0 +1,139 @@
+/* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual) with a mean and variance of each channel.
+ * Those of BatchNorm are x's own, which BatchNormStatistics takes, and its gradient goes through them; those of
+ * FrozenBatchNorm are inputs like others.
+ *
+ * x is [outer, channels, inner], a view of [..., channels] or [samples, channels, ...] that costs nothing. gamma, beta
+ * and residual may be empty. BatchNormStatistics also gives the running mean and variance, running * (1 - update) +
+ * batch
+ * * update, or as they were where x is empty. Variances are biased, as Keras has them. update is 1 - momentum, which is
+ * the smaller number: it loses less.
+ *
+ * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
+ * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
+ * needed. */
+#include "batch_norm.h"
+
+#include "activations.h"
+#include "tfuse.h"
+
+static tfu_shape channels_of(const tfu_shape *x) {
+  return x->rank == 3 ? (tfu_shape){.rank = 1, .dim = {x->dim[1]}} : (tfu_shape){.rank = TFU_UNKNOWN};
+}
+
+/* Fails unless x has three axes and gamma, beta, mean and variance a value per channel, or, the first two, none. */
+static tfu_code check(const tfu_shape *x, const tfu_shape *weights, tfu_error *err) {
+  static const char *const names[] = {"gamma", "beta", "mean", "variance"};
+  enum { OPTIONAL = 2 };
+  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank == 3, "x must be [outer, channels, inner], got shape %s",
+              tfu_show(x).text);
+  const tfu_shape channels = channels_of(x);
+  for (int i = 0; i < TFU_COUNT(names); i++)
+    if (i >= OPTIONAL || tfu_given(&weights[i]))
+      TFU_TRY(tfu_match(names[i], &weights[i], "x's channels", &channels, err));
+  return TFU_OK;
+}
+
+static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *x = &in[TFU_BATCHNORM_X], *residual = &in[TFU_BATCHNORM_RESIDUAL];
+  (void)attr;
+  TFU_TRY(check(x, &in[TFU_BATCHNORM_GAMMA], err));
+  if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x", x, err));
+  out[TFU_BATCHNORM_Y] = *x;
+  return TFU_OK;
+}
+
+static tfu_code statistics_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *x = &in[TFU_BATCHSTATISTICS_X], none = {.rank = 1};
+  const tfu_shape weights[] = {none, none, in[TFU_BATCHSTATISTICS_MEAN], in[TFU_BATCHSTATISTICS_VARIANCE]};
+  (void)attr;
+  TFU_TRY(check(x, weights, err));
+  for (int i = TFU_BATCHSTATISTICS_NEW_MEAN; i <= TFU_BATCHSTATISTICS_BATCH_VARIANCE; i++) out[i] = channels_of(x);
+  return TFU_OK;
+}
+
+const tfu_op tfu_batch_norm_statistics = {
+    .name = "BatchNormStatistics",
+    .doc =
+        "Mean and variance of each channel of x, [outer, channels, inner], and the running ones after a step towards "
+        "them.",
+    .in = {"x: T", "mean: S", "variance: S"},
+    .out = {"new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
+    .attr = {"update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = statistics_shape,
+    .cpu = tfu_batch_norm_statistics_cpu,
+    .gpu = tfu_batch_norm_statistics_gpu,
+};
+
+const tfu_op tfu_batch_norm = {
+    .name = "BatchNorm",
+    .doc =
+        "act of x, [outer, channels, inner], normalised by its own mean and variance, times gamma, plus beta and "
+        "residual.",
+    .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T"},
+    .out = {"y: T"},
+    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = forward_shape,
+    .cpu = tfu_batch_norm_cpu,
+    .gpu = tfu_batch_norm_gpu,
+    .capturable = 1,
+    .in_place = 1,
+};
+
+const tfu_op tfu_frozen_batch_norm = {
+    .name = "FrozenBatchNorm",
+    .doc = "BatchNorm with a mean and variance that are given.",
+    .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T"},
+    .out = {"y: T"},
+    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = forward_shape,
+    .cpu = tfu_frozen_batch_norm_cpu,
+    .gpu = tfu_frozen_batch_norm_gpu,
+    .capturable = 1,
+    .in_place = 1,
+};
+
+static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *x = &in[TFU_BATCHNORMGRAD_X], *kept = &in[TFU_BATCHNORMGRAD_KEPT];
+  (void)attr;
+  TFU_TRY(tfu_match("dy", &in[TFU_BATCHNORMGRAD_DY], "x", x, err));
+  TFU_TRY(check(x, &in[TFU_BATCHNORMGRAD_GAMMA], err));
+  if (tfu_given(kept)) TFU_TRY(tfu_match("kept", kept, "x", x, err));
+  out[TFU_BATCHNORMGRAD_DX] = *x;
+  out[TFU_BATCHNORMGRAD_DRESIDUAL] = tfu_like_if(x, kept);
+  out[TFU_BATCHNORMGRAD_DGAMMA] = in[TFU_BATCHNORMGRAD_GAMMA];
+  out[TFU_BATCHNORMGRAD_DBETA] = in[TFU_BATCHNORMGRAD_BETA];
+  return TFU_OK;
+}
+
+const tfu_op tfu_batch_norm_grad = {
+    .name = "BatchNormGrad",
+    .doc =
+        "Gradient of BatchNorm, with x's own mean and variance; kept is y for relu and else the residual, where an "
+        "activation follows one.",
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T"},
+    .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
+    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = grad_shape,
+    .cpu = tfu_batch_norm_grad_cpu,
+    .gpu = tfu_batch_norm_grad_gpu,
+    .in_place = 1,
+};
+
+static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  TFU_TRY(grad_shape(in, out, attr, err));
+  out[TFU_BATCHNORMGRAD_DMEAN] = in[TFU_BATCHNORMGRAD_MEAN];
+  out[TFU_BATCHNORMGRAD_DVARIANCE] = in[TFU_BATCHNORMGRAD_VARIANCE];
+  return TFU_OK;
+}
+
+const tfu_op tfu_frozen_batch_norm_grad = {
+    .name = "FrozenBatchNormGrad",
+    .doc = "Gradient of FrozenBatchNorm; kept as in BatchNormGrad.",
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T"},
+    .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S", "dmean: S", "dvariance: S"},
+    .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
+    .shape = frozen_grad_shape,
+    .cpu = tfu_frozen_batch_norm_grad_cpu,
+    .gpu = tfu_frozen_batch_norm_grad_gpu,
+    .in_place = 1,
+};

@@ -1,0 +1,21 @@
+/* conv.h - arguments and attributes of the three convolution ops, as kernels see them. */
+#ifndef TFUSE_CONV_H_
+#define TFUSE_CONV_H_
+
+/* In this order for all three; Conv has one more. Numbers per spatial axis share one attribute, TFU_CONV_BITS bits
+ * each, the first axis in the lowest ones. */
+enum { TFU_CONV_TF32, TFU_CONV_PADDING, TFU_CONV_STRIDES, TFU_CONV_DILATION, TFU_CONV_BEFORE, TFU_CONV_RELU };
+#define TFU_CONV_ATTRS                                                                                      \
+  "tf32: bool = false", "padding: {'before', 'same', 'causal'} = 'before'", "strides: int = 1099512676353", \
+      "dilation: int = 1099512676353", "before: int = 0"
+enum { TFU_CONV_PAD_BEFORE, TFU_CONV_PAD_SAME, TFU_CONV_PAD_CAUSAL };
+enum { TFU_CONV_BITS = 20, TFU_CONV_AXES = 3 };
+
+enum { TFU_CONV_X, TFU_CONV_KERNEL, TFU_CONV_BIAS, TFU_CONV_RESIDUAL, TFU_CONV_SIZES };
+enum { TFU_CONV_DATA_Y, TFU_CONV_DATA_KERNEL, TFU_CONV_DATA_SIZES };
+enum { TFU_CONV_FILTER_X, TFU_CONV_FILTER_Y, TFU_CONV_FILTER_SIZES };
+
+/* Scratch of a captured call: what plans of cuDNN want beside the tensors, and what it may take to align it. */
+enum { TFU_CONV_ROOM = (32 << 20) + 512 };
+
+#endif

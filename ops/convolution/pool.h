@@ -1,0 +1,42 @@
+/* pool.h - arguments and attributes of pooling, as kernels see them. */
+#ifndef TFUSE_POOL_OP_H_
+#define TFUSE_POOL_OP_H_
+
+#include "ops/convolution/window.h"
+
+/* Axes that windows move along: depth, height and width, in attributes and shapes in this order. */
+enum { TFU_POOL_AXES = 3 };
+enum { TFU_POOL_PADDING, TFU_POOL_WINDOW, TFU_POOL_STRIDE = TFU_POOL_WINDOW + TFU_POOL_AXES };
+#define TFU_POOL_ATTRS                                                                                  \
+  TFU_PADDING_ATTR, "window_d: int = 1", "window_h: int = 1", "window_w: int = 1", "stride_d: int = 1", \
+      "stride_h: int = 1", "stride_w: int = 1"
+
+enum { TFU_POOL_X, TFU_POOL_SIZE, TFU_POOL_KEEP };
+enum { TFU_POOL_Y, TFU_POOL_PLACES };
+enum { TFU_MAXGRAD_DY, TFU_MAXGRAD_PLACES, TFU_MAXGRAD_SIZE };
+enum { TFU_AVERAGEGRAD_DY, TFU_AVERAGEGRAD_SIZE };
+
+/* Places inside of windows are bytes, TFU_POOL_BYTES channels' in a word of int64; the first channel's is the lowest.
+ */
+enum { TFU_POOL_MOST = 256, TFU_POOL_BYTES = 8 };
+
+/* Windows over [batch, depth, height, width, channels]. */
+typedef struct tfu_pool {
+  int64_t batch, channels;
+  tfu_window axis[TFU_POOL_AXES];
+} tfu_pool;
+
+/* Of an input whose three sizes are `sizes`. */
+static inline TFU_MUST_USE tfu_code tfu_pool_read(int64_t batch, const int64_t *sizes, int64_t channels,
+                                                  const tfu_value *attr, tfu_pool *p, tfu_error *err) {
+  static const char *const names[TFU_POOL_AXES] = {"depth", "height", "width"};
+  *p = (tfu_pool){.batch = batch, .channels = channels};
+  for (int i = 0; i < TFU_POOL_AXES; i++) {
+    p->axis[i] = (tfu_window){
+        .in = sizes[i], .size = attr[TFU_POOL_WINDOW + i].i, .stride = attr[TFU_POOL_STRIDE + i].i, .dilation = 1};
+    TFU_TRY(tfu_window_place(&p->axis[i], attr[TFU_POOL_PADDING].i, names[i], err));
+  }
+  return TFU_OK;
+}
+
+#endif

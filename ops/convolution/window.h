@@ -1,0 +1,45 @@
+/* window.h - windows that move along an axis: of convolutions and of pooling, in rows, kernels and shape rules.
+ *
+ * Place o of the result sees the places o * stride - before + k * dilation of the input, k = 0 .. size - 1, of which
+ * those outside of the input count as nothing. "valid" has no such; "same" has ceil(in / stride) results and as much
+ * padding on both sides, the odd one behind; "causal" has as many, and all of the padding before. */
+#ifndef TFUSE_WINDOW_H_
+#define TFUSE_WINDOW_H_
+
+#include "tfuse.h"
+
+enum { TFU_PAD_VALID, TFU_PAD_SAME, TFU_PAD_CAUSAL };
+#define TFU_PADDING_ATTR "padding: {'valid', 'same', 'causal'} = 'valid'"
+
+typedef struct tfu_window {
+  int64_t in, out, size, stride, dilation, before;
+} tfu_window;
+
+/* Completes a window of which in, size, stride and dilation are set. Fails where it does not fit; `axis` names it. */
+static inline TFU_MUST_USE tfu_code tfu_window_place(tfu_window *w, int64_t padding, const char *axis, tfu_error *err) {
+  enum { MOST = 1 << 24, LONGEST = 1 << 30 }; /* of stride and dilation; of what kernels count in 32 bits */
+  TFU_REQUIRE(err, w->size >= 1, "the window must have at least one place along the %s, got %lld", axis,
+              (long long)w->size);
+  TFU_REQUIRE(err, w->stride >= 1 && w->stride <= MOST, "the stride along the %s must be 1 to %d, got %lld", axis,
+              (int)MOST, (long long)w->stride);
+  TFU_REQUIRE(err, w->dilation >= 1 && w->dilation <= MOST, "the dilation along the %s must be 1 to %d, got %lld", axis,
+              (int)MOST, (long long)w->dilation);
+  TFU_REQUIRE(err, w->in <= LONGEST, "x must have at most 2^30 places along the %s, got %lld", axis, (long long)w->in);
+  const int64_t reach = w->size > LONGEST ? w->size : (w->size - 1) * w->dilation + 1;
+  TFU_REQUIRE(err, reach <= LONGEST, "the window must reach over at most 2^30 places along the %s, got %lld", axis,
+              (long long)reach);
+  if (padding == TFU_PAD_VALID) {
+    TFU_REQUIRE(err, w->in - reach + w->stride >= 0,
+                "the window reaches over %lld places along the %s, and x has %lld; padding 'same' would make room",
+                (long long)reach, axis, (long long)w->in);
+    w->out = (w->in - reach + w->stride) / w->stride;
+    w->before = 0;
+    return TFU_OK;
+  }
+  w->out = (w->in + w->stride - 1) / w->stride;
+  const int64_t lacking = (w->out - 1) * w->stride + reach - w->in;
+  w->before = padding == TFU_PAD_CAUSAL ? reach - 1 : lacking > 0 ? lacking / 2 : 0;
+  return TFU_OK;
+}
+
+#endif

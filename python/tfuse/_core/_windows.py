@@ -1,0 +1,54 @@
+"""Windows that move along axes, as ops/convolution/window.h has them: sizes, strides, dilations and padding."""
+
+import numbers
+
+import tensorflow as tf
+
+_AXES = {1: ["width"], 2: ["height", "width"], 3: ["depth", "height", "width"]}
+
+
+def per_axis(op, name, value, axes):
+    """One integer for all axes, or one for each, as a list."""
+    values = [value] * axes if isinstance(value, numbers.Integral) else list(value) if isinstance(value, (list, tuple)) else []
+    if len(values) != axes or not all(isinstance(v, numbers.Integral) and v >= 1 for v in values):
+        raise ValueError("%s: %s must be an integer of at least 1, or %d of them, one for each axis, got %r" % (
+            op, name, axes, value))
+    return list(map(int, values))
+
+
+def check_padding(op, padding, allowed=("valid", "same")):
+    """The padding in small letters."""
+    if not isinstance(padding, str) or padding.lower() not in allowed:
+        raise ValueError("%s: padding must be %s, got %r" % (op, " or ".join(map(repr, allowed)), padding))
+    return padding.lower()
+
+
+def reach(size, dilation=1):
+    """How many places a window spans."""
+    return (size - 1) * dilation + 1
+
+
+def results(op, sizes, windows, strides, padding, dilations):
+    """How many places the result has along each axis: numbers, or tensors where the sizes are such."""
+    found = []
+    for axis, n, window, stride, dilation in zip(_AXES[len(sizes)], sizes, windows, strides, dilations):
+        span = reach(window, dilation)
+        if padding != "valid":
+            found.append((n + stride - 1) // stride)
+        elif not isinstance(n, numbers.Integral) or not isinstance(window, numbers.Integral):
+            found.append(tf.maximum((n - span + stride) // stride, 0))  # the op refuses what does not fit
+        elif n - span + stride < 0:
+            raise ValueError("%s: the window reaches over %d places along the %s, and x has %d; padding 'same' would make room" % (
+                op, span, axis, n))
+        else:
+            found.append((n - span + stride) // stride)
+    return found
+
+
+def pads(n, out, window, stride, dilation, padding):
+    """How much is missing before and behind n places, so that `out` windows see something everywhere."""
+    span = reach(window, dilation)
+    greatest = max if all(isinstance(v, numbers.Integral) for v in (n, out, window)) else tf.maximum
+    total = greatest((out - 1) * stride + span - n, 0)
+    before = {"valid": 0, "same": total // 2, "causal": span - 1}[padding]
+    return before, greatest(total - before, 0)

@@ -1,0 +1,117 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import Case, bars, of_terms
+from tfuse._core._op import sized
+from tfuse.cases.convolution.depthwise_conv import Geometry
+from tfuse.convolution.pool import _NAMES, _plain_average, _plain_max
+
+_SHAPES = {1: [(2, 9, 12), (1, 7, 1), (3, 70, 5), (0, 9, 4), (2, 12, 66)],
+           2: [(2, 9, 8, 12), (1, 7, 7, 1), (3, 8, 15, 5), (0, 9, 8, 4), (2, 12, 12, 66), (1, 8, 70, 3)],
+           3: [(2, 5, 6, 7, 8), (1, 4, 4, 4, 3), (0, 4, 5, 5, 2)]}
+
+
+class Pools(Geometry):
+    """Windows of pooling: what they see, stacked, and where it comes from."""
+
+    def fit(self, shape):
+        axes = len(self.window)
+        return shape if len(shape) == axes + 2 else (min(int(np.prod(shape[:-1])), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
+
+    def stack(self, x, outside):
+        padded = np.pad(x, self.pads(x), constant_values=outside)
+        return np.stack([padded[places] for _, places in self.seen(x)])
+
+    def spread(self, x, parts):
+        """Of parts for each place of the window, the sums where these are in x."""
+        total = np.zeros(np.pad(x, self.pads(x)).shape)
+        for (_, places), part in zip(self.seen(x), parts):
+            total[places] += part
+        return total[tuple(slice(before, before + n) for (before, _), n in zip(self.pads(x), x.shape))]
+
+    def options(self):
+        return {"size": self.window, "strides": self.strides, "padding": self.padding}
+
+    def volumes(self, f):
+        sizes = dict(zip(_NAMES, [*self.window, *self.strides]))
+        none = [tf.zeros([0], tf.bool)] * (f is _plain_max)
+        first = lambda y: y[0] if f is _plain_max else y
+        return lambda x: first(f(x, sized(*self.out(x.shape)[1:-1]), *none, padding=self.padding, **sizes))
+
+    def stock(self, f):
+        if len(self.window) == 3:  # stock TensorFlow has no float64 there
+            return self.volumes({tf.nn.max_pool: _plain_max, tf.nn.avg_pool: _plain_average}[f])
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.window)]  # not said, that of avg_pool3d's gradient is missing
+        return lambda x: f(x, self.window, self.strides, self.padding.upper(), layout)
+
+
+def _case(name, run, geometry, stock, reference, gradient, **more):
+    return Case(**{**dict(name=name, run=lambda x: run(x, **geometry.options()), plain=geometry.stock(stock),
+                          reference=reference, gradient=gradient, inputs={"x": lambda shape: shape},
+                          outputs={"value": geometry.out}, fit=geometry.fit, shapes=_SHAPES[len(geometry.window)],
+                          special=False, sizes=[]), **more})
+
+
+def _max(name, *window, **more):
+    g = Pools(*window)
+
+    def gradient(dy, x):
+        where = np.argmax(g.stack(x, -np.inf), 0)
+        return [g.spread(x, [dy * (where == tap) for tap in range(int(np.prod(g.window)))])]
+
+    return _case(name, tfuse.max_pool, g, tf.nn.max_pool, lambda x: g.stack(x, -np.inf).max(0), gradient, **more)
+
+
+def _average(name, *window, **more):
+    g = Pools(*window)
+    count = lambda x: g.stack(np.ones_like(x), 0).sum(0)
+
+    def gradient(dy, x):
+        share = dy / count(x)
+        many = int(np.prod(g.window))
+        return [of_terms(g.spread(x, [share] * many), g.spread(x, [share * share] * many))]
+
+    def reference(x):
+        return of_terms(g.stack(x, 0).sum(0) / count(x), g.stack(x * x, 0).sum(0) / count(x)**2)
+
+    return _case(name, tfuse.average_pool, g, tf.nn.avg_pool, reference, gradient, **more)
+
+
+_LARGE = (256, 112, 112, 64)
+
+
+def _once(direction, shape, options, window=4):
+    """What is read and written at least, in elements: the input, and the result of a quarter of it; half a place each."""
+    n = int(np.prod(shape))
+    return n + n // window
+
+
+_ones = lambda *shape: tf.ones(shape)
+CASES = [
+    _max("max_pool", (3, 3), 2, "same", rejects=[
+        (r"max_pool: x must be .batch, 1 to 3 sizes, channels., got shape \(2, 3\)", lambda: tfuse.max_pool(_ones(2, 3), 2)),
+        ("max_pool: size must be an integer of at least 1, or 2 of them, one for each axis, got 0",
+         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 0)),
+        (r"max_pool: strides must be .* got \(1, 2, 3\)", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, (1, 2, 3))),
+        ("max_pool: padding must be 'valid' or 'same', got 'causal'",
+         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="causal")),
+        ("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
+         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 5, 1)),
+        ("max_pool: x must be float32.*got int32", lambda: tfuse.max_pool(tf.ones([2, 3, 3, 1], tf.int32), 2)),
+    ]),
+    _max("max_pool, side by side", (2, 2), 2),
+    _max("max_pool, of lines", (3,), 1, "same"),
+    _max("max_pool, of volumes", (2, 3, 2), (1, 2, 2), "same"),
+    _average("average_pool", (3, 3), 2, "same", rejects=[
+        ("average_pool: the window reaches over 5 places along the width, and x has 3",
+         lambda: tfuse.average_pool(_ones(2, 9, 3, 1), 5, 1)),
+    ]),
+    _average("average_pool, side by side", (2, 2), 2),
+    _average("average_pool, of lines", (3,), 1, "same"),
+    _average("average_pool, of volumes", (2, 3, 2), (1, 2, 2), "valid"),
+    _max("max_pool, speed", (3, 3), 2, "same", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
+         bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
+    _average("average_pool, speed", (2, 2), 2, "valid", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
+             bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
+]

@@ -1,0 +1,1 @@
+"""Windows that move over images: convolutions, pooling, and the normalisation between them."""

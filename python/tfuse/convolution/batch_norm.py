@@ -1,0 +1,208 @@
+"""Batch normalisation with the residual and the activation that follow it, and the Keras layer."""
+
+import keras
+import tensorflow as tf
+
+from tfuse._core import _made, _rows
+from tfuse._core._op import FLOATS, FusedOp, composite, given, real, vjp
+from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
+from tfuse.rows.norm import weight
+
+# x is [outer, channels, inner], and what is per channel a vector.
+
+
+def _apply(x, gamma, beta, mean, variance, residual, activation, epsilon):
+    wide = lambda v: v[:, None]
+    y = (tf.cast(x, real(x.dtype)) - wide(mean)) * wide(tf.math.rsqrt(variance + epsilon))
+    if given(gamma):
+        y = y * wide(gamma)
+    if given(beta):
+        y = y + wide(beta)
+    if given(residual):
+        y = y + tf.cast(residual, y.dtype)
+    return tf.cast(PLAIN[activation](y), x.dtype)
+
+
+def _count(x):
+    """Values of a channel."""
+    return tf.cast(tf.shape(x)[0], real(x.dtype)) * tf.cast(tf.shape(x)[2], real(x.dtype))
+
+
+def _moments(x):
+    """Mean and biased variance of each channel; 0 where there are no values."""
+    h, count = tf.cast(x, real(x.dtype)), tf.maximum(_count(x), 1)
+    mean = tf.reduce_sum(h, [0, 2]) / count
+    return mean, tf.reduce_sum(tf.square(h - mean[:, None]), [0, 2]) / count
+
+
+def _plain_statistics(x, mean, variance, update=0.01):
+    batch_mean, batch_variance = _moments(x)
+    new = tf.where(_count(x) > 0, tf.constant(update, mean.dtype), 0)
+    return mean * (1 - new) + batch_mean * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
+
+
+def _plain(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
+    return _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
+
+
+def _behind_kept(dy, kept, activation):
+    """What is left of a gradient where `kept` is relu's result: dy, residual, activation."""
+    if activation != "relu" or not given(kept):
+        return dy, kept, activation
+    return tf.where(kept > 0, dy, tf.zeros_like(dy)), tf.zeros_like(kept), "linear"
+
+
+def _plain_grad(dy, x, gamma, beta, mean, variance, kept, activation="linear", epsilon=1e-3):
+    """Mean and variance are functions of x, also to whoever differentiates this again."""
+    dy, residual, activation = _behind_kept(dy, kept, activation)
+    forward = lambda x, gamma, beta, residual: _apply(x, gamma, beta, *_moments(x), residual, activation, epsilon)
+    dx, dgamma, dbeta, dresidual = vjp(forward)(dy, x, gamma, beta, residual)
+    return dx, dresidual, dgamma, dbeta
+
+
+def _plain_frozen_grad(dy, x, gamma, beta, mean, variance, kept, activation="linear", epsilon=1e-3):
+    dy, residual, activation = _behind_kept(dy, kept, activation)
+    forward = lambda *inputs: _apply(*inputs, activation, epsilon)
+    dx, *weights, dresidual = vjp(forward)(dy, x, gamma, beta, mean, variance, residual)
+    return dx, dresidual, *weights
+
+
+def _kept(node):
+    """What the gradient wants of a residual."""
+    activation, residual = node.attr("activation"), node.inputs[5]
+    if not given(residual) or activation == "linear":
+        return None
+    return node.outputs[0] if activation == "relu" else residual
+
+
+def _gradient(node, dy):
+    """Through mean and variance, too, which then need none."""
+    dx, dresidual, dgamma, dbeta = _grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy)]
+
+
+def _frozen_gradient(node, dy):
+    dx, dresidual, *dweights = _frozen_grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    return [dx, *dweights, _dresidual(node, dresidual, dy)]
+
+
+def _options(node):
+    return {name: node.attr(name) for name in ("activation", "epsilon")}
+
+
+def _dresidual(node, dresidual, dy):
+    return None if not given(node.inputs[5]) else dy if _kept(node) is None else dresidual
+
+
+# Axes by letters: outer, channels, inner.
+_AXES = {**dict.fromkeys(["x", "residual", "dy", "kept"], "oci"),
+         **dict.fromkeys(["gamma", "beta", "mean", "variance"], "c")}
+
+_grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
+_frozen_grad = FusedOp("FrozenBatchNormGrad", plain=_plain_frozen_grad, axes=_AXES)
+_statistics = FusedOp("BatchNormStatistics", plain=_plain_statistics, axes=_AXES)
+_batch_norm = FusedOp("BatchNorm", plain=_plain, gradient=_gradient, axes=_AXES)
+_frozen = FusedOp("FrozenBatchNorm", plain=_plain, gradient=_frozen_gradient, axes=_AXES)
+
+
+def _view(x, axis):
+    """x as [outer, channels, inner], which moves no data."""
+    rank = x.shape.rank
+    sizes, product = tf.shape(x), tf.reduce_prod
+    if rank is not None:
+        sizes, product = [_rows.size(x, a) for a in range(rank)], _rows.product
+    return tf.reshape(x, [product(sizes[:axis]), sizes[axis], product(sizes[axis + 1:] if axis + 1 else sizes[:0])])
+
+
+def _check(x, residual, axis):
+    _batch_norm.check_dtype(x.dtype)
+    rank = x.shape.rank
+    if rank is not None and rank < 2:
+        raise ValueError("batch_norm: x must have two dimensions or more, got shape %s" % x.shape.as_list())
+    if rank is not None and not -rank <= axis < rank:
+        raise ValueError("batch_norm: axis must be one of the %d axes of x %s, got %d" % (rank, x.shape.as_list(), axis))
+    if residual is not None and not x.shape.is_compatible_with(residual.shape):
+        raise ValueError("batch_norm: residual must have the shape of x, %s, got %s" % (x.shape, residual.shape))
+
+
+@composite
+def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
+               epsilon=1e-3):
+    """Returns act((x - m) / sqrt(v + epsilon) * gamma + beta + residual), and the running mean and variance.
+
+    In training, m and v are the mean and the biased variance of each channel, over all else of x, and the running ones
+    become running * momentum + batch * (1 - momentum), as Keras has it; these have no gradient, and stay as they are
+    where x is empty. Else m and v are `mean` and `variance`, which are returned as they are. Computed in float32, or in
+    float64 for float64.
+
+    Args:
+      x: float tensor of two dimensions or more.
+      gamma, beta: a value per channel, or None; of any float dtype. float32 ones lose nothing beside a 16-bit x.
+      mean, variance: the running ones, a value per channel each.
+      training: whether to normalise by x's own mean and variance.
+      activation: as in tfuse.scale_bias_act.
+      residual: like x, or None.
+      axis: that of the channels.
+
+    Example:
+      x, skip = tf.random.normal([8, 14, 14, 64]), tf.random.normal([8, 14, 14, 64])
+      y, mean, variance = tfuse.batch_norm(x, tf.ones([64]), tf.zeros([64]), tf.zeros([64]), tf.ones([64]), training=True,
+                                           activation="relu", residual=skip)
+    """
+    x, axis = _rows.tensor(x), int(axis)
+    residual = None if residual is None else _rows.tensor(residual)
+    _check(x, residual, axis)
+    weights = [weight("batch_norm", name, w, x.dtype) for name, w in
+               (("gamma", gamma), ("beta", beta), ("mean", mean), ("variance", variance))]
+    activation, view, statistics = activation_name(activation), _view(x, axis), weights[2:]
+    mean, variance = statistics
+    if training:
+        mean, variance, *statistics = _statistics(view, *statistics, update=1 - float(momentum))
+        mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
+
+    def apply(activation, residual):
+        y = (_batch_norm if training else _frozen)(
+            view, *weights[:2], *statistics, None if residual is None else _view(residual, axis), activation=activation,
+            epsilon=float(epsilon))
+        y = tf.reshape(y, tf.shape(x))
+        y.set_shape(x.shape)
+        return y
+
+    y = apply(activation, residual)
+    if activation == "linear" and residual is None:
+        _made.keep(y, _made.Normalised(x, apply))
+    return y, mean, variance
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class BatchNormalization(keras.layers.BatchNormalization):
+    """keras.layers.BatchNormalization in as few passes over memory as it needs: same arguments, same weights.
+
+    With a mask, or with synchronized=True in training, the statistics are Keras's own; renorm=True is left to Keras.
+
+    Example:
+      model = keras.Sequential([keras.layers.Conv2D(64, 3, use_bias=False), tfuse.BatchNormalization()])
+    """
+
+    def call(self, inputs, training=None, mask=None):
+        odd = mask is not None and len(mask.shape) != len(inputs.shape) - 1  # which Keras refuses
+        if odd or getattr(self, "renorm", False) or tf.as_dtype(inputs.dtype) not in FLOATS:
+            return super().call(inputs, training=training, mask=mask)
+        return keras.ops.cast(normalise(self, inputs, training, mask), self.compute_dtype)
+
+
+def normalise(layer, inputs, training, mask, activation=None, residual=None):
+    """What a Keras BatchNormalization does, its running statistics included."""
+    training = bool(training) and layer.trainable
+    mean, variance = layer.moving_mean, layer.moving_variance
+    whole = mask is None and not layer.synchronized
+    if training and not whole:
+        mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+    y, new_mean, new_variance = batch_norm(
+        inputs, layer.gamma, layer.beta, mean, variance, training and whole, activation, residual, layer.axis,
+        layer.momentum, layer.epsilon)
+    if training:
+        running = [(layer.moving_mean, new_mean), (layer.moving_variance, new_variance)]
+        for variable, new in running:
+            variable.assign(new if whole else variable * layer.momentum + new * (1 - layer.momentum))
+    return y

@@ -1,0 +1,415 @@
+"""act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
+
+import functools
+import numbers
+import operator
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfuse._core import _explain, _library, _rows
+from tfuse._core._op import FusedOp, composite, given, registry, sized
+from tfuse.elementwise.scale_bias_act import activation_name, scale_bias_act
+from tfuse.layout.transpose import transpose
+from tfuse.reductions.reduce import reduce_sum
+
+_BITS, _MOST_AXES = 20, 3  # TFU_CONV_BITS and TFU_CONV_AXES of the library
+_FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+_PADDINGS = ("valid", "same", "causal")
+
+
+# ---- numbers per spatial axis, as attributes ----
+
+
+def _word(values):
+    """Numbers as the ops take them: some bits for each axis, the lowest for the first."""
+    return sum(value << _BITS * axis for axis, value in enumerate(values))
+
+
+def _values(word, axes):
+    return [word >> _BITS * axis & (1 << _BITS) - 1 for axis in range(axes)]
+
+
+def _each(op, name, value, axes, least):
+    """A number for every axis. Where the axes are not known, one for all of them."""
+    values = (value,) * (axes or 1) if isinstance(value, numbers.Integral) else tuple(value)
+    if len(values) != (axes or 1) or not all(isinstance(v, numbers.Integral) and least <= v < 1 << _BITS for v in values):
+        raise ValueError("%s: %s must be an integer from %d to %d, or one for each of %s spatial axes, got %r" % (
+            op, name, least, (1 << _BITS) - 1, axes or "the", value))
+    return tuple(map(int, values))
+
+
+def _pairs(op, padding, axes):
+    """(before, after) for each axis, of padding that is no word."""
+    try:
+        pairs = [] if isinstance(padding, str) else [tuple(map(operator.index, pair)) for pair in padding]
+    except TypeError:
+        pairs = []
+    if len(pairs) != (axes or len(pairs)) or not pairs or not all(
+            len(pair) == 2 and 0 <= min(pair) and max(pair) < 1 << _BITS for pair in pairs):
+        raise ValueError("%s: padding must be one of %s, or (before, after) for each of %s spatial axes, got %r" % (
+            op, ", ".join(_PADDINGS), axes or "the", padding))
+    return pairs
+
+
+# ---- sizes ----
+
+
+def _size(x, axis):
+    """A number, or a tensor where it is not known yet."""
+    return _rows.size(x, axis) if x.shape.rank is not None else tf.shape(x)[axis]
+
+
+def _spatial(x, first, axes):
+    """The sizes of x's spatial axes, the first of which is `first`; where their number is not known, all of them as one
+    tensor."""
+    if axes:
+        return [_size(x, first + i) for i in range(axes)]
+    return [tf.shape(x)[first:first - 2]]
+
+
+def _sized(sizes):
+    """An input without elements that says sizes: [*sizes, 0]."""
+    if all(isinstance(size, numbers.Integral) for size in sizes):
+        return sized(*sizes)
+    whole = tf.concat(sizes, 0) if any(getattr(size, "shape", None) and size.shape.rank for size in sizes) else tf.stack(sizes)
+    return tf.zeros(tf.concat([whole, [0]], 0), tf.bool)
+
+
+def _shape_of(x, first=0):
+    """All sizes of x from an axis on, as _sized."""
+    if x.shape.rank is None:
+        return _sized([tf.shape(x)[first:]])
+    return _sized([_size(x, axis) for axis in range(first, x.shape.rank)])
+
+
+def _most(a, b):
+    return max(a, b) if isinstance(a, int) else tf.maximum(a, b)
+
+
+def _result_size(n, k, stride, dilation, padding):
+    """Along an axis, of a convolution; padding is a word or (before, after)."""
+    if padding in ("same", "causal"):
+        return -(-n // stride)
+    return _most((n + sum(padding) - (k - 1) * dilation - 1) // stride + 1, 0)
+
+
+def _spread_size(n, k, stride, dilation, padding, more):
+    """Along an axis, of a transposed convolution, by Keras's rules; more is what comes behind it, or None."""
+    reach = (k - 1) * dilation + 1
+    if padding == "same":
+        return n * stride if more is None else _most((n - 1) * stride + reach % 2 + more, 0)
+    return _most((n - 1) * stride + reach + (_most(stride - reach, 0) if more is None else more), 0)
+
+
+# ---- plain TensorFlow ----
+
+
+def _padded(x, kernel, sizes, padding, strides, dilation, before):
+    """x with the zeros around it that a result of these sizes reads."""
+    pairs = [[0, 0]]
+    for i, (s, d, b) in enumerate(zip(strides, dilation, before)):
+        n, window = _size(x, 1 + i), (_size(kernel, i) - 1) * d
+        beyond = (_size(sizes, i) - 1) * s + window + 1 - n
+        pre = {"before": b, "same": _most(beyond, 0) // 2, "causal": window}[padding]
+        pairs.append([pre, _most(beyond - pre, 0)])
+    return x if not any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else tf.pad(x, [*pairs, [0, 0]])
+
+
+def _convolve(x, kernel, strides, dilation):
+    """By TensorFlow's own op, without padding. It takes no strides where there is dilation, but what they leave out can be
+    left out behind it."""
+    axes = len(strides)
+    both = max(strides) > 1 and max(dilation) > 1
+    y = tf.nn.convolution(x, kernel, 1 if both else strides, "VALID", data_format=_FORMATS[axes], dilations=dilation)
+    return y[(slice(None), *(slice(None, None, s) for s in strides))] if both else y
+
+
+def _plain_linear(x, kernel, sizes, padding, strides, dilation, before):
+    axes = x.shape.rank - 2
+    strides, dilation, before = (_values(word, axes) for word in (strides, dilation, before))
+    y = _convolve(_padded(x, kernel, sizes, padding, strides, dilation, before), kernel, strides, dilation)
+    return y[(slice(None), *(slice(_size(sizes, i)) for i in range(axes)))]
+
+
+def _plain(x, kernel, bias, residual, sizes, tf32=False, relu=False, **options):
+    y = _plain_linear(x, kernel, sizes, **options)
+    y = y + residual if given(residual) else y
+    y = y + bias if given(bias) else y
+    return tf.nn.relu(y) if relu else y
+
+
+def _plain_data(y, kernel, sizes, tf32=False, **options):
+    """The gradient with respect to x, wherever that is."""
+    axes = y.shape.rank - 2
+    x = tf.zeros([_size(y, 0), *(_size(sizes, i) for i in range(axes + 1))], y.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
+    return tape.gradient(out, x, y)
+
+
+def _plain_filter(x, y, sizes, tf32=False, **options):
+    axes = x.shape.rank - 2
+    kernel = tf.zeros([_size(sizes, i) for i in range(axes + 2)], x.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
+    return tape.gradient(out, kernel, y)
+
+
+# ---- the ops ----
+
+_OPTIONS = ("tf32", "padding", "strides", "dilation", "before")
+
+
+def _options(node):
+    return {name: node.attr(name) for name in _OPTIONS}
+
+
+def _gradient(node, dy):
+    x, kernel, bias, residual, _ = node.inputs
+    g, dbias, wants_bias = dy, bias, given(bias) and node.wanted(2)
+    if node.attr("relu"):  # its slope is that of the result
+        zeros = tf.zeros_like(bias) if wants_bias else None
+        g, _, sums = registry["ScaleBiasActGrad"](dy, node.outputs[0], None, zeros, activation="relu")
+        dbias = sums if wants_bias else bias
+    elif wants_bias:
+        dbias = reduce_sum(tf.reshape(dy, [-1, _size(kernel, -1)]), 0)
+    dx = _data(g, kernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
+    dkernel = _filter(x, g, _shape_of(kernel), **_options(node)) if node.wanted(1) else None
+    return dx, dkernel, dbias, g if given(residual) else None, None
+
+
+def _of_image(y):
+    """The spatial sizes of y, as _sized."""
+    return _sized(_spatial(y, 1, y.shape.rank and y.shape.rank - 2))
+
+
+def _data_gradient(node, dx):
+    y, kernel, _ = node.inputs
+    dy = _conv(dx, kernel, None, None, _of_image(y), **_options(node)) if node.wanted(0) else None
+    return dy, _filter(dx, y, _shape_of(kernel), **_options(node)) if node.wanted(1) else None, None
+
+
+def _filter_gradient(node, dkernel):
+    x, y, _ = node.inputs
+    dx = _data(y, dkernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
+    return dx, _conv(x, dkernel, None, None, _of_image(y), **_options(node)) if node.wanted(1) else None, None
+
+
+def _axes(inputs):
+    """By letters: n batch; abc, uvw and rst the spatial axes of x, y and kernel; i channels, those of a group j; o outputs."""
+    count = inputs[0].shape.rank - 2
+    x, y, kernel = "n%si" % "abc"[:count], "n%so" % "uvw"[:count], "rst"[:count] + "jo"
+    sizes = {2: y[1:-1], 1: x[1:], 0: kernel}[2 + count + 1 - inputs[-1].shape.rank] + "z"
+    return {"x": x, "y": y, "kernel": kernel, "bias": "o", "residual": y, "sizes": sizes}
+
+
+_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes)
+
+
+# ---- what is called ----
+
+
+class Window:
+    """What strides, padding and dilation say, for tensors of a number of spatial axes, or 0 where that is not known."""
+
+    def __init__(self, op, axes, strides, padding, dilation):
+        self.axes = axes
+        self.strides, self.dilation = _each(op, "strides", strides, axes, 1), _each(op, "dilation", dilation, axes, 1)
+        self.padding = padding if padding in ("same", "causal") else "before"
+        pairs = [(0, 0)] * (axes or 1) if padding in _PADDINGS else _pairs(op, padding, axes)
+        self.pairs = pairs if self.padding == "before" else [self.padding] * len(pairs)
+        every = lambda values: values if axes else values * _MOST_AXES
+        self.options = {"padding": self.padding, "strides": _word(every(self.strides)), "dilation": _word(every(self.dilation)),
+                        "before": _word(before for before, _ in pairs)}
+
+
+_window = functools.lru_cache(1024)(Window)
+
+
+def _window_of(op, x, kernel, strides, padding, dilation):
+    """The Window of a call."""
+    axes = _axes_of(op, x, kernel, strides, padding, dilation)
+    hashable = lambda value: value if isinstance(value, (str, numbers.Integral)) else tuple(
+        tuple(v) if isinstance(v, (list, tuple)) else v for v in value) if isinstance(value, (list, tuple)) else value
+    return _window(op, axes, hashable(strides), hashable(padding), hashable(dilation))
+
+
+def _axes_of(op, x, kernel, *numbers_):
+    """How many spatial axes there are; 0: not known."""
+    for name, t in [("x", x), ("kernel", kernel)]:
+        if t.shape.rank is not None and not 3 <= t.shape.rank <= 2 + _MOST_AXES:
+            wanted = "[batch, spatial axes, channels]" if name == "x" else "[spatial axes, channels of a group, outputs]"
+            raise ValueError("%s: %s must be %s with one to three spatial axes, got shape %s" % (op, name, wanted, t.shape))
+    ranks = {t.shape.rank for t in (x, kernel)} - {None}
+    if len(ranks) > 1:
+        raise ValueError("%s: x and kernel must have the same number of dimensions, got shapes %s and %s" % (
+            op, x.shape, kernel.shape))
+    lengths = [len(value) for value in numbers_ if isinstance(value, (list, tuple))]
+    return ranks.pop() - 2 if ranks else lengths[0] if lengths else 0
+
+
+def _tf32():
+    return tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def _finish(y, bias, activation):
+    return scale_bias_act(y, bias=bias, activation=activation) if given(bias) or activation != "linear" else y
+
+
+def fused(x, kernel, bias, residual, window, activation):
+    """tfuse.conv by the ops, wherever they run: relu is a part of the convolution, any other activation a pass behind it,
+    which then has the bias, too."""
+    n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
+    sizes = _sized([_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)])
+    inside = activation in ("linear", "relu")
+    y = _conv(x, kernel, bias if inside else None, residual, sizes, tf32=_tf32(), relu=activation == "relu", **window.options)
+    return y if inside else _finish(y, bias, activation)
+
+
+def composed(x, kernel, bias, residual, window, activation):
+    """The same by TensorFlow's own convolution and tfuse.scale_bias_act, which is faster on a CPU."""
+    if window.padding == "causal":
+        x = tf.pad(x, [(0, 0), *(((k - 1) * d, 0) for k, d in zip(kernel.shape, window.dilation)), (0, 0)])
+    elif window.padding == "before" and max(map(max, window.pairs)):
+        x = tf.pad(x, [(0, 0), *window.pairs, (0, 0)])
+    if window.padding == "same":
+        y = tf.nn.convolution(x, kernel, window.strides, "SAME", data_format=_FORMATS[window.axes], dilations=window.dilation)
+    else:
+        y = _convolve(x, kernel, window.strides, window.dilation)
+    return _finish(y if residual is None or not given(residual) else y + residual, bias, activation)
+
+
+def _why_composed(x, kernel, bias, residual, window):
+    """Why TensorFlow's own convolution is called, or nothing: it has none of groups on a CPU, nor of strides with dilation and
+    padding by their sizes; and it says less clearly what is wrong."""
+    if not _library.without_gpu() or not window.axes or x.shape[-1] is None or x.shape[-1] != kernel.shape[-2]:
+        return ""
+    if window.padding == "same" and max(window.strides) > 1 and max(window.dilation) > 1:
+        return ""
+    if not kernel.shape.is_fully_defined() or 0 in kernel.shape or None in x.shape[1:] or 0 in x.shape:
+        return ""
+    n = [_result_size(*numbers_) for numbers_ in zip(x.shape[1:-1], kernel.shape, window.strides, window.dilation,
+                                                     window.pairs)]
+    if 0 in n or given(bias) and bias.shape != kernel.shape[-1:] or (
+            given(residual) and not residual.shape.is_compatible_with([x.shape[0], *n, kernel.shape[-1]])):
+        return ""
+    return "there is no GPU, and TensorFlow's own convolution is faster on the CPU"
+
+
+def _channels_last(op, data_format, rank):
+    """How a tensor is turned to have its channels last, and back; or nothing, where it has."""
+    if data_format not in ("channels_last", "channels_first"):
+        raise ValueError("%s: data_format must be channels_last or channels_first, got %r" % (op, data_format))
+    if data_format == "channels_last":
+        return None, None
+    if rank is None:
+        raise ValueError("%s: x must have a known number of dimensions where data_format is channels_first" % op)
+    return [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
+
+
+def _check_channels(op, x, kernel, groups):
+    channels, own = x.shape[-1] if x.shape.rank else None, kernel.shape[-2] if kernel.shape.rank else None
+    if not isinstance(groups, numbers.Integral) or groups < 1:
+        raise ValueError("%s: groups must be an integer from 1 on, got %r" % (op, groups))
+    if channels is not None and own is not None and channels != own * groups:
+        raise ValueError("%s: the channels of x must be groups times those of kernel, got %d channels, %d group%s and kernel %s" % (
+            op, channels, groups, "s" * (groups > 1), kernel.shape))
+
+
+@composite
+def conv(x, kernel, bias=None, activation=None, residual=None, strides=1, padding="valid", dilation=1, groups=1,
+         data_format="channels_last"):
+    """Returns act(x convolved with kernel + bias + residual), for one to three spatial axes.
+
+    Products are summed in float32, in float64 for float64. float32 is rounded to TF32 before it is multiplied only where
+    tf.config.experimental.enable_tensor_float_32_execution() allows that, as it does by default, and the GPU has it. Where
+    there is no GPU, TensorFlow's own convolution is used, and tfuse.scale_bias_act.
+
+    Args:
+      x: float tensor, [batch, spatial axes, channels].
+      kernel: [spatial axes, channels / groups, outputs], as in Keras.
+      bias: [outputs], or None.
+      activation: as in tfuse.scale_bias_act.
+      residual: tensor of the result's shape, or None; is added before the activation.
+      strides, dilation: an integer, or one for each spatial axis.
+      padding: "valid", none; "same", so that the result has the size of x divided by the stride, as TensorFlow pads;
+        "causal", all of it before x, so that no result sees what comes later; or (before, after) for each spatial axis.
+      groups: into how many the channels and the outputs are divided, each group of outputs seeing one of channels.
+      data_format: "channels_last", or "channels_first", for x, residual and the result: those are transposed then.
+
+    Returns:
+      [batch, spatial axes, outputs].
+
+    Raises:
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or an unknown word.
+
+    Example:
+      x, kernel, bias = tf.random.normal([8, 32, 32, 16]), tf.random.normal([3, 3, 16, 64]), tf.zeros([64])
+      y = tfuse.conv(x, kernel, bias, "relu", padding="same")
+    """
+    activation = activation_name(activation)
+    x = _rows.tensor(x)
+    turn, back = _channels_last("conv", data_format, x.shape.rank)
+    x = x if turn is None else transpose(x, turn)
+    residual = residual if residual is None or turn is None else transpose(residual, turn)
+    x, kernel, bias, residual, _ = _conv.tensors(x, kernel, bias, residual, None)
+    window = _window_of("conv", x, kernel, strides, padding, dilation)
+    _check_channels("conv", x, kernel, groups)
+    why = _why_composed(x, kernel, bias, residual, window)
+    if why:
+        _explain.note("Conv", "plain TensorFlow", why, [x], "called")
+    y = (composed if why else fused)(x, kernel, bias, residual, window, activation)
+    return y if back is None else transpose(y, back)
+
+
+@composite
+def conv_transpose(x, kernel, bias=None, activation=None, strides=1, padding="valid", output_padding=None, dilation=1,
+                   data_format="channels_last"):
+    """Returns act(x spread by kernel + bias): a convolution the other way round, from its result's sizes to its input's.
+
+    Args:
+      x: float tensor, [batch, spatial axes, channels].
+      kernel: [spatial axes, outputs, channels], as in Keras.
+      bias: [outputs], or None.
+      activation: as in tfuse.scale_bias_act.
+      strides, dilation: an integer, or one for each spatial axis.
+      padding: "valid" or "same".
+      output_padding: how many elements the result has behind the least that there must be, an integer or one for each axis.
+        None: as many as make it as large as Keras's, x's size times the stride where padding is "same".
+      data_format: "channels_last", or "channels_first", for x and the result: those are transposed then.
+
+    Returns:
+      [batch, spatial axes, outputs].
+
+    Raises:
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, or an unknown word.
+
+    Example:
+      x, kernel = tf.random.normal([8, 16, 16, 32]), tf.random.normal([3, 3, 64, 32])
+      y = tfuse.conv_transpose(x, kernel, activation="relu", strides=2, padding="same")
+    """
+    activation = activation_name(activation)
+    x = _rows.tensor(x)
+    turn, back = _channels_last("conv_transpose", data_format, x.shape.rank)
+    x = x if turn is None else transpose(x, turn)
+    x, kernel, bias, *_ = _conv.tensors(x, kernel, bias, None, None)
+    if padding not in ("valid", "same"):
+        raise ValueError("conv_transpose: padding must be valid or same, got %r" % (padding,))
+    window = _window_of("conv_transpose", x, kernel, strides, padding, dilation)
+    more = [None] * (window.axes or 1) if output_padding is None else _each(
+        "conv_transpose", "output_padding", output_padding, window.axes, 0)
+    for a, s in zip(more, window.strides):
+        if a is not None and a >= s:
+            raise ValueError("conv_transpose: output_padding must be less than strides, got %s and %s" % (output_padding, strides))
+    n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
+    sizes = [_spread_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, [padding] * len(n), more)]
+    outputs = _size(kernel, -2)
+    y = _data(x, kernel, _sized([*sizes, outputs] if window.axes else [*sizes, tf.reshape(outputs, [1])]), tf32=_tf32(),
+              **window.options)
+    y = _finish(y, bias, activation)
+    return y if back is None else transpose(y, back)

@@ -1,0 +1,278 @@
+"""Depthwise convolution with bias and activation in one op, separable convolution, and Keras's layers by them."""
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context, record
+
+from tfuse._core import _rows, _windows
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
+from tfuse.products import linear as products
+
+# Of these the slope can be told from the result: from its sign.
+_SLOPE_FROM_RESULT = ("relu", "leaky_relu")
+
+
+# ---- plain TensorFlow ----
+
+
+def _convolved(x, kernel, size, padding, strides, dilations):
+    """The sums alone, in the arithmetic type: x, shifted, times each place of the kernel."""
+    x, kernel = (tf.cast(t, real(t.dtype)) for t in (x, kernel))
+    windows = kernel.shape[:2].as_list()
+    if None in windows:
+        raise ValueError("depthwise_conv: the height and width of kernel must be known here, got shape %s" % kernel.shape)
+    missing = [_windows.pads(_rows.size(x, 1 + axis), size[axis], windows[axis], strides[axis], dilations[axis], padding)
+               for axis in range(2)]
+    x, total = tf.pad(x, [(0, 0), *missing, (0, 0)]), 0
+    ends = [tf.maximum((size[axis] - 1) * strides[axis] + 1, 0) for axis in range(2)]
+    for r in range(windows[0]):
+        for s in range(windows[1]):
+            top, left = r * dilations[0], s * dilations[1]
+            seen = x[:, top:top + ends[0]:strides[0], left:left + ends[1]:strides[1]]
+            total += seen[..., None] * kernel[r, s]
+    return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product([_rows.size(kernel, 2), _rows.size(kernel, 3)])])
+
+
+def _plain(x, kernel, bias, size, keep, activation="linear", padding="valid", stride_h=1, stride_w=1, dilation_h=1,
+           dilation_w=1):
+    pre = _convolved(x, kernel, [_rows.size(size, 0), _rows.size(size, 1)], padding, (stride_h, stride_w),
+                     (dilation_h, dilation_w))
+    pre = pre + tf.cast(bias, pre.dtype) if given(bias) else pre
+    y = tf.cast(PLAIN[activation](pre), x.dtype)
+    return y, tf.cast(pre, x.dtype) if given(keep) else tf.zeros([0], x.dtype)
+
+
+def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", padding="valid", stride_h=1,
+                stride_w=1, dilation_h=1, dilation_w=1):
+    dpre, nothing = dy, tf.zeros([0], dy.dtype)
+    if activation != "linear":
+        with tf.GradientTape() as tape:
+            tape.watch(pre)
+            y = PLAIN[activation](pre)
+        dpre = tape.gradient(y, pre, dy)
+    with tf.GradientTape() as tape:
+        tape.watch([x, kernel])
+        sums = _convolved(x, kernel, [_rows.size(dy, 1), _rows.size(dy, 2)], padding, (stride_h, stride_w),
+                          (dilation_h, dilation_w))
+    dx, dkernel = tape.gradient(sums, [x, kernel], tf.cast(dpre, sums.dtype))
+    dbias = tf.cast(tf.reduce_sum(tf.cast(dpre, sums.dtype), [0, 1, 2]), dy.dtype)
+    return dx if given(want_dx) else nothing, dkernel if given(want_dkernel) else nothing, dbias if given(bias) else nothing
+
+
+# ---- the ops ----
+
+_GEOMETRY = ("padding", "stride_h", "stride_w", "dilation_h", "dilation_w")
+
+
+def _gradient(node, dy, dpre):
+    """dpre is that of what was kept, which only the gradient of this gradient asks for; as in tfuse.linear."""
+    x, kernel, bias, size, _ = node.inputs
+    y, pre = node.outputs
+    activation, geometry = node.attr("activation"), {name: node.attr(name) for name in _GEOMETRY}
+    eager = context.executing_eagerly()
+    if activation == "linear":
+        pre = None
+    elif activation in _SLOPE_FROM_RESULT:
+        pre = y
+    elif not given(pre) or eager and record.could_possibly_record():
+        pre = _conv(x, kernel, bias, size, None, **geometry)[0]
+    wanted = [node.wanted(i) for i in range(3)]
+    yes = lambda is_so: mark(tf.bool) if is_so else None
+    needed = x, kernel, bias if wanted[2] else None
+    gradients = _grad(dy, *needed, pre, yes(wanted[0]), yes(wanted[1]), activation=activation, **geometry)
+    if dpre is not None and not eager:
+        more = _grad(dpre, *needed, None, yes(wanted[0]), yes(wanted[1]), **geometry)
+        gradients = [a + b for a, b in zip(gradients, more)]
+    return [*(g if w else None for g, w in zip(gradients, wanted)), None, None]
+
+
+# Axes by letters: n batch; h, w and p, q sizes of the input and the result; r, s the window; c, m channels; o those of the result.
+_AXES = {**dict.fromkeys(["dy", "pre"], "npqo"), "x": "nhwc", "kernel": "rscm", "bias": "o", "size": "pqz", "keep": "kl",
+         **dict.fromkeys(["want_dx", "want_dkernel"], "kl")}
+_grad = FusedOp("DepthwiseConvGrad", _plain_grad, axes=_AXES)
+_conv = FusedOp("DepthwiseConv", _plain, _gradient, axes=_AXES)
+
+
+def _spatial(op, x, kernel, *options):
+    """The number of axes that windows move along. Where no rank is known, the options say it, or else it is 2."""
+    ranks = [x.shape.rank and x.shape.rank - 2, kernel.shape.rank and kernel.shape.rank - 2,
+             *(len(value) for value in options if isinstance(value, (list, tuple)))]
+    axes = next((rank for rank in ranks if rank is not None), 2)
+    if axes not in (1, 2) or any(rank not in (None, axes) for rank in ranks[:2]):
+        raise ValueError(
+            "%s: x must be [batch, height, width, channels] and kernel [height, width, channels, multiplier], or both without "
+            "their height, got shapes %s and %s" % (op, x.shape, kernel.shape))
+    return axes
+
+
+def fused(x, kernel, bias=None, activation=None, strides=1, padding="valid", dilation=1, training=None, op="depthwise_conv"):
+    """tfuse.depthwise_conv, for layers: what the activation is taken of is kept for gradients, eagerly where a tape records,
+    in a graph unless training is False. Where it was not kept, the gradient computes it again."""
+    activation, keep = activation_name(activation), None
+    x, kernel = _rows.tensor(x), _rows.tensor(kernel)
+    axes = _spatial(op, x, kernel, strides, dilation)
+    padding = _windows.check_padding(op, padding, ("valid", "same", "causal")[:3 if axes == 1 else 2])
+    strides, dilation = (_windows.per_axis(op, name, value, axes) for name, value in (("strides", strides), ("dilation", dilation)))
+    x, kernel = (t if t.shape.rank is not None else tf.ensure_shape(t, [None] * (axes + 2)) for t in (x, kernel))
+    if axes == 1:  # an image of one line
+        x, kernel, strides, dilation = tf.expand_dims(x, 1), tf.expand_dims(kernel, 0), [1, *strides], [1, *dilation]
+    _conv.check_dtype(x.dtype)
+    size = _windows.results(op, *([_rows.size(t, axis + first) for axis in range(2)] for t, first in ((x, 1), (kernel, 0))),
+                            strides, padding, dilation)
+    if activation != "linear" and activation not in _SLOPE_FROM_RESULT:
+        if record.could_possibly_record() if context.executing_eagerly() else training is not False:
+            keep = mark(x.dtype)
+    y = _conv(x, kernel, bias, sized(*size), keep, activation=activation, padding=padding, stride_h=strides[0],
+              stride_w=strides[1], dilation_h=dilation[0], dilation_w=dilation[1])[0]
+    return tf.squeeze(y, 1) if axes == 1 else y
+
+
+@composite
+def depthwise_conv(x, kernel, bias=None, activation=None, strides=1, padding="valid", dilation=1):
+    """Returns act(bias + x convolved with kernel), each channel by filters of its own, as keras.ops.depthwise_conv does.
+
+    Products are summed in float32, in float64 for float64. Windows of 3 * 3, 5 * 5 and 7 * 7 with strides of 1 or 2, without
+    dilation and with a multiplier of 1, are computed by kernels of their own; all others by one that is slower.
+
+    Args:
+      x: float tensor [batch, height, width, channels], or [batch, width, channels].
+      kernel: [height, width, channels, multiplier], or without its height; of x's dtype.
+      bias: [channels * multiplier], or None.
+      activation: as in tfuse.scale_bias_act.
+      strides, dilation: an integer, or one for each axis.
+      padding: "valid", "same", or without a height "causal", which looks back alone.
+
+    Returns:
+      [batch, height, width, channels * multiplier], where channel c * multiplier + m is made from channel c of x.
+
+    Raises:
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, a window that does not fit into x.
+
+    Example:
+      x, kernel, bias = tf.random.normal([8, 32, 32, 64]), tf.random.normal([3, 3, 64, 1]), tf.zeros([64])
+      y = tfuse.depthwise_conv(x, kernel, bias, "relu", strides=2, padding="same")
+    """
+    return fused(x, kernel, bias, activation, strides, padding, dilation)
+
+
+@composite
+def separable_conv(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None, strides=1, padding="valid", dilation=1):
+    """Returns act(bias + the channels of a depthwise convolution, mixed at each place), as keras.ops.separable_conv does.
+
+    Args:
+      x, depthwise_kernel, strides, padding, dilation: as in tfuse.depthwise_conv.
+      pointwise_kernel: [1, 1, channels * multiplier, outputs], or without its height.
+      bias: [outputs], or None.
+      activation: as in tfuse.scale_bias_act.
+
+    Example:
+      x, depthwise = tf.random.normal([8, 32, 32, 16]), tf.random.normal([3, 3, 16, 1])
+      y = tfuse.separable_conv(x, depthwise, tf.random.normal([1, 1, 16, 64]), tf.zeros([64]), "relu", padding="same")
+    """
+    return separable(x, depthwise_kernel, pointwise_kernel, bias, activation, strides, padding, dilation)
+
+
+def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None, strides=1, padding="valid", dilation=1,
+              training=None):
+    pointwise_kernel = _rows.tensor(pointwise_kernel)
+    known = pointwise_kernel.shape[:-2]
+    if known.rank is not None and not known.is_compatible_with([1] * known.rank):
+        raise ValueError("separable_conv: pointwise_kernel must be [1, 1, channels, outputs], got shape %s" % pointwise_kernel.shape)
+    y = fused(x, depthwise_kernel, None, None, strides, padding, dilation, training, op="separable_conv")
+    matrix = tf.reshape(pointwise_kernel, tf.shape(pointwise_kernel)[-2:] if known.rank is None else
+                        [_rows.size(pointwise_kernel, axis) for axis in (-2, -1)])
+    return products._apply(y, matrix, bias, activation, None, training)
+
+
+# ---- Keras ----
+
+
+def why_not_conv(layer, x):
+    """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if layer.data_format != "channels_last":
+        return "tfuse's depthwise convolutions have the channels last"
+    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
+        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
+    if x.shape.rank != layer.rank + 2:
+        return "the input has %s dimensions, and %d are served" % (x.shape.rank, layer.rank + 2)
+    return ""
+
+
+def _weights(layer, dtype, *names):
+    weights = (getattr(layer, name) for name in names)
+    return [None if w is None else keras.ops.convert_to_tensor(w, dtype) for w in weights]
+
+
+def _known_activation(layer):
+    """A layer's activation as tfuse's table names it, and one that is not in the table, to be applied behind."""
+    try:
+        return activation_name(layer.activation), None
+    except ValueError:
+        return "linear", layer.activation
+
+
+def depthwise(layer, x, training=None):
+    """What a Keras DepthwiseConv layer computes."""
+    kernel, bias = _weights(layer, x.dtype, "kernel", "bias")
+    name, after = _known_activation(layer)
+    y = fused(x, kernel, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
+    return y if after is None else after(y)
+
+
+def separably(layer, x, training=None):
+    """What a Keras SeparableConv layer computes."""
+    kernels, bias = _weights(layer, x.dtype, "depthwise_kernel", "pointwise_kernel"), _weights(layer, x.dtype, "bias")[0]
+    name, after = _known_activation(layer)
+    y = separable(x, *kernels, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
+    return y if after is None else after(y)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
+    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.DepthwiseConv1D(4, padding="same")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
+    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.DepthwiseConv2D(7, padding="same")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class SeparableConv1D(keras.layers.SeparableConv1D):
+    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.SeparableConv1D(64, 3, activation="relu")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class SeparableConv2D(keras.layers.SeparableConv2D):
+    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.SeparableConv2D(64, 3, activation="relu")
+    """
+
+    def call(self, inputs, training=None):
+        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)

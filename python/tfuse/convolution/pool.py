@@ -1,0 +1,320 @@
+"""Pooling over 1, 2 or 3 axes, channels last: the greatest or the average of each window, and Keras's layers by it."""
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context, record
+
+from tfuse._core import _rows, _windows
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse.reductions.reduce import reduce_mean
+
+_NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
+_MOST = 256  # places of a window that a byte can tell apart
+_SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
+
+
+# ---- plain TensorFlow ----
+
+
+def _seen(x, out, padding, options, outside):
+    """For each place of the window, in order, what of x it sees; `outside` where that is outside of x."""
+    windows, strides = ([options[kind + axis] for axis in "dhw"] for kind in ("window_", "stride_"))
+    missing = [_windows.pads(_rows.size(x, 1 + i), out[i], windows[i], strides[i], 1, padding) for i in range(3)]
+    padded = tf.pad(x, [(0, 0), *missing, (0, 0)], constant_values=outside)
+    ends = [tf.maximum((out[i] - 1) * strides[i] + 1, 0) for i in range(3)]
+    return [padded[:, d:d + ends[0]:strides[0], h:h + ends[1]:strides[1], w:w + ends[2]:strides[2]]
+            for d in range(windows[0]) for h in range(windows[1]) for w in range(windows[2])]
+
+
+def _sizes(size):
+    return [_rows.size(size, i) for i in range(3)]
+
+
+def _plain_max(x, size, keep, padding="valid", **options):
+    seen = tf.stack(_seen(x, _sizes(size), padding, options, -float("inf")))
+    inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, 0))
+    places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
+    taps = tf.reshape(tf.range(seen.shape[0], dtype=tf.int64), [-1, 1, 1, 1, 1, 1])
+    y = tf.reduce_sum(tf.where(taps == places, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
+    if not given(keep):
+        return y, tf.zeros([0], tf.int64)
+    channels = _rows.size(places, 4)
+    words = -(-channels // 8)
+    places = tf.pad(places, [(0, 0)] * 4 + [(0, words * 8 - channels)])
+    places = tf.reshape(places, [*(_rows.size(places, i) for i in range(4)), words, 8])
+    return y, tf.reduce_sum(tf.bitwise.left_shift(places, tf.constant(_SHIFTS, tf.int64)), -1)
+
+
+def _plain_max_grad(dy, places, size, padding="valid", **options):
+    bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
+    where = tf.reshape(bytes_, [*(_rows.size(places, i) for i in range(4)), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
+    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
+    slopes = tf.cast(dy, x.dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        seen = _seen(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options, 0)
+    dx = tape.gradient(seen, x, [tf.where(where == tap, slopes, 0) for tap in range(len(seen))])
+    return tf.cast(dx, dy.dtype)
+
+
+def _averages(x, out, padding, options):
+    counts = tf.add_n(_seen(tf.ones_like(x), out, padding, options, 0))
+    return tf.add_n(_seen(x, out, padding, options, 0)) / counts
+
+
+def _plain_average(x, size, padding="valid", **options):
+    return tf.cast(_averages(tf.cast(x, real(x.dtype)), _sizes(size), padding, options), x.dtype)
+
+
+def _plain_average_grad(dy, size, padding="valid", **options):
+    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = _averages(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options)
+    return tf.cast(tape.gradient(y, x, tf.cast(dy, x.dtype)), dy.dtype)
+
+
+# ---- the ops ----
+
+
+def _attributes(node):
+    return {name: node.attr(name) for name in ["padding", *_NAMES]}
+
+
+def _size_of(x):
+    return sized(*(_rows.size(x, 1 + i) for i in range(3)))
+
+
+def _max_gradient(node, dy, dplaces):
+    x, size, _ = node.inputs
+    places, attributes = node.outputs[1], _attributes(node)
+    if not given(places):
+        places = _max(x, size, mark(tf.bool), **attributes)[1]
+    return [_max_grad(dy, places, _size_of(x), **attributes), None, None]
+
+
+# Axes by letters: n batch, c channels; x's sizes are d, h, w, the result's p, q, r. In gradients, size is x's.
+_AXES = {"x": "ndhwc", "size": "pqrz", "keep": "kl"}
+_GRAD_AXES = {"dy": "npqrc", "places": "npqre", "size": "dhwz"}
+_max_grad = FusedOp("MaxPoolGrad", _plain_max_grad, axes=_GRAD_AXES)
+_average_grad = FusedOp("AveragePoolGrad", _plain_average_grad, axes=_GRAD_AXES)
+_max = FusedOp("MaxPool", _plain_max, _max_gradient, axes=_AXES)
+_average = FusedOp("AveragePool", _plain_average, axes=_AXES, gradient=lambda node, dy: [
+    _average_grad(dy, _size_of(node.inputs[0]), **_attributes(node)), None])
+
+
+def _pooled(op, x, size, strides, padding, serve):
+    """serve(x with three axes between batch and channels, size of the result, attributes) for x with one to three."""
+    x = _rows.tensor(x)
+    _max.check_dtype(x.dtype)
+    axes = x.shape.rank and x.shape.rank - 2
+    if axes is None:
+        axes = next((len(v) for v in (size, strides) if isinstance(v, (list, tuple))), 2)
+        x = tf.ensure_shape(x, [None] * (axes + 2))
+    if axes not in (1, 2, 3):
+        raise ValueError("%s: x must be [batch, 1 to 3 sizes, channels], got shape %s" % (op, x.shape))
+    windows = _windows.per_axis(op, "size", size, axes)
+    strides = windows if strides is None else _windows.per_axis(op, "strides", strides, axes)
+    padding = _windows.check_padding(op, padding)
+    sizes = [_rows.size(x, axis) for axis in range(axes + 2)]
+    out = _windows.results(op, sizes[1:-1], windows, strides, padding, [1] * axes)
+    ones = [1] * (3 - axes)
+    y = serve(tf.reshape(x, [sizes[0], *ones, *sizes[1:]]) if ones else x, sized(*ones, *out),
+              {"padding": padding, **dict(zip(_NAMES, [*ones, *windows, *ones, *strides]))})
+    return tf.reshape(y, [sizes[0], *out, sizes[-1]]) if ones else y
+
+
+@composite
+def max_pool(x, size, strides=None, padding="valid"):
+    """Returns the greatest value that each window sees, channel by channel, as keras.ops.max_pool does.
+
+    NaN is greater than all others. For the gradient the place of the greatest is kept, a byte for each value of the result;
+    of equal values, the first gets it all.
+
+    Args:
+      x: float tensor [batch, 1 to 3 sizes, channels].
+      size: of the window, an integer or one for each axis; at most 256 places in all where there is a gradient.
+      strides: the same; None: those of size.
+      padding: "valid" or "same".
+
+    Example:
+      y = tfuse.max_pool(tf.random.normal([8, 32, 32, 64]), 3, strides=2, padding="same")
+    """
+    def serve(x, out, attributes):
+        recorded = record.could_possibly_record() if context.executing_eagerly() else True
+        places = 1
+        for name in _NAMES[:3]:
+            places *= attributes[name]
+        return _max(x, out, mark(tf.bool) if recorded and places <= _MOST else None, **attributes)[0]
+
+    return _pooled("max_pool", x, size, strides, padding, serve)
+
+
+@composite
+def average_pool(x, size, strides=None, padding="valid"):
+    """Returns the average of what each window sees, channel by channel, as keras.ops.average_pool does: what is outside of x
+    does not count.
+
+    Args:
+      x, size, strides, padding: as in tfuse.max_pool; size may be any.
+
+    Example:
+      y = tfuse.average_pool(tf.random.normal([8, 32, 32, 64]), 2)
+    """
+    return _pooled("average_pool", x, size, strides, padding, lambda x, out, attributes: _average(x, out, **attributes))
+
+
+@composite
+def global_average_pool(x, keepdims=False):
+    """Returns the average over all axes but the first and the last, by tfuse.reduce_mean.
+
+    Args:
+      x: float tensor [batch, 1 to 3 sizes, channels], with a known number of axes.
+      keepdims: whether these axes stay, with one place each.
+
+    Example:
+      y = tfuse.global_average_pool(tf.random.normal([8, 32, 32, 64]))       # [8, 64]
+    """
+    x = _rows.tensor(x)
+    if x.shape.rank not in (3, 4, 5):
+        raise ValueError("global_average_pool: x must be [batch, 1 to 3 sizes, channels], got shape %s" % x.shape)
+    _max.check_dtype(x.dtype)
+    return reduce_mean(x, list(range(1, x.shape.rank - 1)), keepdims=keepdims)
+
+
+# ---- Keras ----
+
+
+def why_not_pool(layer, x):
+    """Why tfuse does not serve a pooling layer of Keras's, for this input; or nothing."""
+    if not isinstance(x, tf.Tensor):
+        return "a %s is not dense" % type(x).__name__
+    if layer.data_format != "channels_last":
+        return "tfuse's pooling has the channels last"
+    if x.dtype not in FLOATS:
+        return "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
+    if x.shape.rank is None:
+        return "the number of dimensions is not known"
+    return ""
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling1D(keras.layers.MaxPooling1D):
+    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling1D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling2D(keras.layers.MaxPooling2D):
+    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling2D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class MaxPooling3D(keras.layers.MaxPooling3D):
+    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.MaxPooling3D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling1D(keras.layers.AveragePooling1D):
+    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling1D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling2D(keras.layers.AveragePooling2D):
+    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling2D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class AveragePooling3D(keras.layers.AveragePooling3D):
+    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.AveragePooling3D(2)
+    """
+
+    def call(self, inputs):
+        if why_not_pool(self, inputs):
+            return super().call(inputs)
+        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
+    """keras.layers.GlobalAveragePooling1D by tfuse.reduce_mean. With the channels first or a mask, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling1D()
+    """
+
+    def call(self, inputs, mask=None):
+        if mask is not None or why_not_pool(self, inputs):
+            return super().call(inputs, mask=mask)
+        return global_average_pool(inputs, self.keepdims)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
+    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling2D()
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)
+
+
+@keras.saving.register_keras_serializable("tfuse")
+class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
+    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+
+    Example:
+      layer = tfuse.GlobalAveragePooling3D()
+    """
+
+    def call(self, inputs):
+        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)

@@ -1,0 +1,226 @@
+"""tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import skip_broken_xla
+
+ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": lambda f: tf.function(f, jit_compile=True)}
+OPTIONS = {
+    "plain": {},
+    "channels first": {"axis": 1},
+    "an axis between": {"axis": 2, "momentum": 0.9, "epsilon": 1e-5},
+    "no scale": {"scale": False},
+    "no center": {"center": False},
+    "bare": {"scale": False, "center": False, "momentum": 0.5},
+    "synchronized": {"synchronized": True},
+    "renorm": {"renorm": True, "renorm_clipping": {"rmax": 2.0, "rmin": 0.5, "dmax": 1.0}},
+}
+POLICIES = {"float32": ("float32", 2e-5), "mixed_bfloat16": ("bfloat16", 2e-2), "mixed_float16": ("float16", 4e-3)}
+
+
+def normal(*shape, seed=0, dtype="float32"):
+    return tf.cast(np.random.default_rng(seed).normal(size=shape) * 2 + 1, dtype)
+
+
+def close(got, want, tolerance):
+    got, want = (np.asarray(tf.cast(t, "float64")) for t in (got, want))
+    assert np.max(np.abs(got - want), initial=0) <= tolerance * max(1, np.max(np.abs(want), initial=0))
+
+
+def pair(options, shape, **more):
+    """tfuse's layer and Keras's, with the same weights that are not trivial."""
+    layers = [make(**options, **more) for make in (tfuse.BatchNormalization, keras.layers.BatchNormalization)]
+    for layer in layers:
+        layer.build(shape)
+        layer.set_weights([np.random.default_rng(i).uniform(0.5, 2, w.shape) for i, w in enumerate(layer.weights)])
+    return layers
+
+
+def step_of(layer, dy, **call):
+    """Of x: the result and all gradients. The running statistics are the layer's."""
+    weights = [w.value for w in layer.trainable_weights]
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, **call)
+            loss = tf.reduce_sum(tf.cast(y, "float32") * dy)
+        return [y, *tape.gradient(loss, [x, *weights])]
+
+    return step
+
+
+def compare(layers, x, route, tolerance, **call):
+    dy = normal(*x.shape, seed=9)
+    results = [route(step_of(layer, dy, **call))(x) for layer in layers]
+    for got, want in zip(*results, strict=True):
+        assert got.dtype == want.dtype
+        close(got, want, tolerance)
+    for got, want in zip(*(layer.weights for layer in layers), strict=True):
+        assert got.dtype == want.dtype == "float32"
+        close(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_layer_follows_keras(device, name, route, policy):
+    if route == "xla":
+        skip_broken_xla()
+    compute, tolerance = POLICIES[policy]
+    x = normal(6, 5, 4, 7, dtype=compute)
+    layers = pair(OPTIONS[name], x.shape, dtype=policy)
+    for training in (True, False, True):
+        compare(layers, x, ROUTES[route], tolerance, training=training)
+
+
+def test_frozen_layer_infers(device):
+    layers = pair({}, (6, 7))
+    for layer in layers:
+        layer.trainable = False
+    before = [w.numpy() for w in layers[0].weights]
+    compare(layers, normal(6, 7), ROUTES["eager"], 2e-5, training=True)
+    for was, now in zip(before, layers[0].weights):
+        np.testing.assert_array_equal(was, now)
+
+
+@pytest.mark.parametrize("route", ["eager", "graph"])
+def test_mask(device, route):
+    mask = tf.constant(np.random.default_rng(1).random((6, 5)) < 0.6)
+    for training in (True, False):
+        compare(pair({}, (6, 5, 7)), normal(6, 5, 7), ROUTES[route], 2e-5, training=training, mask=mask)
+    with pytest.raises(ValueError, match="mask provided should be one dimension less"):
+        tfuse.BatchNormalization()(normal(6, 5, 7), training=True, mask=tf.ones([6, 5, 7], tf.bool))
+
+
+def test_synchronized_in_a_strategy():
+    """The replicas' moments are those of both batches; without it each has its own."""
+    results = {}
+    x = np.random.default_rng(0).normal(size=(8, 5)).astype("float32")
+    for synchronized in (True, False):
+        for make in (tfuse.BatchNormalization, keras.layers.BatchNormalization):
+            strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+            with strategy.scope():
+                layer = make(synchronized=synchronized, momentum=0.5)
+                layer.build((None, 5))
+            data = strategy.experimental_distribute_values_from_function(
+                lambda c: tf.constant(x[4 * c.replica_id_in_sync_group:][:4]))
+            y = strategy.run(tf.function(lambda x: layer(x, training=True)), [data])
+            results[synchronized, make] = [*strategy.experimental_local_results(y)]
+        ours, stock = (results[synchronized, make] for make in (tfuse.BatchNormalization, keras.layers.BatchNormalization))
+        for got, want in zip(ours, stock, strict=True):
+            close(got, want, 2e-5)
+    both = np.concatenate(results[True, tfuse.BatchNormalization])
+    close(both, (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3), 2e-5)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_large_means_do_not_cancel(device, axis):
+    """Where the mean is 10^4 deviations, also where the first value is far from all others."""
+    rng = np.random.default_rng(0)
+    x = (1e4 + rng.normal(size=(64, 6, 40))).astype("float32")
+    x[0, :, 0] = x[0, 0, :6] = 0
+    axes = tuple(a for a in range(3) if a != axis % 3)
+    mean, variance = x.astype("float64").mean(axes), x.astype("float64").var(axes)
+    zeros = tf.zeros(mean.shape)
+    y, new_mean, new_variance = tfuse.batch_norm(x, None, None, zeros, zeros, True, axis=axis, momentum=0.0)
+    np.testing.assert_allclose(new_mean, mean, rtol=1e-6)
+    np.testing.assert_allclose(new_variance, variance, rtol=1e-5)
+    wide = [-1 if a == axis % 3 else 1 for a in range(3)]
+    np.testing.assert_allclose(y, (x - mean.reshape(wide)) / np.sqrt(variance + 1e-3).reshape(wide), atol=5e-3)
+
+
+def test_running_statistics(device):
+    """As Keras moves them; they have no gradient, and stay where there is nothing to learn from."""
+    x, mean, variance = normal(9, 4), tf.constant([1.0, 2, 3, 4]), tf.constant([4.0, 3, 2, 1])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        _, new_mean, new_variance = tfuse.batch_norm(x, None, None, mean, variance, True)
+    assert tape.gradient(new_mean, x) is None
+    np.testing.assert_allclose(new_mean, mean * 0.99 + np.mean(x, 0) * 0.01, rtol=1e-6)
+    np.testing.assert_allclose(new_variance, variance * 0.99 + np.var(x, 0) * 0.01, rtol=1e-6)
+    for empty in (x[:0], tf.zeros([0, 4, 3]), tf.zeros([2, 4, 0])):
+        y, *same = tfuse.batch_norm(empty, None, None, mean, variance, True, axis=1)
+        assert y.shape == empty.shape
+        np.testing.assert_array_equal(same, [mean, variance])
+    _, *same = tfuse.batch_norm(x, None, None, mean, variance, False)
+    np.testing.assert_array_equal(same, [mean, variance])
+
+
+def test_files(tmp_path):
+    x = normal(4, 3, 3, 5)
+    model = keras.Sequential([keras.Input((3, 3, 5)), tfuse.BatchNormalization(momentum=0.7, name="norm")])
+    model(x, training=True)
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    assert type(again.layers[0]) is tfuse.BatchNormalization
+    np.testing.assert_array_equal(again(x), model(x))
+    stock = keras.saving.load_model(tmp_path / "m.keras", custom_objects={
+        "tfuse>BatchNormalization": keras.layers.BatchNormalization})
+    close(stock(x), model(x), 2e-5)
+    options = keras.layers.BatchNormalization(momentum=0.7, name="norm").get_config()
+    assert tfuse.BatchNormalization(momentum=0.7, name="norm").get_config() == options
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_training_follows_keras(jit):
+    if jit:
+        skip_broken_xla()
+    x = np.random.default_rng(0).normal(size=(48, 8, 8, 3)).astype("float32")
+    losses = []
+    for layers in (tfuse, keras.layers):
+        keras.utils.set_random_seed(1)
+        h = inputs = keras.Input((8, 8, 3))
+        for strides in (1, 2):
+            h = layers.BatchNormalization()(keras.layers.Conv2D(8, 3, strides, use_bias=False)(h))
+            h = keras.layers.ReLU()(h)
+        model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling2D()(h)))
+        model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=jit)
+        history = model.fit(x, x.mean((1, 2, 3)), batch_size=16, epochs=3, shuffle=False, verbose=0).history["loss"]
+        losses.append([*history, model.evaluate(x, x.mean((1, 2, 3)), verbose=0)])
+    np.testing.assert_allclose(*losses, rtol=1e-3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("route", ["graph", "xla"])
+@pytest.mark.parametrize("act", ["relu", "silu"])
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "added"])
+def test_enable_joins_what_follows(device, route, act, added, training):
+    """The activation, and the addition before it, with the batch norm; which leaves the statistics as they are."""
+    if route == "xla":
+        skip_broken_xla()
+    x, other, results = normal(6, 5, 5, 7), normal(6, 5, 5, 7, seed=3), []
+    for enabled in (True, False):
+        layer = keras.layers.BatchNormalization()
+        layer.build(x.shape)
+        layer.set_weights([np.random.default_rng(i).uniform(0.5, 2, w.shape) for i, w in enumerate(layer.weights)])
+
+        def step(x, other):
+            with tf.GradientTape() as tape:
+                tape.watch([x, other])
+                y = layer(x + 0, training=training)
+                y = keras.activations.get(act)(keras.layers.Add()([y, other + 0]) if added else y)
+                loss = tf.reduce_sum(y * normal(*x.shape, seed=9))
+            wanted = [x, *([other] if added else []), layer.gamma.value, layer.beta.value]
+            return [y, *tape.gradient(loss, wanted)]
+
+        if enabled:
+            tfuse.square(1.0)  # before this, other calls
+            with tfuse.enabled():
+                got = ROUTES[route](step)(x, other)
+            why = "%s of a batch norm%s" % (act, " and another tensor" * added)
+            rows = tfuse.explain(64)
+            assert why in [row["why"] for row in rows if row["route"] == "joined by looking back"]
+            if route == "graph":
+                ran = [row for row in rows if row["when"] == "ran"]
+                ran = ran[max(i for i, row in enumerate(ran) if row["op"] == "Square"):]
+                assert sum(row["calls"] for row in ran if row["op"] in ("BatchNorm", "FrozenBatchNorm")) == 1
+        else:
+            got = ROUTES[route](step)(x, other)
+        results.append([*got, *layer.weights])
+    for got, want in zip(*results, strict=True):
+        close(got, want, 2e-5)

@@ -1,0 +1,146 @@
+"""conv and conv_transpose beyond their cases: hundreds of random geometries against NumPy, and Keras's own results."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from tfuse import cases
+from tfuse.cases.convolution.conv import Geometry
+from tfuse.convolution import conv as op
+
+
+def close(got, want, dtype="float64"):
+    want = np.asarray(want)
+    assert got.shape == want.shape
+    scale = max(np.max(np.abs(want), initial=0), 1e-30)
+    limit = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    assert np.max(np.abs(cases.as64(got) - want), initial=0) <= limit * scale
+
+
+def random_geometry(rng):
+    """A geometry, and the sizes of what it is used on: (batch, spatial axes …), channels and outputs of a group."""
+    axes = int(rng.integers(1, 4))
+    most = {1: 40, 2: 14, 3: 8}[axes]
+    size = tuple(int(rng.integers(1, 5)) for _ in range(axes))
+    dilation = [int(rng.choice([1, 1, 2, 3])) for _ in range(axes)]
+    strides = [int(rng.choice([1, 1, 2, 3])) for _ in range(axes)]
+    padding = [rng.choice(["valid", "same", "causal"]), [tuple(map(int, rng.integers(0, 5, 2))) for _ in range(axes)]][
+        int(rng.integers(2))]
+    groups = int(rng.choice([1, 1, 2, 3]))
+    geometry = Geometry(size, strides, str(padding) if isinstance(padding, str) else padding, dilation, groups)
+    spatial = [int(rng.integers(1, most)) for _ in range(axes)]
+    return geometry, [int(rng.integers(1, 4)), *spatial], groups * int(rng.integers(1, 7)), groups * int(rng.integers(1, 9))
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_geometries(device, seed):
+    """Values and gradients of all that there is, in float64; values in the other types."""
+    rng = np.random.default_rng(seed)
+    for _ in range(40):
+        geometry, image, channels, outputs = random_geometry(rng)
+        given = geometry.options()
+        x, kernel = rng.normal(size=[*image, channels]), rng.normal(size=[*geometry.size, channels // geometry.groups, outputs])
+        bias, want = rng.normal(size=outputs), geometry.forward(x, kernel)
+        residual, dy = rng.normal(size=want.shape), rng.normal(size=want.shape)
+        relu, pre = bool(rng.integers(2)), want + bias + residual
+        inputs = [tf.constant(t) for t in (x, kernel, bias, residual)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = tfuse.conv(*inputs[:3], "relu" if relu else None, inputs[3], **given)
+        gradients = tape.gradient(y, inputs, tf.constant(dy))
+        close(y, np.maximum(pre, 0) if relu else pre)
+        g = dy * (pre > 0) if relu else dy
+        for got, wanted in zip(gradients, [geometry.data(g, kernel, image[1:]), geometry.filter(x, g),
+                                           g.reshape(-1, outputs).sum(0), g]):
+            close(got, wanted)
+        for dtype in ("float32", "float16", "bfloat16"):
+            narrow = [tf.cast(t, dtype) for t in inputs[:2]]
+            close(tfuse.conv(*narrow, **given), geometry.forward(*map(cases.as64, narrow)), dtype)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_geometries_transposed(device, seed):
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(30):
+        geometry, image, channels, outputs = random_geometry(rng)
+        padding = str(rng.choice(["valid", "same"]))
+        more = None if rng.integers(2) else [int(rng.integers(0, s)) for s in geometry.strides]
+        both = Geometry(geometry.size, geometry.strides, padding, geometry.dilation)
+        x, kernel = rng.normal(size=[*image, channels]), rng.normal(size=[*geometry.size, outputs, channels])
+        large = [op._spread_size(n, k, s, d, padding, None if more is None else more[i]) for i, (n, k, s, d) in enumerate(
+            zip(image[1:], geometry.size, geometry.strides, geometry.dilation))]
+        if list(both.out(large)) != image[1:]:  # sizes that no convolution has: TensorFlow refuses them
+            continue
+        dy, inputs = rng.normal(size=[image[0], *large, outputs]), [tf.constant(x), tf.constant(kernel)]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            y = tfuse.conv_transpose(*inputs, strides=geometry.strides, padding=padding, output_padding=more,
+                                     dilation=geometry.dilation)
+        close(y, both.data(x, kernel, large))
+        for got, want in zip(tape.gradient(y, inputs, tf.constant(dy)), [both.forward(dy, kernel), both.filter(dy, x)]):
+            close(got, want)
+
+
+_KERAS = [(axes, padding, strides, dilation, n) for axes, padding, (strides, dilation), n in itertools.product(
+    (1, 2, 3), ("valid", "same"), ((1, 1), (2, 1), (3, 1), (1, 2)), (7, 8))]
+
+
+@pytest.mark.parametrize("served", ["by TensorFlow", "by tfuse"])
+def test_as_keras(request, served):
+    """keras.ops.conv for every padding, and channels first."""
+    if served == "by tfuse":
+        request.getfixturevalue("as_on_a_gpu")
+    rng = np.random.default_rng(0)
+    for axes, padding, strides, dilation, n in _KERAS:
+        x, kernel = (tf.constant(rng.normal(size=s), tf.float32) for s in ([2, *[n] * axes, 4], [*[3] * axes, 4, 6]))
+        want = keras.ops.conv(x, kernel, strides, padding, "channels_last", dilation)
+        close(tfuse.conv(x, kernel, strides=strides, padding=padding, dilation=dilation), want, "float32")
+        first = tf.transpose(x, [0, axes + 1, *range(1, axes + 1)])
+        got = tfuse.conv(first, kernel, strides=strides, padding=padding, dilation=dilation, data_format="channels_first")
+        close(tf.transpose(got, [0, *range(2, axes + 2), 1]), want, "float32")
+
+
+def test_transposed_as_keras(device):
+    rng = np.random.default_rng(1)
+    for axes, padding, strides, dilation, n in _KERAS:
+        for k, more in [(3, None), (2, None), (4, None), (3, strides - 1), (3, 0)]:
+            if dilation > 1 and (padding == "same" or axes == 3 or more):  # TensorFlow has not all of these on a CPU
+                continue
+            x, kernel = (tf.constant(rng.normal(size=s), tf.float32) for s in ([2, *[n] * axes, 4], [*[k] * axes, 6, 4]))
+            try:
+                want = keras.ops.conv_transpose(x, kernel, strides, padding, more, "channels_last", dilation)
+            except (tf.errors.OpError, ValueError):  # sizes that it refuses
+                continue
+            close(tfuse.conv_transpose(x, kernel, strides=strides, padding=padding, output_padding=more, dilation=dilation), want,
+                  "float32")
+
+
+def test_explains_who_computes_on_a_cpu():
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    tfuse.conv(tf.ones([1, 5, 5, 4]), tf.ones([3, 3, 4, 4]))
+    assert "TensorFlow's own convolution is faster" in tfuse.explain(1)[0]["why"]
+    tfuse.conv(tf.ones([1, 5, 5, 4]), tf.ones([3, 3, 2, 4]), groups=2)
+    assert any(row["op"] == "Conv" and row["when"] == "ran" and row["input"] == "float32[1, 5, 5, 4]" for row in tfuse.explain())
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_is_known_while_tracing():
+    traced = tf.function(lambda x, k: tfuse.conv(x, k, strides=2, padding="same"),
+                         input_signature=[tf.TensorSpec([None, None, 9, 4]), tf.TensorSpec([3, 3, 4, 6])])
+    assert traced.get_concrete_function().output_shapes.as_list() == [None, None, 5, 6]
+    anything = tf.function(lambda x, k: tfuse.conv(x, k, padding="causal"), input_signature=[tf.TensorSpec(None)] * 2)
+    x, kernel = tf.random.normal([2, 9, 4]), tf.random.normal([3, 4, 6])
+    close(anything(x, kernel), cases.as64(tfuse.conv(x, kernel, padding="causal")), "float32")
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_nan_stays(device):
+    x = tf.constant(np.array([[[np.nan], [1.0], [-1.0]]]), tf.float32)
+    y = tfuse.conv(x, tf.ones([1, 1, 1]), tf.zeros([1]), "relu")
+    assert np.array_equal(y[0, :, 0], [np.nan, 1.0, 0.0], equal_nan=True)

@@ -1,0 +1,96 @@
+"""Pooling beyond the cases: random windows against Keras, special values, large windows, and the layers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+
+SHAPES = {1: (2, 11, 6), 2: (2, 9, 10, 6), 3: (2, 5, 6, 7, 3)}
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_random_windows(device, kind):
+    """Values and gradients as in stock TensorFlow, whose values here have no equals."""
+    rng = np.random.default_rng(7)
+    ours, stock = {"max": (tfuse.max_pool, tf.nn.max_pool), "average": (tfuse.average_pool, tf.nn.avg_pool)}[kind]
+    for _ in range(120):
+        axes = int(rng.integers(1, 4))
+        size = rng.integers(1, 5, axes).tolist()
+        strides, padding = rng.integers(1, 4, axes).tolist(), str(rng.choice(["valid", "same"]))
+        if axes == 3:  # stock TensorFlow moves windows of volumes on the CPU that are shorter than their strides
+            strides = [min(pair) for pair in zip(strides, size)]
+        shape = (int(rng.integers(1, 4)), *(int(rng.integers(n, n + 9)) for n in size), int(rng.choice([1, 3, 8, 19])))
+        x = tf.constant(rng.permutation(int(np.prod(shape))).reshape(shape) / 100, tf.float32)
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[axes]
+        results = []
+        for f in (lambda: ours(x, size, strides, padding), lambda: stock(x, size, strides, padding.upper(), layout)):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = f()
+            results.append([y, tape.gradient(y, x, tf.cos(y))])
+        for got, want in zip(*results):
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=str((shape, size, strides, padding)))
+
+
+def test_special_values(device):
+    """NaN is greater than all others; nothing but -infinity is -infinity, and its gradient goes to the first."""
+    x = tf.constant([[1.0, np.nan, np.inf, 2.0, -np.inf, -np.inf]])[..., None]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfuse.max_pool(x, 2)
+    assert np.array_equal(np.ravel(y), [np.nan, np.inf, -np.inf], equal_nan=True)
+    assert np.ravel(tape.gradient(y, x, tf.ones_like(y))).tolist() == [0, 1, 1, 0, 1, 0]
+
+
+def test_large_windows(device):
+    x = tf.random.normal([1, 40, 40, 3], seed=1)
+    np.testing.assert_array_equal(tfuse.max_pool(x, 40), tf.reduce_max(x, [1, 2], keepdims=True))
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfuse.max_pool(x, 40)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="windows of at most 256 places can be kept for a gradient, got 1 . 40 . 40"):
+        tape.gradient(y, x)
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_global_average_pool(device, axes, dtype):
+    x = tf.cast(tf.random.normal(SHAPES[axes], seed=2), dtype)
+    places = list(range(1, axes + 1))
+    want = tf.reduce_mean(tf.cast(x, tf.float64), places)
+    epsilon = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(tf.cast(tfuse.global_average_pool(x), tf.float64), want, rtol=epsilon, atol=epsilon)
+    assert tfuse.global_average_pool(x, keepdims=True).shape == [2, *[1] * axes, SHAPES[axes][-1]]
+    with pytest.raises(ValueError, match="global_average_pool: x must be .batch, 1 to 3 sizes, channels., got shape"):
+        tfuse.global_average_pool(tf.ones([2, 3]))
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("name, options", [
+    ("MaxPooling", {}), ("MaxPooling", {"pool_size": 3, "strides": 2, "padding": "same"}), ("AveragePooling", {"pool_size": 2}),
+    ("AveragePooling", {"pool_size": 3, "strides": 1, "padding": "same"}), ("GlobalAveragePooling", {}),
+    ("GlobalAveragePooling", {"keepdims": True})], ids=str)
+def test_layers_are_keras_s(device, axes, name, options, tmp_path):
+    x = tf.random.normal(SHAPES[axes], seed=3)
+    layer, stock = (getattr(module, "%s%dD" % (name, axes))(**options) for module in (tfuse, keras.layers))
+    np.testing.assert_allclose(layer(x), stock(x), rtol=1e-5, atol=1e-6)
+    assert layer.get_config().keys() == stock.get_config().keys()
+    model = keras.Sequential([keras.layers.Input(x.shape[1:]), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(again.layers[-1]) is type(layer)
+    np.testing.assert_array_equal(again(x), model(x))
+    first = type(layer).from_config({**layer.get_config(), "data_format": "channels_first"})
+    turned = np.moveaxis(x.numpy(), -1, 1)
+    want = type(stock).from_config({**stock.get_config(), "data_format": "channels_first"})(turned)
+    np.testing.assert_allclose(first(turned), want, rtol=1e-5, atol=1e-6)
+
+
+def test_mask(device):
+    """What Keras's layer makes of a mask, Keras makes."""
+    x, mask = tf.random.normal([2, 4, 3], seed=4), tf.constant([[True, True, False, False], [True] * 4])
+    np.testing.assert_allclose(tfuse.GlobalAveragePooling1D()(x, mask=mask),
+                               keras.layers.GlobalAveragePooling1D()(x, mask=mask), rtol=1e-5)
