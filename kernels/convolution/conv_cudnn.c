@@ -10,6 +10,7 @@
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/nvidia/plan_cache.h"
+#include "kernels/layout/transpose.h"
 #include "ops/convolution/conv.h"
 
 _Static_assert(sizeof(conv_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
@@ -25,8 +26,8 @@ _Static_assert(sizeof(plan_key) == sizeof(conv_key) + sizeof(int32_t) && sizeof(
 /* Most engines want next to nothing. Those that pad channels or copy tensors want as much as these take: for 256 images
  * of 224 x 224 in three channels 104 MiB. */
 #define MOST_WORKSPACE ((int64_t)256 << 20)
-/* What is sure to be there for a captured call, beside a bias of zeros. */
-enum { SMALL_WORKSPACE = TFU_CONV_ROOM / 4 * 3 };
+/* What is there for a captured call, beside a bias of zeros and a kernel of up to as much. */
+enum { SMALL_WORKSPACE = TFU_CONV_ROOM / 8 * 3 };
 enum { CANDIDATES = 10 }; /* that are timed */
 
 /* Places in the list of proposals: the fastest, and the fastest with a small workspace; negative: none. */
@@ -94,18 +95,22 @@ static tfu_planned *get_plan(request *r, int config) {
   return p;
 }
 
+/* Whether there is so much scratch memory. */
+static int try_scratch(request *r, int64_t bytes, void **memory) {
+  tfu_error *err = r->call->err, ignored;
+  r->call->err = &ignored;
+  const int there = tfu_has_scratch(r->call, (size_t)bytes) && tfu_scratch(r->call, (size_t)bytes, memory) == TFU_OK;
+  r->call->err = err;
+  r->short_of_memory |= !there;
+  return there;
+}
+
 /* Whether there is so much workspace. What was taken for one plan serves the next. */
 static int has_workspace(request *r, int64_t bytes) {
   enum { ALIGN = 256 };
-  tfu_error *err = r->call->err, ignored;
   void *memory;
   if (bytes <= r->space) return 1;
-  r->call->err = &ignored;
-  const int there =
-      tfu_has_scratch(r->call, (size_t)bytes + ALIGN) && tfu_scratch(r->call, (size_t)bytes + ALIGN, &memory) == TFU_OK;
-  r->call->err = err;
-  r->short_of_memory |= !there;
-  if (!there) return 0;
+  if (!try_scratch(r, bytes + ALIGN, &memory)) return 0;
   r->workspace = (void *)(((uintptr_t)memory + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
   r->space = bytes;
   return 1;
@@ -267,12 +272,38 @@ static const tfu_tuner tuner = {.bytes = sizeof(conv_key),
 
 /* ---- running ---- */
 
+static const char no_room[] = "cuDNN wants more scratch memory than there is";
+
+/* The matrix [rows][cols] from its transpose. */
+static tfu_turn turn_of(int64_t rows, int64_t cols) {
+  return (tfu_turn){.axes = 2, .size = {rows, cols}, .from = {1, rows}, .to = {cols, 1}};
+}
+
 /* The bias where there is none, but something behind it. */
 static tfu_code zero_bias(request *r) {
   const size_t bytes = (size_t)(r->key.groups * r->key.k) * tfu_dtype_size((tfu_dtype)r->key.dtype);
   if (!(r->key.epilogue & CONV_ADDS_BIAS) || r->a->bias) return TFU_OK;
   TFU_TRY(tfu_scratch(r->call, bytes, &r->memory[CONV_AT_BIAS]));
   return tfu_clear(r->call, r->memory[CONV_AT_BIAS], bytes);
+}
+
+/* Whether there is memory for the kernel as cuDNN takes it, where that differs from ours. */
+static int has_turned(request *r) {
+  const conv_shape *s = &r->a->s;
+  const int64_t rows = conv_volume(s->window) * s->c, outputs = s->groups * s->k;
+  return rows == 1 || outputs == 1 ||
+         try_scratch(r, rows * outputs * (int64_t)tfu_dtype_size((tfu_dtype)r->key.dtype), &r->memory[CONV_AT_KERNEL]);
+}
+
+/* Before the run, or behind it where the kernel is what was asked for. */
+static tfu_code turn_kernel(request *r, int behind) {
+  const conv_shape *s = &r->a->s;
+  const int64_t rows = conv_volume(s->window) * s->c, outputs = s->groups * s->k;
+  const int64_t size = (int64_t)tfu_dtype_size((tfu_dtype)r->key.dtype);
+  void *ours = r->a->kernel, *turned = r->memory[CONV_AT_KERNEL];
+  if (ours == turned || behind != (r->key.product == CONV_FILTER)) return TFU_OK;
+  return behind ? tfu_turn_gpu(r->call, turn_of(rows, outputs), turned, ours, size)
+                : tfu_turn_gpu(r->call, turn_of(outputs, rows), ours, turned, size);
 }
 
 /* A plan, and its workspace; NULL where either is not to be had. */
@@ -297,7 +328,7 @@ static tfu_planned *prepare(request *r, const char **label, const char **why) {
     if (!p && c.small >= 0) p = plan_with_space(r, c.small);
   }
   if (!p && r->short_of_memory && !(r->key.epilogue & CONV_RELU)) p = plan_with_space(r, LEAST_SPACE);
-  *why = r->short_of_memory ? "cuDNN wants more scratch memory than there is" : "cuDNN has no plan for it";
+  *why = r->short_of_memory ? no_room : "cuDNN has no plan for it";
   if (r->call->captured) tfu_capture_restore(mode);
   return p;
 }
@@ -305,13 +336,16 @@ static tfu_planned *prepare(request *r, const char **label, const char **why) {
 static tfu_code serve(request *r, int *served, const char **why) {
   const char *label;
   TFU_TRY(zero_bias(r));
+  *why = no_room;
+  if (!has_turned(r)) return TFU_OK;
+  TFU_TRY(turn_kernel(r, 0));
   tfu_planned *p = prepare(r, &label, why);
   if (!p) return TFU_OK;
   *served = 1;
   r->call->kernel = label ? label : "cuDNN convolution";
   const tfu_code code = tfu_graph_run(p->graph, r->handle->handle, r->memory, r->workspace, r->call->err);
   tfu_plan_release(p, r->call);
-  return code;
+  return code == TFU_OK ? turn_kernel(r, 1) : code;
 }
 
 tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32, const conv_args *a,

@@ -18,7 +18,7 @@ typedef struct conv_key {
 } conv_key;
 _Static_assert(sizeof(conv_key) == 27 * sizeof(int32_t), "a gap would be compared too");
 
-/* Memory of a run. */
+/* Memory of a run; the kernel there is [outputs, spatial axes, channels]. */
 enum { CONV_AT_X, CONV_AT_KERNEL, CONV_AT_Y, CONV_AT_BIAS, CONV_AT_RESIDUAL, CONV_SLOTS };
 
 /* The key, where cuDNN may be asked; else why it is not, a static text. */

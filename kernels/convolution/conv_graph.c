@@ -1,6 +1,7 @@
 /* conv_graph.c - a convolution and its gradients as cuDNN knows them. Shapes are [batch, channels, spatial axes]; that
- * channels lie last in our memory, and that our kernels are [spatial axes, channels, outputs], is a matter of strides:
- * on an sm_90 cuDNN's engines for channels-last kernels take both as they lie. */
+ * channels lie last in our memory is a matter of strides. Kernels are handed over as [outputs, spatial axes, channels]:
+ * of our [spatial axes, channels, outputs] by their strides cuDNN plans the same engines, which then take no notice of
+ * the strides. */
 #include <limits.h>
 
 #include "kernels/convolution/conv_cudnn.h"
@@ -119,18 +120,6 @@ static tfu_node image(sketch *t, int slot, int64_t n, int64_t c, const int64_t *
                   : tfu_graph_real(t->g, slot, t->type, 2 + t->axes, d, step);
 }
 
-/* [outputs, channels of a group, spatial axes] in memory of [spatial axes, channels of a group, outputs]. */
-static tfu_node kernel_of(sketch *t) {
-  const int64_t outputs = t->s.groups * t->s.k;
-  int64_t d[TFU_GRAPH_RANK] = {outputs, t->s.c}, step[TFU_GRAPH_RANK] = {1, outputs}, next = outputs * t->s.c;
-  for (int a = t->axes - 1; a >= 0; a--) {
-    d[2 + a] = t->s.window[t->first + a];
-    step[2 + a] = next;
-    next *= d[2 + a];
-  }
-  return tfu_graph_real(t->g, CONV_AT_KERNEL, t->type, 2 + t->axes, d, step);
-}
-
 static tfu_graph_window window_of(const sketch *t) {
   tfu_graph_window w = {.axes = t->axes};
   for (int i = 0; i < t->axes; i++) {
@@ -159,7 +148,8 @@ void tfu_conv_describe(tfu_graph *g, const conv_key *k) {
   const cudnnDataType_t compute = t.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   const int64_t outputs = s->groups * s->k, one[CONV_AXES] = {1, 1, 1};
   const tfu_graph_window window = window_of(&t);
-  const tfu_node x = image(&t, CONV_AT_X, s->batch, s->groups * s->c, s->in), kernel = kernel_of(&t);
+  const tfu_node x = image(&t, CONV_AT_X, s->batch, s->groups * s->c, s->in),
+                 kernel = image(&t, CONV_AT_KERNEL, outputs, s->c, s->window);
   tfu_node y = image(&t, k->epilogue ? -1 : CONV_AT_Y, s->batch, outputs, s->out);
   tfu_graph_conv(g, kinds[k->product], compute, &window, &x, &kernel, &y);
   if (k->epilogue & CONV_ADDS_RESIDUAL) {

@@ -174,23 +174,25 @@ struct exponentials {
 
 template <typename T>
 struct spreads {
-  enum { GROUP = TFU_SPREADS, WORDS = 3 };
-  state<float> s = {0, 0, 0};
+  enum { GROUP = TFU_SPREADS, WORDS = 4 };
+  state<float> s = {0, 0, 0, 0};
   __device__ void start(const reduce_args &) {}
   __device__ unsigned nothing() const { return 0; }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int count, int seen) {
-    const float mean = folded<N>(value, plus()) * (count == N ? 1.0f / N : ratio(1.0f, (float)count));
+    if (!seen) s.a = value(0);
+    const auto apart = [&](int i) { return real(i) ? value(i) - s.a : 0; };
+    const float mean = folded<N>(apart, plus()) * (count == N ? 1.0f / N : ratio(1.0f, (float)count));
     float part[4] = {0, 0, 0, 0};
     UNROLL
     for (int i = 0; i < N; i++) {
-      const float off = real(i) ? value(i) - mean : 0;
+      const float off = real(i) ? apart(i) - mean : 0;
       part[i % 4] += off * off;
     }
-    const float before = (float)seen, weight = ratio((float)count, before + (float)count), off = mean - s.a;
-    s.a += off * weight;
+    const float before = (float)seen, weight = ratio((float)count, before + (float)count), off = mean - s.d;
     s.b += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
     s.c = before + (float)count;
+    s.move_mean(s.d + off * weight);
   }
   __device__ state<float> known(int64_t) const { return s; }
 };
@@ -233,6 +235,7 @@ __device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, con
     numbers[0] = s.a;
     if (a.words > 1) numbers[n] = s.b;
     if (a.words > 2) numbers[2 * n] = s.c;
+    if (a.words > 3) numbers[3 * n] = s.d;
   } else if constexpr (K::GROUP == TFU_PLACES) {
     store_one(a.y, at, a.to, s.place());
   } else {

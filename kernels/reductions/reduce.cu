@@ -9,6 +9,7 @@ __device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const 
     numbers[0] = s.a;
     if (a.words > 1) numbers[n] = s.b;
     if (a.words > 2) numbers[2 * n] = s.c;
+    if (a.words > 3) numbers[3 * n] = s.d;
   } else if (a.kind == TFU_REDUCE_ARG) {
     store_one(a.y, at, a.to, s.place());
   } else {

@@ -1,6 +1,6 @@
 /* reduce.cuh - states: what a reduction knows of the values that it has seen (reduce.h).
  *
- * A state is three numbers, whose meaning depends on the kind. R is the type of arithmetic: float, double, or int64 for
+ * A state is four numbers, whose meaning depends on the kind. R is the type of arithmetic: float, double, or int64 for
  * both integers. Here the kind is a number of the call and no parameter of the template, so that there is one copy of
  * all that moves data: that serves wide types, odd columns and states. What is most often reduced is in kinds.cuh. */
 #pragma once
@@ -92,12 +92,12 @@ __device__ inline double power_of(double x, double shift) { return called_exp(x 
  *   Of integers a alone, which wraps.
  * EXPONENTIALS: a is the greatest value, b the sum of exp(v - a); of exp(v) where a is infinite, 0 where a is minus
  *   infinity.
- * SPREADS: a is the mean, b the sum of squared differences from it, c the number of values. Two of these are joined
- *   without a difference of large numbers.
+ * SPREADS: a + d is the mean, d what a has no digits for, b the sum of squared differences from it, c the number of
+ *   values. Sums are of differences from a value that was seen, so that a mean far from 0 costs no digits.
  * PLACES: a is the greatest value above the least finite one, b and c hold its first place. */
 template <typename R>
 struct state {
-  R a, b, c;
+  R a, b, c, d;
 
   static __device__ state none(const reduce_args &k) {
     const bool least = k.group == TFU_TOPS || k.group == TFU_EXPONENTIALS || k.group == TFU_PLACES;
@@ -156,12 +156,13 @@ struct state {
         return;
       case TFU_SPREADS:
         if constexpr (is_real<R>::value) {
+          const R about = c == 0 ? v[0] : a;
           UNROLL
-          for (int i = 0; i < M; i++) v[i] = i < m ? v[i] : 0;
+          for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - about : 0;
           const R mean = sum_of(v) * (m == M ? (R)1 / M : ratio((R)1, (R)m));
           UNROLL
           for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - mean : 0;
-          join_spreads({mean, dot_of(v, v), (R)m});
+          join_spreads({about, dot_of(v, v), (R)m, mean});
         }
         return;
       default: { /* values come in order, but for single ones: those may stand before what was seen */
@@ -224,6 +225,13 @@ struct state {
     return s;
   }
 
+  /* Of SPREADS: the mean is a + by. */
+  __device__ void move_mean(R by) {
+    const R before = a;
+    a += by;
+    d = by - (a - before);
+  }
+
  private:
   static __device__ __noinline__ R finished(int group, int kind, int64_t all, state s) {
     switch (group) {
@@ -250,8 +258,12 @@ struct state {
   }
   __device__ void join_spreads(const state &o) {
     if (o.c == 0) return;
-    const R n = c + o.c, off = o.a - a, weight = ratio(o.c, n);
-    a += off * weight;
+    if (c == 0) {
+      *this = o;
+      return move_mean(d);
+    }
+    const R n = c + o.c, off = (o.a - a) + (o.d - d), weight = ratio(o.c, n);
+    move_mean(d + off * weight);
     b += o.b + off * off * (c * weight);
     c = n;
   }
@@ -277,6 +289,7 @@ __device__ inline state<R> load_state(const void *from, int words, int64_t n, in
   state<R> s = {numbers[0], 0, 0};
   if (words > 1) s.b = numbers[n];
   if (words > 2) s.c = numbers[2 * n];
+  if (words > 3) s.d = numbers[3 * n];
   return s;
 }
 
@@ -284,6 +297,7 @@ __device__ inline state<R> load_state(const void *from, int words, int64_t n, in
 template <typename R, typename F>
 __device__ inline state<R> converted(const state<F> &s, int group) {
   state<R> other = {(R)s.a, (R)s.b, (R)s.c};
+  if (group == TFU_SPREADS) other.a = (R)((double)s.a + s.d), other.d = (R)((double)s.a + s.d - other.a);
   if (group == TFU_PLACES) other.set_place(s.place());
   return other;
 }

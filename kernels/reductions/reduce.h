@@ -28,7 +28,7 @@ enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLAC
 #define TFU_REDUCE_THREADS 256
 #define TFU_BATCH 32         /* elements that a thread loads before it looks at them */
 #define TFU_HELD_THREADS 512 /* of a block at most, where rows stay in registers */
-#define TFU_STATE_WORDS 3    /* numbers that a state has at most */
+#define TFU_STATE_WORDS 4    /* numbers that a state has at most */
 
 /* Where one kernel serves all types that are computed in one, the storage type is a number of the call, like
  * tfu_dtype's.

@@ -51,11 +51,13 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     const int at = lane * columns + beside * V + c;
     states[0][at] = s.a;
     if (K::WORDS > 1) states[K::WORDS > 1][at] = s.b;
-    if (K::WORDS > 2) states[K::WORDS - 1][at] = s.c;
+    if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][at] = s.c;
+    if (K::WORDS > 3) states[K::WORDS - 1][at] = s.d;
   }
   const auto known = [&](int at) {
     return state<float>{states[0][at], K::WORDS > 1 ? states[K::WORDS > 1][at] : 0.0f,
-                        K::WORDS > 2 ? states[K::WORDS - 1][at] : 0.0f};
+                        K::WORDS > 2 ? states[K::WORDS > 2 ? 2 : 0][at] : 0.0f,
+                        K::WORDS > 3 ? states[K::WORDS - 1][at] : 0.0f};
   };
   ONCE
   for (int half = lanes * columns / 2; half >= columns;
@@ -66,7 +68,8 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       const state<float> s = state<float>::joined_as<K::GROUP>(known(i), known(i + half));
       states[0][i] = s.a;
       if (K::WORDS > 1) states[K::WORDS > 1][i] = s.b;
-      if (K::WORDS > 2) states[K::WORDS - 1][i] = s.c;
+      if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][i] = s.c;
+      if (K::WORDS > 3) states[K::WORDS - 1][i] = s.d;
     }
   }
   __syncthreads();

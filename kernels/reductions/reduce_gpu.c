@@ -61,7 +61,7 @@ static int words_of(int group, tfu_dtype real, int ties) {
     case TFU_TOPS: return ties ? 2 : 1;
     case TFU_PRODUCTS: return real == TFU_I64 ? 1 : 3;
     case TFU_EXPONENTIALS: return 2;
-    case TFU_SPREADS: return 3;
+    case TFU_SPREADS: return 4;
     case TFU_PLACES: return real == TFU_F32 ? 3 : 2;
     default: return 1;
   }

@@ -23,6 +23,7 @@ __device__ inline void join_row(state<float> &s, int lanes) {
     state<float> o = {__shfl_xor_sync(0xffffffffu, s.a, offset), 0, 0};
     if (K::WORDS > 1) o.b = __shfl_xor_sync(0xffffffffu, s.b, offset);
     if (K::WORDS > 2) o.c = __shfl_xor_sync(0xffffffffu, s.c, offset);
+    if (K::WORDS > 3) o.d = __shfl_xor_sync(0xffffffffu, s.d, offset);
     /* The lower lane's state comes first for both, so that they get the same bits. */
     const bool low = !(threadIdx.x & offset);
     s = state<float>::joined_as<K::GROUP>(low ? s : o, low ? o : s);

@@ -122,7 +122,10 @@ template <typename T>
 __device__ inline void leave_channels(const group_norm_args &a, const held_place<T> &h, float (&one)[packed<T>::N],
                                       float (&two)[packed<T>::N]) {
   enum { V = packed<T>::N, MOST = TFU_GROUP_HELD_PARTS };
-  __shared__ float room[WARPS][MOST][2 * V];
+  extern __shared__ int4 memory[];
+  float(&room)[WARPS][MOST][2 * V] = *(float(*)[WARPS][MOST][2 * V]) memory;
+  static_assert(sizeof room <= 2 * THREADS * 16, "what a block holds at least");
+  __syncthreads(); /* what it held is read */
   UNROLL
   for (int by = 16; by > 0; by /= 2) {
     if (by < a.parts) continue;

@@ -15,7 +15,8 @@ enum { TFU_CONV_X, TFU_CONV_KERNEL, TFU_CONV_BIAS, TFU_CONV_RESIDUAL, TFU_CONV_S
 enum { TFU_CONV_DATA_Y, TFU_CONV_DATA_KERNEL, TFU_CONV_DATA_SIZES };
 enum { TFU_CONV_FILTER_X, TFU_CONV_FILTER_Y, TFU_CONV_FILTER_SIZES };
 
-/* Scratch of a captured call: what plans of cuDNN want beside the tensors, and what it may take to align it. */
-enum { TFU_CONV_ROOM = (32 << 20) + 512 };
+/* Scratch of a captured call: what plans of cuDNN want beside the tensors, the kernel in their order, and what it may
+ * take to align it. */
+enum { TFU_CONV_ROOM = (64 << 20) + 512 };
 
 #endif

@@ -58,7 +58,7 @@ static int ring_cluster(const tfu_device *device) { return device->capability >=
 static int ring(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
   const int64_t bytes = (int64_t)r->packs * 16, most = ring_cluster(device);
   if (!w->ring.from || bytes <= w->ring.from * 1024 || device->capability < 80 || w->pass != TFU_WHOLE) return 0;
-  int64_t shares = power_above(divide_up(bytes, w->ring.share * 1024));
+  int64_t shares = least(power_above(divide_up(bytes, w->ring.share * 1024)), most);
   while (shares < most && w->rows * shares * 2 <= device->multiprocessors) shares *= 2;
   for (; shares <= most; shares *= 2) {
     r->share = (int)divide_up(r->packs, shares);
