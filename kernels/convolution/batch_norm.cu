@@ -27,4 +27,6 @@ TFU_KERNEL_AS_(batch_norm_settle_f64, batch_norm_settle_args, batch_norm_settle<
 BATCH_NORM_ACTIVATIONS(X)
 #undef X
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, linear)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, tfu_channels_args, any)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, any)

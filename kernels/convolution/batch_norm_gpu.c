@@ -37,10 +37,21 @@ static tfu_grid per_channel(const batch_norm_view *v) {
   return (tfu_grid){.x = (unsigned)divide_up(v->channels, TFU_THREADS), .threads = TFU_THREADS};
 }
 
+/* Whether there are kernels for the activation alone, behind a residual or without one. */
+static int has_own(int activation, int residual) {
+  static const char own[TFU_ACTS] = {
+#define X(name) [TFU_ACT_##name] = 1,
+      BATCH_NORM_ACTIVATIONS(X)
+#undef X
+  };
+  return residual ? activation == TFU_ACT_linear || activation == TFU_ACT_relu : own[activation];
+}
+
 /* One pass over memory. Weights that are NULL read as `absent`. */
 static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const batch_norm_view *v,
                      const tfu_channels *op, tfu_channels_args *a, const tfu_tensor *totals) {
   a->inner = v->inner;
+  a->any = !has_own(activation, kernel == &apply_residual);
   a->blocks = !op->sums ? blocks() : op->results ? sums_blocks() : reader_blocks();
   for (int i = 0; i < op->weights; i++) a->count[i] = a->w[i] ? v->channels : 0;
   return tfu_channels_launch(call, kernel, activation, op, v->dtype, v->n, v->cols, a, totals);
@@ -50,16 +61,6 @@ static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const b
  * An absent beta is -0, which changes nothing. */
 static tfu_channels with_statistics(const tfu_call *call, int tensors, int results, int totals) {
   return (tfu_channels){tensors, 5, results, totals, {0, 0, 1, -0.0f, call->attr[TFU_BATCHNORM_EPSILON].f}};
-}
-
-/* Whether the activation is part of a pass over memory, behind a residual or without one. */
-static int is_fused(int activation, const void *residual) {
-  static const char fused[TFU_ACTS] = {
-#define X(name) [TFU_ACT_##name] = 1,
-      BATCH_NORM_ACTIVATIONS(X)
-#undef X
-  };
-  return residual ? activation == TFU_ACT_linear || activation == TFU_ACT_relu : fused[activation];
 }
 
 /* ---- forward ---- */
@@ -80,10 +81,7 @@ tfu_code tfu_batch_norm_gpu(tfu_call *call) {
   const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
   const void *weights[] = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
                            given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])};
-  const int fused = is_fused(activation, residual);
-  void *y = call->out[TFU_BATCHNORM_Y].data;
-  TFU_TRY(normalise(call, &v, fused ? activation : TFU_ACT_linear, in[TFU_BATCHNORM_X].data, residual, weights, y));
-  return fused ? TFU_OK : tfu_bias_act_launch(call, activation, v.dtype, v.n, 1, y, y, NULL);
+  return normalise(call, &v, activation, in[TFU_BATCHNORM_X].data, residual, weights, call->out[TFU_BATCHNORM_Y].data);
 }
 
 tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(call); }
@@ -124,11 +122,10 @@ typedef struct job {
   batch_norm_grad_settle_args settled;
 } job;
 
-/* dy * act' by a pass of its own, of what the forward pass took the activation of; dy and activation are then g and
- * none. */
+/* dy * act' by a pass of its own, of what the forward pass took the activation of, behind a residual; dy and activation
+ * are then g and none. */
 static tfu_code activation_grad(job *j, const void *residual) {
   const tfu_tensor unwanted = {.dtype = j->v.dtype, .shape = {.rank = 1}};
-  if (!j->g) TFU_TRY(tfu_scratch(j->call, (size_t)j->v.n * tfu_dtype_size(j->v.dtype), &j->g));
   TFU_TRY(normalise(j->call, &j->v, TFU_ACT_linear, j->x, residual, j->weights, j->g));
   TFU_TRY(tfu_act_grad_launch(j->call, j->activation, j->v.dtype, j->v.n, 1, j->g, j->dy, j->g, &unwanted));
   j->dy = j->g;
@@ -155,7 +152,7 @@ static tfu_code begin(tfu_call *call, job *j) {
                                              .dgamma = given(&out[TFU_BATCHNORMGRAD_DGAMMA]),
                                              .dbeta = given(&out[TFU_BATCHNORMGRAD_DBETA])};
   if (kept && j->activation == TFU_ACT_relu) j->y = kept;
-  else if (kept || !is_fused(j->activation, NULL)) return activation_grad(j, kept);
+  else if (kept) return activation_grad(j, kept);
   return TFU_OK;
 }
 

@@ -65,5 +65,6 @@ TFU_KERNEL_AS_(batch_norm_grad_settle_f64, batch_norm_grad_settle_args, batch_no
   TFU_KERNEL_FOR_ACTIVATION(frozen_batch_norm_grad, tfu_channels_args, name) \
   TFU_KERNEL_FOR_ACTIVATION(batch_norm_second, tfu_channels_args, name)
 BATCH_NORM_ACTIVATIONS(X)
+X(any)
 #undef X
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_kept, tfu_channels_args, relu)

@@ -172,29 +172,47 @@ struct exponentials {
   static __device__ float power(float v, float shift) { return max_sum<T>::power(v, shift, max_sum<T>::unit()); }
 };
 
+/* Of values of 16 bits, until they are known: d is the sum of differences from a, the mean of the first few, and b that
+ * of their squares. This takes fewer instructions than a mean of every few values, and a float has the digits for it.
+ */
 template <typename T>
 struct spreads {
-  enum { GROUP = TFU_SPREADS, WORDS = 4 };
+  enum { GROUP = TFU_SPREADS, WORDS = 4, NARROW = sizeof(T) == 2 };
   state<float> s = {0, 0, 0, 0};
   __device__ void start(const reduce_args &) {}
   __device__ unsigned nothing() const { return 0; }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int count, int seen) {
-    if (!seen) s.a = value(0);
+    const float each = count == N ? 1.0f / N : ratio(1.0f, (float)count), before = (float)seen;
+    if (!seen) s.a = NARROW ? folded<N>(value, plus()) * each : value(0); /* what is not there is 0 */
     const auto apart = [&](int i) { return real(i) ? value(i) - s.a : 0; };
-    const float mean = folded<N>(apart, plus()) * (count == N ? 1.0f / N : ratio(1.0f, (float)count));
     float part[4] = {0, 0, 0, 0};
+    s.c = before + (float)count;
+    if constexpr (NARROW) {
+      UNROLL
+      for (int i = 0; i < N; i++) part[i % 4] += apart(i) * apart(i);
+      s.d += folded<N>(apart, plus());
+      s.b += part[0] + part[1] + (part[2] + part[3]);
+      return;
+    }
+    const float mean = folded<N>(apart, plus()) * each;
     UNROLL
     for (int i = 0; i < N; i++) {
       const float off = real(i) ? apart(i) - mean : 0;
       part[i % 4] += off * off;
     }
-    const float before = (float)seen, weight = ratio((float)count, before + (float)count), off = mean - s.d;
+    const float weight = ratio((float)count, s.c), off = mean - s.d;
     s.b += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
-    s.c = before + (float)count;
     s.move_mean(s.d + off * weight);
   }
-  __device__ state<float> known(int64_t) const { return s; }
+  __device__ state<float> known(int64_t) const {
+    state<float> k = s;
+    if (!NARROW || k.c == 0) return k;
+    const float by = k.d / k.c, squares = k.b - by * k.d;
+    k.b = squares < 0 ? 0 : squares;
+    k.move_mean(by);
+    return k;
+  }
 };
 
 /* Values come in the order of their places. Only those above the least finite one count. */

@@ -117,81 +117,6 @@ __device__ inline void group_held(const group_norm_args &a) {
   }
 }
 
-/* Adds up what the threads with the same pack have of its channels, and leaves it in a.partial, of one chunk. */
-template <typename T>
-__device__ inline void leave_channels(const group_norm_args &a, const held_place<T> &h, float (&one)[packed<T>::N],
-                                      float (&two)[packed<T>::N]) {
-  enum { V = packed<T>::N, MOST = TFU_GROUP_HELD_PARTS };
-  extern __shared__ int4 memory[];
-  float(&room)[WARPS][MOST][2 * V] = *(float(*)[WARPS][MOST][2 * V]) memory;
-  static_assert(sizeof room <= 2 * THREADS * 16, "what a block holds at least");
-  __syncthreads(); /* what it held is read */
-  UNROLL
-  for (int by = 16; by > 0; by /= 2) {
-    if (by < a.parts) continue;
-    UNROLL
-    for (int k = 0; k < V; k++) {
-      one[k] += __shfl_xor_sync(~0u, one[k], by);
-      two[k] += __shfl_xor_sync(~0u, two[k], by);
-    }
-  }
-  if (threadIdx.x % 32 < a.parts) {
-    UNROLL
-    for (int k = 0; k < V; k++) {
-      room[threadIdx.x / 32][h.part][k] = one[k];
-      room[threadIdx.x / 32][h.part][V + k] = two[k];
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x >= 2 * V * a.parts) return;
-  const int part = threadIdx.x / (2 * V), k = threadIdx.x % (2 * V);
-  double total = 0;
-  UNROLL
-  for (int w = 0; w < WARPS; w++) total += room[w][part][k];
-  /* The packs of a block are neighbours, so its channels are, too. */
-  const int64_t channel = h.channel - h.part * V + part * V + k % V;
-  ((float *)a.partial)[(h.sample * 2 + k / V) * a.channels + channel] = (float)total;
-}
-
-template <typename T>
-__device__ inline void group_held_grad(const group_norm_args &a) {
-  enum { V = packed<T>::N };
-  __shared__ float of_n[WARPS][2], of_g[WARPS][2];
-  const held_place<T> h(a);
-  const unsigned dys = (unsigned)((a.places + h.step - 1) / h.step) * THREADS * 16; /* so much further */
-  h.fetch(a.x, h.slot);
-  h.fetch(a.dy, h.slot + dys);
-  const float *stats = (const float *)a.stats + 2 * (h.sample * a.groups + h.group);
-  const float mean = stats[0], rstd = stats[1];
-  float gamma[V], to_gamma[V] = {}, to_beta[V] = {};
-  weights<T>(a.gamma, h.channel, 1, gamma);
-  wait_for_copies<0>();
-  h.each([&](unsigned at, int64_t) {
-    float x[V], dy[V];
-    widen_pack<T>(load_shared(at), x);
-    widen_pack<T>(load_shared(at + dys), dy);
-    UNROLL
-    for (int k = 0; k < V; k++) {
-      to_gamma[k] += dy[k] * ((x[k] - mean) * rstd);
-      to_beta[k] += dy[k];
-    }
-  });
-  float n = 0, g = 0;
-  UNROLL
-  for (int k = 0; k < V; k++) n += gamma[k] * to_gamma[k], g += gamma[k] * to_beta[k];
-  const float count = (float)(a.places * a.group);
-  const float mean_n = group_total(h, n, of_n) / count, mean_g = group_total(h, g, of_g) / count;
-  h.each([&](unsigned at, int64_t to) {
-    float x[V], dy[V];
-    widen_pack<T>(load_shared(at), x);
-    widen_pack<T>(load_shared(at + dys), dy);
-    UNROLL
-    for (int k = 0; k < V; k++) x[k] = rstd * (dy[k] * gamma[k] - mean_g - (x[k] - mean) * rstd * mean_n);
-    store_bits((T *)a.y + to, narrow_pack<T>(x));
-  });
-  leave_channels(a, h, to_gamma, to_beta);
-}
-
 /* Two blocks of a multiprocessor, as far as shared memory goes: one computes while the other reads. */
 #define HELD(function, dtype, T)                                                                         \
   extern "C" __global__ void __launch_bounds__(THREADS, 2) function##_##dtype(const group_norm_args a) { \
@@ -200,6 +125,3 @@ __device__ inline void group_held_grad(const group_norm_args &a) {
 HELD(group_held, f32, float)
 HELD(group_held, f16, f16)
 HELD(group_held, bf16, bf16)
-HELD(group_held_grad, f32, float)
-HELD(group_held_grad, f16, f16)
-HELD(group_held_grad, bf16, bf16)

@@ -26,7 +26,7 @@ TFU_CHOICE(layer_waves, 4, 1, 64);
 TFU_CHOICE(rms_waves, 16, 1, 64);
 TFU_CHOICE(sharing_threads, 256, 128, TFU_NORM_THREADS);
 TFU_CHOICE(forward_cluster, 8, 1, 8);
-TFU_CHOICE(ring_from, 64, 16, 1024); /* half of it with residual or dropout, which no blocks take alone */
+TFU_CHOICE(ring_from, 48, 16, 1024); /* a third less with residual or dropout, which no blocks take alone */
 TFU_CHOICE(ring_share, 64, 16, 128);
 TFU_CHOICE(ring_ahead, 1, 1, 12);
 TFU_CHOICE(backward_cluster, 2, 1, 8);
@@ -96,7 +96,7 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                        .cluster = forward_cluster(),
                        .looks = rms ? 2 : 3,
                        .waves = rms ? rms_waves() : layer_waves(),
-                       .ring = {ring_from() / (a.residual || a.seed ? 2 : 1), ring_share(), ring_ahead()},
+                       .ring = {a.residual || a.seed ? ring_from() * 2 / 3 : ring_from(), ring_share(), ring_ahead()},
                        .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;

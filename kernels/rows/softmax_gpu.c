@@ -15,7 +15,7 @@ TFU_CHOICE(forward_waves, 16, 1, 64);
 /* KiB of a row, KiB of its share for types of two bytes, twice as much for float32, and groups. On an H200, shares of
  * 64 and 128 KiB have 79 and 80% of the copy speed at 65,536 columns in bfloat16, 74 and 68 at 262,144; in float32 57
  * and 64, 49 and 57. */
-TFU_CHOICE(ring_from, 64, 16, 1024);
+TFU_CHOICE(ring_from, 48, 16, 1024);
 TFU_CHOICE(ring_share, 64, 16, 128);
 TFU_CHOICE(ring_ahead, 1, 1, 12);
 TFU_CHOICE(backward_cluster, 2, 1, 8);

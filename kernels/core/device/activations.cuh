@@ -111,7 +111,7 @@ struct math_of<double> {
 TFU_ACTIVATIONS(X)
 #undef X
 
-/* Any activation, TFU_ACT_…, of float64: one copy of its long formulas serves all kernels of a module. */
+/* Any activation, TFU_ACT_…, in float64: one copy of its long formulas serves all kernels of a module. */
 static __device__ __noinline__ double any_value(int which, double v) {
   switch (which) {
 #define X(name) \

@@ -18,6 +18,7 @@ typedef struct tfu_channels_args {
   void *partial;                      /* [row blocks][sums][width]; NULL: no sum is wanted */
   int64_t half;   /* not 0: some tensors are halves of rows of 2 * half elements, those that the kernel says */
   int activation; /* for kernels that serve any */
+  int any;        /* such a kernel is taken, also where there may be one for this activation alone */
   int blocks;     /* of threads, per multiprocessor; 0: as many as suit a formula with few weights */
   int64_t inner;  /* for formulas with weights of their own: neighbouring columns of a channel */
 } tfu_channels_args;
@@ -25,8 +26,8 @@ typedef struct tfu_channels_args {
 #ifndef TFU_DEVICE
 #include "activations.h"
 
-/* The kernels that TFU_CHANNELS_ACT makes: variant TFU_ACT_… is the activation's own, the last serves any, and is the
- * only one in float64. */
+/* The kernels that TFU_CHANNELS_ACT makes: variant TFU_ACT_… is the activation's own, the last serves any, in
+ * double, and is the only one in float64. */
 extern const char *const tfu_activation_variants[TFU_ACTS + 1];
 #define TFU_ACTIVATION_KERNEL(stem) \
   { .module = &module, .name = stem, .variants = tfu_activation_variants }

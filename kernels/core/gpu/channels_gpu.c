@@ -33,7 +33,7 @@ tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, int variant, co
   if (a->half) a->walk.aligned &= tfu_aligned(call, 2 * n) && a->half * (int64_t)tfu_dtype_size(dtype) % 16 == 0;
   if (summing) TFU_TRY(tfu_scratch(call, (size_t)partials * tfu_dtype_size(tfu_real(dtype)), &a->partial));
   a->activation = variant;
-  if (kernel->variants && dtype == TFU_F64) variant = TFU_ACTS;
+  if (kernel->variants && (dtype == TFU_F64 || a->any)) variant = TFU_ACTS;
   TFU_TRY(tfu_launch(call, kernel, variant, dtype, grid, a));
   return summing ? tfu_fold_gpu(call, a->partial, grid.y, a->walk.width, op->sums, sums) : TFU_OK;
 }
