@@ -2,6 +2,7 @@
  * and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of
  * 16 bytes. */
 #include "kernels/layout/pairs.cuh"
+#include "kernels/layout/sectors.cuh"
 
 /* Rows in another order. The units of y are dealt out in their order, so that writing is coalesced always, and reading
  * as far as rows go. All of a thread's units are on their way before the first is written. */
@@ -217,6 +218,8 @@ KERNEL(transpose_runs_f16, transpose_rows_args, transpose_runs<uint16_t>)
 KERNEL(transpose_runs_f32, transpose_rows_args, transpose_runs<uint32_t>)
 KERNEL(transpose_pairs_f16, transpose_tiles_args, transpose_pairs<2>)
 KERNEL(transpose_pairs_f32, transpose_tiles_args, transpose_pairs<4>)
+KERNEL(transpose_sectors_f16, transpose_tiles_args, transpose_sectors<2>)
+KERNEL(transpose_sectors_f32, transpose_tiles_args, transpose_sectors<4>)
 KERNEL(transpose_tiles_bool, transpose_tiles_args, transpose_tiles<1>)
 KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
 KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)

@@ -46,6 +46,7 @@ typedef struct transpose_tiles_args {
   int shift_a, shift_b;             /* threads stand side by side along a in 1 << shift_a, then along b    */
   int pitch;                        /* elements from a place on b to the next in shared memory             */
   int dense;                        /* so it is in x, and a tile has all of a                              */
+  int border;                       /* elements of y between places where a tile may end, in sectors.cuh   */
   uint32_t tiles_a, tiles_b, swath; /* so many tiles along b are taken before the next along a             */
   tfu_divisor tiles, strip;         /* tiles of a matrix; of a swath                                       */
   int axes;                         /* of the batch, the innermost first                                   */

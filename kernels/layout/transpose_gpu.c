@@ -11,6 +11,13 @@ TFU_MODULE(transpose);
 TFU_CHOICE(swath, 8, 1, 64);
 /* Bytes from which on a tile of packs is wide enough: of narrower matrices most threads of a block would be idle. */
 TFU_CHOICE(narrow, 64, 16, 512);
+/* Of matrices of odd sizes: bytes of y, as a power of two, that only one tile writes to, a sector of memory or more;
+ * with 0, tiles end anywhere (pairs.cuh). Words of 4 bytes of y's rows, as a power of two, and KiB of shared memory
+ * that a tile has at most. By reasoning: a tile then reads an eighth more than it writes, and a multiprocessor has six.
+ */
+TFU_CHOICE(border_bits, 5, 0, 7);
+TFU_CHOICE(reach_bits, 6, 5, 7);
+TFU_CHOICE(room, 40, 8, 48);
 
 enum { DENSE_BYTES = 40 * 1024 }; /* of a tile, at most */
 enum { MOST = 1 << 30 };          /* elements of a launch: what kernels divide is less than 2^31 */
@@ -84,10 +91,25 @@ static int pairs_shift(int64_t n, int64_t size) {
 }
 static uint32_t row_of_pairs(int64_t n, int shift) { return even(n, ((int64_t)2 << shift) - 1); }
 
+/* Tiles that end at borders of y's sectors (sectors.cuh). Returns their bytes of shared memory. */
+static unsigned plan_sectors(transpose_tiles_args *a, int64_t size) {
+  const int64_t na = a->a, border = (int64_t)1 << (border_bits() > 4 ? border_bits() : 4), margin = size == 2 ? 2 : 0;
+  a->border = (int)(border / size);
+  a->shift_b = reach_bits();
+  a->tile_b =
+      (uint32_t)(divide_up(even(a->b + a->border - 1, ((int64_t)4 << a->shift_b) / size), a->border) * a->border);
+  const int64_t rows = least(a->tile_b + a->border - 1, a->b), most = room() * 1024 / (rows * size);
+  a->dense = a->b_from == na && na % 2 && na <= most;
+  a->tile_a = a->dense ? (uint32_t)na : even(na, most - margin - 1);
+  a->pitch = (int)(a->dense ? na : (a->tile_a + margin) | 1);
+  return (unsigned)(rows * a->pitch * size) + 16;
+}
+
 static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
   static tfu_kernel any = {.module = &module, .name = "transpose_tiles"};
   static tfu_kernel squares = {.module = &module, .name = "transpose_squares"};
   static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs"};
+  static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors"};
   const int axis_b = t->axes - 1;
   const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
   const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
@@ -103,9 +125,12 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
   tfu_grid grid = {.threads = TFU_TURN_THREADS};
   const int in_pairs =
       (size == 2 || size == 4) && na >= 32 && nb >= 32 && ((uintptr_t)x | (uintptr_t)y) % (2 * (size_t)size) == 0;
+  const int in_sectors = in_pairs && border_bits() && (uintptr_t)x % 16 == 0;
   if (in_packs) {
     a.tile_a = (uint32_t)(16 * side);
     a.tile_b = (uint32_t)(16 * side * (side == 2 ? 2 : 1));
+  } else if (in_sectors) {
+    grid.shared = plan_sectors(&a, size);
   } else if (in_pairs) {
     a.shift_a = pairs_shift(na, size), a.shift_b = pairs_shift(nb, size);
     a.tile_a = row_of_pairs(na, a.shift_a), a.tile_b = row_of_pairs(nb, a.shift_b);
@@ -132,7 +157,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
   }
   a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
-  a.tiles_b = (uint32_t)((nb + a.tile_b - 1) / a.tile_b);
+  a.tiles_b = (uint32_t)divide_up(nb + (a.border ? a.border - 1 : 0), a.tile_b);
   a.tiles = divisor_of((int64_t)a.tiles_a * a.tiles_b);
   a.strip = divisor_of(least((int64_t)a.tiles_a * a.swath, INT32_MAX));
   int64_t matrices = 1;
@@ -145,9 +170,10 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
   }
   grid.x = (unsigned)(matrices * a.tiles.by);
   return tfu_launch(call,
-                    in_packs   ? &squares
-                    : in_pairs ? &pairs
-                               : &any,
+                    in_packs     ? &squares
+                    : in_sectors ? &sectors
+                    : in_pairs   ? &pairs
+                                 : &any,
                     0, in_packs ? TFU_F32 : type_of(size), grid, &a);
 }
 
