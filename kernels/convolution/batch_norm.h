@@ -8,8 +8,8 @@
 #include <stdint.h>
 
 /* The activations that are part of a pass, and that convolutions are most often followed by. Others are a pass of their
- * own, as are all but relu behind a residual: all twelve would be more than three times the code. */
-#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(leaky_relu) X(silu) X(hard_swish)
+ * own, as are all but relu behind a residual: all thirteen would be more than twice the code. */
+#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(relu6) X(leaky_relu) X(silu) X(hard_swish)
 
 /* From x's mean and the sum of squared differences from it, of each channel, the statistics. */
 typedef struct batch_norm_settle_args {
