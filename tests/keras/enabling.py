@@ -15,7 +15,7 @@ import tfuse
 from tfuse._core import _explain
 from tfuse._keras import _behind_images, _enable
 
-LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _behind_images._SERVED)}
+LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _behind_images.SERVED)}
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)

@@ -270,7 +270,7 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("max_pool", "padding is causal", lambda: keras.ops.max_pool(Q, 2, padding="causal")),
     ("conv", "the number of channels is not known", lambda: tf.function(
         lambda x: keras.ops.conv(x, KERNELS[0]), input_signature=[tf.TensorSpec([None] * 4)], autograph=False)(Q)),
-    ("conv", "the window does not fit into the input", lambda: keras.ops.conv(Q[:, :1], KERNELS[0])),
+    ("conv", "the window does not fit into the input", lambda: keras.ops.conv(tf.constant(Q[:, :1]), KERNELS[0])),
     ("conv", "the channels are not those of the kernel", lambda: keras.ops.conv(Q[..., :3], KERNELS[0])),
     ("max_pool", "a window has more than 256 places", lambda: keras.ops.max_pool(tf.ones([1, 20, 20, 1]), 17)),
     ("EinsumDense.call", "abc,bcd->abd is not one matrix product", lambda: einsum_of("abc,bcd->abd", (5, 4))(X)),

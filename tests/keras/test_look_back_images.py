@@ -178,7 +178,7 @@ def residual_network(data_format):
     for _ in range(2):
         y = keras.layers.ReLU()(norm()(conv()(x)))
         x = keras.layers.ReLU()(keras.layers.Add()([norm()(conv()(y)), x]))
-    x = keras.layers.MaxPooling2D(2, data_format=data_format)(x)
+    x = keras.layers.MaxPooling2D(2, data_format=data_format)(keras.layers.ZeroPadding2D(1, data_format)(x))
     x = keras.layers.Conv2D(4, 1, data_format=data_format)(x)
     return keras.Model(inputs, keras.layers.Flatten()(keras.layers.GlobalAveragePooling2D(data_format)(x)))
 

@@ -197,7 +197,7 @@ def _max_pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_fo
 # ---- the table ----
 
 _NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
-_SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
+SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
     (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
@@ -221,5 +221,5 @@ _SERVED = [  # module and attribute, what serves it, the guard, what it is where
 TABLE = [
     Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),
     Row("keras.src.applications.convnext", "LayerScale.call", _layer_scale, _layer_scale_guard),
-    *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in _SERVED),
+    *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in SERVED),
 ]

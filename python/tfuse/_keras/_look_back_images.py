@@ -10,10 +10,16 @@ from tfuse.convolution import channels_first
 
 
 def last_of(x):
-    """What x was made from by moving the channels from the end to the second axis, or None."""
-    seen = _look_back.on and _look_back.in_graph(x) and _made.of(x, _made.Watched) is None
-    made = _made.of(x, _made.Turned) if seen else None
-    return None if made is None else made.last
+    """What x was made from by moving the channels from the end to the second axis, also if zeros were then put around it; or
+    None."""
+    if not (_look_back.on and _look_back.in_graph(x) and _made.of(x, _made.Watched) is None):
+        return None
+    made = _made.of(x, _made.Turned)
+    if made is not None:
+        return made.last
+    inside, pairs = _unpadded(x, "channels_first")
+    last = None if pairs is None else last_of(inside)
+    return None if last is None else tf.pad(last, [(0, 0), *pairs, (0, 0)])
 
 
 def turn(x):
