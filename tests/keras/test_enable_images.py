@@ -85,7 +85,7 @@ def test_channels_first(name, axes, op, arguments, options):
         got = results(f, x, [w.value for w in f.trainable_weights], False)
     assert op in ran() and not all_reasons()
     if not name.startswith("Global"):
-        assert "channels first: moved to the end, and back" in [row["why"] for row in tfuse.explain(64)]
+        assert [row["route"] for row in tfuse.explain(64) if row["when"] == "traced"] == ["channels first"]
     for g, w in zip(got, want, strict=True):
         close(g, w, 2e-5)
 

@@ -3,7 +3,7 @@ were moved for the op before, and from a batch norm at the convolution that it f
 
 import tensorflow as tf
 
-from tfuse._core import _made, _op, _windows
+from tfuse._core import _explain, _made, _op, _windows
 from tfuse._core._op import real
 from tfuse._keras import _look_back
 from tfuse.convolution import channels_first
@@ -25,10 +25,10 @@ def last_of(x):
 def turn(x):
     """x with its channels last, which are the second axis."""
     last = last_of(x)
-    why = "channels first, as the op before left them: nothing is moved" if last is not None else (
-        "channels first: moved to the end, and back")
-    _look_back.note("Transpose", why, x)
-    return channels_first.to_last(x) if last is None else last
+    if last is not None:
+        return last
+    _explain.note("Transpose", "channels first", "moved to the end for this op, and back behind it", [x])
+    return channels_first.to_last(x)
 
 
 def padding_of(layer, x, any_padding):
