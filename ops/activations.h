@@ -4,7 +4,8 @@
 
 /* linear comes first and stands apart, so that the list can be joined by commas. */
 #define TFU_ACTIVATIONS_BUT_LINEAR(X) \
-  X(relu) X(leaky_relu) X(elu) X(gelu) X(gelu_tanh) X(silu) X(mish) X(sigmoid) X(tanh) X(softplus) X(hard_swish)
+  X(relu)                             \
+  X(leaky_relu) X(elu) X(gelu) X(gelu_tanh) X(silu) X(mish) X(sigmoid) X(tanh) X(softplus) X(hard_swish) X(relu6)
 #define TFU_ACTIVATIONS(X) X(linear) TFU_ACTIVATIONS_BUT_LINEAR(X)
 
 #define X(name) TFU_ACT_##name,

@@ -10,7 +10,7 @@
 /* The activations that are part of a pass, and that convolutions are most often followed by. One more
  * kernel serves the others, and all but relu behind a residual, in double: a kernel for each would be more than three
  * times the code. */
-#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(leaky_relu) X(silu) X(hard_swish)
+#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(relu6) X(leaky_relu) X(silu) X(hard_swish)
 
 /* From x's mean and the sum of squared differences from it, of each channel, the statistics. */
 typedef struct batch_norm_settle_args {

@@ -60,6 +60,12 @@ ACT(linear_grad) {
 ACT(relu) { return FN(positive_of)(x); }
 ACT(relu_grad) { return x > 0 ? K(1) : K(0); }
 
+ACT(relu6) {
+  const REAL up = FN(positive_of)(x);
+  return x > 6 ? K(6) : up;
+}
+ACT(relu6_grad) { return (x > 0) & (x < 6) ? K(1) : K(0); }
+
 ACT(leaky_relu) { return x > 0 ? x : K(0.2) * x; }
 ACT(leaky_relu_grad) { return x > 0 ? K(1) : K(0.2); }
 

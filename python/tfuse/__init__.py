@@ -6,7 +6,7 @@ from tfuse.elementwise.add_constant import AddConstant, add_constant
 from tfuse.elementwise.dropout import Dropout, dropout
 from tfuse.elementwise.gated import Gated, gated, geglu, glu, reglu, swiglu
 from tfuse.elementwise.rope import RotaryEmbedding, rope
-from tfuse.elementwise.scale_bias_act import (ScaleBiasAct, elu, gelu, hard_swish, leaky_relu, mish, relu,
+from tfuse.elementwise.scale_bias_act import (ScaleBiasAct, elu, gelu, hard_swish, leaky_relu, mish, relu, relu6,
                                               scale_bias_act, sigmoid, silu, softplus, tanh)
 from tfuse.elementwise.square import square
 from tfuse.rows.cross_entropy import (CategoricalCrossentropy, SparseCategoricalCrossentropy, cross_entropy,

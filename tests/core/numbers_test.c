@@ -137,13 +137,13 @@ static int close_to(double got, double want) { return fabs(got - want) <= 1e-6 *
 /* Far out every activation is a line, to the end of the range: nothing overflows, nothing is left over. */
 static void test_activation_ends(void) {
   for (int act = 1; act < TFU_ACTS; act++) {
-    const int bounded = act == TFU_ACT_sigmoid || act == TFU_ACT_tanh;
+    const int bound = act == TFU_ACT_relu6 ? 6 : act == TFU_ACT_sigmoid || act == TFU_ACT_tanh; /* 0: none */
     int right = 1;
     for (int i = 0; right && i < 2 * 36; i++) {
       const int up = i % 2;
       const double x = (up ? 1 : -1) * pow(10, 3 + i / 2); /* 1e3 … 1e38 */
-      const double slope = up ? !bounded : act == TFU_ACT_leaky_relu ? 0.2 : 0;
-      const double value = slope * x + (up ? bounded : act == TFU_ACT_elu || act == TFU_ACT_tanh ? -1 : 0);
+      const double slope = up ? !bound : act == TFU_ACT_leaky_relu ? 0.2 : 0;
+      const double value = slope * x + (up ? bound : act == TFU_ACT_elu || act == TFU_ACT_tanh ? -1 : 0);
       const point p = at(act, x);
       right = close_to(p.value, value) && close_to(p.value_f32, value) && close_to(p.slope, slope) &&
               close_to(p.slope_f32, slope);

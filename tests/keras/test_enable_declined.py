@@ -14,14 +14,15 @@ import tensorflow as tf
 
 import tfuse
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
-                      left_as_it_was, needs_attention, outcome, ran, reasons, reasons_in, same, start)
+                      left_as_it_was, needs_attention, normal, outcome, ran, reasons, reasons_in, same, start)
 from tfuse._core import _library
-from tfuse._keras import _behind, _enable
+from tfuse._keras import _behind, _behind_images, _enable
 
 # ---- whatever Keras takes ----
 
 seeded = keras.initializers.RandomNormal(seed=1)
 UNKNOWN = dict(input_signature=[tf.TensorSpec(None)], autograph=False)
+KERNELS = [normal(2, 2, 8, 3), normal(2, 2, 3, 8), normal(2, 2, 8, 2), normal(1, 1, 16, 3)]
 TAKES = {  # for each row of the table, and what comes with a comma behind its name
     "gelu": lambda x: keras.ops.gelu(x),
     "silu": lambda x: keras.ops.silu(x),
@@ -50,6 +51,22 @@ TAKES = {  # for each row of the table, and what comes with a comma behind its n
     "BaseConv.call": lambda x: keras.layers.Conv2D(3, 2, padding="same", activation="relu", kernel_initializer=seeded)(x),
     "Conv1D.call": lambda x: keras.layers.Conv1D(3, 2, padding="causal", kernel_initializer=seeded)(x),
     "BaseConvTranspose.call": lambda x: keras.layers.Conv2DTranspose(3, 2, strides=2, kernel_initializer=seeded)(x),
+    "BaseDepthwiseConv.call": lambda x: keras.layers.DepthwiseConv2D(2, depthwise_initializer=seeded)(x),
+    "BaseSeparableConv.call": lambda x: keras.layers.SeparableConv2D(
+        3, 2, depthwise_initializer=seeded, pointwise_initializer=seeded)(x),
+    "GlobalAveragePooling1D.call": lambda x: keras.layers.GlobalAveragePooling1D()(x),
+    "GlobalAveragePooling2D.call": lambda x: keras.layers.GlobalAveragePooling2D()(x),
+    "GlobalAveragePooling3D.call": lambda x: keras.layers.GlobalAveragePooling3D()(x),
+    "GlobalMaxPooling1D.call": lambda x: keras.layers.GlobalMaxPooling1D()(x),
+    "GlobalMaxPooling2D.call": lambda x: keras.layers.GlobalMaxPooling2D()(x),
+    "GlobalMaxPooling3D.call": lambda x: keras.layers.GlobalMaxPooling3D()(x),
+    "LayerScale.call": lambda x: keras.src.applications.convnext.LayerScale(0.5, 8)(x),
+    "conv": lambda x: keras.ops.conv(x, KERNELS[0], padding="same"),
+    "conv_transpose": lambda x: keras.ops.conv_transpose(x, KERNELS[1], 2),
+    "depthwise_conv": lambda x: keras.ops.depthwise_conv(x, KERNELS[2], padding="same"),
+    "separable_conv": lambda x: keras.ops.separable_conv(x, KERNELS[2], KERNELS[3]),
+    "max_pool": lambda x: keras.ops.max_pool(x, 2, 1, "same"),
+    "average_pool": lambda x: keras.ops.average_pool(x, 2, 1, "same"),
     "dot_product_attention": lambda x: keras.ops.dot_product_attention(x, x, x),
     "dot_product_attention, lists": lambda x: keras.ops.dot_product_attention(x, x, x, bias=[0.5, 1.0, -0.5], mask=[[True]]),
     "MultiHeadAttention._compute_attention": lambda x: keras.layers.MultiHeadAttention(
@@ -57,7 +74,7 @@ TAKES = {  # for each row of the table, and what comes with a comma behind its n
     "GroupedQueryAttention._compute_attention": lambda x: keras.layers.GroupQueryAttention(
         4, 2, 1, kernel_initializer=seeded)(x, x),
 }
-SHAPES = [(), (8,), (2, 8), (3, 0), (0, 8), (2, 3, 8), (2, 3, 2, 8), (2,) * 8, (2,) * 9]
+SHAPES = [(), (8,), (2, 8), (3, 0), (0, 8), (2, 3, 8), (2, 3, 2, 8), (2, 1, 3, 2, 8), (2,) * 8, (2,) * 9]
 NO_TENSORS = {"number": 0.5, "NumPy's": np.float32(0.5), "list": [0.5, -1.0], "rows": [[0.5, -1.0], [2.0, 0.0]],
               "integers": np.arange(8).reshape(2, 4), "variable": tf.Variable(X)}
 AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0, 1], (-1, -2), (-1, 0), (1, 1),
@@ -66,7 +83,7 @@ AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0,
 
 def test_every_row_is_called_with_whatever_keras_takes():
     without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
-    rows = {row.attribute for row in _behind.TABLE if row.attribute.split(".")[-1] not in without_input}
+    rows = {row.attribute for row in _behind.TABLE + _behind_images.TABLE if row.attribute.split(".")[-1] not in without_input}
     assert {name.split(",")[0] for name in TAKES} == rows
 
 
@@ -231,6 +248,31 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
         layer(lambda: keras.layers.Conv2DTranspose(4, 2), *Q.shape).call, **UNKNOWN)(Q)),
     ("Conv1D.call", "a SparseTensor is not dense", lambda: layer(lambda: keras.layers.Conv1D(4, 2), *X.shape)(
         tf.sparse.from_dense(X))),
+    ("BaseDepthwiseConv.call", "a SparseTensor is not dense", lambda: layer(
+        lambda: keras.layers.DepthwiseConv2D(2), *Q.shape)(tf.sparse.from_dense(Q))),
+    ("BaseDepthwiseConv.call", "the input is float16, the layer computes in float32", lambda: layer(
+        lambda: keras.layers.DepthwiseConv2D(2, autocast=False), *Q.shape)(tf.cast(Q, "float16"))),
+    ("BaseSeparableConv.call", "the input has None dimensions, and 4 are served", lambda: tf.function(
+        layer(lambda: keras.layers.SeparableConv2D(4, 2), *Q.shape).call, **UNKNOWN)(Q)),
+    ("BaseDepthwiseConv.call", "there is no GPU, and TensorFlow's own convolution is faster on the CPU", lambda: layer(
+        lambda: keras.layers.DepthwiseConv2D(2), *Q.shape)(Q)),
+    ("GlobalAveragePooling1D.call", "a mask says what is averaged",
+     lambda: keras.layers.GlobalAveragePooling1D()(X, mask=np.arange(15).reshape(3, 5) % 2 == 0)),
+    ("GlobalAveragePooling2D.call", "a SparseTensor is not dense",
+     lambda: keras.layers.GlobalAveragePooling2D().call(tf.sparse.from_dense(Q))),
+    ("LayerScale.call", "the scale is not per channel", lambda: keras.src.applications.convnext.LayerScale(0.5, 8)(X[..., :1])),
+    ("GlobalMaxPooling1D.call", "tfuse takes float32, float16, bfloat16 and float64, got int32",
+     lambda: keras.layers.GlobalMaxPooling1D(dtype="int32").call(tf.ones([2, 3, 4], tf.int32))),
+    ("GlobalAveragePooling2D.call", "the number of dimensions is not known",
+     lambda: tf.function(keras.layers.GlobalAveragePooling2D().call, **UNKNOWN)(Q)),
+    ("conv", "shapes of [3, 5, 8] and [2, 2, 8, 3] are not those of images", lambda: keras.ops.conv(X, KERNELS[0])),
+    ("conv", "dtypes differ", lambda: keras.ops.conv(tf.cast(Q, "float16"), KERNELS[0])),
+    ("max_pool", "padding is causal", lambda: keras.ops.max_pool(Q, 2, padding="causal")),
+    ("conv", "the number of channels is not known", lambda: tf.function(
+        lambda x: keras.ops.conv(x, KERNELS[0]), input_signature=[tf.TensorSpec([None] * 4)], autograph=False)(Q)),
+    ("conv", "the window does not fit into the input", lambda: keras.ops.conv(tf.constant(Q[:, :1]), KERNELS[0])),
+    ("conv", "the channels are not those of the kernel", lambda: keras.ops.conv(Q[..., :3], KERNELS[0])),
+    ("max_pool", "a window has more than 256 places", lambda: keras.ops.max_pool(tf.ones([1, 20, 20, 1]), 17)),
     ("EinsumDense.call", "abc,bcd->abd is not one matrix product", lambda: einsum_of("abc,bcd->abd", (5, 4))(X)),
     ("EinsumDense.call", "the bias is not per output of the kernel: bd of abc,cd->abd",
      lambda: einsum_of("abc,cd->abd", (5, 4), bias_axes="bd")(X)),
@@ -269,7 +311,7 @@ def test_every_reason_has_a_call():
     """A reason that no row of the table is declined for would not be tested."""
     whys = [why for _, why, _ in DECLINED] + [OF_OLDER_KERAS]
     for name in ("_keras._behind", "_keras._enable", "products.einsum_dense", "products.linear",
-                 "convolution.conv_layers", "attention.multi_head_attention"):
+                 "_keras._behind_images", "convolution.conv_layers", "convolution.depthwise_conv", "convolution.pool", "attention.multi_head_attention"):
         for pattern in reasons_in(sys.modules["tfuse." + name]):
             assert any(re.fullmatch(pattern, why) for why in whys), (name, pattern)
 

@@ -10,8 +10,13 @@ from tensorflow.python.eager import context
 Product = collections.namedtuple("Product", "x kernel bias activation turned training", defaults=[False, None])
 # act(x), by the name of the activation.
 Activation = collections.namedtuple("Activation", "x name")
-# A batch norm of x without activation and residual; again(activation, residual) is the same with them.
-Normalised = collections.namedtuple("Normalised", "x again")
+# A batch norm or a convolution of x without activation, by the op's name and in words: again(activation, residual) is the same
+# with an activation, and with a tensor that is added before it, or None; where `adds` is False it must be None.
+Unfinished = collections.namedtuple("Unfinished", "x op words adds again")
+# A convolution of x, its bias not given or a tensor; again(kernel, bias) is the same with others.
+Convolved = collections.namedtuple("Convolved", "x kernel bias again")
+# The same tensor with its channels last, where they are the second axis.
+Turned = collections.namedtuple("Turned", "last")
 # x with every element of an axis repeated so often.
 Repeated = collections.namedtuple("Repeated", "x count axis")
 # Whether a mask is causal.
@@ -20,7 +25,7 @@ Causal = collections.namedtuple("Causal", "mask answer")
 Same = collections.namedtuple("Same", "tensor")
 # A tape watches it: what made it is of no interest.
 Watched = collections.namedtuple("Watched", "")
-_KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: what made it}
+_KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: {kind: what made it}}
 
 
 def keep(y, what):
@@ -28,11 +33,11 @@ def keep(y, what):
     if not context.executing_eagerly() and isinstance(y, tf.Tensor) and all(isinstance(x, tf.Tensor) for x in what[:1]):
         if not hasattr(y.graph, _KEPT):
             setattr(y.graph, _KEPT, {})
-        getattr(y.graph, _KEPT)[y.name] = what
+        made = getattr(y.graph, _KEPT)
+        made[y.name] = {**({} if isinstance(what, Watched) else made.get(y.name, {})), type(what): what}
     return y
 
 
 def of(y, kind):
-    """What made y, if that is remembered and is of this kind; or None."""
-    made = getattr(y.graph, _KEPT, {}).get(y.name)
-    return made if isinstance(made, kind) else None
+    """What made y, if something of this kind is remembered; or None."""
+    return getattr(y.graph, _KEPT, {}).get(y.name, {}).get(kind)

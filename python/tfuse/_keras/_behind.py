@@ -17,8 +17,6 @@ from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back, _look_back_attention
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
-from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
-from tfuse.convolution.batch_norm import normalise as batch_normalise
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
 from tfuse.products.einsum_dense import einsum_dense, why_not_einsum_dense
 from tfuse.products.linear import dense, why_not_dense
@@ -249,50 +247,21 @@ def _group_norm_layer_guard(layer, inputs):
     return "" if operator.index(layer.axis) % len(_shape(inputs)) else "the channels are the axis of the samples"
 
 
-def _batch_norm_layer(own, layer, inputs, training=None, mask=None):
-    return keras.ops.cast(batch_normalise(layer, inputs, training, mask), layer.compute_dtype)
-
-
-def _batch_norm_layer_guard(layer, inputs, training=None, mask=None):
-    if not_taken(inputs):
-        return not_taken(inputs)
-    if len(_shape(inputs)) < 2:
-        return "there are fewer than two dimensions"
-    if getattr(layer, "renorm", False):
-        return "renorm=True corrects the statistics"
-    if tf.is_tensor(training):
-        return "training is a tensor"
-    if mask is not None and len(mask.shape) != len(_shape(inputs)) - 1:
-        return "the mask has not one axis less than the inputs"
-    return ""
-
-
 # ---- linear layers ----
 
 
-def _on_a_gpu(guard, what="product"):
+def on_a_gpu(guard, what):
     """A guard for what is served on a GPU only."""
-    def both(layer, inputs, training=None):
+    def both(*inputs, **options):
         if _library.without_gpu():
             return "there is no GPU, and TensorFlow's own %s is faster on the CPU" % what
-        return guard(layer, inputs)
+        return guard(*inputs, **options)
 
     return both
 
 
-# ---- convolutions ----
-
-
-def _conv_guard(layer, inputs):
-    """A layer may compute its convolution otherwise, by a method of its own."""
-    theirs = getattr(keras.src.layers.convolutional.base_conv.BaseConv, "convolution_op", None)
-    if getattr(type(layer), "convolution_op", theirs) is not theirs:
-        return "%s has a convolution_op of its own" % type(layer).__name__
-    return why_not_conv(layer, inputs)
-
-
-_CONV_ROWS = [("base_conv", "BaseConv", conv_layer, _conv_guard), ("conv1d", "Conv1D", conv_layer, _conv_guard),
-              ("base_conv_transpose", "BaseConvTranspose", conv_transpose_layer, why_not_conv)]
+def _untrained(guard):
+    return lambda layer, inputs, training=None: guard(layer, inputs)
 
 
 # ---- attention ----
@@ -370,13 +339,10 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
-    Row(_NORMS + "batch_normalization", "BatchNormalization.call", _batch_norm_layer, _batch_norm_layer_guard),
     Row(_LAYERS + "core.dense", "Dense.call", lambda own, layer, inputs, training=None: dense(layer, inputs, training),
-        _on_a_gpu(why_not_dense)),
+        on_a_gpu(_untrained(why_not_dense), "product")),
     Row(_LAYERS + "core.einsum_dense", "EinsumDense.call",
-        lambda own, layer, inputs, training=None: einsum_dense(layer, inputs, training), _on_a_gpu(why_not_einsum_dense)),
-    *(Row(_LAYERS + "convolutional." + module, layer + ".call", lambda own, layer, inputs, serve=serve: serve(layer, inputs),
-          _on_a_gpu(guard, "convolution")) for module, layer, serve, guard in _CONV_ROWS),
+        lambda own, layer, inputs, training=None: einsum_dense(layer, inputs, training), on_a_gpu(_untrained(why_not_einsum_dense), "product")),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),

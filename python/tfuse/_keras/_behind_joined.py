@@ -1,5 +1,6 @@
 """What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
-_behind.TABLE: relu behind a product, products of an activation with another tensor, heads that are repeated for attention,
+_behind.TABLE: relu and relu6 behind a product,
+a convolution or a batch norm, sums with these, products of an activation with another tensor, heads that are repeated for attention,
 and the mean cross entropy of a product, whose logits then never exist as a whole.
 """
 
@@ -15,9 +16,18 @@ from tfuse._keras._behind import Row
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
 
 
-def _relu(own, x):
-    y = _look_back.activation(x, "relu")
-    return own(x) if y is None else y
+def _behind(name):
+    """An activation that is as fast by TensorFlow where it stands alone."""
+    def serve(own, x):
+        y = _look_back.activation(x, name)
+        return own(x) if y is None else y
+
+    return serve
+
+
+def _add(own, x1, x2):
+    y = _look_back.add(x1, x2)
+    return own(x1, x2) if y is None else y
 
 
 def _multiply(own, x1, x2):
@@ -135,7 +145,8 @@ def _weights(loss, labels, sample_weight, masks):
 
 TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
-    Row("keras.src.backend.tensorflow.nn", "relu", _relu),
+    *(Row("keras.src.backend.tensorflow.nn", name, _behind(name)) for name in ("relu", "relu6")),
+    Row("keras.src.backend.tensorflow.numpy", "add", _add),
     Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
     Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),

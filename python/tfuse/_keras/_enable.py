@@ -16,10 +16,10 @@ import keras
 from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                          _behind_hub_vision, _behind_joined, _behind_optimizers, _look_back)
+                          _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers, _look_back)
 
 _TABLE = [row for module in (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                             _behind_hub_vision, _behind_joined, _behind_optimizers) for row in module.TABLE]
+                             _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
@@ -27,18 +27,18 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 
 def enable(look_back=True):
-    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
-    EinsumDense and convolutions, and sums, running sums, permutations and sorting of large tensors; and behind KerasHub's attention and RMS
-    norms.
+    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, gelu, silu, mish, softplus,
+    hard_silu and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
+    EinsumDense, convolutions and pooling, and sums, running sums, permutations and sorting of large tensors; and behind
+    KerasHub's attention and RMS norms.
 
     Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
     what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and
     tfuse.explain() tells why. Calling it twice does what calling it once does.
 
-    While a function is traced, ops are joined with those before them by looking back: an activation with the product or the
-    batch norm that it is taken of, silu(a) * b, a norm with the sum before it, and the cross entropy with the product that
-    makes its logits, which then never exist as a whole.
+    While a function is traced, ops are joined with those before them by looking back: an activation with the product, the
+    convolution or the batch norm that it is taken of, a sum with the last two, silu(a) * b, a norm with the sum before it, and
+    the cross entropy with the product that makes its logits, which then never exist as a whole.
 
     Results are Keras's to within rounding, but where a query may attend to nothing at all: dot_product_attention in Keras
     then gives the mean of all values, tfuse gives 0.

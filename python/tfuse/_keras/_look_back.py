@@ -24,6 +24,7 @@ from tfuse.elementwise.gated import gated
 from tfuse.products.linear import fused
 
 on = True  # as enable() was told
+_AND = " and another tensor"
 _running = threading.local()  # .casts: see casts_by_keras()
 
 
@@ -31,12 +32,12 @@ _running = threading.local()  # .casts: see casts_by_keras()
 
 
 def activation(x, name):
-    """act(x), joined with the product that made x, whatever shape it was brought into, or with the batch norm; None where there
-    is no such."""
-    normalised, residual = _normalised(x)
-    if normalised is not None:
-        note("BatchNorm", "%s of a batch norm%s" % (name, "" if residual is None else " and another tensor"), normalised.x)
-        return normalised.again(name, residual)
+    """act(x), joined with the product that made x, whatever shape it was brought into, or with the batch norm or convolution;
+    None where there is no such."""
+    made, residual = _unfinished(x)
+    if made is not None:
+        note(made.op, "%s of %s%s" % (name, made.words, "" if residual is None else _AND), made.x)
+        return made.again(name, residual)
     product, shapes = product_before(x)
     if product is None or product.activation != "linear" or product.turned:
         return None
@@ -45,6 +46,20 @@ def activation(x, name):
     for shape in shapes:
         y = tf.reshape(y, shape)
     return y
+
+
+def add(a, b):
+    """a + b, where one of them is a batch norm or convolution that can add the other; None where none is. An activation that
+    follows is joined, too."""
+    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _same_shape(a, b) and a is not b):
+        return None
+    for x, other in (a, b), (b, a):
+        made = _made.of(x, _made.Unfinished) if readers_of(x) == 0 else None
+        if made is not None and made.adds:
+            note(made.op, "the sum of %s%s" % (made.words, _AND), made.x)
+            whole = lambda name, _=None: made.again(name, other)
+            return _made.keep(whole("linear"), made._replace(words=made.words + _AND, adds=False, again=whole))
+    return None
 
 
 def gate(a, b):
@@ -128,15 +143,16 @@ def _added(h):
     return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
 
 
-def _normalised(y):
-    """(_made.Normalised, residual): y is a batch norm, and residual None; or the sum of the two. Else (None, None)."""
+def _unfinished(y):
+    """(_made.Unfinished, residual): y is a batch norm or convolution, and residual None; or the sum of the two. Else
+    (None, None)."""
     if not (on and in_graph(y) and readers_of(y) == 0):
         return None, None
     if y.op.type != "AddV2" or not _same_shape(*y.op.inputs):
-        return _made.of(y, _made.Normalised), None
+        return _made.of(y, _made.Unfinished), None
     for x, other in (y.op.inputs, y.op.inputs[::-1]):
-        made = _made.of(x, _made.Normalised) if readers_of(x) == 1 else None
-        if made is not None and other is not x:
+        made = _made.of(x, _made.Unfinished) if readers_of(x) == 1 else None
+        if made is not None and made.adds and other is not x:
             return made, other
     return None, None
 

@@ -34,6 +34,9 @@ BY_LAYER = {
     "GroupNormalization": "group_norm", "BatchNormalization": "batch_norm", "Softmax": "softmax", "Dropout": "dropout",
     "MultiHeadAttention": "attention", "GroupedQueryAttention": "attention",
     **{"Conv%dD%s" % (axes, kind): "conv" + "_transpose" * (kind != "") for axes in (1, 2, 3) for kind in ("", "Transpose")},
+    **{"%s%dD" % (layer, axes): function for axes in (1, 2, 3) for layer, function in (
+        ("DepthwiseConv", "depthwise_conv"), ("SeparableConv", "separable_conv"), ("MaxPooling", "max_pool"),
+        ("AveragePooling", "average_pool"), ("GlobalAveragePooling", "global_average_pool"))},
 }
 # Those that no layer has, tfuse.enable() leaves alone.
 PRODUCTS = {"MatMul": "linear", "_FusedMatMul": "linear", "BatchMatMulV2": "batched_matmul",
@@ -47,7 +50,8 @@ BY_TYPE = {
 BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu", "swish": "silu",
             "layer_normalization": "layer_norm", "moments": "layer_norm"}
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
-             "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
+             "conv": "^(base)?conv", "depthwise_conv": "depthwise", "separable_conv": "separable", "max_pool": "max_?pool",
+             "average_pool": "average_?pool", "global_average_pool": "^globalaverage", "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
 # Ops that no kernel stands behind: they run others, or wait for them.
 NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
                      "Xla(Launch|Run)|While|If|Stateless(If|While))$")

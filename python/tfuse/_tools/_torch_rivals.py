@@ -17,7 +17,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
     "linear": lambda x: x, "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "elu": F.elu, "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "mish": F.mish, "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh, "softplus": F.softplus, "hard_swish": F.hardswish,
+    "tanh": torch.tanh, "softplus": F.softplus, "hard_swish": F.hardswish, "relu6": F.relu6,
 }
 EPSILON = 1e-3
 

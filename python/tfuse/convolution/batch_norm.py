@@ -170,7 +170,7 @@ def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residu
 
     y = apply(activation, residual)
     if activation == "linear" and residual is None:
-        _made.keep(y, _made.Normalised(x, apply))
+        _made.keep(y, _made.Unfinished(x, "BatchNorm", "a batch norm", True, apply))
     return y, mean, variance
 
 
@@ -191,17 +191,29 @@ class BatchNormalization(keras.layers.BatchNormalization):
         return keras.ops.cast(normalise(self, inputs, training, mask), self.compute_dtype)
 
 
-def normalise(layer, inputs, training, mask, activation=None, residual=None):
-    """What a Keras BatchNormalization does, its running statistics included."""
+@tf.custom_gradient
+def _beside(beta, bias):
+    """beta; the bias has a gradient as well, and it is 0."""
+    return tf.identity(beta), lambda dbeta: (dbeta, tf.zeros_like(bias))
+
+
+def normalise(layer, inputs, training, mask, axis=None, bias=None):
+    """What a Keras BatchNormalization does, its running statistics included. axis: that of the channels, where they are not the
+    layer's. bias: one that the inputs lack, in training, without a mask, of a layer with beta; the running mean has it, and its
+    gradient is 0."""
     training = bool(training) and layer.trainable
-    mean, variance = layer.moving_mean, layer.moving_variance
+    mean, variance, beta = layer.moving_mean, layer.moving_variance, layer.beta
     whole = mask is None and not layer.synchronized
     if training and not whole:
         mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+    if bias is not None:
+        bias = keras.ops.cast(bias, mean.dtype)
+        mean, beta = mean - bias, _beside(tf.convert_to_tensor(beta), bias)
     y, new_mean, new_variance = batch_norm(
-        inputs, layer.gamma, layer.beta, mean, variance, training and whole, activation, residual, layer.axis,
-        layer.momentum, layer.epsilon)
+        inputs, layer.gamma, beta, mean, variance, training and whole, axis=layer.axis if axis is None else axis,
+        momentum=layer.momentum, epsilon=layer.epsilon)
     if training:
+        new_mean = new_mean if bias is None else new_mean + tf.stop_gradient(bias)
         running = [(layer.moving_mean, new_mean), (layer.moving_variance, new_variance)]
         for variable, new in running:
             variable.assign(new if whole else variable * layer.momentum + new * (1 - layer.momentum))

@@ -5,12 +5,12 @@ import numbers
 import operator
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
-from tfuse._core import _explain, _library, _rows
+from tfuse._core import _explain, _library, _made, _rows
 from tfuse._core._op import FusedOp, composite, given, registry, sized
+from tfuse.convolution.channels_first import by_last
+from tfuse.convolution.depthwise_conv import fused as depthwise
 from tfuse.elementwise.scale_bias_act import activation_name, scale_bias_act
-from tfuse.layout.transpose import transpose
 from tfuse.reductions.reduce import reduce_sum
 
 _BITS, _MOST_AXES = 20, 3  # TFU_CONV_BITS and TFU_CONV_AXES of the library
@@ -268,6 +268,10 @@ def fused(x, kernel, bias, residual, window, activation):
     sizes = _sized([_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)])
     inside = activation in ("linear", "relu")
     y = _conv(x, kernel, bias if inside else None, residual, sizes, tf32=_tf32(), relu=activation == "relu", **window.options)
+    if activation == "linear" and (residual is None or not given(residual)):
+        again = lambda activation, residual: fused(x, kernel, bias, residual, window, activation)
+        _made.keep(y, _made.Unfinished(x, "Conv", "a convolution", True, again))
+        _made.keep(y, _made.Convolved(x, kernel, bias, lambda kernel, bias: fused(x, kernel, bias, None, window, "linear")))
     return y if inside else _finish(y, bias, activation)
 
 
@@ -301,17 +305,6 @@ def _why_composed(x, kernel, bias, residual, window):
     return "there is no GPU, and TensorFlow's own convolution is faster on the CPU"
 
 
-def _channels_last(op, data_format, rank):
-    """How a tensor is turned to have its channels last, and back; or nothing, where it has."""
-    if data_format not in ("channels_last", "channels_first"):
-        raise ValueError("%s: data_format must be channels_last or channels_first, got %r" % (op, data_format))
-    if data_format == "channels_last":
-        return None, None
-    if rank is None:
-        raise ValueError("%s: x must have a known number of dimensions where data_format is channels_first" % op)
-    return [0, *range(2, rank), 1], [0, rank - 1, *range(1, rank - 1)]
-
-
 def _check_channels(op, x, kernel, groups):
     channels, own = x.shape[-1] if x.shape.rank else None, kernel.shape[-2] if kernel.shape.rank else None
     if not isinstance(groups, numbers.Integral) or groups < 1:
@@ -319,6 +312,14 @@ def _check_channels(op, x, kernel, groups):
     if channels is not None and own is not None and channels != own * groups:
         raise ValueError("%s: the channels of x must be groups times those of kernel, got %d channels, %d group%s and kernel %s" % (
             op, channels, groups, "s" * (groups > 1), kernel.shape))
+
+
+def _is_by_depth(x, kernel, window, groups):
+    """Whether each channel is a group, and the kernels of tfuse.depthwise_conv for certain windows serve it."""
+    shape = kernel.shape
+    return (window.axes == 2 and groups > 1 and groups == x.shape[-1] == shape[-1] and groups % 8 == 0 and
+            shape[0] == shape[1] and shape[0] in (3, 5, 7) and window.strides in ((1, 1), (2, 2)) and
+            window.dilation == (1, 1) and window.pairs in ([(0, 0)] * 2, ["same"] * 2) and x.dtype != tf.float64)
 
 
 @composite
@@ -339,7 +340,8 @@ def conv(x, kernel, bias=None, activation=None, residual=None, strides=1, paddin
       strides, dilation: an integer, or one for each spatial axis.
       padding: "valid", none; "same", so that the result has the size of x divided by the stride, as TensorFlow pads;
         "causal", all of it before x, so that no result sees what comes later; or (before, after) for each spatial axis.
-      groups: into how many the channels and the outputs are divided, each group of outputs seeing one of channels.
+      groups: into how many the channels and the outputs are divided, each group of outputs seeing one of channels. With as many
+        groups as channels, common windows are computed as tfuse.depthwise_conv does.
       data_format: "channels_last", or "channels_first", for x, residual and the result: those are transposed then.
 
     Returns:
@@ -352,19 +354,23 @@ def conv(x, kernel, bias=None, activation=None, residual=None, strides=1, paddin
       x, kernel, bias = tf.random.normal([8, 32, 32, 16]), tf.random.normal([3, 3, 16, 64]), tf.zeros([64])
       y = tfuse.conv(x, kernel, bias, "relu", padding="same")
     """
+    last = lambda x, residual: _conv_last(x, kernel, bias, activation, residual, strides, padding, dilation, groups)
+    return by_last("conv", last, data_format, x, residual)
+
+
+def _conv_last(x, kernel, bias, activation, residual, strides, padding, dilation, groups):
     activation = activation_name(activation)
-    x = _rows.tensor(x)
-    turn, back = _channels_last("conv", data_format, x.shape.rank)
-    x = x if turn is None else transpose(x, turn)
-    residual = residual if residual is None or turn is None else transpose(residual, turn)
     x, kernel, bias, residual, _ = _conv.tensors(x, kernel, bias, residual, None)
     window = _window_of("conv", x, kernel, strides, padding, dilation)
     _check_channels("conv", x, kernel, groups)
+    if not given(residual) and _is_by_depth(x, kernel, window, groups):
+        bias, shape = bias if given(bias) else None, kernel.shape
+        return depthwise(x, tf.reshape(kernel, [shape[0], shape[1], shape[3], 1]), bias, activation, window.strides,
+                         "same" if window.padding == "same" else "valid")
     why = _why_composed(x, kernel, bias, residual, window)
     if why:
         _explain.note("Conv", "plain TensorFlow", why, [x], "called")
-    y = (composed if why else fused)(x, kernel, bias, residual, window, activation)
-    return y if back is None else transpose(y, back)
+    return (composed if why else fused)(x, kernel, bias, residual, window, activation)
 
 
 @composite
@@ -393,10 +399,12 @@ def conv_transpose(x, kernel, bias=None, activation=None, strides=1, padding="va
       x, kernel = tf.random.normal([8, 16, 16, 32]), tf.random.normal([3, 3, 64, 32])
       y = tfuse.conv_transpose(x, kernel, activation="relu", strides=2, padding="same")
     """
+    last = lambda x: _spread(x, kernel, bias, activation, strides, padding, output_padding, dilation)
+    return by_last("conv_transpose", last, data_format, x)
+
+
+def _spread(x, kernel, bias, activation, strides, padding, output_padding, dilation):
     activation = activation_name(activation)
-    x = _rows.tensor(x)
-    turn, back = _channels_last("conv_transpose", data_format, x.shape.rank)
-    x = x if turn is None else transpose(x, turn)
     x, kernel, bias, *_ = _conv.tensors(x, kernel, bias, None, None)
     if padding not in ("valid", "same"):
         raise ValueError("conv_transpose: padding must be valid or same, got %r" % (padding,))
@@ -411,5 +419,7 @@ def conv_transpose(x, kernel, bias=None, activation=None, strides=1, padding="va
     outputs = _size(kernel, -2)
     y = _data(x, kernel, _sized([*sizes, outputs] if window.axes else [*sizes, tf.reshape(outputs, [1])]), tf32=_tf32(),
               **window.options)
-    y = _finish(y, bias, activation)
-    return y if back is None else transpose(y, back)
+    z = _finish(y, bias, activation)
+    if activation == "linear":
+        _made.keep(z, _made.Unfinished(x, "ConvData", "a transposed convolution", False, lambda name, _: _finish(y, bias, name)))
+    return z

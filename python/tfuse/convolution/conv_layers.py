@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core._op import FLOATS
+from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
 from tfuse.elementwise.scale_bias_act import activation_name
 
@@ -19,26 +20,26 @@ def why_not_conv(layer, x):
     return ""
 
 
-def _of_layer(f, layer, x, **options):
-    """f with a layer's weights and activation, which is applied behind it where it is not in the table."""
+def _of_layer(f, layer, x, turn=to_last, **options):
+    """f with a layer's weights and activation, which is applied behind it where it is not in the table. turn: as to_last."""
     try:
         name, after = activation_name(layer.activation), None
     except ValueError:
         name, after = "linear", layer.activation
     kernel, bias = (None if w is None else keras.ops.convert_to_tensor(w, x.dtype) for w in (layer.kernel, layer.bias))
-    y = f(x, kernel, bias, name, strides=layer.strides, padding=layer.padding, dilation=layer.dilation_rate,
-          data_format=layer.data_format, **options)
+    options = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation_rate, **options}
+    y = by_last(f.__name__, lambda x: f(x, kernel, bias, name, **options), layer.data_format, x, turn=turn)
     return y if after is None else after(y)
 
 
-def conv_layer(layer, x):
-    """What a Keras convolution layer computes."""
-    return _of_layer(conv, layer, x, groups=layer.groups)
+def conv_layer(layer, x, turn=to_last, **options):
+    """What a Keras convolution layer computes; options of tfuse.conv that are not the layer's."""
+    return _of_layer(conv, layer, x, turn, groups=layer.groups, **options)
 
 
-def conv_transpose_layer(layer, x):
+def conv_transpose_layer(layer, x, turn=to_last):
     """What a Keras layer of transposed convolution computes."""
-    return _of_layer(conv_transpose, layer, x, output_padding=layer.output_padding)
+    return _of_layer(conv_transpose, layer, x, turn, output_padding=layer.output_padding)
 
 
 @keras.saving.register_keras_serializable("tfuse")

@@ -4,13 +4,14 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
-from tfuse._core import _rows, _windows
+from tfuse._core import _made, _rows, _windows
 from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.products import linear as products
 
-# Of these the slope can be told from the result: from its sign.
-_SLOPE_FROM_RESULT = ("relu", "leaky_relu")
+# Of these the slope can be told from the result.
+_SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")
 
 
 # ---- plain TensorFlow ----
@@ -110,8 +111,8 @@ def fused(x, kernel, bias=None, activation=None, strides=1, padding="valid", dil
     """tfuse.depthwise_conv, for layers: what the activation is taken of is kept for gradients, eagerly where a tape records,
     in a graph unless training is False. Where it was not kept, the gradient computes it again."""
     activation, keep = activation_name(activation), None
-    x, kernel = _rows.tensor(x), _rows.tensor(kernel)
-    axes = _spatial(op, x, kernel, strides, dilation)
+    given_ = x, kernel = _rows.tensor(x), _rows.tensor(kernel)
+    windows, axes = (strides, padding, dilation), _spatial(op, x, kernel, strides, dilation)
     padding = _windows.check_padding(op, padding, ("valid", "same", "causal")[:3 if axes == 1 else 2])
     strides, dilation = (_windows.per_axis(op, name, value, axes) for name, value in (("strides", strides), ("dilation", dilation)))
     x, kernel = (t if t.shape.rank is not None else tf.ensure_shape(t, [None] * (axes + 2)) for t in (x, kernel))
@@ -125,7 +126,11 @@ def fused(x, kernel, bias=None, activation=None, strides=1, padding="valid", dil
             keep = mark(x.dtype)
     y = _conv(x, kernel, bias, sized(*size), keep, activation=activation, padding=padding, stride_h=strides[0],
               stride_w=strides[1], dilation_h=dilation[0], dilation_w=dilation[1])[0]
-    return tf.squeeze(y, 1) if axes == 1 else y
+    y = tf.squeeze(y, 1) if axes == 1 else y
+    if activation == "linear":
+        again = lambda name, _: fused(*given_, bias, name, *windows, training, op)
+        _made.keep(y, _made.Unfinished(given_[0], "DepthwiseConv", "a depthwise convolution", False, again))
+    return y
 
 
 @composite
@@ -192,8 +197,6 @@ def why_not_conv(layer, x):
     """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
     if not isinstance(x, tf.Tensor):
         return "a %s is not dense" % type(x).__name__
-    if layer.data_format != "channels_last":
-        return "tfuse's depthwise convolutions have the channels last"
     if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
         return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
     if x.shape.rank != layer.rank + 2:
@@ -214,25 +217,27 @@ def _known_activation(layer):
         return "linear", layer.activation
 
 
-def depthwise(layer, x, training=None):
-    """What a Keras DepthwiseConv layer computes."""
-    kernel, bias = _weights(layer, x.dtype, "kernel", "bias")
+def _of_layer(f, layer, x, weights, training, turn, padding):
     name, after = _known_activation(layer)
-    y = fused(x, kernel, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
+    g = lambda x: f(x, *_weights(layer, x.dtype, *weights), name, layer.strides, padding or layer.padding, layer.dilation_rate,
+                    training)
+    y = by_last(f.__name__, g, layer.data_format, x, turn=turn)
     return y if after is None else after(y)
 
 
-def separably(layer, x, training=None):
+def depthwise(layer, x, training=None, turn=to_last, padding=None):
+    """What a Keras DepthwiseConv layer computes. turn: as to_last; padding: one that is not the layer's."""
+    return _of_layer(fused, layer, x, ["kernel", "bias"], training, turn, padding)
+
+
+def separably(layer, x, training=None, turn=to_last, padding=None):
     """What a Keras SeparableConv layer computes."""
-    kernels, bias = _weights(layer, x.dtype, "depthwise_kernel", "pointwise_kernel"), _weights(layer, x.dtype, "bias")[0]
-    name, after = _known_activation(layer)
-    y = separable(x, *kernels, bias, name, layer.strides, layer.padding, layer.dilation_rate, training)
-    return y if after is None else after(y)
+    return _of_layer(separable, layer, x, ["depthwise_kernel", "pointwise_kernel", "bias"], training, turn, padding)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
-    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results.
 
     Example:
       layer = tfuse.DepthwiseConv1D(4, padding="same")
@@ -244,7 +249,7 @@ class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
 
 @keras.saving.register_keras_serializable("tfuse")
 class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results.
 
     Example:
       layer = tfuse.DepthwiseConv2D(7, padding="same")
@@ -256,7 +261,7 @@ class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
 
 @keras.saving.register_keras_serializable("tfuse")
 class SeparableConv1D(keras.layers.SeparableConv1D):
-    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results.
 
     Example:
       layer = tfuse.SeparableConv1D(64, 3, activation="relu")
@@ -268,7 +273,7 @@ class SeparableConv1D(keras.layers.SeparableConv1D):
 
 @keras.saving.register_keras_serializable("tfuse")
 class SeparableConv2D(keras.layers.SeparableConv2D):
-    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results. With the channels first, Keras's own call serves.
+    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results.
 
     Example:
       layer = tfuse.SeparableConv2D(64, 3, activation="relu")

@@ -6,6 +6,7 @@ from tensorflow.python.eager import context, record
 
 from tfuse._core import _rows, _windows
 from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
@@ -189,8 +190,6 @@ def why_not_pool(layer, x):
     """Why tfuse does not serve a pooling layer of Keras's, for this input; or nothing."""
     if not isinstance(x, tf.Tensor):
         return "a %s is not dense" % type(x).__name__
-    if layer.data_format != "channels_last":
-        return "tfuse's pooling has the channels last"
     if x.dtype not in FLOATS:
         return "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
     if x.shape.rank is None:
@@ -198,9 +197,21 @@ def why_not_pool(layer, x):
     return ""
 
 
+def pool(layer, x):
+    """What a Keras pooling layer computes."""
+    f = {"max": max_pool, "average": average_pool}[layer.pool_mode]
+    return by_last(f.__name__, lambda x: f(x, layer.pool_size, layer.strides, layer.padding), layer.data_format, x)
+
+
+def global_pool(layer, x, reduce=reduce_mean):
+    """What a Keras layer of global pooling computes."""
+    first = 1 if layer.data_format == "channels_last" else 2
+    return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
+
+
 @keras.saving.register_keras_serializable("tfuse")
 class MaxPooling1D(keras.layers.MaxPooling1D):
-    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results.
 
     Example:
       layer = tfuse.MaxPooling1D(2)
@@ -209,12 +220,12 @@ class MaxPooling1D(keras.layers.MaxPooling1D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class MaxPooling2D(keras.layers.MaxPooling2D):
-    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results.
 
     Example:
       layer = tfuse.MaxPooling2D(2)
@@ -223,12 +234,12 @@ class MaxPooling2D(keras.layers.MaxPooling2D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class MaxPooling3D(keras.layers.MaxPooling3D):
-    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results.
 
     Example:
       layer = tfuse.MaxPooling3D(2)
@@ -237,12 +248,12 @@ class MaxPooling3D(keras.layers.MaxPooling3D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return max_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class AveragePooling1D(keras.layers.AveragePooling1D):
-    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results.
 
     Example:
       layer = tfuse.AveragePooling1D(2)
@@ -251,12 +262,12 @@ class AveragePooling1D(keras.layers.AveragePooling1D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class AveragePooling2D(keras.layers.AveragePooling2D):
-    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results.
 
     Example:
       layer = tfuse.AveragePooling2D(2)
@@ -265,12 +276,12 @@ class AveragePooling2D(keras.layers.AveragePooling2D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class AveragePooling3D(keras.layers.AveragePooling3D):
-    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results. With the channels first, Keras's own call serves.
+    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results.
 
     Example:
       layer = tfuse.AveragePooling3D(2)
@@ -279,12 +290,12 @@ class AveragePooling3D(keras.layers.AveragePooling3D):
     def call(self, inputs):
         if why_not_pool(self, inputs):
             return super().call(inputs)
-        return average_pool(inputs, self.pool_size, self.strides, self.padding)
+        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
-    """keras.layers.GlobalAveragePooling1D by tfuse.reduce_mean. With the channels first or a mask, Keras's own call serves.
+    """keras.layers.GlobalAveragePooling1D by tfuse.reduce_mean. With a mask, Keras's own call serves.
 
     Example:
       layer = tfuse.GlobalAveragePooling1D()
@@ -293,28 +304,28 @@ class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
     def call(self, inputs, mask=None):
         if mask is not None or why_not_pool(self, inputs):
             return super().call(inputs, mask=mask)
-        return global_average_pool(inputs, self.keepdims)
+        return global_pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
-    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean.
 
     Example:
       layer = tfuse.GlobalAveragePooling2D()
     """
 
     def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)
+        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
 class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
-    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean. With the channels first, Keras's own call serves.
+    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean.
 
     Example:
       layer = tfuse.GlobalAveragePooling3D()
     """
 
     def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_average_pool(inputs, self.keepdims)
+        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)

@@ -20,6 +20,7 @@ PLAIN = {
     "tanh": tf.tanh,
     "softplus": tf.nn.softplus,
     "hard_swish": lambda x: x * (tf.nn.relu6(x + 3) * (1 / 6)),
+    "relu6": tf.nn.relu6,
 }
 # Other words for them: None, aliases, and the functions of keras.activations; tfuse's own functions join below.
 _NAMES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
@@ -61,7 +62,7 @@ def scale_bias_act(x, scale=None, bias=None, activation=None):
       scale: one number, one value per channel, or None.
       bias: one value per channel, or None.
       activation: linear, relu, leaky_relu (slope 0.2), elu, gelu (by erf, as Keras's "gelu"), gelu_tanh, silu, mish,
-        sigmoid, tanh, softplus, hard_swish, one of keras.activations or of tfuse with such a name, or None.
+        sigmoid, tanh, softplus, hard_swish, relu6, one of keras.activations or of tfuse with such a name, or None.
 
     Raises:
       ValueError or InvalidArgumentError: a wrong shape, a dtype other than x's, or an unknown activation.
@@ -89,6 +90,7 @@ def _activation(name, text):
 
 
 relu = _activation("relu", "max(x, 0)")
+relu6 = _activation("relu6", "min(max(x, 0), 6)")
 leaky_relu = _activation("leaky_relu", "x where x > 0, else 0.2 * x")
 elu = _activation("elu", "x where x > 0, else exp(x) - 1")
 silu = _activation("silu", "x * sigmoid(x)")

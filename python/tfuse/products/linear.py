@@ -10,8 +10,8 @@ from tfuse._core import _explain, _library, _made, _rows
 from tfuse._core._op import FLOATS, MOST_AXES, FusedOp, composite, given, mark
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
 
-# Of these the slope can be told from the result: from its sign.
-_SLOPE_FROM_RESULT = ("relu", "leaky_relu")
+# Of these the slope can be told from the result.
+_SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")
 
 
 # ---- plain TensorFlow ----

@@ -34,6 +34,7 @@ ACTIVATIONS = {
     "tanh": np.tanh,
     "softplus": _softplus,
     "hard_swish": lambda x: x * np.where(x.real > 3, 6, np.where(x.real < -3, 0, x + 3)) / 6,
+    "relu6": lambda x: np.where(x.real > 6, 6, np.where(x.real > 0, x, 0)),
 }
 
 

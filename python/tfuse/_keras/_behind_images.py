@@ -1,0 +1,225 @@
+"""What tfuse.enable() replaces of Keras's convolutions, pooling and batch norms, as rows of _behind.TABLE. Convolutions and
+pooling are served where there is a GPU: layers by their call, with bias and activation, and what keras.ops has of them."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from tfuse._keras import _look_back_images
+from tfuse._keras._behind import Row, not_taken, on_a_gpu
+from tfuse._keras._look_back_images import turn
+from tfuse.convolution import depthwise_conv, pool
+from tfuse.convolution.batch_norm import normalise
+from tfuse.convolution.channels_first import by_last, to_first
+from tfuse.convolution.conv import conv, conv_transpose
+from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
+from tfuse.elementwise.scale_bias_act import scale_bias_act
+from tfuse.reductions.reduce import reduce_max, reduce_mean
+
+_MOST_PLACES = 256  # of a window of max_pool, whose gradient is kept as a byte
+
+
+# ---- layers ----
+
+
+def _conv(own, layer, inputs):
+    x, padding = _look_back_images.padding_of(layer, inputs, any_padding=True)
+    return conv_layer(layer, x, turn, padding=padding)
+
+
+def _conv_guard(layer, inputs):
+    """A layer may compute its convolution otherwise, by a method of its own."""
+    theirs = getattr(keras.src.layers.convolutional.base_conv.BaseConv, "convolution_op", None)
+    if getattr(type(layer), "convolution_op", theirs) is not theirs:
+        return "%s has a convolution_op of its own" % type(layer).__name__
+    return why_not_conv(layer, inputs)
+
+
+def _conv_transpose(own, layer, inputs):
+    return conv_transpose_layer(layer, inputs, turn)
+
+
+def _by_depth(serve):
+    """A depthwise or separable convolution."""
+    def call(own, layer, inputs):
+        x, padding = _look_back_images.padding_of(layer, inputs, any_padding=False)
+        return serve(layer, x, turn=turn, padding=padding)
+
+    return call
+
+
+def _global_pool(reduce):
+    return lambda own, layer, inputs: pool.global_pool(layer, inputs, reduce)
+
+
+def _global_average_1d(own, layer, inputs, mask=None):
+    return pool.global_pool(layer, inputs)
+
+
+def _global_average_1d_guard(layer, inputs, mask=None):
+    return "a mask says what is averaged" if mask is not None else pool.why_not_pool(layer, inputs)
+
+
+def _batch_norm(own, layer, inputs, training=None, mask=None):
+    own_statistics, last, rank = training and layer.trainable, None, inputs.shape.rank
+    if mask is None and layer.axis == 1 and rank > 2:
+        last = _look_back_images.last_of(inputs)
+    made = _look_back_images.convolution(inputs, last) if last is not None or layer.axis in (-1, rank - 1) else None
+    x, bias, y = inputs if last is None else last, None, None
+    if made is not None and not own_statistics:
+        y = _look_back_images.folded(layer, made)
+    elif made is not None and mask is None and not layer.synchronized and layer.beta is not None:
+        x, bias = _look_back_images.without_bias(made) or (x, None)
+    if y is None:
+        y = normalise(layer, x, training, mask, layer.axis if last is None else -1, bias)
+    return keras.ops.cast(y if last is None else to_first(y, turn), layer.compute_dtype)
+
+
+def _batch_norm_guard(layer, inputs, training=None, mask=None):
+    if not_taken(inputs):
+        return not_taken(inputs)
+    if len(inputs.shape) < 2:
+        return "there are fewer than two dimensions"
+    if getattr(layer, "renorm", False):
+        return "renorm=True corrects the statistics"
+    if tf.is_tensor(training):
+        return "training is a tensor"
+    if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
+        return "the mask has not one axis less than the inputs"
+    return ""
+
+
+def _layer_scale(own, layer, x):
+    """Of ConvNeXt: a scale per channel."""
+    return scale_bias_act(x, keras.ops.convert_to_tensor(layer.gamma, x.dtype))
+
+
+def _layer_scale_guard(layer, x):
+    if not_taken(x):
+        return not_taken(x)
+    return "" if list(x.shape[-1:]) == list(layer.gamma.shape) else "the scale is not per channel"
+
+
+# ---- functions of the backend, which keras.ops calls ----
+
+
+def _image_guard(x, kernels, padding, data_format, spatial=(1, 2, 3)):
+    """Of what is common to all of them; kernels: [spatial axes, channels, outputs]."""
+    if not_taken(x, *kernels):
+        return not_taken(x, *kernels)
+    if len(x.shape) - 2 not in spatial or any(len(kernel.shape) != len(x.shape) for kernel in kernels):
+        return "shapes of %s are not those of images" % " and ".join(str(list(t.shape)) for t in (x, *kernels))
+    if len({keras.backend.standardize_dtype(t.dtype) for t in (x, *kernels)}) > 1:
+        return "dtypes differ"
+    if padding.lower() not in ("valid", "same"):
+        return "padding is %s" % padding
+    if x.shape[-1 if _data_format(data_format) == "channels_last" else 1] is None:
+        return "the number of channels is not known"
+    return ""
+
+
+def _data_format(given):
+    return keras.backend.image_data_format() if given is None else given.lower()
+
+
+def _served(f, x, kernels, data_format, **options):
+    x, *kernels = (keras.ops.convert_to_tensor(t) for t in (x, *kernels))
+    return by_last(f.__name__, lambda x: f(x, *kernels, **options), _data_format(data_format), x, turn=turn)
+
+
+def _conv_op(own, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    channels = inputs.shape[-1 if _data_format(data_format) == "channels_last" else 1]
+    return _served(conv, inputs, [kernel], data_format, strides=strides, padding=padding.lower(), dilation=dilation_rate,
+                   groups=channels // kernel.shape[-2])
+
+
+def _conv_op_guard(inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    why = _image_guard(inputs, [kernel], padding, data_format)
+    if why:
+        return why
+    last = _data_format(data_format) == "channels_last"
+    rates = [dilation_rate] * 3 if isinstance(dilation_rate, int) else dilation_rate
+    sizes = zip(inputs.shape[1:-1] if last else inputs.shape[2:], kernel.shape, rates)
+    if padding.lower() == "valid" and any(n is not None and n < (k - 1) * d + 1 for n, k, d in sizes):
+        return "the window does not fit into the input"
+    channels = inputs.shape[-1 if last else 1]
+    return "" if kernel.shape[-2] and channels % kernel.shape[-2] == 0 else "the channels are not those of the kernel"
+
+
+def _conv_transpose_op(own, inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None, dilation_rate=1):
+    return _served(conv_transpose, inputs, [kernel], data_format, strides=strides, padding=padding.lower(),
+                   output_padding=output_padding, dilation=dilation_rate)
+
+
+def _conv_transpose_op_guard(inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None,
+                             dilation_rate=1):
+    return _image_guard(inputs, [kernel], padding, data_format)
+
+
+def _depthwise_op(own, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    return _served(depthwise_conv.depthwise_conv, inputs, [kernel], data_format, strides=strides, padding=padding,
+                   dilation=dilation_rate)
+
+
+def _depthwise_op_guard(inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
+    return _image_guard(inputs, [kernel], padding, data_format, (1, 2))
+
+
+def _separable_op(own, inputs, depthwise_kernel, pointwise_kernel, strides=1, padding="valid", data_format=None,
+                  dilation_rate=1):
+    return _served(depthwise_conv.separable_conv, inputs, [depthwise_kernel, pointwise_kernel], data_format, strides=strides,
+                   padding=padding, dilation=dilation_rate)
+
+
+def _separable_op_guard(inputs, depthwise_kernel, pointwise_kernel, strides=1, padding="valid", data_format=None,
+                        dilation_rate=1):
+    return _image_guard(inputs, [depthwise_kernel, pointwise_kernel], padding, data_format, (1, 2))
+
+
+def _pool_op(f):
+    def serve(own, inputs, pool_size, strides=None, padding="valid", data_format=None):
+        return _served(f, inputs, [], data_format, size=pool_size, strides=strides, padding=padding)
+
+    return serve
+
+
+def _pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format=None):
+    return _image_guard(inputs, [], padding, data_format)
+
+
+def _max_pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format=None):
+    why = _pool_op_guard(inputs, pool_size, strides, padding, data_format)
+    places = pool_size ** (len(inputs.shape) - 2) if isinstance(pool_size, int) else math.prod(pool_size)
+    return why or ("a window has more than %d places" % _MOST_PLACES if places > _MOST_PLACES else "")
+
+
+# ---- the table ----
+
+_NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
+SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
+    (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
+    (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
+    (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
+    (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_conv.depthwise),
+     depthwise_conv.why_not_conv, "convolution"),
+    (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(depthwise_conv.separably),
+     depthwise_conv.why_not_conv, "convolution"),
+    (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_average_1d_guard,
+     "mean"),
+    *((_LAYERS + "pooling.global_%s_pooling%dd" % (kind.lower(), axes), "Global%sPooling%dD.call" % (kind, axes),
+       _global_pool(reduce), pool.why_not_pool, what)
+      for kind, reduce, what in (("Average", reduce_mean, "mean"), ("Max", reduce_max, "maximum"))
+      for axes in (1, 2, 3) if (kind, axes) != ("Average", 1)),
+    (_NN, "conv", _conv_op, _conv_op_guard, "convolution"),
+    (_NN, "conv_transpose", _conv_transpose_op, _conv_transpose_op_guard, "convolution"),
+    (_NN, "depthwise_conv", _depthwise_op, _depthwise_op_guard, "convolution"),
+    (_NN, "separable_conv", _separable_op, _separable_op_guard, "convolution"),
+    (_NN, "max_pool", _pool_op(pool.max_pool), _max_pool_op_guard, "pooling"),
+    (_NN, "average_pool", _pool_op(pool.average_pool), _pool_op_guard, "pooling"),
+]
+TABLE = [
+    Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),
+    Row("keras.src.applications.convnext", "LayerScale.call", _layer_scale, _layer_scale_guard),
+    *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in SERVED),
+]

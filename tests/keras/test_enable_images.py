@@ -1,0 +1,156 @@
+"""tfuse.enable() behind convolutions and pooling, as layers and in keras.ops: results and gradients are Keras's, or the call is
+left to Keras."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from enabling import all_reasons, close, layer, left_as_it_was, normal, ran
+from looking_back import results
+
+pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
+SIZES = {1: [11], 2: [9, 10], 3: [5, 6, 7]}
+STRIDED = {"strides": 2, "padding": "same"}
+LAYERS = {  # the op that serves a layer, its arguments, and for which numbers of spatial axes with what else
+    "Conv%dD": ("Conv", [6, 3], {1: [{"padding": "causal", "dilation_rate": 2}], 2: [{"groups": 2}], 3: []}),
+    "Conv%dDTranspose": ("ConvData", [6, 3], {1: [], 2: [], 3: []}),
+    "DepthwiseConv%dD": ("DepthwiseConv", [3], {1: [{"depth_multiplier": 2}], 2: [{"depth_multiplier": 2}, {"dilation_rate": 2}]}),
+    "SeparableConv%dD": ("DepthwiseConv", [6, 3], {1: [], 2: [{"depth_multiplier": 2, "dilation_rate": 2}]}),
+    "MaxPooling%dD": ("MaxPool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
+    "AveragePooling%dD": ("AveragePool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
+    "GlobalAveragePooling%dD": ("Reduce", [], {1: [{"keepdims": True}], 2: [{"keepdims": True}], 3: []}),
+    "GlobalMaxPooling%dD": ("Reduce", [], {1: [], 2: [{"keepdims": True}], 3: []}),
+}
+
+
+def variants(name, more):
+    if name.startswith("Global"):
+        return [{}, *more]
+    if "Pooling" in name:
+        return [{}, {"pool_size": 3, **STRIDED}, *({"padding": "same", **options} for options in more)]
+    return [{}, {"activation": "relu", **STRIDED}, {"use_bias": False, "padding": "same"}, *({"activation": "silu", **o} for o in more)]
+
+
+CASES = [(name % axes, axes, op, arguments, options) for name, (op, arguments, of_axes) in LAYERS.items()
+         for axes, more in of_axes.items() for options in variants(name, more)]
+
+
+def made(name, axes, arguments, options, **more):
+    options = dict(zip(["pool_size"], arguments), **options) if "Pooling" in name else options
+    arguments = [] if "Pooling" in name else arguments
+    first = more.get("data_format") == "channels_first"
+    shape = [2, 4, *SIZES[axes]] if first else [2, *SIZES[axes], 4]
+    return layer(lambda: getattr(keras.layers, name)(*arguments, **options, **more), *shape), normal(*shape)
+
+
+def both(f, x, weights, jit=False):
+    want = results(f, x, weights, jit)
+    with tfuse.enabled():
+        got = results(f, x, weights, jit)
+    return got, want
+
+
+@pytest.mark.parametrize("name, axes, op, arguments, options", CASES, ids=["%s %s" % (c[0], c[-1]) for c in CASES])
+def test_layers(name, axes, op, arguments, options):
+    f, x = made(name, axes, arguments, options)
+    got, want = both(f, x, [w.value for w in f.trainable_weights])
+    assert op in ran() and not all_reasons()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_in_xla(name, jit):
+    op, arguments, of_axes = LAYERS[name]
+    f, x = made(name % 2, 2, arguments, variants(name, of_axes[2])[1])
+    got, want = both(f, x, [w.value for w in f.trainable_weights], jit)
+    assert not all_reasons()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+@pytest.mark.parametrize("name, axes, op, arguments, options", [c for c in CASES if "causal" not in str(c)],
+                         ids=["%s %s" % (c[0], c[-1]) for c in CASES if "causal" not in str(c)])
+def test_channels_first(name, axes, op, arguments, options):
+    """As a stock layer with the channels last; on a CPU Keras has not all of them with the channels first."""
+    f, x = made(name, axes, arguments, options, data_format="channels_first")
+    last, _ = made(name, axes, arguments, options)
+    last.set_weights(f.get_weights())
+    to_last = lambda y: tf.transpose(y, [0, *range(2, y.shape.rank), 1]) if y.shape.rank > 2 else y
+    to_first = lambda y: tf.transpose(y, [0, y.shape.rank - 1, *range(1, y.shape.rank - 1)]) if y.shape.rank > 2 else y
+    want = results(lambda x: to_first(last(to_last(x))), x, [w.value for w in last.trainable_weights], False)
+    with tfuse.enabled():
+        got = results(f, x, [w.value for w in f.trainable_weights], False)
+    assert op in ran() and not all_reasons()
+    if not name.startswith("Global"):
+        assert [row["route"] for row in tfuse.explain(64) if row["when"] == "traced"] == ["channels first"]
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_sixteen_bits(name, dtype):
+    """At most twice as far from float64 as Keras."""
+    _, arguments, of_axes = LAYERS[name]
+    options = variants(name, of_axes[2])[1]
+    f, x = made(name % 2, 2, arguments, options, dtype=dtype)
+    exact, _ = made(name % 2, 2, arguments, options, dtype="float64")
+    exact.set_weights(f.get_weights())
+    x = tf.cast(tf.cast(x, f.compute_dtype), tf.float32)
+    want = f(x)
+    with tfuse.enabled():
+        got = f(x)
+    assert got.dtype == want.dtype == f.compute_dtype
+    off = [float(tf.reduce_max(tf.abs(tf.cast(y, tf.float64) - exact(x)))) for y in (got, want)]
+    assert off[0] <= 2 * off[1]
+
+
+K, DEPTH, POINT = normal(3, 3, 4, 6), normal(3, 3, 4, 2), normal(1, 1, 8, 5)
+OPS = {
+    "conv": ("Conv", lambda x: keras.ops.conv(x, K, 2, "same")),
+    "conv, groups": ("Conv", lambda x: keras.ops.conv(x, K[:, :, :2])),
+    "conv, dilated": ("Conv", lambda x: keras.ops.conv(x, K, dilation_rate=(2, 1))),
+    "conv_transpose": ("ConvData", lambda x: keras.ops.conv_transpose(x, np.swapaxes(K, 2, 3), 2, "same")),
+    "depthwise_conv": ("DepthwiseConv", lambda x: keras.ops.depthwise_conv(x, DEPTH, 2, "same")),
+    "separable_conv": ("DepthwiseConv", lambda x: keras.ops.separable_conv(x, DEPTH, POINT, padding="same")),
+    "max_pool": ("MaxPool", lambda x: keras.ops.max_pool(x, 3, 2, "same")),
+    "average_pool": ("AveragePool", lambda x: keras.ops.average_pool(x, (2, 3), padding="same")),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_ops(name):
+    op, f = OPS[name]
+    got, want = both(f, normal(2, 9, 10, 4), [])
+    assert op in ran() and not all_reasons()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+def test_every_channel_a_group():
+    """As ConvNeXt has it: by the kernels of depthwise convolution."""
+    f = layer(lambda: keras.layers.Conv2D(16, 7, padding="same", groups=16), None, 9, 10, 16)
+    got, want = both(f, normal(2, 9, 10, 16), [w.value for w in f.trainable_weights])
+    assert "DepthwiseConv" in ran() and "Conv" not in ran()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+def test_layer_scale():
+    f = layer(lambda: keras.src.applications.convnext.LayerScale(0.5, 8), None, 5, 8)
+    got, want = both(f, normal(2, 5, 8), [f.gamma.value])
+    assert "ScaleBiasActGrad" in ran()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
+
+
+def test_without_a_gpu_they_are_keras_s(monkeypatch):
+    from tfuse._core import _library
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    f, x = made("MaxPooling2D", 2, [2], {})
+    got, want = both(f, x, [])
+    assert all_reasons() == {"max_pool": "there is no GPU, and TensorFlow's own pooling is faster on the CPU"}
+    assert all(np.array_equal(g, w) for g, w in zip(got, want, strict=True))
