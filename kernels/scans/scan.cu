@@ -82,17 +82,16 @@ struct scan_lanes_of_row {
   unsigned base; /* of the lanes' shared memory */
   int tile = 0;
   bool blockwise, all_whole; /* as nearly always */
-  /* `number` is that of the block, or of the tile of a long row. */
-  __device__ scan_lanes_of_row(const scan_rows_args &a, void *memory, unsigned number) : a(a), blockwise(a.shift > 5) {
+  __device__ scan_lanes_of_row(const scan_rows_args &a, void *memory) : a(a), blockwise(a.shift > 5) {
     p.width = blockwise ? 32 : 1 << a.shift, p.depth = a.depth;
     p.lane = threadIdx.x & (p.width - 1);
     base = (unsigned)__cvta_generic_to_shared(memory) + (threadIdx.x - p.lane) * TFU_SCAN_STRIDE;
     p.slot = base + (p.lane >> p.depth) * TFU_SCAN_STRIDE + (p.lane & ((1 << p.depth) - 1)) * 16;
     p.first = 0;
-    row = ((int64_t)number * blockDim.x + threadIdx.x) >> a.shift;
+    row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift;
     if (blockwise) {
-      row = number / (unsigned)a.tiles;
-      tile = number - (unsigned)row * a.tiles;
+      row = blockIdx.x / (unsigned)a.tiles;
+      tile = blockIdx.x - (unsigned)row * a.tiles;
       p.first = (int64_t)(tile * (blockDim.x / 32) + threadIdx.x / 32) * (32 << a.depth);
     }
     p.begin = (const char *)a.what.x + row * a.bytes;
@@ -103,8 +102,7 @@ struct scan_lanes_of_row {
     all_whole = p.first >= 0 && end <= count && p.whole(p.first) && p.whole(end - 1);
   }
 
-  /* Sends for the row's packs, or for those of the factor, which begins where x does in a pack, so much further on;
-   * they are a group of copies, and there after wait_for_packs. */
+  /* Fetches the row's packs, or those of the factor, which begins where x does in a pack, so much further on. */
   __device__ void fetch(int64_t ahead, uint64_t nothing, unsigned further) const {
     if (all_whole) {
       const char *from = p.at(p.first + p.lane) + ahead;
@@ -112,11 +110,13 @@ struct scan_lanes_of_row {
       ONCE
       for (int k = 0; k < 1 << p.depth; k++, from += p.width * 16, slot += p.gap()) fetch_pack(slot, from);
       close_copies();
+      wait_for_copies<0>();
     } else {
       lanes_packs q = p;
       q.begin += ahead, q.slot += further;
       fetch_edges(q, nothing);
     }
+    __syncwarp();
   }
   __device__ void put() const {
     char *const y = (char *)a.what.y + row * a.bytes;
@@ -131,13 +131,6 @@ struct scan_lanes_of_row {
     }
   }
 };
-
-/* Waits for what this warp has sent for, but for the last so many times. */
-template <int BUT>
-__device__ inline void wait_for_packs() {
-  wait_for_copies<BUT>();
-  __syncwarp();
-}
 
 /* A pack in shared memory as numbers, in the order in which they are scanned. */
 template <typename OP>
@@ -221,61 +214,24 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
 }
 
 template <typename T>
-__device__ inline void scan_kind(const scan_lanes_of_row &lanes) {
-  if (lanes.a.kind == TFU_SCAN_SUM) scan_row<sum_scan<T>>(lanes);
-  else if (lanes.a.kind == TFU_SCAN_PROD) scan_row<prod_scan<T>>(lanes);
-  else scan_row<max_scan<T>>(lanes);
-  lanes.put();
-}
-template <typename T>
 __device__ inline void scan_plain(const scan_rows_args &a) {
   extern __shared__ int4 memory[];
-  const scan_lanes_of_row lanes(a, memory, blockIdx.x);
+  const scan_lanes_of_row lanes(a, memory);
   lanes.fetch(0, a.nothing[0], 0);
-  wait_for_packs<0>();
-  scan_kind<T>(lanes);
-}
-
-/* The same for tiles of long rows, by as many blocks as there is room for. A block takes the next tile that nobody has,
- * and sends for it before it scans the one that it took before, so that memory is read while totals are waited for.
- * Which block takes a tile does not change its result. A tile is taken after all those before it, and a block finishes
- * its tiles in their order, so the first that is not finished waits for nothing, however few blocks run. */
-template <typename T>
-__device__ inline void scan_long(const scan_rows_args &a) {
-  extern __shared__ int4 memory[];
-  __shared__ unsigned first, second;
-  const unsigned all = (unsigned)a.rows * a.tiles, room = blockDim.x * (TFU_SCAN_STRIDE / 16);
-  unsigned stage = 0;
-  if (threadIdx.x == 0) first = atomicAdd(a.taken, 1u);
-  __syncthreads();
-  unsigned now = first;
-  if (now < all) scan_lanes_of_row(a, memory, now).fetch(0, a.nothing[0], 0);
-  if (threadIdx.x == 0) second = atomicAdd(a.taken, 1u);
-  ONCE
-  while (now < all) {
-    unsigned third = 0; /* asked for early, and looked at late */
-    __syncthreads();
-    const unsigned next = second;
-    if (threadIdx.x == 0) third = atomicAdd(a.taken, 1u);
-    if (next < all) scan_lanes_of_row(a, memory + (stage ^ room), next).fetch(0, a.nothing[0], 0);
-    else close_copies(); /* a group all the same, for the count */
-    wait_for_packs<1>();
-    scan_kind<T>(scan_lanes_of_row(a, memory + stage, now));
-    if (threadIdx.x == 0) second = third;
-    now = next;
-    stage ^= room;
-  }
+  if (a.kind == TFU_SCAN_SUM) scan_row<sum_scan<T>>(lanes);
+  else if (a.kind == TFU_SCAN_PROD) scan_row<prod_scan<T>>(lanes);
+  else scan_row<max_scan<T>>(lanes);
+  lanes.put();
 }
 template <typename OP>
 __device__ inline void scan_pairs(const scan_rows_args &a) {
   extern __shared__ int4 memory[];
-  const scan_lanes_of_row lanes(a, memory, blockIdx.x);
+  const scan_lanes_of_row lanes(a, memory);
   UNROLL
   for (int i = OP::FACTOR; i >= 0; i--) {
     const int64_t ahead = i ? (const char *)a.what.factor - (const char *)a.what.x : 0;
     lanes.fetch(ahead, a.nothing[i], i * blockDim.x * TFU_SCAN_STRIDE);
   }
-  wait_for_packs<0>();
   scan_row<OP>(lanes);
   lanes.put();
 }
@@ -294,12 +250,6 @@ KERNEL(scan_rows_plain_bf16, MANY(bf16), scan_plain<bf16>)
 KERNEL(scan_rows_plain_f64, MANY(double), scan_plain<double>)
 KERNEL(scan_rows_plain_i32, MANY(int32_t), scan_plain<int32_t>)
 KERNEL(scan_rows_plain_i64, MANY(int64_t), scan_plain<int64_t>)
-KERNEL(scan_long_f32, 2, scan_long<float>)
-KERNEL(scan_long_f16, 2, scan_long<f16>)
-KERNEL(scan_long_bf16, 2, scan_long<bf16>)
-KERNEL(scan_long_f64, 2, scan_long<double>)
-KERNEL(scan_long_i32, 2, scan_long<int32_t>)
-KERNEL(scan_long_i64, 2, scan_long<int64_t>)
 KERNEL(scan_rows_lse_f32, 2, scan_pairs<lse_scan<float>>)
 KERNEL(scan_rows_lse_f16, 2, scan_pairs<lse_scan<f16>>)
 KERNEL(scan_rows_lse_bf16, 2, scan_pairs<lse_scan<bf16>>)

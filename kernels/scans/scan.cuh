@@ -73,8 +73,7 @@ struct scan_slot {
  * that in the large group, and for all that lies before the large group; the last tile of each tells the total of it.
  * So only one in 1024 tiles waits for a chain, and which sums are taken does not depend on who comes first.
  *
- * Blocks start in the order of their numbers, or take tiles in order, and a tile waits only for those before it. Called
- * by a whole warp. */
+ * Blocks start in the order of their numbers, and a tile waits only for those before it. Called by a whole warp. */
 template <typename OP>
 __device__ inline typename OP::state state_before(scan_slot<typename OP::state> *slots, int tiles, int groups, int tile,
                                                   const typename OP::state &total) {

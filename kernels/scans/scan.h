@@ -33,7 +33,6 @@ typedef struct scan_rows_args {
   void *slots;         /* where tiles tell each other their totals; zeros at first                */
   int groups;          /* of a row: slots are tiles, then groups, then groups of groups and one   */
   int64_t row_slots;
-  unsigned *taken; /* tiles, in scan_long; zero at first */
 } scan_rows_args;
 
 /* [outer, length, inner] along its middle axis. */

@@ -13,7 +13,6 @@ static tfu_module columns_module = {.images = tfu_scan_columns_images};
 enum { PLAIN, LSE, RECURRENCE, TWO };
 static const char *const variants[] = {"plain", "lse", "recurrence", "two"};
 static tfu_kernel rows = {.module = &module, .name = "scan_rows", .variants = variants};
-static tfu_kernel long_rows = {.module = &module, .name = "scan_long"};
 static tfu_kernel columns = {.module = &columns_module, .name = "scan_columns", .variants = variants};
 
 static int variant_of(int kind) {
@@ -23,8 +22,6 @@ static int variant_of(int kind) {
 /* Warps of a tile of a long row, of 4 KiB each. Large tiles have fewer totals to wait for, small ones let more blocks
  * read while others wait. */
 TFU_CHOICE(tile_warps, 12, 2, 16);
-/* Tiles of sums, products and maxima that a block has at a time: of two, one is on its way. By reasoning. */
-TFU_CHOICE(stages, 2, 1, 2);
 /* Blocks of columns for each multiprocessor, below which strips are made narrower, and then the axis is cut, which
  * costs another look at memory. */
 TFU_CHOICE(column_blocks, 2, 1, 16);
@@ -62,7 +59,7 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
   /* Packs that a row touches at most: one more where it may begin within one. */
   const int64_t packs = bytes % 16 || x % 16 ? divide_up(bytes + 15, 16) : bytes / 16;
   const int64_t warps = divide_up(packs, TFU_SCAN_PACKS * 32);
-  const int recurs = s->kind == TFU_SCAN_RECURRENCE, ahead = stages() > 1 && variant_of(s->kind) == PLAIN;
+  const int recurs = s->kind == TFU_SCAN_RECURRENCE;
   scan_rows_args a = {.what = what,
                       .kind = s->kind,
                       .rows = count,
@@ -90,7 +87,7 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
     /* A block for each row, unless it is too long for that or for shared memory, or there are too few rows. */
     const int64_t warp = 32 * TFU_SCAN_STRIDE * (recurs ? 2 : 1), room = (device.block_shared - 4096) / warp;
     const int64_t most = room < TFU_SCAN_MOST / 32 ? room : TFU_SCAN_MOST / 32;
-    const int64_t tile = least(tile_warps(), ahead ? least(most, room / 2) : most);
+    const int64_t tile = tile_warps() < most ? tile_warps() : most;
     const int whole = warps <= tile || (warps <= most && 2 * count >= device.multiprocessors);
     a.shift = 6;
     a.tiles = whole ? 1 : (int)divide_up(warps, tile);
@@ -101,19 +98,12 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
     a.groups = (int)divide_up(a.tiles, TFU_SCAN_GROUP);
     a.row_slots = a.tiles + a.groups + divide_up(a.groups, TFU_SCAN_GROUP) + 1;
     const size_t all = (size_t)(count * a.row_slots) * (state_size(s->kind, dtype) > 8 ? 32 : 16);
-    TFU_TRY(tfu_scratch(call, all + sizeof *a.taken, &a.slots));
-    TFU_TRY(tfu_clear(call, a.slots, all + sizeof *a.taken));
-    a.taken = (unsigned *)((char *)a.slots + all);
+    TFU_TRY(tfu_scratch(call, all, &a.slots));
+    TFU_TRY(tfu_clear(call, a.slots, all));
   }
   TFU_REQUIRE(call->err, blocks <= INT32_MAX, "x %s is too large for one launch", tfu_show(&call->in[0].shape).text);
   grid.x = (unsigned)blocks;
   grid.shared = grid.threads * TFU_SCAN_STRIDE * (recurs ? 2 : 1);
-  if (ahead && a.tiles > 1) {
-    enum { STATIC = 2048 }; /* bytes of shared memory that a block has besides, at most */
-    grid.shared *= 2;
-    grid.x = (unsigned)least(blocks, device.multiprocessors * (device.shared / (grid.shared + STATIC)));
-    return tfu_launch(call, &long_rows, 0, dtype, grid, &a);
-  }
   return tfu_launch(call, &rows, variant_of(s->kind), dtype, grid, &a);
 }
 
