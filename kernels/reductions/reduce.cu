@@ -157,8 +157,6 @@ __device__ inline void reduce_any(const reduce_args &a) {
 /* Four blocks or more on a multiprocessor: what is on its way from memory is what counts. */
 #define KERNEL(name, ...)                                                                                           \
   extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \
-    let_next_start();                                                                                               \
-    wait_for_last_launch();                                                                                         \
     __VA_ARGS__(a);                                                                                                 \
   }
 KERNEL(reduce_twos_f32, reduce_twos)

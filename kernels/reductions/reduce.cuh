@@ -5,7 +5,6 @@
  * all that moves data: that serves wide types, odd columns and states. What is most often reduced is in kinds.cuh. */
 #pragma once
 
-#include "kernels/core/device/launches.cuh"
 #include "kernels/core/device/max_sum.cuh"
 #include "kernels/reductions/stored.cuh"
 

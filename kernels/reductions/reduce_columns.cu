@@ -84,7 +84,6 @@ __device__ inline void reduce_columns(const reduce_args &a) {
 
 #define KERNEL(name, ...)                                                                                           \
   extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 3) name(const __grid_constant__ reduce_args a) { \
-    let_next_start();                                                                                               \
     __VA_ARGS__(a);                                                                                                 \
   }
 TFU_KINDS(KERNEL, reduce_columns, reduce_columns)

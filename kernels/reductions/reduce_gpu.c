@@ -23,8 +23,6 @@ TFU_CHOICE(row_blocks, 8, 1, 64);
 TFU_CHOICE(column_blocks, 8, 1, 64);
 TFU_CHOICE(column_bits, 4, 3, 8);
 TFU_CHOICE(pair_bits, 6, 3, 8);
-/* Whether a launch that joins states starts while the one that makes them ends. By reasoning. */
-TFU_CHOICE(overlap, 1, 0, 1);
 
 enum { LANE_BITS = 8, STATE_BITS = 4, LEAST_SHARE = 16 * 1024 /* elements of a row's part */ };
 _Static_assert(1 << LANE_BITS == TFU_REDUCE_THREADS, "a column may have all threads of a block");
@@ -86,7 +84,7 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   const tfu_dtype real = arithmetic(dtype);
   const int64_t size = (int64_t)tfu_dtype_size(dtype), lines = a->outer * a->inner;
   tfu_kernel *kernel = &any;
-  tfu_grid grid = {.threads = TFU_REDUCE_THREADS, .follows = a->joins && overlap()};
+  tfu_grid grid = {.threads = TFU_REDUCE_THREADS};
   int64_t items = lines; /* that a block has 256 >> lane_bits of */
   void *states = a->states;
   const int values = !a->joins && real == TFU_F32; /* that are computed in float */

@@ -194,15 +194,8 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
   TFU_TRY(tfu_driver_get(&d, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
   if (g.shared > FREELY || g.cluster > 8) TFU_TRY(unleash(d, loaded, &device, call->err));
-  CUlaunchAttribute attributes[2];
-  unsigned n = 0;
-  if (g.cluster > 1)
-    attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                          .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
-  /* Code for older GPUs does not wait, on whatever it runs. Graphs have a plain order: XLA copies and updates them. */
-  if (g.follows && k->module->images[image].capability >= 90 && tfu_may_wait(call))
-    attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                          .value.programmaticStreamSerializationAllowed = 1};
+  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                               .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
   CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
                            .gridDimY = g.y ? g.y : 1,
                            .gridDimZ = 1,
@@ -211,8 +204,8 @@ tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype,
                            .blockDimZ = 1,
                            .sharedMemBytes = g.shared,
                            .hStream = call->stream,
-                           .attrs = attributes,
-                           .numAttrs = n};
+                           .attrs = &cluster,
+                           .numAttrs = g.cluster > 1};
   if (g.resident && g.cluster > 1) {
     int clusters = 0;
     TFU_TRY(tfu_driver_code(d, d->cuOccupancyMaxActiveClusters(&clusters, (CUfunction)loaded->kernel, &config),

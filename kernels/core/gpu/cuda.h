@@ -33,7 +33,6 @@ typedef struct tfu_grid {
   unsigned shared;  /* bytes of dynamic memory   */
   unsigned cluster; /* blocks along x that share their memory; zero is none */
   int resident;     /* no more clusters than run at one time: those take the rows of the others */
-  int follows;      /* starts while the call's launch before it ends, and its kernel waits for that: launches.cuh */
 } tfu_grid;
 
 /* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
