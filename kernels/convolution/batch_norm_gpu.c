@@ -17,6 +17,7 @@ static tfu_kernel apply = TFU_ACTIVATION_KERNEL("batch_norm_apply");
 static tfu_kernel apply_residual = TFU_ACTIVATION_KERNEL("batch_norm_apply_residual");
 static tfu_kernel sums = GRAD_KERNEL("batch_norm_sums");
 static tfu_kernel sums_kept = GRAD_KERNEL("batch_norm_sums_kept");
+static tfu_kernel sums_residual = GRAD_KERNEL("batch_norm_sums_residual");
 static tfu_kernel second = GRAD_KERNEL("batch_norm_second");
 static tfu_kernel frozen_grad = GRAD_KERNEL("frozen_batch_norm_grad");
 static tfu_kernel settle = {.module = &module, .name = "batch_norm_settle"};
@@ -51,7 +52,7 @@ static int has_own(int activation, int residual) {
 static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const batch_norm_view *v,
                      const tfu_channels *op, tfu_channels_args *a, const tfu_tensor *totals) {
   a->inner = v->inner;
-  a->any = !has_own(activation, kernel == &apply_residual);
+  a->any = kernel == &sums_residual || !has_own(activation, kernel == &apply_residual);
   a->blocks = !op->sums ? blocks() : op->results ? sums_blocks() : reader_blocks();
   for (int i = 0; i < op->weights; i++) a->count[i] = a->w[i] ? v->channels : 0;
   return tfu_channels_launch(call, kernel, activation, op, v->dtype, v->n, v->cols, a, totals);
@@ -116,24 +117,13 @@ typedef struct job {
   batch_norm_view v;
   int activation;
   const void *dy, *x;
-  const void *y;          /* of relu behind a residual, else NULL */
+  const void *kept;       /* behind a residual: y of relu, else the residual; or NULL */
   void *g;                /* where dy * act' is kept, or NULL: then passes make it of dy */
   const void *weights[4]; /* mean, variance, gamma, beta */
   batch_norm_grad_settle_args settled;
 } job;
 
-/* dy * act' by a pass of its own, of what the forward pass took the activation of, behind a residual; dy and activation
- * are then g and none. */
-static tfu_code activation_grad(job *j, const void *residual) {
-  const tfu_tensor unwanted = {.dtype = j->v.dtype, .shape = {.rank = 1}};
-  TFU_TRY(normalise(j->call, &j->v, TFU_ACT_linear, j->x, residual, j->weights, j->g));
-  TFU_TRY(tfu_act_grad_launch(j->call, j->activation, j->v.dtype, j->v.n, 1, j->g, j->dy, j->g, &unwanted));
-  j->dy = j->g;
-  j->activation = TFU_ACT_linear;
-  return TFU_OK;
-}
-
-static tfu_code begin(tfu_call *call, job *j) {
+static void begin(tfu_call *call, job *j) {
   const tfu_tensor *in = call->in, *out = call->out;
   const void *kept = given(&in[TFU_BATCHNORMGRAD_KEPT]);
   *j = (job){.call = call,
@@ -141,6 +131,7 @@ static tfu_code begin(tfu_call *call, job *j) {
              .activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i,
              .dy = in[TFU_BATCHNORMGRAD_DY].data,
              .x = in[TFU_BATCHNORMGRAD_X].data,
+             .kept = kept,
              .g = kept ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
              .weights = {in[TFU_BATCHNORMGRAD_MEAN].data, in[TFU_BATCHNORMGRAD_VARIANCE].data,
                          given(&in[TFU_BATCHNORMGRAD_GAMMA]), given(&in[TFU_BATCHNORMGRAD_BETA])}};
@@ -151,16 +142,16 @@ static tfu_code begin(tfu_call *call, job *j) {
                                              .variance = j->weights[1],
                                              .dgamma = given(&out[TFU_BATCHNORMGRAD_DGAMMA]),
                                              .dbeta = given(&out[TFU_BATCHNORMGRAD_DBETA])};
-  if (kept && j->activation == TFU_ACT_relu) j->y = kept;
-  else if (kept) return activation_grad(j, kept);
-  return TFU_OK;
 }
 
-/* A pass that begins at statistics, of dy, x and perhaps y. */
+/* The kernel that makes g of what was kept. */
+static tfu_kernel *from_kept(const job *j) { return j->activation == TFU_ACT_relu ? &sums_kept : &sums_residual; }
+
+/* A pass that begins at statistics, of dy, x and perhaps what was kept. */
 static tfu_code grad_pass(const job *j, tfu_kernel *kernel, void *result, const tfu_tensor *totals) {
-  tfu_channels op = with_statistics(j->call, j->y ? 3 : 2, result != NULL, 2);
-  tfu_channels_args a = {.x = {j->dy, j->x, j->y}, .y = {result}};
-  if (j->y) op.weights = 1; /* the mean alone */
+  tfu_channels op = with_statistics(j->call, j->kept ? 3 : 2, result != NULL, 2);
+  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .y = {result}};
+  if (kernel == &sums_kept) op.weights = 1; /* the mean alone */
   for (int i = 0; i < op.weights && i < 4; i++) a.w[i] = j->weights[i];
   return pass(j->call, kernel, j->activation, &j->v, &op, &a, totals);
 }
@@ -184,18 +175,18 @@ static tfu_code summed_pass(job *j, tfu_kernel *kernel, void *result) {
   return tfu_reduce_launch(j->call, &each, &groups, TFU_REDUCE_SUM, 0, &sum, NULL);
 }
 
-/* From y on, g is there: what follows reads that. */
+/* From here on g is there: what follows reads that. */
 static void read_g(job *j) {
-  if (!j->y) return;
+  if (!j->kept) return;
   j->dy = j->g;
   j->activation = TFU_ACT_linear;
-  j->y = NULL;
+  j->kept = NULL;
 }
 
 tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
   job j;
-  TFU_TRY(begin(call, &j));
-  TFU_TRY(summed_pass(&j, j.y ? &sums_kept : &sums, j.y ? j.g : NULL));
+  begin(call, &j);
+  TFU_TRY(summed_pass(&j, j.kept ? from_kept(&j) : &sums, j.g));
   TFU_TRY(tfu_scratch(call, 3 * vector_bytes(&j.v), &j.settled.slopes));
   TFU_TRY(tfu_launch(call, &grad_settle, 0, j.v.real, per_channel(&j.v), &j.settled));
   if (!j.v.n) return TFU_OK;
@@ -211,9 +202,9 @@ tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
 
 tfu_code tfu_frozen_batch_norm_grad_gpu(tfu_call *call) {
   job j;
-  TFU_TRY(begin(call, &j));
+  begin(call, &j);
   const tfu_tensor unwanted[2] = {{.dtype = j.v.real, .shape = {.rank = 1}}, {.dtype = j.v.real, .shape = {.rank = 1}}};
-  if (j.y) TFU_TRY(grad_pass(&j, &sums_kept, j.g, unwanted));
+  if (j.kept) TFU_TRY(grad_pass(&j, from_kept(&j), j.g, unwanted));
   read_g(&j);
   TFU_TRY(summed_pass(&j, &frozen_grad, call->out[TFU_BATCHNORMGRAD_DX].data));
   j.settled.dmean = call->out[TFU_BATCHNORMGRAD_DMEAN].data;

@@ -5,8 +5,8 @@
  *   frozen: dx = scale * g, dmean = -scale * dbeta, dvariance = -rstd^2 / 2 * gamma * dgamma;
  *   else: dx = scale * (g - dbeta / count - d * rstd * dgamma / count).
  *
- * So frozen there is one pass over memory, else two: the sums first. Where relu follows a residual, another pass, or
- * that of the sums, makes g from y and writes it, since it is dresidual; what follows reads it in the place of dy,
+ * So frozen there is one pass over memory, else two: the sums first. Where an activation follows a residual, another
+ * pass, or that of the sums, makes g and writes it, since it is dresidual; what follows reads it in the place of dy,
  * without an activation. */
 #include "kernels/convolution/batch_norm.cuh"
 
@@ -19,6 +19,14 @@ FORMULA(batch_norm_sums, 2, STATISTICS, 0, 2, SETTLE_SCALE, {
 /* For relu, whose slope is that of y. */
 FORMULA(batch_norm_sums_kept, 3, 1, 1, 2, , {
   const REAL d = x[1] - w[MEAN], g = x[0] * slope(x[2]);
+  y[0] = g;
+  s[0] = g * d;
+  s[1] = g;
+})
+
+/* For the others. */
+FORMULA(batch_norm_sums_residual, 3, STATISTICS, 1, 2, SETTLE_SCALE, {
+  const REAL d = x[1] - w[MEAN], g = x[0] * slope(d * w[SCALE] + w[BETA] + x[2]);
   y[0] = g;
   s[0] = g * d;
   s[1] = g;
@@ -38,24 +46,24 @@ FORMULA(batch_norm_second, 2, SECOND, 1, 0, , {
   y[0] = w[SLOPES] * g + (w[SLOPES + 1] * d + w[SLOPES + 2]);
 })
 
-/* A thread per channel. */
+/* A thread per channel; in double, so that what is multiplied with every value is rounded once. */
 template <typename R>
 __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args &a) {
   const int64_t c = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x;
   if (c >= a.channels) return;
   const R *const sums = (const R *)a.sums;
-  const R gamma = a.gamma ? ((const R *)a.gamma)[c] : 1;
-  const R rstd = rstd_of(((const R *)a.variance)[c] + (R)a.epsilon), scale = rstd * gamma;
-  const R dgamma = rstd * sums[c], dbeta = sums[a.channels + c];
-  if (a.dgamma) ((R *)a.dgamma)[c] = dgamma;
-  if (a.dbeta) ((R *)a.dbeta)[c] = dbeta;
-  if (a.dmean) ((R *)a.dmean)[c] = 0 - scale * dbeta; /* of nothing 0, not -0 */
-  if (a.dvariance) ((R *)a.dvariance)[c] = 0 - (R)0.5 * rstd * scale * dgamma;
+  const double gamma = a.gamma ? ((const R *)a.gamma)[c] : 1;
+  const double rstd = 1 / sqrt((double)((const R *)a.variance)[c] + (R)a.epsilon), scale = rstd * gamma;
+  const double dgamma = rstd * sums[c], dbeta = sums[a.channels + c];
+  if (a.dgamma) ((R *)a.dgamma)[c] = (R)dgamma;
+  if (a.dbeta) ((R *)a.dbeta)[c] = (R)dbeta;
+  if (a.dmean) ((R *)a.dmean)[c] = (R)(0 - scale * dbeta); /* of nothing 0, not -0 */
+  if (a.dvariance) ((R *)a.dvariance)[c] = (R)(0 - 0.5 * rstd * scale * dgamma);
   if (!a.slopes) return;
   R *const slopes = (R *)a.slopes + c;
-  slopes[0] = scale;
-  slopes[a.channels] = -scale * rstd * dgamma / (R)a.count;
-  slopes[2 * a.channels] = -scale * dbeta / (R)a.count;
+  slopes[0] = (R)scale;
+  slopes[a.channels] = (R)(-scale * rstd * dgamma / (double)a.count);
+  slopes[2 * a.channels] = (R)(-scale * dbeta / (double)a.count);
 }
 TFU_KERNEL_AS_(batch_norm_grad_settle_f32, batch_norm_grad_settle_args, batch_norm_grad_settle<float>)
 TFU_KERNEL_AS_(batch_norm_grad_settle_f64, batch_norm_grad_settle_args, batch_norm_grad_settle<double>)
@@ -68,3 +76,4 @@ BATCH_NORM_ACTIVATIONS(X)
 X(any)
 #undef X
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_kept, tfu_channels_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_residual, tfu_channels_args, any)

@@ -61,12 +61,14 @@ static tfu_graph *ask(const request *r, const conv_key *key, tfu_error *err) {
   return NULL;
 }
 
-static tfu_code take_least(tfu_graph *g, cudnnHandle_t handle, tfu_error *err) {
+static tfu_code take_least(tfu_graph *g, const conv_key *key, cudnnHandle_t handle, tfu_error *err) {
   int64_t least = INT64_MAX;
-  int best = 0;
+  int best = -1;
   for (int i = 0; i < g->n_configs; i++)
-    if (tfu_graph_take(g, handle, i, err) == TFU_OK && g->workspace < least) least = g->workspace, best = i;
-  return tfu_graph_take(g, handle, best, err);
+    if (tfu_conv_trusts(key, tfu_graph_engine(g, i)) && tfu_graph_take(g, handle, i, err) == TFU_OK &&
+        g->workspace < least)
+      least = g->workspace, best = i;
+  return best < 0 ? tfu_fail(err, TFU_INTERNAL, "no engine plans it") : tfu_graph_take(g, handle, best, err);
 }
 
 static tfu_graph *plan(const void *key_, void *request_, char *why, size_t size) {
@@ -76,7 +78,8 @@ static tfu_graph *plan(const void *key_, void *request_, char *why, size_t size)
   tfu_error err = {"out of host memory"};
   tfu_graph *g = ask(r, &key->key, &err);
   if (g && key->config < g->n_configs) {
-    const tfu_code code = key->config < 0 ? take_least(g, handle, &err) : tfu_graph_take(g, handle, key->config, &err);
+    const tfu_code code =
+        key->config < 0 ? take_least(g, &key->key, handle, &err) : tfu_graph_take(g, handle, key->config, &err);
     if (code == TFU_OK) return g;
   }
   snprintf(why, size, "%s", err.text);
@@ -210,7 +213,9 @@ static conv_choice best_of(request *r, tfu_graph *g, int timed, float *microseco
   int tried = 0;
   for (int i = 0; i < g->n_configs && (timed ? tried < CANDIDATES : c.best < 0 || c.small < 0); i++) {
     float time = 0;
-    if (tfu_graph_take(g, r->handle->handle, i, &ignored) != TFU_OK || g->workspace > MOST_WORKSPACE) continue;
+    if (!tfu_conv_trusts(&r->key, tfu_graph_engine(g, i)) ||
+        tfu_graph_take(g, r->handle->handle, i, &ignored) != TFU_OK || g->workspace > MOST_WORKSPACE)
+      continue;
     r->trial = g;
     if (!try_out(r, timed ? &time : NULL)) continue;
     tried++;

@@ -26,8 +26,9 @@ const char *tfu_conv_key_of(const conv_args *a, conv_product product, tfu_dtype 
                             conv_key *key);
 /* Describes the key's graph in g, which is new. */
 void tfu_conv_describe(tfu_graph *g, const conv_key *k);
-/* Notes of engines that are not to be taken. */
+/* Notes of engines that are not to be taken, and whether an engine may be. */
 unsigned tfu_conv_avoid(const conv_key *k);
+int tfu_conv_trusts(const conv_key *k, int engine);
 
 /* Queues it on the call's stream, if cuDNN serves it; else *why says why not, a static text. */
 TFU_MUST_USE tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,

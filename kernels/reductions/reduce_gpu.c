@@ -19,7 +19,7 @@ static tfu_kernel any = {.module = &module, .name = "reduce_any"};
  * are cut into parts; packs or pairs of columns that lie beside each other in a block. The middle three are measured on
  * an H200, the first and the last by reasoning. */
 TFU_CHOICE(row_packs, 8, 1, 64);
-TFU_CHOICE(row_blocks, 8, 1, 64);
+TFU_CHOICE(row_blocks, 4, 1, 64);
 TFU_CHOICE(column_blocks, 8, 1, 64);
 TFU_CHOICE(column_bits, 4, 3, 8);
 TFU_CHOICE(pair_bits, 6, 3, 8);
