@@ -16,7 +16,8 @@ STRIDED = {"strides": 2, "padding": "same"}
 LAYERS = {  # the op that serves a layer, its arguments, and for which numbers of spatial axes with what else
     "Conv%dD": ("Conv", [6, 3], {1: [{"padding": "causal", "dilation_rate": 2}], 2: [{"groups": 2}], 3: []}),
     "Conv%dDTranspose": ("ConvData", [6, 3], {1: [], 2: [], 3: []}),
-    "DepthwiseConv%dD": ("DepthwiseConv", [3], {1: [{"depth_multiplier": 2}], 2: [{"depth_multiplier": 2}, {"dilation_rate": 2}]}),
+    "DepthwiseConv%dD": ("DepthwiseConv", [3], {1: [{"depth_multiplier": 2}],
+                                                2: [{"depth_multiplier": 2}, {"dilation_rate": 2}]}),
     "SeparableConv%dD": ("DepthwiseConv", [6, 3], {1: [], 2: [{"depth_multiplier": 2, "dilation_rate": 2}]}),
     "MaxPooling%dD": ("MaxPool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
     "AveragePooling%dD": ("AveragePool", [2], {1: [], 2: [{"pool_size": (3, 2)}], 3: []}),
@@ -30,7 +31,8 @@ def variants(name, more):
         return [{}, *more]
     if "Pooling" in name:
         return [{}, {"pool_size": 3, **STRIDED}, *({"padding": "same", **options} for options in more)]
-    return [{}, {"activation": "relu", **STRIDED}, {"use_bias": False, "padding": "same"}, *({"activation": "silu", **o} for o in more)]
+    return [{}, {"activation": "relu", **STRIDED}, {"use_bias": False, "padding": "same"},
+            *({"activation": "silu", **options} for options in more)]
 
 
 CASES = [(name % axes, axes, op, arguments, options) for name, (op, arguments, of_axes) in LAYERS.items()

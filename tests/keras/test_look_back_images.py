@@ -118,7 +118,8 @@ STEPS = {name: layer(lambda: make(*args, strides=2), None, 9, 9, 4) for name, ma
     ("SeparableConv2D", keras.layers.SeparableConv2D, 4, 3))}
 
 
-@pytest.mark.parametrize("zeros, left", [(((0, 1), (0, 1)), []), (1, ["DepthwiseConv2D", "SeparableConv2D"])], ids=["same", "more"])
+@pytest.mark.parametrize("zeros, left", [(((0, 1), (0, 1)), []), (1, ["DepthwiseConv2D", "SeparableConv2D"])],
+                         ids=["same", "more"])
 @pytest.mark.parametrize("name", STEPS)
 def test_zeros_become_padding(jit, name, zeros, left):
     """A convolution has any padding; others that of "same"."""

@@ -17,9 +17,6 @@ from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_
 from tfuse.elementwise.scale_bias_act import scale_bias_act
 from tfuse.reductions.reduce import reduce_max, reduce_mean
 
-_MOST_PLACES = 256  # of a window of max_pool, whose gradient is kept as a byte
-
-
 # ---- layers ----
 
 
@@ -62,6 +59,7 @@ def _global_average_1d_guard(layer, inputs, mask=None):
 
 
 def _batch_norm(own, layer, inputs, training=None, mask=None):
+    inputs = keras.ops.convert_to_tensor(inputs)
     own_statistics, last, rank = training and layer.trainable, None, inputs.shape.rank
     if mask is None and layer.axis == 1 and rank > 2:
         last = _look_back_images.last_of(inputs)
@@ -191,7 +189,7 @@ def _pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format
 def _max_pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format=None):
     why = _pool_op_guard(inputs, pool_size, strides, padding, data_format)
     places = pool_size ** (len(inputs.shape) - 2) if isinstance(pool_size, int) else math.prod(pool_size)
-    return why or ("a window has more than %d places" % _MOST_PLACES if places > _MOST_PLACES else "")
+    return why or ("a window has more than %d places" % pool.MOST_PLACES if places > pool.MOST_PLACES else "")
 
 
 # ---- the table ----

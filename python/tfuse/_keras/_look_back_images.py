@@ -94,7 +94,8 @@ def folded(layer, made):
 
 
 def without_bias(made):
-    """A convolution without its bias, and the bias, which changes nothing but the mean of what follows; None where it has none."""
+    """A convolution without its bias, and the bias, which changes nothing but the mean of what follows; or None where there is
+    none."""
     if not _op.given(made.bias):
         return None
     _look_back.note("Conv", "a bias that the batch norm takes away again: its gradient is 0", made.x)

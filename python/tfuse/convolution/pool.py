@@ -10,7 +10,7 @@ from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
-_MOST = 256  # places of a window that a byte can tell apart
+MOST_PLACES = 256  # places of a window that a byte can tell apart
 _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 
 
@@ -146,7 +146,7 @@ def max_pool(x, size, strides=None, padding="valid"):
         places = 1
         for name in _NAMES[:3]:
             places *= attributes[name]
-        return _max(x, out, mark(tf.bool) if recorded and places <= _MOST else None, **attributes)[0]
+        return _max(x, out, mark(tf.bool) if recorded and places <= MOST_PLACES else None, **attributes)[0]
 
     return _pooled("max_pool", x, size, strides, padding, serve)
 
