@@ -126,6 +126,7 @@ TWINS = {
     "mobilenet": functools.partial(Vision, "mobilenet_v2", False, dropout=0.0),
     "unet": UNet,
 }
+# SGD's weight decay is a part of the gradient here, and beside it in Keras: as much work.
 OPTIMIZERS = {
     "adamw": functools.partial(torch.optim.AdamW, eps=workloads.EPSILON, weight_decay=workloads.DECAY, fused=True),
     "sgd": functools.partial(torch.optim.SGD, momentum=workloads.MOMENTUM, weight_decay=workloads.SGD_DECAY, fused=True),

@@ -18,7 +18,8 @@ def parser(doc, numbers):
     """`numbers` has (name, default, what it means) of every whole number that the program takes."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter,
                                    allow_abbrev=False)  # what starts a script looks for --profile by its whole name
-    made.add_argument("--mode", choices=MODES, default="tfuse", help="Keras with XLA or without, with tfuse or without (tfuse)")
+    made.add_argument("--mode", choices=MODES, default="tfuse",
+                      help="Keras without XLA or with, without tfuse or with (tfuse)")
     made.add_argument("--dtype", choices=["float32", "mixed_bfloat16", "mixed_float16"], default="mixed_bfloat16")
     made.add_argument("--strategy", choices=["none", "mirrored", "multiworker"], default="none",
                       help="one device; all GPUs of this machine, or its CPU twice; the processes that TF_CONFIG names")

@@ -1,5 +1,5 @@
-"""examples/resnet50.py, small: it trains on pictures that it draws, and the loss falls. And examples/pictures.py: what is drawn
-is what its class says, and the pipeline gives every picture once a round, cropped and mirrored."""
+"""examples/resnet50.py, small: it trains on pictures that it draws, and the loss falls. And examples/pictures.py: what is
+drawn is what its class says, and the pipeline gives every picture once a round, cropped and mirrored."""
 
 import json
 import re
@@ -24,7 +24,8 @@ def folder(tmp_path_factory):
 
 
 def first_batch(folder, batch, seed=1, **context):
-    return next(iter(pictures.pipeline(*pictures.labelled(folder), IMAGE, batch, seed, tf.distribute.InputContext(**context))))
+    context = tf.distribute.InputContext(**context)
+    return next(iter(pictures.pipeline(*pictures.labelled(folder), IMAGE, batch, seed, context)))
 
 
 # ---- training ----
@@ -34,9 +35,9 @@ LINE = re.compile(r"step +(\d+)  loss ([\d.]+) +([\d.]+) ms/step +(\d+) images/s
 
 def test_the_loss_falls(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(resnet50, "AGAIN", 4)
-    options = resnet50.parse(["--mode=tfuse", "--dtype=float32", "--image=%d" % IMAGE, "--batch=16", "--classes=%d" % CLASSES,
-                              "--steps=24", "--every=8", "--rate=0.001", "--pictures=%s" % folder,
-                              "--json=%s" % (tmp_path / "measured.json")])
+    options = resnet50.parse([
+        "--mode=tfuse", "--dtype=float32", "--image=%d" % IMAGE, "--batch=16", "--classes=%d" % CLASSES, "--steps=24",
+        "--every=8", "--rate=0.001", "--pictures=%s" % folder, "--json=%s" % (tmp_path / "measured.json")])
     with left_as_it_was():
         _, rows = explained(resnet50.main, options)
     measured = json.loads((tmp_path / "measured.json").read_text())
@@ -56,7 +57,8 @@ def test_the_loss_falls(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments, told", [
-    (["--image", "31"], "takes no less than 32"), (["--strategy", "mirrored", "--mode", "xla"], "--strategy goes with --mode")])
+    (["--image", "31"], "takes no less than 32"),
+    (["--strategy", "mirrored", "--mode", "xla"], "--strategy goes with --mode")])
 def test_what_the_command_line_refuses(arguments, told, capsys):
     with pytest.raises(SystemExit):
         resnet50.parse(arguments)
@@ -86,7 +88,12 @@ def test_pictures_are_drawn_once(folder):
 def test_another_process_may_be_first(folder, tmp_path, monkeypatch):
     place = tmp_path / "drawn"
     draw = pictures.draw
-    monkeypatch.setattr(pictures, "draw", lambda *about: (place / "theirs").mkdir(parents=True, exist_ok=True) or draw(*about))
+
+    def while_drawing(*about):
+        (place / "theirs").mkdir(parents=True, exist_ok=True)
+        return draw(*about)
+
+    monkeypatch.setattr(pictures, "draw", while_drawing)
     pictures.made(place, IMAGE, CLASSES, 4)
     assert [path.name for path in tmp_path.rglob("*")] == ["drawn", "theirs"]
 
@@ -114,7 +121,8 @@ def test_every_picture_comes_once_a_round(folder):
     """And workers share a round; each replica has its share of a batch."""
     _, labels = first_batch(folder, FILES)
     assert sorted(labels.numpy()) == sorted(i % CLASSES for i in range(FILES))
-    shares = [first_batch(folder, FILES, num_input_pipelines=2, input_pipeline_id=i, num_replicas_in_sync=2) for i in range(2)]
+    workers = {"num_input_pipelines": 2, "num_replicas_in_sync": 2}
+    shares = [first_batch(folder, FILES, input_pipeline_id=i, **workers) for i in range(2)]
     assert sorted(np.concatenate([labels for _, labels in shares])) == sorted(labels.numpy())
 
 
