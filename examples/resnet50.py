@@ -88,6 +88,8 @@ def parse(arguments=None):
     parser.add_argument("--pictures", metavar="FOLDER", type=pathlib.Path,
                         help="take the pictures FOLDER/CLASS/*.jpg, or draw them there if there is no such folder")
     options = training.parsed(parser, arguments)
+    if options.steps < 1:
+        parser.error("--steps %d: there is nothing to measure" % options.steps)
     if options.image < 32:
         parser.error("--image %d: ResNet-50 halves an image five times, and takes no less than 32" % options.image)
     return options

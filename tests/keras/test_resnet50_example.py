@@ -57,7 +57,7 @@ def test_the_loss_falls(folder, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("arguments, told", [
-    (["--image", "31"], "takes no less than 32"),
+    (["--image", "31"], "takes no less than 32"), (["--steps", "0"], "nothing to measure"),
     (["--strategy", "mirrored", "--mode", "xla"], "--strategy goes with --mode")])
 def test_what_the_command_line_refuses(arguments, told, capsys):
     with pytest.raises(SystemExit):
