@@ -1,8 +1,9 @@
 """Measures training in every mode, each in a process of its own, and writes it down, as a table and as a plot.
 
   python examples/compare.py                       # GPT-2 of gpt2.py: benchmarks/gpt2_<GPU>.json and .png, README.md
-  python examples/compare.py --models all          # the models of models.py: benchmarks/models_<GPU>.json and so on
+  python examples/compare.py --models transformers # those of models.py: benchmarks/models_<GPU>.json and so on
   python examples/compare.py --models vit,bert --rows stock,tfuse     # some of it; the other rows of the record stay
+  python examples/compare.py --models vision       # its convolutional networks: benchmarks/vision_<GPU>.json and so on
   python examples/compare.py --table FILE.json     # print the table of a record; --write puts it into README.md
 
 The rows of PyTorch are measured where it is installed.
@@ -26,10 +27,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 SCRIPTS = {  # of each record, by framework
     "gpt2": {"keras": HERE / "gpt2.py", "torch": ROOT / "tools" / "gpt2_torch.py"},
-    "models": {"keras": HERE / "models.py", "torch": HERE / "models_torch.py"},
+    **dict.fromkeys(["models", "vision"], {"keras": HERE / "models.py", "torch": HERE / "models_torch.py"}),
 }
 IMPORTS = {"keras": "import keras, tensorflow, tfuse", "torch": "import torch"}
 SHAPES = [(16, 1024), (4, 4096)]
+GROUPS = {"transformers": "models", "vision": "vision"}  # of models, and the record that each is in
 # A process imports what takes long, then waits for its turn, so that one measures while the next gets ready.
 READY = ("import os, runpy, sys; %s; sys.argv = sys.argv[1:]; sys.path.insert(0, os.path.dirname(sys.argv[0])); "
          "sys.stdin.readline() or sys.exit(1); runpy.run_path(sys.argv[0], run_name='__main__')")
@@ -121,7 +123,8 @@ def about():
     name = tf.config.experimental.get_device_details(gpus[0])["device_name"] if gpus else "%d-core CPU" % os.cpu_count()
     return {"hardware": name, "date": datetime.date.today().isoformat(), "commit": _bench._commit(),
             "tfuse": _version.__version__, "tensorflow": tf.__version__, "keras": keras.__version__,
-            "kerashub": version("keras-hub"), "pytorch": version("torch"), "transformers": version("transformers")}
+            "kerashub": version("keras-hub"), "pytorch": version("torch"), "transformers": version("transformers"),
+            "torchvision": version("torchvision")}
 
 
 def in_files(hardware):
@@ -148,19 +151,32 @@ def show(record, path, plot=plot, filled=filled):
 
 
 def names_of(models, parser):
-    """What --models names."""
-    names = list(WORKLOADS) if models == "all" else models.split(",") if models else []
-    for name in names:
-        if name not in WORKLOADS:
+    """What --models names: models and groups of them."""
+    groups = {**{name: [name] for name in WORKLOADS}, "all": list(WORKLOADS)}
+    for group, kind in GROUPS.items():
+        groups[group] = [name for name, workload in WORKLOADS.items() if workload.record == kind]
+    for name in models.split(","):
+        if name not in groups:
             parser.error("there is no model %s: the models are %s" % (name, ", ".join(WORKLOADS)))
-    return names
+    return [model for name in models.split(",") for model in groups[name]]
+
+
+def rows_of(modes, parser):
+    """The names of the rows that --rows asks for; those of PyTorch where it is installed."""
+    known = {mode: name for name, (_, mode, _) in ROWS.items()}
+    modes = ["compile" if mode == "torch" else mode for mode in modes.split(",")]
+    for mode in modes:
+        if mode not in known:
+            parser.error("there is no row %s: the rows are %s, and torch, which is compile" % (mode, ", ".join(known)))
+    return [known[mode] for mode in modes if ROWS[known[mode]][0] != "torch" or importlib.util.find_spec("torch")]
 
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and measure nothing")
     parser.add_argument("--write", action="store_true", help="with --table: draw the plot and write README.md too")
-    parser.add_argument("--models", metavar="NAMES", help="measure these models: %s, or all" % ",".join(WORKLOADS))
+    parser.add_argument("--models", metavar="NAMES", help="measure these models: %s, or one of the groups %s,all" % (
+        ",".join(WORKLOADS), ",".join(GROUPS)))
     parser.add_argument("--small", action="store_true", help="with --models and --out: sizes that a CPU trains in seconds")
     parser.add_argument("--rows", default=",".join(mode for _, mode, _ in ROWS.values()), help="(%(default)s)")
     parser.add_argument("--shapes", default=",".join("%dx%d" % shape for shape in SHAPES), help="of GPT-2 (%(default)s)")
@@ -168,7 +184,8 @@ def parse():
     parser.add_argument("--out", metavar="FOLDER", default=ROOT / "benchmarks", type=pathlib.Path, help="of the record")
     parser.add_argument("rest", nargs="*", help="behind --: arguments for every process, as --steps 8")
     options = parser.parse_args()
-    options.models = names_of(options.models, parser)
+    options.models = names_of(options.models, parser) if options.models else []
+    options.rows = rows_of(options.rows, parser)
     if options.small and (not options.models or options.out.resolve() == ROOT / "benchmarks"):
         parser.error("--small goes with --models, and with --out: its times belong into no record of ours")
     return options
@@ -181,22 +198,27 @@ def main():
         record = json.loads(path.read_text())
         print(table(record))
         return show(record, path) if options.write else None
-    names = [name for wanted in options.rows.split(",") for name, (framework, mode, _) in ROWS.items()
-             if mode == wanted and (framework != "torch" or importlib.util.find_spec("torch"))]
-    shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
-    jobs = list(model_jobs(names, options.models, options.small, options.rest) if options.models
-                else gpt2_jobs(names, shapes, options.rest))
-    measured = "models" if options.models else "gpt2"
     about = about_in_a_process()
     when = {key: about.pop(key) for key in ("commit", "date")}
     options.out.mkdir(exist_ok=True)
-    path = options.out / ("%s_%s.json" % (measured, in_files(about["hardware"])))
-    record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
-    for row in measure(SCRIPTS[measured], jobs, options.limit, when):
-        record["rows"] = with_row(record["rows"], row)
-        keep(path, json.dumps(record, indent=1) + "\n")
-    print("\n%s\n\nwritten: %s" % (table(record), path))
-    show(record, path)
+    for kind, jobs in jobs_of(options).items():
+        path = options.out / ("%s_%s.json" % (kind, in_files(about["hardware"])))
+        record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
+        for row in measure(SCRIPTS[kind], jobs, options.limit, when):
+            record["rows"] = with_row(record["rows"], row)
+            keep(path, json.dumps(record, indent=1) + "\n")
+        print("\n%s\n\nwritten: %s" % (table(record), path))
+        show(record, path)
+
+
+def jobs_of(options):
+    """{the kind of a record: what is to be measured for it}."""
+    if not options.models:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
+        return {"gpt2": list(gpt2_jobs(options.rows, shapes, options.rest))}
+    of = lambda kind: [model for model in options.models if WORKLOADS[model].record == kind]
+    return {kind: list(model_jobs(options.rows, of(kind), options.small, options.rest))
+            for kind in GROUPS.values() if of(kind)}
 
 
 def about_in_a_process():

@@ -1,6 +1,6 @@
 """Shows that training with tfuse.enable() has the loss curve of stock Keras: trains, judges, writes it down and draws it.
 
-  python examples/curves.py                        # the models of models.py: benchmarks/curves_<GPU>.json, .png, README.md
+  python examples/curves.py                        # models.py's transformers: benchmarks/curves_<GPU>.json, .png, README.md
   python examples/curves.py --models vit --rows tfuse --steps 300     # some of it; the other rows of the record stay
   python examples/curves.py --small --out FOLDER   # in minutes on a CPU
   python examples/curves.py --table FILE.json      # print the table of a record; --write puts it into README.md
@@ -36,7 +36,7 @@ import sys
 
 import numpy as np
 
-from compare import HERE, ROOT, about_in_a_process, finished, in_files, keep, names_of, show
+from compare import GROUPS, HERE, ROOT, about_in_a_process, finished, in_files, keep, names_of, show
 from records import ROWS, between, line, made_with
 from workloads import WORKLOADS
 
@@ -200,7 +200,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and train nothing")
     parser.add_argument("--write", action="store_true", help="with --table: draw the plot and write README.md too")
-    parser.add_argument("--models", metavar="NAMES", default="all", help="%s, or all (all)" % ",".join(WORKLOADS))
+    parser.add_argument("--models", metavar="NAMES", default="transformers",
+                        help="%s, or one of the groups %s,all (transformers)" % (",".join(WORKLOADS), ",".join(GROUPS)))
     parser.add_argument("--rows", help="some of %s (%s; in float32 %s)" % (
         ",".join(CURVES), *(",".join(ROWS_OF[policy]) for policy in UNIT)))
     parser.add_argument("--steps", type=int, default=300, help="(300)")

@@ -1,4 +1,4 @@
-"""Whole models in Keras and KerasHub as they are commonly written, trained with tfuse and without.
+"""Whole models of Keras and KerasHub, or as they are commonly written in Keras, trained with tfuse and without.
 
   python examples/models.py --model vit --mode tfuse+xla
   python examples/models.py --model llama --mode tfuse --small       # on a CPU, in seconds
@@ -15,10 +15,13 @@ from keras import layers, ops
 
 import tfuse
 import workloads
-from gpt2 import peak_memory
+from training import MODES, peak_memory, reset_peak
 
-MODES = ["stock", "xla", "tfuse", "tfuse+xla"]
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
+OPTIMIZERS = {
+    "adamw": functools.partial(keras.optimizers.AdamW, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON),
+    "sgd": functools.partial(keras.optimizers.SGD, momentum=workloads.MOMENTUM, weight_decay=workloads.SGD_DECAY),
+}
 
 
 # ---- GPT-2: one product for query, key and value, and a head that shares the embedding, as in most programs on the Web ----
@@ -116,7 +119,41 @@ def llama(sizes):
     return keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
 
 
-BUILDERS = {"gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama}
+# ---- convolutional networks: Keras's own, with random weights, and a U-Net ----
+
+
+def application(name):
+    """A model of keras.applications, which gives logits. Some normalise their input, of 0 to 255, themselves."""
+    return lambda sizes: getattr(keras.applications, name)(
+        weights=None, input_shape=(sizes.image, sizes.image, 3), classes=sizes.classes, classifier_activation=None)
+
+
+def unet(sizes):
+    """A class for each pixel: on the way down images are halved and channels doubled, and on the way up the other way round,
+    each time beside what was there on the way down."""
+    def twice(x, width):
+        for _ in range(2):
+            x = layers.Conv2D(width, 3, padding="same", use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization()(x))
+        return x
+
+    inputs = x = keras.Input((sizes.image, sizes.image, 3))
+    passed = []
+    for level in range(sizes.levels):
+        passed.append(twice(x, sizes.width << level))
+        x = layers.MaxPooling2D()(passed[-1])
+    x = twice(x, sizes.width << sizes.levels)
+    for level in reversed(range(sizes.levels)):
+        x = layers.Conv2DTranspose(sizes.width << level, 2, strides=2)(x)
+        x = twice(layers.Concatenate()([passed[level], x]), sizes.width << level)
+    return keras.Model(inputs, layers.Conv2D(sizes.classes, 1)(x))
+
+
+BUILDERS = {
+    "gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama,
+    "resnet50": application("ResNet50"), "convnext": application("ConvNeXtTiny"),
+    "efficientnet": application("EfficientNetB0"), "mobilenet": application("MobileNetV2"), "unet": unet,
+}
 
 
 # ---- training ----
@@ -137,10 +174,10 @@ def build(name, sizes):
     return BUILDERS[name](sizes)
 
 
-def train_function(model, batches, jit_compile, rate=workloads.RATE):
+def train_function(model, batches, jit_compile, optimizer="adamw", rate=None):
     """A function that trains one step as fit() does, on the next batch, and returns its loss, for which it does not wait.
     After the last batch comes the first."""
-    optimizer = keras.optimizers.AdamW(rate, weight_decay=workloads.DECAY, epsilon=workloads.EPSILON)
+    optimizer = OPTIMIZERS[optimizer](rate or workloads.RATES[optimizer])
     model.compile(optimizer, LOSS(), jit_compile=jit_compile)
     optimizer.build(model.trainable_variables)
     model.make_train_function()
@@ -158,17 +195,13 @@ def on_the_device(batch):
         return tf.nest.map_structure(lambda array: tf.identity(tf.constant(array)), batch)
 
 
-def reset_peak():
-    if tf.config.list_logical_devices("GPU"):
-        tf.config.experimental.reset_memory_stats("GPU:0")
-
-
 def main(options):
     set_up(options.mode, "mixed_bfloat16")
     workload = workloads.WORKLOADS[options.model]
     sizes = workload.sizes(options.small)
     batch = workload.batch(sizes)
-    step = train_function(build(options.model, sizes), [on_the_device(batch)], options.mode.endswith("xla"))
+    model = build(options.model, sizes)
+    step = train_function(model, [on_the_device(batch)], options.mode.endswith("xla"), workload.optimizer)
     workloads.report(options, batch[1], workloads.timed(step, options.steps, reset_peak), peak_memory())
 
 

@@ -1,9 +1,11 @@
-"""The models of models.py in PyTorch: bfloat16 by autocast, fused AdamW, its own attention; eagerly or compiled.
+"""The models of models.py in PyTorch: bfloat16 by autocast, fused optimizers, its own attention; eagerly or compiled.
 
   python examples/models_torch.py --model vit --mode compile
 
-GPT-2 is the one of tools/gpt2_torch.py, ViT is torchvision's, BERT and Llama are Transformers', with random weights.
+GPT-2 is the one of tools/gpt2_torch.py, BERT and Llama are Transformers', U-Net is written here, and all other models for
+images are torchvision's, with random weights; convolutional networks keep channels last.
 """
+import functools
 import pathlib
 import resource
 import sys
@@ -72,7 +74,63 @@ def gpt2(sizes):
     return GPT2(sizes.vocabulary, sizes.length, sizes.layers, sizes.width, sizes.heads)
 
 
-TWINS = {"gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama}  # each takes a batch and gives its loss
+class Vision(nn.Module):
+    """A convolutional network of torchvision. Keras's own normalise images of 0 to 255; here that is done before."""
+
+    def __init__(self, name, normalises, sizes, **options):
+        super().__init__()
+        import torchvision
+        self.body, self.normalises = getattr(torchvision.models, name)(num_classes=sizes.classes, **options), normalises
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, images, labels):
+        x = images.permute(0, 3, 1, 2)
+        return mean_loss(self.body((x - workloads.MEAN) / workloads.DEVIATION if self.normalises else x), labels)
+
+
+def twice(channels, width):
+    """Keras's batch norm has another epsilon, and another momentum, which PyTorch counts from the other end."""
+    parts = [(nn.Conv2d(before, width, 3, padding=1, bias=False), nn.BatchNorm2d(width, eps=1e-3, momentum=0.01), nn.ReLU())
+             for before in (channels, width)]
+    return nn.Sequential(*parts[0], *parts[1])
+
+
+class UNet(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        widths = [sizes.width << level for level in range(sizes.levels + 1)]
+        pairs = list(zip(widths, widths[1:]))
+        self.down = nn.ModuleList(map(twice, [3, *widths[:-1]], widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(below, width, 2, stride=2) for width, below in reversed(pairs))
+        self.beside = nn.ModuleList(twice(2 * width, width) for width, _ in reversed(pairs))
+        self.head = nn.Conv2d(sizes.width, sizes.classes, 1)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, images, labels):
+        x, passed = images.permute(0, 3, 1, 2), []
+        for part in self.down[:-1]:
+            passed.append(part(x))
+            x = F.max_pool2d(passed[-1], 2)
+        x = self.down[-1](x)
+        for up, beside in zip(self.up, self.beside):
+            x = beside(torch.cat([passed.pop(), up(x)], 1))
+        return mean_loss(self.head(x).permute(0, 2, 3, 1), labels)
+
+
+# Each takes a batch and gives its loss. What torchvision's models drop and Keras's do not is switched off.
+TWINS = {
+    "gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama,
+    "resnet50": functools.partial(Vision, "resnet50", False),
+    "convnext": functools.partial(Vision, "convnext_tiny", True, stochastic_depth_prob=0.0),
+    "efficientnet": functools.partial(Vision, "efficientnet_b0", True),
+    "mobilenet": functools.partial(Vision, "mobilenet_v2", False, dropout=0.0),
+    "unet": UNet,
+}
+# SGD's weight decay is a part of the gradient here, and beside it in Keras: as much work.
+OPTIMIZERS = {
+    "adamw": functools.partial(torch.optim.AdamW, eps=workloads.EPSILON, weight_decay=workloads.DECAY, fused=True),
+    "sgd": functools.partial(torch.optim.SGD, momentum=workloads.MOMENTUM, weight_decay=workloads.SGD_DECAY, fused=True),
+}
 
 
 def on_the_device(data, device):
@@ -86,8 +144,8 @@ def train_function(name, sizes, batch, compiled, device):
     """A function that trains one step and returns its loss, for which it does not wait."""
     torch.manual_seed(1)
     model = TWINS[name](sizes).to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=workloads.RATE, eps=workloads.EPSILON, weight_decay=workloads.DECAY,
-                                  fused=True)
+    workload = workloads.WORKLOADS[name]
+    optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=workload.rate)
     batch = [on_the_device(part, device) for part in batch]
     loss_of = torch.compile(model) if compiled else model
 

@@ -1,7 +1,7 @@
 """A record of what compare.py has measured: its rows, its table and its plot.
 
 A record has the rows of gpt2.py, each known by its name, its batch and its length, or those of models.py, each known by its
-model and its name.
+model and its name. Convolutional networks have a record of their own, "vision".
 """
 import re
 
@@ -18,6 +18,14 @@ ROWS = {
 }
 
 
+# What a kind of record was made with.
+VERSIONS = {
+    "gpt2": ["TensorFlow", "Keras", "PyTorch"],
+    "models": ["TensorFlow", "Keras", "KerasHub", "PyTorch", "Transformers"],
+    "vision": ["TensorFlow", "Keras", "PyTorch", "torchvision"],
+}
+
+
 def key(row):
     """What a row is known by, so that rows are in order."""
     of = [list(WORKLOADS).index(row["model"])] if "model" in row else [-row["batch"], row["length"]]
@@ -31,7 +39,8 @@ def with_row(rows, new):
 
 def kind(record):
     """The record's name in files and between README.md's markers."""
-    return "models" if "model" in record["rows"][0] else "gpt2"
+    row = record["rows"][0]
+    return WORKLOADS[row["model"]].record if "model" in row else "gpt2"
 
 
 def group(row):
@@ -63,11 +72,10 @@ def line(cells):
 
 
 def table(record):
-    models = kind(record) == "models"
-    names = ["TensorFlow", "Keras", *["KerasHub"] * models, "PyTorch", *["Transformers"] * models]
+    models = kind(record) != "gpt2"
     heads = (["a step of", "", "ms/step", "a second", "peak memory", "first 3 steps"] if models
              else ["tokens a step", "", "ms/step", "tokens/s", "peak memory"])
-    lines = [made_with(record, names, record["rows"]), "", line(heads), "|" + "---|" * len(heads)]
+    lines = [made_with(record, VERSIONS[kind(record)], record["rows"]), "", line(heads), "|" + "---|" * len(heads)]
     for name, rows in groups(record).items():
         least = min((row["ms_per_step"] for row in rows if "failed" not in row), default=None)
         for row in rows:
@@ -94,7 +102,7 @@ def plot(record, path):
     from matplotlib import pyplot
     from tfuse._tools import _bench_plots
     measured = {name: [row for row in rows if "failed" not in row][::-1] for name, rows in groups(record).items()}
-    if kind(record) == "models":
+    if kind(record) != "gpt2":
         pairs = (len(measured) + 1) // 2
         figure, axes = pyplot.subplots(pairs, 2, figsize=(13, 3 * pairs), squeeze=False)
         for axis, (name, rows) in zip(axes.flat, measured.items()):

@@ -40,7 +40,8 @@ def losses(name, row, steps, small, rate):
     model = models.build(name, sizes)
     if row in AGAIN:
         move(model.trainable_variables, list(AGAIN).index(row))
-    step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla") or row == EXACT, rate)
+    step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla") or row == EXACT,
+                                 workload.optimizer, rate)
     queued = [step() for _ in range(steps)]
     return [float(loss) / share for loss, share in zip(queued, itertools.cycle(shares))]
 
@@ -60,7 +61,7 @@ def main(options):
     models.set_up(options.row, EXACT if options.row == EXACT else options.policy)
     if options.policy == "float32":  # or its products are rounded to fewer bits on a GPU
         tf.config.experimental.enable_tensor_float_32_execution(False)
-    rate = workloads.RATE * (10 if options.small else 1)
+    rate = workloads.WORKLOADS[options.model].rate * (10 if options.small else 1)
     found = losses(options.model, options.row, options.steps, options.small, rate)
     print("losses: " + " ".join("%.4f" % loss for loss in found))
     if options.json:

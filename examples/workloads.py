@@ -13,11 +13,14 @@ import types
 
 import numpy as np
 
-RATE, EPSILON, DECAY = 1e-4, 1e-7, 0.004  # of AdamW: the learning rate, and Keras's own defaults of the others
+EPSILON, DECAY = 1e-7, 0.004  # of AdamW: Keras's own defaults
+MOMENTUM, SGD_DECAY = 0.9, 1e-4
+RATES = {"adamw": 1e-4, "sgd": 0.01}  # what models are trained by, and the learning rate
 FIRST, WARM, GROUP = 3, 5, 4  # steps: until the first time is taken, that are not in the median, that are timed together
 
 KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # tokens that can be learned, how many may follow each, the length of walk()
 CONTRAST = 0.3  # of images that can be learned, beside noise of 1
+MEAN, DEVIATION = 118.0, 58.0  # of the pixels of common photographs
 ROOM = 1 << 30  # bytes that the batches of a training may take
 
 # ---- data: what Keras's fit() takes, (inputs, labels) or (inputs, labels, weights of the samples) ----
@@ -78,16 +81,40 @@ def images(sizes, rng, learnable=False):
     return pixels + patterns[classes].repeat(sizes.image // 4, 1).repeat(sizes.image // 4, 2), classes
 
 
+def pixels(sizes, rng, learnable=False):
+    """The same as images(), in numbers as pixels have them, for models that normalise what they are given."""
+    made, classes = images(sizes, rng, learnable)
+    return MEAN + DEVIATION * made, classes
+
+
+def segments(sizes, rng, learnable=False):
+    """Noise, and a class for each pixel. What can be learned: fields of 8 x 8 have a class, and each class adds a colour."""
+    made = rng.standard_normal((sizes.batch, sizes.image, sizes.image, 3), np.float32)
+    if not learnable:
+        return made, rng.integers(sizes.classes, size=made.shape[:3])
+    fields = rng.integers(sizes.classes, size=(sizes.batch, sizes.image // 8, sizes.image // 8))
+    classes = fields.repeat(8, 1).repeat(8, 2)
+    return made + np.random.default_rng(0).standard_normal((sizes.classes, 3), np.float32)[classes], classes
+
+
 # ---- models ----
 
 
 class Workload:
     """A model: its title, what is counted, its data, its sizes, and what differs of these where a CPU trains it in seconds,
-    and where its loss curve is drawn. There is a label for each of what is counted."""
+    and where its loss curve is drawn. `record` is where compare.py keeps its times, `optimizer` what trains it."""
 
-    def __init__(self, title, unit, data, sizes, small, curve={}):
-        self.title, self.unit, self.data = title, unit, data
+    def __init__(self, title, unit, data, sizes, small, curve={}, record="models", optimizer="adamw"):
+        self.title, self.unit, self.data, self.record, self.optimizer = title, unit, data, record, optimizer
         self._sizes, self._small, self._curve = sizes, small, curve
+
+    @property
+    def rate(self):
+        return RATES[self.optimizer]
+
+    def count(self, labels):
+        """How much a batch of these labels counts: its tokens or its images."""
+        return labels.size if self.unit == "tokens" else len(labels)
 
     def sizes(self, small=False, curve=False):
         return types.SimpleNamespace(**{**self._sizes, **(self._curve if curve else {}), **(self._small if small else {})})
@@ -107,6 +134,12 @@ class Workload:
         arrays = [array for part in first for array in (part.values() if isinstance(part, dict) else [part])]
         fitting = max(1, ROOM // sum(array.nbytes for array in arrays))
         return [first, *(self.data(sizes, np.random.default_rng(i), learnable=True) for i in range(1, min(steps, fitting)))]
+
+
+def vision(title, data, small={}, optimizer="sgd", **sizes):
+    """A convolutional network for 256 images of 224 x 224 and 1000 classes, unless sizes say otherwise."""
+    return Workload(title, "images", data, {"batch": 256, "image": 224, "classes": 1000, **sizes},
+                    {"batch": 8, "image": 32, "classes": 10, **small}, record="vision", optimizer=optimizer)
 
 
 TINY = {"batch": 8, "layers": 2, "width": 32, "heads": 2}
@@ -129,6 +162,11 @@ WORKLOADS = {
         {"batch": 4, "length": 2048, "vocabulary": 32000, "layers": 22, "width": 2048, "inner": 5632, "heads": 32,
          "shared_heads": 4},
         {**TINY, "length": 16, "vocabulary": 64, "inner": 48, "shared_heads": 1}, curve={"batch": 1}),
+    "resnet50": vision("ResNet-50", images),
+    "convnext": vision("ConvNeXt-T", pixels, optimizer="adamw", batch=128),
+    "efficientnet": vision("EfficientNet-B0", pixels),
+    "mobilenet": vision("MobileNetV2", images),
+    "unet": vision("U-Net", segments, {"width": 8}, batch=32, image=256, classes=21, width=32, levels=4),
 }
 
 
@@ -170,7 +208,7 @@ def parse(doc, modes):
 def report(options, labels, measured, peak):
     """Prints what timed() has found, and writes it down where that is asked for. `peak` is in bytes."""
     workload, losses = WORKLOADS[options.model], measured["losses"]
-    speed = labels.size / measured["ms_per_step"] * 1e3
+    speed = workload.count(labels) / measured["ms_per_step"] * 1e3
     print("%s, %s: %.2f ms/step, %.0f %s/s, %.2f GB, %.1f s until the third step's end" % (
         workload.title, options.mode, measured["ms_per_step"], speed, workload.unit, peak / 1e9, measured["first_s"]))
     print("losses: " + " ".join("%.4f" % loss for loss in losses))
