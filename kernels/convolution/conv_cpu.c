@@ -107,7 +107,7 @@ typedef struct target {
 #include "kernels/core/cpu/stamp.h"
 
 TFU_BY_REAL(tfu_conv_cpu)
-TFU_BY_REAL(tfu_conv_own_cpu)
+TFU_BY_REAL(tfu_conv_bare_cpu)
 TFU_BY_REAL(tfu_conv_data_cpu)
 TFU_BY_REAL(tfu_conv_filter_cpu)
 #else
@@ -142,7 +142,6 @@ static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, 
   return TFU_OK;
 }
 
-/* Of Conv, or of ConvOwn, which has nothing behind the sums. */
 static tfu_code FN(forward)(tfu_call *call, target t) {
   const conv_shape s = tfu_conv_forward_read(call);
   const tfu_tensor *x = &call->in[TFU_CONV_X], *kernel = &call->in[TFU_CONV_KERNEL];
@@ -168,7 +167,7 @@ static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
                                     .relu = call->attr[TFU_CONV_RELU].b});
 }
 
-static tfu_code FN(tfu_conv_own_cpu)(tfu_call *call) { return FN(forward)(call, (target){.relu = 0}); }
+static tfu_code FN(tfu_conv_bare_cpu)(tfu_call *call) { return FN(forward)(call, (target){.relu = 0}); }
 
 static tfu_code FN(tfu_conv_data_cpu)(tfu_call *call) {
   const conv_shape s = tfu_conv_data_read(call);

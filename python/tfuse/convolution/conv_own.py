@@ -1,4 +1,4 @@
-"""x convolved with kernel by tfuse's own kernels: the ladder from a direct one to tensor cores, beside which cuDNN's is measured."""
+"""x convolved with kernel by tfuse's own kernels: the ladder from a direct one to tensor cores, beside which cuDNN is measured."""
 
 from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite
@@ -26,8 +26,9 @@ def conv_own(x, kernel, rung="tensor", strides=1, padding="valid", dilation=1, g
     """Returns x convolved with kernel, by one of tfuse's own kernels.
 
     They are there to be read and measured (kernels/convolution/conv_own.h says where each is), and as what tfuse.conv runs
-    where cuDNN is missing or the environment variable TFUSE_CUDNN is 0. tfuse.conv, by cuDNN, is faster. Sums are in float32,
-    in float64 for float64; the order of adding is fixed. Gradients are those of tfuse.conv. On a CPU all rungs are one.
+    where cuDNN is missing or the environment variable TFUSE_CUDNN is 0. tfuse.conv, by cuDNN, is faster. Sums are in
+    float32, in float64 for float64; the order of adding is fixed. Gradients are those of tfuse.conv. On a CPU all rungs are
+    one.
 
     Args:
       x: float tensor, [batch, spatial axes, channels], of one to three spatial axes.

@@ -9,7 +9,7 @@ from tfuse.convolution.conv_own import RUNGS
 
 
 def case(name, geometry, rungs=RUNGS, **more):
-    """That of tfuse.conv with nothing behind the sums, by every rung. A shape is (batch, spatial axes …, channels, outputs)."""
+    """That of tfuse.conv with nothing behind the sums, by every rung. A shape is (batch, axes …, channels, outputs)."""
     of_conv = conv.case(name, geometry, inputs=(), activations=("linear",), **more)
 
     def run(x, kernel, rung):
