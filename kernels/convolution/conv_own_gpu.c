@@ -53,12 +53,12 @@ static int is_plane(const conv_shape *s) {
 
 /* Whether all places along x and y, and outside of x as far as windows reach, can be counted in 32 bits. */
 static int in_ints(const conv_shape *s) {
-  enum { MOST = 1 << 28 };
+  enum { MOST = 1 << 28, COUNT = INT_MAX - TFU_PANEL_ROWS /* a tile may reach beyond the last */ };
   for (int axis = 0; axis < CONV_AXES; axis++)
     if (s->window[axis] > MOST / s->dilation[axis] || s->out[axis] > MOST / s->stride[axis] || s->in[axis] > MOST)
       return 0;
-  return positions_of(s) <= INT_MAX && s->batch * conv_volume(s->in) <= INT_MAX && lines_of(s) <= INT_MAX &&
-         s->groups * s->k <= INT_MAX;
+  return positions_of(s) <= COUNT && s->batch * conv_volume(s->in) <= COUNT && lines_of(s) <= COUNT &&
+         s->groups * s->k <= COUNT;
 }
 
 /* NULL where a rung can serve, or why it cannot. */

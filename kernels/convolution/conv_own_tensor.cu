@@ -13,9 +13,10 @@ struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
   typedef panel_lines<T, TFU_PANEL_ROWS, false> layout;
   enum { COUNT = layout::COUNT, NOWHERE = -(1 << 30) };
   const conv_shape &s;
-  const T *x;                             /* of the group */
-  int top[COUNT], left[COUNT], at[COUNT]; /* where the windows of this thread's rows begin; as a pixel of x */
-  int down, across, c;                    /* tap and channel of its chunk of the next tile */
+  const T *x;                  /* of the group */
+  int top[COUNT], left[COUNT]; /* where the windows of this thread's rows begin … */
+  unsigned at[COUNT];          /* … as a pixel of x: outside of it, modulo 2^32 */
+  int down, across, c;         /* tap and channel of its chunk of the next tile */
   unsigned to;
 
   /* Positions `first` .. of those that there are. */
@@ -29,7 +30,7 @@ struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
       const int m = first + line + i * layout::AT_ONCE, high = (int)s.out[1], wide = (int)s.out[2];
       top[i] = m < positions ? m / wide % high * (int)s.stride[1] - (int)s.before[1] : NOWHERE;
       left[i] = m % wide * (int)s.stride[2] - (int)s.before[2];
-      at[i] = m < positions ? (m / wide / high * (int)s.in[1] + top[i]) * (int)s.in[2] + left[i] : 0;
+      at[i] = (m / wide / high * (unsigned)s.in[1] + top[i]) * (unsigned)s.in[2] + left[i];
     }
   }
 
@@ -46,7 +47,7 @@ struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
     for (int i = 0; i < COUNT; i++) {
       const bool inside =
           there && (unsigned)(top[i] + i_tap) < (unsigned)high && (unsigned)(left[i] + j_tap) < (unsigned)wide;
-      const T *const from = x + (at[i] + i_tap * wide + j_tap) * pixel + c;
+      const T *const from = x + (at[i] + i_tap * (unsigned)wide + j_tap) * pixel + c;
       copy_pack(tile + to + i * layout::AT_ONCE * layout::LINE, inside ? from : x, inside ? 16 : 0);
     }
     c += layout::DEPTH;
