@@ -107,6 +107,7 @@ typedef struct target {
 #include "kernels/core/cpu/stamp.h"
 
 TFU_BY_REAL(tfu_conv_cpu)
+TFU_BY_REAL(tfu_conv_bare_cpu)
 TFU_BY_REAL(tfu_conv_data_cpu)
 TFU_BY_REAL(tfu_conv_filter_cpu)
 #else
@@ -141,15 +142,11 @@ static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, 
   return TFU_OK;
 }
 
-static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
+static tfu_code FN(forward)(tfu_call *call, target t) {
   const conv_shape s = tfu_conv_forward_read(call);
   const tfu_tensor *x = &call->in[TFU_CONV_X], *kernel = &call->in[TFU_CONV_KERNEL];
   const size_t size = tfu_dtype_size(x->dtype);
-  target t = {.y = &call->out[0],
-              .bias = &call->in[TFU_CONV_BIAS],
-              .residual = &call->in[TFU_CONV_RESIDUAL],
-              .relu = call->attr[TFU_CONV_RELU].b,
-              .width = s.groups * s.k};
+  t.y = &call->out[0], t.width = s.groups * s.k;
   windows w = windows_of(&s, 0, x->data, size, 0);
   tfu_recycled space;
   TFU_TRY(take_space(call, &w));
@@ -163,6 +160,14 @@ static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
   }
   return TFU_OK;
 }
+
+static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
+  return FN(forward)(call, (target){.bias = &call->in[TFU_CONV_BIAS],
+                                    .residual = &call->in[TFU_CONV_RESIDUAL],
+                                    .relu = call->attr[TFU_CONV_RELU].b});
+}
+
+static tfu_code FN(tfu_conv_bare_cpu)(tfu_call *call) { return FN(forward)(call, (target){.relu = 0}); }
 
 static tfu_code FN(tfu_conv_data_cpu)(tfu_call *call) {
   const conv_shape s = tfu_conv_data_read(call);

@@ -30,7 +30,7 @@ static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
   int served = 0;
   if (!tfu_cudnn_allowed()) {
     call->why = "TFUSE_CUDNN=0";
-    return tfu_conv_own_run(call, product, dtype, *a);
+    return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
   }
   TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, a, &served, &call->why));
   if (!served && more) {
@@ -40,7 +40,7 @@ static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
     TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, &bare, &served, &call->why));
     if (served) TFU_TRY(finish(call, a, dtype));
   }
-  if (!served) return tfu_conv_own_run(call, product, dtype, *a);
+  if (!served) return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
   call->why = NULL;
   return TFU_OK;
 }

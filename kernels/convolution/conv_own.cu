@@ -1,35 +1,5 @@
-/* Convolutions by our own kernels (conv_own.h). */
-#include "kernels/convolution/conv_own.h"
-
-#include "kernels/core/device/pack.cuh"
-
-/* Terms that are summed on their own before their sum is added to the rest: one long chain loses digits in float32. */
-enum { CHAIN = 16 };
-
-__device__ inline int64_t volume(const int64_t (&sizes)[CONV_AXES]) { return sizes[0] * sizes[1] * sizes[2]; }
-
-/* A place of an image: its number in the batch and where it is along the three axes. */
-struct place {
-  int64_t n, at[CONV_AXES];
-  __device__ place(int64_t index, const int64_t (&sizes)[CONV_AXES]) {
-    at[2] = index % sizes[2], index /= sizes[2];
-    at[1] = index % sizes[1], index /= sizes[1];
-    at[0] = index % sizes[0], n = index / sizes[0];
-  }
-};
-
-/* The place of x that tap `tap` of the window at `o` sees, as an index of its pixels; -1 where that is outside. */
-__device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const int64_t (&tap)[CONV_AXES]) {
-  int64_t index = o.n;
-  bool inside = true;
-  UNROLL
-  for (int a = 0; a < CONV_AXES; a++) {
-    const int64_t i = o.at[a] * s.stride[a] - s.before[a] + tap[a] * s.dilation[a];
-    inside &= i >= 0 && i < s.in[a];
-    index = index * s.in[a] + i;
-  }
-  return inside ? index : -1;
-}
+/* The first rung, a thread per result (conv_own.h): convolution, and the two products of its gradient. */
+#include "kernels/convolution/conv_own.cuh"
 
 /* The place of y whose tap `tap` sees x at `i`; -1 where there is none. */
 __device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
@@ -73,9 +43,8 @@ __device__ inline void conv_direct(const conv_args &a) {
           const int64_t pixel = pixel_of_x(s, o, tap);
           if (pixel >= 0) sum += dot(x + pixel * channels, 1, kernel, outputs, s.c);
         }
-    if (a.residual) sum += (acc<T>)((const T *)a.residual)[to];
-    if (a.bias) sum += (acc<T>)((const T *)a.bias)[k];
-    ((T *)a.y)[to] = (T)(a.relu && sum < 0 ? 0 : sum);
+    const acc<T> one[1] = {sum};
+    finish<T>(a, to, k, one);
   }
 }
 TFU_KERNEL(conv_direct, conv_args)

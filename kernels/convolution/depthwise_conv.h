@@ -19,6 +19,8 @@
 
 /* Blocks that a multiprocessor holds at least, by the registers that the compiler may take. */
 #define TFU_STRIP_BLOCKS(size, bytes) ((size) == 7 && (bytes) == 4 ? 2 : 3)
+/* The same for the filter's gradient, which holds a strip of dy beside all taps. */
+#define TFU_FILTER_BLOCKS(size, stride, bytes) ((size) == 7 && ((bytes) == 4 || (stride) == 2) ? 2 : 3)
 
 /* A window along one axis, as in ops/convolution/window.h. */
 typedef struct depthwise_axis {

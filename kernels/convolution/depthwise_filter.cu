@@ -45,8 +45,8 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     UNROLL
     for (int o = 0; o < SIDE; o++)
       slopes[o].load(settled(dy + (uint64_t)dy_line * o), step, dy_row + o < a.h.out ? dy_columns : 0);
-    strip_line<T, V, LINES> next;
-    next.load(from, step, (unsigned)row < (unsigned)a.h.in ? columns : 0);
+    strip_line<T, V, LINES> seen;
+    seen.load(from, step, (unsigned)row < (unsigned)a.h.in ? columns : 0);
     float g[SIDE][SIDE][V];
     UNROLL
     for (int place = 0; place < SIDE * SIDE; place++) {
@@ -56,14 +56,13 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     }
     UNROLL
     for (int i = 0; i < LINES; i++) {
-      const strip_line<T, V, LINES> now = next;
-      if (i + 1 < LINES)
-        next.load(settled(from + (uint64_t)line * (i + 1)), step,
-                  (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0);
+      const char *const below = settled(from + (uint64_t)line * (i + 1));
+      const unsigned there = (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0;
       UNROLL
       for (int j = 0; j < LINES; j++) {
         float x[V];
-        pack::widen(now.at[j], x);
+        pack::widen(seen.at[j], x);
+        if (i + 1 < LINES) seen.load(j, below, step, there); /* comes while the rest of the line is multiplied */
         UNROLL
         for (int o = 0; o < SIDE; o++) {
           UNROLL
@@ -105,10 +104,10 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   }
 }
 
-#define KERNEL(tag, T, size, stride)                                                                 \
-  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
-      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                    \
-    depthwise_filter<T, size, stride>(a);                                                            \
+#define KERNEL(tag, T, size, stride)                                                                          \
+  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_FILTER_BLOCKS(size, stride, sizeof(T))) \
+      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                             \
+    depthwise_filter<T, size, stride>(a);                                                                     \
   }
 #define KERNELS(size, stride)      \
   KERNEL(f32, float, size, stride) \

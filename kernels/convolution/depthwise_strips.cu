@@ -65,18 +65,17 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   const unsigned columns = inside<LINES>(column, from_w);
   const char *const from =
       settled((const char *)a.from + ((int64_t)at.batch * from_h + row) * line + (int64_t)column * step + own);
-  strip_line<T, V, LINES> next;
-  next.load(from, step, (unsigned)row < (unsigned)from_h ? columns : 0);
+  strip_line<T, V, LINES> seen;
+  seen.load(from, step, (unsigned)row < (unsigned)from_h ? columns : 0);
   UNROLL
   for (int i = 0; i < LINES; i++) {
-    const strip_line<T, V, LINES> now = next;
-    if (i + 1 < LINES)
-      next.load(settled(from + (uint64_t)line * (i + 1)), step,
-                (unsigned)(row + i + 1) < (unsigned)from_h ? columns : 0);
+    const char *const below = settled(from + (uint64_t)line * (i + 1));
+    const unsigned there = (unsigned)(row + i + 1) < (unsigned)from_h ? columns : 0;
     UNROLL
     for (int j = 0; j < LINES; j++) {
       float x[V];
-      pack::widen(now.at[j], x);
+      pack::widen(seen.at[j], x);
+      if (i + 1 < LINES) seen.load(j, below, step, there); /* comes while the rest of the line is multiplied */
       UNROLL
       for (int o = 0; o < SIDE; o++) {
         const int r = BACK ? o - (i - REACH) * STRIDE : i - o * STRIDE;

@@ -64,19 +64,20 @@ __device__ inline P load_pack(const char *first, unsigned step, int i) {
   return __ldg((const P *)(first + (uint64_t)step * (unsigned)i));
 }
 
-/* COLUMNS neighbouring places of a line, of which those outside of the tensor are 0; all are on their way at once. */
+/* COLUMNS neighbouring places of a line, of which those outside of the tensor are 0. */
 template <typename T, int V, int COLUMNS>
 struct strip_line {
   typedef channels_of<T, V> pack;
   typename pack::bits at[COLUMNS];
 
-  /* A place has `step` bytes; inside has a bit for each place that there is. */
+  /* All on their way at once, or place j alone. A place has `step` bytes; inside has a bit for each that there is. */
   __device__ void load(const char *first, unsigned step, unsigned inside) {
     UNROLL
-    for (int j = 0; j < COLUMNS; j++) {
-      at[j] = pack::none();
-      if (inside >> j & 1) at[j] = load_pack<typename pack::bits>(first, step, j);
-    }
+    for (int j = 0; j < COLUMNS; j++) load(j, first, step, inside);
+  }
+  __device__ void load(int j, const char *first, unsigned step, unsigned inside) {
+    at[j] = pack::none();
+    if (inside >> j & 1) at[j] = load_pack<typename pack::bits>(first, step, j);
   }
 };
 

@@ -4,7 +4,7 @@
  * run at the same time share rows of a and columns of b, which then come from the L2 cache. */
 #include "kernels/products/matmul_own.h"
 
-#include "kernels/core/device/mma.cuh"
+#include "kernels/core/device/panels.cuh"
 
 /* ---- what all three share ---- */
 
@@ -210,147 +210,21 @@ STAMP_TILED(double, f64, 1)
 
 /* ---- tensor cores ---- */
 
-#if TFU_OWN_HAS_TENSOR(__CUDA_ARCH__ / 10)
-/* The tile of one factor: SIDE rows of a or columns of b, by DEPTH terms. It lies in shared memory as it does in the
- * large matrix: in lines of WIDTH elements, along the terms or (ALONG) across them. Chunks of 16 bytes are permuted
- * within 128 bytes so that eight of them below each other come from different banks. */
-template <typename T, int SIDE, bool RIGHT, bool ALONG>
-struct panel {
-  enum { DEPTH = TFU_OWN_DEPTH, LINES = ALONG ? DEPTH : SIDE, WIDTH = ALONG ? SIDE : DEPTH, N = packed<T>::N };
-  enum { LINE = WIDTH * (int)sizeof(T), CHUNKS = LINE / 16, BYTES = LINES * LINE };
-  enum { AT_ONCE = TFU_THREADS / CHUNKS, COUNT = LINES / AT_ONCE };
-  static_assert(AT_ONCE % 8 == 0 && LINES % AT_ONCE == 0, "a thread's chunks are all permuted alike");
-
-  static __device__ unsigned place(int line, int chunk) {
-    return line * LINE + ((chunk ^ (LINE >= 128 ? line & 7 : line >> 1 & 3)) << 4);
-  }
-
-  const T *from;    /* this thread's first chunk of the next tile … */
-  int64_t step;     /* … and the way to the next, AT_ONCE lines down */
-  int64_t next;     /* and to the next tile */
-  int lines, width; /* that are left from there on */
-  unsigned to;
-
-  __device__ panel(const T *start, int64_t side_stride, int64_t term_stride, int64_t side, int terms) {
-    const int line = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, most = (int)min(side, (int64_t)SIDE);
-    const int64_t stride = ALONG ? term_stride : side_stride;
-    from = start + line * stride + chunk * N;
-    step = AT_ONCE * stride;
-    next = DEPTH * term_stride;
-    lines = (ALONG ? terms : most) - line;
-    width = (ALONG ? most : terms) - chunk * N;
-    to = place(line, chunk);
-  }
-
-  /* Starts the next tile on its way to `tile`; zeros beyond the matrix, whose sides are whole chunks. */
-  __device__ void fetch(unsigned tile) {
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
-      copy_pack(tile + to + i * AT_ONCE * LINE, from + i * step, width > 0 && i * AT_ONCE < lines ? 16 : 0);
-    from += next;
-    (ALONG ? lines : width) -= DEPTH;
-  }
-
-  /* This lane's address for a matrix load, of the part that begins at `first` of SIDE. The four 8 x 8 matrices of a
-   * load come down the lines first or across them first (mma.cuh); left and right factors want them in different
-   * orders, and ALONG, where the load is a turned one, exchanges these. */
-  static __device__ unsigned lane(int first) {
-    const unsigned l = lane_id();
-    const int line = RIGHT == ALONG ? l & 15 : (l & 7) + (l >> 4) * 8, chunk = RIGHT == ALONG ? l >> 4 : l >> 3 & 1;
-    return place(line, chunk) + first * (ALONG ? (int)sizeof(T) : LINE);
-  }
-  /* Factor i, 16 of SIDE by the terms 16 k .. 16 k + 15, from the lane's address. */
-  static __device__ factor<T> load(unsigned lane, int i, int k) {
-    factor<T> f;
-    if (ALONG) load_matrices_turned((lane ^ (i * 32)) + k * 16 * LINE, f.v);
-    else load_matrices((lane ^ (k * 32)) + i * 16 * LINE, f.v);
-    return f;
-  }
-};
-#endif
-
-/* Eight warps have 64 x 64 results each, two warps below each other and four side by side; a warp's sums are in its
- * registers, in the accumulators' layout (mma.cuh). Tiles come STAGES deep through shared memory by asynchronous
- * copies, a stage being the left panel and then the right one; of a tile in turn, the factors of the next 16 terms are
- * read while those before are multiplied. */
+/* What the panels of both factors make is in panels.cuh; this says where they lie and where results go. */
 template <typename T, bool A_TURNED, bool B_TURNED>
 __device__ inline void matmul_tensor(const matmul_args &a) {
-#if TFU_OWN_HAS_TENSOR(__CUDA_ARCH__ / 10)
-  enum { STAGES = TFU_OWN_STAGES, STEPS = TFU_OWN_DEPTH / 16, OWN = 64, DOWN = TFU_OWN_ROWS / OWN };
-  typedef panel<T, TFU_OWN_ROWS, false, A_TURNED> left_panel;
-  typedef panel<T, TFU_OWN_COLS, true, !B_TURNED> right_panel;
-  enum { STAGE = left_panel::BYTES + right_panel::BYTES };
+#if TFU_HAS_PANELS(__CUDA_ARCH__ / 10)
+  enum { ROWS = TFU_PANEL_ROWS, COLS = TFU_PANEL_COLS(sizeof(T)), DEPTH = TFU_PANEL_DEPTH(sizeof(T)) };
   extern __shared__ __align__(1024) char memory[];
-  const matmul_place at = place_of(a, TFU_OWN_ROWS, TFU_OWN_COLS);
-  left_panel left(start_of<T>(a.a, at, at.row, at.first), a.a.row, a.a.col, a.m - at.row, at.terms);
-  right_panel right(start_of<T>(a.b, at, at.first, at.col), a.b.col, a.b.row, a.n - at.col, at.terms);
-  const int warp = threadIdx.x / 32, row = warp % DOWN * OWN, col = warp / DOWN * OWN;
-  const int count = (at.terms + TFU_OWN_DEPTH - 1) / TFU_OWN_DEPTH;
-  const unsigned begin = shared_address(memory), end = begin + STAGES * STAGE;
-  const unsigned left_lane = left_panel::lane(row), right_lane = left_panel::BYTES + right_panel::lane(col);
-
-  unsigned reading = begin, writing = begin;
-  const auto turn = [&](unsigned stage) { return stage + STAGE == end ? begin : stage + STAGE; };
-  const auto fetch = [&](bool more) {
-    if (more) left.fetch(writing), right.fetch(writing + left_panel::BYTES);
-    close_copies();
-    writing = turn(writing);
-  };
-  float sum[OWN / 16][OWN / 8][4] = {};
-  factor<T> l[2][OWN / 16], r[2][OWN / 16]; /* of these terms and of the next */
-  const auto load = [&](int which, int k) {
-    UNROLL
-    for (int i = 0; i < OWN / 16; i++) {
-      l[which][i] = left_panel::load(reading + left_lane, i, k);
-      r[which][i] = right_panel::load(reading + right_lane, i, k);
-    }
-  };
-
-  for (int i = 0; i < STAGES - 1; i++) fetch(i < count);
-  wait_for_copies<STAGES - 2>();
-  __syncthreads();
-  load(0, 0);
-  ONCE
-  for (int tile = 0; tile < count; tile++) {
-    UNROLL
-    for (int k = 0; k < STEPS; k++) {
-      if (k == STEPS - 1) { /* the last factors of this tile are read: it may go, and the next must be there */
-        wait_for_copies<STAGES - 2>();
-        __syncthreads();
-        reading = turn(reading);
-      }
-      load((k + 1) % 2, (k + 1) % STEPS);
-      if (k == 0) fetch(tile + STAGES - 1 < count);
-      UNROLL
-      for (int i = 0; i < OWN / 16 * OWN / 16; i++) {
-        const int m = i / (OWN / 16), n = i % (OWN / 16);
-        multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[k % 2][m], r[k % 2][n], false);
-      }
-    }
-  }
-  /* Through shared memory, where a warp has room of its own for its 64 x 64 sums: their rows are then finished one
-   * after the other, by a loop that is short, and neighbours write side by side. Lines are LINE apart, so that eight of
-   * them begin in different banks. */
-  enum { LINE = OWN + 8 };
-  static_assert(TFU_THREADS / 32 * OWN * LINE * (int)sizeof(float) <= STAGES * STAGE, "all warps' sums must fit");
-  wait_for_copies<0>();
-  __syncthreads(); /* all factors have been read */
-  float *const sums = (float *)memory + warp * OWN * LINE;
-  UNROLL
-  for (int i = 0; i < OWN / 8 * OWN / 8; i++) { /* rows 8 apart; see mma.cuh */
-    const int r = i / (OWN / 8), n = i % (OWN / 8);
-    *(float2 *)(sums + (8 * r + lane_id() / 4) * LINE + 8 * n + lane_id() % 4 * 2) =
-        make_float2(sum[r / 2][n][r % 2 * 2], sum[r / 2][n][r % 2 * 2 + 1]);
-  }
-  __syncwarp();
-  const int64_t c = at.col + col + 2 * lane_id();
-  const int rows = (int)min(a.m - at.row - row, (int64_t)OWN);
-  if (c >= a.n) return;
-  _Pragma("unroll 4") for (int r = 0; r < rows; r++) {
-    const float2 v = *(const float2 *)(sums + r * LINE + 2 * lane_id());
-    const float two[2] = {v.x, v.y};
-    finish<T>(a, at, place_in_d(a, at, at.row + row + r, c), c, two);
-  }
+  const matmul_place at = place_of(a, ROWS, COLS);
+  matrix_panel<T, ROWS, false, A_TURNED> left(start_of<T>(a.a, at, at.row, at.first), a.a.row, a.a.col, a.m - at.row,
+                                              at.terms);
+  matrix_panel<T, COLS, true, !B_TURNED> right(start_of<T>(a.b, at, at.first, at.col), a.b.col, a.b.row, a.n - at.col,
+                                               at.terms);
+  multiply_panels<T>(left, right, (at.terms + DEPTH - 1) / DEPTH, memory, [&](int row, int col, const float(&two)[2]) {
+    const int64_t r = at.row + row, c = at.col + col;
+    if (r < a.m && c < a.n) finish<T>(a, at, place_in_d(a, at, r, c), c, two);
+  });
 #endif
 }
 

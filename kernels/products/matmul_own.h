@@ -31,13 +31,6 @@ typedef struct matmul_args {
   int64_t slice, parts; /* … each of this many terms, to a d this many elements behind the one before */
 } matmul_args;
 
-/* Of the tensor kernel: a block's results, the terms that a tile has, and the tiles that are on their way at once.
- * TF/s on an H200, bfloat16, 8192 x 8192 x 8192, both as they lie / b turned, for terms x tiles: 64 x 3 497 / 489,
- * 32 x 4 483 / 472, 32 x 3 476 / 449. The three take 144 KiB of shared memory, which compute capabilities 8.6, 8.9 and
- * 12.x do not have: tiled serves there. What is compiled for 12.x alone leaves the kernel empty. */
-#define TFU_OWN_HAS_TENSOR(capability) ((capability) >= 80 && (capability) / 10 != 12)
-enum { TFU_OWN_ROWS = 128, TFU_OWN_COLS = 256, TFU_OWN_DEPTH = 64, TFU_OWN_STAGES = 3 };
-
 #ifndef TFU_DEVICE
 #include "ops/products/matmul_own.h"
 #include "tfuse.h"

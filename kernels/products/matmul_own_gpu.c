@@ -5,12 +5,13 @@
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
+#include "kernels/core/panels.h"
 
 TFU_MODULE(matmul_own);
 
 static const char *const layouts[] = {"nn", "nt", "tn", "tt"};
 enum { SIDE_NAIVE = 16, SIDE_TILED = 128 }; /* of a block's results */
-enum { STAGE = (TFU_OWN_ROWS + TFU_OWN_COLS) * TFU_OWN_DEPTH * 2 /* bytes */ };
+enum { NARROW = 2 /* bytes of the types that tensor cores take */ };
 
 static struct rung {
   tfu_kernel kernel;
@@ -18,19 +19,16 @@ static struct rung {
   unsigned shared;
 } rungs[] = {
     [TFU_OWN_TENSOR] = {{.module = &module, .name = "matmul_tensor", .variants = layouts},
-                        TFU_OWN_ROWS,
-                        TFU_OWN_COLS,
-                        TFU_OWN_STAGES *STAGE},
+                        TFU_PANEL_ROWS,
+                        TFU_PANEL_COLS(NARROW),
+                        TFU_PANEL_SHARED(NARROW)},
     [TFU_OWN_TILED] = {{.module = &module, .name = "matmul_tiled"}, SIDE_TILED, SIDE_TILED, 0},
     [TFU_OWN_NAIVE] = {{.module = &module, .name = "matmul_naive"}, SIDE_NAIVE, SIDE_NAIVE, 0},
 };
 
 /* ---- what tensor cores take ---- */
 
-enum {
-  STATIC_SHARED = 4096 /* that tfu_launch keeps free */,
-  CHUNK = 8 /* elements of 16 bytes */
-};
+enum { CHUNK = 16 / NARROW /* elements of 16 bytes */ };
 
 static int turned(const matmul_factor *f) { return f->col != 1; }
 
@@ -50,8 +48,7 @@ static int in_pairs(const matmul_args *a, size_t size) {
 /* NULL where tensor cores can serve, or why they cannot. */
 static const char *hindrance(const matmul_args *a, tfu_dtype dtype, const tfu_device *device) {
   if (dtype != TFU_F16 && dtype != TFU_BF16) return "tiled, since the tensor kernel takes float16 and bfloat16";
-  if (!TFU_OWN_HAS_TENSOR(device->capability) ||
-      STATIC_SHARED + (int)rungs[TFU_OWN_TENSOR].shared > device->block_shared)
+  if (!tfu_panels_fit(device, NARROW))
     return "tiled, since the GPU is too old for the tensor kernel, or has too little shared memory";
   if (!in_chunks(&a->a, turned(&a->a) ? a->m : a->k, a->batch) ||
       !in_chunks(&a->b, turned(&a->b) ? a->k : a->n, a->batch) ||
@@ -97,7 +94,7 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
   const size_t real_size = tfu_dtype_size(tfu_real(dtype));
   a.slices = (int)slices_of(&a, blocks, &device);
   if (!tfu_has_scratch(call, (size_t)(a.slices * count) * real_size)) a.slices = 1;
-  a.slice = ceil_divide(ceil_divide(a.k, a.slices), TFU_OWN_DEPTH) * TFU_OWN_DEPTH;
+  a.slice = ceil_divide(ceil_divide(a.k, a.slices), TFU_PANEL_DEPTH(NARROW)) * TFU_PANEL_DEPTH(NARROW);
   a.slices = a.k > 0 ? (int)ceil_divide(a.k, a.slice) : 1;
   a.parts = 0;
   if (a.slices == 1) return launch(call, r, dtype, blocks, &a);

@@ -98,6 +98,17 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   return tfu_given(residual) ? tfu_match("residual", residual, "the convolution", &out[0], err) : TFU_OK;
 }
 
+tfu_code tfu_conv_shape(const tfu_shape *x, const tfu_shape *kernel, const tfu_shape *sizes, tfu_shape *y,
+                        const tfu_value *attr, tfu_error *err) {
+  const tfu_shape none = {.rank = 1};
+  const tfu_shape in[] = {[TFU_CONV_X] = *x,
+                          [TFU_CONV_KERNEL] = *kernel,
+                          [TFU_CONV_BIAS] = none,
+                          [TFU_CONV_RESIDUAL] = none,
+                          [TFU_CONV_SIZES] = *sizes};
+  return forward_shape(in, y, attr, err);
+}
+
 const tfu_op tfu_conv = {
     .name = "Conv",
     .doc =

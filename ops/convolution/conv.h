@@ -2,6 +2,8 @@
 #ifndef TFUSE_CONV_H_
 #define TFUSE_CONV_H_
 
+#include "tfuse.h"
+
 /* In this order for all three; Conv has one more. Numbers per spatial axis share one attribute, TFU_CONV_BITS bits
  * each, the first axis in the lowest ones. */
 enum { TFU_CONV_TF32, TFU_CONV_PADDING, TFU_CONV_STRIDES, TFU_CONV_DILATION, TFU_CONV_BEFORE, TFU_CONV_RELU };
@@ -18,5 +20,9 @@ enum { TFU_CONV_FILTER_X, TFU_CONV_FILTER_Y, TFU_CONV_FILTER_SIZES };
 /* Scratch of a captured call: what plans of cuDNN want beside the tensors, the kernel in their order, and what it may
  * take to align it. */
 enum { TFU_CONV_ROOM = (64 << 20) + 512 };
+
+/* The shape rule of Conv without bias and residual. */
+TFU_MUST_USE tfu_code tfu_conv_shape(const tfu_shape *x, const tfu_shape *kernel, const tfu_shape *sizes, tfu_shape *y,
+                                     const tfu_value *attr, tfu_error *err);
 
 #endif

@@ -382,6 +382,7 @@ static void test_no_driver(void) {
     run *r = start(ops[i]);
     tfu_lists lists;
     set_lengths(&r->call, 1);
+    for (int k = 0; k < TFU_COUNT(r->call.attr); k++) r->call.attr[k].i = 1; /* windows and strides that there are */
     CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK);
     int inputs, outputs;
     tfu_tensor *in = tfu_inputs(&r->call, &inputs), *out = tfu_outputs(&r->call, &outputs);

@@ -58,6 +58,7 @@ static const row rows[] = {
     {&tfu_conv, {"2q3", "519", "0", "0", "q0"}, "padding=causal rest=any"},
     {&tfu_conv_data, {"2q39", "33d9", "q3d0"}, "padding=same"},
     {&tfu_conv_filter, {"2q3d", "2q39", "33d90"}, "padding=same"},
+    {&tfu_conv_own, {"2q3d", "33d9", "q30"}, "padding=same rung=shared"},
     {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},
     {&tfu_cross_entropy_grad, {"x", "x", "r3+", "r", "x"}, "smoothing=0.1 z_loss=0.01"},
     {&tfu_depthwise_conv, {"2n5c", "33c1", "c", "n50", "00"}, "activation=gelu padding=same"},

@@ -125,6 +125,21 @@ static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error
   return tfu_driver_code(d, r, "loading tfuse's device code", err);
 }
 
+tfu_code tfu_variable(tfu_module *m, const char *name, void **address, size_t *bytes, tfu_error *err) {
+  const tfu_driver *d;
+  tfu_device device;
+  void *library;
+  CUdeviceptr at = 0;
+  TFU_TRY(tfu_driver_get(&d, err));
+  TFU_TRY(tfu_device_now(&device, err));
+  const int image = tfu_image_for(m->images, device.capability);
+  if (image < 0) return tfu_no_image(m->images, device.capability, err);
+  TFU_TRY(load_library(m, image, &library, err));
+  TFU_TRY(tfu_driver_code(d, d->cuLibraryGetGlobal(&at, bytes, library, name), name, err));
+  *address = (void *)(uintptr_t)at;
+  return TFU_OK;
+}
+
 /* ---- kernels ---- */
 
 /* One function of one image; found once, kept for the life of the process. */

@@ -39,6 +39,9 @@ typedef struct tfu_grid {
 TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
                                  void *args);
 
+/* Where a variable of the module lies on the current GPU, and how large it is. */
+TFU_MUST_USE tfu_code tfu_variable(tfu_module *module, const char *name, void **address, size_t *bytes, tfu_error *err);
+
 /* The GPU of the current context. */
 typedef struct tfu_device {
   int ordinal, capability, multiprocessors;

@@ -16,9 +16,11 @@
   X(cuGraphAddEmptyNode)               \
   X(cuGraphGetNodes)                   \
   X(cuKernelSetAttribute)              \
+  X(cuLibraryGetGlobal)                \
   X(cuLibraryGetKernel)                \
   X(cuLibraryLoadData)                 \
   X(cuLaunchKernelEx)                  \
+  X(cuMemcpyDtoDAsync_v2)              \
   X(cuMemcpyDtoHAsync_v2)              \
   X(cuMemsetD8Async)                   \
   X(cuMemsetD32Async)                  \

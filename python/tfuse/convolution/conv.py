@@ -261,11 +261,16 @@ def _finish(y, bias, activation):
     return scale_bias_act(y, bias=bias, activation=activation) if given(bias) or activation != "linear" else y
 
 
+def _result_sizes(x, kernel, window):
+    """Of the convolution, as _sized."""
+    n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
+    return _sized([_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)])
+
+
 def fused(x, kernel, bias, residual, window, activation):
     """tfuse.conv by the ops, wherever they run: relu is a part of the convolution, any other activation a pass behind it,
     which then has the bias, too."""
-    n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
-    sizes = _sized([_result_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, window.pairs)])
+    sizes = _result_sizes(x, kernel, window)
     inside = activation in ("linear", "relu")
     y = _conv(x, kernel, bias if inside else None, residual, sizes, tf32=_tf32(), relu=activation == "relu", **window.options)
     if activation == "linear" and (residual is None or not given(residual)):

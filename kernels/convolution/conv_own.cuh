@@ -1,0 +1,51 @@
+/* conv_own.cuh - what the rungs of conv_own.h share: where a window lies in x, and how a result is finished. */
+#pragma once
+
+#include "kernels/convolution/conv_own.h"
+#include "kernels/core/device/pack.cuh"
+
+/* Terms that are summed on their own before their sum is added to the rest: one long chain loses digits in float32. */
+enum { CHAIN = 16 };
+
+__device__ inline int64_t volume(const int64_t (&sizes)[CONV_AXES]) { return sizes[0] * sizes[1] * sizes[2]; }
+
+/* A place of an image: its number in the batch and where it is along the three axes. */
+struct place {
+  int64_t n, at[CONV_AXES];
+  __device__ place(int64_t index, const int64_t (&sizes)[CONV_AXES]) {
+    at[2] = index % sizes[2], index /= sizes[2];
+    at[1] = index % sizes[1], index /= sizes[1];
+    at[0] = index % sizes[0], n = index / sizes[0];
+  }
+};
+
+/* The place of x that tap `tap` of the window at `o` sees, as an index of its pixels; -1 where that is outside. */
+__device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const int64_t (&tap)[CONV_AXES]) {
+  int64_t index = o.n;
+  bool inside = true;
+  UNROLL
+  for (int a = 0; a < CONV_AXES; a++) {
+    const int64_t i = o.at[a] * s.stride[a] - s.before[a] + tap[a] * s.dilation[a];
+    inside &= i >= 0 && i < s.in[a];
+    index = index * s.in[a] + i;
+  }
+  return inside ? index : -1;
+}
+
+/* y = act(sum + residual + bias), N neighbours of one position from output k on, which are element `to` of y. What is
+ * read and written is aligned to all N. */
+template <typename T, int N>
+__device__ inline void finish(const conv_args &a, int64_t to, int64_t k, const acc<T> (&sum)[N]) {
+  struct alignas(N * sizeof(T)) results {
+    T v[N];
+  } y, more;
+  if (a.residual) more = *(const results *)((const T *)a.residual + to);
+  UNROLL
+  for (int i = 0; i < N; i++) {
+    acc<T> v = sum[i];
+    if (a.residual) v += (acc<T>)more.v[i];
+    if (a.bias) v += (acc<T>)((const T *)a.bias)[k + i];
+    y.v[i] = (T)(a.relu && v < 0 ? 0 : v);
+  }
+  *(results *)((T *)a.y + to) = y;
+}
