@@ -29,6 +29,7 @@ from tfuse.products.matmul_own import matmul_own
 from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
 from tfuse.convolution.conv import conv, conv_transpose
 from tfuse.convolution.conv_layers import Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
+from tfuse.convolution.conv_norm import conv_norm
 from tfuse.convolution.conv_own import conv_own
 from tfuse.convolution.depthwise_conv import (DepthwiseConv1D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D,
                                               depthwise_conv, separable_conv)

@@ -61,6 +61,10 @@ def _batch_norm(x, gamma, beta, mean, variance, residual=None, activation="linea
     return ACTIVATIONS[activation](y if residual is None else y + residual)
 
 
+def _conv_norm(x, kernel, *rest, activation="linear"):
+    return _batch_norm(_conv()(x, kernel), *rest, activation=activation)
+
+
 def _linear(x, kernel, bias, activation):
     return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
 
@@ -152,6 +156,7 @@ RIVALS = {
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"], _linear),
     **dict.fromkeys(["conv, speed", "conv, ResNet 1x1", "conv, ResNet 3x3"], _conv()),
     "conv, ResNet stem": _conv(2),
+    "conv_norm, speed": _conv_norm,
     "gated_linear, speed": _gated_linear,
     "linear_cross_entropy, speed": _linear_cross_entropy,
     **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",
