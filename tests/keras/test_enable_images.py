@@ -68,7 +68,7 @@ def test_in_xla(name, jit):
     op, arguments, of_axes = LAYERS[name]
     f, x = made(name % 2, 2, arguments, variants(name, of_axes[2])[1])
     got, want = both(f, x, [w.value for w in f.trainable_weights], jit)
-    assert not all_reasons()
+    assert bool(all_reasons()) == (jit and name.startswith("Global"))  # which XLA joins with what comes before it
     for g, w in zip(got, want, strict=True):
         close(g, w, 2e-5)
 

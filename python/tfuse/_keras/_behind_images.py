@@ -6,6 +6,7 @@ import math
 import keras
 import tensorflow as tf
 
+from tfuse._core import _op
 from tfuse._keras import _look_back_images
 from tfuse._keras._behind import Row, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
@@ -54,8 +55,14 @@ def _global_average_1d(own, layer, inputs, mask=None):
     return pool.global_pool(layer, inputs)
 
 
+def _global_guard(layer, inputs):
+    if _op._inside_xla():
+        return "XLA joins a reduction with what comes before it"
+    return pool.why_not_pool(layer, inputs)
+
+
 def _global_average_1d_guard(layer, inputs, mask=None):
-    return "a mask says what is averaged" if mask is not None else pool.why_not_pool(layer, inputs)
+    return "a mask says what is averaged" if mask is not None else _global_guard(layer, inputs)
 
 
 def _batch_norm(own, layer, inputs, training=None, mask=None):
@@ -206,7 +213,7 @@ SERVED = [  # module and attribute, what serves it, the guard, what it is where 
     (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_average_1d_guard,
      "mean"),
     *((_LAYERS + "pooling.global_%s_pooling%dd" % (kind.lower(), axes), "Global%sPooling%dD.call" % (kind, axes),
-       _global_pool(reduce), pool.why_not_pool, what)
+       _global_pool(reduce), _global_guard, what)
       for kind, reduce, what in (("Average", reduce_mean, "mean"), ("Max", reduce_max, "maximum"))
       for axes in (1, 2, 3) if (kind, axes) != ("Average", 1)),
     (_NN, "conv", _conv_op, _conv_op_guard, "convolution"),
