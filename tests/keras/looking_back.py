@@ -34,3 +34,14 @@ def results(f, x, weights, jit):
 
     y, gradients = step(tf.constant(x))
     return [y, *gradients]
+
+
+def needed(graph):
+    """The ops that a graph's results need."""
+    found, ops = set(), [output.op for output in graph.outputs]
+    while ops:
+        op = ops.pop()
+        if op not in found:
+            found.add(op)
+            ops += [tensor.op for tensor in op.inputs]
+    return found

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import all_reasons, close, left_as_it_was
-from test_look_back import needed
+from looking_back import needed
 from tfuse._keras import _look_back
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import RNG, close, layer, left_as_it_was, normal, ran, start
-from looking_back import DENSE, X, joined, results, runs
+from looking_back import DENSE, joined, needed, results, runs, X
 from tfuse._core import _library
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
@@ -259,17 +259,6 @@ def test_norm_of_a_sum(jit, name):
         if g is not None:
             close(g, w, 1e-5)
     assert len([op for op in needed(graph) if op.type == "AddV2"]) == 2 * alone
-
-
-def needed(graph):
-    """The ops that a graph's results need."""
-    found, ops = set(), [output.op for output in graph.outputs]
-    while ops:
-        op = ops.pop()
-        if op not in found:
-            found.add(op)
-            ops += [tensor.op for tensor in op.inputs]
-    return found
 
 
 def test_sums_that_stretch_stay(jit):

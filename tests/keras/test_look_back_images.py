@@ -8,8 +8,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import close, layer, left_as_it_was, normal, start
-from looking_back import joined, results, runs
-from test_look_back import needed
+from looking_back import joined, needed, results, runs
 from tfuse._core import _library
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
