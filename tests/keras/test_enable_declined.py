@@ -260,6 +260,8 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
      lambda: keras.layers.GlobalAveragePooling1D()(X, mask=np.arange(15).reshape(3, 5) % 2 == 0)),
     ("GlobalAveragePooling2D.call", "a SparseTensor is not dense",
      lambda: keras.layers.GlobalAveragePooling2D().call(tf.sparse.from_dense(Q))),
+    ("GlobalMaxPooling2D.call", "XLA joins a reduction with what comes before it",
+     lambda: tf.function(keras.layers.GlobalMaxPooling2D().call, autograph=False, jit_compile=True)(tf.constant(Q))),
     ("LayerScale.call", "the scale is not per channel", lambda: keras.src.applications.convnext.LayerScale(0.5, 8)(X[..., :1])),
     ("GlobalMaxPooling1D.call", "tfuse takes float32, float16, bfloat16 and float64, got int32",
      lambda: keras.layers.GlobalMaxPooling1D(dtype="int32").call(tf.ones([2, 3, 4], tf.int32))),
@@ -311,7 +313,8 @@ def test_every_reason_has_a_call():
     """A reason that no row of the table is declined for would not be tested."""
     whys = [why for _, why, _ in DECLINED] + [OF_OLDER_KERAS]
     for name in ("_keras._behind", "_keras._enable", "products.einsum_dense", "products.linear",
-                 "_keras._behind_images", "convolution.conv_layers", "convolution.depthwise_conv", "convolution.pool", "attention.multi_head_attention"):
+                 "_keras._behind_images", "convolution.conv_layers", "convolution.depthwise_conv", "convolution.pool",
+                 "attention.multi_head_attention"):
         for pattern in reasons_in(sys.modules["tfuse." + name]):
             assert any(re.fullmatch(pattern, why) for why in whys), (name, pattern)
 
