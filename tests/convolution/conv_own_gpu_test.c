@@ -2,35 +2,13 @@
  * what is queued and runs nothing. Which rung serves which shape, with how many blocks; and that whoever fills constant
  * memory waits until the one before has read it. */
 #include "kernels/convolution/conv_own.h"
-#include "kernels/core/gpu/driver.h"
-#include "tests/check.h"
+#include "tests/stand_in_driver.h"
 
 /* ---- the driver ---- */
 
 static char queued[256]; /* what is queued, in words */
 static CUlaunchConfig last;
 static char names[16][64]; /* of kernels, whose handles these are */
-
-static CUresult get_device(CUdevice *device) {
-  *device = 0;
-  return CUDA_SUCCESS;
-}
-
-static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-  (void)device;
-  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
-           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
-           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
-                                                                       : 227 * 1024;
-  return CUDA_SUCCESS;
-}
-
-static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void **ov, unsigned on, CUlibraryOption *l,
-                     void **lv, unsigned ln) {
-  (void)code, (void)o, (void)ov, (void)on, (void)l, (void)lv, (void)ln;
-  *library = (CUlibrary)queued;
-  return CUDA_SUCCESS;
-}
 
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
@@ -47,16 +25,6 @@ static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUlibrary library, co
   CHECK_TEXT(name, "conv_constant_kernel");
   *at = 4096;
   *bytes = CONV_CONSTANT_BYTES;
-  return CUDA_SUCCESS;
-}
-
-static CUresult set_attribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
-  (void)attribute, (void)value, (void)kernel, (void)device;
-  return CUDA_SUCCESS;
-}
-
-static CUresult exchange_mode(CUstreamCaptureMode *mode) {
-  (void)mode;
   return CUDA_SUCCESS;
 }
 
@@ -97,27 +65,15 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
   return CUDA_SUCCESS;
 }
 
-static CUresult error_text(CUresult error, const char **text) {
-  (void)error;
-  *text = "";
-  return CUDA_SUCCESS;
-}
-
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
-  static const tfu_driver stand_in = {.cuCtxGetDevice = get_device,
-                                      .cuDeviceGetAttribute = get_attribute,
-                                      .cuLibraryLoadData = load,
+  static const tfu_driver stand_in = {STAND_INS,
                                       .cuLibraryGetKernel = get_kernel,
                                       .cuLibraryGetGlobal = get_global,
-                                      .cuKernelSetAttribute = set_attribute,
-                                      .cuThreadExchangeStreamCaptureMode = exchange_mode,
                                       .cuEventCreate = create_event,
                                       .cuStreamWaitEvent = wait_event,
                                       .cuEventRecord = record_event,
                                       .cuMemcpyDtoDAsync_v2 = copy,
-                                      .cuLaunchKernelEx = launch,
-                                      .cuGetErrorName = error_text,
-                                      .cuGetErrorString = error_text};
+                                      .cuLaunchKernelEx = launch};
   (void)err;
   *driver = &stand_in;
   return TFU_OK;

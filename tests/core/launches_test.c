@@ -3,55 +3,18 @@
  * choice may have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU
  * would not notice. */
 #include "kernels/core/gpu/choice.h"
-#include "kernels/core/gpu/driver.h"
 #include "kernels/core/gpu/rows.h"
-#include "tests/check.h"
+#include "tests/stand_in_driver.h"
 
 /* ---- the driver ---- */
 
-static const struct {
-  int multiprocessors, shared, block_shared;
-} gpus[] = {{132, 228 * 1024, 227 * 1024}, {1, 100 * 1024, 99 * 1024}};
-static int gpu, launches, rings;
+static int launches, rings;
 static const char *what = ""; /* is run, for messages */
 static tfu_dtype running;     /* its dtype            */
-
-static CUresult get_device(CUdevice *device) {
-  *device = gpu;
-  return CUDA_SUCCESS;
-}
-
-static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR               ? 9
-           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR             ? 0
-           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                 ? gpus[device].multiprocessors
-           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR ? gpus[device].shared
-           : attribute == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN    ? gpus[device].block_shared
-                                                                                   : -1;
-  CHECK(*value >= 0);
-  return CUDA_SUCCESS;
-}
-
-static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void **ov, unsigned on, CUlibraryOption *l,
-                     void **lv, unsigned ln) {
-  (void)code, (void)o, (void)ov, (void)on, (void)l, (void)lv, (void)ln;
-  *library = (CUlibrary)&launches;
-  return CUDA_SUCCESS;
-}
 
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
   *kernel = (CUkernel)(strstr(name, "_ring_") ? &rings : &launches);
-  return CUDA_SUCCESS;
-}
-
-static CUresult set_attribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
-  (void)attribute, (void)value, (void)kernel, (void)device;
-  return CUDA_SUCCESS;
-}
-
-static CUresult exchange_mode(CUstreamCaptureMode *mode) {
-  (void)mode;
   return CUDA_SUCCESS;
 }
 
@@ -97,24 +60,9 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
   return CUDA_SUCCESS;
 }
 
-static CUresult error_text(CUresult error, const char **text) {
-  (void)error;
-  *text = "";
-  return CUDA_SUCCESS;
-}
-
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
-  static const tfu_driver stand_in = {.cuCtxGetDevice = get_device,
-                                      .cuDeviceGetAttribute = get_attribute,
-                                      .cuLibraryLoadData = load,
-                                      .cuLibraryGetKernel = get_kernel,
-                                      .cuKernelSetAttribute = set_attribute,
-                                      .cuThreadExchangeStreamCaptureMode = exchange_mode,
-                                      .cuMemsetD8Async = clear,
-                                      .cuLaunchKernelEx = launch,
-                                      .cuOccupancyMaxActiveClusters = most_clusters,
-                                      .cuGetErrorName = error_text,
-                                      .cuGetErrorString = error_text};
+  static const tfu_driver stand_in = {STAND_INS, .cuLibraryGetKernel = get_kernel, .cuMemsetD8Async = clear,
+                                      .cuLaunchKernelEx = launch, .cuOccupancyMaxActiveClusters = most_clusters};
   (void)err;
   *driver = &stand_in;
   return TFU_OK;
