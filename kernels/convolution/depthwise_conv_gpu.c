@@ -169,7 +169,7 @@ static tfu_code run_filter(tfu_call *call, const tfu_depthwise *d, tfu_dtype dty
   if (by_strips) {
     a.strips = strips_of(d, dtype, d->h.out, d->w.out);
     grid.x = (unsigned)a.strips.groups;
-    TFU_TRY(shares_of(call, grid.x, TFU_FILTER_BLOCKS(d->h.size, d->h.stride, (int)tfu_dtype_size(dtype)),
+    TFU_TRY(shares_of(call, grid.x, TFU_STRIP_BLOCKS(d->h.size, (int)tfu_dtype_size(dtype)),
                       divide_up(a.strips.count, (int64_t)a.strips.per * FEWEST), &shares));
   } else {
     enum { LANES = 32, ROWS = TFU_THREADS / LANES };
