@@ -201,8 +201,9 @@ int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space) {
   return best;
 }
 
-/* The best of the first proposals that can be planned; the first ones where none is to be timed. Results of one data
- * that are all as exact do not tell which engine is: r->unsure. */
+/* The best of the first proposals that can be planned; the first ones where none is to be timed, whose errors nobody
+ * knows without a run. Where no result has an error, as with data of zeros, they do not tell which engine loses least:
+ * r->unsure. */
 static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, float *microseconds) {
   tfu_error ignored;
   conv_candidate tried[TFU_GRAPH_CONFIGS];
