@@ -34,7 +34,7 @@ typedef struct conv_sample {
   double sum[CONV_SAMPLE_MOST], size[CONV_SAMPLE_MOST];
 } conv_sample;
 
-/* How many results, by how many parts: with more terms than 2^22 fewer results. */
+/* How many results, by how many parts: with more terms than 2^20 fewer results. */
 conv_sample_args tfu_conv_sample_plan(conv_product product, const conv_args *a);
 /* Takes the sums. The host waits for them, and below for what is queued before. */
 TFU_MUST_USE tfu_code tfu_conv_sample_take(tfu_call *call, conv_product product, const conv_args *a, const void *result,

@@ -98,8 +98,8 @@ static void test_plan(void) {
       {CONV_DATA, 2, 9, 4, 3, 5, 2 * 81 * 12, 45, 64, 1},
       {CONV_FILTER, 2, 9, 4, 3, 5, 9 * 3 * 20, 2 * 81, 64, 1},
       {CONV_FILTER, 1, 2, 1, 1, 2, 18, 4, 18, 1}, /* fewer results than places */
-      {CONV_FILTER, 1 << 8, 1 << 7, 1, 64, 64, 9 << 12, 1 << 22, 64, 16},
-      {CONV_FILTER, 1 << 10, 1 << 7, 1, 64, 64, 9 << 12, 1 << 24, 16, 64},
+      {CONV_FILTER, 1 << 6, 1 << 7, 1, 64, 64, 9 << 12, 1 << 20, 64, 16},
+      {CONV_FILTER, 1 << 8, 1 << 7, 1, 64, 64, 9 << 12, 1 << 22, 16, 64},
       {CONV_FILTER, 1 << 15, 1 << 7, 1, 3, 3, 81, 1 << 29, 8, 128},
   };
   for (int i = 0; i < TFU_COUNT(plans); i++) {
