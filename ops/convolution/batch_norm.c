@@ -109,8 +109,8 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
 const tfu_op tfu_batch_norm_grad = {
     .name = "BatchNormGrad",
     .doc =
-        "Gradient of BatchNorm, with x's own mean and variance; kept is y for relu and else the residual, where an "
-        "activation follows one.",
+        "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; kept is y for relu and else the "
+        "residual, where an activation follows one.",
     .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
@@ -129,7 +129,7 @@ static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu
 
 const tfu_op tfu_frozen_batch_norm_grad = {
     .name = "FrozenBatchNormGrad",
-    .doc = "Gradient of FrozenBatchNorm; kept as in BatchNormGrad.",
+    .doc = "Gradient of FrozenBatchNorm; kept and dy_more as in BatchNormGrad.",
     .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S", "dmean: S", "dvariance: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},

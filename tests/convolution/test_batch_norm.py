@@ -1,5 +1,7 @@
 """tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -279,34 +281,43 @@ def test_gradient_refuses_another_shape(device):
             op(dy, *rest, tf.cast(more, "float16"))
 
 
-def residual_step(x, layers, added):
-    """A network whose batch norm is read twice: by a convolution, and by what is added behind it."""
+def residual_model(blocks):
+    """As ResNet has it: each sum is read by the next convolution, and by the next sum."""
+    h = inputs = keras.Input((6, 6, 8))
+    h = keras.layers.ReLU()(keras.layers.BatchNormalization()(h))
+    for _ in range(blocks):
+        z = keras.layers.BatchNormalization()(keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(h))
+        h = keras.layers.ReLU()(keras.layers.Add()([z, h]))
+    return keras.Model(inputs, h)
+
+
+def test_sums_of_gradients_are_left_without_a_reader(device):
+    """In a Keras model, too: all batch norms but the last are read twice, and take both gradients as they are."""
+    blocks, x, dy = 3, normal(4, 6, 6, 8), normal(4, 6, 6, 8, seed=9)
+    keras.utils.set_random_seed(1)
+    model = residual_model(blocks)
+    weights = [w.value for w in model.trainable_weights]
+
     def step(x):
         with tf.GradientTape() as tape:
-            tape.watch([x, *layers])
-            h = tfuse.batch_norm(x, None, None, tf.zeros([8]), tf.ones([8]), True, "relu", x * 2 if added else None)[0]
-            for kernel in layers:
-                z = tf.nn.conv2d(h, kernel, 1, "SAME")
-                h = tfuse.batch_norm(z, None, None, tf.zeros([8]), tf.ones([8]), True, "relu", h)[0]
-            loss = tf.reduce_sum(h * normal(*x.shape, seed=9))
-        return tape.gradient(loss, [x, *layers])
-    return step
+            loss = tf.reduce_sum(model(x, training=True) * dy)
+        return tape.gradient(loss, weights)
 
-
-@pytest.mark.parametrize("added", [False, True], ids=["alone", "added"])
-def test_sums_of_gradients_are_left_without_a_reader(device, added):
-    x = normal(4, 6, 6, 8)
-    layers = [normal(3, 3, 8, 8, seed=i) * 0.1 for i in range(3)]
-    step = residual_step(x, layers, added)
-    graph = tf.function(step).get_concrete_function(x).graph
-    by_type = lambda kind: [op for op in graph.get_operations() if op.type == kind]
-    sums = [op for op in by_type("AddN") if op.outputs[0].shape.rank == 4]
-    given = [op for op in by_type("Tfuse>BatchNormGrad") if op.inputs[7].shape.rank == 3]
-    assert len(given) == len(layers)  # all but the last batch norm are read twice
-    read = lambda op: any(reader.type != "Reshape" or reader.outputs[0].consumers() for reader in op.outputs[0].consumers())
-    assert sum(map(read, sums)) == (1 if added else 0)  # that of x itself, with what was added
-    for got, want in zip(tf.function(step)(x), step(x), strict=True):  # eagerly nothing is known of sums
-        close(got, want, 2e-5)
+    start, results, readers = model.get_weights(), [], []
+    for enabled in (True, False):
+        model.set_weights(start)
+        with tfuse.enabled() if enabled else contextlib.nullcontext():
+            function = tf.function(step)
+            graph = function.get_concrete_function(x).graph
+        results.append(function(x))
+        sums = [op.outputs[0] for op in graph.get_operations() if op.type == "AddN" and op.outputs[0].shape.rank == 4]
+        readers.append(sum(reader.type != "Reshape" or bool(reader.outputs[0].consumers())
+                           for y in sums for reader in y.consumers()))
+        given = [op for op in graph.get_operations() if op.type == "Tfuse>BatchNormGrad" and op.inputs[7].shape.rank == 3]
+        assert len(given) == (blocks if enabled else 0)
+    assert readers[0] == 0 and readers[1] >= blocks
+    for got, want in zip(*results, strict=True):
+        close(got, want, 1e-4)
 
 
 def test_a_sum_that_is_dresidual_too_stays_one(device):
