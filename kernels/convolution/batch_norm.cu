@@ -19,9 +19,9 @@ __device__ inline void batch_norm_settle(const batch_norm_settle_args &a) {
   const double first = parts ? states[0] : 0, by = 1 / (double)(a.count ? a.count : 1);
   const auto of = [&](int word, int64_t part) { return (double)states[word * words + part * a.inner]; };
   double sum = 0, squares = 0;
-  _Pragma("unroll 4") for (int64_t p = lane; p < parts; p += lanes) sum += of(2, p) * ((of(0, p) - first) + of(3, p));
+  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) sum += of(2, p) * ((of(0, p) - first) + of(3, p));
   const double off = sum_lanes(BATCH_NORM_ACROSS, sum) * by;
-  _Pragma("unroll 4") for (int64_t p = lane; p < parts; p += lanes) {
+  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) {
     const double d = (of(0, p) - first) + of(3, p) - off;
     squares += of(1, p) + of(2, p) * (d * d);
   }
@@ -41,5 +41,5 @@ BATCH_NORM_ACTIVATIONS(X)
 #undef X
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, linear)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, tfu_channels_args, any)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, bent)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, any)

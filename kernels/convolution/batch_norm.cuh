@@ -70,6 +70,22 @@ __device__ inline double sum_lanes(int across, double v) {
 enum { MEAN, VARIANCE, GAMMA, BETA, EPSILON, STATISTICS, SCALE = VARIANCE };
 #define SETTLE_SCALE w[SCALE][k] = rstd_of(w[VARIANCE][k] + w[EPSILON][k]) * w[GAMMA][k];
 
+/* relu, relu6 and leaky_relu, straight lines all of them: which one is the same for all threads, and costs next to
+ * nothing. */
+struct act_bent {
+  int which;
+  template <typename T>
+  __device__ acc<T> value(acc<T> v) const {
+    const acc<T> low = which == TFU_ACT_leaky_relu ? v * (acc<T>)0.2 : 0, bent = v < 0 ? low : v;
+    return which == TFU_ACT_relu6 && v > 6 ? 6 : bent;
+  }
+  template <typename T>
+  __device__ acc<T> grad(acc<T> v) const {
+    const acc<T> low = which == TFU_ACT_leaky_relu ? (acc<T>)0.2 : 0;
+    return which == TFU_ACT_relu6 && v >= 6 ? 0 : v > 0 ? 1 : low;
+  }
+};
+
 #define FORMULA(name, traits, tensors, weights, results, sums, settle, ...)                        \
   template <typename ACT>                                                                          \
   struct name##_formula {                                                                          \

@@ -7,14 +7,14 @@
 
 #include <stdint.h>
 
-/* The activations that are part of a pass, and that convolutions are most often followed by. One more
- * kernel serves the others, and all but relu behind a residual, in double: a kernel for each would be more than three
- * times the code. */
-#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(relu6) X(leaky_relu) X(silu) X(hard_swish)
+/* The kernels of a pass, for the activations that convolutions are most often followed by; `bent` serves relu, relu6
+ * and leaky_relu. One more kernel serves all others, and silu and hard_swish behind a residual, in double: a kernel for
+ * each activation would be more than three times the code. */
+#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(bent) X(silu) X(hard_swish)
 
-/* What launches over channels are made of: a block of threads has so many neighbouring channels at most, each with
- * several threads, its lanes, which take what is to be joined in turn. */
-#define BATCH_NORM_ACROSS 8
+/* Launches over channels: a block of threads has so many neighbouring channels at most, each with several threads, its
+ * lanes, which take what is to be joined in turn. Few, since what takes time is to wait for one's entries. */
+#define BATCH_NORM_ACROSS 4
 
 /* The states of parts, [4][channels / inner][parts][inner], become the statistics of each channel. The numbers of a
  * state are its mean, the sum of squared differences from it, the count of its values, and what the mean has no digits

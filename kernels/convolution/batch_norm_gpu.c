@@ -11,12 +11,20 @@ TFU_MODULE(batch_norm);
 extern const tfu_image tfu_batch_norm_grad_images[];
 static tfu_module grad_module = {.images = tfu_batch_norm_grad_images};
 
+/* Which kernel serves an activation; those without one are served by the last. */
+static const char *const variants[TFU_ACTS + 1] = {[TFU_ACT_linear] = "linear", [TFU_ACT_relu] = "bent",
+                                                   [TFU_ACT_relu6] = "bent",    [TFU_ACT_leaky_relu] = "bent",
+                                                   [TFU_ACT_silu] = "silu",     [TFU_ACT_hard_swish] = "hard_swish",
+                                                   [TFU_ACTS] = "any"};
+#define KERNEL(label) \
+  { .module = &module, .name = label, .variants = variants }
 #define GRAD_KERNEL(label) \
-  { .module = &grad_module, .name = label, .variants = tfu_activation_variants }
-static tfu_kernel apply = TFU_ACTIVATION_KERNEL("batch_norm_apply");
-static tfu_kernel apply_residual = TFU_ACTIVATION_KERNEL("batch_norm_apply_residual");
+  { .module = &grad_module, .name = label, .variants = variants }
+static tfu_kernel apply = KERNEL("batch_norm_apply");
+static tfu_kernel apply_residual = KERNEL("batch_norm_apply_residual");
 static tfu_kernel sums = GRAD_KERNEL("batch_norm_sums");
-static tfu_kernel sums_kept = GRAD_KERNEL("batch_norm_sums_kept");
+static tfu_kernel sums_kept = {
+    .module = &grad_module, .name = "batch_norm_sums_kept", .variants = tfu_activation_variants};
 static tfu_kernel sums_residual = GRAD_KERNEL("batch_norm_sums_residual");
 static tfu_kernel second = GRAD_KERNEL("batch_norm_second");
 static tfu_kernel frozen_grad = GRAD_KERNEL("frozen_batch_norm_grad");
@@ -39,14 +47,10 @@ static tfu_grid per_channel(const batch_norm_view *v, int across) {
   return (tfu_grid){.x = (unsigned)divide_up(v->channels, across), .threads = TFU_THREADS};
 }
 
-/* Whether there are kernels for the activation alone, behind a residual or without one. */
+/* Whether a kernel in float serves the activation, behind a residual or without one. */
 static int has_own(int activation, int residual) {
-  static const char own[TFU_ACTS] = {
-#define X(name) [TFU_ACT_##name] = 1,
-      BATCH_NORM_ACTIVATIONS(X)
-#undef X
-  };
-  return residual ? activation == TFU_ACT_linear || activation == TFU_ACT_relu : own[activation];
+  const int curved = activation == TFU_ACT_silu || activation == TFU_ACT_hard_swish;
+  return variants[activation] && !(residual && curved);
 }
 
 /* One pass over memory. Weights that are NULL read as `absent`. */

@@ -53,19 +53,21 @@ template <typename R>
 __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args &a) {
   const int across = a.inner == 1 ? BATCH_NORM_ACROSS : 1, lane = threadIdx.x / across, lanes = TFU_THREADS / across;
   const int64_t c = (int64_t)blockIdx.x * across + threadIdx.x % across;
-  const int64_t cols = a.channels * a.inner, copies = a.width / cols, rows = c < a.channels ? a.blocks * copies : 0;
+  const int64_t cols = a.channels * a.inner, copies = a.width / cols;
+  const int64_t entries = c < a.channels ? a.blocks * copies * a.inner : 0;
   const R *const from = (const R *)a.partial + c * a.inner;
-  const int64_t down = lanes / a.inner, along = lanes - down * a.inner;
-  int64_t row = lane / a.inner, place = lane - row * a.inner;
+  /* An entry is a place of a copy of a block, and so is the way to the lane's next one: no division in the loop. */
+  const int64_t rows = lanes / a.inner, places = lanes - rows * a.inner, blocks = rows / copies;
+  const int64_t row = lane / a.inner;
+  int64_t place = lane - row * a.inner, block = row / copies, copy = row - block * copies;
   double to_gamma = 0, to_beta = 0;
-  _Pragma("unroll 4") while (row < rows) {
-    const int64_t block = copies == 1 ? row : row / copies;
-    const R *const at = from + block * 2 * a.width + (row - block * copies) * cols + place;
+  _Pragma("unroll 8") for (int64_t e = lane; e < entries; e += lanes) {
+    const R *const at = from + block * 2 * a.width + copy * cols + place;
     to_gamma += at[0];
     to_beta += at[a.width];
-    row += down;
-    place += along;
-    if (place >= a.inner) place -= a.inner, row++;
+    place += places, copy += rows - blocks * copies, block += blocks;
+    if (place >= a.inner) place -= a.inner, copy++;
+    if (copy >= copies) copy -= copies, block++;
   }
   to_gamma = sum_lanes(across, to_gamma);
   to_beta = sum_lanes(across, to_beta);
