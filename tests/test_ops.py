@@ -363,9 +363,14 @@ def gradient_calls():
             lse = tfuse.attention(query, query, query, return_lse=True)[1]
         return tape.gradient(lse, query, dlse)
 
+    def read_twice(x, training):
+        y = tfuse.batch_norm(x, None, None, tf.zeros([3]), tf.ones([3]), training)[0]
+        return tf.gradients(tf.sin(y) + tf.cos(y), x)
+
     calls = {}
-    for graph in [*graphs().values(),
-                  tf.function(of_lse).get_concrete_function(tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])).graph]:
+    more = [(of_lse, tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])), (read_twice, tf.ones([4, 3]), True),
+            (read_twice, tf.ones([4, 3]), False)]
+    for graph in [*graphs().values(), *(tf.function(f).get_concrete_function(*inputs).graph for f, *inputs in more)]:
         for node in graph.get_operations():
             name = node.type.rpartition(">")[2]
             if name in GRADIENTS:

@@ -1,20 +1,33 @@
 /* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual), one pass over memory, and what comes before
- * it in training: the statistics of each channel, which a reduction has taken (kernels/reductions/reduce.h). */
+ * it in training: the statistics of each channel, whose parts a reduction has taken (kernels/reductions/reduce.h). */
 #include "kernels/convolution/batch_norm.cuh"
 
-FORMULA(batch_norm_apply, 1, STATISTICS, 1, 0, SETTLE_SCALE, { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA]); })
+FORMULA(batch_norm_apply, 0, 1, STATISTICS, 1, 0, SETTLE_SCALE,
+        { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA]); })
 
-FORMULA(batch_norm_apply_residual, 2, STATISTICS, 1, 0, SETTLE_SCALE,
+FORMULA(batch_norm_apply_residual, 0, 2, STATISTICS, 1, 0, SETTLE_SCALE,
         { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA] + x[1]); })
 
-/* A thread per channel. */
+/* The mean of all parts, and then squared differences from it, in double. Means are taken as differences from that of
+ * the first part, so that one far from 0 costs no digits. */
 template <typename R>
 __device__ inline void batch_norm_settle(const batch_norm_settle_args &a) {
-  const int64_t c = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x;
-  if (c >= a.channels) return;
-  const R *const states = (const R *)a.states;
-  const R mean = states ? states[c] : 0, variance = states ? states[a.channels + c] / (R)a.count : 0;
-  const R fresh = states ? (R)a.update : 0, old = 1 - fresh;
+  const int lane = threadIdx.x / BATCH_NORM_ACROSS, lanes = TFU_THREADS / BATCH_NORM_ACROSS;
+  const int64_t c = (int64_t)blockIdx.x * BATCH_NORM_ACROSS + threadIdx.x % BATCH_NORM_ACROSS;
+  const int64_t parts = c < a.channels && a.states ? a.parts : 0, words = a.channels * a.parts;
+  const R *const states = (const R *)a.states + c / a.inner * a.parts * a.inner + c % a.inner;
+  const double first = parts ? states[0] : 0, by = 1 / (double)(a.count ? a.count : 1);
+  const auto of = [&](int word, int64_t part) { return (double)states[word * words + part * a.inner]; };
+  double sum = 0, squares = 0;
+  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) sum += of(2, p) * ((of(0, p) - first) + of(3, p));
+  const double off = sum_lanes(BATCH_NORM_ACROSS, sum) * by;
+  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) {
+    const double d = (of(0, p) - first) + of(3, p) - off;
+    squares += of(1, p) + of(2, p) * (d * d);
+  }
+  squares = sum_lanes(BATCH_NORM_ACROSS, squares);
+  if (lane || c >= a.channels) return;
+  const R mean = (R)(first + off), variance = (R)(squares * by), fresh = a.states ? (R)a.update : 0, old = 1 - fresh;
   ((R *)a.batch_mean)[c] = mean;
   ((R *)a.batch_variance)[c] = variance;
   ((R *)a.new_mean)[c] = ((const R *)a.mean)[c] * old + mean * fresh;
@@ -28,5 +41,5 @@ BATCH_NORM_ACTIVATIONS(X)
 #undef X
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, linear)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, tfu_channels_args, any)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, bent)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, any)

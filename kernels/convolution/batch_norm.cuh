@@ -12,10 +12,10 @@ __device__ inline double rstd_of(double v) { return 1 / sqrt(v); }
 
 /* Weights of N columns. Their packs of memory where each column is a channel and these fill packs; else one by one. */
 template <int WEIGHTS, typename R, int W, int N>
-__device__ inline void load_columns(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) {
+__device__ inline void load_columns(const tfu_channels_args &a, int64_t first_column, R (&w)[W][N]) {
   enum { M = packed<R>::N };
   const int64_t channels = a.count[0]; /* the first is the mean, and always given */
-  int64_t channel = column / a.inner, place = column - channel * a.inner;
+  int64_t channel = first_column / a.inner, place = first_column - channel * a.inner;
   bool whole = a.inner == 1 && channels % N == 0;
   UNROLL
   for (int i = 0; i < WEIGHTS; i++) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
@@ -35,9 +35,15 @@ __device__ inline void load_columns(const tfu_channels_args &a, int64_t column, 
     return;
   }
   UNROLL
-  for (int k = 0; k < N; k++) {
+  for (int i = 0; i < WEIGHTS * N; i++) w[i / N][i % N] = 0;
+  ONCE
+  for (int column = 0; column < N; column++) { /* in turn, so that the loop is there once */
     UNROLL
-    for (int i = 0; i < WEIGHTS; i++) w[i][k] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
+    for (int i = 0; i < WEIGHTS; i++) {
+      UNROLL
+      for (int k = 1; k < N; k++) w[i][k - 1] = w[i][k];
+      w[i][N - 1] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
+    }
     if (++place == a.inner) {
       place = 0;
       if (++channel == channels) channel = 0;
@@ -45,34 +51,72 @@ __device__ inline void load_columns(const tfu_channels_args &a, int64_t column, 
   }
 }
 
+/* The sum of what the lanes of a channel have, in a fixed order, for all of them. A block has `across` channels, a
+ * power of two, and threadIdx.x % across says which is a thread's. */
+__device__ inline double sum_lanes(int across, double v) {
+  __shared__ double sums[TFU_THREADS];
+  __syncthreads(); /* what the call before has left was read */
+  sums[threadIdx.x] = v;
+  ONCE
+  for (int half = TFU_THREADS / 2; half >= across; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+  }
+  __syncthreads();
+  return sums[threadIdx.x % across];
+}
+
 /* Weights of all passes that begin at statistics. The settled ones are mean, scale and beta. */
 enum { MEAN, VARIANCE, GAMMA, BETA, EPSILON, STATISTICS, SCALE = VARIANCE };
 #define SETTLE_SCALE w[SCALE][k] = rstd_of(w[VARIANCE][k] + w[EPSILON][k]) * w[GAMMA][k];
 
-#define FORMULA(name, tensors, weights, results, sums, settle, ...)                                             \
-  template <typename ACT>                                                                                       \
-  struct name##_formula {                                                                                       \
-    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = 0, OWN_WEIGHTS = 1 }; \
-    typedef stored_S stored;                                                                                    \
-    ACT act;                                                                                                    \
-    template <typename R, int W, int N>                                                                         \
-    __device__ void load_weights(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) const {              \
-      load_columns<weights>(a, column, w);                                                                      \
-      UNROLL                                                                                                    \
-      for (int k = 0; k < N; k++) {                                                                             \
-        settle                                                                                                  \
-      }                                                                                                         \
-    }                                                                                                           \
-    template <typename T>                                                                                       \
-    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {                          \
-      typedef acc<T> REAL;                                                                                      \
-      const auto value = [&](REAL v) { return act.template value<T>(v); };                                      \
-      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                                       \
-      __VA_ARGS__                                                                                               \
-    }                                                                                                           \
-  };                                                                                                            \
-  template <typename T, typename ACT>                                                                           \
-  __device__ inline void name(const tfu_channels_args &a) {                                                     \
-    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                                     \
-  }                                                                                                             \
+/* relu, relu6 and leaky_relu, straight lines all of them: which one is the same for all threads, and costs next to
+ * nothing. */
+struct act_bent {
+  int which;
+  template <typename T>
+  __device__ acc<T> value(acc<T> v) const {
+    const acc<T> low = which == TFU_ACT_leaky_relu ? v * (acc<T>)0.2 : 0, bent = v < 0 ? low : v;
+    return which == TFU_ACT_relu6 && v > 6 ? 6 : bent;
+  }
+  template <typename T>
+  __device__ acc<T> grad(acc<T> v) const {
+    const acc<T> low = which == TFU_ACT_leaky_relu ? (acc<T>)0.2 : 0;
+    return which == TFU_ACT_relu6 && v >= 6 ? 0 : v > 0 ? 1 : low;
+  }
+};
+
+#define FORMULA(name, traits, tensors, weights, results, sums, settle, ...)                        \
+  template <typename ACT>                                                                          \
+  struct name##_formula {                                                                          \
+    enum {                                                                                         \
+      TENSORS = tensors,                                                                           \
+      WEIGHTS = weights,                                                                           \
+      RESULTS = results,                                                                           \
+      SUMS = sums,                                                                                 \
+      HALVES = 0,                                                                                  \
+      TRAITS = OWN_WEIGHTS | traits                                                                \
+    };                                                                                             \
+    typedef stored_S stored;                                                                       \
+    ACT act;                                                                                       \
+    template <typename R, int W, int N>                                                            \
+    __device__ void load_weights(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) const { \
+      load_columns<weights>(a, column, w);                                                         \
+      UNROLL                                                                                       \
+      for (int k = 0; k < N; k++) {                                                                \
+        settle                                                                                     \
+      }                                                                                            \
+    }                                                                                              \
+    template <typename T>                                                                          \
+    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {             \
+      typedef acc<T> REAL;                                                                         \
+      const auto value = [&](REAL v) { return act.template value<T>(v); };                         \
+      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                          \
+      __VA_ARGS__                                                                                  \
+    }                                                                                              \
+  };                                                                                               \
+  template <typename T, typename ACT>                                                              \
+  __device__ inline void name(const tfu_channels_args &a) {                                        \
+    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                        \
+  }                                                                                                \
   TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)

@@ -7,26 +7,35 @@
 
 #include <stdint.h>
 
-/* The activations that are part of a pass, and that convolutions are most often followed by. One more
- * kernel serves the others, and all but relu behind a residual, in double: a kernel for each would be more than three
- * times the code. */
-#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(relu) X(relu6) X(leaky_relu) X(silu) X(hard_swish)
+/* The kernels of a pass, for the activations that convolutions are most often followed by; `bent` serves relu, relu6
+ * and leaky_relu. One more kernel serves all others, and silu and hard_swish behind a residual, in double: a kernel for
+ * each activation would be more than three times the code. */
+#define BATCH_NORM_ACTIVATIONS(X) X(linear) X(bent) X(silu) X(hard_swish)
 
-/* From x's mean and the sum of squared differences from it, of each channel, the statistics. */
+/* Launches over channels: a block of threads has so many neighbouring channels at most, each with several threads, its
+ * lanes, which take what is to be joined in turn. Few, since what takes time is to wait for one's entries. */
+#define BATCH_NORM_ACROSS 4
+
+/* The states of parts, [4][channels / inner][parts][inner], become the statistics of each channel. The numbers of a
+ * state are its mean, the sum of squared differences from it, the count of its values, and what the mean has no digits
+ * for (kernels/reductions/reduce.cuh). */
 typedef struct batch_norm_settle_args {
-  int64_t channels, count;     /* count: values of a channel                                           */
-  float update;                /* of the running statistics                                            */
-  const void *states;          /* [2][channels], mean and sum of squares; NULL where there are no values */
-  const void *mean, *variance; /* running                                                              */
+  int64_t channels, count;     /* count: values of a channel         */
+  float update;                /* of the running statistics          */
+  const void *states;          /* NULL where there are no values     */
+  int64_t parts, inner;        /* of the states                      */
+  const void *mean, *variance; /* running                            */
   void *new_mean, *new_variance, *batch_mean, *batch_variance;
 } batch_norm_settle_args;
 
-/* From the sums over g * (x - mean) and g, with g = dy * act', what is per channel in the gradient. What is NULL is not
- * wanted. */
+/* From partial sums over g * (x - mean) and g, with g = dy * act', what is per channel in the gradient. What is NULL is
+ * not wanted. */
 typedef struct batch_norm_grad_settle_args {
   int64_t channels, count;
+  int64_t inner; /* columns of a channel, which are neighbours */
   float epsilon;
-  const void *sums; /* [2][channels] */
+  const void *partial; /* [blocks][2][width]: of every column, perhaps in several copies one behind the other */
+  int64_t blocks, width;
   const void *gamma, *variance;
   void *dgamma, *dbeta, *dmean, *dvariance;
   void *slopes; /* [3][channels]: dx is slopes[0] * g + slopes[1] * (x - mean) + slopes[2] */

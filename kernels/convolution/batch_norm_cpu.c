@@ -14,7 +14,8 @@ enum { MOST_TENSORS = TFU_CHANNEL_TENSORS, MOST_WEIGHTS = TFU_CHANNEL_WEIGHTS };
 /* What a loop of the gradient needs to know beside its tile. */
 typedef struct how {
   const tfu_activation *act;
-  int from_y; /* the slope is that of y, which was kept */
+  int kept, more; /* which tensors these are; 0: not given          */
+  int from_y;     /* the slope is that of y, which was kept         */
 } how;
 
 /* A tensor as the matrix whose columns are walked. */
@@ -101,10 +102,11 @@ static void FN(apply_loop)(const FN(tile) * t) {
   act->FN(value)(t->y[0], d, t->w[1], residual ? offset : beta, t->n);
 }
 
-/* d = x - mean and g = dy * act', of dy, x and perhaps what was kept, with mean, scale and beta. */
+/* d = x - mean and g = (dy + dy_more) * act', of dy, x and perhaps what was kept and dy_more, with mean, scale and
+ * beta. */
 static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
   const how *h = t->with;
-  const REAL *dy = t->x[0], *kept = t->x[2], *beta = t->w[2];
+  const REAL *dy = t->x[0], *kept = h->kept ? t->x[h->kept] : NULL, *beta = t->w[2];
   REAL offset[TFU_TILE];
   FN(subtract)(d, t->x[1], t->w[0], t->n);
   if (h->from_y) {
@@ -113,6 +115,10 @@ static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
   } else {
     if (kept) FN(add)(offset, beta, kept, t->n);
     h->act->FN(grad)(g, d, t->w[1], kept ? offset : beta, t->n);
+  }
+  if (h->more) {
+    FN(add)(offset, dy, t->x[h->more], t->n);
+    dy = offset;
   }
   TFU_VECTORISE
   for (int i = 0; i < t->n; i++) g[i] *= dy[i];
@@ -216,7 +222,10 @@ static void FN(settle)(tfu_call *call, const batch_norm_view *v, int frozen, con
 static tfu_code FN(gradient)(tfu_call *call, int frozen) {
   const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_BATCHNORMGRAD_X], *dy = &in[TFU_BATCHNORMGRAD_DY];
   const int64_t activation = call->attr[TFU_BATCHNORM_ACTIVATION].i;
-  const int kept = tfu_given(&in[TFU_BATCHNORMGRAD_KEPT].shape);
+  const tfu_tensor *tensor[MOST_TENSORS] = {dy, x};
+  int tensors = 2, kept = 0, more = 0;
+  if (tfu_given(&in[TFU_BATCHNORMGRAD_KEPT].shape)) tensor[kept = tensors++] = &in[TFU_BATCHNORMGRAD_KEPT];
+  if (tfu_given(&in[TFU_BATCHNORMGRAD_DY_MORE].shape)) tensor[more = tensors++] = &in[TFU_BATCHNORMGRAD_DY_MORE];
   const batch_norm_view v = tfu_batch_norm_view(x);
   void *totals, *slopes;
   REAL *scale;
@@ -226,17 +235,17 @@ static tfu_code FN(gradient)(tfu_call *call, int frozen) {
 
   const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, given(&in[TFU_BATCHNORMGRAD_BETA]),
                            frozen ? NULL : slopes, frozen ? NULL : (REAL *)slopes + v.channels};
-  const tfu_channels first = {kept ? 3 : 2, 3, kept, 2, {0, 1, -0.0f}};
-  const how as_was = {&tfu_activations[activation], kept && activation == TFU_ACT_relu};
-  TFU_TRY(FN(pass)(call, &v, &first, (const tfu_tensor *const[]){dy, x, &in[TFU_BATCHNORMGRAD_KEPT]}, weights,
-                   &out[TFU_BATCHNORMGRAD_DRESIDUAL], FN(grad_loop), &as_was, totals));
+  const tfu_channels first = {tensors, 3, kept > 0, 2, {0, 1, -0.0f}};
+  const how as_was = {&tfu_activations[activation], kept, more, kept && activation == TFU_ACT_relu};
+  TFU_TRY(
+      FN(pass)(call, &v, &first, tensor, weights, &out[TFU_BATCHNORMGRAD_DRESIDUAL], FN(grad_loop), &as_was, totals));
   FN(settle)(call, &v, frozen, scale, totals, slopes);
   if (!v.n) return TFU_OK;
 
-  static const tfu_channels second = {2, 5, 1, 0, {0, 1, -0.0f}};
-  const how linear = {&tfu_activations[TFU_ACT_linear], 0};
-  const tfu_tensor *const from[] = {kept ? &out[TFU_BATCHNORMGRAD_DRESIDUAL] : dy, x};
-  return FN(pass)(call, &v, &second, from, weights, &out[TFU_BATCHNORMGRAD_DX], FN(second_loop),
+  const how linear = {.act = &tfu_activations[TFU_ACT_linear]};
+  const tfu_channels second = {kept ? 2 : tensors, 5, 1, 0, {0, 1, -0.0f}};
+  if (kept) tensor[0] = &out[TFU_BATCHNORMGRAD_DRESIDUAL];
+  return FN(pass)(call, &v, &second, tensor, weights, &out[TFU_BATCHNORMGRAD_DX], FN(second_loop),
                   kept ? &linear : &as_was, NULL);
 }
 

@@ -11,12 +11,20 @@ TFU_MODULE(batch_norm);
 extern const tfu_image tfu_batch_norm_grad_images[];
 static tfu_module grad_module = {.images = tfu_batch_norm_grad_images};
 
+/* Which kernel serves an activation; those without one are served by the last. */
+static const char *const variants[TFU_ACTS + 1] = {[TFU_ACT_linear] = "linear", [TFU_ACT_relu] = "bent",
+                                                   [TFU_ACT_relu6] = "bent",    [TFU_ACT_leaky_relu] = "bent",
+                                                   [TFU_ACT_silu] = "silu",     [TFU_ACT_hard_swish] = "hard_swish",
+                                                   [TFU_ACTS] = "any"};
+#define KERNEL(label) \
+  { .module = &module, .name = label, .variants = variants }
 #define GRAD_KERNEL(label) \
-  { .module = &grad_module, .name = label, .variants = tfu_activation_variants }
-static tfu_kernel apply = TFU_ACTIVATION_KERNEL("batch_norm_apply");
-static tfu_kernel apply_residual = TFU_ACTIVATION_KERNEL("batch_norm_apply_residual");
+  { .module = &grad_module, .name = label, .variants = variants }
+static tfu_kernel apply = KERNEL("batch_norm_apply");
+static tfu_kernel apply_residual = KERNEL("batch_norm_apply_residual");
 static tfu_kernel sums = GRAD_KERNEL("batch_norm_sums");
-static tfu_kernel sums_kept = GRAD_KERNEL("batch_norm_sums_kept");
+static tfu_kernel sums_kept = {
+    .module = &grad_module, .name = "batch_norm_sums_kept", .variants = tfu_activation_variants};
 static tfu_kernel sums_residual = GRAD_KERNEL("batch_norm_sums_residual");
 static tfu_kernel second = GRAD_KERNEL("batch_norm_second");
 static tfu_kernel frozen_grad = GRAD_KERNEL("frozen_batch_norm_grad");
@@ -34,18 +42,15 @@ static void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data 
 
 static size_t vector_bytes(const batch_norm_view *v) { return (size_t)v->channels * tfu_dtype_size(v->real); }
 
-static tfu_grid per_channel(const batch_norm_view *v) {
-  return (tfu_grid){.x = (unsigned)divide_up(v->channels, TFU_THREADS), .threads = TFU_THREADS};
+/* Of a launch that has `across` channels in a block. */
+static tfu_grid per_channel(const batch_norm_view *v, int across) {
+  return (tfu_grid){.x = (unsigned)divide_up(v->channels, across), .threads = TFU_THREADS};
 }
 
-/* Whether there are kernels for the activation alone, behind a residual or without one. */
+/* Whether a kernel in float serves the activation, behind a residual or without one. */
 static int has_own(int activation, int residual) {
-  static const char own[TFU_ACTS] = {
-#define X(name) [TFU_ACT_##name] = 1,
-      BATCH_NORM_ACTIVATIONS(X)
-#undef X
-  };
-  return residual ? activation == TFU_ACT_linear || activation == TFU_ACT_relu : own[activation];
+  const int curved = activation == TFU_ACT_silu || activation == TFU_ACT_hard_swish;
+  return variants[activation] && !(residual && curved);
 }
 
 /* One pass over memory. Weights that are NULL read as `absent`. */
@@ -87,26 +92,27 @@ tfu_code tfu_batch_norm_gpu(tfu_call *call) {
 
 tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(call); }
 
-/* The states of a variance are mean, sum of squared differences from it and count, [3][channels]: taken without a
- * difference of large numbers (kernels/reductions/reduce.cuh). */
+/* The states of a variance are taken without a difference of large numbers (kernels/reductions/reduce.cuh). */
 tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
-  enum { ALL_BUT_CHANNELS = 1 << 0 | 1 << 2 };
+  enum { ALL_BUT_CHANNELS = 1 << 0 | 1 << 2, FEW = 4096 /* parts of a channel that one launch joins */ };
   const tfu_tensor *x = &call->in[TFU_BATCHSTATISTICS_X], *out = call->out;
   const batch_norm_view v = tfu_batch_norm_view(x);
   const tfu_groups groups = tfu_groups_of(&x->shape, ALL_BUT_CHANNELS);
-  void *states = NULL;
-  if (v.n) TFU_TRY(tfu_reduce_launch(call, x, &groups, TFU_REDUCE_VARIANCE, 0, NULL, &states));
+  tfu_reduce_parts of = {.inner = 1};
+  if (v.n) TFU_TRY(tfu_reduce_to_parts(call, x, &groups, TFU_REDUCE_VARIANCE, FEW, &of));
   batch_norm_settle_args s = {.channels = v.channels,
                               .count = v.count,
                               .update = call->attr[TFU_BATCHSTATISTICS_UPDATE].f,
-                              .states = states,
+                              .states = of.states,
+                              .parts = of.parts,
+                              .inner = of.inner,
                               .mean = call->in[TFU_BATCHSTATISTICS_MEAN].data,
                               .variance = call->in[TFU_BATCHSTATISTICS_VARIANCE].data,
                               .new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data,
                               .new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data,
                               .batch_mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data,
                               .batch_variance = out[TFU_BATCHSTATISTICS_BATCH_VARIANCE].data};
-  return tfu_launch(call, &settle, 0, v.real, per_channel(&v), &s);
+  return tfu_launch(call, &settle, 0, v.real, per_channel(&v, BATCH_NORM_ACROSS), &s);
 }
 
 /* ---- backward ---- */
@@ -116,7 +122,8 @@ typedef struct job {
   tfu_call *call;
   batch_norm_view v;
   int activation;
-  const void *dy, *x;
+  const void *dy, *dy_more; /* their sum is what comes from above; dy_more may be NULL */
+  const void *x;
   const void *kept;       /* behind a residual: y of relu, else the residual; or NULL */
   void *g;                /* where dy * act' is kept, or NULL: then passes make it of dy */
   const void *weights[4]; /* mean, variance, gamma, beta */
@@ -130,6 +137,7 @@ static void begin(tfu_call *call, job *j) {
              .v = tfu_batch_norm_view(&in[TFU_BATCHNORMGRAD_X]),
              .activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i,
              .dy = in[TFU_BATCHNORMGRAD_DY].data,
+             .dy_more = given(&in[TFU_BATCHNORMGRAD_DY_MORE]),
              .x = in[TFU_BATCHNORMGRAD_X].data,
              .kept = kept,
              .g = kept ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
@@ -137,6 +145,7 @@ static void begin(tfu_call *call, job *j) {
                          given(&in[TFU_BATCHNORMGRAD_GAMMA]), given(&in[TFU_BATCHNORMGRAD_BETA])}};
   j->settled = (batch_norm_grad_settle_args){.channels = j->v.channels,
                                              .count = j->v.count,
+                                             .inner = j->v.inner,
                                              .epsilon = call->attr[TFU_BATCHNORM_EPSILON].f,
                                              .gamma = j->weights[2],
                                              .variance = j->weights[1],
@@ -147,38 +156,30 @@ static void begin(tfu_call *call, job *j) {
 /* The kernel that makes g of what was kept. */
 static tfu_kernel *from_kept(const job *j) { return j->activation == TFU_ACT_relu ? &sums_kept : &sums_residual; }
 
-/* A pass that begins at statistics, of dy, x and perhaps what was kept. */
-static tfu_code grad_pass(const job *j, tfu_kernel *kernel, void *result, const tfu_tensor *totals) {
+/* A pass that begins at statistics, of dy, x and perhaps what was kept; unless `unwanted`, with its sums. */
+static tfu_code grad_pass(job *j, tfu_kernel *kernel, void *result, const tfu_tensor *unwanted) {
   tfu_channels op = with_statistics(j->call, j->kept ? 3 : 2, result != NULL, 2);
-  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .y = {result}};
+  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .more = j->dy_more, .y = {result}};
   if (kernel == &sums_kept) op.weights = 1; /* the mean alone */
   for (int i = 0; i < op.weights && i < 4; i++) a.w[i] = j->weights[i];
-  return pass(j->call, kernel, j->activation, &j->v, &op, &a, totals);
+  TFU_TRY(pass(j->call, kernel, j->activation, &j->v, &op, &a, unwanted));
+  j->settled.partial = a.partial;
+  j->settled.blocks = a.sum_blocks;
+  j->settled.width = a.sum_width;
+  return TFU_OK;
 }
 
-/* Such a pass with its sums for each channel. */
-static tfu_code summed_pass(job *j, tfu_kernel *kernel, void *result) {
-  const batch_norm_view *v = &j->v;
-  const size_t size = tfu_dtype_size(v->real);
-  void *columns, *channels;
-  TFU_TRY(tfu_scratch(j->call, 2 * (size_t)v->cols * size, &columns));
-  const tfu_shape all = {.rank = 1, .dim = {v->cols}};
-  const tfu_tensor totals[2] = {{columns, v->real, all}, {(char *)columns + (size_t)v->cols * size, v->real, all}};
-  TFU_TRY(grad_pass(j, kernel, result, totals));
-  j->settled.sums = columns;
-  if (v->inner == 1) return TFU_OK;
-  TFU_TRY(tfu_scratch(j->call, 2 * vector_bytes(v), &channels));
-  const tfu_tensor each = {columns, v->real, {.rank = 2, .dim = {2 * v->channels, v->inner}}};
-  const tfu_tensor sum = {channels, v->real, {.rank = 1, .dim = {2 * v->channels}}};
-  const tfu_groups groups = tfu_groups_of(&each.shape, 1 << 1);
-  j->settled.sums = channels;
-  return tfu_reduce_launch(j->call, &each, &groups, TFU_REDUCE_SUM, 0, &sum, NULL);
+/* Folds the sums of such a pass, and makes of them what is per channel. */
+static tfu_code settle_sums(job *j) {
+  const int across = j->v.inner == 1 ? BATCH_NORM_ACROSS : 1;
+  return tfu_launch(j->call, &grad_settle, 0, j->v.real, per_channel(&j->v, across), &j->settled);
 }
 
 /* From here on g is there: what follows reads that. */
 static void read_g(job *j) {
   if (!j->kept) return;
   j->dy = j->g;
+  j->dy_more = NULL;
   j->activation = TFU_ACT_linear;
   j->kept = NULL;
 }
@@ -186,15 +187,16 @@ static void read_g(job *j) {
 tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
   job j;
   begin(call, &j);
-  TFU_TRY(summed_pass(&j, j.kept ? from_kept(&j) : &sums, j.g));
+  TFU_TRY(grad_pass(&j, j.kept ? from_kept(&j) : &sums, j.g, NULL));
   TFU_TRY(tfu_scratch(call, 3 * vector_bytes(&j.v), &j.settled.slopes));
-  TFU_TRY(tfu_launch(call, &grad_settle, 0, j.v.real, per_channel(&j.v), &j.settled));
+  TFU_TRY(settle_sums(&j));
   if (!j.v.n) return TFU_OK;
   read_g(&j);
   const tfu_channels op = {2, 5, 1, 0, {0, -0.0f}}; /* weights are mean, beta and the slopes */
   const size_t one = vector_bytes(&j.v);
   char *const slopes = j.settled.slopes;
   tfu_channels_args a = {.x = {j.dy, j.x},
+                         .more = j.dy_more,
                          .y = {call->out[TFU_BATCHNORMGRAD_DX].data},
                          .w = {j.weights[0], j.weights[3], slopes, slopes + one, slopes + 2 * one}};
   return pass(call, &second, j.activation, &j.v, &op, &a, NULL);
@@ -206,8 +208,8 @@ tfu_code tfu_frozen_batch_norm_grad_gpu(tfu_call *call) {
   const tfu_tensor unwanted[2] = {{.dtype = j.v.real, .shape = {.rank = 1}}, {.dtype = j.v.real, .shape = {.rank = 1}}};
   if (j.kept) TFU_TRY(grad_pass(&j, from_kept(&j), j.g, unwanted));
   read_g(&j);
-  TFU_TRY(summed_pass(&j, &frozen_grad, call->out[TFU_BATCHNORMGRAD_DX].data));
+  TFU_TRY(grad_pass(&j, &frozen_grad, call->out[TFU_BATCHNORMGRAD_DX].data, NULL));
   j.settled.dmean = call->out[TFU_BATCHNORMGRAD_DMEAN].data;
   j.settled.dvariance = call->out[TFU_BATCHNORMGRAD_DVARIANCE].data;
-  return tfu_launch(call, &grad_settle, 0, j.v.real, per_channel(&j.v), &j.settled);
+  return settle_sums(&j);
 }

@@ -21,7 +21,7 @@
 #define TFUSE_CHANNELS_H_
 
 /* At most. */
-enum { TFU_CHANNEL_TENSORS = 3, TFU_CHANNEL_WEIGHTS = 5, TFU_CHANNEL_RESULTS = 2, TFU_CHANNEL_SUMS = 4 };
+enum { TFU_CHANNEL_TENSORS = 4, TFU_CHANNEL_WEIGHTS = 5, TFU_CHANNEL_RESULTS = 2, TFU_CHANNEL_SUMS = 4 };
 
 typedef struct tfu_channels {
   int tensors, weights, results, sums;

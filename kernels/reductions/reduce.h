@@ -103,9 +103,20 @@ TFU_MUST_USE static inline tfu_code tfu_reduce_check(tfu_call *call) {
 extern const char *const tfu_reduce_variants[];
 int tfu_reduce_variant(int kind, int ties);
 
+/* States of parts that are still to be joined, number after number: [TFU_STATE_WORDS][outer][parts][inner]. */
+typedef struct tfu_reduce_parts {
+  const void *states;
+  int64_t outer, parts, inner;
+} tfu_reduce_parts;
+
+/* Reduces x to states of at most `few` parts for each result, in as few launches as that takes: what joins them makes
+ * more of them in the same launch. Not for an x without elements. */
+TFU_MUST_USE tfu_code tfu_reduce_to_parts(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind,
+                                          int64_t few, tfu_reduce_parts *parts);
+
 /* Reduces x, of a shape that the groups give, to results in y, or to states in *states, which it makes room for. */
 TFU_MUST_USE tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind,
-                                        int turned, const tfu_tensor *y, void **states);
+                                        int turned, const tfu_tensor *y, const void **states);
 #endif
 
 #endif

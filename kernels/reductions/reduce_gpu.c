@@ -128,8 +128,9 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   return TFU_OK;
 }
 
-tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
-                           const tfu_tensor *y, void **states) {
+/* To results in y, or to states of at most `few` parts. */
+static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
+                       const tfu_tensor *y, int64_t few, tfu_reduce_parts *left) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   tfu_groups g = *groups;
@@ -157,15 +158,28 @@ tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups
   for (int i = g.n - 1; i >= 0; i--) { /* the last axes first: what is left to do is smaller then */
     a.count = g.reduced[i];
     a.outer /= a.count;
-    do {
+    while (!a.joins || a.count > (i == 0 ? few : 1)) {
       TFU_TRY(launch(call, x->dtype, &a, device.multiprocessors, i == 0));
       a.count = a.parts;
-    } while (a.parts > 1);
+    }
+    *left = (tfu_reduce_parts){a.states, a.outer, a.count, a.inner};
     a.outer /= g.kept[i];
     a.inner *= g.kept[i];
   }
-  if (states) *states = a.states;
   return TFU_OK;
+}
+
+tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
+                           const tfu_tensor *y, const void **states) {
+  tfu_reduce_parts left = {0};
+  TFU_TRY(reduce(call, x, groups, kind, turned, y, 1, &left));
+  if (states) *states = left.states;
+  return TFU_OK;
+}
+
+tfu_code tfu_reduce_to_parts(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int64_t few,
+                             tfu_reduce_parts *parts) {
+  return reduce(call, x, groups, kind, 0, NULL, few, parts);
 }
 
 tfu_code tfu_reduce_gpu(tfu_call *call) {

@@ -55,9 +55,7 @@ tfu_code tfu_reduce_grad_gpu(tfu_call *call) {
 
   reduce_pairs_args p = {.dy = dy->data, .n = tfu_count(&dy->shape), .all = 1, .kind = kind, .from = x->dtype};
   for (int i = 0; i < g.n; i++) p.all *= g.reduced[i];
-  void *states;
-  TFU_TRY(tfu_reduce_launch(call, x, &g, kind, kind == TFU_REDUCE_MIN, NULL, &states));
-  p.states = states;
+  TFU_TRY(tfu_reduce_launch(call, x, &g, kind, kind == TFU_REDUCE_MIN, NULL, &p.states));
   TFU_TRY(tfu_scratch(call, 2 * (size_t)p.n * tfu_dtype_size(real), &p.pairs));
   tfu_grid grid = {.x = blocks(p.n, THREADS), .threads = THREADS};
   TFU_TRY(tfu_launch(call, &pairs, 0, TFU_F32, grid, &p));

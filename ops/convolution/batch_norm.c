@@ -4,13 +4,12 @@
  *
  * x is [outer, channels, inner], a view of [..., channels] or [samples, channels, ...] that costs nothing. gamma, beta
  * and residual may be empty. BatchNormStatistics also gives the running mean and variance, running * (1 - update) +
- * batch
- * * update, or as they were where x is empty. Variances are biased, as Keras has them. update is 1 - momentum, which is
- * the smaller number: it loses less.
+ * batch * update, or as they were where x is empty. Variances are biased, as Keras has them. update is 1 - momentum,
+ * which is the smaller number: it loses less.
  *
  * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
  * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
- * needed. */
+ * needed. dy_more is given where what comes from above is the sum dy + dy_more, as where the result was read twice. */
 #include "batch_norm.h"
 
 #include "activations.h"
@@ -93,11 +92,13 @@ const tfu_op tfu_frozen_batch_norm = {
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  const tfu_shape *x = &in[TFU_BATCHNORMGRAD_X], *kept = &in[TFU_BATCHNORMGRAD_KEPT];
+  const tfu_shape *x = &in[TFU_BATCHNORMGRAD_X], *kept = &in[TFU_BATCHNORMGRAD_KEPT],
+                  *more = &in[TFU_BATCHNORMGRAD_DY_MORE];
   (void)attr;
   TFU_TRY(tfu_match("dy", &in[TFU_BATCHNORMGRAD_DY], "x", x, err));
   TFU_TRY(check(x, &in[TFU_BATCHNORMGRAD_GAMMA], err));
   if (tfu_given(kept)) TFU_TRY(tfu_match("kept", kept, "x", x, err));
+  if (tfu_given(more)) TFU_TRY(tfu_match("dy_more", more, "x", x, err));
   out[TFU_BATCHNORMGRAD_DX] = *x;
   out[TFU_BATCHNORMGRAD_DRESIDUAL] = tfu_like_if(x, kept);
   out[TFU_BATCHNORMGRAD_DGAMMA] = in[TFU_BATCHNORMGRAD_GAMMA];
@@ -108,9 +109,9 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
 const tfu_op tfu_batch_norm_grad = {
     .name = "BatchNormGrad",
     .doc =
-        "Gradient of BatchNorm, with x's own mean and variance; kept is y for relu and else the residual, where an "
-        "activation follows one.",
-    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T"},
+        "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; kept is y for relu and else the "
+        "residual, where an activation follows one.",
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
@@ -128,8 +129,8 @@ static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu
 
 const tfu_op tfu_frozen_batch_norm_grad = {
     .name = "FrozenBatchNormGrad",
-    .doc = "Gradient of FrozenBatchNorm; kept as in BatchNormGrad.",
-    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T"},
+    .doc = "Gradient of FrozenBatchNorm; kept and dy_more as in BatchNormGrad.",
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S", "dmean: S", "dvariance: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = frozen_grad_shape,

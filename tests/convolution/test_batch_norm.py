@@ -1,5 +1,7 @@
 """tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
+from tfuse.convolution import batch_norm as module
 
 ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": lambda f: tf.function(f, jit_compile=True)}
 OPTIONS = {
@@ -224,3 +227,107 @@ def test_enable_joins_what_follows(device, route, act, added, training):
         results.append([*got, *layer.weights])
     for got, want in zip(*results, strict=True):
         close(got, want, 2e-5)
+
+
+# ---- a gradient that comes as two tensors ----
+
+
+def parts_of_gradient(x, dtype, kept, seed=5):
+    """dy and dy_more, x and all that belongs to the channels, and what was kept: an output of relu, or None."""
+    channels = x.shape[1]
+    dy, more = (normal(*x.shape, seed=seed + i, dtype=dtype) for i in range(2))
+    kept = tf.nn.relu(normal(*x.shape, seed=seed + 2, dtype=dtype) - 1) if kept else None
+    real = "float64" if dtype == "float64" else "float32"
+    weights = [tf.constant(np.random.default_rng(i).uniform(0.5, 2, channels), real) for i in range(4)]
+    return dy, more, [x, *weights, kept]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(37, 5, 1), (64, 24, 1), (6, 7, 9), (2, 3000, 1), (3, 4, 1100), (0, 4, 3)])
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "alone"])
+@pytest.mark.parametrize("op", ["_grad", "_frozen_grad"])
+def test_gradient_of_two_tensors(device, op, kept, shape, dtype):
+    """What it would be of their sum in float64: with an error of at most twice that of adding them first, in dtype."""
+    compute = getattr(module, op)
+    dy, more, rest = parts_of_gradient(normal(*shape, dtype=dtype), dtype, kept)
+    wide = lambda t: None if t is None else tf.cast(t, "float64")
+    exact = compute(wide(dy) + wide(more), *map(wide, rest), None, activation="relu")
+    both, first = (compute(*dys, activation="relu") for dys in ((dy, *rest, more), (dy + more, *rest, None)))
+    step = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}[dtype]
+    for got, naive, want in zip(both, first, exact, strict=True):
+        assert got.dtype == naive.dtype and got.shape == naive.shape == want.shape
+        error, as_naive = (np.max(np.abs(wide(t) - want), initial=0) for t in (got, naive))
+        assert error <= 2 * as_naive + 2 * step * np.max(np.abs(want), initial=0)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_gradient_of_two_tensors_on_every_route(device, route):
+    if route == "xla":
+        skip_broken_xla()
+    dy, more, rest = parts_of_gradient(normal(6, 8, 5), "float32", True)
+    results = [ROUTES[route](lambda dy, more: module._grad(dy, *rest, more, activation="relu"))(dy, more),
+               module._grad(dy + more, *rest, None, activation="relu")]
+    for got, want in zip(*results, strict=True):
+        close(got, want, 2e-6)
+
+
+def test_gradient_refuses_another_shape(device):
+    dy, more, rest = parts_of_gradient(normal(4, 3, 2), "float32", False)
+    for op in (module._grad, module._frozen_grad):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError),
+                           match=r"dy_more must have the shape of x, \[4, 3, 2\], got \[4, 2, 3\]"):
+            op(dy, *rest, tf.reshape(more, [4, 2, 3]))
+        with pytest.raises(ValueError, match="dy_more must be float32 like dy, got float16"):
+            op(dy, *rest, tf.cast(more, "float16"))
+
+
+def residual_model(blocks):
+    """As ResNet has it: each sum is read by the next convolution, and by the next sum."""
+    h = inputs = keras.Input((6, 6, 8))
+    h = keras.layers.ReLU()(keras.layers.BatchNormalization()(h))
+    for _ in range(blocks):
+        z = keras.layers.BatchNormalization()(keras.layers.Conv2D(8, 3, padding="same", use_bias=False)(h))
+        h = keras.layers.ReLU()(keras.layers.Add()([z, h]))
+    return keras.Model(inputs, h)
+
+
+def test_sums_of_gradients_are_left_without_a_reader(device):
+    """In a Keras model, too: all batch norms but the last are read twice, and take both gradients as they are."""
+    blocks, x, dy = 3, normal(4, 6, 6, 8), normal(4, 6, 6, 8, seed=9)
+    keras.utils.set_random_seed(1)
+    model = residual_model(blocks)
+    weights = [w.value for w in model.trainable_weights]
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True) * dy)
+        return tape.gradient(loss, weights)
+
+    start, results, readers = model.get_weights(), [], []
+    for enabled in (True, False):
+        model.set_weights(start)
+        with tfuse.enabled() if enabled else contextlib.nullcontext():
+            function = tf.function(step)
+            graph = function.get_concrete_function(x).graph
+        results.append(function(x))
+        sums = [op.outputs[0] for op in graph.get_operations() if op.type == "AddN" and op.outputs[0].shape.rank == 4]
+        readers.append(sum(reader.type != "Reshape" or bool(reader.outputs[0].consumers())
+                           for y in sums for reader in y.consumers()))
+        given = [op for op in graph.get_operations() if op.type == "Tfuse>BatchNormGrad" and op.inputs[7].shape.rank == 3]
+        assert len(given) == (blocks if enabled else 0)
+    assert readers[0] == 0 and readers[1] >= blocks
+    for got, want in zip(*results, strict=True):
+        close(got, want, 1e-4)
+
+
+def test_a_sum_that_is_dresidual_too_stays_one(device):
+    """Without an activation dresidual is dy itself: the sum is needed."""
+    x, skip = normal(4, 8), normal(4, 8, seed=1)
+
+    @tf.function
+    def step(x, skip):
+        y = tfuse.batch_norm(x, None, None, tf.zeros([8]), tf.ones([8]), True, None, skip)[0]
+        return tf.gradients(tf.reduce_sum(y * y * y) + tf.reduce_sum(tf.sin(y)), [x, skip])
+
+    graph = step.get_concrete_function(x, skip).graph
+    assert all(op.inputs[7].shape == [0] for op in graph.get_operations() if op.type == "Tfuse>BatchNormGrad")

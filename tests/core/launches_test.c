@@ -119,12 +119,12 @@ static const struct line {
     {&tfu_batch_norm, "m00cc0", FLOATS, {TFU_ACT_elu}},
     {&tfu_batch_norm_statistics, "lcc", FLOATS, {0}},
     {&tfu_batch_norm_statistics, "mcc", FLOATS, {0}},
-    {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_relu}},
-    {&tfu_batch_norm_grad, "llccccl", FLOATS, {TFU_ACT_silu}},
-    {&tfu_batch_norm_grad, "mm00cc0", FLOATS, {TFU_ACT_elu}},
+    {&tfu_batch_norm_grad, "llccccll", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm_grad, "llccccl0", FLOATS, {TFU_ACT_silu}},
+    {&tfu_batch_norm_grad, "mm00cc0m", FLOATS, {TFU_ACT_elu}},
     {&tfu_frozen_batch_norm, "lccccl", FLOATS, {TFU_ACT_silu}},
-    {&tfu_frozen_batch_norm_grad, "mmccccm", FLOATS, {TFU_ACT_relu}},
-    {&tfu_frozen_batch_norm_grad, "ll00cc0", FLOATS, {0}},
+    {&tfu_frozen_batch_norm_grad, "mmccccm0", FLOATS, {TFU_ACT_relu}},
+    {&tfu_frozen_batch_norm_grad, "ll00cc0l", FLOATS, {0}},
 };
 
 #define BILLIONS ((int64_t)1 << 32)

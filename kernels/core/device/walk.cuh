@@ -47,6 +47,16 @@ struct pack_walk {
     }
   }
 
+  /* While run() is at a pack: the one in its place of another tensor of the walk, which was not fetched ahead. */
+  __device__ int4 beside(const void *tensor, int64_t at) const {
+    const T *const from = (const T *)tensor + at;
+    if (stream.is_whole()) return *(const int4 *)from;
+    T *elements = (T *)__cvta_shared_to_generic(stream.spare());
+    store_shared(stream.spare(), make_int4(0, 0, 0, 0));
+    one_by_one<N>(walk, at, 0, [&](int64_t place, int k) { elements[k] = from[place]; });
+    return load_shared(stream.spare());
+  }
+
   /* A column's weights: one per channel, one for all (count 1), or `absent` (none). Those of several channels are packs
    * of memory, or put together in the thread's spare slot. */
   template <typename W>

@@ -15,7 +15,9 @@ typedef struct tfu_channels_args {
   int64_t cols;                       /* channels of a joined row; 1 where nothing is per channel */
   int64_t count[TFU_CHANNEL_WEIGHTS]; /* values of a weight: 0 for "not given", 1 for one number, else the channels */
   float absent[TFU_CHANNEL_WEIGHTS];  /* what is read in place of a weight that is not given */
-  void *partial;                      /* [row blocks][sums][width]; NULL: no sum is wanted */
+  const void *more;                   /* for formulas that take one: a tensor that is added to x[0], or NULL */
+  void *partial;                      /* [sum_blocks][sums][sum_width]; NULL: no sum is wanted */
+  int64_t sum_blocks, sum_width;      /* sum_width: cols, or where a block of threads has less, the walk's width */
   int64_t half;   /* not 0: some tensors are halves of rows of 2 * half elements, those that the kernel says */
   int activation; /* for kernels that serve any */
   int any;        /* such a kernel is taken, also where there may be one for this activation alone */
@@ -36,8 +38,8 @@ extern const char *const tfu_activation_variants[TFU_ACTS + 1];
 TFU_MUST_USE tfu_code tfu_channels_gpu(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op);
 
 /* The same on the tensors in args, of n elements, which begin on a 16-byte boundary unless they are the call's own;
- * cols is the number of channels, 1 if nothing is per channel. sums has op->sums tensors, an empty one is not wanted.
- */
+ * cols is the number of channels, 1 if nothing is per channel. sums has op->sums tensors, an empty one is not wanted;
+ * where it is NULL, the partial sums are left in args, and what folds them comes next. */
 TFU_MUST_USE tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op,
                                           tfu_dtype dtype, int64_t n, int64_t cols, tfu_channels_args *args,
                                           const tfu_tensor *sums);

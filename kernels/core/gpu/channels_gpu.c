@@ -24,18 +24,22 @@ static int blocks_of(const tfu_channels *op, tfu_dtype dtype) {
 tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op, tfu_dtype dtype,
                              int64_t n, int64_t cols, tfu_channels_args *a, const tfu_tensor *sums) {
   tfu_grid grid;
-  int summing = 0;
-  for (int q = 0; q < op->sums; q++) summing |= tfu_count(&sums[q].shape) > 0;
+  int summing = op->sums && !sums;
+  for (int q = 0; q < op->sums && sums; q++) summing |= tfu_count(&sums[q].shape) > 0;
   a->cols = cols < 1 ? 1 : cols;
   memcpy(a->absent, op->absent, sizeof a->absent);
   TFU_TRY(tfu_walk_plan_of(call, n, dtype, cols, a->blocks ? a->blocks : blocks_of(op, dtype), &a->walk, &grid));
-  const int64_t partials = grid.y * op->sums * a->walk.width;
+  const int by_channel = a->cols * (int64_t)tfu_dtype_size(dtype) <= TFU_THREADS * 16;
+  a->sum_blocks = by_channel ? (int64_t)grid.x * grid.y : grid.y;
+  a->sum_width = by_channel ? a->cols : a->walk.width;
+  const int64_t partials = a->sum_blocks * op->sums * a->sum_width;
   if (a->half) a->walk.aligned &= tfu_aligned(call, 2 * n) && a->half * (int64_t)tfu_dtype_size(dtype) % 16 == 0;
   if (summing) TFU_TRY(tfu_scratch(call, (size_t)partials * tfu_dtype_size(tfu_real(dtype)), &a->partial));
   a->activation = variant;
   if (kernel->variants && (dtype == TFU_F64 || a->any)) variant = TFU_ACTS;
   TFU_TRY(tfu_launch(call, kernel, variant, dtype, grid, a));
-  return summing ? tfu_fold_gpu(call, a->partial, grid.y, a->walk.width, op->sums, sums) : TFU_OK;
+  if (!summing || !sums) return TFU_OK;
+  return tfu_fold_gpu(call, a->partial, a->sum_blocks, a->sum_width, op->sums, sums);
 }
 
 tfu_code tfu_channels_gpu(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op) {

@@ -41,3 +41,24 @@ def keep(y, what):
 def of(y, kind):
     """What made y, if something of this kind is remembered; or None."""
     return getattr(y.graph, _KEPT, {}).get(y.name, {}).get(kind)
+
+
+def addends(y):
+    """(a, b) where y is the sum of two tensors of one shape and dtype, whatever shape it was brought into, and nobody else has
+    read it so far; both in y's shape. Else, and where y has a value already, None. TensorFlow adds up gradients like that."""
+    if context.executing_eagerly() or not hasattr(y, "graph") or y.graph is not tf.compat.v1.get_default_graph():
+        return None
+    shapes, readers = [], 0
+    while len(y.consumers()) == readers and of(y, Watched) is None:
+        if y.op.type == "Reshape":
+            shapes.append(y.op.inputs[1])
+            y, readers = y.op.inputs[0], 1
+            continue
+        a, b = y.op.inputs if len(y.op.inputs) == 2 else (None, None)
+        same = y.op.type == "AddN" or y.op.type == "AddV2" and a.shape.is_fully_defined() and a.shape == b.shape
+        if not same or a is None or a is b:
+            return None
+        for shape in reversed(shapes):
+            a, b = tf.reshape(a, shape), tf.reshape(b, shape)
+        return a, b
+    return None

@@ -52,16 +52,23 @@ def _behind_kept(dy, kept, activation):
     return tf.where(kept > 0, dy, tf.zeros_like(dy)), tf.zeros_like(kept), "linear"
 
 
-def _plain_grad(dy, x, gamma, beta, mean, variance, kept, activation="linear", epsilon=1e-3):
+def _added(dy, dy_more):
+    """Their sum as the kernels take it: in the type of arithmetic, then rounded once."""
+    if not given(dy_more):
+        return dy
+    return tf.cast(tf.cast(dy, real(dy.dtype)) + tf.cast(dy_more, real(dy.dtype)), dy.dtype)
+
+
+def _plain_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, activation="linear", epsilon=1e-3):
     """Mean and variance are functions of x, also to whoever differentiates this again."""
-    dy, residual, activation = _behind_kept(dy, kept, activation)
+    dy, residual, activation = _behind_kept(_added(dy, dy_more), kept, activation)
     forward = lambda x, gamma, beta, residual: _apply(x, gamma, beta, *_moments(x), residual, activation, epsilon)
     dx, dgamma, dbeta, dresidual = vjp(forward)(dy, x, gamma, beta, residual)
     return dx, dresidual, dgamma, dbeta
 
 
-def _plain_frozen_grad(dy, x, gamma, beta, mean, variance, kept, activation="linear", epsilon=1e-3):
-    dy, residual, activation = _behind_kept(dy, kept, activation)
+def _plain_frozen_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, activation="linear", epsilon=1e-3):
+    dy, residual, activation = _behind_kept(_added(dy, dy_more), kept, activation)
     forward = lambda *inputs: _apply(*inputs, activation, epsilon)
     dx, *weights, dresidual = vjp(forward)(dy, x, gamma, beta, mean, variance, residual)
     return dx, dresidual, *weights
@@ -77,13 +84,22 @@ def _kept(node):
 
 def _gradient(node, dy):
     """Through mean and variance, too, which then need none."""
-    dx, dresidual, dgamma, dbeta = _grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    first, more = _addends(node, dy)
+    dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], _kept(node), more, **_options(node))
     return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy)]
 
 
 def _frozen_gradient(node, dy):
-    dx, dresidual, *dweights = _frozen_grad(dy, *node.inputs[:5], _kept(node), **_options(node))
+    first, more = _addends(node, dy)
+    dx, dresidual, *dweights = _frozen_grad(first, *node.inputs[:5], _kept(node), more, **_options(node))
     return [dx, *dweights, _dresidual(node, dresidual, dy)]
+
+
+def _addends(node, dy):
+    """dy as two tensors where it is their sum, as where the result was read twice, and nobody else wants the sum; else dy and
+    None. Only while a function is traced is it known what made a tensor: the sum is then left without a reader."""
+    dresidual_is_dy = given(node.inputs[5]) and _kept(node) is None
+    return (dy, None) if dresidual_is_dy else _made.addends(dy) or (dy, None)
 
 
 def _options(node):
@@ -95,7 +111,7 @@ def _dresidual(node, dresidual, dy):
 
 
 # Axes by letters: outer, channels, inner.
-_AXES = {**dict.fromkeys(["x", "residual", "dy", "kept"], "oci"),
+_AXES = {**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"),
          **dict.fromkeys(["gamma", "beta", "mean", "variance"], "c")}
 
 _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
