@@ -51,8 +51,10 @@ class FusedOp:
         them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None):
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None,
+                 more_room=None):
         self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
+        self._more_room = more_room
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
@@ -260,6 +262,7 @@ class FusedOp:
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
         target, room = _library.xla_target(self.stem)
+        room += self._more_room(inputs, attributes) if room and self._more_room else 0
         scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
         call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(

@@ -1,6 +1,7 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
+import math
 import numbers
 
 import tensorflow as tf
@@ -184,9 +185,23 @@ def _axes(inputs):
     return {"x": x, "y": y, "kernel": kernel, "bias": "o", "residual": y, "sizes": sizes}
 
 
+def _quads_room(inputs, attributes):
+    """Bytes for x and kernel in quads (kernels/convolution/conv_quads.h) where they can be so; where it is not known how many
+    images there are, for 256."""
+    x, other, *_, sizes = inputs
+    windows, out = (other.shape[:-2], sizes.shape[:-1]) if len(inputs) > 3 else (sizes.shape[:-3], other.shape[1:-1])
+    if x.shape.rank != 4 or x.dtype.size != 2 or _windows.numbers_of(attributes["strides"], 2) != [2, 2]:
+        return 0
+    if None in [*windows, *out, x.shape[-1], other.shape[-1]] or x.shape[-1] > 4:
+        return 0
+    halves = [-(-window // 2) for window in windows]
+    places = (x.shape[0] or 256) * math.prod(o + h - 1 for o, h in zip(out, halves)) + math.prod(halves) * other.shape[-1]
+    return places * 16 * x.dtype.size + 512
+
+
 _data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
-_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes)
-_conv = FusedOp("Conv", _plain, _gradient, axes=_axes)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_quads_room)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_quads_room)
 
 
 # ---- what is called ----
