@@ -4,7 +4,7 @@
 
 #include "kernels/core/device/pack.cuh"
 
-/* Goes through units, the fewest digits first. */
+/* Takes the innermost coordinate, of so many, off a unit's number. */
 __device__ inline uint32_t digit(uint32_t &rest, uint32_t size) {
   const uint32_t outer = rest / size, found = rest - outer * size;
   rest = outer;

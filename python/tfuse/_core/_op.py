@@ -49,6 +49,7 @@ class FusedOp:
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
       shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
         them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
+      more_room: function(inputs, attributes) -> bytes of scratch that a captured call gets beside the row's `room`.
     """
 
     def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None,
