@@ -157,6 +157,9 @@ TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
 /* Whether there is so much, for ops that can do with less: always, but where the call is captured. */
 int tfu_has_scratch(const tfu_call *call, size_t bytes);
 
+/* The same as tfu_scratch where there is so much, for ops that can do without; whether it was to be had. */
+int tfu_try_scratch(tfu_call *call, size_t bytes, void **memory);
+
 /* Scratch of a captured call over rows: for what the parts of split rows give, where these are few. More stay whole. */
 enum { TFU_ROWS_ROOM = 1 << 20 };
 

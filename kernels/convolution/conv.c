@@ -2,9 +2,7 @@
 
 #include "ops/convolution/conv.h"
 
-static int64_t number(const tfu_call *call, int attr, int axis) {
-  return call->attr[attr].i >> axis * TFU_CONV_BITS & ((1 << TFU_CONV_BITS) - 1);
-}
+static int64_t number(const tfu_call *call, int attr, int axis) { return tfu_axis_number(call->attr[attr].i, axis); }
 
 /* As TensorFlow pads for SAME: what y reaches beyond x, half of it before x, the odd one behind. */
 static int64_t half_beyond(const conv_shape *s, int a) {

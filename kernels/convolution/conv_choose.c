@@ -77,10 +77,7 @@ tfu_planned *tfu_conv_plan(conv_request *r, int config) {
 }
 
 int tfu_conv_try_scratch(conv_request *r, int64_t bytes, void **memory) {
-  tfu_error *err = r->call->err, ignored;
-  r->call->err = &ignored;
-  const int there = tfu_has_scratch(r->call, (size_t)bytes) && tfu_scratch(r->call, (size_t)bytes, memory) == TFU_OK;
-  r->call->err = err;
+  const int there = tfu_try_scratch(r->call, (size_t)bytes, memory);
   r->short_of_memory |= !there;
   return there;
 }
@@ -267,7 +264,7 @@ static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {
 }
 
 /* Sizes that change with the data: the batch, and those of images. */
-static double apart(const void *key, const void *other) {
+double tfu_conv_apart(const void *key, const void *other) {
   const conv_key *a = key;
   conv_key b = *(const conv_key *)other;
   double sum = fabs(log2((double)a->batch / (double)b.batch));
@@ -289,5 +286,5 @@ const tfu_tuner tfu_conv_tuner = {.bytes = sizeof(conv_key),
                                   .describe = describe,
                                   .usable = usable,
                                   .choose = choose,
-                                  .apart = apart,
+                                  .apart = tfu_conv_apart,
                                   .adopt = adopt};

@@ -34,6 +34,14 @@ unsigned tfu_conv_avoid(const conv_key *k);
 int tfu_conv_fewest(const conv_key *k);
 int tfu_conv_trusts(const conv_key *k, int engine);
 
+/* How far apart keys are, for tuners (tuned.h). */
+double tfu_conv_apart(const void *key, const void *other);
+
+/* By cuDNN, with bias, residual and relu in its own epilogue or in a pass behind it; call->why says why it is not
+ * served. */
+TFU_MUST_USE tfu_code tfu_conv_by_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,
+                                        const conv_args *a, int *served);
+
 /* Queues it on the call's stream, if cuDNN serves it; else *why says why not, a static text. */
 TFU_MUST_USE tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,
                                      const conv_args *a, int *served, const char **why);

@@ -1,10 +1,11 @@
 /* conv_gpu.c - which GPU kernels do a convolution: cuDNN's where it serves the case, with bias, residual and relu in
- * its own epilogue or in a pass behind it; else our own.
+ * its own epilogue or in a pass behind it, in quads (conv_quads.h) where that is faster; else our own.
  *
  * The environment variable TFUSE_CUDNN=0 leaves cuDNN out. */
 #include "ops/convolution/conv.h"
 
 #include "kernels/convolution/conv_cudnn.h"
+#include "kernels/convolution/conv_quads.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/elementwise/scale_bias_act.h"
 
@@ -24,22 +25,27 @@ static tfu_code finish(tfu_call *call, const conv_args *a, tfu_dtype dtype) {
   return tfu_channels_launch(call, &finish_kernel, act, &op, dtype, n, a->bias ? outputs : 1, &c, NULL);
 }
 
+tfu_code tfu_conv_by_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32, const conv_args *a,
+                           int *served) {
+  TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, a, served, &call->why));
+  if (*served || !(a->bias || a->residual || a->relu)) return TFU_OK;
+  conv_args bare = *a;
+  bare.bias = bare.residual = NULL;
+  bare.relu = 0;
+  TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, &bare, served, &call->why));
+  return *served ? finish(call, a, dtype) : TFU_OK;
+}
+
 static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
   const tfu_dtype dtype = call->out[0].dtype;
-  const int tf32 = call->attr[TFU_CONV_TF32].b, more = a->bias || a->residual || a->relu;
+  const int tf32 = call->attr[TFU_CONV_TF32].b;
   int served = 0;
   if (!tfu_cudnn_allowed()) {
     call->why = "TFUSE_CUDNN=0";
     return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
   }
-  TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, a, &served, &call->why));
-  if (!served && more) {
-    conv_args bare = *a;
-    bare.bias = bare.residual = NULL;
-    bare.relu = 0;
-    TFU_TRY(tfu_conv_cudnn(call, product, dtype, tf32, &bare, &served, &call->why));
-    if (served) TFU_TRY(finish(call, a, dtype));
-  }
+  TFU_TRY(tfu_conv_quads(call, product, dtype, a, &served));
+  if (!served) TFU_TRY(tfu_conv_by_cudnn(call, product, dtype, tf32, a, &served));
   if (!served) return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
   call->why = NULL;
   return TFU_OK;

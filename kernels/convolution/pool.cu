@@ -65,13 +65,14 @@ struct unit_place {
   }
 };
 
-/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`; or the windows
- * that see place i. */
+/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`, with those
+ * outside where zeros count; or the windows that see place i. */
 struct span {
   int first, end;
-  __device__ static span seen(const pool_axis &a, int o) {
+  __device__ static span seen(const pool_args &args, int axis, int o) {
+    const pool_axis &a = args.axis[axis];
     const int from = o * a.stride - a.before;
-    return {max(from, 0), min(from + a.size, a.in)};
+    return {args.zeros ? from : max(from, 0), args.zeros ? from + a.size : min(from + a.size, a.in)};
   }
   __device__ static span seeing(const pool_axis &a, int i) {
     const int behind = i + a.before - a.size + 1;
@@ -96,7 +97,7 @@ __device__ inline void for_units(const pool_args &a, bool back, F run) {
     const unit_place at(a, unit, back);
     span spans[3];
     UNROLL
-    for (int i = 0; i < 3; i++) spans[i] = back ? span::seeing(a.axis[i], at.at[i]) : span::seen(a.axis[i], at.at[i]);
+    for (int i = 0; i < 3; i++) spans[i] = back ? span::seeing(a.axis[i], at.at[i]) : span::seen(a, i, at.at[i]);
     run(unit, at, spans);
   }
 }
@@ -113,6 +114,15 @@ __device__ inline int tap(const pool_args &a, int d, int h, int w, int od, int o
   return (kd * a.axis[1].size + kh) * a.axis[2].size + w + a.axis[2].before - ow * a.axis[2].stride;
 }
 
+/* A unit of x, which is 0 outside. */
+template <typename T>
+__device__ inline void load_x(const pool_args &a, const unit_place &at, int d, int h, int w, acc<T> (&v)[UNIT]) {
+  const bool inside = (unsigned)d < (unsigned)a.axis[0].in && (unsigned)h < (unsigned)a.axis[1].in &&
+                      (unsigned)w < (unsigned)a.axis[2].in;
+  const int64_t place = input_place(a, at.batch, d, h, w) * a.channels + at.channel;
+  load_unit<T>(a.from, place, inside ? at.left : 0, a.aligned && inside, v);
+}
+
 template <typename T>
 __device__ inline void max_pool(const pool_args &a) {
   for_units(a, false, [&](int64_t unit, const unit_place &at, const span(&seen)[3]) {
@@ -123,7 +133,7 @@ __device__ inline void max_pool(const pool_args &a) {
     for (int k = 0; k < UNIT; k++) best[k] = -(acc<T>)__int_as_float(0x7f800000), where[k] = first;
     through(seen, [&](int d, int h, int w) {
       acc<T> v[UNIT];
-      load_unit<T>(a.from, input_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+      load_x<T>(a, at, d, h, w, v);
       const unsigned here = tap(a, d, h, w, at.at[0], at.at[1], at.at[2]);
       UNROLL
       for (int k = 0; k < UNIT; k++) {
@@ -140,60 +150,57 @@ __device__ inline void max_pool(const pool_args &a) {
   });
 }
 
-template <typename T>
-__device__ inline void max_pool_grad(const pool_args &a) {
-  for_units(a, true, [&](int64_t unit, const unit_place &at, const span(&seeing)[3]) {
+/* Units of sums: add(at, d, h, w, sum) for all that is gone through; then they are divided by many(spans). */
+template <typename T, typename Add, typename Many>
+__device__ inline void store_sums(const pool_args &a, bool back, Add add, Many many) {
+  for_units(a, back, [&](int64_t unit, const unit_place &at, const span(&spans)[3]) {
     acc<T> sum[UNIT];
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] = 0;
-    through(seeing, [&](int d, int h, int w) {
-      acc<T> v[UNIT];
-      const int64_t place = output_place(a, at.batch, d, h, w);
-      const uint64_t word = (uint64_t)a.places[place * a.words + at.word];
-      const unsigned here = tap(a, at.at[0], at.at[1], at.at[2], d, h, w);
-      load_unit<T>(a.from, place * a.channels + at.channel, at.left, a.aligned, v);
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
-    });
+    through(spans, [&](int d, int h, int w) { add(at, d, h, w, sum); });
+    const acc<T> by = many(spans);
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] /= by;
     store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
   });
+}
+
+template <typename T>
+__device__ inline void max_pool_grad(const pool_args &a) {
+  const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
+    acc<T> v[UNIT];
+    const int64_t place = output_place(a, at.batch, d, h, w);
+    const uint64_t word = (uint64_t)a.places[place * a.words + at.word];
+    const unsigned here = tap(a, at.at[0], at.at[1], at.at[2], d, h, w);
+    load_unit<T>(a.from, place * a.channels + at.channel, at.left, a.aligned, v);
+    UNROLL
+    for (int k = 0; k < UNIT; k++) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
+  };
+  store_sums<T>(a, true, add, [](const span(&)[3]) { return (acc<T>)1; });
 }
 
 template <typename T>
 __device__ inline void average_pool(const pool_args &a) {
-  for_units(a, false, [&](int64_t unit, const unit_place &at, const span(&seen)[3]) {
-    acc<T> sum[UNIT];
+  const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
+    acc<T> v[UNIT];
+    load_x<T>(a, at, d, h, w, v);
     UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] = 0;
-    through(seen, [&](int d, int h, int w) {
-      acc<T> v[UNIT];
-      load_unit<T>(a.from, input_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] += v[k];
-    });
-    const acc<T> count = (acc<T>)seen[0].count() * seen[1].count() * seen[2].count();
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] /= count;
-    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
-  });
+    for (int k = 0; k < UNIT; k++) sum[k] += v[k];
+  };
+  store_sums<T>(a, false, add, [](const span(&s)[3]) { return (acc<T>)s[0].count() * s[1].count() * s[2].count(); });
 }
 
 template <typename T>
 __device__ inline void average_pool_grad(const pool_args &a) {
-  for_units(a, true, [&](int64_t unit, const unit_place &at, const span(&seeing)[3]) {
-    acc<T> sum[UNIT];
+  const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
+    acc<T> v[UNIT];
+    load_unit<T>(a.from, output_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+    const acc<T> share =
+        1 / ((acc<T>)span::seen(a, 0, d).count() * span::seen(a, 1, h).count() * span::seen(a, 2, w).count());
     UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] = 0;
-    through(seeing, [&](int d, int h, int w) {
-      acc<T> v[UNIT];
-      load_unit<T>(a.from, output_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
-      const acc<T> share = 1 / ((acc<T>)span::seen(a.axis[0], d).count() * span::seen(a.axis[1], h).count() *
-                                span::seen(a.axis[2], w).count());
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] += v[k] * share;
-    });
-    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
-  });
+    for (int k = 0; k < UNIT; k++) sum[k] += v[k] * share;
+  };
+  store_sums<T>(a, true, add, [](const span(&)[3]) { return (acc<T>)1; });
 }
 
 TFU_KERNEL(max_pool, pool_args)

@@ -18,6 +18,7 @@ typedef struct pool_args {
   int64_t units;   /* of `to`: places times words */
   int channels, words;
   int aligned;       /* units are whole and begin on 16 bytes */
+  int zeros;         /* places outside of x count, as 0 */
   pool_axis axis[3]; /* depth, height, width */
 } pool_args;
 

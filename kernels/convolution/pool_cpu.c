@@ -15,15 +15,19 @@ typedef struct pool_job {
   int64_t words;
 } pool_job;
 
-/* What is gone through along an axis: the input's places that window o sees, or the windows that see place i. */
+/* What is gone through along an axis: the input's places that window o sees, with those outside where zeros count; or
+ * the windows that see place i. */
 typedef struct span {
   int64_t first, end;
 } span;
-static span seen(const tfu_window *w, int64_t o) {
+static span seen(const tfu_pool *p, int axis, int64_t o) {
+  const tfu_window *w = &p->axis[axis];
   const int64_t from = o * w->stride - w->before;
+  if (p->zeros) return (span){from, from + w->size};
   return (span){from > 0 ? from : 0, least(from + w->size, w->in)};
 }
-static span seeing(const tfu_window *w, int64_t i) {
+static span seeing(const tfu_pool *p, int axis, int64_t i) {
+  const tfu_window *w = &p->axis[axis];
   const int64_t behind = i + w->before - w->size + 1;
   return (span){behind > 0 ? divide_up(behind, w->stride) : 0, least((i + w->before) / w->stride + 1, w->out)};
 }
@@ -38,7 +42,7 @@ typedef struct pool_place {
 static int64_t seen_by(const tfu_pool *p, const int64_t *o) {
   int64_t count = 1;
   for (int i = 0; i < TFU_POOL_AXES; i++) {
-    const span s = seen(&p->axis[i], o[i]);
+    const span s = seen(p, i, o[i]);
     count *= s.end - s.first;
   }
   return count;
@@ -48,6 +52,11 @@ static int64_t tap(const tfu_pool *p, const int64_t *i, const int64_t *o) {
   const tfu_window *axis = p->axis;
   return (in_window(&axis[0], i[0], o[0]) * axis[1].size + in_window(&axis[1], i[1], o[1])) * axis[2].size +
          in_window(&axis[2], i[2], o[2]);
+}
+static int is_inside(const tfu_pool *p, const int64_t *i) {
+  int inside = 1;
+  for (int a = 0; a < TFU_POOL_AXES; a++) inside &= i[a] >= 0 && i[a] < p->axis[a].in;
+  return inside;
 }
 static int64_t place_in(const tfu_pool *p, int64_t batch, const int64_t *i) {
   return ((batch * p->axis[0].in + i[0]) * p->axis[1].in + i[1]) * p->axis[2].in + i[2];
@@ -73,6 +82,14 @@ TFU_BY_REAL(tfu_average_pool_grad_cpu)
 /* n channels from `channel` on at one place, as values. */
 typedef void FN(make)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *values);
 
+/* x there, which is 0 outside. */
+static const REAL *FN(load_x)(const pool_job *j, int64_t batch, const int64_t *i, int64_t channel, int n,
+                              REAL *buffer) {
+  if (is_inside(&j->p, i))
+    return FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, batch, i) * j->p.channels + channel, n, buffer);
+  return memset(buffer, 0, (size_t)n * sizeof *buffer);
+}
+
 static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *best) {
   const int64_t first[] = {at->through[0].first, at->through[1].first, at->through[2].first};
   REAL buffer[TFU_TILE];
@@ -81,8 +98,7 @@ static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channe
   for (int k = 0; k < n; k++) best[k] = -(REAL)INFINITY, where[k] = (int)tap(&j->p, first, at->at);
   THROUGH(at, i) {
     const int here = (int)tap(&j->p, i, at->at);
-    const REAL *x =
-        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
+    const REAL *x = FN(load_x)(j, at->batch, i, channel, n, buffer);
     TFU_VECTORISE
     for (int k = 0; k < n; k++) {
       const int greater = !(x[k] <= best[k]) & (best[k] == best[k]); /* the first NaN stays */
@@ -121,8 +137,7 @@ static void FN(make_average)(const pool_job *j, const pool_place *at, int64_t ch
   const REAL count = (REAL)seen_by(&j->p, at->at);
   memset(sum, 0, (size_t)n * sizeof *sum);
   THROUGH(at, i) {
-    const REAL *x =
-        FN(tfu_load)(j->from.data, j->from.dtype, place_in(&j->p, at->batch, i) * j->p.channels + channel, n, buffer);
+    const REAL *x = FN(load_x)(j, at->batch, i, channel, n, buffer);
     for (int k = 0; k < n; k++) sum[k] += x[k];
   }
   for (int k = 0; k < n; k++) sum[k] /= count;
@@ -149,7 +164,7 @@ static void FN(make_line)(const pool_job *j, int64_t line, int back, FN(make) * 
   for (int64_t w = 0; w < width; w++) {
     at.at[2] = w;
     for (int i = 0; i < TFU_POOL_AXES; i++)
-      at.through[i] = back ? seeing(&axis[i], at.at[i]) : seen(&axis[i], at.at[i]);
+      at.through[i] = back ? seeing(&j->p, i, at.at[i]) : seen(&j->p, i, at.at[i]);
     for (int64_t channel = 0; channel < j->p.channels; channel += TFU_TILE) {
       const int n = (int)least(TFU_TILE, j->p.channels - channel);
       make(j, &at, channel, n, values);
@@ -166,31 +181,29 @@ LINES(average, 0)
 LINES(average_grad, 1)
 #undef LINES
 
-/* `large` is x or dx. */
-static tfu_code FN(run)(tfu_call *call, const tfu_shape *large, const tfu_tensor *from, const tfu_tensor *to,
-                        void *places, void (*line)(void *job, int64_t line)) {
+/* `back`: what is made is dx, and not y. */
+static tfu_code FN(run)(tfu_call *call, int back, const tfu_tensor *from, const tfu_tensor *to, void *places,
+                        void (*line)(void *job, int64_t line)) {
   pool_job j = {.from = *from, .to = *to, .places = places};
-  TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], call->attr, &j.p, call->err));
+  TFU_TRY(tfu_pool_read(back ? &to->shape : &from->shape, call->attr, &j.p, call->err));
   j.words = divide_up(j.p.channels, TFU_POOL_BYTES);
   tfu_parallel(to->shape.dim[0] * to->shape.dim[1] * to->shape.dim[2], line, &j);
   return TFU_OK;
 }
 
 static tfu_code FN(tfu_max_pool_cpu)(tfu_call *call) {
-  const tfu_tensor *x = &call->in[TFU_POOL_X], *places = &call->out[TFU_POOL_PLACES];
-  return FN(run)(call, &x->shape, x, &call->out[TFU_POOL_Y], tfu_count(&places->shape) ? places->data : NULL,
-                 FN(max_line));
+  const tfu_tensor *places = &call->out[TFU_POOL_PLACES];
+  return FN(run)(call, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y],
+                 tfu_count(&places->shape) ? places->data : NULL, FN(max_line));
 }
 static tfu_code FN(tfu_max_pool_grad_cpu)(tfu_call *call) {
-  const tfu_tensor *dx = &call->out[0];
-  return FN(run)(call, &dx->shape, &call->in[TFU_MAXGRAD_DY], dx, call->in[TFU_MAXGRAD_PLACES].data, FN(max_grad_line));
+  return FN(run)(call, 1, &call->in[TFU_MAXGRAD_DY], &call->out[0], call->in[TFU_MAXGRAD_PLACES].data,
+                 FN(max_grad_line));
 }
 static tfu_code FN(tfu_average_pool_cpu)(tfu_call *call) {
-  const tfu_tensor *x = &call->in[TFU_POOL_X];
-  return FN(run)(call, &x->shape, x, &call->out[TFU_POOL_Y], NULL, FN(average_line));
+  return FN(run)(call, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], NULL, FN(average_line));
 }
 static tfu_code FN(tfu_average_pool_grad_cpu)(tfu_call *call) {
-  const tfu_tensor *dx = &call->out[0];
-  return FN(run)(call, &dx->shape, &call->in[TFU_AVERAGEGRAD_DY], dx, NULL, FN(average_grad_line));
+  return FN(run)(call, 1, &call->in[TFU_AVERAGEGRAD_DY], &call->out[0], NULL, FN(average_grad_line));
 }
 #endif

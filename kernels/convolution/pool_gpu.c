@@ -14,12 +14,12 @@ static tfu_kernel average_backward = {.module = &module, .name = "average_pool_g
 /* Blocks per multiprocessor, which then go through the units in turn. */
 TFU_CHOICE(blocks, 32, 1, 128);
 
-/* `large` is x or dx, `from` and `to` are what the kernel reads and writes. */
-static tfu_code run(tfu_call *call, tfu_kernel *kernel, const tfu_shape *large, const tfu_tensor *from,
-                    const tfu_tensor *to, int64_t *places) {
+/* What the kernel reads and writes; `back`: the second of them is dx, and not y. */
+static tfu_code run(tfu_call *call, tfu_kernel *kernel, int back, const tfu_tensor *from, const tfu_tensor *to,
+                    int64_t *places) {
   tfu_pool p;
   tfu_device device;
-  TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], call->attr, &p, call->err));
+  TFU_TRY(tfu_pool_read(back ? &to->shape : &from->shape, call->attr, &p, call->err));
   TFU_TRY(tfu_device_now(&device, call->err));
   TFU_REQUIRE(call->err, p.channels <= INT32_MAX - TFU_POOL_UNIT, "x must have less than 2^31 channels, got %lld",
               (long long)p.channels);
@@ -28,6 +28,7 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, const tfu_shape *large, 
                  .places = places,
                  .channels = (int)p.channels,
                  .words = (int)divide_up(p.channels, TFU_POOL_UNIT),
+                 .zeros = p.zeros,
                  .aligned = p.channels % TFU_POOL_UNIT == 0 && ((uintptr_t)from->data | (uintptr_t)to->data) % 16 == 0};
   for (int i = 0; i < TFU_POOL_AXES; i++)
     a.axis[i] = (pool_axis){.in = (int)p.axis[i].in,
@@ -42,21 +43,19 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, const tfu_shape *large, 
 }
 
 tfu_code tfu_max_pool_gpu(tfu_call *call) {
-  const tfu_tensor *x = &call->in[TFU_POOL_X], *places = &call->out[TFU_POOL_PLACES];
-  return run(call, &max_forward, &x->shape, x, &call->out[TFU_POOL_Y], tfu_count(&places->shape) ? places->data : NULL);
+  const tfu_tensor *places = &call->out[TFU_POOL_PLACES];
+  return run(call, &max_forward, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y],
+             tfu_count(&places->shape) ? places->data : NULL);
 }
 
 tfu_code tfu_max_pool_grad_gpu(tfu_call *call) {
-  const tfu_tensor *dx = &call->out[0];
-  return run(call, &max_backward, &dx->shape, &call->in[TFU_MAXGRAD_DY], dx, call->in[TFU_MAXGRAD_PLACES].data);
+  return run(call, &max_backward, 1, &call->in[TFU_MAXGRAD_DY], &call->out[0], call->in[TFU_MAXGRAD_PLACES].data);
 }
 
 tfu_code tfu_average_pool_gpu(tfu_call *call) {
-  const tfu_tensor *x = &call->in[TFU_POOL_X];
-  return run(call, &average_forward, &x->shape, x, &call->out[TFU_POOL_Y], NULL);
+  return run(call, &average_forward, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], NULL);
 }
 
 tfu_code tfu_average_pool_grad_gpu(tfu_call *call) {
-  const tfu_tensor *dx = &call->out[0];
-  return run(call, &average_backward, &dx->shape, &call->in[TFU_AVERAGEGRAD_DY], dx, NULL);
+  return run(call, &average_backward, 1, &call->in[TFU_AVERAGEGRAD_DY], &call->out[0], NULL);
 }

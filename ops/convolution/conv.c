@@ -59,7 +59,7 @@ static tfu_code check_numbers(const tfu_value *attr, int axes, tfu_error *err) {
   } numbers[] = {{TFU_CONV_STRIDES, "strides"}, {TFU_CONV_DILATION, "dilation"}};
   for (int i = 0; attr && i < TFU_COUNT(numbers); i++)
     for (int axis = 0; axis < axes; axis++)
-      TFU_REQUIRE(err, attr[numbers[i].which].i >> axis * TFU_CONV_BITS & ((1 << TFU_CONV_BITS) - 1),
+      TFU_REQUIRE(err, tfu_axis_number(attr[numbers[i].which].i, axis),
                   "%s must be at least 1 along every axis, got %lld in all", numbers[i].name,
                   (long long)attr[numbers[i].which].i);
   return TFU_OK;

@@ -2,16 +2,15 @@
 #ifndef TFUSE_CONV_H_
 #define TFUSE_CONV_H_
 
-#include "tfuse.h"
+#include "ops/convolution/window.h"
 
-/* In this order for all three; Conv has one more. Numbers per spatial axis share one attribute, TFU_CONV_BITS bits
- * each, the first axis in the lowest ones. */
+/* In this order for all three; Conv has one more. Numbers per spatial axis are in words, tfu_axis_number. */
 enum { TFU_CONV_TF32, TFU_CONV_PADDING, TFU_CONV_STRIDES, TFU_CONV_DILATION, TFU_CONV_BEFORE, TFU_CONV_RELU };
 #define TFU_CONV_ATTRS                                                                                      \
   "tf32: bool = false", "padding: {'before', 'same', 'causal'} = 'before'", "strides: int = 1099512676353", \
       "dilation: int = 1099512676353", "before: int = 0"
 enum { TFU_CONV_PAD_BEFORE, TFU_CONV_PAD_SAME, TFU_CONV_PAD_CAUSAL };
-enum { TFU_CONV_BITS = 20, TFU_CONV_AXES = 3 };
+enum { TFU_CONV_AXES = 3 };
 
 enum { TFU_CONV_X, TFU_CONV_KERNEL, TFU_CONV_BIAS, TFU_CONV_RESIDUAL, TFU_CONV_SIZES };
 enum { TFU_CONV_DATA_Y, TFU_CONV_DATA_KERNEL, TFU_CONV_DATA_SIZES };

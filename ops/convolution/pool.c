@@ -1,11 +1,13 @@
 /* The greatest, or the average, of the places of x that a window sees, for each channel; and their gradients.
  *
  * x is [batch, depth, height, width, channels]; window.h says what padding means: places outside of x are not seen, and
- * an average counts only those that are. size is [depth, height, width, 0] of the result, since a size that comes of
- * another one by a formula is known to no shape rule while a graph is built; in gradients, it is that of x.
+ * an average counts only those that are; where padding is "zeros" they are, as 0. size is [depth, height, width, 0] of
+ * the result, since a size that comes of another one by a formula is known to no shape rule while a graph is built; in
+ * gradients, it is that of x.
  *
  * NaN is greater than all others, and of equal values the first counts. Where it stands in its window, depth first, is
- * `places`, a byte each (pool.h), wanted where `keep` is given; the gradient goes there. */
+ * `places`, a byte each (pool.h), wanted where `keep` is given; the gradient goes there, and nowhere where it is one of
+ * the zeros around x. */
 #include "ops/convolution/pool.h"
 
 #include "tfuse.h"
@@ -36,7 +38,7 @@ static tfu_code sized_like(const tfu_shape *x, const tfu_shape *size, tfu_shape 
 static tfu_code check_sizes(const char *name, const char *by, const tfu_shape *large, const tfu_shape *small,
                             const tfu_value *attr, tfu_error *err) {
   tfu_pool p;
-  TFU_TRY(tfu_pool_read(large->dim[0], large->dim + 1, large->dim[4], attr, &p, err));
+  TFU_TRY(tfu_pool_read(large, attr, &p, err));
   for (int i = 0; i < TFU_POOL_AXES; i++)
     TFU_REQUIRE(err, small->dim[1 + i] == p.axis[i].out, "%s must say [%lld, %lld, %lld], which come of %s %s, got %s",
                 name, (long long)p.axis[0].out, (long long)p.axis[1].out, (long long)p.axis[2].out, by,
@@ -112,7 +114,7 @@ const tfu_op tfu_max_pool_grad = {
 
 const tfu_op tfu_average_pool = {
     .name = "AveragePool",
-    .doc = "The average of the values in each window that are inside of x.",
+    .doc = "The average of the values in each window that are inside of x, or of all with zeros around it.",
     .in = {"x: T", "size: bool"},
     .out = {"y: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},

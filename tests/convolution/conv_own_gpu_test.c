@@ -81,7 +81,7 @@ tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
 
 /* ---- calls ---- */
 
-enum { TIGHT = 1 << TFU_CONV_BITS | 1 }; /* 1 along two axes */
+enum { TIGHT = 1 << TFU_AXIS_BITS | 1 }; /* 1 along two axes */
 
 /* A call of ConvOwn with two spatial axes; `odd` bytes behind an aligned address. */
 typedef struct sample {

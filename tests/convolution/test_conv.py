@@ -10,6 +10,7 @@ import tensorflow as tf
 import tfuse
 from tfuse import cases
 from tfuse.cases.convolution.conv import Geometry
+from tfuse._tools import _tune
 from tfuse.convolution import conv as op
 
 
@@ -85,6 +86,66 @@ def test_random_geometries_transposed(device, seed):
         for got, want in zip(tape.gradient(y, inputs, tf.constant(dy)), [both.forward(dy, kernel), both.filter(dy, x)]):
             close(got, want)
 
+
+# ---- images of few channels, at stride 2, which a GPU may take in quads ----
+
+STEMS = {"ResNet": ((7, 7), [(3, 3), (3, 3)], (2, 20, 24, 3, 8)), "odd sizes": ((7, 7), [(3, 3)] * 2, (3, 33, 19, 3, 64)),
+         "same": ((3, 3), "same", (2, 16, 18, 3, 16)), "same, odd sizes": ((3, 3), "same", (2, 15, 17, 3, 32)),
+         "valid": ((4, 5), "valid", (2, 17, 16, 4, 24)), "a channel": ((5, 3), [(0, 2), (3, 1)], (1, 12, 11, 1, 8)),
+         "two": ((2, 7), "same", (5, 9, 30, 2, 40))}
+
+
+@pytest.fixture
+def in_quads():
+    """Quads are taken wherever they can be, also where they are not faster."""
+    choice, = [c for c in _tune.choices() if (c.stem, c.name) == ("conv_quads", "in_quads")]
+    choice.put(2)
+    yield
+    choice.put(choice.value)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu", "in_quads")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("name", STEMS)
+def test_few_channels_at_stride_2(device, jit, name, activation, dtype):
+    """Values and the kernel's gradient, and who computed them."""
+    size, padding, (*image, channels, outputs) = STEMS[name]
+    rng, geometry = np.random.default_rng(5), Geometry(size, 2, padding)
+    x, kernel = (tf.cast(rng.normal(size=s), dtype) for s in ([*image, channels], [*size, channels, outputs]))
+    bias = tf.cast(rng.normal(size=outputs), dtype) if activation else None
+    want = geometry.forward(cases.as64(x), cases.as64(kernel)) + (cases.as64(bias) if activation else 0)
+    dy = tf.cast(rng.normal(size=want.shape), dtype)
+
+    @tf.function(jit_compile=jit)
+    def f(x, kernel, dy):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            y = tfuse.conv(x, kernel, bias, activation, strides=2, padding=padding)
+        return y, tape.gradient(y, kernel, dy)
+
+    y, dkernel = f(x, kernel, dy)
+    close(y, np.maximum(want, 0) if activation else want, dtype)
+    slope = cases.as64(y) > 0 if activation else 1
+    close(dkernel, geometry.filter(cases.as64(x), cases.as64(dy) * slope), dtype)
+    if "GPU" in device and not jit:
+        kernels = {row["op"]: row["kernel"] for row in tfuse.explain() if row["when"] == "ran"}
+        assert "quads" in kernels["Conv"] and "quads" in kernels["ConvFilter"]
+
+
+def test_room_for_quads():
+    kernel, sizes = tf.zeros([7, 7, 3, 64]), tf.zeros([112, 112, 0])
+    spec = tf.TensorSpec([None, 224, 224, 3], tf.bfloat16)
+    by_two = {"strides": 2 << 20 | 2}
+    room = lambda x, options=by_two: op._quads_room([x, kernel, None, None, sizes], options)
+    assert room(spec) == (256 * 115 * 115 + 4 * 4 * 64) * 32 + 512
+    assert room(tf.TensorSpec([2, 224, 224, 3], tf.float16)) == (2 * 115 * 115 + 4 * 4 * 64) * 32 + 512
+    assert op._quads_room([spec, tf.zeros([0, 112, 112, 64]), tf.zeros([7, 7, 3, 64, 0])], by_two) == room(spec)
+    assert room(spec, {"strides": 1 << 20 | 1}) == 0
+    assert room(tf.TensorSpec(spec.shape)) == room(tf.TensorSpec([2, 8, 8, 5], tf.float16)) == 0
+
+
+# ---- as Keras ----
 
 _KERAS = [(axes, padding, strides, dilation, n) for axes, padding, (strides, dilation), n in itertools.product(
     (1, 2, 3), ("valid", "same"), ((1, 1), (2, 1), (3, 1), (1, 2)), (7, 8))]

@@ -35,6 +35,48 @@ def test_random_windows(device, kind):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=str((shape, size, strides, padding)))
 
 
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_padding_by_numbers(device, jit, kind, zeros):
+    """As the same windows see it in x with something around it: zeros, or what does not count."""
+    rng = np.random.default_rng(8)
+    ours, stock = {"max": (tfuse.max_pool, tf.nn.max_pool), "average": (tfuse.average_pool, tf.nn.avg_pool)}[kind]
+    for _ in range(6 if jit else 60):
+        axes = int(rng.integers(1, 3))  # of volumes, stock TensorFlow moves windows that are shorter than their strides
+        size, strides = rng.integers(1, 5, axes).tolist(), rng.integers(1, 4, axes).tolist()
+        pairs = [tuple(map(int, rng.integers(0, n + 2 if zeros else n, 2))) for n in size]
+        shape = (int(rng.integers(1, 4)), *(int(rng.integers(n + 4, n + 9)) for n in size), int(rng.choice([1, 3, 8, 19])))
+        x = tf.constant((rng.permutation(int(np.prod(shape))).reshape(shape) - np.prod(shape) // 2 + 0.5) / 100, tf.float32)
+        layout = {1: "NWC", 2: "NHWC"}[axes]
+        around = lambda t, value: tf.pad(t, [(0, 0), *pairs, (0, 0)], constant_values=value)
+        average = lambda t: tf.nn.avg_pool(around(t, 0), size, strides, "VALID", layout)
+
+        def wanted(x):
+            if kind == "max":
+                return stock(around(x, 0 if zeros else -1e30), size, strides, "VALID", layout)
+            return average(x) if zeros else average(x) / average(tf.ones_like(x))
+
+        results = []
+        for f in (tf.function(lambda x: ours(x, size, strides, pairs, zeros), jit_compile=jit), wanted):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            results.append([y, tape.gradient(y, x, tf.cos(y))])
+        for got, want in zip(*results):
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=str((shape, size, strides, pairs)))
+
+
+def test_zeros_around_take_the_gradient(device):
+    """Where a zero around x is the first of the greatest; NaN is greater."""
+    x = tf.constant([[-1.0, 0.0, 0.0, -2.0], [np.nan, 0.0, -1.0, -2.0]])[..., None]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tfuse.max_pool(x, 2, padding=[(1, 3)], zeros=True)
+    assert np.array_equal(y[..., 0], [[0, 0, 0, 0], [np.nan, 0, 0, 0]], equal_nan=True)
+    assert tape.gradient(y, x, tf.ones_like(y))[..., 0].numpy().tolist() == [[0, 1, 0, 0], [1, 1, 0, 0]]
+
+
 def test_special_values(device):
     """NaN is greater than all others; nothing but -infinity is -infinity, and its gradient goes to the first."""
     x = tf.constant([[1.0, np.nan, np.inf, 2.0, -np.inf, -np.inf]])[..., None]

@@ -130,6 +130,26 @@ def test_zeros_become_padding(jit, name, zeros, left):
     assert ("Pad" in {op.type for op in needed(graph)}) == (name in left)
 
 
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize("name", ["MaxPooling2D", "AveragePooling2D"])
+def test_zeros_become_padding_of_pools(jit, name, data_format):
+    """As ResNet begins; what is less than 0 shows whether the zeros count."""
+    pad = keras.layers.ZeroPadding2D(((1, 1), (0, 2)), data_format)
+    pool = getattr(keras.layers, name)(3, 2, data_format=data_format)
+    f = lambda x: pool(pad(x - 3))
+    if data_format == "channels_last" or jit or tf.config.list_physical_devices("GPU"):  # else TensorFlow has none on a CPU
+        same(f, jit)
+        assert joined() == ["zeros around the input as padding"]
+    with tfuse.enabled():
+        graph = tf.function(f, autograph=False).get_concrete_function(tf.TensorSpec(X.shape)).graph
+    assert "Pad" not in {op.type for op in needed(graph)}
+    start()
+    with tfuse.enabled():
+        same_padding = getattr(keras.layers, name)(3, 2, "same", data_format)
+        tf.function(lambda x: same_padding(pad(x)), autograph=False).get_concrete_function(tf.TensorSpec(X.shape))
+    assert not joined()
+
+
 # ---- a batch norm of running statistics ----
 
 

@@ -49,10 +49,13 @@ class FusedOp:
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
       shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
         them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
+      more_room: function(inputs, attributes) -> bytes of scratch that a captured call gets beside the row's `room`.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None):
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None,
+                 more_room=None):
         self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
+        self._more_room = more_room
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
@@ -260,6 +263,7 @@ class FusedOp:
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
         target, room = _library.xla_target(self.stem)
+        room += self._more_room(inputs, attributes) if room and self._more_room else 0
         scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
         call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(

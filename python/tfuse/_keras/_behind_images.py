@@ -182,9 +182,10 @@ def _separable_op_guard(inputs, depthwise_kernel, pointwise_kernel, strides=1, p
     return _image_guard(inputs, [depthwise_kernel, pointwise_kernel], padding, data_format, (1, 2))
 
 
-def _pool_op(f):
+def _pool_op(op, f):
     def serve(own, inputs, pool_size, strides=None, padding="valid", data_format=None):
-        return _served(f, inputs, [], data_format, size=pool_size, strides=strides, padding=padding)
+        x, padding = _look_back_images.pool_padding_of(op, inputs, padding, _data_format(data_format))
+        return _served(f, x, [], data_format, size=pool_size, strides=strides, **padding)
 
     return serve
 
@@ -220,8 +221,8 @@ SERVED = [  # module and attribute, what serves it, the guard, what it is where 
     (_NN, "conv_transpose", _conv_transpose_op, _conv_transpose_op_guard, "convolution"),
     (_NN, "depthwise_conv", _depthwise_op, _depthwise_op_guard, "convolution"),
     (_NN, "separable_conv", _separable_op, _separable_op_guard, "convolution"),
-    (_NN, "max_pool", _pool_op(pool.max_pool), _max_pool_op_guard, "pooling"),
-    (_NN, "average_pool", _pool_op(pool.average_pool), _pool_op_guard, "pooling"),
+    (_NN, "max_pool", _pool_op("MaxPool", pool.max_pool), _max_pool_op_guard, "pooling"),
+    (_NN, "average_pool", _pool_op("AveragePool", pool.average_pool), _pool_op_guard, "pooling"),
 ]
 TABLE = [
     Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),

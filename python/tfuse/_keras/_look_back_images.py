@@ -34,11 +34,24 @@ def turn(x):
 def padding_of(layer, x, any_padding):
     """A layer's input and padding; where the input was made by putting zeros around another tensor, that one, with the zeros as
     padding. any_padding: whether that may be (before, after) for each spatial axis; else it is "same"."""
-    inside, pairs = _unpadded(x, layer.data_format)
-    if pairs is None or layer.padding != "valid" or not (any_padding or _are_same(pairs, layer, inside)):
-        return x, layer.padding
-    _look_back.note(type(layer).__name__, "zeros around the input as padding", inside)
-    return inside, pairs if any_padding else "same"
+    takes = lambda inside, pairs: any_padding or _are_same(pairs, layer, inside)
+    inside, pairs = _zeros_around(type(layer).__name__, x, layer.padding, layer.data_format, takes)
+    return (x, layer.padding) if pairs is None else (inside, pairs if any_padding else "same")
+
+
+def pool_padding_of(op, x, padding, data_format):
+    """The same of pooling, which has any padding, as its input and arguments."""
+    inside, pairs = _zeros_around(op, x, padding, data_format)
+    return (x, {"padding": padding}) if pairs is None else (inside, {"padding": pairs, "zeros": True})
+
+
+def _zeros_around(op, x, padding, data_format, takes=lambda inside, pairs: True):
+    """_unpadded, where an op that has no padding yet takes these pairs as such."""
+    inside, pairs = _unpadded(x, data_format)
+    if pairs is None or padding.lower() != "valid" or not takes(inside, pairs):
+        return x, None
+    _look_back.note(op, "zeros around the input as padding", inside)
+    return inside, pairs
 
 
 def _unpadded(x, data_format):

@@ -19,8 +19,8 @@ from tfuse._tools import _bench, _bench_table
 
 WORTH = 0.005  # of the time: less is no reason to change a number
 REACTS = 0.02  # of the time: what changes by less, over all values, does not depend on the number
-# A stem that is core's, and the ops that ask for its choices.
-SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant")}
+# A stem that has no cases, and the ops that ask for its choices.
+SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant"), "conv_quads": ("conv",)}
 
 
 # ---- the library's choices ----

@@ -1,19 +1,19 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
+import math
 import numbers
-import operator
 
 import tensorflow as tf
 
-from tfuse._core import _explain, _library, _made, _rows
+from tfuse._core import _explain, _library, _made, _rows, _windows
 from tfuse._core._op import FusedOp, composite, given, registry, sized
 from tfuse.convolution.channels_first import by_last
 from tfuse.convolution.depthwise_conv import fused as depthwise
 from tfuse.elementwise.scale_bias_act import activation_name, scale_bias_act
 from tfuse.reductions.reduce import reduce_sum
 
-_BITS, _MOST_AXES = 20, 3  # TFU_CONV_BITS and TFU_CONV_AXES of the library
+_MOST_AXES = 3  # TFU_CONV_AXES of the library
 _FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _PADDINGS = ("valid", "same", "causal")
 
@@ -21,35 +21,14 @@ _PADDINGS = ("valid", "same", "causal")
 # ---- numbers per spatial axis, as attributes ----
 
 
-def _word(values):
-    """Numbers as the ops take them: some bits for each axis, the lowest for the first."""
-    return sum(value << _BITS * axis for axis, value in enumerate(values))
-
-
-def _values(word, axes):
-    return [word >> _BITS * axis & (1 << _BITS) - 1 for axis in range(axes)]
-
-
 def _each(op, name, value, axes, least):
     """A number for every axis. Where the axes are not known, one for all of them."""
     values = (value,) * (axes or 1) if isinstance(value, numbers.Integral) else tuple(value)
-    if len(values) != (axes or 1) or not all(isinstance(v, numbers.Integral) and least <= v < 1 << _BITS for v in values):
+    if len(values) != (axes or 1) or not all(
+            isinstance(v, numbers.Integral) and least <= v < 1 << _windows.BITS for v in values):
         raise ValueError("%s: %s must be an integer from %d to %d, or one for each of %s spatial axes, got %r" % (
-            op, name, least, (1 << _BITS) - 1, axes or "the", value))
+            op, name, least, (1 << _windows.BITS) - 1, axes or "the", value))
     return tuple(map(int, values))
-
-
-def _pairs(op, padding, axes):
-    """(before, after) for each axis, of padding that is no word."""
-    try:
-        pairs = [] if isinstance(padding, str) else [tuple(map(operator.index, pair)) for pair in padding]
-    except TypeError:
-        pairs = []
-    if len(pairs) != (axes or len(pairs)) or not pairs or not all(
-            len(pair) == 2 and 0 <= min(pair) and max(pair) < 1 << _BITS for pair in pairs):
-        raise ValueError("%s: padding must be one of %s, or (before, after) for each of %s spatial axes, got %r" % (
-            op, ", ".join(_PADDINGS), axes or "the", padding))
-    return pairs
 
 
 # ---- sizes ----
@@ -127,7 +106,7 @@ def _convolve(x, kernel, strides, dilation):
 
 def _plain_linear(x, kernel, sizes, padding, strides, dilation, before):
     axes = x.shape.rank - 2
-    strides, dilation, before = (_values(word, axes) for word in (strides, dilation, before))
+    strides, dilation, before = (_windows.numbers_of(word, axes) for word in (strides, dilation, before))
     y = _convolve(_padded(x, kernel, sizes, padding, strides, dilation, before), kernel, strides, dilation)
     return y[(slice(None), *(slice(_size(sizes, i)) for i in range(axes)))]
 
@@ -206,9 +185,23 @@ def _axes(inputs):
     return {"x": x, "y": y, "kernel": kernel, "bias": "o", "residual": y, "sizes": sizes}
 
 
+def _quads_room(inputs, attributes):
+    """Bytes for x and kernel in quads (kernels/convolution/conv_quads.h) where they can be so; where it is not known how many
+    images there are, for 256."""
+    x, other, *_, sizes = inputs
+    windows, out = (other.shape[:-2], sizes.shape[:-1]) if len(inputs) > 3 else (sizes.shape[:-3], other.shape[1:-1])
+    if x.shape.rank != 4 or x.dtype.size != 2 or _windows.numbers_of(attributes["strides"], 2) != [2, 2]:
+        return 0
+    if None in [*windows, *out, x.shape[-1], other.shape[-1]] or x.shape[-1] > 4:
+        return 0
+    halves = [-(-window // 2) for window in windows]
+    places = (x.shape[0] or 256) * math.prod(o + h - 1 for o, h in zip(out, halves)) + math.prod(halves) * other.shape[-1]
+    return places * 16 * x.dtype.size + 512
+
+
 _data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
-_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes)
-_conv = FusedOp("Conv", _plain, _gradient, axes=_axes)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_quads_room)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_quads_room)
 
 
 # ---- what is called ----
@@ -221,11 +214,11 @@ class Window:
         self.axes = axes
         self.strides, self.dilation = _each(op, "strides", strides, axes, 1), _each(op, "dilation", dilation, axes, 1)
         self.padding = padding if padding in ("same", "causal") else "before"
-        pairs = [(0, 0)] * (axes or 1) if padding in _PADDINGS else _pairs(op, padding, axes)
+        pairs = [(0, 0)] * (axes or 1) if padding in _PADDINGS else _windows.check_pairs(op, padding, axes, _PADDINGS)
         self.pairs = pairs if self.padding == "before" else [self.padding] * len(pairs)
         every = lambda values: values if axes else values * _MOST_AXES
-        self.options = {"padding": self.padding, "strides": _word(every(self.strides)), "dilation": _word(every(self.dilation)),
-                        "before": _word(before for before, _ in pairs)}
+        numbers_ = {"strides": every(self.strides), "dilation": every(self.dilation), "before": [before for before, _ in pairs]}
+        self.options = {"padding": self.padding, **{name: _windows.word(values) for name, values in numbers_.items()}}
 
 
 _window = functools.lru_cache(1024)(Window)

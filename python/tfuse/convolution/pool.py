@@ -10,6 +10,7 @@ from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
+_PADDINGS = ("valid", "same")
 MOST_PLACES = 256  # places of a window that a byte can tell apart
 _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 
@@ -20,7 +21,9 @@ _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 def _seen(x, out, padding, options, outside):
     """For each place of the window, in order, what of x it sees; `outside` where that is outside of x."""
     windows, strides = ([options[kind + axis] for axis in "dhw"] for kind in ("window_", "stride_"))
-    missing = [_windows.pads(_rows.size(x, 1 + i), out[i], windows[i], strides[i], 1, padding) for i in range(3)]
+    by_numbers = padding in ("pairs", "zeros")
+    paddings = _windows.numbers_of(options["before"], 3) if by_numbers else [padding] * 3
+    missing = [_windows.pads(_rows.size(x, 1 + i), out[i], windows[i], strides[i], 1, paddings[i]) for i in range(3)]
     padded = tf.pad(x, [(0, 0), *missing, (0, 0)], constant_values=outside)
     ends = [tf.maximum((out[i] - 1) * strides[i] + 1, 0) for i in range(3)]
     return [padded[:, d:d + ends[0]:strides[0], h:h + ends[1]:strides[1], w:w + ends[2]:strides[2]]
@@ -32,8 +35,8 @@ def _sizes(size):
 
 
 def _plain_max(x, size, keep, padding="valid", **options):
-    seen = tf.stack(_seen(x, _sizes(size), padding, options, -float("inf")))
-    inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, 0))
+    seen = tf.stack(_seen(x, _sizes(size), padding, options, 0 if padding == "zeros" else -float("inf")))
+    inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, int(padding == "zeros")))
     places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
     taps = tf.reshape(tf.range(seen.shape[0], dtype=tf.int64), [-1, 1, 1, 1, 1, 1])
     y = tf.reduce_sum(tf.where(taps == places, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
@@ -59,7 +62,7 @@ def _plain_max_grad(dy, places, size, padding="valid", **options):
 
 
 def _averages(x, out, padding, options):
-    counts = tf.add_n(_seen(tf.ones_like(x), out, padding, options, 0))
+    counts = tf.add_n(_seen(tf.ones_like(x), out, padding, options, int(padding == "zeros")))
     return tf.add_n(_seen(x, out, padding, options, 0)) / counts
 
 
@@ -79,7 +82,7 @@ def _plain_average_grad(dy, size, padding="valid", **options):
 
 
 def _attributes(node):
-    return {name: node.attr(name) for name in ["padding", *_NAMES]}
+    return {name: node.attr(name) for name in ["padding", *_NAMES, "before", "after"]}
 
 
 def _size_of(x):
@@ -104,7 +107,7 @@ _average = FusedOp("AveragePool", _plain_average, axes=_AXES, gradient=lambda no
     _average_grad(dy, _size_of(node.inputs[0]), **_attributes(node)), None])
 
 
-def _pooled(op, x, size, strides, padding, serve):
+def _pooled(op, x, size, strides, padding, zeros, serve):
     """serve(x with three axes between batch and channels, size of the result, attributes) for x with one to three."""
     x = _rows.tensor(x)
     _max.check_dtype(x.dtype)
@@ -116,17 +119,22 @@ def _pooled(op, x, size, strides, padding, serve):
         raise ValueError("%s: x must be [batch, 1 to 3 sizes, channels], got shape %s" % (op, x.shape))
     windows = _windows.per_axis(op, "size", size, axes)
     strides = windows if strides is None else _windows.per_axis(op, "strides", strides, axes)
-    padding = _windows.check_padding(op, padding)
+    word = padding.lower() if isinstance(padding, str) else "zeros" if zeros else "pairs"
+    padding = word if word in _PADDINGS else _windows.check_pairs(op, padding, axes, _PADDINGS)
+    if zeros and word == "same":
+        raise ValueError("%s: with zeros=True padding must be (before, after) for each of %d axes, got 'same'" % (op, axes))
     sizes = [_rows.size(x, axis) for axis in range(axes + 2)]
     out = _windows.results(op, sizes[1:-1], windows, strides, padding, [1] * axes)
     ones = [1] * (3 - axes)
+    pairs = [*[(0, 0)] * len(ones), *([(0, 0)] * axes if word in _PADDINGS else padding)]
     y = serve(tf.reshape(x, [sizes[0], *ones, *sizes[1:]]) if ones else x, sized(*ones, *out),
-              {"padding": padding, **dict(zip(_NAMES, [*ones, *windows, *ones, *strides]))})
+              {"padding": word, **dict(zip(_NAMES, [*ones, *windows, *ones, *strides])),
+               **dict(zip(["before", "after"], map(_windows.word, zip(*pairs))))})
     return tf.reshape(y, [sizes[0], *out, sizes[-1]]) if ones else y
 
 
 @composite
-def max_pool(x, size, strides=None, padding="valid"):
+def max_pool(x, size, strides=None, padding="valid", zeros=False):
     """Returns the greatest value that each window sees, channel by channel, as keras.ops.max_pool does.
 
     NaN is greater than all others. For the gradient the place of the greatest is kept, a byte for each value of the result;
@@ -136,7 +144,10 @@ def max_pool(x, size, strides=None, padding="valid"):
       x: float tensor [batch, 1 to 3 sizes, channels].
       size: of the window, an integer or one for each axis; at most 256 places in all where there is a gradient.
       strides: the same; None: those of size.
-      padding: "valid" or "same".
+      padding: "valid", none; "same", so that the result has the size of x divided by the stride, as TensorFlow pads; or
+        (before, after) for each axis.
+      zeros: what is around x. False: nothing, and every window must see a place of x. True: zeros, as a ZeroPadding layer
+        puts them there; a window whose greatest is one of them gives no gradient.
 
     Example:
       y = tfuse.max_pool(tf.random.normal([8, 32, 32, 64]), 3, strides=2, padding="same")
@@ -148,21 +159,23 @@ def max_pool(x, size, strides=None, padding="valid"):
             places *= attributes[name]
         return _max(x, out, mark(tf.bool) if recorded and places <= MOST_PLACES else None, **attributes)[0]
 
-    return _pooled("max_pool", x, size, strides, padding, serve)
+    return _pooled("max_pool", x, size, strides, padding, zeros, serve)
 
 
 @composite
-def average_pool(x, size, strides=None, padding="valid"):
+def average_pool(x, size, strides=None, padding="valid", zeros=False):
     """Returns the average of what each window sees, channel by channel, as keras.ops.average_pool does: what is outside of x
-    does not count.
+    does not count, unless zeros=True.
 
     Args:
       x, size, strides, padding: as in tfuse.max_pool; size may be any.
+      zeros: whether places outside of x count, as 0.
 
     Example:
       y = tfuse.average_pool(tf.random.normal([8, 32, 32, 64]), 2)
     """
-    return _pooled("average_pool", x, size, strides, padding, lambda x, out, attributes: _average(x, out, **attributes))
+    return _pooled("average_pool", x, size, strides, padding, zeros,
+                   lambda x, out, attributes: _average(x, out, **attributes))
 
 
 @composite

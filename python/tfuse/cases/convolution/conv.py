@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
+from tfuse._core import _windows
 from tfuse.cases import Case, Input, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
 from tfuse.convolution import conv as op
@@ -126,8 +127,8 @@ def naive(geometry, x, kernel):
     axes = len(geometry.size)
     sizes = geometry.out(x.shape[1:-1])
     before = [geometry.axis(i, n)[1] for i, n in enumerate(x.shape[1:-1])]
-    options = {"padding": "before", "strides": op._word(geometry.strides), "dilation": op._word(geometry.dilation),
-               "before": op._word(before)}
+    options = {"padding": "before", "strides": _windows.word(geometry.strides), "dilation": _windows.word(geometry.dilation),
+               "before": _windows.word(before)}
     parts = zip(tf.split(x, geometry.groups, -1), tf.split(kernel, geometry.groups, -1))
     return tf.concat([op._plain_linear(a, b, tf.zeros([*sizes, 0]), **options) for a, b in parts], -1)
 

@@ -43,8 +43,9 @@ class Geometry:
 
     def pads(self, x):
         out = self.out(x.shape)[1:-1]
-        return [(0, 0), *(_windows.pads(*axis, self.padding) for axis in zip(
-            x.shape[1:-1], out, self.window, self.strides, self.dilation)), (0, 0)]
+        padding = [self.padding] * len(out) if isinstance(self.padding, str) else [before for before, _ in self.padding]
+        return [(0, 0), *(_windows.pads(*axis) for axis in zip(
+            x.shape[1:-1], out, self.window, self.strides, self.dilation, padding)), (0, 0)]
 
     def sums(self, x, kernel):
         padded, total = np.pad(x, self.pads(x)), np.zeros(self.out(x.shape))

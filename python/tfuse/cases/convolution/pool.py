@@ -15,6 +15,10 @@ _SHAPES = {1: [(2, 9, 12), (1, 7, 1), (3, 70, 5), (0, 9, 4), (2, 12, 66)],
 class Pools(Geometry):
     """Windows of pooling: what they see, stacked, and where it comes from."""
 
+    def __init__(self, window, strides, padding="valid", zeros=False):
+        super().__init__(window, strides, padding)
+        self.zeros = zeros
+
     def fit(self, shape):
         axes = len(self.window)
         return shape if len(shape) == axes + 2 else (min(int(np.prod(shape[:-1])), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
@@ -31,7 +35,7 @@ class Pools(Geometry):
         return total[tuple(slice(before, before + n) for (before, _), n in zip(self.pads(x), x.shape))]
 
     def options(self):
-        return {"size": self.window, "strides": self.strides, "padding": self.padding}
+        return {"size": self.window, "strides": self.strides, "padding": self.padding, "zeros": self.zeros}
 
     def volumes(self, f):
         sizes = dict(zip(_NAMES, [*self.window, *self.strides]))
@@ -43,6 +47,8 @@ class Pools(Geometry):
         if len(self.window) == 3:  # stock TensorFlow has no float64 there
             return self.volumes({tf.nn.max_pool: _plain_max, tf.nn.avg_pool: _plain_average}[f])
         layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.window)]  # not said, that of avg_pool3d's gradient is missing
+        if self.zeros:
+            return lambda x: f(tf.pad(x, [(0, 0), *self.padding, (0, 0)]), self.window, self.strides, "VALID", layout)
         return lambda x: f(x, self.window, self.strides, self.padding.upper(), layout)
 
 
@@ -55,17 +61,18 @@ def _case(name, run, geometry, stock, reference, gradient, **more):
 
 def _max(name, *window, **more):
     g = Pools(*window)
+    outside = 0 if g.zeros else -np.inf
 
     def gradient(dy, x):
-        where = np.argmax(g.stack(x, -np.inf), 0)
+        where = np.argmax(g.stack(x, outside), 0)
         return [g.spread(x, [dy * (where == tap) for tap in range(int(np.prod(g.window)))])]
 
-    return _case(name, tfuse.max_pool, g, tf.nn.max_pool, lambda x: g.stack(x, -np.inf).max(0), gradient, **more)
+    return _case(name, tfuse.max_pool, g, tf.nn.max_pool, lambda x: g.stack(x, outside).max(0), gradient, **more)
 
 
 def _average(name, *window, **more):
     g = Pools(*window)
-    count = lambda x: g.stack(np.ones_like(x), 0).sum(0)
+    count = lambda x: g.stack(np.ones_like(x), int(g.zeros)).sum(0)
 
     def gradient(dy, x):
         share = dy / count(x)
@@ -94,14 +101,21 @@ CASES = [
         ("max_pool: size must be an integer of at least 1, or 2 of them, one for each axis, got 0",
          lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 0)),
         (r"max_pool: strides must be .* got \(1, 2, 3\)", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, (1, 2, 3))),
-        ("max_pool: padding must be 'valid' or 'same', got 'causal'",
+        ("max_pool: padding must be one of valid, same, or .before, after. for each of 2 spatial axes, got 'causal'",
          lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="causal")),
+        (r"max_pool: padding must be .* got \[\(1, -1\), \(0, 0\)\]",
+         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(1, -1), (0, 0)])),
+        ("MaxPool: padding must be less than the window, along the height 2 places over an x of 3, unless zeros count, got 2 "
+         "before and 1 behind", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(2, 1), (0, 0)])),
+        ("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
+         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="same", zeros=True)),
         ("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
          lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 5, 1)),
         ("max_pool: x must be float32.*got int32", lambda: tfuse.max_pool(tf.ones([2, 3, 3, 1], tf.int32), 2)),
     ]),
     _max("max_pool, side by side", (2, 2), 2),
     _max("max_pool, of lines", (3,), 1, "same"),
+    _max("max_pool, zeros around", (3, 3), 2, ((1, 1), (1, 2)), True),
     _max("max_pool, of volumes", (2, 3, 2), (1, 2, 2), "same"),
     _average("average_pool", (3, 3), 2, "same", rejects=[
         ("average_pool: the window reaches over 5 places along the width, and x has 3",
@@ -109,6 +123,7 @@ CASES = [
     ]),
     _average("average_pool, side by side", (2, 2), 2),
     _average("average_pool, of lines", (3,), 1, "same"),
+    _average("average_pool, zeros around", (3, 3), 2, ((1, 1), (0, 4)), True),
     _average("average_pool, of volumes", (2, 3, 2), (1, 2, 2), "valid"),
     _max("max_pool, speed", (3, 3), 2, "same", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
          bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
