@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
-from tfuse._core import _xla
+from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
 from tfuse.jit import _tree
 from tfuse.jit._kernel import run
@@ -17,6 +17,7 @@ from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
 
 DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
+MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel: kernels/jit/program.h, jit_args.h
 
 
 class Operation:
@@ -63,12 +64,25 @@ class Operation:
         tensors = self._tensors(values)
         self._check(tensors)
         if context.executing_eagerly() and not record.could_possibly_record():
-            outputs = run(self.kernel, tensors)
+            outputs = self._run(tensors)
         else:
             wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
-            outputs = _xla.differentiable(lambda tensors: run(self.kernel, list(tensors)),
-                                          functools.partial(self._gradient, wanted), tensors)
+            outputs = _xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors)
         return outputs[0] if len(outputs) == 1 else list(outputs)
+
+    def _run(self, tensors):
+        too_much = self._too_much()
+        if too_much:
+            _explain.note("Jit " + self.name, "plain TensorFlow", too_much, tensors, "called")
+            return self.kernel.plain(list(tensors))
+        return run(self.kernel, list(tensors))
+
+    @functools.cache
+    def _too_much(self):
+        """"" or why the formula is too large for one kernel; gradients of gradients may be."""
+        counts = {"inputs": len(self.inputs), "outputs": len(self.outputs), "passes": self.kernel.program.count("reduce"),
+                  "locals": 1 + max(map(int, re.findall(r"=t(\d+)", self.kernel.program)), default=-1)}
+        return "; ".join("a kernel has at most %d %s, this one %d" % (MOST[k], k, n) for k, n in counts.items() if n > MOST[k])
 
     # ---- inputs ----
 
