@@ -2,3 +2,4 @@
 
 from tfuse.jit.elementwise import elementwise
 from tfuse.jit.rows import rows
+from tfuse.jit import _symbolic  # what Keras files name

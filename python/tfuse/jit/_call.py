@@ -157,16 +157,13 @@ class Operation:
         """What the gradient may use: inputs, outputs, gradients of outputs."""
         found = [*self.names, *self.output_names]
         for output in self.output_names:
-            name = "d" + output
-            while name in found:
-                if isinstance(self.grad, str):
-                    raise ValueError("%s: %s is declared and is also the gradient of %s; rename it" % (self.name, name, output))
-                name += "_"
-            found.append(name)
+            if "d" + output in found and isinstance(self.grad, str):
+                raise ValueError("%s: d%s is declared and is also the gradient of %s; rename it" % (self.name, output, output))
+            found.append(fresh("d" + output, found))
         return found
 
     def _gradient_outputs(self, wanted):
-        return [(self.inputs[i][0], "d" + self.names[i]) for i in wanted]
+        return [(self.inputs[i][0], fresh("d" + self.names[i], self._gradient_names())) for i in wanted]
 
     def _gradient_inputs(self, used, wanted, always=()):
         """What the gradient's kernel reads, as declarations: of all names those that are used, those in `always`, at least one
@@ -199,6 +196,13 @@ class Operation:
         if not any(n in found for n in known):
             raise ValueError("%s: grad assigns none of %s" % (self.name, ", ".join(known)))
         return [found.get(known[i], _tree.ZERO) for i in wanted]
+
+
+def fresh(name, taken):
+    """The name, or one like it that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _is_number(value):

@@ -5,7 +5,7 @@ import difflib
 import re
 
 from tfuse.jit import _tree
-from tfuse.jit._functions import CONSTANTS, INFIX, NAMES, SHORTHANDS
+from tfuse.jit._functions import CONSTANTS, FUNCTIONS, INFIX, NAMES, SHORTHANDS
 
 _TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
   |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?(?![\w.]))
@@ -93,7 +93,7 @@ class _Parser:
             yield token
 
     def _error(self, problem, place):
-        return TextError(self.owner, "%s, in %s" % (problem, self.what), self.text, place)
+        return TextError("%s, in %s" % (self.owner, self.what), problem, self.text, place)
 
     def _next(self):
         self.at += 1
@@ -190,9 +190,9 @@ class _Parser:
             self._expect(")", "behind the arguments of %s" % name)
         row, short = NAMES.get(name), SHORTHANDS.get(name)
         if not row and not short:
-            every = [*NAMES, *SHORTHANDS]
+            every = {*FUNCTIONS, *SHORTHANDS} - {token for _, token in INFIX.values()} - {"neg", "not"}
             raise self._error("unknown function %r%s; there are %s" % (
-                name, self._guess(name, every), ", ".join(sorted({r.token for r in NAMES.values()} | {*SHORTHANDS}))), place)
+                name, self._guess(name, [*NAMES, *SHORTHANDS]), ", ".join(sorted(every))), place)
         wanted = len(row.gradients) if row else short[0]
         if len(arguments) != wanted:
             raise self._error("%s takes %d argument%s, got %d" % (name, wanted, "s" * (wanted > 1), len(arguments)), place)

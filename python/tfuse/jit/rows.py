@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfuse.jit import _cuda, _derive, _parse, _plain, _program, _tree
-from tfuse.jit._call import Operation
+from tfuse.jit._call import Operation, fresh
 from tfuse.jit._kernel import Kernel
 
 _A_B = {"a": _tree.name("a"), "b": _tree.name("b")}
@@ -44,8 +44,8 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
       A function(*inputs) that returns a tensor, or a list of them where there are several outputs.
 
     Example:
-      softmax = tfuse.jit.rows("T x", "T y", map=["x", "exp(x - r0)"], reduce=["max(a, b)", "a + b"],
-                               post="y = exp(x - r0) / r1", grad=True)
+      softmax = tfuse.jit.rows("T x", "T y", map=["x", "exp(x - stop(r0))"], reduce=["max(a, b)", "a + b"],
+                               post="y = exp(x - stop(r0)) / r1", grad=True)
       y = softmax(tf.random.normal([4, 8]))
     """
     recipe = dict(kind="rows", inputs=inputs, outputs=outputs, map=map, reduce=reduce, identity=identity, post=post, final=final,
@@ -200,11 +200,11 @@ class Rows(Operation):
         """
         passes, seeds, sums = list(self.passes), [], list(zip(self.roots, gradients))
         seeds, once = (sums, []) if self.post else ([], sums)
-        taken = {*self._gradient_names(), *(p.name for p in passes), "n", "result"}
+        free = lambda name: fresh(name, [*self._gradient_names(), *(p.name for p in passes)])
         for p in reversed(self.passes):
             per_element, per_row = (_derive.derive(s, [p.name])[0] for s in (seeds, once))
             if per_element is not _tree.ZERO:
-                result = _fresh("g_" + p.name, taken)
+                result = free("g_" + p.name)
                 passes.append(Pass(result, per_element))
                 per_element = _tree.name(result)
             gradient = _tree.simplified("add", per_element, per_row)
@@ -212,18 +212,11 @@ class Rows(Operation):
                 continue
             if _plain.known_reduction(p.reduce) != "add":
                 equal = _tree.call("eq", p.map, _tree.name(p.name))
-                count = _fresh("count_" + p.name, taken)
+                count = free("count_" + p.name)
                 passes.append(Pass(count, equal))
                 gradient = _tree.call("select", equal, _tree.simplified("div", gradient, _tree.name(count)), _tree.ZERO)
             seeds = [*seeds, (p.map, gradient)]
         return passes, _derive.derive(seeds, names)
-
-
-def _fresh(name, taken):
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _used(passes, roots):
@@ -238,7 +231,7 @@ def _used(passes, roots):
 
 def _seen_by_final(passes, roots, inputs):
     """final sees results and n alone; an input, which is the same along the row, becomes a result: its own maximum."""
-    inputs, taken = sorted(_tree.names(roots) & inputs), {p.name for p in passes} | inputs
-    more = [Pass(_fresh("of_" + n, taken), _tree.name(n), _MAX, _tree.number(-float("inf"))) for n in inputs]
+    taken, inputs = {p.name for p in passes} | inputs, sorted(_tree.names(roots) & inputs)
+    more = [Pass(fresh("of_" + n, taken), _tree.name(n), _MAX, _tree.number(-float("inf"))) for n in inputs]
     values = {n: _tree.name(p.name) for n, p in zip(inputs, more)}
     return [*passes, *more], _tree.substitute(roots, values, make=_tree.call)
