@@ -103,7 +103,8 @@ class Rows(Operation):
         if not post and len(outputs) > 1:
             raise ValueError("%s: rows without post have one output, got %s" % (name, ", ".join(n for _, n in outputs)))
         passes, roots = _seen_by_final(passes, roots, {n for _, n in inputs}) if not post else (passes, roots)
-        self.passes, self.roots, self.post, self.keepdims = _used(passes, roots), roots, post, keepdims
+        self.passes = _used(passes, roots) or [Pass("nothing", _tree.ZERO)]  # the walk over rows has one at least
+        self.roots, self.post, self.keepdims = roots, post, keepdims
         if grad is True:
             for p in self.passes:
                 if _plain.known_reduction(p.reduce) not in ("add", "max", "min"):
@@ -187,8 +188,7 @@ class Rows(Operation):
         passes = _used(passes, roots)
         used = _tree.names([*roots, *(p.map for p in passes)])
         inputs = self._gradient_inputs(used, given, always=self.names[:1])
-        return Rows(self.name + "_grad", inputs, self._gradient_outputs(given), passes or [Pass("none", _tree.ZERO)], roots, True,
-                    False, True), given
+        return Rows(self.name + "_grad", inputs, self._gradient_outputs(given), passes, roots, True, False, True), given
 
     def _derived(self, gradients, names):
         """Passes and a node for each name, of the gradient kernel.
