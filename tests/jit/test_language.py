@@ -371,6 +371,19 @@ def test_any_reduction(columns, known):
     assert np.array_equal(call(tf.constant(x)), want) and np.array_equal(run_program(f.kernel, [x])[0], want)
 
 
+def test_an_unknown_number_of_axes():
+    any_shape = tf.TensorSpec(None, tf.float64)
+    for function in (rows_case("softmax")[0], rows_case("mean")[0], tfuse.jit.elementwise("T x", "T y", "x * exp(x)", grad=True)):
+        both = lambda x: (function(x), *gradient(function, x))
+        for got, want in zip(tf.function(both, input_signature=[any_shape])(tf.constant(X)), both(tf.constant(X))):
+            assert got.shape == want.shape and np.allclose(got, want, rtol=1e-13, atol=1e-15)
+
+
+def test_text_of_a_gradient_sees_results_that_the_value_does_not_use():
+    f = tfuse.jit.rows("T x, R eps", "T y", map=["x", "x * x"], reduce="a + b", final="r0 + eps", grad="dx = dy * result")
+    assert np.allclose(gradient(f, tf.constant(X), tf.constant(1., tf.float64))[0], (X * X).sum(-1, keepdims=True) + 0 * X)
+
+
 def test_rows_without_elements():
     total = tfuse.jit.rows("T x", "T y", map="x", reduce="a + b", grad=True)
     assert total(tf.ones([3, 0])).numpy().tolist() == [0] * 3 and total(tf.ones([0, 3])).shape == [0]

@@ -11,7 +11,7 @@ from tensorflow.python.eager import context, record
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
-from tfuse.jit import _tree
+from tfuse.jit import _parse, _tree
 from tfuse.jit._kernel import run
 from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
@@ -23,7 +23,7 @@ MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel
 class Operation:
     """Callable as op(*inputs). Returns a tensor, or a list of them where there are several outputs.
 
-    A subclass sets `kernel` and defines _gradient_operation, and may define _check and _spread.
+    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient, of which _gradient_kind makes an Operation.
 
     Args:
       name: what messages and explain() call it; a name that C takes.
@@ -32,6 +32,7 @@ class Operation:
       recipe: {"kind": …, arguments} by which a Keras file makes it anew.
     """
     autograph_info__ = {}  # finished code, which AutoGraph need not translate
+    passes = ()
 
     def __init__(self, name, inputs, outputs, grad, recipe=None):
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
@@ -71,18 +72,21 @@ class Operation:
         return outputs[0] if len(outputs) == 1 else list(outputs)
 
     def _run(self, tensors):
-        too_much = self._too_much()
-        if too_much:
-            _explain.note("Jit " + self.name, "plain TensorFlow", too_much, tensors, "called")
+        if self._too_much:
+            _explain.note("Jit " + self.name, "plain TensorFlow", self._too_much, tensors, "called")
             return self.kernel.plain(list(tensors))
         return run(self.kernel, list(tensors))
 
-    @functools.cache
+    @functools.cached_property
     def _too_much(self):
         """"" or why the formula is too large for one kernel; gradients of gradients may be."""
         counts = {"inputs": len(self.inputs), "outputs": len(self.outputs), "passes": self.kernel.program.count("reduce"),
                   "locals": 1 + max(map(int, re.findall(r"=t(\d+)", self.kernel.program)), default=-1)}
         return "; ".join("a kernel has at most %d %s, this one %d" % (MOST[k], k, n) for k, n in counts.items() if n > MOST[k])
+
+    def _results(self):
+        """{name: node} of what a text may use besides inputs."""
+        return {}
 
     # ---- inputs ----
 
@@ -153,49 +157,70 @@ class Operation:
         """An output, or its gradient, such that it broadcasts to the inputs."""
         return output
 
+    def _gradient_operation(self, wanted):
+        """The gradients of inputs `wanted` as one Operation, or None, and the inputs that it gives one other than 0 for."""
+        names, passes = self._gradient_names(), self.passes
+        if self.grad is True:
+            dy = [_tree.name(n) for n in names[-len(self.outputs):]]
+            passes, roots = self._derived(dy, [self.names[i] for i in wanted])
+        else:
+            known = {**{n: _tree.name(n) for n in names}, **self._results()}
+            found, own = _parse.parse(self.name, self.grad, known, "grad"), ["d" + n for n in self.names]
+            if not any(n in found for n in own):
+                raise ValueError("%s: grad assigns none of %s" % (self.name, ", ".join(own)))
+            roots = [found.get(own[i], _tree.ZERO) for i in wanted]
+        given = [i for i, root in zip(wanted, roots) if root is not _tree.ZERO]
+        roots = [root for root in roots if root is not _tree.ZERO]
+        if not given:
+            return None, given
+        outputs = [(self.inputs[i][0], fresh("d" + self.names[i], names)) for i in given]
+        passes = needed(passes, roots)
+        inputs = self._gradient_inputs(_tree.names([*roots, *(p.map for p in passes)]), given)
+        return self._gradient_kind(self.name + "_grad", inputs, outputs, passes, roots), given
+
     def _gradient_names(self):
         """What the gradient may use: inputs, outputs, gradients of outputs."""
         found = [*self.names, *self.output_names]
         for output in self.output_names:
             if "d" + output in found and isinstance(self.grad, str):
-                raise ValueError("%s: d%s is declared and is also the gradient of %s; rename it" % (self.name, output, output))
+                raise ValueError("%s: d%s is declared and is also the gradient of %s; rename it" % (
+                    self.name, output, output))
             found.append(fresh("d" + output, found))
         return found
 
-    def _gradient_outputs(self, wanted):
-        return [(self.inputs[i][0], fresh("d" + self.names[i], self._gradient_names())) for i in wanted]
-
-    def _gradient_inputs(self, used, wanted, always=()):
-        """What the gradient's kernel reads, as declarations: of all names those that are used, those in `always`, at least one
-        gradient of an output, for its shape, and what says the dtypes of its results."""
+    def _gradient_inputs(self, used, given):
+        """What the gradient's kernel reads, as declarations: what is used, at least one gradient of an output, for its
+        shape, what says the dtypes of its results, and the first input where that has the rows."""
         letters = [letter for letter, _ in [*self.inputs, *self.outputs, *self.outputs]]
         every = list(zip(letters, self._gradient_names()))
-        gradients = {n for _, n in every[-len(self.outputs):]}
-        kept = {n for _, n in every if n in used or n in always}
-        if not kept & gradients:
+        kept = used | ({self.names[0]} if self.passes else set())
+        if not kept & {n for _, n in every[-len(self.outputs):]}:
             kept.add(every[-1][1])
-        for letter, name in (self.inputs[i] for i in wanted):
+        for letter, name in (self.inputs[i] for i in given):
             if letter not in {k for k, n in every if n in kept}:
                 kept.add(name)
         return [pair for pair in every if pair[1] in kept]
 
-    @staticmethod
-    def assigned(owner, found, names, what):
-        """The nodes of all outputs among the assignments of a text; an expression alone is the one output."""
-        if None in found and len(names) == 1 and names[0] not in found:
-            return [found[None]]
-        missing = [n for n in names if n not in found]
-        if missing:
-            raise ValueError("%s: %s must assign every output; %s is missing%s" % (
-                owner, what, missing[0], ", assigned are " + ", ".join(n for n in found if n) if any(found) else ""))
-        return [found[n] for n in names]
 
-    def _assigned_gradients(self, found, wanted):
-        """The nodes of the gradients in a text: 0 for an input that it leaves out."""
-        known = ["d" + n for n in self.names]
-        if not any(n in found for n in known):
-            raise ValueError("%s: grad assigns none of %s" % (self.name, ", ".join(known)))
-        return [found.get(known[i], _tree.ZERO) for i in wanted]
+def assigned(owner, found, names, what):
+    """The nodes of all outputs among the assignments of a text; an expression alone is the one output."""
+    if None in found and len(names) == 1 and names[0] not in found:
+        return [found[None]]
+    missing = [n for n in names if n not in found]
+    if missing:
+        raise ValueError("%s: %s must assign every output; %s is missing%s" % (
+            owner, what, missing[0], ", assigned are " + ", ".join(n for n in found if n) if any(found) else ""))
+    return [found[n] for n in names]
+
+
+def needed(passes, roots):
+    """The passes whose results roots use, directly or not."""
+    used, kept = _tree.names(roots), []
+    for p in reversed(passes):
+        if p.name in used:
+            kept.insert(0, p)
+            used |= _tree.names([p.map])
+    return kept
 
 
 def fresh(name, taken):

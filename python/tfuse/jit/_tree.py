@@ -4,9 +4,10 @@ A node exists once: the same operation on the same nodes is the same object. So 
 common to several places is computed once, without anybody looking for it.
 """
 
+import threading
 import weakref
 
-_nodes = weakref.WeakValueDictionary()
+_nodes, _lock = weakref.WeakValueDictionary(), threading.Lock()
 DEEPEST = 12  # what is nested deeper gets a local: the CPU's stack of blocks and the compiler's of parentheses stay small
 
 
@@ -20,9 +21,10 @@ class Node:
 
 def _node(op, args=(), value=None):
     key = op, args, repr(value)
-    found = _nodes.get(key)
-    if found is None:
-        found = _nodes[key] = Node(op, args, value)
+    with _lock:
+        found = _nodes.get(key)
+        if found is None:
+            found = _nodes[key] = Node(op, args, value)
     return found
 
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfuse.jit import _cuda, _derive, _parse, _plain, _program, _tree
-from tfuse.jit._call import Operation
+from tfuse.jit._call import Operation, assigned
 from tfuse.jit._kernel import Kernel
 
 
@@ -29,8 +29,8 @@ def elementwise(inputs, outputs, text, grad=None, name="elementwise"):
     """
     recipe = dict(kind="elementwise", inputs=inputs, outputs=outputs, text=text, grad=grad, name=name)
     inputs, outputs = _parse.declarations(name, inputs, "inputs"), _parse.declarations(name, outputs, "outputs")
-    assigned = _parse.parse(name, text, {n: _tree.name(n) for _, n in inputs}, "the formula")
-    roots = Operation.assigned(name, assigned, [n for _, n in outputs], "the formula")
+    found = _parse.parse(name, text, {n: _tree.name(n) for _, n in inputs}, "the formula")
+    roots = assigned(name, found, [n for _, n in outputs], "the formula")
     return Elementwise(name, inputs, outputs, roots, grad, recipe)
 
 
@@ -52,18 +52,8 @@ class Elementwise(Operation):
         found = _plain.evaluate(self.roots, {n: tf.cast(t, dtype) for n, t in zip(self.names, tensors)}, dtype)
         return [tf.cast(_plain.to_shape(y, tensors), tensors[like].dtype) for y, like in zip(found, self.types)]
 
-    def _gradient_operation(self, wanted):
-        """The gradients of inputs `wanted` as one kernel, or None, and the inputs that it gives a gradient other than 0 for."""
-        names = self._gradient_names()
-        if self.grad is True:
-            gradients = [_tree.name(n) for n in names[-len(self.outputs):]]
-            roots = _derive.derive(list(zip(self.roots, gradients)), [self.names[i] for i in wanted])
-        else:
-            roots = self._assigned_gradients(
-                _parse.parse(self.name, self.grad, {n: _tree.name(n) for n in names}, "grad"), wanted)
-        given = [i for i, root in zip(wanted, roots) if root is not _tree.ZERO]
-        if not given:
-            return None, given
-        roots = [root for root in roots if root is not _tree.ZERO]
-        return Elementwise(self.name + "_grad", self._gradient_inputs(_tree.names(roots), given), self._gradient_outputs(given),
-                           roots, True), given
+    def _derived(self, dy, names):
+        return (), _derive.derive(list(zip(self.roots, dy)), names)
+
+    def _gradient_kind(self, name, inputs, outputs, passes, roots):
+        return Elementwise(name, inputs, outputs, roots, True)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfuse.jit import _cuda, _derive, _parse, _plain, _program, _tree
-from tfuse.jit._call import Operation, fresh
+from tfuse.jit._call import Operation, assigned, fresh, needed
 from tfuse.jit._kernel import Kernel
 
 _A_B = {"a": _tree.name("a"), "b": _tree.name("b")}
@@ -58,8 +58,8 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
     last = _tree.name(passes[-1].name)
     known.update({p.name: _tree.name(p.name) for p in passes}, result=last)
     text, what = (post, "post") if post is not None else (final, "final")
-    assigned = {None: last} if text is None else _parse.parse(name, text, known, what)
-    roots = Operation.assigned(name, assigned, [n for _, n in outputs], what)
+    found = {None: last} if text is None else _parse.parse(name, text, known, what)
+    roots = assigned(name, found, [n for _, n in outputs], what)
     return Rows(name, inputs, outputs, passes, roots, post is not None, keepdims, grad, recipe)
 
 
@@ -103,10 +103,11 @@ class Rows(Operation):
         if not post and len(outputs) > 1:
             raise ValueError("%s: rows without post have one output, got %s" % (name, ", ".join(n for _, n in outputs)))
         passes, roots = _seen_by_final(passes, roots, {n for _, n in inputs}) if not post else (passes, roots)
-        self.passes = _used(passes, roots) or [Pass("nothing", _tree.ZERO)]  # the walk over rows has one at least
+        self.passes = passes or [Pass("nothing", _tree.ZERO)]  # the walk over rows has one at least
+        self.run_passes = needed(passes, roots) or self.passes[:1]
         self.roots, self.post, self.keepdims = roots, post, keepdims
         if grad is True:
-            for p in self.passes:
+            for p in self.run_passes:
                 if _plain.known_reduction(p.reduce) not in ("add", "max", "min"):
                     raise ValueError("%s: grad=True takes a reduce of a + b, max(a, b) or min(a, b), and that of %s is another; "
                                      "give grad as text or as a function" % (name, p.name))
@@ -120,13 +121,13 @@ class Rows(Operation):
 
     def _symbols(self):
         """What C and programs call inputs, results and n."""
-        return {**{n: "x%d" % i for i, n in enumerate(self.names)}, **{p.name: "r%d" % i for i, p in enumerate(self.passes)},
+        return {**{n: "x%d" % i for i, n in enumerate(self.names)}, **{p.name: "r%d" % i for i, p in enumerate(self.run_passes)},
                 "n": "n", "a": "a", "b": "b"}
 
     def _source(self):
         symbols, inputs = self._symbols(), ["x%d" % i for i in range(len(self.names))]
-        results, functions = ["r%d" % i for i in range(len(self.passes))], []
-        for i, p in enumerate(self.passes):
+        results, functions = ["r%d" % i for i in range(len(self.run_passes))], []
+        for i, p in enumerate(self.run_passes):
             functions += [_cuda.function("%s_map%d" % (self.name, i), [*results[:i], *inputs, "n"], [p.map], symbols),
                           _cuda.function("%s_reduce%d" % (self.name, i), "ab", [p.reduce], symbols),
                           _cuda.function("%s_identity%d" % (self.name, i), "", [p.identity], symbols)]
@@ -138,7 +139,7 @@ class Rows(Operation):
 
     def _program(self):
         symbols, text = self._symbols(), ""
-        for i, p in enumerate(self.passes):
+        for i, p in enumerate(self.run_passes):
             for part in ("map", "reduce", "identity"):
                 text += _program.section("%s%d" % (part, i), [getattr(p, part)], symbols, False)
         return text + _program.section("post" if self.post else "final", self.roots, symbols, self.post)
@@ -147,14 +148,14 @@ class Rows(Operation):
         x, dtype = tensors[0], _plain.arithmetic(tensors)
         values = {n: tf.cast(t, dtype) for n, t in zip(self.names, tensors)}
         values["n"] = tf.cast(tf.shape(x)[-1], dtype)
-        for p in self.passes:
+        for p in self.run_passes:
             mapped, = _plain.evaluate([p.map], values, dtype)
             values[p.name] = _plain.reduced(_plain.to_shape(mapped, [x]), p.reduce, p.identity, dtype)
         found = _plain.evaluate(self.roots, values, dtype)
         if self.post:
             found = [_plain.to_shape(y, [x]) for y in found]
         else:
-            found = [_plain.to_shape(y, [values[self.passes[0].name]]) for y in found]
+            found = [_plain.to_shape(y, [values[self.run_passes[0].name]]) for y in found]
             found = found if self.keepdims else [tf.squeeze(y, -1) for y in found]
         return [tf.cast(y, tensors[like].dtype) for y, like in zip(found, self.types)]
 
@@ -172,25 +173,14 @@ class Rows(Operation):
     def _spread(self, output):
         return output if self.post or self.keepdims else output[..., None]
 
-    def _gradient_operation(self, wanted):
-        """The gradients of inputs `wanted` as one kernel, or None, and the inputs that it gives a gradient other than 0 for."""
-        names = self._gradient_names()
-        if self.grad is True:
-            passes, roots = self._derived([_tree.name(n) for n in names[-len(self.outputs):]], [self.names[i] for i in wanted])
-        else:
-            known = {n: _tree.name(n) for n in [*names, "n", *(p.name for p in self.passes)]}
-            known["result"] = _tree.name(self.passes[-1].name)
-            passes, roots = self.passes, self._assigned_gradients(_parse.parse(self.name, self.grad, known, "grad"), wanted)
-        given = [i for i, root in zip(wanted, roots) if root is not _tree.ZERO]
-        roots = [root for root in roots if root is not _tree.ZERO]
-        if not given:
-            return None, given
-        passes = _used(passes, roots)
-        used = _tree.names([*roots, *(p.map for p in passes)])
-        inputs = self._gradient_inputs(used, given, always=self.names[:1])
-        return Rows(self.name + "_grad", inputs, self._gradient_outputs(given), passes, roots, True, False, True), given
+    def _results(self):
+        last = _tree.name(self.passes[-1].name)
+        return {"n": _tree.name("n"), **{p.name: _tree.name(p.name) for p in self.passes}, "result": last}
 
-    def _derived(self, gradients, names):
+    def _gradient_kind(self, name, inputs, outputs, passes, roots):
+        return Rows(name, inputs, outputs, passes, roots, True, False, True)
+
+    def _derived(self, dy, names):
         """Passes and a node for each name, of the gradient kernel.
 
         With e[i] an element's values, r the results and g[k] the gradient of result k, the gradient of what e[i] is made of is
@@ -198,10 +188,10 @@ class Rows(Operation):
         where share is 1 in a sum; in a maximum it is 1 / count for the `count` elements that are equal to it, and 0 for others.
         g[k] is the sum over i of the same, as a derivative by r[k], with the passes behind k; final is one term and no sum.
         """
-        passes, seeds, sums = list(self.passes), [], list(zip(self.roots, gradients))
+        passes, sums = list(self.run_passes), list(zip(self.roots, dy))
         seeds, once = (sums, []) if self.post else ([], sums)
         free = lambda name: fresh(name, [*self._gradient_names(), *(p.name for p in passes)])
-        for p in reversed(self.passes):
+        for p in reversed(self.run_passes):
             per_element, per_row = (_derive.derive(s, [p.name])[0] for s in (seeds, once))
             if per_element is not _tree.ZERO:
                 result = free("g_" + p.name)
@@ -219,19 +209,9 @@ class Rows(Operation):
         return passes, _derive.derive(seeds, names)
 
 
-def _used(passes, roots):
-    """The passes that roots need, directly or not."""
-    needed, kept = _tree.names(roots), []
-    for p in reversed(passes):
-        if p.name in needed:
-            kept.insert(0, p)
-            needed |= _tree.names([p.map])
-    return kept
-
-
 def _seen_by_final(passes, roots, inputs):
     """final sees results and n alone; an input, which is the same along the row, becomes a result: its own maximum."""
     taken, inputs = {p.name for p in passes} | inputs, sorted(_tree.names(roots) & inputs)
     more = [Pass(fresh("of_" + n, taken), _tree.name(n), _MAX, _tree.number(-float("inf"))) for n in inputs]
     values = {n: _tree.name(p.name) for n, p in zip(inputs, more)}
-    return [*passes, *more], _tree.substitute(roots, values, make=_tree.call)
+    return [*more, *passes], _tree.substitute(roots, values, make=_tree.call)
