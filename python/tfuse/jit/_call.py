@@ -1,5 +1,5 @@
-"""Operation: what elementwise and rows share. It takes numbers, arrays and tensors, finds the dtypes that placeholders stand
-for, runs the kernel, and differentiates it: the gradient is an Operation itself, so gradients of any order are kernels."""
+"""Operation: what elementwise and rows share. It takes numbers, arrays and tensors, finds the dtypes that placeholders
+stand for, runs the kernel, and differentiates it. The gradient is an Operation too, so gradients of any order are kernels."""
 
 import functools
 import numbers
@@ -23,7 +23,7 @@ MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel
 class Operation:
     """Callable as op(*inputs). Returns a tensor, or a list of them where there are several outputs.
 
-    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient, of which _gradient_kind makes an Operation.
+    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient; _gradient_kind makes an Operation of them.
 
     Args:
       name: what messages and explain() call it; a name that C takes.
@@ -47,8 +47,8 @@ class Operation:
         letters = [letter for letter, _ in inputs]
         for letter, output in outputs:
             if letter not in letters:
-                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; inputs are %s" % (
-                    name, output, letter, letter, ", ".join(map(" ".join, inputs))))
+                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; inputs "
+                                 "are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -80,9 +80,11 @@ class Operation:
     @functools.cached_property
     def _too_much(self):
         """"" or why the formula is too large for one kernel; gradients of gradients may be."""
-        counts = {"inputs": len(self.inputs), "outputs": len(self.outputs), "passes": self.kernel.program.count("reduce"),
-                  "locals": 1 + max(map(int, re.findall(r"=t(\d+)", self.kernel.program)), default=-1)}
-        return "; ".join("a kernel has at most %d %s, this one %d" % (MOST[k], k, n) for k, n in counts.items() if n > MOST[k])
+        program = self.kernel.program
+        counts = {"inputs": len(self.inputs), "outputs": len(self.outputs), "passes": program.count("reduce"),
+                  "locals": 1 + max(map(int, re.findall(r"=t(\d+)", program)), default=-1)}
+        return "; ".join("a kernel has at most %d %s, this one %d" % (MOST[what], what, count)
+                         for what, count in counts.items() if count > MOST[what])
 
     def _results(self):
         """{name: node} of what a text may use besides inputs."""
@@ -91,8 +93,8 @@ class Operation:
     # ---- inputs ----
 
     def _tensors(self, values):
-        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in their own
-        and numbers in R."""
+        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in their
+        own and numbers in R."""
         if len(values) != len(self.inputs):
             raise TypeError("%s takes %d input%s (%s), got %d" % (
                 self.name, len(self.inputs), "s" * (len(self.inputs) > 1), ", ".join(self.names), len(values)))
@@ -104,18 +106,22 @@ class Operation:
             if kinds[i] and (letter == "R" or kinds[i] == 2):
                 dtype = dtype or arithmetic([t for t in tensors if t is not None])
             if value is None or isinstance(value, (str, bytes, tf.RaggedTensor, tf.SparseTensor)):
-                raise ValueError("%s: %s must be a dense tensor, an array or a number, got %r" % (self.name, name, value))
+                raise ValueError("%s: %s must be a dense tensor, an array or a number, got %r" % (
+                    self.name, name, value))
             t = tensors[i] = tf.convert_to_tensor(value, dtype if kinds[i] else None)
             if t.dtype not in DTYPES:
-                raise ValueError("%s: %s must be %s, got %s" % (self.name, name, " or ".join(d.name for d in DTYPES), t.dtype.name))
+                raise ValueError("%s: %s must be %s, got %s" % (
+                    self.name, name, " or ".join(d.name for d in DTYPES), t.dtype.name))
             if by_letter.setdefault(letter, t.dtype) != t.dtype:
                 other = next(n for k, n in self.inputs if k == letter)
-                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give it another "
-                                 "placeholder" % (self.name, other, name, letter, by_letter[letter].name, t.dtype.name))
+                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give it "
+                                 "another placeholder" % (
+                                     self.name, other, name, letter, by_letter[letter].name, t.dtype.name))
         wide = arithmetic(tensors)
         if by_letter.get("R", wide) != wide:
-            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a placeholder other than "
-                             "R" % (self.name, next(n for k, n in self.inputs if k == "R"), wide.name, by_letter["R"].name))
+            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a placeholder "
+                             "other than R" % (self.name, next(n for letter, n in self.inputs if letter == "R"), wide.name,
+                                               by_letter["R"].name))
         for letter, output in self.outputs:
             if by_letter[letter] not in FLOATS:
                 raise ValueError("%s: output %s is %s, which is %s in this call; outputs must be of a float dtype" % (
@@ -158,7 +164,7 @@ class Operation:
         return output
 
     def _gradient_operation(self, wanted):
-        """The gradients of inputs `wanted` as one Operation, or None, and the inputs that it gives one other than 0 for."""
+        """The gradients of inputs `wanted` as an Operation, or None, and the inputs that it gives one other than 0 for."""
         names, passes = self._gradient_names(), self.passes
         if self.grad is True:
             dy = [_tree.name(n) for n in names[-len(self.outputs):]]

@@ -1,4 +1,4 @@
-"""Formulas in CUDA C, as device functions over values of type R; the walks over tensors that call them are the runtime's."""
+"""Formulas in CUDA C: device functions over values of type R, which the walks over tensors call (kernels/jit)."""
 
 import re
 

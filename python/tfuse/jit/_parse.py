@@ -1,5 +1,6 @@
-"""Text to nodes. A text is statements `name = expression`, separated by ";" or new lines, with C's operators and the functions
-of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and the place."""
+"""Text to nodes. A text is statements `name = expression`, separated by ";" or new lines, with C's operators and the
+functions of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and the
+place."""
 
 import difflib
 import re
@@ -12,8 +13,8 @@ _TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
   |(?P<name>[A-Za-z_]\w*)
   |(?P<symbol>&&|\|\||[<>=!]=|[-+*/<>!?:(),=])
   |(?P<end>[;\n])""", re.VERBOSE)
-_HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&", "|": "; 'or' is ||",
-          "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b"}
+_HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&",
+          "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b"}
 
 
 class TextError(ValueError):
@@ -32,13 +33,13 @@ def declarations(owner, text, what):
         start = at + len(part) - len(part.lstrip())
         words = part.split()
         if not words:
-            raise TextError(owner, "a declaration of %s is missing here; write them as in \"T x, R beta\"" % what, text, at)
+            raise TextError(owner, "a declaration of %s is missing here; write \"T x, R beta\"" % what, text, at)
         if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z_]\w*", w) for w in words):
-            raise TextError(owner, "%r does not declare one of the %s: it takes a placeholder for the dtype and a name, as in "
-                            "\"T x\"" % (part.strip(), what), text, start)
+            raise TextError(owner, "%r does not declare one of the %s: it takes a placeholder for the dtype and a name, as "
+                            "in \"T x\"" % (part.strip(), what), text, start)
         if not re.fullmatch("[A-Z]", words[0]):
-            raise TextError(owner, "%r is no placeholder: T, or any other capital letter, stands for the dtype of what a call is "
-                            "given, and R for that of arithmetic" % words[0], text, start)
+            raise TextError(owner, "%r is no placeholder: T, or any other capital letter, stands for the dtype of what a call "
+                            "is given, and R for that of arithmetic" % words[0], text, start)
         if words[1] in (name for _, name in found):
             raise TextError(owner, "%r is declared twice" % words[1], text, start + part.lstrip().rfind(words[1]))
         found.append(tuple(words))
@@ -70,7 +71,7 @@ class _Parser:
         self.assigned, self.at, self.tokens = {}, 0, list(self._tokens())
 
     def _tokens(self):
-        """(kind, text, place). A new line ends a statement unless it is in parentheses, or an operator is before or behind it."""
+        """(kind, text, place). A new line ends a statement unless it is in parentheses or beside an operator."""
         found, place, depth = [], 0, 0
         while place < len(self.text):
             match = _TOKENS.match(self.text, place)
@@ -178,7 +179,8 @@ class _Parser:
             names = [*self.known, *(n for n in self.assigned if n)]
             if text in NAMES or text in SHORTHANDS:
                 raise self._error("%r is a function: write %s(…)" % (text, text), place)
-            raise self._error("unknown name %r%s; known are %s" % (text, self._guess(text, names), ", ".join(names) or "none"), place)
+            raise self._error("unknown name %r%s; known are %s" % (
+                text, self._guess(text, names), ", ".join(names) or "none"), place)
         return found
 
     def _call(self, name, place):
@@ -195,7 +197,8 @@ class _Parser:
                 name, self._guess(name, [*NAMES, *SHORTHANDS]), ", ".join(sorted(every))), place)
         wanted = len(row.gradients) if row else short[0]
         if len(arguments) != wanted:
-            raise self._error("%s takes %d argument%s, got %d" % (name, wanted, "s" * (wanted > 1), len(arguments)), place)
+            raise self._error("%s takes %d argument%s, got %d" % (
+                name, wanted, "s" * (wanted > 1), len(arguments)), place)
         if row:
             return _tree.call(row.token, *arguments)
         return _tree.substitute([template(short[1])], dict(zip("abc", arguments)), make=_tree.call)[0]
@@ -211,5 +214,6 @@ _templates = {}
 def template(text):
     """The node of a text in a, b, c, y and d: of a shorthand, or a gradient in the table of functions."""
     if text not in _templates:
-        _templates[text] = expression("tfuse.jit", text, {n: _tree.name(n) for n in "abcyd"}, "the table of functions")[0]
+        known = {n: _tree.name(n) for n in "abcyd"}
+        _templates[text] = expression("tfuse.jit", text, known, "the table of functions")[0]
     return _templates[text]

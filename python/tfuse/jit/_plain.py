@@ -1,4 +1,4 @@
-"""Formulas in TensorFlow's own ops. All is computed in R; casting to and from what tensors are stored in is the caller's."""
+"""Formulas in TensorFlow's own ops, all computed in R: casting to and from dtypes of tensors is the caller's."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Kernels on KerasTensors: a call inside a functional model becomes an operation of that model, saved with it as its texts."""
+"""Kernels on KerasTensors: a call in a functional model becomes an operation of that model, saved with it as texts."""
 
 import keras
 
@@ -17,8 +17,8 @@ class JitOperation(keras.Operation):
 
     def get_config(self):
         if callable(self.recipe["grad"]):
-            raise ValueError("%s: a model with it cannot be saved, for grad is a Python function; texts and True can be" %
-                             self.recipe["name"])
+            raise ValueError("%s: a model with it cannot be saved, for grad is a Python function; text and True can be" % (
+                self.recipe["name"]))
         return {**super().get_config(), "recipe": self.recipe}
 
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 
 _nodes, _lock = weakref.WeakValueDictionary(), threading.Lock()
-DEEPEST = 12  # what is nested deeper gets a local: the CPU's stack of blocks and the compiler's of parentheses stay small
+DEEPEST = 12  # what is nested deeper gets a local: the CPU's stack and the compiler's parentheses stay few
 
 
 class Node:
@@ -51,7 +51,7 @@ _FOLDS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a,
 
 
 def simplified(op, *args):
-    """The node, or a simpler one of the same value where all values are finite: for derivatives, never for what the user wrote."""
+    """The node, or a simpler one of the same value where all values are finite: for derivatives, not for the user's text."""
     if op in _FOLDS and all(a.op == "number" for a in args):
         return number(_FOLDS[op](*(a.value for a in args)) or 0)
     a, b, c = (*args, None, None)[:3]
@@ -109,7 +109,8 @@ def substitute(roots, values, make=simplified):
 
 def write(roots, symbols, number, call, store):
     """Text of roots: statements that compute locals t0, t1 …, for what is used more than once or nested deep, and an
-    expression for each root. symbols: the text of each name; number(value), call(op, texts) and store(local, text) make text."""
+    expression for each root. symbols: the text of each name; number(value), call(op, texts) and store(local, text) give
+    text."""
     nodes, text, depth, lines = order(roots), {}, {}, []
     uses = {node: roots.count(node) for node in nodes}
     for node in nodes:

@@ -11,17 +11,17 @@ def elementwise(inputs, outputs, text, grad=None, name="elementwise"):
     """Makes a function of tensors from a formula of their elements; inputs broadcast.
 
     Args:
-      inputs: "T x, R beta": for each input a placeholder and a name. T, or any capital letter, stands for a dtype, the same one
-        wherever it occurs; R for the dtype of arithmetic: float32, or float64 where an input is float64.
+      inputs: "T x, R beta": for each input a placeholder and a name. T, or any capital letter, stands for a dtype, the same
+        one wherever it occurs; R for the dtype of arithmetic: float32, or float64 where an input is float64.
       outputs: the same for outputs, with placeholders of inputs.
       text: assignments of all outputs, and of locals if there are any. docs/jit.md says what expressions may use.
-      grad: True derives the gradient; "dx = …; dbeta = …" says it, in inputs, outputs and dy, the gradient of output y; a
-        function(*inputs, *outputs, *gradients of outputs) returns a gradient for each input; None: there is none.
+      grad: True derives the gradient; "dx = …; dbeta = …" says it, in inputs, outputs and dy, the gradient of output y;
+        a function(*inputs, *outputs, *gradients of outputs) returns a gradient for each input; None: there is none.
       name: what messages and tfuse.explain() call the kernel.
 
     Returns:
-      A function(*inputs) that returns a tensor, or a list of them where there are several outputs. Inputs are tensors, arrays or
-      numbers. Another number does not compile anew.
+      A function(*inputs) that returns a tensor, or a list of them where there are several outputs. Inputs are tensors,
+      arrays or numbers. Another number does not compile anew.
 
     Example:
       swish = tfuse.jit.elementwise("T x, R beta", "T y", "y = x / (1 + exp(-beta * x))", grad=True)
@@ -41,11 +41,13 @@ class Elementwise(Operation):
         self.roots = roots
         super().__init__(name, inputs, outputs, grad, recipe)
         symbols = {n: "x%d" % i for i, n in enumerate(self.names)}
-        body = _cuda.function(name + "_body", symbols.values(), self.roots, symbols, ["y%d" % i for i in range(len(outputs))])
+        results = ["y%d" % i for i in range(len(outputs))]
+        body = _cuda.function(name + "_body", symbols.values(), roots, symbols, results)
         self.kernel = Kernel(
-            name=name, kind="elementwise", source=_cuda.source(name, {"INPUTS": len(inputs), "OUTPUTS": len(outputs)}, [body]),
-            program=_program.section("body", self.roots, symbols), inputs=tuple(self.names), outputs=tuple(self.output_names),
-            types=self.types, shapes="broadcast", launch="", plain=self._plain)
+            name=name, kind="elementwise", program=_program.section("body", roots, symbols),
+            source=_cuda.source(name, {"INPUTS": len(inputs), "OUTPUTS": len(outputs)}, [body]),
+            inputs=tuple(self.names), outputs=tuple(self.output_names), types=self.types, shapes="broadcast", launch="",
+            plain=self._plain)
 
     def _plain(self, tensors):
         dtype = _plain.arithmetic(tensors)

@@ -1,4 +1,4 @@
-"""tfuse.jit.rows: a kernel from formulas of a row: what is mapped, how it is reduced, and what is made of the results."""
+"""tfuse.jit.rows: a kernel from formulas of a row: what is mapped, how it is reduced, what is made of the results."""
 
 from typing import NamedTuple
 
@@ -27,17 +27,18 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
 
     Args:
       inputs, outputs: as in tfuse.jit.elementwise. The first input has the rows; others broadcast to its shape.
-      map: the value of an element: "abs(x)", or "top = abs(x)" to name the result. A list of such for several passes, each of
-        which may use the results of those before, and n, the number of elements.
-      reduce: how two values a and b become one: "max(a, b)"; a list for several passes, or one for all. It must not matter
-        which values are joined first, nor which of two is a.
-      identity: what reduce begins with. "0" for a + b, "1" for a * b, "-inf" for max(a, b) and "inf" for min(a, b) if not given.
+      map: the value of an element: "abs(x)", or "top = abs(x)" to name the result. A list of such for several passes, each
+        of which may use the results of those before, and n, the number of elements.
+      reduce: how two values a and b become one: "max(a, b)"; a list for several passes, or one for all. It must not
+        matter which values are joined first, nor which of two is a.
+      identity: what reduce begins with. If not given, "0" for a + b, "1" for a * b, "-inf" for max(a, b) and "inf" for
+        min(a, b).
       post: each element of the outputs, which are like the first input: "y = x / result".
-      final: the output of a row, "sqrt(result / n)", without post. The last result if not given. Inputs that it uses must be the
-        same along the row.
+      final: the output of a row, "sqrt(result / n)", without post. The last result if not given. Inputs that it uses must
+        be the same along the row.
       keepdims: whether the output of a row keeps the last axis, as 1.
-      grad: True derives it, where every reduce is a + b, max(a, b) or min(a, b); text gives it for each element, in inputs,
-        results, outputs, and dy; or a function(*inputs, *outputs, *gradients of outputs); None: there is none.
+      grad: True derives it, where every reduce is a + b, max(a, b) or min(a, b); text gives it for each element, in
+        inputs, results, outputs, and dy; or a function(*inputs, *outputs, *gradients of outputs); None: there is none.
       name: what messages and tfuse.explain() call the kernel.
 
     Returns:
@@ -48,8 +49,8 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
                                post="y = exp(x - stop(r0)) / r1", grad=True)
       y = softmax(tf.random.normal([4, 8]))
     """
-    recipe = dict(kind="rows", inputs=inputs, outputs=outputs, map=map, reduce=reduce, identity=identity, post=post, final=final,
-                  keepdims=keepdims, grad=grad, name=name)
+    recipe = dict(kind="rows", inputs=inputs, outputs=outputs, map=map, reduce=reduce, identity=identity, post=post,
+                  final=final, keepdims=keepdims, grad=grad, name=name)
     inputs, outputs = _parse.declarations(name, inputs, "inputs"), _parse.declarations(name, outputs, "outputs")
     known = {n: _tree.name(n) for n in [*(n for _, n in inputs), "n"]}
     passes = _passes(name, known, map, reduce, identity)
@@ -67,7 +68,7 @@ def _passes(owner, known, map, reduce, identity):
     maps, known, passes = _listed(map), dict(known), []
     reduces, identities = ([*_listed(v)] * (len(maps) if len(_listed(v)) == 1 else 1) for v in (reduce, identity))
     if not len(maps) == len(reduces) == len(identities):
-        raise ValueError("%s: map has %d passes, reduce %d and identity %d; give one for each pass, or one reduce for all" % (
+        raise ValueError("%s: map has %d passes, reduce %d and identity %d; give one for each pass, or one for all" % (
             owner, len(maps), len(reduces), len(identities)))
     for i, texts in enumerate(zip(maps, reduces, identities)):
         place = " of pass %d" % i if len(maps) > 1 else ""
@@ -82,8 +83,8 @@ def _passes(owner, known, map, reduce, identity):
             raise ValueError("%s: reduce%s %r needs an identity: what it begins with" % (owner, place, texts[1]))
         result = result or "r%d" % i
         if result in known or result == "result":
-            raise ValueError("%s: the result%s is called %s, which is an input or has a meaning here; name it as in map=\"total = …\"" % (
-                owner, place, result))
+            raise ValueError("%s: the result%s is called %s, which is an input or has a meaning here; name it as in "
+                             "map=\"total = …\"" % (owner, place, result))
         known[result] = _tree.name(result)
         passes.append(Pass(result, value, join, first))
     return passes
@@ -109,8 +110,8 @@ class Rows(Operation):
         if grad is True:
             for p in self.run_passes:
                 if _plain.known_reduction(p.reduce) not in ("add", "max", "min"):
-                    raise ValueError("%s: grad=True takes a reduce of a + b, max(a, b) or min(a, b), and that of %s is another; "
-                                     "give grad as text or as a function" % (name, p.name))
+                    raise ValueError("%s: grad=True takes a reduce of a + b, max(a, b) or min(a, b), and that of %s is "
+                                     "another; give grad as text or as a function" % (name, p.name))
         super().__init__(name, inputs, outputs, grad, recipe)
         self.kernel = Kernel(
             name=name, kind="rows", source=self._source(), program=self._program(), inputs=tuple(self.names),
@@ -121,8 +122,8 @@ class Rows(Operation):
 
     def _symbols(self):
         """What C and programs call inputs, results and n."""
-        return {**{n: "x%d" % i for i, n in enumerate(self.names)}, **{p.name: "r%d" % i for i, p in enumerate(self.run_passes)},
-                "n": "n", "a": "a", "b": "b"}
+        return {**{n: "x%d" % i for i, n in enumerate(self.names)}, "n": "n", "a": "a", "b": "b",
+                **{p.name: "r%d" % i for i, p in enumerate(self.run_passes)}}
 
     def _source(self):
         symbols, inputs = self._symbols(), ["x%d" % i for i in range(len(self.names))]
@@ -132,8 +133,8 @@ class Rows(Operation):
                           _cuda.function("%s_reduce%d" % (self.name, i), "ab", [p.reduce], symbols),
                           _cuda.function("%s_identity%d" % (self.name, i), "", [p.identity], symbols)]
         functions.append(_cuda.function(
-            self.name + ("_post" if self.post else "_final"), [*results, *(inputs if self.post else []), "n"], self.roots, symbols,
-            ["y%d" % i for i in range(len(self.roots))] if self.post else ()))
+            self.name + ("_post" if self.post else "_final"), [*results, *(inputs if self.post else []), "n"], self.roots,
+            symbols, ["y%d" % i for i in range(len(self.roots))] if self.post else ()))
         return _cuda.source(self.name, {"INPUTS": len(inputs), "OUTPUTS": len(self.roots), "PASSES": len(results),
                                         "POST": int(self.post)}, functions)
 
@@ -163,10 +164,12 @@ class Rows(Operation):
         super()._check(tensors)
         x = tensors[0].shape
         if x.rank == 0:
-            raise ValueError("%s: %s must have at least one axis, whose elements are reduced, got a scalar" % (self.name, self.names[0]))
+            raise ValueError("%s: %s must have at least one axis, whose elements are reduced, got a scalar" % (
+                self.name, self.names[0]))
         for n, t in zip(self.names[1:], tensors[1:]):
             if not tf.broadcast_static_shape(x, t.shape).is_compatible_with(x):
-                raise ValueError("%s: %s %s must broadcast to %s %s, which has the rows" % (self.name, n, t.shape, self.names[0], x))
+                raise ValueError("%s: %s %s must broadcast to %s %s, which has the rows" % (
+                    self.name, n, t.shape, self.names[0], x))
 
     # ---- gradients ----
 
@@ -183,10 +186,11 @@ class Rows(Operation):
     def _derived(self, dy, names):
         """Passes and a node for each name, of the gradient kernel.
 
-        With e[i] an element's values, r the results and g[k] the gradient of result k, the gradient of what e[i] is made of is
+        With e[i] an element's values, r the results and g[k] the gradient of result k, the gradient of e[i] is
           d post(e[i], r) * dy[i] + sum over k of g[k] * share(k, i) * d map_k(e[i], r),
-        where share is 1 in a sum; in a maximum it is 1 / count for the `count` elements that are equal to it, and 0 for others.
-        g[k] is the sum over i of the same, as a derivative by r[k], with the passes behind k; final is one term and no sum.
+        where share is 1 in a sum; in a maximum it is 1 / count for the `count` elements that are equal to it, and 0 for
+        others. g[k] is the sum over i of the same, as a derivative by r[k], with the passes behind k; final is one term
+        and no sum.
         """
         passes, sums = list(self.run_passes), list(zip(self.roots, dy))
         seeds, once = (sums, []) if self.post else ([], sums)
