@@ -1,0 +1,219 @@
+"""Text to nodes. A text is statements `name = expression`, separated by ";" or new lines, with C's operators and the
+functions of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and the
+place."""
+
+import difflib
+import re
+
+from tfuse.jit import _tree
+from tfuse.jit._functions import CONSTANTS, FUNCTIONS, INFIX, NAMES, SHORTHANDS
+
+_TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
+  |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?(?![\w.]))
+  |(?P<name>[A-Za-z_]\w*)
+  |(?P<symbol>&&|\|\||[<>=!]=|[-+*/<>!?:(),=])
+  |(?P<end>[;\n])""", re.VERBOSE)
+_HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&",
+          "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b"}
+
+
+class TextError(ValueError):
+    """What is wrong in a text of the user's, with the line and the place."""
+
+    def __init__(self, owner, what, text, at):
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        line = text[start:end if end >= 0 else None]
+        super().__init__("%s: %s\n  %s\n  %s^" % (owner, what, line, re.sub(r"[^\t]", " ", line[:at - start])))
+
+
+def declarations(owner, text, what):
+    """[(placeholder, name), …] of "T x, R beta"."""
+    found, at = [], 0
+    for part in text.split(","):
+        start = at + len(part) - len(part.lstrip())
+        words = part.split()
+        if not words:
+            raise TextError(owner, "a declaration of %s is missing here; write \"T x, R beta\"" % what, text, at)
+        if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z_]\w*", w) for w in words):
+            raise TextError(owner, "%r does not declare one of the %s: it takes a placeholder for the dtype and a name, as "
+                            "in \"T x\"" % (part.strip(), what), text, start)
+        if not re.fullmatch("[A-Z]", words[0]):
+            raise TextError(owner, "%r is no placeholder: T, or any other capital letter, stands for the dtype of what a call "
+                            "is given, and R for that of arithmetic" % words[0], text, start)
+        if words[1] in (name for _, name in found):
+            raise TextError(owner, "%r is declared twice" % words[1], text, start + part.lstrip().rfind(words[1]))
+        found.append(tuple(words))
+        at += len(part) + 1
+    return found
+
+
+def parse(owner, text, known, what):
+    """{name: node} of all assignments of a text, in their order; an expression alone at the end has the name None.
+
+    Args:
+      owner: whose text it is, for messages.
+      known: {name: node} that expressions may use, and not assign to.
+      what: what the text is, for messages.
+    """
+    if not isinstance(text, str):
+        raise ValueError("%s: %s must be text, got %r" % (owner, what, text))
+    return _Parser(owner, text, known, what).statements()
+
+
+def expression(owner, text, known, what):
+    """The node of a text's last statement, whose name does not matter, and this name or None."""
+    return list(parse(owner, text, known, what).items())[-1][::-1]
+
+
+class _Parser:
+    def __init__(self, owner, text, known, what):
+        self.owner, self.text, self.known, self.what = owner, text, known, what
+        self.assigned, self.at, self.tokens = {}, 0, list(self._tokens())
+
+    def _tokens(self):
+        """(kind, text, place). A new line ends a statement unless it is in parentheses or beside an operator."""
+        found, place, depth = [], 0, 0
+        while place < len(self.text):
+            match = _TOKENS.match(self.text, place)
+            if not match:
+                wrong = self.text[place]
+                if wrong.isdigit() or wrong == ".":
+                    raise self._error("this is no number", place)
+                raise self._error("%r has no meaning here%s" % (wrong, _HINTS.get(wrong, "")), place)
+            depth += {"(": 1, ")": -1}.get(match[0], 0)
+            if match.lastgroup != "space" and not (match[0] == "\n" and depth > 0):
+                found.append((match.lastgroup, match[0], place))
+            place = match.end()
+        found.append(("end", "", len(self.text.rstrip())))
+        goes_on = (*INFIX, "?", ":")
+        for i, token in enumerate(found):
+            if token[1] == "\n":
+                behind = next(t for t in found[i + 1:] if t[1] != "\n")
+                if behind[1] in goes_on or i and found[i - 1][1] in (*goes_on, "=", "!", ",", "\n"):
+                    continue
+            yield token
+
+    def _error(self, problem, place):
+        return TextError("%s, in %s" % (self.owner, self.what), problem, self.text, place)
+
+    def _next(self):
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def _take(self, symbol):
+        """Whether the next token is `symbol`, which is then taken."""
+        self.at += self.tokens[self.at][1] == symbol
+        return self.tokens[self.at - 1][1] == symbol
+
+    def _expect(self, symbol, why):
+        kind, text, place = self._next()
+        if text != symbol:
+            raise self._error("expected %r %s, got %s" % (symbol, why, self._shown(kind, text)), place)
+
+    def _shown(self, kind, text):
+        return repr(text) if text.strip() else "the end" if not text else "a new line"
+
+    def statements(self):
+        while True:
+            while self.tokens[self.at][0] == "end":
+                if not self._next()[1]:
+                    if not self.assigned:
+                        raise self._error("nothing is computed", 0)
+                    return self.assigned
+            kind, text, place = self.tokens[self.at]
+            if kind == "name" and self.tokens[self.at + 1][1] == "=":
+                if text in self.known:
+                    raise self._error("%r is given and cannot be assigned to; use another name" % text, place)
+                self.at += 2
+                self.assigned[text] = self._expression()
+            else:
+                self.assigned[None] = self._expression()
+            kind, text, end = self._next()
+            if kind != "end":
+                raise self._error("expected an operator or the end of the statement, got %r" % text, end)
+            self.at -= not text
+            if None in self.assigned and any(t[0] != "end" for t in self.tokens[self.at:]):
+                raise self._error("this value is not used: only the last statement may do without \"name =\"", place)
+
+    def _expression(self, least=0):
+        left = self._operand()
+        while True:
+            kind, symbol, _ = self.tokens[self.at]
+            if symbol == "?" and least <= 1:
+                self.at += 1
+                then = self._expression()
+                self._expect(":", "of \"condition ? a : b\"")
+                left = _tree.call("select", left, then, self._expression(1))
+            elif symbol in INFIX and INFIX[symbol][0] > least:
+                self.at += 1
+                power, token = INFIX[symbol]
+                left = _tree.call(token, left, self._expression(power))
+            else:
+                return left
+
+    def _operand(self):
+        kind, text, place = self._next()
+        if kind == "number":
+            value = float(text.rstrip("fF"))
+            if value == float("inf"):
+                raise self._error("%s is larger than any number of double; write inf if you mean it" % text, place)
+            return _tree.number(value)
+        if text == "-":
+            return _tree.call("neg", self._expression(8))
+        if text == "+":
+            return self._expression(8)
+        if text == "!":
+            return _tree.call("not", self._expression(8))
+        if text == "(":
+            inner = self._expression()
+            self._expect(")", "for the '(' at character %d" % (place + 1))
+            return inner
+        if kind != "name":
+            raise self._error("expected a value, got %s" % self._shown(kind, text), place)
+        if self._take("("):
+            return self._call(text, place)
+        found = self.assigned.get(text, self.known.get(text))
+        if found is None and text in CONSTANTS:
+            found = _tree.number(CONSTANTS[text])
+        if found is None:
+            names = [*self.known, *(n for n in self.assigned if n)]
+            if text in NAMES or text in SHORTHANDS:
+                raise self._error("%r is a function: write %s(…)" % (text, text), place)
+            raise self._error("unknown name %r%s; known are %s" % (
+                text, self._guess(text, names), ", ".join(names) or "none"), place)
+        return found
+
+    def _call(self, name, place):
+        arguments = []
+        if not self._take(")"):
+            arguments.append(self._expression())
+            while self._take(","):
+                arguments.append(self._expression())
+            self._expect(")", "behind the arguments of %s" % name)
+        row, short = NAMES.get(name), SHORTHANDS.get(name)
+        if not row and not short:
+            every = {*FUNCTIONS, *SHORTHANDS} - {token for _, token in INFIX.values()} - {"neg", "not"}
+            raise self._error("unknown function %r%s; there are %s" % (
+                name, self._guess(name, [*NAMES, *SHORTHANDS]), ", ".join(sorted(every))), place)
+        wanted = len(row.gradients) if row else short[0]
+        if len(arguments) != wanted:
+            raise self._error("%s takes %d argument%s, got %d" % (
+                name, wanted, "s" * (wanted > 1), len(arguments)), place)
+        if row:
+            return _tree.call(row.token, *arguments)
+        return _tree.substitute([template(short[1])], dict(zip("abc", arguments)), make=_tree.call)[0]
+
+    def _guess(self, name, names):
+        close = difflib.get_close_matches(name, names, 1)
+        return " (is it %s?)" % close[0] if close else ""
+
+
+_templates = {}
+
+
+def template(text):
+    """The node of a text in a, b, c, y and d: of a shorthand, or a gradient in the table of functions."""
+    if text not in _templates:
+        known = {n: _tree.name(n) for n in "abcyd"}
+        _templates[text] = expression("tfuse.jit", text, known, "the table of functions")[0]
+    return _templates[text]
