@@ -1,0 +1,3 @@
+"""tfuse.jit: kernels of your own, compiled when they first run."""
+
+from tfuse.jit.raw import raw
