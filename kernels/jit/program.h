@@ -65,7 +65,7 @@ typedef struct jit_step {
   double value;
 } jit_step;
 
-enum { JIT_MOST_PASSES = 4, JIT_MOST_LOCALS = 64, JIT_MOST_STACK = 32 };
+enum { JIT_MOST_PASSES = 12, JIT_MOST_LOCALS = 64, JIT_MOST_STACK = 32 };
 
 typedef struct jit_section {
   jit_step *step;
