@@ -11,7 +11,6 @@
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/hash.h"
 #include "kernels/jit/cubins.h"
-#include "ops/core/bind.h"
 
 struct jit_compiled {
   jit_compiled *next;
@@ -301,12 +300,9 @@ tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **
 
 /* ---- info ---- */
 
-/* Why kernels cannot be compiled here, or "". */
-TFU_EXPORT const char *tfu_jit_status(void) { return jit_nvrtc_missing(); }
+const char *tfu_jit_status(void) { return jit_nvrtc_missing(); }
 
-/* Writes what is known of compiled variant `number` of a kernel, as name=value with tabs between; whether there is one.
- */
-TFU_EXPORT int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size) {
+int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size) {
   char types[300] = "";
   const jit_compiled *found = NULL;
   const char *own = tfu_intern(source, strlen(source));

@@ -3,6 +3,7 @@
 #define TFUSE_COMPILED_H_
 
 #include "kernels/core/gpu/cuda.h"
+#include "ops/core/bind.h"
 #include "ops/jit/jit.h"
 
 /* All that the code depends on beside the headers. Compared by its bytes: begin with jit_variant_of. */
@@ -30,5 +31,11 @@ typedef struct jit_launch {
 TFU_MUST_USE tfu_code jit_start(tfu_call *call, jit_compiled *compiled, const jit_launch *launch, void **parameters);
 /* Bytes of parameter i; 0: there is none; -1: the driver cannot tell. */
 int jit_parameter(const jit_compiled *compiled, int i);
+
+/* Why kernels cannot be compiled here, or "". */
+TFU_EXPORT const char *tfu_jit_status(void);
+/* Writes what is known of compiled variant `number` of a kernel, as name=value with tabs between; whether there is one.
+ */
+TFU_EXPORT int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size);
 
 #endif

@@ -10,6 +10,7 @@
  * list of sizes for each, with semicolons between. `program` is the same kernel for the CPU (kernels/jit/program.h). */
 #include "ops/jit/jit.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ static tfu_code listed(const char *text, const tfu_list *in, tfu_shape *out, int
   for (int i = 0; i < n; i++) {
     TFU_TRY(tfu_sizes_list(&s, out[i].dim, TFU_MAX_RANK, &out[i].rank));
     for (int k = 0; k < out[i].rank; k++)
-      TFU_REQUIRE(err, out[i].dim[k] >= 0, "shapes: output %d would be %s", i, tfu_show(&out[i]).text);
+      TFU_REQUIRE(err, out[i].dim[k] >= 0, "shapes: axis %d of output %d would be %" PRId64, k, i, out[i].dim[k]);
   }
   TFU_REQUIRE(err, !*s.at, "shapes has more lists than the %d outputs: \"%.100s\"", n, text);
   return TFU_OK;
