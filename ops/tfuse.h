@@ -24,7 +24,7 @@ typedef enum tfu_code {
 } tfu_code;
 
 typedef struct tfu_error {
-  char text[480];
+  char text[2000]; /* a compiler's log of some lines fits */
 } tfu_error;
 
 #define TFU_MUST_USE __attribute__((warn_unused_result))
@@ -78,12 +78,17 @@ typedef struct tfu_tensor {
   tfu_shape shape;
 } tfu_tensor;
 
-/* A choice, "mode: {'a', 'b'} = 'a'", arrives as its index in .i. */
+/* A choice, "mode: {'a', 'b'} = 'a'", arrives as its index in .i, and "In: list({float, half})" as how many types it
+ * has. */
 typedef union tfu_value {
   float f;
   int64_t i;
   int b;
+  const char *s; /* kept for the life of the process; equal texts are one pointer (tfu_intern) */
 } tfu_value;
+
+/* A copy of the text that is kept for the life of the process, the same one for equal texts; NULL without memory. */
+const char *tfu_intern(const char *text, size_t length);
 
 const char *tfu_dtype_name(tfu_dtype dtype); /* "float32" …   */
 const char *tfu_dtype_tag(tfu_dtype dtype);  /* "f32" …       */
@@ -106,8 +111,8 @@ typedef struct tfu_call tfu_call;
 
 /* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. */
 typedef tfu_code tfu_shape_fn(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err);
-/* Lists of tensors, for ops with arguments like "x: N * T": one entry per argument, of one tensor where it is no list.
- */
+/* Lists of tensors, for ops with arguments like "x: N * T", or "x: In" where In is a list of types: one entry per
+ * argument, of one tensor where it is no list. */
 typedef struct tfu_list {
   tfu_tensor *at;
   int n;

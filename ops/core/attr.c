@@ -7,7 +7,11 @@
 static const struct {
   const char *word;
   tfu_attr_kind kind;
-} kinds[] = {{"float", TFU_ATTR_FLOAT}, {"int", TFU_ATTR_INT}, {"bool", TFU_ATTR_BOOL}};
+} kinds[] = {{"float", TFU_ATTR_FLOAT},
+             {"int", TFU_ATTR_INT},
+             {"bool", TFU_ATTR_BOOL},
+             {"string", TFU_ATTR_STRING},
+             {"list", TFU_ATTR_TYPES}};
 
 int tfu_attr_parse(const char *text, tfu_attr *attr) {
   int at = 0;

@@ -14,7 +14,9 @@ typedef enum tfu_attr_kind {
   TFU_ATTR_FLOAT,
   TFU_ATTR_INT,
   TFU_ATTR_BOOL,
-  TFU_ATTR_CHOICE
+  TFU_ATTR_CHOICE,
+  TFU_ATTR_STRING,
+  TFU_ATTR_TYPES
 } tfu_attr_kind;
 
 typedef struct tfu_attr {

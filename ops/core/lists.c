@@ -5,15 +5,16 @@
 
 #include "bind.h"
 
-/* "x: N * T" has as many tensors as the attribute N says, "x: T" has one. */
+/* "x: N * T" has as many tensors as the attribute N says, "x: In" as many as the list In has types, "x: T" has one. */
 static int length(const tfu_op *op, const char *argument, const tfu_value *attr) {
-  char number[32], star[2];
-  if (sscanf(argument, "%*[^:]: %31[A-Za-z] %1[*]", number, star) != 2) return 1;
+  char name[32], star[2];
+  const int many = sscanf(argument, "%*[^:]: %31[A-Za-z] %1[*]", name, star) == 2;
   for (int i = 0; op->attr[i]; i++) {
     tfu_attr a;
-    if (tfu_attr_parse(op->attr[i], &a) && !strcmp(a.name, number)) return (int)attr[i].i;
+    if (tfu_attr_parse(op->attr[i], &a) && !strcmp(a.name, name) && (many || a.kind == TFU_ATTR_TYPES))
+      return (int)attr[i].i;
   }
-  return 0;
+  return !many;
 }
 
 static int lengths(const tfu_call *call, const char *const *arguments, tfu_list *lists) {

@@ -165,6 +165,23 @@ static int64_t read_choice(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_S
   return tfu_attr_choice(a, word, (size_t)bytes);
 }
 
+static const char *read_string(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
+  int32_t entries = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
+  char *text = TF_GetCode(status) == TF_OK ? malloc((size_t)bytes + 1) : NULL;
+  if (text) TF_OpKernelConstruction_GetAttrString(ctx, a->name, text, (size_t)bytes, status);
+  const char *kept = text && TF_GetCode(status) == TF_OK ? tfu_intern(text, (size_t)bytes) : NULL;
+  free(text);
+  if (!kept && TF_GetCode(status) == TF_OK) TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "out of memory");
+  return kept;
+}
+
+static int64_t count_types(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
+  int32_t entries = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
+  return entries;
+}
+
 static tfu_value read_attr(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
   tfu_value v = {.i = 0};
   unsigned char flag = 0;
@@ -174,6 +191,8 @@ static tfu_value read_attr(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_S
     case TFU_ATTR_INT: TF_OpKernelConstruction_GetAttrInt64(ctx, a->name, &v.i, status); break;
     case TFU_ATTR_BOOL: TF_OpKernelConstruction_GetAttrBool(ctx, a->name, &flag, status), v.b = flag; break;
     case TFU_ATTR_CHOICE: v.i = read_choice(ctx, a, status); break;
+    case TFU_ATTR_STRING: v.s = read_string(ctx, a, status); break;
+    case TFU_ATTR_TYPES: v.i = count_types(ctx, a, status); break;
   }
   return v;
 }

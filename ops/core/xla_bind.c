@@ -54,13 +54,18 @@ static int find_attr(const XLA_FFI_Attrs *attrs, const char *name) {
   return -1;
 }
 
-/* In the frame a choice is a string and anything else a scalar of the kind that the row names. */
+/* In the frame a choice is a string like a text, a list of types is its length, and anything else a scalar of the kind
+ * that the row names. */
 static tfu_code read_attr(const tfu_attr *a, XLA_FFI_AttrType type, const void *data, tfu_value *v, tfu_error *err) {
-  const int choice = a->kind == TFU_ATTR_CHOICE;
-  TFU_REQUIRE(err, type == (choice ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
+  const int text = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
+  TFU_REQUIRE(err, type == (text ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
               "attribute %s of the custom call has the wrong type", a->name);
-  if (choice) {
+  if (text) {
     const XLA_FFI_ByteSpan *word = data;
+    if (a->kind == TFU_ATTR_STRING) {
+      v->s = tfu_intern(word->ptr, word->len);
+      return v->s ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+    }
     v->i = tfu_attr_choice(a, word->ptr, word->len);
     TFU_REQUIRE(err, v->i >= 0, "attribute %s must be one of %s, got '%.*s'", a->name, a->choices, (int)word->len,
                 word->ptr);
@@ -68,7 +73,7 @@ static tfu_code read_attr(const tfu_attr *a, XLA_FFI_AttrType type, const void *
   }
   const void *scalar = ((const XLA_FFI_Scalar *)data)->value;
   if (a->kind == TFU_ATTR_FLOAT) v->f = *(const float *)scalar;
-  if (a->kind == TFU_ATTR_INT) v->i = *(const int64_t *)scalar;
+  if (a->kind == TFU_ATTR_INT || a->kind == TFU_ATTR_TYPES) v->i = *(const int64_t *)scalar;
   if (a->kind == TFU_ATTR_BOOL) v->b = *(const unsigned char *)scalar;
   return TFU_OK;
 }

@@ -6,38 +6,41 @@
 
 #include "tfuse.h"
 
-#define TFU_DRIVER(X)                  \
-  X(cuCtxGetCurrent)                   \
-  X(cuCtxGetDevice)                    \
-  X(cuDeviceGetAttribute)              \
-  X(cuDeviceGetName)                   \
-  X(cuGetErrorName)                    \
-  X(cuGetErrorString)                  \
-  X(cuGraphAddEmptyNode)               \
-  X(cuGraphGetNodes)                   \
-  X(cuKernelSetAttribute)              \
-  X(cuLibraryGetGlobal)                \
-  X(cuLibraryGetKernel)                \
-  X(cuLibraryLoadData)                 \
-  X(cuLaunchKernelEx)                  \
-  X(cuMemcpyDtoDAsync_v2)              \
-  X(cuMemcpyDtoHAsync_v2)              \
-  X(cuMemsetD8Async)                   \
-  X(cuMemsetD32Async)                  \
-  X(cuOccupancyMaxActiveClusters)      \
-  X(cuStreamCreate)                    \
-  X(cuStreamGetCaptureInfo_v2)         \
-  X(cuStreamIsCapturing)               \
-  X(cuThreadExchangeStreamCaptureMode) \
-  X(cuEventCreate)                     \
-  X(cuEventQuery)                      \
-  X(cuEventRecord)                     \
-  X(cuEventSynchronize)                \
-  X(cuEventElapsedTime)                \
-  X(cuEventDestroy_v2)                 \
+#define TFU_DRIVER(X)                            \
+  X(cuCtxGetCurrent)                             \
+  X(cuCtxGetDevice)                              \
+  X(cuDeviceGetAttribute)                        \
+  X(cuDeviceGetName)                             \
+  X(cuGetErrorName)                              \
+  X(cuGetErrorString)                            \
+  X(cuGraphAddEmptyNode)                         \
+  X(cuGraphGetNodes)                             \
+  X(cuKernelGetAttribute)                        \
+  X(cuKernelSetAttribute)                        \
+  X(cuLibraryGetGlobal)                          \
+  X(cuLibraryGetKernel)                          \
+  X(cuLibraryLoadData)                           \
+  X(cuLaunchKernelEx)                            \
+  X(cuMemcpyDtoDAsync_v2)                        \
+  X(cuMemcpyDtoHAsync_v2)                        \
+  X(cuMemsetD8Async)                             \
+  X(cuMemsetD32Async)                            \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
+  X(cuOccupancyMaxActiveClusters)                \
+  X(cuStreamCreate)                              \
+  X(cuStreamGetCaptureInfo_v2)                   \
+  X(cuStreamIsCapturing)                         \
+  X(cuThreadExchangeStreamCaptureMode)           \
+  X(cuEventCreate)                               \
+  X(cuEventQuery)                                \
+  X(cuEventRecord)                               \
+  X(cuEventSynchronize)                          \
+  X(cuEventElapsedTime)                          \
+  X(cuEventDestroy_v2)                           \
   X(cuStreamWaitEvent)
-/* From CUDA 12.5 on; NULL in an older driver. */
+/* From CUDA 12.5 on, cuKernelGetParamInfo from 12.4; NULL in an older driver. */
 #define TFU_DRIVER_NEWER(X) \
+  X(cuKernelGetParamInfo)   \
   X(cuCtxRecordEvent)       \
   X(cuCtxWaitEvent)
 

@@ -1,17 +1,13 @@
 #include "kernels/core/gpu/tuned_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "kernels/core/gpu/own_file.h"
 #include "kernels/core/hash.h"
 
 /* A new format gets a new first line; older files are then foreign. */
@@ -50,18 +46,6 @@ void tfu_tuned_release(tfu_tuned_lines *l) {
 }
 
 /* ---- the place ---- */
-
-/* Makes the folder of a path, and those above it, with mode 0700. */
-static int make_folder(const char *path) {
-  char folder[PATH_MAX];
-  if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder) return 0;
-  for (char *at = folder + 1; (at = strchr(at, '/')); at++) {
-    *at = 0;
-    if (mkdir(folder, 0700) && errno != EEXIST) return 0;
-    *at = '/';
-  }
-  return 1;
-}
 
 const char *tfu_tuned_path(void) {
   static __thread char path[PATH_MAX];
@@ -118,23 +102,10 @@ static int read_line(char *text, tfu_tuned_line *line) {
 
 /* ---- files ---- */
 
-/* Of this user alone: what others may write is not to be trusted with what runs here. By a system call, since fstat in
- * glibc is newer than the oldest systems served. */
-static FILE *open_own(const char *path) {
-  struct stat s;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return NULL;
-  FILE *file = NULL;
-  if (!syscall(SYS_fstat, fd, &s) && S_ISREG(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 022))
-    file = fdopen(fd, "r");
-  if (!file) close(fd);
-  return file;
-}
-
 void tfu_tuned_read(const char *path, tfu_tuned_lines *lines) {
   char text[LINE];
   tfu_tuned_line line;
-  FILE *file = *path ? open_own(path) : NULL;
+  FILE *file = *path ? tfu_open_own(path) : NULL;
   if (!file) return;
   if (fgets(text, sizeof text, file) && !strcmp(text, first_line))
     for (int i = 0; i < 2 * TFU_TUNED_MOST && fgets(text, sizeof text, file); i++) {
@@ -148,17 +119,12 @@ void tfu_tuned_read(const char *path, tfu_tuned_lines *lines) {
 
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines) {
   char temporary[PATH_MAX], text[LINE];
-  if (!*path || !make_folder(path)) return;
-  if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) return;
-  const int fd = mkstemp(temporary); /* mode 0600 */
-  if (fd < 0) return;
-  FILE *file = fdopen(fd, "w");
-  if (!file) close(fd);
-  int whole = file && fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
+  FILE *file = tfu_create_beside(path, temporary);
+  if (!file) return;
+  int whole = fwrite(first_line, 1, sizeof first_line - 1, file) == sizeof first_line - 1;
   for (int i = 0; whole && i < lines->n; i++) {
     const int n = write_line(text, &lines->line[i]);
     whole = n < LINE && fwrite(text, 1, (size_t)n, file) == (size_t)n;
   }
-  if (file && fclose(file)) whole = 0;
-  if (!whole || rename(temporary, path)) unlink(temporary);
+  tfu_put_in_place(file, whole, temporary, path);
 }

@@ -109,7 +109,7 @@ def _row_major(type_):
 def _literal(value):
     """An attribute in MLIR's notation; floats by their bits, which spells infinity and NaN too."""
     if isinstance(value, str):
-        return '"%s"' % value
+        return '"%s"' % "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else "\\%02X" % b for b in value.encode())
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int):

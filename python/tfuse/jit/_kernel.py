@@ -1,7 +1,17 @@
-"""Kernel: one kernel of tfuse.jit as all routes take it, and run(), which runs it."""
+"""Kernel: one kernel of tfuse.jit as all routes take it, and run(), which runs it: as the op Jit, eagerly and in graphs, as XLA's
+custom call of it, or where neither can serve, as the kernel's `plain` composition."""
 
+import ctypes
 import dataclasses
+import functools
+import re
 from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
+
+from tfuse._core import _explain, _library, _op, _xla
 
 
 @dataclasses.dataclass(frozen=True)
@@ -9,15 +19,152 @@ class Kernel:
     name: str  # the C name of the kernel, and what errors and explain() call it
     kind: str  # "elementwise", "rows" or "raw"
     source: str  # CUDA C in the types T0, T1 … of inputs, U0, U1 … of outputs and R of arithmetic
-    program: str  # the same for the CPU, as postfix text
+    program: str  # the same for the CPU, as postfix text (kernels/jit/program.h); "" for raw
     inputs: tuple  # names, for messages
     outputs: tuple
-    types: tuple  # for each output: the number of the input whose dtype it has
-    shapes: str  # "broadcast", "row", "like 0"
-    launch: str
-    plain: Callable | None  # (list of tensors) -> list of tensors, in TensorFlow's own ops
+    types: tuple  # for each output: the number of the input whose dtype it has, or a dtype
+    shapes: str  # "broadcast", "row", "row keep", or sizes as text (ops/jit/jit.h)
+    launch: str  # raw only: "grid; block; shared; arguments" as such texts
+    plain: Callable | None  # (list of tensors) -> list of tensors, in TensorFlow's own ops; None for raw
+
+    def info(self):
+        """What was compiled of it in this process, as the GPU's driver tells: a list of dicts, one for each variant (dtypes,
+        shapes of inputs) that has run. Registers of a thread, bytes of local memory that it spills to, bytes of shared memory,
+        threads of a block, and how many blocks fit on a multiprocessor at a time."""
+        text, found, number = ctypes.create_string_buffer(512), [], 0
+        while _library.library.tfu_jit_info(self.name.encode(), self.source.encode(), number, text, len(text)):
+            fields = dict(part.split("=") for part in text.value.decode().split("\t"))
+            found.append({key: int(value) if value.lstrip("-").isdigit() else value for key, value in fields.items()})
+            number += 1
+        return found
 
 
 def run(kernel, tensors):
     """The outputs of a kernel, a list."""
+    if context.executing_eagerly():
+        if kernel.plain and _without_nvrtc():
+            return _plain(kernel, tensors, _without_nvrtc(), "called")
+        return list(execute(context.context(), "Tfuse>Jit", None, list(tensors), *_flat(kernel), "Out", _dtypes(kernel, tensors)))
+    if _op._inside_xla():
+        return _in_xla(kernel, tensors)
+    if kernel.plain and _without_nvrtc():
+        return _plain(kernel, tensors, _without_nvrtc(), "traced")
+    outputs = _library.ops.tfuse_jit(tensors, Out=_dtypes(kernel, tensors), **_attributes(kernel))
+    if all(t.shape.rank is not None for t in tensors):
+        for output, dims in zip(outputs, _dims(kernel, tensors)):
+            output.set_shape([_static(size, tensors) for size in dims])
+    return list(outputs)
+
+
+@functools.lru_cache(1024)
+def _attributes(kernel):
+    names = {key: ", ".join(getattr(kernel, key)) for key in ("inputs", "outputs")}
+    return {"kernel": kernel.name, **names, **{key: getattr(kernel, key) for key in ("kind", "source", "program", "shapes", "launch")}}
+
+
+@functools.lru_cache(1024)
+def _flat(kernel):
+    return _op._flat(_attributes(kernel))
+
+
+def _dtypes(kernel, tensors):
+    return [tensors[t].dtype if isinstance(t, int) else t for t in kernel.types]
+
+
+@functools.lru_cache(None)
+def _without_nvrtc():
+    """Why kernels cannot be compiled for the GPU that is there; "" where they can, or there is none."""
+    return "" if _library.without_gpu() else _library.library.tfu_jit_status().decode()
+
+
+def _plain(kernel, tensors, reason, when):
+    _explain.note("Jit " + kernel.name, "plain TensorFlow", reason, tensors, when)
     return kernel.plain(tensors)
+
+
+def _in_xla(kernel, tensors):
+    reason = _library.xla_status() or _without_nvrtc()
+    if any(t.shape.rank is None for t in tensors):
+        reason = "a tensor has an unknown number of dimensions inside jit_compile=True"
+    dims = None if reason else _dims(kernel, tensors)
+    if dims and any(size is None for shape in dims for size in shape):
+        reason = "the result's sizes are computed from unknown ones inside jit_compile=True"
+    if reason and not kernel.plain:
+        raise ValueError("%s: cannot run inside jit_compile=True: %s" % (kernel.name, reason))
+    if reason:
+        return _plain(kernel, tensors, reason, "traced")
+    _explain.note("Jit " + kernel.name, "XLA custom call", "traced inside jit_compile=True", tensors)
+    target, room = _library.xla_target("jit")
+    specs = [tf.TensorSpec([_static(size, tensors) for size in shape], dtype)
+             for shape, dtype in zip(dims, _dtypes(kernel, tensors))]
+    counts = {"In": len(tensors), "Out": len(specs)}
+    return list(_xla.custom_call(target, tensors, specs, dims, {**_attributes(kernel), **counts}, room=room))
+
+
+@tf.RegisterGradient("Tfuse>Jit")
+def _no_gradient(node, *dy):
+    name = node.get_attr("kernel")
+    raise LookupError("%s has no gradient: give it one (grad= of elementwise and rows, gradient= of raw)" % (
+        name.decode() if isinstance(name, bytes) else name))
+
+
+# ---- shapes, as the library's own rule has them (ops/jit/jit.c) ----
+
+
+def _dims(kernel, tensors):
+    """For each output, where its dimensions come from, as _xla.custom_call takes it; None: computed from unknown sizes."""
+    shapes = [t.shape for t in tensors]
+    if kernel.shapes == "broadcast":
+        rank = max(shape.rank for shape in shapes)
+        return [[_broadcast([(i, s.rank - back) for i, s in enumerate(shapes) if s.rank >= back], shapes)
+                 for back in range(rank, 0, -1)]] * len(kernel.types)
+    if kernel.shapes.startswith("row"):
+        return [_like(0, shapes)[:-1] + [1] * ("keep" in kernel.shapes)] * len(kernel.types)
+    lists = kernel.shapes.split(";")
+    if len(lists) != len(kernel.types):
+        raise ValueError("%s: shapes %r are of %d outputs, there are %d" % (
+            kernel.name, kernel.shapes, len(lists), len(kernel.types)))
+    return [[size for part in text.split(",") if part.strip() for size in sizes(kernel.name, part, shapes)] for text in lists]
+
+
+def _broadcast(places, shapes):
+    """One dimension of what broadcasts: those that are known to be 1 say nothing, any other known one says it all."""
+    known = {shapes[i][axis] for i, axis in places} - {None, 1}
+    if known:
+        return min(known)
+    unknown = [(i, axis) for i, axis in places if shapes[i][axis] is None]
+    return unknown if len(unknown) > 1 else unknown[0] if unknown else 1
+
+
+def _like(i, shapes):
+    return [(i, axis) if size is None else size for axis, size in enumerate(shapes[i])]
+
+
+def sizes(name, text, shapes):
+    """The sizes that a part of a text between commas gives: one, or with "like 0" all of an input."""
+    try:
+        like = re.fullmatch(r"\s*like\s*(\d+)\s*", text)
+        if like:
+            return _like(int(like[1]), shapes)
+        alone = re.fullmatch(r"\s*(\d+)\.(-?\d+)\s*", text)
+        if alone:
+            i = int(alone[1])
+            return [_like(i, shapes)[int(alone[2])]]
+        known = re.sub(r"(\d+)\.(n|-?\d+)", lambda m: str(_value(shapes[int(m[1])], m[2])), text)
+        if "None" in known:
+            return [None]
+        if not re.fullmatch(r"[\d\s+\-*/%()]+", known):
+            raise SyntaxError("only numbers, INPUT.AXIS, INPUT.n, + - * / %% and parentheses")
+        return [int(eval(known.replace("/", "//"), {"__builtins__": {}}))]
+    except (IndexError, SyntaxError, ZeroDivisionError) as error:
+        raise ValueError("%s: %r gives no size of inputs %s: %s" % (
+            name, text.strip(), ", ".join(map(str, shapes)), error)) from None
+
+
+def _value(shape, what):
+    return (shape.num_elements() if what == "n" else shape[int(what)])
+
+
+def _static(size, tensors):
+    """A dimension as far as it is known."""
+    return size if isinstance(size, int) else None

@@ -1,0 +1,17 @@
+/* own_file.h - files that a process keeps for the user, and other processes of his. */
+#ifndef TFUSE_OWN_FILE_H_
+#define TFUSE_OWN_FILE_H_
+
+#include <stdio.h>
+
+/* Makes the folder of a path, and those above it, with mode 0700; whether it is there. */
+int tfu_make_folder(const char *path);
+/* Opens for reading what is a file of this user alone: what others may write is not to be trusted with what runs here.
+ * NULL: it is not. */
+FILE *tfu_open_own(const char *path);
+/* A new file of mode 0600 beside `path`, and its name, which has room for PATH_MAX. NULL: there is no place. */
+FILE *tfu_create_beside(const char *path, char *name);
+/* Ends writing: puts the file in the place of `path` where all was written, else removes it. */
+void tfu_put_in_place(FILE *file, int whole, const char *name, const char *path);
+
+#endif

@@ -1,0 +1,322 @@
+#define _GNU_SOURCE
+#include "kernels/jit/compiled.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/core/gpu/driver.h"
+#include "kernels/core/hash.h"
+#include "kernels/jit/cubins.h"
+
+struct jit_compiled {
+  jit_compiled *next;
+  jit_variant variant;
+  uint64_t hash;
+  CUkernel kernel;
+  const char *origin;
+  int registers, local, shared, most_threads, allowed; /* allowed: bytes of dynamic shared memory that were asked for */
+  atomic_int threads, blocks;                          /* of the last launch: of a block, and of a multiprocessor     */
+};
+
+void jit_variant_of(const tfu_call *call, int capability, jit_variant *v) {
+  const tfu_lists *l = call->lists;
+  memset(v, 0, sizeof *v); /* what lies between members counts too */
+  v->source = call->attr[TFU_JIT_SOURCE].s;
+  v->name = call->attr[TFU_JIT_KERNEL].s;
+  v->kind = (int)call->attr[TFU_JIT_KIND].i;
+  v->capability = capability;
+  v->inputs = l->inputs, v->outputs = l->outputs;
+  for (int i = 0; i < l->inputs; i++) v->in[i] = (unsigned char)l->in[0].at[i].dtype;
+  for (int i = 0; i < l->outputs; i++) v->out[i] = (unsigned char)l->out[0].at[i].dtype;
+}
+
+/* ---- text ---- */
+
+static void write_list(FILE *f, const char *name, const char *item, int n) {
+  fprintf(f, "#define %s ", name);
+  for (int i = 0; i < n; i++) {
+    fputs(i ? ", " : "", f);
+    fprintf(f, item, i);
+  }
+  fputc('\n', f);
+}
+
+/* Types of tensors and arithmetic, and the numbers of the walk. */
+static void write_head(FILE *f, const jit_variant *v) {
+  static const char *const types[TFU_DTYPES] = {
+      [TFU_F32] = "float",   [TFU_F16] = "f16",     [TFU_BF16] = "bf16", [TFU_F64] = "double",
+      [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
+  int wide = 0;
+  fputs("#include \"jit_types.cuh\"\n", f);
+  for (int i = 0; i < v->inputs; i++) {
+    fprintf(f, "typedef %s T%d;\n", types[v->in[i]], i);
+    wide |= v->in[i] == TFU_F64;
+  }
+  for (int i = 0; i < v->outputs; i++) {
+    fprintf(f, "typedef %s U%d;\n", types[v->out[i]], i);
+    wide |= v->out[i] == TFU_F64;
+  }
+  fprintf(f, "typedef %s R;\n", wide ? "double" : "float");
+  if (v->kind == TFU_JIT_RAW) return;
+  fputs("#define JIT_CALL_(a, b) a##b\n#define JIT_CALL(a, b) JIT_CALL_(a, b)\n", f);
+  fputs("#define JIT_ENTRY JIT_CALL(tfuse_jit_, JIT_NAME)\n", f);
+  write_list(f, "JIT_TYPES_IN", "T%d", v->inputs);
+  write_list(f, "JIT_TYPES_OUT", "U%d", v->outputs);
+  write_list(f, "JIT_ARGS_X", "x[%d]", v->inputs);
+  write_list(f, "JIT_ARGS_Y", "y[%d]", v->outputs);
+  const struct {
+    const char *name;
+    int value;
+  } numbers[] = {{"N", v->n},         {"SINGLE", v->single},   {"MOVES", v->moves},
+                 {"AXES", v->axes},   {"THREADS", v->threads}, {"UNROLL", v->unroll},
+                 {"LANES", v->lanes}, {"PACKS", v->packs}};
+  for (int i = 0; i < TFU_COUNT(numbers); i++) fprintf(f, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
+  if (v->small) fputs("#define JIT_SMALL\n", f);
+}
+
+char *jit_text(const jit_variant *v, char *entry, size_t room) {
+  static const char *const walks[] = {"jit_elementwise.cuh", "jit_rows.cuh"};
+  char *text = NULL;
+  size_t size;
+  FILE *f = open_memstream(&text, &size);
+  if (!f) return NULL;
+  write_head(f, v);
+  fprintf(f, "#line 1 \"%s\"\n%s\n", v->name, v->source); /* the user's own lines */
+  if (v->kind != TFU_JIT_RAW) fprintf(f, "#line 1 \"tfuse\"\n#include \"%s\"\n", walks[v->kind]);
+  snprintf(entry, room, "%s%s", v->kind == TFU_JIT_RAW ? "" : "tfuse_jit_", v->name);
+  if (!fclose(f)) return text;
+  free(text);
+  return NULL;
+}
+
+/* "float32, int32 -> float32" */
+static void describe(const jit_variant *v, char *text, size_t size) {
+  int at = 0;
+  for (int i = 0; i < v->inputs + v->outputs && at < (int)size; i++)
+    at += snprintf(text + at, size - (size_t)at, "%s%s",
+                   i == v->inputs ? " -> "
+                   : i            ? ", "
+                                  : "",
+                   tfu_dtype_name(i < v->inputs ? v->in[i] : v->out[i - v->inputs]));
+}
+
+/* ---- loading ---- */
+
+static tfu_code load(const tfu_driver *d, const jit_image *image, CUkernel *kernel, tfu_error *err) {
+  CUlibrary library;
+  const int mode = tfu_capture_relax();
+  CUresult r = d->cuLibraryLoadData(&library, image->code, NULL, NULL, 0, NULL, NULL, 0);
+  if (!r) r = d->cuLibraryGetKernel(kernel, library, image->entry);
+  tfu_capture_restore(mode);
+  return tfu_driver_code(d, r, "loading it", err);
+}
+
+/* From the cache, or compiled; what the driver does not take from the cache is compiled anew. */
+static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c, tfu_error *err) {
+  char entry[sizeof((jit_image *)0)->entry];
+  char *text = jit_text(v, entry, sizeof entry);
+  if (!text) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  const jit_key key = jit_key_of(text, entry, v->capability);
+  jit_image *image = jit_cubin_read(&key);
+  c->origin = "jit kernel, read from the cache";
+  if (image && load(d, image, &c->kernel, err) == TFU_OK) {
+    free(image), free(text);
+    return TFU_OK;
+  }
+  if (image) jit_cubin_forget(&key);
+  free(image);
+  image = NULL;
+  c->origin = "jit kernel, compiled";
+  tfu_code code = jit_compile(v->name, text, entry, v->capability, &image, err);
+  free(text);
+  if (code == TFU_OK) code = load(d, image, &c->kernel, err);
+  if (code == TFU_OK) jit_cubin_write(&key, image);
+  else if (image) {
+    tfu_error own = *err;
+    code =
+        tfu_fail(err, code,
+                 "kernel %s: %.300s. The driver does not take what NVRTC %d.%d compiled: update the driver, or install "
+                 "an NVRTC that is not newer than it",
+                 v->name, own.text, jit_nvrtc_version() / 100, jit_nvrtc_version() % 100);
+  }
+  free(image);
+  return code;
+}
+
+/* What the driver tells of a kernel. */
+static tfu_code ask(const tfu_driver *d, jit_compiled *c, tfu_error *err) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, err));
+  const struct {
+    CUfunction_attribute which;
+    int *value;
+  } questions[] = {{CU_FUNC_ATTRIBUTE_NUM_REGS, &c->registers},
+                   {CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, &c->local},
+                   {CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &c->shared},
+                   {CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &c->most_threads}};
+  for (int i = 0; i < TFU_COUNT(questions); i++) {
+    const CUresult r = d->cuKernelGetAttribute(questions[i].value, questions[i].which, c->kernel, device.ordinal);
+    TFU_TRY(tfu_driver_code(d, r, c->variant.name, err));
+  }
+  return TFU_OK;
+}
+
+static jit_compiled *chains[256];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of chains; while compiling, another */
+
+static jit_compiled *find(const jit_variant *v, uint64_t hash) {
+  pthread_mutex_lock(&lock);
+  jit_compiled *c = chains[hash % TFU_COUNT(chains)];
+  while (c && !(c->hash == hash && !memcmp(&c->variant, v, sizeof *v))) c = c->next;
+  pthread_mutex_unlock(&lock);
+  return c;
+}
+
+static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled, tfu_error *err) {
+  const tfu_driver *d;
+  TFU_TRY(tfu_driver_get(&d, err));
+  jit_compiled *c = calloc(1, sizeof *c);
+  if (!c) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  memcpy(&c->variant, v, sizeof *v);
+  c->hash = hash;
+  tfu_code code = make(d, v, c, err);
+  if (code == TFU_OK) code = ask(d, c, err);
+  if (code != TFU_OK) {
+    char types[300] = "";
+    describe(v, types, sizeof types);
+    const size_t at = strlen(err->text);
+    if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
+    free(c);
+    return code;
+  }
+  pthread_mutex_lock(&lock);
+  c->next = chains[hash % TFU_COUNT(chains)];
+  chains[hash % TFU_COUNT(chains)] = *compiled = c;
+  pthread_mutex_unlock(&lock);
+  return TFU_OK;
+}
+
+tfu_code jit_compiled_get(const jit_variant *v, jit_compiled **compiled, tfu_error *err) {
+  static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER; /* threads that want the same wait for the first */
+  const uint64_t hash = tfu_hash(TFU_HASH_START, v, sizeof *v);
+  if ((*compiled = find(v, hash))) return TFU_OK;
+  pthread_mutex_lock(&compiling);
+  *compiled = find(v, hash);
+  const tfu_code code = *compiled ? TFU_OK : add(v, hash, compiled, err);
+  pthread_mutex_unlock(&compiling);
+  return code;
+}
+
+/* ---- launching ---- */
+
+int jit_parameter(const jit_compiled *c, int i) {
+  const tfu_driver *d;
+  tfu_error ignored;
+  size_t offset, size = 0;
+  if (tfu_driver_get(&d, &ignored) != TFU_OK || !d->cuKernelGetParamInfo) return -1;
+  return d->cuKernelGetParamInfo(c->kernel, (size_t)i, &offset, &size) ? 0 : (int)size;
+}
+
+/* "grid (1, 2, 3), block (4, 5, 6), 0 bytes of shared memory" */
+static void describe_launch(const jit_launch *l, char *text, size_t size) {
+  snprintf(text, size,
+           "grid (%" PRId64 ", %" PRId64 ", %" PRId64 "), block (%" PRId64 ", %" PRId64 ", %" PRId64 "), %" PRId64
+           " bytes of shared memory",
+           l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared);
+}
+
+static tfu_code check_limits(const jit_compiled *c, const tfu_device *device, const jit_launch *l, tfu_error *err) {
+  static const int64_t most_blocks[] = {INT32_MAX, 65535, 65535}, most_block[] = {1024, 1024, 64};
+  char text[256];
+  const char *name = c->variant.name;
+  int64_t threads = 1;
+  describe_launch(l, text, sizeof text);
+  for (int i = 0; i < 3; i++) {
+    TFU_REQUIRE(err, l->grid[i] >= 1 && l->grid[i] <= most_blocks[i],
+                "kernel %s: %s: axis %d of a grid has 1 to %" PRId64 " blocks", name, text, i, most_blocks[i]);
+    TFU_REQUIRE(err, l->block[i] >= 1 && l->block[i] <= most_block[i],
+                "kernel %s: %s: axis %d of a block has 1 to %" PRId64 " threads", name, text, i, most_block[i]);
+    threads *= l->block[i];
+  }
+  TFU_REQUIRE(err, threads <= c->most_threads,
+              "kernel %s: %s: a block of this kernel, with %d registers, has at most %d threads, not %" PRId64, name,
+              text, c->registers, c->most_threads, threads);
+  TFU_REQUIRE(err, l->shared >= 0 && l->shared + c->shared <= device->block_shared,
+              "kernel %s: %s: this GPU gives a block %d bytes, of which the kernel has %d already", name, text,
+              device->block_shared, c->shared);
+  return TFU_OK;
+}
+
+/* More than 48 KiB have to be asked for. */
+static tfu_code allow(const tfu_driver *d, jit_compiled *c, const tfu_device *device, int64_t shared, tfu_error *err) {
+  enum { FREELY = 48 * 1024 };
+  if (shared + c->shared <= FREELY) return TFU_OK;
+  const CUresult r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                             device->block_shared - c->shared, c->kernel, device->ordinal);
+  return tfu_driver_code(d, r, c->variant.name, err);
+}
+
+/* How many blocks fit on a multiprocessor, for tfu_jit_info; asked for where the block is another than last time. */
+static void note_occupancy(const tfu_driver *d, jit_compiled *c, const jit_launch *l) {
+  const int threads = (int)(l->block[0] * l->block[1] * l->block[2]);
+  int blocks = 0;
+  if (atomic_load(&c->threads) == threads) return;
+  if (d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)c->kernel, threads, (size_t)l->shared))
+    return;
+  atomic_store(&c->blocks, blocks);
+  atomic_store(&c->threads, threads);
+}
+
+tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **parameters) {
+  const tfu_driver *d;
+  tfu_device device;
+  char text[256];
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  TFU_TRY(tfu_device_now(&device, call->err));
+  TFU_TRY(check_limits(c, &device, l, call->err));
+  TFU_TRY(allow(d, c, &device, l->shared, call->err));
+  note_occupancy(d, c, l);
+  CUlaunchConfig config = {.gridDimX = (unsigned)l->grid[0],
+                           .gridDimY = (unsigned)l->grid[1],
+                           .gridDimZ = (unsigned)l->grid[2],
+                           .blockDimX = (unsigned)l->block[0],
+                           .blockDimY = (unsigned)l->block[1],
+                           .blockDimZ = (unsigned)l->block[2],
+                           .sharedMemBytes = (unsigned)l->shared,
+                           .hStream = call->stream};
+  call->kernel = c->variant.name;
+  if (!call->why) call->why = c->origin;
+  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)c->kernel, parameters, NULL);
+  if (!r) return TFU_OK;
+  describe_launch(l, text, sizeof text);
+  char what[sizeof text + 128];
+  snprintf(what, sizeof what, "kernel %.80s: %s", c->variant.name, text);
+  return tfu_driver_code(d, r, what, call->err);
+}
+
+/* ---- info ---- */
+
+const char *tfu_jit_status(void) { return jit_nvrtc_missing(); }
+
+int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size) {
+  char types[300] = "";
+  const jit_compiled *found = NULL;
+  const char *own = tfu_intern(source, strlen(source));
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < TFU_COUNT(chains) && !found; i++)
+    for (const jit_compiled *c = chains[i]; c && !found; c = c->next)
+      if (c->variant.source == own && !strcmp(c->variant.name, name) && number-- == 0) found = c;
+  pthread_mutex_unlock(&lock);
+  if (!found) return 0;
+  describe(&found->variant, types, sizeof types);
+  snprintf(
+      text, size,
+      "types=%s\tcapability=%d\tpack=%d\tregisters=%d\tspilled=%d\tshared=%d\tmost_threads=%d\tthreads=%d\tblocks=%d",
+      types, found->variant.capability, found->variant.n, found->registers, found->local, found->shared,
+      found->most_threads, atomic_load(&found->threads), atomic_load(&found->blocks));
+  return 1;
+}

@@ -1,0 +1,25 @@
+/* cubins.h - what was compiled, kept for later processes: files in the folder jit/ beside tuned.h's. A file that is
+ * damaged, or whose name stands for something else, is as good as none; where nothing can be written, nothing is kept.
+ */
+#ifndef TFUSE_CUBINS_H_
+#define TFUSE_CUBINS_H_
+
+#include "kernels/jit/nvrtc.h"
+
+/* Bytes of all files; the oldest go first. */
+enum { JIT_MOST_BYTES = 64 << 20 };
+
+/* What an image depends on, as two hashes. */
+typedef struct jit_key {
+  uint64_t hash[2];
+} jit_key;
+jit_key jit_key_of(const char *text, const char *entry, int capability);
+
+/* NULL: there is none. */
+jit_image *jit_cubin_read(const jit_key *key);
+void jit_cubin_write(const jit_key *key, const jit_image *image);
+void jit_cubin_forget(const jit_key *key);
+/* Removes the oldest files until the others have at most so many bytes. */
+void jit_cubins_prune(int64_t most);
+
+#endif

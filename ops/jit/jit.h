@@ -1,0 +1,41 @@
+/* jit.h - attributes of the op Jit as kernels see them, and its texts of sizes. */
+#ifndef TFUSE_JIT_H_
+#define TFUSE_JIT_H_
+
+#include "tfuse.h"
+
+enum {
+  TFU_JIT_KERNEL,
+  TFU_JIT_KIND,
+  TFU_JIT_SOURCE,
+  TFU_JIT_PROGRAM,
+  TFU_JIT_INPUTS,
+  TFU_JIT_OUTPUTS,
+  TFU_JIT_SHAPES,
+  TFU_JIT_LAUNCH,
+  TFU_JIT_IN,
+  TFU_JIT_OUT
+};
+enum { TFU_JIT_ELEMENTWISE, TFU_JIT_ROWS, TFU_JIT_RAW };
+
+/* Tensors of one kernel, at most: pointers of all of them are its arguments. */
+enum { TFU_JIT_MOST_IN = 16, TFU_JIT_MOST_OUT = 8, TFU_JIT_MOST_RAW = 64 };
+
+/* Sizes as text. An expression has integers, + - * / % and parentheses, "1.2" for the size of axis 2 of input 1 ("1.-1"
+ * for its last), and "1.n" for all its elements. A list has expressions with commas between, or "like 1" for all sizes
+ * of input 1, and ends with the text or at a semicolon. Both move *at behind what they read; `what` is for messages. */
+typedef struct tfu_sizes {
+  const char *at, *what;
+  const tfu_list *in;
+  tfu_error *err;
+} tfu_sizes;
+TFU_MUST_USE tfu_code tfu_sizes_expression(tfu_sizes *s, int64_t *value);
+TFU_MUST_USE tfu_code tfu_sizes_list(tfu_sizes *s, int64_t *values, int most, int *n);
+
+/* Name number i of "x, beta, …". */
+typedef struct tfu_jit_name {
+  char text[64];
+} tfu_jit_name;
+tfu_jit_name tfu_jit_name_of(const char *names, int i);
+
+#endif

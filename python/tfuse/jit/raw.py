@@ -1,0 +1,137 @@
+"""tfuse.jit.raw: any CUDA C as an op."""
+
+import math
+
+import tensorflow as tf
+
+from tfuse._core import _xla
+from tfuse.jit._kernel import Kernel, run
+
+
+def raw(source, name, outputs, dtypes=None, gradient=None):
+    """Makes a function of tensors from CUDA C, which is compiled when it first runs on a GPU.
+
+    The kernel's parameters are pointers to the inputs, pointers to the outputs, then what `args` gives, in this order. Before
+    the source stand typedefs T0, T1 … of the inputs' dtypes, U0, U1 … of the outputs' and R of arithmetic: float, or double
+    where one is float64; so one source serves all dtypes. `#include "tfuse.cuh"` gives what tfuse's own kernels are made of:
+    packs, reductions of warps and blocks, random bits, activations. float16 and bfloat16 are its types f16 and bf16, which
+    convert to and from float.
+
+    Args:
+      source: CUDA C with a __global__ function.
+      name: its name; of a template, with arguments: "scale<float>".
+      outputs: a function of the inputs' tf.TensorSpecs that returns a list of the outputs'; or sizes as text, which serves
+        sizes that are not known while a function is traced as well: "0.0, 0.1 / 2" is half of input 0 along its axis 1, "0.n" are
+        all its elements, "like 0" all its sizes. Semicolons separate outputs.
+      dtypes: where outputs is text, the outputs' dtypes; None: that of the first input.
+      gradient: a function(inputs, outputs, *gradients of outputs) that returns a gradient, or None, for each input; None: there
+        is none.
+
+    Returns:
+      A function(*inputs, grid, block, shared=0, args=()) that returns a list of tensors. grid and block are one to three sizes,
+      shared the bytes of dynamic shared memory, args numbers: integers, which a kernel may take as any integer type, and floats,
+      which it may take as float or double. All of them but floats may be text of sizes: grid="(0.n + 255) / 256".
+
+    Raises:
+      ValueError: for a grid of 0, a block of more than 1024 threads, and outputs whose sizes cannot be told.
+
+    Example:
+      double = tfuse.jit.raw('''
+          extern "C" __global__ void twice(const T0 *x, U0 *y, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) y[i] = R(x[i]) * 2;
+          }''', "twice", outputs="like 0")
+      y, = double(x, grid="(0.n + 255) / 256", block=256, args=["0.n"])
+    """
+    return Raw(source, name, outputs, dtypes, gradient)
+
+
+class Raw:
+    autograph_info__ = {}  # finished code, which AutoGraph need not translate
+
+    def __init__(self, source, name, outputs, dtypes=None, gradient=None):
+        if not isinstance(source, str) or not isinstance(name, str):
+            raise ValueError("tfuse.jit.raw: source and name must be text, got %s and %s" % (
+                type(source).__name__, type(name).__name__))
+        if name.partition("<")[0] not in source:
+            raise ValueError("%s: the source has no such function" % name)
+        self.source, self.name, self.outputs, self.dtypes, self.gradient = source, name, outputs, dtypes, gradient
+        self._kernel = None
+
+    def __call__(self, *inputs, grid, block, shared=0, args=()):
+        tensors = [tf.convert_to_tensor(x) for x in inputs]
+        if not tensors:
+            raise ValueError("%s: wants at least one input" % self.name)
+        shapes, types = self._results(tensors)
+        launch = "; ".join([self._sizes("grid", grid, 2**31 - 1), self._sizes("block", block, 1024),
+                            self._sizes("shared", shared, 2**31 - 1, least=0), ", ".join(map(self._argument, _list(args)))])
+        kernel = self._kernel = Kernel(
+            self.name, "raw", self.source, "", tuple("x%d" % i for i in range(len(tensors))),
+            tuple("y%d" % i for i in range(len(types))), tuple(types), shapes, launch, None)
+        if not self.gradient:
+            return run(kernel, tensors)
+        return list(_xla.differentiable(lambda inputs: run(kernel, list(inputs)), self.gradient, tensors))
+
+    def info(self):
+        """Registers, spills, shared memory and occupancy of what has been compiled: see Kernel.info."""
+        return self._kernel.info() if self._kernel else []
+
+    def _results(self, tensors):
+        """The outputs' shapes as text, and their dtypes."""
+        if isinstance(self.outputs, str):
+            count = self.outputs.count(";") + 1
+            types = [0] * count if self.dtypes is None else [tf.as_dtype(d) for d in _list(self.dtypes)]
+            if len(types) != count:
+                raise ValueError("%s: %d dtypes for the %d outputs of %r" % (self.name, len(types), count, self.outputs))
+            return self.outputs, types
+        (found, marks), (again, others) = (self._marked(tensors, first) for first in (10007, 20011))
+        shapes = [[self._size(a, b, marks, others) for a, b in zip(spec.shape, other.shape)] for spec, other in zip(found, again)]
+        return "; ".join(map(", ".join, shapes)), [spec.dtype for spec in found]
+
+    def _marked(self, tensors, first):
+        """The outputs' specs where numbers from `first` on stand for unknown sizes, and what each of these is."""
+        marks, specs = {}, []
+        for i, t in enumerate(tensors):
+            if t.shape.rank is None:
+                raise ValueError("%s: input %d has an unknown number of dimensions" % (self.name, i))
+            sizes = list(t.shape)
+            for axis in [axis for axis, size in enumerate(sizes) if size is None]:
+                sizes[axis] = first + len(marks)
+                marks[sizes[axis]] = "%d.%d" % (i, axis)
+            specs.append(tf.TensorSpec(sizes, t.dtype))
+        found = _list(self.outputs(*specs))
+        for spec in found:
+            if not all(hasattr(spec, a) for a in ("shape", "dtype")) or not tf.TensorShape(spec.shape).is_fully_defined():
+                raise ValueError("%s: outputs must give a list of tf.TensorSpecs with all sizes, got %r" % (self.name, found))
+        return found, marks
+
+    def _size(self, a, b, marks, others):
+        if a == b:
+            return str(a)
+        if marks.get(a) != others.get(b, ""):
+            raise ValueError("%s: outputs' sizes are computed from unknown ones: give outputs as text, such as \"0.0 * 2\"" % self.name)
+        return marks[a]
+
+    def _sizes(self, what, value, most, least=1):
+        parts = _list(value)
+        if not 1 <= len(parts) <= (1 if what == "shared" else 3):
+            raise ValueError("%s: %s must be one to three sizes, got %r" % (self.name, what, value))
+        if not all(isinstance(p, (int, str)) and not isinstance(p, bool) for p in parts):
+            raise ValueError("%s: %s must be whole numbers or text of sizes, got %r" % (self.name, what, value))
+        numbers = [p for p in parts if isinstance(p, int)]
+        if any(p < least for p in numbers) or math.prod(numbers) > (most if what == "block" else 2**62) or max(numbers, default=0) > most:
+            raise ValueError("%s: %s must be %s, got %r" % (self.name, what, {
+                "grid": "1 or more blocks along each axis", "block": "1 to 1024 threads in all",
+                "shared": "bytes, 0 or more"}[what], value))
+        return ", ".join(map(str, parts))
+
+    def _argument(self, value):
+        if isinstance(value, float):
+            return "f" + value.hex()
+        if isinstance(value, (int, str)):
+            return str(int(value) if isinstance(value, bool) else value)
+        raise ValueError("%s: args must be whole numbers, floats or text of sizes, got %r; tensors are inputs" % (self.name, value))
+
+
+def _list(value):
+    return list(value) if isinstance(value, (list, tuple)) else [value]

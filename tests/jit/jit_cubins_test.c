@@ -1,0 +1,181 @@
+/* jit_cubins_test.c - the cache of compiled kernels: whole files are read, all others are as good as none. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "kernels/jit/cubins.h"
+#include "tests/check.h"
+
+static char folder[4096];
+
+static jit_image *image_of(size_t size, int first) {
+  jit_image *image = calloc(1, sizeof *image + size);
+  image->size = size;
+  strcpy(image->entry, "kernel");
+  for (size_t i = 0; i < size; i++) image->code[i] = (unsigned char)(i * 7 + (size_t)first);
+  return image;
+}
+
+static void path_of(const jit_key *key, char *path, size_t size) {
+  snprintf(path, size, "%s/jit/%016llx%016llx", folder, (unsigned long long)key->hash[0],
+           (unsigned long long)key->hash[1]);
+}
+
+static int same(const jit_key *key, const jit_image *image) {
+  jit_image *got = jit_cubin_read(key);
+  const int right = got && got->size == image->size && !memcmp(got, image, sizeof *image + image->size);
+  free(got);
+  return right;
+}
+
+static void test_keys(void) {
+  const jit_key a = jit_key_of("text", "kernel", 90), again = jit_key_of("text", "kernel", 90);
+  const jit_key others[] = {jit_key_of("texT", "kernel", 90), jit_key_of("text", "kernel2", 90),
+                            jit_key_of("tex", "tkernel", 90)};
+  CHECK(!memcmp(&a, &again, sizeof a));
+  for (int i = 0; i < TFU_COUNT(others); i++)
+    CHECK(a.hash[0] != others[i].hash[0] && a.hash[1] != others[i].hash[1] && a.hash[0] != a.hash[1]);
+}
+
+static void test_damage(void) {
+  const jit_key key = {{1, 2}}, other = {{1, 3}};
+  jit_image *image = image_of(1000, 5);
+  char path[4200], wrong[4200];
+  struct stat s;
+  CHECK(!jit_cubin_read(&key));
+  jit_cubin_write(&key, image);
+  CHECK(same(&key, image));
+  path_of(&key, path, sizeof path);
+  path_of(&other, wrong, sizeof wrong);
+  CHECK(!stat(path, &s) && (s.st_mode & 0777) == 0600);
+  const off_t places[] = {0, 9, 30, 45, 60, 700, s.st_size - 1};
+  for (int i = 0; i < TFU_COUNT(places); i++) { /* a byte that is another */
+    char byte;
+    const int fd = open(path, O_RDWR);
+    CHECK(pread(fd, &byte, 1, places[i]) == 1);
+    byte = (char)(byte ^ 64);
+    CHECK(pwrite(fd, &byte, 1, places[i]) == 1);
+    CHECK_FOR(!jit_cubin_read(&key), "byte %d", (int)places[i]);
+    byte = (char)(byte ^ 64);
+    CHECK(pwrite(fd, &byte, 1, places[i]) == 1);
+    close(fd);
+    CHECK(same(&key, image));
+  }
+  for (off_t length = 0; length < s.st_size; length += 101) { /* cut short */
+    CHECK(!truncate(path, length) && !jit_cubin_read(&key));
+    jit_cubin_write(&key, image);
+  }
+  CHECK(!truncate(path, s.st_size + 1) && !jit_cubin_read(&key)); /* too long */
+  jit_cubin_write(&key, image);
+  CHECK(!chmod(path, 0666) && !jit_cubin_read(&key)); /* others may write it */
+  CHECK(!chmod(path, 0600) && same(&key, image));
+  CHECK(!rename(path, wrong) && !jit_cubin_read(&other)); /* another's name */
+  jit_cubin_write(&key, image);
+  jit_cubin_forget(&key);
+  CHECK(!jit_cubin_read(&key));
+  CHECK(!unlink(wrong));
+  free(image);
+}
+
+/* The oldest go, but one that was just read is none of them. */
+static void test_bound(void) {
+  enum { FILES = 8, BYTES = 10000 };
+  jit_image *image = image_of(BYTES, 1);
+  char path[4200];
+  for (uint64_t i = 0; i < FILES; i++) {
+    const jit_key key = {{100 + i, 0}};
+    jit_cubin_write(&key, image);
+    path_of(&key, path, sizeof path);
+    const struct timespec times[2] = {{.tv_sec = 1000 + (time_t)i}, {.tv_sec = 1000 + (time_t)i}};
+    CHECK(!utimensat(AT_FDCWD, path, times, 0));
+  }
+  CHECK(same(&(jit_key){{100, 0}}, image));
+  jit_cubins_prune((int64_t)FILES * 2 * BYTES); /* enough room for all */
+  for (uint64_t i = 0; i < FILES; i++) {
+    path_of(&(jit_key){{100 + i, 0}}, path, sizeof path);
+    CHECK(!access(path, R_OK));
+  }
+  jit_cubins_prune(6 * BYTES); /* leaves three quarters of it: four files */
+  int left = 0;
+  for (uint64_t i = 0; i < FILES; i++) {
+    path_of(&(jit_key){{100 + i, 0}}, path, sizeof path);
+    const int there = !access(path, R_OK);
+    left += there;
+    CHECK_FOR(there == (i == 0 || i > 4), "file %d", (int)i);
+  }
+  CHECK(left == 4);
+  jit_cubins_prune(0);
+  free(image);
+}
+
+/* Processes that write the same file, and read it meanwhile, see whole ones or none. */
+static int write_and_read(void *unused) {
+  (void)unused;
+  const jit_key key = {{7, 7}};
+  jit_image *image = image_of(200000, 3);
+  for (int i = 0; i < 50; i++) {
+    jit_cubin_write(&key, image);
+    CHECK(same(&key, image));
+  }
+  free(image);
+  return 1;
+}
+
+static void test_processes(void) {
+  enum { PROCESSES = 3 };
+  pid_t child[PROCESSES];
+  fflush(stdout);
+  for (int i = 0; i < PROCESSES; i++)
+    if (!(child[i] = fork())) {
+      alarm(60);
+      failures = 0;
+      write_and_read(NULL);
+      fflush(stdout);
+      _exit(failures != 0);
+    }
+  for (int i = 0; i < PROCESSES; i++) {
+    int status = 1;
+    CHECK(waitpid(child[i], &status, 0) == child[i] && status == 0);
+  }
+  char path[4200];
+  snprintf(path, sizeof path, "%s/jit", folder);
+  DIR *all = opendir(path);
+  int files = 0;
+  for (struct dirent *e; all && (e = readdir(all));) files += e->d_name[0] != '.';
+  CHECK_FOR(files == 1, "%d files", files);
+  closedir(all);
+}
+
+/* Where nothing can be written, nothing is kept, and that is all. /dev/full is a disk without room. */
+static void test_no_place(void) {
+  const jit_key key = {{9, 9}};
+  jit_image *image = image_of(1000, 1);
+  static const char *const places[] = {"/dev/null/no/such", "/proc/no/such", ""};
+  for (int i = 0; i < TFU_COUNT(places); i++) {
+    setenv("TFUSE_CACHE", places[i], 1);
+    if (!*places[i]) unsetenv("HOME"), unsetenv("XDG_CACHE_HOME");
+    jit_cubin_write(&key, image);
+    CHECK_FOR(!jit_cubin_read(&key), "%s", places[i]);
+    jit_cubins_prune(0);
+  }
+  setenv("TFUSE_CACHE", folder, 1);
+  char jit[4200];
+  snprintf(jit, sizeof jit, "%s/jit", folder);
+  CHECK(!chmod(jit, 0500));
+  jit_cubin_write(&key, image); /* of root it is written all the same */
+  CHECK(geteuid() == 0 || !jit_cubin_read(&key));
+  CHECK(!chmod(jit, 0700));
+  free(image);
+}
+
+int main(void) {
+  const char *temporary = getenv("TEST_TMPDIR");
+  snprintf(folder, sizeof folder, "%s/jit_cubins_test.%d", temporary ? temporary : "/tmp", (int)getpid());
+  setenv("TFUSE_CACHE", folder, 1);
+  test_keys();
+  test_damage();
+  test_bound();
+  test_processes();
+  test_no_place();
+  return verdict();
+}
