@@ -1,5 +1,6 @@
 """Operation: what elementwise and rows share. It takes numbers, arrays and tensors, finds the dtypes that placeholders
-stand for, runs the kernel, and differentiates it. The gradient is an Operation too, so gradients of any order are kernels."""
+stand for, runs the kernel, and differentiates it. The gradient is an Operation too, so those of any order are
+kernels."""
 
 import functools
 import numbers
@@ -23,7 +24,7 @@ MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel
 class Operation:
     """Callable as op(*inputs). Returns a tensor, or a list of them where there are several outputs.
 
-    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient; _gradient_kind makes an Operation of them.
+    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient; _gradient_kind makes it of them.
 
     Args:
       name: what messages and explain() call it; a name that C takes.
@@ -47,8 +48,8 @@ class Operation:
         letters = [letter for letter, _ in inputs]
         for letter, output in outputs:
             if letter not in letters:
-                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; inputs "
-                                 "are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
+                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; "
+                                 "inputs are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -93,8 +94,8 @@ class Operation:
     # ---- inputs ----
 
     def _tensors(self, values):
-        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in their
-        own and numbers in R."""
+        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in
+        their own and numbers in R."""
         if len(values) != len(self.inputs):
             raise TypeError("%s takes %d input%s (%s), got %d" % (
                 self.name, len(self.inputs), "s" * (len(self.inputs) > 1), ", ".join(self.names), len(values)))
@@ -114,14 +115,14 @@ class Operation:
                     self.name, name, " or ".join(d.name for d in DTYPES), t.dtype.name))
             if by_letter.setdefault(letter, t.dtype) != t.dtype:
                 other = next(n for k, n in self.inputs if k == letter)
-                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give it "
-                                 "another placeholder" % (
+                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give "
+                                 "it another placeholder" % (
                                      self.name, other, name, letter, by_letter[letter].name, t.dtype.name))
         wide = arithmetic(tensors)
         if by_letter.get("R", wide) != wide:
-            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a placeholder "
-                             "other than R" % (self.name, next(n for letter, n in self.inputs if letter == "R"), wide.name,
-                                               by_letter["R"].name))
+            name = next(n for letter, n in self.inputs if letter == "R")
+            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a "
+                             "placeholder other than R" % (self.name, name, wide.name, by_letter["R"].name))
         for letter, output in self.outputs:
             if by_letter[letter] not in FLOATS:
                 raise ValueError("%s: output %s is %s, which is %s in this call; outputs must be of a float dtype" % (
@@ -164,7 +165,7 @@ class Operation:
         return output
 
     def _gradient_operation(self, wanted):
-        """The gradients of inputs `wanted` as an Operation, or None, and the inputs that it gives one other than 0 for."""
+        """The gradients of inputs `wanted` as an Operation, or None, and the inputs whose gradient is not 0."""
         names, passes = self._gradient_names(), self.passes
         if self.grad is True:
             dy = [_tree.name(n) for n in names[-len(self.outputs):]]
