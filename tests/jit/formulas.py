@@ -112,9 +112,8 @@ def run_program(kernel, arrays):
         symbols["r%d" % i] = np.broadcast_to(total, x.shape[:-1])[..., None]
     if "final" in found:
         _, [y] = run_section(found["final"], {k: v for k, v in symbols.items() if k[0] != "x"})
-        return [np.broadcast_to(y, (*x.shape[:-1], 1)) if "keep" in kernel.shapes else np.broadcast_to(y,
-                                                                                                       (*x.shape[:-1],
-                                                                                                        1))[..., 0]]
+        y = np.broadcast_to(y, (*x.shape[:-1], 1))
+        return [y if "keep" in kernel.shapes else y[..., 0]]
     outputs, stack = run_section(found["post"], symbols)
     assert not stack
     return [np.broadcast_to(outputs["y%d" % i], x.shape) for i in range(len(kernel.outputs))]
