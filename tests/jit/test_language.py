@@ -167,6 +167,8 @@ def test_errors_before_anything_runs(make, problem):
 def test_errors_of_calls():
     f = tfuse.jit.elementwise("T x, T z, R beta", "T y", "x + z * beta", name="mine")
     x = tf.ones([2, 3])
+    assert np.all(f(x, x, tf.constant(1.)).numpy() == 2)  # so that these dtypes are known, and the short way is tried
+    assert "got x (2, 3), z (2,), beta ()" in refused(lambda: f(x, tf.ones([2]), tf.constant(1.)))
     assert "mine takes 3 inputs (x, z, beta), got 1" in refused(lambda: f(x), TypeError)
     other, half = tf.cast(x, tf.float64), tf.constant(1, tf.float16)
     assert "x and z are both T and must have one dtype, got float32 and float64" in refused(lambda: f(x, other, 1))

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
+from tensorflow.python.framework.ops import EagerTensor
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
@@ -50,6 +51,7 @@ class Operation:
             if letter not in letters:
                 raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; "
                                  "inputs are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
+        self._checked = set()  # dtypes of eager tensors, as numbers, that a call may have
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -60,16 +62,29 @@ class Operation:
         return [n for _, n in self.outputs]
 
     def __call__(self, *values):
+        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it fails,
+        # the long way says why.
+        runs_at_once = context.executing_eagerly() and not record.could_possibly_record()
+        if runs_at_once:
+            try:
+                if tuple([v._datatype_enum() for v in values]) in self._checked:
+                    return self._unpacked(self._run(values))
+            except Exception:
+                pass
         if any(map(_is_symbolic, values)):
             from tfuse.jit import _symbolic
             return _symbolic.apply(self, values)
         tensors = self._tensors(values)
         self._check(tensors)
-        if context.executing_eagerly() and not record.could_possibly_record():
-            outputs = self._run(tensors)
-        else:
-            wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
-            outputs = _xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors)
+        if runs_at_once:
+            if all(type(v) is EagerTensor for v in values):
+                self._checked.add(tuple(v._datatype_enum() for v in values))
+            return self._unpacked(self._run(tensors))
+        wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
+        return self._unpacked(_xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors))
+
+    @staticmethod
+    def _unpacked(outputs):
         return outputs[0] if len(outputs) == 1 else list(outputs)
 
     def _run(self, tensors):
