@@ -255,6 +255,14 @@ def test_an_output_that_uses_no_input_has_the_shape_of_all():
     assert not np.any(dx) and not np.any(dz) and dx.shape == [2, 1]
 
 
+def test_outputs_that_are_inputs_have_gradients():
+    f = tfuse.jit.elementwise("T x", "T y, T u, T v", "y = x; u = x; v = x * x", grad=True)
+    x = tf.constant(X)
+    assert np.allclose(gradient(lambda x: f(x)[0] + 2 * f(x)[1] + f(x)[2], x)[0], 3 + 2 * X)
+    second = gradient(lambda x: gradient(lambda x: sum(y * y for y in f(x)), x)[0], x)[0]
+    assert np.allclose(second, 4 + 12 * X * X)
+
+
 def test_gradient_as_text():
     f = tfuse.jit.elementwise("T x, R beta, T z", "T y", "y = x * sigmoid(beta * x) + z",
                               grad="""s = sigmoid(beta * x)

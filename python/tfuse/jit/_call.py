@@ -62,8 +62,8 @@ class Operation:
         return [n for _, n in self.outputs]
 
     def __call__(self, *values):
-        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it fails,
-        # the long way says why.
+        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it
+        # fails, the long way says why.
         runs_at_once = context.executing_eagerly() and not record.could_possibly_record()
         if runs_at_once:
             try:
@@ -81,7 +81,16 @@ class Operation:
                 self._checked.add(tuple(v._datatype_enum() for v in values))
             return self._unpacked(self._run(tensors))
         wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
-        return self._unpacked(_xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors))
+        gradient = functools.partial(self._gradient, wanted)
+        if not context.executing_eagerly():
+            return self._unpacked(_xla.differentiable(self._run, gradient, tensors))
+        with record.stop_recording():  # what tf.custom_gradient does, but less
+            outputs, known = self._run(tensors), {*map(id, tensors)}
+            for i, y in enumerate(outputs):  # an input given back, or one tensor twice, is nothing for a tape
+                outputs[i] = tf.identity(y) if id(y) in known else y
+                known.add(id(y))
+        record.record_operation(self.name, outputs, tensors, functools.partial(gradient, tensors, outputs))
+        return self._unpacked(outputs)
 
     @staticmethod
     def _unpacked(outputs):
