@@ -7,9 +7,11 @@ import numpy as np
 import tensorflow as tf
 
 # Of one, two and four formulas. All are defined for all numbers, and do not grow fast.
-SMOOTH = ["exp(tanh({}))", "log(2 + square({}))", "log1p(abs({}))", "expm1(sin({}))", "tanh({})", "sqrt(1 + square({}))",
+SMOOTH = ["exp(tanh({}))", "log(2 + square({}))", "log1p(abs({}))", "expm1(sin({}))", "tanh({})",
+          "sqrt(1 + square({}))",
           "rsqrt(1.5 + square({}))", "sin({})", "cos({})", "erf({})", "sigmoid({})", "-({})", "pow(1.5 + cos({}), 1.7)",
-          "pow({}, 2)", "softplus({})", "silu({})", "abs({})", "{} + {}", "({}) + 0.5 * ({})", "{} - {}", "({}) * sin({})",
+          "pow({}, 2)", "softplus({})", "silu({})", "abs({})", "{} + {}", "({}) + 0.5 * ({})", "{} - {}",
+          "({}) * sin({})",
           "{} * 0.3 - {}", "({}) / (2 + cos({}))", "max({}, {})", "min({}, {})", "pow(1.2 + sigmoid({}), tanh({}))"]
 WITH_JUMPS = SMOOTH + ["floor({})", "ceil({})", "where({} < {}, {}, {})", "relu({})", "where({} >= {}, {}, {})"]
 
@@ -21,7 +23,8 @@ def formula(seed, productions=WITH_JUMPS, names=("x", "z", "w"), depth=4):
     def grow(depth):
         if depth == 0 or draw.random() < 0.1:
             name = draw.choice(names)  # never a number alone: TensorFlow would take it for float32
-            return draw.choice([name, name, "(%s + %.3g)" % (name, draw.uniform(0.2, 2)), "%.3g * %s" % (draw.uniform(0.2, 2), name)])
+            return draw.choice([name, name, "(%s + %.3g)" % (name, draw.uniform(0.2, 2)),
+                                "%.3g * %s" % (draw.uniform(0.2, 2), name)])
         text = draw.choice(productions)
         return text.format(*(grow(depth - 1) for _ in range(text.count("{}"))))
 
@@ -32,12 +35,15 @@ def formula(seed, productions=WITH_JUMPS, names=("x", "z", "w"), depth=4):
 def _namespace(m, erf, log1p, expm1, rsqrt, sigmoid):
     own = {name: getattr(m, name) for name in ("exp", "tanh", "sqrt", "sin", "cos", "abs", "square", "floor", "where")}
     log, relu = (tf.math.log, tf.nn.relu) if m is tf else (np.log, lambda a: np.where(a > 0, a, 0 * a))
-    return {**own, "log": log, "relu": relu, "erf": erf, "log1p": log1p, "expm1": expm1, "rsqrt": rsqrt, "sigmoid": sigmoid,
-            "pow": m.pow if m is tf else np.power, "ceil": tf.math.ceil if m is tf else np.ceil, "max": m.maximum, "min": m.minimum,
+    return {**own, "log": log, "relu": relu, "erf": erf, "log1p": log1p, "expm1": expm1, "rsqrt": rsqrt,
+            "sigmoid": sigmoid,
+            "pow": m.pow if m is tf else np.power, "ceil": tf.math.ceil if m is tf else np.ceil, "max": m.maximum,
+            "min": m.minimum,
             "softplus": lambda a: m.maximum(a, 0 * a) + log1p(m.exp(-m.abs(a))), "silu": lambda a: a * sigmoid(a)}
 
 
-NUMPY = _namespace(np, np.vectorize(math.erf), np.log1p, np.expm1, lambda a: 1 / np.sqrt(a), lambda a: 1 / (1 + np.exp(-a)))
+NUMPY = _namespace(np, np.vectorize(math.erf), np.log1p, np.expm1, lambda a: 1 / np.sqrt(a),
+                   lambda a: 1 / (1 + np.exp(-a)))
 TENSORFLOW = _namespace(tf, tf.math.erf, tf.math.log1p, tf.math.expm1, tf.math.rsqrt, tf.sigmoid)
 
 
@@ -50,9 +56,12 @@ def by_python(text, namespace, values):
 
 _STEPS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "pow": np.power,
           "log": np.log, "abs": np.abs, "min": np.minimum, "max": np.maximum, "ceil": np.ceil,
-          "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
-          "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "select": lambda a, b, c: np.where(a != 0, b, c),
-          **{name: NUMPY[name] for name in ("exp", "log1p", "expm1", "tanh", "sqrt", "rsqrt", "floor", "sin", "cos", "erf", "sigmoid")}}
+          "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+          "ne": np.not_equal,
+          "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "select": lambda a, b,
+          c: np.where(a != 0, b, c),
+          **{name: NUMPY[name] for name in ("exp", "log1p", "expm1", "tanh", "sqrt", "rsqrt", "floor", "sin", "cos",
+                                            "erf", "sigmoid")}}
 _OPERANDS = {"select": 3, **{name: 2 for name in "add sub mul div pow min max lt le gt ge eq ne and or".split()}}
 MOST_STACK, MOST_LOCALS = 32, 64  # of the library's interpreter
 
@@ -103,7 +112,8 @@ def run_program(kernel, arrays):
         symbols["r%d" % i] = np.broadcast_to(total, x.shape[:-1])[..., None]
     if "final" in found:
         _, [y] = run_section(found["final"], {k: v for k, v in symbols.items() if k[0] != "x"})
-        return [np.broadcast_to(y, (*x.shape[:-1], 1)) if "keep" in kernel.shapes else np.broadcast_to(y, (*x.shape[:-1], 1))[..., 0]]
+        y = np.broadcast_to(y, (*x.shape[:-1], 1))
+        return [y if "keep" in kernel.shapes else y[..., 0]]
     outputs, stack = run_section(found["post"], symbols)
     assert not stack
     return [np.broadcast_to(outputs["y%d" % i], x.shape) for i in range(len(kernel.outputs))]

@@ -105,9 +105,10 @@ def kernels():
         yield kernel_of(seed).kernel
         yield kernel_of(seed)._gradient_operation((0, 1, 2))[0].kernel
     every = tfuse.jit.elementwise("T x, R z", "T y, T u", """
-        y = exp(x) + log(z) + log1p(z) + expm1(x) + tanh(x) + sqrt(z) + rsqrt(z) + abs(x) + min(x, z) + max(x, z) + floor(x) + ceil(x)
-            + sin(x) + cos(x) + erf(x) + sigmoid(x) + pow(z, x) + stop(x) + inf - 1e-5f
-        u = (x < z) + (x <= z) + (x > z) + (x >= z) + (x == z) + (x != z) + (x && z) + (x || z) + !x + (x ? z : -x)""", grad=True)
+        y = exp(x) + log(z) + log1p(z) + expm1(x) + tanh(x) + sqrt(z) + rsqrt(z) + abs(x) + min(x, z) + max(x, z)
+            + floor(x) + ceil(x) + sin(x) + cos(x) + erf(x) + sigmoid(x) + pow(z, x) + stop(x) + inf - 1e-5f
+        u = (x < z) + (x <= z) + (x > z) + (x >= z) + (x == z) + (x != z) + (x && z) + (x || z)
+            + !x + (x ? z : -x)""", grad=True)
     row = tfuse.jit.rows("T x, R z", "T y", map=["x * z", "exp(x - r0)"], reduce=["max(a, b)", "a + b"],
                          post="y = exp(x - r0) / r1 + n", grad=True)
     final = tfuse.jit.rows("T x, R z", "T y", map="x * z", reduce="a * b", final="result / n + z")
@@ -122,7 +123,8 @@ def calls(kernel):
     signatures = re.findall(r"static __device__ (\w+) (%s_\w+)\((.*)\)" % kernel.name, kernel.source)
     assert signatures
     for result, name, parameters in signatures:
-        arguments = ", ".join("y[%d]" % i if "&" in p else "x[%d]" % i for i, p in enumerate(filter(None, parameters.split(", "))))
+        arguments = ", ".join("y[%d]" % i if "&" in p else "x[%d]" % i for i,
+                              p in enumerate(filter(None, parameters.split(", "))))
         yield "%s%s(%s);" % ("y[40] += " if result == "R" else "", name, arguments)
 
 
@@ -164,14 +166,16 @@ def test_cuda_c_computes_the_formula(tmp_path):
         pytest.skip("there is no C++ compiler")
     seeds = SEEDS[:60]
     text = "#include <cmath>\nusing namespace std;\n#define __device__\ntypedef double R;\n"
-    text += "static double rsqrt(double a) { return 1 / sqrt(a); }\nstatic float __int_as_float(int) { return INFINITY; }\n"
+    text += "static double rsqrt(double a) { return 1 / sqrt(a); }\n"
+    text += "static float __int_as_float(int) { return INFINITY; }\n"
     for seed in seeds:
         kernel = kernel_of(seed).kernel
         text += "namespace k%d {\n%s\n}\n" % (seed, re.sub(r"(?m)^#define.*\n", "", kernel.source))
-        text += 'extern "C" void run%d(long n, const R *x, const R *z, const R *w, R *y) { for (long i = 0; i < n; i++) ' \
-                "k%d::%s_body(x[i], z[i], w[i], y[i]); }\n" % (seed, seed, kernel.name)
+        text += 'extern "C" void run%d(long n, const R *x, const R *z, const R *w, R *y) {\n' \
+                "  for (long i = 0; i < n; i++) k%d::%s_body(x[i], z[i], w[i], y[i]);\n}\n" % (seed, seed, kernel.name)
     (tmp_path / "kernels.cc").write_text(text)
-    subprocess.run([compiler, "-O0", "-shared", "-fPIC", "-o", tmp_path / "kernels.so", tmp_path / "kernels.cc"], check=True)
+    subprocess.run([compiler, "-O0", "-shared", "-fPIC", "-o", tmp_path / "kernels.so", tmp_path / "kernels.cc"],
+                   check=True)
     library, pointer = ctypes.CDLL(str(tmp_path / "kernels.so")), np.ctypeslib.ndpointer(np.float64)
     for seed in seeds:
         arrays = [np.ascontiguousarray(a) for a in np.broadcast_arrays(*(t.numpy() for t in inputs_of(seed)))]

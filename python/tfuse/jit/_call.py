@@ -1,5 +1,6 @@
 """Operation: what elementwise and rows share. It takes numbers, arrays and tensors, finds the dtypes that placeholders
-stand for, runs the kernel, and differentiates it. The gradient is an Operation too, so gradients of any order are kernels."""
+stand for, runs the kernel, and differentiates it. The gradient is an Operation too, so those of any order are
+kernels."""
 
 import functools
 import numbers
@@ -8,6 +9,7 @@ import re
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
+from tensorflow.python.framework.ops import EagerTensor
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
@@ -23,7 +25,7 @@ MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel
 class Operation:
     """Callable as op(*inputs). Returns a tensor, or a list of them where there are several outputs.
 
-    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient; _gradient_kind makes an Operation of them.
+    A subclass sets `kernel`. Its _derived gives passes and roots of the gradient; _gradient_kind makes it of them.
 
     Args:
       name: what messages and explain() call it; a name that C takes.
@@ -47,8 +49,9 @@ class Operation:
         letters = [letter for letter, _ in inputs]
         for letter, output in outputs:
             if letter not in letters:
-                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; inputs "
-                                 "are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
+                raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; "
+                                 "inputs are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
+        self._checked = set()  # dtypes of eager tensors, as numbers, that a call may have
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -59,16 +62,38 @@ class Operation:
         return [n for _, n in self.outputs]
 
     def __call__(self, *values):
+        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it
+        # fails, the long way says why.
+        runs_at_once = context.executing_eagerly() and not record.could_possibly_record()
+        if runs_at_once:
+            try:
+                if tuple([v._datatype_enum() for v in values]) in self._checked:
+                    return self._unpacked(self._run(values))
+            except Exception:
+                pass
         if any(map(_is_symbolic, values)):
             from tfuse.jit import _symbolic
             return _symbolic.apply(self, values)
         tensors = self._tensors(values)
         self._check(tensors)
-        if context.executing_eagerly() and not record.could_possibly_record():
-            outputs = self._run(tensors)
-        else:
-            wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
-            outputs = _xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors)
+        if runs_at_once:
+            if all(type(v) is EagerTensor for v in values):
+                self._checked.add(tuple(v._datatype_enum() for v in values))
+            return self._unpacked(self._run(tensors))
+        wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
+        gradient = functools.partial(self._gradient, wanted)
+        if not context.executing_eagerly():
+            return self._unpacked(_xla.differentiable(self._run, gradient, tensors))
+        with record.stop_recording():  # what tf.custom_gradient does, but less
+            outputs, known = self._run(tensors), {*map(id, tensors)}
+            for i, y in enumerate(outputs):  # an input given back, or one tensor twice, is nothing for a tape
+                outputs[i] = tf.identity(y) if id(y) in known else y
+                known.add(id(y))
+        record.record_operation(self.name, outputs, tensors, functools.partial(gradient, tensors, outputs))
+        return self._unpacked(outputs)
+
+    @staticmethod
+    def _unpacked(outputs):
         return outputs[0] if len(outputs) == 1 else list(outputs)
 
     def _run(self, tensors):
@@ -93,8 +118,8 @@ class Operation:
     # ---- inputs ----
 
     def _tensors(self, values):
-        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in their
-        own and numbers in R."""
+        """Tensors as they are; arrays and numbers in the dtype that their placeholder has by a tensor, else arrays in
+        their own and numbers in R."""
         if len(values) != len(self.inputs):
             raise TypeError("%s takes %d input%s (%s), got %d" % (
                 self.name, len(self.inputs), "s" * (len(self.inputs) > 1), ", ".join(self.names), len(values)))
@@ -114,14 +139,14 @@ class Operation:
                     self.name, name, " or ".join(d.name for d in DTYPES), t.dtype.name))
             if by_letter.setdefault(letter, t.dtype) != t.dtype:
                 other = next(n for k, n in self.inputs if k == letter)
-                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give it "
-                                 "another placeholder" % (
+                raise ValueError("%s: %s and %s are both %s and must have one dtype, got %s and %s; cast one, or give "
+                                 "it another placeholder" % (
                                      self.name, other, name, letter, by_letter[letter].name, t.dtype.name))
         wide = arithmetic(tensors)
         if by_letter.get("R", wide) != wide:
-            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a placeholder "
-                             "other than R" % (self.name, next(n for letter, n in self.inputs if letter == "R"), wide.name,
-                                               by_letter["R"].name))
+            name = next(n for letter, n in self.inputs if letter == "R")
+            raise ValueError("%s: %s must be %s, the type that is computed in, got %s; cast it, or give it a "
+                             "placeholder other than R" % (self.name, name, wide.name, by_letter["R"].name))
         for letter, output in self.outputs:
             if by_letter[letter] not in FLOATS:
                 raise ValueError("%s: output %s is %s, which is %s in this call; outputs must be of a float dtype" % (
@@ -164,7 +189,7 @@ class Operation:
         return output
 
     def _gradient_operation(self, wanted):
-        """The gradients of inputs `wanted` as an Operation, or None, and the inputs that it gives one other than 0 for."""
+        """The gradients of inputs `wanted` as an Operation, or None, and the inputs whose gradient is not 0."""
         names, passes = self._gradient_names(), self.passes
         if self.grad is True:
             dy = [_tree.name(n) for n in names[-len(self.outputs):]]

@@ -1,5 +1,5 @@
-"""What expressions are made of: one row for each function. The parser, the composition in TensorFlow, derivatives, CUDA C
-and programs for the CPU all read this table; a new row serves them all.
+"""What expressions are made of: one row for each function. The parser, the composition in TensorFlow, derivatives, CUDA
+C and programs for the CPU all read this table; a new row serves them all.
 
 Conditions are numbers: a comparison gives 1 or 0, and what is not 0 is true.
 """
@@ -14,8 +14,8 @@ class Function(NamedTuple):
     token: str  # in programs; "stop" has none there
     tensorflow: Callable
     cuda: str  # with {0}, {1}, {2} for the arguments
-    # For each argument the gradient that goes to it, in this same language: a, b, c are the arguments, y is the result and
-    # d its gradient. At ties as in TensorFlow.
+    # For each argument the gradient that goes to it, in this same language: a, b, c are the arguments, y is the result
+    # and d its gradient. At ties as in TensorFlow.
     gradients: tuple
     aliases: tuple = ()
 

@@ -1,6 +1,6 @@
 """Text to nodes. A text is statements `name = expression`, separated by ";" or new lines, with C's operators and the
-functions of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and the
-place."""
+functions of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and
+the place."""
 
 import difflib
 import re
@@ -35,11 +35,11 @@ def declarations(owner, text, what):
         if not words:
             raise TextError(owner, "a declaration of %s is missing here; write \"T x, R beta\"" % what, text, at)
         if len(words) != 2 or not all(re.fullmatch(r"[A-Za-z_]\w*", w) for w in words):
-            raise TextError(owner, "%r does not declare one of the %s: it takes a placeholder for the dtype and a name, as "
-                            "in \"T x\"" % (part.strip(), what), text, start)
+            raise TextError(owner, "%r does not declare one of the %s: it takes a placeholder for the dtype and a "
+                            "name, as in \"T x\"" % (part.strip(), what), text, start)
         if not re.fullmatch("[A-Z]", words[0]):
-            raise TextError(owner, "%r is no placeholder: T, or any other capital letter, stands for the dtype of what a call "
-                            "is given, and R for that of arithmetic" % words[0], text, start)
+            raise TextError(owner, "%r is no placeholder: T, or any other capital letter, stands for the dtype of what "
+                            "a call is given, and R for that of arithmetic" % words[0], text, start)
         if words[1] in (name for _, name in found):
             raise TextError(owner, "%r is declared twice" % words[1], text, start + part.lstrip().rfind(words[1]))
         found.append(tuple(words))

@@ -1,9 +1,9 @@
 """Formulas as postfix text, which the CPU runs over blocks of elements.
 
-A section is a header line, such as "body:", and a line of words for each local and each result: inputs x0, results of rows
-r0, the arguments a and b of a reduction, the number n of a row's elements, numbers, functions by their token, "=t0" to keep
-a local and "=y0" to give an output (kernels/jit/program.h). Maps, reductions, what they begin with and final leave their one
-value on the stack. A local's number is used again when nobody needs its value any more: locals cost memory.
+A section is a header line, such as "body:", and a line of words for each local and each result: inputs x0, results of
+rows r0, the arguments a and b of a reduction, the number n of a row's elements, numbers, functions by token, "=t0"
+to keep a local and "=y0" to give an output. Maps, reductions, what they begin with and final leave
+their one value on the stack. A local's number is used again when nobody needs its value any more: locals cost memory.
 """
 
 from tfuse.jit import _tree

@@ -17,7 +17,7 @@ class JitOperation(keras.Operation):
 
     def get_config(self):
         if callable(self.recipe["grad"]):
-            raise ValueError("%s: a model with it cannot be saved, for grad is a Python function; text and True can be" % (
+            raise ValueError("%s: a model with it cannot be saved, as grad is a Python function; text can be" % (
                 self.recipe["name"]))
         return {**super().get_config(), "recipe": self.recipe}
 

@@ -51,7 +51,7 @@ _FOLDS = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a,
 
 
 def simplified(op, *args):
-    """The node, or a simpler one of the same value where all values are finite: for derivatives, not for the user's text."""
+    """The node, or a simpler one of the same value where all values are finite: not for the user's text."""
     if op in _FOLDS and all(a.op == "number" for a in args):
         return number(_FOLDS[op](*(a.value for a in args)) or 0)
     a, b, c = (*args, None, None)[:3]

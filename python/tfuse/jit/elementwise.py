@@ -11,8 +11,8 @@ def elementwise(inputs, outputs, text, grad=None, name="elementwise"):
     """Makes a function of tensors from a formula of their elements; inputs broadcast.
 
     Args:
-      inputs: "T x, R beta": for each input a placeholder and a name. T, or any capital letter, stands for a dtype, the same
-        one wherever it occurs; R for the dtype of arithmetic: float32, or float64 where an input is float64.
+      inputs: "T x, R beta": for each input a placeholder and a name. T, or any capital letter, stands for a dtype, the
+        same one wherever it occurs; R for the dtype of arithmetic: float32, or float64 where an input is float64.
       outputs: the same for outputs, with placeholders of inputs.
       text: assignments of all outputs, and of locals if there are any. docs/jit.md says what expressions may use.
       grad: True derives the gradient; "dx = …; dbeta = …" says it, in inputs, outputs and dy, the gradient of output y;

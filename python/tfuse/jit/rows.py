@@ -27,15 +27,15 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
 
     Args:
       inputs, outputs: as in tfuse.jit.elementwise. The first input has the rows; others broadcast to its shape.
-      map: the value of an element: "abs(x)", or "top = abs(x)" to name the result. A list of such for several passes, each
-        of which may use the results of those before, and n, the number of elements.
+      map: the value of an element: "abs(x)", or "top = abs(x)" to name the result. A list of such for several passes,
+        each of which may use the results of those before, and n, the number of elements.
       reduce: how two values a and b become one: "max(a, b)"; a list for several passes, or one for all. It must not
         matter which values are joined first, nor which of two is a.
       identity: what reduce begins with. If not given, "0" for a + b, "1" for a * b, "-inf" for max(a, b) and "inf" for
         min(a, b).
       post: each element of the outputs, which are like the first input: "y = x / result".
-      final: the output of a row, "sqrt(result / n)", without post. The last result if not given. Inputs that it uses must
-        be the same along the row.
+      final: the output of a row, "sqrt(result / n)", without post. The last result if not given. Inputs that it uses
+        must be the same along the row.
       keepdims: whether the output of a row keeps the last axis, as 1.
       grad: True derives it, where every reduce is a + b, max(a, b) or min(a, b); text gives it for each element, in
         inputs, results, outputs, and dy; or a function(*inputs, *outputs, *gradients of outputs); None: there is none.
@@ -133,8 +133,8 @@ class Rows(Operation):
                           _cuda.function("%s_reduce%d" % (self.name, i), "ab", [p.reduce], symbols),
                           _cuda.function("%s_identity%d" % (self.name, i), "", [p.identity], symbols)]
         functions.append(_cuda.function(
-            self.name + ("_post" if self.post else "_final"), [*results, *(inputs if self.post else []), "n"], self.roots,
-            symbols, ["y%d" % i for i in range(len(self.roots))] if self.post else ()))
+            self.name + ("_post" if self.post else "_final"), [*results, *(inputs if self.post else []), "n"],
+            self.roots, symbols, ["y%d" % i for i in range(len(self.roots))] if self.post else ()))
         return _cuda.source(self.name, {"INPUTS": len(inputs), "OUTPUTS": len(self.roots), "PASSES": len(results),
                                         "POST": int(self.post)}, functions)
 
