@@ -26,8 +26,12 @@ const char *tfu_conv_key_of(const conv_args *a, conv_product product, tfu_dtype 
                             conv_key *key);
 /* Describes the key's graph in g, which is new. */
 void tfu_conv_describe(tfu_graph *g, const conv_key *k);
-/* Notes of engines that are not to be taken, and whether an engine may be. */
+/* Whether float32 is multiplied as it is. Engines lose different amounts then, and the choice looks at that. */
+int tfu_conv_exact(const conv_key *k);
+/* Notes of engines that are not to be taken, how many proposals are too few (graph.h), and whether an engine may be
+ * taken. */
 unsigned tfu_conv_avoid(const conv_key *k);
+int tfu_conv_fewest(const conv_key *k);
 int tfu_conv_trusts(const conv_key *k, int engine);
 
 /* How far apart keys are, for tuners (tuned.h). */

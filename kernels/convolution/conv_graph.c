@@ -72,6 +72,11 @@ const char *tfu_conv_key_of(const conv_args *args, conv_product product, tfu_dty
   return NULL;
 }
 
+int tfu_conv_exact(const conv_key *k) { return k->dtype == TFU_F32 && !k->tf32; }
+
+/* In exact float32 cuDNN proposes one to six of one or two engines, and those that it falls back to may lose less. */
+int tfu_conv_fewest(const conv_key *k) { return tfu_conv_exact(k) ? 10 : 1; }
+
 /* Results repeat bit for bit, and are as exact as a sum of products in float: no additions by whoever comes first, none
  * in 16 bits, and no transforms. Without tf32, float32 is multiplied as it is. */
 unsigned tfu_conv_avoid(const conv_key *k) {
@@ -80,7 +85,7 @@ unsigned tfu_conv_avoid(const conv_key *k) {
                           1u << CUDNN_NUMERICAL_NOTE_WINOGRAD | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4 |
                           1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6 | 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13;
   const unsigned inexact = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE | 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
-  return always | (k->dtype == TFU_F32 && !k->tf32 ? inexact : 0);
+  return always | (tfu_conv_exact(k) ? inexact : 0);
 }
 
 /* The filter gradient's engine 1 computes as if there were as much padding behind x as before it. */

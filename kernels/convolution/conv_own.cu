@@ -1,19 +1,6 @@
 /* The first rung, a thread per result (conv_own.h): convolution, and the two products of its gradient. */
 #include "kernels/convolution/conv_own.cuh"
 
-/* The place of y whose tap `tap` sees x at `i`; -1 where there is none. */
-__device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
-  int64_t index = i.n;
-  bool inside = true;
-  UNROLL
-  for (int a = 0; a < CONV_AXES; a++) {
-    const int64_t from = i.at[a] + s.before[a] - tap[a] * s.dilation[a], o = from / s.stride[a];
-    inside &= from >= 0 && from == o * s.stride[a] && o < s.out[a];
-    index = index * s.out[a] + o;
-  }
-  return inside ? index : -1;
-}
-
 /* Sum of a[i * a_step] * b[i * b_step]. */
 template <typename T>
 __device__ inline acc<T> dot(const T *a, int64_t a_step, const T *b, int64_t b_step, int64_t n) {

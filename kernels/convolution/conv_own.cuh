@@ -32,6 +32,19 @@ __device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const 
   return inside ? index : -1;
 }
 
+/* The place of y whose tap `tap` sees x at `i`; -1 where there is none. */
+__device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
+  int64_t index = i.n;
+  bool inside = true;
+  UNROLL
+  for (int a = 0; a < CONV_AXES; a++) {
+    const int64_t from = i.at[a] + s.before[a] - tap[a] * s.dilation[a], o = from / s.stride[a];
+    inside &= from >= 0 && from == o * s.stride[a] && o < s.out[a];
+    index = index * s.out[a] + o;
+  }
+  return inside ? index : -1;
+}
+
 /* y = act(sum + residual + bias), N neighbours of one position from output k on, which are element `to` of y. What is
  * read and written is aligned to all N. */
 template <typename T, int N>

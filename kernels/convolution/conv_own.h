@@ -14,6 +14,8 @@
 
 #include "kernels/convolution/conv.h"
 
+typedef enum conv_product { CONV_FORWARD, CONV_DATA, CONV_FILTER, CONV_PRODUCTS } conv_product;
+
 /* One of x, kernel and y is the result. */
 typedef struct conv_args {
   conv_shape s;
@@ -42,8 +44,6 @@ static inline int64_t conv_seen(const conv_shape *s, int axis, int results) {
 #ifndef TFU_DEVICE
 #include "ops/convolution/conv_own.h"
 #include "tfuse.h"
-
-typedef enum conv_product { CONV_FORWARD, CONV_DATA, CONV_FILTER, CONV_PRODUCTS } conv_product;
 
 /* Queues it on the call's stream: the forward product by the rung that is wanted, or by the next one below it that
  * serves, and then call->why says why, unless it says something already. tf32: whether float32 may be rounded to that.

@@ -1,10 +1,10 @@
 /* depthwise_conv.h - what the launch of a depthwise convolution hands the device.
  *
- * Windows of 3, 5 and 7 places a side, with stride 1 or 2, are computed in strips: a thread has a square of SIDE * SIDE
- * places of the result and a few neighbouring channels. It reads every place of the input that these need once, and
- * holds the filter in registers. Threads of a block stand side by side along the channels, `lanes` of them, and then
- * along the strips, in swaths that are as high as wide, so that what neighbours share is in the cache of their
- * multiprocessor. All other windows are computed by one thread for each element. */
+ * Windows of 3 and 5 places a side with stride 1 or 2, and those of 7 with stride 1, are computed in strips: a thread
+ * has a square of SIDE * SIDE places of the result and a few neighbouring channels. It reads every place of the input
+ * that these need once, and holds the filter in registers. Threads of a block stand side by side along the channels,
+ * `lanes` of them, and then along the strips, in swaths that are as high as wide, so that what neighbours share is in
+ * the cache of their multiprocessor. All other windows are computed by one thread for each element. */
 #ifndef TFUSE_DEPTHWISE_CONV_H_
 #define TFUSE_DEPTHWISE_CONV_H_
 
@@ -19,8 +19,6 @@
 
 /* Blocks that a multiprocessor holds at least, by the registers that the compiler may take. */
 #define TFU_STRIP_BLOCKS(size, bytes) ((size) == 7 && (bytes) == 4 ? 2 : 3)
-/* The same for the filter's gradient, which holds a strip of dy beside all taps. */
-#define TFU_FILTER_BLOCKS(size, stride, bytes) ((size) == 7 && ((bytes) == 4 || (stride) == 2) ? 2 : 3)
 
 /* A window along one axis, as in ops/convolution/window.h. */
 typedef struct depthwise_axis {

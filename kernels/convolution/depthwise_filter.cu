@@ -104,10 +104,10 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   }
 }
 
-#define KERNEL(tag, T, size, stride)                                                                          \
-  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_FILTER_BLOCKS(size, stride, sizeof(T))) \
-      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                             \
-    depthwise_filter<T, size, stride>(a);                                                                     \
+#define KERNEL(tag, T, size, stride)                                                                 \
+  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
+      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                    \
+    depthwise_filter<T, size, stride>(a);                                                            \
   }
 #define KERNELS(size, stride)      \
   KERNEL(f32, float, size, stride) \
@@ -118,4 +118,3 @@ KERNELS(3, 2)
 KERNELS(5, 1)
 KERNELS(5, 2)
 KERNELS(7, 1)
-KERNELS(7, 2)

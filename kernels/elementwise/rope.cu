@@ -1,8 +1,8 @@
 /* Rotary embedding (ops/elementwise/rope.c): pair i of a head turns by position * base^(-i / pairs).
  *
  * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
- * an angle of a million turns is as accurate as one below a turn. A thread keeps its pairs, and their frequencies, for
- * life, since a joined row (docs/design.md#words) is a whole number of tokens: x is [tokens][heads][head_dim]. */
+ * an angle of a million turns is as accurate as one below a turn. x is [tokens][heads][head_dim]. A thread keeps its
+ * pairs, and their frequencies, for life: from step to step it goes on by a whole number of heads, or of tokens. */
 #include "kernels/elementwise/rope.h"
 
 #include "kernels/core/device/stream.cuh"
@@ -63,42 +63,54 @@ __device__ inline void sine_cosine<double>(double radians, double *sine, double 
 }
 
 template <typename T>
-__device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
-  acc<T> s, c;
-  sine_cosine<T>(by, &s, &c);
+__device__ inline void turn(acc<T> s, acc<T> c, acc<T> &x, acc<T> &y) {
   const acc<T> was = x;
   x = was * c - y * s;
   y = was * s + y * c;
 }
+template <typename T>
+__device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
+  acc<T> s, c;
+  sine_cosine<T>(by, &s, &c);
+  turn<T>(s, c, x, y);
+}
 
-/* Pairs half a head apart. The walk is over the first halves of all heads; u is a pack of these and v the pack half a
- * head further, so that u[k] and v[k] are a pair. */
+/* Pairs half a head apart: bits[h][0] is a pack of the first half of a head, bits[h][1] the pack half a head further. A
+ * thread has the same pairs of several heads of a token, which turn by one angle, and goes on to other tokens. */
 template <typename T>
 __device__ inline void rope_half(const rope_args &a) {
   enum { N = packed<T>::N };
-  __shared__ typename pack_stream<T, 2, false, 3>::ring ring;
-  const int64_t col = walk_column<T>(), step = walk_step(a.walk);
-  if (col >= a.walk.width) return;
-  const int64_t at = walk_first(a.walk, col);
-  const T *const halves[2] = {(const T *)a.x, (const T *)a.x + a.half};
-  pack_stream<T, 2, false, 3> stream(a.walk, col, halves, a.half, ring);
+  const int packs = (int)(a.half / N);
+  const int64_t thread = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x, first = thread / packs,
+                step = (int64_t)gridDim.x * TFU_THREADS / packs, pack = (thread - first * packs) * N;
   angle<T> turns[N];
   UNROLL
-  for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, at % a.half + k);
-  const int64_t tokens = step / (a.half * a.heads);
-  int64_t token = at / (a.half * a.heads);
-  for (; stream.more(); token += tokens) {
-    int4 bits[2];
-    acc<T> u[N], v[N];
-    const angle<T> position = position_of(a, token);
-    stream.next(bits);
-    widen_pack<T>(bits[0], u);
-    widen_pack<T>(bits[1], v);
+  for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, pack + k);
+  for (int64_t at = first; at < a.tokens * a.slices; at += step) {
+    const int64_t token = at >> 31 ? at / a.slices : (unsigned)at / (unsigned)a.slices, slice = at - token * a.slices;
+    const int64_t place = (token * a.heads + slice) * a.head_dim + pack, next = a.slices * a.head_dim;
+    int4 bits[TFU_ROPE_HEADS][2];
     UNROLL
-    for (int k = 0; k < N; k++) turn<T>(turns[k] * position, u[k], v[k]);
-    T *const y = (T *)a.y + 2 * stream.at() - stream.rest; /* where what next() gave lies */
-    store_bits(y, narrow_pack<T>(u));
-    store_bits(y + a.half, narrow_pack<T>(v));
+    for (int h = 0; h < TFU_ROPE_HEADS; h++) {
+      if (slice + h * a.slices >= a.heads) break;
+      bits[h][0] = *(const int4 *)((const T *)a.x + place + h * next);
+      bits[h][1] = *(const int4 *)((const T *)a.x + place + h * next + a.half);
+    }
+    acc<T> s[N], c[N];
+    const angle<T> position = position_of(a, token);
+    UNROLL
+    for (int k = 0; k < N; k++) sine_cosine<T>(turns[k] * position, &s[k], &c[k]);
+    UNROLL
+    for (int h = 0; h < TFU_ROPE_HEADS; h++) {
+      if (slice + h * a.slices >= a.heads) break;
+      acc<T> u[N], v[N];
+      widen_pack<T>(bits[h][0], u);
+      widen_pack<T>(bits[h][1], v);
+      UNROLL
+      for (int k = 0; k < N; k++) turn<T>(s[k], c[k], u[k], v[k]);
+      store_bits((T *)a.y + place + h * next, narrow_pack<T>(u));
+      store_bits((T *)a.y + place + h * next + a.half, narrow_pack<T>(v));
+    }
   }
 }
 TFU_KERNEL(rope_half, rope_args)

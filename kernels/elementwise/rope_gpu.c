@@ -1,5 +1,6 @@
 #include "kernels/elementwise/rope.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "ops/elementwise/rope.h"
 
@@ -8,7 +9,22 @@ static tfu_kernel half = {.module = &module, .name = "rope_half"};
 static tfu_kernel interleaved = {.module = &module, .name = "rope_interleaved"};
 static tfu_kernel part = {.module = &module, .name = "rope_part"};
 
-TFU_CHOICE(blocks, 32, 1, 256); /* per multiprocessor */
+TFU_CHOICE(blocks, 32, 1, 256);     /* per multiprocessor                */
+TFU_CHOICE(half_blocks, 8, 1, 256); /* the same, where pairs are half a head apart */
+
+/* Blocks in a number by which threads go on by whole heads. */
+static tfu_code halves(tfu_call *call, tfu_dtype dtype, rope_args a) {
+  const int64_t packs = a.half * (int64_t)tfu_dtype_size(dtype) / 16;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  int64_t unit = packs;
+  while (unit % 2 == 0 && packs / unit < TFU_THREADS) unit /= 2;
+  a.slices = divide_up(a.heads, TFU_ROPE_HEADS);
+  const int64_t wanted = divide_up(a.tokens * a.slices * packs, TFU_THREADS),
+                most = (int64_t)device.multiprocessors * half_blocks(),
+                units = divide_up(wanted < most ? wanted : most, unit);
+  return tfu_launch(call, &half, 0, dtype, (tfu_grid){.x = (unsigned)(units * unit), .threads = TFU_THREADS}, &a);
+}
 
 static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y, const tfu_tensor *positions) {
   const int64_t n = tfu_count(&x->shape), size = (int64_t)tfu_dtype_size(x->dtype);
@@ -22,6 +38,7 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
                  .head_dim = head_dim,
                  .heads = x->shape.dim[2],
                  .time = x->shape.dim[1],
+                 .tokens = x->shape.dim[0] * x->shape.dim[1],
                  .kind = positions->shape.rank,
                  .wide = positions->dtype == TFU_I64,
                  .interleaved = call->attr[TFU_ROPE_PAIRING].i == TFU_ROPE_INTERLEAVED,
@@ -39,8 +56,7 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
     TFU_TRY(tfu_walk_plan_of(call, n, x->dtype, head_dim * a.heads, blocks(), &a.walk, &grid));
     return tfu_launch(call, &interleaved, 0, x->dtype, grid, &a);
   }
-  TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, a.half * a.heads, blocks(), &a.walk, &grid));
-  return tfu_launch(call, &half, 0, x->dtype, grid, &a);
+  return halves(call, x->dtype, a);
 }
 
 tfu_code tfu_rope_gpu(tfu_call *call) {

@@ -148,3 +148,24 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_f32(const move_ar
     if (place >= 0 && place < a.cols) move_number(a.to, put ? other : at, a.from, put ? at : other, a.size);
   }
 }
+
+/* As move puts them, one row at a time that shared memory holds, with zeros where nothing is put: memory is written in
+ * order. */
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) put_rows_f32(const move_args a) {
+  const int64_t rows = a.n / a.k;
+  const int k = (int)a.k, cols = (int)a.cols;
+  ONCE
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    _Pragma("unroll 4") for (int at = threadIdx.x; at * 4 < cols * a.size;
+                             at += blockDim.x)((uint32_t *)shared_memory)[at] = 0;
+    __syncthreads();
+    _Pragma("unroll 4") for (int at = threadIdx.x; at < k; at += blockDim.x) {
+      const int place = a.places[row * a.stride + at];
+      if (place >= 0 && place < cols) move_number(shared_memory, place, a.from, row * k + at, a.size);
+    }
+    __syncthreads();
+    _Pragma("unroll 4") for (int at = threadIdx.x; at < cols; at += blockDim.x)
+        move_number(a.to, row * cols + at, shared_memory, at, a.size);
+    __syncthreads();
+  }
+}

@@ -18,6 +18,7 @@ static tfu_kernel radix_starts = {.module = &module, .name = "radix_starts"};
 static tfu_kernel radix_sweep = {.module = &module, .name = "radix_sweep"};
 static tfu_kernel count_before = {.module = &module, .name = "count_before"};
 static tfu_kernel move = {.module = &module, .name = "move"};
+static tfu_kernel put_rows = {.module = &module, .name = "put_rows"};
 
 /* A row of so many keys or fewer is sorted by counting, which takes a step for each pair of keys. */
 TFU_CHOICE(short_cols, 32, 1, TFU_THREADS);
@@ -156,15 +157,23 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
 /* ---- numbers that are moved ---- */
 
 TFU_CHOICE(move_blocks, 32, 1, 256); /* per multiprocessor */
+TFU_CHOICE(put_blocks, 8, 1, 64);    /* the same, where each has a row */
+
+static tfu_code launch_move(tfu_call *call, tfu_kernel *kernel, const move_args *a, int64_t wanted, int per_processor,
+                            size_t shared) {
+  move_args args = *a;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int64_t most = (int64_t)device.multiprocessors * per_processor;
+  const tfu_grid grid = {
+      .x = (unsigned)(wanted < most ? wanted : most), .threads = TFU_THREADS, .shared = (unsigned)shared};
+  return tfu_launch(call, kernel, 0, TFU_F32, grid, &args);
+}
 
 tfu_code tfu_move_gpu(tfu_call *call, tfu_dtype dtype, move_args a) {
-  tfu_device device;
   if (!a.n) return TFU_OK;
-  TFU_TRY(tfu_device_now(&device, call->err));
-  const int64_t wanted = (a.n + TFU_THREADS - 1) / TFU_THREADS, most = (int64_t)device.multiprocessors * move_blocks();
-  const tfu_grid grid = {.x = (unsigned)(wanted < most ? wanted : most), .threads = TFU_THREADS};
   a.size = (int)tfu_dtype_size(dtype);
-  return tfu_launch(call, &move, 0, TFU_F32, grid, &a);
+  return launch_move(call, &move, &a, (a.n + TFU_THREADS - 1) / TFU_THREADS, move_blocks(), 0);
 }
 
 /* ---- ops ---- */
@@ -186,15 +195,19 @@ tfu_code tfu_argsort_gpu(tfu_call *call) { return sort(call, NULL, call->out[0].
 
 tfu_code tfu_unsort_gpu(tfu_call *call) {
   const tfu_tensor *dy = &call->in[0], *dx = &call->out[0];
-  const int64_t k = tfu_cols(&dy->shape), cols = tfu_cols(&dx->shape);
-  if (k < cols) TFU_TRY(tfu_clear(call, dx->data, (size_t)tfu_count(&dx->shape) * tfu_dtype_size(dx->dtype)));
-  return tfu_move_gpu(call, dy->dtype,
-                      (move_args){.put = 1,
-                                  .from = dy->data,
-                                  .to = dx->data,
-                                  .places = call->in[1].data,
-                                  .n = tfu_count(&dy->shape),
-                                  .k = k,
-                                  .cols = cols,
-                                  .stride = k});
+  const int size = (int)tfu_dtype_size(dx->dtype);
+  const move_args a = {.put = 1,
+                       .from = dy->data,
+                       .to = dx->data,
+                       .places = call->in[1].data,
+                       .n = tfu_count(&dy->shape),
+                       .k = tfu_cols(&dy->shape),
+                       .cols = tfu_cols(&dx->shape),
+                       .stride = tfu_cols(&dy->shape),
+                       .size = size};
+  /* Scattered writes take several times as long as those of a row that a block holds; a short one leaves it idle. */
+  if (a.n && a.cols >= TFU_THREADS && a.cols <= MOST_HELD / 2 / size)
+    return launch_move(call, &put_rows, &a, a.n / a.k, put_blocks(), ((size_t)(a.cols * size) + 3) / 4 * 4);
+  if (a.k < a.cols) TFU_TRY(tfu_clear(call, dx->data, (size_t)tfu_count(&dx->shape) * (size_t)size));
+  return tfu_move_gpu(call, dy->dtype, a);
 }

@@ -79,9 +79,13 @@ static int plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties, cons
   tfu_error err = {""};
   tfu_graph *g = tfu_graph_new(dnn);
   tfu_conv_describe(g, key);
-  tfu_code code = tfu_graph_ask(g, NULL, properties, TFU_GRAPH_CONFIGS, tfu_conv_avoid(key), 1, &err);
+  tfu_code code =
+      tfu_graph_ask(g, NULL, properties, TFU_GRAPH_CONFIGS, tfu_conv_avoid(key), tfu_conv_fewest(key), &err);
   const int proposals = g->n_configs;
-  int engine = -1, compiled = 0;
+  int engine = -1, compiled = 0, others = 0;
+  for (int i = 1; i < proposals; i++) others += tfu_graph_engine(g, i) != tfu_graph_engine(g, 0);
+  CHECK_FOR(!tfu_conv_exact(key) || others, "in exact float32 there is nothing to choose from for product %d",
+            key->product);
   for (int i = 0; code == TFU_OK && i < g->n_configs; i++) {
     engine = tfu_graph_engine(g, i);
     const tfu_code taken = tfu_graph_take(g, NULL, i, &err);

@@ -1,5 +1,7 @@
 """Sorting beyond its cases: integers, random shapes, axes and values, bits that repeat, sizes that are known late."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -253,3 +255,18 @@ def test_symbolic_tensors():
     np.testing.assert_array_equal(places, np.argsort(data))
     np.testing.assert_array_equal(values, -np.sort(-data)[:, :3])
     np.testing.assert_array_equal(indices, np.argsort(-data)[:, :3])
+
+
+def test_gradients_of_rows_of_any_length(device):
+    """Rows that a block of the GPU puts in order in shared memory, and those before and behind them."""
+    for cols, dtype in itertools.product((255, 256, 1001, 4096, 8193, 16385), (tf.float16, tf.float32, tf.float64)):
+        rng = np.random.default_rng(cols)
+        x, dy = (tf.cast(rng.permuted(np.tile(np.arange(cols) % 2000, (3, 1)), axis=1), dtype) for _ in range(2))
+        places = order(as_array(x), "DESCENDING")
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            down, first = tfuse.sort(x, direction="DESCENDING"), tfuse.top_k(x, 100).values
+        for y, k in ((down, cols), (first, 100)):
+            want = np.zeros_like(as_array(x))
+            np.put_along_axis(want, places[:, :k], as_array(dy)[:, :k], -1)
+            np.testing.assert_array_equal(as_array(tape.gradient(y, x, dy[:, :k])), want, str((cols, dtype, k)))

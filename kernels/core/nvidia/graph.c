@@ -248,24 +248,26 @@ static cudnnBackendDescriptor_t close_graph(tfu_graph *g, cudnnHandle_t handle) 
   return graph;
 }
 
-/* Engine configurations by a mode of heuristics, best first: g->config. That there are none is no failure. */
+/* Engine configurations by a mode of heuristics, best first, behind those that are in g->config. That there are none is
+ * no failure. */
 static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandle_t handle,
                         cudnnBackendDescriptor_t properties, cudnnBackendHeurMode_t mode, int most, tfu_error *err) {
   const tfu_cudnn *dnn = g->dnn;
+  cudnnBackendDescriptor_t *const config = g->config + g->n_configs;
   int64_t found = 0;
-  g->n_configs = 0;
+  most -= g->n_configs;
   cudnnBackendDescriptor_t heuristics = CREATE(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   SET(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
   if (!handle) SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
-  for (int i = 0; i < most; i++) g->config[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  for (int i = 0; i < most; i++) config[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   if (g->code != TFU_OK) return g->code;
   TFU_TRY(tfu_cudnn_code(dnn, dnn->cudnnBackendFinalize(heuristics), "heuristics", err));
   TFU_TRY(tfu_cudnn_code(dnn,
                          dnn->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &found, g->config),
+                                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &found, config),
                          "CUDNN_ATTR_ENGINEHEUR_RESULTS", err));
-  g->n_configs = found < most ? (int)found : most;
+  g->n_configs += found < most ? (int)found : most;
   return TFU_OK;
 }
 
@@ -301,31 +303,33 @@ static notes notes_of(const tfu_graph *g, int i) {
   return n;
 }
 
-/* Keeps the proposals without any of the notes to avoid, and, if there are such, only those that need no compiling. */
-static void sift(tfu_graph *g, unsigned avoid, int ready) {
-  int compiled[TFU_GRAPH_CONFIGS], kept = 0, readies = 0, last = 0;
-  for (int i = 0; i < g->n_configs; i++) {
+/* Keeps, of the proposals from `first` on, those without any of the notes to avoid, and, if there are such, only those
+ * that need no compiling. */
+static void sift(tfu_graph *g, int first, unsigned avoid, int ready) {
+  int compiled[TFU_GRAPH_CONFIGS], kept = first, readies = 0, last = first;
+  for (int i = first; i < g->n_configs; i++) {
     const notes n = notes_of(g, i);
     if (n.numerical & avoid) continue;
     compiled[kept] = n.compiled;
     readies += !n.compiled;
     g->config[kept++] = g->config[i];
   }
-  for (int i = 0; i < kept; i++)
+  for (int i = first; i < kept; i++)
     if (!ready || !readies || !compiled[i]) g->config[last++] = g->config[i];
   g->n_configs = last;
 }
 
 tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int most,
-                       unsigned avoid, int ready, tfu_error *err) {
+                       unsigned avoid, int fewest, tfu_error *err) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   tfu_code code = TFU_OK;
   cudnnBackendDescriptor_t graph = close_graph(g, handle);
-  for (int i = 0; i < (ready ? TFU_COUNT(modes) : 1) && !g->n_configs && g->code == TFU_OK; i++) {
+  for (int i = 0; i < TFU_COUNT(modes) && (!i || g->n_configs < fewest) && g->code == TFU_OK; i++) {
     tfu_error later;
+    const int first = g->n_configs;
     const tfu_code mine = propose(g, graph, handle, properties, modes[i], most, i ? &later : err);
     if (!i) code = mine;
-    if (mine == TFU_OK && (avoid || ready)) sift(g, avoid, ready);
+    if (mine == TFU_OK && (avoid || fewest)) sift(g, first, avoid, fewest);
   }
   if (g->code != TFU_OK) {
     *err = g->err;

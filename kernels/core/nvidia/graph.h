@@ -93,11 +93,11 @@ TFU_MUST_USE tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBa
                                      int64_t most, tfu_error *err);
 
 /* The same in two steps, for who chooses among the proposals. Asks for those, as many as `most`, that have none of the
- * notes in `avoid`, bits by CUDNN_NUMERICAL_NOTE_…. Where `ready` is set, those that cuDNN has to compile first come
- * only where there are no others, and where there are none at all, those that cuDNN falls back to. Fails where there
- * are none then. */
+ * notes in `avoid`, bits by CUDNN_NUMERICAL_NOTE_…. Where `fewest` is not 0, those that cuDNN has to compile first come
+ * only where there are no others, and where there are fewer than `fewest`, those that cuDNN falls back to come behind
+ * them. Fails where there are none then. */
 TFU_MUST_USE tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int most,
-                                    unsigned avoid, int ready, tfu_error *err);
+                                    unsigned avoid, int fewest, tfu_error *err);
 /* Plans proposal i: g->plan and g->workspace are its own then. */
 TFU_MUST_USE tfu_code tfu_graph_take(tfu_graph *g, cudnnHandle_t handle, int i, tfu_error *err);
 /* The number of the engine that proposal i is for, by which cuDNN's logs call it. */
