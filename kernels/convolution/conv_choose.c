@@ -9,6 +9,7 @@
 
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/recycle.h"
 #include "ops/convolution/conv.h"
 
 _Static_assert(sizeof(conv_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
@@ -201,7 +202,7 @@ int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space) {
 /* The best of the first proposals that can be planned; the first ones where none is to be timed, whose errors nobody
  * knows without a run. Where no result has an error, as with data of zeros, they do not tell which engine loses least:
  * r->unsure. */
-static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, float *microseconds) {
+static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, conv_candidate *taken) {
   tfu_error ignored;
   conv_candidate tried[TFU_GRAPH_CONFIGS];
   int n = 0, small = 0;
@@ -218,8 +219,36 @@ static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, float *micr
   }
   r->unsure = timed && tfu_conv_exact(&r->key) && n > 1 && worst == 0;
   const int best = tfu_conv_pick(tried, n, MOST_WORKSPACE), least = tfu_conv_pick(tried, n, SMALL_WORKSPACE);
-  if (best >= 0) *microseconds = tried[best].microseconds;
+  if (best >= 0) *taken = tried[best];
   return (conv_choice){.best = best < 0 ? -1 : tried[best].config, .small = least < 0 ? -1 : tried[least].config};
+}
+
+typedef struct own_run {
+  tfu_recycled space;
+  const conv_request *r;
+} own_run;
+static tfu_code run_own(void *own_) {
+  own_run *own = own_;
+  return tfu_conv_own_run(tfu_recycle(&own->space), (conv_product)own->r->key.product, CONV_TENSOR, 0, TFU_F32,
+                          *own->r->a);
+}
+
+/* Whether tfuse's own kernel loses so much less than the engine that was taken, at so small a price, that it serves. */
+static int own_wins(const conv_request *r, const conv_candidate *taken) {
+  const float price = 2 * taken->microseconds + 100;
+  tfu_error *err = r->call->err, ignored;
+  own_run own = {.r = r};
+  float took = INFINITY;
+  double error = INFINITY;
+  if (!r->sample || taken->error == 0) return 0;
+  conv_sample sample = *r->sample;
+  if (sample.m.turned) sample.m.result = r->a->kernel, sample.m.turned = 0;
+  r->call->err = &ignored;
+  tfu_recycled_open(&own.space, r->call);
+  tfu_code code = tfu_time(r->call, run_own, &own, &took);
+  if (code == TFU_OK && took <= price) code = tfu_conv_sample_error(r->call, &sample, &error);
+  r->call->err = err;
+  return code == TFU_OK && 1.5 * error < taken->error;
 }
 
 /* Results in exact float32 as they should be, if they are to be compared and can be had. */
@@ -242,15 +271,17 @@ static int choose_among(conv_request *r, int timed, tfu_choice *choice) {
   *choice = (tfu_choice){.none = 1};
   if (!g) return 0;
   r->sample = take_sample(r, timed, &sample);
-  const conv_choice c = best_of(r, g, timed, &choice->microseconds);
-  r->sample = NULL;
-  if (c.best >= 0) {
+  conv_candidate taken = {0};
+  const conv_choice c = best_of(r, g, timed, &taken);
+  if (c.best >= 0 && !own_wins(r, &taken)) {
     choice->none = 0;
+    choice->microseconds = taken.microseconds;
     memcpy(choice->data, &c, sizeof c);
     name(r, g, c.best, choice);
   }
+  r->sample = NULL;
   tfu_graph_free(g);
-  return c.best >= 0;
+  return !choice->none;
 }
 
 static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {

@@ -62,7 +62,9 @@ static tfu_planned *prepare(conv_request *r, const char **label, const char **wh
     if (!p && c.small >= 0) p = plan_with_space(r, c.small);
   }
   if (!p && r->short_of_memory && !(r->key.epilogue & CONV_RELU)) p = plan_with_space(r, CONV_LEAST_SPACE);
-  *why = r->short_of_memory ? no_room : "cuDNN has no plan for it";
+  *why = r->short_of_memory        ? no_room
+         : tfu_conv_exact(&r->key) ? "cuDNN has no plan for it that is as exact as tfuse's own kernel"
+                                   : "cuDNN has no plan for it";
   if (r->call->captured) tfu_capture_restore(mode);
   return p;
 }

@@ -22,7 +22,11 @@ conv_sample_args tfu_conv_sample_plan(conv_product product, const conv_args *a) 
                                           [CONV_FILTER] = taps * s->c * outputs};
   const int64_t terms[CONV_PRODUCTS] = {
       [CONV_FORWARD] = taps * s->c, [CONV_DATA] = taps * s->k, [CONV_FILTER] = positions};
-  conv_sample_args m = {.a = *a, .product = (int32_t)product, .results = results[product], .terms = terms[product]};
+  conv_sample_args m = {.a = *a,
+                        .product = (int32_t)product,
+                        .results = results[product],
+                        .terms = terms[product],
+                        .turned = product == CONV_FILTER};
   const int64_t places = within(CONV_SAMPLE_LEAST, all / m.terms, CONV_SAMPLE_MOST);
   m.places = (int32_t)(places < m.results ? places : m.results);
   m.parts = (int32_t)within(1, m.terms / TFU_THREADS, CONV_SAMPLE_BLOCKS / m.places);

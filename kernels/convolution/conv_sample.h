@@ -10,10 +10,11 @@ enum { CONV_SAMPLE_MOST = 64, CONV_SAMPLE_LEAST = 8 /* results */, CONV_SAMPLE_B
 /* Of float32. The terms of every result are cut into parts, one for a block. */
 typedef struct conv_sample_args {
   conv_args a;
-  const float *result;    /* as cuDNN has written it: a kernel there is [outputs, spatial axes, channels] */
+  const float *result;
   double *sums, *got;     /* [places][parts][2], of terms and of their magnitudes; [places], what `result` has */
   int64_t results, terms; /* of the whole tensor; of one result */
   int32_t product, places, parts;
+  int32_t turned; /* the result is a kernel as cuDNN writes it, [outputs, spatial axes, channels] */
 } conv_sample_args;
 
 /* Which result the sample's number i is: they are spread evenly, from the first to the last. */
@@ -24,7 +25,7 @@ static inline int64_t conv_sample_place(const conv_sample_args *m, int i) {
 /* Where result `at`, as our tensors count, lies in `result`. */
 static inline int64_t conv_sample_where(const conv_sample_args *m, int64_t at) {
   const int64_t outputs = m->a.s.groups * m->a.s.k;
-  return m->product == CONV_FILTER ? at % outputs * (m->results / outputs) + at / outputs : at;
+  return m->turned ? at % outputs * (m->results / outputs) + at / outputs : at;
 }
 
 #ifndef TFU_DEVICE

@@ -100,6 +100,9 @@ def _convolve(x, kernel, strides, dilation):
     left out behind it."""
     axes = len(strides)
     both = max(strides) > 1 and max(dilation) > 1
+    if kernel.shape[-2] == 0:  # sums of nothing, which TensorFlow refuses on a GPU: of a channel of zeros
+        x = tf.pad(x, [[0, 0]] * (axes + 1) + [[0, 1]])
+        kernel = tf.pad(kernel, [[0, 0]] * axes + [[0, 1], [0, 0]])
     y = tf.nn.convolution(x, kernel, 1 if both else strides, "VALID", data_format=_FORMATS[axes], dilations=dilation)
     return y[(slice(None), *(slice(None, None, s) for s in strides))] if both else y
 
