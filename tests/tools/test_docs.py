@@ -24,7 +24,7 @@ from tfuse import __main__ as commands
 from tfuse._core import _library, _op
 from tfuse._tools import _ops
 
-PAGES = sorted(str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/*.md") for path in ROOT.glob(where))
+PAGES = sorted(str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/**/*.md") for path in ROOT.glob(where))
 OURS = [page for page in PAGES if not page.startswith("examples")]
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not in the source tree")
 
@@ -68,7 +68,7 @@ def test_generated_parts_are_up_to_date(readme):
 def test_every_function_and_op_is_in_the_reference():
     text = text_of("docs/ops.md")
     for name, value in vars(tfuse).items():
-        if callable(value) and not name.startswith("_") and name not in ("enable", "disable", "enabled", "explain"):
+        if callable(value) and not name.startswith("_") and name not in ("enable", "disable", "enabled", "explain", "load"):
             assert "`tfuse.%s(" % name in text, name
             assert "Args:" not in value.__doc__ or "Example:" in value.__doc__, "%s has no example" % name
     for name in _op.registry:
@@ -191,7 +191,7 @@ def test_commands_exist(page, capsys):
         own = rest.partition(".py")[0]  # behind a script come the script's own
         for option in re.findall(r"(?<!\S)--[\w-]+", own):
             assert option in usage, "%s %s" % (name, option)
-    for name in re.findall(r"python -m tfuse (\w+)", text):
+    for name in re.findall(r"python -m tfuse ([\w-]+)", text):
         assert name in commands.COMMANDS, name
 
 
