@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops, cache or build-op."""
+"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops, cache, new-op or build-op."""
 
 import argparse
 import os
@@ -12,6 +12,7 @@ COMMANDS = {
     "tune": "find the numbers of an op's launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show what was chosen by timing, where it is kept, or clear it",
+    "new-op": "write the files of a new op into a checkout of tfuse, ready to be edited",
     "build-op": "build a library of your own ops, which tfuse.load() loads",
 }
 

@@ -5,6 +5,7 @@ the same rules as tfuse's own (docs/new_op.md).
 """
 
 import argparse
+import concurrent.futures
 import importlib.util
 import os
 import pathlib
@@ -83,7 +84,8 @@ def build(folder, out=None, architectures=()):
     with tempfile.TemporaryDirectory() as temporary:
         own = pathlib.Path(temporary)
         (own / "library.c").write_text("#include <library.h>\n")
-        tables = [_device_code(source, architectures, folder, own) for source in sorted(folder.rglob("*.cu"))]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            tables = list(pool.map(lambda source: _device_code(source, architectures, folder, own), sorted(folder.rglob("*.cu"))))
         paths = ["-I%s" % path for path in (folder, include(), include() / "ops")]
         _run([compiler, *FLAGS, *paths, own / "library.c", *tables, *sorted(folder.rglob("*.c")), "-o", own / "library.so",
               "-Wl,--no-undefined", _library.path, "-lm"])
