@@ -20,6 +20,6 @@ _soft_cap = FusedOp("SoftCap", plain=_plain, gradient=lambda node, dy: _grad(dy,
 
 @composite
 def soft_cap(x, cap):
-    """Returns cap * tanh(x / cap). x is a float tensor; cap is one number, tensor or variable, which has a gradient, too."""
+    """Returns cap * tanh(x / cap). x is a float tensor; cap is one number, and has a gradient, too."""
     x = tf.convert_to_tensor(x)
     return _soft_cap(x, tf.cast(cap, real(x.dtype)))

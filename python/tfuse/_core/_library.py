@@ -85,8 +85,8 @@ def load(path):
     try:
         module = tf.load_op_library(path)
     except tf.errors.OpError as error:
-        raise ImportError("tfuse.load: %s cannot be loaded: %s\nWhat is undefined or missing in it may be of another tfuse than "
-                          "this: build it again with python -m tfuse build-op" % (path, error.message)) from error
+        raise ImportError("tfuse.load: %s cannot be loaded: %s\nWhat is undefined or missing in it may be of another "
+                          "tfuse than this: build it again with python -m tfuse build-op" % (path, error.message)) from error
     failed = _refused.setdefault(path, library.tfu_load_error().decode())
     if failed:
         raise ImportError("tfuse.load: %s: %s" % (path, failed))

@@ -1,7 +1,7 @@
 """python -m tfuse build-op FOLDER: builds a library of your own ops, which tfuse.load() loads.
 
-The folder has ops.def, with a line X(stem) for each op, and, in any folders below it, the ops' C files and .cu files, made by
-the same rules as tfuse's own (docs/new_op.md).
+The folder has ops.def, with a line X(stem) for each op, and, in any folders below it, the ops' C files and .cu files,
+made by the same rules as tfuse's own (docs/new_op.md).
 """
 
 import argparse
@@ -59,14 +59,14 @@ def _device_code(source, architectures, folder, build):
     """The C file that carries a .cu file's device code; without architectures, none."""
     images, tool = [], include() / "tools/nvrtc.py"
     if architectures and not nvidia():
-        raise Failed("device code is compiled by NVRTC, which was not found with the headers that it needs: pip install "
-                     "nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12, or --arch none to build for the "
-                     "CPU alone")
+        raise Failed("device code is compiled by NVRTC, which was not found with the headers that it needs: pip "
+                     "install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12, or --arch none to "
+                     "build for the CPU alone")
     for arch in architectures:
         images.append(build / ("%s.%s.image" % (source.stem, arch)))
         folders = [part for path in (folder, include(), include() / "ops") for part in ("--include", path)]
-        _run([sys.executable, tool, "compile", "--nvidia", nvidia(), "--arch", arch, "--out", images[-1], "--unpacked", *folders,
-              source])
+        _run([sys.executable, tool, "compile", "--nvidia", nvidia(), "--arch", arch, "--out", images[-1], "--unpacked",
+              *folders, source])
     table = build / (source.stem + "_images.c")
     _run([sys.executable, tool, "table", "--stem", source.stem, "--out", table, *images])
     return table
@@ -85,10 +85,11 @@ def build(folder, out=None, architectures=()):
         own = pathlib.Path(temporary)
         (own / "library.c").write_text("#include <library.h>\n")
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            tables = list(pool.map(lambda source: _device_code(source, architectures, folder, own), sorted(folder.rglob("*.cu"))))
+            tables = list(pool.map(lambda source: _device_code(source, architectures, folder, own),
+                                   sorted(folder.rglob("*.cu"))))
         paths = ["-I%s" % path for path in (folder, include(), include() / "ops")]
-        _run([compiler, *FLAGS, *paths, own / "library.c", *tables, *sorted(folder.rglob("*.c")), "-o", own / "library.so",
-              "-Wl,--no-undefined", _library.path, "-lm"])
+        _run([compiler, *FLAGS, *paths, own / "library.c", *tables, *sorted(folder.rglob("*.c")),
+              "-o", own / "library.so", "-Wl,--no-undefined", _library.path, "-lm"])
         shutil.copy(own / "library.so", str(out) + ".new")
         os.replace(str(out) + ".new", out)  # a process that has the old one loaded keeps it
     return out
@@ -99,8 +100,8 @@ def main(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--out", metavar="FILE", help="the library; FOLDER/libFOLDER.so if not said")
-    parser.add_argument("--arch", metavar="LIST", help="what device code is compiled for, as in sm_80,sm_90,compute_90; none for the "
-                        "CPU alone; the GPUs that are here if not said")
+    parser.add_argument("--arch", metavar="LIST", help="what device code is compiled for, as in "
+                        "sm_80,sm_90,compute_90; none for the CPU alone; the GPUs that are here if not said")
     chosen = parser.parse_args(arguments)
     named = [] if chosen.arch == "none" else chosen.arch.split(",") if chosen.arch else architectures_here()
     try:
