@@ -3,6 +3,7 @@
 from tfuse._version import __version__
 from tfuse._core._explain import explain
 from tfuse._core._library import load
+from tfuse import own
 from tfuse.elementwise.add_constant import AddConstant, add_constant
 from tfuse.elementwise.dropout import Dropout, dropout
 from tfuse.elementwise.gated import Gated, gated, geglu, glu, reglu, swiglu
@@ -45,5 +46,5 @@ from tfuse.sorting.histogram import histogram, histogram_fixed_width
 from tfuse.sorting.sort import argsort, sort
 from tfuse.sorting.top_k import top_k
 from tfuse.sorting.unique import unique_counts, unique_with_counts
-from tfuse import optimizers, own
+from tfuse import optimizers
 from tfuse._keras._enable import disable, enable, enabled

@@ -56,8 +56,8 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def loaded(made, tmp_path_factory):
     """The ops' cases by name; their library is built apart, since building all of tfuse would take minutes."""
-    if not shutil.which("cc"):
-        pytest.skip("needs a C compiler")
+    if not shutil.which("cc") or GPUS and not _build_op.nvidia():
+        pytest.skip("needs a C compiler, and NVRTC where there is a GPU")
     folder = tmp_path_factory.mktemp("library")
     for part in ("ops", "kernels"):
         shutil.copytree(made / part, folder / part)
