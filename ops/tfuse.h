@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What is declared between such pragmas, here and in core, libtfuse.so also offers to libraries of ops. */
+#pragma GCC visibility push(default)
+
 #define TFU_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 /* ---- errors ---- */
@@ -168,11 +171,13 @@ int tfu_try_scratch(tfu_call *call, size_t bytes, void **memory);
 /* Scratch of a captured call over rows: for what the parts of split rows give, where these are few. More stay whole. */
 enum { TFU_ROWS_ROOM = 1 << 20 };
 
+#pragma GCC visibility pop
 #define X(stem)                   \
   extern const tfu_op tfu_##stem; \
   extern tfu_compute_fn tfu_##stem##_cpu, tfu_##stem##_gpu;
-#include "ops.def"
+#include <ops.def>
 #undef X
+#pragma GCC visibility push(default)
 
 /* ---- shape rules that ops share ---- */
 
@@ -202,5 +207,6 @@ TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const ch
                                 tfu_error *err);
 /* Fails unless v is a vector with one value per channel (last axis) of x. An empty vector means "not given". */
 TFU_MUST_USE tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
+#pragma GCC visibility pop
 
 #endif

@@ -1,9 +1,11 @@
 """Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
 
-  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] SOURCE [HEADER ...]
+  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] [--include DIR] [--unpacked]
+                   SOURCE [HEADER ...]
       ARCH sm_NN gives a cubin, compute_NN gives PTX, in a compressed fatbin that the driver unpacks. --unused lists the
       headers SOURCE does not reach, so that Bazel compiles it again for its own headers only. --cost says what it took:
-      seconds and bytes.
+      seconds and bytes. --include names a folder to look for headers in before the usual ones, --unpacked leaves the image
+      as NVRTC gave it.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
       IMAGE is STEM.ARCH.fatbin; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
   nvrtc.py costs --out FILE [COST ...]
@@ -67,12 +69,12 @@ def fetch(nvrtc, program, what):
     return data.raw
 
 
-def compile_image(nvidia, source, arch):
+def compile_image(nvidia, source, arch, include=(), unpacked=False):
     """The image of one file for one architecture. NVRTC's log goes to stderr: as the error, or as warnings."""
     nvrtc, program = load(nvidia), ctypes.c_void_p()
     text = pathlib.Path(source).read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, source.encode(), len(C_HEADERS), strings(C_HEADERS.values()), strings(C_HEADERS))
-    includes = INCLUDES + [os.path.join(nvidia, i) for i in NVIDIA_INCLUDES]
+    includes = [*include, *INCLUDES] + [os.path.join(nvidia, i) for i in NVIDIA_INCLUDES]
     options = [*OPTIONS, f"--gpu-architecture={arch}", *(f"-I{i}" for i in includes)]
     failed = nvrtc.nvrtcCompileProgram(program, len(options), strings(options))
     log = KNOWN_WARNING.sub("", fetch(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")).strip()
@@ -83,7 +85,8 @@ def compile_image(nvidia, source, arch):
     if re.search(rb"^\s*trap;", fetch(nvrtc, program, "PTX"), re.M):
         sys.exit(f"NVRTC, {source} for {arch}: a function ends in a trap, as one without a return does: an intrinsic of CUDA's "
                  "headers that is empty here?")
-    return packed(nvidia, fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX"), arch)
+    image = fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX")
+    return image if unpacked else packed(nvidia, image, arch)
 
 
 def packed(nvidia, image, arch):
@@ -193,6 +196,8 @@ def main():
             command.add_argument("--arch", required=True)
             command.add_argument("--unused", type=pathlib.Path)
             command.add_argument("--cost", type=pathlib.Path)
+            command.add_argument("--include", action="append", default=[])
+            command.add_argument("--unpacked", action="store_true")
         if name == "info":
             command.add_argument("--version-file", required=True)
         if name == "table":
@@ -202,7 +207,7 @@ def main():
     if a.command == "compile":
         source, *headers = a.files
         start = time.monotonic()
-        a.out.write_bytes(compile_image(a.nvidia, source, a.arch))
+        a.out.write_bytes(compile_image(a.nvidia, source, a.arch, a.include, a.unpacked))
         if a.cost:
             a.cost.write_text("%.2f %d\n" % (time.monotonic() - start, a.out.stat().st_size))
         if a.unused:

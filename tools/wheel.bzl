@@ -20,7 +20,7 @@ wheel = rule(
     implementation = _wheel_impl,
     attrs = {
         "library": attr.label(allow_single_file = True),
-        "package": attr.label_list(allow_files = True, doc = "files under python/"),
+        "package": attr.label_list(allow_files = True, doc = "files under python/, and those of tfuse/include"),
         "texts": attr.label_list(allow_files = True, doc = "README.md and LICENSE"),
         "_tool": attr.label(cfg = "exec", executable = True, default = "//tools:wheel"),
     },

@@ -1,7 +1,8 @@
 """Writes the wheel: the Python package with the shared library inside, for every Python 3 of one machine kind.
 
   wheel.py --library libtfuse.so --out DIR [--text README.md] [--text LICENSE] FILE ...
-      FILEs lie under a folder python/; the part after it is their path in the wheel. tfuse/_version.py names the version.
+      Of FILEs under a folder python/, the part after it is their path in the wheel; others are what libraries of ops are built
+      with, and go to tfuse/include. tfuse/_version.py names the version.
 
 The file's tag states the oldest C library that has every symbol the library wants. Same inputs, same bytes.
 """
@@ -58,7 +59,8 @@ def main():
     parser.add_argument("files", nargs="+")
     a = parser.parse_args()
 
-    content = {re.sub(r"^(.*/)?python/", "", path): pathlib.Path(path).read_bytes() for path in a.files}
+    place = lambda path: re.sub(r"^(.*/)?python/", "", path) if "python/" in path else "tfuse/include/" + path
+    content = {place(path): pathlib.Path(path).read_bytes() for path in a.files}
     content["tfuse/libtfuse.so"] = a.library.read_bytes()
     version = re.search(rb'__version__ = "([^"]+)"', content["tfuse/_version.py"])[1].decode()
     tag, info = platform_tag(a.library), f"tfuse-{version}.dist-info"

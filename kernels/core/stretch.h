@@ -35,6 +35,8 @@ TFU_STRETCH int64_t tfu_stretch_row(const tfu_stretch *s, int64_t row) {
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 /* small broadcasts to large; an empty or one-axis small tensor is fine. */
+#pragma GCC visibility push(default)
 tfu_stretch tfu_stretch_of(const tfu_shape *small, const tfu_shape *large);
+#pragma GCC visibility pop
 #endif
 #endif

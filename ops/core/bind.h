@@ -2,10 +2,18 @@
 #ifndef TFUSE_BIND_H_
 #define TFUSE_BIND_H_
 
-#include "tfuse.h"
+#include "entry.h"
 
 /* Functions that Python reaches through ctypes; everything else stays inside the library. */
 #define TFU_EXPORT __attribute__((visibility("default")))
+
+/* ---- registering (tf_bind.c, xla_bind.c): what register.c calls for every entry ---- */
+
+TFU_MUST_USE tfu_code tfu_tf_register(const tfu_entry *entry, tfu_error *err);
+/* What fails is in tfu_xla_status(): ops then do without XLA. */
+void tfu_xla_register(const tfu_entry *entry);
+/* The traits that a handler tells XLA; -1 where there is no XLA to tell. */
+int tfu_xla_ask(struct XLA_FFI_Error *(*handler)(struct XLA_FFI_CallFrame *));
 
 /* ---- attributes (attr.c) ---- */
 

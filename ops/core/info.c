@@ -1,6 +1,5 @@
 /* info.c - what the library is made of, for `python -m tfuse doctor`. */
 #include <stdio.h>
-#include <string.h>
 
 #include "bind.h"
 #include "kernels/core/cpu/parallel.h"
@@ -26,13 +25,4 @@ TFU_EXPORT const char *tfu_image_missing(int capability) {
   static _Thread_local tfu_error err;
   (void)!tfu_no_image(tfu_fold_images, capability, &err);
   return err.text;
-}
-
-/* What an op computes, in a sentence; "" for an unknown name. */
-TFU_EXPORT const char *tfu_doc(const char *name) {
-#define X(stem) \
-  if (!strcmp(name, tfu_##stem.name)) return tfu_##stem.doc;
-#include "ops.def"
-#undef X
-  return "";
 }

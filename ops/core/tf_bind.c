@@ -197,7 +197,7 @@ static tfu_value read_attr(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_S
   return v;
 }
 
-static void *create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
+void *tfu_tf_create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
   TF_Status *status = TF_NewStatus();
   kernel *k = calloc(1, sizeof *k);
   if (k) k->op = op;
@@ -253,7 +253,7 @@ static tfu_code infer_all(const tfu_op *op, TF_ShapeInferenceContext *ctx, tfu_s
   return code != TFU_OK || TF_GetCode(status) != TF_OK ? code : op->shape(in, out, NULL, err);
 }
 
-static void infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *status) {
+void tfu_tf_infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *status) {
   tfu_shape out[TFU_MAX_ARGS];
   tfu_error err;
   TF_ShapeInferenceContextSetUnknownShape(ctx, status);
@@ -270,54 +270,27 @@ static void infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *st
 
 /* ---- registering ---- */
 
-/* TensorFlow's callbacks carry no user pointer, so each op gets its own two. */
-#define X(stem)                                                                             \
-  static void *create_##stem(TF_OpKernelConstruction *c) { return create(&tfu_##stem, c); } \
-  static void infer_##stem(TF_ShapeInferenceContext *c, TF_Status *s) { infer(&tfu_##stem, c, s); }
-#include "ops.def"
-#undef X
-
-static const struct row {
-  const tfu_op *op;
-  void *(*create)(TF_OpKernelConstruction *);
-  void (*infer)(TF_ShapeInferenceContext *, TF_Status *);
-} rows[] = {
-#define X(stem) {&tfu_##stem, create_##stem, infer_##stem},
-#include "ops.def"
-#undef X
-};
-
-static char load_error[256];
-
-/* Why an op could not be registered with TensorFlow, or "". */
-TFU_EXPORT const char *tfu_load_error(void) { return load_error; }
-
-static void register_kernel(const struct row *r, const char *name, const char *device,
+static void register_kernel(const tfu_entry *e, const char *name, const char *device,
                             void (*compute_on)(void *, TF_OpKernelContext *), TF_Status *status) {
   if (TF_GetCode(status) == TF_OK)
-    TF_RegisterKernelBuilder(r->op->name, TF_NewKernelBuilder(name, device, r->create, compute_on, free), status);
+    TF_RegisterKernelBuilder(e->op->name, TF_NewKernelBuilder(name, device, e->create, compute_on, free), status);
 }
 
-static void register_op(const struct row *r, TF_Status *status) {
-  const tfu_op *op = r->op;
+tfu_code tfu_tf_register(const tfu_entry *e, tfu_error *err) {
+  const tfu_op *op = e->op;
   char name[96];
   snprintf(name, sizeof name, "Tfuse>%s", op->name);
+  TF_Status *status = TF_NewStatus();
   TF_OpDefinitionBuilder *b = TF_NewOpDefinitionBuilder(name);
   for (int i = 0; op->attr[i]; i++) TF_OpDefinitionBuilderAddAttr(b, op->attr[i]);
   for (int i = 0; op->in[i]; i++) TF_OpDefinitionBuilderAddInput(b, op->in[i]);
   for (int i = 0; op->out[i]; i++) TF_OpDefinitionBuilderAddOutput(b, op->out[i]);
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(b, r->infer);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(b, e->infer);
   TF_RegisterOpDefinition(b, status);
-  register_kernel(r, name, "CPU", compute_cpu, status);
-  register_kernel(r, name, "GPU", compute_gpu, status);
-}
-
-__attribute__((constructor)) static void register_all(void) {
-  TF_Status *status = TF_NewStatus();
-  for (int i = 0; i < TFU_COUNT(rows) && TF_GetCode(status) == TF_OK; i++) {
-    register_op(&rows[i], status);
-    if (TF_GetCode(status) != TF_OK)
-      snprintf(load_error, sizeof load_error, "%s: %s", rows[i].op->name, TF_Message(status));
-  }
+  register_kernel(e, name, "CPU", compute_cpu, status);
+  register_kernel(e, name, "GPU", compute_gpu, status);
+  tfu_code code = (tfu_code)TF_GetCode(status);
+  if (code != TFU_OK) code = tfu_fail(err, code, "%s: %s", op->name, TF_Message(status));
   TF_DeleteStatus(status);
+  return code;
 }

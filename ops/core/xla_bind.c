@@ -175,16 +175,14 @@ static void release(run *r) {
   }
 }
 
-typedef enum kind { HOST, CUDA, CUDA_CAPTURED, HOST_CAPTURED } kind;
-
 /* Registration asks each handler which API it speaks: the framework's own, since we use nothing newer; and whether it
  * may be captured. */
-static int answered_metadata(const XLA_FFI_CallFrame *f, kind k) {
+static int answered_metadata(const XLA_FFI_CallFrame *f, tfu_handler k) {
   if (!f->extension_start || f->extension_start->type != XLA_FFI_Extension_Metadata) return 0;
   XLA_FFI_Metadata *m = ((XLA_FFI_Metadata_Extension *)f->extension_start)->metadata;
   m->api_version.major_version = api->api_version.major_version;
   m->api_version.minor_version = api->api_version.minor_version;
-  m->traits = k == CUDA_CAPTURED ? XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE : 0;
+  m->traits = k == TFU_CUDA_CAPTURED ? XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE : 0;
   return 1;
 }
 
@@ -204,7 +202,7 @@ static XLA_FFI_Error *get_stream(run *r, void **stream) {
 }
 
 /* The frame's last result is room for scratch, if the call has some. */
-static int rooms_of(const tfu_op *op, kind k) { return k >= CUDA_CAPTURED && op->room > 0; }
+static int rooms_of(const tfu_op *op, tfu_handler k) { return k >= TFU_HOST_CAPTURED && op->room > 0; }
 
 static void take_room(const XLA_FFI_CallFrame *f, run *r, tfu_call *call) {
   const XLA_FFI_Buffer *last = f->rets.rets[f->rets.size - 1];
@@ -219,20 +217,20 @@ static tfu_code execute(tfu_call *call, int64_t elements, int gpu) {
   return call->captured ? tfu_capture_close(call) : TFU_OK;
 }
 
-static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, kind k) {
+static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, tfu_handler k) {
   if (answered_metadata(f, k)) return NULL;
   tfu_error err;
-  const int gpu = k == CUDA || k == CUDA_CAPTURED;
+  const int gpu = k == TFU_CUDA || k == TFU_CUDA_CAPTURED;
   run r = {.ctx = f->ctx, .gpu = gpu};
   tfu_call call = {.op = op, .err = &err, .allocate = allocate, .binding = &r};
   tfu_lists lists;
   int64_t elements = 0;
   XLA_FFI_Error *no_stream = NULL;
   tfu_code code = read_frame(f, rooms_of(op, k), &call, &lists, &elements);
-  if (code == TFU_OK && gpu && (elements > 0 || k == CUDA_CAPTURED)) {
+  if (code == TFU_OK && gpu && (elements > 0 || k == TFU_CUDA_CAPTURED)) {
     no_stream = get_stream(&r, &call.stream);
     if (rooms_of(op, k)) take_room(f, &r, &call);
-    if (!no_stream && k == CUDA_CAPTURED) call.captured = !tfu_may_wait(&call);
+    if (!no_stream && k == TFU_CUDA_CAPTURED) call.captured = !tfu_may_wait(&call);
   }
   if (code == TFU_OK && !no_stream) code = execute(&call, elements, gpu);
   release(&r);
@@ -301,7 +299,7 @@ static tfu_code use_own_memory(tfu_call *call) {
  * rehearsal that fails is no error: the call says what is wrong when it runs. Where memory was short, the next call of
  * its kind is the first again. */
 static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
-  if (answered_metadata(f, CUDA_CAPTURED)) return NULL;
+  if (answered_metadata(f, TFU_CUDA_CAPTURED)) return NULL;
   tfu_error ignored;
   tfu_device device;
   if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
@@ -314,7 +312,7 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   tfu_call call = {.op = op, .err = &ignored, .allocate = allocate, .binding = &r};
   tfu_lists lists;
   int64_t elements = 0;
-  tfu_code code = read_frame(f, rooms_of(op, CUDA_CAPTURED), &call, &lists, &elements);
+  tfu_code code = read_frame(f, rooms_of(op, TFU_CUDA_CAPTURED), &call, &lists, &elements);
   XLA_FFI_Error *no_stream = get_stream(&r, &call.stream);
   drop(no_stream);
   if (code == TFU_OK) code = tfu_check_reals(&call);
@@ -327,52 +325,21 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
   return NULL;
 }
 
-/* ---- registering ---- */
-
-#define X(stem)                                                                                              \
-  static XLA_FFI_Error *host_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, HOST); }           \
-  static XLA_FFI_Error *cuda_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, CUDA); }           \
-  static XLA_FFI_Error *hostc_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, HOST_CAPTURED); } \
-  static XLA_FFI_Error *cudac_##stem(XLA_FFI_CallFrame *f) { return handle(&tfu_##stem, f, CUDA_CAPTURED); } \
-  static XLA_FFI_Error *rehearse_##stem(XLA_FFI_CallFrame *f) { return rehearse(&tfu_##stem, f); }
-#include "ops.def"
-#undef X
-
-static const struct target {
-  const tfu_op *op;
-  const char *stem, *name, *captured_name;
-  XLA_FFI_Handler *host, *cuda, *host_captured, *cuda_captured, *rehearse;
-} targets[] = {
-#define X(stem)                                                                                      \
-  {&tfu_##stem,  #stem,        "tfuse." #stem, "tfuse." #stem ".captured", host_##stem, cuda_##stem, \
-   hostc_##stem, cudac_##stem, rehearse_##stem},
-#include "ops.def"
-#undef X
-};
-
-/* Of the op of this stem, the bytes of room that a call of its captured target has; -1 where it has no such target. */
-TFU_EXPORT int64_t tfu_xla_room(const char *stem) {
-  for (int i = 0; i < TFU_COUNT(targets); i++)
-    if (!strcmp(targets[i].stem, stem)) return targets[i].op->capturable ? (int64_t)targets[i].op->room : -1;
-  return -1;
+struct XLA_FFI_Error *tfu_xla_handle(const tfu_op *op, XLA_FFI_CallFrame *frame, tfu_handler which) {
+  return which == TFU_REHEARSE ? rehearse(op, frame) : handle(op, frame, which);
 }
 
-/* What the CUDA handler of a target tells XLA when it is registered, for tests: its traits. -1: there is none. */
-TFU_EXPORT int tfu_xla_traits(const char *name) {
+/* ---- registering ---- */
+
+int tfu_xla_ask(XLA_FFI_Handler *handler) {
   if (!api) return -1;
   XLA_FFI_Metadata answer = {.struct_size = XLA_FFI_Metadata_STRUCT_SIZE};
   XLA_FFI_Metadata_Extension question = {
       .extension_base = {.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE, .type = XLA_FFI_Extension_Metadata},
       .metadata = &answer};
   XLA_FFI_CallFrame frame = {.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE, .extension_start = &question.extension_base};
-  for (int i = 0; i < TFU_COUNT(targets); i++) {
-    const struct target *t = &targets[i];
-    const int captured = !strcmp(t->captured_name, name) && t->op->capturable;
-    if (!captured && strcmp(t->name, name)) continue;
-    (captured ? t->cuda_captured : t->cuda)(&frame);
-    return (int)answer.traits;
-  }
-  return -1;
+  handler(&frame);
+  return (int)answer.traits;
 }
 
 static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on, XLA_FFI_Handler *before) {
@@ -389,13 +356,6 @@ static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on
   return 0;
 }
 
-static int offer_op(const struct target *t) {
-  if (!offer(t->name, "Host", t->host, NULL) || !offer(t->name, "CUDA", t->cuda, NULL)) return 0;
-  if (!t->op->capturable) return 1;
-  return offer(t->captured_name, "Host", t->host_captured, NULL) &&
-         offer(t->captured_name, "CUDA", t->cuda_captured, t->rehearse);
-}
-
 /* The table of XLA's functions lives in TensorFlow, under one of two names in one of two libraries. */
 static const XLA_FFI_Api *find_api(void) {
   static const char *const libraries[] = {"libtensorflow_framework.so.2", "libtensorflow_cc.so.2"};
@@ -409,13 +369,19 @@ static const XLA_FFI_Api *find_api(void) {
   return NULL;
 }
 
-__attribute__((constructor)) static void offer_all(void) {
+static void open_api(void) {
   api = find_api();
   /* TensorFlow 2.17's table has no version field to ask; it is shorter, and 2.18's claims to end after this field. */
-  if (!api || api->struct_size <= offsetof(XLA_FFI_Api, XLA_FFI_Stream_Get)) {
+  if (api && api->struct_size > offsetof(XLA_FFI_Api, XLA_FFI_Stream_Get)) status[0] = 0;
+  else
     snprintf(status, sizeof status, "this TensorFlow's XLA has no custom calls that C can serve (2.18 and later have)");
-    return;
-  }
-  status[0] = 0;
-  for (int i = 0; i < TFU_COUNT(targets) && offer_op(&targets[i]); i++) continue;
+}
+
+void tfu_xla_register(const tfu_entry *e) {
+  static int opened;
+  if (!opened++) open_api();
+  if (status[0]) return;
+  int good = offer(e->target, "Host", e->handle[TFU_HOST], NULL) && offer(e->target, "CUDA", e->handle[TFU_CUDA], NULL);
+  if (good && e->op->capturable && offer(e->captured_target, "Host", e->handle[TFU_HOST_CAPTURED], NULL))
+    offer(e->captured_target, "CUDA", e->handle[TFU_CUDA_CAPTURED], e->handle[TFU_REHEARSE]);
 }

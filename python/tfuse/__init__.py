@@ -2,6 +2,8 @@
 
 from tfuse._version import __version__
 from tfuse._core._explain import explain
+from tfuse._core._library import load
+from tfuse import own
 from tfuse.elementwise.add_constant import AddConstant, add_constant
 from tfuse.elementwise.dropout import Dropout, dropout
 from tfuse.elementwise.gated import Gated, gated, geglu, glu, reglu, swiglu

@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops or cache."""
+"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops, cache, new-op or build-op."""
 
 import argparse
 import os
@@ -12,6 +12,8 @@ COMMANDS = {
     "tune": "find the numbers of an op's launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show what was chosen by timing, where it is kept, or clear it",
+    "new-op": "write the files of a new op into a checkout of tfuse, ready to be edited",
+    "build-op": "build a library of your own ops, which tfuse.load() loads",
 }
 
 
@@ -19,12 +21,12 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow.",
                                      epilog="COMMAND --help tells more.", formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
-                        help="\n".join("%-7s %s" % row for row in COMMANDS.items()))
+                        help="\n".join("%-8s %s" % row for row in COMMANDS.items()))
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the command's own arguments")
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
     try:
-        command = __import__("tfuse._tools._" + chosen.command, fromlist=["main"])
+        command = __import__("tfuse._tools._" + chosen.command.replace("-", "_"), fromlist=["main"])
     except ImportError as error:
         print("tfuse cannot be used here: %s" % error, file=sys.stderr)
         return 1

@@ -32,10 +32,12 @@ typedef struct tfu_channels_run {
   tfu_channel_loop_f64 *loop_f64;
   const void *with; /* for the loops */
 } tfu_channels_run;
+#pragma GCC visibility push(default)
 TFU_MUST_USE tfu_code tfu_channels_cpu(tfu_call *call, const tfu_channels_run *run);
 /* The same on the call's own tensors. */
 TFU_MUST_USE tfu_code tfu_channels_cpu_call(tfu_call *call, const tfu_channels *op, tfu_channel_loop_f32 *loop_f32,
                                             tfu_channel_loop_f64 *loop_f64, const void *with);
+#pragma GCC visibility pop
 
 #define TFU_CHANNELS_LOOP_(stem, REAL_, tag, tensors, weights, results, adds, ...)                       \
   static inline void stem##_element_##tag(const REAL_ *x, const REAL_ *w, REAL_ *y, REAL_ *s) {          \

@@ -20,6 +20,7 @@
 
 enum { TFU_TILE = 512 };
 
+#pragma GCC visibility push(default)
 /* Elements at .. at + n as arithmetic values: the memory itself where it is of that type, else widened into buffer. */
 const float *tfu_load_f32(const void *data, tfu_dtype dtype, int64_t at, int n, float *buffer);
 const double *tfu_load_f64(const void *data, tfu_dtype dtype, int64_t at, int n, double *buffer);
@@ -29,6 +30,7 @@ float *tfu_room_f32(void *data, tfu_dtype dtype, int64_t at, float *buffer);
 double *tfu_room_f64(void *data, tfu_dtype dtype, int64_t at, double *buffer);
 void tfu_store_f32(void *data, tfu_dtype dtype, int64_t at, int n, const float *values);
 void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double *values);
+#pragma GCC visibility pop
 
 /* An output may be an input's own memory (tfu_op.in_place): element i is read before it is written, and nothing else
  * overlaps. This tells the compiler so. */

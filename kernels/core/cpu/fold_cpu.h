@@ -17,6 +17,7 @@ typedef struct tfu_fold {
   double *sums;   /* [blocks][quantities][width] */
 } tfu_fold;
 
+#pragma GCC visibility push(default)
 tfu_fold tfu_fold_plan(const tfu_shape *shape);
 /* Makes room for the sums and clears them. */
 TFU_MUST_USE tfu_code tfu_fold_start(tfu_call *call, tfu_fold *fold, int quantities);
@@ -38,5 +39,6 @@ static inline double *tfu_fold_sums(const tfu_fold *f, int64_t block, int quanti
 
 /* Adds the blocks up into out: column c of a joined row goes to element c modulo out's count. Empty: not wanted. */
 void tfu_fold_finish(const tfu_fold *fold, int quantity, const tfu_tensor *out);
+#pragma GCC visibility pop
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#pragma GCC visibility push(default)
 /* Runs task(arg, 0) … task(arg, tasks - 1), in any order, on the caller and the shared threads; returns when all are
  * done. What a task computes must not depend on which thread runs it: results then repeat for any number of threads. */
 void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg);
@@ -14,9 +15,10 @@ void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg);
 int64_t tfu_task_size(int64_t n, int64_t unit);
 
 /* Threads that work on a loop, the caller's included: TFUSE_NUM_THREADS, or the cores this process may use. */
-__attribute__((visibility("default"))) int tfu_threads(void);
+int tfu_threads(void);
 
 /* NULL, or why this processor cannot run the CPU kernels. */
 const char *tfu_cpu_missing(void);
+#pragma GCC visibility pop
 
 #endif

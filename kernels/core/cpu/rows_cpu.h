@@ -19,6 +19,7 @@ typedef struct tfu_rows_cpu {
   int64_t per_task, tasks;
 } tfu_rows_cpu;
 
+#pragma GCC visibility push(default)
 tfu_rows_cpu tfu_plan_rows_cpu(const tfu_shape *shape);
 static inline int64_t tfu_first_row(const tfu_rows_cpu *r, int64_t task) { return task * r->per_task; }
 static inline int64_t tfu_end_row(const tfu_rows_cpu *r, int64_t task) {
@@ -75,6 +76,7 @@ tfu_drop tfu_drop_of(const tfu_tensor *seed, float rate);
 #include "kernels/core/cpu/stamp.h"
 #undef TFU_SELF
 
+#pragma GCC visibility pop
 #endif
 #else
 

@@ -28,6 +28,7 @@ typedef struct tfu_channels_args {
 #ifndef TFU_DEVICE
 #include "activations.h"
 
+#pragma GCC visibility push(default)
 /* The kernels that TFU_CHANNELS_ACT makes: variant TFU_ACT_… is the activation's own, the last serves any, in
  * double, and is the only one in float64. */
 extern const char *const tfu_activation_variants[TFU_ACTS + 1];
@@ -44,6 +45,7 @@ TFU_MUST_USE tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, in
                                           tfu_dtype dtype, int64_t n, int64_t cols, tfu_channels_args *args,
                                           const tfu_tensor *sums);
 
+#pragma GCC visibility pop
 #define TFU_CHANNELS(stem, tensors, weights, stored, results, sums, ...)             \
   tfu_code tfu_##stem##_gpu(tfu_call *call) {                                        \
     static tfu_kernel kernel = {.module = &module, .name = #stem};                   \

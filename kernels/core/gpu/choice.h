@@ -10,6 +10,8 @@
 
 #include <stdatomic.h>
 
+#pragma GCC visibility push(default)
+
 typedef struct tfu_launch_choice {
   const char *file; /* which names the stem */
   const char *name;
@@ -37,9 +39,10 @@ static inline int tfu_choice_value(tfu_launch_choice *choice) {
 /* ---- for Python ---- */
 
 /* Choice number `index` as a JSON object, in the thread's own memory until the next call; "" beyond the last. */
-__attribute__((visibility("default"))) const char *tfu_choice_text(int index);
+const char *tfu_choice_text(int index);
 
 /* Sets a choice, by its stem and name, for all launches from now on. Returns "", or why it cannot be. */
-__attribute__((visibility("default"))) const char *tfu_choice_set(const char *stem, const char *name, int value);
+const char *tfu_choice_set(const char *stem, const char *name, int value);
+#pragma GCC visibility pop
 
 #endif

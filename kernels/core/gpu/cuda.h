@@ -35,6 +35,7 @@ typedef struct tfu_grid {
   int resident;     /* no more clusters than run at one time: those take the rows of the others */
 } tfu_grid;
 
+#pragma GCC visibility push(default)
 /* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
 TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
                                  void *args);
@@ -63,12 +64,6 @@ TFU_MUST_USE tfu_code tfu_clear(tfu_call *call, void *memory, size_t bytes);
 
 /* Whether the host may wait for the call's stream: not while the stream is being captured into a graph. */
 int tfu_may_wait(const tfu_call *call);
-/* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
-TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
-/* While a thread captures a stream, what may allocate memory, as loading code does, is forbidden to it unless it says
- * that it knows. This says so, and returns how it was, to be restored. */
-int tfu_capture_relax(void);
-void tfu_capture_restore(int mode);
 /* Queues work(with) on the call's stream, some times over, waits for it, and gives the microseconds of one. */
 TFU_MUST_USE tfu_code tfu_time(tfu_call *call, tfu_code (*work)(void *with), void *with, float *microseconds);
 
@@ -77,6 +72,14 @@ TFU_MUST_USE tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, siz
 
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);
+#pragma GCC visibility pop
+
+/* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
+TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
+/* While a thread captures a stream, what may allocate memory, as loading code does, is forbidden to it unless it says
+ * that it knows. This says so, and returns how it was, to be restored. */
+int tfu_capture_relax(void);
+void tfu_capture_restore(int mode);
 
 /* The image for a device of this capability, or -1: a cubin of its own major version, else PTX that is not newer. */
 int tfu_image_for(const tfu_image *images, int capability);

@@ -51,6 +51,7 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 /* Kernels come in variants: "short" has one pack per thread and row, "long" some, "any" takes any rows, and "ring" long
  * ones, where there is such a variant. */
 enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING };
+#pragma GCC visibility push(default)
 extern const char *const tfu_row_variants[];
 
 /* When rows go through a ring, and how: rows of more than `from` KiB; 0 is never. A block takes up to `share` KiB of a
@@ -95,5 +96,6 @@ tfu_row_wish tfu_split(tfu_row_wish wish, int parts);
 /* Makes the rows that the grid takes at a time a multiple of the period: a thread then meets rows of one residue only.
  */
 void tfu_whole_periods(const tfu_row_plan *rows, int64_t period, tfu_grid *grid);
+#pragma GCC visibility pop
 #endif
 #endif

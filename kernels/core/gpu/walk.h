@@ -32,6 +32,7 @@ typedef struct tfu_fold_args {
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 
+#pragma GCC visibility push(default)
 /* Plans a walk over the tensors of the call that have in[0]'s number of elements; cols are the channels, 1 if nothing
  * is per channel. blocks_per_processor says how finely the joined rows are dealt out. */
 TFU_MUST_USE tfu_code tfu_walk_plan(tfu_call *call, int64_t cols, int blocks_per_processor, tfu_walk *walk,
@@ -44,6 +45,7 @@ TFU_MUST_USE tfu_code tfu_walk_plan_of(tfu_call *call, int64_t n, tfu_dtype dtyp
  * empty out is not wanted. */
 TFU_MUST_USE tfu_code tfu_fold_gpu(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
                                    const tfu_tensor *out);
+#pragma GCC visibility pop
 #endif
 
 #endif

@@ -62,6 +62,46 @@ def _load(path):
 
 path = find()
 ops, library = _load(path)
+_loaded = [ops]
+_refused = {}  # by path: why; TensorFlow itself loads a library but once
+
+
+def raw(stem):
+    """What TensorFlow made of an op, in any of the libraries that are loaded."""
+    for module in _loaded:
+        if hasattr(module, "tfuse_" + stem):
+            return getattr(module, "tfuse_" + stem)
+    raise ValueError("no op called %s is loaded: tfuse.load(PATH) loads a library with ops of your own" % stem)
+
+
+def load(path):
+    """Loads a library with ops of your own, beside tfuse's: what `python -m tfuse build-op` has built.
+
+    Returns the stems of its ops, which tfuse.own.FusedOp makes functions of.
+
+    Example:
+      tfuse.load("libmine.so")
+    """
+    path = str(pathlib.Path(path).resolve())
+    if not os.path.exists(path):
+        raise ImportError("tfuse.load: there is no file %s: python -m tfuse build-op builds it" % path)
+    try:
+        module = tf.load_op_library(path)
+    except tf.errors.OpError as error:
+        raise ImportError("tfuse.load: %s cannot be loaded: %s\nWhat is undefined or missing in it may be of another "
+                          "tfuse than this: build it again with python -m tfuse build-op" % (path, error.message)) from error
+    failed = _refused.setdefault(path, library.tfu_load_error().decode())
+    if failed:
+        raise ImportError("tfuse.load: %s: %s" % (path, failed))
+    stems = [name[len("tfuse_"):] for name in dir(module) if name.startswith("tfuse_") and "eager_fallback" not in name]
+    if not stems:
+        raise ImportError("tfuse.load: %s registers no ops with tfuse: it has no file that reads library.h" % path)
+    for stem in stems:
+        if not library.tfu_doc(b"tfuse." + stem.encode()):
+            raise ImportError("tfuse.load: %s: the row of %s must be called X(%s) in ops.def, or have another name" % (
+                path, stem, stem))
+    _loaded.append(module)
+    return stems
 
 
 def xla_status():

@@ -26,7 +26,7 @@ class ListOp:
     def __init__(self, name, plain, outputs, gradient=None, in_place=None):
         self.name, self.plain, self._outputs, self._gradient, self._in_place = name, plain, outputs, gradient, in_place
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-        self._raw = getattr(_library.ops, "tfuse_" + self.stem)
+        self._raw = _library.raw(self.stem)
         self._definition = op_def_registry.get("Tfuse>" + name)
         self._told = all(a.type_attr != "S" for a in self._definition.input_arg)  # types that only outputs have
         if gradient:

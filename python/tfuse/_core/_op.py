@@ -25,6 +25,7 @@ MOST_AXES = 8  # TFU_MAX_RANK of the library
 _LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
 _MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
 registry = {}  # by name
+composites = {}  # by name, and those of others by module and name
 _empty = {}  # by number of the dtype
 
 
@@ -59,7 +60,7 @@ class FusedOp:
         self.stretched, self.like = set(stretched), like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
-        self._raw = getattr(_library.ops, "tfuse_" + self.stem)
+        self._raw = _library.raw(self.stem)
         self._definition = op_def_registry.get(self._registered)
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
@@ -368,10 +369,12 @@ def composite(f):
         for value in (*inputs, *options.values()):
             if _is_symbolic(value):
                 from tfuse._core import _symbolic
-                return _symbolic.call(f.__name__, inputs, options)
+                return _symbolic.call(name, inputs, options)
         return f(*inputs, **options)
 
-    return function(call)
+    name = f.__name__ if f.__module__.startswith("tfuse.") else "%s.%s" % (f.__module__, f.__name__)
+    composites[name] = function(call)
+    return call
 
 
 def real(dtype):

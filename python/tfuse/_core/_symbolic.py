@@ -35,8 +35,7 @@ class FusedFunction(keras.Operation):
         self.function = function
 
     def call(self, *inputs, **options):
-        import tfuse
-        return getattr(tfuse, self.function)(*inputs, **options)
+        return _op.composites[self.function](*inputs, **options)
 
     def get_config(self):
         return {**super().get_config(), "function": self.function}

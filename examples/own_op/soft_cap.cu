@@ -1,0 +1,3 @@
+#include "kernels/core/device/channels.cuh"
+/* The formulas: */
+#include "soft_cap.h"

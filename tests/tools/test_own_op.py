@@ -1,0 +1,135 @@
+"""Libraries of ops outside of tfuse: the example does what its own test asks; what cannot be loaded or built."""
+
+import importlib
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import GPUS, ROOT, needs_xla
+from tfuse._core import _library
+from tfuse._tools import _build_op
+
+EXAMPLE = ROOT / "examples/own_op"
+pytestmark = [pytest.mark.skipif(not EXAMPLE.exists(), reason="not in the source tree"),
+              pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """The example, built in a copy by the documented command, with device code where it can be compiled; its module."""
+    folder = tmp_path_factory.mktemp("mine") / "own_op"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    if GPUS and not _build_op.nvidia():
+        pytest.skip("needs NVRTC, for the GPUs that are here")
+    named = [] if GPUS else ["--arch", "sm_90" if _build_op.nvidia() else "none"]
+    assert _build_op.main([str(folder), *named]) == 0
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("own_op")
+    sys.path.remove(str(folder))
+
+
+def test_the_examples_own_test(example):
+    folder = pathlib.Path(example.__file__).parent
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], cwd=folder, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and "13 passed" in done.stdout, done.stdout
+
+
+@needs_xla
+def test_inside_xla_it_is_a_custom_call(example):
+    tf.function(example.soft_cap, jit_compile=True)(tf.ones([5, 7]), 2.0)
+    assert [(row["op"], row["route"]) for row in tfuse.explain() if row["when"] == "traced"][-1] == (
+        "SoftCap", "XLA custom call")
+
+
+def test_second_gradient(example):
+    x = tf.constant([0.5, -3.0], tf.float64)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = example.soft_cap(x, 2.0)
+        slope = tape.gradient(y, x)
+    t = np.tanh(x / 2)
+    np.testing.assert_allclose(outer.gradient(slope, x), -t * (1 - t * t), rtol=1e-12)
+
+
+def test_in_a_keras_model_that_is_saved(example, tmp_path):
+    x = keras.Input([4])
+    model = keras.Model(x, example.soft_cap(x, 2.0))
+    model.save(tmp_path / "model.keras")
+    values = tf.constant([[1.0, -9.0, 0.0, 3.0]])
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(values), 2 * np.tanh(values / 2), rtol=1e-6)
+
+
+# ---- what cannot be loaded ----
+
+
+def compiled(folder, code):
+    (folder / "bad.c").write_text(code)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libbad.so", folder / "bad.c", _library.path], check=True)
+    return folder / "libbad.so"
+
+
+REGISTER = """
+void tfu_register(void *);
+static struct { int abi, count; const void *entries, *next; } library = {%s};
+__attribute__((constructor)) static void start(void) { tfu_register(&library); }
+"""
+
+
+@pytest.mark.parametrize("code, message", [
+    (REGISTER % 99, "it was built for version 99 of tfuse's interface, and this tfuse has version 1: build it again"),
+    ("int nothing;", "registers no ops with tfuse"),
+    ("void tfu_of_a_later_tfuse(void);\n"
+     "__attribute__((constructor)) static void start(void) { tfu_of_a_later_tfuse(); }",
+     "tfu_of_a_later_tfuse(.|\n)*another tfuse than this: build it again"),
+], ids=["another version", "no ops", "a function that is missing"])
+def test_what_cannot_be_loaded(tmp_path, code, message):
+    path = compiled(tmp_path, code)
+    for _ in range(2):
+        with pytest.raises(ImportError, match=message):
+            tfuse.load(path)
+
+
+def test_what_is_no_library(tmp_path):
+    (tmp_path / "text.so").write_text("not a library\n")
+    with pytest.raises(ImportError, match="text.so cannot be loaded"):
+        tfuse.load(tmp_path / "text.so")
+    with pytest.raises(ImportError, match="there is no file .*nowhere.so: python -m tfuse build-op"):
+        tfuse.load(tmp_path / "nowhere.so")
+
+
+def test_names_that_are_taken(example, tmp_path):
+    again = shutil.copy(pathlib.Path(example.__file__).with_name("libown_op.so"), tmp_path / "libagain.so")
+    with pytest.raises(ImportError, match="there is an op called SoftCap already: take another name"):
+        tfuse.load(again)
+    with pytest.raises(ValueError, match="no op called nowhere_op is loaded"):
+        tfuse.own.FusedOp("NowhereOp", plain=None)
+
+
+# ---- what cannot be built ----
+
+
+def test_what_cannot_be_built(example, tmp_path, monkeypatch, capsys):
+    refused = lambda *arguments: _build_op.main([str(tmp_path), *arguments]) and capsys.readouterr().err
+    assert "there is no %s" % (tmp_path / "ops.def") in refused()
+    (tmp_path / "ops.def").write_text("X(missing)\n")
+    assert "tfu_missing" in refused("--arch", "none")
+    (tmp_path / "missing.cu").write_text("__global__ void f() { wrong; }\n")
+    if _build_op.nvidia():
+        assert "missing.cu(1): error: identifier \"wrong\" is undefined" in refused("--arch", "sm_90")
+    monkeypatch.setattr(_build_op, "nvidia", lambda: None)
+    assert "pip install nvidia-cuda-nvrtc-cu12" in refused("--arch", "sm_90")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "a C compiler is needed" in refused("--arch", "none")
+    assert not list(tmp_path.glob("*.so*"))
