@@ -101,6 +101,7 @@ static void write_head(writer *w, const jit_variant *v) {
                  {"LANES", v->lanes}, {"PACKS", v->packs}};
   for (int i = 0; i < TFU_COUNT(numbers); i++) put(w, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
   if (v->small) put(w, "#define JIT_SMALL\n");
+  if (v->quick) put(w, "#define JIT_QUICK\n"); /* no header asks, but the cache tells them apart by it */
 }
 
 char *jit_text(const jit_variant *v, char *entry, size_t room) {
@@ -153,7 +154,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   free(image);
   image = NULL;
   c->origin = "jit kernel, compiled";
-  tfu_code code = jit_compile(v->name, text, entry, v->capability, &image, err);
+  tfu_code code = jit_compile(v->name, text, entry, v->capability, v->quick, &image, err);
   free(text);
   if (code == TFU_OK) code = load(d, image, &c->kernel, err);
   if (code == TFU_OK) jit_cubin_write(&key, image);
