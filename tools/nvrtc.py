@@ -12,8 +12,6 @@
       COST is STEM.ARCH.cost; FILE is a table of all of them, the slowest first.
   nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
       The C file defines tfu_build_info[], a JSON text.
-  nvrtc.py texts --out FILE HEADER ...
-      The C file defines jit_headers[] of kernels/jit/nvrtc.h: the texts that are compiled at run time.
   DIR is the folder `nvidia` of the pip packages in tools/requirements_nvrtc.txt.
 """
 import argparse
@@ -46,11 +44,6 @@ typedef __SIZE_TYPE__ size_t; typedef __PTRDIFF_TYPE__ ptrdiff_t;
 #define offsetof(type, member) __builtin_offsetof(type, member)
 """,
 }
-
-
-# Headers that are compiled at run time are known by their place in the repository, those of kernels/jit by their names alone. Where
-# core's say pack.cuh, which wants CUDA's headers, they get jit's own types, which do not.
-RUN_TIME_ALIASES = {"kernels/core/device/pack.cuh": '#include "jit_types.cuh"\n'}
 
 
 def load(nvidia, name="cuda_nvrtc/lib/libnvrtc.so.12"):
@@ -155,18 +148,6 @@ def info(nvidia, version_file, architectures):
     return f"extern const char tfu_build_info[];\nconst char tfu_build_info[] = {json.dumps(text)};\n"
 
 
-def texts(paths):
-    """C for headers as text: their names and what is in them, less comments, which would be read in vain each time."""
-    found = {**C_HEADERS, **RUN_TIME_ALIASES}
-    for path in paths:
-        name = os.path.basename(path) if os.path.dirname(path) in ("kernels/jit", "ops") else path
-        found[name] = re.sub(r"/\*.*?\*/", lambda comment: "\n" * comment[0].count("\n"), pathlib.Path(path).read_text(), flags=re.S)
-    line = lambda text: json.dumps(text, ensure_ascii=False).replace("?", "\\?")
-    rows = ["  {%s,\n%s}," % (line(name), "\n".join("   " + line(part) for part in text.splitlines(True)) or '""')
-            for name, text in found.items()]
-    return "\n".join(['#include "kernels/jit/nvrtc.h"', "", "const jit_header jit_headers[] = {", *rows, "  {0, 0}};", ""])
-
-
 def costs(paths):
     """A line for each source: its seconds and kilobytes in every architecture, and in all."""
     found = {}
@@ -187,7 +168,7 @@ def costs(paths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, rest in ("compile", "files"), ("table", "images"), ("info", "architectures"), ("costs", "costs"), ("texts", "headers"):
+    for name, rest in ("compile", "files"), ("table", "images"), ("info", "architectures"), ("costs", "costs"):
         command = commands.add_parser(name)
         command.add_argument("--out", required=True, type=pathlib.Path)
         if name in ("compile", "info"):
@@ -217,8 +198,6 @@ def main():
         a.out.write_text(table(a.stem, a.images))
     elif a.command == "costs":
         a.out.write_text(costs(a.costs))
-    elif a.command == "texts":
-        a.out.write_text(texts(a.headers))
     else:
         a.out.write_text(info(a.nvidia, a.version_file, a.architectures))
 

@@ -1,8 +1,8 @@
-#define _GNU_SOURCE
 #include "kernels/jit/compiled.h"
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,60 +36,83 @@ void jit_variant_of(const tfu_call *call, int capability, jit_variant *v) {
 
 /* ---- text ---- */
 
-static void write_list(FILE *f, const char *name, const char *item, int n) {
-  fprintf(f, "#define %s ", name);
-  for (int i = 0; i < n; i++) {
-    fputs(i ? ", " : "", f);
-    fprintf(f, item, i);
+/* A text that grows; without memory it ends, and `failed` says so. */
+typedef struct writer {
+  char *text;
+  size_t n, room;
+  int failed;
+} writer;
+
+__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
+  for (;;) {
+    va_list ap;
+    va_start(ap, format);
+    const int n = vsnprintf(w->text ? w->text + w->n : NULL, w->room - w->n, format, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n < w->room - w->n) {
+      w->n += (size_t)n;
+      return;
+    }
+    char *more = n < 0 || w->failed ? NULL : realloc(w->text, 2 * w->room + (size_t)n + 1);
+    w->failed |= !more;
+    if (!more) return;
+    w->text = more;
+    w->room = 2 * w->room + (size_t)n + 1;
   }
-  fputc('\n', f);
+}
+
+static void write_list(writer *w, const char *name, const char *before, const char *behind, int n) {
+  put(w, "#define %s ", name);
+  for (int i = 0; i < n; i++) {
+    put(w, "%s", i ? ", " : "");
+    put(w, "%s%d%s", before, i, behind);
+  }
+  put(w, "\n");
 }
 
 /* Types of tensors and arithmetic, and the numbers of the walk. */
-static void write_head(FILE *f, const jit_variant *v) {
+static void write_head(writer *w, const jit_variant *v) {
   static const char *const types[TFU_DTYPES] = {
       [TFU_F32] = "float",   [TFU_F16] = "f16",     [TFU_BF16] = "bf16", [TFU_F64] = "double",
       [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
   int wide = 0;
-  fputs("#include \"jit_types.cuh\"\n", f);
+  put(w, "#include \"jit_types.cuh\"\n");
   for (int i = 0; i < v->inputs; i++) {
-    fprintf(f, "typedef %s T%d;\n", types[v->in[i]], i);
+    put(w, "typedef %s T%d;\n", types[v->in[i]], i);
     wide |= v->in[i] == TFU_F64;
   }
   for (int i = 0; i < v->outputs; i++) {
-    fprintf(f, "typedef %s U%d;\n", types[v->out[i]], i);
+    put(w, "typedef %s U%d;\n", types[v->out[i]], i);
     wide |= v->out[i] == TFU_F64;
   }
-  fprintf(f, "typedef %s R;\n", wide ? "double" : "float");
+  put(w, "typedef %s R;\n", wide ? "double" : "float");
   if (v->kind == TFU_JIT_RAW) return;
-  fputs("#define JIT_CALL_(a, b) a##b\n#define JIT_CALL(a, b) JIT_CALL_(a, b)\n", f);
-  fputs("#define JIT_ENTRY JIT_CALL(tfuse_jit_, JIT_NAME)\n", f);
-  write_list(f, "JIT_TYPES_IN", "T%d", v->inputs);
-  write_list(f, "JIT_TYPES_OUT", "U%d", v->outputs);
-  write_list(f, "JIT_ARGS_X", "x[%d]", v->inputs);
-  write_list(f, "JIT_ARGS_Y", "y[%d]", v->outputs);
+  put(w, "#define JIT_CALL_(a, b) a##b\n#define JIT_CALL(a, b) JIT_CALL_(a, b)\n");
+  put(w, "#define JIT_ENTRY JIT_CALL(tfuse_jit_, JIT_NAME)\n");
+  write_list(w, "JIT_TYPES_IN", "T", "", v->inputs);
+  write_list(w, "JIT_TYPES_OUT", "U", "", v->outputs);
+  write_list(w, "JIT_ARGS_X", "x[", "]", v->inputs);
+  write_list(w, "JIT_ARGS_Y", "y[", "]", v->outputs);
   const struct {
     const char *name;
     int value;
   } numbers[] = {{"N", v->n},         {"SINGLE", v->single},   {"MOVES", v->moves},
                  {"AXES", v->axes},   {"THREADS", v->threads}, {"UNROLL", v->unroll},
                  {"LANES", v->lanes}, {"PACKS", v->packs}};
-  for (int i = 0; i < TFU_COUNT(numbers); i++) fprintf(f, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
-  if (v->small) fputs("#define JIT_SMALL\n", f);
+  for (int i = 0; i < TFU_COUNT(numbers); i++) put(w, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
+  if (v->small) put(w, "#define JIT_SMALL\n");
+  if (v->quick) put(w, "#define JIT_QUICK\n"); /* no header asks, but the cache tells them apart by it */
 }
 
 char *jit_text(const jit_variant *v, char *entry, size_t room) {
   static const char *const walks[] = {"jit_elementwise.cuh", "jit_rows.cuh"};
-  char *text = NULL;
-  size_t size;
-  FILE *f = open_memstream(&text, &size);
-  if (!f) return NULL;
-  write_head(f, v);
-  fprintf(f, "#line 1 \"%s\"\n%s\n", v->name, v->source); /* the user's own lines */
-  if (v->kind != TFU_JIT_RAW) fprintf(f, "#line 1 \"tfuse\"\n#include \"%s\"\n", walks[v->kind]);
+  writer w = {.n = 0};
+  write_head(&w, v);
+  put(&w, "#line 1 \"%s\"\n%s\n", v->name, v->source); /* the user's own lines */
+  if (v->kind != TFU_JIT_RAW) put(&w, "#line 1 \"tfuse\"\n#include \"%s\"\n", walks[v->kind]);
   snprintf(entry, room, "%s%s", v->kind == TFU_JIT_RAW ? "" : "tfuse_jit_", v->name);
-  if (!fclose(f)) return text;
-  free(text);
+  if (!w.failed) return w.text;
+  free(w.text);
   return NULL;
 }
 
@@ -131,7 +154,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   free(image);
   image = NULL;
   c->origin = "jit kernel, compiled";
-  tfu_code code = jit_compile(v->name, text, entry, v->capability, &image, err);
+  tfu_code code = jit_compile(v->name, text, entry, v->capability, v->quick, &image, err);
   free(text);
   if (code == TFU_OK) code = load(d, image, &c->kernel, err);
   if (code == TFU_OK) jit_cubin_write(&key, image);

@@ -30,6 +30,13 @@ static int pack_of(const tfu_lists *l, unsigned moves, int64_t cols, int per_ele
   return n;
 }
 
+/* Whether all results are of 16 bits. */
+static int is_quick(const tfu_list *out) {
+  for (int i = 0; i < out->n; i++)
+    if (out->at[i].dtype != TFU_F16 && out->at[i].dtype != TFU_BF16) return 0;
+  return 1;
+}
+
 static int count(unsigned bits) { return __builtin_popcount(bits); }
 
 static int power_above(int64_t n) {
@@ -162,5 +169,6 @@ tfu_code tfu_jit_gpu(tfu_call *call) {
   jit_variant v;
   TFU_TRY(tfu_device_now(&device, call->err));
   jit_variant_of(call, device.capability, &v);
+  v.quick = v.kind != TFU_JIT_RAW && is_quick(&call->lists->out[0]);
   return kinds[v.kind](call, &v);
 }

@@ -173,8 +173,8 @@ static tfu_code take(program p, const char *entry, jit_image **image, tfu_error 
   return code;
 }
 
-tfu_code jit_compile(const char *name, const char *text, const char *entry, int capability, jit_image **image,
-                     tfu_error *err) {
+tfu_code jit_compile(const char *name, const char *text, const char *entry, int capability, int quick,
+                     jit_image **image, tfu_error *err) {
   const char *option[MOST_OPTIONS];
   char lines[sizeof options], arch[40], *rest = NULL;
   int n = 0;
@@ -186,6 +186,7 @@ tfu_code jit_compile(const char *name, const char *text, const char *entry, int 
   snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", own);
   strcpy(lines, options);
   option[n++] = arch;
+  if (quick) option[n++] = "--prec-div=false", option[n++] = "--prec-sqrt=false";
   for (char *o = strtok_r(lines, "\n", &rest); o && n < MOST_OPTIONS; o = strtok_r(NULL, "\n", &rest)) option[n++] = o;
   program p = NULL;
   tfu_code code = create(name, text, entry, &p, err);

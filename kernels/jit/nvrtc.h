@@ -27,8 +27,9 @@ int jit_nvrtc_capability(int capability);
 /* The options, one line each, of which the architecture is not one. */
 const char *jit_nvrtc_options(void);
 
-/* `name` is what messages call the text, `entry` the kernel, as C++ calls it. The error is the compiler's own log. */
-TFU_MUST_USE tfu_code jit_compile(const char *name, const char *text, const char *entry, int capability,
+/* `name` is what messages call the text, `entry` the kernel, as C++ calls it. With `quick`, division and roots are
+ * right to two units of the last place, and take few instructions. The error is the compiler's own log. */
+TFU_MUST_USE tfu_code jit_compile(const char *name, const char *text, const char *entry, int capability, int quick,
                                   jit_image **image, tfu_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* tfuse.cuh - what tfuse's own kernels are made of, for kernels of yours: #include "tfuse.cuh" in a source for
- * tfuse.jit.raw. docs/jit.md has examples.
+ * tfuse.jit.raw. docs/jit_runtime.md has examples.
  *
  *   f16, bf16           storage types that convert to and from float; acc<T> is what T is computed in
  *   pack<T, N>          N elements in registers: p.load(from), p.get<R>(k), p.set(k, a, b), p.store(to)

@@ -172,7 +172,7 @@ static void test_errors(void) {
   CHECK_TEXT(err.text, "2 of x");
   tfu_explain_error(&tfu_square, &err, text, sizeof text); /* cut off, not written past the end */
   CHECK_TEXT(text, "Square: 2 o");
-  CHECK(tfu_fail(&err, TFU_INVALID, "%1000d", 1) == TFU_INVALID && strlen(err.text) == sizeof err.text - 1);
+  CHECK(tfu_fail(&err, TFU_INVALID, "%5000d", 1) == TFU_INVALID && strlen(err.text) == sizeof err.text - 1);
 }
 
 /* ---- attributes ---- */
@@ -189,10 +189,12 @@ static void test_attributes(void) {
       {" causal :bool = false", "causal", TFU_ATTR_BOOL},
       {"mode:{'a','b'} = 'b'", "mode", TFU_ATTR_CHOICE},
       {TFU_ACTIVATION_ATTR, "activation", TFU_ATTR_CHOICE},
+      {"source: string = ''", "source", TFU_ATTR_STRING},
+      {"In: list({float, half}) >= 1", "In", TFU_ATTR_TYPES},
   };
   static const char *const bad[] = {
-      "",           "epsilon",        "epsilon:", "epsilon: string", "e: floats",
-      "n: integer", "s: list(float)", ": float",  "epsilon = 1",     "a_name_of_more_than_thirty_one_letters: float"};
+      "",           "epsilon",         "epsilon:", "epsilon: strings", "e: floats",
+      "n: integer", "s: lists(float)", ": float",  "epsilon = 1",      "a_name_of_more_than_thirty_one_letters: float"};
   tfu_attr a;
   for (int i = 0; i < TFU_COUNT(good); i++) {
     CHECK_FOR(tfu_attr_parse(good[i].text, &a) && a.kind == good[i].kind, "%s", good[i].text);

@@ -60,7 +60,8 @@ def test_host_code_never_prints_or_exits():
 
 
 def test_every_op_has_its_files():
-    """A file of rows, ops/<family>/<name>.c, has kernels in the family's folder of that name."""
+    """A file of rows, ops/<family>/<name>.c, has kernels in the family's folder of that name; but for jit, whose kernels, wrappers
+    and cases are its users' and those of tests/jit."""
     files = [path for path in (ROOT / "ops").glob("*/*.c") if path.parent.name != "core"]
     rows, names = "".join(path.read_text() for path in files), {path.stem for path in files}
     assert len(stems()) == len(set(stems())) > 0
@@ -69,9 +70,8 @@ def test_every_op_has_its_files():
         assert any(stem.startswith(name) or stem.endswith((name, name + "_grad")) for name in names), stem
     for path in files:
         name, kernels = path.stem, ROOT / "kernels" / path.parent.name
-        for file in (kernels / (name + "_cpu.c"), kernels / (name + "_gpu.c"),
-                     ROOT / "python/tfuse" / path.parent.name / (name + ".py"),
-                     ROOT / "python/tfuse/cases" / path.parent.name / (name + ".py")):
+        python = [folder / path.parent.name / (name + ".py") for folder in (ROOT / "python/tfuse", ROOT / "python/tfuse/cases")]
+        for file in (kernels / (name + "_cpu.c"), kernels / (name + "_gpu.c"), *(python if name != "jit" else [])):
             assert file.exists(), file
         if "TFU_MODULE(%s)" % name in (kernels / (name + "_gpu.c")).read_text():  # else it has no kernel of its own
             assert (kernels / (name + ".cu")).exists(), name
@@ -85,7 +85,7 @@ def test_every_module_is_in_its_family():
 
 
 def test_every_op_is_in_python():
-    assert {op.stem for op in _op.registry.values()} == set(stems())
+    assert {"jit", *(op.stem for op in _op.registry.values())} == set(stems())
     for name in _op.registry:
         assert _library.library.tfu_doc(name.encode()).endswith(b"."), name
     for name, value in vars(tfuse).items():

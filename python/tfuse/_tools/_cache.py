@@ -1,7 +1,9 @@
-"""python -m tfuse cache: what was chosen by timing on this machine's GPUs, and where it is kept (kernels/core/gpu/tuned.h)."""
+"""python -m tfuse cache: what was chosen by timing on this machine's GPUs (kernels/core/gpu/tuned.h) and what was compiled there
+(kernels/jit/cubins.h), and where it is kept."""
 
 import argparse
 import os
+import pathlib
 
 from tfuse._core import _library
 
@@ -44,6 +46,28 @@ def _hash(line):
     return value
 
 
+def kernels():
+    """The files of compiled kernels."""
+    folder = pathlib.Path(_library.library.tfu_jit_folder().decode())
+    try:
+        return sorted(file for file in folder.iterdir() if file.is_file()) if str(folder) != "." else []
+    except OSError:
+        return []
+
+
+def _show_kernels(files, what):
+    size = sum(file.stat().st_size for file in files)
+    if files:
+        print("%s: %s%d compiled kernels, %.1f KB" % (files[0].parent, what, len(files), size / 1000))
+
+
+def _clear_kernels():
+    files = kernels()
+    _show_kernels(files, "deleted, with ")
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
 def _clear():
     try:
         known = rows()
@@ -66,8 +90,8 @@ def main(arguments):
         prog="python -m tfuse cache", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
             "Matrix products are timed once per shape, dtype and GPU, to choose the fastest of several ways. The choices are\n"
             "kept in a file of the user's. TFUSE_CACHE names another folder for it, TFUSE_AUTOTUNE=0 switches timing and\n"
-            "file off."))
-    parser.add_argument("--clear", action="store_true", help="delete the file; what is needed again is timed again")
+            "file off. Kernels of tfuse.jit, as compiled, are in the folder jit beside the file."))
+    parser.add_argument("--clear", action="store_true", help="delete all of it; what is needed again is timed, or compiled, again")
     parser.add_argument("--path", action="store_true", help="say where the file is, and nothing else")
     chosen = parser.parse_args(arguments)
     if chosen.path:
@@ -77,6 +101,7 @@ def main(arguments):
         print("there is no place for a cache: set TFUSE_CACHE, XDG_CACHE_HOME or HOME to a folder")
         return 1
     if chosen.clear:
+        _clear_kernels()
         return _clear()
     try:
         known = rows()
@@ -86,4 +111,5 @@ def main(arguments):
     print("%s: %s" % (path(), "not there yet" if known is None else "%d choices" % len(known)))
     for asked, time, name in sorted(known or []):
         print("%10.1f us  %s\n               %s" % (time, asked, name))
+    _show_kernels(kernels(), "")
     return 0

@@ -44,7 +44,11 @@ def run(kernel, tensors):
     if context.executing_eagerly():
         if kernel.plain and _without_nvrtc():
             return _plain(kernel, tensors, _without_nvrtc(), "called")
-        return list(execute(context.context(), "Tfuse>Jit", None, list(tensors), *_flat(kernel), "Out", _dtypes(kernel, tensors)))
+        types = [t.as_datatype_enum for t in _dtypes(kernel, tensors)]
+        try:  # what the generated wrapper does, but less; only when TensorFlow objects is that asked, for its errors
+            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *_flat(kernel), "Out", types)
+        except Exception:
+            return _library.ops.tfuse_jit(tensors, Out=types, **_attributes(kernel))
     if _op._inside_xla():
         return _in_xla(kernel, tensors)
     if kernel.plain and _without_nvrtc():
@@ -52,7 +56,7 @@ def run(kernel, tensors):
     outputs = _library.ops.tfuse_jit(tensors, Out=_dtypes(kernel, tensors), **_attributes(kernel))
     if all(t.shape.rank is not None for t in tensors):
         for output, dims in zip(outputs, _dims(kernel, tensors)):
-            output.set_shape([_static(size, tensors) for size in dims])
+            output.set_shape(_known(dims))
     return list(outputs)
 
 
@@ -95,8 +99,7 @@ def _in_xla(kernel, tensors):
         return _plain(kernel, tensors, reason, "traced")
     _explain.note("Jit " + kernel.name, "XLA custom call", "traced inside jit_compile=True", tensors)
     target, room = _library.xla_target("jit")
-    specs = [tf.TensorSpec([_static(size, tensors) for size in shape], dtype)
-             for shape, dtype in zip(dims, _dtypes(kernel, tensors))]
+    specs = [tf.TensorSpec(_known(shape), dtype) for shape, dtype in zip(dims, _dtypes(kernel, tensors))]
     counts = {"In": len(tensors), "Out": len(specs)}
     return list(_xla.custom_call(target, tensors, specs, dims, {**_attributes(kernel), **counts}, room=room))
 
@@ -165,6 +168,5 @@ def _value(shape, what):
     return (shape.num_elements() if what == "n" else shape[int(what)])
 
 
-def _static(size, tensors):
-    """A dimension as far as it is known."""
-    return size if isinstance(size, int) else None
+def _known(dims):
+    return [size if isinstance(size, int) else None for size in dims]
