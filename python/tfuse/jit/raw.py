@@ -86,7 +86,8 @@ class Raw:
                 raise ValueError("%s: %d dtypes for the %d outputs of %r" % (self.name, len(types), count, self.outputs))
             return self.outputs, types
         (found, marks), (again, others) = (self._marked(tensors, first) for first in (10007, 20011))
-        shapes = [[self._size(a, b, marks, others) for a, b in zip(one.shape, other.shape)] for one, other in zip(found, again)]
+        shapes = [[self._size(a, b, marks, others) for a, b in zip(one.shape, other.shape)]
+                  for one, other in zip(found, again)]
         return "; ".join(map(", ".join, shapes)), [spec.dtype for spec in found]
 
     def _marked(self, tensors, first):
@@ -111,8 +112,8 @@ class Raw:
         if a == b:
             return str(a)
         if marks.get(a) != others.get(b, ""):
-            raise ValueError("%s: outputs' sizes are computed from unknown ones: give outputs as text, such as \"0.0 * 2\"" % (
-                self.name))
+            raise ValueError("%s: outputs' sizes are computed from unknown ones: give outputs as text, such as "
+                             "\"0.0 * 2\"" % self.name)
         return marks[a]
 
     def _sizes(self, what, value, most, least=1):
