@@ -25,7 +25,8 @@ def texts(paths):
     quoted = lambda text: json.dumps(text, ensure_ascii=False).replace("?", "\\?")
     rows = ["  {%s,\n%s}," % (quoted(name), "\n".join("   " + quoted(line) for line in text.splitlines(True)))
             for name, text in found.items()]
-    return "\n".join(['#include "kernels/jit/nvrtc.h"', "", "const jit_header jit_headers[] = {", *rows, "  {0, 0},", "};", ""])
+    first = ['#include "kernels/jit/nvrtc.h"', "", "const jit_header jit_headers[] = {"]
+    return "\n".join([*first, *rows, "  {0, 0},", "};", ""])
 
 
 def main():

@@ -131,10 +131,8 @@ static void describe(const jit_variant *v, char *text, size_t size) {
 
 static tfu_code load(const tfu_driver *d, const jit_image *image, CUkernel *kernel, tfu_error *err) {
   CUlibrary library;
-  const int mode = tfu_capture_relax();
   CUresult r = d->cuLibraryLoadData(&library, image->code, NULL, NULL, 0, NULL, NULL, 0);
   if (!r) r = d->cuLibraryGetKernel(kernel, library, image->entry);
-  tfu_capture_restore(mode);
   return tfu_driver_code(d, r, "loading it", err);
 }
 
@@ -206,8 +204,11 @@ static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled
   if (!c) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   memcpy(&c->variant, v, sizeof *v);
   c->hash = hash;
+  const int mode =
+      tfu_capture_relax(); /* loading allocates, and a driver may put it off until it is asked of the code */
   tfu_code code = make(d, v, c, err);
   if (code == TFU_OK) code = ask(d, c, err);
+  tfu_capture_restore(mode);
   if (code != TFU_OK) {
     char types[300] = "";
     describe(v, types, sizeof types);

@@ -1,5 +1,5 @@
-"""The runtime of tfuse.jit, with kernels written by hand: every route, dtype and kind, and what is refused. On a machine with a
-GPU the same tests compile and run them there."""
+"""The runtime of tfuse.jit, with kernels written by hand: every route, dtype and kind, and what is refused. On a machine
+with a GPU the same tests compile and run them there."""
 
 import ctypes
 import os
@@ -52,9 +52,10 @@ reduce1: a b add =y0
 identity1: 0 =y0
 """
 SOFTMAX = kernel("sm", "rows", SOFTMAX_FUNCTIONS + "static __device__ void sm_post(R r0, R r1, R x0, R x1, R n, R &y0) "
-                 "{ y0 = exp(x0 * x1 - r0) / r1; }\n", SOFTMAX_PROGRAM + "post: x0 x1 mul r0 sub exp r1 div =y0", ["x", "scale"],
-                 "like 0", {"PASSES": 2, "POST": 1})
-LOG_SUM_EXP = {keep: kernel("sm", "rows", SOFTMAX_FUNCTIONS + "static __device__ R sm_final(R r0, R r1, R n) { return r0 + log(r1); }\n",
+                 "{ y0 = exp(x0 * x1 - r0) / r1; }\n", SOFTMAX_PROGRAM + "post: x0 x1 mul r0 sub exp r1 div =y0",
+                 ["x", "scale"], "like 0", {"PASSES": 2, "POST": 1})
+FINAL = "static __device__ R sm_final(R r0, R r1, R n) { return r0 + log(r1); }\n"
+LOG_SUM_EXP = {keep: kernel("sm", "rows", SOFTMAX_FUNCTIONS + FINAL,
                             SOFTMAX_PROGRAM + "final: r0 r1 log add =y0", ["x", "scale"], "row keep" if keep else "row",
                             {"PASSES": 2, "POST": 0}) for keep in (False, True)}
 
@@ -91,8 +92,8 @@ def test_elementwise(shapes, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
-@pytest.mark.parametrize("shape", [(4, 8), (1, 1), (7, 3), (2, 3, 64), (100, 513), (9, 1024), (5, 4096), (3, 5001), (2, 20000),
-                                   (1, 100003), (0, 4), (1000, 1), (2, 65536)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 8), (1, 1), (7, 3), (2, 3, 64), (100, 513), (9, 1024), (5, 4096), (3, 5001),
+                                   (2, 20000), (1, 100003), (0, 4), (1000, 1), (2, 65536)], ids=str)
 def test_rows(shape, dtype):
     x = random(shape, dtype)
     for scale in random((), dtype, 1), random(shape[-1:], dtype, 2), random((*shape[:-1], 1), dtype, 3):
@@ -236,8 +237,10 @@ GRID = dict(grid="(0.n + 255) / 256", block=256, args=["0.n"])
 def test_raw_is_checked_before_anything_runs():
     x = tf.ones([3])
     for options, text in [(dict(grid=0, block=1), "grid must be 1 or more"), (dict(grid=1, block=1025), "1 to 1024 threads"),
-                          (dict(grid=1, block=(32, 64)), "1 to 1024"), (dict(grid=(1, 1, 1, 1), block=1), "one to three sizes"),
-                          (dict(grid=1.5, block=1), "whole numbers or text"), (dict(grid=1, block=1, shared=-1), "shared must be"),
+                          (dict(grid=1, block=(32, 64)), "1 to 1024"),
+                          (dict(grid=(1, 1, 1, 1), block=1), "one to three sizes"),
+                          (dict(grid=1.5, block=1), "whole numbers or text"),
+                          (dict(grid=1, block=1, shared=-1), "shared must be"),
                           (dict(grid=1, block=1, args=[x]), "tensors are inputs")]:
         with pytest.raises(ValueError, match=text):
             TWICE(x, **options)

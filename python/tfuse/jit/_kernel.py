@@ -1,5 +1,5 @@
-"""Kernel: one kernel of tfuse.jit as all routes take it, and run(), which runs it: as the op Jit, eagerly and in graphs, as XLA's
-custom call of it, or where neither can serve, as the kernel's `plain` composition."""
+"""Kernel: one kernel of tfuse.jit as all routes take it, and run(), which runs it: as the op Jit, eagerly and in graphs,
+as XLA's custom call of it, or where neither can serve, as the kernel's `plain` composition."""
 
 import ctypes
 import dataclasses
@@ -28,11 +28,12 @@ class Kernel:
     plain: Callable | None  # (list of tensors) -> list of tensors, in TensorFlow's own ops; None for raw
 
     def info(self):
-        """What was compiled of it in this process, as the GPU's driver tells: a list of dicts, one for each variant (dtypes,
-        shapes of inputs) that has run. Registers of a thread, bytes of local memory that it spills to, bytes of shared memory,
-        threads of a block, and how many blocks fit on a multiprocessor at a time."""
+        """What was compiled of it in this process, as the GPU's driver tells: a list of dicts, one for each variant
+        (dtypes, shapes of inputs) that has run. Registers of a thread, bytes of local memory that it spills to, bytes of
+        shared memory, threads of a block, and how many blocks fit on a multiprocessor at a time."""
         text, found, number = ctypes.create_string_buffer(512), [], 0
-        while _library.library.tfu_jit_info(self.name.encode(), self.source.encode(), number, text, len(text)):
+        name, source = self.name.encode(), self.source.encode()
+        while _library.library.tfu_jit_info(name, source, number, text, len(text)):
             fields = dict(part.split("=") for part in text.value.decode().split("\t"))
             found.append({key: int(value) if value.lstrip("-").isdigit() else value for key, value in fields.items()})
             number += 1
@@ -63,7 +64,8 @@ def run(kernel, tensors):
 @functools.lru_cache(1024)
 def _attributes(kernel):
     names = {key: ", ".join(getattr(kernel, key)) for key in ("inputs", "outputs")}
-    return {"kernel": kernel.name, **names, **{key: getattr(kernel, key) for key in ("kind", "source", "program", "shapes", "launch")}}
+    texts = {key: getattr(kernel, key) for key in ("kind", "source", "program", "shapes", "launch")}
+    return {"kernel": kernel.name, **names, **texts}
 
 
 @functools.lru_cache(1024)
@@ -115,7 +117,7 @@ def _no_gradient(node, *dy):
 
 
 def _dims(kernel, tensors):
-    """For each output, where its dimensions come from, as _xla.custom_call takes it; None: computed from unknown sizes."""
+    """For each output, where its dimensions come from, as _xla.custom_call takes it; None: from unknown sizes."""
     shapes = [t.shape for t in tensors]
     if kernel.shapes == "broadcast":
         rank = max(shape.rank for shape in shapes)
@@ -127,7 +129,8 @@ def _dims(kernel, tensors):
     if len(lists) != len(kernel.types):
         raise ValueError("%s: shapes %r are of %d outputs, there are %d" % (
             kernel.name, kernel.shapes, len(lists), len(kernel.types)))
-    return [[size for part in text.split(",") if part.strip() for size in sizes(kernel.name, part, shapes)] for text in lists]
+    return [[size for part in text.split(",") if part.strip() for size in sizes(kernel.name, part, shapes)]
+            for text in lists]
 
 
 def _broadcast(places, shapes):

@@ -11,26 +11,27 @@ from tfuse.jit._kernel import Kernel, run
 def raw(source, name, outputs, dtypes=None, gradient=None):
     """Makes a function of tensors from CUDA C, which is compiled when it first runs on a GPU.
 
-    The kernel's parameters are pointers to the inputs, pointers to the outputs, then what `args` gives, in this order. Before
-    the source stand typedefs T0, T1 … of the inputs' dtypes, U0, U1 … of the outputs' and R of arithmetic: float, or double
-    where one is float64; so one source serves all dtypes. `#include "tfuse.cuh"` gives what tfuse's own kernels are made of:
-    packs, reductions of warps and blocks, random bits, activations. float16 and bfloat16 are its types f16 and bf16, which
-    convert to and from float.
+    The kernel's parameters are pointers to the inputs, pointers to the outputs, then what `args` gives, in this order.
+    Before the source stand typedefs T0, T1 … of the inputs' dtypes, U0, U1 … of the outputs' and R of arithmetic: float, or
+    double where one is float64; so one source serves all dtypes. `#include "tfuse.cuh"` gives what tfuse's own kernels are
+    made of: packs, reductions of warps and blocks, random bits, activations. float16 and bfloat16 are its types f16 and
+    bf16, which convert to and from float. docs/jit_runtime.md has more.
 
     Args:
       source: CUDA C with a __global__ function.
       name: its name; of a template, with arguments: "scale<float>".
       outputs: a function of the inputs' tf.TensorSpecs that returns a list of the outputs'; or sizes as text, which serves
-        sizes that are not known while a function is traced as well: "0.0, 0.1 / 2" is half of input 0 along its axis 1, "0.n" are
-        all its elements, "like 0" all its sizes. Semicolons separate outputs.
+        sizes that are not known while a function is traced as well: "0.0, 0.1 / 2" is half of input 0 along its axis 1,
+        "0.n" are all its elements, "like 0" all its sizes. Semicolons separate outputs.
       dtypes: where outputs is text, the outputs' dtypes; None: that of the first input.
-      gradient: a function(inputs, outputs, *gradients of outputs) that returns a gradient, or None, for each input; None: there
-        is none.
+      gradient: a function(inputs, outputs, *gradients of outputs) that returns a gradient, or None, for each input; None:
+        there is none.
 
     Returns:
-      A function(*inputs, grid, block, shared=0, args=()) that returns a list of tensors. grid and block are one to three sizes,
-      shared the bytes of dynamic shared memory, args numbers: integers, which a kernel may take as any integer type, and floats,
-      which it may take as float or double. All of them but floats may be text of sizes: grid="(0.n + 255) / 256".
+      A function(*inputs, grid, block, shared=0, args=()) that returns a list of tensors. grid and block are one to three
+      sizes, shared the bytes of dynamic shared memory, args numbers: integers, which a kernel may take as any integer type,
+      and floats, which it may take as float or double. All of them but floats may be text of sizes:
+      grid="(0.n + 255) / 256".
 
     Raises:
       ValueError: for a grid of 0, a block of more than 1024 threads, and outputs whose sizes cannot be told.
@@ -85,7 +86,8 @@ class Raw:
                 raise ValueError("%s: %d dtypes for the %d outputs of %r" % (self.name, len(types), count, self.outputs))
             return self.outputs, types
         (found, marks), (again, others) = (self._marked(tensors, first) for first in (10007, 20011))
-        shapes = [[self._size(a, b, marks, others) for a, b in zip(spec.shape, other.shape)] for spec, other in zip(found, again)]
+        shapes = [[self._size(a, b, marks, others) for a, b in zip(one.shape, other.shape)]
+                  for one, other in zip(found, again)]
         return "; ".join(map(", ".join, shapes)), [spec.dtype for spec in found]
 
     def _marked(self, tensors, first):
@@ -101,15 +103,17 @@ class Raw:
             specs.append(tf.TensorSpec(sizes, t.dtype))
         found = _list(self.outputs(*specs))
         for spec in found:
-            if not all(hasattr(spec, a) for a in ("shape", "dtype")) or not tf.TensorShape(spec.shape).is_fully_defined():
-                raise ValueError("%s: outputs must give a list of tf.TensorSpecs with all sizes, got %r" % (self.name, found))
+            if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
+                raise ValueError("%s: outputs must give a list of tf.TensorSpecs with all sizes, got %r" % (
+                    self.name, found))
         return found, marks
 
     def _size(self, a, b, marks, others):
         if a == b:
             return str(a)
         if marks.get(a) != others.get(b, ""):
-            raise ValueError("%s: outputs' sizes are computed from unknown ones: give outputs as text, such as \"0.0 * 2\"" % self.name)
+            raise ValueError("%s: outputs' sizes are computed from unknown ones: give outputs as text, such as "
+                             "\"0.0 * 2\"" % self.name)
         return marks[a]
 
     def _sizes(self, what, value, most, least=1):
@@ -119,7 +123,8 @@ class Raw:
         if not all(isinstance(p, (int, str)) and not isinstance(p, bool) for p in parts):
             raise ValueError("%s: %s must be whole numbers or text of sizes, got %r" % (self.name, what, value))
         numbers = [p for p in parts if isinstance(p, int)]
-        if any(p < least for p in numbers) or math.prod(numbers) > (most if what == "block" else 2**62) or max(numbers, default=0) > most:
+        product = math.prod(numbers) if what == "block" else max(numbers, default=0)
+        if any(p < least for p in numbers) or product > most:
             raise ValueError("%s: %s must be %s, got %r" % (self.name, what, {
                 "grid": "1 or more blocks along each axis", "block": "1 to 1024 threads in all",
                 "shared": "bytes, 0 or more"}[what], value))
@@ -130,7 +135,8 @@ class Raw:
             return "f" + value.hex()
         if isinstance(value, (int, str)):
             return str(int(value) if isinstance(value, bool) else value)
-        raise ValueError("%s: args must be whole numbers, floats or text of sizes, got %r; tensors are inputs" % (self.name, value))
+        raise ValueError("%s: args must be whole numbers, floats or text of sizes, got %r; tensors are inputs" % (
+            self.name, value))
 
 
 def _list(value):
