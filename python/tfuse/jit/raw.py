@@ -1,11 +1,13 @@
 """tfuse.jit.raw: any CUDA C as an op."""
 
 import math
+import re
+import time
 
 import tensorflow as tf
 
 from tfuse._core import _xla
-from tfuse.jit._kernel import Kernel, run
+from tfuse.jit._kernel import Kernel, run, sizes
 
 
 def raw(source, name, outputs, dtypes=None, gradient=None):
@@ -45,6 +47,48 @@ def raw(source, name, outputs, dtypes=None, gradient=None):
       y, = double(x, grid="(0.n + 255) / 256", block=256, args=["0.n"])
     """
     return Raw(source, name, outputs, dtypes, gradient)
+
+
+def check(kernel, *inputs, grid, block, shared=0, args=()):
+    """Runs a kernel of tfuse.jit.raw as a call of it does, and returns its outputs; but where the source has AT(x, i), of
+    tfuse.cuh, for x[i], an i outside the tensor x touches no memory and raises IndexError, with the line, index, block and
+    thread of the first one. It is slow, and compiles for the sizes at hand."""
+    if not isinstance(kernel, Raw) or not re.search(r"\bAT\s*\(", kernel.source) or not tf.executing_eagerly():
+        raise ValueError("tfuse.jit.check: wants a kernel of tfuse.jit.raw whose source has AT(x, i) for x[i], and runs "
+                         "eagerly; got %s" % getattr(kernel, "name", type(kernel).__name__))
+    tensors = [tf.convert_to_tensor(x) for x in inputs]
+    shapes, types = kernel._results(tensors)
+    types = [tensors[t].dtype if isinstance(t, int) else t for t in types]
+    counts = [math.prod(size for part in text.split(",") if part.strip()
+                        for size in sizes(kernel.name, part, [t.shape for t in tensors])) for text in shapes.split(";")]
+    counts = [t.shape.num_elements() for t in tensors] + counts
+    source, names = _checked(kernel, counts, [t.dtype for t in tensors] + types)
+    launch = time.time_ns()  # a number that no report of another launch, left in memory, begins with
+    made = Raw(source, kernel.name, shapes + "; 10", [*types, tf.int64])
+    *outputs, report = made(*tensors, grid=grid, block=block, shared=shared, args=[launch, *_list(args)])
+    found, line, tensor, index, *where = report.numpy().tolist()
+    if found == launch:
+        raise IndexError("%s, line %d: index %d of %s, which has %d elements; block (%d, %d, %d), thread (%d, %d, %d)" % (
+            kernel.name, line, index, names[tensor], counts[tensor], *where))
+    return outputs
+
+
+def _checked(kernel, counts, types):
+    """The source with two more parameters behind its tensors, and a first statement that says where these begin; and the
+    names of the tensors."""
+    name = kernel.name.partition("<")[0]
+    found = re.search(r"(__global__[^;{}]*?\b%s\s*\()([^{;]*)(\)\s*\{)" % re.escape(name), kernel.source)
+    parameters = found[2].split(",") if found else []
+    if len(parameters) < len(counts):
+        raise ValueError("%s: finds no __global__ %s(…) with a parameter for each of %d tensors" % (
+            kernel.name, name, len(counts)))
+    names = [re.findall(r"\w+", p)[-1] for p in parameters[:len(counts)]]
+    parameters.insert(len(counts), " int64_t *tfu_to, unsigned long long tfu_number")
+    begin = "".join(" tfu_from[%d] = (const char *)%s;" % pair for pair in enumerate(names))
+    text = found[1] + ",".join(parameters) + found[3] + begin + " tfu_report = tfu_to; tfu_launch = tfu_number;"
+    sizes = ", ".join(str(dtype.size * n) for dtype, n in zip(types, counts))
+    head = '#define TFU_CHECK %s\n#line 1 "%s"\n' % (sizes, kernel.name)
+    return head + kernel.source[:found.start()] + text + kernel.source[found.end():], names
 
 
 class Raw:
