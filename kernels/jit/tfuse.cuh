@@ -73,7 +73,7 @@ __device__ T &tfu_at(T *x, int64_t i, int line) {
   static __device__ unsigned long long nowhere[(sizeof(T) + 7) / 8];
   for (int t = 0; t < TFU_TENSORS; t++) {
     const int64_t before = (const char *)x - tfu_from[t], at = before / (int64_t)sizeof(T) + i;
-    if (before < 0 || before >= tfu_bytes[t]) continue;
+    if (before && (uint64_t)before >= (uint64_t)tfu_bytes[t]) continue;
     if (at >= 0 && at < tfu_bytes[t] / (int64_t)sizeof(T)) break;
     const int64_t report[] = {line, t, at, blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z};
     if (atomicExch(&tfu_reported, tfu_launch) != tfu_launch)

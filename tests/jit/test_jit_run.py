@@ -304,6 +304,54 @@ __global__ void rows(const T0 *x, float *sums, long cols, int many, float scale,
         made(x, grid=33, block=128, shared=10**6, args=["0.1", 7, 0.5, 0.25])
 
 
+CHECKED = tfuse.jit.raw("""#include "tfuse.cuh"
+template <typename F>
+__device__ F &element(F *row, int i) {
+  return AT(row, i);
+}
+template <int TIMES>
+__global__ void __launch_bounds__(256) scale(const T0 *__restrict__ x,
+                                             U0 *y, U1 *done, int cols, int shift) {
+  __shared__ float row[1];
+  AT(row, 0) = TIMES;
+  for (int i = threadIdx.x; i < cols; i += blockDim.x)
+    element(y + blockIdx.x * 10, i) = R(x[blockIdx.x]) * AT(row, 0);
+  if (threadIdx.x == 5) AT(done, (int)blockIdx.x + shift) = 7;
+}""", "scale<3>", outputs="0.0 * 10; like 0", dtypes=[tf.float32, tf.int64])
+
+
+def test_check_refuses_what_it_cannot_check():
+    launch = dict(grid="0.0", block=32, args=[10, 0])
+    for wrong in (TWICE, lambda x: x):
+        with pytest.raises(ValueError, match="has AT"):
+            tfuse.jit.check(wrong, tf.ones([3]), **launch)
+    with pytest.raises(ValueError, match="eagerly"):
+        tf.function(lambda x: tfuse.jit.check(CHECKED, x, **launch))(tf.ones([3]))
+    few = tfuse.jit.raw("__global__ void k(int *x) { AT(x, 0) = 1; }", "k", outputs="like 0")
+    with pytest.raises(ValueError, match="a parameter for each of 2 tensors"):
+        tfuse.jit.check(few, tf.ones([3]), **launch)
+    if not GPU:
+        with pytest.raises(tf.errors.UnimplementedError, match="needs a GPU"):
+            tfuse.jit.check(CHECKED, tf.ones([3]), **launch)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_check_finds_a_bad_index(dtype):
+    x, launch = random((3,), dtype), dict(grid="0.0", block=32)
+    for _ in range(2):  # what an earlier check has found is not found again
+        y, done = tfuse.jit.check(CHECKED, x, **launch, args=[10, 0])
+        close(tf.reshape(y, [3, 10]), np.repeat(3 * wide(x)[:, None], 10, 1), tf.float32)
+        assert np.array_equal(done, [7] * 3)
+        for args, line, what, block, thread in [([11, 0], 4, "30 of y, which has 30", 2, 10),
+                                                ([10, 1], 13, "3 of done, which has 3", 2, 5),
+                                                ([10, -1], 13, "-1 of done, which has 3", 0, 5)]:
+            with pytest.raises(IndexError) as error:
+                tfuse.jit.check(CHECKED, x, **launch, args=args)
+            assert str(error.value) == "scale<3>, line %d: index %s elements; block (%d, 0, 0), thread (%d, 0, 0)" % (
+                line, what, block, thread)
+
+
 @needs_gpu
 def test_a_new_number_or_size_does_not_compile_anew():
     for n in (3, 1000, 77):
