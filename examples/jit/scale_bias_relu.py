@@ -1,4 +1,4 @@
-"""relu(x * scale + bias), with scale and bias for each channel, and its gradients: two kernels in the place of seven."""
+"""relu(x * scale + bias) in one kernel, with a scale and a bias for each channel, and derived gradients."""
 
 import numpy as np
 import tensorflow as tf

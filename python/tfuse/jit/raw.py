@@ -50,12 +50,12 @@ def raw(source, name, outputs, dtypes=None, gradient=None):
 
 
 def check(kernel, *inputs, grid, block, shared=0, args=()):
-    """Runs a kernel of tfuse.jit.raw as a call of it does, and returns its outputs; but where the source has AT(x, i), of
-    tfuse.cuh, for x[i], an i outside the tensor x touches no memory and raises IndexError, with the line, index, block and
-    thread of the first one. It is slow, and compiles for the sizes at hand."""
+    """Runs a kernel of tfuse.jit.raw as a call of it does, and returns its outputs; but where the source has AT(x, i),
+    of tfuse.cuh, for x[i], an i outside the tensor x touches no memory and raises IndexError, with the line, index,
+    block and thread of the first one. It is slow, and compiles for the sizes at hand."""
     if not isinstance(kernel, Raw) or not re.search(r"\bAT\s*\(", kernel.source) or not tf.executing_eagerly():
-        raise ValueError("tfuse.jit.check: wants a kernel of tfuse.jit.raw whose source has AT(x, i) for x[i], and runs "
-                         "eagerly; got %s" % getattr(kernel, "name", type(kernel).__name__))
+        raise ValueError("tfuse.jit.check: wants a kernel of tfuse.jit.raw whose source has AT(x, i) for x[i], and "
+                         "runs eagerly; got %s" % getattr(kernel, "name", type(kernel).__name__))
     tensors = [tf.convert_to_tensor(x) for x in inputs]
     shapes, types = kernel._results(tensors)
     types = [tensors[t].dtype if isinstance(t, int) else t for t in types]
@@ -68,14 +68,14 @@ def check(kernel, *inputs, grid, block, shared=0, args=()):
     *outputs, report = made(*tensors, grid=grid, block=block, shared=shared, args=[launch, *_list(args)])
     found, line, tensor, index, *where = report.numpy().tolist()
     if found == launch:
-        raise IndexError("%s, line %d: index %d of %s, which has %d elements; block (%d, %d, %d), thread (%d, %d, %d)" % (
-            kernel.name, line, index, names[tensor], counts[tensor], *where))
+        raise IndexError("%s, line %d: index %d of %s, which has %d elements; block (%d, %d, %d), thread (%d, %d, %d)"
+                         % (kernel.name, line, index, names[tensor], counts[tensor], *where))
     return outputs
 
 
 def _checked(kernel, counts, types):
-    """The source with two more parameters behind its tensors, and a first statement that says where these begin; and the
-    names of the tensors."""
+    """The source with two more parameters behind its tensors, and a first statement that says where these begin; and
+    the names of the tensors."""
     name = kernel.name.partition("<")[0]
     found = re.search(r"(__global__[^;{}]*?\b%s\s*\()([^{;]*)(\)\s*\{)" % re.escape(name), kernel.source)
     parameters = found[2].split(",") if found else []
