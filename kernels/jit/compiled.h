@@ -14,7 +14,7 @@ typedef struct jit_variant {
   unsigned char in[TFU_JIT_MOST_RAW], out[TFU_JIT_MOST_RAW]; /* tfu_dtype */
   /* Of elementwise and rows: kernels/jit/jit_tensors.cuh and the two walks say what they are. */
   int n, single, moves, axes, small, threads, unroll, lanes, packs;
-  int quick; /* all results are rounded to 16 bits: division and roots need not be exact */
+  int quick; /* all results are rounded to 16 bits: division, roots and exponentials need not be exact */
 } jit_variant;
 void jit_variant_of(const tfu_call *call, int capability, jit_variant *variant);
 

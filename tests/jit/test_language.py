@@ -356,6 +356,21 @@ def rows_inputs(declared, more, dtype):
     return [tf.constant(v, kinds[d[0]]) for d, v in zip(declared, [X, *more])]
 
 
+def typical(naive, inputs, dtype):
+    """Errors of the naive composition's value and gradients over a few larger draws, where luck plays no part."""
+    draws = []
+    for seed in range(1, 4):
+        rng = np.random.default_rng(seed)
+        drawn = [tf.constant(rng.normal(size=(64, 37)), dtype), *inputs[1:]]
+        wide = [tf.cast(t, tf.float64) for t in drawn]
+        want = naive(*wide)
+        dy = tf.constant(rng.normal(size=want.shape), dtype)
+        pairs = zip([naive(*drawn), *gradient(naive, *drawn, dy=dy)],
+                    [want, *gradient(naive, *wide, dy=tf.cast(dy, tf.float64))])
+        draws.append([cases.error(got, w.numpy()) for got, w in pairs])
+    return [max(errors) for errors in zip(*draws)]
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name, dtype, device):
@@ -364,13 +379,14 @@ def test_rows(name, dtype, device):
     inputs = rows_inputs(declared, more, dtype)
     wide = [tf.cast(t, tf.float64) for t in inputs]
     want, y = naive(*wide), function(*inputs)
+    often, *often_of_gradients = typical(naive, inputs, dtype)
     assert y.dtype == dtype and y.shape == want.shape
-    assert cases.error(y, want.numpy()) <= cases.allowed(naive(*inputs), want.numpy(), dtype)
+    assert cases.error(y, want.numpy()) <= cases.allowed(naive(*inputs), want.numpy(), dtype, often)
     dy = tf.constant(np.random.default_rng(5).normal(size=want.shape), dtype)
     wants = gradient(naive, *wide, dy=tf.cast(dy, tf.float64))
     naives = gradient(naive, *inputs, dy=dy)
-    for got, naive_one, w in zip(gradient(function, *inputs, dy=dy), naives, wants):
-        assert got.shape == w.shape and cases.error(got, w.numpy()) <= cases.allowed(naive_one, w.numpy(), dtype)
+    for got, naive_one, w, often in zip(gradient(function, *inputs, dy=dy), naives, wants, often_of_gradients):
+        assert got.shape == w.shape and cases.error(got, w.numpy()) <= cases.allowed(naive_one, w.numpy(), dtype, often)
     if dtype == "float64":
         assert cases.error(tf.constant(run_program(function.kernel, inputs)[0]), y.numpy()) < 1e-13
         derived, _ = function._gradient_operation(tuple(range(len(inputs))))

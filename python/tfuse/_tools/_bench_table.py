@@ -40,6 +40,8 @@ NOTES = {
              "and makes room for new values, so that our bars for the whole step, 2 ms for 400 variables and 3 ms for "
              "5,000, do not hold, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
              "GPU busy for longer, the host's time is hidden behind it.",
+    "jit": "Kernels that are compiled at run time from a formula ([Your own kernels](jit.md)): to be read beside `activation silu` "
+           "and `softmax`, which compute the same.",
     "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
                "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew, where others "
                "have kept them; forward and backward together it is ahead of XLA for many rows. Places of type int32 go from a "
