@@ -11,6 +11,7 @@ from tfuse._tools import _bench_optimizers, _ops
 
 TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)
+FAMILIES = {**_ops.FAMILIES, "jit": ["jit"]}  # and the files of their cases
 # What a reader of a family's table has to know.
 NOTES = {
     "elementwise": "One pass over the data: what counts is memory, so speed is in percent of a plain copy's.",
@@ -151,13 +152,13 @@ def family_of(op):
     begin = lambda name: name.split(",")[0]
     files = {name: file for file, members in cases.all_cases().items() for case in members
              for name in (case.name, begin(case.name))}
-    return next((family for family, some in _ops.FAMILIES.items() if files.get(op, files.get(begin(op))) in some), None)
+    return next((family for family, some in FAMILIES.items() if files.get(op, files.get(begin(op))) in some), None)
 
 
 def by_family(rows):
     """The rows of each family that has any, in the families' order."""
     known = {op: family_of(op) for op in dict.fromkeys(row["op"] for row in rows)}
-    found = {family: [row for row in rows if known[row["op"]] == family] for family in _ops.FAMILIES}
+    found = {family: [row for row in rows if known[row["op"]] == family] for family in FAMILIES}
     return {family: some for family, some in found.items() if some}
 
 
@@ -256,7 +257,7 @@ def page(saved, images=None):
         saved["hardware"], saved["tensorflow"], saved["copy_TB_per_s"], ", ".join(made),
         " Rivals were timed in other runs, at %s." % ", ".join(apart) if apart else ""), 120)]
     families = by_family(saved["rows"])
-    for family in _ops.FAMILIES:
+    for family in FAMILIES:
         steps = saved.get("steps", []) if family == "lists" else []
         if family in families or steps:
             text += ["", "### " + family.capitalize(), "", textwrap.fill(NOTES[family], 120)]
