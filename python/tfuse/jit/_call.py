@@ -19,7 +19,14 @@ from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
 
 DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
+NUMBERS, KEPT = (float, int), 256  # what is kept as a tensor from call to call, and of how many kinds of calls
 MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel: kernels/jit/program.h, jit_args.h
+
+
+def _kinds(values):
+    """What of the values decides how a call goes: dtypes of eager tensors, as numbers, and numbers, as text where 0.0 and -0.0
+    are equal."""
+    return tuple([v.hex() if type(v) is float else (v,) if type(v) is int else v._datatype_enum() for v in values])
 
 
 class Operation:
@@ -51,7 +58,7 @@ class Operation:
             if letter not in letters:
                 raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; "
                                  "inputs are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
-        self._checked = set()  # dtypes of eager tensors, as numbers, that a call may have
+        self._checked = {}  # _kinds() of values that a call may have, and the tensors that its numbers became: {place: tensor}
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -67,8 +74,9 @@ class Operation:
         runs_at_once = context.executing_eagerly() and not record.could_possibly_record()
         if runs_at_once:
             try:
-                if tuple([v._datatype_enum() for v in values]) in self._checked:
-                    return self._unpacked(self._run(values))
+                numbers = self._checked.get(_kinds(values))
+                if numbers is not None:
+                    return self._unpacked(self._run([numbers.get(i, v) for i, v in enumerate(values)]))
             except Exception:
                 pass
         if any(map(_is_symbolic, values)):
@@ -77,8 +85,10 @@ class Operation:
         tensors = self._tensors(values)
         self._check(tensors)
         if runs_at_once:
-            if all(type(v) is EagerTensor for v in values):
-                self._checked.add(tuple(v._datatype_enum() for v in values))
+            if all(type(v) is EagerTensor or type(v) in NUMBERS for v in values):
+                if len(self._checked) >= KEPT:
+                    self._checked.clear()
+                self._checked[_kinds(values)] = {i: tensors[i] for i, v in enumerate(values) if type(v) in NUMBERS}
             return self._unpacked(self._run(tensors))
         wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
         gradient = functools.partial(self._gradient, wanted)
