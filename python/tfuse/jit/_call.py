@@ -24,8 +24,8 @@ MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel
 
 
 def _kinds(values):
-    """What of the values decides how a call goes: dtypes of eager tensors, as numbers, and numbers, as text where 0.0 and -0.0
-    are equal."""
+    """What of the values decides how a call goes: dtypes of eager tensors, as numbers, and numbers; floats as text, by which
+    NaN is found again."""
     return tuple([v.hex() if type(v) is float else (v,) if type(v) is int else v._datatype_enum() for v in values])
 
 
