@@ -20,6 +20,7 @@ ACTIVATIONS = {
     "tanh": torch.tanh, "softplus": F.softplus, "hard_swish": F.hardswish, "relu6": F.relu6,
 }
 EPSILON = 1e-3
+CALLS = 5  # that are timed together
 
 
 def _gated(x, activation):
@@ -192,7 +193,12 @@ def _times(rival, tensors, watched, options):
     record = lambda: (lambda y: y if isinstance(y, tuple) else (y,))(compiled(*tensors))
     dy = tuple(map(torch.randn_like, record()))
     forward = _median(torch.no_grad()(lambda _: compiled(*tensors)), lambda: None)
-    return forward, _median(lambda y: torch.autograd.grad(y, watched, dy), record)
+    backward = lambda calls: _median(lambda y: torch.autograd.grad(y, watched, dy), record, calls=calls)
+    try:
+        return forward, backward(CALLS)
+    except torch.OutOfMemoryError:  # each call keeps what its backward pass needs: then one at a time
+        torch.cuda.empty_cache()
+    return forward, backward(1)
 
 
 def _tensor(shape, dtype, gradient, classes):
@@ -201,7 +207,7 @@ def _tensor(shape, dtype, gradient, classes):
     return torch.randn(shape, device="cuda").to(DTYPES[dtype]).requires_grad_(gradient)
 
 
-def _median(f, setup, rounds=7, calls=5):
+def _median(f, setup, rounds=7, calls=CALLS):
     """Seconds per call by torch's own events; f(setup()) is called, setup stays out of the time. As in _driver.GpuClock, all
     calls are queued behind other work, so that the host's speed plays no part."""
     if not _filler:
