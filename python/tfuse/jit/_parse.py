@@ -16,7 +16,7 @@ _TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
 _HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&",
           "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b",
           "#": "; comments begin with //", "**": "; powers are pow(a, b)", "=": "; write y = y + 1 for y += 1",
-          **dict.fromkeys(["auto", "const", "double", "float", "int", "return"], "; write name = expression, without this")}
+          **dict.fromkeys(["auto", "const", "double", "float", "int", "return"], "; write name = value, without this")}
 
 
 class TextError(ValueError):
