@@ -100,7 +100,8 @@ def check(case, options, dtype, shape, route="eager", naive_route="eager"):
     assert len(got) == len(want) == len(results)
     for i, (name, g, w) in enumerate(zip(results, got, want)):
         assert g.dtype == results[name].dtype_in(dtype) and g.shape == np.shape(w), name
-        assert np.all(np.isfinite(cases.as64(g))), name
+        assert np.all(np.isfinite(cases.as64(g))), (
+            "%s %s is not finite everywhere; if an input must be positive, say, give its Input values=" % (name, shape))
         # Of one number, a larger sample is no measure: many errors in a mean cancel. Other draws of it are.
         typical = lambda: (case.typical(dtype, options, shape) if np.size(w) == 1 else case.typical(dtype, options))[i]
         # Each of these allows at least as much as the one before, and takes longer: few results need the last.

@@ -6,7 +6,8 @@ import tensorflow as tf
 import tfuse
 from tfuse.own import FusedOp, composite, real, vjp
 
-tfuse.load(pathlib.Path(__file__).with_name("libown_op.so"))
+FOLDER = pathlib.Path(__file__).resolve().parent
+tfuse.load(FOLDER / ("lib%s.so" % FOLDER.name))  # as build-op calls it
 
 
 def _plain(x, cap):

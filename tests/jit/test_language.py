@@ -103,7 +103,10 @@ def refused(make, error=ValueError):
     ("\n;", "nothing is computed", None),
     ("x * 2; y = x", "only the last statement may do without", "x"), ("y = , x", "expected a value, got ','", ","),
     ("y = max(x beta)", "expected ')' behind the arguments of max, got 'beta'", "beta"),
-    ("y = t; t = x", "unknown name 't'", "t;"),
+    ("y = t; t = x", "unknown name 't'", "t;"), ("y = x ** 2", "got '*'; powers are pow(a, b)", "* 2"),
+    ("y = x; y += 1", "got '='; write y = y + 1", "= 1"), ("y = x # twice", "comments begin with //", "#"),
+    ("float a = x; y = a", "write name = value, without this", "float"),
+    ("return x", "write name = value, without this", "return"),
 ])
 def test_errors_in_texts_show_the_place(text, problem, marked):
     message = refused(lambda: tfuse.jit.elementwise("T x, R beta", "T y", text, name="swish"))

@@ -84,7 +84,9 @@ def load(path):
     """
     path = str(pathlib.Path(path).resolve())
     if not os.path.exists(path):
-        raise ImportError("tfuse.load: there is no file %s: python -m tfuse build-op builds it" % path)
+        there = ", ".join(sorted(p.name for p in pathlib.Path(path).parent.glob("*.so")))
+        raise ImportError("tfuse.load: there is no file %s: python -m tfuse build-op builds it%s" % (
+            path, ", and calls it after its folder; there is %s" % there if there else ""))
     try:
         module = tf.load_op_library(path)
     except tf.errors.OpError as error:

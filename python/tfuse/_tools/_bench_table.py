@@ -112,6 +112,8 @@ def check_bars(about, rows, families=()):
     copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
     chosen = [members for family, members in cases.all_cases().items() if family in families or not families]
+    if not any(case.bars for members in chosen for case in members):
+        print("  none: no case asks for anything")
     for case in (case for members in chosen for case in members):
         names = {name for options in case.options for name in options}
         for (dtype, shape, *only), limits in case.bars.items():

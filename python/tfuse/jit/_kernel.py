@@ -109,7 +109,8 @@ def _in_xla(kernel, tensors):
 @tf.RegisterGradient("Tfuse>Jit")
 def _no_gradient(node, *dy):
     name = node.get_attr("kernel")
-    raise LookupError("%s has no gradient: give it one (grad= of elementwise and rows, gradient= of raw)" % (
+    raise LookupError("%s has no gradient: give it one (grad= of elementwise and rows, gradient= of raw); one that comes "
+                      "from a SavedModel has a gradient, but no second one" % (
         name.decode() if isinstance(name, bytes) else name))
 
 

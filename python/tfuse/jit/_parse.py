@@ -14,7 +14,9 @@ _TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
   |(?P<symbol>&&|\|\||[<>=!]=|[-+*/<>!?:(),=])
   |(?P<end>[;\n])""", re.VERBOSE)
 _HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&",
-          "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b"}
+          "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b",
+          "#": "; comments begin with //", "**": "; powers are pow(a, b)", "=": "; write y = y + 1 for y += 1",
+          **dict.fromkeys(["auto", "const", "double", "float", "int", "return"], "; write name = value, without this")}
 
 
 class TextError(ValueError):
@@ -169,7 +171,8 @@ class _Parser:
             self._expect(")", "for the '(' at character %d" % (place + 1))
             return inner
         if kind != "name":
-            raise self._error("expected a value, got %s" % self._shown(kind, text), place)
+            hint = _HINTS.get("**" if text == self.tokens[self.at - 2][1] == "*" else "=" if text == "=" else "", "")
+            raise self._error("expected a value, got %s%s" % (self._shown(kind, text), hint), place)
         if self._take("("):
             return self._call(text, place)
         found = self.assigned.get(text, self.known.get(text))
@@ -179,8 +182,8 @@ class _Parser:
             names = [*self.known, *(n for n in self.assigned if n)]
             if text in NAMES or text in SHORTHANDS:
                 raise self._error("%r is a function: write %s(…)" % (text, text), place)
-            raise self._error("unknown name %r%s; known are %s" % (
-                text, self._guess(text, names), ", ".join(names) or "none"), place)
+            raise self._error("unknown name %r%s; known are %s%s" % (
+                text, self._guess(text, names), ", ".join(names) or "none", _HINTS.get(text, "")), place)
         return found
 
     def _call(self, name, place):
