@@ -7,6 +7,7 @@
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
+#include "kernels/core/cpu/exp_cpu.h"
 #include "kernels/jit/jit_args.h"
 #include "kernels/jit/program.h"
 
@@ -201,11 +202,15 @@ static void FN(some_elements)(void *arg, int64_t task) {
   const int64_t end = least(j->args.n, (task + 1) * j->task);
   FN(frame) f = {.stack = stack, .local = local};
   for (int i = 0; i < out->n; i++) f.y[i] = y[i];
+  for (int i = 0; i < in->n; i++) /* single numbers stay for all blocks */
+    if (tfu_count(&in->at[i].shape) == 1) f.x[i] = FN(fill)(x[i], *FN(load)(&in->at[i], 0, NULL, 1, x[i]), BLOCK);
   for (int64_t at = task * j->task; at < end; at += BLOCK) {
     const int n = (int)least(BLOCK, end - at);
     for (int i = 0; i < in->n; i++) {
       int64_t place[BLOCK];
-      const int dense = tfu_count(&in->at[i].shape) == j->args.n;
+      const int64_t count = tfu_count(&in->at[i].shape);
+      if (count == 1) continue;
+      const int dense = count == j->args.n;
       if (!dense) places(&j->args, j->plan.axes, i, at, n, place);
       f.x[i] = FN(load)(&in->at[i], at, dense ? NULL : place, n, x[i]);
     }
