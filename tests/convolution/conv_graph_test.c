@@ -93,7 +93,7 @@ static int plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties, cons
     if (taken == TFU_OK || compiled) break;
     if (i == g->n_configs - 1) code = taken;
   }
-  snprintf(text, size, "%d proposals, engine %d%s, %lld bytes %s", proposals, engine, compiled ? " compiled" : "",
+  snprintf(text, size, "%d proposals, engine %d%s, %lld bytes %.500s", proposals, engine, compiled ? " compiled" : "",
            (long long)g->workspace, code == TFU_OK ? "" : err.text);
   tfu_graph_free(g);
   return code == TFU_OK;
