@@ -149,7 +149,7 @@ static tfu_code keeps_nan(conv_request *r, int *keeps) {
   float buffer;
   conv_request probe = *r;
   if (!r->nan) {
-    TFU_TRY(tfu_scratch(r->call, words * 4, &r->nan));
+    if (!tfu_conv_try_scratch(r, (int64_t)words * 4, &r->nan)) return TFU_EXHAUSTED;
     TFU_TRY(tfu_fill(r->call, r->nan, UINT32_MAX, words)); /* which is NaN in every type */
   }
   probe.memory[CONV_AT_BIAS] = r->nan;
@@ -290,6 +290,7 @@ static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {
   const int can_time = tfu_may_wait(r->call), relu = r->key.epilogue & CONV_RELU;
   choose_among(r, tfu_tuning() && can_time, choice);
   if (choice->none && r->short_of_memory) return TFU_CHOSEN_ONCE; /* another time there may be more */
+  if (r->short_of_memory) choice->microseconds = 0;               /* nor is the file to have what was left of them */
   if (r->unsure) return TFU_CHOSEN_ONCE;                          /* as data of zeros leaves it */
   return can_time || (!tfu_tuning() && !relu) ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
 }

@@ -46,7 +46,10 @@ static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
   }
   TFU_TRY(tfu_conv_quads(call, product, dtype, a, &served));
   if (!served) TFU_TRY(tfu_conv_by_cudnn(call, product, dtype, tf32, a, &served));
-  if (!served) return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
+  if (!served) {
+    call->kernel = NULL; /* not what was moved for cuDNN: the next launch is the one that names the work */
+    return tfu_conv_own_run(call, product, CONV_TENSOR, tf32, dtype, *a);
+  }
   call->why = NULL;
   return TFU_OK;
 }

@@ -79,7 +79,17 @@ static int index_fits(const jit_step *s, const jit_program *p, int inputs, int o
                    : s->op == JIT_RESULT     ? p->passes
                    : s->op == JIT_CONSTANT   ? 1
                                              : JIT_MOST_LOCALS;
-  return s->index < most;
+  return s->index >= 0 && s->index < most;
+}
+
+static int is_among(const jit_section *s, const jit_section *passes) {
+  return s >= passes && s < passes + JIT_MOST_PASSES;
+}
+
+/* a and b are of reductions alone; identities and final have no column, and so no inputs. */
+static int is_seen(const jit_step *s, const jit_program *p, const jit_section *section) {
+  if (s->op == JIT_A || s->op == JIT_B) return is_among(section, p->reduce);
+  return s->op != JIT_INPUT || !(section == &p->final || is_among(section, p->identity));
 }
 
 static tfu_code append(jit_section *section, const jit_step *step, tfu_error *err) {
@@ -98,6 +108,7 @@ static tfu_code add_word(jit_program *p, jit_section *section, const char *word,
   TFU_REQUIRE(err, section, "program: \"%.40s\" stands before any section", word);
   TFU_REQUIRE(err, read_step(word, &step), "program: \"%.40s\" is no word of it", word);
   TFU_REQUIRE(err, index_fits(&step, p, inputs, outputs), "program: there is no \"%.40s\"", word);
+  TFU_REQUIRE(err, is_seen(&step, p, section), "program: \"%.40s\" is not known in its section", word);
   *depth -= pops(&step);
   TFU_REQUIRE(err, *depth >= 0, "program: \"%.40s\" has too few operands", word);
   *depth += pushes(&step);

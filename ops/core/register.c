@@ -31,9 +31,14 @@ static tfu_code check(const tfu_library *library, tfu_error *err) {
               "it was built for version %d of tfuse's interface, and this tfuse has version %d: build it again with "
               "python -m tfuse build-op",
               library->abi, TFU_ABI);
-  for (int i = 0; i < library->count; i++)
-    TFU_REQUIRE(err, !find(library->entries[i].op->name) && !find(library->entries[i].stem),
-                "there is an op called %s already: take another name", library->entries[i].op->name);
+  for (int i = 0; i < library->count; i++) {
+    const tfu_op *op = library->entries[i].op;
+    TFU_REQUIRE(err, !op->in[TFU_MAX_ARGS] && !op->out[TFU_MAX_ARGS] && !op->attr[TFU_MAX_ATTRS],
+                "the row of %s has more than %d inputs or outputs, or more than %d attributes", op->name, TFU_MAX_ARGS,
+                TFU_MAX_ATTRS);
+    TFU_REQUIRE(err, !find(op->name) && !find(library->entries[i].stem),
+                "there is an op called %s already: take another name", op->name);
+  }
   return TFU_OK;
 }
 

@@ -134,8 +134,8 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
   const int ran = code == TFU_OK && !failed(&r) && elements > 0;
   if (ran) code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
-  if (ran && code == TFU_OK) TF_SetStatus(r.status, TF_OK, ""); /* scratch that was refused was done without */
-  if (code != TFU_OK && !failed(&r)) { /* TensorFlow's own status, if there is one, is the cause */
+  if (ran && code == TFU_OK) TF_SetStatus(r.status, TF_OK, "");   /* scratch that was refused was done without */
+  if (code != TFU_OK && !(code == TFU_EXHAUSTED && failed(&r))) { /* else TensorFlow's own status is the cause */
     char text[sizeof err.text + 64];
     tfu_explain_error(k->op, &err, text, sizeof text);
     TF_SetStatus(r.status, (TF_Code)code, text);

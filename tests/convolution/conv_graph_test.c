@@ -1,5 +1,7 @@
 /* conv_graph_test.c - whether cuDNN takes our graphs of convolutions, without a GPU: it plans for an H200 that is
  * described to it. Says what it lacks, and passes, where cuDNN or the stub of libcuda is not installed. */
+#include <dlfcn.h>
+
 #include "kernels/convolution/conv_cudnn.h"
 #include "tests/check.h"
 #include "tests/cudnn_planning.h"
@@ -43,6 +45,17 @@ static const problem problems[] = {
     {"filter, three axes", CONV_FILTER, 0, 3, 2, 1, 32, 64, {16, 28, 28}, {3, 3, 3}, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}},
     {"filter, one axis", CONV_FILTER, 0, 1, 8, 1, 64, 128, {1000}, {5}, {1}, {2}, {8}, {0}},
 };
+static int nvrtc_is_loaded(void) {
+  int loaded = 0;
+  for (int version = 12; version <= 13; version++) {
+    char name[32];
+    snprintf(name, sizeof name, "libnvrtc.so.%d", version);
+    void *library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    if (library) loaded |= version == 12 ? 1 : 2, dlclose(library);
+  }
+  return loaded;
+}
+
 /* clang-format on */
 
 static conv_shape shape_of(const problem *p) {
@@ -93,9 +106,11 @@ static int plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties, cons
     if (taken == TFU_OK || compiled) break;
     if (i == g->n_configs - 1) code = taken;
   }
-  snprintf(text, size, "%d proposals, engine %d%s, %lld bytes %s", proposals, engine, compiled ? " compiled" : "",
+  snprintf(text, size, "%d proposals, engine %d%s, %lld bytes %.500s", proposals, engine, compiled ? " compiled" : "",
            (long long)g->workspace, code == TFU_OK ? "" : err.text);
+  const int loaded = nvrtc_is_loaded();
   tfu_graph_free(g);
+  CHECK_FOR(loaded == nvrtc_is_loaded(), "with the graph of product %d cuDNN unloads NVRTC", key->product);
   return code == TFU_OK;
 }
 

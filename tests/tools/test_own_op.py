@@ -116,6 +116,16 @@ def test_names_that_are_taken(example, tmp_path):
         tfuse.own.FusedOp("NowhereOp", plain=None)
 
 
+def test_a_row_that_is_too_long(tmp_path):
+    folder = shutil.copytree(EXAMPLE, tmp_path / "long", ignore=shutil.ignore_patterns("*.so", "*.py"))
+    row = (folder / "soft_cap.c").read_text()
+    attributes = ", ".join('"a%d: int = 0"' % i for i in range(11))
+    (folder / "soft_cap.c").write_text(row.replace("TFU_T_FLOATS, TFU_S_REALS", attributes))
+    assert _build_op.main([str(folder), "--arch", "none"]) == 0
+    with pytest.raises(ImportError, match="SoftCap has more than 13 inputs or outputs, or more than 10 attributes"):
+        tfuse.load(folder / "liblong.so")
+
+
 # ---- what cannot be built ----
 
 

@@ -38,7 +38,8 @@ tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
   if (ordinal >= TFU_GPUS) return ask(d, ordinal, device, err);
   if (!atomic_load_explicit(&ready[ordinal], memory_order_acquire)) {
     pthread_mutex_lock(&asking);
-    const tfu_code code = ask(d, ordinal, &known[ordinal], err);
+    /* Not again: others may be reading it. */
+    const tfu_code code = atomic_load(&ready[ordinal]) ? TFU_OK : ask(d, ordinal, &known[ordinal], err);
     if (code == TFU_OK) atomic_store_explicit(&ready[ordinal], 1, memory_order_release);
     pthread_mutex_unlock(&asking);
     TFU_TRY(code);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/nvidia/library.h"
+
 /* ---- descriptors ---- */
 
 static void check(tfu_graph *g, cudnnStatus_t status, const char *what) {
@@ -248,6 +250,13 @@ static cudnnBackendDescriptor_t close_graph(tfu_graph *g, cudnnHandle_t handle) 
   return graph;
 }
 
+/* cuDNN opens NVRTC with the first configuration of an engine that is to be compiled, and closes it with the last: 37
+ * times in conv_graph_test. Unloaded, it leaves some 70 KB each time, and threads that were in it may crash. */
+static void keep_nvrtc(void) {
+  static const char *const names[] = {"libnvrtc.so.12", "libnvrtc.so.13", NULL};
+  tfu_keep_loaded(names);
+}
+
 /* Engine configurations by a mode of heuristics, best first, behind those that are in g->config. That there are none is
  * no failure. */
 static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandle_t handle,
@@ -267,6 +276,7 @@ static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandl
                          dnn->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &found, config),
                          "CUDNN_ATTR_ENGINEHEUR_RESULTS", err));
+  keep_nvrtc();
   g->n_configs += found < most ? (int)found : most;
   return TFU_OK;
 }

@@ -28,3 +28,10 @@ void *tfu_open_library(const char *const *names, const char *const *folders) {
   for (int i = 0; names[i] && !library; i++) library = open_beside_tensorflow(names[i], folders);
   return library;
 }
+
+void tfu_keep_loaded(const char *const *names) {
+  for (int i = 0; names[i]; i++) {
+    void *library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+    if (library) dlclose(library); /* the flag stays */
+  }
+}

@@ -6,5 +6,7 @@
  * the folders (NULL-ended, as pip lays them out beside TensorFlow, which knows the place where dlopen does not). NULL:
  * none does. */
 void *tfu_open_library(const char *const *names, const char *const *folders);
+/* Those of the names that are loaded now stay so, whoever closes them. */
+void tfu_keep_loaded(const char *const *names);
 
 #endif

@@ -3,6 +3,7 @@
 import argparse
 import concurrent.futures
 import datetime
+import faulthandler
 import json
 import os
 import pathlib
@@ -75,6 +76,7 @@ def main(arguments):
 
     if chosen.torch:
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # or TensorFlow leaves nothing to PyTorch
+    faulthandler.enable()  # a crash in native code says which of the runners it was in
     bench = Bench(chosen)
     bench.run()
     bench.summary()
