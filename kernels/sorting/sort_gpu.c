@@ -205,7 +205,7 @@ tfu_code tfu_unsort_gpu(tfu_call *call) {
                        .cols = tfu_cols(&dx->shape),
                        .stride = tfu_cols(&dy->shape),
                        .size = size};
-  /* Scattered writes take several times as long as those of a row that a block holds; a short one leaves it idle. */
+  /* A row that a block holds is written in order, not scattered; a short one would leave the block idle. */
   if (a.n && a.cols >= TFU_THREADS && a.cols <= MOST_HELD / 2 / size)
     return launch_move(call, &put_rows, &a, a.n / a.k, put_blocks(), ((size_t)(a.cols * size) + 3) / 4 * 4);
   if (a.k < a.cols) TFU_TRY(tfu_clear(call, dx->data, (size_t)tfu_count(&dx->shape) * (size_t)size));
