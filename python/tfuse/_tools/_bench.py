@@ -332,6 +332,7 @@ def directions(case, f, inputs, dy, options):
         with tf.GradientTape() as tape:
             tape.watch(watched)
             y = f(*inputs, **options)
+        tf.nest.assert_same_structure(y, dy, check_types=False)  # TensorFlow would read beyond the end of a dy that is too short
         return tape, y
 
     return ((lambda _: f(*inputs, **options), lambda: None),

@@ -98,7 +98,7 @@ def _run(x, gamma, beta, mean, variance, residual, training=True, activation="li
     return list(results) if training else results[0]
 
 
-def _case(name, weights=True, residual=False, training=True, axis=-1, options=({},), **more):
+def _case(name, weights=True, residual=False, training=True, axis=-1, options=({},), timed=(), **more):
     shared = {**({} if training else {"training": False}), **({} if axis == -1 else {"axis": axis})}
     channels = lambda shape: (shape[axis],)
     vector = functools.partial(Input, channels, dtype="real")
@@ -113,7 +113,8 @@ def _case(name, weights=True, residual=False, training=True, axis=-1, options=({
         outputs.update({"new mean": vector(), "new variance": vector()})
     return Case(name=name, run=by_name(_run), plain=by_name(_plain), reference=by_name(_reference), gradient=gradient,
                 rival=by_name(functools.partial(_plain, moments=tf.nn.moments)), inputs=inputs, outputs=outputs,
-                options=[{**shared, **chosen} for chosen in options], **more)
+                options=[{**shared, **chosen} for chosen in options], timed=[{**shared, **chosen} for chosen in timed],
+                **more)
 
 
 _SIZE = (256, 56, 56, 256)
