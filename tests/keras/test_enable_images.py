@@ -156,3 +156,60 @@ def test_without_a_gpu_they_are_keras_s(monkeypatch):
     got, want = both(f, x, [])
     assert all_reasons() == {"max_pool": "there is no GPU, and TensorFlow's own pooling is faster on the CPU"}
     assert all(np.array_equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+SQUEEZE = {
+    "an image": lambda x: keras.layers.Multiply()([x, keras.ops.sigmoid(keras.ops.mean(x, (1, 2), keepdims=True))]),
+    "the number first": lambda x: keras.ops.mean(x, (1, 2), keepdims=True) * keras.ops.multiply(
+        keras.ops.sigmoid(x[:, :1, :1]), x),
+}
+
+
+@pytest.mark.parametrize("name", SQUEEZE)
+def test_a_number_for_each_image_and_channel(name, jit):
+    got, want = both(SQUEEZE[name], normal(3, 9, 10, 4), [], jit)
+    assert jit or "ScaleChannels" in ran()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 10, 1), (1, 1, 10, 4), (1, 1, 1, 4), (3, 9, 10, 4), (4,)])
+def test_other_products_are_left_to_keras(shape):
+    x, other = normal(3, 9, 10, 4), normal(*shape)
+    calls = lambda: sum(row["calls"] for row in tfuse.explain(64) if row["op"] == "ScaleChannels" and row["when"] == "ran")
+    before = calls()
+    got, want = both(lambda x: keras.ops.multiply(x, other), x, [])
+    assert calls() == before
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 2e-5)
+
+
+def dropping(batch, dtype, jit):
+    """A function(x) that drops images, and the gradient of that."""
+    drop = keras.layers.Dropout(0.5, noise_shape=(batch, 1, 1, 1), seed=7, dtype=dtype)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 5, 6, 8], dtype)], jit_compile=jit)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = drop(x, training=True)
+        return y, tape.gradient(y, x)
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("batch", [None, 16])
+def test_dropout_of_whole_images(dtype, batch, jit):
+    """Bit for bit as Keras drops them, and what is dropped is 0 whatever it was."""
+    x = normal(16, 5, 6, 8)
+    x[3:9, 0, 0] = np.inf
+    x = tf.cast(x, dtype)
+    want = dropping(batch, dtype, jit)(x)
+    with tfuse.enabled():
+        got = dropping(batch, dtype, jit)(x)
+    assert jit or "ScaleChannels" in ran()
+    for g, w in zip(got, want):
+        np.testing.assert_array_equal(tf.cast(g, tf.float32), tf.cast(w, tf.float32))
+    dropped = tf.reduce_all(got[0] == 0, [1, 2, 3])
+    assert 0 < int(tf.reduce_sum(tf.cast(dropped, tf.int32))) < 16

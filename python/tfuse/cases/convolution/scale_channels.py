@@ -1,0 +1,37 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import SHAPES, Case, Input, bars, of_terms
+
+# (images, places …, channels): many places, so that a gradient's sum comes in parts; single channels; packs in several tiles.
+_SHAPES = [shape if len(shape) > 2 else (shape[0], 3, shape[-1]) for shape in SHAPES if len(shape) > 1] + [
+    (2, 65, 33, 8), (1, 150, 129, 24), (3, 5, 7, 2056), (2, 7, 300), (5, 4, 3, 2, 16), (0, 4, 8), (3, 0, 8), (3, 4, 0), (4, 6)]
+_SIZE = (256, 56, 56, 144)
+
+
+def _scale(shape):
+    return (shape[0], *[1] * (len(shape) - 2), shape[-1])
+
+
+def _gradient(dy, x, scale):
+    places, terms = tuple(range(1, x.ndim - 1)), dy * x
+    return [dy * scale, of_terms(terms.sum(places, keepdims=True), np.sum(terms * terms, places, keepdims=True))]
+
+
+CASES = [
+    Case(name="scale_channels", run=tfuse.scale_channels, plain=lambda x, scale: x * scale,
+         reference=lambda x, scale: x * scale, gradient=_gradient, shapes=_SHAPES, sizes=[_SIZE],
+         inputs={"x": lambda shape: shape, "scale": Input(_scale)}, passes=(2, 3), cpu_sizes=[(8, 56, 56, 144)],
+         bars=bars(_SIZE, forward=90, backward=85), rejects=[
+             ("x must be .images, places …, channels., got shape .3.", lambda: tfuse.scale_channels(tf.ones([3]), tf.ones([3]))),
+             ("scale must have the shape of x, .2, 4, 3., with 1 for all but the first and last axis, got .2, 4, 3.",
+              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 4, 3]))),
+             ("scale must have the shape of x, .2, 4, 3., .* got .2, 1, 4.",
+              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 4]))),
+             ("scale must be float32 like x, got float16",
+              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 3], tf.float16))),
+             ("x must be float32.*got int32",
+              lambda: tfuse.scale_channels(tf.ones([2, 4, 3], tf.int32), tf.ones([2, 3], tf.int32))),
+         ]),
+]
