@@ -8,6 +8,13 @@ FORMULA(batch_norm_apply, 0, 1, STATISTICS, 1, 0, SETTLE_SCALE,
 FORMULA(batch_norm_apply_residual, 0, 2, STATISTICS, 1, 0, SETTLE_SCALE,
         { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA] + x[1]); })
 
+template <typename R>
+__device__ inline R shift_of(const batch_norm_settle_args &a, int64_t c) {
+  if (!a.shift) return 0;
+  if (a.shift_is == BATCH_NORM_SHIFT_F16) return (R)(float)((const f16 *)a.shift)[c];
+  return a.shift_is == BATCH_NORM_SHIFT_BF16 ? (R)(float)((const bf16 *)a.shift)[c] : ((const R *)a.shift)[c];
+}
+
 /* The mean of all parts, and then squared differences from it, in double. Means are taken as differences from that of
  * the first part, so that one far from 0 costs no digits. */
 template <typename R>
@@ -30,7 +37,7 @@ __device__ inline void batch_norm_settle(const batch_norm_settle_args &a) {
   const R mean = (R)(first + off), variance = (R)(squares * by), fresh = a.states ? (R)a.update : 0, old = 1 - fresh;
   ((R *)a.batch_mean)[c] = mean;
   ((R *)a.batch_variance)[c] = variance;
-  ((R *)a.new_mean)[c] = ((const R *)a.mean)[c] * old + mean * fresh;
+  ((R *)a.new_mean)[c] = ((const R *)a.mean)[c] * old + (mean + shift_of<R>(a, c)) * fresh;
   ((R *)a.new_variance)[c] = ((const R *)a.variance)[c] * old + variance * fresh;
 }
 TFU_KERNEL_AS_(batch_norm_settle_f32, batch_norm_settle_args, batch_norm_settle<float>)

@@ -16,6 +16,9 @@
  * lanes, which take what is to be joined in turn. Few, since what takes time is to wait for one's entries. */
 #define BATCH_NORM_ACROSS 4
 
+/* How a shift is stored: in 16 bits, or as what it is computed in. */
+enum { BATCH_NORM_SHIFT_REAL, BATCH_NORM_SHIFT_F16, BATCH_NORM_SHIFT_BF16 };
+
 /* The states of parts, [4][channels / inner][parts][inner], become the statistics of each channel. The numbers of a
  * state are its mean, the sum of squared differences from it, the count of its values, and what the mean has no digits
  * for (kernels/reductions/reduce.cuh). */
@@ -25,6 +28,8 @@ typedef struct batch_norm_settle_args {
   const void *states;          /* NULL where there are no values     */
   int64_t parts, inner;        /* of the states                      */
   const void *mean, *variance; /* running                            */
+  const void *shift;           /* of the running mean; NULL is 0     */
+  int shift_is;                /* its type                           */
   void *new_mean, *new_variance, *batch_mean, *batch_variance;
 } batch_norm_settle_args;
 

@@ -185,9 +185,12 @@ static tfu_code FN(tfu_batch_norm_statistics_cpu)(tfu_call *call) {
   TFU_TRY(FN(pass)(call, &v, &sum, &x, NULL, NULL, FN(sum_loop), NULL, totals));
   for (int64_t c = 0; c < v.channels; c++) mean[c] = (REAL)(totals[c] / count);
   TFU_TRY(FN(pass)(call, &v, &squares, &x, (const REAL *const[]){mean}, NULL, FN(squares_loop), NULL, totals));
+  const tfu_tensor *shift = &in[TFU_BATCHSTATISTICS_SHIFT];
   for (int64_t c = 0; c < v.channels; c++) {
+    REAL buffer;
+    const REAL off = tfu_given(&shift->shape) ? *FN(tfu_load)(shift->data, shift->dtype, c, 1, &buffer) : 0;
     variance[c] = (REAL)(totals[c] / count);
-    new_mean[c] = (REAL)(old_mean[c] * (1 - update) + mean[c] * update);
+    new_mean[c] = (REAL)(old_mean[c] * (1 - update) + ((double)mean[c] + off) * update);
     new_variance[c] = (REAL)(old_variance[c] * (1 - update) + variance[c] * update);
   }
   return TFU_OK;

@@ -4,8 +4,9 @@
  *
  * x is [outer, channels, inner], a view of [..., channels] or [samples, channels, ...] that costs nothing. gamma, beta
  * and residual may be empty. BatchNormStatistics also gives the running mean and variance, running * (1 - update) +
- * batch * update, or as they were where x is empty. Variances are biased, as Keras has them. update is 1 - momentum,
- * which is the smaller number: it loses less.
+ * batch * update, or as they were where x is empty; to the batch's mean, shift is added there, where it is given: a
+ * bias that x lacks. Variances are biased, as Keras has them. update is 1 - momentum, which is the smaller number: it
+ * loses less.
  *
  * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
  * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
@@ -46,6 +47,8 @@ static tfu_code statistics_shape(const tfu_shape *in, tfu_shape *out, const tfu_
   const tfu_shape weights[] = {none, none, in[TFU_BATCHSTATISTICS_MEAN], in[TFU_BATCHSTATISTICS_VARIANCE]};
   (void)attr;
   TFU_TRY(check(x, weights, err));
+  const tfu_shape channels = channels_of(x), *shift = &in[TFU_BATCHSTATISTICS_SHIFT];
+  if (tfu_given(shift)) TFU_TRY(tfu_match("shift", shift, "x's channels", &channels, err));
   for (int i = TFU_BATCHSTATISTICS_NEW_MEAN; i <= TFU_BATCHSTATISTICS_BATCH_VARIANCE; i++) out[i] = channels_of(x);
   return TFU_OK;
 }
@@ -54,8 +57,8 @@ const tfu_op tfu_batch_norm_statistics = {
     .name = "BatchNormStatistics",
     .doc =
         "Mean and variance of each channel of x, [outer, channels, inner], and the running ones after a step towards "
-        "them.",
-    .in = {"x: T", "mean: S", "variance: S"},
+        "them; the running mean as if shift were added to x.",
+    .in = {"x: T", "mean: S", "variance: S", "shift: T"},
     .out = {"new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
     .attr = {"update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
     .shape = statistics_shape,

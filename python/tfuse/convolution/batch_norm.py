@@ -35,10 +35,11 @@ def _moments(x):
     return mean, tf.reduce_sum(tf.square(h - mean[:, None]), [0, 2]) / count
 
 
-def _plain_statistics(x, mean, variance, update=0.01):
+def _plain_statistics(x, mean, variance, shift, update=0.01):
     batch_mean, batch_variance = _moments(x)
     new = tf.where(_count(x) > 0, tf.constant(update, mean.dtype), 0)
-    return mean * (1 - new) + batch_mean * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
+    shifted = batch_mean + tf.cast(shift, mean.dtype) if given(shift) else batch_mean
+    return mean * (1 - new) + shifted * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
 
 
 def _plain(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
@@ -112,7 +113,7 @@ def _dresidual(node, dresidual, dy):
 
 # Axes by letters: outer, channels, inner.
 _AXES = {**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"),
-         **dict.fromkeys(["gamma", "beta", "mean", "variance"], "c")}
+         **dict.fromkeys(["gamma", "beta", "mean", "variance", "shift"], "c")}
 
 _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
 _frozen_grad = FusedOp("FrozenBatchNormGrad", plain=_plain_frozen_grad, axes=_AXES)
@@ -165,6 +166,12 @@ def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residu
       y, mean, variance = tfuse.batch_norm(x, tf.ones([64]), tf.zeros([64]), tf.zeros([64]), tf.ones([64]), training=True,
                                            activation="relu", residual=skip)
     """
+    return _normalised(x, gamma, beta, mean, variance, training, activation, residual, axis, momentum, epsilon)
+
+
+def _normalised(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
+                epsilon=1e-3, shift=None):
+    """batch_norm(); the running mean as if shift, a value per channel in x's dtype, were added to x in training."""
     x, axis = _rows.tensor(x), int(axis)
     residual = None if residual is None else _rows.tensor(residual)
     _check(x, residual, axis)
@@ -173,7 +180,7 @@ def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residu
     activation, view, statistics = activation_name(activation), _view(x, axis), weights[2:]
     mean, variance = statistics
     if training:
-        mean, variance, *statistics = _statistics(view, *statistics, update=1 - float(momentum))
+        mean, variance, *statistics = _statistics(view, *statistics, shift, update=1 - float(momentum))
         mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
 
     def apply(activation, residual):
@@ -223,13 +230,12 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     if training and not whole:
         mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
     if bias is not None:
-        bias = keras.ops.cast(bias, mean.dtype)
-        mean, beta = mean - bias, _beside(tf.convert_to_tensor(beta), bias)
-    y, new_mean, new_variance = batch_norm(
+        bias = keras.ops.cast(bias, inputs.dtype)
+        beta = _beside(tf.convert_to_tensor(beta), bias)
+    y, new_mean, new_variance = _normalised(
         inputs, layer.gamma, beta, mean, variance, training and whole, axis=layer.axis if axis is None else axis,
-        momentum=layer.momentum, epsilon=layer.epsilon)
+        momentum=layer.momentum, epsilon=layer.epsilon, shift=bias)
     if training:
-        new_mean = new_mean if bias is None else new_mean + tf.stop_gradient(bias)
         running = [(layer.moving_mean, new_mean), (layer.moving_variance, new_variance)]
         for variable, new in running:
             variable.assign(new if whole else variable * layer.momentum + new * (1 - layer.momentum))
