@@ -143,6 +143,8 @@ typedef struct tfu_op {
   /* XLA may capture the op into a CUDA graph, with `room` bytes of scratch: docs/design.md#cuda-graphs. */
   int capturable;
   size_t room;
+  /* NULL, or completes the attributes of a kernel that TensorFlow makes of a node or an eager call, once for each. */
+  tfu_code (*complete)(tfu_value *attr, tfu_error *err);
 } tfu_op;
 
 struct tfu_call {

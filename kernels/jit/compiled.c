@@ -141,8 +141,12 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   char entry[sizeof((jit_image *)0)->entry];
   char *text = jit_text(v, entry, sizeof entry);
   if (!text) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  const jit_key key = jit_key_of(text, entry, v->capability);
+  jit_key key = jit_key_of(text, entry, v->capability);
   jit_image *image = jit_cubin_read(&key);
+  if (!image && jit_nvrtc_open()) { /* another NVRTC than it was thought to be */
+    key = jit_key_of(text, entry, v->capability);
+    image = jit_cubin_read(&key);
+  }
   c->origin = "jit kernel, read from the cache";
   if (image && load(d, image, &c->kernel, err) == TFU_OK) {
     free(image), free(text);
@@ -153,6 +157,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   image = NULL;
   c->origin = "jit kernel, compiled";
   tfu_code code = jit_compile(v->name, text, entry, v->capability, v->quick, &image, err);
+  key = jit_key_of(text, entry, v->capability); /* of the NVRTC that has compiled it */
   free(text);
   if (code == TFU_OK) code = load(d, image, &c->kernel, err);
   if (code == TFU_OK) jit_cubin_write(&key, image);
@@ -246,31 +251,34 @@ int jit_parameter(const jit_compiled *c, int i) {
 }
 
 /* "grid (1, 2, 3), block (4, 5, 6), 0 bytes of shared memory" */
-static void describe_launch(const jit_launch *l, char *text, size_t size) {
-  snprintf(text, size,
+typedef struct launch_text {
+  char text[256];
+} launch_text;
+static launch_text show(const jit_launch *l) {
+  launch_text t;
+  snprintf(t.text, sizeof t.text,
            "grid (%" PRId64 ", %" PRId64 ", %" PRId64 "), block (%" PRId64 ", %" PRId64 ", %" PRId64 "), %" PRId64
            " bytes of shared memory",
            l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared);
+  return t;
 }
 
 static tfu_code check_limits(const jit_compiled *c, const tfu_device *device, const jit_launch *l, tfu_error *err) {
   static const int64_t most_blocks[] = {INT32_MAX, 65535, 65535}, most_block[] = {1024, 1024, 64};
-  char text[256];
   const char *name = c->variant.name;
   int64_t threads = 1;
-  describe_launch(l, text, sizeof text);
   for (int i = 0; i < 3; i++) {
     TFU_REQUIRE(err, l->grid[i] >= 1 && l->grid[i] <= most_blocks[i],
-                "kernel %s: %s: axis %d of a grid has 1 to %" PRId64 " blocks", name, text, i, most_blocks[i]);
+                "kernel %s: %s: axis %d of a grid has 1 to %" PRId64 " blocks", name, show(l).text, i, most_blocks[i]);
     TFU_REQUIRE(err, l->block[i] >= 1 && l->block[i] <= most_block[i],
-                "kernel %s: %s: axis %d of a block has 1 to %" PRId64 " threads", name, text, i, most_block[i]);
+                "kernel %s: %s: axis %d of a block has 1 to %" PRId64 " threads", name, show(l).text, i, most_block[i]);
     threads *= l->block[i];
   }
   TFU_REQUIRE(err, threads <= c->most_threads,
               "kernel %s: %s: a block of this kernel, with %d registers, has at most %d threads, not %" PRId64, name,
-              text, c->registers, c->most_threads, threads);
+              show(l).text, c->registers, c->most_threads, threads);
   TFU_REQUIRE(err, l->shared >= 0 && l->shared + c->shared <= device->block_shared,
-              "kernel %s: %s: this GPU gives a block %d bytes, of which the kernel has %d already", name, text,
+              "kernel %s: %s: this GPU gives a block %d bytes, of which the kernel has %d already", name, show(l).text,
               device->block_shared, c->shared);
   return TFU_OK;
 }
@@ -298,7 +306,6 @@ static void note_occupancy(const tfu_driver *d, jit_compiled *c, const jit_launc
 tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **parameters) {
   const tfu_driver *d;
   tfu_device device;
-  char text[256];
   TFU_TRY(tfu_driver_get(&d, call->err));
   TFU_TRY(tfu_device_now(&device, call->err));
   TFU_TRY(check_limits(c, &device, l, call->err));
@@ -316,9 +323,8 @@ tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **
   if (!call->why) call->why = c->origin;
   const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)c->kernel, parameters, NULL);
   if (!r) return TFU_OK;
-  describe_launch(l, text, sizeof text);
-  char what[sizeof text + 128];
-  snprintf(what, sizeof what, "kernel %.80s: %s", c->variant.name, text);
+  char what[sizeof(launch_text) + 128];
+  snprintf(what, sizeof what, "kernel %.80s: %s", c->variant.name, show(l).text);
   return tfu_driver_code(d, r, what, call->err);
 }
 

@@ -15,7 +15,6 @@
 #include "kernels/core/gpu/own_file.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/hash.h"
-#include "ops/core/bind.h"
 
 /* A new format gets a new first word; older files are then foreign. */
 typedef struct file_head {
@@ -40,8 +39,7 @@ jit_key jit_key_of(const char *text, const char *entry, int capability) {
 
 /* ---- places ---- */
 
-/* The folder, with a slash at its end; "" where there is none. */
-TFU_EXPORT const char *tfu_jit_folder(void) {
+const char *tfu_jit_folder(void) {
   static __thread char folder[PATH_MAX];
   const char *beside = tfu_tuned_path(), *end = strrchr(beside, '/');
   const int n = end ? snprintf(folder, sizeof folder, "%.*s/jit/", (int)(end - beside), beside) : 0;

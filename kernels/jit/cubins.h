@@ -5,6 +5,7 @@
 #define TFUSE_CUBINS_H_
 
 #include "kernels/jit/nvrtc.h"
+#include "ops/core/bind.h"
 
 /* Bytes of all files; the oldest go first. */
 enum { JIT_MOST_BYTES = 64 << 20 };
@@ -14,6 +15,9 @@ typedef struct jit_key {
   uint64_t hash[2];
 } jit_key;
 jit_key jit_key_of(const char *text, const char *entry, int capability);
+
+/* The folder, with a slash at its end; "" where there is none. */
+TFU_EXPORT const char *tfu_jit_folder(void);
 
 /* NULL: there is none. */
 jit_image *jit_cubin_read(const jit_key *key);

@@ -4,12 +4,14 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kernels/core/nvidia/library.h"
+#include "kernels/jit/nvrtc_note.h"
 
 typedef void *program; /* nvrtcProgram */
 
@@ -29,38 +31,52 @@ static struct {
   int (*nvrtcGetCUBIN)(program, char *);
   int (*nvrtcDestroyProgram)(program *);
 } nvrtc;
-static int version;
-static char missing[256];
 
-enum { MOST_OPTIONS = 16 };
-static char options[8 * PATH_MAX]; /* one line each */
+enum { MOST_OPTIONS = 16, OPTIONS = 8 * PATH_MAX };
 
-static void add_option(const char *format, const char *value) {
+/* What is known: from a note, then of the library itself. Neither changes once it is `known`. */
+typedef struct knowledge {
+  jit_nvrtc_facts facts;
+  char missing[256], options[OPTIONS]; /* one line each */
+} knowledge;
+static knowledge noted, opened;
+static _Atomic(const knowledge *) known;
+
+static void add_option(knowledge *k, const char *format, const char *value) {
+  char *options = k->options;
   const size_t at = strlen(options);
-  snprintf(options + at, sizeof options - at, format, value);
-  strncat(options, "\n", sizeof options - strlen(options) - 1);
+  snprintf(options + at, OPTIONS - at, format, value);
+  strncat(options, "\n", OPTIONS - strlen(options) - 1);
 }
 
 /* CUDA's own headers, for sources that include them: as pip lays them out beside NVRTC, lib/../../cuda_runtime/include,
  * or for CUDA 13 and a toolkit lib/../include. */
-static void add_headers(void) {
+static void add_headers(knowledge *k) {
   static const char *const places[] = {"../../cuda_runtime/include", "../../cuda_cccl/include", "../include",
                                        "../include/cccl"};
-  Dl_info file;
   char path[PATH_MAX], real[PATH_MAX];
-  if (!dladdr(*(void **)&nvrtc.nvrtcVersion, &file) || !file.dli_fname) return;
-  const char *end = strrchr(file.dli_fname, '/');
+  const char *library = k->facts.path, *end = strrchr(library, '/');
   for (int i = 0; end && i < TFU_COUNT(places); i++) {
-    const int n = snprintf(path, sizeof path, "%.*s/%s", (int)(end - file.dli_fname), file.dli_fname, places[i]);
-    if (n < (int)sizeof path && realpath(path, real) && !access(real, R_OK)) add_option("-I%s", real);
+    const int n = snprintf(path, sizeof path, "%.*s/%s", (int)(end - library), library, places[i]);
+    if (n < (int)sizeof path && realpath(path, real) && !access(real, R_OK)) add_option(k, "-I%s", real);
   }
 }
 
+static void know(knowledge *k) {
+  add_option(k, "--std=c++1%s", "7");
+  add_option(k, "--device-as-default-execution-space%s", "");
+  add_option(k, "-DTFU_DEVICE%s", "");
+  add_headers(k);
+  atomic_store(&known, k);
+}
+
+static const char *const names[] = {"libnvrtc.so.12", "libnvrtc.so.13", NULL};
+
 static void open_nvrtc(void) {
-  static const char *const names[] = {"libnvrtc.so.12", "libnvrtc.so.13", NULL};
   static const char *const folders[] = {"nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", NULL};
   void *library = tfu_open_library(names, folders);
   const char *absent = library ? NULL : "libnvrtc.so.12 or .13";
+  jit_nvrtc_facts *facts = &opened.facts;
   int major = 0, minor = 0;
 #define FIND(name)                                            \
   if (library) *(void **)&nvrtc.name = dlsym(library, #name); \
@@ -81,51 +97,70 @@ static void open_nvrtc(void) {
 #undef FIND
   if (absent || nvrtc.nvrtcVersion(&major, &minor)) {
     snprintf(
-        missing, sizeof missing,
+        opened.missing, sizeof opened.missing,
         "kernels are compiled by NVRTC, and there is no %s: pip install nvidia-cuda-nvrtc-cu12 (tensorflow[and-cuda] "
         "has it), or put its folder into LD_LIBRARY_PATH",
         absent ? absent : "version");
+    atomic_store(&known, &opened);
     return;
   }
-  version = major * 100 + minor;
-  add_option("--std=c++1%s", "7");
-  add_option("--device-as-default-execution-space%s", "");
-  add_option("-DTFU_DEVICE%s", "");
-  add_headers();
+  facts->version = major * 100 + minor;
+  if (nvrtc.nvrtcGetNumSupportedArchs(&facts->archs) || facts->archs < 0 || facts->archs > JIT_MOST_ARCHS ||
+      nvrtc.nvrtcGetSupportedArchs(facts->arch))
+    facts->archs = 0;
+  Dl_info file;
+  if (dladdr(*(void **)&nvrtc.nvrtcVersion, &file) && file.dli_fname)
+    snprintf(facts->path, sizeof facts->path, "%s", file.dli_fname);
+  know(&opened);
+  if (memcmp(&noted.facts, facts, sizeof *facts)) jit_note_write(facts);
 }
 
-static void ready(void) {
+static void open_once(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_nvrtc);
 }
 
-const char *jit_nvrtc_missing(void) {
-  ready();
-  return missing;
+/* Opens what somebody has loaded already, and otherwise reads the note. */
+static void begin(void) {
+  void *library = NULL;
+  for (int i = 0; names[i] && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
+  if (!library && jit_note_read(&noted.facts)) know(&noted);
+  else open_once();
+  if (library) dlclose(library);
 }
 
-int jit_nvrtc_version(void) {
-  ready();
-  return version;
+static const knowledge *ready(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, begin);
+  return atomic_load(&known);
 }
 
-const char *jit_nvrtc_options(void) {
-  ready();
-  return options;
+int jit_nvrtc_open(void) {
+  const knowledge *before = ready();
+  open_once();
+  return before == &noted &&
+         (memcmp(&noted.facts, &opened.facts, sizeof noted.facts) || strcmp(noted.options, opened.options));
 }
+
+const char *jit_nvrtc_missing(void) { return ready()->missing; }
+
+int jit_nvrtc_version(void) { return ready()->facts.version; }
+
+const char *jit_nvrtc_options(void) { return ready()->options; }
 
 int jit_nvrtc_capability(int capability) {
-  int n = 0, best = 0, known[64];
-  ready();
-  if (!version || nvrtc.nvrtcGetNumSupportedArchs(&n) || n > TFU_COUNT(known) || nvrtc.nvrtcGetSupportedArchs(known))
-    return 0;
-  for (int i = 0; i < n; i++)
-    if (known[i] <= capability && known[i] / 10 == capability / 10 && known[i] > best) best = known[i];
+  const jit_nvrtc_facts *facts = &ready()->facts;
+  int best = 0;
+  for (int i = 0; i < facts->archs; i++) {
+    const int arch = facts->arch[i];
+    if (arch <= capability && arch / 10 == capability / 10 && arch > best) best = arch;
+  }
   return best;
 }
 
 static tfu_code check(int result, const char *what, tfu_error *err) {
   if (!result) return TFU_OK;
+  const int version = opened.facts.version;
   return tfu_fail(err, TFU_INTERNAL, "NVRTC %d.%d, %s: %s", version / 100, version % 100, what,
                   nvrtc.nvrtcGetErrorString(result));
 }
@@ -176,15 +211,15 @@ static tfu_code take(program p, const char *entry, jit_image **image, tfu_error 
 tfu_code jit_compile(const char *name, const char *text, const char *entry, int capability, int quick,
                      jit_image **image, tfu_error *err) {
   const char *option[MOST_OPTIONS];
-  char lines[sizeof options], arch[40], *rest = NULL;
+  char lines[OPTIONS], arch[40], *rest = NULL;
   int n = 0;
-  ready();
-  if (*missing) return tfu_fail(err, TFU_PRECONDITION, "%s", missing);
-  const int own = jit_nvrtc_capability(capability);
+  (void)jit_nvrtc_open();
+  if (*opened.missing) return tfu_fail(err, TFU_PRECONDITION, "%s", opened.missing);
+  const int own = jit_nvrtc_capability(capability), version = opened.facts.version;
   TFU_REQUIRE(err, own, "NVRTC %d.%d does not know GPUs of compute capability %d.%d: install %s NVRTC", version / 100,
               version % 100, capability / 10, capability % 10, capability < 80 ? "an older" : "a newer");
   snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d", own);
-  strcpy(lines, options);
+  strcpy(lines, opened.options);
   option[n++] = arch;
   if (quick) option[n++] = "--prec-div=false", option[n++] = "--prec-sqrt=false";
   for (char *o = strtok_r(lines, "\n", &rest); o && n < MOST_OPTIONS; o = strtok_r(NULL, "\n", &rest)) option[n++] = o;

@@ -17,7 +17,9 @@ typedef struct jit_image {
   unsigned char code[];
 } jit_image;
 
-/* Why nothing can be compiled, or "". */
+/* These are answered without NVRTC where there is a note of it (nvrtc_note.h).
+ *
+ * Why nothing can be compiled, or "". */
 const char *jit_nvrtc_missing(void);
 /* 1209 for 12.9; 0 where it is missing. */
 int jit_nvrtc_version(void);
@@ -26,6 +28,9 @@ int jit_nvrtc_version(void);
 int jit_nvrtc_capability(int capability);
 /* The options, one line each, of which the architecture is not one. */
 const char *jit_nvrtc_options(void);
+
+/* Opens NVRTC, if it is not open; whether any of these answers is another now. */
+int jit_nvrtc_open(void);
 
 /* `name` is what messages call the text, `entry` the kernel, as C++ calls it. With `quick`, division and roots are
  * right to two units of the last place, and take few instructions. The error is the compiler's own log. */

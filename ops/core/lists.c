@@ -1,5 +1,4 @@
 /* lists.c - arguments that are lists of tensors: how many there are of each, and where they are kept. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,12 +6,15 @@
 
 /* "x: N * T" has as many tensors as the attribute N says, "x: In" as many as the list In has types, "x: T" has one. */
 static int length(const tfu_op *op, const char *argument, const tfu_value *attr) {
-  char name[32], star[2];
-  const int many = sscanf(argument, "%*[^:]: %31[A-Za-z] %1[*]", name, star) == 2;
-  for (int i = 0; op->attr[i]; i++) {
-    tfu_attr a;
-    if (tfu_attr_parse(op->attr[i], &a) && !strcmp(a.name, name) && (many || a.kind == TFU_ATTR_TYPES))
-      return (int)attr[i].i;
+  const char *kind = strchr(argument, ':') + 1;
+  kind += strspn(kind, " ");
+  const size_t n = strcspn(kind, " *");
+  const int many = strchr(kind, '*') != NULL;
+  for (int i = 0; op->attr[i]; i++) { /* in every run: tfu_attr_parse would take some microseconds */
+    const char *text = op->attr[i];
+    if (strncmp(text, kind, n) || (text[n] != ':' && text[n] != ' ')) continue;
+    text += n + strspn(text + n, ": ");
+    if (many || !strncmp(text, "list", strlen("list"))) return (int)attr[i].i;
   }
   return !many;
 }

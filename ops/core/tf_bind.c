@@ -206,6 +206,12 @@ void *tfu_tf_create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
     tfu_attr a;
     if (tfu_attr_parse(op->attr[i], &a)) k->attr[i] = read_attr(ctx, &a, status);
   }
+  if (k && op->complete && TF_GetCode(status) == TF_OK) {
+    tfu_error err;
+    char text[sizeof err.text + 64];
+    const tfu_code code = op->complete(k->attr, &err);
+    if (code != TFU_OK) tfu_explain_error(op, &err, text, sizeof text), TF_SetStatus(status, (TF_Code)code, text);
+  }
   if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(ctx, status);
   TF_DeleteStatus(status);
   return k;

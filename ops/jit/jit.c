@@ -7,7 +7,9 @@
  *   raw          any CUDA C, launched as `launch` says: "grid; block; shared; arguments" (ops/jit/jit.h)
  *
  * `shapes` says what the outputs are like: "broadcast", "row" (x0 without its last axis, "row keep": 1 of it), or a
- * list of sizes for each, with semicolons between. `program` is the same kernel for the CPU (kernels/jit/program.h). */
+ * list of sizes for each, with semicolons between. `program` is the same kernel for the CPU (kernels/jit/program.h).
+ *
+ * Eager calls name a registered kernel instead of giving its texts (ops/jit/registered.c). */
 #include "ops/jit/jit.h"
 
 #include <inttypes.h>
@@ -87,11 +89,12 @@ const tfu_op tfu_jit = {
     .doc = "A kernel that is compiled where it runs, from its source.",
     .in = {"x: In"},
     .out = {"y: Out"},
-    .attr = {"kernel: string", "kind: {'elementwise', 'rows', 'raw'} = 'elementwise'", "source: string",
+    .attr = {"kernel: string", "kind: {'elementwise', 'rows', 'raw'} = 'elementwise'", "source: string = ''",
              "program: string = ''", "inputs: string = ''", "outputs: string = ''", "shapes: string = 'broadcast'",
              "launch: string = ''", "In: " ANY_TYPES, "Out: " ANY_TYPES},
     .lists = rule,
     .cpu = tfu_jit_cpu,
     .gpu = tfu_jit_gpu,
     .capturable = 1,
+    .complete = tfu_jit_complete,
 };

@@ -2,7 +2,7 @@
 #ifndef TFUSE_JIT_H_
 #define TFUSE_JIT_H_
 
-#include "tfuse.h"
+#include "ops/core/bind.h"
 
 enum {
   TFU_JIT_KERNEL,
@@ -20,6 +20,14 @@ enum { TFU_JIT_ELEMENTWISE, TFU_JIT_ROWS, TFU_JIT_RAW };
 
 /* Tensors of one kernel, at most: pointers of all of them are its arguments. */
 enum { TFU_JIT_MOST_IN = 16, TFU_JIT_MOST_OUT = 8, TFU_JIT_MOST_RAW = 64 };
+
+/* Takes what is registered under the name that attribute `kernel` is, if it is one of those. */
+TFU_MUST_USE tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err);
+/* A short name for all texts of a kernel; the same one for the same texts. NULL: there is no memory for it, or the name
+ * stands for other texts. */
+TFU_EXPORT const char *tfu_jit_register(const char *kernel, int kind, const char *source, const char *program,
+                                        const char *inputs, const char *outputs, const char *shapes,
+                                        const char *launch);
 
 /* Sizes as text. An expression has integers, + - * / % and parentheses, "1.2" for the size of axis 2 of input 1 ("1.-1"
  * for its last), and "1.n" for all its elements. A list has expressions with commas between, or "like 1" for all sizes

@@ -1,6 +1,8 @@
 /* jit_compile_test.c - jit kernels are compiled by the real NVRTC, and launched on a GPU that is not there: a driver of
  * our own looks at launches and runs none. Skipped where there is no NVRTC (tools/requirements_nvrtc.txt). */
+#include <dirent.h>
 #include <dlfcn.h>
+#include <limits.h>
 
 #include "kernels/jit/compiled.h"
 #include "kernels/jit/cubins.h"
@@ -278,12 +280,73 @@ static void test_header(void) {
   parameters = 1;
 }
 
-int main(void) {
-  char cache[4096];
+/* In a process of its own, which finds NVRTC by LD_LIBRARY_PATH: whether it was loaded for one kernel is what it
+ * returns. */
+static int one_kernel(void) {
+  jit_test t = {.name = "swish",
+                .source = SWISH,
+                .inputs = 2,
+                .outputs = 1,
+                .in = {{HERE, TFU_F32, SHAPE(31)}, {HERE, TFU_F32, SCALAR}},
+                .out = {{HERE, TFU_F32, SCALAR}}};
+  CHECK(!*jit_nvrtc_missing());
+  compile(&t);
+  const int loaded = dlopen("libnvrtc.so.12", RTLD_NOW | RTLD_NOLOAD) != NULL;
+  return failures ? 100 : loaded;
+}
+
+static int in_a_process(void) {
+  fflush(stdout);
+  const pid_t child = fork();
+  if (!child) {
+    execl("/proc/self/exe", "jit_compile_test", "one kernel", (char *)NULL);
+    _exit(101);
+  }
+  int status = 102 << 8;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+/* Calls what() with the path of each file of the cache whose name begins so. */
+static void with_files(const char *cache, const char *name, void (*what)(const char *)) {
+  char path[8192];
+  snprintf(path, sizeof path, "%s/jit", cache);
+  DIR *all = opendir(path);
+  for (struct dirent *e; all && (e = readdir(all));) {
+    snprintf(path, sizeof path, "%s/jit/%s", cache, e->d_name);
+    if (e->d_name[0] != '.' && !strncmp(e->d_name, name, strlen(name))) what(path);
+  }
+  if (all) closedir(all);
+}
+static void cut(const char *path) { CHECK(!truncate(path, 100)); }
+static void cut_kernels(const char *path) {
+  if (!strstr(path, "/nvrtc-")) cut(path);
+}
+
+/* A kernel that is in the cache needs no NVRTC; without a note, or a whole file, it is loaded. */
+static void test_note(const char *cache, const char *library) {
+  char folder[PATH_MAX], own[4096 + 8];
+  if (!realpath(library, folder)) return;
+  *strrchr(folder, '/') = 0;
+  snprintf(own, sizeof own, "%s.note", cache);
+  setenv("LD_LIBRARY_PATH", folder, 1);
+  setenv("TFUSE_CACHE", own, 1);
+  CHECK(in_a_process() == 1);
+  CHECK(in_a_process() == 0);
+  with_files(own, "nvrtc-", cut);
+  CHECK(in_a_process() == 1);
+  CHECK(in_a_process() == 0);
+  with_files(own, "", cut_kernels);
+  CHECK(in_a_process() == 1);
+  CHECK(in_a_process() == 0);
+}
+
+int main(int n, char **arguments) {
+  char cache[4096], path[512] = "";
   const char *temporary = getenv("TEST_TMPDIR");
   static const char *const places[] = {"../python_env/nvidia", "external/python_env/nvidia", ".venv/nvrtc/nvidia"};
+  if (n > 1 && !strcmp(arguments[1], "one kernel")) return one_kernel();
   for (int i = 0; i < TFU_COUNT(places); i++) { /* opened once, it is found by its name */
-    char path[512];
     snprintf(path, sizeof path, "%s/cuda_nvrtc/lib/libnvrtc.so.12", places[i]);
     if (dlopen(path, RTLD_NOW)) break;
   }
@@ -300,5 +363,6 @@ int main(void) {
   test_errors();
   test_cache();
   test_header();
+  test_note(cache, path);
   return verdict();
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "kernels/jit/cubins.h"
+#include "kernels/jit/nvrtc_note.h"
 #include "tests/check.h"
 
 static char folder[4096];
@@ -146,6 +147,59 @@ static void test_processes(void) {
   closedir(all);
 }
 
+/* What is known of NVRTC: for the file that was loaded, while it is that file, and for this LD_LIBRARY_PATH. */
+static void test_note(void) {
+  char library[4200], path[8192] = "", jit[4200];
+  jit_nvrtc_facts facts = {.version = 1209, .archs = 2, .arch = {80, 90}}, got;
+  snprintf(library, sizeof library, "%s/libnvrtc.so.12", folder);
+  strcpy(facts.path, library);
+  jit_cubins_prune(0); /* a note of an NVRTC that is here */
+  jit_note_write(&facts);
+  CHECK(!jit_note_read(&got)); /* there is no such file */
+  const int fd = open(library, O_CREAT | O_RDWR, 0700);
+  CHECK(write(fd, "abc", 3) == 3);
+  jit_note_write(&facts);
+  CHECK(jit_note_read(&got) && !memcmp(&got, &facts, sizeof got));
+  snprintf(jit, sizeof jit, "%s/jit", folder);
+  DIR *all = opendir(jit);
+  for (struct dirent *e; all && (e = readdir(all));)
+    if (!strncmp(e->d_name, "nvrtc-", 6)) snprintf(path, sizeof path, "%s/%s", jit, e->d_name);
+  closedir(all);
+  const int note = open(path, O_RDWR);
+  struct stat s;
+  CHECK(!stat(path, &s) && (s.st_mode & 0777) == 0600);
+  for (off_t at = 0; at < s.st_size; at += at < 400 ? 1 : 97) { /* a byte that is another */
+    char byte;
+    CHECK(pread(note, &byte, 1, at) == 1);
+    byte = (char)(byte ^ 1);
+    CHECK(pwrite(note, &byte, 1, at) == 1);
+    CHECK_FOR(!jit_note_read(&got), "byte %d", (int)at);
+    byte = (char)(byte ^ 1);
+    CHECK(pwrite(note, &byte, 1, at) == 1);
+  }
+  CHECK(jit_note_read(&got));
+  CHECK(!ftruncate(note, s.st_size + 1) && !jit_note_read(&got));
+  CHECK(!ftruncate(note, s.st_size - 1) && !jit_note_read(&got));
+  close(note);
+  jit_note_write(&facts);
+  const char *places = getenv("LD_LIBRARY_PATH");
+  char before[4200] = "";
+  if (places) snprintf(before, sizeof before, "%s", places);
+  setenv("LD_LIBRARY_PATH", "/another", 1);
+  CHECK(!jit_note_read(&got));
+  if (places) setenv("LD_LIBRARY_PATH", before, 1);
+  else unsetenv("LD_LIBRARY_PATH");
+  CHECK(jit_note_read(&got));
+  CHECK(pwrite(fd, "abcd", 4, 0) == 4 && !jit_note_read(&got)); /* another library in its place */
+  jit_note_write(&facts);
+  CHECK(jit_note_read(&got) && !unlink(library) && !jit_note_read(&got)); /* and none */
+  close(fd);
+  facts.version = 0;
+  jit_cubins_prune(0);
+  jit_note_write(&facts);
+  CHECK(!jit_note_read(&got));
+}
+
 /* Where nothing can be written, nothing is kept, and that is all. /dev/full is a disk without room. */
 static void test_no_place(void) {
   const jit_key key = {{9, 9}};
@@ -174,6 +228,7 @@ int main(void) {
   setenv("TFUSE_CACHE", folder, 1);
   test_keys();
   test_damage();
+  test_note();
   test_bound();
   test_processes();
   test_no_place();

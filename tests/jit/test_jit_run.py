@@ -2,6 +2,7 @@
 with a GPU the same tests compile and run them there."""
 
 import ctypes
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -189,6 +190,27 @@ def test_explain_and_no_nvrtc(monkeypatch):
     close(run(SWISH, [tf.ones([3]), tf.ones([])])[0], swish64(np.ones(3), 1.0), tf.float32)
     row = [row for row in tfuse.explain() if row["op"] == "Jit swish"][-1]
     assert row["route"] == "plain TensorFlow" and "NVRTC" in row["why"]
+
+
+def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():
+    attributes = _kernel._eager_attributes(SWISH)
+    assert attributes == ("kernel", _library.library.tfu_jit_register(*_texts(SWISH))) and attributes[1][:1] == b"#"
+    other = dataclasses.replace(SWISH, program="body:\nx0 x1 mul =y0\n")
+    assert _kernel._eager_attributes(other) != attributes
+    close(run(other, [tf.fill([3], 2.0), tf.constant(3.0)])[0], np.full(3, 6.0), tf.float32)
+    run(SWISH, [tf.ones([3]), tf.ones([])])
+    assert tfuse.explain()[-1]["kernel"] == "swish"
+    graph = tf.function(lambda x: run(SWISH, [x, tf.constant(1.5)])[0]).get_concrete_function(tf.TensorSpec([3])).graph
+    node, = [o for o in graph.get_operations() if o.type == "Tfuse>Jit"]
+    assert node.get_attr("kernel") == b"swish" and node.get_attr("source").decode() == SWISH.source
+    with pytest.raises(tf.errors.InvalidArgumentError, match="#12 is not known in this process"):
+        _library.ops.tfuse_jit([tf.ones([3])], Out=[tf.float32], kernel="#12", source="")
+
+
+def _texts(k):
+    texts = _kernel._attributes(k)
+    keys = "kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch"
+    return [_kernel.KINDS.index(texts[key]) if key == "kind" else texts[key].encode() for key in keys]
 
 
 # ---- what is refused ----

@@ -238,7 +238,7 @@ def test_numbers_that_are_kept_as_tensors():
                 y = f(tf.ones([2], dtype), beta)
                 assert y.dtype == dtype and np.all(tf.cast(y, tf.float64) == float(tf.cast(beta, dtype)))
         assert np.all(np.isnan(f(tf.ones([2]), float("nan"))))
-    assert len(f._checked) <= 256
+    assert len(f._ready) <= 256
 
 
 SHAPES = [((2, 3, 4), (3, 1)), ((4,), (2, 3, 4)), ((2, 1, 4), (1, 3, 1)), ((), (5,)), ((0, 3), (3,)), ((2, 3), (2, 3)),

@@ -10,6 +10,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -31,6 +32,17 @@ RUNNERS = {
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
 FAMILIES = [*cases.all_cases(), "optimizers"]
+# The GPU is in use before, as it is where a program makes its first kernel.
+_FIRST_CALL = """
+import time, tensorflow as tf, tfuse
+x = tfuse.square(tf.random.normal([64, 64]))
+f = tfuse.jit.elementwise("T x", "T y", "y = x / (1 + exp(-x))")
+tf.test.experimental.sync_devices()
+start = time.perf_counter()
+f(x)
+tf.test.experimental.sync_devices()
+print((time.perf_counter() - start) * 1e3)
+"""
 
 
 def main(arguments):
@@ -127,6 +139,8 @@ class Bench:
                 self._keep()
         if self.rows:
             self._eager_overhead()
+        if self.gpu and (not self.chosen.ops or "jit" in self.chosen.ops):
+            self._first_calls()
 
     def shapes(self, case, dtype):
         """What is timed of a case; one that has the same types for every dtype, once."""
@@ -206,8 +220,9 @@ class Bench:
         """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
         with tf.device(self.device):
             x, v = tf.random.normal([64, 64]), tf.random.normal([64])
+            silu = tfuse.jit.elementwise("T x", "T y", "y = x / (1 + exp(-x))")
             calls = {"tf.nn.relu": lambda: tf.nn.relu(x), "tfuse.relu": lambda: tfuse.relu(x),
-                     "tfuse.square": lambda: tfuse.square(x),
+                     "tfuse.square": lambda: tfuse.square(x), "tfuse.silu": lambda: tfuse.silu(x), "jit silu": lambda: silu(x),
                      "tfuse.scale_bias_act": lambda: tfuse.scale_bias_act(x, v, v, "relu")}
             if self.gpu:
                 q = tf.cast(tf.random.normal([1, 64, 4, 64]), tf.bfloat16)
@@ -223,6 +238,18 @@ class Bench:
         self.about["eager_us"] = {name: float(np.median(t)) for name, t in times.items()}
         print("\nan eager call on [64, 64], microseconds: " + ", ".join(
             "%s %.1f" % item for item in self.about["eager_us"].items()))
+
+    def _first_calls(self):
+        """Milliseconds of a jit kernel's first call in a process, with an empty cache and with what that has left there."""
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "TFUSE_CACHE": folder, "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+            times = [subprocess.run([sys.executable, "-c", _FIRST_CALL], env=environment, capture_output=True, text=True)
+                     for _ in range(2)]
+        if any(done.returncode for done in times):
+            print("a jit kernel's first call: not timed: " + times[-1].stderr[-300:])
+            return
+        self.about["jit_first_ms"] = [float(done.stdout.split()[-1]) for done in times]
+        print("a jit kernel's first call: %.1f ms compiled, %.1f ms from the cache" % tuple(self.about["jit_first_ms"]))
 
     def summary(self):
         behind = sorted(_bench_table.lost(self.rows), key=lambda found: RIVALS.index(found[2]))

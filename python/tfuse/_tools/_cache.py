@@ -57,8 +57,9 @@ def kernels():
 
 def _show_kernels(files, what):
     size = sum(file.stat().st_size for file in files)
+    count = sum(not file.name.startswith("nvrtc-") for file in files)  # those say which NVRTC has compiled
     if files:
-        print("%s: %s%d compiled kernels, %.1f KB" % (files[0].parent, what, len(files), size / 1000))
+        print("%s: %s%d compiled kernels, %.1f KB" % (files[0].parent, what, count, size / 1000))
 
 
 def _clear_kernels():

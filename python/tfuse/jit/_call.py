@@ -5,28 +5,48 @@ kernels."""
 import functools
 import numbers
 import re
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.framework.ops import EagerTensor
+from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
 from tfuse.jit import _parse, _tree
-from tfuse.jit._kernel import run
+from tfuse.jit._kernel import prepared, run
 from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
 
 DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
-NUMBERS, KEPT = (float, int), 256  # what is kept as a tensor from call to call, and of how many kinds of calls
+KEPT = 256  # of so many kinds of calls is kept how they go
 MOST = {"inputs": 16, "outputs": 8, "passes": 12, "locals": 64}  # of one kernel: kernels/jit/program.h, jit_args.h
 
 
 def _kinds(values):
     """What of the values decides how a call goes: dtypes of eager tensors, as numbers, and numbers; floats as text, by which
-    NaN is found again."""
-    return tuple([v.hex() if type(v) is float else (v,) if type(v) is int else v._datatype_enum() for v in values])
+    NaN is found again. None where there is something else."""
+    found = []
+    for v in values:
+        kind = type(v)
+        if kind is EagerTensor:
+            found.append(v._datatype_enum())
+        elif kind is float:
+            found.append(v.hex())
+        elif kind is int:
+            found.append((v,))
+        else:
+            return None
+    return tuple(found)
+
+
+class _Ready(NamedTuple):
+    """How a call goes whose values are of kinds that were checked before."""
+    numbers: tuple  # (place, the tensor that the number there became), …
+    arguments: tuple  # of execute(), behind the tensors
+    wanted: tuple  # inputs that a tape may ask the gradients of
 
 
 class Operation:
@@ -58,7 +78,7 @@ class Operation:
             if letter not in letters:
                 raise ValueError("%s: output %s is %s, which stands for the dtype of an input, and no input is %s; "
                                  "inputs are %s" % (name, output, letter, letter, ", ".join(map(" ".join, inputs))))
-        self._checked = {}  # _kinds() of values that a call may have, and the tensors that its numbers became: {place: tensor}
+        self._ready = {}  # a _Ready for each _kinds() of values
         self.types = tuple(letters.index(letter) for letter, _ in outputs)
         self._gradient_operation = functools.lru_cache(None)(self._gradient_operation)
         if isinstance(grad, str):
@@ -71,36 +91,53 @@ class Operation:
     def __call__(self, *values):
         # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it
         # fails, the long way says why.
-        runs_at_once = context.executing_eagerly() and not record.could_possibly_record()
-        if runs_at_once:
-            try:
-                numbers = self._checked.get(_kinds(values))
-                if numbers is not None:
-                    return self._unpacked(self._run([numbers.get(i, v) for i, v in enumerate(values)]))
-            except Exception:
-                pass
+        eager, kinds = context.context(), None
+        if eager.executing_eagerly():
+            kinds = _kinds(values)
+            ready = self._ready.get(kinds)
+            if ready is not None:
+                tensors = list(values)
+                for i, number in ready.numbers:
+                    tensors[i] = number
+                try:
+                    if not record.could_possibly_record():
+                        outputs = execute(eager, "Tfuse>Jit", None, tensors, *ready.arguments)
+                    else:
+                        with record.stop_recording():
+                            outputs = execute(eager, "Tfuse>Jit", None, tensors, *ready.arguments)
+                        self._record(ready.wanted, tensors, outputs)
+                    return outputs[0] if len(outputs) == 1 else outputs
+                except Exception:
+                    pass
         if any(map(_is_symbolic, values)):
             from tfuse.jit import _symbolic
             return _symbolic.apply(self, values)
         tensors = self._tensors(values)
         self._check(tensors)
-        if runs_at_once:
-            if all(type(v) is EagerTensor or type(v) in NUMBERS for v in values):
-                if len(self._checked) >= KEPT:
-                    self._checked.clear()
-                self._checked[_kinds(values)] = {i: tensors[i] for i, v in enumerate(values) if type(v) in NUMBERS}
-            return self._unpacked(self._run(tensors))
         wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))
-        gradient = functools.partial(self._gradient, wanted)
-        if not context.executing_eagerly():
-            return self._unpacked(_xla.differentiable(self._run, gradient, tensors))
+        if not eager.executing_eagerly():
+            return self._unpacked(_xla.differentiable(self._run, functools.partial(self._gradient, wanted), tensors))
         with record.stop_recording():  # what tf.custom_gradient does, but less
             outputs, known = self._run(tensors), {*map(id, tensors)}
             for i, y in enumerate(outputs):  # an input given back, or one tensor twice, is nothing for a tape
                 outputs[i] = tf.identity(y) if id(y) in known else y
                 known.add(id(y))
-        record.record_operation(self.name, outputs, tensors, functools.partial(gradient, tensors, outputs))
+        if kinds is not None:
+            self._make_ready(kinds, values, tensors, wanted)
+        if record.could_possibly_record():
+            self._record(wanted, tensors, outputs)
         return self._unpacked(outputs)
+
+    def _make_ready(self, kinds, values, tensors, wanted):
+        arguments = None if self._too_much else prepared(self.kernel, tensors)
+        if arguments is not None:
+            if len(self._ready) >= KEPT:
+                self._ready.clear()
+            numbers = tuple((i, tensors[i]) for i, v in enumerate(values) if type(v) is not EagerTensor)
+            self._ready[kinds] = _Ready(numbers, arguments, wanted)
+
+    def _record(self, wanted, inputs, outputs):
+        record.record_operation(self.name, outputs, inputs, functools.partial(self._gradient, wanted, inputs, outputs))
 
     @staticmethod
     def _unpacked(outputs):

@@ -13,6 +13,9 @@ from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _library, _op, _xla
 
+KINDS = "elementwise", "rows", "raw"  # as the library numbers them
+_names = {}  # what kernels are called, by the names that eager calls give for them
+
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
@@ -47,7 +50,7 @@ def run(kernel, tensors):
             return _plain(kernel, tensors, _without_nvrtc(), "called")
         types = [t.as_datatype_enum for t in _dtypes(kernel, tensors)]
         try:  # what the generated wrapper does, but less; only when TensorFlow objects is that asked, for its errors
-            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *_flat(kernel), "Out", types)
+            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *_eager_attributes(kernel), "Out", types)
         except Exception:
             return _library.ops.tfuse_jit(tensors, Out=types, **_attributes(kernel))
     if _op._inside_xla():
@@ -69,8 +72,26 @@ def _attributes(kernel):
 
 
 @functools.lru_cache(1024)
-def _flat(kernel):
-    return _op._flat(_attributes(kernel))
+def _eager_attributes(kernel):
+    """name, value, …: a name under which the library knows all texts, for eager calls of this process and nothing else. Not
+    for raw, whose texts may be others in every call."""
+    if kernel.kind != "raw":
+        texts = _attributes(kernel)
+        name = _library.library.tfu_jit_register(*(
+            KINDS.index(texts[key]) if key == "kind" else texts[key].encode()
+            for key in ("kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch")))
+        if name:
+            _names[name] = kernel.name
+            return "kernel", name
+    return tuple(_op._flat(_attributes(kernel)))
+
+
+def prepared(kernel, tensors):
+    """What execute() of "Tfuse>Jit" takes behind a list of tensors that have the dtypes of these. None: the kernel is computed
+    in another way here."""
+    if kernel.plain and _without_nvrtc():
+        return None
+    return *_eager_attributes(kernel), "Out", tuple(t.as_datatype_enum for t in _dtypes(kernel, tensors))
 
 
 def _dtypes(kernel, tensors):
@@ -109,6 +130,7 @@ def _in_xla(kernel, tensors):
 @tf.RegisterGradient("Tfuse>Jit")
 def _no_gradient(node, *dy):
     name = node.get_attr("kernel")
+    name = _names.get(name, name)
     raise LookupError("%s has no gradient: give it one (grad= of elementwise and rows, gradient= of raw); one that comes "
                       "from a SavedModel has a gradient, but no second one" % (
         name.decode() if isinstance(name, bytes) else name))
