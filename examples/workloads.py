@@ -16,7 +16,7 @@ import numpy as np
 EPSILON, DECAY = 1e-7, 0.004  # of AdamW: Keras's own defaults
 MOMENTUM, SGD_DECAY = 0.9, 1e-4
 RATES = {"adamw": 1e-4, "sgd": 0.01}  # what models are trained by, and the learning rate
-FIRST, WARM, GROUP = 3, 5, 4  # steps: until the first time is taken, that are not in the median, that are timed together
+FIRST, WARM, GROUP = 3, 5, 10  # steps: until the first time is taken, that are not in the median, that are timed together
 
 KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # tokens that can be learned, how many may follow each, the length of walk()
 CONTRAST = 0.3  # of images that can be learned, beside noise of 1
@@ -200,7 +200,7 @@ def parse(doc, modes):
     parser.add_argument("--model", choices=WORKLOADS, required=True)
     parser.add_argument("--mode", choices=modes, default=modes[-1])
     parser.add_argument("--small", action="store_true", help="sizes that a CPU trains in seconds")
-    parser.add_argument("--steps", type=int, default=20, help="that are timed, after %d that are not (20)" % WARM)
+    parser.add_argument("--steps", type=int, default=30, help="that are timed, after %d that are not (30)" % WARM)
     parser.add_argument("--json", metavar="FILE", help="write what was measured there")
     return parser.parse_args()
 

@@ -143,11 +143,11 @@ def test_steps_are_timed_in_groups(monkeypatch):
 
     def step():
         done.append(len(done))
-        now[0] += 20 if len(done) == 3 else 50 if 5 < len(done) <= 9 else 10
+        now[0] += 20 if len(done) == 3 else 50 if 5 < len(done) <= 15 else 10
         return done[-1]
 
-    measured = workloads.timed(step, 20, lambda: resets.append(len(done)))
-    assert measured == {"ms_per_step": 10e3, "first_s": 40, "losses": [float(i) for i in range(25)]}
+    measured = workloads.timed(step, 30, lambda: resets.append(len(done)))
+    assert measured == {"ms_per_step": 10e3, "first_s": 40, "losses": [float(i) for i in range(35)]}
     assert resets == [5]
 
 
