@@ -38,6 +38,7 @@ from tfuse.convolution.depthwise_conv import (DepthwiseConv1D, DepthwiseConv2D, 
 from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AveragePooling3D, GlobalAveragePooling1D,
                                     GlobalAveragePooling2D, GlobalAveragePooling3D, MaxPooling1D, MaxPooling2D,
                                     MaxPooling3D, average_pool, global_average_pool, max_pool)
+from tfuse.layout.concat import concat
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
