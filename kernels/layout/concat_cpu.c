@@ -9,6 +9,7 @@
 
 typedef struct job {
   tfu_sides sides;
+  int64_t *width;   /* of each part       */
   int64_t per_task; /* bytes of the whole */
 } job;
 
@@ -26,9 +27,9 @@ static void move(void *arg, int64_t task) {
   const int64_t end = least((task + 1) * j->per_task, s->rows * s->pitch);
   int64_t at = task * j->per_task, row = at / s->pitch, in_part = at % s->pitch;
   int i = 0;
-  while (in_part >= tfu_side_width(s, i)) in_part -= tfu_side_width(s, i++);
+  while (in_part >= j->width[i]) in_part -= j->width[i++];
   while (at < end) {
-    const int64_t width = tfu_side_width(s, i), n = least(width - in_part, end - at);
+    const int64_t width = j->width[i], n = least(width - in_part, end - at);
     if (n > 0) {
       char *part = (char *)s->parts[i].data + row * width + in_part, *whole = s->whole + at;
       if (s->split) copy(part, whole, n);
@@ -41,6 +42,10 @@ static void move(void *arg, int64_t task) {
 
 static tfu_code run(tfu_call *call, int split) {
   job j = {.sides = tfu_sides_of(call, split)};
+  void *memory;
+  TFU_TRY(tfu_scratch(call, (size_t)j.sides.n * sizeof *j.width, &memory));
+  j.width = memory;
+  for (int i = 0; i < j.sides.n; i++) j.width[i] = tfu_side_width(&j.sides, i);
   const int64_t size = j.sides.size, n = j.sides.rows * j.sides.pitch / size;
   j.per_task = tfu_task_size(n, 512) * size;
   tfu_parallel(divide_up(n * size, j.per_task), move, &j);

@@ -36,7 +36,7 @@ def test_large(device, dtype):
     """More than a task of the CPU, or a block of a GPU: short rows, long ones, and one."""
     rng = np.random.default_rng(5)
     for sizes, axis in [([(4096, 32), (4096, 32)], 1), ([(3, 70001), (3, 50003)], 1), ([(300001,), (0,), (200003,)], 0),
-                        ([(65537, 1), (65537, 2), (65537, 5)], -1), ([(5, 7, 900), (5, 3, 900)], 1)]:
+                        ([(65537, 1), (65537, 2), (65537, 5)], -1), ([(5, 7, 900), (5, 3, 900)], 1), ([(7, 64), (0, 64), (9, 64)], 0)]:
         x = [some(rng, size, dtype) for size in sizes]
         y = tfuse.concat(x, axis)
         assert np.array_equal(values(y), np.concatenate([values(v) for v in x], axis))

@@ -69,9 +69,18 @@ def _joined(values, axis):
     return y
 
 
+def _are_views(shape, sizes, axis, dtype):
+    """Whether TensorFlow gives parts of the first axis without copying: each begins where memory is aligned."""
+    if shape.rank is None or axis not in (0, -shape.rank) or not all(isinstance(size, int) for size in sizes):
+        return False
+    return shape[1:].is_fully_defined() and shape[1:].num_elements() * dtype.size % 64 == 0
+
+
 def split_as(x, like, axis):
     """x in parts along an axis, which are as large as the tensors of a list; what these hold is not read."""
     sizes = [tf.shape(v)[axis] if v.shape.rank is None or v.shape[axis] is None else v.shape[axis] for v in like]
+    if _are_views(like[0].shape, sizes, axis, x.dtype):
+        return tf.split(x, sizes, 0)
     parts, = _split(x, [sized(size) for size in sizes], axis=axis)
     if not context.executing_eagerly():
         for part, v in zip(parts, like):
