@@ -36,7 +36,8 @@ def test_large(device, dtype):
     """More than a task of the CPU, or a block of a GPU: short rows, long ones, and one."""
     rng = np.random.default_rng(5)
     for sizes, axis in [([(4096, 32), (4096, 32)], 1), ([(3, 70001), (3, 50003)], 1), ([(300001,), (0,), (200003,)], 0),
-                        ([(65537, 1), (65537, 2), (65537, 5)], -1), ([(5, 7, 900), (5, 3, 900)], 1), ([(7, 64), (0, 64), (9, 64)], 0)]:
+                        ([(65537, 1), (65537, 2), (65537, 5)], -1), ([(5, 7, 900), (5, 3, 900)], 1),
+                        ([(7, 64), (0, 64), (9, 64)], 0)]:
         x = [some(rng, size, dtype) for size in sizes]
         y = tfuse.concat(x, axis)
         assert np.array_equal(values(y), np.concatenate([values(v) for v in x], axis))
@@ -60,7 +61,8 @@ def test_what_is_known_while_tracing():
 
 @pytest.mark.parametrize("shapes, axis, message", [
     ([[2, 3], [2]], 1, r"Concat: values\[1\] must have as many axes as values\[0\] \[2, 3\], got shape \[2\]"),
-    ([[2, 3], [4, 3]], -1, r"Concat: values\[1\] must have the sizes of values\[0\] \[2, 3\] but along axis 1, got shape \[4, 3\]"),
+    ([[2, 3], [4, 3]], -1,
+     r"Concat: values\[1\] must have the sizes of values\[0\] \[2, 3\] but along axis 1, got shape \[4, 3\]"),
     ([[2, 3], [2, 3]], 2, r"Concat: axis must be from -2 to 1 for values\[0\] \[2, 3\], got 2"),
     ([[], []], 0, r"Concat: values\[0\] must have an axis, got a single number")])
 def test_what_is_wrong_and_known_late(shapes, axis, message):
