@@ -5,8 +5,6 @@
 #include "kernels/core/device/pack.cuh"
 #include "kernels/layout/transpose.h"
 
-__device__ inline uint32_t divide(uint32_t n, const tfu_divisor &d) { return (__umulhi(n, d.factor) + n) >> d.shift; }
-
 /* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
 struct turned_tile {
   uint32_t a, b;

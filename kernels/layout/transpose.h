@@ -6,17 +6,12 @@
 #ifndef TFUSE_TRANSPOSE_H_
 #define TFUSE_TRANSPOSE_H_
 
-#include <stdint.h>
+#include "kernels/core/divisor.h"
 
 #define TFU_TURN_AXES 8
 #define TFU_TURN_THREADS 256
 #define TFU_ROW_ROUNDS 8 /* units of rows that a thread moves, of 16 bytes half as many */
 #define TFU_RUN_ROUNDS 2 /* packs that a thread puts together of small units           */
-
-/* Division by a number that the host knows: n / by = (high half of n * factor + n) >> shift, for n < 2^31. */
-typedef struct tfu_divisor {
-  uint32_t by, factor, shift;
-} tfu_divisor;
 
 /* y's axes, the outermost first, in units of so many bytes: sizes, and how far apart neighbours are in x and y. */
 typedef struct tfu_turn {

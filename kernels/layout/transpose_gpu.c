@@ -22,13 +22,6 @@ TFU_CHOICE(room, 40, 8, 48);
 enum { DENSE_BYTES = 40 * 1024 }; /* of a tile, at most */
 enum { MOST = 1 << 30 };          /* elements of a launch: what kernels divide is less than 2^31 */
 
-static tfu_divisor divisor_of(int64_t by) {
-  tfu_divisor d = {.by = (uint32_t)by};
-  while ((int64_t)1 << d.shift < by) d.shift++;
-  d.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) / (uint64_t)by + 1);
-  return d;
-}
-
 /* The power of two that n fits into. */
 static int shift_for(int64_t n) {
   int shift = 0;

@@ -20,6 +20,8 @@ CALLS = {  # a call of Keras, the op that serves it, whether inside jit_compile=
     "min": (lambda x: keras.ops.min(x, axis=1), "Reduce", False),
     "transpose": (lambda x: keras.ops.transpose(x, (2, 0, 1)), "Transpose", False),
     "transpose, all axes": (keras.ops.transpose, "Transpose", False),
+    "concatenate": (lambda x: keras.ops.concatenate([x, 2 * x, x[:, :2]], 1), "Concat", False),
+    "Concatenate": (lambda x: keras.layers.Concatenate()([x, x[..., :3]]), "Concat", False),
     "cumsum": (lambda x: keras.ops.cumsum(x, 1), "Scan", True),
     "sort": (lambda x: keras.ops.sort(x, 0), "Sort", True),
     "top_k": (lambda x: keras.ops.top_k(x, 3)[0], "TopK", True),
@@ -35,6 +37,10 @@ LEFT = {  # to Keras
     "max with a first value": lambda x: keras.ops.max(x, 0, initial=9.0),
     "cumsum of another type": lambda x: keras.ops.cumsum(x, 0, dtype="float64"),
     "cumsum of all": keras.ops.cumsum,
+    "concatenate integers": lambda x: keras.ops.concatenate([keras.ops.cast(x, "int32")] * 2, -1),
+    "concatenate two types": lambda x: keras.ops.concatenate([x, keras.ops.cast(x, "bfloat16")], -1),
+    "concatenate one": lambda x: keras.ops.concatenate([x], 0),
+    "concatenate an array": lambda x: keras.ops.concatenate([x, X], 0),
     "sort of all": lambda x: keras.ops.sort(x, None),
 }
 
@@ -119,3 +125,35 @@ def test_sums_of_halves_over_the_last_axes_are_served():
     assert len(runs("Reduce")) == 2
     close(tf.cast(got[0], tf.float32), np.sum(tf.cast(x, tf.float32)), TOLERANCE["bfloat16"])
     close(tf.cast(got[1], tf.float32), np.mean(tf.cast(x, tf.float32), -1), TOLERANCE["bfloat16"])
+
+
+def test_concatenate_small_and_of_any_batch(monkeypatch):
+    """A result that is known to be small is left to Keras; one whose batch is not known is served."""
+    monkeypatch.setattr(_behind_arrays, "LEAST", 2 * X.size + 1)
+    join = lambda x: keras.ops.concatenate([x, -x], -1)
+    with tfuse.enabled():
+        join(tf.constant(X))
+        assert not runs("Concat")
+        got = tf.function(join, input_signature=[tf.TensorSpec([None, 5, 8])])(tf.constant(X))
+    assert runs("Concat") and np.array_equal(got, np.concatenate([X, -X], -1))
+
+
+def test_a_model_with_skips():
+    """A small U-Net trains as it does without tfuse."""
+    images = normal(16, 8, 8, 3)
+
+    def losses():
+        keras.utils.set_random_seed(1)
+        x = keras.Input([8, 8, 3])
+        wide = keras.layers.Conv2D(4, 3, padding="same", activation="relu")(x)
+        deep = keras.layers.UpSampling2D()(keras.layers.MaxPooling2D()(wide))
+        y = keras.layers.Conv2D(1, 3, padding="same")(keras.layers.Concatenate()([wide, deep]))
+        model = keras.Model(x, y)
+        model.compile("sgd", "mse", jit_compile=False)
+        return [model.train_on_batch(images, images[..., :1]) for _ in range(3)]
+
+    want = losses()
+    with tfuse.enabled():
+        got = losses()
+    assert {"Concat", "ConcatSplit"} <= {row["op"] for row in tfuse.explain(64) if row["when"] == "ran"}
+    np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -19,16 +19,23 @@ class ListOp:
       plain: function(*arguments, **attributes), the same in plain TensorFlow.
       outputs: function(*arguments) -> for every output tensor its dtype and its shape, or the number of the input, all lists
         taken together, that it is like.
-      gradient: function(arguments, results, output gradients) -> gradients of all inputs, flat; None: there is none.
+        Not needed where not_in_xla says something.
+      gradient: function(arguments, results, output gradients, **attributes) -> gradients of all inputs, flat; None: there is
+        none.
+      not_in_xla: why inside XLA `plain` is better than the op.
       in_place: inside XLA, output i takes the memory of input in_place(i, *arguments), if nobody else needs that.
     """
 
-    def __init__(self, name, plain, outputs, gradient=None, in_place=None):
+    def __init__(self, name, plain, outputs=None, gradient=None, in_place=None, not_in_xla=""):
         self.name, self.plain, self._outputs, self._gradient, self._in_place = name, plain, outputs, gradient, in_place
+        self._not_in_xla = not_in_xla
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._raw = _library.raw(self.stem)
         self._definition = op_def_registry.get("Tfuse>" + name)
-        self._told = all(a.type_attr != "S" for a in self._definition.input_arg)  # types that only outputs have
+        of = lambda arguments: {a.type_attr for a in arguments}
+        self._told = "S" in of(self._definition.output_arg) - of(self._definition.input_arg)  # types that only outputs have
+        numbers = {a.number_attr for a in self._definition.input_arg}
+        self._attributes = [a.name for a in self._definition.attr if a.type != "type" and a.name not in numbers]
         if gradient:
             tf.RegisterGradient("Tfuse>" + name)(self._gradient_of_node)
         else:
@@ -38,18 +45,20 @@ class ListOp:
     def __call__(self, *arguments, **attributes):
         if context.executing_eagerly() or not _op._inside_xla():
             told = {"S": _op.real(arguments[0][0].dtype)} if self._told else {}
-            return self._nested(self._definition.output_arg, self._flat(self._raw(*arguments, **attributes, **told)), arguments)
+            results = self._raw(*arguments, **attributes, **told)
+            results = self._flat(results if isinstance(results, (list, tuple)) else [results])
+            return self._nested(self._definition.output_arg, results, arguments)
         reason = self._why_not(arguments)
         if reason:
-            _explain.note(self.name, "plain TensorFlow", reason, arguments[0])
+            _explain.note(self.name, "plain TensorFlow", reason, self._flat(arguments))
             return self.plain(*arguments, **attributes)
-        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", arguments[0])
+        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", self._flat(arguments))
         return self._in_xla(arguments, attributes)
 
     def _why_not(self, arguments):
         """"" or why XLA cannot be given the op."""
-        if _library.xla_status():
-            return _library.xla_status()
+        if self._not_in_xla or _library.xla_status():
+            return self._not_in_xla or _library.xla_status()
         unknown = any(t.shape.rank is None for t in self._flat(arguments))
         return "a tensor has an unknown number of dimensions inside jit_compile=True" if unknown else ""
 
@@ -67,7 +76,8 @@ class ListOp:
             target, room = _library.xla_target(self.stem)
             return _xla.custom_call(target, inputs, specs, dims, {**numbers, **attributes}, aliases, room)
 
-        outputs = _xla.differentiable(call, self._differentiate, inputs) if self._gradient else call(inputs)
+        differentiate = functools.partial(self._differentiate, attributes)
+        outputs = _xla.differentiable(call, differentiate, inputs) if self._gradient else call(inputs)
         return self._nested(self._definition.output_arg, list(outputs), arguments)
 
     # ---- lists and their lengths ----
@@ -86,12 +96,12 @@ class ListOp:
     # ---- gradients ----
 
     def _gradient_of_node(self, node, *dy):
-        return self._differentiate(node.inputs, node.outputs, *dy)
+        return self._differentiate({name: node.get_attr(name) for name in self._attributes}, node.inputs, node.outputs, *dy)
 
-    def _differentiate(self, inputs, outputs, *dy):
+    def _differentiate(self, attributes, inputs, outputs, *dy):
         own = len(inputs) - sum(not d.number_attr for d in self._definition.input_arg)  # one list, and single tensors
         numbers = {d.number_attr: own for d in self._definition.input_arg if d.number_attr}
         nested = functools.partial(self._nested, numbers=numbers)
         definition = self._definition
         return self._gradient(nested(definition.input_arg, inputs), nested(definition.output_arg, outputs),
-                              nested(definition.output_arg, dy))
+                              nested(definition.output_arg, dy), **attributes)

@@ -367,7 +367,7 @@ def composite(f):
     @functools.wraps(f)
     def call(*inputs, **options):
         for value in (*inputs, *options.values()):
-            if _is_symbolic(value):
+            if _is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(_is_symbolic, value)):
                 from tfuse._core import _symbolic
                 return _symbolic.call(name, inputs, options)
         return f(*inputs, **options)

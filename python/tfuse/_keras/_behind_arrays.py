@@ -1,5 +1,5 @@
 """What tfuse.enable() replaces of Keras's ops on arrays, as rows of _behind.TABLE: sums, means and extremes, running sums,
-permutations, sorting, sums of segments. On a GPU, and where a tensor is large enough that a kernel's speed counts.
+permutations, concatenations, sorting, sums of segments. On a GPU, and where a tensor is large enough that a kernel's speed counts.
 
 These are called for the smallest things, so what is left to Keras is left without a word in tfuse.explain().
 """
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfuse._core import _library, _op
 from tfuse._keras._behind import Row, not_taken
+from tfuse.layout.concat import concat
 from tfuse.layout.transpose import transpose
 from tfuse.reductions.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
 from tfuse.reductions.segment_sum import segment_sum, unsorted_segment_sum
@@ -77,6 +78,17 @@ def _sort(x, axis=-1):
     return None if axis is None else sort(x, axis)
 
 
+def _concatenate(own, xs, axis=0):
+    """Of tensors of one dtype. Where a size is not known, as that of a batch, the result counts as large: of a small one both
+    take as long as a launch. XLA makes concatenations part of the kernels around them."""
+    several = isinstance(xs, (list, tuple)) and len(xs) > 1 and all(isinstance(x, tf.Tensor) for x in xs)
+    if not several or not isinstance(axis, int) or _library.without_gpu() or not_taken(*xs) or _op._inside_xla():
+        return own(xs, axis)
+    alike = all(x.dtype == xs[0].dtype and x.shape.rank == xs[0].shape.rank for x in xs)
+    elements = sum(LEAST if None in x.shape.as_list() else math.prod(x.shape) for x in xs)
+    return concat(xs, axis) if alike and elements >= LEAST else own(xs, axis)
+
+
 def _segment_sum(data, segment_ids, num_segments=None, sorted=False):
     if sorted:
         return segment_sum(data, segment_ids) if num_segments is None and not _op._inside_xla() else None
@@ -90,6 +102,7 @@ TABLE = [
     Row(_NUMPY, "max", _where_ahead(_extreme(reduce_max))),
     Row(_NUMPY, "min", _where_ahead(_extreme(reduce_min))),
     Row(_NUMPY, "transpose", _where_ahead(lambda x, axes=None: transpose(x, axes))),
+    Row(_NUMPY, "concatenate", _concatenate),
     Row(_NUMPY, "cumsum", _where_ahead(_cumsum, alone=True)),
     Row(_NUMPY, "sort", _where_ahead(_sort, alone=True)),
     Row(_MATH, "top_k", _where_ahead(lambda x, k, sorted=True: top_k(x, k, sorted), alone=True)),

@@ -29,8 +29,8 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 def enable(look_back=True):
     """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, gelu, silu, mish, softplus,
     hard_silu and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
-    EinsumDense, convolutions and pooling, and sums, running sums, permutations and sorting of large tensors; and behind
-    KerasHub's attention and RMS norms.
+    EinsumDense, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors;
+    and behind KerasHub's attention and RMS norms.
 
     Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
     what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and

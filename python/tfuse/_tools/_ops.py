@@ -22,7 +22,7 @@ FAMILIES = {
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own"],
     "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
                     "channels_first"],
-    "layout": ["transpose"],
+    "layout": ["transpose", "concat"],
     "scans": ["scan"],
     "lists": ["tensors_norm", "tensors_update", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],

@@ -148,6 +148,8 @@ RIVALS = {
     **dict.fromkeys(["batch_norm", "batch_norm, no residual"], _batch_norm),
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
                     lambda a, perm=None: a.permute(perm or list(range(a.dim()))[::-1]).contiguous()),
+    **dict.fromkeys(["concat, last axis", "concat, middle axis", "concat, first axis"],
+                    lambda *values, axis: torch.cat(values, axis)),
     **dict.fromkeys(["reduce", "reduce, columns", "reduce, all", "reduce, middle axis", "reduce, axes 0 and 2"], _reduce),
     "cumsum": lambda x, axis=0: torch.cumsum(x, axis),
     "cumprod": lambda x, axis=0: torch.cumprod(x, axis),

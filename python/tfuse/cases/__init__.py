@@ -71,6 +71,7 @@ class Case:
       pace: function(*inputs), a plain matrix product of one forward pass, whose rate the op's is compared with.
       stock_can: function(shape) -> whether stock TensorFlow can run it.
       xla_can: whether XLA can compile `rival`.
+      xla_own: whether inside XLA its own ops serve, as the better ones.
       sizes: shapes that the benchmark runs.
       cpu_sizes: shapes that it runs on the CPU; none: the first of sizes, made smaller.
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
@@ -102,6 +103,7 @@ class Case:
     pace: object = None
     stock_can: object = lambda shape: True
     xla_can: bool = True
+    xla_own: bool = False
     sizes: list = dataclasses.field(default_factory=lambda: [(16384, 8192), (16383, 8191)])
     cpu_sizes: list = dataclasses.field(default_factory=list)
     sweep: list = dataclasses.field(default_factory=list)

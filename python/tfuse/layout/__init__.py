@@ -1,1 +1,1 @@
-"""Ops that move elements and change none: transpose, space_to_depth, depth_to_space."""
+"""Ops that move elements and change none: transpose, space_to_depth, depth_to_space, concat."""

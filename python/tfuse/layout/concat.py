@@ -1,0 +1,147 @@
+"""Tensors one after the other along an axis: concat; and its gradient, a tensor in parts."""
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfuse._core import _explain
+from tfuse._core._list_op import ListOp
+from tfuse._core._op import FLOATS, MOST_AXES, composite, sized
+
+_DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
+_FUSED = "XLA makes its own concatenation part of the kernels around it"
+
+
+def _plain_split(x, sizes, axis):
+    """Sizes are those of empty tensors [size, 0]."""
+    return [tf.split(x, [tf.shape(s)[0] for s in sizes], axis, len(sizes))]
+
+
+def _gradient(arguments, results, dy, axis):
+    """Of sizes that are known, no input is kept for the backward pass."""
+    (values,), (dy,) = arguments, dy
+    return split_as(tf.convert_to_tensor(dy), values, axis)
+
+
+def _split_gradient(arguments, results, dy, axis):
+    (parts,), (dy,) = results, dy
+    return [_joined([tf.zeros_like(p) if d is None else tf.convert_to_tensor(d) for p, d in zip(parts, dy)], axis),
+            *(None for _ in parts)]
+
+
+_concat = ListOp("Concat", plain=lambda x, axis: [tf.concat(x, axis)], gradient=_gradient, not_in_xla=_FUSED)
+_split = ListOp("ConcatSplit", plain=_plain_split, gradient=_split_gradient, not_in_xla=_FUSED)
+
+
+def _shape(shapes, axis):
+    """The shape of the result, as far as it is known. Raises ValueError for what the op would refuse."""
+    known = [(i, s) for i, s in enumerate(shapes) if s.rank is not None]
+    if not known:
+        return tf.TensorShape(None)
+    first, like = known[0]
+    if like.rank == 0:
+        raise ValueError("concat: values[%d] must have an axis, got a single number: tf.stack makes a vector of such" % first)
+    if not -like.rank <= axis < like.rank:
+        raise ValueError("concat: axis must be from %d to %d for values[%d] %s, got %d" % (
+            -like.rank, like.rank - 1, first, like.as_list(), axis))
+    axis %= like.rank
+    sizes = like.as_list()
+    for i, s in known[1:]:
+        if s.rank != like.rank:
+            raise ValueError("concat: values[%d] must have as many axes as values[%d] %s, got shape %s" % (
+                i, first, like.as_list(), s.as_list()))
+        for a, size in enumerate(s.as_list()):
+            if a == axis or size is None:
+                continue
+            if sizes[a] not in (None, size):
+                raise ValueError("concat: values[%d] must have the sizes of values[%d] %s but along axis %d, got shape %s" % (
+                    i, first, like.as_list(), axis, s.as_list()))
+            sizes[a] = size
+    along = [s[axis] for _, s in known]
+    sizes[axis] = sum(along) if len(known) == len(shapes) and None not in along else None
+    return tf.TensorShape(sizes)
+
+
+def _joined(values, axis):
+    y, = _concat(values, axis=axis)
+    if not context.executing_eagerly():
+        y.set_shape(_shape([v.shape for v in values], axis))
+    return y
+
+
+def _are_views(shape, sizes, axis, dtype):
+    """Whether TensorFlow gives parts of the first axis without copying: each begins where memory is aligned."""
+    if shape.rank is None or axis not in (0, -shape.rank) or not all(isinstance(size, int) for size in sizes):
+        return False
+    return shape[1:].is_fully_defined() and shape[1:].num_elements() * dtype.size % 64 == 0
+
+
+def split_as(x, like, axis):
+    """x in parts along an axis, which are as large as the tensors of a list; what these hold is not read."""
+    sizes = [tf.shape(v)[axis] if v.shape.rank is None or v.shape[axis] is None else v.shape[axis] for v in like]
+    if _are_views(like[0].shape, sizes, axis, x.dtype):
+        return tf.split(x, sizes, 0)
+    parts, = _split(x, [sized(size) for size in sizes], axis=axis)
+    if not context.executing_eagerly():
+        for part, v in zip(parts, like):
+            part.set_shape(v.shape)
+    return parts
+
+
+def _tensors(values):
+    """Tensors of one dtype: that of the first which has one, for numbers and arrays."""
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    if not values:
+        raise ValueError("concat: values must have at least one tensor, got an empty list")
+    dtype = next((tf.as_dtype(v.dtype) for v in values if hasattr(v, "dtype")), None)
+    tensors = []
+    for i, v in enumerate(values):
+        if isinstance(v, (tf.RaggedTensor, tf.SparseTensor)):
+            raise ValueError("concat: values[%d] must be a dense tensor, got a %s" % (i, type(v).__name__))
+        v = tf.convert_to_tensor(v, None if hasattr(v, "dtype") else dtype)
+        if i == 0 and v.dtype not in _DTYPES:
+            raise ValueError("concat: values[0] must be float32, float16, bfloat16, float64, int32, int64 or bool, got %s" % (
+                v.dtype.name))
+        if tensors and v.dtype != tensors[0].dtype:
+            raise ValueError("concat: values[%d] must be %s like values[0], got %s; cast one of them" % (
+                i, tensors[0].dtype.name, v.dtype.name))
+        tensors.append(v)
+    return tensors
+
+
+@keras.saving.register_keras_serializable("tfuse")
+@composite
+def concat(values, axis, name=None):
+    """Returns tensors one after the other along an axis, as tf.concat does.
+
+    Inside jit_compile=True it is tf.concat, which XLA makes part of the kernels around it.
+
+    Args:
+      values: list of tensors of one dtype: float32, float16, bfloat16, float64, int32, int64 or bool. Their sizes are the
+        same but along the axis, where any may be 0.
+      axis: the axis; a negative one counts from the end.
+      name: of no effect.
+
+    Example:
+      y = tfuse.concat([tf.zeros([2, 3]), tf.ones([2, 5])], 1)    # [2, 8]
+    """
+    values = _tensors(values)
+    number = tf.get_static_value(tf.convert_to_tensor(axis))
+    shape = None
+    if number is not None:
+        if number.shape != () or number.dtype.kind not in "iu":
+            raise ValueError("concat: axis must be an integer, got %s" % (axis,))
+        shape = _shape([v.shape for v in values], int(number))
+    elif len(values) > 1:
+        return _left(values, axis, "the axis is known when the function runs, and not before")
+    if len(values) == 1:
+        return tf.identity(values[0])
+    if shape.rank is not None and shape.rank > MOST_AXES:
+        return _left(values, axis, "tfuse takes up to %d axes, got %d" % (MOST_AXES, shape.rank))
+    return _joined(values, int(number))
+
+
+def _left(values, axis, why):
+    _explain.note("Concat", "plain TensorFlow", why, values, "called")
+    return tf.concat(values, axis)
