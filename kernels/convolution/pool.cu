@@ -44,24 +44,34 @@ __device__ inline void store_unit(void *tensor, int64_t at, int left, int aligne
   }
 }
 
-/* Where a unit is: its batch, its place along the three axes, its first channel, and how many channels there are of it.
- */
+/* Where a unit is: its batch, its place along the three axes and in all, its first channel, and how many channels there
+ * are of it. */
 struct unit_place {
-  int64_t batch;
+  int64_t batch, place;
   int at[3], word, channel, left;
   __device__ unit_place(const pool_args &a, int64_t unit, bool back) {
-    int64_t rest = unit / a.words;
-    word = (int)(unit - rest * a.words);
+    if (a.by[0].by) {
+      uint32_t rest = divide((uint32_t)unit, a.by[0]);
+      word = (int)((uint32_t)unit - rest * a.by[0].by), place = rest;
+      UNROLL
+      for (int i = 2; i >= 0; i--) {
+        const uint32_t outer = divide(rest, a.by[3 - i]);
+        at[i] = (int)(rest - outer * a.by[3 - i].by), rest = outer;
+      }
+      batch = rest;
+    } else {
+      int64_t rest = unit / a.words;
+      word = (int)(unit - rest * a.words), place = rest;
+      UNROLL
+      for (int i = 2; i >= 0; i--) {
+        const int size = back ? a.axis[i].in : a.axis[i].out;
+        const int64_t outer = rest / size;
+        at[i] = (int)(rest - outer * size), rest = outer;
+      }
+      batch = rest;
+    }
     channel = word * UNIT;
     left = min(a.channels - channel, (int)UNIT);
-    UNROLL
-    for (int i = 2; i >= 0; i--) {
-      const int size = back ? a.axis[i].in : a.axis[i].out;
-      const int64_t outer = rest / size;
-      at[i] = (int)(rest - outer * size);
-      rest = outer;
-    }
-    batch = rest;
   }
 };
 
@@ -81,12 +91,12 @@ struct span {
   __device__ int count() const { return end - first; }
 };
 
-/* Goes through all places of three spans: each(d, h, w). */
+/* Goes through all places of three spans: each(d, h, w). Three at once, since what takes time is to wait for memory. */
 template <typename F>
 __device__ inline void through(const span (&s)[3], F each) {
   for (int d = s[0].first; d < s[0].end; d++)
     for (int h = s[1].first; h < s[1].end; h++)
-      for (int w = s[2].first; w < s[2].end; w++) each(d, h, w);
+      _Pragma("unroll 3") for (int w = s[2].first; w < s[2].end; w++) each(d, h, w);
 }
 
 /* run(unit_place, spans) for each unit of this thread. */
@@ -141,7 +151,7 @@ __device__ inline void max_pool(const pool_args &a) {
         best[k] = greater ? v[k] : best[k], where[k] = greater ? here : where[k];
       }
     });
-    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, best);
+    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
     if (!a.places) return;
     uint64_t word = 0;
     UNROLL
@@ -161,7 +171,7 @@ __device__ inline void store_sums(const pool_args &a, bool back, Add add, Many m
     const acc<T> by = many(spans);
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] /= by;
-    store_unit<T>(a.to, unit / a.words * a.channels + at.channel, at.left, a.aligned, sum);
+    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, sum);
   });
 }
 

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "kernels/core/divisor.h"
+
 #define TFU_POOL_UNIT 8 /* channels of a thread, whose places are one word */
 
 typedef struct pool_axis {
@@ -20,6 +22,7 @@ typedef struct pool_args {
   int aligned;       /* units are whole and begin on 16 bytes */
   int zeros;         /* places outside of x count, as 0 */
   pool_axis axis[3]; /* depth, height, width */
+  tfu_divisor by[4]; /* words, and the sizes of `to`, the last axis first; with 2^31 units or more, by[0].by is 0 */
 } pool_args;
 
 #endif

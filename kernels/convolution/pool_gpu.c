@@ -37,6 +37,10 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, int back, const tfu_tens
                             .stride = (int)p.axis[i].stride,
                             .before = (int)p.axis[i].before};
   a.units = tfu_count(&to->shape) / p.channels * a.words;
+  if (a.units < INT32_MAX) {
+    a.by[0] = divisor_of(a.words);
+    for (int i = 0; i < TFU_POOL_AXES; i++) a.by[TFU_POOL_AXES - i] = divisor_of(to->shape.dim[1 + i]);
+  }
   const int64_t most = (int64_t)device.multiprocessors * blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.units, TFU_THREADS), most), .threads = TFU_THREADS};
   return tfu_launch(call, kernel, 0, from->dtype, grid, &a);
