@@ -44,6 +44,10 @@ typedef struct reduce_args {
   int64_t outer, count, inner;
   int64_t share; /* a part has so many of count, the last one perhaps fewer              */
   int64_t all;   /* values that a result is made of                                      */
+  /* In reduce_columns, where narrow columns are joined: rows of x that lie side by side are taken for one row of
+   * `inner` columns, of which every period'th is the same column of x. `tail` elements behind each outer's last such
+   * row are left. Results are [outer][parts][period]. 0 and 0 elsewhere. */
+  int period, tail;
   int parts, kind, group, words;
   int lane_bits; /* 1 << lane_bits threads share a row or column …                      */
   int beside;    /* … in reduce_any, whether these are neighbours                       */

@@ -3,22 +3,28 @@
 #include "kernels/reductions/kinds.cuh"
 
 /* There are less than 2^31 columns in all. A pack's columns for each thread. 1 << lane_bits threads share the columns
- * and take their rows in turn. */
+ * and take their rows in turn.
+ *
+ * Joined columns (a.period) are those of one outer for each block, without lanes. What the threads know of columns that
+ * are the same in x is joined like what lanes know of theirs. */
 template <typename T, typename K>
 __device__ inline void reduce_columns(const reduce_args &a) {
   enum { V = packed<T>::N, ROWS = TFU_BATCH / V, STATES = TFU_REDUCE_THREADS * V };
   const int across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
   const int lane = threadIdx.x >> (8 - a.lane_bits), beside = threadIdx.x & (across - 1);
-  const unsigned first = blockIdx.x * across * V, inner = (unsigned)a.inner;
-  const unsigned line = first + beside * V, outer = line / inner;
+  const unsigned inner = (unsigned)a.inner, period = a.period, width = period ? inner : across * V;
+  const unsigned first = blockIdx.x * width, line = first + beside * V, outer = line / inner;
+  const int together = period ? inner / period : 1; /* rows of x in one */
   const int64_t begin = blockIdx.y * a.share;
   const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
   K kind[V];
   UNROLL
   for (int c = 0; c < V; c++) kind[c].start(a);
-  if (line < a.outer * a.inner) {
+  if (beside * V < width && line < a.outer * a.inner) {
     const int64_t step = a.inner << a.lane_bits;
-    const T *x = (const T *)a.x + (outer * a.count + begin + lane) * a.inner + (line - outer * inner);
+    const T *x =
+        (const T *)a.x + (outer * a.count + begin + lane) * a.inner + (int64_t)outer * a.tail + (line - outer * inner);
+    const auto place = [&](int row, int c) { return period ? row * together + (beside * V + c) / period : row; };
     int seen = 0;
     ONCE
     for (int row = lane; row < n; row += ROWS * lanes, x += ROWS * step) {
@@ -39,16 +45,26 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       UNROLL
       for (int c = 0; c < V; c++)
         kind[c].template add<ROWS>([&](int i) { return element<T>(bits[i], c); }, [&](int i) { return i < there; },
-                                   [&](int i) { return row + i * lanes; }, there, seen);
+                                   [&](int i) { return place(row + i * lanes, c); }, there, seen);
       seen += there;
+    }
+    if (a.tail && blockIdx.y + 1 == a.parts) {
+      const T *rest = (const T *)a.x + (outer + 1) * (a.count * a.inner + a.tail) - a.tail;
+      UNROLL
+      for (int c = 0; c < V; c++) {
+        if (beside * V + c >= a.tail) continue;
+        const float v = single<T>(rest, beside * V + c);
+        kind[c].template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return place(n, c); }, 1,
+                                seen);
+      }
     }
   }
   __shared__ float states[K::WORDS][STATES];
-  const int columns = across * V;
+  const int columns = period ? period : width;
   UNROLL
   for (int c = 0; c < V; c++) {
-    const state<float> s = kind[c].known(begin);
-    const int at = lane * columns + beside * V + c;
+    const state<float> s = kind[c].known(begin * together);
+    const int at = lane * width + beside * V + c;
     states[0][at] = s.a;
     if (K::WORDS > 1) states[K::WORDS > 1][at] = s.b;
     if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][at] = s.c;
@@ -60,12 +76,12 @@ __device__ inline void reduce_columns(const reduce_args &a) {
                         K::WORDS > 3 ? states[K::WORDS - 1][at] : 0.0f};
   };
   ONCE
-  for (int half = lanes * columns / 2; half >= columns;
-       half /= 2) { /* the upper half of the lanes with the lower one */
+  for (int n = period ? together : lanes; n > 1; n -= n / 2) { /* the upper half with the lower one */
+    const int upper = (n - n / 2) * columns;
     __syncthreads();
     ONCE
-    for (int i = threadIdx.x; i < half; i += TFU_REDUCE_THREADS) {
-      const state<float> s = state<float>::joined_as<K::GROUP>(known(i), known(i + half));
+    for (int i = threadIdx.x; i < n / 2 * columns; i += TFU_REDUCE_THREADS) {
+      const state<float> s = state<float>::joined_as<K::GROUP>(known(i), known(i + upper));
       states[0][i] = s.a;
       if (K::WORDS > 1) states[K::WORDS > 1][i] = s.b;
       if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][i] = s.c;
@@ -76,9 +92,10 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   ONCE
   for (int i = threadIdx.x; i < columns; i += TFU_REDUCE_THREADS) {
     const unsigned at = first + i, o = at / inner;
+    const int64_t beside_it = period ? period : a.inner;
     if (at < a.outer * a.inner)
-      store_as<T, K>(a, a.outer * a.parts * a.inner, ((int64_t)o * a.parts + blockIdx.y) * a.inner + (at - o * inner),
-                     known(i));
+      store_as<T, K>(a, a.outer * a.parts * beside_it,
+                     ((int64_t)o * a.parts + blockIdx.y) * beside_it + (at - o * inner), known(i));
   }
 }
 

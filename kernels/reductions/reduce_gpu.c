@@ -23,8 +23,17 @@ TFU_CHOICE(row_blocks, 4, 1, 64);
 TFU_CHOICE(column_blocks, 8, 1, 64);
 TFU_CHOICE(column_bits, 4, 3, 8);
 TFU_CHOICE(pair_bits, 6, 3, 8);
+/* Blocks for each multiprocessor where narrow columns are joined. As many as are there at a time, and all alike: more
+ * would leave more states to join. */
+TFU_CHOICE(joined_blocks, 4, 1, 64);
 
-enum { LANE_BITS = 8, STATE_BITS = 4, LEAST_SHARE = 16 * 1024 /* elements of a row's part */ };
+enum {
+  LANE_BITS = 8,
+  STATE_BITS = 4,
+  LEAST_SHARE = 16 * 1024,  /* elements of a row's part */
+  LEAST_JOINED = 64 * 1024, /* bytes of columns that are joined */
+  JOINED_ROWS = 4           /* a part of them is a multiple of so many rows of a block's width */
+};
 _Static_assert(1 << LANE_BITS == TFU_REDUCE_THREADS, "a column may have all threads of a block");
 _Static_assert((int)TFU_AS_F32 == (int)TFU_F32 && (int)TFU_AS_F16 == (int)TFU_F16 &&
                    (int)TFU_AS_BF16 == (int)TFU_BF16 && (int)TFU_AS_F64 == (int)TFU_F64 &&
@@ -70,13 +79,25 @@ static int words_of(int group, tfu_dtype real, int ties) {
 /* Cuts count into parts, so that there are some `wanted` blocks where there would be `blocks`. A part has at least
  * `least` elements, and is a multiple of that. */
 static void cut(reduce_args *a, int64_t blocks, int64_t wanted, int64_t least) {
-  enum { MOST = 32768, LONGEST = 1 << 30 }; /* parts; elements of one */
+  enum { MOST = 32768, LONGEST = 1 << 30 }; /* parts; elements of one, or rows */
+  const int64_t longest = a->period ? LONGEST / (a->inner / a->period) : LONGEST;
   int64_t parts = wanted / (blocks ? blocks : 1);
   if (parts > MOST) parts = MOST;
-  if (parts < divide_up(a->count, LONGEST)) parts = divide_up(a->count, LONGEST);
+  if (parts < divide_up(a->count, longest)) parts = divide_up(a->count, longest);
   a->share = parts > 1 ? divide_up(divide_up(a->count, parts), least) * least : a->count;
   if (a->share < 1) a->share = 1;
   a->parts = a->count ? (int)divide_up(a->count, a->share) : 1;
+}
+
+/* How many rows of narrow columns that are no whole packs are taken for one, so that it has a pack for nearly each
+ * thread of a block; 0 where that cannot be, or is not worth it. */
+static int64_t joined_rows(const reduce_args *a, int64_t size) {
+  const int64_t bytes = a->inner * size, all = a->count * bytes;
+  int64_t rows = 1; /* the fewest that are whole packs */
+  while (bytes * rows % 16) rows *= 2;
+  const int64_t packs = bytes * rows / 16, fit = packs ? TFU_REDUCE_THREADS / packs * rows : 0;
+  if (rows == 1 || !fit || all < LEAST_JOINED || a->outer * a->inner * fit >= (int64_t)1 << 31) return 0;
+  return (uintptr_t)a->x % 16 == 0 && (a->outer == 1 || all % 16 == 0) ? fit : 0;
 }
 
 /* One launch: values or states, [outer][count][inner], to states or results, [outer][parts][inner]. */
@@ -88,6 +109,7 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   int64_t items = lines; /* that a block has 256 >> lane_bits of */
   void *states = a->states;
   const int values = !a->joins && real == TFU_F32; /* that are computed in float */
+  const int64_t joined = values && a->inner > 1 ? joined_rows(a, size) : 0, inner = a->inner;
   if (values && a->inner == 1) {
     kernel = &rows;
     /* Some lanes even for a short row, so that they read its sectors of memory together. */
@@ -95,6 +117,15 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
     a->lane_bits = bits_above(divide_up(a->count * size, 16 * row_packs()), LANE_BITS);
     if (a->lane_bits < few) a->lane_bits = few;
     cut(a, lines >> (LANE_BITS - a->lane_bits), multiprocessors * row_blocks(), LEAST_SHARE);
+  } else if (joined) {
+    kernel = &columns;
+    items = a->outer << LANE_BITS;
+    a->lane_bits = 0;
+    a->period = (int)inner;
+    a->tail = (int)(a->count % joined * inner);
+    a->count /= joined;
+    a->inner *= joined;
+    cut(a, a->outer, multiprocessors * joined_blocks(), JOINED_ROWS);
   } else {
     int64_t each = 1; /* columns of a thread */
     if (values && a->inner * size % 16 == 0 && (uintptr_t)a->x % 16 == 0 && lines < (int64_t)1 << 31)
@@ -125,6 +156,8 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
   a->y = y;
   a->x = states;
   a->joins = 1;
+  a->inner = inner;
+  a->period = a->tail = 0;
   return TFU_OK;
 }
 

@@ -7,13 +7,14 @@
 #include "kernels/core/device/max_sum.cuh"
 #include "kernels/core/device/rows.cuh"
 
+__device__ inline int64_t label_of(const cross_entropy_args &a, int64_t row) {
+  return a.wide ? ((const long long *)a.labels)[row] : ((const int *)a.labels)[row];
+}
 /* A row's label. One that is no class is not to be read by: the row's loss is NaN, its gradient zero. */
 struct row_label {
   int64_t label;
   bool ignored, valid;
-  template <typename A>
-  __device__ row_label(const A &a, int64_t row) {
-    label = a.wide ? ((const long long *)a.labels)[row] : ((const int *)a.labels)[row];
+  __device__ row_label(const cross_entropy_args &a, int64_t label) : label(label) {
     ignored = label == a.ignore;
     valid = !ignored && label >= 0 && label < a.rows.cols;
   }
@@ -48,6 +49,8 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   for (; walk.more(); walk.next()) {
     logits_of<T> total = {max_sum<T>::none(), 0};
     row_sum<R, false> sum;
+    /* Where every thread needs one, they are on their way together with the rows. */
+    const int64_t early = PACKS == NARROW && walk.active() ? label_of(a, walk.row) : 0;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N];
       if (a.smoothing != 0) {
@@ -61,9 +64,14 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
     total = walk.agree(total, join_logits<T>());
     total.powers.settle();
     if (!walk.active() || !walk.leads()) continue;
-    const row_label label(a, walk.row);
+    const row_label label(a, PACKS == NARROW ? early : label_of(a, walk.row));
     const R shift = total.powers.shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
-    const R picked = label.valid ? (R)((const T *)a.x)[walk.row * cols + label.label] : 0, part = a.smoothing;
+    R picked = 0;
+    if (label.valid) {
+      if constexpr (PACKS == NARROW) picked = (R)walk.element(0, (int)label.label);
+      else picked = (R)((const T *)a.x)[walk.row * cols + label.label];
+    }
+    const R part = a.smoothing;
     R loss = log_sum + (1 - part) * (shift - picked) + (R)a.z_loss * lse * lse;
     if (part != 0) loss += part * (shift - total.sum / cols);
     ((R *)a.loss)[walk.row] = label.valid ? loss : label.ignored ? 0 : (R)__int_as_float(0x7fc00000);
@@ -73,6 +81,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   walk.finish();
 }
 TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
+TFU_NARROW_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args)
 
 /* A row's softmax again, from (maximum, sum of exponentials), to the last digit: log(sum(exp(x))) alone would lose as
  * many as it has before the point. */
@@ -103,7 +112,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   for (; walk.more(); walk.next()) {
     const int64_t row = walk.active() ? walk.row : 0;
     const row_softmax<T> softmax(a, row, 2);
-    const row_label label(a, row);
+    const row_label label(a, label_of(a, row));
     const R dloss = ((const R *)a.dloss)[row];
     const R weight = dloss * (1 + softmax.push) * softmax.inverse, less = dloss * even;
     T *dx = (T *)a.dx + row * cols;
@@ -127,6 +136,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   }
 }
 TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
+TFU_NARROW_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args)
 
 /* What one look at logits and probabilities t finds: sums of t, of t * (x - shift) and of x - shift, where shift is
  * that of the powers, which moves with their maximum. */

@@ -26,7 +26,8 @@ static tfu_code launch(tfu_call *call, int sparse, int gradient, tfu_dtype dtype
                              .looks = 1,
                              .separate = gradient,
                              .waves = gradient ? backward_waves() : forward_waves(),
-                             .aligned = aligned};
+                             .aligned = aligned,
+                             .narrow = sparse};
   tfu_kernel *kernel = &kernels[sparse][gradient];
   return tfu_launch_rows(call, kernel, kernel, wish, 0, &a->rows, a);
 }

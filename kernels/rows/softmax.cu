@@ -153,6 +153,7 @@ TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_RING_ROW_KERNEL(softmax_plain, softmax_args)
 TFU_RING_ROW_KERNEL(softmax_general, softmax_args)
+TFU_NARROW_ROW_KERNEL(softmax_general, softmax_args)
 
 /* The first look finds the row's sum of dy * y, or of dy for the logarithm; the second writes dx. In split rows that
  * sum is found and joined as above. */
@@ -200,3 +201,4 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   walk.finish();
 }
 TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS, 1024)
+TFU_NARROW_ROW_KERNEL(softmax_grad, softmax_grad_args)

@@ -45,7 +45,8 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                              .ring = {ring_from(), ring_share() * (x->dtype == TFU_F32 ? 2 : 1), ring_ahead()},
                              .looks = 2,
                              .waves = forward_waves(),
-                             .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};
+                             .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0,
+                             .narrow = 1};
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
   const size_t found = 3 * tfu_dtype_size(tfu_real(x->dtype)); /* a max_sum */
@@ -64,6 +65,7 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                              .threads = 1024,
                              .cluster = backward_cluster(),
                              .looks = 2,
-                             .aligned = tfu_aligned(call, tfu_count(&y->shape))};
+                             .aligned = tfu_aligned(call, tfu_count(&y->shape)),
+                             .narrow = 1};
   return tfu_launch_rows(call, &backward, &backward, wish, tfu_dtype_size(tfu_real(y->dtype)), &a.rows, &a);
 }

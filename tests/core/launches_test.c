@@ -4,17 +4,22 @@
  * would not notice. */
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/rows.h"
+#include "kernels/reductions/reduce.h"
 #include "tests/stand_in_driver.h"
 
 /* ---- the driver ---- */
 
-static int launches, rings;
+static int launches, rings, narrow, joined;
 static const char *what = ""; /* is run, for messages */
 static tfu_dtype running;     /* its dtype            */
+static int64_t elements_of_x; /* which it has         */
 
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
-  *kernel = (CUkernel)(strstr(name, "_ring_") ? &rings : &launches);
+  *kernel = (CUkernel)(strstr(name, "_ring_")            ? &rings
+                       : strstr(name, "_narrow_")        ? &narrow
+                       : strstr(name, "reduce_columns_") ? &joined
+                                                         : &launches);
   return CUDA_SUCCESS;
 }
 
@@ -44,11 +49,43 @@ static void check_ring(const CUlaunchConfig *c, const tfu_row_plan *r) {
             "%s: a ring of %d slots for %d groups of %d threads", what, r->slots, r->tiles, r->lanes);
 }
 
+/* A row for each thread, tiles of whole packs, and a pack more than that in each slot. */
+static void check_narrow(const CUlaunchConfig *c, const tfu_row_plan *r) {
+  const int64_t bytes = r->cols * (int64_t)tfu_dtype_size(running);
+  narrow++;
+  CHECK_FOR(running != TFU_F64 && r->aligned && bytes % 16 && bytes * r->tensors <= 256 && r->lanes == 1 &&
+                r->pass == TFU_WHOLE && c->blockDimX == TFU_NARROW_THREADS && c->gridDimX == 1 &&
+                (int64_t)r->share * 16 == bytes * TFU_NARROW_THREADS &&
+                c->sharedMemBytes == (unsigned)(TFU_NARROW_SLOTS * r->tensors * (r->share + 1) * 16) &&
+                (r->rows == 0 || (int64_t)(c->gridDimY - 1) * TFU_NARROW_THREADS < r->rows),
+            "%s: narrow rows of %lld bytes", what, (long long)bytes);
+}
+
+/* Columns: packs begin on 16 bytes in every row, the parts are all of count, and where columns are joined, a block has
+ * all columns of an outer, the same ones several times, and nothing is left out. */
+static void check_columns(const CUlaunchConfig *c, const reduce_args *a) {
+  const int64_t size = (int64_t)tfu_dtype_size(running), packs = a->inner * size / 16;
+  CHECK_FOR(a->inner * size % 16 == 0 && (uintptr_t)a->x % 16 == 0 && c->gridDimY == (unsigned)a->parts &&
+                a->share * a->parts >= a->count && a->share * (a->parts - 1) < a->count &&
+                a->outer * a->inner < (int64_t)1 << 31,
+            "%s: %d parts of %lld", what, a->parts, (long long)a->share);
+  if (!a->period) return;
+  joined++;
+  CHECK_FOR(a->inner % a->period == 0 && a->period * size % 16 && a->lane_bits == 0 && c->gridDimX == a->outer &&
+                packs <= TFU_REDUCE_THREADS && packs > TFU_REDUCE_THREADS / 2 && a->tail % a->period == 0 &&
+                a->tail < a->inner && (a->outer == 1 || (a->count * a->inner + a->tail) * size % 16 == 0) &&
+                a->share * (a->inner / a->period) <= 1 << 30 &&
+                (a->count * a->inner + a->tail) / a->period * a->outer * a->period == elements_of_x,
+            "%s: %lld joined columns, of %d", what, (long long)a->inner, a->period);
+}
+
 /* What CUDA demands of every launch. Of shared memory a kernel has up to 4 KiB of its own. */
 static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
   (void)extra;
   launches++;
   if (f == (CUfunction)&rings) check_ring(c, args[0]);
+  if (f == (CUfunction)&narrow) check_narrow(c, args[0]);
+  if (f == (CUfunction)&joined) check_columns(c, args[0]);
   CHECK_FOR(
       c->gridDimX >= 1 && c->gridDimX <= INT32_MAX && c->gridDimY >= 1 && c->gridDimY <= 65535 && c->gridDimZ == 1,
       "%s: %u by %u blocks", what, c->gridDimX, c->gridDimY);
@@ -78,9 +115,9 @@ enum {
   ONE = 0x3f800000 /* the bits of 1.0f */
 };
 
-/* Of each input, the shape: x, all axes of x but the last (r), its first axis (f), its last one (c), all of it in one
- * axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). For batch norms, whose channels are
- * x's last axis, all before it comes first (l), or last, in two samples (m). */
+/* Of each input, the shape: x, all axes of x but the last (r), two numbers for each of those (t), its first axis (f),
+ * its last one (c), all of it in one axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). For
+ * batch norms, whose channels are x's last axis, all before it comes first (l), or last, in two samples (m). */
 static const struct line {
   const tfu_op *op;
   const char *in;
@@ -90,6 +127,8 @@ static const struct line {
     {&tfu_softmax, "x0", FLOATS, {ONE}},
     {&tfu_softmax, "xx", FLOATS, {ONE}},
     {&tfu_softmax_grad, "xx", FLOATS, {ONE}},
+    {&tfu_sparse_cross_entropy, "xr", FLOATS, {0}},
+    {&tfu_sparse_cross_entropy_grad, "xrtr", FLOATS, {0}},
     {&tfu_norm, "x0cc0", FLOATS, {0}},
     {&tfu_norm, "x0c00", FLOATS, {1}},
     {&tfu_norm, "xxccs", FLOATS, {0}},
@@ -133,12 +172,16 @@ static const tfu_shape shapes[] = {
     SHAPE(5, 0),        SHAPE(3, 0, 9),     SHAPE(8191, 5),       SHAPE(16384, 8192),   SHAPE(1, 1 << 27),
     SHAPE(1 << 27, 1),  SHAPE(1 << 20, 8),  SHAPE(2, 1, 1 << 20), SHAPE(BILLIONS + 64), SHAPE(65536, 65537),
     SHAPE(2, BILLIONS), SHAPE(BILLIONS, 3), SHAPE(40, 40000),     SHAPE(2048, 65536),   SHAPE(33, 24584),
-    SHAPE(512, 262144), SHAPE(17, 524288)};
+    SHAPE(512, 262144), SHAPE(17, 524288),  SHAPE(1 << 21, 21),   SHAPE(7, 8008, 21),   SHAPE(40001, 70)};
 
 static tfu_shape shape_of(const tfu_shape *x, char letter) {
   switch (letter) {
     case 'x': return *x;
     case 'r': return tfu_leading(x);
+    case 't': {
+      const tfu_shape rows = tfu_leading(x);
+      return tfu_append(&rows, 2);
+    }
     case 'c': return (tfu_shape)SHAPE(tfu_cols(x));
     case 's': return (tfu_shape)SCALAR;
     case 'l': return (tfu_shape)SHAPE(tfu_rows(x), tfu_cols(x), 1);
@@ -176,6 +219,7 @@ static void run_call(const tfu_op *op, const char *in, const int64_t *attr, tfu_
   snprintf(text, sizeof text, "%s %s %s", op->name, tfu_dtype_name(dtype), tfu_show(x).text);
   what = text;
   running = dtype;
+  elements_of_x = tfu_count(x);
   for (int i = 0; i < 4 && op->attr[i]; i++) {
     tfu_attr a;
     CHECK(tfu_attr_parse(op->attr[i], &a));
@@ -213,7 +257,7 @@ static void run_all(void) {
 /* Sets every choice of these families to the least or the most that it may be. */
 static int set_choices(int most) {
   static const char *const stems =
-      " softmax norm reduce segment_sum scan transpose sort top_k bincount channels batch_norm ";
+      " softmax cross_entropy norm reduce segment_sum scan transpose sort top_k bincount channels batch_norm ";
   int found = 0;
   for (int i = 0; *tfu_choice_text(i); i++) {
     char stem[64], name[64], own[72];
@@ -235,6 +279,6 @@ int main(void) {
     if (choice >= 0) CHECK(set_choices(choice) >= 10);
     for (gpu = 0; gpu < TFU_COUNT(gpus); gpu++) run_all();
   }
-  CHECK(launches > 10000 && rings > 100);
+  CHECK(launches > 10000 && rings > 100 && narrow > 100 && joined > 100);
   return verdict();
 }

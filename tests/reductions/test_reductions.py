@@ -161,7 +161,8 @@ def test_long(device, dtype):
     """Parts of rows and of columns, and of several axes at once; far from 0, where squares would cancel."""
     rng = np.random.default_rng(3)
     for shape, axis in [((2, 300007), 1), ((70001, 3), 0), ((3, 9001, 6), 1), ((40, 7, 3000), (0, 2)), ((5001, 130), None),
-                        ((3001, 264), 0), ((3, 2500, 16), 1), ((7, 8200), 1)]:
+                        ((3001, 264), 0), ((3, 2500, 16), 1), ((7, 8200), 1), ((40003, 21), 0), ((3, 8008, 21), 1),
+                        ((20011, 2), 0), ((9001, 70), 0), ((3, 1111, 255), (0, 1))]:
         x = tf.cast(tf.constant(rng.normal(size=shape) + 100), dtype)
         for kind in ("sum", "max", "min", "l2", "logsumexp", "variance"):
             y, size = truth(as64(x), kind, axis, False)
@@ -260,3 +261,18 @@ def test_gradients_of_large_sums_repeat_dy(device, axis):
         dy = tf.where(dy == 3, tf.constant(float("nan"), dtype), dy)
         bits = lambda v: np.frombuffer(v.numpy().tobytes(), np.uint8)
         np.testing.assert_array_equal(bits(tape.gradient(y, x, dy)), bits(tf.broadcast_to(dy, x.shape)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_narrow_columns(device, dtype):
+    """Every number of columns of which several rows are taken for one, with rows left over; the same bits again. A slice
+    may begin anywhere in memory."""
+    rng = np.random.default_rng(4)
+    for columns in range(1, 71):
+        x = tf.cast(tf.constant(rng.normal(size=[90001 // columns, columns])), dtype)
+        for kind in ("sum", "max", "variance"):
+            y = REDUCE[kind](x, 0)
+            near(y, *truth(as64(x), kind, 0, False), dtype, (columns, kind))
+            assert np.array_equal(y, REDUCE[kind](x, 0))
+        near(REDUCE["sum"](x[1:], 0), *truth(as64(x[1:]), "sum", 0, False), dtype, (columns, "from the second row"))
+        assert np.array_equal(tfuse.argmax(x, 0), np.argmax(as64(x), 0)), columns

@@ -323,3 +323,28 @@ def test_targets_gradient_only_where_wanted(device):
     dx, dt = tape.gradient(loss, [logits, targets])
     np.testing.assert_allclose(dt, -tf.nn.log_softmax(logits), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dx, tf.nn.softmax(logits) - targets, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, close", [("float32", 4e-6), ("float16", 2e-3), ("bfloat16", 1.6e-2)])
+def test_every_small_number_of_classes(device, dtype, close):
+    """Rows that may begin within a word, in whole blocks and parts of one; classes that are ignored; the same bits again."""
+    rng = np.random.default_rng(5)
+    for classes in [*range(1, 71), 127]:
+        x = tf.cast(tf.constant(rng.normal(size=[389, classes]) * 3), dtype)
+        labels = tf.constant(rng.integers(-1, classes, 389), [tf.int32, tf.int64][classes % 2])
+        options = dict(ignore_class=-1, label_smoothing=0.1 * (classes % 3), z_loss=0.01 * (classes % 5))
+        steps = []
+        for _ in range(2):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tfuse.sparse_cross_entropy(x, labels, **options)
+            steps.append([loss, tape.gradient(loss, x)])
+        assert all(np.array_equal(a, b) for a, b in zip(*steps)), classes
+        wide, kept = np.asarray(tf.cast(x, tf.float64)), np.asarray(labels)[:, None] >= 0
+        lse = np.log(np.sum(np.exp(wide), -1, keepdims=True))
+        targets = (np.asarray(labels)[:, None] == np.arange(classes)) * (1 - options["label_smoothing"])
+        targets = targets + options["label_smoothing"] / classes
+        want = np.sum(targets * (lse - wide), -1, keepdims=True) + options["z_loss"] * lse**2
+        slope = (1 + 2 * options["z_loss"] * lse) * np.exp(wide - lse) - targets
+        np.testing.assert_allclose(steps[0][0], np.where(kept, want, 0)[:, 0], rtol=4e-6, atol=4e-6)
+        np.testing.assert_allclose(tf.cast(steps[0][1], tf.float64), np.where(kept, slope, 0), rtol=close, atol=close)

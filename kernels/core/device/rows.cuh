@@ -10,14 +10,15 @@
  * last, which is done with them. Rows beyond the end have no packs; their threads still take part in what a warp or
  * block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and they stay in its
  * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room; with
- * PACKS = RING they always do. */
+ * PACKS = RING they always do. With PACKS = NARROW a row is a thread's own. */
 #pragma once
 
 #include "kernels/core/device/any_rows.cuh"
 #include "kernels/core/device/held_rows.cuh"
+#include "kernels/core/device/narrow_rows.cuh"
 #include "kernels/core/device/ring_rows.cuh"
 
-enum { RING = -1 };
+enum { RING = -1, NARROW = -2 };
 
 /* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
  * it the wish must have no waves, so that the plan has no memory for them either. */
@@ -32,6 +33,10 @@ struct rows<T, 0, TENSORS, CHUNKS, AHEAD> {
 template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
 struct rows<T, RING, TENSORS, CHUNKS, AHEAD> {
   typedef ring_rows<T, TENSORS> walk;
+};
+template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
+struct rows<T, NARROW, TENSORS, CHUNKS, AHEAD> {
+  typedef narrow_rows<T, TENSORS> walk;
 };
 
 /* The sum of a pack: by halves, which keeps chains of additions short. */
@@ -153,6 +158,11 @@ constexpr int packs_of_elements(int elements) {
 #define TFU_ROW_KERNEL(function, args, elements, threads) \
   TFU_HELD_ROW_KERNEL(function, args, elements, threads)  \
   TFU_ANY_ROW_KERNEL(function, args)
+/* For rows that are a thread's own, where the wish says so: not for kernels that store to several tensors. */
+#define TFU_NARROW_ROW_KERNEL(function, args)                                                       \
+  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_f32, args, function<float, NARROW>) \
+  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_f16, args, function<f16, NARROW>)   \
+  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_bf16, args, function<bf16, NARROW>)
 /* For long rows, where the wish has a ring: two blocks may share a multiprocessor. */
 #if __CUDA_ARCH__ >= 800
 #define TFU_RING_ROW_KERNEL(function, args)                                                   \

@@ -17,6 +17,21 @@ __device__ inline void store_shared(unsigned to, int4 bits) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(bits.x), "r"(bits.y), "r"(bits.z), "r"(bits.w)
                : "memory");
 }
+/* The same as four words, from any of them on; single words, and half of one. */
+__device__ inline int4 load_words(unsigned from) {
+  int4 bits;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(bits.x) : "r"(from) : "memory");
+  asm volatile("ld.shared.b32 %0, [%1 + 4];" : "=r"(bits.y) : "r"(from) : "memory");
+  asm volatile("ld.shared.b32 %0, [%1 + 8];" : "=r"(bits.z) : "r"(from) : "memory");
+  asm volatile("ld.shared.b32 %0, [%1 + 12];" : "=r"(bits.w) : "r"(from) : "memory");
+  return bits;
+}
+__device__ inline void store_word(unsigned to, unsigned bits) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(bits) : "memory");
+}
+__device__ inline void store_half(unsigned to, unsigned bits) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"((uint16_t)bits) : "memory");
+}
 
 /* Sixteen bytes on their way to shared memory; of those beyond `bytes`, zeros. */
 __device__ inline void copy_pack(unsigned to, const void *from, int bytes) {

@@ -3,7 +3,7 @@
 #include "kernels/core/arithmetic.h"
 
 const char *const tfu_row_variants[] = {
-    [TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any", [TFU_RING] = "ring"};
+    [TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any", [TFU_RING] = "ring", [TFU_NARROW] = "narrow"};
 
 enum {
   WARP = 32,
@@ -13,6 +13,8 @@ enum {
   RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
   RING_CLUSTER = 8,    /* blocks that share rows of a ring: what every GPU with clusters allows       */
   CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
+  NARROW_WAVES = 4,    /* at most: a block shall have several tiles, or none waits in shared memory */
+  NARROW_BYTES = 256,  /* of a row's tensors: more, and too few rows fit on a multiprocessor       */
   MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,           /* packs of any rows on their way to a thread */
 };
@@ -76,6 +78,18 @@ static int ring(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
   return 0;
 }
 
+/* Short rows that are no whole packs, one for each thread; false if they are not that. */
+static int narrow(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
+  const int64_t bytes = w->cols * (int64_t)tfu_dtype_size(w->dtype);
+  if (!w->narrow || !r->odd || w->dtype == TFU_F64 || bytes * w->tensors > NARROW_BYTES) return 0;
+  r->share = (int)bytes * TFU_NARROW_THREADS / 16;
+  r->lanes = r->cluster = 1;
+  r->slots = TFU_NARROW_SLOTS;
+  grid->threads = TFU_NARROW_THREADS;
+  grid->shared = (unsigned)(TFU_NARROW_SLOTS * w->tensors * (r->share + 1)) * 16;
+  return (int)grid->shared <= device->block_shared - RESERVED;
+}
+
 /* Any rows, in shared memory if they fit: then all tiles of a row stay there, and at least one slot is left for those
  * that come next. A block takes a row for itself or, where columns are separate, some four packs per thread of it. */
 static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r, tfu_grid *grid) {
@@ -116,13 +130,17 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *w, tfu_row_plan *r, t
   if (whole && ring(w, &device, r, grid)) *variant = TFU_RING;
   else if (whole && r->packs < WARP && hold(w, &device, r, grid, 1)) *variant = TFU_SHORT;
   else if (whole && r->packs >= WARP && hold(w, &device, r, grid, most)) *variant = TFU_LONG;
+  else if (narrow(w, &device, r, grid)) *variant = TFU_NARROW;
   else walk(w, &device, r, grid), *variant = TFU_ANY;
   /* Blocks along y: a wave is as many as fit on the GPU by their threads and shared memory, and there are `waves` of
    * them, or one of those with a ring, but no more than have rows to take; held rows without waves have a block for
    * each. */
   const int64_t fit = least((w->resident && r->lanes > WARP ? w->resident : RESIDENT) / grid->threads,
                             device.shared / ((int64_t)grid->shared + 1024));
-  const int waves = *variant == TFU_RING ? 1 : r->cluster > 1 ? least(w->waves, CLUSTER_WAVES) : w->waves;
+  const int waves = *variant == TFU_RING     ? 1
+                    : *variant == TFU_NARROW ? least(w->waves, NARROW_WAVES)
+                    : r->cluster > 1         ? least(w->waves, CLUSTER_WAVES)
+                                             : w->waves;
   const int64_t places = (int64_t)device.multiprocessors * (fit > 1 ? fit : 1) * (waves ? waves : 1);
   const int64_t wanted = divide_up(w->rows, grid->threads / (unsigned)r->lanes);
   const int each = (*variant == TFU_SHORT || *variant == TFU_LONG) && !w->waves;
@@ -173,7 +191,8 @@ static tfu_code launch_pass(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_
   int variant;
   wish.pass = pass;
   TFU_TRY(tfu_plan_rows(call, &wish, rows, &grid, &variant));
-  return tfu_launch(call, variant == TFU_ANY ? for_any : kernel, variant, wish.dtype, grid, args);
+  const int any = variant == TFU_ANY || variant == TFU_NARROW;
+  return tfu_launch(call, any ? for_any : kernel, variant, wish.dtype, grid, args);
 }
 
 tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *for_any, tfu_row_wish wish, size_t found,

@@ -4,7 +4,8 @@
  * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
  * registers while a kernel looks at them, and the next ones wait in shared memory. Longer ones stay in shared memory,
- * in a ring, if the kernel has a variant for that. Any others are walked pack by pack.
+ * in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they are narrow and
+ * the kernel has a variant for that, one by each thread.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
@@ -44,13 +45,17 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 /* Of a ring: packs of a thread in a group, and threads of a block, at most. */
 #define TFU_RING_PACKS 2
 #define TFU_RING_THREADS 512
+/* Of narrow rows: threads of a block, each with a row, and tiles of so many rows that are in shared memory or on their
+ * way there. 32 threads or a multiple of that, so that tiles are whole packs. */
+#define TFU_NARROW_THREADS 128
+#define TFU_NARROW_SLOTS 2
 
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 
 /* Kernels come in variants: "short" has one pack per thread and row, "long" some, "any" takes any rows, and "ring" long
- * ones, where there is such a variant. */
-enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING };
+ * ones, "narrow" short ones that are no whole packs, where there is such a variant. */
+enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING, TFU_NARROW };
 #pragma GCC visibility push(default)
 extern const char *const tfu_row_variants[];
 
@@ -77,6 +82,7 @@ typedef struct tfu_row_wish {
   int cluster;  /* blocks that may share a row before it is rather split                               */
   int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
   int aligned;  /* see tfu_aligned                                                                     */
+  int narrow;   /* whether there is such a variant                                                     */
   tfu_ring_wish ring;
 } tfu_row_wish;
 
@@ -87,7 +93,8 @@ TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tf
  * and the rest of the wish are those of the real rows; `tensors` are the most that a pass reads. */
 TFU_MUST_USE tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *wish, int *parts);
 /* Plans and launches a kernel: at once, or where its rows are split, in two passes. `rows` is part of args, the
- * kernel's argument; `found` are the bytes that a part gives, 0 for kernels that take whole rows only. */
+ * kernel's argument; `found` are the bytes that a part gives, 0 for kernels that take whole rows only. Narrow rows
+ * count as any. */
 TFU_MUST_USE tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *kernel_for_any, tfu_row_wish wish,
                                       size_t found, tfu_row_plan *rows, void *args);
 /* The wish for the parts of split rows. */

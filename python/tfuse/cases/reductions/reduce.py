@@ -4,7 +4,7 @@ import tensorflow as tf
 import tfuse
 from tfuse.cases import Case, Input, cancelling, total
 
-_SIZE, _CUBE = (16384, 8192), (64, 4096, 512)
+_SIZE, _CUBE, _CLASSES = (16384, 8192), (64, 4096, 512), (32, 256, 256, 21)
 
 
 def _run(x, kind="sum", axis=-1):
@@ -90,4 +90,6 @@ CASES = [
           bars=_bars(_CUBE, 80, 1)),
     _case("reduce, axes 0 and 2", ["sum"], axis=(0, 2), left=lambda shape: (shape[1],), shapes=[], sizes=[_CUBE],
           bars=_bars(_CUBE, 80, (0, 2))),
+    _case("reduce, narrow columns", ["sum"], axis=(0, 1, 2), left=lambda shape: (shape[3],), shapes=[], sizes=[_CLASSES],
+          bars=_bars(_CLASSES, 60, (0, 1, 2))),
 ]

@@ -2,11 +2,11 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, bars, cancelling, total
+from tfuse.cases import SHAPES, Case, Input, bars, cancelling, total
 from tfuse.rows.cross_entropy import plain_dense, plain_sparse
 
 _LOSS = {"loss": Input(lambda shape: shape[:-1], dtype="real")}
-_SIZES = [(8192, 50304)]
+_SIZES, _CLASSES = [(8192, 50304)], (2097152, 21)
 _SOFT = [{}, {"label_smoothing": 0.1, "z_loss": 1e-2}, {"label_smoothing": 0.3}, {"z_loss": 0.5}]
 
 
@@ -73,7 +73,9 @@ def _dense_case(name, targets, gradient, **options):
 
 CASES = [
     _sparse_case("sparse_cross_entropy", "int64", options=[*_SOFT, {"ignore_class": 0}], sizes=_SIZES, timed=[{}],
-                 bars=bars(*_SIZES, dtypes=["bfloat16"], ms=0.75), rejects=[
+                 shapes=[*SHAPES, (300, 21)], sweep=[_CLASSES],
+                 bars={**bars(*_SIZES, dtypes=["bfloat16"], ms=0.75),
+                       **bars(_CLASSES, dtypes=["bfloat16"], forward=60, backward=60)}, rejects=[
         ("labels must have the shape of the rows of x, .3., got .2.",
          lambda: tfuse.sparse_cross_entropy(tf.ones([3, 4]), [1, 2])),
         ("x must have at least one", lambda: tfuse.sparse_cross_entropy(tf.constant(1.0), 0)),
