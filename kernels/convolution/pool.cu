@@ -133,6 +133,26 @@ __device__ inline void load_x(const pool_args &a, const unit_place &at, int d, i
   load_unit<T>(a.from, place, inside ? at.left : 0, a.aligned && inside, v);
 }
 
+__device__ inline float greater_of(float a, float b) { return top_of(a, b); }
+__device__ inline double greater_of(double a, double b) { return a >= b || a != a ? a : b; }
+
+/* The greatest alone, where nobody wants to know its place: an instruction for each value. */
+template <typename T>
+__device__ inline void max_pool_bare(const pool_args &a) {
+  for_units(a, false, [&](int64_t, const unit_place &at, const span(&seen)[3]) {
+    acc<T> best[UNIT];
+    UNROLL
+    for (int k = 0; k < UNIT; k++) best[k] = -(acc<T>)__int_as_float(0x7f800000);
+    through(seen, [&](int d, int h, int w) {
+      acc<T> v[UNIT];
+      load_x<T>(a, at, d, h, w, v);
+      UNROLL
+      for (int k = 0; k < UNIT; k++) best[k] = greater_of(best[k], v[k]);
+    });
+    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
+  });
+}
+
 template <typename T>
 __device__ inline void max_pool(const pool_args &a) {
   for_units(a, false, [&](int64_t unit, const unit_place &at, const span(&seen)[3]) {
@@ -152,7 +172,6 @@ __device__ inline void max_pool(const pool_args &a) {
       }
     });
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
-    if (!a.places) return;
     uint64_t word = 0;
     UNROLL
     for (int k = 0; k < UNIT; k++) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
@@ -168,9 +187,15 @@ __device__ inline void store_sums(const pool_args &a, bool back, Add add, Many m
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] = 0;
     through(spans, [&](int d, int h, int w) { add(at, d, h, w, sum); });
-    const acc<T> by = many(spans);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] /= by;
+    const int64_t by = many(spans);
+    if (by & (by - 1)) {
+      UNROLL
+      for (int k = 0; k < UNIT; k++) sum[k] /= (acc<T>)by;
+    } else { /* a power of two, whose inverse is exact */
+      const acc<T> share = 1 / (acc<T>)by;
+      UNROLL
+      for (int k = 0; k < UNIT; k++) sum[k] *= share;
+    }
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, sum);
   });
 }
@@ -186,7 +211,7 @@ __device__ inline void max_pool_grad(const pool_args &a) {
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
   };
-  store_sums<T>(a, true, add, [](const span(&)[3]) { return (acc<T>)1; });
+  store_sums<T>(a, true, add, [](const span(&)[3]) { return 1; });
 }
 
 template <typename T>
@@ -197,7 +222,7 @@ __device__ inline void average_pool(const pool_args &a) {
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] += v[k];
   };
-  store_sums<T>(a, false, add, [](const span(&s)[3]) { return (acc<T>)s[0].count() * s[1].count() * s[2].count(); });
+  store_sums<T>(a, false, add, [](const span(&s)[3]) { return (int64_t)s[0].count() * s[1].count() * s[2].count(); });
 }
 
 template <typename T>
@@ -210,10 +235,11 @@ __device__ inline void average_pool_grad(const pool_args &a) {
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] += v[k] * share;
   };
-  store_sums<T>(a, true, add, [](const span(&)[3]) { return (acc<T>)1; });
+  store_sums<T>(a, true, add, [](const span(&)[3]) { return 1; });
 }
 
 TFU_KERNEL(max_pool, pool_args)
+TFU_KERNEL(max_pool_bare, pool_args)
 TFU_KERNEL(max_pool_grad, pool_args)
 TFU_KERNEL(average_pool, pool_args)
 TFU_KERNEL(average_pool_grad, pool_args)

@@ -16,7 +16,7 @@ typedef struct pool_axis {
 typedef struct pool_args {
   const void *from;
   void *to;
-  int64_t *places; /* written where y is made; NULL: not wanted */
+  int64_t *places; /* written by max_pool, read by its gradient */
   int64_t units;   /* of `to`: places times words */
   int channels, words;
   int aligned;       /* units are whole and begin on 16 bytes */

@@ -7,6 +7,7 @@
 
 TFU_MODULE(pool);
 static tfu_kernel max_forward = {.module = &module, .name = "max_pool"};
+static tfu_kernel max_bare = {.module = &module, .name = "max_pool_bare"};
 static tfu_kernel max_backward = {.module = &module, .name = "max_pool_grad"};
 static tfu_kernel average_forward = {.module = &module, .name = "average_pool"};
 static tfu_kernel average_backward = {.module = &module, .name = "average_pool_grad"};
@@ -48,8 +49,8 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, int back, const tfu_tens
 
 tfu_code tfu_max_pool_gpu(tfu_call *call) {
   const tfu_tensor *places = &call->out[TFU_POOL_PLACES];
-  return run(call, &max_forward, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y],
-             tfu_count(&places->shape) ? places->data : NULL);
+  int64_t *const wanted = tfu_count(&places->shape) ? places->data : NULL;
+  return run(call, wanted ? &max_forward : &max_bare, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], wanted);
 }
 
 tfu_code tfu_max_pool_grad_gpu(tfu_call *call) {

@@ -90,13 +90,16 @@ static void cut(reduce_args *a, int64_t blocks, int64_t wanted, int64_t least) {
 }
 
 /* How many rows of narrow columns that are no whole packs are taken for one, so that it has a pack for nearly each
- * thread of a block; 0 where that cannot be, or is not worth it. */
+ * thread of a block; 0 where that cannot be, or is not worth it. Not of products: a column has few threads there, and
+ * of many factors near 1 their long chains in float lose more digits than reduce_any does in double. */
 static int64_t joined_rows(const reduce_args *a, int64_t size) {
   const int64_t bytes = a->inner * size, all = a->count * bytes;
   int64_t rows = 1; /* the fewest that are whole packs */
   while (bytes * rows % 16) rows *= 2;
   const int64_t packs = bytes * rows / 16, fit = packs ? TFU_REDUCE_THREADS / packs * rows : 0;
-  if (rows == 1 || !fit || all < LEAST_JOINED || a->outer * a->inner * fit >= (int64_t)1 << 31) return 0;
+  if (rows == 1 || !fit || a->kind == TFU_REDUCE_PROD || all < LEAST_JOINED ||
+      a->outer * a->inner * fit >= (int64_t)1 << 31)
+    return 0;
   return (uintptr_t)a->x % 16 == 0 && (a->outer == 1 || all % 16 == 0) ? fit : 0;
 }
 
