@@ -85,7 +85,7 @@ def table(record):
                 continue
             mark = "**" if row["ms_per_step"] == least else ""
             cells = [row["name"], mark + "%.1f" % row["ms_per_step"] + mark, per_second(row), "%.1f GB" % row["peak_GB"]]
-            lines.append(line([name, *cells, *(["%.0f s" % row["first_s"]] if models else [])]))
+            lines.append(line([name, *cells, *(["%.0f s" % row["first_s"] if "first_s" in row else "–"] if models else [])]))
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@
  * `shapes` says what the outputs are like: "broadcast", "row" (x0 without its last axis, "row keep": 1 of it), or a
  * list of sizes for each, with semicolons between. `program` is the same kernel for the CPU (kernels/jit/program.h).
  *
- * Eager calls name a registered kernel instead of giving its texts (ops/jit/registered.c). */
+ * Eager calls name a registered kernel instead of giving its texts (kernels/jit/registered.c). */
 #include "ops/jit/jit.h"
 
 #include <inttypes.h>
