@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from moving import DTYPES, some, values
 from tfuse.layout.concat import split_as
-from test_transpose import DTYPES, some, values
 
 
 def drawn(rng, dtype):
