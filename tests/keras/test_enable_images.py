@@ -184,6 +184,26 @@ def test_other_products_are_left_to_keras(shape):
         close(g, w, 2e-5)
 
 
+@pytest.mark.parametrize("x, other", [((None, 9, 10, 4), (1, 1, 1, 4)), ((1, 9, 10, 4), (None, 1, 1, 4))])
+def test_a_batch_of_one_is_stretched_by_keras(x, other):
+    f = tf.function(lambda a, b: keras.ops.multiply(a, b), input_signature=[tf.TensorSpec(x), tf.TensorSpec(other)])
+    a, b = (normal(*(size or 3 for size in shape)) for shape in (x, other))
+    with tfuse.enabled():
+        np.testing.assert_array_equal(f(a, b), a * b)
+
+
+def test_other_dropout_is_left_to_keras():
+    x = tf.constant(normal(8, 5, 6, 4))
+    drop = lambda shape, rate=0.5: tf.function(
+        lambda x: keras.random.dropout(x, rate, noise_shape=shape(x), seed=3), autograph=False)(x)
+    shapes = [lambda x: (tf.shape(x)[0], 1, 1, 1), lambda x: (8, 1, 1, 4), lambda x: None]
+    want = [drop(shape) for shape in shapes]
+    with tfuse.enabled():
+        got = [drop(shape) for shape in shapes]
+        np.testing.assert_array_equal(drop(lambda x: (8, 1, 1, 1), 0), x)
+    np.testing.assert_array_equal(got, want)
+
+
 def dropping(batch, dtype, jit):
     """A function(x) that drops images, and the gradient of that."""
     drop = keras.layers.Dropout(0.5, noise_shape=(batch, 1, 1, 1), seed=7, dtype=dtype)

@@ -163,7 +163,7 @@ def _scaled(x1, x2):
 
 def _drop(own, inputs, rate, noise_shape=None, seed=None):
     """Keras's dropout of whole images: what it leaves of ones says which, and by what the others are multiplied."""
-    if not (noise_shape is not None and _drops_images(inputs, noise_shape)):
+    if not (rate and noise_shape is not None and _drops_images(inputs, noise_shape)):
         return own(inputs, rate, noise_shape, seed)
     batch = inputs.shape[0] or tf.shape(inputs)[0]
     kept = own(tf.ones([batch, *[1] * (inputs.shape.rank - 1)], inputs.dtype), rate, None, seed)
@@ -176,7 +176,8 @@ def _drops_images(x, noise_shape):
     if not 3 <= x.shape.rank == len(noise_shape) <= MOST_AXES or x.shape[-1] is None:
         return False
     batch, *others = noise_shape
-    return batch in (None, x.shape[0]) and all(isinstance(size, int) and size == 1 for size in others)
+    known = batch is None or isinstance(batch, int) and batch == x.shape[0]  # it may be a tensor
+    return known and all(isinstance(size, int) and size == 1 for size in others)
 
 
 TABLE = [
