@@ -133,9 +133,6 @@ __device__ inline void load_x(const pool_args &a, const unit_place &at, int d, i
   load_unit<T>(a.from, place, inside ? at.left : 0, a.aligned && inside, v);
 }
 
-__device__ inline float greater_of(float a, float b) { return top_of(a, b); }
-__device__ inline double greater_of(double a, double b) { return a >= b || a != a ? a : b; }
-
 /* The greatest alone, where nobody wants to know its place: an instruction for each value. */
 template <typename T>
 __device__ inline void max_pool_bare(const pool_args &a) {
@@ -147,7 +144,7 @@ __device__ inline void max_pool_bare(const pool_args &a) {
       acc<T> v[UNIT];
       load_x<T>(a, at, d, h, w, v);
       UNROLL
-      for (int k = 0; k < UNIT; k++) best[k] = greater_of(best[k], v[k]);
+      for (int k = 0; k < UNIT; k++) best[k] = top_of(v[k], best[k]);
     });
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
   });

@@ -1,6 +1,5 @@
-/* nvrtc_note.h - what is known of NVRTC from an earlier process. To load it takes longer than all else of a first call:
- * 100 MB, of which many pages are written. A process that finds its kernels in the cache needs but a few numbers of it,
- * and these are in a file beside them. */
+/* nvrtc_note.h - what is known of NVRTC from an earlier process. It is a large library to load, and a process that
+ * finds its kernels in the cache needs but a few numbers of it: these are in a file beside them. */
 #ifndef TFUSE_NVRTC_NOTE_H_
 #define TFUSE_NVRTC_NOTE_H_
 

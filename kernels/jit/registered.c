@@ -1,5 +1,5 @@
 /* registered.c - kernels by short names, for eager calls: TensorFlow encodes, hashes and compares all attributes in
- * every call, and the texts of a kernel took it longer than all else. A name is the hash of the texts, so that in
+ * every call, and the texts of a kernel are long. A name is the hash of the texts, so that in
  * another process it stands for the same kernel or for none. Graphs and XLA's calls have the texts themselves. */
 #include <inttypes.h>
 #include <pthread.h>
@@ -23,11 +23,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static registered **chain_of(const char *name) { return &chains[(uintptr_t)name / 16 % TFU_COUNT(chains)]; }
 
+/* Called while the lock is held; what is found stays there for good. */
 static const registered *find(const char *name) {
-  pthread_mutex_lock(&lock);
   const registered *r = *chain_of(name);
   while (r && r->name != name) r = r->next;
-  pthread_mutex_unlock(&lock);
   return r;
 }
 
@@ -61,8 +60,7 @@ const char *tfu_jit_register(const char *kernel, int kind, const char *source, c
   }
   made->name = name;
   pthread_mutex_lock(&lock);
-  registered *known = *chain_of(name);
-  while (known && known->name != name) known = known->next;
+  const registered *known = find(name);
   if (!known) made->next = *chain_of(name), *chain_of(name) = made;
   pthread_mutex_unlock(&lock);
   if (!known) return name;
@@ -74,7 +72,9 @@ const char *tfu_jit_register(const char *kernel, int kind, const char *source, c
 tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err) {
   const char *name = attr[TFU_JIT_KERNEL].s;
   if (*name != '#') return TFU_OK;
+  pthread_mutex_lock(&lock);
   const registered *r = find(name);
+  pthread_mutex_unlock(&lock);
   TFU_REQUIRE(err, r, "kernel %s is not known in this process: only eager calls of the process that made it name it so",
               name);
   memcpy(attr, r->attr, sizeof r->attr);

@@ -94,16 +94,6 @@ __device__ inline int64_t times(int64_t a, int64_t b) {
   return (int64_t)((uint64_t)a * (uint64_t)b);
 }
 
-/* NaN is larger than all. */
-template <typename R>
-__device__ inline R larger(R a, R b) {
-  return a > b || a != a ? a : b;
-}
-template <>
-__device__ inline float larger(float a, float b) {
-  return top_of(a, b);
-}
-
 /* ---- what is scanned ---- */
 
 /* Each has the type T that numbers are stored in, the type that they are computed in, and the state. Of x and, where
@@ -135,7 +125,7 @@ struct max_scan : sum_scan<T> {
   typedef typename computed<T>::type real, state;
   static __device__ real nothing() { return lowest<real>(); }
   static __device__ state none() { return lowest<real>(); }
-  static __device__ state join(state a, state b) { return larger(a, b); }
+  static __device__ state join(state a, state b) { return top_of(a, b); }
 };
 
 /* log(sum of exp(x)): a is the maximum, b the sum of exp(x - a). Of two equal infinities the difference would be NaN.

@@ -55,6 +55,10 @@ struct bits_of<8> {
 };
 
 /* The larger one, NaN if one is. */
+template <typename R>
+__device__ inline R top_of(R a, R b) {
+  return a > b || a != a ? a : b;
+}
 __device__ inline float top_of(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float y;

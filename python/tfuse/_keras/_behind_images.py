@@ -1,16 +1,18 @@
-"""What tfuse.enable() replaces of Keras's convolutions, pooling and batch norms, as rows of _behind.TABLE. Convolutions and
-pooling are served where there is a GPU: layers by their call, with bias and activation, and what keras.ops has of them."""
+"""What tfuse.enable() replaces of Keras's convolutions, pooling, batch norms, and products and dropout of images, as rows of
+_behind.TABLE. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
+keras.ops has of them."""
 
 import math
 
 import keras
 import tensorflow as tf
 
-from tfuse._core import _op
+from tfuse._core import _library, _op
+from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back_images
 from tfuse._keras._behind import Row, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
-from tfuse.convolution import depthwise_conv, pool
+from tfuse.convolution import depthwise_conv, pool, scale_channels
 from tfuse.convolution.batch_norm import normalise
 from tfuse.convolution.channels_first import by_last, to_first
 from tfuse.convolution.conv import conv, conv_transpose
@@ -200,6 +202,38 @@ def _max_pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_fo
     return why or ("a window has more than %d places" % pool.MOST_PLACES if places > pool.MOST_PLACES else "")
 
 
+# ---- images times numbers ----
+
+
+def scaled(x1, x2):
+    """x1 * x2, where one of them has a number for each image and channel, as squeeze-and-excitation has it; or None."""
+    if _library.without_gpu() or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATS for x in (x1, x2)):
+        return None
+    for x, scale in (x1, x2), (x2, x1):
+        if scale_channels.fits(x, scale):
+            return scale_channels.scale_channels(x, scale)
+    return None
+
+
+def _drop(own, inputs, rate, noise_shape=None, seed=None):
+    """Keras's dropout of whole images: what it leaves of ones says which, and by what the others are multiplied."""
+    if not (rate and noise_shape is not None and _drops_images(inputs, noise_shape)):
+        return own(inputs, rate, noise_shape, seed)
+    batch = inputs.shape[0] or tf.shape(inputs)[0]
+    kept = own(tf.ones([batch, *[1] * (inputs.shape.rank - 1)], inputs.dtype), rate, None, seed)
+    return scale_channels.drop_images(inputs, kept)
+
+
+def _drops_images(x, noise_shape):
+    if _library.without_gpu() or not isinstance(x, tf.Tensor) or x.dtype not in FLOATS or x.shape.rank is None:
+        return False
+    if not 3 <= x.shape.rank == len(noise_shape) <= MOST_AXES or x.shape[-1] is None:
+        return False
+    batch, *others = noise_shape
+    known = batch is None or isinstance(batch, int) and batch == x.shape[0]  # it may be a tensor
+    return known and all(isinstance(size, int) and size == 1 for size in others)
+
+
 # ---- the table ----
 
 _NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
@@ -227,5 +261,6 @@ SERVED = [  # module and attribute, what serves it, the guard, what it is where 
 TABLE = [
     Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),
     Row("keras.src.applications.convnext", "LayerScale.call", _layer_scale, _layer_scale_guard),
+    Row("keras.src.backend.tensorflow.random", "dropout", _drop),
     *(Row(module, attribute, serve, on_a_gpu(guard, what)) for module, attribute, serve, guard, what in SERVED),
 ]

@@ -1,8 +1,7 @@
 """What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
 _behind.TABLE: relu and relu6 behind a product,
 a convolution or a batch norm, sums with these, products of an activation with another tensor, heads that are repeated for attention,
-and the mean cross entropy of a product, whose logits then never exist as a whole. Beside these, images times a number for each
-image, and channel.
+and the mean cross entropy of a product, whose logits then never exist as a whole.
 """
 
 import contextlib
@@ -11,11 +10,9 @@ import threading
 import keras
 import tensorflow as tf
 
-from tfuse._core import _explain, _library, _made
-from tfuse._core._op import FLOATS, MOST_AXES
-from tfuse._keras import _look_back, _look_back_attention
+from tfuse._core import _explain, _made
+from tfuse._keras import _behind_images, _look_back, _look_back_attention
 from tfuse._keras._behind import Row
-from tfuse.convolution import scale_channels
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
 
 
@@ -36,7 +33,7 @@ def _add(own, x1, x2):
 def _multiply(own, x1, x2):
     y = _look_back.gate(x1, x2)
     if y is None:
-        y = _scaled(x1, x2)
+        y = _behind_images.scaled(x1, x2)
     return own(x1, x2) if y is None else y
 
 
@@ -148,44 +145,11 @@ def _weights(loss, labels, sample_weight, masks):
     return tape.gradient(total, losses)
 
 
-# ---- images times numbers ----
-
-
-def _scaled(x1, x2):
-    """x1 * x2, where one of them has a number for each image and channel, as squeeze-and-excitation has it; or None."""
-    if _library.without_gpu() or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATS for x in (x1, x2)):
-        return None
-    for x, scale in (x1, x2), (x2, x1):
-        if scale_channels.fits(x, scale):
-            return scale_channels.scale_channels(x, scale)
-    return None
-
-
-def _drop(own, inputs, rate, noise_shape=None, seed=None):
-    """Keras's dropout of whole images: what it leaves of ones says which, and by what the others are multiplied."""
-    if not (rate and noise_shape is not None and _drops_images(inputs, noise_shape)):
-        return own(inputs, rate, noise_shape, seed)
-    batch = inputs.shape[0] or tf.shape(inputs)[0]
-    kept = own(tf.ones([batch, *[1] * (inputs.shape.rank - 1)], inputs.dtype), rate, None, seed)
-    return scale_channels.drop_images(inputs, kept)
-
-
-def _drops_images(x, noise_shape):
-    if _library.without_gpu() or not isinstance(x, tf.Tensor) or x.dtype not in FLOATS or x.shape.rank is None:
-        return False
-    if not 3 <= x.shape.rank == len(noise_shape) <= MOST_AXES or x.shape[-1] is None:
-        return False
-    batch, *others = noise_shape
-    known = batch is None or isinstance(batch, int) and batch == x.shape[0]  # it may be a tensor
-    return known and all(isinstance(size, int) and size == 1 for size in others)
-
-
 TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
     *(Row("keras.src.backend.tensorflow.nn", name, _behind(name)) for name in ("relu", "relu6")),
     Row("keras.src.backend.tensorflow.numpy", "add", _add),
     Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
-    Row("keras.src.backend.tensorflow.random", "dropout", _drop),
     Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),
     Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),
