@@ -2,7 +2,7 @@
  *
  * An op is one constant row, tfu_op: names, dtypes, attributes, a shape rule and two functions. Two bindings
  * (ops/core/tf_bind.c, ops/core/xla_bind.c) turn rows into registrations, and every run into one tfu_call.
- * docs/design.md#words says what row, call, given, wanted, T and S mean here, and other words of this project. */
+ * docs/design.md#words says what row, call, given, wanted, T, S and K mean here, and other words of this project. */
 #ifndef TFUSE_H_
 #define TFUSE_H_
 
@@ -64,10 +64,11 @@ typedef enum tfu_dtype {
 } tfu_dtype;
 
 /* Types of a row. T is any float, or any number; arithmetic is in float, in double for float64, and values in that type
- * are S. */
+ * are S. K is T or S, as the user keeps a weight: mixed precision has float32 ones beside data of 16 bits. */
 #define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
 #define TFU_T_NUMBERS "T: {float, half, bfloat16, double, int32, int64}"
 #define TFU_S_REALS "S: {float, double} = DT_FLOAT"
+#define TFU_K_KEPT "K: {float, half, bfloat16, double}"
 
 /* Row-major. Rank and dims are TFU_UNKNOWN only while a graph is being built. */
 typedef struct tfu_shape {

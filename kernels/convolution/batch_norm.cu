@@ -11,8 +11,9 @@ FORMULA(batch_norm_apply_residual, 0, 2, STATISTICS, 1, 0, SETTLE_SCALE,
 template <typename R>
 __device__ inline R shift_of(const batch_norm_settle_args &a, int64_t c) {
   if (!a.shift) return 0;
-  if (a.shift_is == BATCH_NORM_SHIFT_F16) return (R)(float)((const f16 *)a.shift)[c];
-  return a.shift_is == BATCH_NORM_SHIFT_BF16 ? (R)(float)((const bf16 *)a.shift)[c] : ((const R *)a.shift)[c];
+  const R v = ((const R *)a.shift)[c];
+  if (a.shift_as == BATCH_NORM_SHIFT_F16) return (R)(float)(f16)(float)v;
+  return a.shift_as == BATCH_NORM_SHIFT_BF16 ? (R)(float)(bf16)(float)v : v;
 }
 
 /* The mean of all parts, and then squared differences from it, in double. Means are taken as differences from that of

@@ -16,7 +16,7 @@
  * lanes, which take what is to be joined in turn. Few, since what takes time is to wait for one's entries. */
 #define BATCH_NORM_ACROSS 4
 
-/* How a shift is stored: in 16 bits, or as what it is computed in. */
+/* What a shift is rounded to: x's type, where that has 16 bits. */
 enum { BATCH_NORM_SHIFT_REAL, BATCH_NORM_SHIFT_F16, BATCH_NORM_SHIFT_BF16 };
 
 /* The states of parts, [4][channels / inner][parts][inner], become the statistics of each channel. The numbers of a
@@ -29,7 +29,7 @@ typedef struct batch_norm_settle_args {
   int64_t parts, inner;        /* of the states                      */
   const void *mean, *variance; /* running                            */
   const void *shift;           /* of the running mean; NULL is 0     */
-  int shift_is;                /* its type                           */
+  int shift_as;                /* what it is rounded to              */
   void *new_mean, *new_variance, *batch_mean, *batch_variance;
 } batch_norm_settle_args;
 

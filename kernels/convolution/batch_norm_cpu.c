@@ -171,6 +171,13 @@ static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
                   &tfu_activations[call->attr[TFU_BATCHNORM_ACTIVATION].i], NULL);
 }
 
+static REAL FN(rounded)(REAL v, tfu_dtype dtype) {
+  _Alignas(double) char stored[sizeof(double)];
+  REAL buffer;
+  FN(tfu_store)(stored, dtype, 0, 1, &v);
+  return *FN(tfu_load)(stored, dtype, 0, 1, &buffer);
+}
+
 static tfu_code FN(tfu_batch_norm_statistics_cpu)(tfu_call *call) {
   static const tfu_channels sum = {1, 0, 0, 1, {0}}, squares = {1, 1, 0, 1, {0}};
   const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_BATCHSTATISTICS_X];
@@ -187,8 +194,7 @@ static tfu_code FN(tfu_batch_norm_statistics_cpu)(tfu_call *call) {
   TFU_TRY(FN(pass)(call, &v, &squares, &x, (const REAL *const[]){mean}, NULL, FN(squares_loop), NULL, totals));
   const tfu_tensor *shift = &in[TFU_BATCHSTATISTICS_SHIFT];
   for (int64_t c = 0; c < v.channels; c++) {
-    REAL buffer;
-    const REAL off = tfu_given(&shift->shape) ? *FN(tfu_load)(shift->data, shift->dtype, c, 1, &buffer) : 0;
+    const REAL off = tfu_given(&shift->shape) ? FN(rounded)(((const REAL *)shift->data)[c], v.dtype) : 0;
     variance[c] = (REAL)(totals[c] / count);
     new_mean[c] = (REAL)(old_mean[c] * (1 - update) + ((double)mean[c] + off) * update);
     new_variance[c] = (REAL)(old_variance[c] * (1 - update) + variance[c] * update);

@@ -96,7 +96,7 @@ tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(c
 tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
   enum { ALL_BUT_CHANNELS = 1 << 0 | 1 << 2, FEW = 4096 /* parts of a channel that one launch joins */ };
   const tfu_tensor *x = &call->in[TFU_BATCHSTATISTICS_X], *out = call->out;
-  static const int stored[TFU_FLOATS] = {[TFU_F16] = BATCH_NORM_SHIFT_F16, [TFU_BF16] = BATCH_NORM_SHIFT_BF16};
+  static const int rounded[TFU_FLOATS] = {[TFU_F16] = BATCH_NORM_SHIFT_F16, [TFU_BF16] = BATCH_NORM_SHIFT_BF16};
   const batch_norm_view v = tfu_batch_norm_view(x);
   const tfu_groups groups = tfu_groups_of(&x->shape, ALL_BUT_CHANNELS);
   tfu_reduce_parts of = {.inner = 1};
@@ -110,7 +110,7 @@ tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
                               .mean = call->in[TFU_BATCHSTATISTICS_MEAN].data,
                               .variance = call->in[TFU_BATCHSTATISTICS_VARIANCE].data,
                               .shift = given(&call->in[TFU_BATCHSTATISTICS_SHIFT]),
-                              .shift_is = stored[x->dtype],
+                              .shift_as = rounded[x->dtype],
                               .new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data,
                               .new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data,
                               .batch_mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data,

@@ -96,6 +96,22 @@ static void turn_kernel(const conv_shape *s, const char *kernel, int64_t group, 
         memcpy(to, kernel + (size_t)(((t * s->c + c) * s->groups + group) * s->k + k) * size, size);
 }
 
+/* The kernel in the type of all else: as it is, or a copy that is rounded. */
+static tfu_code alike(tfu_call *call, const tfu_tensor *kernel, tfu_dtype dtype, const void **data) {
+  const int64_t count = tfu_count(&kernel->shape);
+  float buffer[TFU_TILE];
+  void *copy;
+  *data = kernel->data;
+  if (kernel->dtype == dtype) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, (size_t)count * tfu_dtype_size(dtype) + 1, &copy));
+  *data = copy;
+  for (int64_t at = 0; at < count; at += TFU_TILE) {
+    const int n = (int)(count - at < TFU_TILE ? count - at : TFU_TILE);
+    tfu_store_f32(copy, dtype, at, n, tfu_load_f32(kernel->data, kernel->dtype, at, n, buffer));
+  }
+  return TFU_OK;
+}
+
 /* Where the results of a product go. */
 typedef struct target {
   const tfu_tensor *y, *bias, *residual; /* bias and residual may be empty */
@@ -149,11 +165,13 @@ static tfu_code FN(forward)(tfu_call *call, target t) {
   t.y = &call->out[0], t.width = s.groups * s.k;
   windows w = windows_of(&s, 0, x->data, size, 0);
   tfu_recycled space;
+  const void *data;
+  TFU_TRY(alike(call, kernel, x->dtype, &data));
   TFU_TRY(take_space(call, &w));
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s.groups; g++) {
     const tfu_operand right = {
-        .data = (const char *)kernel->data + (size_t)(g * s.k) * size, .dtype = x->dtype, .row = t.width};
+        .data = (const char *)data + (size_t)(g * s.k) * size, .dtype = x->dtype, .row = t.width};
     t.col = g * s.k;
     w.from = (const char *)x->data + g * w.width;
     TFU_TRY(FN(multiply)(&space, w, right, s.k, t));
@@ -176,12 +194,14 @@ static tfu_code FN(tfu_conv_data_cpu)(tfu_call *call) {
   target t = {.y = &call->out[0], .width = s.groups * s.c};
   windows w = windows_of(&s, 1, y->data, size, 0);
   tfu_recycled space;
+  const void *data;
   void *turned;
+  TFU_TRY(alike(call, kernel, y->dtype, &data));
   TFU_TRY(take_space(call, &w));
   TFU_TRY(tfu_scratch(call, (size_t)(conv_volume(s.window) * s.k * s.c) * size + 1, &turned));
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s.groups; g++) {
-    turn_kernel(&s, kernel->data, g, size, turned);
+    turn_kernel(&s, data, g, size, turned);
     t.col = g * s.c;
     w.from = (const char *)y->data + g * w.width;
     TFU_TRY(FN(multiply)(&space, w, (tfu_operand){.data = turned, .dtype = y->dtype, .row = s.c}, s.c, t));

@@ -2,6 +2,7 @@
 #include "kernels/convolution/conv_cudnn.h"
 
 #include "kernels/convolution/conv_choose.h"
+#include "kernels/convolution/conv_kernel.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/layout/transpose.h"
 
@@ -24,7 +25,7 @@ static tfu_code zero_bias(conv_request *r) {
 static int has_turned(conv_request *r) {
   const conv_shape *s = &r->a->s;
   const int64_t rows = conv_volume(s->window) * s->c, outputs = s->groups * s->k;
-  return rows == 1 || outputs == 1 ||
+  return (!r->a->wide && (rows == 1 || outputs == 1)) ||
          tfu_conv_try_scratch(r, rows * outputs * (int64_t)tfu_dtype_size((tfu_dtype)r->key.dtype),
                               &r->memory[CONV_AT_KERNEL]);
 }
@@ -36,6 +37,7 @@ static tfu_code turn_kernel(conv_request *r, int behind) {
   const int64_t size = (int64_t)tfu_dtype_size((tfu_dtype)r->key.dtype);
   void *ours = r->a->kernel, *turned = r->memory[CONV_AT_KERNEL];
   if (ours == turned || behind != (r->key.product == CONV_FILTER)) return TFU_OK;
+  if (r->a->wide) return tfu_conv_kernel_turn(r->call, (tfu_dtype)r->key.dtype, behind, rows, outputs, ours, turned);
   return behind ? tfu_turn_gpu(r->call, turn_of(rows, outputs), turned, ours, size)
                 : tfu_turn_gpu(r->call, turn_of(outputs, rows), ours, turned, size);
 }

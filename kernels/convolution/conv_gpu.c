@@ -5,6 +5,7 @@
 #include "ops/convolution/conv.h"
 
 #include "kernels/convolution/conv_cudnn.h"
+#include "kernels/convolution/conv_kernel.h"
 #include "kernels/convolution/conv_quads.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/elementwise/scale_bias_act.h"
@@ -36,8 +37,8 @@ tfu_code tfu_conv_by_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype
   return *served ? finish(call, a, dtype) : TFU_OK;
 }
 
-static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
-  const tfu_dtype dtype = call->out[0].dtype;
+/* With a kernel of the same type as all else. */
+static tfu_code run_alike(tfu_call *call, conv_product product, tfu_dtype dtype, const conv_args *a) {
   const int tf32 = call->attr[TFU_CONV_TF32].b;
   int served = 0;
   if (!tfu_cudnn_allowed()) {
@@ -54,6 +55,31 @@ static tfu_code run(tfu_call *call, conv_product product, const conv_args *a) {
   return TFU_OK;
 }
 
+/* A wide kernel goes to cuDNN as it is; any other way has a copy of it, or makes one that is widened. */
+static tfu_code run(tfu_call *call, conv_product product, const tfu_tensor *kernel, const conv_args *given) {
+  const tfu_dtype dtype = call->in[0].dtype;
+  const int64_t elements = tfu_count(&kernel->shape);
+  conv_args a = *given, quads;
+  conv_quads_args image, moved;
+  int served = 0;
+  a.wide = kernel->dtype != dtype;
+  if (!a.wide) return run_alike(call, product, dtype, &a);
+  if (tfu_cudnn_allowed() && !tfu_conv_in_quads(product, dtype, &a, &quads, &image, &moved)) {
+    TFU_TRY(tfu_conv_by_cudnn(call, product, dtype, 0, &a, &served));
+    if (served) {
+      call->why = NULL;
+      return TFU_OK;
+    }
+  }
+  void *const wide = a.kernel;
+  a.wide = 0;
+  TFU_TRY(tfu_scratch(call, (size_t)elements * tfu_dtype_size(dtype), &a.kernel));
+  if (product != CONV_FILTER) TFU_TRY(tfu_conv_kernel_turn(call, dtype, 0, elements, 1, wide, a.kernel));
+  call->kernel = NULL; /* the next launch names the work */
+  TFU_TRY(run_alike(call, product, dtype, &a));
+  return product == CONV_FILTER ? tfu_conv_kernel_turn(call, dtype, 1, elements, 1, wide, a.kernel) : TFU_OK;
+}
+
 tfu_code tfu_conv_gpu(tfu_call *call) {
   const conv_args a = {.s = tfu_conv_forward_read(call),
                        .x = data_of(&call->in[TFU_CONV_X]),
@@ -62,7 +88,7 @@ tfu_code tfu_conv_gpu(tfu_call *call) {
                        .bias = data_of(&call->in[TFU_CONV_BIAS]),
                        .residual = data_of(&call->in[TFU_CONV_RESIDUAL]),
                        .relu = call->attr[TFU_CONV_RELU].b};
-  return run(call, CONV_FORWARD, &a);
+  return run(call, CONV_FORWARD, &call->in[TFU_CONV_KERNEL], &a);
 }
 
 tfu_code tfu_conv_data_gpu(tfu_call *call) {
@@ -70,7 +96,7 @@ tfu_code tfu_conv_data_gpu(tfu_call *call) {
                        .x = call->out[0].data,
                        .kernel = data_of(&call->in[TFU_CONV_DATA_KERNEL]),
                        .y = data_of(&call->in[TFU_CONV_DATA_Y])};
-  return run(call, CONV_DATA, &a);
+  return run(call, CONV_DATA, &call->in[TFU_CONV_DATA_KERNEL], &a);
 }
 
 tfu_code tfu_conv_filter_gpu(tfu_call *call) {
@@ -78,5 +104,5 @@ tfu_code tfu_conv_filter_gpu(tfu_call *call) {
                        .x = data_of(&call->in[TFU_CONV_FILTER_X]),
                        .kernel = call->out[0].data,
                        .y = data_of(&call->in[TFU_CONV_FILTER_Y])};
-  return run(call, CONV_FILTER, &a);
+  return run(call, CONV_FILTER, &call->out[0], &a);
 }

@@ -22,6 +22,7 @@ typedef struct conv_args {
   void *x, *kernel, *y;
   const void *bias, *residual; /* of y; NULL: none */
   int relu;
+  int wide;      /* the kernel is float32, all else of 16 bits: cuDNN's way alone takes it so (conv_kernel.h) */
   int64_t slice; /* of ConvFilter: positions that one part of its sums has … */
   void *partial; /* … which are [slices][kernel], of the type that is computed in */
 } conv_args;

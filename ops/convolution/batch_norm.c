@@ -4,9 +4,9 @@
  *
  * x is [outer, channels, inner], a view of [..., channels] or [samples, channels, ...] that costs nothing. gamma, beta
  * and residual may be empty. BatchNormStatistics also gives the running mean and variance, running * (1 - update) +
- * batch * update, or as they were where x is empty; to the batch's mean, shift is added there, where it is given: a
- * bias that x lacks. Variances are biased, as Keras has them. update is 1 - momentum, which is the smaller number: it
- * loses less.
+ * batch * update, or as they were where x is empty; to the batch's mean, shift, rounded to T, is added there, where it
+ * is given: a bias that x lacks. Variances are biased, as Keras has them. update is 1 - momentum, which is the smaller
+ * number: it loses less.
  *
  * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
  * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
@@ -57,8 +57,8 @@ const tfu_op tfu_batch_norm_statistics = {
     .name = "BatchNormStatistics",
     .doc =
         "Mean and variance of each channel of x, [outer, channels, inner], and the running ones after a step towards "
-        "them; the running mean as if shift were added to x.",
-    .in = {"x: T", "mean: S", "variance: S", "shift: T"},
+        "them; the running mean as if shift, rounded to x's type, were added to x.",
+    .in = {"x: T", "mean: S", "variance: S", "shift: S"},
     .out = {"new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
     .attr = {"update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
     .shape = statistics_shape,

@@ -6,6 +6,7 @@
  *   ConvData    x[n, i, c] = sum over r, k of y[n, o, k] kernel[r, c, k], where i = o * stride - before + r * dilation
  *   ConvFilter  kernel[r, c, k] = sum over n, o of x[n, o * stride - before + r * dilation, c] y[n, o, k]
  *
+ * A float32 kernel beside data of 16 bits is rounded to these before it is multiplied, as a cast would do it.
  * What lies outside a tensor is 0. Of several groups, each has its own channels and outputs; how many there are follows
  * from the channels of x and of the kernel. Each of the three is linear in either factor, and the other two are its
  * gradients. A transposed convolution is ConvData.
@@ -114,9 +115,9 @@ const tfu_op tfu_conv = {
     .doc =
         "relu(x convolved with kernel + bias + residual), or the same without relu; sizes has the result's spatial "
         "axes.",
-    .in = {"x: T", "kernel: T", "bias: T", "residual: T", "sizes: bool"},
+    .in = {"x: T", "kernel: K", "bias: T", "residual: T", "sizes: bool"},
     .out = {"y: T"},
-    .attr = {TFU_CONV_ATTRS, "relu: bool = false", TFU_T_FLOATS},
+    .attr = {TFU_CONV_ATTRS, "relu: bool = false", TFU_T_FLOATS, TFU_K_KEPT},
     .shape = forward_shape,
     .cpu = tfu_conv_cpu,
     .gpu = tfu_conv_gpu,
@@ -144,9 +145,9 @@ const tfu_op tfu_conv_data = {
     .doc =
         "Gradient of a convolution with respect to its input: y spread by kernel; sizes has the result's spatial axes "
         "and channels.",
-    .in = {"y: T", "kernel: T", "sizes: bool"},
+    .in = {"y: T", "kernel: K", "sizes: bool"},
     .out = {"x: T"},
-    .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS},
+    .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS, TFU_K_KEPT},
     .shape = data_shape,
     .cpu = tfu_conv_data_cpu,
     .gpu = tfu_conv_data_gpu,
@@ -177,8 +178,8 @@ const tfu_op tfu_conv_filter = {
         "Gradient of a convolution of x with respect to its kernel, for y, that of its result; sizes has the kernel's "
         "shape.",
     .in = {"x: T", "y: T", "sizes: bool"},
-    .out = {"kernel: T"},
-    .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS},
+    .out = {"kernel: K"},
+    .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS, TFU_K_KEPT},
     .shape = filter_shape,
     .cpu = tfu_conv_filter_cpu,
     .gpu = tfu_conv_filter_gpu,

@@ -39,10 +39,11 @@ static tfu_code check_list(const tfu_call *call, const char *const *names, const
   const tfu_dtype type = call->in[0].dtype, wanted = tfu_real(type);
   for (int i = 0; names[i]; i++) {
     const char *colon = strchr(names[i], ':');
-    if (colon && !strcmp(colon, ": S") && tensors[i].dtype != wanted)
-      return tfu_fail(call->err, TFU_INVALID, "%.*s must be %s where %.*s is %s, got %s", (int)(colon - names[i]),
-                      names[i], tfu_dtype_name(wanted), (int)strcspn(call->op->in[0], ":"), call->op->in[0],
-                      tfu_dtype_name(type), tfu_dtype_name(tensors[i].dtype));
+    const int kept = colon && !strcmp(colon, ": K"), real = colon && !strcmp(colon, ": S");
+    if ((kept || real) && tensors[i].dtype != wanted && !(kept && tensors[i].dtype == type))
+      return tfu_fail(call->err, TFU_INVALID, "%.*s must be %s%s where %.*s is %s, got %s", (int)(colon - names[i]),
+                      names[i], tfu_dtype_name(wanted), kept ? " or the same" : "", (int)strcspn(call->op->in[0], ":"),
+                      call->op->in[0], tfu_dtype_name(type), tfu_dtype_name(tensors[i].dtype));
   }
   return TFU_OK;
 }

@@ -145,6 +145,66 @@ def test_room_for_quads():
     assert room(tf.TensorSpec(spec.shape)) == room(tf.TensorSpec([2, 8, 8, 5], tf.float16)) == 0
 
 
+# ---- a kernel that is kept in float32 ----
+
+
+WIDE = {"3x3": ((3, 3), {"padding": "same"}, (2, 9, 8, 16, 24)), "1x1": ((1, 1), {"strides": 2}, (2, 9, 8, 16, 24)),
+        "an output": ((3, 3), {}, (1, 5, 6, 8, 1)), "a channel": ((1,), {}, (3, 7, 1, 40)),
+        "groups": ((3, 2), {"groups": 4, "dilation": 2}, (2, 9, 8, 16, 24)), "stem": ((7, 7), {"strides": 2}, (2, 21, 24, 3, 8)),
+        "by depth": ((3, 3), {"groups": 16, "padding": "same"}, (2, 9, 8, 16, 16)),
+        "films": ((2, 3, 2), {"padding": "same"}, (1, 4, 5, 6, 8, 16)), "nothing": ((3, 3), {}, (0, 5, 5, 8, 8))}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", WIDE)
+def test_a_kernel_in_float32(device, jit, name, dtype):
+    """Is rounded as a cast rounds it, and has its gradient in float32; also where that is differentiated again."""
+    size, options, (*image, channels, outputs) = WIDE[name]
+    rng, geometry = np.random.default_rng(6), Geometry(size, **options)
+    x = tf.cast(rng.normal(size=[*image, channels]), dtype)
+    kernel = tf.constant(rng.normal(size=[*size, channels // geometry.groups, outputs]), tf.float32)
+    dy = tf.cast(rng.normal(size=[image[0], *geometry.out(image[1:]), outputs]), dtype)
+
+    @tf.function(jit_compile=jit)
+    def f(x, kernel, dy):
+        with tf.GradientTape() as outer:
+            outer.watch([x, dy])
+            with tf.GradientTape() as tape:
+                tape.watch([x, kernel])
+                y = tfuse.conv(x, kernel, **options)
+            dx, dkernel = tape.gradient(y, [x, kernel], dy)
+        return y, dx, dkernel, *outer.gradient(dkernel, [x, dy], kernel)
+
+    y, dx, dkernel, again_x, again_dy = f(x, kernel, dy)
+    assert dkernel.dtype == tf.float32 and {t.dtype.name for t in (y, dx, again_x, again_dy)} == {dtype}
+    rounded, x, dy = cases.as64(tf.cast(kernel, dtype)), cases.as64(x), cases.as64(dy)
+    close(y, geometry.forward(x, rounded), dtype)
+    close(dx, geometry.data(dy, rounded, image[1:]), dtype)
+    close(dkernel, geometry.filter(x, dy), dtype)
+    close(again_x, geometry.data(dy, rounded, image[1:]), dtype)  # of dkernel * kernel, of which both are factors
+    close(again_dy, geometry.forward(x, rounded), dtype)
+
+
+def test_a_transposed_kernel_in_float32(device):
+    rng = np.random.default_rng(7)
+    x, kernel = tf.cast(rng.normal(size=[2, 5, 6, 8]), "bfloat16"), tf.constant(rng.normal(size=[3, 3, 4, 8]), tf.float32)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([x, kernel])
+        y, want = (tfuse.conv_transpose(x, k, strides=2, padding="same") for k in (kernel, tf.cast(kernel, x.dtype)))
+    for got, wanted in zip([y, *tape.gradient(y, [x, kernel])], [want, *tape.gradient(want, [x, kernel])]):
+        close(got, cases.as64(wanted), "bfloat16")
+        assert got.dtype == wanted.dtype
+
+
+def test_other_dtypes_of_kernels_are_refused():
+    x = tf.ones([1, 4, 4, 8], tf.bfloat16)
+    with pytest.raises(ValueError, match="kernel must be bfloat16 or float32, got float64; cast it"):
+        tfuse.conv(x, tf.ones([3, 3, 8, 8], tf.float64))
+    with pytest.raises(ValueError, match="kernel must be float32 like x, got float16; cast one of them"):
+        tfuse.conv(tf.cast(x, "float32"), tf.ones([3, 3, 8, 8], tf.float16))
+
+
 # ---- as Keras ----
 
 _KERAS = [(axes, padding, strides, dilation, n) for axes, padding, (strides, dilation), n in itertools.product(

@@ -68,8 +68,11 @@ static const row rows[] = {
     {&tfu_concat_split, {"ec", "d0|d0|00"}, "axis=0 N=3 rest=any"},
     {&tfu_conv, {"2q3d", "33d9", "9", "2q39", "q30"}, "padding=same relu=true rest=columns"},
     {&tfu_conv, {"2q3", "519", "0", "0", "q0"}, "padding=causal rest=any"},
+    {&tfu_conv, {"2q3d", "33d9", "0", "0", "q30"}, "K=real padding=same"},
     {&tfu_conv_data, {"2q39", "33d9", "q3d0"}, "padding=same"},
+    {&tfu_conv_data, {"2q39", "33d9", "q3d0"}, "K=real padding=same"},
     {&tfu_conv_filter, {"2q3d", "2q39", "33d90"}, "padding=same"},
+    {&tfu_conv_filter, {"2q3d", "2q39", "33d90"}, "K=real padding=same"},
     {&tfu_conv_own, {"2q3d", "33d9", "q30"}, "padding=same rung=shared"},
     {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},
     {&tfu_cross_entropy_grad, {"x", "x", "r3+", "r", "x"}, "smoothing=0.1 z_loss=0.01"},
@@ -211,7 +214,7 @@ static const char *setting(const row *w, const char *name) {
 /* Of an argument "x: T" or "x: N * T". */
 static tfu_dtype dtype_of(const sample *s, const char *argument) {
   const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
-  if (!strcmp(type, "S")) return tfu_real(s->dtype);
+  if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

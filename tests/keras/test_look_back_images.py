@@ -184,6 +184,24 @@ def test_sixteen_bits(jit, dtype):
     assert ("a batch norm of running statistics as part of a convolution" in joined()) == (jit and dtype == "bfloat16")
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_casts_no_weights(policy):
+    """Kernels, biases and their gradients stay in the dtype of the variables, which the ops take."""
+    layers = [keras.layers.Conv2D(8, 3, dtype=policy), keras.layers.BatchNormalization(dtype=policy),
+              keras.layers.Conv2DTranspose(4, 3, dtype=policy, use_bias=False)]
+    model = keras.Sequential([keras.Input([8, 8, 4]), *layers])
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    with tfuse.enabled():
+        graph = tf.function(step, autograph=False).get_concrete_function(tf.TensorSpec([2, 8, 8, 4])).graph
+    casts = [op.outputs[0].shape for op in needed(graph) if op.type == "Cast"]
+    assert casts == [[2, 8, 8, 4]]  # of the input
+
+
 # ---- channels first ----
 
 

@@ -32,8 +32,9 @@ _empty = {}  # by number of the dtype
 class FusedOp:
     """Callable as op(*inputs, **attributes). An input may be None where the op takes an empty tensor for "not given".
 
-    The registered op says what dtypes the inputs take: T that of the first input, S real(T), others what they name. What
-    is not a tensor is converted; a tensor of another dtype is refused.
+    The registered op says what dtypes the inputs take: T that of the first input, S real(T), K either of them, others what
+    they name. What is not a tensor is converted; a tensor of another dtype is refused. An output's K is T, unless the
+    attribute K says otherwise.
 
     Args:
       name: CamelCase, as in the op's row.
@@ -71,7 +72,7 @@ class FusedOp:
         kinds = {a.type_attr for a in self._definition.input_arg}
         self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
-        self._told = "S" not in kinds and any(a.type_attr == "S" for a in self._definition.output_arg)
+        self._told = ({a.type_attr for a in self._definition.output_arg} - kinds) & {"S", "K"}
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
         self._gradient = gradient or self._plain_gradient
         tf.RegisterGradient(self._registered)(self._gradient_of_node)
@@ -92,6 +93,7 @@ class FusedOp:
                         if type(value) is not EagerTensor:
                             given, told = self._complete(inputs)
                             break
+                told = () if told and "K" in attributes else told
                 return execute(eager, self._registered, None, *given, *_flat(attributes), *told)
             except Exception:
                 pass
@@ -134,7 +136,7 @@ class FusedOp:
         return self._in_graph(inputs, attributes)
 
     def _in_graph(self, inputs, attributes):
-        outputs = self._raw(*inputs, **attributes, **self._told_types(inputs[0].dtype))
+        outputs = self._raw(*inputs, **{**self._told_types(inputs[0].dtype), **attributes})
         if self._shapes and not context.executing_eagerly():
             shapes = self._shapes(*(i.shape for i in inputs), **{**self._defaults, **attributes})
             for output, shape in zip(outputs if isinstance(outputs, (list, tuple)) else [outputs], shapes):
@@ -157,7 +159,7 @@ class FusedOp:
 
     def dtypes(self, dtype):
         """For each input, the dtypes it may have where the first has `dtype`; what is not given takes the first of them."""
-        types = {"T": [dtype], "S": [real(dtype)]}
+        types = {"T": [dtype], "S": [real(dtype)], "K": list(dict.fromkeys([dtype, real(dtype)]))}
         for a in self._definition.attr:
             if a.type == "type" and a.name not in types:  # of floats only the first input's
                 allowed = [t for t in map(tf.as_dtype, a.allowed_values.list.type) if t not in FLOATS or t == dtype]
@@ -165,7 +167,7 @@ class FusedOp:
         return [types[a.type_attr] if a.type_attr else [tf.as_dtype(a.type)] for a in self._definition.input_arg]
 
     def _told_types(self, dtype):
-        return {"S": real(dtype)} if self._told else {}
+        return {kind: real(dtype) if kind == "S" else dtype for kind in self._told}
 
     def _convert(self, inputs):
         first = inputs[0]
@@ -193,6 +195,7 @@ class FusedOp:
 
     def _wrong_dtype(self, i, allowed, got):
         kind = self._definition.input_arg[i].type_attr
+        kind = "T" if kind == "K" and len(allowed) == 1 else kind
         which = {"T": " like %s", "S": ", the arithmetic type of %s,"}.get(kind, "")
         return ValueError("%s: %s must be %s%s%s got %s; cast %s" % (
             self.stem, self._argument(i), " or ".join(t.name for t in allowed), which % self._argument(0) if which else "",

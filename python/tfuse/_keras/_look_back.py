@@ -94,6 +94,12 @@ def uncast(x):
     return x.op.inputs[0] if casts else x
 
 
+def unrounded(x):
+    """What x was made from by a cast to a narrower dtype, while a function is traced; or x. For an op that rounds it itself."""
+    rounds = on and in_graph(x) and _casts(x.op, widens=False) and _made.of(x, _made.Watched) is None
+    return x.op.inputs[0] if rounds else x
+
+
 def logits_before(x):
     """uncast(x) inside of casts_by_keras(True)."""
     return uncast(x) if getattr(_running, "casts", False) else x

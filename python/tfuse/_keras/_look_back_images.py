@@ -100,9 +100,9 @@ def folded(layer, made):
     wide = lambda w: tf.cast(tf.convert_to_tensor(w), real(dtype))
     scale = tf.math.rsqrt(wide(layer.moving_variance) + layer.epsilon)
     scale = scale if layer.gamma is None else scale * wide(layer.gamma)
-    bias = (wide(_look_back.uncast(made.bias)) if _op.given(made.bias) else 0) - wide(layer.moving_mean)
+    bias = (wide(_look_back.unrounded(made.bias)) if _op.given(made.bias) else 0) - wide(layer.moving_mean)
     bias = bias * scale if layer.beta is None else bias * scale + wide(layer.beta)
-    kernel = wide(_look_back.uncast(made.kernel)) * scale
+    kernel = wide(_look_back.unrounded(made.kernel)) * scale
     return made.again(*(tf.cast(w, dtype) for w in (kernel, bias)))
 
 
@@ -112,4 +112,4 @@ def without_bias(made):
     if not _op.given(made.bias):
         return None
     _look_back.note("Conv", "a bias that the batch norm takes away again: its gradient is 0", made.x)
-    return made.again(made.kernel, None), made.bias
+    return made.again(made.kernel, None), _look_back.unrounded(made.bias)

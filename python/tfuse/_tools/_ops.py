@@ -43,9 +43,9 @@ def rows(names=None):
 
 
 def _typed(argument, definition):
-    """An argument and its type: T and S stay letters, any other letter is spelled out."""
+    """An argument and its type: T, S and K stay letters, any other letter is spelled out."""
     kind = argument.type_attr or tf.as_dtype(argument.type).name
-    if kind not in ("T", "S"):
+    if kind not in ("T", "S", "K"):
         allowed = [a.allowed_values.list.type for a in definition.attr if a.name == kind]
         kind = " or ".join(tf.as_dtype(t).name for t in allowed[0]) if allowed else kind
     return "%s: %s%s" % (argument.name, "list of " * bool(argument.number_attr), kind)

@@ -38,7 +38,7 @@ def _moments(x):
 def _plain_statistics(x, mean, variance, shift, update=0.01):
     batch_mean, batch_variance = _moments(x)
     new = tf.where(_count(x) > 0, tf.constant(update, mean.dtype), 0)
-    shifted = batch_mean + tf.cast(shift, mean.dtype) if given(shift) else batch_mean
+    shifted = batch_mean + tf.cast(tf.cast(shift, x.dtype), mean.dtype) if given(shift) else batch_mean
     return mean * (1 - new) + shifted * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
 
 
@@ -171,7 +171,8 @@ def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residu
 
 def _normalised(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
                 epsilon=1e-3, shift=None):
-    """batch_norm(); the running mean as if shift, a value per channel in x's dtype, were added to x in training."""
+    """batch_norm(); the running mean as if shift, a value per channel in real(x's dtype) that is rounded to x's, were added
+    to x in training."""
     x, axis = _rows.tensor(x), int(axis)
     residual = None if residual is None else _rows.tensor(residual)
     _check(x, residual, axis)
@@ -230,7 +231,7 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     if training and not whole:
         mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
     if bias is not None:
-        bias = keras.ops.cast(bias, inputs.dtype)
+        bias = tf.cast(bias, real(inputs.dtype))
         beta = _beside(tf.convert_to_tensor(beta), bias)
     y, new_mean, new_variance = _normalised(
         inputs, layer.gamma, beta, mean, variance, training and whole, axis=layer.axis if axis is None else axis,

@@ -108,7 +108,7 @@ def _convolve(x, kernel, strides, dilation):
 
 
 def _plain_linear(x, kernel, sizes, padding, strides, dilation, before):
-    axes = x.shape.rank - 2
+    axes, kernel = x.shape.rank - 2, tf.cast(kernel, x.dtype)
     strides, dilation, before = (_windows.numbers_of(word, axes) for word in (strides, dilation, before))
     y = _convolve(_padded(x, kernel, sizes, padding, strides, dilation, before), kernel, strides, dilation)
     return y[(slice(None), *(slice(_size(sizes, i)) for i in range(axes)))]
@@ -131,13 +131,13 @@ def _plain_data(y, kernel, sizes, tf32=False, **options):
     return tape.gradient(out, x, y)
 
 
-def _plain_filter(x, y, sizes, tf32=False, **options):
+def _plain_filter(x, y, sizes, tf32=False, K=None, **options):
     axes = x.shape.rank - 2
     kernel = tf.zeros([_size(sizes, i) for i in range(axes + 2)], x.dtype)
     with tf.GradientTape() as tape:
         tape.watch(kernel)
         out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
-    return tape.gradient(out, kernel, y)
+    return tf.cast(tape.gradient(out, kernel, y), K or x.dtype)
 
 
 # ---- the ops ----
@@ -159,8 +159,13 @@ def _gradient(node, dy):
     elif wants_bias:
         dbias = reduce_sum(tf.reshape(dy, [-1, _size(kernel, -1)]), 0)
     dx = _data(g, kernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
-    dkernel = _filter(x, g, _shape_of(kernel), **_options(node)) if node.wanted(1) else None
+    dkernel = _filter_like(kernel, x, g, node) if node.wanted(1) else None
     return dx, dkernel, dbias, g if given(residual) else None, None
+
+
+def _filter_like(kernel, x, y, node):
+    """The kernel's gradient, in its dtype."""
+    return _filter(x, y, _shape_of(kernel), K=kernel.dtype, **_options(node))
 
 
 def _of_image(y):
@@ -171,7 +176,7 @@ def _of_image(y):
 def _data_gradient(node, dx):
     y, kernel, _ = node.inputs
     dy = _conv(dx, kernel, None, None, _of_image(y), **_options(node)) if node.wanted(0) else None
-    return dy, _filter(dx, y, _shape_of(kernel), **_options(node)) if node.wanted(1) else None, None
+    return dy, _filter_like(kernel, dx, y, node) if node.wanted(1) else None, None
 
 
 def _filter_gradient(node, dkernel):
@@ -278,6 +283,7 @@ def fused(x, kernel, bias, residual, window, activation):
 
 def composed(x, kernel, bias, residual, window, activation):
     """The same by TensorFlow's own convolution and tfuse.scale_bias_act, which is faster on a CPU."""
+    kernel = tf.cast(kernel, x.dtype)
     if window.padding == "causal":
         x = tf.pad(x, [(0, 0), *(((k - 1) * d, 0) for k, d in zip(kernel.shape, window.dilation)), (0, 0)])
     elif window.padding == "before" and max(map(max, window.pairs)):
@@ -334,7 +340,8 @@ def conv(x, kernel, bias=None, activation=None, residual=None, strides=1, paddin
 
     Args:
       x: float tensor, [batch, spatial axes, channels].
-      kernel: [spatial axes, channels / groups, outputs], as in Keras.
+      kernel: [spatial axes, channels / groups, outputs], as in Keras. Beside an x of 16 bits it may be float32, and is rounded
+        to x's dtype on its way; its gradient is float32 then.
       bias: [outputs], or None.
       activation: as in tfuse.scale_bias_act.
       residual: tensor of the result's shape, or None; is added before the activation.
@@ -366,7 +373,8 @@ def _conv_last(x, kernel, bias, activation, residual, strides, padding, dilation
     _check_channels("conv", x, kernel, groups)
     if not given(residual) and _is_by_depth(x, kernel, window, groups):
         bias, shape = bias if given(bias) else None, kernel.shape
-        return depthwise(x, tf.reshape(kernel, [shape[0], shape[1], shape[3], 1]), bias, activation, window.strides,
+        kernel = tf.cast(tf.reshape(kernel, [shape[0], shape[1], shape[3], 1]), x.dtype)
+        return depthwise(x, kernel, bias, activation, window.strides,
                          "same" if window.padding == "same" else "valid")
     why = _why_composed(x, kernel, bias, residual, window)
     if why:
@@ -381,7 +389,7 @@ def conv_transpose(x, kernel, bias=None, activation=None, strides=1, padding="va
 
     Args:
       x: float tensor, [batch, spatial axes, channels].
-      kernel: [spatial axes, outputs, channels], as in Keras.
+      kernel: [spatial axes, outputs, channels], as in Keras. It may be float32, as in tfuse.conv.
       bias: [outputs], or None.
       activation: as in tfuse.scale_bias_act.
       strides, dilation: an integer, or one for each spatial axis.

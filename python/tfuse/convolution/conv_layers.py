@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tfuse._core._op import FLOATS
+from tfuse._core._op import FLOATS, real
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
 from tfuse.elementwise.scale_bias_act import activation_name
@@ -20,13 +20,21 @@ def why_not_conv(layer, x):
     return ""
 
 
+def _kernel(layer, dtype):
+    """A layer's kernel as it is kept, where tfuse.conv takes it so beside data of a dtype: without a cast, and another for its
+    gradient. Else in that dtype."""
+    with keras.src.backend.AutocastScope(None):
+        kernel = tf.convert_to_tensor(layer.kernel)
+    return kernel if kernel.dtype == real(dtype) else tf.cast(kernel, dtype)
+
+
 def _of_layer(f, layer, x, turn=to_last, **options):
     """f with a layer's weights and activation, which is applied behind it where it is not in the table. turn: as to_last."""
     try:
         name, after = activation_name(layer.activation), None
     except ValueError:
         name, after = "linear", layer.activation
-    kernel, bias = (None if w is None else keras.ops.convert_to_tensor(w, x.dtype) for w in (layer.kernel, layer.bias))
+    kernel, bias = _kernel(layer, x.dtype), None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype)
     options = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation_rate, **options}
     y = by_last(f.__name__, lambda x: f(x, kernel, bias, name, **options), layer.data_format, x, turn=turn)
     return y if after is None else after(y)

@@ -1,0 +1,28 @@
+/* A convolution's kernel between float32 and 16 bits, turned (conv_kernel.h). Most of them take no longer than a launch
+ * does: a block has a small tile, so that many blocks share one. Each element is read and written once. */
+#include "kernels/convolution/conv_kernel.h"
+
+#include "kernels/core/device/pack.cuh"
+
+/* Threads stand side by side along the columns that are read, then along those that are written; the tile's odd pitch
+ * keeps both ways free of bank conflicts. */
+template <typename FROM, typename TO>
+__device__ inline void turn(const conv_kernel_args &a) {
+  enum { TILE = CONV_KERNEL_TILE, STEP = TFU_THREADS / TILE };
+  __shared__ float tile[TILE][TILE + 1];
+  const int64_t across = (a.cols + TILE - 1) / TILE;
+  const int64_t row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
+  const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
+  UNROLL
+  for (int i = y; i < TILE; i += STEP)
+    if (row + i < a.rows && col + x < a.cols) tile[i][x] = (float)((const FROM *)a.from)[(row + i) * a.cols + col + x];
+  __syncthreads();
+  UNROLL
+  for (int i = y; i < TILE; i += STEP)
+    if (col + i < a.cols && row + x < a.rows) ((TO *)a.to)[(col + i) * a.rows + row + x] = (TO)tile[x][i];
+}
+
+TFU_KERNEL_AS_(conv_kernel_narrow_f16, conv_kernel_args, turn<float, f16>)
+TFU_KERNEL_AS_(conv_kernel_narrow_bf16, conv_kernel_args, turn<float, bf16>)
+TFU_KERNEL_AS_(conv_kernel_widen_f16, conv_kernel_args, turn<f16, float>)
+TFU_KERNEL_AS_(conv_kernel_widen_bf16, conv_kernel_args, turn<bf16, float>)
