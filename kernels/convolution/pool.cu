@@ -1,48 +1,8 @@
 /* Pooling: a thread has a unit, 8 channels at one place of the result, and goes through the places that its window
  * sees. In gradients a unit of dx goes through the windows that see its place: every element is made by one thread, in
- * a fixed order. Bound by memory: neighbouring windows find in the cache what they share. */
-#include "kernels/convolution/pool.h"
-
-#include "kernels/core/device/pack.cuh"
-
-enum { UNIT = TFU_POOL_UNIT };
-
-template <typename T>
-__device__ inline void load_unit(const void *tensor, int64_t at, int left, int aligned, acc<T> (&v)[UNIT]) {
-  enum { N = packed<T>::N };
-  const T *from = (const T *)tensor + at;
-  UNROLL
-  for (int first = 0; first < UNIT; first += N) {
-    acc<T> part[N];
-    if (aligned) {
-      widen_pack<T>(*(const int4 *)(from + first), part);
-    } else {
-      UNROLL
-      for (int k = 0; k < N; k++) part[k] = first + k < left ? (acc<T>)from[first + k] : (acc<T>)0;
-    }
-    UNROLL
-    for (int k = 0; k < N; k++) v[first + k] = part[k];
-  }
-}
-
-template <typename T>
-__device__ inline void store_unit(void *tensor, int64_t at, int left, int aligned, const acc<T> (&v)[UNIT]) {
-  enum { N = packed<T>::N };
-  T *to = (T *)tensor + at;
-  UNROLL
-  for (int first = 0; first < UNIT; first += N) {
-    acc<T> part[N];
-    UNROLL
-    for (int k = 0; k < N; k++) part[k] = v[first + k];
-    if (aligned) {
-      store_bits(to + first, narrow_pack<T>(part));
-    } else {
-      UNROLL
-      for (int k = 0; k < N; k++)
-        if (first + k < left) to[first + k] = (T)part[k];
-    }
-  }
-}
+ * a fixed order. Neighbouring windows find in the cache what they share. Windows that most networks have are served by
+ * pool_by_two.cu. */
+#include "kernels/convolution/pool.cuh"
 
 /* Where a unit is: its batch, its place along the three axes and in all, its first channel, and how many channels there
  * are of it. */
@@ -184,15 +144,7 @@ __device__ inline void store_sums(const pool_args &a, bool back, Add add, Many m
     UNROLL
     for (int k = 0; k < UNIT; k++) sum[k] = 0;
     through(spans, [&](int d, int h, int w) { add(at, d, h, w, sum); });
-    const int64_t by = many(spans);
-    if (by & (by - 1)) {
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] /= (acc<T>)by;
-    } else { /* a power of two, whose inverse is exact */
-      const acc<T> share = 1 / (acc<T>)by;
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] *= share;
-    }
+    divide_unit<T>(many(spans), sum);
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, sum);
   });
 }

@@ -6,17 +6,48 @@
 #include "ops/convolution/pool.h"
 
 TFU_MODULE(pool);
-static tfu_kernel max_forward = {.module = &module, .name = "max_pool"};
-static tfu_kernel max_bare = {.module = &module, .name = "max_pool_bare"};
-static tfu_kernel max_backward = {.module = &module, .name = "max_pool_grad"};
-static tfu_kernel average_forward = {.module = &module, .name = "average_pool"};
-static tfu_kernel average_backward = {.module = &module, .name = "average_pool_grad"};
+extern const tfu_image tfu_pool_by_two_images[];
+static tfu_module by_two_module = {.images = tfu_pool_by_two_images};
+
+/* The kernel of any windows, and the one of those that pool_by_two.cu serves, by their size. */
+typedef struct pooling {
+  tfu_kernel any, by_two;
+} pooling;
+enum { LEAST_SIZE = 2, MOST_SIZE = 3 };
+static const char *const sizes[] = {"2", "3"};
+#define POOLING(name_, by_two_)                            \
+  {                                                        \
+    .any = {.module = &module, .name = name_}, .by_two = { \
+      .module = &by_two_module,                            \
+      .name = by_two_,                                     \
+      .variants = sizes                                    \
+    }                                                      \
+  }
+static pooling max_forward = POOLING("max_pool", "max_by_two");
+static pooling max_bare = POOLING("max_pool_bare", "max_by_two");
+static pooling max_backward = POOLING("max_pool_grad", "max_grad_by_two");
+static pooling average_forward = POOLING("average_pool", "average_by_two");
+static pooling average_backward = POOLING("average_pool_grad", "average_grad_by_two");
 
 /* Blocks per multiprocessor, which then go through the units in turn. */
 TFU_CHOICE(blocks, 32, 1, 128);
+TFU_CHOICE(by_two, 1, 0, 1); /* whether pool_by_two.cu serves what it can */
+
+/* The windows' size, if pool_by_two.cu serves them; else 0. */
+static int size_by_two(const pool_args *a, tfu_dtype dtype) {
+  const pool_axis *deep = &a->axis[0], *high = &a->axis[1], *wide = &a->axis[2];
+  if (!by_two() || !a->aligned || tfu_dtype_size(dtype) > 4 || a->units >= INT32_MAX) return 0;
+  if (deep->in != 1 || deep->out != 1 || deep->size != 1 || deep->before != 0) return 0;
+  if (high->stride != 2 || wide->stride != 2 || high->size != wide->size) return 0;
+  if (high->size < LEAST_SIZE || high->size > MOST_SIZE) return 0;
+  return (int64_t)high->in * wide->in <= INT32_MAX / a->channels ? high->size : 0;
+}
+
+/* Quads of two rows, or columns, of dx that the windows along an axis see together. */
+static int64_t quads_of(const pool_axis *a) { return (a->in - 1 + a->before) / 2 - a->before / 2 + 1; }
 
 /* What the kernel reads and writes; `back`: the second of them is dx, and not y. */
-static tfu_code run(tfu_call *call, tfu_kernel *kernel, int back, const tfu_tensor *from, const tfu_tensor *to,
+static tfu_code run(tfu_call *call, pooling *by, int back, const tfu_tensor *from, const tfu_tensor *to,
                     int64_t *places) {
   tfu_pool p;
   tfu_device device;
@@ -42,9 +73,15 @@ static tfu_code run(tfu_call *call, tfu_kernel *kernel, int back, const tfu_tens
     a.by[0] = divisor_of(a.words);
     for (int i = 0; i < TFU_POOL_AXES; i++) a.by[TFU_POOL_AXES - i] = divisor_of(to->shape.dim[1 + i]);
   }
+  const int size = size_by_two(&a, from->dtype);
+  if (size && back) {
+    a.by[1] = divisor_of(quads_of(&a.axis[2])), a.by[2] = divisor_of(quads_of(&a.axis[1]));
+    a.units = p.batch * a.words * a.by[1].by * a.by[2].by;
+  }
   const int64_t most = (int64_t)device.multiprocessors * blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.units, TFU_THREADS), most), .threads = TFU_THREADS};
-  return tfu_launch(call, kernel, 0, from->dtype, grid, &a);
+  return size ? tfu_launch(call, &by->by_two, size - LEAST_SIZE, from->dtype, grid, &a)
+              : tfu_launch(call, &by->any, 0, from->dtype, grid, &a);
 }
 
 tfu_code tfu_max_pool_gpu(tfu_call *call) {
