@@ -1,10 +1,32 @@
-"""What tests of tfuse.jit's language share: random formulas, and programs run by NumPy."""
+"""What tests of tfuse.jit's language share: random formulas, kernels of rows, and programs run by NumPy."""
 
 import math
 import random
 
 import numpy as np
+import pytest
 import tensorflow as tf
+
+import tfuse
+
+X = np.random.default_rng(0).normal(size=(5, 37))
+FLOATS = ["float32", "bfloat16", "float16", "float64"]
+
+
+def gradient(f, *inputs, dy=None):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = f(*inputs)
+    return tape.gradient(y, inputs, dy, unconnected_gradients="zero")
+
+
+def refused(make, error=ValueError):
+    with pytest.raises(error) as raised:
+        make()
+    return str(raised.value)
+
+
+# ---- random formulas ----
 
 # Of one, two and four formulas. All are defined for all numbers, and do not grow fast.
 SMOOTH = ["exp(tanh({}))", "log(2 + square({}))", "log1p(abs({}))", "expm1(sin({}))", "tanh({})",
@@ -53,6 +75,8 @@ def by_python(text, namespace, values):
     exec(text, {**namespace}, values)
     return values["y"]
 
+
+# ---- programs ----
 
 _STEPS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "pow": np.power,
           "log": np.log, "abs": np.abs, "min": np.minimum, "max": np.maximum, "ceil": np.ceil,
@@ -117,3 +141,47 @@ def run_program(kernel, arrays):
     outputs, stack = run_section(found["post"], symbols)
     assert not stack
     return [np.broadcast_to(outputs["y%d" % i], x.shape) for i in range(len(kernel.outputs))]
+
+
+# ---- kernels of rows ----
+
+SOFTMAX = dict(map=["x", "exp(x - stop(r0))"], reduce=["max(a, b)", "a + b"], post="y = exp(x - stop(r0)) / r1")
+THROUGH_MAX = dict(map=["x", "exp(x - r0)"], reduce=["max(a, b)", "a + b"], post="y = exp(x - r0) / r1")
+NORM = dict(map=["total = x", "squares = square(x - total / n)"], reduce="a + b",
+            post="y = (x - total / n) * rsqrt(squares / n + eps) * gamma")
+ROWS = {  # declarations of inputs, arguments, a naive composition, inputs besides x
+    "abs_max": ("T x", dict(map="abs(x)", reduce="max(a, b)", identity="0"), lambda x: tf.reduce_max(tf.abs(x), -1),
+                []),
+    "min": ("T x", dict(map="x", reduce="fmin(a, b)", keepdims=True), lambda x: tf.reduce_min(x, -1, keepdims=True),
+            []),
+    "mean": ("T x", dict(map="x", reduce="a + b", final="result / n"), lambda x: tf.reduce_mean(x, -1), []),
+    "softmax": ("T x", SOFTMAX, tf.nn.softmax, []),
+    "rms": ("T x, R eps", dict(map="x * x", reduce="a + b", final="y = sqrt(result / n + eps)"),
+            lambda x, eps: tf.sqrt(tf.reduce_mean(x * x, -1) + tf.cast(eps, x.dtype)), [np.float64(1e-3)]),
+    "layer_norm": ("T x, R eps, T gamma", NORM, lambda x, eps,
+                   gamma: gamma * (x - tf.reduce_mean(x, -1, keepdims=True)) * tf.math.rsqrt(
+        tf.math.reduce_variance(x, -1, keepdims=True) + tf.cast(eps, x.dtype)), [np.float64(1e-3), X[1]]),
+    "dot": ("T x, U z", dict(map="x * z", reduce="a + b"), lambda x, z: tf.reduce_sum(x * tf.cast(z, x.dtype), -1),
+            [X[2]]),
+    "logsumexp": ("T x", dict(map=["top = x", "total = exp(x - stop(top))"], reduce=["max(a, b)", "a + b"],
+                              final="log(total) + stop(top)"),
+                  lambda x: tf.reduce_logsumexp(x, -1), []),
+}
+
+
+def softmax_through_max(x):
+    e = tf.exp(x - tf.reduce_max(x, -1, keepdims=True))
+    return e / tf.reduce_sum(e, -1, keepdims=True)
+
+
+ROWS["softmax_through_max"] = "T x", THROUGH_MAX, softmax_through_max, []
+
+
+def rows_case(name, grad=True):
+    declared, arguments, naive, more = ROWS[name]
+    return tfuse.jit.rows(declared, "T y", **arguments, grad=grad, name=name), naive, declared.split(", "), more
+
+
+def rows_inputs(declared, more, dtype):
+    kinds = {"T": dtype, "U": dtype, "R": "float64" if dtype == "float64" else "float32"}
+    return [tf.constant(v, kinds[d[0]]) for d, v in zip(declared, [X, *more])]
