@@ -75,6 +75,8 @@ static const char *const names[] = {"libnvrtc.so.12", "libnvrtc.so.13", NULL};
 static void open_nvrtc(void) {
   static const char *const folders[] = {"nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", NULL};
   void *library = tfu_open_library(names, folders);
+  /* Somebody else had loaded it, from where only the note says. */
+  if (!library && *noted.facts.path) library = dlopen(noted.facts.path, RTLD_NOW);
   const char *absent = library ? NULL : "libnvrtc.so.12 or .13";
   jit_nvrtc_facts *facts = &opened.facts;
   int major = 0, minor = 0;
@@ -101,6 +103,7 @@ static void open_nvrtc(void) {
         "kernels are compiled by NVRTC, and there is no %s: pip install nvidia-cuda-nvrtc-cu12 (tensorflow[and-cuda] "
         "has it), or put its folder into LD_LIBRARY_PATH",
         absent ? absent : "version");
+    jit_note_forget(); /* or the next process would hope in vain, too */
     atomic_store(&known, &opened);
     return;
   }

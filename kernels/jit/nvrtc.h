@@ -17,7 +17,8 @@ typedef struct jit_image {
   unsigned char code[];
 } jit_image;
 
-/* These are answered without NVRTC where there is a note of it (nvrtc_note.h).
+/* These are answered without NVRTC where there is a note of it (nvrtc_note.h), until jit_nvrtc_open has opened it or
+ * found that it cannot be.
  *
  * Why nothing can be compiled, or "". */
 const char *jit_nvrtc_missing(void);

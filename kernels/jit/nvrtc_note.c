@@ -74,3 +74,8 @@ void jit_note_write(const jit_nvrtc_facts *facts) {
   FILE *file = path_of(path) ? tfu_create_beside(path, temporary) : NULL;
   if (file) tfu_put_in_place(file, fwrite(&n, sizeof n, 1, file) == 1, temporary, path);
 }
+
+void jit_note_forget(void) {
+  char path[PATH_MAX];
+  if (path_of(path)) unlink(path);
+}

@@ -17,5 +17,6 @@ typedef struct jit_nvrtc_facts {
  * library of ours, where the file at `path` is the one that it was. Whether there is such a note, undamaged. */
 int jit_note_read(jit_nvrtc_facts *facts);
 void jit_note_write(const jit_nvrtc_facts *facts);
+void jit_note_forget(void);
 
 #endif

@@ -3,11 +3,18 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "kernels/core/nvidia/library.h"
 #include "kernels/jit/cubins.h"
 #include "kernels/jit/nvrtc_note.h"
 #include "tests/check.h"
 
 static char folder[4096];
+
+/* There is no NVRTC, whatever the system has. */
+void *tfu_open_library(const char *const *names, const char *const *folders) {
+  (void)names, (void)folders;
+  return NULL;
+}
 
 static jit_image *image_of(size_t size, int first) {
   jit_image *image = calloc(1, sizeof *image + size);
@@ -200,6 +207,41 @@ static void test_note(void) {
   CHECK(!jit_note_read(&got));
 }
 
+/* In a process that has asked for nothing yet. NVRTC is believed to be there, until a kernel has to be compiled. */
+static void promised_in_vain(void) {
+  char library[4200];
+  jit_nvrtc_facts facts = {.version = 1209, .archs = 1, .arch = {90}}, got;
+  jit_image *image = NULL;
+  tfu_error err = {""};
+  snprintf(library, sizeof library, "%s/libnvrtc.so.12", folder);
+  strcpy(facts.path, library);
+  jit_cubin_write(&(jit_key){{1, 1}}, image = image_of(10, 1)); /* makes the folder */
+  free(image);
+  const int fd = open(library, O_CREAT | O_RDWR, 0700);
+  CHECK(write(fd, "abc", 3) == 3);
+  close(fd);
+  jit_note_write(&facts);
+  CHECK(!*jit_nvrtc_missing() && jit_nvrtc_version() == 1209 && jit_nvrtc_capability(90) == 90);
+  CHECK(jit_compile("k", "text", "k", 90, 0, &image, &err) == TFU_PRECONDITION);
+  CHECK_FOR(strstr(err.text, "pip install nvidia-cuda-nvrtc"), "%s", err.text);
+  CHECK_TEXT(jit_nvrtc_missing(), err.text); /* as where there was no note */
+  CHECK(!jit_nvrtc_version() && !jit_nvrtc_capability(90) && !jit_note_read(&got));
+  jit_cubins_prune(0);
+  CHECK(!unlink(library));
+}
+
+static void test_a_note_of_what_cannot_be_opened(void) {
+  fflush(stdout);
+  const pid_t child = fork();
+  if (!child) {
+    promised_in_vain();
+    fflush(stdout);
+    _exit(failures != 0);
+  }
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 /* Where nothing can be written, nothing is kept, and that is all. /dev/full is a disk without room. */
 static void test_no_place(void) {
   const jit_key key = {{9, 9}};
@@ -226,6 +268,7 @@ int main(void) {
   const char *temporary = getenv("TEST_TMPDIR");
   snprintf(folder, sizeof folder, "%s/jit_cubins_test.%d", temporary ? temporary : "/tmp", (int)getpid());
   setenv("TFUSE_CACHE", folder, 1);
+  test_a_note_of_what_cannot_be_opened();
   test_keys();
   test_damage();
   test_note();

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -190,6 +191,26 @@ def test_explain_and_no_nvrtc(monkeypatch):
     close(run(SWISH, [tf.ones([3]), tf.ones([])])[0], swish64(np.ones(3), 1.0), tf.float32)
     row = [row for row in tfuse.explain() if row["op"] == "Jit swish"][-1]
     assert row["route"] == "plain TensorFlow" and "NVRTC" in row["why"]
+
+
+def test_nvrtc_that_turns_out_to_be_missing_when_a_kernel_runs(monkeypatch):
+    found = [b""]
+    own = types.SimpleNamespace(tfu_jit_status=lambda: found[0], tfu_jit_register=_library.library.tfu_jit_register)
+
+    def fails(*arguments):
+        found[0] = b"NVRTC cannot be opened"
+        raise tf.errors.FailedPreconditionError(None, None, "NVRTC cannot be opened")
+
+    with monkeypatch.context() as stand_in:
+        stand_in.setattr(_kernel, "execute", fails)
+        stand_in.setattr(_library, "without_gpu", lambda: "")
+        stand_in.setattr(_library, "library", own)
+        _kernel._without_nvrtc.cache_clear()
+        for _ in range(2):
+            close(run(SWISH, [tf.ones([3]), tf.ones([])])[0], swish64(np.ones(3), 1.0), tf.float32)
+    _kernel._without_nvrtc.cache_clear()
+    row = [row for row in tfuse.explain() if row["op"] == "Jit swish"][-1]
+    assert row["route"] == "plain TensorFlow" and row["why"] == "NVRTC cannot be opened"
 
 
 def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():

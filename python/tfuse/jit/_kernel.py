@@ -52,6 +52,9 @@ def run(kernel, tensors):
         try:  # what the generated wrapper does, but less; only when TensorFlow objects is that asked, for its errors
             return execute(context.context(), "Tfuse>Jit", None, list(tensors), *_eager_attributes(kernel), "Out", types)
         except Exception:
+            _without_nvrtc.cache_clear()  # the library may have found out only now that it cannot open NVRTC
+            if kernel.plain and _without_nvrtc():
+                return _plain(kernel, tensors, _without_nvrtc(), "called")
             return _library.ops.tfuse_jit(tensors, Out=types, **_attributes(kernel))
     if _op._inside_xla():
         return _in_xla(kernel, tensors)
