@@ -48,3 +48,14 @@ def test_what_is_left(name, monkeypatch):
     assert stock - MOVES_NOTHING == left
     assert not {op.type for op in ops} & {"Conv2D", "DepthwiseConv2dNative", "MaxPool", "FusedBatchNormV3", "Relu", "Relu6"}
     assert {why: joined[why] for why in wanted} == wanted
+
+
+def test_squeeze_and_excitation_of_any_number_of_images():
+    model = keras.applications.EfficientNetB0(weights=None, input_shape=(64, 64, 3), classes=10)
+    counts = []
+    with tfuse.enabled():
+        for images in (2, None):
+            traced = tf.function(lambda x: model(x, training=True), autograph=False)
+            graph = traced.get_concrete_function(tf.TensorSpec([images, 64, 64, 3])).graph
+            counts.append(sum(op.type == "Tfuse>ScaleChannels" for op in graph.get_operations()))
+    assert counts == [25, 25]  # 16 of squeeze-and-excitation, 9 of dropped images

@@ -184,12 +184,28 @@ def test_other_products_are_left_to_keras(shape):
         close(g, w, 2e-5)
 
 
-@pytest.mark.parametrize("x, other", [((None, 9, 10, 4), (1, 1, 1, 4)), ((1, 9, 10, 4), (None, 1, 1, 4))])
-def test_a_batch_of_one_is_stretched_by_keras(x, other):
+@pytest.mark.parametrize("sizes", [(3, 1), (1, 3)], ids=str)
+@pytest.mark.parametrize("x, other", [((None, 9, 10, 4), (1, 1, 1, 4)), ((1, 9, 10, 4), (None, 1, 1, 4)),
+                                      ((None, 9, 10, 4), (None, 1, 1, 4))])
+def test_a_batch_of_one_is_stretched_by_keras(x, other, sizes):
     f = tf.function(lambda a, b: keras.ops.multiply(a, b), input_signature=[tf.TensorSpec(x), tf.TensorSpec(other)])
-    a, b = (normal(*(size or 3 for size in shape)) for shape in (x, other))
+    a, b = (normal(shape[0] or size, *shape[1:]) for shape, size in zip((x, other), sizes))
     with tfuse.enabled():
         np.testing.assert_array_equal(f(a, b), a * b)
+
+
+@pytest.mark.parametrize("served, scale", [
+    (True, lambda x: keras.ops.sigmoid(keras.ops.mean(x, (1, 2), keepdims=True) @ tf.ones([4, 4]))),
+    (True, lambda x: keras.ops.reshape(keras.layers.GlobalAveragePooling2D()(x), (-1, 1, 1, 4))),
+    (False, lambda x: keras.ops.max(x[:tf.shape(x)[3] - 3], (1, 2), keepdims=True))])
+def test_numbers_of_as_many_images_as_there_are(served, scale):
+    """Which is not known; the first image alone is Keras's to stretch."""
+    x = normal(3, 9, 10, 4)
+    with tfuse.enabled():
+        f = tf.function(lambda x: keras.ops.multiply(x, scale(x)), input_signature=[tf.TensorSpec([None, 9, 10, 4])],
+                        autograph=False).get_concrete_function()
+    assert served == any(op.type == "Tfuse>ScaleChannels" for op in f.graph.get_operations())
+    assert f(tf.constant(x)).shape == x.shape
 
 
 def test_other_dropout_is_left_to_keras():

@@ -45,12 +45,11 @@ def scale_channels(x, scale):
 
 
 def fits(x, scale):
-    """Whether scale has the rank of x, three or more, and 1 for all but the first and the last axis, which x also has."""
+    """Whether scale has the rank of x, three or more, the same last axis, and 1 for all but the first and the last."""
     a, b = x.shape, scale.shape
     if a.rank is None or not 3 <= a.rank <= MOST_AXES or a.rank != b.rank or x.dtype != scale.dtype:
         return False
-    ends_fit = a[0] == b[0] and a[-1] == b[-1] is not None  # a batch that is not known may be 1 in one of them alone
-    return ends_fit and all(size == 1 for size in b[1:-1]) and any(size != 1 for size in a[1:-1])
+    return a[-1] == b[-1] is not None and all(size == 1 for size in b[1:-1]) and any(size != 1 for size in a[1:-1])
 
 
 def drop_images(x, kept):
