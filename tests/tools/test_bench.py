@@ -77,6 +77,14 @@ def timed_rows(op, shape, dtype="float32", stock=2, **options):
             for direction in ("forward", "backward")]
 
 
+def test_what_computes_nothing_has_no_speed_and_no_rival():
+    forward, backward = timed_rows("concat", [8, 8])
+    backward = {**backward, "ms": {"tfuse": 0.00026, "stock": 0.00025, "XLA": 0.00025}, "percent_of_copy": 196327}
+    page = _bench_table.page(saved_run([forward, backward]), "pictures/run_")
+    assert "| concat | 8×8 | 1.000 | 50% / – |" in page and "stock is faster in 0 of 1 timings" in page
+    assert not _bench_table.lost([forward, backward])
+
+
 def test_tables_of_families():
     """Variants at an op's first shape, the slowest at others; a column for each dtype; losses the worst first."""
     rows = [row for more in (

@@ -260,7 +260,7 @@ class Bench:
             print("  behind %s: %s %s, by %.1f%%" % (rival, label(row), direction, percent))
         for direction in ("forward", "backward"):
             some = [r for r in self.rows if r["direction"] == direction]
-            some = [r for r in some if "TF_per_s" not in r]
+            some = [r for r in some if "TF_per_s" not in r and _bench_table.launches(r)]
             if some:
                 worst = min(some, key=lambda r: r["percent_of_copy"])
                 print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
@@ -301,6 +301,8 @@ def _beside_torch(case, dtype, shape):
 
 
 def _speed(row):
+    if not _bench_table.launches(row):
+        return "–"
     return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
 
 
