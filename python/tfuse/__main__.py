@@ -6,20 +6,21 @@ import sys
 
 COMMANDS = {
     "doctor": "check this machine: TensorFlow, the library, GPUs, NVIDIA's libraries, and every op against NumPy",
-    "bench": "time every op against stock TensorFlow and XLA, in percent of the copy speed",
+    "bench": "time ops beside stock TensorFlow and XLA, in milliseconds and as a share of the memory's speed",
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
     "profile": "run a script's steps under the profiler: what takes the time, and what of it tfuse could serve",
-    "tune": "find the numbers of an op's launch on this GPU by measurement, or list them",
+    "tune": "for authors of ops: find the numbers of a launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
-    "cache": "show what was chosen by timing, where it is kept, or clear it",
+    "cache": "show or clear what is kept between runs: the fastest ways, found by timing, and compiled jit kernels",
     "new-op": "write the files of a new op into a checkout of tfuse, ready to be edited",
     "build-op": "build a library of your own ops, which tfuse.load() loads",
 }
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow.",
-                                     epilog="COMMAND --help tells more.", formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow and Keras.",
+                                     epilog="Begin with doctor. COMMAND --help tells more.",
+                                     formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
                         help="\n".join("%-8s %s" % row for row in COMMANDS.items()))
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the command's own arguments")

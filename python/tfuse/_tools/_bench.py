@@ -52,17 +52,18 @@ def main(arguments):
             "no compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's\n"
             "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
             "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
-            "Last comes a list of every place where a rival is faster."))
-    parser.add_argument("ops", nargs="*", help="families to time (default: all): " + ", ".join(FAMILIES))
+            "Last comes a list of every place where a rival, stock TensorFlow, XLA or torch.compile, is faster.\n\n"
+            "Example: python -m tfuse bench softmax --only 8192"))
+    parser.add_argument("ops", nargs="*", help="what to time, by families of ops (default: all): " + ", ".join(FAMILIES))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--only", action="append", metavar="TEXT",
                         help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
-    parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone")
+    parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone, not stock TensorFlow and XLA")
     parser.add_argument("--torch", action="store_true",
                         help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")
     parser.add_argument("--bars", nargs="?", const=True, metavar="FILE",
-                        help="check the times against the cases' bars, which are for an NVIDIA H200; exit status 1 if one "
-                             "does not hold. With FILE, written by --save, check that; time nothing")
+                        help="check the times against the bars, which are what we ask of each op on an NVIDIA H200; exit "
+                             "status 1 if one does not hold. With FILE, written by --save, check that; time nothing")
     parser.add_argument("--save", nargs="?", const="benchmarks", metavar="DIR",
                         help="write DIR/<hardware>.json, and pictures (default DIR: benchmarks)")
     parser.add_argument("--plot", nargs="?", const="benchmarks", metavar="PATH",

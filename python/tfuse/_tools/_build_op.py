@@ -98,7 +98,7 @@ def build(folder, out=None, architectures=()):
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse build-op", description=__doc__.partition("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("folder", metavar="FOLDER", help="with ops.def and the ops' files")
     parser.add_argument("--out", metavar="FILE", help="the library; FOLDER/libFOLDER.so if not said")
     parser.add_argument("--arch", metavar="LIST", help="what device code is compiled for, as in "
                         "sm_80,sm_90,compute_90; none for the CPU alone; the GPUs that are here if not said")

@@ -89,9 +89,10 @@ def _clear():
 def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse cache", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
-            "Matrix products are timed once per shape, dtype and GPU, to choose the fastest of several ways. The choices are\n"
-            "kept in a file of the user's. TFUSE_CACHE names another folder for it, TFUSE_AUTOTUNE=0 switches timing and\n"
-            "file off. Kernels of tfuse.jit, as compiled, are in the folder jit beside the file."))
+            "Shows what tfuse keeps between runs, and where.\n\n"
+            "Matrix products and convolutions are timed once per shape, dtype and GPU, to choose the fastest of several\n"
+            "ways. The choices are in a file of the user's; TFUSE_AUTOTUNE=0 switches timing and file off. Kernels of\n"
+            "tfuse.jit, as compiled, are in the folder jit beside the file. TFUSE_CACHE names another folder for both."))
     parser.add_argument("--clear", action="store_true", help="delete all of it; what is needed again is timed, or compiled, again")
     parser.add_argument("--path", action="store_true", help="say where the file is, and nothing else")
     chosen = parser.parse_args(arguments)

@@ -1,11 +1,17 @@
 """python -m tfuse new-op NAME: writes the files of a new op into a checkout of tfuse, ready to be edited.
 
-What the op computes is a stand-in, which is right with its gradient. The files build, and pass the shared tests, as
+Writes all of an op: kernels for CPU and GPU, its gradient, the Python function, and the case that tests and benchmark
+read. What it computes is a stand-in until you put your own formula there. The files build, and pass the shared tests, as
 they are. docs/new_op.md tells what is in them. Kinds:
 
   elementwise  formulas, written once for CPU and GPU; inputs after the first are weights per channel, at most 4
   rows         kernels that see a whole row, the last axis, before they write it; one input
   map          kernels of the op's own over the elements; at most 2 inputs, of one shape
+
+Examples, in a checkout:
+
+  ./run python -m tfuse new-op softsign
+  ./run python -m tfuse new-op rational --inputs "x, a, b" --layer
 """
 
 import argparse
@@ -250,10 +256,12 @@ def new_op(root, stem, names, kind, layer=False):
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse new-op", description=__doc__.partition("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", metavar="NAME", help="in small letters, as in scale_bias_act")
-    parser.add_argument("--kind", choices=FAMILIES, default="elementwise")
-    parser.add_argument("--inputs", default="x", metavar="NAMES", help='with commas, as in "x, scale"; x if not said')
-    parser.add_argument("--layer", action="store_true", help="with a Keras layer")
+    parser.add_argument("name", metavar="NAME",
+                        help="of the op, its files and its function, in small letters, as in scale_bias_act")
+    parser.add_argument("--kind", choices=FAMILIES, default="elementwise", help="see above; elementwise if not said")
+    parser.add_argument("--inputs", default="x", metavar="NAMES",
+                        help='of the inputs, with commas, as in "x, scale"; x if not said')
+    parser.add_argument("--layer", action="store_true", help="write a Keras layer, too")
     chosen = parser.parse_args(arguments)
     names = [name.strip() for name in chosen.inputs.split(",")]
     try:

@@ -348,7 +348,7 @@ def main(arguments):
     parser.add_argument("--skip", type=int, default=3, help="calls of the function that pass first, 1 or more (3)")
     parser.add_argument("--steps", type=int, default=5, help="calls that are profiled (5)")
     parser.add_argument("--top", type=int, default=16, help="lines of a table (16)")
-    parser.add_argument("script")
+    parser.add_argument("script", help="the Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
