@@ -68,7 +68,7 @@ typedef enum tfu_dtype {
 #define TFU_T_FLOATS "T: {float, half, bfloat16, double}"
 #define TFU_T_NUMBERS "T: {float, half, bfloat16, double, int32, int64}"
 #define TFU_S_REALS "S: {float, double} = DT_FLOAT"
-#define TFU_K_KEPT "K: {float, half, bfloat16, double}"
+#define TFU_K_KEPT "K: {float, half, bfloat16, double} = DT_FLOAT"
 
 /* Row-major. Rank and dims are TFU_UNKNOWN only while a graph is being built. */
 typedef struct tfu_shape {
