@@ -5,7 +5,8 @@
 FORMULA(batch_norm_apply, 0, 1, STATISTICS, 1, 0, SETTLE_SCALE,
         { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA]); })
 
-FORMULA(batch_norm_apply_residual, 0, 2, STATISTICS, 1, 0, SETTLE_SCALE,
+/* In training relu's gradient wants the signs (ops/convolution/batch_norm.c). */
+FORMULA(batch_norm_apply_residual, WRITES_SIGNS, 2, STATISTICS, 1, 0, SETTLE_SCALE,
         { y[0] = value((x[0] - w[MEAN]) * w[SCALE] + w[BETA] + x[1]); })
 
 template <typename R>

@@ -47,6 +47,7 @@ typedef struct batch_norm_grad_settle_args {
 } batch_norm_grad_settle_args;
 
 #ifndef TFU_DEVICE
+#include "kernels/core/arithmetic.h"
 #include "tfuse.h"
 
 /* x as a matrix, whose columns are the channels, `inner` neighbours each. */
@@ -65,6 +66,15 @@ static inline batch_norm_view tfu_batch_norm_view(const tfu_tensor *x) {
                            .count = n ? dim[0] * dim[2] : 0,
                            .dtype = x->dtype,
                            .real = tfu_real(x->dtype)};
+}
+
+/* Fails unless there is a word of signs for every 64 bytes of y; `signs` may be what says how many are wanted. */
+TFU_MUST_USE static inline tfu_code tfu_batch_norm_check_signs(tfu_call *call, const batch_norm_view *v,
+                                                               const tfu_tensor *signs) {
+  const int64_t words = divide_up(v->n * (int64_t)tfu_dtype_size(v->dtype), 64);
+  TFU_REQUIRE(call->err, signs->shape.dim[0] == words, "there must be %lld words of signs, got %lld", (long long)words,
+              (long long)signs->shape.dim[0]);
+  return TFU_OK;
 }
 #endif
 

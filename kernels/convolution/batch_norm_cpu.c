@@ -14,9 +14,20 @@ enum { MOST_TENSORS = TFU_CHANNEL_TENSORS, MOST_WEIGHTS = TFU_CHANNEL_WEIGHTS };
 /* What a loop of the gradient needs to know beside its tile. */
 typedef struct how {
   const tfu_activation *act;
-  int kept, more; /* which tensors these are; 0: not given          */
-  int from_y;     /* the slope is that of y, which was kept         */
+  int kept, more;       /* which tensors these are; 0: not given          */
+  int from_y;           /* the slope is that of y, which was kept         */
+  const uint8_t *signs; /* or y's signs are given, a byte for `pack` elements; or NULL */
+  int pack;
 } how;
+
+/* How y's signs are written. */
+typedef struct signs_job {
+  const tfu_tensor *y;
+  uint8_t *signs;
+  int64_t n, task; /* elements, and those of a task */
+} signs_job;
+
+static int pack_of(tfu_dtype dtype) { return 16 / (int)tfu_dtype_size(dtype); }
 
 /* A tensor as the matrix whose columns are walked. */
 static tfu_tensor matrix(const batch_norm_view *v, const tfu_tensor *t) {
@@ -31,7 +42,7 @@ TFU_BY_REAL(tfu_batch_norm_cpu)
 TFU_BY_REAL(tfu_batch_norm_statistics_cpu)
 TFU_BY_REAL(tfu_batch_norm_grad_cpu)
 TFU_BY_REAL(tfu_frozen_batch_norm_grad_cpu)
-tfu_code tfu_frozen_batch_norm_cpu(tfu_call *call) { return tfu_batch_norm_cpu(call); }
+TFU_BY_REAL(tfu_frozen_batch_norm_cpu)
 
 #else
 
@@ -109,7 +120,12 @@ static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
   const REAL *dy = t->x[0], *kept = h->kept ? t->x[h->kept] : NULL, *beta = t->w[2];
   REAL offset[TFU_TILE];
   FN(subtract)(d, t->x[1], t->w[0], t->n);
-  if (h->from_y) {
+  if (h->signs) {
+    for (int i = 0; i < t->n; i++) {
+      const int64_t at = t->at + i;
+      g[i] = h->signs[at / h->pack] >> at % h->pack & 1;
+    }
+  } else if (h->from_y) {
     TFU_VECTORISE
     for (int i = 0; i < t->n; i++) g[i] = kept[i] > 0 ? (REAL)1 : (REAL)0;
   } else {
@@ -160,7 +176,7 @@ static tfu_code FN(scales)(tfu_call *call, const batch_norm_view *v, const REAL 
   return TFU_OK;
 }
 
-static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
+static tfu_code FN(normalise)(tfu_call *call) {
   const tfu_tensor *in = call->in, *x[] = {&in[TFU_BATCHNORM_X], &in[TFU_BATCHNORM_RESIDUAL]};
   const batch_norm_view v = tfu_batch_norm_view(x[0]);
   const tfu_channels op = {tfu_given(&x[1]->shape) ? 2 : 1, 3, 1, 0, {0, 1, -0.0f}};
@@ -170,6 +186,34 @@ static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
   return FN(pass)(call, &v, &op, x, weights, &call->out[TFU_BATCHNORM_Y], FN(apply_loop),
                   &tfu_activations[call->attr[TFU_BATCHNORM_ACTIVATION].i], NULL);
 }
+
+/* From y as it is stored. A tile has whole words of signs, but for the last. */
+static void FN(signs_task)(void *arg, int64_t task) {
+  const signs_job *j = arg;
+  const int pack = pack_of(j->y->dtype);
+  const int64_t end = least((task + 1) * j->task, j->n);
+  for (int64_t at = task * j->task; at < end; at += TFU_TILE) {
+    const int n = (int)least(end - at, TFU_TILE);
+    REAL buffer[TFU_TILE];
+    const REAL *y = FN(tfu_load)(j->y->data, j->y->dtype, at, n, buffer);
+    uint8_t *signs = j->signs + at / pack;
+    memset(signs, 0, (size_t)divide_up(n, 4 * pack) * 4);
+    for (int i = 0; i < n; i++) signs[i / pack] |= (uint8_t)((y[i] > 0) << i % pack);
+  }
+}
+
+static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
+  const tfu_tensor *wanted = &call->in[TFU_BATCHNORM_SIGNS_FOR], *y = &call->out[TFU_BATCHNORM_Y];
+  if (!tfu_given(&wanted->shape)) return FN(normalise)(call);
+  const batch_norm_view v = tfu_batch_norm_view(y);
+  signs_job j = {y, call->out[TFU_BATCHNORM_SIGNS].data, v.n, tfu_task_size(v.n, TFU_TILE)};
+  TFU_TRY(tfu_batch_norm_check_signs(call, &v, wanted));
+  TFU_TRY(FN(normalise)(call));
+  tfu_parallel(divide_up(v.n, j.task), FN(signs_task), &j);
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_frozen_batch_norm_cpu)(tfu_call *call) { return FN(normalise)(call); }
 
 static REAL FN(rounded)(REAL v, tfu_dtype dtype) {
   _Alignas(double) char stored[sizeof(double)];
@@ -228,7 +272,8 @@ static void FN(settle)(tfu_call *call, const batch_norm_view *v, int frozen, con
   }
 }
 
-static tfu_code FN(gradient)(tfu_call *call, int frozen) {
+/* signs: those of y, or NULL. */
+static tfu_code FN(gradient)(tfu_call *call, int frozen, const void *signs) {
   const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_BATCHNORMGRAD_X], *dy = &in[TFU_BATCHNORMGRAD_DY];
   const int64_t activation = call->attr[TFU_BATCHNORM_ACTIVATION].i;
   const tfu_tensor *tensor[MOST_TENSORS] = {dy, x};
@@ -244,20 +289,32 @@ static tfu_code FN(gradient)(tfu_call *call, int frozen) {
 
   const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, given(&in[TFU_BATCHNORMGRAD_BETA]),
                            frozen ? NULL : slopes, frozen ? NULL : (REAL *)slopes + v.channels};
-  const tfu_channels first = {tensors, 3, kept > 0, 2, {0, 1, -0.0f}};
-  const how as_was = {&tfu_activations[activation], kept, more, kept && activation == TFU_ACT_relu};
+  const int bent = kept || signs; /* behind a residual: then g is written */
+  const tfu_channels first = {tensors, 3, bent, 2, {0, 1, -0.0f}};
+  const how as_was = {.act = &tfu_activations[activation],
+                      .kept = kept,
+                      .more = more,
+                      .from_y = kept && activation == TFU_ACT_relu,
+                      .signs = signs,
+                      .pack = pack_of(v.dtype)};
   TFU_TRY(
       FN(pass)(call, &v, &first, tensor, weights, &out[TFU_BATCHNORMGRAD_DRESIDUAL], FN(grad_loop), &as_was, totals));
   FN(settle)(call, &v, frozen, scale, totals, slopes);
   if (!v.n) return TFU_OK;
 
   const how linear = {.act = &tfu_activations[TFU_ACT_linear]};
-  const tfu_channels second = {kept ? 2 : tensors, 5, 1, 0, {0, 1, -0.0f}};
-  if (kept) tensor[0] = &out[TFU_BATCHNORMGRAD_DRESIDUAL];
+  const tfu_channels second = {bent ? 2 : tensors, 5, 1, 0, {0, 1, -0.0f}};
+  if (bent) tensor[0] = &out[TFU_BATCHNORMGRAD_DRESIDUAL];
   return FN(pass)(call, &v, &second, tensor, weights, &out[TFU_BATCHNORMGRAD_DX], FN(second_loop),
-                  kept ? &linear : &as_was, NULL);
+                  bent ? &linear : &as_was, NULL);
 }
 
-static tfu_code FN(tfu_batch_norm_grad_cpu)(tfu_call *call) { return FN(gradient)(call, 0); }
-static tfu_code FN(tfu_frozen_batch_norm_grad_cpu)(tfu_call *call) { return FN(gradient)(call, 1); }
+static tfu_code FN(tfu_batch_norm_grad_cpu)(tfu_call *call) {
+  const tfu_tensor *signs = &call->in[TFU_BATCHNORMGRAD_SIGNS];
+  const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORMGRAD_X]);
+  if (tfu_given(&signs->shape)) TFU_TRY(tfu_batch_norm_check_signs(call, &v, signs));
+  return FN(gradient)(call, 0, given(signs));
+}
+
+static tfu_code FN(tfu_frozen_batch_norm_grad_cpu)(tfu_call *call) { return FN(gradient)(call, 1, NULL); }
 #endif

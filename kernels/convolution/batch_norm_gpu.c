@@ -23,6 +23,8 @@ static const char *const variants[TFU_ACTS + 1] = {[TFU_ACT_linear] = "linear", 
 static tfu_kernel apply = KERNEL("batch_norm_apply");
 static tfu_kernel apply_residual = KERNEL("batch_norm_apply_residual");
 static tfu_kernel sums = GRAD_KERNEL("batch_norm_sums");
+static tfu_kernel sums_signs = {
+    .module = &grad_module, .name = "batch_norm_sums_signs", .variants = tfu_activation_variants};
 static tfu_kernel sums_kept = {
     .module = &grad_module, .name = "batch_norm_sums_kept", .variants = tfu_activation_variants};
 static tfu_kernel sums_residual = GRAD_KERNEL("batch_norm_sums_residual");
@@ -32,10 +34,11 @@ static tfu_kernel settle = {.module = &module, .name = "batch_norm_settle"};
 static tfu_kernel grad_settle = {.module = &grad_module, .name = "batch_norm_grad_settle"};
 
 /* Per multiprocessor, by reasoning, not by measurement. Without sums: fewer than for other formulas, since a block
- * begins with more weights. With sums: what these leave behind grows with the blocks, and two have 72 KiB on their way.
- */
+ * begins with more weights. With sums: what these leave behind grows with the blocks, and two have 72 KiB on their way;
+ * with signs, which take the place of a tensor there, three have. */
 TFU_CHOICE(blocks, 32, 1, 256);
 TFU_CHOICE(sums_blocks, 2, 1, 64);
+TFU_CHOICE(signs_blocks, 3, 1, 64);
 TFU_CHOICE(reader_blocks, 3, 1, 64); /* that write nothing but sums: as many as run at once by their 80 registers */
 
 static void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
@@ -58,7 +61,10 @@ static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const b
                      const tfu_channels *op, tfu_channels_args *a, const tfu_tensor *totals) {
   a->inner = v->inner;
   a->any = kernel == &sums_residual || !has_own(activation, kernel == &apply_residual);
-  a->blocks = !op->sums ? blocks() : op->results ? sums_blocks() : reader_blocks();
+  a->blocks = !op->sums               ? blocks()
+              : !op->results          ? reader_blocks()
+              : kernel == &sums_signs ? signs_blocks()
+                                      : sums_blocks();
   for (int i = 0; i < op->weights; i++) a->count[i] = a->w[i] ? v->channels : 0;
   return tfu_channels_launch(call, kernel, activation, op, v->dtype, v->n, v->cols, a, totals);
 }
@@ -71,26 +77,32 @@ static tfu_channels with_statistics(const tfu_call *call, int tensors, int resul
 
 /* ---- forward ---- */
 
-/* y from x, residual (or NULL), and the weights mean, variance, gamma, beta. */
-static tfu_code normalise(tfu_call *call, const batch_norm_view *v, int activation, const void *x, const void *residual,
-                          const void *const *weights, void *y) {
+/* y, and its signs unless these are NULL. */
+static tfu_code normalise(tfu_call *call, const batch_norm_view *v, void *signs) {
+  const tfu_tensor *in = call->in;
+  const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
+  const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
   const tfu_channels op = with_statistics(call, residual ? 2 : 1, 1, 0);
-  tfu_channels_args a = {.x = {x, residual}, .y = {y}};
-  for (int i = 0; i < 4; i++) a.w[i] = weights[i];
+  tfu_channels_args a = {.x = {in[TFU_BATCHNORM_X].data, residual},
+                         .y = {call->out[TFU_BATCHNORM_Y].data},
+                         .w = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
+                               given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])},
+                         .signs = signs};
   return pass(call, residual ? &apply_residual : &apply, activation, v, &op, &a, NULL);
 }
 
 tfu_code tfu_batch_norm_gpu(tfu_call *call) {
-  const tfu_tensor *in = call->in;
-  const batch_norm_view v = tfu_batch_norm_view(&in[TFU_BATCHNORM_X]);
-  const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
-  const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
-  const void *weights[] = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
-                           given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])};
-  return normalise(call, &v, activation, in[TFU_BATCHNORM_X].data, residual, weights, call->out[TFU_BATCHNORM_Y].data);
+  const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORM_X]);
+  const tfu_tensor *wanted = &call->in[TFU_BATCHNORM_SIGNS_FOR];
+  if (!tfu_given(&wanted->shape)) return normalise(call, &v, NULL);
+  TFU_TRY(tfu_batch_norm_check_signs(call, &v, wanted));
+  return normalise(call, &v, call->out[TFU_BATCHNORM_SIGNS].data);
 }
 
-tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) { return tfu_batch_norm_gpu(call); }
+tfu_code tfu_frozen_batch_norm_gpu(tfu_call *call) {
+  const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORM_X]);
+  return normalise(call, &v, NULL);
+}
 
 /* The states of a variance are taken without a difference of large numbers (kernels/reductions/reduce.cuh). */
 tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
@@ -128,12 +140,13 @@ typedef struct job {
   const void *dy, *dy_more; /* their sum is what comes from above; dy_more may be NULL */
   const void *x;
   const void *kept;       /* behind a residual: y of relu, else the residual; or NULL */
+  void *signs;            /* those of y in the place of kept; or NULL */
   void *g;                /* where dy * act' is kept, or NULL: then passes make it of dy */
   const void *weights[4]; /* mean, variance, gamma, beta */
   batch_norm_grad_settle_args settled;
 } job;
 
-static void begin(tfu_call *call, job *j) {
+static void begin(tfu_call *call, job *j, void *signs) {
   const tfu_tensor *in = call->in, *out = call->out;
   const void *kept = given(&in[TFU_BATCHNORMGRAD_KEPT]);
   *j = (job){.call = call,
@@ -143,7 +156,8 @@ static void begin(tfu_call *call, job *j) {
              .dy_more = given(&in[TFU_BATCHNORMGRAD_DY_MORE]),
              .x = in[TFU_BATCHNORMGRAD_X].data,
              .kept = kept,
-             .g = kept ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
+             .signs = signs,
+             .g = kept || signs ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
              .weights = {in[TFU_BATCHNORMGRAD_MEAN].data, in[TFU_BATCHNORMGRAD_VARIANCE].data,
                          given(&in[TFU_BATCHNORMGRAD_GAMMA]), given(&in[TFU_BATCHNORMGRAD_BETA])}};
   j->settled = (batch_norm_grad_settle_args){.channels = j->v.channels,
@@ -157,13 +171,15 @@ static void begin(tfu_call *call, job *j) {
 }
 
 /* The kernel that makes g of what was kept. */
-static tfu_kernel *from_kept(const job *j) { return j->activation == TFU_ACT_relu ? &sums_kept : &sums_residual; }
+static tfu_kernel *from_kept(const job *j) {
+  return j->signs ? &sums_signs : j->activation == TFU_ACT_relu ? &sums_kept : &sums_residual;
+}
 
 /* A pass that begins at statistics, of dy, x and perhaps what was kept; unless `unwanted`, with its sums. */
 static tfu_code grad_pass(job *j, tfu_kernel *kernel, void *result, const tfu_tensor *unwanted) {
   tfu_channels op = with_statistics(j->call, j->kept ? 3 : 2, result != NULL, 2);
-  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .more = j->dy_more, .y = {result}};
-  if (kernel == &sums_kept) op.weights = 1; /* the mean alone */
+  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .more = j->dy_more, .y = {result}, .signs = j->signs};
+  if (kernel == &sums_kept || kernel == &sums_signs) op.weights = 1; /* the mean alone */
   for (int i = 0; i < op.weights && i < 4; i++) a.w[i] = j->weights[i];
   TFU_TRY(pass(j->call, kernel, j->activation, &j->v, &op, &a, unwanted));
   j->settled.partial = a.partial;
@@ -180,17 +196,20 @@ static tfu_code settle_sums(job *j) {
 
 /* From here on g is there: what follows reads that. */
 static void read_g(job *j) {
-  if (!j->kept) return;
+  if (!j->g) return;
   j->dy = j->g;
   j->dy_more = NULL;
   j->activation = TFU_ACT_linear;
   j->kept = NULL;
+  j->signs = NULL;
 }
 
 tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
+  const tfu_tensor *signs = &call->in[TFU_BATCHNORMGRAD_SIGNS];
   job j;
-  begin(call, &j);
-  TFU_TRY(grad_pass(&j, j.kept ? from_kept(&j) : &sums, j.g, NULL));
+  begin(call, &j, given(signs));
+  if (tfu_given(&signs->shape)) TFU_TRY(tfu_batch_norm_check_signs(call, &j.v, signs));
+  TFU_TRY(grad_pass(&j, j.g ? from_kept(&j) : &sums, j.g, NULL));
   TFU_TRY(tfu_scratch(call, 3 * vector_bytes(&j.v), &j.settled.slopes));
   TFU_TRY(settle_sums(&j));
   if (!j.v.n) return TFU_OK;
@@ -207,7 +226,7 @@ tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
 
 tfu_code tfu_frozen_batch_norm_grad_gpu(tfu_call *call) {
   job j;
-  begin(call, &j);
+  begin(call, &j, NULL);
   const tfu_tensor unwanted[2] = {{.dtype = j.v.real, .shape = {.rank = 1}}, {.dtype = j.v.real, .shape = {.rank = 1}}};
   if (j.kept) TFU_TRY(grad_pass(&j, from_kept(&j), j.g, unwanted));
   read_g(&j);

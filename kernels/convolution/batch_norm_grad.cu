@@ -16,7 +16,15 @@ FORMULA(batch_norm_sums, TAKES_MORE, 2, STATISTICS, 0, 2, SETTLE_SCALE, {
   s[1] = g;
 })
 
-/* For relu, whose slope is that of y. */
+/* For relu, whose slope is 1 where y > 0, and 0 elsewhere: x[2] is that, from y's signs. */
+FORMULA(batch_norm_sums_signs, TAKES_MORE | READS_SIGNS, 2, 1, 1, 2, , {
+  const REAL d = x[1] - w[MEAN], g = x[0] * x[2];
+  y[0] = g;
+  s[0] = g * d;
+  s[1] = g;
+})
+
+/* The same from y itself. */
 FORMULA(batch_norm_sums_kept, TAKES_MORE, 3, 1, 1, 2, , {
   const REAL d = x[1] - w[MEAN], g = x[0] * slope(x[2]);
   y[0] = g;
@@ -95,5 +103,6 @@ TFU_KERNEL_AS_(batch_norm_grad_settle_f64, batch_norm_grad_settle_args, batch_no
 BATCH_NORM_ACTIVATIONS(X)
 X(any)
 #undef X
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_signs, tfu_channels_args, relu)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_kept, tfu_channels_args, relu)
 TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_residual, tfu_channels_args, any)

@@ -8,8 +8,14 @@
  * is given: a bias that x lacks. Variances are biased, as Keras has them. update is 1 - momentum, which is the smaller
  * number: it loses less.
  *
- * The gradient's `kept` is given where an activation follows a residual: it is y for relu, whose sign is all that
- * matters, else the residual. Then dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
+ * Where relu follows a residual, its gradient needs where y > 0, and no more of y. That is `signs`, [words, 1]: a byte
+ * for each pack of 16 bytes of y, whose bit k says whether the pack's element k, as it is stored, is above 0; the
+ * last word is filled up with zeros. No vector, so that signs of an empty y are given, too. BatchNorm makes them if
+ * asked to, by signs_for, [words, 0]: it says their number, for that depends on T, which a shape rule does not see, and
+ * inside XLA the sizes of a result must be some input's.
+ *
+ * The gradient's `kept` is given where an activation follows a residual: it is y for relu, unless signs are given, else
+ * the residual. With kept or signs dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
  * needed. dy_more is given where what comes from above is the sum dy + dy_more, as where the result was read twice. */
 #include "batch_norm.h"
 
@@ -42,6 +48,17 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   return TFU_OK;
 }
 
+static tfu_code training_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *wanted = &in[TFU_BATCHNORM_SIGNS_FOR];
+  TFU_TRY(forward_shape(in, out, attr, err));
+  TFU_REQUIRE(err, !tfu_given(wanted) || wanted->rank == TFU_UNKNOWN || wanted->rank == 2,
+              "signs_for must be [words, 0], got shape %s", tfu_show(wanted).text);
+  TFU_REQUIRE(err, !attr || !tfu_given(wanted) || tfu_given(&in[TFU_BATCHNORM_RESIDUAL]),
+              "signs are those of a sum with a residual, and there is none");
+  out[TFU_BATCHNORM_SIGNS] = tfu_like_if(&(tfu_shape){.rank = 2, .dim = {wanted->dim[0], 1}}, wanted);
+  return TFU_OK;
+}
+
 static tfu_code statistics_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_BATCHSTATISTICS_X], none = {.rank = 1};
   const tfu_shape weights[] = {none, none, in[TFU_BATCHSTATISTICS_MEAN], in[TFU_BATCHSTATISTICS_VARIANCE]};
@@ -70,11 +87,11 @@ const tfu_op tfu_batch_norm = {
     .name = "BatchNorm",
     .doc =
         "act of x, [outer, channels, inner], normalised by its own mean and variance, times gamma, plus beta and "
-        "residual.",
-    .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T"},
-    .out = {"y: T"},
+        "residual; and where that is above 0, in bits, if signs_for says so.",
+    .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T", "signs_for: bool"},
+    .out = {"y: T", "signs: int32"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
-    .shape = forward_shape,
+    .shape = training_shape,
     .cpu = tfu_batch_norm_cpu,
     .gpu = tfu_batch_norm_gpu,
     .capturable = 1,
@@ -94,10 +111,10 @@ const tfu_op tfu_frozen_batch_norm = {
     .in_place = 1,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+/* What both gradients have. */
+static tfu_code shared_grad_shape(const tfu_shape *in, tfu_shape *out, tfu_error *err) {
   const tfu_shape *x = &in[TFU_BATCHNORMGRAD_X], *kept = &in[TFU_BATCHNORMGRAD_KEPT],
                   *more = &in[TFU_BATCHNORMGRAD_DY_MORE];
-  (void)attr;
   TFU_TRY(tfu_match("dy", &in[TFU_BATCHNORMGRAD_DY], "x", x, err));
   TFU_TRY(check(x, &in[TFU_BATCHNORMGRAD_GAMMA], err));
   if (tfu_given(kept)) TFU_TRY(tfu_match("kept", kept, "x", x, err));
@@ -109,12 +126,27 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
   return TFU_OK;
 }
 
+/* How many words of signs there must be is for the kernels to say, which know T. */
+static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *signs = &in[TFU_BATCHNORMGRAD_SIGNS];
+  TFU_TRY(shared_grad_shape(in, out, err));
+  if (!tfu_given(signs)) return TFU_OK;
+  TFU_REQUIRE(err, signs->rank == TFU_UNKNOWN || (signs->rank == 2 && tfu_may_be(signs->dim[1], 1)),
+              "signs must be [words, 1], got shape %s", tfu_show(signs).text);
+  TFU_REQUIRE(err,
+              !attr || (attr[TFU_BATCHNORM_ACTIVATION].i == TFU_ACT_relu && !tfu_given(&in[TFU_BATCHNORMGRAD_KEPT])),
+              "signs are for relu, and in the place of kept");
+  out[TFU_BATCHNORMGRAD_DRESIDUAL] = tfu_like_if(&in[TFU_BATCHNORMGRAD_X], signs);
+  return TFU_OK;
+}
+
 const tfu_op tfu_batch_norm_grad = {
     .name = "BatchNormGrad",
     .doc =
-        "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; kept is y for relu and else the "
-        "residual, where an activation follows one.",
-    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
+        "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; where an activation follows a "
+        "residual, "
+        "relu wants y as kept or its signs, others the residual as kept.",
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T", "signs: int32"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
@@ -124,7 +156,8 @@ const tfu_op tfu_batch_norm_grad = {
 };
 
 static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  TFU_TRY(grad_shape(in, out, attr, err));
+  (void)attr;
+  TFU_TRY(shared_grad_shape(in, out, err));
   out[TFU_BATCHNORMGRAD_DMEAN] = in[TFU_BATCHNORMGRAD_MEAN];
   out[TFU_BATCHNORMGRAD_DVARIANCE] = in[TFU_BATCHNORMGRAD_VARIANCE];
   return TFU_OK;
@@ -132,7 +165,9 @@ static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu
 
 const tfu_op tfu_frozen_batch_norm_grad = {
     .name = "FrozenBatchNormGrad",
-    .doc = "Gradient of FrozenBatchNorm; kept and dy_more as in BatchNormGrad.",
+    .doc =
+        "Gradient of FrozenBatchNorm by dy + dy_more; kept is y for relu and else the residual, where an activation "
+        "follows one.",
     .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S", "dmean: S", "dvariance: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},

@@ -15,18 +15,19 @@ enum {
 /* Attributes of the other four. */
 enum { TFU_BATCHNORM_ACTIVATION, TFU_BATCHNORM_EPSILON };
 
-/* Of BatchNorm and FrozenBatchNorm. */
+/* Of BatchNorm and FrozenBatchNorm, which lacks the last of both. */
 enum {
   TFU_BATCHNORM_X,
   TFU_BATCHNORM_GAMMA,
   TFU_BATCHNORM_BETA,
   TFU_BATCHNORM_MEAN,
   TFU_BATCHNORM_VARIANCE,
-  TFU_BATCHNORM_RESIDUAL
+  TFU_BATCHNORM_RESIDUAL,
+  TFU_BATCHNORM_SIGNS_FOR
 };
-enum { TFU_BATCHNORM_Y };
+enum { TFU_BATCHNORM_Y, TFU_BATCHNORM_SIGNS };
 
-/* Of BatchNormGrad and FrozenBatchNormGrad, which alone has the last two results. */
+/* Of BatchNormGrad and FrozenBatchNormGrad, which lacks the last input, and alone has the last two results. */
 enum {
   TFU_BATCHNORMGRAD_DY,
   TFU_BATCHNORMGRAD_X,
@@ -35,7 +36,8 @@ enum {
   TFU_BATCHNORMGRAD_MEAN,
   TFU_BATCHNORMGRAD_VARIANCE,
   TFU_BATCHNORMGRAD_KEPT,
-  TFU_BATCHNORMGRAD_DY_MORE
+  TFU_BATCHNORMGRAD_DY_MORE,
+  TFU_BATCHNORMGRAD_SIGNS
 };
 enum {
   TFU_BATCHNORMGRAD_DX,

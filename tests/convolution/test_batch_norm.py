@@ -1,6 +1,7 @@
 """tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files."""
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
+from tfuse._core._op import sized
 from tfuse.convolution import batch_norm as module
 
 ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": lambda f: tf.function(f, jit_compile=True)}
@@ -242,17 +244,25 @@ def parts_of_gradient(x, dtype, kept, seed=5):
     return dy, more, [x, *weights, kept]
 
 
+def differentiate(op, dy, rest, more, by_signs=False):
+    *rest, kept = rest
+    if op is module._frozen_grad:
+        return op(dy, *rest, kept, more, activation="relu")
+    kept, signs = (None, module._signs(kept)) if by_signs else (kept, None)
+    return op(dy, *rest, kept, more, signs, activation="relu")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("shape", [(37, 5, 1), (64, 24, 1), (6, 7, 9), (2, 3000, 1), (3, 4, 1100), (0, 4, 3)])
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "alone"])
-@pytest.mark.parametrize("op", ["_grad", "_frozen_grad"])
+@pytest.mark.parametrize("op, kept", [("_grad", "kept"), ("_grad", "signs"), ("_grad", ""), ("_frozen_grad", "kept"),
+                                      ("_frozen_grad", "")])
 def test_gradient_of_two_tensors(device, op, kept, shape, dtype):
     """What it would be of their sum in float64: with an error of at most twice that of adding them first, in dtype."""
-    compute = getattr(module, op)
+    compute = functools.partial(differentiate, getattr(module, op), by_signs=kept == "signs")
     dy, more, rest = parts_of_gradient(normal(*shape, dtype=dtype), dtype, kept)
     wide = lambda t: None if t is None else tf.cast(t, "float64")
-    exact = compute(wide(dy) + wide(more), *map(wide, rest), None, activation="relu")
-    both, first = (compute(*dys, activation="relu") for dys in ((dy, *rest, more), (dy + more, *rest, None)))
+    exact = compute(wide(dy) + wide(more), [*map(wide, rest)], None)
+    both, first = compute(dy, rest, more), compute(dy + more, rest, None)
     step = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}[dtype]
     for got, naive, want in zip(both, first, exact, strict=True):
         assert got.dtype == naive.dtype and got.shape == naive.shape == want.shape
@@ -260,13 +270,14 @@ def test_gradient_of_two_tensors(device, op, kept, shape, dtype):
         assert error <= 2 * as_naive + 2 * step * np.max(np.abs(want), initial=0)
 
 
+@pytest.mark.parametrize("by_signs", [False, True], ids=["kept", "signs"])
 @pytest.mark.parametrize("route", ROUTES)
-def test_gradient_of_two_tensors_on_every_route(device, route):
+def test_gradient_of_two_tensors_on_every_route(device, route, by_signs):
     if route == "xla":
         skip_broken_xla()
     dy, more, rest = parts_of_gradient(normal(6, 8, 5), "float32", True)
-    results = [ROUTES[route](lambda dy, more: module._grad(dy, *rest, more, activation="relu"))(dy, more),
-               module._grad(dy + more, *rest, None, activation="relu")]
+    results = [ROUTES[route](lambda dy, more: differentiate(module._grad, dy, rest, more, by_signs))(dy, more),
+               differentiate(module._grad, dy + more, rest, None)]
     for got, want in zip(*results, strict=True):
         close(got, want, 2e-6)
 
@@ -276,9 +287,9 @@ def test_gradient_refuses_another_shape(device):
     for op in (module._grad, module._frozen_grad):
         with pytest.raises((ValueError, tf.errors.InvalidArgumentError),
                            match=r"dy_more must have the shape of x, \[4, 3, 2\], got \[4, 2, 3\]"):
-            op(dy, *rest, tf.reshape(more, [4, 2, 3]))
+            differentiate(op, dy, rest, tf.reshape(more, [4, 2, 3]))
         with pytest.raises(ValueError, match="dy_more must be float32 like dy, got float16"):
-            op(dy, *rest, tf.cast(more, "float16"))
+            differentiate(op, dy, rest, tf.cast(more, "float16"))
 
 
 def residual_model(blocks):
@@ -315,6 +326,7 @@ def test_sums_of_gradients_are_left_without_a_reader(device):
                            for y in sums for reader in y.consumers()))
         given = [op for op in graph.get_operations() if op.type == "Tfuse>BatchNormGrad" and op.inputs[7].shape.rank == 3]
         assert len(given) == (blocks if enabled else 0)
+        assert all(op.inputs[6].shape == [0] and op.inputs[8].shape.rank == 2 for op in given[:-1])  # not y, but its signs
     assert readers[0] == 0 and readers[1] >= blocks
     for got, want in zip(*results, strict=True):
         close(got, want, 1e-4)
@@ -331,3 +343,96 @@ def test_a_sum_that_is_dresidual_too_stays_one(device):
 
     graph = step.get_concrete_function(x, skip).graph
     assert all(op.inputs[7].shape == [0] for op in graph.get_operations() if op.type == "Tfuse>BatchNormGrad")
+
+
+# ---- signs ----
+
+
+def unpacked(signs, y):
+    """Where signs say that y > 0, and all of their bits that are nobody's."""
+    pack = 16 // y.dtype.size
+    bits = np.unpackbits(np.asarray(signs).astype("<i4").view(np.uint8).ravel(), bitorder="little").reshape(-1, 8)
+    values = bits[:, :pack].ravel()
+    count = int(tf.size(y))
+    return values[:count].reshape(y.shape), [*values[count:], *bits[:, pack:].ravel()]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (37, 5, 1), (64, 24, 1), (6, 7, 9), (2, 3000, 1), (3, 4, 1100), (70001, 3, 1),
+                                   (0, 4, 3)])
+@pytest.mark.parametrize("act", ["relu", "linear"])
+def test_signs(device, act, shape, dtype):
+    """Those of y as it is stored: too small for its dtype is not above 0."""
+    x, residual = (normal(*shape, seed=i, dtype=dtype) - 1 for i in range(2))
+    residual = tf.where(tf.range(shape[1])[:, None] == 1, tf.zeros_like(residual), residual)
+    real = "float64" if dtype == "float64" else "float32"
+    gamma = tf.constant([1e-9 if c == 1 else 1.5 for c in range(shape[1])], real)
+    zeros, ones = tf.zeros(shape[1:2], real), tf.ones(shape[1:2], real)
+    inputs = [x, gamma, zeros, zeros, ones, residual]
+    y, signs = module._batch_norm(*inputs, sized(module._words(x)), activation=act)
+    assert signs.shape == [-(-x.dtype.size * int(tf.size(x)) // 64), 1]
+    got, others = unpacked(signs, y)
+    np.testing.assert_array_equal(got, y > 0)
+    assert not np.any(others)
+    np.testing.assert_array_equal(signs, module._signs(y))
+    np.testing.assert_array_equal(module._from_signs(signs, y), y > 0)
+    without, none = module._batch_norm(*inputs, None, activation=act)
+    assert none.shape == [0]
+    np.testing.assert_array_equal(y, without)
+
+
+@pytest.mark.parametrize("outer", [0, 1, 31, 32, 33, 70000, 70013])
+@pytest.mark.parametrize("columns", [1, 7, 32, 45, 40000, 40001])
+def test_words_of_unknown_sizes(monkeypatch, outer, columns):
+    """As many as of known ones; also where the product of the sizes is too large for the type that sizes have."""
+    x = tf.TensorSpec([outer, columns, 1], "bfloat16")
+    known = module._words(x)
+    monkeypatch.setattr(module._rows, "size", lambda x, axis: tf.constant(x.shape[axis]))
+    assert known == -(-outer * columns // 32) == int(module._words(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("route", ["graph", "xla"])
+def test_gradient_by_signs_where_the_batch_is_unknown(device, route, axis, dtype):
+    if route == "xla":
+        skip_broken_xla()
+    x, skip, dy = (normal(5, 6, 7, 3, seed=i, dtype=dtype) for i in range(3))
+    channels = x.shape[axis]
+    weights = [tf.constant(np.random.default_rng(i).uniform(0.5, 2, channels), "float32") for i in range(4)]
+
+    def step(x, skip, dy):
+        with tf.GradientTape() as tape:
+            tape.watch([x, skip])
+            with tf.GradientTape() as inner:
+                inner.watch([x, skip])
+                y = tfuse.batch_norm(x, *weights, True, "relu", skip, axis=axis)[0]
+            first = inner.gradient(y, [x, skip], dy)
+            total = tf.reduce_sum(tf.square(tf.cast(first[0], "float32")))
+        return [y, *first, tape.gradient(total, x)]
+
+    spec = tf.TensorSpec([None, 6, None, 3] if axis == -1 else [None, 6, 7, 3], dtype)
+    traced = tf.function(step, input_signature=[spec] * 3, jit_compile=route == "xla")
+    if route == "graph":
+        gradients = [op for op in traced.get_concrete_function().graph.get_operations() if op.type == "Tfuse>BatchNormGrad"]
+        assert gradients and all(op.inputs[8].shape.rank == 2 for op in gradients)
+    for n in (5, 2, 0):
+        for got, want in zip(traced(x[:n], skip[:n], dy[:n]), step(x[:n], skip[:n], dy[:n]), strict=True):
+            close(got, want, 2e-5 if dtype == "float32" else 2e-2)
+
+
+def test_signs_refused(device):
+    dy, more, rest = parts_of_gradient(normal(4, 8, 3), "float32", True)
+    *rest, kept = rest
+    failures, grad = (ValueError, tf.errors.InvalidArgumentError), functools.partial(module._grad, dy, *rest)
+    with pytest.raises(failures, match="there must be 6 words of signs, got 5"):
+        grad(None, None, module._signs(kept)[:5], activation="relu")
+    with pytest.raises(failures, match=r"signs must be \[words, 1\], got shape \[6, 2\]"):
+        grad(None, None, tf.zeros([6, 2], tf.int32), activation="relu")
+    for act, beside in (("relu", kept), ("elu", None)):
+        with pytest.raises(failures, match="signs are for relu, and in the place of kept"):
+            grad(beside, None, module._signs(kept), activation=act)
+    with pytest.raises(failures, match="there must be 6 words of signs, got 7"):
+        module._batch_norm(*rest, kept, sized(7), activation="relu")
+    with pytest.raises(failures, match="signs are those of a sum with a residual"):
+        module._batch_norm(*rest, None, sized(6), activation="relu")

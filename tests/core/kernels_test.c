@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "kernels/core/arithmetic.h"
 #include "tests/check.h"
 
 static const tfu_op *const ops[] = {
@@ -49,11 +50,13 @@ static const row rows[] = {
     {&tfu_average_pool_grad,
      {"2n43c", "n450"},
      "padding=zeros window_d=3 window_w=2 stride_w=2 before=1099511627777 after=1"},
-    {&tfu_batch_norm, {"nc3", "c", "c", "c", "c+", "nc3"}, "activation=relu"},
-    {&tfu_batch_norm, {"nc1", "0", "c", "c", "c+", "0"}, "activation=gelu"},
-    {&tfu_batch_norm_grad, {"nc3", "nc3", "c", "c", "c", "c+", "nc3", "0"}, "activation=relu"},
-    {&tfu_batch_norm_grad, {"nc1", "nc1", "c", "c", "c", "c+", "nc1", "nc1"}, "activation=gelu"},
-    {&tfu_batch_norm_grad, {"nc1", "nc1", "0", "0", "c", "c+", "0", "0"}, "activation=silu"},
+    {&tfu_batch_norm, {"nc3", "c", "c", "c", "c+", "nc3", "0"}, "activation=relu"},
+    {&tfu_batch_norm, {"nc1", "c", "c", "c", "c+", "nc1", "s0"}, "activation=relu"},
+    {&tfu_batch_norm, {"nc1", "0", "c", "c", "c+", "0", "0"}, "activation=gelu"},
+    {&tfu_batch_norm_grad, {"nc3", "nc3", "c", "c", "c", "c+", "nc3", "0", "0"}, "activation=relu"},
+    {&tfu_batch_norm_grad, {"nc1", "nc1", "c", "c", "c", "c+", "0", "nc1", "s1"}, "activation=relu"},
+    {&tfu_batch_norm_grad, {"nc1", "nc1", "c", "c", "c", "c+", "nc1", "nc1", "0"}, "activation=gelu"},
+    {&tfu_batch_norm_grad, {"nc1", "nc1", "0", "0", "c", "c+", "0", "0", "0"}, "activation=silu"},
     {&tfu_batch_norm_statistics, {"nc3", "c", "c+", "c"}, "rest=any"},
     {&tfu_batch_norm_statistics, {"nc1", "c", "c+", "0"}, "rest=any"},
     {&tfu_batched_matmul, {"2nc", "2c9", "0", "0", "0"}, "scale=0.5"},
@@ -177,28 +180,29 @@ static sample sample_of(const row *w, tfu_dtype dtype, tfu_shape x) {
   return (sample){.row = w, .dtype = dtype, .x = x, .refused = -1, .before = 0x5a};
 }
 
-static int64_t size_of(const tfu_shape *x, char letter) {
-  const int64_t n = tfu_rows(x), c = tfu_cols(x);
+static int64_t size_of(const sample *s, char letter) {
+  const int64_t n = tfu_rows(&s->x), c = tfu_cols(&s->x);
   switch (letter) {
     case 'n': return n;
     case 'c': return c;
     case 'w': return 2 * c;
     case 'q': return n < 67 ? n : 67;
-    case 'm': return 2 * size_of(x, 'q') / 3;
+    case 'm': return 2 * size_of(s, 'q') / 3;
     case 'd': return c < 40 ? c : 40;
-    case 'e': return 2 * size_of(x, 'd');
+    case 'e': return 2 * size_of(s, 'd');
     case 'h': return 100;
+    case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 64); /* words of a batch norm's signs */
     default: return letter - '0';
   }
 }
 
 /* 'x' is all axes of x, 'r' all but the last. */
-static tfu_shape shape_of(const tfu_shape *x, const char *text) {
+static tfu_shape shape_of(const sample *s, const char *text) {
   tfu_shape shape = SCALAR;
   for (; *text && !strchr("+<^|", *text); text++) {
-    if (*text == 'x') shape = *x;
-    else if (*text == 'r') shape = tfu_leading(x);
-    else shape = tfu_append(&shape, size_of(x, *text));
+    if (*text == 'x') shape = s->x;
+    else if (*text == 'r') shape = tfu_leading(&s->x);
+    else shape = tfu_append(&shape, size_of(s, *text));
   }
   return shape;
 }
@@ -241,7 +245,7 @@ static void set_attributes(const row *w, tfu_value *value) {
 
 static void fill(const sample *s, tfu_tensor *t, const char *text, unsigned seed) {
   const char *how = text + strcspn(text, "+<^|");
-  const int64_t count = tfu_count(&t->shape), most = *how == '<' || *how == '^' ? size_of(&s->x, how[1]) : 1000;
+  const int64_t count = tfu_count(&t->shape), most = *how == '<' || *how == '^' ? size_of(s, how[1]) : 1000;
   for (int64_t at = 0; at < count; at += TFU_TILE) {
     const int n = count - at < TFU_TILE ? (int)(count - at) : TFU_TILE;
     float values[TFU_TILE];
@@ -298,7 +302,7 @@ static void place_inputs(trial *t) {
     const char *first = t->sample->row->in[i], *text = first;
     CHECK_FOR(first, "%s: no %s", op->name, op->in[i]);
     for (int left = t->call.lists ? t->call.lists->in[i].n : 1; left > 0 && first; left--, at++) {
-      in[at] = (tfu_tensor){.dtype = dtype_of(t->sample, op->in[i]), .shape = shape_of(&t->sample->x, text)};
+      in[at] = (tfu_tensor){.dtype = dtype_of(t->sample, op->in[i]), .shape = shape_of(t->sample, text)};
       place(t, &in[at]);
       fill(t->sample, &in[at], text, (unsigned)at + 1);
       text = strchr(text, '|') ? strchr(text, '|') + 1 : first;

@@ -2,6 +2,7 @@
  * against a driver of our own that looks at launches and runs none. So shapes may be larger than any memory, and every
  * choice may have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU
  * would not notice. */
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/rows.h"
 #include "kernels/reductions/reduce.h"
@@ -117,7 +118,8 @@ enum {
 
 /* Of each input, the shape: x, all axes of x but the last (r), two numbers for each of those (t), its first axis (f),
  * its last one (c), all of it in one axis (p), [5, 0] (k), [100, 0] (h), a single number (s), [2] (2) or none (0). For
- * batch norms, whose channels are x's last axis, all before it comes first (l), or last, in two samples (m). */
+ * batch norms, whose channels are x's last axis, all before it comes first (l), or last, in two samples (m); of l's
+ * signs, how many are wanted (a), and themselves (b). */
 static const struct line {
   const tfu_op *op;
   const char *in;
@@ -154,13 +156,16 @@ static const struct line {
     {&tfu_bincount, "xh", INTEGERS, {0}},
     {&tfu_weighted_bincount, "xxh", NUMBERS, {0}},
     {&tfu_histogram, "x2h", NUMBERS, {0}},
-    {&tfu_batch_norm, "lccccl", FLOATS, {TFU_ACT_relu}},
-    {&tfu_batch_norm, "m00cc0", FLOATS, {TFU_ACT_elu}},
+    {&tfu_batch_norm, "lccccl0", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm, "lccccla", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm, "m00cc00", FLOATS, {TFU_ACT_elu}},
     {&tfu_batch_norm_statistics, "lcc", FLOATS, {0}},
     {&tfu_batch_norm_statistics, "mcc", FLOATS, {0}},
-    {&tfu_batch_norm_grad, "llccccll", FLOATS, {TFU_ACT_relu}},
-    {&tfu_batch_norm_grad, "llccccl0", FLOATS, {TFU_ACT_silu}},
-    {&tfu_batch_norm_grad, "mm00cc0m", FLOATS, {TFU_ACT_elu}},
+    {&tfu_batch_norm_grad, "llccccll0", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm_grad, "llcccc0lb", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm_grad, "llcccc00b", FLOATS, {TFU_ACT_relu}},
+    {&tfu_batch_norm_grad, "llccccl00", FLOATS, {TFU_ACT_silu}},
+    {&tfu_batch_norm_grad, "mm00cc0m0", FLOATS, {TFU_ACT_elu}},
     {&tfu_frozen_batch_norm, "lccccl", FLOATS, {TFU_ACT_silu}},
     {&tfu_frozen_batch_norm_grad, "mmccccm0", FLOATS, {TFU_ACT_relu}},
     {&tfu_frozen_batch_norm_grad, "ll00cc0l", FLOATS, {0}},
@@ -190,6 +195,8 @@ static tfu_shape shape_of(const tfu_shape *x, char letter) {
     case 'p': return (tfu_shape)SHAPE(tfu_count(x));
     case 'k': return (tfu_shape)SHAPE(5, 0);
     case 'h': return (tfu_shape)SHAPE(100, 0);
+    case 'a': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 64), 0);
+    case 'b': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 64), 1);
     default: return (tfu_shape)SHAPE(letter - '0');
   }
 }

@@ -69,7 +69,7 @@ static inline void FN(compute)(const job *j, int64_t at, int64_t col, int n, int
   const tfu_channels_run *run = j->run;
   const tfu_channels *op = run->op;
   REAL xs[TFU_CHANNEL_TENSORS][TFU_TILE], ys[TFU_CHANNEL_RESULTS][TFU_TILE];
-  FN(tfu_channel_tile) tile = {.n = n, .with = run->with};
+  FN(tfu_channel_tile) tile = {.n = n, .at = at, .with = run->with};
   for (int i = 0; i < op->tensors; i++) tile.x[i] = FN(tfu_load)(run->x[i].data, run->x[i].dtype, at, n, xs[i]);
   for (int i = 0; i < op->weights; i++) tile.w[i] = (const REAL *)j->w[i] + col;
   for (int i = 0; i < op->results; i++) tile.y[i] = FN(tfu_room)(run->y[i].data, run->y[i].dtype, at, ys[i]);

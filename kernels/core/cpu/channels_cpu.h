@@ -11,13 +11,15 @@
 #include "kernels/core/channels.h"
 #include "kernels/core/cpu/cpu.h"
 
-/* n elements of each tensor, result and weight, and where their sums grow; sums[0] is NULL where none is wanted. */
+/* n elements of each tensor, result and weight, and where their sums grow; sums[0] is NULL where none is wanted. `at`
+ * is the place of the first in the tensors. */
 #define TFU_CHANNEL_TILE_(REAL, tag)                             \
   typedef struct tfu_channel_tile_##tag {                        \
     const REAL *x[TFU_CHANNEL_TENSORS], *w[TFU_CHANNEL_WEIGHTS]; \
     REAL *y[TFU_CHANNEL_RESULTS];                                \
     double *sums[TFU_CHANNEL_SUMS];                              \
     int n;                                                       \
+    int64_t at;                                                  \
     const void *with;                                            \
   } tfu_channel_tile_##tag;                                      \
   typedef void tfu_channel_loop_##tag(const tfu_channel_tile_##tag *);

@@ -17,8 +17,31 @@ struct stored_S {
 };
 
 /* What a formula may be able to do, by bits: it makes the weights of N columns from `column` on by itself; the tensor
- * a.more, where there is one, is added to its first tensor. */
-enum { OWN_WEIGHTS = 1, TAKES_MORE = 2 };
+ * a.more, where there is one, is added to its first tensor; where its first result is above 0 goes to a.signs, if that
+ * is wanted; or a.signs is one more x behind the others, 1 or 0. */
+enum { OWN_WEIGHTS = 1, TAKES_MORE = 2, WRITES_SIGNS = 4, READS_SIGNS = 8 };
+
+/* Those of the pack at element `at`, of which `left` exist: whether y is above 0 as it is stored. */
+template <typename T, int N>
+__device__ inline void write_signs(const tfu_channels_args &a, int64_t at, int left, const acc<T> (&y)[N]) {
+  acc<T> stored[N];
+  widen_pack<T>(narrow_pack<T>(y), stored);
+  unsigned bits = 0;
+  UNROLL
+  for (int k = 0; k < N; k++) bits |= stored[k] > 0 ? 1u << k : 0;
+  uint8_t *const signs = (uint8_t *)a.signs;
+  int64_t place = at / N;
+  signs[place] = (uint8_t)(bits & ((1u << left) - 1));
+  if (at + N < a.walk.n) return;
+  ONCE
+  while (++place % 4) signs[place] = 0;
+}
+
+/* The same read; 0 beyond the end. */
+template <typename T>
+__device__ inline unsigned read_signs(const tfu_channels_args &a, int64_t at) {
+  return at < a.walk.n ? ((const uint8_t *)a.signs)[at / packed<T>::N] : 0;
+}
 
 /* The sums of a block's columns, one behind the other in shared memory, become its partial sums. Where a
  * joined row has several copies of the channels in a block, these are added up first, always the upper half to the
@@ -57,6 +80,7 @@ __device__ inline void store_sums(const tfu_channels_args &a, R (&sums)[SUMS][CO
 template <typename T, typename F>
 __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   enum { N = packed<T>::N, IN = F::TENSORS, OUT = F::RESULTS, WEIGHTS = F::WEIGHTS, SUMS = F::SUMS };
+  enum { SIGNS = F::TRAITS & READS_SIGNS ? 1 : 0 };
   typedef pack_walk<T, IN, OUT, F::HALVES> walk_type;
   typedef typename F::stored::template as<T> stored;
   __shared__ union {
@@ -77,7 +101,13 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
     for (int i = 0; i < WEIGHTS && !(F::TRAITS & OWN_WEIGHTS); i++)
       walk.load_weights((const stored *)a.w[i], a.count[i], column, (stored)a.absent[i], w[i]);
 
+    unsigned signs = 0, signs_ahead = 0; /* fetched a row ahead: in a register, since one row of them is a byte */
+    if constexpr (SIGNS) signs_ahead = read_signs<T>(a, walk_first(a.walk, col));
     walk.run(a.y, [&](int64_t at, int left, typename walk_type::inputs x, typename walk_type::outputs y) {
+      if constexpr (SIGNS) {
+        signs = signs_ahead;
+        signs_ahead = read_signs<T>(a, at + walk_step(a.walk));
+      }
       if constexpr (F::TRAITS & TAKES_MORE)
         if (a.more) {
           acc<T> more[N];
@@ -87,9 +117,10 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
         }
       UNROLL
       for (int k = 0; k < N; k++) {
-        acc<T> xs[IN], ws[WEIGHTS + 1], ys[OUT + 1], ss[SUMS + 1];
+        acc<T> xs[IN + SIGNS], ws[WEIGHTS + 1], ys[OUT + 1], ss[SUMS + 1];
         UNROLL
         for (int i = 0; i < IN; i++) xs[i] = x[i][k];
+        if constexpr (SIGNS) xs[IN] = signs & 1u << k ? 1 : 0;
         UNROLL
         for (int i = 0; i < WEIGHTS; i++) ws[i] = w[i][k];
         formula.template of<T>(xs, ws, ys, ss);
@@ -99,6 +130,8 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
         for (int i = 0; i < SUMS; i++)
           if (k < left) sum[i][k] += ss[i]; /* what stands beyond the end adds nothing */
       }
+      if constexpr (F::TRAITS & WRITES_SIGNS)
+        if (a.signs) write_signs<T>(a, at, left, y[0]);
     });
   }
   if constexpr (SUMS != 0) {

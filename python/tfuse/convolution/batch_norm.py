@@ -1,10 +1,11 @@
 """Batch normalisation with the residual and the activation that follow it, and the Keras layer."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _made, _rows
-from tfuse._core._op import FLOATS, FusedOp, composite, given, real, vjp
+from tfuse._core._op import FLOATS, FusedOp, composite, given, real, sized, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.rows.norm import weight
 
@@ -42,7 +43,40 @@ def _plain_statistics(x, mean, variance, shift, update=0.01):
     return mean * (1 - new) + shifted * new, variance * (1 - new) + batch_variance * new, batch_mean, batch_variance
 
 
-def _plain(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
+def _bits(dtype):
+    """Of the elements behind a word of signs, the bit of each: a byte of the word is for 16 bytes of them."""
+    pack = 16 // dtype.size
+    return np.uint32([1 << 8 * byte + k for byte in range(4) for k in range(pack)]).view(np.int32)
+
+
+def _words(x):
+    """How many words the signs of a tensor like x have: one for every 64 bytes. The product of all sizes may be too large for
+    an int32, which a tensor of sizes is: (word * a + b) * (word * c + d) / word is taken by parts."""
+    word, outer, columns = 64 // x.dtype.size, _rows.size(x, 0), _rows.product([_rows.size(x, 1), _rows.size(x, 2)])
+    b, c, d = outer % word, columns // word, columns % word
+    return outer // word * columns + b * c + (b * d + word - 1) // word
+
+
+def _signs(y):
+    """Where y > 0, as BatchNorm gives it."""
+    bits, words = _bits(y.dtype), _words(y)
+    above = tf.reshape(y > 0, [-1])
+    above = tf.reshape(tf.pad(above, [[0, words * len(bits) - tf.size(above)]]), [-1, len(bits)])
+    return tf.reduce_sum(tf.where(above, bits, 0), 1, keepdims=True)
+
+
+def _from_signs(signs, x):
+    """Where the y that they are made from, which is like x, is above 0."""
+    above = tf.reshape(tf.bitwise.bitwise_and(signs, _bits(x.dtype)) != 0, [-1])
+    return tf.reshape(above[:tf.size(x)], tf.shape(x))
+
+
+def _plain(x, gamma, beta, mean, variance, residual, signs_for, activation="linear", epsilon=1e-3):
+    y = _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
+    return y, _signs(y) if given(signs_for) else tf.constant([], tf.int32)
+
+
+def _plain_frozen(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
     return _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
 
 
@@ -50,7 +84,11 @@ def _behind_kept(dy, kept, activation):
     """What is left of a gradient where `kept` is relu's result: dy, residual, activation."""
     if activation != "relu" or not given(kept):
         return dy, kept, activation
-    return tf.where(kept > 0, dy, tf.zeros_like(dy)), tf.zeros_like(kept), "linear"
+    return _behind_relu(dy, kept > 0)
+
+
+def _behind_relu(dy, above):
+    return tf.where(above, dy, tf.zeros_like(dy)), tf.zeros_like(dy), "linear"
 
 
 def _added(dy, dy_more):
@@ -60,9 +98,11 @@ def _added(dy, dy_more):
     return tf.cast(tf.cast(dy, real(dy.dtype)) + tf.cast(dy_more, real(dy.dtype)), dy.dtype)
 
 
-def _plain_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, activation="linear", epsilon=1e-3):
+def _plain_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, signs, activation="linear", epsilon=1e-3):
     """Mean and variance are functions of x, also to whoever differentiates this again."""
-    dy, residual, activation = _behind_kept(_added(dy, dy_more), kept, activation)
+    dy = _added(dy, dy_more)
+    dy, residual, activation = (_behind_relu(dy, _from_signs(signs, x)) if given(signs) else
+                                _behind_kept(dy, kept, activation))
     forward = lambda x, gamma, beta, residual: _apply(x, gamma, beta, *_moments(x), residual, activation, epsilon)
     dx, dgamma, dbeta, dresidual = vjp(forward)(dy, x, gamma, beta, residual)
     return dx, dresidual, dgamma, dbeta
@@ -75,19 +115,24 @@ def _plain_frozen_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, activa
     return dx, dresidual, *weights
 
 
+def _bends(node):
+    """Whether an activation follows a residual."""
+    return given(node.inputs[5]) and node.attr("activation") != "linear"
+
+
 def _kept(node):
-    """What the gradient wants of a residual."""
-    activation, residual = node.attr("activation"), node.inputs[5]
-    if not given(residual) or activation == "linear":
+    """What the gradient wants of a residual, where it has no signs."""
+    if not _bends(node):
         return None
-    return node.outputs[0] if activation == "relu" else residual
+    return node.outputs[0] if node.attr("activation") == "relu" else node.inputs[5]
 
 
-def _gradient(node, dy):
+def _gradient(node, dy, _):
     """Through mean and variance, too, which then need none."""
     first, more = _addends(node, dy)
-    dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], _kept(node), more, **_options(node))
-    return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy)]
+    kept, signs = (None, node.outputs[1]) if _bends(node) and given(node.inputs[6]) else (_kept(node), None)
+    dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], kept, more, signs, **_options(node))
+    return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy), None]
 
 
 def _frozen_gradient(node, dy):
@@ -99,7 +144,7 @@ def _frozen_gradient(node, dy):
 def _addends(node, dy):
     """dy as two tensors where it is their sum, as where the result was read twice, and nobody else wants the sum; else dy and
     None. Only while a function is traced is it known what made a tensor: the sum is then left without a reader."""
-    dresidual_is_dy = given(node.inputs[5]) and _kept(node) is None
+    dresidual_is_dy = given(node.inputs[5]) and not _bends(node)
     return (dy, None) if dresidual_is_dy else _made.addends(dy) or (dy, None)
 
 
@@ -108,18 +153,18 @@ def _options(node):
 
 
 def _dresidual(node, dresidual, dy):
-    return None if not given(node.inputs[5]) else dy if _kept(node) is None else dresidual
+    return None if not given(node.inputs[5]) else dresidual if _bends(node) else dy
 
 
-# Axes by letters: outer, channels, inner.
-_AXES = {**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"),
+# Axes by letters: outer, channels, inner; words of signs.
+_AXES = {"signs": "w1", "signs_for": "w0",**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"),
          **dict.fromkeys(["gamma", "beta", "mean", "variance", "shift"], "c")}
 
 _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
 _frozen_grad = FusedOp("FrozenBatchNormGrad", plain=_plain_frozen_grad, axes=_AXES)
 _statistics = FusedOp("BatchNormStatistics", plain=_plain_statistics, axes=_AXES)
 _batch_norm = FusedOp("BatchNorm", plain=_plain, gradient=_gradient, axes=_AXES)
-_frozen = FusedOp("FrozenBatchNorm", plain=_plain, gradient=_frozen_gradient, axes=_AXES)
+_frozen = FusedOp("FrozenBatchNorm", plain=_plain_frozen, gradient=_frozen_gradient, axes=_AXES)
 
 
 def _view(x, axis):
@@ -185,9 +230,13 @@ def _normalised(x, gamma, beta, mean, variance, training, activation=None, resid
         mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
 
     def apply(activation, residual):
-        y = (_batch_norm if training else _frozen)(
-            view, *weights[:2], *statistics, None if residual is None else _view(residual, axis), activation=activation,
-            epsilon=float(epsilon))
+        inputs = [view, *weights[:2], *statistics, None if residual is None else _view(residual, axis)]
+        options = {"activation": activation, "epsilon": float(epsilon)}
+        if training:
+            wanted = residual is not None and activation == "relu"
+            y, _ = _batch_norm(*inputs, sized(_words(view)) if wanted else None, **options)
+        else:
+            y = _frozen(*inputs, **options)
         y = tf.reshape(y, tf.shape(x))
         y.set_shape(x.shape)
         return y
