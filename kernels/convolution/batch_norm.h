@@ -68,10 +68,10 @@ static inline batch_norm_view tfu_batch_norm_view(const tfu_tensor *x) {
                            .real = tfu_real(x->dtype)};
 }
 
-/* Fails unless there is a word of signs for every 64 bytes of y; `signs` may be what says how many are wanted. */
+/* Fails unless there is a word of signs for every 128 bytes of y; `signs` may be what says how many are wanted. */
 TFU_MUST_USE static inline tfu_code tfu_batch_norm_check_signs(tfu_call *call, const batch_norm_view *v,
                                                                const tfu_tensor *signs) {
-  const int64_t words = divide_up(v->n * (int64_t)tfu_dtype_size(v->dtype), 64);
+  const int64_t words = divide_up(v->n * (int64_t)tfu_dtype_size(v->dtype), 128);
   TFU_REQUIRE(call->err, signs->shape.dim[0] == words, "there must be %lld words of signs, got %lld", (long long)words,
               (long long)signs->shape.dim[0]);
   return TFU_OK;

@@ -197,7 +197,7 @@ static void FN(signs_task)(void *arg, int64_t task) {
     REAL buffer[TFU_TILE];
     const REAL *y = FN(tfu_load)(j->y->data, j->y->dtype, at, n, buffer);
     uint8_t *signs = j->signs + at / pack;
-    memset(signs, 0, (size_t)divide_up(n, 4 * pack) * 4);
+    memset(signs, 0, (size_t)divide_up(n, 8 * pack) * 8);
     for (int i = 0; i < n; i++) signs[i / pack] |= (uint8_t)((y[i] > 0) << i % pack);
   }
 }

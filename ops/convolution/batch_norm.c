@@ -10,9 +10,10 @@
  *
  * Where relu follows a residual, its gradient needs where y > 0, and no more of y. That is `signs`, [words, 1]: a byte
  * for each pack of 16 bytes of y, whose bit k says whether the pack's element k, as it is stored, is above 0; the
- * last word is filled up with zeros. No vector, so that signs of an empty y are given, too. BatchNorm makes them if
- * asked to, by signs_for, [words, 0]: it says their number, for that depends on T, which a shape rule does not see, and
- * inside XLA the sizes of a result must be some input's.
+ * last word is filled up with zeros. Words are int64, since TensorFlow keeps int32 in the CPU's memory; and no vector,
+ * so that signs of an empty y are given, too. BatchNorm makes them if asked to, by signs_for, [words, 0]: it says their
+ * number, for that depends on T, which a shape rule does not see, and inside XLA the sizes of a result must be some
+ * input's.
  *
  * The gradient's `kept` is given where an activation follows a residual: it is y for relu, unless signs are given, else
  * the residual. With kept or signs dresidual is dy * act'. Without an activation dresidual is dy, for which no op is
@@ -48,11 +49,17 @@ static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   return TFU_OK;
 }
 
+/* Whether it can be [words, last]. While a graph is built, a vector of unknown size may be one that is not given. */
+static int may_have_words(const tfu_shape *s, int64_t last) {
+  if (s->rank == 1) return s->dim[0] == TFU_UNKNOWN;
+  return s->rank == TFU_UNKNOWN || (s->rank == 2 && tfu_may_be(s->dim[1], last));
+}
+
 static tfu_code training_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *wanted = &in[TFU_BATCHNORM_SIGNS_FOR];
   TFU_TRY(forward_shape(in, out, attr, err));
-  TFU_REQUIRE(err, !tfu_given(wanted) || wanted->rank == TFU_UNKNOWN || wanted->rank == 2,
-              "signs_for must be [words, 0], got shape %s", tfu_show(wanted).text);
+  TFU_REQUIRE(err, !tfu_given(wanted) || may_have_words(wanted, 0), "signs_for must be [words, 0], got shape %s",
+              tfu_show(wanted).text);
   TFU_REQUIRE(err, !attr || !tfu_given(wanted) || tfu_given(&in[TFU_BATCHNORM_RESIDUAL]),
               "signs are those of a sum with a residual, and there is none");
   out[TFU_BATCHNORM_SIGNS] = tfu_like_if(&(tfu_shape){.rank = 2, .dim = {wanted->dim[0], 1}}, wanted);
@@ -89,7 +96,7 @@ const tfu_op tfu_batch_norm = {
         "act of x, [outer, channels, inner], normalised by its own mean and variance, times gamma, plus beta and "
         "residual; and where that is above 0, in bits, if signs_for says so.",
     .in = {"x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "residual: T", "signs_for: bool"},
-    .out = {"y: T", "signs: int32"},
+    .out = {"y: T", "signs: int64"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = training_shape,
     .cpu = tfu_batch_norm_cpu,
@@ -131,8 +138,7 @@ static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value 
   const tfu_shape *signs = &in[TFU_BATCHNORMGRAD_SIGNS];
   TFU_TRY(shared_grad_shape(in, out, err));
   if (!tfu_given(signs)) return TFU_OK;
-  TFU_REQUIRE(err, signs->rank == TFU_UNKNOWN || (signs->rank == 2 && tfu_may_be(signs->dim[1], 1)),
-              "signs must be [words, 1], got shape %s", tfu_show(signs).text);
+  TFU_REQUIRE(err, may_have_words(signs, 1), "signs must be [words, 1], got shape %s", tfu_show(signs).text);
   TFU_REQUIRE(err,
               !attr || (attr[TFU_BATCHNORM_ACTIVATION].i == TFU_ACT_relu && !tfu_given(&in[TFU_BATCHNORMGRAD_KEPT])),
               "signs are for relu, and in the place of kept");
@@ -146,7 +152,7 @@ const tfu_op tfu_batch_norm_grad = {
         "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; where an activation follows a "
         "residual, "
         "relu wants y as kept or its signs, others the residual as kept.",
-    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T", "signs: int32"},
+    .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T", "signs: int64"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,

@@ -351,7 +351,7 @@ def test_a_sum_that_is_dresidual_too_stays_one(device):
 def unpacked(signs, y):
     """Where signs say that y > 0, and all of their bits that are nobody's."""
     pack = 16 // y.dtype.size
-    bits = np.unpackbits(np.asarray(signs).astype("<i4").view(np.uint8).ravel(), bitorder="little").reshape(-1, 8)
+    bits = np.unpackbits(np.asarray(signs).astype("<i8").view(np.uint8).ravel(), bitorder="little").reshape(-1, 8)
     values = bits[:, :pack].ravel()
     count = int(tf.size(y))
     return values[:count].reshape(y.shape), [*values[count:], *bits[:, pack:].ravel()]
@@ -370,7 +370,7 @@ def test_signs(device, act, shape, dtype):
     zeros, ones = tf.zeros(shape[1:2], real), tf.ones(shape[1:2], real)
     inputs = [x, gamma, zeros, zeros, ones, residual]
     y, signs = module._batch_norm(*inputs, sized(module._words(x)), activation=act)
-    assert signs.shape == [-(-x.dtype.size * int(tf.size(x)) // 64), 1]
+    assert signs.shape == [-(-x.dtype.size * int(tf.size(x)) // 128), 1]
     got, others = unpacked(signs, y)
     np.testing.assert_array_equal(got, y > 0)
     assert not np.any(others)
@@ -388,7 +388,7 @@ def test_words_of_unknown_sizes(monkeypatch, outer, columns):
     x = tf.TensorSpec([outer, columns, 1], "bfloat16")
     known = module._words(x)
     monkeypatch.setattr(module._rows, "size", lambda x, axis: tf.constant(x.shape[axis]))
-    assert known == -(-outer * columns // 32) == int(module._words(x))
+    assert known == -(-outer * columns // 64) == int(module._words(x))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -425,14 +425,14 @@ def test_signs_refused(device):
     dy, more, rest = parts_of_gradient(normal(4, 8, 3), "float32", True)
     *rest, kept = rest
     failures, grad = (ValueError, tf.errors.InvalidArgumentError), functools.partial(module._grad, dy, *rest)
-    with pytest.raises(failures, match="there must be 6 words of signs, got 5"):
-        grad(None, None, module._signs(kept)[:5], activation="relu")
-    with pytest.raises(failures, match=r"signs must be \[words, 1\], got shape \[6, 2\]"):
-        grad(None, None, tf.zeros([6, 2], tf.int32), activation="relu")
+    with pytest.raises(failures, match="there must be 3 words of signs, got 2"):
+        grad(None, None, module._signs(kept)[:2], activation="relu")
+    with pytest.raises(failures, match=r"signs must be \[words, 1\], got shape \[3, 2\]"):
+        grad(None, None, tf.zeros([3, 2], tf.int64), activation="relu")
     for act, beside in (("relu", kept), ("elu", None)):
         with pytest.raises(failures, match="signs are for relu, and in the place of kept"):
             grad(beside, None, module._signs(kept), activation=act)
-    with pytest.raises(failures, match="there must be 6 words of signs, got 7"):
+    with pytest.raises(failures, match="there must be 3 words of signs, got 7"):
         module._batch_norm(*rest, kept, sized(7), activation="relu")
     with pytest.raises(failures, match="signs are those of a sum with a residual"):
-        module._batch_norm(*rest, None, sized(6), activation="relu")
+        module._batch_norm(*rest, None, sized(3), activation="relu")

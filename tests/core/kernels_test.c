@@ -191,7 +191,7 @@ static int64_t size_of(const sample *s, char letter) {
     case 'd': return c < 40 ? c : 40;
     case 'e': return 2 * size_of(s, 'd');
     case 'h': return 100;
-    case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 64); /* words of a batch norm's signs */
+    case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 128); /* words of a batch norm's signs */
     default: return letter - '0';
   }
 }

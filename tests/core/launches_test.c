@@ -195,8 +195,8 @@ static tfu_shape shape_of(const tfu_shape *x, char letter) {
     case 'p': return (tfu_shape)SHAPE(tfu_count(x));
     case 'k': return (tfu_shape)SHAPE(5, 0);
     case 'h': return (tfu_shape)SHAPE(100, 0);
-    case 'a': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 64), 0);
-    case 'b': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 64), 1);
+    case 'a': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 128), 0);
+    case 'b': return (tfu_shape)SHAPE(divide_up(tfu_count(x) * (int64_t)tfu_dtype_size(running), 128), 1);
     default: return (tfu_shape)SHAPE(letter - '0');
   }
 }

@@ -34,7 +34,7 @@ __device__ inline void write_signs(const tfu_channels_args &a, int64_t at, int l
   signs[place] = (uint8_t)(bits & ((1u << left) - 1));
   if (at + N < a.walk.n) return;
   ONCE
-  while (++place % 4) signs[place] = 0;
+  while (++place % 8) signs[place] = 0;
 }
 
 /* The same read; 0 beyond the end. */

@@ -24,7 +24,7 @@ typedef struct tfu_channels_args {
   int blocks;     /* of threads, per multiprocessor; 0: as many as suit a formula with few weights */
   int64_t inner;  /* for formulas with weights of their own: neighbouring columns of a channel */
   void *signs;    /* for formulas that write them, or NULL, or read them: a byte for each pack of the walk, whose bit k
-                     says whether the pack's element k is above 0; words of 4 bytes, filled up with zeros */
+                     says whether the pack's element k is above 0; words of 8 bytes, filled up with zeros */
 } tfu_channels_args;
 
 #ifndef TFU_DEVICE

@@ -46,13 +46,13 @@ def _plain_statistics(x, mean, variance, shift, update=0.01):
 def _bits(dtype):
     """Of the elements behind a word of signs, the bit of each: a byte of the word is for 16 bytes of them."""
     pack = 16 // dtype.size
-    return np.uint32([1 << 8 * byte + k for byte in range(4) for k in range(pack)]).view(np.int32)
+    return np.uint64([1 << 8 * byte + k for byte in range(8) for k in range(pack)]).view(np.int64)
 
 
 def _words(x):
-    """How many words the signs of a tensor like x have: one for every 64 bytes. The product of all sizes may be too large for
+    """How many words the signs of a tensor like x have: one for every 128 bytes. The product of all sizes may be too large for
     an int32, which a tensor of sizes is: (word * a + b) * (word * c + d) / word is taken by parts."""
-    word, outer, columns = 64 // x.dtype.size, _rows.size(x, 0), _rows.product([_rows.size(x, 1), _rows.size(x, 2)])
+    word, outer, columns = 128 // x.dtype.size, _rows.size(x, 0), _rows.product([_rows.size(x, 1), _rows.size(x, 2)])
     b, c, d = outer % word, columns // word, columns % word
     return outer // word * columns + b * c + (b * d + word - 1) // word
 
@@ -62,7 +62,7 @@ def _signs(y):
     bits, words = _bits(y.dtype), _words(y)
     above = tf.reshape(y > 0, [-1])
     above = tf.reshape(tf.pad(above, [[0, words * len(bits) - tf.size(above)]]), [-1, len(bits)])
-    return tf.reduce_sum(tf.where(above, bits, 0), 1, keepdims=True)
+    return tf.reduce_sum(tf.where(above, bits, np.int64(0)), 1, keepdims=True)
 
 
 def _from_signs(signs, x):
@@ -73,7 +73,7 @@ def _from_signs(signs, x):
 
 def _plain(x, gamma, beta, mean, variance, residual, signs_for, activation="linear", epsilon=1e-3):
     y = _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
-    return y, _signs(y) if given(signs_for) else tf.constant([], tf.int32)
+    return y, _signs(y) if given(signs_for) else tf.constant([], tf.int64)
 
 
 def _plain_frozen(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):

@@ -122,10 +122,10 @@ _FIRST = [(4, 8), (7, 3), (3, 5, 129), (2, 6, 7, 7), (1, 3, 1000), (300, 2, 9), 
 _acts = lambda *names: [{"activation": name} for name in names]
 
 CASES = [
-    # Of x and residual, passes over memory: x for the statistics; both, and the result. Backward: dy, y and x, and the
-    # residual's gradient; that, x, and x's gradient.
+    # Of x and residual, passes over memory: x for the statistics; both, and the result. Backward: dy and x, and the
+    # residual's gradient; that, x, and x's gradient. The result's signs are a sixteenth of a pass each way.
     _case("batch_norm", residual=True, options=_acts("linear", "relu", "silu"), timed=_acts("relu"), sizes=[_SIZE],
-          passes=(4, 7), shapes=SHAPES + [(2, 0, 5), (5, 7, 9, 24), (1000, 36)],
+          passes=(4, 6), shapes=SHAPES + [(2, 0, 5), (5, 7, 9, 24), (1000, 36)],
           bars=bars(_SIZE, dtypes=("bfloat16",), forward=85, backward=85), rejects=[
               ("batch_norm: x must have two dimensions or more, got shape .3.",
                lambda: tfuse.batch_norm(tf.ones([3]), None, None, tf.zeros([3]), tf.ones([3]), True)),
