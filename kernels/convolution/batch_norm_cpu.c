@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "kernels/convolution/batch_norm_signs.h"
 #include "kernels/core/cpu/channels_cpu.h"
 #include "ops/convolution/batch_norm.h"
 
@@ -121,10 +122,12 @@ static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
   REAL offset[TFU_TILE];
   FN(subtract)(d, t->x[1], t->w[0], t->n);
   if (h->signs) {
-    for (int i = 0; i < t->n; i++) {
-      const int64_t at = t->at + i;
-      g[i] = h->signs[at / h->pack] >> at % h->pack & 1;
-    }
+    uint8_t flags[TFU_TILE + 2 * BATCH_NORM_PACK];
+    const int64_t first = t->at / h->pack;
+    const int before = (int)(t->at - first * h->pack); /* elements of the first pack that are not the tile's */
+    tfu_split_flags(h->signs + first, (int)divide_up(before + t->n, h->pack), h->pack, flags);
+    TFU_VECTORISE
+    for (int i = 0; i < t->n; i++) g[i] = flags[before + i] ? (REAL)1 : (REAL)0;
   } else if (h->from_y) {
     TFU_VECTORISE
     for (int i = 0; i < t->n; i++) g[i] = kept[i] > 0 ? (REAL)1 : (REAL)0;
@@ -195,10 +198,13 @@ static void FN(signs_task)(void *arg, int64_t task) {
   for (int64_t at = task * j->task; at < end; at += TFU_TILE) {
     const int n = (int)least(end - at, TFU_TILE);
     REAL buffer[TFU_TILE];
+    uint8_t flags[TFU_TILE];
     const REAL *y = FN(tfu_load)(j->y->data, j->y->dtype, at, n, buffer);
-    uint8_t *signs = j->signs + at / pack;
-    memset(signs, 0, (size_t)divide_up(n, 8 * pack) * 8);
-    for (int i = 0; i < n; i++) signs[i / pack] |= (uint8_t)((y[i] > 0) << i % pack);
+    TFU_VECTORISE
+    for (int i = 0; i < n; i++) flags[i] = y[i] > 0;
+    const int packs = (int)divide_up(n, 8 * pack) * 8; /* those of whole words */
+    memset(flags + n, 0, (size_t)(packs * pack - n));
+    tfu_join_flags(flags, packs, pack, j->signs + at / pack);
   }
 }
 

@@ -1,4 +1,5 @@
-"""tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files."""
+"""tfuse.batch_norm and its layer beside Keras's own: statistics of large means, every argument, masks, strategies, files; and
+what its gradient is given: two tensors for dy, signs for y."""
 
 import contextlib
 import functools
