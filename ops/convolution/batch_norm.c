@@ -150,8 +150,7 @@ const tfu_op tfu_batch_norm_grad = {
     .name = "BatchNormGrad",
     .doc =
         "Gradient of BatchNorm by dy + dy_more, with x's own mean and variance; where an activation follows a "
-        "residual, "
-        "relu wants y as kept or its signs, others the residual as kept.",
+        "residual, relu wants y as kept or its signs, others the residual as kept.",
     .in = {"dy: T", "x: T", "gamma: S", "beta: S", "mean: S", "variance: S", "kept: T", "dy_more: T", "signs: int64"},
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},

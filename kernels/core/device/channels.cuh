@@ -101,7 +101,7 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
     for (int i = 0; i < WEIGHTS && !(F::TRAITS & OWN_WEIGHTS); i++)
       walk.load_weights((const stored *)a.w[i], a.count[i], column, (stored)a.absent[i], w[i]);
 
-    unsigned signs = 0, signs_ahead = 0; /* fetched a row ahead: in a register, since one row of them is a byte */
+    unsigned signs = 0, signs_ahead = 0; /* a row ahead, in a register: a row of them is a byte */
     if constexpr (SIGNS) signs_ahead = read_signs<T>(a, walk_first(a.walk, col));
     walk.run(a.y, [&](int64_t at, int left, typename walk_type::inputs x, typename walk_type::outputs y) {
       if constexpr (SIGNS) {

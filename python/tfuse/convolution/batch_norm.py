@@ -130,7 +130,8 @@ def _kept(node):
 def _gradient(node, dy, _):
     """Through mean and variance, too, which then need none."""
     first, more = _addends(node, dy)
-    kept, signs = (None, node.outputs[1]) if _bends(node) and given(node.inputs[6]) else (_kept(node), None)
+    by_signs = node.attr("activation") == "relu" and given(node.inputs[6])
+    kept, signs = (None, node.outputs[1]) if by_signs else (_kept(node), None)
     dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], kept, more, signs, **_options(node))
     return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy), None]
 
@@ -157,7 +158,7 @@ def _dresidual(node, dresidual, dy):
 
 
 # Axes by letters: outer, channels, inner; words of signs.
-_AXES = {"signs": "w1", "signs_for": "w0",**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"),
+_AXES = {**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"), "signs": "w1", "signs_for": "w0",
          **dict.fromkeys(["gamma", "beta", "mean", "variance", "shift"], "c")}
 
 _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
