@@ -369,9 +369,13 @@ def gradient_calls():
         y = tfuse.batch_norm(x, None, None, tf.zeros([3]), tf.ones([3]), training)[0]
         return tf.gradients(tf.sin(y) + tf.cos(y), x)
 
+    def by_signs(x):
+        ones = [tf.ones([3])] * 4
+        return tf.gradients(_op.registry["BatchNorm"](x, *ones, tf.identity(x), _op.sized(1), activation="relu")[0], x)
+
     calls = {}
     more = [(of_lse, tf.ones([2, 5, 4, 8]), tf.ones([2, 4, 5])), (read_twice, tf.ones([4, 3]), True),
-            (read_twice, tf.ones([4, 3]), False)]
+            (read_twice, tf.ones([4, 3]), False), (by_signs, tf.ones([4, 3, 1]))]
     for graph in [*graphs().values(), *(tf.function(f).get_concrete_function(*inputs).graph for f, *inputs in more)]:
         for node in graph.get_operations():
             name = node.type.rpartition(">")[2]

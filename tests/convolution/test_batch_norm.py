@@ -303,6 +303,7 @@ def residual_model(blocks):
     return keras.Model(inputs, h)
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_sums_of_gradients_are_left_without_a_reader(device):
     """In a Keras model, too: all batch norms but the last are read twice, and take both gradients as they are."""
     blocks, x, dy = 3, normal(4, 6, 6, 8), normal(4, 6, 6, 8, seed=9)
@@ -392,6 +393,7 @@ def test_words_of_unknown_sizes(monkeypatch, outer, columns):
     assert known == -(-outer * columns // 64) == int(module._words(x))
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("axis", [-1, 1])
 @pytest.mark.parametrize("route", ["graph", "xla"])

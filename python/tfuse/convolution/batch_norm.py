@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _made, _rows
+from tfuse._core import _library, _made, _rows
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, sized, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.rows.norm import weight
@@ -234,7 +234,8 @@ def _normalised(x, gamma, beta, mean, variance, training, activation=None, resid
         inputs = [view, *weights[:2], *statistics, None if residual is None else _view(residual, axis)]
         options = {"activation": activation, "epsilon": float(epsilon)}
         if training:
-            wanted = residual is not None and activation == "relu"
+            # On a CPU making signs takes longer than reading y again.
+            wanted = residual is not None and activation == "relu" and not _library.without_gpu()
             y, _ = _batch_norm(*inputs, sized(_words(view)) if wanted else None, **options)
         else:
             y = _frozen(*inputs, **options)
