@@ -36,7 +36,7 @@ static int64_t seen(const conv_shape *s, int a, int spread, int64_t at, int64_t 
 
 static char *copy_pixel(const windows *w, char *to, int64_t at) {
   if (at < 0) memset(to, 0, (size_t)w->width);
-  else memcpy(to, w->from + at * w->pixel, (size_t)w->width);
+  else if (w->width) memcpy(to, w->from + at * w->pixel, (size_t)w->width);
   return to + w->width;
 }
 
