@@ -3,7 +3,7 @@
 
 #include "kernels/core/arithmetic.h"
 
-enum { TASK = 64 * 1024, NARROW = 32 }; /* elements of a task; columns that are few */
+enum { TASK = 64 * 1024, TASKS_PER_THREAD = 8, NARROW = 32 }; /* elements of a task; columns that are few */
 
 /* One axis. Lines of inner 1 are contiguous; of few columns, several rows are taken as one (`joined` of them). */
 typedef struct stage {
@@ -132,7 +132,10 @@ static tfu_code run_stage(tfu_call *call, stage *s, const tfu_tensor *y, int las
   } else if (s->inner == 1) {
     task = reduce_lines;
     if (s->count > 2 * TASK) s->share = TASK, s->parts = divide_up(s->count, TASK);
-    s->per_task = s->share < TASK ? TASK / (s->share ? s->share : 1) : 1;
+    /* How many parts a task has changes no result; few long tasks read memory faster than many short ones. */
+    const int64_t few = s->share < TASK ? TASK / (s->share ? s->share : 1) : 1;
+    const int64_t dealt = s->outer * s->parts / (TASKS_PER_THREAD * tfu_threads());
+    s->per_task = dealt > few ? dealt : few;
     s->tasks = divide_up(s->outer * s->parts, s->per_task);
   } else {
     task = reduce_columns;
