@@ -238,3 +238,16 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) bin_join_f32(const bin
     default: ((int64_t *)a.sums)[bin] = count;
   }
 }
+
+/* Bound by memory: sums are few, and stay in the cache. */
+template <typename T>
+__device__ inline void bin_take(const bin_take_args &a) {
+  const int64_t n = a.rows * a.cols, step = (int64_t)gridDim.x * TFU_THREADS;
+  _Pragma("unroll 4") for (int64_t at = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; at < n; at += step) {
+    const int64_t id = integer_at(a.ids, at, a.kind), row = a.rows == 1 ? 0 : at / a.cols;
+    ((T *)a.weights)[at] = id < 0 || id >= a.size ? (T)0 : ((const T *)a.sums)[row * a.size + id];
+  }
+}
+TFU_KERNEL_AS_(bin_take_f16, bin_take_args, bin_take<uint16_t>)
+TFU_KERNEL_AS_(bin_take_f32, bin_take_args, bin_take<uint32_t>)
+TFU_KERNEL_AS_(bin_take_f64, bin_take_args, bin_take<uint64_t>)

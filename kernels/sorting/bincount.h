@@ -37,6 +37,14 @@ typedef struct bin_sum_args {
   int kind; /* of the weights: TFU_BIN_… */
 } bin_sum_args;
 
+/* Of each id, what its row of sums has in that bin; 0 for none. Values are moved, whatever their bits mean. */
+typedef struct bin_take_args {
+  const void *sums, *ids;
+  void *weights;
+  int64_t rows, cols, size;
+  int kind; /* of the ids: TFU_BIN_… */
+} bin_take_args;
+
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 

@@ -121,3 +121,44 @@ tfu_code tfu_weighted_bincount_cpu(tfu_call *call) {
   r.weights = &call->in[0];
   return tfu_bins_cpu(call, &r);
 }
+
+/* ---- the gradient of weights ---- */
+
+typedef struct take_run {
+  const tfu_tensor *sums, *ids;
+  void *weights;
+  int64_t cols, size, n, task;
+} take_run;
+
+/* For values of so many bytes. */
+#define TAKE(bits)                                                                            \
+  static void take_##bits(void *arg, int64_t task) {                                          \
+    const take_run *r = arg;                                                                  \
+    const int64_t end = (task + 1) * r->task < r->n ? (task + 1) * r->task : r->n;            \
+    const uint##bits##_t *sums = r->sums->data;                                               \
+    uint##bits##_t *weights = r->weights;                                                     \
+    for (int64_t at = task * r->task, row = at / r->cols, next; at < end; at = next, row++) { \
+      next = (row + 1) * r->cols < end ? (row + 1) * r->cols : end;                           \
+      for (int64_t i = at; i < next; i++) {                                                   \
+        const int64_t id = tfu_integer(r->ids, i);                                            \
+        weights[i] = id >= 0 && id < r->size ? sums[row * r->size + id] : 0;                  \
+      }                                                                                       \
+    }                                                                                         \
+  }
+TAKE(16)
+TAKE(32)
+TAKE(64)
+
+tfu_code tfu_weighted_bincount_grad_cpu(tfu_call *call) {
+  const tfu_tensor *sums = &call->in[0], *ids = &call->in[1];
+  const size_t size = tfu_dtype_size(sums->dtype);
+  take_run r = {.sums = sums,
+                .ids = ids,
+                .weights = call->out[0].data,
+                .cols = tfu_cols(&ids->shape),
+                .size = tfu_cols(&sums->shape),
+                .n = tfu_count(&ids->shape)};
+  r.task = tfu_task_size(r.n, TFU_TILE);
+  tfu_parallel((r.n + r.task - 1) / r.task, size == 2 ? take_16 : size == 4 ? take_32 : take_64, &r);
+  return TFU_OK;
+}

@@ -13,9 +13,11 @@ static tfu_kernel bin_count = {.module = &module, .name = "bin_count", .variants
 static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys"};
 static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants};
 static tfu_kernel bin_join = {.module = &module, .name = "bin_join"};
+static tfu_kernel bin_take = {.module = &module, .name = "bin_take"};
 
-TFU_CHOICE(bin_blocks, 8, 1, 32);   /* per multiprocessor at most                                      */
-TFU_CHOICE(most_copies, 32, 1, 32); /* of bins in shared memory: one that is asked for often waits     */
+TFU_CHOICE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most                                      */
+TFU_CHOICE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
+TFU_CHOICE(most_copies, 32, 1, 32);  /* of bins in shared memory: one that is asked for often waits     */
 
 enum { RESERVED = 4096 };
 
@@ -111,4 +113,21 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   const tfu_grid join = {.x = (unsigned)divide_up(rows * size, TFU_THREADS), .threads = TFU_THREADS};
   TFU_TRY(tfu_launch(call, &bin_sum, variant, TFU_F32, sums, &s));
   return tfu_launch(call, &bin_join, 0, TFU_F32, join, &s);
+}
+
+tfu_code tfu_weighted_bincount_grad_gpu(tfu_call *call) {
+  const tfu_tensor *sums = &call->in[0], *ids = &call->in[1];
+  const size_t size = tfu_dtype_size(sums->dtype);
+  bin_take_args a = {.sums = sums->data,
+                     .ids = ids->data,
+                     .weights = call->out[0].data,
+                     .rows = tfu_rows(&ids->shape),
+                     .cols = tfu_cols(&ids->shape),
+                     .size = tfu_cols(&sums->shape),
+                     .kind = (int)ids->dtype};
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int64_t most = (int64_t)device.multiprocessors * take_blocks();
+  const tfu_grid grid = {.x = (unsigned)least(divide_up(a.rows * a.cols, TFU_THREADS), most), .threads = TFU_THREADS};
+  return tfu_launch(call, &bin_take, 0, size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64, grid, &a);
 }

@@ -39,3 +39,27 @@ const tfu_op tfu_weighted_bincount = {
     .cpu = tfu_weighted_bincount_cpu,
     .gpu = tfu_weighted_bincount_gpu,
 };
+
+static tfu_code weights_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_TRY(tfu_has_rows("dsums", &in[0], err));
+  TFU_TRY(tfu_has_rows("ids", &in[1], err));
+  const tfu_shape sums = tfu_leading(&in[0]), ids = tfu_leading(&in[1]);
+  TFU_TRY(tfu_match("all but the last axis of dsums", &sums, "ids there", &ids, err));
+  out[0] = in[1];
+  return TFU_OK;
+}
+
+const tfu_op tfu_weighted_bincount_grad = {
+    .name = "WeightedBincountGrad",
+    .doc =
+        "Gradient of WeightedBincount with respect to its weights: of each id, what dsums has there; 0 beyond the "
+        "bins.",
+    .in = {"dsums: T", "ids: L"},
+    .out = {"dweights: T"},
+    .attr = {"L: {int32, int64}", TFU_T_NUMBERS},
+    .shape = weights_shape,
+    .cpu = tfu_weighted_bincount_grad_cpu,
+    .gpu = tfu_weighted_bincount_grad_gpu,
+    .capturable = 1,
+};

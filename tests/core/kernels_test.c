@@ -161,6 +161,7 @@ static const row rows[] = {
     {&tfu_unique, {"n"}, "rest=columns"},
     {&tfu_unsort, {"r1", "r1<c", "x"}, ""},
     {&tfu_weighted_bincount, {"x", "x<h", "90"}, "L=int32"},
+    {&tfu_weighted_bincount_grad, {"r9", "x<h"}, "L=int32"},
 };
 
 /* One call of a row; everything that a test may vary. */

@@ -155,6 +155,7 @@ static const struct line {
     {&tfu_unique, "p", NUMBERS, {0}},
     {&tfu_bincount, "xh", INTEGERS, {0}},
     {&tfu_weighted_bincount, "xxh", NUMBERS, {0}},
+    {&tfu_weighted_bincount_grad, "xx", NUMBERS, {0}},
     {&tfu_histogram, "x2h", NUMBERS, {0}},
     {&tfu_batch_norm, "lccccl0", FLOATS, {TFU_ACT_relu}},
     {&tfu_batch_norm, "lccccla", FLOATS, {TFU_ACT_relu}},

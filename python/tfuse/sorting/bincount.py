@@ -34,19 +34,20 @@ def plain_counts(ids, bins, binary=False):
     return tf.cast(counts > 0, tf.int64) if binary else counts
 
 
-def _weights_gradient(node, dsums):
-    weights, ids, bins = node.inputs
-    size, ids = tf.cast(_rows.size(bins, 0), tf.int64), tf.cast(ids, tf.int64)
+def _plain_weights(dsums, ids):
+    size, ids = tf.cast(_rows.size(dsums, -1), tf.int64), tf.cast(ids, tf.int64)
     columns = tf.maximum(tf.shape(ids, tf.int64)[-1], 1)
     row = tf.reshape(tf.range(tf.size(ids, tf.int64)) // columns, tf.shape(ids)) if ids.shape.rank != 1 else 0
     inside = (ids >= 0) & (ids < size)
     taken = tf.gather(tf.reshape(dsums, [-1]), tf.where(inside, row * size + ids, 0))
-    return [tf.where(inside, taken, tf.zeros([], dsums.dtype)), None, None]
+    return tf.where(inside, taken, tf.zeros([], dsums.dtype))
 
 
-_AXES = {"bins": "sz", "ids": "abcdefgn", "weights": "abcdefgn"}
+_AXES = {"bins": "sz", "ids": "abcdefgn", "weights": "abcdefgn", "dsums": "abcdefgs"}
 _bincount = FusedOp("Bincount", plain=plain_counts, axes=_AXES, gradient=lambda node, dy: [None, None])
-_weighted = FusedOp("WeightedBincount", plain=_plain_weighted, axes=_AXES, gradient=_weights_gradient)
+_weights = FusedOp("WeightedBincountGrad", plain=_plain_weights, axes=_AXES)
+_weighted = FusedOp("WeightedBincount", plain=_plain_weighted, axes=_AXES, gradient=lambda node, dsums: [
+    _weights(dsums, node.inputs[1]), None, None])
 
 
 def _size(ids, minlength, maxlength):
