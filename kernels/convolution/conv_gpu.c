@@ -55,7 +55,8 @@ static tfu_code run_alike(tfu_call *call, conv_product product, tfu_dtype dtype,
   return TFU_OK;
 }
 
-/* A wide kernel goes to cuDNN as it is; any other way has a copy of it, or makes one that is widened. */
+/* A wide kernel goes to cuDNN as it is; any other way has a copy of it, or makes one that is widened. Where cuDNN does
+ * not serve, it is not asked again: a captured call has no memory for that. */
 static tfu_code run(tfu_call *call, conv_product product, const tfu_tensor *kernel, const conv_args *given) {
   const tfu_dtype dtype = call->in[0].dtype;
   const int64_t elements = tfu_count(&kernel->shape);
@@ -64,7 +65,8 @@ static tfu_code run(tfu_call *call, conv_product product, const tfu_tensor *kern
   int served = 0;
   a.wide = kernel->dtype != dtype;
   if (!a.wide) return run_alike(call, product, dtype, &a);
-  if (tfu_cudnn_allowed() && !tfu_conv_in_quads(product, dtype, &a, &quads, &image, &moved)) {
+  const int asked = tfu_cudnn_allowed() && !tfu_conv_in_quads(product, dtype, &a, &quads, &image, &moved);
+  if (asked) {
     TFU_TRY(tfu_conv_by_cudnn(call, product, dtype, 0, &a, &served));
     if (served) {
       call->why = NULL;
@@ -76,7 +78,7 @@ static tfu_code run(tfu_call *call, conv_product product, const tfu_tensor *kern
   TFU_TRY(tfu_scratch(call, (size_t)elements * tfu_dtype_size(dtype), &a.kernel));
   if (product != CONV_FILTER) TFU_TRY(tfu_conv_kernel_turn(call, dtype, 0, elements, 1, wide, a.kernel));
   call->kernel = NULL; /* the next launch names the work */
-  TFU_TRY(run_alike(call, product, dtype, &a));
+  TFU_TRY(asked ? tfu_conv_own_run(call, product, CONV_TENSOR, 0, dtype, a) : run_alike(call, product, dtype, &a));
   return product == CONV_FILTER ? tfu_conv_kernel_turn(call, dtype, 1, elements, 1, wide, a.kernel) : TFU_OK;
 }
 

@@ -12,18 +12,7 @@ enum { MOST = 1 << 14 };
 
 /* ---- the driver ---- */
 
-static char queued[256];   /* what is queued, in words */
-static char names[16][64]; /* of kernels, whose handles these are */
-
-static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
-  (void)library;
-  int i = 0;
-  while (names[i][0]) i++;
-  CHECK(i < TFU_COUNT(names) - 1);
-  snprintf(names[i], sizeof names[i], "%s", name);
-  *kernel = (CUkernel)names[i];
-  return CUDA_SUCCESS;
-}
+static char queued[256]; /* what is queued, in words */
 
 static tfu_dtype dtype_of(const char *name) { return strstr(name, "_bf16") ? TFU_BF16 : TFU_F16; }
 
@@ -50,7 +39,7 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
 }
 
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
-  static const tfu_driver stand_in = {STAND_INS, .cuLibraryGetKernel = get_kernel, .cuLaunchKernelEx = launch};
+  static const tfu_driver stand_in = {STAND_INS, .cuLibraryGetKernel = get_named_kernel, .cuLaunchKernelEx = launch};
   (void)err;
   *driver = &stand_in;
   return TFU_OK;

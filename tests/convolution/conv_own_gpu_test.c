@@ -8,17 +8,6 @@
 
 static char queued[256]; /* what is queued, in words */
 static CUlaunchConfig last;
-static char names[16][64]; /* of kernels, whose handles these are */
-
-static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
-  (void)library;
-  int i = 0;
-  while (names[i][0]) i++;
-  CHECK(i < TFU_COUNT(names) - 1);
-  snprintf(names[i], sizeof names[i], "%s", name);
-  *kernel = (CUkernel)names[i];
-  return CUDA_SUCCESS;
-}
 
 static CUresult get_global(CUdeviceptr *at, size_t *bytes, CUlibrary library, const char *name) {
   (void)library;
@@ -67,7 +56,7 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
 
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
   static const tfu_driver stand_in = {STAND_INS,
-                                      .cuLibraryGetKernel = get_kernel,
+                                      .cuLibraryGetKernel = get_named_kernel,
                                       .cuLibraryGetGlobal = get_global,
                                       .cuEventCreate = create_event,
                                       .cuStreamWaitEvent = wait_event,

@@ -197,6 +197,27 @@ def test_a_transposed_kernel_in_float32(device):
         assert got.dtype == wanted.dtype
 
 
+def test_numbers_as_a_kernel():
+    """Of integers, too: they are taken in x's dtype."""
+    x, ones = tf.cast(tf.random.normal([1, 4, 4, 8], seed=1), "bfloat16"), np.ones([3, 3, 8, 8])
+    want = tfuse.conv(x, tf.cast(ones, "bfloat16"))
+    for kernel in (ones, ones.astype("float32"), ones.astype(int), ones.tolist()):
+        np.testing.assert_array_equal(tfuse.conv(x, kernel), want)
+
+
+def test_room_for_copies_of_a_kernel():
+    x, sizes = tf.TensorSpec([2, 8, 8, 16], tf.bfloat16), tf.TensorSpec([8, 8, 0], tf.bool)
+    kernel = lambda dtype: tf.TensorSpec([3, 3, 16, 32], dtype)
+    plain, elements = {"strides": 1 << 20 | 1}, 3 * 3 * 16 * 32
+    assert op._room([x, kernel(tf.bfloat16), None, None, sizes], plain) == 0
+    assert op._room([x, kernel(tf.float32), None, None, sizes], plain) == 4 * elements
+    of_filter = [x, tf.TensorSpec([2, 8, 8, 32], tf.bfloat16), tf.TensorSpec([3, 3, 16, 32, 0], tf.bool)]
+    assert op._room(of_filter, {**plain, "K": tf.float32}) == 4 * elements
+    assert op._room(of_filter, {**plain, "K": tf.bfloat16}) == 0
+    of_data = [tf.TensorSpec([2, 8, 8, 32], tf.bfloat16), kernel(tf.float32), tf.TensorSpec([8, 8, 16, 0], tf.bool)]
+    assert op._copies_room(of_data, plain) == 4 * elements
+
+
 def test_other_dtypes_of_kernels_are_refused():
     x = tf.ones([1, 4, 4, 8], tf.bfloat16)
     with pytest.raises(ValueError, match="kernel must be bfloat16 or float32, got float64; cast it"):

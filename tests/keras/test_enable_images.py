@@ -208,6 +208,16 @@ def test_numbers_of_as_many_images_as_there_are(served, scale):
     assert f(tf.constant(x)).shape == x.shape
 
 
+@pytest.mark.parametrize("more", [lambda x: tf.tile(x, [3, 1, 1, 1]), lambda x: tf.gather(x, [0, 0, 0])], ids=["tile", "gather"])
+def test_numbers_of_an_image_that_is_repeated(more):
+    f = tf.function(lambda x: keras.ops.multiply(more(x), keras.ops.mean(x, (1, 2), keepdims=True)),
+                    input_signature=[tf.TensorSpec([None, 9, 10, 4])], autograph=False)
+    x = tf.constant(normal(1, 9, 10, 4))
+    want = more(x) * tf.reduce_mean(x, (1, 2), keepdims=True)
+    with tfuse.enabled():
+        close(f(x), want, 1e-6)
+
+
 def test_other_dropout_is_left_to_keras():
     x = tf.constant(normal(8, 5, 6, 4))
     drop = lambda shape, rate=0.5: tf.function(

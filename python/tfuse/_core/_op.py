@@ -214,7 +214,8 @@ class FusedOp:
         dtype = allowed[0]
         try:
             if allowed != [dtype] or not dtype.is_floating:
-                dtype = self._of_kind(i, tf.as_dtype(np.asarray(value).dtype), allowed)
+                natural, floats = tf.as_dtype(np.asarray(value).dtype), all(t.is_floating for t in allowed)
+                dtype = dtype if floats and natural not in allowed else self._of_kind(i, natural, allowed)
             largest = 0 if dtype.is_bool else np.max(np.abs(np.where(np.isfinite(value), value, 0)), initial=0)
         except NotImplementedError:  # a list of symbolic tensors
             return tf.convert_to_tensor(value, dtype)

@@ -116,8 +116,9 @@ def without_bias(made):
     return made.again(made.kernel, None), _look_back.unrounded(made.bias)
 
 
-# Ops that may leave some of the images behind.
-_PICKS = {"DynamicPartition", "GatherNd", "GatherV2", "Slice", "Split", "SplitV", "StridedSlice"}
+# Ops that may leave some of the images behind, or make more of them.
+_PICKS = {"BatchToSpaceND", "ConcatV2", "DynamicPartition", "GatherNd", "GatherV2", "Slice", "SpaceToBatchND", "Split", "SplitV",
+          "StridedSlice", "Tile"}
 _MOST_OPS = 256
 
 
@@ -129,7 +130,8 @@ def of_the_same_images(x, scale):
         return x.shape[0] == scale.shape[0]
     if x.graph != scale.graph:
         return False
-    sources, seen, rest = {t.name for t in (x, *x.op.inputs) if _has_images(t)}, set(), [scale]
+    before = () if x.op.type in {"Reshape", *_PICKS} else x.op.inputs
+    sources, seen, rest = {t.name for t in (x, *before) if _has_images(t)}, set(), [scale]
     while rest and len(seen) < _MOST_OPS:
         t = rest.pop()
         if t.name in sources:

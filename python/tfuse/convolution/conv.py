@@ -207,9 +207,21 @@ def _quads_room(inputs, attributes):
     return places * 16 * x.dtype.size + 512
 
 
-_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
-_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_quads_room)
-_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_quads_room)
+def _copies_room(inputs, attributes):
+    """Bytes for two copies of a float32 kernel in 16 bits."""
+    dtype = attributes.get("K", inputs[1].dtype)  # the kernel's own, where it is the result or an input
+    shape = inputs[-1].shape[:-1] if "K" in attributes else inputs[1].shape
+    copies = 2 * shape.num_elements() if dtype != inputs[0].dtype and shape.is_fully_defined() else 0
+    return copies * inputs[0].dtype.size
+
+
+def _room(inputs, attributes):
+    return _quads_room(inputs, attributes) + _copies_room(inputs, attributes)
+
+
+_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes, more_room=_copies_room)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_room)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_room)
 
 
 # ---- what is called ----

@@ -45,7 +45,8 @@ def _plain_weights(dsums, ids):
 
 _AXES = {"bins": "sz", "ids": "abcdefgn", "weights": "abcdefgn", "dsums": "abcdefgs"}
 _bincount = FusedOp("Bincount", plain=plain_counts, axes=_AXES, gradient=lambda node, dy: [None, None])
-_weights = FusedOp("WeightedBincountGrad", plain=_plain_weights, axes=_AXES)
+_weights = FusedOp("WeightedBincountGrad", plain=_plain_weights, axes=_AXES, gradient=lambda node, d: [
+    _weighted(d, node.inputs[1], sized(_rows.size(node.inputs[0], -1))), None])
 _weighted = FusedOp("WeightedBincount", plain=_plain_weighted, axes=_AXES, gradient=lambda node, dsums: [
     _weights(dsums, node.inputs[1]), None, None])
 
