@@ -2,10 +2,11 @@
  *
  * Forward there is a ladder of four, each with one idea more than the one before:
  *
- * direct    a thread per result, which reads window and kernel from memory
- * constant  a thread per pack of a position's outputs; the kernel comes from constant memory, all lanes reading the
- * same shared    tiles of x in shared memory, for all taps of the window; 8 x 4 results per thread tensor    the
- * windows as rows of a matrix that is never written: tiles of it, copied asynchronously, on tensor cores
+ * - direct: a thread per result, which reads window and kernel from memory.
+ * - constant: a thread per pack of a position's outputs; the kernel comes from constant memory, all lanes reading the
+ *   same.
+ * - shared: tiles of x in shared memory, for all taps of the window; 8 x 4 results per thread.
+ * - tensor: the windows as rows of a matrix that is never written: tiles of it, copied asynchronously, on tensor cores.
  *
  * direct takes any type, groups, strides and dilation, and makes ConvData and ConvFilter, too. Sums are in float, in
  * double for float64, in a fixed order. */

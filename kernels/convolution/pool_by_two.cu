@@ -29,7 +29,7 @@ __device__ inline void for_units_by_two(const pool_args &a, F run) {
     run(by_two_unit(a, (uint32_t)unit), unit);
 }
 
-/* 16 bytes of memory; a unit has one or two of them. */
+/* A unit as it lies in memory: one or two packs. */
 template <typename T>
 struct unit_bits {
   enum { PACKS = UNIT * sizeof(T) / 16 };
@@ -195,8 +195,8 @@ __device__ inline void average_by_two(const pool_args &a) {
 
 /* ---- backward ---- */
 
-/* Quads of dx. load(u, there, oh, ow) is what is wanted of a window, of all four before the first is used;
- * add(window, tap, sum) is done for all pairs of a window and a place of the quad that it sees. */
+/* Quads of dx. load(u, there, oh, ow, window) fills in what is wanted of a window, for all that see the quad before the
+ * first is used; add(window, tap, sum) is called for all pairs of a window and a place of the quad that it sees. */
 template <typename T, int SIZE, typename WINDOW, typename Load, typename Add>
 __device__ inline void store_quads(const pool_args &a, Load load, Add add) {
   enum { BACK = (SIZE - 1) / 2, WINDOWS = BACK + 1 }; /* along an axis */
