@@ -302,7 +302,10 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       }
     }
   }
-  for (int i = 0; i < n; i++) tfu_state_join(group, &s[i], (tfu_state){.a = a[i], .b = b[i], .c = rows});
+  if (group == TFU_SUMS)
+    for (int i = 0; i < n; i++) s[i].a += a[i];
+  else
+    for (int i = 0; i < n; i++) tfu_state_join(group, &s[i], (tfu_state){.a = a[i], .b = b[i], .c = rows});
 }
 #undef EACH_ROW
 #undef POWER
