@@ -220,6 +220,14 @@ def test_repeats_bit_for_bit(device, determinism, case, options, dtype):
             assert np.array_equal(cases.as64(a), cases.as64(b)), shape
 
 
+@pytest.mark.parametrize("case, options", [v for v in FIRST if v[0].name in ("conv", "conv_transpose", "conv_norm", "linear")],
+                         ids=label)
+def test_exact_where_nothing_is_timed(device, determinism, case, options):
+    """Where results have to repeat, no way is chosen by its time. It loses no more than the others."""
+    for shape in case.shapes:
+        check(case, options, "float32", shape)
+
+
 # Shapes of which the first input is as large as the first result, and neither is done with in one go.
 _AS_LARGE = {"batched_matmul": (1, 2, 40, 270, 270), "linear": (1, 40, 270, 270), "matmul_own": (40, 270, 270),
              "gated_linear": (1, 40, 270, 270), "linear_cross_entropy": (1, 40, 270, 270),

@@ -1,6 +1,6 @@
 /* conv_choose.c - which of cuDNN's engines computes a convolution is decided by timing and, in exact float32, by error,
- * once (tuned.h). What is remembered is a place in the list of proposals that cuDNN makes for the shape, the same for
- * one version and GPU. */
+ * with timing switched off too, once (tuned.h). What is remembered is a place in the list of proposals that cuDNN makes
+ * for the shape, the same for one version and GPU. */
 #include "kernels/convolution/conv_choose.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ _Static_assert(sizeof(plan_key) == sizeof(conv_key) + sizeof(int32_t) && sizeof(
 #define MOST_WORKSPACE ((int64_t)256 << 20)
 /* What is there for a captured call, beside a bias of zeros and a kernel of up to as much. */
 enum { SMALL_WORKSPACE = TFU_CONV_ROOM / 8 * 3 };
-enum { CANDIDATES = 10 }; /* that are timed */
+enum { CANDIDATES = 10 }; /* that are timed, or whose errors are compared */
 
 /* ---- plans ---- */
 
@@ -159,18 +159,18 @@ static tfu_code keeps_nan(conv_request *r, int *keeps) {
   return TFU_OK;
 }
 
-/* Whether the trial may be taken; looks at its error and times it where `timed` is set. What waits for the GPU is not
- * to be done while the call is captured: an engine that ends in relu is not taken then. */
+/* Whether the trial may be taken; looks at its error where there is a sample, and times it where `timed` is set. What
+ * waits for the GPU is not to be done while the call is captured: an engine that ends in relu is not taken then. */
 static int try_out(conv_request *r, int timed, conv_candidate *c) {
   tfu_error *err = r->call->err, ignored;
   const int relu = r->key.epilogue & CONV_RELU;
   int good = !relu;
   if (!tfu_may_wait(r->call)) return good;
-  if (!relu && !timed) return 1;
+  if (!relu && !timed && !r->sample) return 1;
   if (!tfu_conv_has_workspace(r, r->trial->workspace)) return 0;
   r->call->err = &ignored;
   tfu_code code = relu ? keeps_nan(r, &good) : TFU_OK;
-  if (code == TFU_OK && good && timed && r->sample) {
+  if (code == TFU_OK && good && r->sample) {
     code = run_trial(r);
     if (code == TFU_OK) code = tfu_conv_sample_error(r->call, r->sample, &c->error);
     good = c->error <= tfu_conv_sample_limit(r->sample);
@@ -199,15 +199,15 @@ int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space) {
   return best;
 }
 
-/* The best of the first proposals that can be planned; the first ones where none is to be timed, whose errors nobody
- * knows without a run. Where no result has an error, as with data of zeros, they do not tell which engine loses least:
- * r->unsure. */
+/* The best of the first proposals that can be planned; the first ones where none is to be timed or compared. Where no
+ * result has an error, as with data of zeros, they do not tell which engine loses least: r->unsure. */
 static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, conv_candidate *taken) {
   tfu_error ignored;
   conv_candidate tried[TFU_GRAPH_CONFIGS];
+  const int tries = timed || r->sample;
   int n = 0, small = 0;
   double worst = 0;
-  for (int i = 0; i < g->n_configs && (timed ? n < CANDIDATES : !n || !small); i++) {
+  for (int i = 0; i < g->n_configs && (tries ? n < CANDIDATES : !n || !small); i++) {
     if (!tfu_conv_trusts(&r->key, tfu_graph_engine(g, i)) ||
         tfu_graph_take(g, r->handle->handle, i, &ignored) != TFU_OK || g->workspace > MOST_WORKSPACE)
       continue;
@@ -217,7 +217,7 @@ static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, conv_candid
     small |= g->workspace <= SMALL_WORKSPACE;
     worst = fmax(worst, tried[n++].error);
   }
-  r->unsure = timed && tfu_conv_exact(&r->key) && n > 1 && worst == 0;
+  r->unsure = tries && tfu_conv_exact(&r->key) && n > 1 && worst == 0;
   const int best = tfu_conv_pick(tried, n, MOST_WORKSPACE), least = tfu_conv_pick(tried, n, SMALL_WORKSPACE);
   if (best >= 0) *taken = tried[best];
   return (conv_choice){.best = best < 0 ? -1 : tried[best].config, .small = least < 0 ? -1 : tried[least].config};
@@ -251,13 +251,13 @@ static int own_wins(const conv_request *r, const conv_candidate *taken) {
   return code == TFU_OK && 1.5 * error < taken->error;
 }
 
-/* Results in exact float32 as they should be, if they are to be compared and can be had. */
-static conv_sample *take_sample(const conv_request *r, int timed, conv_sample *sample) {
+/* Results in exact float32 as they should be, if they can be had now. */
+static conv_sample *take_sample(const conv_request *r, conv_sample *sample) {
   static const int at[CONV_PRODUCTS] = {
       [CONV_FORWARD] = CONV_AT_Y, [CONV_DATA] = CONV_AT_X, [CONV_FILTER] = CONV_AT_KERNEL};
   const conv_product product = (conv_product)r->key.product;
   tfu_error *err = r->call->err, ignored;
-  if (!timed || !tfu_conv_exact(&r->key)) return NULL;
+  if (!tfu_may_wait(r->call) || !tfu_conv_exact(&r->key)) return NULL;
   r->call->err = &ignored;
   const tfu_code code = tfu_conv_sample_take(r->call, product, r->a, r->memory[at[product]], sample);
   r->call->err = err;
@@ -270,10 +270,10 @@ static int choose_among(conv_request *r, int timed, tfu_choice *choice) {
   tfu_graph *g = ask(r, &r->key, &ignored);
   *choice = (tfu_choice){.none = 1};
   if (!g) return 0;
-  r->sample = take_sample(r, timed, &sample);
+  r->sample = take_sample(r, &sample);
   conv_candidate taken = {0};
   const conv_choice c = best_of(r, g, timed, &taken);
-  if (c.best >= 0 && !own_wins(r, &taken)) {
+  if (c.best >= 0 && !(timed && own_wins(r, &taken))) {
     choice->none = 0;
     choice->microseconds = taken.microseconds;
     memcpy(choice->data, &c, sizeof c);
@@ -292,7 +292,7 @@ static tfu_chosen choose(const void *key, void *request_, tfu_choice *choice) {
   if (choice->none && r->short_of_memory) return TFU_CHOSEN_ONCE; /* another time there may be more */
   if (r->short_of_memory) choice->microseconds = 0;               /* nor is the file to have what was left of them */
   if (r->unsure) return TFU_CHOSEN_ONCE;                          /* as data of zeros leaves it */
-  return can_time || (!tfu_tuning() && !relu) ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
+  return can_time || !(tfu_tuning() || relu || tfu_conv_exact(&r->key)) ? TFU_CHOSEN : TFU_CHOSEN_ONCE;
 }
 
 /* Sizes that change with the data: the batch, and those of images. */
@@ -308,7 +308,7 @@ double tfu_conv_apart(const void *key, const void *other) {
   return memcmp(a, &b, sizeof b) ? -1 : sum;
 }
 
-/* Another size has other proposals: cuDNN's first is taken, and nothing is timed. */
+/* Another size has other proposals: cuDNN's first is taken, or the first of the most exact; nothing is timed. */
 static int adopt(const void *key, const void *other, void *request_, tfu_choice *choice) {
   (void)key, (void)other;
   return choose_among(request_, 0, choice);
