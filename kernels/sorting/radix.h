@@ -77,6 +77,7 @@ typedef struct radix_job {
   int32_t *places;     /* NULL: not wanted */
   const void *carried; /* what comes in the order of the keys instead of their places: words of 32 bits */
   int bits;            /* of the keys that differ, the lowest; 0 is all */
+  int skipped;         /* of these, the lowest, that long rows need not be in order of; keys of 32 or 64 bits */
 } radix_job;
 
 TFU_MUST_USE tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job);

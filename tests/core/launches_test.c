@@ -151,6 +151,7 @@ static const struct line {
     {&tfu_scan_recurrence, "xx", 1 << TFU_F32 | 1 << TFU_F64, {0, 1, 1}},
     {&tfu_sort, "x", NUMBERS, {1}},
     {&tfu_argsort, "x", NUMBERS, {0}},
+    {&tfu_unsort, "xxx", NUMBERS, {0}},
     {&tfu_top_k, "xk", NUMBERS, {0}},
     {&tfu_unique, "p", NUMBERS, {0}},
     {&tfu_bincount, "xh", INTEGERS, {0}},

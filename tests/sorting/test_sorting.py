@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
+from tfuse._tools import _tune
 from tfuse.cases.sorting.sort import order
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]
@@ -257,16 +258,33 @@ def test_symbolic_tensors():
     np.testing.assert_array_equal(indices, np.argsort(-data)[:, :3])
 
 
+def check_gradients(rows, cols, dtype, k):
+    """Those of sort, and of the k greatest."""
+    rng = np.random.default_rng(cols)
+    x, dy = (tf.cast(rng.permuted(np.tile(np.arange(cols) % 2000, (rows, 1)), axis=1), dtype) for _ in range(2))
+    places = order(as_array(x), "DESCENDING")
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        down, first = tfuse.sort(x, direction="DESCENDING"), tfuse.top_k(x, k).values
+    for y, n in ((down, cols), (first, k)):
+        want = np.zeros_like(as_array(x))
+        np.put_along_axis(want, places[:, :n], as_array(dy)[:, :n], -1)
+        np.testing.assert_array_equal(as_array(tape.gradient(y, x, dy[:, :n])), want, str((cols, dtype, n)))
+
+
 def test_gradients_of_rows_of_any_length(device):
     """Rows that a block of the GPU puts in order in shared memory, and those before and behind them."""
     for cols, dtype in itertools.product((255, 256, 1001, 4096, 8193, 16385), (tf.float16, tf.float32, tf.float64)):
-        rng = np.random.default_rng(cols)
-        x, dy = (tf.cast(rng.permuted(np.tile(np.arange(cols) % 2000, (3, 1)), axis=1), dtype) for _ in range(2))
-        places = order(as_array(x), "DESCENDING")
-        with tf.GradientTape(persistent=True) as tape:
-            tape.watch(x)
-            down, first = tfuse.sort(x, direction="DESCENDING"), tfuse.top_k(x, 100).values
-        for y, k in ((down, cols), (first, 100)):
-            want = np.zeros_like(as_array(x))
-            np.put_along_axis(want, places[:, :k], as_array(dy)[:, :k], -1)
-            np.testing.assert_array_equal(as_array(tape.gradient(y, x, dy[:, :k])), want, str((cols, dtype, k)))
+        check_gradients(3, cols, dtype, 100)
+
+
+def test_gradients_of_rows_that_caches_do_not_hold(device):
+    """There, the GPU brings numbers near to where they go before it puts them there; if it is told to, of shorter rows too."""
+    check_gradients(1, (1 << 22) + 3, tf.float32, 1 << 22)
+    choice, = [c for c in _tune.choices() if (c.stem, c.name) == ("sort", "scattered")]
+    choice.put(1)
+    try:
+        for rows, cols in ((3, 100), (2, 20001), (3, 70001), (1, 300007)):
+            check_gradients(rows, cols, tf.float32, cols - 7)
+    finally:
+        choice.put(choice.value)
