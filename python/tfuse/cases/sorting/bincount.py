@@ -6,7 +6,10 @@ from tfuse.cases import Case, Input, of_terms
 
 _SIZE = 200  # bins; there are ids beyond them
 _LENGTHS = {"minlength": _SIZE, "maxlength": _SIZE}
-_ids = Input(lambda shape: shape, lambda rng, own, shape: rng.integers(0, _SIZE + 20, own), "int32", False)
+_draw = lambda rng, own, shape: rng.integers(0, _SIZE + 20, own)
+_ids = Input(lambda shape: shape, _draw, "int32", False)
+# TensorFlow hands int32 tensors on from the forward function to the backward one in the host's memory.
+_wide_ids = Input(lambda shape: shape, _draw, "int64", False)
 
 
 def _sums(ids, weights, axis=None):
@@ -66,7 +69,7 @@ CASES = [
          reference=lambda ids: _counts(ids, -1), gradient=lambda dy, ids: [], inputs={"arr": _ids}, special=False, sizes=[],
          outputs={"counts": Input(lambda shape: (*shape[:-1], _SIZE), dtype="int32")}),
     Case(name="bincount, weights", run=lambda ids, w: tfuse.bincount(ids, w, **_LENGTHS), plain=_plain_weighted,
-         reference=_weighted, gradient=_weights_gradient, inputs={"arr": _ids, "weights": lambda shape: shape},
+         reference=_weighted, gradient=_weights_gradient, inputs={"arr": _wide_ids, "weights": lambda shape: shape},
          outputs={"sums": _rows_or_all}, special=False, passes=(2, 2), sizes=[(1 << 20,)], cpu_sizes=[(4096, 4096)]),
     Case(name="bincount, rows of weights", run=lambda ids, w: tfuse.bincount(ids, w, axis=-1, **_LENGTHS), special=False,
          plain=lambda ids, w: _plain_weighted(ids, w, -1), reference=lambda ids, w: _weighted(ids, w, -1), sizes=[],
