@@ -278,12 +278,14 @@ __device__ inline void average_grad_by_two(const pool_args &a) {
   store_quads<T, SIZE, average_window<T>>(a, load, add);
 }
 
-#define BY_TWO(name, size)                                          \
-  TFU_KERNEL_AS_(name##_##size##_f32, pool_args, name<float, size>) \
-  TFU_KERNEL_AS_(name##_##size##_f16, pool_args, name<f16, size>)   \
-  TFU_KERNEL_AS_(name##_##size##_bf16, pool_args, name<bf16, size>)
-#define BY_TWO_BOTH(name) BY_TWO(name, 2) BY_TWO(name, 3)
-BY_TWO_BOTH(max_by_two)
-BY_TWO_BOTH(average_by_two)
-BY_TWO_BOTH(max_grad_by_two)
-BY_TWO_BOTH(average_grad_by_two)
+#define BY_TWO(name, T, tag)                            \
+  TFU_KERNEL_AS_(name##_2_##tag, pool_args, name<T, 2>) \
+  TFU_KERNEL_AS_(name##_3_##tag, pool_args, name<T, 3>)
+#define BY_TWO_16_BITS(name) BY_TWO(name, f16, f16) BY_TWO(name, bf16, bf16)
+BY_TWO(max_by_two, float, f32)
+BY_TWO(average_by_two, float, f32)
+BY_TWO(max_grad_by_two, float, f32)
+BY_TWO_16_BITS(max_by_two)
+BY_TWO_16_BITS(average_by_two)
+BY_TWO_16_BITS(max_grad_by_two)
+BY_TWO_16_BITS(average_grad_by_two)
