@@ -3,9 +3,10 @@
   python3 tools/gpu_tests.py                                  # all, 14 at a time
   python3 tools/gpu_tests.py --limit 240 test_conv:3 "test_ops:8:GPU and softmax"
 
-FILE[:PARTS[:EXPRESSION]]: a test's file without its folder and ending, in so many processes, with pytest's -k. TFUSE_LIBRARY
-names libtfuse.so; tfuse and TensorFlow are importable. Ends with what failed or was cut short, what took longest, and a
-line `N passed, N failed, N skipped`; exit status 1 unless all have run and passed.
+FILE[:PARTS[:EXPRESSION]]: a test's file without its folder and ending, in so many processes, with pytest's -k; without
+an expression, all but the cases that name the CPU. TFUSE_LIBRARY names libtfuse.so; tfuse and TensorFlow are importable.
+Ends with what failed or was cut short, what took longest, and a line `N passed, N failed, N skipped`; exit status 1
+unless all have run and passed.
 """
 import argparse
 import collections
@@ -33,7 +34,7 @@ def jobs_of(names):
         if name not in paths:
             sys.exit("there is no test %s: there are %s" % (name, ", ".join(sorted(paths))))
         parts = int(parts or PARTS.get(name, 1))
-        yield from (Job(paths[name], part, parts, expression) for part in range(parts))
+        yield from (Job(paths[name], part, parts, expression or "not CPU:0") for part in range(parts))
 
 
 def start(job, folder):
@@ -41,7 +42,7 @@ def start(job, folder):
     own = {"TEST_TMPDIR": str(folder), "XML_OUTPUT_FILE": str(folder / "test.xml")}
     if job.parts > 1:
         own.update(TEST_TOTAL_SHARDS=str(job.parts), TEST_SHARD_INDEX=str(job.part), TEST_SHARD_STATUS_FILE=str(folder / "heeded"))
-    command = [sys.executable, ROOT / "tools" / "pytest_main.py", job.path, "-q", *(["-k", job.expression] if job.expression else [])]
+    command = [sys.executable, ROOT / "tools" / "pytest_main.py", job.path, "-q", "-k", job.expression]
     with open(folder / "log", "w") as log:
         return subprocess.Popen(command, env={"TF_FORCE_GPU_ALLOW_GROWTH": "true", **os.environ, **own}, cwd=ROOT, stdout=log,
                                 stderr=subprocess.STDOUT)
