@@ -98,7 +98,6 @@ struct act_bent {
       TRAITS = OWN_WEIGHTS | traits                                                                \
     };                                                                                             \
     typedef stored_S stored;                                                                       \
-    ACT act;                                                                                       \
     template <typename R, int W, int N>                                                            \
     __device__ void load_weights(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) const { \
       load_columns<weights>(a, column, w);                                                         \
@@ -107,16 +106,6 @@ struct act_bent {
         settle                                                                                     \
       }                                                                                            \
     }                                                                                              \
-    template <typename T>                                                                          \
-    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {             \
-      typedef acc<T> REAL;                                                                         \
-      const auto value = [&](REAL v) { return act.template value<T>(v); };                         \
-      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                          \
-      __VA_ARGS__                                                                                  \
-    }                                                                                              \
+    TFU_OF_ACT_(__VA_ARGS__)                                                                       \
   };                                                                                               \
-  template <typename T, typename ACT>                                                              \
-  __device__ inline void name(const tfu_channels_args &a) {                                        \
-    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                        \
-  }                                                                                                \
-  TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)
+  TFU_ANY_ACT_(name)

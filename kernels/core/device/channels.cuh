@@ -160,24 +160,31 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
   }                                                                                                        \
   TFU_KERNEL(name, tfu_channels_args)
 
-/* The kernels name_<activation>_<dtype>, and for float64 name_any_f64, which reads the activation from its arguments.
- * The formula says value(v) and slope(v) for the activation and its derivative. halves: see pack_walk. */
+/* What a formula that says value(v) and slope(v) computes, and the kernel of it that reads the activation from its
+ * arguments. */
+#define TFU_OF_ACT_(...)                                                             \
+  ACT act;                                                                           \
+  template <typename T>                                                              \
+  __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const { \
+    typedef acc<T> REAL;                                                             \
+    const auto value = [&](REAL v) { return act.template value<T>(v); };             \
+    const auto slope = [&](REAL v) { return act.template grad<T>(v); };              \
+    __VA_ARGS__                                                                      \
+  }
+#define TFU_ANY_ACT_(name)                                  \
+  template <typename T, typename ACT>                       \
+  __device__ inline void name(const tfu_channels_args &a) { \
+    channels<T>(a, name##_formula<ACT>{ACT{a.activation}}); \
+  }                                                         \
+  TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)
+
+/* The kernels name_<activation>_<dtype>, and for float64 name_any_f64. The formula says value(v) and slope(v) for the
+ * activation and its derivative. halves: see pack_walk. */
 #define TFU_CHANNELS_ACT(name, tensors, weights, results, sums, halves, ...)                                    \
   template <typename ACT>                                                                                       \
   struct name##_formula {                                                                                       \
     enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = halves, TRAITS = 0 }; \
     typedef stored_T stored;                                                                                    \
-    ACT act;                                                                                                    \
-    template <typename T>                                                                                       \
-    __device__ void of(const acc<T> *x, const acc<T> *w, acc<T> *y, acc<T> *s) const {                          \
-      typedef acc<T> REAL;                                                                                      \
-      const auto value = [&](REAL v) { return act.template value<T>(v); };                                      \
-      const auto slope = [&](REAL v) { return act.template grad<T>(v); };                                       \
-      __VA_ARGS__                                                                                               \
-    }                                                                                                           \
+    TFU_OF_ACT_(__VA_ARGS__)                                                                                    \
   };                                                                                                            \
-  template <typename T, typename ACT>                                                                           \
-  __device__ inline void name(const tfu_channels_args &a) {                                                     \
-    channels<T>(a, name##_formula<ACT>{ACT{a.activation}});                                                     \
-  }                                                                                                             \
-  TFU_KERNEL_AS_(name##_any_f64, tfu_channels_args, name<double, act_any>)
+  TFU_ANY_ACT_(name)
