@@ -10,7 +10,6 @@ from tfuse.cases.rows.norm import EPSILON
 
 # Of the convolution, without what a batch norm has no use for: few values, whose variance is mostly rounding.
 _SHAPES = [(2, 9, 7, 8, 5), (0, 4, 5, 4, 6), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34), (1, 5, 40, 34, 8)]
-_BEHIND = ["gamma", "beta", "mean", "variance"]
 
 
 def _case(name, geometry, training=True, residual=False, activations=("linear", "relu"), **more):
