@@ -3,7 +3,8 @@
 
 #include "kernels/core/arithmetic.h"
 
-enum { TASK = 64 * 1024, TASKS_PER_THREAD = 8, NARROW = 32 }; /* elements of a task; columns that are few */
+/* Elements of a task, of lines and of columns; columns that are few. */
+enum { TASK = 64 * 1024, WIDE_TASK = 4 * TASK, TASKS_PER_THREAD = 8, NARROW = 32 };
 
 /* One axis. Lines of inner 1 are contiguous; of few columns, several rows are taken as one (`joined` of them). */
 typedef struct stage {
@@ -92,10 +93,10 @@ static void reduce_lines(void *arg, int64_t task) {
 static void reduce_columns(void *arg, int64_t task) {
   const stage *s = arg;
   const int64_t strip = task % s->strips, part = task / s->strips % s->parts, outer = task / s->strips / s->parts;
-  const int64_t width = s->joined * s->inner, column = strip * TFU_TILE;
-  const int n = (int)least(TFU_TILE, width - column);
+  const int64_t width = s->joined * s->inner, column = strip * TFU_COLUMNS;
+  const int n = (int)least(TFU_COLUMNS, width - column);
   const int64_t begin = part * s->share, end = least(begin + s->share, s->count);
-  tfu_state found[TFU_TILE];
+  tfu_state found[TFU_COLUMNS];
   for (int i = 0; i < n; i++) found[i] = tfu_state_none(s->group, s->dtype);
   for (int64_t row = begin; row < end;) {
     const int64_t whole = (end - row) / s->joined;
@@ -140,8 +141,8 @@ static tfu_code run_stage(tfu_call *call, stage *s, const tfu_tensor *y, int las
   } else {
     task = reduce_columns;
     if (s->inner < NARROW && s->count > 1) s->joined = least(s->count, TFU_TILE / s->inner);
-    const int64_t width = s->joined * s->inner, rows = divide_up(TASK, least(width, TFU_TILE)) * s->joined;
-    s->strips = divide_up(width, TFU_TILE);
+    const int64_t width = s->joined * s->inner, rows = divide_up(WIDE_TASK, least(width, TFU_COLUMNS)) * s->joined;
+    s->strips = divide_up(width, TFU_COLUMNS);
     if (s->count > 2 * rows) s->share = rows, s->parts = divide_up(s->count, rows);
     s->tasks = s->outer * s->parts * s->strips;
   }

@@ -29,10 +29,10 @@ void tfu_state_join(int group, tfu_state *s, tfu_state other);
 /* The result, where the state is of n values. */
 double tfu_state_result(int kind, tfu_state s, int64_t n);
 
-/* The state of n <= TFU_CHUNK values in a line, and those of n <= TFU_TILE columns of `rows` <= TFU_ROWS rows, whose
+/* The state of n <= TFU_CHUNK values in a line, and those of n <= TFU_COLUMNS columns of `rows` <= TFU_ROWS rows, whose
  * row r begins at x[at + r * stride], joined to what is in s. `turned` looks for the least instead of the greatest, and
  * `ties` counts how often it is there. */
-enum { TFU_ROWS = 16 };
+enum { TFU_ROWS = 16, TFU_COLUMNS = 2048 };
 tfu_state tfu_line_state_f32(int kind, int turned, int ties, const float *v, int n);
 tfu_state tfu_line_state_f64(int kind, int turned, int ties, const double *v, int n);
 void tfu_column_states_f32(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,

@@ -152,6 +152,20 @@ REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
   return top;
 }
 
+/* a[i] = the larger of a[i] and v[i] * sign, NaN where one is. */
+static inline void FN(raise_tops)(REAL *a, const REAL *v, REAL sign, int n) {
+  enum { EACH = 16 / sizeof(REAL) };
+  int i = 0;
+  for (; i + EACH <= n; i += EACH) {
+    FN(values) *top = (FN(values) *)(a + i);
+    *top = FN(larger)(*(const FN(values) *)(v + i) * sign, *top);
+  }
+  for (; i < n; i++) {
+    const REAL y = v[i] * sign;
+    if (y > a[i] || y != y) a[i] = y;
+  }
+}
+
 /* Multiplies by n factors, which are a multiple of LANES and at most 32 for each lane: where all are from 2^-28 to
  * 2^28, those of a lane have a product that is a double for sure. */
 static inline void FN(multiply_some)(tfu_state *s, const REAL *v, int n) {
@@ -222,11 +236,11 @@ tfu_state FN(tfu_line_state)(int kind, int turned, int ties, const REAL *v, int 
 
 void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
                            int n, tfu_state *s) {
-  REAL a[TFU_TILE], b[TFU_TILE], buffer[TFU_TILE];
+  REAL a[TFU_COLUMNS], b[TFU_COLUMNS], buffer[TFU_COLUMNS];
   const REAL sign = turned ? -1 : 1;
   const int group = tfu_reduce_group(kind, TFU_F32), squares = kind == TFU_REDUCE_L2;
   for (int i = 0; i < n; i++) a[i] = group == TFU_TOPS || group == TFU_EXPONENTIALS ? -(REAL)INFINITY : 0;
-  memset(b, 0, sizeof b);
+  memset(b, 0, (size_t)n * sizeof *b);
   switch (group) {
     case TFU_PRODUCTS: {
       EACH_ROW(v) for (int i = 0; i < n; i++) { multiply(&s[i], v[i]); }
@@ -234,13 +248,7 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
     }
     case TFU_TOPS: {
       {
-        EACH_ROW(v) {
-          TFU_VECTORISE
-          for (int i = 0; i < n; i++) {
-            const REAL y = v[i] * sign, larger = y > a[i] ? y : a[i];
-            a[i] = y != y ? y : larger;
-          }
-        }
+        EACH_ROW(v) FN(raise_tops)(a, v, sign, n);
       }
       if (!ties) break;
       EACH_ROW(v) {
@@ -256,7 +264,7 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
           for (int i = 0; i < n; i++) a[i] = v[i] > a[i] ? v[i] : a[i];
         }
       }
-      REAL shift[TFU_TILE];
+      REAL shift[TFU_COLUMNS];
       for (int i = 0; i < n; i++) shift[i] = a[i] == -(REAL)INFINITY ? 0 : a[i];
       EACH_ROW(v) {
         TFU_VECTORISE
@@ -273,7 +281,7 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       break;
     }
     case TFU_SPREADS: { /* relative to the first row: far from 0, a mean in REAL would be too coarse */
-      REAL base[TFU_TILE];
+      REAL base[TFU_COLUMNS];
       memcpy(base, FN(tfu_load)(x->data, x->dtype, at, n, buffer), (size_t)n * sizeof *base);
       {
         EACH_ROW(v) {
@@ -302,10 +310,14 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       }
     }
   }
-  if (group == TFU_SUMS)
+  if (group == TFU_SUMS) {
     for (int i = 0; i < n; i++) s[i].a += a[i];
-  else
+  } else if (group == TFU_TOPS && !ties) {
+    for (int i = 0; i < n; i++)
+      if (a[i] > s[i].a || a[i] != a[i]) s[i].a = a[i];
+  } else {
     for (int i = 0; i < n; i++) tfu_state_join(group, &s[i], (tfu_state){.a = a[i], .b = b[i], .c = rows});
+  }
 }
 #undef EACH_ROW
 #undef POWER

@@ -26,6 +26,8 @@ def room(stem):
 @pytest.mark.parametrize("stem", STEMS)
 def test_only_captured_targets_say_so(stem):
     """Scratch of a plain call is gone when a graph would run it again."""
+    if _library.xla_status():
+        pytest.skip(_library.xla_status())
     assert traits("tfuse." + stem) == 0
     assert traits("tfuse.%s.captured" % stem) == (CAPTURABLE if room(stem) >= 0 else -1)
 

@@ -326,6 +326,8 @@ def test_every_reason_has_a_call():
 def test_the_rest_is_left_to_keras(monkeypatch, op, why, call):
     if op == "MultiHeadAttention" and not ATTENTION:
         pytest.skip(OF_OLDER_KERAS)
+    if (op, why) == ("categorical_crossentropy", "there are no classes") and tf.__version__.startswith("2.16."):
+        pytest.skip("TensorFlow 2.16 divides by zero there, and dies")
     monkeypatch.setattr(_library, "without_gpu", lambda: why.startswith("there is no GPU"))
     check_declined(op, why, call)
 
