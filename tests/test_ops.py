@@ -276,10 +276,21 @@ _OF_EACH = list({case.name.split(",")[0]: (case, options) for case, options in F
 def test_second_gradient(route, case, options, dtype):
     """Of the gradient, against that of the composition."""
     tensors = case.tensors((5, 6), dtype)
-    got = on(route)(second_gradients(case, options, case.run))(*tensors)
-    for g, w in zip(got, second_gradients(case, options, case.plain)(*tensors), strict=True):
+    check_second_gradients(case, options, tensors, on(route)(second_gradients(case, options, case.run)))
+
+
+def check_second_gradients(case, options, tensors, got):
+    for g, w in zip(got(*tensors), second_gradients(case, options, case.plain)(*tensors), strict=True):
         # Stock TensorFlow keeps some constants in float32 even for float64.
         assert cases.error(g, cases.as64(w)) < 1e-6
+
+
+@pytest.mark.parametrize("route", ["graph", "xla"])
+@pytest.mark.parametrize("case, options", _OF_EACH, ids=label)
+def test_second_gradient_of_a_function(route, case, options):
+    """Where the tapes are outside, and the op alone is in a function."""
+    run = lambda *inputs, **options: on(route)(functools.partial(case.run, **options))(*inputs)
+    check_second_gradients(case, options, case.tensors((5, 6), "float64"), second_gradients(case, options, run))
 
 
 @pytest.mark.parametrize("case, options", [v for v in VARIANTS if v[0].special], ids=label)

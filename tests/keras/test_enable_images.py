@@ -77,6 +77,8 @@ def test_in_xla(name, jit):
                          ids=["%s %s" % (c[0], c[-1]) for c in CASES if "causal" not in str(c)])
 def test_channels_first(name, axes, op, arguments, options):
     """As a stock layer with the channels last; on a CPU Keras has not all of them with the channels first."""
+    if name == "DepthwiseConv1D" and "depth_multiplier" in options and tf.__version__.startswith("2.16."):
+        pytest.skip("TensorFlow 2.16 dies of the stock layer")
     f, x = made(name, axes, arguments, options, data_format="channels_first")
     last, _ = made(name, axes, arguments, options)
     last.set_weights(f.get_weights())

@@ -14,7 +14,6 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.ops import EagerTensor
-from tensorflow.python.ops import control_flow_util
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _library, _xla
@@ -245,7 +244,8 @@ class FusedOp:
 
     def _differentiate(self, node, *dy):
         first = tf.zeros_like(node.outputs[0]) if dy[0] is None else dy[0]
-        return self._gradient(node, first, *(None if d is None or _is_zero(d) else d for d in dy[1:]))
+        none = lambda d, output: d is None or not given(output) or _is_zero(d)
+        return self._gradient(node, first, *(None if none(d, y) else d for d, y in zip(dy[1:], node.outputs[1:])))
 
     def _attribute(self, node, name):
         try:
@@ -420,8 +420,7 @@ class _Node:
         self.inputs, self.outputs, self.attr, self.wanted = list(inputs), list(outputs), attr, wanted
 
 
-def _inside_xla():
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+_inside_xla = _xla.is_inside
 
 
 class _Symbolic(Exception):

@@ -1,9 +1,14 @@
 """An XLA custom call from inside TensorFlow: StableHLO written as text, handed to XLA by TensorFlow's call_module."""
 
+import contextlib
 import struct
+import threading
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla as tfxla
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops
+from tensorflow.python.ops import control_flow_util
 
 _TYPES = {tf.float32: "f32", tf.float16: "f16", tf.bfloat16: "bf16", tf.float64: "f64",
           tf.int32: "i32", tf.int64: "i64", tf.bool: "i1"}
@@ -58,14 +63,47 @@ def custom_call(target, inputs, specs, dims, attributes, aliases=(), room=0):
 
 def differentiable(compute, gradient, inputs):
     """compute(inputs), a list of outputs, whose gradient is gradient(inputs, outputs, *dy). That may be differentiated in its
-    turn, any number of times: the outputs that it sees have a gradient themselves."""
+    turn, any number of times: the outputs that it sees have a gradient themselves.
 
-    @tf.custom_gradient
-    def call(*inputs):
-        outputs = compute(inputs)
-        return outputs, lambda *dy: gradient(inputs, differentiable(lambda _: outputs, gradient, inputs), *dy)
+    tf.custom_gradient would do, but for tapes that are outside of the compiled function: TensorFlow differentiates the
+    graph of its gradient then, in which the tensors that a Python function has kept are unknown, and which does not say
+    that XLA compiles it. So tensors come from the node that is differentiated.
+    """
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
+    name = "CustomGradient-%d" % ops.uid()  # as TensorFlow calls its own, which a SavedModel knows
+    with record.stop_recording():
+        before = [*compute(inputs), *inputs]
+        with ops.get_default_graph().gradient_override_map({"IdentityN": name}):
+            after = tf.identity_n(before)
+    n, compiled = len(before) - len(inputs), is_inside()
 
-    return call(*inputs)
+    def of_node(inputs, outputs, dy):
+        with inside() if compiled else contextlib.nullcontext():
+            found = gradient(inputs[n:], outputs[:n], *dy[:n])
+        return [None] * n + (list(found) if isinstance(found, (list, tuple)) else [found])
+
+    tf.RegisterGradient(name)(lambda node, *dy: of_node(list(node.inputs), list(node.outputs), dy))
+    record.record_operation(name, after, before, lambda *dy: of_node(before, after, dy))
+    return after[:n]
+
+
+_within = threading.local()
+
+
+@contextlib.contextmanager
+def inside():
+    """For what is built here is_inside() says yes."""
+    before = getattr(_within, "now", False)
+    _within.now = True
+    try:
+        yield
+    finally:
+        _within.now = before
+
+
+def is_inside():
+    """Whether what is built now is compiled by XLA."""
+    return getattr(_within, "now", False) or control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def _shape(name, shape, types):
