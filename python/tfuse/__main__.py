@@ -24,6 +24,9 @@ def main(arguments=None):
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
                         help="\n".join("%-8s %s" % row for row in COMMANDS.items()))
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the command's own arguments")
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help()
+        return 2
     chosen = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
     try:

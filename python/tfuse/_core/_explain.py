@@ -6,7 +6,7 @@ import threading
 
 from tfuse._core import _library
 
-_decisions = collections.deque(maxlen=64)
+_decisions = collections.deque(maxlen=512)  # more than a large model makes in a trace
 _lock = threading.Lock()
 
 
@@ -52,6 +52,7 @@ def explain(last=16):
 
     Args:
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
+        512 decisions are kept, and 64 of either runs.
     """
     if last <= 0:
         return Explanation()

@@ -6,6 +6,7 @@ the op computes. The gradient is written once and serves all three.
 """
 
 import functools
+import inspect
 import numbers
 import re
 
@@ -62,6 +63,7 @@ class FusedOp:
         self._registered = "Tfuse>" + name
         self._raw = _library.raw(self.stem)
         self._definition = op_def_registry.get(self._registered)
+        self.first_name = self._definition.input_arg[0].name
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
@@ -374,11 +376,33 @@ def composite(f):
             if _is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(_is_symbolic, value)):
                 from tfuse._core import _symbolic
                 return _symbolic.call(name, inputs, options)
-        return f(*inputs, **options)
+        try:
+            return f(*inputs, **options)
+        except (TypeError, ValueError) as error:
+            clearer = _clearer(f, inputs, options, error)
+            if clearer is None:
+                raise
+            raise clearer from None
 
     name = f.__name__ if f.__module__.startswith("tfuse.") else "%s.%s" % (f.__module__, f.__name__)
     composites[name] = function(call)
     return call
+
+
+def _clearer(f, inputs, options, error):
+    """An error of what a public function calls, in the words of that function: its name, and those of its arguments. None
+    where it has them already."""
+    names = list(inspect.signature(f).parameters)
+    for name, value in [*zip(names, inputs), *options.items()]:
+        if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+            return ValueError("%s: %s must be a dense tensor, got a %s" % (f.__name__, name, type(value).__name__))
+    found = re.match(r"(\w+): (\w+) ", str(error))
+    op = next((op for op in registry.values() if found and op.stem == found[1]), None)
+    if type(error) is not ValueError or not (op or found and found[1] in composites):
+        return None
+    first = op is not None and found[2] not in names and found[2] == op.first_name
+    text = "%s: %s %s" % (f.__name__, names[0] if first else found[2], str(error)[found.end():])
+    return None if text == str(error) else ValueError(text)
 
 
 def real(dtype):

@@ -4,6 +4,7 @@ import math
 import numbers
 import operator
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -17,7 +18,7 @@ class Rows:
     """
 
     def __init__(self, op, x, axis):
-        axes = list(map(operator.index, [axis] if isinstance(axis, numbers.Integral) else axis))
+        axes = axes_of(op, axis)
         self._moved = self._merged = False
         if axes == [-1]:
             return
@@ -62,6 +63,35 @@ class Rows:
         if self._moved:
             y = tf.transpose(y, [self._order.index(a) for a in range(len(self._order))])
         return y
+
+
+def axes_of(op, axis):
+    """One or several axes as a list of Python's integers. A tensor of them must be known while a function is traced."""
+    if isinstance(axis, numbers.Integral):
+        return [operator.index(axis)]
+    known = tf.get_static_value(axis) if isinstance(axis, tf.Tensor) else axis
+    if known is None:
+        raise ValueError("%s: axis must be known when a function is traced, got %s" % (op, axis))
+    try:
+        return list(map(operator.index, np.ravel(known).tolist()))
+    except TypeError:
+        raise ValueError("%s: axis must be an integer, or several, got %r" % (op, axis)) from None
+
+
+def count(op, name, value):
+    """How many of something, which a float does not say; None is returned as it is."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, float) or dtype is not None and tf.as_dtype(dtype).is_floating:
+        raise ValueError("%s: %s must be an integer, got %s" % (op, name, value))
+    return value
+
+
+def integers(op, name, dtype):
+    """A dtype of results that are counts or places."""
+    dtype = tf.as_dtype(dtype)
+    if not dtype.is_integer:
+        raise ValueError("%s: %s must be a dtype of integers, got %s" % (op, name, dtype.name))
+    return dtype
 
 
 def size(x, axis):

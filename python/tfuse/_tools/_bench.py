@@ -54,7 +54,8 @@ def main(arguments):
             "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
             "Last comes a list of every place where a rival, stock TensorFlow, XLA or torch.compile, is faster.\n\n"
             "Example: python -m tfuse bench softmax --only 8192"))
-    parser.add_argument("ops", nargs="*", help="what to time, by families of ops (default: all): " + ", ".join(FAMILIES))
+    parser.add_argument("ops", nargs="*", help="what to time, by families of ops, or by a function of one, as in cumsum "
+                                               "(default: all): " + ", ".join(FAMILIES))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--only", action="append", metavar="TEXT",
                         help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
@@ -83,6 +84,7 @@ def main(arguments):
         return 0 if all(held) else 1
     if chosen.plot or chosen.table:
         return 0
+    chosen.ops = [_family(name) for name in chosen.ops]
     unknown = set(chosen.ops) - set(FAMILIES)
     if unknown:
         parser.error("no such op: %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(FAMILIES)))
@@ -92,12 +94,20 @@ def main(arguments):
     faulthandler.enable()  # a crash in native code says which of the runners it was in
     bench = Bench(chosen)
     bench.run()
+    if chosen.only and not bench.rows:
+        parser.error("no line has %s; without --only all are timed" % " or ".join(map(repr, chosen.only)))
     bench.summary()
     if chosen.save:
         bench.save(pathlib.Path(chosen.save))
     if not chosen.bars:
         return 0
     return 0 if all([check_bars(bench.about, bench.rows, chosen.ops), _bench_optimizers.check_bars(bench.steps)]) else 1
+
+
+def _family(name):
+    """The family that a function belongs to; what is none stays as it is."""
+    module = getattr(getattr(tfuse, name, None), "__module__", "").rpartition(".")[2]
+    return module if name not in FAMILIES and module in FAMILIES else name
 
 
 class Bench:

@@ -152,7 +152,7 @@ def depthwise_conv(x, kernel, bias=None, activation=None, strides=1, padding="va
       [batch, height, width, channels * multiplier], where channel c * multiplier + m is made from channel c of x.
 
     Raises:
-      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together, a window that does not fit into x.
+      ValueError or InvalidArgumentError: shapes or dtypes that do not belong together.
 
     Example:
       x, kernel, bias = tf.random.normal([8, 32, 32, 64]), tf.random.normal([3, 3, 64, 1]), tf.zeros([64])

@@ -1,6 +1,7 @@
 """Tensors one after the other along an axis: concat; and its gradient, a tensor in parts."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -95,14 +96,13 @@ def _tensors(values):
     if not values:
         raise ValueError("concat: values must have at least one tensor, got an empty list")
     dtype = next((tf.as_dtype(v.dtype) for v in values if hasattr(v, "dtype")), None)
+    if dtype is None:  # numbers alone: what holds all of them
+        dtype = tf.convert_to_tensor(np.concatenate([np.ravel(v) for v in values]).tolist()).dtype
     tensors = []
     for i, v in enumerate(values):
         if isinstance(v, (tf.RaggedTensor, tf.SparseTensor)):
             raise ValueError("concat: values[%d] must be a dense tensor, got a %s" % (i, type(v).__name__))
         v = tf.convert_to_tensor(v, None if hasattr(v, "dtype") else dtype)
-        if i == 0 and v.dtype not in _DTYPES:
-            raise ValueError("concat: values[0] must be float32, float16, bfloat16, float64, int32, int64 or bool, got %s" % (
-                v.dtype.name))
         if tensors and v.dtype != tensors[0].dtype:
             raise ValueError("concat: values[%d] must be %s like values[0], got %s; cast one of them" % (
                 i, tensors[0].dtype.name, v.dtype.name))
@@ -118,8 +118,8 @@ def concat(values, axis, name=None):
     Inside jit_compile=True it is tf.concat, which XLA makes part of the kernels around it.
 
     Args:
-      values: list of tensors of one dtype: float32, float16, bfloat16, float64, int32, int64 or bool. Their sizes are the
-        same but along the axis, where any may be 0.
+      values: list of tensors of one dtype: float32, float16, bfloat16, float64, int32, int64 or bool; others are left to
+        TensorFlow. Their sizes are the same but along the axis, where any may be 0.
       axis: the axis; a negative one counts from the end.
       name: of no effect.
 
@@ -137,6 +137,8 @@ def concat(values, axis, name=None):
         return _left(values, axis, "the axis is known when the function runs, and not before")
     if len(values) == 1:
         return tf.identity(values[0])
+    if values[0].dtype not in _DTYPES:
+        return _left(values, axis, "tfuse has no kernels for %s" % values[0].dtype.name)
     if shape.rank is not None and shape.rank > MOST_AXES:
         return _left(values, axis, "tfuse takes up to %d axes, got %d" % (MOST_AXES, shape.rank))
     return _joined(values, int(number))

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfuse._core import _explain
 from tfuse._core._op import MOST_AXES, FusedOp, composite
 
 
@@ -72,9 +73,9 @@ def transpose(a, perm=None, conjugate=False, name=None):
     """Returns a with its axes in another order, as tf.transpose does: axis i of the result is axis perm[i] of a.
 
     Args:
-      a: tensor of float32, float16, bfloat16, float64, int32, int64 or bool.
+      a: tensor of float32, float16, bfloat16, float64, int32, int64 or bool; others are left to TensorFlow.
       perm: each axis once; None: all in reverse.
-      conjugate: of no effect: no dtype that is taken is complex.
+      conjugate: whether complex numbers are conjugated.
       name: of no effect.
 
     Example:
@@ -82,7 +83,8 @@ def transpose(a, perm=None, conjugate=False, name=None):
       y = tfuse.transpose(x, [0, 2, 1])
     """
     a = tf.convert_to_tensor(a)
-    _transpose.check_dtype(a.dtype)
+    if _is_left("transpose", a):
+        return tf.transpose(a, perm, conjugate)
     rank, order = a.shape.rank, perm if perm is None else tf.get_static_value(tf.convert_to_tensor(perm))
     if order is None and (perm is not None or rank is None):  # known when the function runs, and not before
         return tf.transpose(a, perm)
@@ -98,10 +100,16 @@ def transpose(a, perm=None, conjugate=False, name=None):
     return _turned(a, axes) if axes else tf.identity(a)
 
 
-def _blocks(op, input, block_size, data_format):
+def _is_left(op, x):
+    """Whether an op is left to TensorFlow, which has it for all dtypes."""
+    left = x.dtype not in _transpose.first_dtypes
+    if left:
+        _explain.note(op, "plain TensorFlow", "tfuse has no kernels for %s" % x.dtype.name, [x], "called")
+    return left
+
+
+def _blocks(op, x, block_size, data_format):
     """The input and its sizes (batch, height, width, depth), checked."""
-    x = tf.convert_to_tensor(input)
-    _transpose.check_dtype(x.dtype)
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError("%s: data_format must be 'NHWC' or 'NCHW', got %r" % (op, data_format))
     if not isinstance(block_size, (int, np.integer)) or block_size < 2:
@@ -134,7 +142,10 @@ def space_to_depth(input, block_size, data_format="NHWC", name=None):
     Example:
       y = tfuse.space_to_depth(tf.random.normal([1, 4, 6, 3]), 2)     # [1, 2, 3, 12]
     """
-    x, (batch, height, width, depth) = _blocks("space_to_depth", input, block_size, data_format)
+    x = tf.convert_to_tensor(input)
+    if _is_left("space_to_depth", x):
+        return tf.nn.space_to_depth(x, block_size, data_format)
+    x, (batch, height, width, depth) = _blocks("space_to_depth", x, block_size, data_format)
     high, wide = (_divisible("space_to_depth", what, size, block_size) for what, size in (("height", height),
                                                                                           ("width", width)))
     more = depth * block_size * block_size
@@ -159,7 +170,10 @@ def depth_to_space(input, block_size, data_format="NHWC", name=None):
     Example:
       y = tfuse.depth_to_space(tf.random.normal([1, 2, 3, 12]), 2)    # [1, 4, 6, 3]
     """
-    x, (batch, height, width, depth) = _blocks("depth_to_space", input, block_size, data_format)
+    x = tf.convert_to_tensor(input)
+    if _is_left("depth_to_space", x):
+        return tf.nn.depth_to_space(x, block_size, data_format)
+    x, (batch, height, width, depth) = _blocks("depth_to_space", x, block_size, data_format)
     less = _divisible("depth_to_space", "depth", depth, block_size * block_size)
     high, wide = height * block_size, width * block_size
     if data_format == "NHWC":

@@ -1,7 +1,5 @@
 """The places of the greatest and least values along an axis."""
 
-import operator
-
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -20,7 +18,10 @@ _op = FusedOp("ArgReduce", plain=_plain, gradient=lambda node, dy: None, shapes=
 
 
 def _place(kind, x, axis, output_type):
-    op, x, axis = "arg" + kind, _rows.tensor(x), operator.index(0 if axis is None else axis)
+    op, x = "arg" + kind, _rows.tensor(x)
+    axis, *others = _rows.axes_of(op, 0 if axis is None else axis)
+    if others:
+        raise ValueError("%s: axis must be one integer, got %s" % (op, [axis, *others]))
     output_type, rank = tf.as_dtype(output_type), x.shape.rank
     if output_type not in (tf.int32, tf.int64):
         raise ValueError("%s: output_type must be int32 or int64, got %s" % (op, output_type.name))

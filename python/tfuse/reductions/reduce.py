@@ -1,9 +1,5 @@
 """Sums, means, extremes, products, logsumexp, variances and norms over any axes, in one pass over memory."""
 
-import numbers
-import operator
-
-import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -18,13 +14,8 @@ def _mask(op, x, axis):
     """The attribute axes of an op."""
     if axis is None:
         return _ALL
-    if isinstance(axis, tf.Tensor):
-        known = tf.get_static_value(axis)
-        if known is None:
-            raise ValueError("%s: axis must be known when a function is traced, got %s" % (op, axis))
-        axis = known.tolist()
-    axes = list(map(operator.index, [axis] if isinstance(axis, numbers.Integral) else np.ravel(axis).tolist()))
-    rank = x.shape.rank
+    axes, rank = _rows.axes_of(op, axis), x.shape.rank
+    axis = axis.numpy().tolist() if hasattr(axis, "numpy") else axis
     most = _FROM_END if rank is None else rank
     if any(not -most <= a < most for a in axes) or len({a % rank if rank else a for a in axes}) < len(axes):
         raise ValueError("%s: axis must be one or several axes of x %s, got %s" % (
@@ -110,7 +101,7 @@ _op = FusedOp("Reduce", plain=_plain, gradient=_gradient, shapes=_shapes)
 def _reduce(kind, x, axis, keepdims):
     op, x = "reduce_" + kind, _rows.tensor(x)
     if kind in _REAL and x.dtype not in FLOATS:
-        raise ValueError("%s: x must be float32, float16, bfloat16 or float64, got %s" % (op, x.dtype.name))
+        raise ValueError("%s: input_tensor must be float32, float16, bfloat16 or float64, got %s" % (op, x.dtype.name))
     return _op(x, kind=kind, axes=_mask(op, x, axis), keepdims=bool(keepdims))
 
 
@@ -132,7 +123,8 @@ def reduce_sum(input_tensor, axis=None, keepdims=False, name=None):
 
 @composite
 def reduce_mean(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the mean over axes, as tf.reduce_mean does. That of integers is rounded towards zero.
+    """Returns the mean over axes, as tf.reduce_mean does. That of integers is their sum, which wraps, divided by their number
+    and rounded towards zero.
 
     Args:
       input_tensor: float tensor, or int32 or int64.
@@ -242,3 +234,7 @@ def reduce_l2(input_tensor, axis=None, keepdims=False, name=None):
       y = tfuse.reduce_l2(tf.random.normal([8, 16, 32]), axis=[0, 2])
     """
     return _reduce("l2", input_tensor, axis, keepdims)
+
+
+for _function in (reduce_logsumexp, reduce_variance, reduce_std, reduce_l2):
+    _function.dtypes = FLOATS

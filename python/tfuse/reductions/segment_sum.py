@@ -59,7 +59,7 @@ def _sum(op, data, segment_ids, num_segments, sorted):
         rest = [_rows.size(data, a) for a in range(rank, data.shape.rank)]
         count = _rows.product([_rows.size(segment_ids, a) for a in range(rank)])
         data, segment_ids = tf.reshape(data, [count, *rest]), _rows.flat(segment_ids)
-    known = tf.get_static_value(num_segments)
+    known = tf.get_static_value(_rows.count(op, "num_segments", num_segments))
     if known is not None and int(known) < 0:
         raise ValueError("%s: num_segments must not be negative, got %d" % (op, int(known)))
     room = sized(num_segments if known is None else int(known))

@@ -87,6 +87,8 @@ def bincount(arr, weights=None, minlength=None, maxlength=None, dtype=tf.int32, 
         raise ValueError("bincount: axis must be None, 0 or -1, got %r" % (axis,))
     if weights is not None and binary_output:
         raise ValueError("bincount: binary_output must be False where weights are given, got True")
+    for name, length in (("minlength", minlength), ("maxlength", maxlength)):
+        _rows.count("bincount", name, length)
     ids = _rows.tensor(arr)
     if ids.dtype not in (tf.int32, tf.int64):
         ids = tf.cast(ids, tf.int64 if ids.dtype in (tf.uint32, tf.uint64) else tf.int32)

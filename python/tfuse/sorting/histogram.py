@@ -23,9 +23,12 @@ def _counts(op, values, value_range, nbins, dtype):
     static = tf.get_static_value(value_range) if tf.is_tensor(value_range) else value_range
     if static is not None and len(static) == 2 and not any(map(tf.is_symbolic_tensor, static)) and not static[0] < static[1]:
         raise ValueError("%s: value_range must be a value and a greater one, got %s" % (op, list(static)))
+    _rows.count(op, "nbins", nbins)
     if tf.get_static_value(nbins) is not None and tf.get_static_value(nbins) < 1:
         raise ValueError("%s: nbins must be at least 1, got %s" % (op, nbins))
-    return tf.cast(_histogram(_rows.tensor(values), value_range, sized(nbins)), dtype)
+    values = _rows.tensor(values)
+    value_range = tf.cast(value_range, values.dtype) if tf.is_tensor(value_range) else value_range
+    return tf.cast(_histogram(values, value_range, sized(nbins)), _rows.integers(op, "dtype", dtype))
 
 
 @keras.saving.register_keras_serializable("tfuse")

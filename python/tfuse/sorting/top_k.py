@@ -39,7 +39,10 @@ def top_k(input, k=1, sorted=True, index_type=tf.int32, name=None):
     Example:
       values, indices = tfuse.top_k(tf.random.normal([4, 1000]), 5)
     """
+    if isinstance(k, (list, tuple)) or _rows.count("top_k", "k", k) is None:
+        raise ValueError("top_k: k must be one integer, got %s" % (k,))
     if isinstance(k, numbers.Integral) and k < 0:
         raise ValueError("top_k: k must not be less than 0, got %d" % k)
+    index_type = _rows.integers("top_k", "index_type", index_type)
     values, indices = _top_k(_rows.tensor(input), sized(k))
     return TopK(values, indices if index_type == tf.int32 else tf.cast(indices, index_type))

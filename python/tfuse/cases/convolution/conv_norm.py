@@ -60,7 +60,7 @@ _SPEED = (64, 56, 56, 256, 256)
 
 CASES = [
     _case("conv_norm", conv.Geometry((3, 3), padding="same"), rejects=[
-        ("conv: x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
+        ("conv_norm: x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
          lambda: tfuse.conv_norm(tf.ones([2, 5, 4]), tf.ones([3, 3, 4, 6]), None, None, tf.zeros([6]), tf.ones([6]), True)),
         ("mean must have the shape of x's channels, .6., got .4.",
          lambda: tfuse.conv_norm(tf.ones([2, 5, 5, 4]), tf.ones([3, 3, 4, 6]), None, None, tf.zeros([4]), tf.ones([6]), True))]),

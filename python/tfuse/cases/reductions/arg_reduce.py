@@ -20,6 +20,6 @@ CASES = [
              ("argmax: axis must be an axis of x .2, 3., got 2", lambda: tfuse.argmax(tf.ones([2, 3]), 2)),
              ("argmin: axis must be an axis of x .., got 0", lambda: tfuse.argmin(tf.constant(1.0))),
              ("argmax: output_type must be int32 or int64, got float32", lambda: tfuse.argmax(tf.ones([2]), 0, tf.float32)),
-             ("arg_reduce: x must be float32.*got bool", lambda: tfuse.argmax(tf.constant([True]))),
+             ("argmax: input must be float32.*got bool", lambda: tfuse.argmax(tf.constant([True]))),
          ]),
 ]

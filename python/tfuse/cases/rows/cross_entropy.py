@@ -81,7 +81,7 @@ CASES = [
         ("x must have at least one", lambda: tfuse.sparse_cross_entropy(tf.constant(1.0), 0)),
         ("sparse_cross_entropy: labels must be int32 or int64, got float32",
          lambda: tfuse.sparse_cross_entropy(tf.ones([3, 4]), tf.ones([3]))),
-        ("sparse_cross_entropy: x must be float32, float16, bfloat16 or float64, got int32",
+        ("sparse_cross_entropy: logits must be float32, float16, bfloat16 or float64, got int32",
          lambda: tfuse.sparse_cross_entropy(tf.ones([3, 4], tf.int32), [0, 1, 2])),
         ("sparse_cross_entropy: label_smoothing must be from 0 to 1, got 1.5",
          lambda: tfuse.sparse_cross_entropy(tf.ones([1, 4]), [0], label_smoothing=1.5)),

@@ -25,5 +25,5 @@ CASES = [
          outputs={"y": _vector, "idx": Input(_vector, dtype="int32"), "count": Input(_vector, dtype="int32")},
          sizes=[(1 << 24,)], cpu_sizes=[(4096, 4096)], rejects=[
              ("x must be a vector, got shape .2, 3.", lambda: tfuse.unique_with_counts(tf.ones([2, 3]))),
-             ("unique: x must be .*got bool", lambda: tfuse.unique_counts(tf.constant([True])))]),
+             ("unique_counts: x must be .*got bool", lambda: tfuse.unique_counts(tf.constant([True])))]),
 ]
