@@ -67,7 +67,8 @@ def differentiable(compute, gradient, inputs):
 
     tf.custom_gradient would do, but for tapes that are outside of the compiled function: TensorFlow differentiates the
     graph of its gradient then, in which the tensors that a Python function has kept are unknown, and which does not say
-    that XLA compiles it. So tensors come from the node that is differentiated.
+    that XLA compiles it. So tensors come from the node that is differentiated. A SavedModel that keeps gradients asks for
+    that of no node, and records what its graph captures.
     """
     inputs = [tf.convert_to_tensor(x) for x in inputs]
     name = "CustomGradient-%d" % ops.uid()  # as TensorFlow calls its own, which a SavedModel knows
@@ -82,7 +83,12 @@ def differentiable(compute, gradient, inputs):
             found = gradient(inputs[n:], outputs[:n], *dy[:n])
         return [None] * n + (list(found) if isinstance(found, (list, tuple)) else [found])
 
-    tf.RegisterGradient(name)(lambda node, *dy: of_node(list(node.inputs), list(node.outputs), dy))
+    @tf.autograph.experimental.do_not_convert
+    def of_any(node, *dy):
+        return of_node(before, after, dy) if node is None else of_node(list(node.inputs), list(node.outputs), dy)
+
+    if not tf.executing_eagerly():  # where the tape alone asks
+        tf.RegisterGradient(name)(of_any)
     record.record_operation(name, after, before, lambda *dy: of_node(before, after, dy))
     return after[:n]
 
