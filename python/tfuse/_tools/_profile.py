@@ -309,7 +309,9 @@ def report(device, found, watch, top):
     if untold >= total / 1000:
         print("XLA's, for which op the profiler does not tell: %.1f%%." % (100 * untold / total))
     offers = _by([e for e in found if not _ours(e)], watch.owners.offer)
-    rows = sorted([(sum(e.ms for e in some), *offer) for offer, some in offers.items() if offer[0]], reverse=True)
+    served = {watch.owners.offer(e) for e in found if _ours(e)}  # what such layers do beside, as moving averages, stays
+    rows = sorted([(sum(e.ms for e in some), *offer) for offer, some in offers.items()
+                   if offer[0] and (offer not in served or told(offer[0]))], reverse=True)
     rows = [(ms, name, what) for ms, name, what in rows if ms >= total / 1000][:top]
     if not rows:
         print("Of the rest, tfuse knows nothing that it could serve.")
