@@ -219,6 +219,14 @@ def test_explain_an_eager_call(device):
     assert repr(_explain.Explanation()) == "tfuse has not been called yet"
 
 
+def test_explanations_print_calls_alike_as_one():
+    row = {"op": "Norm", "when": "ran", "route": "", "device": "CPU", "kernel": "loop", "why": "so"}
+    rows = [{**row, "calls": 2, "input": shape} for shape in ("a", "b", "a", "c")] + [{**row, "op": "Gelu", "calls": 1, "input": "a"}]
+    table = [line.split() for line in repr(_explain.Explanation(rows)).splitlines()]
+    assert [line[:1] + line[-6:] for line in table[1:]] == [
+        ["Norm", "a", "and", "2", "others", "8", "so"], ["Gelu", "ran", "CPU", "loop", "a", "1", "so"]]
+
+
 @needs_xla
 def test_explain_a_call_in_xla(device):
     x = tf.ones([2, 11])

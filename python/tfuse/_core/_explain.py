@@ -6,7 +6,8 @@ import threading
 
 from tfuse._core import _library
 
-_decisions = collections.deque(maxlen=512)  # more than a large model makes in a trace
+_KEPT = 512  # decisions: more than a large model makes in a trace
+_decisions = collections.deque(maxlen=_KEPT)
 _lock = threading.Lock()
 
 
@@ -32,23 +33,35 @@ def _described(x=None):
 
 
 class Explanation(list):
-    """The last decisions and runs, oldest first; prints as a table."""
+    """The last decisions and runs, oldest first; prints as a table, in which those that differ in their input alone are one."""
 
     def __repr__(self):
         if not self:
             return "tfuse has not been called yet"
         columns = ["op", "when", "route", "device", "kernel", "input", "calls", "why"]
-        rows = [columns] + [[str(row[c]) for c in columns] for row in self]
+        rows = [columns] + [[str(row[c]) for c in columns] for row in self._merged()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
 
-def explain(last=16):
+    def _merged(self):
+        groups = {}
+        for row in self:
+            groups.setdefault(tuple(value for key, value in row.items() if key not in ("input", "calls")), []).append(row)
+        for some in groups.values():
+            inputs = list(dict.fromkeys(row["input"] for row in some))
+            more = len(inputs) - 1
+            text = " and %d other%s" % (more, "s" * (more > 1)) if more else ""
+            yield {**some[0], "input": inputs[0] + text, "calls": sum(row["calls"] for row in some)}
+
+
+def explain(last=_KEPT):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
     Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
     (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back), device, kernel, the first
-    input's dtype and shape, how many such calls there were, and why. Printing it gives a table.
+    input's dtype and shape, how many such calls there were, and why. Printing it gives a table, in which those that differ in
+    their input alone are one.
 
     Args:
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
