@@ -392,16 +392,18 @@ def composite(f):
 def _clearer(f, inputs, options, error):
     """An error of what a public function calls, in the words of that function: its name, and those of its arguments. None
     where it has them already."""
-    names = list(inspect.signature(f).parameters)
-    for name, value in [*zip(names, inputs), *options.items()]:
-        if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
-            return ValueError("%s: %s must be a dense tensor, got a %s" % (f.__name__, name, type(value).__name__))
-    found = re.match(r"(\w+): (\w+) ", str(error))
-    op = next((op for op in registry.values() if found and op.stem == found[1]), None)
-    if type(error) is not ValueError or not (op or found and found[1] in composites):
+    names, found = list(inspect.signature(f).parameters), re.match(r"(\w+): (\w*)", str(error))
+    who = found[1] if found else ""
+    op = next((op for op in registry.values() if op.stem == who), None)
+    if who in registry:  # of the op itself, in a graph
+        return None
+    if type(error) is not ValueError or not (op or who in composites):  # TensorFlow's
+        for name, value in [*zip(names, inputs), *options.items()]:
+            if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+                return ValueError("%s: %s must be a dense tensor, got a %s" % (f.__name__, name, type(value).__name__))
         return None
     first = op is not None and found[2] not in names and found[2] == op.first_name
-    text = "%s: %s %s" % (f.__name__, names[0] if first else found[2], str(error)[found.end():])
+    text = "%s: %s%s" % (f.__name__, names[0] if first else found[2], str(error)[found.end():])
     return None if text == str(error) else ValueError(text)
 
 
