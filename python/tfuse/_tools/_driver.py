@@ -81,9 +81,15 @@ class WallClock:
             calls[name] = max(1, int(at_least / max(self._round(f, setup, 1), 1e-9)))
         for _ in range(rounds):
             for name, (f, setup) in functions.items():
-                self._round(f, setup, calls[name])  # not timed: behind another function, threads find their cores anew
+                self._settle(f, setup)
                 seconds[name].append(self._round(f, setup, calls[name]))
         return {name: statistics.median(s) for name, s in seconds.items()}
+
+    def _settle(self, f, setup, seconds=0.05):
+        """Calls that do not count: behind another function, it takes threads some time to find their cores again."""
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self._round(f, setup, 1)
 
     def _round(self, f, setup, calls):
         items = [setup() for _ in range(calls)]
