@@ -21,6 +21,12 @@ def test_as_in_tensorflow(name, arguments):
     assert got.dtype == want.dtype and np.array_equal(got, want)
 
 
+def test_lists_of_tensors(jit):
+    """Of one that is traced, no value is known."""
+    f = tf.function(lambda x: tfuse.concat([[x[0, 0], x[0, 1]], [x[1, 2], 7]], 0), jit_compile=jit)
+    assert np.array_equal(f(X), [3, 1, 4, 7])
+
+
 def test_blocks_of_bytes():
     y = tfuse.space_to_depth(BYTES, 2)
     assert np.array_equal(y, tf.nn.space_to_depth(BYTES, 2)) and np.array_equal(tfuse.depth_to_space(y, 2), BYTES)

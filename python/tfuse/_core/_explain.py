@@ -7,7 +7,7 @@ import threading
 from tfuse._core import _library
 
 _KEPT = 512  # decisions: more than a large model makes in a trace
-_decisions = collections.deque(maxlen=_KEPT)
+_decisions = collections.OrderedDict()  # by what they say, the latest last; each of a trace has a key of its own
 _lock = threading.Lock()
 
 
@@ -15,13 +15,12 @@ def note(op, route, reason, inputs, when="traced"):
     """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
     row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
            "why": reason}
+    key = object() if when == "traced" else tuple(row.values())
     with _lock:
-        for old in list(_decisions):
-            if when != "traced" and all(old[key] == value for key, value in row.items()):
-                _decisions.remove(old)
-                row["calls"] = old["calls"] + 1
-                break
-        _decisions.append({"calls": 1, **row})
+        before = _decisions.pop(key, {"calls": 0})
+        _decisions[key] = {"calls": before["calls"] + 1, **row}
+        if len(_decisions) > _KEPT:
+            _decisions.popitem(last=False)
 
 
 def _described(x=None):
@@ -42,7 +41,6 @@ class Explanation(list):
         rows = [columns] + [[str(row[c]) for c in columns] for row in self._merged()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
-
 
     def _merged(self):
         groups = {}
@@ -65,12 +63,12 @@ def explain(last=_KEPT):
 
     Args:
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
-        512 decisions are kept, and 64 of either runs.
+        512 decisions are kept, and 64 runs of each kind.
     """
     if last <= 0:
         return Explanation()
     with _lock:
-        decisions = list(_decisions)
+        decisions = list(_decisions.values())
     runs = sorted(_runs(True)[-last:] + _runs(False)[-last:], key=lambda run: run[0])
     return Explanation(decisions[-last:] + [row for _, row in runs])
 

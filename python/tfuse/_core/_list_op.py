@@ -34,7 +34,6 @@ class ListOp:
         self._definition = op_def_registry.get("Tfuse>" + name)
         of = lambda arguments: {a.type_attr for a in arguments}
         self._told = "S" in of(self._definition.output_arg) - of(self._definition.input_arg)  # types that only outputs have
-        self.first_name = self._definition.input_arg[0].name
         numbers = {a.number_attr for a in self._definition.input_arg}
         self._attributes = [a.name for a in self._definition.attr if a.type != "type" and a.name not in numbers]
         if gradient:

@@ -63,7 +63,6 @@ class FusedOp:
         self._registered = "Tfuse>" + name
         self._raw = _library.raw(self.stem)
         self._definition = op_def_registry.get(self._registered)
-        self.first_name = self._definition.input_arg[0].name
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
@@ -402,7 +401,7 @@ def _clearer(f, inputs, options, error):
             if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
                 return ValueError("%s: %s must be a dense tensor, got a %s" % (f.__name__, name, type(value).__name__))
         return None
-    first = op is not None and found[2] not in names and found[2] == op.first_name
+    first = op is not None and found[2] not in names and found[2] == op._definition.input_arg[0].name
     text = "%s: %s%s" % (f.__name__, names[0] if first else found[2], str(error)[found.end():])
     return None if text == str(error) else ValueError(text)
 

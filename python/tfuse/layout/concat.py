@@ -1,7 +1,6 @@
 """Tensors one after the other along an axis: concat; and its gradient, a tensor in parts."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -95,9 +94,9 @@ def _tensors(values):
         values = [values]
     if not values:
         raise ValueError("concat: values must have at least one tensor, got an empty list")
-    dtype = next((tf.as_dtype(v.dtype) for v in values if hasattr(v, "dtype")), None)
-    if dtype is None:  # numbers alone: what holds all of them
-        dtype = tf.convert_to_tensor(np.concatenate([np.ravel(v) for v in values]).tolist()).dtype
+    leaves = tf.nest.flatten(values)
+    dtype = next((tf.as_dtype(v.dtype) for v in leaves if hasattr(v, "dtype")), None)
+    dtype = dtype or tf.convert_to_tensor(leaves).dtype  # of numbers alone: what holds all of them
     tensors = []
     for i, v in enumerate(values):
         if isinstance(v, (tf.RaggedTensor, tf.SparseTensor)):

@@ -15,11 +15,10 @@ def _mask(op, x, axis):
     if axis is None:
         return _ALL
     axes, rank = _rows.axes_of(op, axis), x.shape.rank
-    axis = axis.numpy().tolist() if hasattr(axis, "numpy") else axis
     most = _FROM_END if rank is None else rank
     if any(not -most <= a < most for a in axes) or len({a % rank if rank else a for a in axes}) < len(axes):
         raise ValueError("%s: axis must be one or several axes of x %s, got %s" % (
-            op, "of unknown rank" if rank is None else x.shape.as_list(), axis))
+            op, "of unknown rank" if rank is None else x.shape.as_list(), axes if isinstance(axis, tf.Tensor) else axis))
     return sum(1 << (a if a >= 0 else _FROM_END - 1 - a) for a in axes)
 
 
