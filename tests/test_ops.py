@@ -220,8 +220,8 @@ def test_repeats_bit_for_bit(device, determinism, case, options, dtype):
             assert np.array_equal(cases.as64(a), cases.as64(b)), shape
 
 
-@pytest.mark.parametrize("case, options", [v for v in FIRST if v[0].name in ("conv", "conv_transpose", "conv_norm", "linear")],
-                         ids=label)
+@pytest.mark.parametrize("case, options", [v for v in FIRST if v[0].name in (
+    "conv", "conv, groups", "conv_transpose", "conv_norm", "linear")], ids=label)
 def test_exact_where_nothing_is_timed(device, determinism, case, options):
     """Where results have to repeat, no way is chosen by its time. It loses no more than the others."""
     for shape in case.shapes:

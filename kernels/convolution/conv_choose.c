@@ -233,20 +233,28 @@ static tfu_code run_own(void *own_) {
                           *own->r->a);
 }
 
+/* Whether the product is so small that tfuse's own kernel is done with it in some 100 microseconds, by reckoning. */
+static int is_small(const conv_key *k) {
+  const double most = (double)(1 << 29); /* products of two numbers */
+  double work = (double)k->batch * k->groups * k->c * k->k;
+  for (int i = 0; i < CONV_AXES; i++) work *= (double)k->out[i] * k->window[i];
+  return work <= most;
+}
+
 /* Whether tfuse's own kernel loses so much less than the engine that was taken, at so small a price, that it serves. */
-static int own_wins(const conv_request *r, const conv_candidate *taken) {
+static int own_wins(const conv_request *r, int timed, const conv_candidate *taken) {
   const float price = 2 * taken->microseconds + 100;
   tfu_error *err = r->call->err, ignored;
   own_run own = {.r = r};
   float took = INFINITY;
   double error = INFINITY;
-  if (!r->sample || taken->error == 0) return 0;
+  if (!r->sample || taken->error == 0 || !(timed || is_small(&r->key))) return 0;
   conv_sample sample = *r->sample;
   if (sample.m.turned) sample.m.result = r->a->kernel, sample.m.turned = 0;
   r->call->err = &ignored;
   tfu_recycled_open(&own.space, r->call);
-  tfu_code code = tfu_time(r->call, run_own, &own, &took);
-  if (code == TFU_OK && took <= price) code = tfu_conv_sample_error(r->call, &sample, &error);
+  tfu_code code = timed ? tfu_time(r->call, run_own, &own, &took) : run_own(&own);
+  if (code == TFU_OK && (!timed || took <= price)) code = tfu_conv_sample_error(r->call, &sample, &error);
   r->call->err = err;
   return code == TFU_OK && 1.5 * error < taken->error;
 }
@@ -273,7 +281,7 @@ static int choose_among(conv_request *r, int timed, tfu_choice *choice) {
   r->sample = take_sample(r, &sample);
   conv_candidate taken = {0};
   const conv_choice c = best_of(r, g, timed, &taken);
-  if (c.best >= 0 && !(timed && own_wins(r, &taken))) {
+  if (c.best >= 0 && !own_wins(r, timed, &taken)) {
     choice->none = 0;
     choice->microseconds = taken.microseconds;
     memcpy(choice->data, &c, sizeof c);

@@ -65,6 +65,12 @@ static int64_t place_out(const tfu_pool *p, int64_t batch, const int64_t *o) {
   return ((batch * p->axis[0].out + o[0]) * p->axis[1].out + o[1]) * p->axis[2].out + o[2];
 }
 
+/* The bytes of the channels from `channel` on at a place of the result. Words are little-endian, as on every processor
+ * that TensorFlow has releases for. */
+static uint8_t *places_of(const pool_job *j, int64_t place, int64_t channel) {
+  return (uint8_t *)(j->places + place * j->words) + channel;
+}
+
 #define THROUGH(place, v)                                                          \
   for (v[0] = (place)->through[0].first; v[0] < (place)->through[0].end; v[0]++)   \
     for (v[1] = (place)->through[1].first; v[1] < (place)->through[1].end; v[1]++) \
@@ -92,13 +98,17 @@ static const REAL *FN(load_x)(const pool_job *j, int64_t batch, const int64_t *i
 
 static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *best) {
   const int64_t first[] = {at->through[0].first, at->through[1].first, at->through[2].first};
-  REAL buffer[TFU_TILE];
-  int where[TFU_TILE];
+  REAL buffer[TFU_TILE], where[TFU_TILE]; /* a place in the window, as a REAL: masks of one width serve both */
   int64_t i[TFU_POOL_AXES];
-  for (int k = 0; k < n; k++) best[k] = -(REAL)INFINITY, where[k] = (int)tap(&j->p, first, at->at);
+  for (int k = 0; k < n; k++) best[k] = -(REAL)INFINITY, where[k] = (REAL)tap(&j->p, first, at->at);
   THROUGH(at, i) {
-    const int here = (int)tap(&j->p, i, at->at);
+    const REAL here = (REAL)tap(&j->p, i, at->at);
     const REAL *x = FN(load_x)(j, at->batch, i, channel, n, buffer);
+    if (!j->places) {
+      TFU_VECTORISE
+      for (int k = 0; k < n; k++) best[k] = x[k] > best[k] || x[k] != x[k] ? x[k] : best[k];
+      continue;
+    }
     TFU_VECTORISE
     for (int k = 0; k < n; k++) {
       const int greater = !(x[k] <= best[k]) & (best[k] == best[k]); /* the first NaN stays */
@@ -107,12 +117,9 @@ static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channe
     }
   }
   if (!j->places) return;
-  uint64_t *words = j->places + place_out(&j->p, at->batch, at->at) * j->words + channel / TFU_POOL_BYTES;
-  for (int k = 0; k < n; k += TFU_POOL_BYTES) {
-    uint64_t word = 0;
-    for (int b = 0; b < TFU_POOL_BYTES && k + b < n; b++) word |= (uint64_t)where[k + b] << 8 * b;
-    words[k / TFU_POOL_BYTES] = word;
-  }
+  uint8_t *places = places_of(j, place_out(&j->p, at->batch, at->at), channel);
+  for (int k = 0; k < n; k++) places[k] = (uint8_t)where[k];
+  for (int k = n; k % TFU_POOL_BYTES; k++) places[k] = 0;
 }
 
 static void FN(make_max_grad)(const pool_job *j, const pool_place *at, int64_t channel, int n, REAL *sum) {
@@ -121,12 +128,13 @@ static void FN(make_max_grad)(const pool_job *j, const pool_place *at, int64_t c
   memset(sum, 0, (size_t)n * sizeof *sum);
   THROUGH(at, o) {
     const int64_t place = place_out(&j->p, at->batch, o);
-    const unsigned here = (unsigned)tap(&j->p, at->at, o);
-    const uint64_t *words = j->places + place * j->words + channel / TFU_POOL_BYTES;
+    const REAL here = (REAL)tap(&j->p, at->at, o);
+    const uint8_t *places = places_of(j, place, channel);
     const REAL *dy = FN(tfu_load)(j->from.data, j->from.dtype, place * j->p.channels + channel, n, buffer);
+    TFU_VECTORISE
     for (int k = 0; k < n; k++) {
-      const unsigned where = words[k / TFU_POOL_BYTES] >> 8 * (k % TFU_POOL_BYTES) & 255;
-      sum[k] += where == here ? dy[k] : 0;
+      const REAL there = places[k], d = dy[k]; /* read in any case: what is read on a condition is not vectorised */
+      sum[k] += there == here ? d : 0;
     }
   }
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define TFU_SCALE_AHEAD 4 /* words of a tensor that a thread has on their way at a time */
+
 /* A word is what a thread has of a place: a pack of channels, or a single one where these do not fill packs. Blocks
  * [tiles * parts, images] have `rows` places of `lanes` words each at a time, and go through their part of the places
  * of an image. */

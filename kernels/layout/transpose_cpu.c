@@ -42,16 +42,44 @@ static void copy_rows(void *arg, int64_t task) {
   }
 }
 
-#define FILL(type)             \
-  for (int b = 0; b < nb; b++) \
-    for (int a = 0; a < na; a++) ((type *)tile)[a * SIDE + b] = ((const type *)x)[b * far + a]
+/* tile[a][b] = x[b][a]. Blocks of N by N, of whole vectors, are turned in registers: a step puts the elements of row i
+ * and of row i + N / 2 alternately into rows 2 i and 2 i + 1, and as many steps as N has bits turn the block. What is
+ * left at the edges moves element by element. */
+#define FILL(type, N)                                                                            \
+  static void fill_##type(type *tile, const type *x, int64_t far, int na, int nb) {              \
+    typedef type vector __attribute__((vector_size(16)));                                        \
+    vector low, high;                                                                            \
+    for (int i = 0; i < N; i++) {                                                                \
+      low[i] = (type)(i / 2 + i % 2 * N);                                                        \
+      high[i] = (type)(low[i] + N / 2);                                                          \
+    }                                                                                            \
+    const int whole_a = na / N * N, whole_b = nb / N * N;                                        \
+    for (int b = 0; b < whole_b; b += N)                                                         \
+      for (int a = 0; a < whole_a; a += N) {                                                     \
+        vector rows[N], turned[N];                                                               \
+        for (int i = 0; i < N; i++) memcpy(&rows[i], x + (b + i) * far + a, sizeof rows[i]);     \
+        for (int step = N; step > 1; step /= 2) {                                                \
+          for (int i = 0; i < N / 2; i++) {                                                      \
+            turned[2 * i] = __builtin_shuffle(rows[i], rows[i + N / 2], low);                    \
+            turned[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + N / 2], high);               \
+          }                                                                                      \
+          memcpy(rows, turned, sizeof rows);                                                     \
+        }                                                                                        \
+        for (int i = 0; i < N; i++) memcpy(tile + (a + i) * SIDE + b, &rows[i], sizeof rows[i]); \
+      }                                                                                          \
+    for (int b = 0; b < nb; b++)                                                                 \
+      for (int a = b < whole_b ? whole_a : 0; a < na; a++) tile[a * SIDE + b] = x[b * far + a];  \
+  }
+FILL(uint8_t, 16)
+FILL(uint16_t, 8)
+FILL(uint32_t, 4)
+FILL(uint64_t, 2)
 
-/* tile[a][b] = x[b][a]; whole tiles by constants, which the compiler unrolls. */
 static void fill(void *tile, const void *x, size_t size, int64_t far, int na, int nb) {
-  if (size == 1) FILL(uint8_t);
-  else if (size == 2) FILL(uint16_t);
-  else if (size == 4) FILL(uint32_t);
-  else FILL(uint64_t);
+  if (size == 1) fill_uint8_t(tile, x, far, na, nb);
+  else if (size == 2) fill_uint16_t(tile, x, far, na, nb);
+  else if (size == 4) fill_uint32_t(tile, x, far, na, nb);
+  else fill_uint64_t(tile, x, far, na, nb);
 }
 
 static void turn_tiles(void *arg, int64_t task) {

@@ -36,22 +36,23 @@ typedef struct radix_args {
 #define TFU_SWEEP_BYTES 64 /* of a thread's keys: a tile is that of a block */
 
 typedef struct sweep_args {
-  const void *from;            /* numbers as they are stored                                      */
-  const uint32_t *from_places; /* what is moved along with them; NULL: their places               */
-  void *keys[2];               /* keys under way, and what is moved along: where results go, and  */
-  uint32_t *places[2];         /* the other                                                       */
-  void *results;               /* numbers where `decode` is set, else keys; NULL: not wanted      */
-  uint32_t *starts;            /* [row][digit's place][pile]: counts, then where piles begin      */
-  uint32_t *next_starts;       /* the same for the next portion of the rows; NULL: there is none  */
-  uint32_t *said;              /* [row][tile][pile]: what tiles know (sweep.cuh), 0 at first      */
-  uint32_t *tickets;           /* how many blocks have begun                                      */
-  uint32_t *moving;            /* [row]: a bit for each digit's place that has more than one pile */
+  const void *from;        /* numbers as they are stored                                      */
+  const void *from_places; /* what is moved along with them; NULL: their places               */
+  void *keys[2];           /* keys under way, and what is moved along: where results go, and  */
+  uint32_t *places[2];     /* the other                                                       */
+  void *results;           /* numbers where `decode` is set, else keys; NULL: not wanted      */
+  uint32_t *starts;        /* [row][digit's place][pile]: counts, then where piles begin      */
+  uint32_t *next_starts;   /* the same for the next portion of the rows; NULL: there is none  */
+  uint32_t *said;          /* [row][tile][pile]: what tiles know (sweep.cuh), 0 at first      */
+  uint32_t *tickets;       /* how many blocks have begun                                      */
+  uint32_t *moving;        /* [row]: a bit for each digit's place that has more than one pile */
   tfu_order order;
   int64_t rows, cols;
   unsigned chunks; /* blocks of a row, where digits are counted */
   unsigned tiles;  /* of a row's portion                        */
   unsigned first_tile;
   int narrow, decode, with_places;
+  int halves;        /* from_places are of 16 bits            */
   int digits, digit; /* how many there are, and which this is */
   int shift;         /* of this digit                         */
 } sweep_args;
@@ -75,7 +76,8 @@ typedef struct radix_job {
   void *sorted;        /* numbers of dtype in order, or `keys` of 32 or 64 bits; NULL: not wanted */
   int keys;            /* sorted are keys */
   int32_t *places;     /* NULL: not wanted */
-  const void *carried; /* what comes in the order of the keys instead of their places: words of 32 bits */
+  const void *carried; /* what comes in the order of the keys instead of their places: words of 32 bits, or halves of */
+  int carried_halves;  /* such, which long rows may carry, and which become the lower halves of words */
   int bits;            /* of the keys that differ, the lowest; 0 is all */
   int skipped;         /* of these, the lowest, that long rows need not be in order of; keys of 32 or 64 bits */
 } radix_job;

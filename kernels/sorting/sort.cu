@@ -129,24 +129,41 @@ __device__ inline int64_t row_of(int64_t at, int64_t k) {
   return (at | k) >> 32 ? at / k : (int64_t)((uint32_t)at / (uint32_t)k);
 }
 
-__device__ inline void move_number(void *to, int64_t to_at, const void *from, int64_t at, int size) {
-  if (look_again(size == 4)) ((uint32_t *)to)[to_at] = ((const uint32_t *)from)[at];
-  else if (look_again(size == 2)) ((uint16_t *)to)[to_at] = ((const uint16_t *)from)[at];
-  else ((uint64_t *)to)[to_at] = ((const uint64_t *)from)[at];
+/* A number of `size` bytes, and where it goes. */
+__device__ inline uint64_t load_number(const void *from, int size) {
+  if (look_again(size == 4)) return *(const uint32_t *)from;
+  return look_again(size == 2) ? *(const uint16_t *)from : *(const uint64_t *)from;
+}
+__device__ inline void store_number(void *to, int64_t at, int size, uint64_t number) {
+  if (look_again(size == 4)) ((uint32_t *)to)[at] = (uint32_t)number;
+  else if (look_again(size == 2)) ((uint16_t *)to)[at] = (uint16_t)number;
+  else ((uint64_t *)to)[at] = number;
 }
 
-/* Named after a float, as all kernels are; it moves numbers of any size. */
+/* Named after a float, as all kernels are; it moves numbers of any size. Blocks take what lies behind each other, and
+ * begin in that order, so that numbers which go near each other go there at the same time. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_f32(const move_args a) {
-  const int64_t step = (int64_t)gridDim.x * blockDim.x;
-  ONCE
-  for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < a.n; at += step) {
+  const int64_t first = (int64_t)blockIdx.x * (TFU_THREADS * TFU_MOVE_EACH) + threadIdx.x;
+  int64_t other[TFU_MOVE_EACH]; /* where the place is, among all rows; negative: there is none */
+  uint64_t numbers[TFU_MOVE_EACH];
+  UNROLL
+  for (int i = 0; i < TFU_MOVE_EACH; i++) {
+    const int64_t at = first + i * TFU_THREADS;
+    other[i] = -1;
+    if (at >= a.n) continue;
     const int64_t row = row_of(at, a.k);
     const int place = a.places[row * a.stride + (at - row * a.k)];
-    const int64_t other = row * a.cols + place;
+    if (place >= 0 && place < a.cols) other[i] = row * a.cols + place;
     if (look_again(a.copied != 0)) a.copied[at] = place;
-    const bool put = look_again(a.put);
-    if (place >= 0 && place < a.cols) move_number(a.to, put ? other : at, a.from, put ? at : other, a.size);
   }
+  UNROLL
+  for (int i = 0; i < TFU_MOVE_EACH; i++) {
+    const int64_t from = look_again(a.put) ? first + i * TFU_THREADS : other[i];
+    numbers[i] = other[i] < 0 ? 0 : load_number((const char *)a.from + from * a.apart, a.size);
+  }
+  UNROLL
+  for (int i = 0; i < TFU_MOVE_EACH; i++)
+    if (other[i] >= 0) store_number(a.to, look_again(a.put) ? other[i] : first + i * TFU_THREADS, a.size, numbers[i]);
 }
 
 /* As move puts them, one row at a time that shared memory holds, with zeros where nothing is put: memory is written in
@@ -161,11 +178,13 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) put_rows_f32(const mov
     __syncthreads();
     _Pragma("unroll 4") for (int at = threadIdx.x; at < k; at += blockDim.x) {
       const int place = a.places[row * a.stride + at];
-      if (place >= 0 && place < cols) move_number(shared_memory, place, a.from, row * k + at, a.size);
+      if (place >= 0 && place < cols)
+        store_number(shared_memory, place, a.size,
+                     load_number((const char *)a.from + (row * k + at) * a.apart, a.size));
     }
     __syncthreads();
     _Pragma("unroll 4") for (int at = threadIdx.x; at < cols; at += blockDim.x)
-        move_number(a.to, row * cols + at, shared_memory, at, a.size);
+        store_number(a.to, row * cols + at, a.size, load_number((const char *)shared_memory + at * a.size, a.size));
     __syncthreads();
   }
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#define TFU_MOVE_EACH 8 /* numbers of a thread */
+
 typedef struct move_args {
   const void *from;
   void *to;
@@ -13,6 +15,7 @@ typedef struct move_args {
   int32_t *copied;       /* places again, where they lie one row behind the other; NULL: not wanted  */
   int put;               /* to the places, and not from them                                         */
   int size;              /* bytes of a number                                                        */
+  int apart;             /* bytes from a number of `from` to the next                                */
 } move_args;
 
 #ifndef TFU_DEVICE

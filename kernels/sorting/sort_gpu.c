@@ -61,6 +61,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
   TFU_TRY(tfu_clear(call, starts, counters));
   sweep_args a = {.from = r->from,
                   .from_places = r->carried,
+                  .halves = job->carried_halves,
                   .keys = {own_keys, scratch_keys},
                   .places = {r->places, scratch_places},
                   .results = job->sorted,
@@ -156,24 +157,26 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
 
 /* ---- numbers that are moved ---- */
 
-TFU_CHOICE(move_blocks, 32, 1, 256); /* per multiprocessor */
-TFU_CHOICE(put_blocks, 8, 1, 64);    /* the same, where each has a row */
+TFU_CHOICE(put_blocks, 8, 1, 64); /* per multiprocessor, where each has a row */
 
-static tfu_code launch_move(tfu_call *call, tfu_kernel *kernel, const move_args *a, int64_t wanted, int per_processor,
-                            size_t shared) {
-  move_args args = *a;
+/* Rows that a block holds are written in order, not scattered. */
+static tfu_code put_whole_rows(tfu_call *call, move_args *a) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  const int64_t most = (int64_t)device.multiprocessors * per_processor;
-  const tfu_grid grid = {
-      .x = (unsigned)(wanted < most ? wanted : most), .threads = TFU_THREADS, .shared = (unsigned)shared};
-  return tfu_launch(call, kernel, 0, TFU_F32, grid, &args);
+  const int64_t rows = a->n / a->k, most = (int64_t)device.multiprocessors * put_blocks();
+  const tfu_grid grid = {.x = (unsigned)(rows < most ? rows : most),
+                         .threads = TFU_THREADS,
+                         .shared = (unsigned)((a->cols * a->size + 3) / 4 * 4)};
+  return tfu_launch(call, &put_rows, 0, TFU_F32, grid, a);
 }
 
 tfu_code tfu_move_gpu(tfu_call *call, tfu_dtype dtype, move_args a) {
+  enum { BLOCK = TFU_THREADS * TFU_MOVE_EACH };
   if (!a.n) return TFU_OK;
   a.size = (int)tfu_dtype_size(dtype);
-  return launch_move(call, &move, &a, (a.n + TFU_THREADS - 1) / TFU_THREADS, move_blocks(), 0);
+  if (!a.apart) a.apart = a.size;
+  const tfu_grid grid = {.x = (unsigned)((a.n + BLOCK - 1) / BLOCK), .threads = TFU_THREADS};
+  return tfu_launch(call, &move, 0, TFU_F32, grid, &a);
 }
 
 /* ---- ops ---- */
@@ -193,11 +196,11 @@ static tfu_code sort(tfu_call *call, void *sorted, int32_t *places) {
 tfu_code tfu_sort_gpu(tfu_call *call) { return sort(call, call->out[0].data, NULL); }
 tfu_code tfu_argsort_gpu(tfu_call *call) { return sort(call, NULL, call->out[0].data); }
 
-/* Numbers of a row of so many are put all over more memory than caches hold, where each of 4 bytes moves 32 of them. */
-TFU_CHOICE(scattered, 1 << 22, 1, 1 << 30);
+/* Numbers of a row of so many are put all over more memory than caches hold, where each moves 32 bytes. */
+TFU_CHOICE(scattered, 1 << 22, 1 << 17, 1 << 30);
 
-/* Brings numbers of 4 bytes, with their places, into the order of the places' highest digit: what is read behind each
- * other then goes to a 256th of the row. Changes nothing where there is no memory for that. */
+/* Brings numbers of 2 or 4 bytes, with their places, into the order of the places' highest digit: what is read behind
+ * each other then goes to a 256th of the row. Changes nothing where there is no memory for that. */
 static tfu_code bring_near(tfu_call *call, move_args *a) {
   const size_t bytes = (size_t)a->n * sizeof(uint32_t);
   void *places, *numbers;
@@ -211,10 +214,11 @@ static tfu_code bring_near(tfu_call *call, move_args *a) {
                    .sorted = places,
                    .keys = 1,
                    .places = numbers,
-                   .carried = a->from};
+                   .carried = a->from,
+                   .carried_halves = a->size == 2};
   while (job.bits < 32 && (a->cols - 1) >> job.bits) job.bits++;
   job.skipped = job.bits > 8 ? job.bits - 8 : 0;
-  a->places = places, a->from = numbers;
+  a->places = places, a->from = numbers, a->apart = sizeof(uint32_t);
   return tfu_radix_gpu(call, &job);
 }
 
@@ -229,11 +233,11 @@ tfu_code tfu_unsort_gpu(tfu_call *call) {
                  .k = tfu_cols(&dy->shape),
                  .cols = tfu_cols(&dx->shape),
                  .stride = tfu_cols(&dy->shape),
-                 .size = size};
-  /* A row that a block holds is written in order, not scattered; a short one would leave the block idle. */
-  if (a.n && a.cols >= TFU_THREADS && a.cols <= MOST_HELD / 2 / size)
-    return launch_move(call, &put_rows, &a, a.n / a.k, put_blocks(), ((size_t)(a.cols * size) + 3) / 4 * 4);
+                 .size = size,
+                 .apart = size};
+  /* A short row would leave its block idle. */
+  if (a.n && a.cols >= TFU_THREADS && a.cols <= MOST_HELD / 2 / size) return put_whole_rows(call, &a);
   if (a.k < a.cols) TFU_TRY(tfu_clear(call, dx->data, (size_t)tfu_count(&dx->shape) * (size_t)size));
-  if (a.n && size == 4 && a.k >= scattered()) TFU_TRY(bring_near(call, &a));
+  if (a.n && size <= 4 && a.k >= scattered()) TFU_TRY(bring_near(call, &a));
   return tfu_move_gpu(call, dy->dtype, a);
 }

@@ -226,12 +226,16 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   if (!a.with_places) return;
 
   /* What is moved along takes the same way, once the keys have left shared memory. */
-  const uint32_t *from = first ? a.from_places : a.places[1 - to], *here = from + (base + begin + own);
+  const void *from = first ? a.from_places : a.places[1 - to];
+  const bool halves = first && a.halves;
+  const int64_t here = base + begin + own;
   uint32_t *places = (uint32_t *)shared_memory, *out = a.places[to] + base, carried[ITEMS];
   UNROLL
   for (int i = 0; i < ITEMS; i++) {
     carried[i] = (uint32_t)(begin + own) + 32 * i;
-    if (from && own + 32 * i < n) carried[i] = here[32 * i];
+    if (!from || own + 32 * i >= n) continue;
+    if (halves) carried[i] = ((const uint16_t *)from)[here + 32 * i];
+    else carried[i] = ((const uint32_t *)from)[here + 32 * i];
   }
   __syncthreads();
   UNROLL

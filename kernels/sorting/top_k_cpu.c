@@ -4,7 +4,9 @@
 #ifndef KEY
 #include "kernels/sorting/radix_cpu.h"
 
-enum { LEAST_ROOM = 1024 };
+/* Keys that there is room for, at least: a 16th of a row, so that few sorts serve a row in which every value is greater
+ * than those before it, but no more than the first-level cache holds, nor fewer than make a sort worth its while. */
+enum { LEAST_ROOM = 48, MOST_ROOM = 1024 };
 
 typedef struct top_run {
   const tfu_tensor *x;
@@ -29,7 +31,8 @@ tfu_code tfu_top_k_cpu(tfu_call *call) {
                .cols = tfu_cols(&x->shape),
                .k = tfu_cols(&call->out[0].shape)};
   TFU_REQUIRE(call->err, r.cols <= INT32_MAX, "a row must have less than 2^31 values, got %lld", (long long)r.cols);
-  r.room_keys = 4 * r.k > LEAST_ROOM ? 4 * r.k : LEAST_ROOM;
+  r.room_keys = r.cols / 16 < LEAST_ROOM ? LEAST_ROOM : r.cols / 16 < MOST_ROOM ? r.cols / 16 : MOST_ROOM;
+  if (r.room_keys < 4 * r.k) r.room_keys = 4 * r.k;
   if (r.room_keys > r.cols) r.room_keys = (r.cols + 7) / 8 * 8;
   r.room_of_task = 2 * (size_t)r.room_keys * (tfu_dtype_size(x->dtype) + sizeof(uint32_t));
   const int64_t most = (int64_t)tfu_threads() * 4;
@@ -52,7 +55,7 @@ static void KEYED(top_row)(const top_run *r, int64_t row, char *room) {
   l.places = (uint32_t *)(l.other_keys + r->room_keys);
   l.other_places = l.places + r->room_keys;
   int64_t i = 0;
-  for (; i < r->cols && l.n < r->room_keys; i++, l.n++) {
+  for (; i < r->cols && l.n < 2 * r->k; i++, l.n++) {
     l.keys[l.n] = KEYED(tfu_to_key)(x[i], r->order);
     l.places[l.n] = (uint32_t)i;
   }
