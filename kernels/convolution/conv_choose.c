@@ -187,13 +187,16 @@ static void name(const conv_request *r, const tfu_graph *g, int config, tfu_choi
     snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
 }
 
-int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space) {
+/* How many times the least error is still as good: time is worth some of it, where there are times. */
+static double alike(int timed) { return timed ? 1.5 : 1.1; }
+
+int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space, double times) {
   int best = -1;
   double least = INFINITY;
   for (int i = 0; i < n; i++)
     if (tried[i].workspace <= space) least = fmin(least, tried[i].error);
   for (int i = 0; i < n; i++)
-    if (tried[i].workspace <= space && tried[i].error <= 1.5 * least &&
+    if (tried[i].workspace <= space && tried[i].error <= times * least &&
         (best < 0 || tried[i].microseconds < tried[best].microseconds))
       best = i;
   return best;
@@ -218,7 +221,8 @@ static conv_choice best_of(conv_request *r, tfu_graph *g, int timed, conv_candid
     worst = fmax(worst, tried[n++].error);
   }
   r->unsure = tries && tfu_conv_exact(&r->key) && n > 1 && worst == 0;
-  const int best = tfu_conv_pick(tried, n, MOST_WORKSPACE), least = tfu_conv_pick(tried, n, SMALL_WORKSPACE);
+  const int best = tfu_conv_pick(tried, n, MOST_WORKSPACE, alike(timed)),
+            least = tfu_conv_pick(tried, n, SMALL_WORKSPACE, alike(timed));
   if (best >= 0) *taken = tried[best];
   return (conv_choice){.best = best < 0 ? -1 : tried[best].config, .small = least < 0 ? -1 : tried[least].config};
 }
@@ -256,7 +260,7 @@ static int own_wins(const conv_request *r, int timed, const conv_candidate *take
   tfu_code code = timed ? tfu_time(r->call, run_own, &own, &took) : run_own(&own);
   if (code == TFU_OK && (!timed || took <= price)) code = tfu_conv_sample_error(r->call, &sample, &error);
   r->call->err = err;
-  return code == TFU_OK && 1.5 * error < taken->error;
+  return code == TFU_OK && alike(timed) * error < taken->error;
 }
 
 /* Results in exact float32 as they should be, if they can be had now. */

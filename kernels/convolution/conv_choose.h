@@ -44,7 +44,7 @@ typedef struct conv_candidate {
   double error; /* 0 where none is looked for */
   int64_t workspace;
 } conv_candidate;
-/* The fastest of those that want at most `space`, and whose error is at most 1.5 times the least of these; -1: none. */
-int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space);
+/* The fastest of those that want at most `space`, and whose error is at most `times` the least of these; -1: none. */
+int tfu_conv_pick(const conv_candidate *tried, int n, int64_t space, double times);
 
 #endif

@@ -2,7 +2,7 @@
  * so their scale and their sums of dy * x stay in registers while it goes through the places of an image. */
 #include "kernels/convolution/scale_channels.h"
 
-#include "kernels/core/device/row_team.cuh"
+#include "kernels/core/device/pack.cuh"
 
 enum { AHEAD = TFU_SCALE_AHEAD };
 
@@ -10,14 +10,12 @@ enum { AHEAD = TFU_SCALE_AHEAD };
 template <typename T, int N>
 struct word_of {
   typedef int4 type;
-  static __device__ int4 load(const T *from) { return load_once(from); }
   static __device__ void widen(const int4 &bits, acc<T> (&v)[N]) { widen_pack<T>(bits, v); }
   static __device__ int4 narrow(const acc<T> (&v)[N]) { return narrow_pack<T>(v); }
 };
 template <typename T>
 struct word_of<T, 1> {
   typedef T type;
-  static __device__ T load(const T *from) { return *from; }
   static __device__ void widen(const T &bits, acc<T> (&v)[1]) { v[0] = (acc<T>)bits; }
   static __device__ T narrow(const acc<T> (&v)[1]) { return (T)v[0]; }
 };
@@ -48,7 +46,7 @@ __device__ inline void for_places(const scale_channels_args &a, const walker &w,
     for (int u = 0; u < AHEAD; u++) {
       UNROLL
       for (int t = 0; t < TENSORS; t++)
-        if (p + u * a.rows < w.end) held[t][u] = word_of<T, N>::load(from[t] + (p + u * a.rows) * a.channels);
+        if (p + u * a.rows < w.end) held[t][u] = *(const word *)(from[t] + (p + u * a.rows) * a.channels);
     }
     UNROLL
     for (int u = 0; u < AHEAD; u++) {

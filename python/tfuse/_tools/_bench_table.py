@@ -45,8 +45,8 @@ NOTES = {
            "and `softmax`, which compute the same.",
     "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
                "sorted in shared memory, a longer one in a pass for each 8 bits. Backward, sort looks for the places anew, where others "
-               "have kept them; forward and backward together it is ahead of XLA for many rows. Places of type int32 go from a "
-               "forward function to a backward one through the host's memory, as TensorFlow has it; where both are in one "
+               "have kept them; forward and backward together it is ahead of both XLA and PyTorch. Places of type int32 go from "
+               "a forward function to a backward one through the host's memory, as TensorFlow has it; where both are in one "
                "function, as in a training step, they do not.",
 }
 # What a case's bars ask of its forward and backward rows: measure, given the bytes that a copy moves per second; whether it
