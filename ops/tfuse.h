@@ -60,6 +60,11 @@ typedef enum tfu_dtype {
   TFU_I32 = TFU_FLOATS,
   TFU_I64,
   TFU_BOOL,
+  TFU_MOVED, /* from here on: what kernels move, and do not compute with */
+  TFU_U8 = TFU_MOVED,
+  TFU_I8,
+  TFU_U16,
+  TFU_I16,
   TFU_DTYPES
 } tfu_dtype;
 
@@ -144,6 +149,8 @@ typedef struct tfu_op {
   /* XLA may capture the op into a CUDA graph, with `room` bytes of scratch: docs/design.md#cuda-graphs. */
   int capturable;
   size_t room;
+  int stateful; /* more than a function of its inputs: TensorFlow neither runs it ahead of time nor leaves out a second
+                   one */
   /* NULL, or completes the attributes of a kernel that TensorFlow makes of a node or an eager call, once for each. */
   tfu_code (*complete)(tfu_value *attr, tfu_error *err);
 } tfu_op;

@@ -10,7 +10,8 @@ static const struct {
 } dtypes[TFU_DTYPES] = {
     [TFU_F32] = {"float32", "f32", 4}, [TFU_F16] = {"float16", "f16", 2}, [TFU_BF16] = {"bfloat16", "bf16", 2},
     [TFU_F64] = {"float64", "f64", 8}, [TFU_I32] = {"int32", "i32", 4},   [TFU_I64] = {"int64", "i64", 8},
-    [TFU_BOOL] = {"bool", "bool", 1},
+    [TFU_BOOL] = {"bool", "bool", 1},  [TFU_U8] = {"uint8", "u8", 1},     [TFU_I8] = {"int8", "i8", 1},
+    [TFU_U16] = {"uint16", "u16", 2},  [TFU_I16] = {"int16", "i16", 2},
 };
 
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }

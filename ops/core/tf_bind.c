@@ -22,6 +22,10 @@ static tfu_code to_dtype(TF_DataType type, tfu_dtype *dtype, tfu_error *err) {
     case TF_INT32: *dtype = TFU_I32; return TFU_OK;
     case TF_INT64: *dtype = TFU_I64; return TFU_OK;
     case TF_BOOL: *dtype = TFU_BOOL; return TFU_OK;
+    case TF_UINT8: *dtype = TFU_U8; return TFU_OK;
+    case TF_INT8: *dtype = TFU_I8; return TFU_OK;
+    case TF_UINT16: *dtype = TFU_U16; return TFU_OK;
+    case TF_INT16: *dtype = TFU_I16; return TFU_OK;
     default: return tfu_fail(err, TFU_UNIMPLEMENTED, "TensorFlow dtype number %d is not supported", (int)type);
   }
 }
@@ -291,6 +295,7 @@ tfu_code tfu_tf_register(const tfu_entry *e, tfu_error *err) {
   for (int i = 0; op->attr[i]; i++) TF_OpDefinitionBuilderAddAttr(b, op->attr[i]);
   for (int i = 0; op->in[i]; i++) TF_OpDefinitionBuilderAddInput(b, op->in[i]);
   for (int i = 0; op->out[i]; i++) TF_OpDefinitionBuilderAddOutput(b, op->out[i]);
+  TF_OpDefinitionBuilderSetIsStateful(b, op->stateful != 0);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(b, e->infer);
   TF_RegisterOpDefinition(b, status);
   register_kernel(e, name, "CPU", compute_cpu, status);

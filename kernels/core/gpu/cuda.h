@@ -24,7 +24,7 @@ typedef struct tfu_kernel {
   tfu_module *module;
   const char *name;
   const char *const *variants; /* NULL: the kernel has none */
-  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_DTYPES];
+  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MOVED];
 } tfu_kernel;
 
 typedef struct tfu_grid {

@@ -9,6 +9,8 @@
 #define TFU_DRIVER(X)                            \
   X(cuCtxGetCurrent)                             \
   X(cuCtxGetDevice)                              \
+  X(cuCtxPopCurrent_v2)                          \
+  X(cuCtxPushCurrent_v2)                         \
   X(cuDeviceGetAttribute)                        \
   X(cuDeviceGetName)                             \
   X(cuGetErrorName)                              \
@@ -23,6 +25,9 @@
   X(cuLaunchKernelEx)                            \
   X(cuMemcpyDtoDAsync_v2)                        \
   X(cuMemcpyDtoHAsync_v2)                        \
+  X(cuMemcpyHtoDAsync_v2)                        \
+  X(cuMemFreeHost)                               \
+  X(cuMemHostAlloc)                              \
   X(cuMemsetD8Async)                             \
   X(cuMemsetD32Async)                            \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \

@@ -16,10 +16,11 @@ import keras
 from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                          _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers, _look_back)
+                          _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers, _behind_trainer, _look_back)
 
 _TABLE = [row for module in (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                             _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers) for row in module.TABLE]
+                             _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers,
+                             _behind_trainer) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done

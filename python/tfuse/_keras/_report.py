@@ -1,0 +1,111 @@
+"""Numbers of a step that nobody waits for unless they are read.
+
+What a step returns as its logs, a loss and metrics, is copied to the host behind the step (ops/staging/reports.h). Reading it waits
+for that step alone, and lets other threads of Python run meanwhile. TensorFlow's own reading of a tensor on a GPU waits for all
+steps that are queued, and nothing of Python runs until then.
+"""
+
+import ctypes
+import weakref
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse._core import _library
+
+_NUMBERS = 32  # TFU_REPORT_NUMBERS of the library
+_report = _library.raw("report")
+
+
+class Reports:
+    """What the steps of one function report. report() is called while it is traced, mark() after each call."""
+
+    def __init__(self):
+        self.key = _library.library.tfu_reports_open()
+        if self.key >= 0:
+            weakref.finalize(self, _library.library.tfu_reports_close, self.key)
+
+    def _is_reported(self, value):
+        return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+
+    def report(self, outputs):
+        """Has the numbers among a step's outputs reported."""
+        numbers = [value for value in tf.nest.flatten(outputs) if self._is_reported(value)][:_NUMBERS]
+        if numbers and self.key >= 0:
+            _report(numbers, key=self.key)
+
+    def mark(self, outputs):
+        """Remembers with each number of a step that has just run where it is reported."""
+        step = _library.library.tfu_reports_steps(self.key) - 1
+        numbers = [value for value in tf.nest.flatten(outputs) if self._is_reported(value)][:_NUMBERS]
+        for i, value in enumerate(numbers if step >= 0 else ()):
+            value._tfuse_report = self, step, i
+        return outputs
+
+    def read(self, step, i, dtype):
+        """The number, or None where it is not kept any more."""
+        numbers = (ctypes.c_char * (8 * _NUMBERS))()
+        if not _library.library.tfu_reports_read(self.key, step, numbers):
+            return None
+        return np.frombuffer(numbers, dtype.as_numpy_dtype, 1, 8 * i)[0]
+
+
+def read(value):
+    """A number of a step's logs as Keras's pythonify_logs has it: a float where it can be one."""
+    if hasattr(value, "_tfuse_report"):
+        reports, step, i = value._tfuse_report
+        number = reports.read(step, i, value.dtype)
+        if number is not None:
+            return float(number)
+    try:
+        return float(value.numpy() if isinstance(value, tf.Tensor) else value)
+    except Exception:  # as Keras: what is no number stays what it is
+        return value
+
+
+class Logs(dict):
+    """The logs of a batch, as callbacks get them: what Keras's pythonify_logs makes of them, but each is read when somebody
+    asks for it, and nobody waits for what nobody asks for."""
+
+    def __init__(self, logs):
+        super().__init__(_flat(logs or {}))
+        self._unread = set(self)
+
+    def __getitem__(self, key):
+        if key in self._unread:
+            super().__setitem__(key, read(super().__getitem__(key)))
+            self._unread.discard(key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key, value):
+        self._unread.discard(key)
+        super().__setitem__(key, value)
+
+    def get(self, key, default=None):
+        return self[key] if key in self else default
+
+    def __iter__(self):  # of our own, or dict(logs) would take the values as they are
+        return iter(super().keys())
+
+
+def _whole(name):
+    def method(logs, *arguments, **options):
+        for key in list(logs._unread):
+            logs[key]
+        return getattr(super(Logs, logs), name)(*arguments, **options)
+
+    return method
+
+
+for _name in ("items", "values", "copy", "pop", "popitem", "setdefault", "__eq__", "__ne__", "__repr__", "__or__", "__ror__"):
+    setattr(Logs, _name, _whole(_name))
+Logs.__reduce_ex__ = lambda logs, protocol: (dict, (dict(logs),))
+Logs.__hash__ = None
+
+
+def _flat(logs):
+    """In Keras's order, with the dicts inside it taken apart."""
+    flat = {}
+    for key, value in sorted(logs.items()):
+        flat.update(_flat(value) if isinstance(value, dict) else {key: value})
+    return flat
