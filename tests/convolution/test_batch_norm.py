@@ -157,6 +157,17 @@ def test_running_statistics(device):
     np.testing.assert_array_equal(same, [mean, variance])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_statistics_of_shifted_values(device, dtype):
+    """The running mean is that of x with the shift as it would have been added: rounded to the dtype of x."""
+    x = tf.cast(normal(9, 4, 3), dtype)
+    real = tf.float64 if dtype == "float64" else tf.float32
+    old, shift = tf.zeros([4], real), tf.constant([1.001, -3.0039, 0.1, 100.3], real)
+    new_mean, _, mean, _ = module._statistics(x, old, old, shift, update=1.0)
+    exact = tf.cast(mean, tf.float64) + tf.cast(tf.cast(shift, dtype), tf.float64)
+    np.testing.assert_allclose(new_mean, exact, rtol=1e-6 if real == tf.float32 else 1e-14)
+
+
 def test_files(tmp_path):
     x = normal(4, 3, 3, 5)
     model = keras.Sequential([keras.Input((3, 3, 5)), tfuse.BatchNormalization(momentum=0.7, name="norm")])

@@ -59,6 +59,19 @@ def test_host_code_never_prints_or_exits():
         assert not re.search(r"(?<!\w)(f?printf|f?puts|perror|abort|exit|_exit|assert)\s*\(", text), path
 
 
+def test_blocks_wait_by_tickets():
+    """Blocks need not start in the order of their numbers. So what waits for other blocks of its launch does that by
+    look_back.cuh alone, and the number of its tile is a ticket."""
+    home, device = "kernels/core/device/look_back.cuh", sources(".cu", ".cuh", folders=("kernels",))
+    waits = re.compile(r"ld\.(relaxed|acquire|volatile)|(?<!asm )volatile (?!\()")
+    assert {path for path, text in device.items() if waits.search(text)} == {home}
+    users = {path.rsplit("/", 1)[0] for path, text in device.items() if '"%s"' % home in text}
+    assert users
+    for folder in users:
+        text = "".join(text for path, text in device.items() if path.startswith(folder))
+        assert "take_ticket(" in text and not re.search(r"\btile = .*blockIdx", text), folder
+
+
 def test_every_op_has_its_files():
     """A file of rows, ops/<family>/<name>.c, has kernels in the family's folder of that name; but for jit, whose kernels, wrappers
     and cases are its users' and those of tests/jit."""
