@@ -72,7 +72,7 @@ static void write_list(writer *w, const char *name, const char *before, const ch
 
 /* Types of tensors and arithmetic, and the numbers of the walk. */
 static void write_head(writer *w, const jit_variant *v) {
-  static const char *const types[TFU_DTYPES] = {
+  static const char *const types[TFU_MOVED] = {
       [TFU_F32] = "float",   [TFU_F16] = "f16",     [TFU_BF16] = "bf16", [TFU_F64] = "double",
       [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
   int wide = 0;
