@@ -1,4 +1,5 @@
-"""./run and what it calls beside Bazel: where Python runs, where the time of a build went, what the tests came to."""
+"""./run and what it calls beside Bazel: where Python runs, where the time of a build went, what the tests came to; and a
+reader of python -m tfuse that goes away."""
 
 import importlib.util
 import os
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, new_process
 
 pytestmark = pytest.mark.skipif(not (ROOT / "run").exists(), reason="not in the source tree")
 
@@ -31,6 +32,24 @@ def test_python_runs_where_it_is_called(tmp_path):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.stdout.splitlines() == [
         "%s ['a b'] %s" % (elsewhere, checkout / "bazel-bin/libtfuse.so"), str(checkout / "python")], done.stdout
+
+
+# ---- python -m tfuse ----
+
+UNREAD = """
+import os, sys
+reader, writer = os.pipe()
+os.close(reader)
+os.dup2(writer, 1)
+from tfuse.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_reader_that_goes_away():
+    """As head does."""
+    done = new_process(UNREAD, "ops")
+    assert (done.returncode, done.stdout) == (141, "")
 
 
 # ---- tools/parts.py ----
