@@ -13,7 +13,7 @@ import tfuse
 from conftest import skip_broken_xla
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
                       left_as_it_was, needs_attention, normal, places, ran, reasons, start)
-from tfuse._core import _library
+from tfuse._core import _explain, _library
 from tfuse._keras import _enable
 
 # ---- the same results, by tfuse ----
@@ -316,6 +316,27 @@ def test_on_and_off():
     with pytest.raises(ZeroDivisionError), tfuse.enabled():
         1 / 0
     assert keras.src.backend.tensorflow.nn.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
+
+
+def test_explain_says_to_compile_again(capsys):
+    """Where tfuse is switched on after the model was traced, whatever has called it before."""
+    model = keras.Sequential([keras.Input([4]), keras.layers.LayerNormalization(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    fit = lambda: model.fit(np.ones([8, 4]), np.ones([8, 1]), verbose=0)
+    fit()
+    tfuse.gelu([1.0])
+    assert not tfuse.explain().unused
+    tfuse.enable()
+    fit()
+    told = repr(tfuse.explain())
+    assert "ScaleBiasAct" in told  # of the call before
+    assert "tfuse has not been called since tfuse.enable()" in told and "Call the model's compile() again" in told
+    assert repr(_explain.Explanation(unused=True)).startswith("tfuse has not been called since")
+    model.compile("sgd", "mse", jit_compile=False)
+    fit()
+    assert "has not been called" not in repr(tfuse.explain()) and "Norm" in repr(tfuse.explain())
+    tfuse.disable()
+    assert not tfuse.explain().unused
 
 
 def test_blocks_of_threads_overlap():

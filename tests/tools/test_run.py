@@ -95,8 +95,8 @@ def summary(folder, status, **targets):
             (place / "test.xml").write_text(XML % cases)
             (place / "test.log").write_text(log)
     (folder / "command.log").write_text("".join("//tests:%-40s %s\n" % (name, words) for name, (words, *_) in targets.items()))
-    done = subprocess.run([sys.executable, ROOT / "tools/test_summary.py", folder / "command.log", folder / "logs", str(status)],
-                          text=True, stdout=subprocess.PIPE)
+    done = subprocess.run([sys.executable, ROOT / "tools/test_summary.py", folder / "command.log", folder / "logs",
+                           str(status)], text=True, stdout=subprocess.PIPE)
     assert done.returncode == (1 if status else 0)
     return done.stdout
 

@@ -171,7 +171,8 @@ def case(name, names=(), **more):
     named = lambda f: lambda *tensors, **options: f(**dict(zip(inputs, tensors)), **options)
     return Case(name=name, run=named(tfuse.attention), plain=named(naive), reference=named(reference),
                 gradient=lambda dy, *tensors, **options: gradient(dy, **dict(zip(inputs, tensors)), **options),
-                inputs=inputs, outputs={"output": _OUTPUT}, **{"shapes": _SHAPES, "fit": _fit, "summed": _summed, "sizes": [], **more})
+                inputs=inputs, outputs={"output": _OUTPUT}, summed=_summed,
+                **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
 
 
 # ---- keys and values in pages ----

@@ -115,7 +115,8 @@ _ARGUMENTS = tf.ones([2, 3]), tf.ones([3, 5]), [1, 2]
 
 
 def _case(name, inputs, outputs, **options):
-    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, summed=longest_axis, **{"shapes": _SHAPES, **options})
+    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, summed=longest_axis,
+                **{"shapes": _SHAPES, **options})
 
 
 def _rejected(message, change):

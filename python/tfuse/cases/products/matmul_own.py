@@ -52,8 +52,8 @@ def _naive(a, b, kind="tensor"):
 
 def case(name, b, **more):
     return Case(name=name, run=tfuse.matmul_own, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit,
-                summed=longest_axis, special=False, inputs={"a": lambda shape: shape[:-1], "b": b}, outputs={"value": _out}, elements=_elements,
-                options=[{"kind": kind} for kind in KINDS], **more)
+                special=False, inputs={"a": lambda shape: shape[:-1], "b": b}, outputs={"value": _out}, elements=_elements,
+                summed=longest_axis, options=[{"kind": kind} for kind in KINDS], **more)
 
 
 CASES = [
