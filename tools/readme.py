@@ -62,7 +62,8 @@ def models(saved):
     number = NUMBERS.get(len(found), str(len(found)))
     said = ("With `tfuse.enable()` and nothing else, %s models in plain Keras and KerasHub train %.2f to %.2f times as fast on "
             "an %s as in compiled PyTorch and, where that was measured, %.2f to %.2f times as fast as in stock Keras: the last "
-            "column, which is what a plain `compile()` gives, against the first two. The third has `compile(jit_compile=False)`." % (
+            "column, which is what a plain `compile()` gives, against the first two. The third has "
+            "`compile(jit_compile=False)`." % (
                 number, min(ratios(RIVAL)), max(ratios(RIVAL)), saved["hardware"], min(ratios(STOCK)), max(ratios(STOCK))))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",

@@ -85,7 +85,8 @@ _INPUTS = {"x": lambda shape: shape[:-1], "kernel": Input(lambda shape: shape[-2
 def case(name, inputs, options, **more):
     return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
                 inputs={i: _INPUTS[i] for i in ("x", "kernel", *inputs)}, outputs={"value": _out}, elements=_elements,
-                summed=longest_axis, options=[{"activation": a} for a in options], **{"run": _fused, "shapes": _SHAPES, "sizes": [], **more})
+                summed=longest_axis, options=[{"activation": a} for a in options],
+                **{"run": _fused, "shapes": _SHAPES, "sizes": [], **more})
 
 
 def timed(name, options, sizes, bars=(), **more):
