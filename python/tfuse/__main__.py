@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 
 COMMANDS = {
@@ -12,12 +13,23 @@ COMMANDS = {
     "tune": "for authors of ops: find the numbers of a launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show or clear what is kept between runs: the fastest ways, found by timing, and compiled jit kernels",
-    "new-op": "write the files of a new op into a checkout of tfuse, ready to be edited",
+    "new-op": "write the files of a new op, ready to be edited, into a checkout of tfuse or a repository of your own",
     "build-op": "build a library of your own ops, which tfuse.load() loads",
 }
 
 
 def main(arguments=None):
+    try:
+        try:
+            return run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone, as head goes, is met in one place
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over is written when Python ends
+        return 128 + signal.SIGPIPE  # as a shell says it of other commands
+
+
+def run(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow and Keras.",
                                      epilog="Begin with doctor. COMMAND --help tells more.",
                                      formatter_class=argparse.RawTextHelpFormatter)
