@@ -70,6 +70,7 @@ def _make_function(own, trainer, step_function):
             reports.report(outputs)
             return outputs
 
+        reported.__name__ = step_function.__name__  # for traces and profiles
         return tf.function(reported, input_signature=signature)
 
     def run(feed, slot):

@@ -2,9 +2,9 @@
 
 A step is a call of the tf.function that the script calls again and again, be it its own or the one inside model.fit. Some
 calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time
-of an op is that of its kernels, and below them stands how long the GPU was idle and what it waited for; on the CPU it is that of the
-op itself, summed over threads. XLA makes one of several ops: what it
-runs counts for the op that XLA names it after, most often the last of them; on the CPU, threads that only help it are not seen.
+of an op is that of its kernels, and a line below says how long the GPU was idle and what it waited for; on the CPU it is that
+of the op itself, summed over threads. XLA makes one of several ops: what it runs counts for the op that XLA names it after, most
+often the last of them; on the CPU, threads that only help it are not seen.
 """
 
 import argparse
@@ -312,7 +312,7 @@ def left_to_keras(name, what):
     return left and _library.without_gpu() and not told(name)
 
 
-def report(device, found, watch, top, idle):
+def report(device, found, watch, top, idle=()):
     total, steps = sum(e.ms for e in found), watch.seen
     print("\nA step, a call of %s, takes %.2f ms; the %s's ops in it, by type, %.2f ms:\n" % (
         watch.name, watch.seconds[id(watch.function)] * 1e3, device, total / steps))
