@@ -12,6 +12,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import core
 
 import tfuse
 from tfuse._core import _library
@@ -195,11 +196,12 @@ def test_explain_and_no_nvrtc(monkeypatch):
 
 def test_nvrtc_that_turns_out_to_be_missing_when_a_kernel_runs(monkeypatch):
     found = [b""]
-    own = types.SimpleNamespace(tfu_jit_status=lambda: found[0], tfu_jit_register=_library.library.tfu_jit_register)
+    own = types.SimpleNamespace(tfu_jit_status=lambda: found[0], tfu_jit_register=_library.library.tfu_jit_register,
+                                tfu_jit_forget=_library.library.tfu_jit_forget)
 
     def fails(*arguments):
         found[0] = b"NVRTC cannot be opened"
-        raise tf.errors.FailedPreconditionError(None, None, "NVRTC cannot be opened")
+        raise core._NotOkStatusException("NVRTC cannot be opened", tf.errors.FAILED_PRECONDITION, None)
 
     with monkeypatch.context() as stand_in:
         stand_in.setattr(_kernel, "execute", fails)
@@ -214,10 +216,11 @@ def test_nvrtc_that_turns_out_to_be_missing_when_a_kernel_runs(monkeypatch):
 
 
 def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():
-    attributes = _kernel._eager_attributes(SWISH)
+    attributes = SWISH.eager_attributes
     assert attributes == ("kernel", _library.library.tfu_jit_register(*_texts(SWISH))) and attributes[1][:1] == b"#"
+    _library.library.tfu_jit_forget(attributes[1])
     other = dataclasses.replace(SWISH, program="body:\nx0 x1 mul =y0\n")
-    assert _kernel._eager_attributes(other) != attributes
+    assert other.eager_attributes != attributes
     with tf.device("CPU:0"):  # whose program is another one
         close(run(other, [tf.fill([3], 2.0), tf.constant(3.0)])[0], np.full(3, 6.0), tf.float32)
     run(SWISH, [tf.ones([3]), tf.ones([])])
@@ -230,7 +233,7 @@ def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():
 
 
 def _texts(k):
-    texts = _kernel._attributes(k)
+    texts = k.attributes
     keys = "kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch"
     return [_kernel.KINDS.index(texts[key]) if key == "kind" else texts[key].encode() for key in keys]
 
