@@ -33,7 +33,7 @@ def value(text, **numbers):
     ("y = where(a > b, a, b) + select(1, 10, 20)", 13), ("y = 1e2 + .5 + 2. + 1.5f + 1E-1", 104.1), ("y = 3f", 3),
     ("a * 2", 4), ("t = a; t = t * t; y = t + t", 8), ("y = a\n  + b\n  * c", 17), ("y = max(a,\n b)", 3),
     ("y = a *\n b;\n", 6),
-    ("// a comment\ny = a // behind\n", 2), ("t = a + 1\n\n;y = t", 3), ("y = b; u = y", 3),
+    ("/* a comment */\ny = a /* behind */ + /**/ b /* of * two\n lines */\n", 5), ("t = a + 1\n\n;y = t", 3), ("y = b; u = y", 3),
     ("y = fmaxf(a, fminf(b, c)) + fabs(-a)", 5),
     ("y = pow(a, 2) + pow(a, 3) + pow(a, 0.5) + pow(a, -1)", 4 + 8 + 2**.5 + .5), ("y = pi", np.pi),
     ("y = -inf", -np.inf),
@@ -87,7 +87,7 @@ def test_more_than_a_kernel_holds_is_computed_all_the_same():
     ("x * 2; y = x", "only the last statement may do without", "x"), ("y = , x", "expected a value, got ','", ","),
     ("y = max(x beta)", "expected ')' behind the arguments of max, got 'beta'", "beta"),
     ("y = t; t = x", "unknown name 't'", "t;"), ("y = x ** 2", "got '*'; powers are pow(a, b)", "* 2"),
-    ("y = x; y += 1", "got '='; write y = y + 1", "= 1"), ("y = x # twice", "comments begin with //", "#"),
+    ("y = x; y += 1", "got '='; write y = y + 1", "= 1"), ("y = x # twice", "comments are /* … */", "#"),
     ("float a = x; y = a", "write name = value, without this", "float"),
     ("return x", "write name = value, without this", "return"),
 ])
