@@ -67,7 +67,7 @@ class FusedOp:
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
-        first = self._definition.input_arg[0].type_attr
+        first, self._inputs = self._definition.input_arg[0].type_attr, len(self._definition.input_arg)
         # What the first input may be, in the row's order.
         self.first_dtypes = [tf.as_dtype(t) for a in self._definition.attr if a.name == first for t in a.allowed_values.list.type]
         kinds = {a.type_attr for a in self._definition.input_arg}
@@ -84,7 +84,7 @@ class FusedOp:
         # that all have one dtype TensorFlow checks this itself, and faster; only when it objects do we look whether that is
         # the reason. An op that has run and failed does not run again.
         first, eager = inputs[0], context.context()
-        if type(first) is EagerTensor and eager.executing_eagerly():
+        if type(first) is EagerTensor and len(inputs) == self._inputs and eager.executing_eagerly():
             given, told = inputs, ()
             try:
                 if not self._uniform:
