@@ -111,9 +111,8 @@ def test_what_an_op_refuses_it_refuses_once(monkeypatch):
     with pytest.raises(ValueError, match="scale_bias_act: bias must be float32 like x, got float64; cast one of them"):
         op(X, X[0], tf.cast(X[0], tf.float64))
     assert counted.runs <= 2
-    for inputs in [X], [X] * 4:
-        with pytest.raises(TypeError, match="positional argument"):
-            op(*inputs)
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        op(X)
 
 
 @pytest.mark.parametrize("name, arguments", [
