@@ -90,7 +90,8 @@ class Counted:
         return call
 
 
-@pytest.mark.parametrize("name, arguments", [("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], X[0]]), ("CrossEntropy", [X, X])])
+@pytest.mark.parametrize("name, arguments", [("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], X[0]]),
+                                             ("CrossEntropy", [X, X])])
 @pytest.mark.parametrize("code, error", [(tf.errors.RESOURCE_EXHAUSTED, tf.errors.ResourceExhaustedError),
                                          (tf.errors.INVALID_ARGUMENT, tf.errors.InvalidArgumentError),
                                          (None, RuntimeError)])
@@ -116,7 +117,8 @@ def test_what_an_op_refuses_it_refuses_once(monkeypatch):
 
 
 @pytest.mark.parametrize("name, arguments", [
-    ("CrossEntropy", [X, X]), ("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], None]), ("ScaleBiasAct", [X, [1, 2, 3], None])])
+    ("CrossEntropy", [X, X]), ("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], None]),
+    ("ScaleBiasAct", [X, [1, 2, 3], None])])
 def test_an_op_that_works_runs_once(name, arguments, monkeypatch):
     """An op whose outputs have a type that no input has is no exception."""
     counted = Counted(monkeypatch, _op.registry[name])

@@ -107,9 +107,9 @@ class Rows(Operation):
         # Of those that final uses: a row has one value of each.
         self.same = [] if post else [i for i, n in enumerate(names) if n in _tree.names(roots)]
         if 0 in self.same:
-            raise ValueError("%s: final is computed once for each row, and %s has a value for each element; write post=\"%s = …\" "
-                             "for an output of each element, or reduce %s in a pass of its own and use its result, as in "
-                             "map=[…, \"top = %s\"]" % (name, names[0], outputs[0][1], names[0], names[0]))
+            raise ValueError("%s: final is computed once for each row, and %s has a value for each element; write "
+                             "post=\"%s = …\" for an output of each element, or reduce %s in a pass of its own and use its "
+                             "result, as in map=[…, \"top = %s\"]" % (name, names[0], outputs[0][1], names[0], names[0]))
         passes, roots = _seen_by_final(passes, roots, [names[i] for i in self.same], names) if not post else (passes, roots)
         self.passes = passes or [Pass("nothing", _tree.ZERO)]  # the walk over rows has one at least
         self.run_passes = needed(passes, roots) or self.passes[:1]
