@@ -13,7 +13,8 @@ import re
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.eager.core import _FallbackException, _NotOkStatusException
+from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
@@ -66,13 +67,13 @@ class FusedOp:
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
-        first = self._definition.input_arg[0].type_attr
+        first, self._inputs = self._definition.input_arg[0].type_attr, len(self._definition.input_arg)
         # What the first input may be, in the row's order.
         self.first_dtypes = [tf.as_dtype(t) for a in self._definition.attr if a.name == first for t in a.allowed_values.list.type]
         kinds = {a.type_attr for a in self._definition.input_arg}
-        self._uniform = kinds == {"T"}
         # TensorFlow infers a type from inputs; one that only outputs have must be told.
         self._told = ({a.type_attr for a in self._definition.output_arg} - kinds) & {"S", "K"}
+        self._uniform = kinds == {"T"} and not self._told
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
         self._gradient = gradient or self._plain_gradient
         tf.RegisterGradient(self._registered)(self._gradient_of_node)
@@ -80,10 +81,10 @@ class FusedOp:
 
     def __call__(self, *inputs, **attributes):
         # Eagerly, what the generated wrapper does, but less: in a small op every microsecond of Python shows. Of inputs
-        # that all have one dtype TensorFlow checks this itself, and faster; only when it objects do we look for the
-        # reason, in _run.
+        # that all have one dtype TensorFlow checks this itself, and faster; only when it objects do we look whether that is
+        # the reason. An op that has run and failed does not run again.
         first, eager = inputs[0], context.context()
-        if type(first) is EagerTensor and eager.executing_eagerly():
+        if type(first) is EagerTensor and len(inputs) == self._inputs and eager.executing_eagerly():
             given, told = inputs, ()
             try:
                 if not self._uniform:
@@ -95,7 +96,10 @@ class FusedOp:
                             break
                 told = () if told and "K" in attributes else told
                 return execute(eager, self._registered, None, *given, *_flat(attributes), *told)
-            except Exception:
+            except _NotOkStatusException as error:
+                self._convert(inputs)  # names the input of a wrong dtype
+                ops.raise_from_not_ok_status(error, None)
+            except (_FallbackException, _Symbolic):  # nothing has run: what was given is no tensor, or no attribute, yet
                 pass
         return self._run(inputs, attributes)
 
@@ -117,7 +121,7 @@ class FusedOp:
 
     def _plan(self, dtype):
         arguments = []
-        for types in self.dtypes(dtype):
+        for types in self.dtypes(self.check_dtype(dtype)):
             numbers = tuple(t.as_datatype_enum for t in types)
             if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
                 _empty[numbers[0]] = _nothing(types[0])
