@@ -30,8 +30,10 @@ def _first_result(sizes, y, axis):
 
 
 def _elementwise(sizes, y, axis):
-    places = [(x, x.shape.rank and axis - y.shape.rank + x.shape.rank) for x in y.op.inputs]
-    return [(x, a) for x, a in places if x.shape.rank and a >= 0] if all(x.shape.rank is not None for x in y.op.inputs) else None
+    if any(x.shape.rank is None for x in y.op.inputs):
+        return None
+    places = [(x, axis - y.shape.rank + x.shape.rank) for x in y.op.inputs]
+    return [(x, a) for x, a in places if a >= 0]
 
 
 def _matmul(sizes, y, axis):
@@ -214,10 +216,10 @@ def _window(sizes, y, axis):
     return [(y.op.inputs[0], axis)] if axis == 0 or alone and axis != channels else None
 
 
-_SAME = """Abs Acos Acosh Asin Asinh Atan Atanh BiasAdd Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma Elu
-EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxVars Floor Identity Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log
-Log1p LogSoftmax LogicalNot MatrixBandPart Neg OnesLike PreventGradient Reciprocal Relu Relu6 ReverseV2 Rint Roll Round Rsqrt Selu
-Sigmoid Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Tan Tanh ZerosLike AddN""".split()
+_SAME = """Abs Acos Acosh AddN Asin Asinh Atan Atanh BiasAdd Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
+Elu EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxVars Floor Identity Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma
+Log Log1p LogSoftmax LogicalNot MatrixBandPart Neg OnesLike PreventGradient Reciprocal Relu Relu6 ReverseV2 Rint Roll Round
+Rsqrt Selu Sigmoid Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Tan Tanh ZerosLike""".split()
 _STRETCHED = """Add AddV2 Atan2 BitwiseAnd BitwiseOr BitwiseXor Div DivNoNan Equal FloorDiv FloorMod Greater GreaterEqual Less
 LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NotEqual Pow RealDiv SelectV2 SquaredDifference Sub TruncateDiv
 Xdivy Xlogy""".split()
@@ -234,8 +236,9 @@ RULES = {
     **dict.fromkeys(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"], _first_result),
     **dict.fromkeys(["Pad", "PadV2", "MirrorPad"], _pad),
     **dict.fromkeys(_WINDOWS, _window),
-    "BroadcastTo": _by_shape(1), "ConcatV2": _concat, "Tfuse>Concat": _concat, "Einsum": _einsum, "ExpandDims": _expand_dims, "GatherNd": _of_indices(1),
-    "GatherV2": _gather, "IdentityN": _through, "OneHot": _one_hot, "Pack": _pack, "Range": _range, "Reshape": _reshape,
+    **dict.fromkeys(["ConcatV2", "Tfuse>Concat"], _concat),
+    "BroadcastTo": _by_shape(1), "Einsum": _einsum, "ExpandDims": _expand_dims, "GatherNd": _of_indices(1), "GatherV2": _gather,
+    "IdentityN": _through, "OneHot": _one_hot, "Pack": _pack, "Range": _range, "Reshape": _reshape,
     "ResourceGather": _of_indices(0), "Slice": _slice, "Split": _split(1, 0), "SplitV": _split(0, 2), "Squeeze": _squeeze,
     "StridedSlice": _strided_slice, "Tile": _tile, "Transpose": _transpose, "Unpack": _unpack,
 }

@@ -97,6 +97,12 @@ def _picked(sizes, v):
     return values[slice(None if first else begin, None if last else end, step)]
 
 
+def _unpacked(sizes, v):
+    x = v.op.inputs[0]
+    values = sizes.values(x)
+    return None if values is None or x.shape.rank != 1 else [values[v.value_index]]
+
+
 def _gathered(sizes, v):
     x, indices, _ = v.op.inputs
     values, places = sizes.values(x), constant(indices)
@@ -151,6 +157,7 @@ def _maximum(sizes, a, b):
 
 VALUES = {
     "Const": _known, "Shape": _shape_of, "Pack": _listed, "ConcatV2": _listed, "StridedSlice": _picked, "GatherV2": _gathered,
+    "Unpack": _unpacked,
     "Prod": _multiplied, "Size": _count, "FloorDiv": _each(_floor_div), "Maximum": _each(_maximum),
     "AddV2": _each(lambda sizes, a, b: plus(a, b)), "Sub": _each(lambda sizes, a, b: plus(a, minus(b))),
     "Mul": _each(lambda sizes, a, b: times(a, b)), "Neg": _each(lambda sizes, a: minus(a)),

@@ -20,21 +20,21 @@ def same_shape(a, b):
     """Whether two tensors have one shape, with an axis or more, whatever the sizes will be."""
     if not (a.shape.rank and b.shape.rank) or a.shape.as_list() != b.shape.as_list():
         return False
-    return all(same_size(a, b, axis) for axis in range(a.shape.rank))
+    return all(same_size(a, axis, b, axis) for axis in range(a.shape.rank))
 
 
-def same_size(a, b, axis):
-    """Whether two tensors have one size along an axis."""
-    m, n = a.shape[axis], b.shape[axis]
-    if m is not None or n is not None or a is b:
+def same_size(a, of_a, b, of_b):
+    """Whether an axis of one tensor is as large as an axis of another."""
+    m, n = a.shape[of_a], b.shape[of_b]
+    if m is not None or n is not None:
         return m == n
-    if not (hasattr(a, "graph") and hasattr(b, "graph") and a.graph is b.graph):
+    if a.graph is not b.graph:
         return False
-    sizes = of(a.graph)
-    return sizes.size(a, axis % a.shape.rank) == sizes.size(b, axis % b.shape.rank)
+    sizes = _of(a.graph)
+    return sizes.size(a, of_a % a.shape.rank) == sizes.size(b, of_b % b.shape.rank)
 
 
-def of(graph):
+def _of(graph):
     if not hasattr(graph, _KEPT):
         setattr(graph, _KEPT, Sizes())
     return getattr(graph, _KEPT)
@@ -71,7 +71,7 @@ class Sizes:
             self._depth -= 1
 
     def _walk(self, x, axis):
-        """The size, and what is known of others wherever x is computed: pairs of sizes, of which the first is 1 or the second."""
+        """The size, and what is so wherever x is computed: pairs of sizes, of which the first is 1 or the second."""
         path, size, facts = [], None, frozenset()
         while size is None:
             if x.shape.rank is not None and x.shape[axis] is not None:

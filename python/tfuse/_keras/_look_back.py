@@ -211,7 +211,7 @@ def _stock_product(op):
     if x.shape.rank is None or x.shape.rank < 2 or kernel.shape.rank != 2:
         return None
     kernel, turned = _matrix(kernel, op.get_attr(turns[1]))
-    if bias is not None and not bias.shape.is_compatible_with([kernel.shape[0 if turned else 1]]):
+    if bias is not None and not _sizes.same_size(bias, 0, kernel, 0 if turned else 1):
         return None
     return _made.Product(x, kernel, bias, "linear", turned)
 
