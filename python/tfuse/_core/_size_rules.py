@@ -217,9 +217,9 @@ def _window(sizes, y, axis):
 
 
 _SAME = """Abs Acos Acosh AddN Asin Asinh Atan Atanh BiasAdd Cast Ceil CheckNumerics ClipByValue Cos Cosh Cumprod Cumsum Digamma
-Elu EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxVars Floor Identity Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma
-Log Log1p LogSoftmax LogicalNot MatrixBandPart Neg OnesLike PreventGradient Reciprocal Relu Relu6 ReverseV2 Rint Roll Round
-Rsqrt Selu Sigmoid Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Tan Tanh ZerosLike""".split()
+Elu EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxVars Floor Identity Inv Invert IsFinite IsInf IsNan LeakyRelu
+Lgamma Log Log1p LogSoftmax LogicalNot MatrixBandPart Neg OnesLike PreventGradient Reciprocal Relu Relu6 ReverseV2 Rint Roll
+Round Rsqrt Selu Sigmoid Sign Sin Sinh Snapshot Softmax Softplus Softsign Sqrt Square StopGradient Tan Tanh ZerosLike""".split()
 _STRETCHED = """Add AddV2 Atan2 BitwiseAnd BitwiseOr BitwiseXor Div DivNoNan Equal FloorDiv FloorMod Greater GreaterEqual Less
 LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NotEqual Pow RealDiv SelectV2 SquaredDifference Sub TruncateDiv
 Xdivy Xlogy""".split()

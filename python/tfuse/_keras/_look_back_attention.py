@@ -82,7 +82,7 @@ def _is_causal(mask, steps):
     """Whether a mask is one for all sequences and heads, and query i sees keys up to i by it. steps: how many queries and keys
     there are; where that is not known, or not what the mask has, one of them is stretched."""
     shape = mask.shape.as_list() if mask.shape.rank else [None]
-    if None in shape or shape[-2:] != steps or np.prod(shape) > MOST or np.prod(shape) != shape[-1] * shape[-2] or shape[-2] < 2:
+    if None in shape or shape[-2:] != steps or np.prod(shape) > MOST or np.prod(shape) != np.prod(steps) or steps[0] < 2:
         return False
     known = _made.of(mask, _made.Causal)
     if known is None:
