@@ -112,7 +112,8 @@ def test_more_keys_than_queries():
 def test_a_triangle_of_heads(axis):
     """As many as there are steps: which axis was put in says what the others are."""
     def f(q, k, v):
-        return ops.dot_product_attention(q, k, v, mask=ops.expand_dims(ops.cast(np.tri(HEADS), "bool"), axis)[None])
+        mask = ops.expand_dims(ops.expand_dims(ops.cast(np.tri(HEADS), "bool"), axis), 0)
+        return ops.dot_product_attention(q, k, v, mask=mask)
 
     inputs = [x[:, :HEADS] for x in (Q, K, V)]
     want = tf.function(f)(*inputs)
