@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from enabling import close, layer, left_as_it_was, normal, start
+from enabling import close, layer, left_as_it_was, normal, reasons, start
 from looking_back import joined
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
@@ -164,3 +164,38 @@ def test_what_is_of_one_shape(jit, name):
         assert joined() == (folded + [why[0].replace("batch norm", "convolution")] if folded else why)
         for g, w in zip(got, want, strict=True):
             close(g, w, 1e-4)
+
+
+# ---- what tfuse's ops take as it is, and Keras stretches ----
+
+TRI = np.tri(5, dtype=bool)[None, None]
+attend = lambda q, k, **scores: ops.dot_product_attention(*(x[:, :, None] for x in (q, k, k)), **scores)
+LEFT = {  # a function of two tensors [unknown, unknown, WIDTH], and their shapes
+    "softmax, a mask for more rows": (lambda a, b: keras.layers.Softmax()(a, mask=b > 0), [1, 5, WIDTH], [3, 5, WIDTH]),
+    "softmax, one mask": (lambda a, b: keras.layers.Softmax()(a, mask=b > 0), [3, 5, WIDTH], [1, 1, WIDTH]),
+    "cross entropy, one target": (lambda a, b: ops.categorical_crossentropy(
+        tf.stop_gradient(tf.nn.softmax(b)), a, from_logits=True), [3, 5, WIDTH], [1, 1, WIDTH]),
+    "cross entropy, one shape": (lambda a, b: ops.categorical_crossentropy(
+        tf.stop_gradient(tf.nn.softmax(b)), a, from_logits=True), [3, 5, WIDTH], [3, 5, WIDTH]),
+    "attention, a mask for more queries": (lambda a, b: attend(a, b, mask=tf.constant(TRI)), [2, 1, WIDTH], [2, 5, WIDTH]),
+    "attention, a causal mask": (lambda a, b: attend(a, b, mask=tf.constant(TRI)), [2, 5, WIDTH], [2, 5, WIDTH]),
+    "attention, a bias for more queries": (lambda a, b: attend(a, b, bias=tf.matmul(b, b, transpose_b=True)[:, None]),
+                                           [2, 1, WIDTH], [2, 5, WIDTH]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_keras_stretches(jit, name):
+    """Served all the same, and as Keras does it."""
+    f, *shapes = LEFT[name]
+    if not hasattr(ops, "dot_product_attention") and "attention" in name:
+        pytest.skip("this Keras has no dot_product_attention")
+    want = outcomes(f, shapes, 2, jit)
+    start()
+    with tfuse.enabled():
+        got = outcomes(f, shapes, 2, jit)
+    assert not reasons() and not joined()
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None:
+            close(g, w, 2e-5)

@@ -34,6 +34,22 @@ def same_size(a, of_a, b, of_b):
     return sizes.size(a, of_a % a.shape.rank) == sizes.size(b, of_b % b.shape.rank)
 
 
+def stretched(x, axis, other, of_other=None):
+    """x, with an axis stretched to that of another tensor, by its number there if it is another one: as TensorFlow stretches 1
+    to n, for an op that does not. Where sizes are surely equal there is nothing to do; where that is not known before the
+    function runs, it costs a look at the shapes then, and moves no data if they are equal."""
+    of_other = axis if of_other is None else of_other
+    if x.shape[axis] not in (None, 1) or other.shape[of_other] == 1 or same_size(x, axis, other, of_other):
+        return x
+    x, other = tf.convert_to_tensor(x), tf.convert_to_tensor(other)
+    axis, of_other = axis % x.shape.rank, of_other % other.shape.rank
+    shape, many = tf.shape(x), tf.shape(other)[of_other:of_other + 1]
+    many = tf.broadcast_dynamic_shape(shape[axis:axis + 1], many)
+    y = tf.broadcast_to(x, tf.concat([shape[:axis], many, shape[axis + 1:]], 0))
+    y.set_shape([*x.shape[:axis], other.shape[of_other], *x.shape[axis + 1:]])
+    return y
+
+
 def _of(graph):
     if not hasattr(graph, _KEPT):
         setattr(graph, _KEPT, Sizes())
