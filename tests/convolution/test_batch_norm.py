@@ -435,6 +435,25 @@ def test_gradient_by_signs_where_the_batch_is_unknown(device, route, axis, dtype
             close(got, want, 2e-5 if dtype == "float32" else 2e-2)
 
 
+@pytest.mark.parametrize("route", ["graph", "xla"])
+def test_residual_of_unknown_sizes(route):
+    """The op sees all axes but the channels' as one, in which [1, 5] and [5, 1] are alike; a residual that can be stretched to
+    x is, and any other is refused."""
+    if route == "xla":
+        skip_broken_xla()
+    weights = [normal(3, seed=i) ** 2 for i in range(4)]
+    f = tf.function(lambda x, residual: tfuse.batch_norm(x, *weights, False, "relu", residual)[0],
+                    input_signature=[tf.TensorSpec([None, None, 3])] * 2, jit_compile=route == "xla")
+    for sizes in [(4, 5), (4, 5)], [(4, 5), (4, 1)], [(1, 5), (5, 1)]:
+        x, residual = (normal(*size, 3, seed=len(size)) for size in sizes)
+        if sizes[0] == (1, 5):
+            with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="shape"):
+                f(x, residual)
+        else:
+            want = tfuse.batch_norm(x, *weights, False)[0] + residual
+            close(f(x, residual), tf.nn.relu(want), 2e-5)
+
+
 def test_signs_refused(device):
     dy, more, rest = parts_of_gradient(normal(4, 8, 3), "float32", True)
     *rest, kept = rest
