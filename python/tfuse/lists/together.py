@@ -8,7 +8,9 @@ Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections
+import contextlib
 import numbers
+import threading
 
 import keras
 import numpy as np
@@ -51,6 +53,27 @@ RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.opti
 if hasattr(keras.optimizers, "Lamb"):  # from Keras 3.5 on
     RULES[keras.optimizers.Lamb] = _lamb
 
+# ---- the step ----
+
+_thread = threading.local()  # .taken: the optimizer whose apply() this thread runs, if its step is a Step
+
+
+@contextlib.contextmanager
+def taking(optimizer):
+    """For apply(), which calls the methods of an optimizer that clip, decay and update: inside of the block, and in this thread,
+    the first two leave it all to the third, which is a Step. Outside, where others may call them, they do what Keras does.
+    None: as outside."""
+    before, _thread.taken = getattr(_thread, "taken", None), optimizer
+    try:
+        yield
+    finally:
+        _thread.taken = before
+
+
+def is_taken(optimizer):
+    return getattr(_thread, "taken", None) is optimizer
+
+
 # What Keras itself does in the three parts of a step, as functions of the arguments that follow the optimizer.
 Stock = collections.namedtuple("Stock", "clip decay update")
 
@@ -64,6 +87,10 @@ class Step:
         self._rule, self._slots, self._own = rule(optimizer)
 
     def __call__(self, grads, trainable_variables, learning_rate):
+        with taking(None):
+            self._run(grads, trainable_variables, learning_rate)
+
+    def _run(self, grads, trainable_variables, learning_rate):
         variables = [native(v) for v in trainable_variables]
         times = collections.Counter(map(id, variables))
         reasons = ["it is listed more than once" if times[id(v)] > 1 else tensors_update.served(g, v)
