@@ -21,7 +21,7 @@ class _Together:
     _scale = None  # a tensor while LossScaleOptimizer hands on gradients that are still to be divided by it
 
     def apply(self, grads, trainable_variables=None):
-        with together.taking(self):
+        with together.taking(None if together.why_not(self) else self):
             return super().apply(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
@@ -32,6 +32,7 @@ class _Together:
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         if not together.is_taken(self):
+            together.explain_own(self, together.why_not(self), grads)
             return super()._backend_update_step(grads, trainable_variables, learning_rate)
         stock = together.Stock(super()._clip_gradients, super()._apply_weight_decay, super()._backend_update_step)
         together.Step(self, self._rule, stock, self._scale)(grads, trainable_variables, learning_rate)

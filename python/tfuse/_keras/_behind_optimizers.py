@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfuse import optimizers
-from tfuse._core import _explain, _library, _op
+from tfuse._core import _library, _op
 from tfuse._keras._behind import Row
 from tfuse.lists import together
 
@@ -34,7 +34,7 @@ def _why_not(optimizer):
     if _library.without_gpu() and not tf.executing_eagerly() and _op._inside_xla():
         # On two cores, AdamW takes 6.5 ms for 8 matrices of 1024 by 1024, our op 13.
         return "there is no GPU: XLA's own code is faster"
-    return ""
+    return together.why_not(optimizer)
 
 
 def _apply(own, optimizer, *arguments, **options):
@@ -54,9 +54,7 @@ def _decay(own, optimizer, variables):
 
 def _update(own, optimizer, grads, trainable_variables, learning_rate):
     if not together.is_taken(optimizer):
-        why = _why_not(optimizer)
-        if why:
-            _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
+        together.explain_own(optimizer, _why_not(optimizer), grads)
         return own(optimizer, grads, trainable_variables, learning_rate)
     stock = together.Stock(optimizer._clip_gradients, optimizer._apply_weight_decay, optimizer._backend_update_step)
     step = together.Step(optimizer, together.RULES[type(optimizer)], stock, getattr(optimizer, "_scale", None))

@@ -22,7 +22,8 @@ from tfuse.lists import tensors_update
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 5):  # gradients are not summed over replicas where we come in
+_BEFORE_3_5 = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 5)
+if _BEFORE_3_5:  # gradients are not summed over replicas where we come in
     _STRATEGIES = ()
 _maybe_merge_call = tf.__internal__.distribute.interim.maybe_merge_call
 
@@ -72,6 +73,18 @@ def taking(optimizer):
 
 def is_taken(optimizer):
     return getattr(_thread, "taken", None) is optimizer
+
+
+def why_not(optimizer):
+    """Why apply() of an optimizer cannot be taken, or ""."""
+    accumulates = _BEFORE_3_5 and getattr(optimizer, "gradient_accumulation_steps", None)
+    return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
+
+
+def explain_own(optimizer, why, grads):
+    """Says in tfuse.explain() that a step is Keras's own, where there is a reason."""
+    if why:
+        _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
 
 
 # What Keras itself does in the three parts of a step, as functions of the arguments that follow the optimizer.
