@@ -14,6 +14,9 @@ release, as --source; the folder is where keras/ and pyproject.toml are:
 On a machine without a GPU, enable() leaves products, convolutions, pooling and large arrays to Keras. --as-on-a-gpu has tfuse
 serve them all the same, by its kernels for CPUs. --stock keeps the results of stock Keras, which do not change from one change
 of tfuse to the next.
+
+Some files import jax, torch, scipy, pandas, grain or onnxruntime. Where these are not installed, they are listed with what else
+fails stock, and are not compared.
 """
 import argparse
 import collections
@@ -32,6 +35,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ["layers", "ops", "losses", "optimizers", "trainers", "saving", "export"]
 CHUNK = 60_000  # bytes of tests that one process takes: some minutes at most, and starting TensorFlow is a small part of it
 RANK = ["begun", "skipped", "passed", "failed"]  # from the best that may be known of a test to the worst
+ENDS = (0, 1, 5)  # what pytest returns where it has run all tests: passed, some failed, none were there
 Job = collections.namedtuple("Job", "mode files number")
 
 
@@ -130,6 +134,16 @@ def counted(results):
     return "%d passed, %d failed, %d skipped" % (count["passed"], count["failed"], count["skipped"])
 
 
+def report(stock, ours, mode):
+    """Prints it, and returns what is lost."""
+    gone, served = list(lost(stock, ours)), sum(served for *_, served in ours.values())
+    lines = ["fails stock: %s: %s" % (test, why) for test, (outcome, why, _) in sorted(stock.items()) if outcome == "failed"]
+    lines += ["lost: %s: %s" % pair for pair in gone]
+    print(*lines, "stock: " + counted(stock), "%s: %s; kernels of tfuse ran in %d" % (mode, counted(ours), served),
+          "%d lost" % len(gone), sep="\n")
+    return gone
+
+
 # ---- running them ----
 
 
@@ -138,60 +152,61 @@ class Runner:
 
     def __init__(self, source, scratch, options):
         self._source, self._scratch, self._options = source, pathlib.Path(scratch), options
-        path = [str(source), str(ROOT / "tools"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [source, ROOT / "tools", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         self._environment = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_FORCE_GPU_ALLOW_GROWTH": "true", **os.environ,
-                             "KERAS_BACKEND": "tensorflow", "PYTHONPATH": os.pathsep.join(path)}
+                             "KERAS_BACKEND": "tensorflow", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, path))}
         if "TFUSE_LIBRARY" in os.environ:
             self._environment["TFUSE_LIBRARY"] = os.path.abspath(os.environ["TFUSE_LIBRARY"])
 
-    def results_file(self, job):
-        return self._scratch / ("%s-%d.json" % (job.mode, job.number))
+    def _folder(self, job):
+        return self._scratch / ("%s-%d" % (job.mode, job.number))
 
     def _lines(self, job):
-        path = self.results_file(job)
+        path = self._folder(job) / "results"
         return path.read_text().splitlines() if path.exists() else []
 
     def _start(self, job):
-        folder = self._scratch / ("%s-%d" % (job.mode, job.number))
+        folder = self._folder(job)
         folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "keras_tests_plugin", "--rootdir",
-                   self._source, "--basetemp", folder / "pytest", "--mode", job.mode, "--results", self.results_file(job),
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors",
+                   "--rootdir", self._source, "--basetemp", folder / "pytest",
+                   "-p", "keras_tests_plugin", "--mode", job.mode, "--results", folder / "results",
                    *(["-k", self._options.k] if self._options.k else []), *job.files]
         with open(folder / "log", "a") as log:
-            return subprocess.Popen(list(map(str, command)), cwd=self._source, env=self._environment, stdout=log,
-                                    stderr=subprocess.STDOUT)
+            process = subprocess.Popen(list(map(str, command)), cwd=self._source, env=self._environment, stdout=log,
+                                       stderr=subprocess.STDOUT)
+        return process, len(self._lines(job)), time.monotonic()
 
-    def _went_on(self, process, before, job):
-        """Whether a process that was ended has done something that the next one need not do again."""
-        return process.returncode not in (0, 1, 2, 5) and len(self._lines(job)) > before
+    def _has_ended(self, started):
+        process, _, since = started
+        if process.poll() is None and time.monotonic() - since > self._options.limit:
+            process.kill()
+            process.wait()
+        return process.poll() is not None
 
     def run(self, jobs):
-        """{mode: results} of all jobs."""
-        waiting, running, done = list(jobs), {}, {}
-        total, results = len(waiting), {job.mode: {} for job in waiting}
+        """{mode: results} of all jobs, and those jobs that came to no end."""
+        waiting, running, results, cut = list(jobs), {}, {job.mode: {} for job in jobs}, []
         while waiting or running:
             while waiting and len(running) < self._options.jobs:
                 job = waiting.pop(0)
-                running[job] = self._start(job), len(self._lines(job)), time.monotonic()
+                running[job] = self._start(job)
             time.sleep(0.2)
-            for job, (process, before, since) in list(running.items()):
-                if process.poll() is None and time.monotonic() - since > self._options.limit:
-                    process.kill()
-                    process.wait()
-                if process.poll() is None:
+            for job in [job for job, started in running.items() if self._has_ended(started)]:
+                process, before, _ = running.pop(job)
+                if process.returncode not in ENDS and len(self._lines(job)) > before:
+                    running[job] = self._start(job)
                     continue
-                if self._went_on(process, before, job):
-                    running[job] = self._start(job), len(self._lines(job)), time.monotonic()
-                    continue
-                del running[job]
-                done[job] = read_results(self._lines(job))
-                results[job.mode].update(done[job])
-                say("%d of %d: %s, %s%s: %s" % (len(done), total, job.mode, job.files[0].removeprefix("keras/src/"),
-                                               ", …" * (len(job.files) > 1), counted(done[job])))
-                if process.returncode not in (0, 1, 5):
-                    log = (self._scratch / ("%s-%d" % (job.mode, job.number)) / "log").read_text(errors="replace")
+                found = read_results(self._lines(job))
+                results[job.mode].update(found)
+                say("%d of %d: %s, %s%s: %s" % (len(jobs) - len(waiting) - len(running), len(jobs), job.mode,
+                                                job.files[0].removeprefix("keras/src/"), ", …" * (len(job.files) > 1),
+                                                counted(found)))
+                if process.returncode not in ENDS:
+                    cut.append(job)
+                    log = (self._folder(job) / "log").read_text(errors="replace")
                     say("it ended with status %d:\n%s" % (process.returncode, log[-2000:]))
-        return results
+        return results, cut
 
 
 def options_of(arguments):
@@ -222,19 +237,15 @@ def main(arguments=None):
         jobs += [Job("stock", tuple(new), number)] * bool(new) + [Job(mode, tuple(chunk), number)]
     say("Keras %s: %d files, %d processes, %d at a time" % (version, len(files), len(jobs), options.jobs))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        runner = Runner(source, scratch, options)
-        results = runner.run(jobs)
+        results, cut = Runner(source, scratch, options).run(jobs)
     stock = {**(kept["results"] if known else {}), **results.get("stock", {})}
-    if options.stock:
+    if options.stock and not cut:
         options.stock.write_text(json.dumps({"of": same, "files": sorted({*known, *files}), "results": stock}))
     stock = {test: result for test, result in stock.items() if test.partition("::")[0] in files}
-    gone = list(lost(stock, results[mode]))
-    for test, why in gone:
-        print("lost: %s: %s" % (test, why))
-    print("stock: %s" % counted(stock))
-    served = sum(served for *_, served in results[mode].values())
-    print("%s: %s; kernels of tfuse ran in %d of them" % (mode, counted(results[mode]), served))
-    print("%d lost, in %.0f s" % (len(gone), time.monotonic() - begin))
+    gone = report(stock, results[mode], mode)
+    say("%.0f s" % (time.monotonic() - begin))
+    if cut:
+        fail("not all tests were run: see what the processes said, above")
     if not any(outcome == "passed" for outcome, *_ in stock.values()):
         fail("no test passes with stock Keras: there is nothing to compare with")
     return 1 if gone else 0

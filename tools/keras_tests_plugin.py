@@ -4,6 +4,7 @@ already are left out, so that the next process goes on behind it.
 
 Each test starts with the same random numbers, stock and with tfuse: some compare numbers that they draw.
 """
+import contextlib
 import json
 import zlib
 
@@ -21,6 +22,8 @@ def pytest_configure(config):
     for marker in ("requires_trainable_backend", "multi_device"):  # as in the conftest.py of a checkout, which releases lack
         config.addinivalue_line("markers", marker)
     config.pluginmanager.register(_Results(config.getoption("results")))
+    with contextlib.suppress(ImportError):
+        import torch  # some tests use it, and beside TensorFlow it has to come first
     import tensorflow as tf
     tf.config.experimental.enable_tensor_float_32_execution(False)  # Keras's own tests are run without it, too
     if config.getoption("mode") != "stock":
