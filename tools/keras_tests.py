@@ -5,9 +5,10 @@ tfuse. Exit status 1 where one is lost, 2 where nothing could be compared.
   ./run python tools/keras_tests.py optimizers layers/pooling  # folders and files below keras/src
   ./run python tools/keras_tests.py ops/nn_test.py -k pool --as-on-a-gpu
 
-The tests are those of the release that is installed; Keras's wheels have none, its source distributions do. It is fetched by
-pip on first use, and kept under .venv/keras_tests. On a machine without network, give a folder with it, or a checkout of that
-release, as --source; the folder is where keras/ and pyproject.toml are:
+The tests are those of the release that is installed. Keras's wheels have none; the source distribution of 3.15 does, and is
+fetched by pip on first use and kept under .venv/keras_tests. For earlier releases, which have none there either, and on a
+machine without network, give a checkout of that release, or an unpacked source distribution, as --source: the folder where
+keras/ and pyproject.toml are.
 
   TFUSE_LIBRARY=… PYTHONPATH=python python3 tools/keras_tests.py --source keras-3.15.1 --jobs 8
 
@@ -64,7 +65,7 @@ def fetched(version):
             if subprocess.run(command).returncode:
                 fail("pip could not fetch the sources of Keras %s: give a folder that has them as --source" % version)
             with tarfile.open(next(pathlib.Path(scratch).glob("keras-*.tar.gz"))) as archive:
-                archive.extractall(scratch)
+                archive.extractall(scratch, filter="data")
             os.rename(pathlib.Path(scratch, folder.name), folder)
     return folder
 
