@@ -63,7 +63,7 @@ tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
   for (int i = 0; !gpu && i < outputs; i++)
     tfu_large_pages(out[i].data, (size_t)tfu_count(&out[i].shape) * tfu_dtype_size(out[i].dtype));
   TFU_TRY((gpu ? call->op->gpu : call->op->cpu)(call));
-  tfu_trace(call, route, gpu);
+  if (!call->op->stateful) tfu_trace(call, route, gpu); /* those move what other ops compute with */
   return TFU_OK;
 }
 

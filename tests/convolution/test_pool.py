@@ -1,11 +1,14 @@
 """Pooling beyond the cases: random windows against Keras, special values, large windows, and the layers."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import GPUS
 
 SHAPES = {1: (2, 11, 6), 2: (2, 9, 10, 6), 3: (2, 5, 6, 7, 3)}
 
@@ -116,18 +119,19 @@ def test_windows_larger_than_the_image(device, jit, kind, axes):
         for size, stride in [(4, 1), (5, 1), (5, 2), (6, 2), (7, 2), (9, 5), (12, 5), (13, 5)]:
             traced = tf.function(lambda x: step(x, size, stride), input_signature=[tf.TensorSpec(shape)], jit_compile=jit,
                                  autograph=False)
-            try:
-                with tf.device("CPU:0"):
-                    want = stock(x, size, stride, "VALID", layout).shape
-            except tf.errors.InvalidArgumentError:
+            if not GPUS:  # on some CPUs of machines that have GPUs, stock TensorFlow divides by zero and dies
+                check = contextlib.nullcontext() if 3 - size + stride > -stride else pytest.raises(tf.errors.InvalidArgumentError)
+                with check:
+                    assert stock(x, size, stride, "VALID", layout).shape == [2, *[0] * axes, 4]
+            if 3 - size + stride <= -stride:
                 with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="the window reaches over"):
                     traced(x)
                 continue
             y, dx = traced(x)
-            assert y.shape == want == [2, *[0] * axes, 4]
+            assert y.shape == [2, *[0] * axes, 4]
             assert dx.shape == x.shape and not np.any(dx), (size, stride)
-    layer, keras_own = (getattr(module, "%sPooling%dD" % (kind.title(), axes))(9, 5) for module in (tfuse, keras.layers))
-    assert layer(x).shape == keras_own(x).shape == [2, *[0] * axes, 4]
+    for layers in (tfuse, keras.layers)[:1 if GPUS else 2]:
+        assert getattr(layers, "%sPooling%dD" % (kind.title(), axes))(9, 5)(x).shape == [2, *[0] * axes, 4]
 
 
 def test_large_windows(device):

@@ -16,11 +16,12 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 import tfuse
 from conftest import needs_xla, skip_broken_xla
 from tfuse import cases
-from tfuse._core import _explain, _library
+from tfuse._core import _explain, _library, _op
 
 CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
 
@@ -280,3 +281,10 @@ def test_numbers_of_a_type_that_does_not_fit(device):
         _library.ops.tfuse_scale_linear_cross_entropy(tf.zeros([4], tf.float64), tf.zeros([], tf.float32))
     with pytest.raises(tf.errors.InvalidArgumentError, match="loss must be float64 where x is float64, got float32"):
         _library.ops.tfuse_sparse_cross_entropy(tf.zeros([4, 8], tf.float64), tf.zeros([4], tf.int32), S=tf.float32)
+
+
+def test_what_is_more_than_a_function():
+    """TensorFlow prunes and folds ops as far as it may: those that joined ops stand in for would else run beside them."""
+    stateful = {op.stem for op in _op.registry.values() if op_def_registry.get("Tfuse>" + op.name).is_stateful}
+    assert not stateful
+    assert all(op_def_registry.get("Tfuse>" + name).is_stateful for name in ("Stage", "Unstage", "Report"))

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import pickle
+import re
 import threading
 import time
 
@@ -297,14 +298,29 @@ def test_numbers_are_read_when_asked_for(feeds, monkeypatch):
     assert len(read) == 2  # of batches 0 and 3
 
 
+def test_the_progress_bar_is_drawn(feeds, capsys):
+    """All of it, in order, and before what follows is printed."""
+    model().fit(batches(), epochs=2, verbose=1)
+    ours = capsys.readouterr().out
+    model().evaluate(batches(), verbose=1)
+    evaluated = capsys.readouterr().out
+    with feeds.none():
+        model().fit(batches(), epochs=2, verbose=1)
+        stock = capsys.readouterr().out
+        model().evaluate(batches(), verbose=1)
+    told = lambda text: re.findall(r"Epoch \d/2|loss: [\d.]+", re.sub(r"\x1b\[\d+m", "", text))
+    last = lambda text: [told(part)[-1] for part in text.split("Epoch")[1:]]
+    assert last(ours) == last(stock) and told(evaluated)[-1] == told(capsys.readouterr().out)[-1]
+    assert re.findall("Epoch ./2", ours) == ["Epoch 1/2", "Epoch 2/2"] and "6/6" in ours.split("Epoch 2/2")[1]
+
+
 def test_numbers_of_steps_long_gone(feeds):
     """Whoever keeps logs gets the numbers of their step, however many have followed."""
-    kept, at_once = [], []
+    kept = []
 
     class Keeps(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             kept.append(logs)
-            at_once.append(None)
 
     made = model()
     made.fit(batches(23, 1), verbose=0, callbacks=[Keeps()])

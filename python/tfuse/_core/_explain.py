@@ -14,14 +14,15 @@ _before_enable = None  # what calls() was when tfuse.enable() switched tfuse on;
 _lock = threading.Lock()
 
 
-def note(op, route, reason, inputs, when="traced"):
-    """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
+def note(op, route, reason, inputs, when="traced", counts=True):
+    """Records a decision that is taken while a function is traced, or called; the same one again is counted. counts: whether it
+    shows that tfuse is called."""
     global _noted
     row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
            "why": reason}
     key = object() if when == "traced" else tuple(row.values())
     with _lock:
-        _noted += 1
+        _noted += counts
         before = _decisions.pop(key, {"calls": 0})
         _decisions[key] = {"calls": before["calls"] + 1, **row}
         if len(_decisions) > _KEPT:

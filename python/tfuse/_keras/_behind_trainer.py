@@ -38,10 +38,9 @@ class _Feeding:
 def _iterator(own, epoch):
     dataset, device = own(epoch), _device()
     why = _why_not(epoch, dataset, device)
-    if not why:
-        return _Feeding(dataset, device)
-    _explain.note("fit, evaluate, predict", "Keras's own loop", why, [])
-    return dataset
+    _explain.note("fit, evaluate, predict", "Keras's own loop" if why else "fed by tfuse",
+                  why or "batches are copied to the GPU beside the steps", [], "called", counts=False)
+    return dataset if why else _Feeding(dataset, device)
 
 
 def _why_not(epoch, dataset, device):
@@ -114,12 +113,15 @@ def _batch_end(hook):
     return serve
 
 
-_CALLBACKS = "keras.src.callbacks.callback_list"
+_CALLBACKS, _BAR = "keras.src.callbacks.callback_list", "keras.src.callbacks.progbar_logger"
 TABLE = [
     Row(_MODULE, "TFEpochIterator._get_iterator", _iterator),
     Row(_MODULE, "TensorFlowTrainer._make_function", _make_function),
     *(Row(_CALLBACKS, "CallbackList._on_%s_batch_end" % kind, _batch_end("on_%s_batch_end" % kind))
       for kind in ("train", "test", "predict")),
+    Row(_BAR, "ProgbarLogger._update_progbar", _report.update_later),
+    Row(_BAR, "ProgbarLogger._finalize_progbar", _report.after_updates),
+    Row(_BAR, "ProgbarLogger._reset_progbar", _report.after_updates),
 ]
 # Earlier releases of Keras make their functions in other ways, and keep them.
 if not hasattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "_make_function"):

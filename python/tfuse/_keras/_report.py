@@ -5,6 +5,7 @@ for that step alone, and lets other threads of Python run meanwhile. TensorFlow'
 steps that are queued, and nothing of Python runs until then.
 """
 
+import concurrent.futures
 import ctypes
 import weakref
 
@@ -88,6 +89,11 @@ class Logs(dict):
         return iter(super().keys())
 
 
+    def is_under_way(self):
+        """Whether there are numbers of a step that may still run."""
+        return any(hasattr(dict.__getitem__(self, key), "_tfuse_report") for key in self._unread)
+
+
 def _whole(name):
     def method(logs, *arguments, **options):
         for key in list(logs._unread):
@@ -109,3 +115,23 @@ def _flat(logs):
     for key, value in sorted(logs.items()):
         flat.update(_flat(value) if isinstance(value, dict) else {key: value})
     return flat
+
+
+# ---- the progress bar: it is drawn by a thread of its own, which waits for the numbers ----
+
+_drawing = concurrent.futures.ThreadPoolExecutor(1, "tfuse progress bar")
+
+
+def update_later(own, bar, batch, logs=None):
+    """ProgbarLogger._update_progbar, when the numbers have come."""
+    if not (isinstance(logs, Logs) and bar.verbose == 1 and logs.is_under_way()):
+        return after_updates(own, bar, batch, logs)
+    bar._tfuse_updates = [*(f for f in getattr(bar, "_tfuse_updates", ()) if not f.done() or f.result()),
+                          _drawing.submit(own, bar, batch, logs)]
+
+
+def after_updates(own, bar, *arguments):
+    """A method of ProgbarLogger, when all is drawn that was to be."""
+    for update in bar.__dict__.pop("_tfuse_updates", ()):
+        update.result()
+    return own(bar, *arguments)
