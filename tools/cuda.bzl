@@ -114,6 +114,15 @@ portable = rule(
     attrs = {"srcs": attr.label_list(cfg = "exec")},
 )
 
+def _linked_only_impl(ctx):
+    return [CcInfo(linking_context = ctx.attr.library[CcInfo].linking_context)]
+
+linked_only = rule(
+    doc = "A library that others link, while its headers, and all else that it compiles with, are not theirs.",
+    implementation = _linked_only_impl,
+    attrs = {"library": attr.label(providers = [CcInfo])},
+)
+
 def _cost_table_impl(ctx):
     costs = ctx.attr.images[OutputGroupInfo].costs
     table = ctx.actions.declare_file(ctx.label.name + ".txt")

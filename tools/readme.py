@@ -1,17 +1,20 @@
-"""Writes the generated parts of README.md and docs/, between their markers; --check only says whether they are up to date.
+"""Writes the generated parts of README.md and docs/, between their markers; --check only says whether they are up to date,
+--plot draws README.md's picture too.
 
-  ./run python tools/readme.py [--check]
+  ./run python tools/readme.py [--check | --plot]
 """
 import itertools
 import json
 import pathlib
 import re
 import sys
+import textwrap
 
 from tfuse._tools import _bench_table, _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
+import records  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 
 # What the README shows of benchmarks/nvidia_h200.json, in bfloat16: in words, and the row of it.
@@ -24,6 +27,11 @@ HEADLINES = [
     ("cross entropy of 50,304 classes", {"op": "sparse_cross_entropy", "shape": [8192, 50304]}),
     ("the same, with its matrix product", {"op": "linear_cross_entropy, speed", "shape": [16384, 768, 50304]}),
 ]
+PICTURE = "benchmarks/training_nvidia_h200.png"
+# What a model was measured in: a row's name in the records, and the head of its column.
+STOCK, RIVAL, PLAIN, OURS = "Keras, XLA", "PyTorch, compiled", "Keras with tfuse", "Keras with tfuse, XLA"
+COLUMNS = {STOCK: "stock Keras, XLA", RIVAL: RIVAL, PLAIN: "Keras with tfuse, no XLA", OURS: OURS}
+NUMBERS = dict(enumerate("no one two three four five six seven eight nine ten eleven twelve".split()))
 
 
 def record(name):
@@ -32,40 +40,60 @@ def record(name):
 
 def headline():
     """What the README shows: models with tfuse.enable() alone, what GPT-2 gains beside stock Keras, the times of some ops."""
-    return "\n\n".join([models(record("models_nvidia_h200.json"), record("vision_nvidia_h200.json")),
-                        gpt2(record("gpt2_nvidia_h200.json")), times(record("nvidia_h200.json"))])
+    below = _wrapped(dashes(measured()) + gpt2(record("gpt2_nvidia_h200.json")))
+    return "\n\n".join([models(measured()), below, times(record("nvidia_h200.json"))])
 
 
-def models(*saved):
-    """A sentence, and a table of a model in each line: those that were measured in all of these ways."""
-    names = rival, *ours = "PyTorch, compiled", "Keras with tfuse", "Keras with tfuse, XLA"
-    rows = {}
-    for row in itertools.chain(*(some["rows"] for some in saved)):
-        rows.setdefault((row["model"], row["step"]), {})[row["name"]] = row
-    rows = {model: of for model, of in rows.items() if all(name in of for name in names)}
-    pairs = [(of[rival], min((of[name] for name in ours), key=lambda row: row["ms_per_step"])) for of in rows.values()]
-    times = [theirs["ms_per_step"] / own["ms_per_step"] for theirs, own in pairs]
-    no_more = all(own["peak_GB"] <= theirs["peak_GB"] for theirs, own in pairs)
-    lines = ["With `tfuse.enable()` and nothing else, %d models written in plain Keras and KerasHub train %.2f to %.2f times" % (
-                 len(rows), min(times), max(times)),
-             "as fast on an %s as their twins in compiled PyTorch%s:" % (saved[0]["hardware"], ", and in no more memory" * no_more), "",
-             "| a training step | %s |" % " | ".join(names), "|---|" + "---|" * len(names)]
-    for (model, step), of in rows.items():
-        best = min(of[name]["ms_per_step"] for name in names)
-        cells = ["%s ms, %.1f GB" % (_best(of[name]["ms_per_step"], best, "%.1f"), of[name]["peak_GB"]) for name in names]
+def measured():
+    """The record of those models that were measured in compiled PyTorch and with tfuse, with XLA and without."""
+    saved = [record("models_nvidia_h200.json"), record("vision_nvidia_h200.json")]
+    rows = list(itertools.chain(*(some["rows"] for some in saved)))
+    names = {model: {row["name"] for row in rows if row["model"] == model and "failed" not in row} for model in WORKLOADS}
+    return {**saved[0], "rows": [row for row in rows if names[row["model"]] >= {RIVAL, PLAIN, OURS}]}
+
+
+def models(saved):
+    """The picture, a sentence, and a table of a model in each line. Ratios are those of the numbers that are printed."""
+    found = {}
+    for row in saved["rows"]:
+        found.setdefault((row["model"], row["step"]), {})[row["name"]] = row
+    ms = lambda of, name: round(of[name]["ms_per_step"], 1) if "ms_per_step" in of.get(name, {}) else None
+    ratios = lambda name: [ms(of, name) / ms(of, OURS) for of in found.values() if ms(of, name)]
+    number = NUMBERS.get(len(found), str(len(found)))
+    said = ("With `tfuse.enable()` and nothing else, %s models in plain Keras and KerasHub train %.2f to %.2f times as fast on "
+            "an %s as in compiled PyTorch and, where that was measured, %.2f to %.2f times as fast as in stock Keras: the last "
+            "column, which is what a plain `compile()` gives, against the first two. The third has "
+            "`compile(jit_compile=False)`." % (
+                number, min(ratios(RIVAL)), max(ratios(RIVAL)), saved["hardware"], min(ratios(STOCK)), max(ratios(STOCK))))
+    lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
+                 number.capitalize(), PICTURE), "", _wrapped(said), "",
+             "| a training step | %s |" % " | ".join(COLUMNS.values()), "|---|" + "---|" * len(COLUMNS)]
+    for (model, step), of in found.items():
+        best = min(filter(None, (ms(of, name) for name in COLUMNS)))
+        cells = ["%s ms, %.1f GB" % (_best(ms(of, name), best, "%.1f"), of[name]["peak_GB"]) if ms(of, name) else "–"
+                 for name in COLUMNS]
         lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(cells)))
     return "\n".join(lines)
+
+
+def dashes(saved):
+    """What the table lacks, and what measures it."""
+    there = {row["model"] for row in saved["rows"] if row["name"] == STOCK and "failed" not in row}
+    lacking = list(dict.fromkeys(row["model"] for row in saved["rows"] if row["model"] not in there))
+    return ("A dash: not measured, or not to its end; `python examples/compare.py --models %s --rows xla` does it. " % (
+        ",".join(lacking)) if lacking else "")
 
 
 def gpt2(saved):
     """A sentence of the first size."""
     first = {row["name"]: row for row in saved["rows"] if row["batch"] == saved["rows"][0]["batch"]}
     ours = min((row for name, row in first.items() if "tfuse" in name), key=lambda row: row["ms_per_step"])
-    times = lambda name: first[name]["ms_per_step"] / ours["ms_per_step"]
-    return ("GPT-2 that also calls tfuse by name in five places, the loss and the optimizer among them, takes %.1f ms: %.1f\n"
-            "times as fast as stock Keras and %.2f times as fast as Keras with XLA, in %.0f GB of memory instead of %.0f. See\n"
-            "[examples](examples/README.md) for all of this." % (
-                ours["ms_per_step"], times("Keras"), times("Keras, XLA"), ours["peak_GB"], first["Keras"]["peak_GB"]))
+    ms = lambda row: round(row["ms_per_step"], 1)
+    return ("GPT-2 that also calls tfuse by name in five places, loss and optimizer among them, takes %.1f ms: %.1f times "
+            "as fast as stock Keras without XLA and %.2f times as fast as with it, in %.0f GB instead of %.0f and %.0f. "
+            "See [examples](examples/README.md)." % (
+                ms(ours), ms(first["Keras"]) / ms(ours), ms(first[STOCK]) / ms(ours), ours["peak_GB"],
+                first["Keras"]["peak_GB"], first[STOCK]["peak_GB"]))
 
 
 def times(saved):
@@ -78,6 +106,10 @@ def times(saved):
         cells = [_best(value, min(shown), "%.2f") for value in shown]
         lines.append("| %s | %s |" % (text, " | ".join(cells)))
     return "\n".join(lines)
+
+
+def _wrapped(text):
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _best(value, best, text):
@@ -105,6 +137,8 @@ def filled(name):
 
 
 def main():
+    if "--plot" in sys.argv:
+        records.plot(measured(), ROOT / PICTURE)
     for name in PARTS:
         text = filled(name)
         if text != (ROOT / name).read_text():

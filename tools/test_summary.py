@@ -3,7 +3,7 @@
   test_summary.py LOG TESTLOGS STATUS
       LOG is Bazel's command log of the run (--test_summary=short names each target and how it ended), TESTLOGS the folder
       bazel-testlogs, STATUS Bazel's exit status. A target that did not build, crashed or ran out of time is a failure even
-      where its cases say nothing. Exits 1 when anything failed.
+      where its cases say nothing; one that ran out of time is said to have. Exits 1 when anything failed.
 """
 # The build event protocol would say all this, but the Bazel that Debian ships dies of it.
 import collections
@@ -12,7 +12,8 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-TARGET = re.compile(r"^(//\S+:\S+) +(?:\(cached\) )?(PASSED|FLAKY|FAILED TO BUILD|FAILED|TIMEOUT|NO STATUS|INCOMPLETE|[A-Z ]+)", re.M)
+TARGET = re.compile(r"^(//\S+:\S+) +(?:\(cached\) )?(PASSED|FLAKY|FAILED TO BUILD|FAILED|TIMEOUT|NO STATUS|INCOMPLETE|[A-Z ]+)"
+                    r"(?:.* in ([\d.]+)s$)?", re.M)
 RAN = ("PASSED", "FLAKY", "FAILED", "TIMEOUT")  # for all else, a test.xml would be an earlier run's
 
 
@@ -23,8 +24,23 @@ def reports(folder):
     return [path for path in found if shards(path) == shards(found[-1])]
 
 
+TIMED_OUT = ("timed out after %s s, its limit, and was ended: it hangs, or the machine was too busy. Run it alone, ./run test "
+             "%s; if it is ended again, it hangs where its log ends")
+
+
+def log_of(report):
+    return report.with_name("test.log")
+
+
+def ran_out(log):
+    """Whether Bazel ended what wrote this log: its last line then says so."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return text.rstrip().rpartition("\n")[2].startswith("-- Test timed out at ")
+
+
 def read_cases(folder):
-    """(outcome, name, message, log) of every case that a target reported."""
+    """(outcome, name, message, log) of every case that a target reported. What Bazel reports in the place of a part that it
+    ended is left out."""
     for path in reports(folder):
         try:
             cases = ElementTree.parse(path).getroot().iter("testcase")
@@ -35,7 +51,9 @@ def read_cases(folder):
             bad = children.get("failure", children.get("error"))
             outcome = "failed" if bad is not None else "skipped" if "skipped" in children else "passed"
             message = "" if bad is None else bad.get("message") or bad.text or ""
-            yield outcome, case.get("name", "?"), message.strip().split("\n")[0], path.with_name("test.log")
+            if message.startswith("exited with error code") and ran_out(log_of(path)):
+                continue
+            yield outcome, case.get("name", "?"), message.strip().split("\n")[0], log_of(path)
 
 
 def main():
@@ -44,13 +62,18 @@ def main():
     log, testlogs, status = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
     count, lines = collections.Counter(), []
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", log.read_text(errors="replace"))
-    for label, ended in sorted(set(TARGET.findall(text))):
+    for label, ended, seconds in sorted(set(TARGET.findall(text))):
         folder = testlogs / label.lstrip("/").replace(":", "/")
         cases = list(read_cases(folder)) if ended in RAN else []
         count.update(outcome for outcome, *_ in cases)
         bad = [f"  {label} {name}: {message}" for outcome, name, message, _ in cases if outcome == "failed"]
         logs = dict.fromkeys(log for outcome, *_, log in cases if outcome == "failed")
-        if ended not in ("PASSED", "FLAKY") and not bad:
+        slow = [log for log in map(log_of, reports(folder)) if ran_out(log)] if ended in RAN else []
+        if slow:
+            count["failed"] += 1
+            bad.append(f"  {label} " + TIMED_OUT % (seconds.partition(".")[0], label))
+            logs.update(dict.fromkeys(slow))
+        elif ended not in ("PASSED", "FLAKY") and not bad:
             count["failed"] += 1
             bad, logs = [f"  {label}: {ended.strip().lower()}"], folder.glob("**/test.log") if ended in RAN else ()
         lines += bad + [f"    {log}" for log in logs]

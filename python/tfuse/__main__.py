@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 
 COMMANDS = {
@@ -18,6 +19,17 @@ COMMANDS = {
 
 
 def main(arguments=None):
+    try:
+        try:
+            return run(arguments)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone, as head goes, is met in one place
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over is written when Python ends
+        return 128 + signal.SIGPIPE  # as a shell says it of other commands
+
+
+def run(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow and Keras.",
                                      epilog="Begin with doctor. COMMAND --help tells more.",
                                      formatter_class=argparse.RawTextHelpFormatter)

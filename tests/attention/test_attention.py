@@ -544,6 +544,18 @@ def test_out_of_range_on_the_cpu(route, pattern, make):
         np.asarray(route(make)())
 
 
+@pytest.mark.parametrize("wrong, shape", [("query", [2, 16, 64]), ("key", [None, 16, 64]), ("value", [2, 16, 64])])
+def test_three_axes(wrong, shape):
+    """What to write for a tensor without an axis of heads, known or not while a function is traced."""
+    tensors = {name: tf.TensorSpec(shape if name == wrong else [2, 16, 4, 16]) for name in ("query", "key", "value")}
+    message = (r"attention: {0} must be \[batch, time, heads, head_dim\], got shape \[{1}\]: for one head hand over "
+               r"{0}\[:, :, None, :\], for h heads .* tf.reshape\({0}").format(wrong, ", ".join(map(str, shape)))
+    with pytest.raises(ValueError, match=message):
+        tf.function(tfuse.attention).get_concrete_function(**tensors)
+    with pytest.raises(ValueError, match="attention: query must be .*got shape \\[1, 1, 2\\]"):
+        tfuse.attention(*[[[[1.0, 2.0]]]] * 3)
+
+
 def test_splits_out_of_range_on_the_cpu():
     values = [normal(6, 2, 8)] * 3
     for splits, message in [([0, 7], r"query_lengths\[1\] must be from 0 to 6, got 7"),

@@ -212,8 +212,12 @@ def test_explain_an_eager_call(device):
     assert (last["op"], last["when"], last["route"], last["device"], last["input"], last["calls"]) == (
         "ScaleBiasAct", "ran", "TensorFlow op", place, "float32[3, 5, 7]", 3)
     assert last["kernel"] and last["why"] == "its inputs are on the " + place
-    table = repr(tfuse.explain()).splitlines()
+    table, _, legend = repr(tfuse.explain()).partition("\n\n")
+    table = table.splitlines()
     assert table[0].split()[:4] == ["op", "when", "route", "device"] and "ScaleBiasAct" in table[-1]
+    for column in set(table[0].split()) - {"device"}:
+        assert re.search(r"(^|\s)%s: " % column, legend), column
+    assert re.search(r"last 512 decisions .* last 64 runs", legend.replace("\n", " "))
     captured = ["captured into a CUDA graph" in row["why"] for row in tfuse.explain(last=1)]
     assert sum(captured) <= 1 and len(captured) - sum(captured) <= 2
     assert repr(_explain.Explanation()) == "tfuse has not been called yet"
@@ -222,7 +226,7 @@ def test_explain_an_eager_call(device):
 def test_explanations_print_calls_alike_as_one():
     row = {"op": "Norm", "when": "ran", "route": "", "device": "CPU", "kernel": "loop", "why": "so"}
     rows = [{**row, "calls": 2, "input": shape} for shape in ("a", "b", "a", "c")] + [{**row, "op": "Gelu", "calls": 1, "input": "a"}]
-    table = [line.split() for line in repr(_explain.Explanation(rows)).splitlines()]
+    table = [line.split() for line in repr(_explain.Explanation(rows)).partition("\n\n")[0].splitlines()]
     assert [line[:1] + line[-6:] for line in table[1:]] == [
         ["Norm", "a", "and", "2", "others", "8", "so"], ["Gelu", "ran", "CPU", "loop", "a", "1", "so"]]
 

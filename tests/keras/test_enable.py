@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import skip_broken_xla
+from conftest import new_process, skip_broken_xla
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
                       left_as_it_was, needs_attention, normal, places, ran, reasons, start)
-from tfuse._core import _library
+from tfuse._core import _explain, _library
 from tfuse._keras import _enable
 
 # ---- the same results, by tfuse ----
@@ -318,6 +318,27 @@ def test_on_and_off():
     assert keras.src.backend.tensorflow.nn.gelu is gelu and _enable._AFTER_IMPORT not in sys.meta_path
 
 
+def test_explain_says_to_compile_again(capsys):
+    """Where tfuse is switched on after the model was traced, whatever has called it before."""
+    model = keras.Sequential([keras.Input([4]), keras.layers.LayerNormalization(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=False)
+    fit = lambda: model.fit(np.ones([8, 4]), np.ones([8, 1]), verbose=0)
+    fit()
+    tfuse.gelu([1.0])
+    assert not tfuse.explain().unused
+    tfuse.enable()
+    fit()
+    told = repr(tfuse.explain())
+    assert "ScaleBiasAct" in told  # of the call before
+    assert "tfuse has not been called since tfuse.enable()" in told and "Call the model's compile() again" in told
+    assert repr(_explain.Explanation(unused=True)).startswith("tfuse has not been called since")
+    model.compile("sgd", "mse", jit_compile=False)
+    fit()
+    assert "has not been called" not in repr(tfuse.explain()) and "Norm" in repr(tfuse.explain())
+    tfuse.disable()
+    assert not tfuse.explain().unused
+
+
 def test_blocks_of_threads_overlap():
     """Whoever is in a block has tfuse, however others come and go."""
     nn, seen = keras.src.backend.tensorflow.nn, []
@@ -336,3 +357,31 @@ def test_other_backends_are_refused(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(RuntimeError, match="jax"):
         tfuse.enable()
+
+
+# ---- what is written to files ----
+
+LOADS = """
+import sys
+import numpy as np, tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+np.save(sys.argv[2], loaded.serve(tf.ones([3, 8])))
+assert "tfuse" not in sys.modules
+"""
+
+
+def test_a_saved_model_that_needs_no_tfuse(tmp_path):
+    """Exported after disable(), though the model was traced and trained with tfuse; while it is enabled, there are its ops."""
+    model = keras.Sequential([keras.Input([8]), keras.layers.LayerNormalization(), keras.layers.Dense(4, "gelu")])
+    model.compile("adam", "mse")
+    tfuse.enable()
+    model.fit(np.ones([8, 8]), np.ones([8, 4]), verbose=0)
+    model.predict(np.ones([3, 8]), verbose=0)
+    model.export(str(tmp_path / "ours"), verbose=False)
+    tfuse.disable()
+    model.export(str(tmp_path / "stock"), verbose=False)
+    done = new_process(LOADS, tmp_path / "stock", tmp_path / "y.npy")
+    assert done.returncode == 0, done.stdout
+    close(np.load(tmp_path / "y.npy"), model(tf.ones([3, 8])), 1e-5)
+    done = new_process(LOADS, tmp_path / "ours", tmp_path / "y.npy")
+    assert done.returncode != 0 and "Tfuse>" in done.stdout

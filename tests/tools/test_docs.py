@@ -64,6 +64,24 @@ def test_generated_parts_are_up_to_date(readme):
         assert readme.filled(page) == text_of(page), "run ./run python tools/readme.py"
 
 
+def test_ratios_of_models_are_those_of_the_printed_numbers(readme):
+    """53.14818 / 32.65000 is 1.63 and the reader's 53.1 / 32.7 is 1.62; a model whose stock Keras was stopped has a dash there,
+    one that lacks another column is not shown."""
+    row = lambda model, name, ms: {"model": model, "step": "a step", "name": name, "ms_per_step": ms, "peak_GB": 1.0}
+    rows = [row("gpt2", name, ms) for name, ms in zip(readme.COLUMNS, (53.14818, 34.8195, 35.7, 32.65001))]
+    rows += [row("llama", name, ms) for name, ms in list(zip(readme.COLUMNS, (0, 210.3, 165.8, 160.3)))[1:]]
+    rows.append({"model": "llama", "step": "a step", "name": readme.STOCK, "failed": "stopped after 110 s"})
+    text, below = readme.models({"hardware": "GPU", "rows": rows}), readme.dashes({"rows": rows})
+    assert "![Two models in" in text and "two models in plain Keras" in text and "train 1.06 to 1.31 times as fast" in text
+    assert "1.62 to 1.62 times as fast as in stock Keras" in text.replace("\n", " ") and "--models llama --rows xla" in below
+    assert "| Llama 1.1B, a step | – | 210.3 ms, 1.0 GB |" in text and "**32.7** ms" in text
+
+
+def test_the_readmes_picture_has_the_tables_models(readme):
+    shown = {row["model"] for row in readme.measured()["rows"]}
+    assert len(shown) == text_of("README.md").count(" GB |\n") and (ROOT / readme.PICTURE).exists()
+
+
 def test_every_function_and_op_is_in_the_reference():
     text = text_of("docs/ops.md")
     for name, value in vars(tfuse).items():

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import GPUS
@@ -38,13 +39,52 @@ def test_tf32_is_healthy(tf32, monkeypatch):
 
 def test_tf32_is_told_from_an_error():
     """What TF32 explains is right where TF32 may be used, and wrong elsewhere; an error beyond that is one everywhere."""
-    product = dataclasses.replace(PRODUCT, run=coarse(PRODUCT.run))
-    assert 1e-4 < _doctor._check(product, {}, tf32=True) < 2e-3
-    with pytest.raises(ArithmeticError, match="batched_matmul {} is off by"):
+    twice = coarse(lambda a, b: coarse(tf.identity)(PRODUCT.run(a, b)))  # as factors of a next product are rounded, too
+    product = dataclasses.replace(PRODUCT, run=twice)
+    error, share = _doctor._check(product, {}, tf32=True)
+    assert 1e-4 < error < 2e-3 and share < 0.5
+    with pytest.raises(ArithmeticError, match="batched_matmul {}: value is off by .*, and rounding explains"):
         _doctor._check(product, {})
     worse = dataclasses.replace(PRODUCT, run=lambda a, b: PRODUCT.run(a, b) * 1.005)
     with pytest.raises(ArithmeticError, match="with TF32"):
         _doctor._check(worse, {}, tf32=True)
+
+
+@pytest.mark.parametrize("family", sorted(cases.all_cases()))
+def test_no_check_is_near_its_bound(device, family):
+    """Or another order of a sum, or another function of exp, would fail a healthy machine."""
+    for case in cases.all_cases()[family]:
+        for options in case.options if case.shapes else []:
+            error, share = _doctor._check(case, options)
+            assert share <= 0.5, "%s %s is off by %.1e, %.2f of what is allowed" % (case.name, options, error, share)
+
+
+def test_bounds_come_from_dtype_length_and_terms():
+    want, half_unit = np.ones(3), 2.0**-24
+    assert cases.bound(want, "float32") == pytest.approx(18 * half_unit)
+    assert cases.bound(want, "float32", 10000) == pytest.approx(216 * half_unit)
+    assert cases.bound(want, "bfloat16", 10000) == pytest.approx(4 * 2.0**-8 + 212 * half_unit)
+    assert cases.bound(want, "int32", 10000) == 0
+    cancelled = cases.total(np.array([3.0, -4.0, 2.0]))  # 1 of terms whose squares sum to 29
+    assert cases.bound(cancelled, "float32") == pytest.approx((16 + 2 * 3**0.5) * half_unit * 29**0.5)
+
+
+WRONG = {
+    "in float16": lambda run, x: tf.cast(run(tf.cast(x, tf.float16)), tf.float32),
+    "a term left out": lambda run, x: tf.concat([run(x[:, :-1]), run(x)[:, -1:]], 1),
+    "an exp of few digits": lambda run, x: run(x) * (1 + 1e-5 * tf.sin(1e3 * x)),
+    "one element": lambda run, x: run(x) + tf.one_hot(7, x.shape[-1]) * 1e-5,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ["jit", "softmax"])
+def test_a_wrong_kernel_is_seen(name, wrong):
+    """Errors that are small beside those of a kernel that does something else."""
+    case = next(case for case in cases.all_cases()[name] if "softmax" in case.name)
+    _doctor._check(case, {})
+    with pytest.raises(ArithmeticError, match="softmax {}: .* is off by"):
+        _doctor._check(dataclasses.replace(case, run=lambda x: WRONG[wrong](case.run, x)), {})
 
 
 def test_an_error_is_a_failed_check(monkeypatch, capsys):
@@ -54,4 +94,5 @@ def test_an_error_is_a_failed_check(monkeypatch, capsys):
     assert "FAIL  op square" in capsys.readouterr().out
     monkeypatch.setattr(cases, "all_cases", lambda: {"square": [SQUARE]})
     assert _doctor.main([]) == 0
-    assert "is well here" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "is well here" in out and "% of what rounding explains" in out

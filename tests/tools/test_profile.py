@@ -7,7 +7,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+import tfuse
 from conftest import GPUS, needs_xla, new_process, skip_broken_xla
+from tfuse._core import _explain, _library
 from tfuse._tools import _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
@@ -58,10 +60,35 @@ def test_stock_keras_could_be_served(profile):
     done = profile("SCRIPT")
     assert done.returncode == 0, done.stdout
     assert "the end of the script" not in done.stdout and "By tfuse: 0.0%" in done.stdout
-    for what, by in [("Dense", "linear"), ("LayerNormalization", "layer_norm"), ("Adam", "optimizers.Adam")]:
+    for what, by in [("LayerNormalization", "layer_norm"), ("Adam", "optimizers.Adam")]:
         assert "tfuse.enable() was not called" in line(done.stdout, what, "tfuse.%s " % by)
+    if GPUS:
+        assert "tfuse.enable() was not called" in line(done.stdout, "Dense", "tfuse.linear ")
+    else:  # enable() would leave it to Keras
+        assert "faster at it where there is no GPU: Dense, " in done.stdout and "tfuse.linear" not in done.stdout
     shares = [float(share) for share in re.findall(r"^ +([\d.]+)%", done.stdout.split("By tfuse")[0], re.M)]
     assert len(shares) > 5 and shares == sorted(shares, reverse=True) and 50 < sum(shares) < 100.5
+
+
+@pytest.mark.parametrize("kind", _profile.BY_LAYER)
+def test_what_is_offered_without_a_gpu(kind, monkeypatch):
+    """What enable() leaves to Keras there is what the profile does not offer."""
+    layer = getattr(keras.layers, kind, None)
+    if kind in ("Softmax", "Dropout", "MultiHeadAttention", "GroupedQueryAttention"):  # of other arguments, and served
+        assert _profile.BY_LAYER[kind] not in _profile.ON_A_GPU
+        return
+    if layer is None:
+        pytest.skip("this Keras has no " + kind)
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    axes = int(kind[kind.index("D", 1) - 1]) if re.search(r"\dD", kind) else 1
+    by_kind = {"Dense": [4], "EinsumDense": ["abc,cd->abd", [None, 4]], "GroupNormalization|Depthwise|(Max|Average)Pool.*": [2],
+               "(Separable)?Conv.*": [4, 2]}
+    arguments = next((values for pattern, values in by_kind.items() if re.match(pattern, kind)), [])
+    _explain._decisions.clear()
+    with tfuse.enabled():
+        layer(*arguments)(tf.ones([2, *[5] * axes, 4]))
+    left = ["there is no GPU" in row["why"] for row in tfuse.explain() if row["when"] == "called"]
+    assert any(left) == (_profile.BY_LAYER[kind] in _profile.ON_A_GPU)
 
 
 def test_what_is_served_and_why_the_rest_is_not(profile):

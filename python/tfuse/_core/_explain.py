@@ -7,20 +7,37 @@ import threading
 from tfuse._core import _library
 
 _KEPT = 512  # decisions: more than a large model makes in a trace
+_KEPT_RUNS = 64  # of each kind, by the library
 _decisions = collections.OrderedDict()  # by what they say, the latest last; each of a trace has a key of its own
+_noted = 0  # decisions, those that are kept no more included
+_before_enable = None  # what calls() was when tfuse.enable() switched tfuse on; None while it is off
 _lock = threading.Lock()
 
 
 def note(op, route, reason, inputs, when="traced"):
     """Records a decision that is taken while a function is traced, or called; the same one again is counted."""
+    global _noted
     row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
            "why": reason}
     key = object() if when == "traced" else tuple(row.values())
     with _lock:
+        _noted += 1
         before = _decisions.pop(key, {"calls": 0})
         _decisions[key] = {"calls": before["calls"] + 1, **row}
         if len(_decisions) > _KEPT:
             _decisions.popitem(last=False)
+
+
+def calls():
+    """How many decisions and runs there have been so far."""
+    return _noted + sum(_library.library.tfu_trace_read(captured, -1, ctypes.byref(ctypes.c_int64()), None, 0)
+                        for captured in (False, True))
+
+
+def enabled(on):
+    """tfuse.enable() tells when tfuse is switched on and off behind Keras, so that one can see whether that did anything."""
+    global _before_enable
+    _before_enable = calls() if on else None
 
 
 def _described(x=None):
@@ -31,12 +48,32 @@ def _described(x=None):
     return "%s%s" % (getattr(x.dtype, "name", x.dtype), shape)
 
 
+_LEGEND = """
+op: what was asked for. when: "traced" while a function was made, "called" from Python, or "ran" in the library. route: what
+computes it. kernel: which of the op's own. input: dtype and shape of the first. calls: how many alike there were. why: what
+decided on the route. The last %d decisions are kept, and the last %d runs; captured into CUDA graphs, %d more.""" % (
+    _KEPT, _KEPT_RUNS, _KEPT_RUNS)
+_NOT_SINCE = """tfuse has not been called since tfuse.enable(): a function that was traced before, such as the step of a model
+that has run fit() or predict(), keeps what it was traced with. Call the model's compile() again, and it is traced anew."""
+
+
 class Explanation(list):
-    """The last decisions and runs, oldest first; prints as a table, in which those that differ in their input alone are one."""
+    """The last decisions and runs, oldest first; prints as a table, in which those that differ in their input alone are one.
+
+    Attributes:
+      unused: whether tfuse.enable() has switched tfuse on and nothing has called it since.
+    """
+
+    def __init__(self, rows=(), unused=False):
+        super().__init__(rows)
+        self.unused = unused
 
     def __repr__(self):
         if not self:
-            return "tfuse has not been called yet"
+            return _NOT_SINCE if self.unused else "tfuse has not been called yet"
+        return "\n".join([self._table(), _LEGEND, *["", _NOT_SINCE] * self.unused])
+
+    def _table(self):
         columns = ["op", "when", "route", "device", "kernel", "input", "calls", "why"]
         rows = [columns] + [[str(row[c]) for c in columns] for row in self._merged()]
         widths = [max(len(row[i]) for row in rows) for i in range(len(columns))]
@@ -59,7 +96,7 @@ def explain(last=_KEPT):
     Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
     (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back), device, kernel, the first
     input's dtype and shape, how many such calls there were, and why. Printing it gives a table, in which those that differ in
-    their input alone are one.
+    their input alone are one, and what its columns mean; and where nothing has called tfuse since tfuse.enable(), that and why.
 
     Args:
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
@@ -69,8 +106,9 @@ def explain(last=_KEPT):
         return Explanation()
     with _lock:
         decisions = list(_decisions.values())
+        unused = _before_enable is not None and _before_enable == calls()
     runs = sorted(_runs(True)[-last:] + _runs(False)[-last:], key=lambda run: run[0])
-    return Explanation(decisions[-last:] + [row for _, row in runs])
+    return Explanation(decisions[-last:] + [row for _, row in runs], unused)
 
 
 def _runs(captured):
@@ -78,7 +116,7 @@ def _runs(captured):
     runs, number, text = [], ctypes.c_int64(), ctypes.create_string_buffer(512)
     read = lambda i: _library.library.tfu_trace_read(captured, i, ctypes.byref(number), text, len(text))
     total = read(-1)
-    for i in range(max(0, total - 64), total):
+    for i in range(max(0, total - _KEPT_RUNS), total):
         read(i)
         if not text.value:
             continue

@@ -80,6 +80,8 @@ def _set(on=None, blocks=0, look_back=None):
     with _lock:
         was, _look_back.on = _is_on(), _look_back.on if look_back is None else bool(look_back)
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
+        if _is_on() != was:
+            _explain.enabled(_is_on())
         if _is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)
             for module in {row.module: None for row in _TABLE}:

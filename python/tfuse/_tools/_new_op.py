@@ -184,6 +184,7 @@ def _case_words(stem, names, weights, kind, factor):
         "channels": '\n_channels = Input(lambda shape: shape[-1:], dtype="real")\n' if weights else "",
         "case_inputs": ", ".join(
             '"%s": %s' % (n, "_channels" if n in weights else "lambda shape: shape") for n in names),
+        "summed": " summed=lambda shape: shape[-1]," if kind == "rows" else "",
         "rejects": ",\n".join('             ("%s",\n              lambda: tfuse.%s(%s))' % (
             message, stem, ", ".join(values)) for message, values in rejects),
     }

@@ -24,7 +24,7 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tfuse
-from tfuse._core import _explain
+from tfuse._core import _explain, _library
 from tfuse._keras import _enable
 from tfuse.lists import together
 
@@ -47,6 +47,9 @@ BY_TYPE = {
     "SoftmaxCrossEntropyWithLogits": "cross_entropy", "Erf": "gelu", "Erfc": "gelu", "Softplus": "softplus",
     "SoftplusGrad": "softplus", "Elu": "elu", "EluGrad": "elu", "Einsum": "attention",
 }
+# What tfuse.enable() leaves to Keras where there is no GPU.
+ON_A_GPU = {"linear", "conv", "conv_transpose", "depthwise_conv", "separable_conv", "max_pool", "average_pool",
+            "global_average_pool"}
 BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu", "swish": "silu",
             "layer_normalization": "layer_norm", "moments": "layer_norm"}
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
@@ -262,6 +265,7 @@ class Owners:
                 name = optimizer.__name__
                 ours = optimizer is getattr(tfuse.optimizers, name, optimizer)  # or there is none
                 served = _enable._is_on() and optimizer in together.RULES and not told("optimizers." + name)
+                served |= event.shown.startswith("XLA") and left_to_keras("optimizers." + name, name)
                 return "" if ours or served else "optimizers." + name, name
         for part in reversed(parts):
             if part in BY_SCOPE:
@@ -295,6 +299,13 @@ def reason(name, what):
     return "it does not come by a function of Keras that tfuse is behind: call tfuse.%s in its place" % name
 
 
+def left_to_keras(name, what):
+    """Whether tfuse.enable(), which was not called, would change nothing: without a GPU, TensorFlow and XLA are faster at
+    products, convolutions and pooling, and XLA at an optimizer's step."""
+    left = name in ON_A_GPU and what not in PRODUCTS or name.startswith("optimizers.")
+    return left and _library.without_gpu() and not told(name)
+
+
 def report(device, found, watch, top):
     total, steps = sum(e.ms for e in found), watch.seen
     print("\nA step, a call of %s, takes %.2f ms; the %s's ops in it, by type, %.2f ms:\n" % (
@@ -312,7 +323,12 @@ def report(device, found, watch, top):
     served = {watch.owners.offer(e) for e in found if _ours(e)}  # what such layers do beside, as moving averages, stays
     rows = sorted([(sum(e.ms for e in some), *offer) for offer, some in offers.items()
                    if offer[0] and (offer not in served or told(offer[0]))], reverse=True)
-    rows = [(ms, name, what) for ms, name, what in rows if ms >= total / 1000][:top]
+    rows = [(ms, name, what) for ms, name, what in rows if ms >= total / 1000]
+    left = [row for row in rows if row[1] in ON_A_GPU and left_to_keras(*row[1:])]
+    rows = [row for row in rows if row not in left][:top]
+    if left:
+        print("Left to TensorFlow, which is faster at it where there is no GPU: %s, %.1f%%." % (
+            ", ".join(dict.fromkeys(what for *_, what in left)), 100 * sum(ms for ms, *_ in left) / total))
     if not rows:
         print("Of the rest, tfuse knows nothing that it could serve.")
         return

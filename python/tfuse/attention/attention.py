@@ -200,6 +200,8 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
     if any(isinstance(x, tf.RaggedTensor) for x in (query, key, value)):
         others = {"bias": bias, "mask": mask, "query_lengths": query_lengths, "key_lengths": key_lengths}
         splits, (query, key, value), (query_lengths, key_lengths) = _flat(query, key, value, others)
+    else:
+        _check_heads(query, key, value)
     query, scale = _scaled(query, key, scale)
     output, stats = _attention(
         query, key, value, bias, mask, _integers("query_lengths", query_lengths), _integers("key_lengths", key_lengths),
@@ -284,6 +286,16 @@ def _integers(name, value):
     if not value.dtype.is_integer:
         raise ValueError("attention: %s must be integers, got %s" % (name, value.dtype.name))
     return value if value.dtype == tf.int64 else tf.cast(value, tf.int64)
+
+
+def _check_heads(query, key, value):
+    """The op takes tensors of three axes for the values of ragged ones, and would ask for their splits."""
+    for name, x in {"query": query, "key": key, "value": value}.items():
+        shape = tf.TensorShape(getattr(x, "shape", None) or tf.convert_to_tensor(x).shape)
+        if shape.rank == 3:
+            raise ValueError("attention: {0} must be [batch, time, heads, head_dim], got shape {1}: for one head hand over "
+                             "{0}[:, :, None, :], for h heads side by side tf.reshape({0}, [batch, time, h, head_dim]); "
+                             "sequences of several lengths go into a tf.RaggedTensor".format(name, list(shape)))
 
 
 def _flat(query, key, value, others):

@@ -63,6 +63,8 @@ class Case:
       options: keyword arguments, one dict per variant.
       shapes: shapes that the tests run; none where only the benchmark has the case.
       fit: makes of any shape one that the case can have.
+      summed: function(shape) -> how many terms the longest sum behind a result has, beside those that total() knows; one
+        where there is no sum. The doctor's bounds come from it.
       special: whether test_ops gives it a row of special values.
       rejects: (pattern of the message, function() that must raise) pairs.
       passes: how often each element of the case's shape is read or written: (forward, backward).
@@ -95,6 +97,7 @@ class Case:
     options: list = dataclasses.field(default_factory=lambda: [{}])
     shapes: list = dataclasses.field(default_factory=lambda: SHAPES)
     fit: object = lambda shape: shape
+    summed: object = lambda shape: 1
     special: bool = True
     rejects: list = dataclasses.field(default_factory=list)
     passes: tuple = (2, 3)
@@ -196,7 +199,9 @@ class _Total(np.ndarray):
 
 def total(terms, axis=None):
     """A sum in a reference, whose terms may cancel."""
-    return of_terms(terms.sum(axis), np.sum(terms * terms, axis))
+    result = of_terms(terms.sum(axis), np.sum(terms * terms, axis))
+    result.count = np.size(terms) // max(result.size, 1)
+    return result
 
 
 def of_terms(value, squares):
@@ -219,9 +224,47 @@ def allowed(naive, want, dtype, typical=0.0):
     """
     if np.size(want) == 0:
         return 0.0
-    size = np.max(np.abs(getattr(want, "terms", want))) / max(np.max(np.abs(want)), 1e-30)
-    errors = 0.0 if naive is None else error(naive, want), typical, _EPSILON.get(dtype, 0.0) * max(float(size), 1)
+    errors = 0.0 if naive is None else error(naive, want), typical, _EPSILON.get(dtype, 0.0) * _size(want)
     return 2 * max(e for e in errors if not np.isnan(e))  # some stock products are NaN on some machines
+
+
+def longest_axis(shape):
+    """`summed` of a product of matrices and its gradients, of [rows …, inner axis, columns]."""
+    return max(int(np.prod(shape[:-2])), *shape[-2:])
+
+
+def _size(want):
+    """Of the terms that a result is summed from, relative to the largest result; at least 1."""
+    return max(float(np.max(np.abs(getattr(want, "terms", want))) / max(np.max(np.abs(want)), 1e-30)), 1.0)
+
+
+# How many half units in the last place arithmetic may lose, whatever the order of its steps.
+# _STORED, of the dtype itself: inputs, what a gradient reads again, and results are rounded to it.
+# _STEPS, of the type of arithmetic: two or three functions of a formula, of which a GPU's quick ones are off by two units, and
+# the products around them.
+# _SUM, of that type, times sqrt(n) for a sum of n terms: each addition is off by at most half a unit of the sum so far. Such
+# errors add up like a random walk, with a deviation of 0.4 sqrt(n) half units of the sum, or of the root of its terms'
+# squares where they cancel; and of some thousand results one is four deviations off.
+_STORED, _STEPS, _SUM = 4, 12, 2
+_HALF_UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+               "float64": 2.0**-52}  # the reference is in float64, too, and loses as much
+_TF32 = 8 * 2.0**-11  # each of two factors may lose a unit, and a product of products twice that
+
+
+def bound(want, dtype, summed=1, tf32=False):
+    """The largest error that arithmetic explains in a result of some dtype, by the length of its sums and the size of their
+    terms. Integers are exact.
+
+    Args:
+      want: what the reference says.
+      summed: how many terms the sums behind it have.
+      tf32: whether factors may be rounded to TF32 on the way.
+    """
+    if np.size(want) == 0 or dtype not in _HALF_UNITS:
+        return 0.0
+    terms, arithmetic = max(summed, getattr(want, "count", 1)), min(_HALF_UNITS[dtype], _HALF_UNITS["float32"])
+    lost = _STORED * _HALF_UNITS[dtype] + (_STEPS + _SUM * np.sqrt(terms)) * arithmetic
+    return float(lost + _TF32 * tf32) * _size(want)
 
 
 # Half a unit in the last place; for float64 eight, as the reference, in float64 itself, is rounded at every step. Integers

@@ -20,6 +20,12 @@ def _fit(shape):
     return (min(rows, 2), min(rows, 40), min(shape[-1], 70), 4, 2, 32)
 
 
+def _summed(shape):
+    """Over keys, over a head's dimension, or, for the gradients of key and value, over all queries that a head serves."""
+    _, queries, keys, heads, key_heads, head_dim = shape
+    return max(keys, head_dim, queries * heads // key_heads)
+
+
 def value_dim(shape):
     """Not head_dim everywhere."""
     return shape[5] + 3 if shape[5] in (7, 8) else shape[5]
@@ -165,7 +171,8 @@ def case(name, names=(), **more):
     named = lambda f: lambda *tensors, **options: f(**dict(zip(inputs, tensors)), **options)
     return Case(name=name, run=named(tfuse.attention), plain=named(naive), reference=named(reference),
                 gradient=lambda dy, *tensors, **options: gradient(dy, **dict(zip(inputs, tensors)), **options),
-                inputs=inputs, outputs={"output": _OUTPUT}, **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
+                inputs=inputs, outputs={"output": _OUTPUT}, summed=_summed,
+                **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
 
 
 # ---- keys and values in pages ----
@@ -215,7 +222,7 @@ def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
 
 
 _PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
-              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, sizes=[],
+              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, summed=_summed, sizes=[],
               options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
                       "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),

@@ -114,7 +114,7 @@ def _case(name, weights=True, residual=False, training=True, axis=-1, options=({
     return Case(name=name, run=by_name(_run), plain=by_name(_plain), reference=by_name(_reference), gradient=gradient,
                 rival=by_name(functools.partial(_plain, moments=tf.nn.moments)), inputs=inputs, outputs=outputs,
                 options=[{**shared, **chosen} for chosen in options], timed=[{**shared, **chosen} for chosen in timed],
-                **more)
+                summed=lambda shape: int(np.prod(shape[:-1])), **more)
 
 
 _SIZE = (256, 56, 56, 256)

@@ -164,6 +164,11 @@ def _weights(rng, own, shape):
     return rng.normal(size=own) / np.sqrt(max(np.prod(own[:-1]), 1))
 
 
+def places(shape):
+    """Of all images, over which the gradient of a kernel sums: more than a window has."""
+    return int(np.prod(shape[:-2]))
+
+
 def _fit(axes):
     """Small: references are slow. Sizes still tell cells apart."""
     def fit(shape):
@@ -189,7 +194,7 @@ def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shape
     flops = lambda direction, shape, options: (2 if direction == "forward" else 4) * volume(out(shape)) * window * (
         shape[-2] // groups)
     return Case(name=name, run=(run or _fused)(geometry), plain=_naive(geometry), reference=reference, gradient=gradient,
-                fit=_fit(axes), special=False, inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)},
+                fit=_fit(axes), summed=places, special=False, inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)},
                 outputs={"value": out}, elements=elements, flops=flops, options=[{"activation": a} for a in activations],
                 **{"shapes": _PLANE if shapes is None else shapes, "sizes": [], **more})
 
@@ -239,7 +244,7 @@ def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None,
 
     out = lambda shape: (shape[0], *spread(shape[1:-2]), shape[-1])
     return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, fit=_fit(axes), special=False,
-                inputs={"x": lambda shape: shape[:-1],
+                summed=places, inputs={"x": lambda shape: shape[:-1],
                         "kernel": Input(lambda shape: (*geometry.size, shape[-1], shape[-2]), _weights),
                         "bias": lambda shape: shape[-1:]},
                 outputs={"value": out}, options=[{"activation": a} for a in activations],

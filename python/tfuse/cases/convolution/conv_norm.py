@@ -52,7 +52,7 @@ def _case(name, geometry, training=True, residual=False, activations=("linear", 
     flops = lambda direction, shape, options: (2 if direction == "forward" else 4) * volume(out(shape)) * window * (
         shape[-2] // geometry.groups)
     return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, rival=rival, fit=conv._fit(len(geometry.size)),
-                special=False, inputs=inputs, outputs=outputs, elements=elements, flops=flops,
+                summed=conv.places, special=False, inputs=inputs, outputs=outputs, elements=elements, flops=flops,
                 options=[{"activation": a} for a in activations], **{"shapes": _SHAPES, "sizes": [], **more})
 
 

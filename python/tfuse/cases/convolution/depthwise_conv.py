@@ -112,7 +112,8 @@ def _case(name, geometry, activations, bias=True, **more):
     shapes = _LINES if len(geometry.window) == 1 else _SHAPES
     return Case(**{**dict(name=name, run=run, plain=plain, reference=reference, gradient=gradient, inputs=inputs,
                           outputs={"value": geometry.out}, options=[{"activation": a} for a in activations],
-                          fit=geometry.fit, shapes=shapes, special=False, sizes=[]), **more})
+                          fit=geometry.fit, shapes=shapes, special=False, sizes=[],
+                          summed=lambda shape: int(np.prod(shape[:-1]))), **more})
 
 
 _SIZE, _AHEAD = (64, 56, 56, 384), {"of_XLA": 1.0, "of_torch": 1.0}

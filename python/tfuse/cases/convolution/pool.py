@@ -56,7 +56,7 @@ def _case(name, run, geometry, stock, reference, gradient, **more):
     return Case(**{**dict(name=name, run=lambda x: run(x, **geometry.options()), plain=geometry.stock(stock),
                           reference=reference, gradient=gradient, inputs={"x": lambda shape: shape},
                           outputs={"value": geometry.out}, fit=geometry.fit, shapes=_SHAPES[len(geometry.window)],
-                          special=False, sizes=[]), **more})
+                          summed=lambda shape: int(np.prod(geometry.window)), special=False, sizes=[]), **more})
 
 
 def _max(name, *window, **more):

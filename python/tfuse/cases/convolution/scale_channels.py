@@ -22,6 +22,7 @@ def _gradient(dy, x, scale):
 CASES = [
     Case(name="scale_channels", run=tfuse.scale_channels, plain=lambda x, scale: x * scale,
          reference=lambda x, scale: x * scale, gradient=_gradient, shapes=_SHAPES, sizes=[_SIZE],
+         summed=lambda shape: int(np.prod(shape[1:-1])),
          inputs={"x": lambda shape: shape, "scale": Input(_scale)}, passes=(2, 3), cpu_sizes=[(8, 56, 56, 144)],
          bars=bars(_SIZE, forward=90, backward=85), rejects=[
              ("x must be .images, places …, channels., got shape .3.", lambda: tfuse.scale_channels(tf.ones([3]), tf.ones([3]))),

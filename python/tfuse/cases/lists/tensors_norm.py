@@ -9,6 +9,7 @@ from tfuse.cases import SHAPES, Case, Input, of_terms
 from tfuse.lists import tensors_norm
 
 _BOTH = {"x": lambda shape: shape, "y": lambda shape: shape[-1:]}
+_elements = lambda shape: int(np.prod(shape)) + shape[-1]
 # The norm of one number is rounded once; of nothing it has no gradient.
 _SHAPES = [shape for shape in SHAPES if np.prod(shape) > 1]
 
@@ -47,7 +48,7 @@ def _plain_clipped(x, y, clip):
 CASES = [
     Case(name="global_norm", run=lambda x, y: tfuse.global_norm([x, y]), plain=_plain,
          reference=_norm, gradient=_norm_gradient, inputs=_BOTH, outputs={"norm": Input(lambda shape: (), dtype="real")},
-         shapes=_SHAPES, sizes=[], rejects=[
+         shapes=_SHAPES, sizes=[], summed=_elements, rejects=[
              ("global_norm: tensor 1 must be float32, .*got int32",
               lambda: tfuse.global_norm([tf.ones([2]), tf.constant([1])])),
              ("global_norm: wants a list of tensors, got", lambda: tfuse.global_norm(tf.ones([2]))),
@@ -58,6 +59,6 @@ CASES = [
               lambda: tensors_norm._clip([tf.ones([3], tf.float64)], tf.ones([]), tf.ones([]))),
          ]),
     Case(name="clip_by_global_norm", run=lambda x, y, clip: tfuse.clip_by_global_norm([x, y], clip)[0], plain=_plain_clipped,
-         reference=_clip, gradient=_clip_gradient, inputs=_BOTH, outputs=_BOTH, shapes=_SHAPES, sizes=[],
+         reference=_clip, gradient=_clip_gradient, inputs=_BOTH, outputs=_BOTH, shapes=_SHAPES, sizes=[], summed=_elements,
          options=[{"clip": 1e6}, {"clip": 1.5}]),
 ]

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms
 from tfuse.products.batched_matmul import fused
 
 # A case's shape is (…, m, k, n), the batch first. None has a batch of [several, 1]: with oneDNN, TensorFlow's own product of
@@ -64,7 +64,7 @@ def case(name, a, b, options, **more):
     return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
                 inputs={"a": matrix(a, -3, -2, turn_a), "b": Input(matrix(b, -2, -1, turn_b), weights)},
                 outputs={"value": lambda shape: (*shape[:-3], shape[-3], shape[-1])}, options=options, elements=_elements,
-                flops=_flops, **{"run": fused, "shapes": _SHAPES, "sizes": [], **more})
+                summed=longest_axis, flops=_flops, **{"run": fused, "shapes": _SHAPES, "sizes": [], **more})
 
 
 _TIMED = (64, 1024, 128, 1024)

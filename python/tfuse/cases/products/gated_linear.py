@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 
@@ -91,7 +91,7 @@ def _elements(direction, shape, options):
 _X, _OUT = (lambda shape: shape[:-1]), {"value": lambda shape: (*shape[:-2], shape[-1])}
 _KERNEL = Input(lambda shape: (shape[-2], 2 * shape[-1]), _weights)
 _HALF = Input(lambda shape: shape[-2:], _weights)
-_COMMON = {"outputs": _OUT, "fit": _fit, "special": False, "elements": _elements}
+_COMMON = {"outputs": _OUT, "fit": _fit, "special": False, "elements": _elements, "summed": longest_axis}
 
 CASES = [
     Case(name="gated_linear", run=tfuse.gated_linear, plain=_naive, reference=_reference, gradient=_gradient,

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 from tfuse.products.linear import fused
@@ -85,7 +85,8 @@ _INPUTS = {"x": lambda shape: shape[:-1], "kernel": Input(lambda shape: shape[-2
 def case(name, inputs, options, **more):
     return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
                 inputs={i: _INPUTS[i] for i in ("x", "kernel", *inputs)}, outputs={"value": _out}, elements=_elements,
-                options=[{"activation": a} for a in options], **{"run": _fused, "shapes": _SHAPES, "sizes": [], **more})
+                summed=longest_axis, options=[{"activation": a} for a in options],
+                **{"run": _fused, "shapes": _SHAPES, "sizes": [], **more})
 
 
 def timed(name, options, sizes, bars=(), **more):

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms, total
+from tfuse.cases import Case, Input, longest_axis, of_terms, total
 from tfuse.rows.cross_entropy import plain_sparse
 
 # A case's shape is (…, inputs, classes): x is all of it but the last. Chunks have 512 rows on the CPU, on the GPU 1024 or
@@ -115,7 +115,8 @@ _ARGUMENTS = tf.ones([2, 3]), tf.ones([3, 5]), [1, 2]
 
 
 def _case(name, inputs, outputs, **options):
-    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, **{"shapes": _SHAPES, **options})
+    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, summed=longest_axis,
+                **{"shapes": _SHAPES, **options})
 
 
 def _rejected(message, change):

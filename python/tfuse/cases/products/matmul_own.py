@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms
 from tfuse.products.matmul_own import KINDS
 
 # A case's shape is (…, rows, inner, columns).
@@ -53,7 +53,7 @@ def _naive(a, b, kind="tensor"):
 def case(name, b, **more):
     return Case(name=name, run=tfuse.matmul_own, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit,
                 special=False, inputs={"a": lambda shape: shape[:-1], "b": b}, outputs={"value": _out}, elements=_elements,
-                options=[{"kind": kind} for kind in KINDS], **more)
+                summed=longest_axis, options=[{"kind": kind} for kind in KINDS], **more)
 
 
 CASES = [

@@ -54,7 +54,7 @@ def _case(name, kinds, axis=-1, left=lambda shape: shape[:-1], passes=(1, 1), va
     options = [{"kind": kind, **({} if axis == -1 else {"axis": axis})} for kind in kinds]
     return Case(name=name, run=_run, plain=_plain, reference=_exact, gradient=_gradient,
                 inputs={"x": Input(lambda shape: shape, values)}, outputs={"value": left}, options=options, passes=passes,
-                **more)
+                summed=max, **more)
 
 
 def _bars(shape, percent, axis=-1):

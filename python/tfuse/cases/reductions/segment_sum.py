@@ -23,7 +23,7 @@ def _case(name, ids, run, plain, **more):
     return Case(name=name, run=run, plain=plain, reference=lambda x, ids: of_terms(_added(x, ids), _added(x * x, ids)),
                 gradient=_gradient, inputs={"data": lambda shape: shape, "segment_ids": rows},
                 outputs={"value": lambda shape: (_SEGMENTS, *shape[1:])}, shapes=_SHAPES, special=False, passes=(1, 1),
-                **more)
+                summed=lambda shape: shape[0], **more)
 
 
 CASES = [

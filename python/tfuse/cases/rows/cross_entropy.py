@@ -62,13 +62,14 @@ def _sparse_case(name, labels, first=0, **options):
     labels = Input(lambda shape: shape[:-1], lambda rng, own, shape: rng.integers(first, shape[-1], own), labels, False)
     return Case(name=name, run=tfuse.sparse_cross_entropy, plain=_plain_sparse, reference=_sparse_reference,
                 gradient=_sparse_gradient, inputs={"logits": lambda shape: shape, "labels": labels}, outputs=_LOSS,
-                special=False, passes=(1, 2), **options)
+                special=False, passes=(1, 2),
+                summed=lambda shape: shape[-1], **options)
 
 
 def _dense_case(name, targets, gradient, **options):
     return Case(name=name, run=tfuse.cross_entropy, plain=_plain_dense, reference=_reference, gradient=gradient,
                 inputs={"logits": lambda shape: shape, "targets": targets}, outputs=_LOSS, special=False, passes=(2, 3),
-                **options)
+                summed=lambda shape: shape[-1], **options)
 
 
 CASES = [

@@ -55,7 +55,7 @@ def _case(name, *weights, **more):
     return Case(name=name, run=lambda *a, **o: tfuse.group_norm(*a, **o, epsilon=EPSILON), plain=_plain,
                 rival=functools.partial(_plain, moments=tf.nn.moments), reference=_reference, gradient=_gradient,
                 inputs={"x": lambda shape: shape, **{w: channels for w in weights}},
-                fit=lambda shape: (*shape[:-1], -(-shape[-1] // 12) * 12), **more)
+                fit=lambda shape: (*shape[:-1], -(-shape[-1] // 12) * 12), summed=lambda shape: int(np.prod(shape[1:])), **more)
 
 
 CASES = [

@@ -79,7 +79,7 @@ def _case(name, *weights, centred=True, residual=False, **more):
     return Case(name=name, run=_by_name(tfuse.layer_norm if centred else tfuse.rms_norm, inputs, epsilon=EPSILON),
                 plain=_by_name(_plain, inputs, centred=centred), reference=_by_name(_reference, inputs, centred=centred),
                 gradient=_by_name(_gradient, ["dy", *inputs], centred=centred), inputs=inputs,
-                outputs={"y": like, "h": like} if residual else {"y": like},
+                outputs={"y": like, "h": like} if residual else {"y": like}, summed=lambda shape: shape[-1],
                 rival=_by_name(_plain, inputs, centred=centred, drop=lambda x, rate, seed: tf.nn.dropout(x, rate),
                                moments=tf.nn.moments), **more)
 

@@ -43,7 +43,7 @@ def _case(name, inputs={}, log=False, **more):
     return Case(name=name, run=lambda *a, **o: _run(*a, **fixed, **o), plain=lambda *a, **o: _plain(*a, **fixed, **o),
                 reference=lambda *a, **o: _exact(*a, **o) if log else np.exp(_exact(*a, **o)),
                 gradient=lambda *a, **o: _gradient(*a, **fixed, **o), inputs={"x": lambda shape: shape, **inputs},
-                options=[{}, {"scale": 0.125}], timed=[{}], **more)
+                summed=lambda shape: shape[-1], options=[{}, {"scale": 0.125}], timed=[{}], **more)
 
 
 def _some(rng, shape, case):

@@ -70,9 +70,10 @@ CASES = [
          outputs={"counts": Input(lambda shape: (*shape[:-1], _SIZE), dtype="int32")}),
     Case(name="bincount, weights", run=lambda ids, w: tfuse.bincount(ids, w, **_LENGTHS), plain=_plain_weighted,
          reference=_weighted, gradient=_weights_gradient, inputs={"arr": _wide_ids, "weights": lambda shape: shape},
-         outputs={"sums": _rows_or_all}, special=False, passes=(2, 2), sizes=[(1 << 20,)], cpu_sizes=[(4096, 4096)]),
+         outputs={"sums": _rows_or_all}, summed=lambda shape: int(np.prod(shape)), special=False, passes=(2, 2),
+         sizes=[(1 << 20,)], cpu_sizes=[(4096, 4096)]),
     Case(name="bincount, rows of weights", run=lambda ids, w: tfuse.bincount(ids, w, axis=-1, **_LENGTHS), special=False,
          plain=lambda ids, w: _plain_weighted(ids, w, -1), reference=lambda ids, w: _weighted(ids, w, -1), sizes=[],
          gradient=lambda dy, ids, w: _weights_gradient(dy, ids, w, -1), inputs={"arr": _ids, "weights": lambda shape: shape},
-         outputs={"sums": lambda shape: (*shape[:-1], _SIZE)}),
+         outputs={"sums": lambda shape: (*shape[:-1], _SIZE)}, summed=lambda shape: shape[-1]),
 ]
