@@ -79,7 +79,8 @@ def models(saved):
             "`compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",
-             "| a step of `fit()` (and alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()), "|---|" + "---|" * len(COLUMNS)]
+             "| a step of `fit()` (and alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()),
+             "|---|" + "---|" * len(COLUMNS)]
     for (model, step), of in found.items():
         lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(_cell(of, name) for name in COLUMNS)))
     return "\n".join(lines)
@@ -89,7 +90,8 @@ def _cell(of, name):
     """The milliseconds of fit(), and of the step alone; the best of each column are in bold letters."""
     if name not in of:
         return "–"
-    fit, alone = (records.marked(of[name].get(key), [row.get(key) for row in of.values()]) for key in ("fit_ms", "ms_per_step"))
+    fit, alone = (records.marked(of[name].get(key), [of[column].get(key) for column in COLUMNS if column in of])
+                  for key in ("fit_ms", "ms_per_step"))
     return "%s (%s) ms, %.1f GB" % (fit, alone, of[name]["peak_GB"])
 
 
