@@ -93,11 +93,13 @@ typedef union tfu_value {
   float f;
   int64_t i;
   int b;
-  const char *s; /* kept for the life of the process; equal texts are one pointer (tfu_intern) */
+  const char *s; /* kept while the call runs; equal texts are one pointer (tfu_intern) */
 } tfu_value;
 
-/* A copy of the text that is kept for the life of the process, the same one for equal texts; NULL without memory. */
+/* A copy of the text, the same one for equal texts, which is kept until all who asked for it have dropped it; NULL
+ * without memory. */
 const char *tfu_intern(const char *text, size_t length);
+void tfu_drop_text(const char *text); /* one that tfu_intern gave, or NULL */
 
 const char *tfu_dtype_name(tfu_dtype dtype); /* "float32" …   */
 const char *tfu_dtype_tag(tfu_dtype dtype);  /* "f32" …       */
@@ -151,7 +153,7 @@ typedef struct tfu_op {
   size_t room;
   int stateful; /* more than a function of its inputs: TensorFlow neither runs it ahead of time nor leaves out a second
                    one */
-  /* NULL, or completes the attributes of a kernel that TensorFlow makes of a node or an eager call, once for each. */
+  /* NULL, or completes the attributes that a node or an eager call of TensorFlow has, before each run. */
   tfu_code (*complete)(tfu_value *attr, tfu_error *err);
 } tfu_op;
 

@@ -27,6 +27,7 @@ __attribute__((format(printf, 5, 6))) static inline void check(int right, const 
   printf("%s:%d: failed: %s ", file, line, text);
   vprintf(format, ap);
   puts("");
+  fflush(stdout); /* what was found is in the log, also where the test dies of it */
   va_end(ap);
 }
 

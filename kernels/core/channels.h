@@ -16,6 +16,9 @@
  * - { … }: the formula of one element. It sets y[0] … and s[0] …, which is what the element adds to the sums, from
  *   x[0] … and w[0] …. All are REAL, which is float, or double for float64. Functions are those of <tgmath.h>.
  *
+ * TFU_CHANNELS_WITH has one more number before the formula: how many attributes it reads, floats, which are the op's
+ * first ones. They come behind the weights: w[weights] is the first. `stored` is S then, or they would be rounded to T.
+ *
  * An element is read before it is written, so the first result may be the first tensor's memory (tfu_op.in_place). */
 #ifndef TFUSE_CHANNELS_H_
 #define TFUSE_CHANNELS_H_
@@ -32,6 +35,19 @@ typedef struct tfu_channels {
   {                                                      \
     tensors, weights, results, sums, { 0 }               \
   }
+
+#ifndef TFU_DEVICE
+#include "tfuse.h"
+
+/* To a kernel, an attribute is a weight that is not given and reads as the attribute's value. */
+static inline tfu_channels tfu_channels_with(tfu_call *call, tfu_channels op, int attributes) {
+  for (int i = 0; i < attributes; i++, op.weights++) {
+    op.absent[op.weights] = call->attr[i].f;
+    call->in[op.tensors + op.weights] = (tfu_tensor){.shape = {.rank = 1}};
+  }
+  return op;
+}
+#endif
 
 /* TFU_MAP1(square, x, (x * x)): a formula of one tensor, whose elements it names; TFU_MAP2 has two. */
 #define TFU_MAP1(stem, a, formula)    \

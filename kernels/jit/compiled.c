@@ -72,7 +72,7 @@ static void write_list(writer *w, const char *name, const char *before, const ch
 
 /* Types of tensors and arithmetic, and the numbers of the walk. */
 static void write_head(writer *w, const jit_variant *v) {
-  static const char *const types[TFU_DTYPES] = {
+  static const char *const types[TFU_MOVED] = {
       [TFU_F32] = "float",   [TFU_F16] = "f16",     [TFU_BF16] = "bf16", [TFU_F64] = "double",
       [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
   int wide = 0;
@@ -209,6 +209,8 @@ static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled
   if (!c) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   memcpy(&c->variant, v, sizeof *v);
   c->hash = hash;
+  c->variant.source = tfu_intern(v->source, strlen(v->source)); /* the same pointers, held for the variant */
+  c->variant.name = tfu_intern(v->name, strlen(v->name));
   const int mode =
       tfu_capture_relax(); /* loading allocates, and a driver may put it off until it is asked of the code */
   tfu_code code = make(d, v, c, err);
@@ -219,6 +221,7 @@ static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled
     describe(v, types, sizeof types);
     const size_t at = strlen(err->text);
     if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
+    tfu_drop_text(c->variant.source), tfu_drop_text(c->variant.name);
     free(c);
     return code;
   }
@@ -341,6 +344,7 @@ int tfu_jit_info(const char *name, const char *source, int number, char *text, s
     for (const jit_compiled *c = chains[i]; c && !found; c = c->next)
       if (c->variant.source == own && !strcmp(c->variant.name, name) && number-- == 0) found = c;
   pthread_mutex_unlock(&lock);
+  tfu_drop_text(own);
   if (!found) return 0;
   describe(&found->variant, types, sizeof types);
   snprintf(

@@ -65,10 +65,22 @@ static int in_double(const tfu_list *list) {
   return 0;
 }
 
+static tfu_code run_job(tfu_call *call, job *j) {
+  const tfu_lists *l = call->lists;
+  const int rows = call->attr[TFU_JIT_KIND].i == TFU_JIT_ROWS;
+  TFU_REQUIRE(call->err, rows ? j->program->passes : j->program->body.n, "kernel %s: its program is not one of %s",
+              call->attr[TFU_JIT_KERNEL].s, rows ? "rows" : "elements");
+  j->plan = jit_plan_of(l, rows ? &l->in[0].at[0].shape : &l->out[0].at[0].shape, rows, &j->args);
+  const int wide = in_double(&l->in[0]) || in_double(&l->out[0]);
+  j->task = rows ? divide_up(1 << 14, j->args.cols + 1) : tfu_task_size(j->args.n, BLOCK);
+  tfu_parallel(divide_up(j->args.n, j->task),
+               rows ? (wide ? some_rows_f64 : some_rows_f32) : (wide ? some_elements_f64 : some_elements_f32), j);
+  return TFU_OK;
+}
+
 tfu_code tfu_jit_cpu(tfu_call *call) {
   const tfu_value *attr = call->attr;
   const tfu_lists *l = call->lists;
-  const int rows = attr[TFU_JIT_KIND].i == TFU_JIT_ROWS;
   job j = {.lists = l};
   if (attr[TFU_JIT_KIND].i == TFU_JIT_RAW)
     return tfu_fail(
@@ -78,16 +90,11 @@ tfu_code tfu_jit_cpu(tfu_call *call) {
         attr[TFU_JIT_KERNEL].s);
   TFU_REQUIRE(call->err, *attr[TFU_JIT_PROGRAM].s, "kernel %s has no program for the CPU", attr[TFU_JIT_KERNEL].s);
   TFU_TRY(jit_program_of(attr[TFU_JIT_PROGRAM].s, l->inputs, l->outputs, &j.program, call->err));
-  TFU_REQUIRE(call->err, rows ? j.program->passes : j.program->body.n, "kernel %s: its program is not one of %s",
-              attr[TFU_JIT_KERNEL].s, rows ? "rows" : "elements");
-  j.plan = jit_plan_of(l, rows ? &l->in[0].at[0].shape : &l->out[0].at[0].shape, rows, &j.args);
   call->kernel = attr[TFU_JIT_KERNEL].s;
   call->why = "jit kernel, interpreted";
-  const int wide = in_double(&l->in[0]) || in_double(&l->out[0]);
-  j.task = rows ? divide_up(1 << 14, j.args.cols + 1) : tfu_task_size(j.args.n, BLOCK);
-  tfu_parallel(divide_up(j.args.n, j.task),
-               rows ? (wide ? some_rows_f64 : some_rows_f32) : (wide ? some_elements_f64 : some_elements_f32), &j);
-  return TFU_OK;
+  const tfu_code code = run_job(call, &j);
+  jit_program_back(j.program);
+  return code;
 }
 
 #else

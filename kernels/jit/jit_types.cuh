@@ -135,12 +135,13 @@ struct pack {
     return (R)__uint_as_float(bits << 16);
   }
   __device__ void put(const float *, int k, float a, float) { word[k] = __float_as_uint(a); }
-  __device__ void put(const int32_t *, int k, double a, double) { word[k] = (unsigned)__double2int_rz(a); }
+  /* NaN becomes 0: of a double the GPU would make the least integer of it. */
+  __device__ void put(const int32_t *, int k, double a, double) { word[k] = a == a ? (unsigned)__double2int_rz(a) : 0; }
   __device__ void put(const double *, int k, double a, double) {
     word[2 * k] = (unsigned)__double2loint(a), word[(2 * k + 1) % WORDS] = (unsigned)__double2hiint(a);
   }
   __device__ void put(const int64_t *, int k, double a, double) {
-    const int64_t v = __double2ll_rz(a);
+    const int64_t v = a == a ? __double2ll_rz(a) : 0;
     word[2 * k] = (unsigned)v, word[(2 * k + 1) % WORDS] = (unsigned)((uint64_t)v >> 32);
   }
   template <typename R>

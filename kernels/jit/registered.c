@@ -1,45 +1,101 @@
 /* registered.c - kernels by short names, for eager calls: TensorFlow encodes, hashes and compares all attributes in
- * every call, and the texts of a kernel are long. A name is the hash of the texts, so that in
- * another process it stands for the same kernel or for none. Graphs and XLA's calls have the texts themselves. */
+ * every call, and the texts of a kernel are long; and it keeps what it makes of a call, 40 KB, for every value that an
+ * attribute ever had. So names are few: that of a kernel that is no more is given to a new one, and what a name stands
+ * for is looked up in every run. Graphs and XLA's calls have the texts themselves.
+ *
+ * A name has a number that other processes do not have, where it stands for nothing. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "kernels/core/hash.h"
 #include "ops/jit/jit.h"
 
 enum { TEXTS = TFU_JIT_LAUNCH + 1 }; /* the attributes that stand before the types */
 
-typedef struct registered {
-  struct registered *next;
-  const char *name; /* of tfu_intern */
+typedef struct slot {
+  struct slot *next;          /* of its chain */
+  struct slot *older, *newer; /* among those that are not in use */
+  uint64_t hash;
+  int users;
   tfu_value attr[TEXTS];
-} registered;
+  char name[48];
+} slot;
 
-static registered *chains[256];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static slot **slots, *chains[256];
+static slot unused = {.older = &unused, .newer = &unused}; /* a ring: its newer is the oldest of them */
+static int count, idle;                                    /* all slots, and those that are not in use */
+static uint64_t process;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all these */
 
-static registered **chain_of(const char *name) { return &chains[(uintptr_t)name / 16 % TFU_COUNT(chains)]; }
+static slot **chain_of(uint64_t hash) { return &chains[hash % TFU_COUNT(chains)]; }
 
-/* Called while the lock is held; what is found stays there for good. */
-static const registered *find(const char *name) {
-  const registered *r = *chain_of(name);
-  while (r && r->name != name) r = r->next;
-  return r;
+static void drop_texts(const tfu_value *attr) {
+  for (int i = 0; i < TEXTS; i++)
+    if (i != TFU_JIT_KIND) tfu_drop_text(attr[i].s);
 }
 
-/* "#" and 32 digits; no function of C begins with that. */
-static const char *name_of(const char *const *texts, int kind) {
-  char name[40];
-  uint64_t hash[2];
-  for (int i = 0; i < 2; i++) {
-    hash[i] = tfu_hash(TFU_HASH_START + (uint64_t)i, &kind, sizeof kind);
-    for (int k = 0; k < TEXTS; k++) hash[i] = tfu_hash(hash[i], texts[k], strlen(texts[k]) + 1);
+static void take_from_unused(slot *s) {
+  s->older->newer = s->newer;
+  s->newer->older = s->older;
+  idle--;
+}
+
+static slot *find(uint64_t hash, const tfu_value *attr) {
+  slot *s = *chain_of(hash);
+  while (s && !(s->hash == hash && !memcmp(s->attr, attr, sizeof s->attr))) s = s->next;
+  return s;
+}
+
+static uint64_t number_of_process(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const int64_t own[] = {now.tv_sec, now.tv_nsec, getpid()};
+  return tfu_hash(TFU_HASH_START, own, sizeof own);
+}
+
+static slot *new_slot(void) {
+  slot **more = realloc(slots, (size_t)(count + 1) * sizeof *slots);
+  if (more) slots = more;
+  slot *s = more ? calloc(1, sizeof *s) : NULL;
+  if (!s) return NULL;
+  if (!process) process = number_of_process();
+  snprintf(s->name, sizeof s->name, "#%016" PRIx64 ".%d", process, count);
+  return slots[count++] = s;
+}
+
+/* The one that has not been in use the longest, where enough of them wait for their kernel to be made again. */
+static slot *free_slot(void) {
+  if (idle < TFU_JIT_KEPT_NAMES) return new_slot();
+  slot *s = unused.newer, **at = chain_of(s->hash);
+  take_from_unused(s);
+  while (*at != s) at = &(*at)->next;
+  *at = s->next;
+  drop_texts(s->attr);
+  return s;
+}
+
+/* Takes over what attr holds. */
+static slot *use(const tfu_value *attr) {
+  const uint64_t hash = tfu_hash(TFU_HASH_START, attr, sizeof((slot *)0)->attr);
+  slot *s = find(hash, attr);
+  if (s) {
+    drop_texts(attr);
+    if (!s->users) take_from_unused(s);
+  } else if ((s = free_slot())) {
+    memcpy(s->attr, attr, sizeof s->attr);
+    s->hash = hash;
+    s->next = *chain_of(hash), *chain_of(hash) = s;
+  } else {
+    drop_texts(attr);
+    return NULL;
   }
-  const int n = snprintf(name, sizeof name, "#%016" PRIx64 "%016" PRIx64, hash[0], hash[1]);
-  return tfu_intern(name, (size_t)n);
+  s->users++;
+  return s;
 }
 
 const char *tfu_jit_register(const char *kernel, int kind, const char *source, const char *program, const char *inputs,
@@ -47,36 +103,50 @@ const char *tfu_jit_register(const char *kernel, int kind, const char *source, c
   const char *const texts[TEXTS] = {
       [TFU_JIT_KERNEL] = kernel, [TFU_JIT_KIND] = "",         [TFU_JIT_SOURCE] = source, [TFU_JIT_PROGRAM] = program,
       [TFU_JIT_INPUTS] = inputs, [TFU_JIT_OUTPUTS] = outputs, [TFU_JIT_SHAPES] = shapes, [TFU_JIT_LAUNCH] = launch};
-  const char *name = name_of(texts, kind);
-  registered *made = name ? calloc(1, sizeof *made) : NULL;
-  int whole = made != NULL;
-  for (int i = 0; whole && i < TEXTS; i++) {
-    if (i == TFU_JIT_KIND) made->attr[i].i = kind;
-    else whole = (made->attr[i].s = tfu_intern(texts[i], strlen(texts[i]))) != NULL;
+  tfu_value attr[TEXTS];
+  int whole = 1;
+  memset(attr, 0, sizeof attr);
+  for (int i = 0; i < TEXTS; i++) {
+    if (i == TFU_JIT_KIND) attr[i].i = kind;
+    else whole &= (attr[i].s = tfu_intern(texts[i], strlen(texts[i]))) != NULL;
   }
   if (!whole) {
-    free(made);
+    drop_texts(attr);
     return NULL;
   }
-  made->name = name;
   pthread_mutex_lock(&lock);
-  const registered *known = find(name);
-  if (!known) made->next = *chain_of(name), *chain_of(name) = made;
+  const slot *s = use(attr);
   pthread_mutex_unlock(&lock);
-  if (!known) return name;
-  const int same = !memcmp(known->attr, made->attr, sizeof made->attr);
-  free(made);
-  return same ? name : NULL;
+  return s ? s->name : NULL;
+}
+
+/* Called while the lock is held. */
+static slot *named(const char *name) {
+  char *end;
+  if (*name != '#' || strtoull(name + 1, &end, 16) != process || *end != '.') return NULL;
+  const long number = strtol(end + 1, &end, 10);
+  return !*end && number >= 0 && number < count ? slots[number] : NULL;
+}
+
+void tfu_jit_forget(const char *name) {
+  pthread_mutex_lock(&lock);
+  slot *s = named(name);
+  if (s && s->users && !--s->users) {
+    s->older = unused.older, s->newer = &unused;
+    s->older->newer = unused.older = s;
+    idle++;
+  }
+  pthread_mutex_unlock(&lock);
 }
 
 tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err) {
   const char *name = attr[TFU_JIT_KERNEL].s;
   if (*name != '#') return TFU_OK;
   pthread_mutex_lock(&lock);
-  const registered *r = find(name);
+  const slot *s = named(name);
+  if (s) memcpy(attr, s->attr, sizeof s->attr);
   pthread_mutex_unlock(&lock);
-  TFU_REQUIRE(err, r, "kernel %s is not known in this process: only eager calls of the process that made it name it so",
+  TFU_REQUIRE(err, s, "kernel %s is not known in this process: only eager calls of the process that made it name it so",
               name);
-  memcpy(attr, r->attr, sizeof r->attr);
   return TFU_OK;
 }

@@ -131,7 +131,7 @@ struct products {
     UNROLL
     for (int i = 0; i < N; i++) {
       zeros += value(i) == 0;
-      product *= value(i) == 0 ? 1.0f : value(i);
+      product *= value(i) == 0 ? copysignf(1.0f, value(i)) : value(i);
       if (i % 4 == 3 || i == N - 1) take_power();
     }
   }

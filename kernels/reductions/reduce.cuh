@@ -88,8 +88,8 @@ __device__ inline double power_of(double x, double shift) { return called_exp(x 
 
 /* SUMS: a is the sum, of squares for l2; what additions have rounded away is not kept, as chains are short.
  * TOPS: a is the greatest value, NaN if there is any; b counts how often it was there, where that is asked for.
- * PRODUCTS: a * 2^c, so that nothing is too large or too small on the way; b counts zeros, up to 2, which are left out.
- *   Of integers a alone, which wraps.
+ * PRODUCTS: a * 2^c, so that nothing is too large or too small on the way; b counts zeros, up to 2, of which a has the
+ *   signs alone. Of integers a alone, which wraps.
  * EXPONENTIALS: a is the greatest value, b the sum of exp(v - a); of exp(v) where a is infinite, 0 where a is minus
  *   infinity.
  * SPREADS: a + d is the mean, d what a has no digits for, b the sum of squared differences from it, c the number of
@@ -135,7 +135,7 @@ struct state {
         ONCE
         for (int i = 0; i < m; i++) {
           if constexpr (!is_real<R>::value) a *= v[0];
-          else if (v[0] == 0) b += 1;
+          else if (v[0] == 0) b += 1, a *= copysign((R)1, v[0]);
           else a *= split(v[0], c);
           UNROLL
           for (int j = 1; j < M; j++) v[j - 1] = v[j]; /* so that the loop is there once */
@@ -225,6 +225,9 @@ struct state {
     return s;
   }
 
+  /* Of EXPONENTIALS: what powers are relative to. */
+  __device__ R shift() const { return a - a == 0 ? a : 0; }
+
   /* Of SPREADS: the mean is a + by. */
   __device__ void move_mean(R by) {
     const R before = a;
@@ -273,7 +276,6 @@ struct state {
       b = b < 2 ? b : 2;
     }
   }
-  __device__ R shift() const { return a - a == 0 ? a : 0; }
   __device__ void rise(R high) {
     const R before = a;
     if (high == before) return;

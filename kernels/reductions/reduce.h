@@ -95,6 +95,13 @@ static inline int tfu_float_group(int kind) {
   }
 }
 
+/* What is computed for the kind that is asked for. The sum, mean or product of single values is those values, as their
+ * maximum is: that keeps the sign of a zero, as TensorFlow does, where 0 + x would not. */
+static inline int tfu_reduce_kind(const tfu_call *call, const tfu_groups *groups) {
+  const int kind = (int)call->attr[0].i;
+  return groups->n == 0 && kind <= TFU_REDUCE_PROD ? TFU_REDUCE_MAX : kind;
+}
+
 /* Fails for a kind that integers do not have. */
 TFU_MUST_USE static inline tfu_code tfu_reduce_check(tfu_call *call) {
   TFU_REQUIRE(call->err, call->in[0].dtype < TFU_FLOATS || call->attr[0].i <= TFU_REDUCE_PROD,

@@ -203,5 +203,5 @@ tfu_code tfu_reduce_cpu(tfu_call *call) {
   TFU_TRY(tfu_reduce_check(call));
   TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
   const tfu_groups groups = tfu_groups_of(&x->shape, reduced);
-  return reduce(call, x, &groups, (int)call->attr[0].i, &call->out[0], NULL);
+  return reduce(call, x, &groups, tfu_reduce_kind(call, &groups), &call->out[0], NULL);
 }

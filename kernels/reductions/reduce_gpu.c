@@ -223,7 +223,7 @@ tfu_code tfu_reduce_gpu(tfu_call *call) {
   unsigned reduced;
   TFU_TRY(tfu_reduced_axes(&x->shape, call->attr[1].i, &reduced, call->err));
   const tfu_groups groups = tfu_groups_of(&x->shape, reduced);
-  const int kind = (int)call->attr[0].i;
+  const int kind = tfu_reduce_kind(call, &groups);
   TFU_TRY(tfu_reduce_check(call));
   return tfu_reduce_launch(call, x, &groups, kind, kind == TFU_REDUCE_MIN, &call->out[0], NULL);
 }

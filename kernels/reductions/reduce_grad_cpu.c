@@ -1,7 +1,8 @@
 /* The gradient of reductions on the CPU. The state of each result and dy give two numbers, (p, q), and these the
- * gradient of each value v that the result is made of: p where v is q (max, min), p exp(v - q) (logsumexp), p (v - q)
- * (variance, std, l2), p / v with p as a product of p and 2^q (prod). A product with one zero has an infinite q, and p
- * is the gradient of the zero. */
+ * gradient of each value v that the result is made of: p where v is q (max, min), p exp(v - q) (logsumexp; q is the
+ * maximum, for the result has no digits left for the sum where values are large), p (v - q) (variance, std, l2), p / v
+ * with p as a product of p and 2^q (prod). A product with zeros has an infinite q; p is the gradient of the zero where
+ * there is one, times the zero's sign. */
 #ifndef REAL
 #include "kernels/reductions/reduce_cpu.h"
 
@@ -22,7 +23,7 @@ static pair pair_of(int kind, tfu_state s, double dy, int64_t n) {
   switch (kind) {
     case TFU_REDUCE_MAX:
     case TFU_REDUCE_MIN: return (pair){.p = y == y ? dy / s.b : y, .q = y};
-    case TFU_REDUCE_LSE: return (pair){.p = dy, .q = y};
+    case TFU_REDUCE_LSE: return (pair){.p = dy / s.b, .q = isfinite(s.a) ? s.a : 0};
     case TFU_REDUCE_PROD:
       if (s.b == 0) return (pair){.p = dy * s.a, .q = s.c};
       return (pair){.p = dy * (s.b == 1 ? ldexp(s.a, (int)fmin(fmax(s.c, -5000), 5000)) : s.a * 0), .q = INFINITY};
@@ -47,7 +48,7 @@ static int64_t result_of(const tfu_groups *g, int64_t at) {
 
 static double of_product(double v, double p, double q) {
   int e;
-  if (q == INFINITY) return v == 0 ? p : p * 0;
+  if (q == INFINITY) return p * copysign(v == 0, v);
   const double m = frexp(v, &e);
   return ldexp(p / m, (int)fmin(fmax(q - (isfinite(v) ? e : 0), -5000), 5000));
 }

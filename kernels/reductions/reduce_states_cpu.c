@@ -35,10 +35,11 @@ static inline void settle(tfu_state *s) {
   memcpy(&s->a, &bits, sizeof bits);
 }
 
-/* One more factor. */
+/* One more factor. Of a zero, a has the sign. */
 static inline void multiply(tfu_state *s, double v) {
   if (v == 0) {
     s->b++;
+    s->a *= copysign(1, v);
     return;
   }
   if (fabs(v) < 0x1p-500) v *= 0x1p500, s->c -= 500;

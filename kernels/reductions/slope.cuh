@@ -4,7 +4,9 @@
  *   max, min: p where v is q, else 0; p everywhere where q is NaN       logsumexp: p exp(v - q)
  *   variance, std, l2: p (v - q)                                        prod: p / v, with p as m * 2^q
  *
- * Of a product with one zero, q is infinite and p the gradient of the zero; all others have 0. */
+ * Of logsumexp q is the maximum, for the result has no digits left for the sum where values are large.
+ * Of a product with zeros, q is infinite, and p the gradient of the zero where there is one, times the zero's sign; all
+ * others have 0. */
 #pragma once
 
 #include "kernels/reductions/reduce.cuh"
@@ -19,7 +21,7 @@ template <int GROUP, typename R>
 __device__ inline slope_pair<R> pair_from(int kind, int64_t all, const state<R> &s, R dy) {
   const R y = s.template result_as<GROUP>(kind, all);
   if constexpr (GROUP == TFU_TOPS) return {dy / (y == y ? s.b : y), y};
-  if constexpr (GROUP == TFU_EXPONENTIALS) return {dy, y};
+  if constexpr (GROUP == TFU_EXPONENTIALS) return {dy / s.b, s.shift()};
   if constexpr (GROUP == TFU_PRODUCTS)
     return {dy * (s.b == 0 ? s.a : s.b == 1 ? scaled(s.a, s.c) : s.a * 0), s.b == 0 ? s.c : infinity<R>()};
   if constexpr (GROUP == TFU_SPREADS) return {dy / (kind == TFU_REDUCE_STD ? (R)all * y : (R)0.5 * (R)all), s.a};
@@ -31,7 +33,7 @@ __device__ inline R slope(R v, R p, R q) {
   if constexpr (GROUP == TFU_TOPS) return v == q || q != q ? p : 0;
   if constexpr (GROUP == TFU_EXPONENTIALS) return p * power_of(v, q);
   if constexpr (GROUP == TFU_PRODUCTS) {
-    if (q == infinity<R>()) return v == 0 ? p : p * 0;
+    if (q == infinity<R>()) return p * copysign((R)(v == 0), v);
     R e = 0;
     const R m = split(v, e);
     return scaled(p / m, q - e);

@@ -90,8 +90,9 @@ struct scan_lanes_of_row {
     p.first = 0;
     row = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> a.shift;
     if (blockwise) {
-      row = blockIdx.x / (unsigned)a.tiles;
-      tile = blockIdx.x - (unsigned)row * a.tiles;
+      const unsigned number = a.tiles > 1 ? take_ticket(a.tickets) : blockIdx.x;
+      row = number / (unsigned)a.tiles;
+      tile = number - (unsigned)row * a.tiles;
       p.first = (int64_t)(tile * (blockDim.x / 32) + threadIdx.x / 32) * (32 << a.depth);
     }
     p.begin = (const char *)a.what.x + row * a.bytes;
@@ -188,7 +189,7 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
     if (warp == 0) run = OP::none();
     if (a.tiles > 1) {
       if (warp == 0) {
-        scan_slot<S> *slots = (scan_slot<S> *)a.slots + l.row * a.row_slots;
+        told_state<S> *slots = (told_state<S> *)a.slots + l.row * a.row_slots;
         const S found = state_before<OP>(slots, a.tiles, a.groups, l.tile, total);
         if (lane == 0) ahead = found;
       }

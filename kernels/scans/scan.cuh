@@ -2,6 +2,7 @@
  * States are always joined in the same order, so that results repeat bit for bit. */
 #pragma once
 
+#include "kernels/core/device/look_back.cuh"
 #include "kernels/core/device/shared.cuh"
 #include "kernels/scans/scan.h"
 #include "kernels/scans/scan_kinds.cuh"
@@ -39,48 +40,19 @@ __device__ inline typename OP::state scan_lanes(typename OP::state s, int width)
 
 /* ---- tiles ---- */
 
-/* A state on its way from one block to another: in words of 8 bytes, each beside a flag in one access of 16 bytes, so
- * that no fence is needed. */
-template <typename S>
-struct scan_slot {
-  enum { WORDS = (sizeof(S) + 7) / 8 };
-  ulonglong2 word[WORDS];
-
-  __device__ void tell(const S &s) {
-    unsigned long long bits[WORDS] = {};
-    memcpy(bits, &s, sizeof s);
-    UNROLL
-    for (int i = 0; i < WORDS; i++)
-      asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(&word[i]), "l"(bits[i]), "l"(1ull) : "memory");
-  }
-  __device__ S wait() const {
-    unsigned long long bits[WORDS], told;
-    UNROLL
-    for (int i = 0; i < WORDS; i++) do {
-        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                     : "=l"(bits[i]), "=l"(told)
-                     : "l"(&word[i])
-                     : "memory");
-      } while (!told);
-    S s;
-    memcpy(&s, bits, sizeof s);
-    return s;
-  }
-};
-
 /* What lies before a tile of a row, from the totals of the others. They are joined through a fixed tree: 32 tiles are a
  * group, 32 groups a large one. A tile waits for the totals of the tiles before it in its group, of the groups before
  * that in the large group, and for all that lies before the large group; the last tile of each tells the total of it.
  * So only one in 1024 tiles waits for a chain, and which sums are taken does not depend on who comes first.
  *
- * Blocks start in the order of their numbers, and a tile waits only for those before it. Called by a whole warp. */
+ * A tile waits only for those before it, whose numbers are lower tickets (look_back.cuh). Called by a whole warp. */
 template <typename OP>
-__device__ inline typename OP::state state_before(scan_slot<typename OP::state> *slots, int tiles, int groups, int tile,
-                                                  const typename OP::state &total) {
+__device__ inline typename OP::state state_before(told_state<typename OP::state> *slots, int tiles, int groups,
+                                                  int tile, const typename OP::state &total) {
   enum { M = TFU_SCAN_GROUP };
   typedef typename OP::state S;
   const int lane = threadIdx.x % M;
-  scan_slot<S> *slot = slots + tile, *end = slots + tiles; /* this tile's, then this group's; where its level's end */
+  told_state<S> *slot = slots + tile, *end = slots + tiles; /* this tile's, then this group's; where its level's end */
   S all = total, before = OP::none();
   int place = tile, length = groups;
   bool last = true;

@@ -31,6 +31,7 @@ typedef struct scan_rows_args {
   int apart;           /* y begins elsewhere in a pack than x does                                */
   uint64_t nothing[2]; /* eight bytes of numbers that change nothing: of x, and of the factor     */
   void *slots;         /* where tiles tell each other their totals; zeros at first                */
+  uint32_t *tickets;   /* how many blocks of long rows have begun; zero at first                  */
   int groups;          /* of a row: slots are tiles, then groups, then groups of groups and one   */
   int64_t row_slots;
 } scan_rows_args;

@@ -98,8 +98,9 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
     a.groups = (int)divide_up(a.tiles, TFU_SCAN_GROUP);
     a.row_slots = a.tiles + a.groups + divide_up(a.groups, TFU_SCAN_GROUP) + 1;
     const size_t all = (size_t)(count * a.row_slots) * (state_size(s->kind, dtype) > 8 ? 32 : 16);
-    TFU_TRY(tfu_scratch(call, all, &a.slots));
-    TFU_TRY(tfu_clear(call, a.slots, all));
+    TFU_TRY(tfu_scratch(call, all + sizeof *a.tickets, &a.slots));
+    TFU_TRY(tfu_clear(call, a.slots, all + sizeof *a.tickets));
+    a.tickets = (uint32_t *)((char *)a.slots + all);
   }
   TFU_REQUIRE(call->err, blocks <= INT32_MAX, "x %s is too large for one launch", tfu_show(&call->in[0].shape).text);
   grid.x = (unsigned)blocks;

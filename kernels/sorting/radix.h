@@ -44,7 +44,7 @@ typedef struct sweep_args {
   uint32_t *starts;        /* [row][digit's place][pile]: counts, then where piles begin      */
   uint32_t *next_starts;   /* the same for the next portion of the rows; NULL: there is none  */
   uint32_t *said;          /* [row][tile][pile]: what tiles know (sweep.cuh), 0 at first      */
-  uint32_t *tickets;       /* how many blocks have begun                                      */
+  uint32_t *tickets;       /* how many blocks have begun, 0 at first                          */
   uint32_t *moving;        /* [row]: a bit for each digit's place that has more than one pile */
   tfu_order order;
   int64_t rows, cols;

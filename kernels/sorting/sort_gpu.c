@@ -54,10 +54,10 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
   if (digits > 1) TFU_TRY(tfu_scratch(call, n * key, &scratch_keys));
   if (digits > 2 && !own) TFU_TRY(tfu_scratch(call, n * key, &own_keys));
   if (digits > 1 && job->places) TFU_TRY(tfu_scratch(call, n * sizeof(uint32_t), &scratch_places));
-  const size_t counters = (size_t)(portions * words + r->rows + portions * digits) * sizeof(uint32_t);
+  const size_t counters = (size_t)(portions * words + r->rows) * sizeof(uint32_t);
   const size_t of_tiles = (size_t)(r->rows * (tiles < most ? tiles : most)) * PILES_BYTES;
   TFU_TRY(tfu_scratch(call, counters, &starts));
-  TFU_TRY(tfu_scratch(call, of_tiles, &said));
+  TFU_TRY(tfu_scratch(call, of_tiles + sizeof(uint32_t), &said)); /* what tiles say, then their tickets */
   TFU_TRY(tfu_clear(call, starts, counters));
   sweep_args a = {.from = r->from,
                   .from_places = r->carried,
@@ -67,6 +67,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
                   .results = job->sorted,
                   .starts = starts,
                   .said = said,
+                  .tickets = (uint32_t *)((char *)said + of_tiles),
                   .moving = (uint32_t *)starts + portions * words,
                   .order = r->order,
                   .rows = r->rows,
@@ -82,9 +83,8 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
                            .shared = 32 * TFU_PILES * (unsigned)sizeof(uint32_t)};
   TFU_TRY(tfu_launch(call, &radix_totals, 0, tag, totals, &a));
   TFU_TRY(tfu_launch(call, &radix_starts, 0, TFU_F32, (tfu_grid){.x = (unsigned)a.rows, .threads = TFU_THREADS}, &a));
-  a.tickets = a.moving + a.rows;
   for (a.digit = 0; a.digit < digits; a.digit++, a.shift += 8)
-    for (int64_t p = 0; p < portions; p++, a.tickets++) {
+    for (int64_t p = 0; p < portions; p++) {
       a.first_tile = (unsigned)(p * most);
       a.tiles = (unsigned)(tiles - p * most < most ? tiles - p * most : most);
       a.starts = (uint32_t *)starts + p * words;
@@ -93,7 +93,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
           .x = (unsigned)(a.rows * a.tiles),
           .threads = TFU_SWEEP_THREADS,
           .shared = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES + (TFU_SWEEP_THREADS / 32 + 1) * PILES_BYTES};
-      TFU_TRY(tfu_clear(call, said, of_tiles));
+      TFU_TRY(tfu_clear(call, said, of_tiles + sizeof(uint32_t)));
       TFU_TRY(tfu_launch(call, &radix_sweep, 0, tag, grid, &a));
     }
   return TFU_OK;

@@ -3,12 +3,13 @@
  * A first launch counts the digits of all places at once. Then, digit by digit, a block takes a tile of keys into
  * registers, ranks them, and says how many it has of each pile. Where its keys go is known once the tiles before have
  * said the same: for each pile a thread goes back from tile to tile, adding up, until it meets one that already knows
- * how many come before. Tiles are numbered as their blocks begin, so what a block waits for is always under way.
+ * how many come before (decoupled look-back).
  *
  * A digit that is the same in a whole row moves nothing, so its launch does nothing for that row. Which of the two
  * buffers keys are in follows from the digits that are left to do. */
 #pragma once
 
+#include "kernels/core/device/look_back.cuh"
 #include "kernels/sorting/radix.cuh"
 
 extern __shared__ int4 shared_memory[];
@@ -91,8 +92,6 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_f32(const
 enum { SAID_OWN = 1u << 30 };
 #define SAID_ALL (1u << 31)
 
-__device__ inline unsigned heard(const uint32_t *said) { return *(const volatile uint32_t *)said; }
-
 /* How many keys of a pile the tiles before have. `said` is what the first tile of the row says of it. */
 __device__ inline unsigned count_tiles_before(const uint32_t *said, int tile) {
   enum { AT_ONCE = 4 };
@@ -102,7 +101,7 @@ __device__ inline unsigned count_tiles_before(const uint32_t *said, int tile) {
   for (int t = tile - 1; !found;) {
     unsigned v[AT_ONCE];
     UNROLL
-    for (int i = 0; i < AT_ONCE; i++) v[i] = t >= i ? heard(said + (int64_t)(t - i) * TFU_PILES) : 0;
+    for (int i = 0; i < AT_ONCE; i++) v[i] = t >= i ? hear_word(said + (int64_t)(t - i) * TFU_PILES) : 0;
     bool ready = true;
     UNROLL
     for (int i = 0; i < AT_ONCE; i++) {
@@ -141,15 +140,14 @@ __device__ inline void store_tile(void *results, const K *sorted, const uint32_t
 template <typename K>
 __device__ inline void radix_sweep(const sweep_args &a) {
   enum { ITEMS = sweep_of<K>::ITEMS, TILE = ITEMS * TFU_SWEEP_THREADS, WARPS = TFU_SWEEP_THREADS / 32 };
-  __shared__ unsigned of_warps[TFU_PILES / 32], ticket;
+  __shared__ unsigned of_warps[TFU_PILES / 32];
   K *sorted = (K *)shared_memory;
   unsigned(*counts)[TFU_PILES] = (unsigned(*)[TFU_PILES])(sorted + TILE), *starts = counts[WARPS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, digit = threadIdx.x;
   unsigned *mine = counts[warp];
-  if (threadIdx.x == 0) ticket = atomicAdd(a.tickets, 1u);
   UNROLL
   for (int d = 0; d < TFU_PILES; d += 32) mine[d + lane] = 0;
-  __syncthreads();
+  const unsigned ticket = take_ticket(a.tickets);
   const int64_t row = ticket / a.tiles, base = row * a.cols;
   const int tile = (int)(ticket % a.tiles);
   const unsigned some = a.moving[row], moving = some ? some : 1u; /* one has to write the results */
@@ -181,7 +179,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   if (digit < TFU_PILES) {
     UNROLL
     for (int w = 0; w < WARPS; w++) total += counts[w][digit];
-    *(volatile uint32_t *)(said + (int64_t)tile * TFU_PILES) = total | (tile == 0 ? SAID_ALL : SAID_OWN);
+    tell_word(said + (int64_t)tile * TFU_PILES, total | (tile == 0 ? SAID_ALL : SAID_OWN));
     before = scan_warp(total);
     if (lane == 31) of_warps[warp] = before;
     before -= total;
@@ -207,7 +205,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   if (digit < TFU_PILES) {
     const int64_t at = (row * a.digits + a.digit) * TFU_PILES + digit;
     const unsigned tiles_before = tile ? count_tiles_before(said, tile) : 0, start = a.starts[at] + tiles_before;
-    if (tile) *(volatile uint32_t *)(said + (int64_t)tile * TFU_PILES) = (tiles_before + total) | SAID_ALL;
+    if (tile) tell_word(said + (int64_t)tile * TFU_PILES, (tiles_before + total) | SAID_ALL);
     if (a.next_starts && tile == a.tiles - 1) a.next_starts[at] = start + total;
     starts[digit] = start - before;
   }

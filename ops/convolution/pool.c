@@ -52,7 +52,9 @@ static tfu_code average_shape(const tfu_shape *in, tfu_shape *out, const tfu_val
   return attr ? check_sizes("size", "x", &in[TFU_POOL_X], &out[TFU_POOL_Y], attr, err) : TFU_OK;
 }
 
-static tfu_code check_window(const tfu_value *attr, tfu_error *err) {
+/* Of the windows that y is made by; where it is empty, there is nothing to keep. */
+static tfu_code check_window(const tfu_shape *y, const tfu_value *attr, tfu_error *err) {
+  if (tfu_count(y) == 0) return TFU_OK;
   const int64_t d = attr[TFU_POOL_WINDOW].i, h = attr[TFU_POOL_WINDOW + 1].i, w = attr[TFU_POOL_WINDOW + 2].i;
   TFU_REQUIRE(err, d <= TFU_POOL_MOST && h <= TFU_POOL_MOST && w <= TFU_POOL_MOST && d * h * w <= TFU_POOL_MOST,
               "windows of at most %d places can be kept for a gradient, got %lld * %lld * %lld", (int)TFU_POOL_MOST,
@@ -62,7 +64,7 @@ static tfu_code check_window(const tfu_value *attr, tfu_error *err) {
 
 static tfu_code max_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   TFU_TRY(average_shape(in, out, attr, err));
-  if (attr && tfu_given(&in[TFU_POOL_KEEP])) TFU_TRY(check_window(attr, err));
+  if (attr && tfu_given(&in[TFU_POOL_KEEP])) TFU_TRY(check_window(&out[TFU_POOL_Y], attr, err));
   tfu_shape places = out[TFU_POOL_Y];
   places.dim[4] = words(places.dim[4]);
   out[TFU_POOL_PLACES] = tfu_like_if(&places, &in[TFU_POOL_KEEP]);
@@ -79,7 +81,7 @@ static tfu_code max_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_va
   const tfu_shape *dy = &in[TFU_MAXGRAD_DY];
   const tfu_shape average[] = {*dy, in[TFU_MAXGRAD_SIZE]};
   TFU_TRY(average_grad_shape(average, out, attr, err));
-  if (attr) TFU_TRY(check_window(attr, err));
+  if (attr) TFU_TRY(check_window(dy, attr, err));
   if (!known(dy)) return TFU_OK;
   tfu_shape places = *dy;
   places.dim[4] = words(dy->dim[4]);

@@ -38,11 +38,13 @@ static inline TFU_MUST_USE tfu_code tfu_window_place(tfu_window *w, int64_t padd
               (long long)reach);
   if (padding == TFU_PAD_VALID) w->before = w->after = 0;
   if (padding != TFU_PAD_SAME && padding != TFU_PAD_CAUSAL) {
-    const int64_t in = w->in + w->before + w->after;
-    TFU_REQUIRE(err, in - reach + w->stride >= 0,
+    /* A window that is too long has no results, as in TensorFlow; as there, whose division rounds towards zero, it is a
+     * mistake from two strides on. */
+    const int64_t in = w->in + w->before + w->after, room = in - reach + w->stride;
+    TFU_REQUIRE(err, room > -w->stride,
                 "the window reaches over %lld places along the %s, and x has %lld%s; padding 'same' would make room",
                 (long long)reach, axis, (long long)in, in > w->in ? " with its padding" : "");
-    w->out = (in - reach + w->stride) / w->stride;
+    w->out = room / w->stride;
     TFU_REQUIRE(err, padding != TFU_PAD_PAIRS || !w->out || (w->in > 0 && w->before < reach && w->after < reach),
                 "padding must be less than the window, along the %s %lld places over an x of %lld, unless zeros count, "
                 "got %lld before and %lld behind",

@@ -40,3 +40,10 @@ int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
   }
   return -1;
 }
+
+void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr) {
+  for (int i = 0; op->attr[i]; i++) { /* after every run inside XLA: tfu_attr_parse would take some microseconds */
+    const char *kind = strchr(op->attr[i], ':');
+    if (kind && !strncmp(kind + 1 + strspn(kind + 1, " "), "string", strlen("string"))) tfu_drop_text(attr[i].s);
+  }
+}

@@ -37,6 +37,8 @@ typedef struct tfu_attr {
 TFU_MUST_USE int tfu_attr_parse(const char *text, tfu_attr *attr);
 /* The index of word among the choices, or -1. */
 int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length);
+/* Drops the texts among a row's attributes, of which those that were not read are NULL. */
+void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr);
 
 /* ---- calls (call.c) ---- */
 

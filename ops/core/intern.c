@@ -1,5 +1,5 @@
-/* intern.c - texts of attributes, kept once each: a kernel may keep the pointer, and compare pointers for texts. What a
- * program has of them is bounded by what it is made of: names and sources of kernels. */
+/* intern.c - texts of attributes, kept once each while somebody holds them: whoever does may keep the pointer, and
+ * compare pointers for texts. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +11,7 @@ typedef struct text {
   struct text *next;
   uint64_t hash;
   size_t length;
+  int64_t holders;
   char bytes[];
 } text;
 
@@ -29,6 +30,21 @@ const char *tfu_intern(const char *bytes, size_t length) {
     t->bytes[length] = 0;
     *chain = t;
   }
+  if (t) t->holders++;
   pthread_mutex_unlock(&lock);
   return t ? t->bytes : NULL;
+}
+
+void tfu_drop_text(const char *bytes) {
+  if (!bytes) return;
+  text *t = (text *)(bytes - offsetof(text, bytes));
+  pthread_mutex_lock(&lock);
+  const int last = --t->holders == 0;
+  if (last) {
+    text **at = &chains[t->hash % TFU_COUNT(chains)];
+    while (*at != t) at = &(*at)->next;
+    *at = t->next;
+  }
+  pthread_mutex_unlock(&lock);
+  if (last) free(t);
 }

@@ -133,7 +133,8 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   int64_t elements = 0;
   memcpy(call.attr, k->attr, sizeof call.attr);
 
-  tfu_code code = tfu_lists_open(&call, &lists);
+  tfu_code code = k->op->complete ? k->op->complete(call.attr, &err) : TFU_OK;
+  if (code == TFU_OK) code = tfu_lists_open(&call, &lists);
   if (code == TFU_OK) code = take_inputs(&r, &call);
   if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
   const int ran = code == TFU_OK && !failed(&r) && elements > 0;
@@ -210,15 +211,15 @@ void *tfu_tf_create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
     tfu_attr a;
     if (tfu_attr_parse(op->attr[i], &a)) k->attr[i] = read_attr(ctx, &a, status);
   }
-  if (k && op->complete && TF_GetCode(status) == TF_OK) {
-    tfu_error err;
-    char text[sizeof err.text + 64];
-    const tfu_code code = op->complete(k->attr, &err);
-    if (code != TFU_OK) tfu_explain_error(op, &err, text, sizeof text), TF_SetStatus(status, (TF_Code)code, text);
-  }
   if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(ctx, status);
   TF_DeleteStatus(status);
   return k;
+}
+
+static void destroy(void *made) {
+  kernel *k = made;
+  if (k) tfu_attrs_drop(k->op, k->attr);
+  free(k);
 }
 
 /* ---- shapes ---- */
@@ -283,7 +284,7 @@ void tfu_tf_infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *st
 static void register_kernel(const tfu_entry *e, const char *name, const char *device,
                             void (*compute_on)(void *, TF_OpKernelContext *), TF_Status *status) {
   if (TF_GetCode(status) == TF_OK)
-    TF_RegisterKernelBuilder(e->op->name, TF_NewKernelBuilder(name, device, e->create, compute_on, free), status);
+    TF_RegisterKernelBuilder(e->op->name, TF_NewKernelBuilder(name, device, e->create, compute_on, destroy), status);
 }
 
 tfu_code tfu_tf_register(const tfu_entry *e, tfu_error *err) {

@@ -2,6 +2,7 @@
  * into a CUDA graph are kept apart: they are seen once, and those of the steps that follow would soon push them out. */
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "bind.h"
 
@@ -9,8 +10,9 @@ enum { KEPT = 64 };
 
 /* Adding copies a few words under a lock (some 30 ns); text is made only when somebody asks. */
 static struct entry {
-  const char *op, *route, *kernel, *why;
-  int64_t number; /* of all runs */
+  const char *op, *route, *why;
+  char kernel[80]; /* a copy: that of a jit kernel may go */
+  int64_t number;  /* of all runs */
   void *stream;
   tfu_dtype dtype;
   tfu_shape shape;
@@ -23,15 +25,16 @@ void tfu_trace(const tfu_call *call, const char *route, int gpu) {
   const tfu_tensor *first = call->lists ? call->lists->in[0].at : call->in;
   const int captured = call->captured != 0;
   pthread_mutex_lock(&lock);
-  entries[captured][added[captured] % KEPT] = (struct entry){.op = call->op->name,
-                                                             .number = added[0] + added[1],
-                                                             .route = route,
-                                                             .kernel = call->kernel ? call->kernel : "loop",
-                                                             .why = call->why ? call->why : "",
-                                                             .stream = call->stream,
-                                                             .dtype = first->dtype,
-                                                             .shape = first->shape,
-                                                             .gpu = gpu};
+  struct entry *e = &entries[captured][added[captured] % KEPT];
+  *e = (struct entry){.op = call->op->name,
+                      .number = added[0] + added[1],
+                      .route = route,
+                      .why = call->why ? call->why : "",
+                      .stream = call->stream,
+                      .dtype = first->dtype,
+                      .shape = first->shape,
+                      .gpu = gpu};
+  strncpy(e->kernel, call->kernel ? call->kernel : "loop", sizeof e->kernel - 1);
   added[captured]++;
   pthread_mutex_unlock(&lock);
 }

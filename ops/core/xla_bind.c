@@ -235,6 +235,7 @@ static XLA_FFI_Error *handle(const tfu_op *op, XLA_FFI_CallFrame *f, tfu_handler
   if (code == TFU_OK && !no_stream) code = execute(&call, elements, gpu);
   release(&r);
   tfu_lists_close(&call);
+  tfu_attrs_drop(op, call.attr);
   if (no_stream) return no_stream;
   return code == TFU_OK ? NULL : to_xla(op, code, &err);
 }
@@ -321,6 +322,7 @@ static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
     if (code == TFU_OK) code = op->gpu(&call);
   }
   release(&r);
+  tfu_attrs_drop(op, call.attr);
   if (code == TFU_EXHAUSTED) atomic_store(place, 0);
   return NULL;
 }

@@ -6,14 +6,16 @@
  *                these one value, or one for each element
  *   raw          any CUDA C, launched as `launch` says: "grid; block; shared; arguments" (ops/jit/jit.h)
  *
- * `shapes` says what the outputs are like: "broadcast", "row" (x0 without its last axis, "row keep": 1 of it), or a
- * list of sizes for each, with semicolons between. `program` is the same kernel for the CPU (kernels/jit/program.h).
+ * `shapes` says what the outputs are like: "broadcast", "row" (x0 without its last axis, "row keep": 1 of it; "row same
+ * 1 2": inputs 1 and 2 must have one element along a row), or a list of sizes for each, with semicolons between.
+ * `program` is the same kernel for the CPU (kernels/jit/program.h).
  *
  * Eager calls name a registered kernel instead of giving its texts (kernels/jit/registered.c). */
 #include "ops/jit/jit.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 tfu_jit_name tfu_jit_name_of(const char *names, int i) {
@@ -38,6 +40,18 @@ static tfu_code broadcast(const tfu_list *in, const char *names, tfu_shape *out,
       all.dim[all.rank - k] = a == 1 ? b : a;
     }
     *out = all;
+  }
+  return TFU_OK;
+}
+
+/* What is the same along a row has one element along its last axis. `numbers`: of such inputs. */
+static tfu_code check_same(const tfu_list *in, const char *names, const char *numbers, tfu_error *err) {
+  for (char *end; *numbers; numbers = end) {
+    const long i = strtol(numbers, &end, 10);
+    TFU_REQUIRE(err, end != numbers && i >= 0 && i < in->n, "shapes: \"%.40s\" is no number of an input", numbers);
+    TFU_REQUIRE(err, tfu_cols(&in->at[i].shape) == 1,
+                "%s must be the same along a row, as final uses it: its last axis must be 1, got %s",
+                tfu_jit_name_of(names, (int)i).text, tfu_show(&in->at[i].shape).text);
   }
   return TFU_OK;
 }
@@ -75,6 +89,8 @@ static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
     return TFU_OK;
   }
   if (strncmp(text, "row", strlen("row"))) return listed(text, in, l->shapes, l->outputs, err);
+  const char *same = strstr(text, "same");
+  if (same) TFU_TRY(check_same(in, names, same + strlen("same"), err));
   for (int i = 0; i < l->outputs; i++) {
     l->shapes[i] = tfu_leading(&in->at[0].shape);
     if (strstr(text, "keep")) l->shapes[i] = tfu_append(&l->shapes[i], 1);

@@ -23,8 +23,11 @@ enum { TFU_JIT_MOST_IN = 16, TFU_JIT_MOST_OUT = 8, TFU_JIT_MOST_RAW = 64 };
 
 /* Takes what is registered under the name that attribute `kernel` is, if it is one of those. */
 TFU_MUST_USE tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err);
-/* A short name for all texts of a kernel; the same one for the same texts. NULL: there is no memory for it, or the name
- * stands for other texts. */
+/* A short name for all texts of a kernel, the same one for the same texts; NULL without memory. It is to be forgotten
+ * when no call will name it any more, and none is running; then it may come to stand for other texts, once more than
+ * TFU_JIT_KEPT_NAMES have been forgotten. */
+enum { TFU_JIT_KEPT_NAMES = 64 };
+TFU_EXPORT void tfu_jit_forget(const char *name);
 TFU_EXPORT const char *tfu_jit_register(const char *kernel, int kind, const char *source, const char *program,
                                         const char *inputs, const char *outputs, const char *shapes,
                                         const char *launch);

@@ -13,7 +13,7 @@ COMMANDS = {
     "tune": "for authors of ops: find the numbers of a launch on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show or clear what is kept between runs: the fastest ways, found by timing, and compiled jit kernels",
-    "new-op": "write the files of a new op into a checkout of tfuse, ready to be edited",
+    "new-op": "write the files of a new op, ready to be edited, into a checkout of tfuse or a repository of your own",
     "build-op": "build a library of your own ops, which tfuse.load() loads",
 }
 

@@ -67,8 +67,8 @@ def compare(layers, x, route, tolerance, **call):
         assert got.dtype == want.dtype
         close(got, want, tolerance)
     for got, want in zip(*(layer.weights for layer in layers), strict=True):
-        assert got.dtype == want.dtype == "float32"
-        close(got, want, 1e-5)
+        assert got.dtype == want.dtype
+        close(got, want, 1e-5 if got.dtype == "float32" else tolerance)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -94,11 +94,28 @@ def test_frozen_layer_infers(device):
         np.testing.assert_array_equal(was, now)
 
 
+# All of a layer, its variables too.
+DTYPES = pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float16", 4e-3), ("bfloat16", 2e-2)])
+
+
+@DTYPES
+@pytest.mark.parametrize("channels", [7, 1])
 @pytest.mark.parametrize("route", ["eager", "graph"])
-def test_mask(device, route):
-    mask = tf.constant(np.random.default_rng(1).random((6, 5)) < 0.6)
+def test_mask(device, route, channels, dtype, tolerance):
+    mask, x = tf.constant(np.random.default_rng(1).random((6, 5)) < 0.6), normal(6, 5, channels, dtype=dtype)
     for training in (True, False):
-        compare(pair({}, (6, 5, 7)), normal(6, 5, 7), ROUTES[route], 2e-5, training=training, mask=mask)
+        compare(pair({}, x.shape, dtype=dtype), x, ROUTES[route], tolerance, training=training, mask=mask)
+
+
+@DTYPES
+@pytest.mark.parametrize("options", [{}, {"synchronized": True}], ids=["plain", "synchronized"])
+def test_layer_of_one_dtype(device, options, dtype, tolerance):
+    x = normal(6, 5, 7, dtype=dtype)
+    for training in (True, False):
+        compare(pair(options, x.shape, dtype=dtype), x, ROUTES["graph"], tolerance, training=training)
+
+
+def test_odd_mask():
     with pytest.raises(ValueError, match="mask provided should be one dimension less"):
         tfuse.BatchNormalization()(normal(6, 5, 7), training=True, mask=tf.ones([6, 5, 7], tf.bool))
 
@@ -155,6 +172,17 @@ def test_running_statistics(device):
         np.testing.assert_array_equal(same, [mean, variance])
     _, *same = tfuse.batch_norm(x, None, None, mean, variance, False)
     np.testing.assert_array_equal(same, [mean, variance])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_statistics_of_shifted_values(device, dtype):
+    """The running mean is that of x with the shift as it would have been added: rounded to the dtype of x."""
+    x = tf.cast(normal(9, 4, 3), dtype)
+    real = tf.float64 if dtype == "float64" else tf.float32
+    old, shift = tf.zeros([4], real), tf.constant([1.001, -3.0039, 0.1, 100.3], real)
+    new_mean, _, mean, _ = module._statistics(x, old, old, shift, update=1.0)
+    exact = tf.cast(mean, tf.float64) + tf.cast(tf.cast(shift, dtype), tf.float64)
+    np.testing.assert_allclose(new_mean, exact, rtol=1e-6 if real == tf.float32 else 1e-14)
 
 
 def test_files(tmp_path):
@@ -422,6 +450,25 @@ def test_gradient_by_signs_where_the_batch_is_unknown(device, route, axis, dtype
     for n in (5, 2, 0):
         for got, want in zip(traced(x[:n], skip[:n], dy[:n]), step(x[:n], skip[:n], dy[:n]), strict=True):
             close(got, want, 2e-5 if dtype == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("route", ["graph", "xla"])
+def test_residual_of_unknown_sizes(route):
+    """The op sees all axes but the channels' as one, in which [1, 5] and [5, 1] are alike; a residual that can be stretched to
+    x is, and any other is refused."""
+    if route == "xla":
+        skip_broken_xla()
+    weights = [normal(3, seed=i) ** 2 for i in range(4)]
+    f = tf.function(lambda x, residual: tfuse.batch_norm(x, *weights, False, "relu", residual)[0],
+                    input_signature=[tf.TensorSpec([None, None, 3])] * 2, jit_compile=route == "xla")
+    for sizes in [(4, 5), (4, 5)], [(4, 5), (4, 1)], [(1, 5), (5, 1)]:
+        x, residual = (normal(*size, 3, seed=len(size)) for size in sizes)
+        if sizes[0] == (1, 5):
+            with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="shape"):
+                f(x, residual)
+        else:
+            want = tfuse.batch_norm(x, *weights, False)[0] + residual
+            close(f(x, residual), tf.nn.relu(want), 2e-5)
 
 
 def test_signs_refused(device):

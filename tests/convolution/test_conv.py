@@ -38,6 +38,24 @@ def random_geometry(rng):
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("groups", [1, 2])
+def test_large_images(device, groups):
+    """So many windows that the CPU copies them in parts, and the last part is shorter."""
+    rng = np.random.default_rng(9)
+    geometry = Geometry((5, 5), 1, "same", 1, groups)
+    x, kernel = rng.normal(size=[2, 121, 119, 4]), rng.normal(size=[5, 5, 4 // groups, 6])
+    dy = rng.normal(size=[2, 121, 119, 6])
+    inputs = [tf.constant(x), tf.constant(kernel)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = tfuse.conv(*inputs, **geometry.options())
+    close(y, geometry.forward(x, kernel))
+    for got, want in zip(tape.gradient(y, inputs, tf.constant(dy)), [geometry.data(dy, kernel, [121, 119]),
+                                                                     geometry.filter(x, dy)]):
+        close(got, want)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("seed", range(8))
 def test_random_geometries(device, seed):
     """Values and gradients of all that there is, in float64; values in the other types."""

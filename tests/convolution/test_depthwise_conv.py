@@ -10,6 +10,7 @@ import tensorflow as tf
 import tfuse
 from tfuse import cases
 from tfuse.cases.convolution.depthwise_conv import Geometry
+from tfuse.convolution import depthwise_conv
 
 LAYERS = ["DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D"]
 
@@ -49,6 +50,32 @@ def test_random_windows(device, dtype):
         for name, got, w, t in zip(["y", "dx", "dkernel", "dbias"], (y, dx, dkernel, dbias), want, terms):
             assert got.shape == w.shape, (name, shape, vars(geometry))
             assert np.max(np.abs(cases.as64(got) - w)) <= epsilon * np.sqrt(np.max(t)) + 1e-30, (name, shape, vars(geometry))
+
+
+@pytest.mark.parametrize("channels, multiplier", [(100, 3), (90, 7), (3, 300)])
+def test_many_outputs(device, channels, multiplier):
+    """More than the CPU has in one stretch, whose ends are between channels of x and never within one."""
+    rng = np.random.default_rng(channels)
+    geometry = Geometry((3, 3), 1, "same", 1, multiplier)
+    x, kernel = rng.normal(size=(1, 6, 5, channels)), rng.normal(size=(3, 3, channels, multiplier))
+    dy = rng.normal(size=(1, 6, 5, channels * multiplier))
+    inputs = [tf.constant(x), tf.constant(kernel)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        y = tfuse.depthwise_conv(*inputs, **geometry.options())
+    np.testing.assert_allclose(y, geometry.sums(x, kernel), rtol=1e-12, atol=1e-12)
+    for got, want in zip(tape.gradient(y, inputs, tf.constant(dy)), geometry.sums_back(dy, x, kernel)):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+
+
+def test_gradient_refuses_a_missing_pre(device):
+    """Without it, an activation has no slope."""
+    x, kernel, bias, yes = tf.ones([1, 4, 4, 2]), tf.ones([3, 3, 2, 1]), tf.ones([2]), tf.zeros([0, 0], tf.bool)
+    for activation in ("relu", "gelu"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="pre must be given where the activation is not linear"):
+            depthwise_conv._grad(x, x, kernel, bias, None, yes, yes, activation=activation, padding="same")
+    linear = depthwise_conv._grad(x, x, kernel, bias, None, yes, yes, padding="same")
+    assert [g.shape for g in linear] == [x.shape, kernel.shape, bias.shape]
 
 
 def layer_and_stock(name, **options):

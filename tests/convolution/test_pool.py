@@ -77,14 +77,57 @@ def test_zeros_around_take_the_gradient(device):
     assert tape.gradient(y, x, tf.ones_like(y))[..., 0].numpy().tolist() == [[0, 1, 0, 0], [1, 1, 0, 0]]
 
 
-def test_special_values(device):
-    """NaN is greater than all others; nothing but -infinity is -infinity, and its gradient goes to the first."""
-    x = tf.constant([[1.0, np.nan, np.inf, 2.0, -np.inf, -np.inf]])[..., None]
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = tfuse.max_pool(x, 2)
-    assert np.array_equal(np.ravel(y), [np.nan, np.inf, -np.inf], equal_nan=True)
-    assert np.ravel(tape.gradient(y, x, tf.ones_like(y))).tolist() == [0, 1, 1, 0, 1, 0]
+@pytest.mark.parametrize("channels", [1, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_special_values(device, dtype, channels):
+    """NaN is greater than all others; nothing but -infinity is -infinity. The gradient goes to the first of equals, and of
+    NaNs, wherever in the window it is. As lines of four and as squares of 2 x 2, which have kernels of their own."""
+    nan, inf = np.nan, np.inf
+    windows = {(1.0, nan, 0.0, 3.0): (nan, 1), (nan, 1.0, 2.0, inf): (nan, 0), (nan, nan, inf, 1.0): (nan, 0),
+               (1.0, nan, nan, nan): (nan, 1), (inf, 2.0, inf, 1.0): (inf, 0), (-inf, -inf, -inf, -inf): (-inf, 0),
+               (-inf, 1.0, inf, nan): (nan, 3), (-0.0, 0.0, -1.0, 0.0): (0, 0)}
+    want, first = zip(*windows.values())
+    for shape, size in ((len(want), 4, channels), 4), ((len(want), 2, 2, channels), 2):
+        x = tf.constant(np.repeat(np.ravel(list(windows))[:, None], channels, -1).reshape(shape), dtype)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tfuse.max_pool(x, size)
+        for got in (y, tfuse.max_pool(x, size)):  # with places, and without
+            got = tf.cast(got, tf.float64).numpy().reshape(len(want), channels)
+            assert np.array_equal(got, np.repeat(np.array(want)[:, None], channels, -1), equal_nan=True), size
+        dx = tf.cast(tape.gradient(y, x, tf.ones_like(y)), tf.float64).numpy().reshape(len(want), 4, channels)
+        assert np.array_equal(dx, np.repeat(np.eye(4)[list(first)][..., None], channels, -1)), size
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_windows_larger_than_the_image(device, jit, kind, axes):
+    """An empty result where stock TensorFlow has one, and no gradient for anybody; else both refuse."""
+    ours, stock = {"max": (tfuse.max_pool, tf.nn.max_pool), "average": (tfuse.average_pool, tf.nn.avg_pool)}[kind]
+    x, layout = tf.ones([2, *[3] * axes, 4]), {1: "NWC", 2: "NHWC", 3: "NDHWC"}[axes]
+
+    def step(x, size, stride):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = ours(x, size, stride)
+        return y, tape.gradient(y, x)
+
+    for shape in (x.shape, [None] * (axes + 1) + [4]):
+        for size, stride in [(4, 1), (5, 1), (5, 2), (6, 2), (7, 2), (9, 5), (12, 5), (13, 5)]:
+            traced = tf.function(lambda x: step(x, size, stride), input_signature=[tf.TensorSpec(shape)], jit_compile=jit,
+                                 autograph=False)
+            try:
+                with tf.device("CPU:0"):
+                    want = stock(x, size, stride, "VALID", layout).shape
+            except tf.errors.InvalidArgumentError:
+                with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="the window reaches over"):
+                    traced(x)
+                continue
+            y, dx = traced(x)
+            assert y.shape == want == [2, *[0] * axes, 4]
+            assert dx.shape == x.shape and not np.any(dx), (size, stride)
+    layer, keras_own = (getattr(module, "%sPooling%dD" % (kind.title(), axes))(9, 5) for module in (tfuse, keras.layers))
+    assert layer(x).shape == keras_own(x).shape == [2, *[0] * axes, 4]
 
 
 def test_large_windows(device):

@@ -129,7 +129,7 @@ static void test_rows(void) {
     for (int k = 0; k < TFU_MAX_ARGS; k++) in[k] = (tfu_shape)ANY;
     CHECK_FOR(!op->shape != !op->lists, "%s", op->name); /* one rule, of either kind */
     if (op->shape) CHECK_FOR(op->shape(in, out, NULL, &err) == TFU_OK, "%s", op->name);
-    CHECK_FOR(op->cpu && op->gpu && op->doc && op->in[0] && op->out[0], "%s", op->name);
+    CHECK_FOR(op->cpu && op->gpu && op->doc && (op->in[0] || op->stateful) && op->out[0], "%s", op->name);
     CHECK_FOR(tfu_args(op->in) <= TFU_MAX_ARGS && tfu_args(op->out) <= TFU_MAX_ARGS, "%s", op->name);
     for (int k = 0; op->attr[k]; k++) {
       tfu_attr a;
@@ -385,6 +385,8 @@ static void test_no_driver(void) {
   CHECK(tfu_device_now(&device, &err) == TFU_PRECONDITION);
   CHECK_TEXT(err.text, want);
   for (int i = 0; i < TFU_COUNT(ops); i++) {
+    if (ops[i] == &tfu_report || ops[i] == &tfu_unstage)
+      continue; /* without what was opened before, they end earlier */
     float data[16] = {0};
     run *r = start(ops[i]);
     tfu_lists lists;

@@ -301,8 +301,7 @@ static void place_inputs(trial *t) {
   tfu_tensor *in = tfu_inputs(&t->call, &n);
   for (int i = 0; op->in[i]; i++) {
     const char *first = t->sample->row->in[i], *text = first;
-    CHECK_FOR(first, "%s: no %s", op->name, op->in[i]);
-    for (int left = t->call.lists ? t->call.lists->in[i].n : 1; left > 0 && first; left--, at++) {
+    for (int left = t->call.lists ? t->call.lists->in[i].n : 1; left > 0; left--, at++) {
       in[at] = (tfu_tensor){.dtype = dtype_of(t->sample, op->in[i]), .shape = shape_of(t->sample, text)};
       place(t, &in[at]);
       fill(t->sample, &in[at], text, (unsigned)at + 1);
@@ -384,12 +383,27 @@ static int same(const outcome *a, const outcome *b) {
 
 /* ---- tests ---- */
 
+static int count_of(const char *const *texts) {
+  int n = 0;
+  while (n < TFU_MAX_ARGS && texts[n]) n++;
+  return n;
+}
+
+/* Every op has a line, and every line a text for each input. Kernels may not be called otherwise: they would read what
+ * is not there. */
 static void test_every_op(void) {
   for (int i = 0; i < TFU_COUNT(ops); i++) {
     int found = 0;
     for (int k = 0; k < TFU_COUNT(rows); k++) found |= rows[k].op == ops[i];
     found |= ops[i] == &tfu_jit; /* its kernels are texts: tests/jit */
+    /* They move what slots and reports hold: tests/staging. */
+    found |= ops[i] == &tfu_stage || ops[i] == &tfu_unstage || ops[i] == &tfu_report;
     CHECK_FOR(found, "op %s has no line in rows[] of this file: add one", ops[i]->name);
+  }
+  for (int k = 0; k < TFU_COUNT(rows); k++) {
+    const int wanted = count_of(rows[k].op->in), given = count_of(rows[k].in);
+    CHECK_FOR(given == wanted, "op %s has %d inputs, and its line \"%s\" in rows[] of this file %d: write one for each",
+              rows[k].op->name, wanted, rows[k].set, given);
   }
 }
 
@@ -510,6 +524,7 @@ static void test_concurrent_calls(void) {
 int main(void) {
   setenv("TFUSE_NUM_THREADS", "3", 1); /* more than one, however many cores there are */
   test_every_op();
+  if (failures) return verdict();
   test_placement();
   test_empty();
   test_scratch();

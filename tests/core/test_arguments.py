@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import core
 
 import tfuse
+from tfuse._core import _op
 
 X = tf.constant([[3.0, 1.0, 2.0], [6.0, 5.0, 4.0]])
 BYTES = tf.constant(np.arange(32).reshape(1, 4, 4, 2), tf.uint8)
@@ -66,3 +68,59 @@ def test_refused_in_clear_words(message, call):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value).startswith(message)
+
+
+# ---- what fails in an eager call ----
+
+
+class Counted:
+    """Counts the runs of an op: by the short way, and by the wrapper that TensorFlow generates."""
+
+    def __init__(self, monkeypatch, op, fails=None):
+        self.runs, self.fails = 0, fails
+        monkeypatch.setattr(_op, "execute", self.counting(_op.execute))
+        monkeypatch.setattr(op, "_raw", self.counting(op._raw))
+
+    def counting(self, run):
+        def call(*arguments, **options):
+            self.runs += 1
+            if self.fails:
+                raise self.fails
+            return run(*arguments, **options)
+        return call
+
+
+@pytest.mark.parametrize("name, arguments", [("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], X[0]]),
+                                             ("CrossEntropy", [X, X])])
+@pytest.mark.parametrize("code, error", [(tf.errors.RESOURCE_EXHAUSTED, tf.errors.ResourceExhaustedError),
+                                         (tf.errors.INVALID_ARGUMENT, tf.errors.InvalidArgumentError),
+                                         (None, RuntimeError)])
+def test_an_op_that_fails_runs_once(name, arguments, code, error, monkeypatch):
+    fails = RuntimeError("no luck") if code is None else core._NotOkStatusException("no luck", code, None)
+    counted = Counted(monkeypatch, _op.registry[name], fails)
+    with pytest.raises(error, match="no luck"):
+        _op.registry[name](*arguments)
+    assert counted.runs == 1
+
+
+def test_what_an_op_refuses_it_refuses_once(monkeypatch):
+    op = _op.registry["ScaleBiasAct"]
+    counted = Counted(monkeypatch, op)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="scale must have 3 values"):
+        op(X, X[:, 0], X[:, 0])
+    assert counted.runs == 1
+    with pytest.raises(ValueError, match="scale_bias_act: bias must be float32 like x, got float64; cast one of them"):
+        op(X, X[0], tf.cast(X[0], tf.float64))
+    assert counted.runs <= 2
+    with pytest.raises(TypeError, match="missing 2 required positional arguments"):
+        op(X)
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("CrossEntropy", [X, X]), ("Softmax", [X, None]), ("ScaleBiasAct", [X, X[0], None]),
+    ("ScaleBiasAct", [X, [1, 2, 3], None])])
+def test_an_op_that_works_runs_once(name, arguments, monkeypatch):
+    """An op whose outputs have a type that no input has is no exception."""
+    counted = Counted(monkeypatch, _op.registry[name])
+    _op.registry[name](*arguments)
+    assert counted.runs == 1

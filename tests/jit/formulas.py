@@ -85,7 +85,8 @@ _STEPS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divid
           "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "select": lambda a, b,
           c: np.where(a != 0, b, c),
           **{name: NUMPY[name] for name in ("exp", "log1p", "expm1", "tanh", "sqrt", "rsqrt", "floor", "sin", "cos",
-                                            "erf", "sigmoid")}}
+                                            "erf", "sigmoid")},
+          "softplus": lambda a: np.logaddexp(0, a)}
 _OPERANDS = {"select": 3, **{name: 2 for name in "add sub mul div pow min max lt le gt ge eq ne and or".split()}}
 MOST_STACK, MOST_LOCALS = 32, 64  # of the library's interpreter
 

@@ -52,6 +52,10 @@ static void test_shapes(void) {
       {TFU_JIT_ELEMENTWISE, "broadcast", "beta must broadcast", {SHAPE(4), SHAPE(3)}, {SCALAR, SCALAR}},
       {TFU_JIT_ROWS, "row", NULL, {SHAPE(4, 3), SHAPE(3)}, {SHAPE(4), SHAPE(4)}},
       {TFU_JIT_ROWS, "row keep", NULL, {SHAPE(4, 3), SHAPE(4, 1)}, {SHAPE(4, 1), SHAPE(4, 1)}},
+      {TFU_JIT_ROWS, "row same 1", NULL, {SHAPE(4, 3), SHAPE(4, 1)}, {SHAPE(4), SHAPE(4)}},
+      {TFU_JIT_ROWS, "row keep same 1", NULL, {SHAPE(4, 3), SCALAR}, {SHAPE(4, 1), SHAPE(4, 1)}},
+      {TFU_JIT_ROWS, "row same 1", "beta must be the same along a row", {SHAPE(4, 3), SHAPE(3)}, {SCALAR, SCALAR}},
+      {TFU_JIT_ROWS, "row same 2", "is no number of an input", {SHAPE(4, 3), SCALAR}, {SCALAR, SCALAR}},
       {TFU_JIT_ROWS, "like 0; like 0", NULL, {SHAPE(4, 3), SCALAR}, {SHAPE(4, 3), SHAPE(4, 3)}},
       {TFU_JIT_ROWS, "row", "x must have at least one dimension", {SCALAR, SCALAR}, {SCALAR, SCALAR}},
       {TFU_JIT_ROWS, "row", "beta must broadcast to the shape of x", {SHAPE(4, 3), SHAPE(2, 3)}, {SCALAR, SCALAR}},
@@ -161,7 +165,8 @@ static void test_functions(void) {
              {"sin", 1, sin(0.25)},
              {"cos", 1, cos(0.25)},
              {"erf", 1, erf(0.25)},
-             {"sigmoid", 1, 1 / (1 + exp(-0.25))}};
+             {"sigmoid", 1, 1 / (1 + exp(-0.25))},
+             {"softplus", 1, log1p(exp(0.25))}};
   for (int i = 0; i < TFU_COUNT(all); i++)
     for (int wide = 0; wide < 2; wide++) {
       char program[64];
@@ -212,20 +217,23 @@ static void test_elements(void) {
 
 /* What no integer is becomes the nearest. */
 static void test_integers(void) {
-  float x[] = {NAN, INFINITY, -INFINITY, 3e9f, -3e9f, 1.75f, -1.75f, 1e19f};
-  int32_t y[8];
-  int64_t u[8];
+  float x[] = {NAN, INFINITY, -INFINITY, 3e9f, -3e9f, 1.75f, -1.75f, 1e19f, 0x1p31f, -0x1p31f, 0x1p63f, -0x1p63f};
+  enum { N = TFU_COUNT(x) };
+  int32_t y[N];
+  int64_t u[N];
   jit_test t = {.name = "k",
                 .program = "body: x0 =y0 x0 =y1",
                 .inputs = 1,
                 .outputs = 2,
-                .in = {{x, TFU_F32, SHAPE(8)}},
+                .in = {{x, TFU_F32, SHAPE(N)}},
                 .out = {{y, TFU_I32, SCALAR}, {u, TFU_I64, SCALAR}}};
   tfu_error err = {""};
   CHECK(jit_run(&t, 0, &err) == TFU_OK);
-  static const int32_t small[] = {0, INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 1, -1, INT32_MAX};
-  static const int64_t large[] = {0, INT64_MAX, INT64_MIN, 3000000000, -3000000000, 1, -1, INT64_MAX};
-  for (int i = 0; i < 8; i++)
+  static const int32_t small[N] = {0,  INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN, 1,
+                                   -1, INT32_MAX, INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
+  static const int64_t large[N] = {0,  INT64_MAX, INT64_MIN,    3000000000,    -3000000000, 1,
+                                   -1, INT64_MAX, 2147483648LL, -2147483648LL, INT64_MAX,   INT64_MIN};
+  for (int i = 0; i < N; i++)
     CHECK_FOR(y[i] == small[i] && u[i] == large[i], "%g: %d, %lld", x[i], y[i], (long long)u[i]);
 }
 
@@ -255,6 +263,98 @@ static void test_rows(void) {
   }
 }
 
+/* ---- what is kept ---- */
+
+/* Programs that were forgotten are read again, and one that is running is not forgotten. */
+static void test_many_programs(void) {
+  enum { MANY = 3 * JIT_KEPT_PROGRAMS };
+  const jit_program *running = NULL;
+  tfu_error err = {""};
+  const char *own = text_of("body: x0 123 add =y0");
+  CHECK(jit_program_of(own, 1, 1, &running, &err) == TFU_OK);
+  for (int turn = 0; turn < 2; turn++)
+    for (int i = 0; i < MANY; i++) {
+      char program[64];
+      float x = 0.5f, y = 0;
+      snprintf(program, sizeof program, "body: x0 %d add =y0", i);
+      jit_test t = {.name = "k",
+                    .program = program,
+                    .inputs = 1,
+                    .outputs = 1,
+                    .in = {{&x, TFU_F32, SCALAR}},
+                    .out = {{&y, TFU_F32, SCALAR}}};
+      CHECK_FOR(jit_run(&t, 0, &err) == TFU_OK && y == (float)i + 0.5f, "%s: %g %s", program, y, err.text);
+    }
+  CHECK(running->body.n == 4 && running->body.step[1].value == 123);
+  const jit_program *again = NULL;
+  CHECK(jit_program_of(own, 1, 1, &again, &err) == TFU_OK && again == running);
+  jit_program_back(again);
+  jit_program_back(running);
+}
+
+static const char *name_of(int i) {
+  char program[64];
+  snprintf(program, sizeof program, "body: x0 %d mul =y0", i);
+  return tfu_jit_register("scaled", TFU_JIT_ELEMENTWISE, "", program, "x", "y", "broadcast", "");
+}
+
+static int stands_for(const char *name, int i) {
+  tfu_value attr[TFU_MAX_ATTRS] = {[TFU_JIT_KERNEL].s = name};
+  tfu_error err = {""};
+  char program[64];
+  snprintf(program, sizeof program, "body: x0 %d mul =y0", i);
+  return tfu_jit_complete(attr, &err) == TFU_OK && !strcmp(attr[TFU_JIT_KERNEL].s, "scaled") &&
+         !strcmp(attr[TFU_JIT_PROGRAM].s, program);
+}
+
+/* A name stands for its kernel while that is in use, and some time longer; there are few more names than kernels. */
+static void test_names(void) {
+  enum { MANY = 10 * TFU_JIT_KEPT_NAMES };
+  const char *first = name_of(-1), *second = name_of(-2);
+  const char *seen[MANY];
+  int names = 0;
+  CHECK(first && second && strcmp(first, second) && name_of(-1) == first); /* two users of the first now */
+  tfu_jit_forget(first);
+  for (int i = 0; i < MANY; i++) {
+    const char *name = name_of(i);
+    CHECK_FOR(stands_for(name, i), "%s", name);
+    int known = 0;
+    for (int k = 0; k < names; k++) known |= seen[k] == name;
+    if (!known) seen[names++] = name;
+    tfu_jit_forget(name);
+    CHECK_FOR(stands_for(name, i) && name_of(i) == name, "%s is given again at once", name);
+    tfu_jit_forget(name);
+  }
+  CHECK_FOR(names <= TFU_JIT_KEPT_NAMES + 1, "%d names", names);
+  CHECK(stands_for(first, -1) && stands_for(second, -2));
+  tfu_jit_forget(second);
+  tfu_jit_forget(second); /* once too often */
+  CHECK(name_of(-2) == second);
+  static const char *const unknown[] = {"#12", "#0000000000000000.0", "#.", "#", "#12.x"};
+  for (int i = 0; i < TFU_COUNT(unknown); i++) {
+    tfu_value attr[TFU_MAX_ATTRS] = {[TFU_JIT_KERNEL].s = unknown[i]};
+    tfu_error err = {""};
+    CHECK_FOR(tfu_jit_complete(attr, &err) == TFU_INVALID && strstr(err.text, "not known in this process"), "%s: %s",
+              unknown[i], err.text);
+    tfu_jit_forget(unknown[i]);
+  }
+}
+
+/* Equal texts are one while somebody holds them. */
+static void test_texts(void) {
+  const char *a = tfu_intern("a text of this test", 6), *b = tfu_intern("a text and more", 6), *c = tfu_intern("", 0);
+  CHECK(a && a == b && !strcmp(a, "a text") && c && !*c && c != a);
+  tfu_drop_text(a);
+  CHECK(!strcmp(b, "a text") && tfu_intern("a text", 6) == b);
+  tfu_drop_text(b);
+  tfu_drop_text(b);
+  tfu_drop_text(c);
+  tfu_drop_text(NULL);
+  const char *d = tfu_intern("a text", 6);
+  CHECK(d && !strcmp(d, "a text"));
+  tfu_drop_text(d);
+}
+
 int main(void) {
   test_sizes();
   test_shapes();
@@ -264,5 +364,8 @@ int main(void) {
   test_elements();
   test_integers();
   test_rows();
+  test_many_programs();
+  test_names();
+  test_texts();
   return verdict();
 }

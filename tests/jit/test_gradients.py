@@ -106,7 +106,7 @@ def kernels():
         yield kernel_of(seed)._gradient_operation((0, 1, 2))[0].kernel
     every = tfuse.jit.elementwise("T x, R z", "T y, T u", """
         y = exp(x) + log(z) + log1p(z) + expm1(x) + tanh(x) + sqrt(z) + rsqrt(z) + abs(x) + min(x, z) + max(x, z)
-            + floor(x) + ceil(x) + sin(x) + cos(x) + erf(x) + sigmoid(x) + pow(z, x) + stop(x) + inf - 1e-5f
+            + floor(x) + ceil(x) + sin(x) + cos(x) + erf(x) + sigmoid(x) + softplus(x) + pow(z, x) + stop(x) + inf - 1e-5f
         u = (x < z) + (x <= z) + (x > z) + (x >= z) + (x == z) + (x != z) + (x && z) + (x || z)
             + !x + (x ? z : -x)""", grad=True)
     row = tfuse.jit.rows("T x, R z", "T y", map=["x * z", "exp(x - r0)"], reduce=["max(a, b)", "a + b"],

@@ -3,20 +3,23 @@ with a GPU the same tests compile and run them there."""
 
 import ctypes
 import dataclasses
+import gc
 import os
 import pathlib
 import subprocess
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import core
 
 import tfuse
 from tfuse._core import _library
 from tfuse._tools import _cache
-from tfuse.jit import _kernel
+from tfuse.jit import _call, _kernel
 from tfuse.jit._kernel import Kernel, run
 
 GPU = not _library.without_gpu()
@@ -129,6 +132,14 @@ def test_several_dtypes_and_outputs():
     assert y.dtype == tf.int64 and u.dtype == tf.int32 and np.array_equal(y, 2 * np.arange(60)) and not np.any(u)
 
 
+def test_integers_are_the_nearest():
+    whole = kernel("whole", "elementwise", body("whole", "R x0, R x1, R &y0", "y0 = x1;"), "body:\nx1 =y0\n", ["like", "x"])
+    x = tf.constant([np.nan, np.inf, -np.inf, 1.75, -1.75, 2.0**31, -2.0**31, 2.0**31 - 1, 2.0**63, -2.0**63, 3e9], tf.float64)
+    for dtype in (tf.int32, tf.int64):
+        want = [0, dtype.max, dtype.min, *(max(dtype.min, min(dtype.max, int(v))) for v in x.numpy()[3:])]
+        assert run(whole, [tf.zeros([], dtype), x])[0].numpy().tolist() == want
+
+
 # ---- routes ----
 
 
@@ -151,6 +162,15 @@ def test_xla(signature):
     close(f(x, beta), swish64(2 * x, beta) + 1, tf.float32)
     last = tfuse.explain()[-1]
     assert last["op"] == "Jit" and last["route"] == "XLA custom call" and last["kernel"] == "swish"
+
+
+@pytest.mark.skipif(bool(_library.xla_status()), reason=_library.xla_status())
+def test_xla_of_unknown_sizes_that_broadcast():
+    """Which of two unknown sizes is that of the result, each call says."""
+    f = tf.function(lambda x, b: run(SWISH, [x, b])[0], jit_compile=True, input_signature=[tf.TensorSpec([None])] * 2)
+    for sizes in (1, 3), (3, 1), (3, 3), (1, 1):
+        x, beta = random(sizes[:1], tf.float32), random(sizes[1:], tf.float32, 1)
+        close(f(x, beta), swish64(x, beta), tf.float32)
 
 
 def test_xla_of_unknown_rank_is_plain():
@@ -195,11 +215,12 @@ def test_explain_and_no_nvrtc(monkeypatch):
 
 def test_nvrtc_that_turns_out_to_be_missing_when_a_kernel_runs(monkeypatch):
     found = [b""]
-    own = types.SimpleNamespace(tfu_jit_status=lambda: found[0], tfu_jit_register=_library.library.tfu_jit_register)
+    own = types.SimpleNamespace(tfu_jit_status=lambda: found[0], tfu_jit_register=_library.library.tfu_jit_register,
+                                tfu_jit_forget=_library.library.tfu_jit_forget)
 
     def fails(*arguments):
         found[0] = b"NVRTC cannot be opened"
-        raise tf.errors.FailedPreconditionError(None, None, "NVRTC cannot be opened")
+        raise core._NotOkStatusException("NVRTC cannot be opened", tf.errors.FAILED_PRECONDITION, None)
 
     with monkeypatch.context() as stand_in:
         stand_in.setattr(_kernel, "execute", fails)
@@ -214,10 +235,11 @@ def test_nvrtc_that_turns_out_to_be_missing_when_a_kernel_runs(monkeypatch):
 
 
 def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():
-    attributes = _kernel._eager_attributes(SWISH)
+    attributes = SWISH.eager_attributes
     assert attributes == ("kernel", _library.library.tfu_jit_register(*_texts(SWISH))) and attributes[1][:1] == b"#"
+    _library.library.tfu_jit_forget(attributes[1])
     other = dataclasses.replace(SWISH, program="body:\nx0 x1 mul =y0\n")
-    assert _kernel._eager_attributes(other) != attributes
+    assert other.eager_attributes != attributes
     with tf.device("CPU:0"):  # whose program is another one
         close(run(other, [tf.fill([3], 2.0), tf.constant(3.0)])[0], np.full(3, 6.0), tf.float32)
     run(SWISH, [tf.ones([3]), tf.ones([])])
@@ -230,12 +252,73 @@ def test_eager_calls_name_a_kernel_and_graphs_have_its_texts():
 
 
 def _texts(k):
-    texts = _kernel._attributes(k)
+    texts = k.attributes
     keys = "kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch"
     return [_kernel.KINDS.index(texts[key]) if key == "kind" else texts[key].encode() for key in keys]
 
 
+# ---- what is kept ----
+
+
+def test_texts_that_are_no_more_keep_nothing():
+    """TensorFlow keeps 40 KB for every value that an attribute ever had."""
+    x, names = tf.ones([8]), set()
+
+    def use(numbers):
+        for i in numbers:
+            f = tfuse.jit.elementwise("T x", "T y", "y = x * %d.5 + exp(x)" % i, grad=True)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            assert abs(float(tape.gradient(y, x)[0]) - (i + 0.5 + np.e)) < 1e-3
+            names.add(f.kernel.eager_attributes[1])
+        gc.collect()
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with tf.device("CPU:0"):  # a GPU's would have to be compiled
+        before = use(range(200))
+        known = len(names)
+        assert use(range(200, 500)) - before < 8e6 and len(names) < known + 100  # they were 25 MB and 300 names
+
+
+def test_traces_that_are_no_more_keep_no_graph():
+    f, x = tfuse.jit.elementwise("T x", "T y", "x * x", grad=True), tf.ones([3])
+    traced = tf.function(lambda x: f(x))
+    traced(x)
+    graph = weakref.ref(traced.get_concrete_function(x).graph)
+    assert graph() is not None
+    del traced
+    gc.collect()
+    assert graph() is None
+
+
 # ---- what is refused ----
+
+
+@pytest.mark.parametrize("code, error", [(tf.errors.RESOURCE_EXHAUSTED, tf.errors.ResourceExhaustedError),
+                                         (tf.errors.INVALID_ARGUMENT, tf.errors.InvalidArgumentError),
+                                         (tf.errors.FAILED_PRECONDITION, tf.errors.FailedPreconditionError)])
+def test_what_fails_runs_once(code, error, monkeypatch):
+    f, x, runs = tfuse.jit.elementwise("T x", "T y", "2 * x"), tf.ones([3]), []
+    f(x)
+
+    def fails(*arguments):
+        runs.append(arguments)
+        raise core._NotOkStatusException("no luck", code, None)
+
+    monkeypatch.setattr(_library.ops, "tfuse_jit", fails)
+    monkeypatch.setattr(_kernel, "execute", fails)
+    monkeypatch.setattr(_call, "execute", fails)
+    for value in (x, np.ones(3, np.float32)):  # the short way, and the long one
+        with pytest.raises(error, match="no luck"):
+            f(value)
+    assert len(runs) == 2
+    wrong = RuntimeError("not TensorFlow's")
+    monkeypatch.setattr(_call, "execute", lambda *arguments: runs.append(arguments) or (_ for _ in ()).throw(wrong))
+    with pytest.raises(RuntimeError, match="not TensorFlow's"):
+        f(x)
+    assert len(runs) == 3
+
 
 
 def test_errors():
@@ -288,6 +371,10 @@ def test_raw_is_checked_before_anything_runs():
                           (dict(grid=1, block=1, args=[x]), "tensors are inputs")]:
         with pytest.raises(ValueError, match=text):
             TWICE(x, **options)
+    for options in (dict(n=3, grid=1, block=1), dict(grid=1), {}):
+        with pytest.raises(TypeError, match="twice takes its inputs without names, and grid=, block="):
+            TWICE(x, **options)
+    assert repr(TWICE) == "<tfuse.jit.raw twice(…, grid=, block=, shared=0, args=()) -> outputs by a function>"
     with pytest.raises(ValueError, match="no such function"):
         tfuse.jit.raw(TWICE_SOURCE, "thrice", outputs="like 0")
     with pytest.raises(ValueError, match="2 dtypes for the 1 outputs"):

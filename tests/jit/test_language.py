@@ -33,7 +33,8 @@ def value(text, **numbers):
     ("y = where(a > b, a, b) + select(1, 10, 20)", 13), ("y = 1e2 + .5 + 2. + 1.5f + 1E-1", 104.1), ("y = 3f", 3),
     ("a * 2", 4), ("t = a; t = t * t; y = t + t", 8), ("y = a\n  + b\n  * c", 17), ("y = max(a,\n b)", 3),
     ("y = a *\n b;\n", 6),
-    ("// a comment\ny = a // behind\n", 2), ("t = a + 1\n\n;y = t", 3), ("y = b; u = y", 3),
+    ("/* a comment */\ny = a /* behind */ + /**/ b /* of * two\n lines */\n", 5),
+    ("t = a + 1\n\n;y = t", 3), ("y = b; u = y", 3),
     ("y = fmaxf(a, fminf(b, c)) + fabs(-a)", 5),
     ("y = pow(a, 2) + pow(a, 3) + pow(a, 0.5) + pow(a, -1)", 4 + 8 + 2**.5 + .5), ("y = pi", np.pi),
     ("y = -inf", -np.inf),
@@ -54,6 +55,35 @@ def test_long_texts_nest_and_repeat():
     assert np.allclose(long_sum(x), 3000 * X) and np.allclose(gradient(long_sum, x)[0], 3000)
     nested = tfuse.jit.elementwise("T x", "T y", "y = " + "sin(1 + " * 60 + "x" + ")" * 60, grad=True)
     assert np.allclose(run_program(nested.kernel, [X])[0], nested(x))
+
+
+LONG = {  # texts that nest a thousand deep, with what they are and their derivative
+    "choices": (" ".join("x > %d ? %d * x :" % (i, i) for i in range(2000, 0, -1)) + " -x",
+                lambda x: np.where(x > 1, np.ceil(x) - 1, -1) * x, lambda x: np.where(x > 1, np.ceil(x) - 1, -1)),
+    "choices in choices": ("x > 0 ? " * 1500 + "2 * x" + " : 7" * 1500, lambda x: np.where(x > 0, 2 * x, 7),
+                           lambda x: np.where(x > 0, 2, 0)),
+    "calls": ("abs(" * 1200 + "x" + ")" * 1200, np.abs, np.sign),
+    "two arguments": ("max(0.5 * x, " * 1000 + "x" + ")" * 1000, lambda x: np.maximum(0.5 * x, x),
+                      lambda x: np.where(x > 0, 1, 0.5)),
+    "brackets": ("(" * 3000 + "x" + ")" * 3000, lambda x: x, np.ones_like),
+    "signs": ("- " * 3001 + "x", lambda x: -x, lambda x: -np.ones_like(x)),
+    "sums": ("x + (" * 1500 + "x" + ")" * 1500, lambda x: 1501 * x, lambda x: 1501 + 0 * x),
+    "statements": ("t = x; " + "t = t > 0 ? t : 2 * t; t = t * 1;" * 500 + "y = x > 0 ? t : -1",
+                   lambda x: np.where(x > 0, x, -1), lambda x: x > 0),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_texts_nest_a_thousand_deep(name):
+    text, value, derivative = LONG[name]
+    x = np.array([-3.5, 1.5, 7.5, 600.5])
+    f = tfuse.jit.elementwise("T x", "T y", text, grad=True)
+    assert len(repr(f)) < 200
+    assert np.allclose(f(tf.constant(x)), value(x)) and np.allclose(gradient(f, tf.constant(x))[0], derivative(x))
+    if name not in ("choices", "sums"):
+        return
+    row = tfuse.jit.rows("T x", "T y", map=text, reduce="a + b", grad=True)
+    assert np.allclose(row(tf.constant(x)), value(x).sum()) and np.allclose(gradient(row, tf.constant(x))[0], derivative(x))
 
 
 def test_more_than_a_kernel_holds_is_computed_all_the_same():
@@ -87,9 +117,17 @@ def test_more_than_a_kernel_holds_is_computed_all_the_same():
     ("x * 2; y = x", "only the last statement may do without", "x"), ("y = , x", "expected a value, got ','", ","),
     ("y = max(x beta)", "expected ')' behind the arguments of max, got 'beta'", "beta"),
     ("y = t; t = x", "unknown name 't'", "t;"), ("y = x ** 2", "got '*'; powers are pow(a, b)", "* 2"),
-    ("y = x; y += 1", "got '='; write y = y + 1", "= 1"), ("y = x # twice", "comments begin with //", "#"),
+    ("y = x; y += 1", "got '='; write y = y + 1", "= 1"), ("y = x # twice", "comments are /* … */", "#"),
     ("float a = x; y = a", "write name = value, without this", "float"),
     ("return x", "write name = value, without this", "return"),
+    ("y = x // 2", "write floor(a / b) for a // b", "// 2"), ("t = x // half of it\ny = t", "comments as /* … */", "// half"),
+    ("y = x\n// 2", "neither an operator nor a comment", "// 2"), ("y = x /* twice", "this comment has no end: */", "/* twice"),
+    ("y = np.exp(x)", "'np.exp' has a dot, and names here have none: write exp(…)", "np.exp(x)"),
+    ("y = 2 * tf.math.log(x)", "write log(…)", "tf.math.log"), ("y = x.shape", "functions are abs, ceil, ", "x.shape"),
+    ("y = max(x, )", "expected a value, got ')'", ")"),
+    ("y = (x, beta)", "expected ')' for the '(' at character 5, got ','", ","),
+    ("y = x ? (x : beta)", "expected ')' for the '('", ": beta"), ("y = x : beta", "expected an operator or the end", ": beta"),
+    ("y = max(x ? 1, 2)", "expected ':' of", ", 2"), ("y = x)", "expected an operator or the end", ")"),
 ])
 def test_errors_in_texts_show_the_place(text, problem, marked):
     message = refused(lambda: tfuse.jit.elementwise("T x, R beta", "T y", text, name="swish"))
@@ -145,6 +183,8 @@ def test_errors_in_declarations_show_the_place(inputs, outputs, problem, marked)
     (lambda: tfuse.jit.rows("T x", "T y", map="x", reduce="a * b", grad=True),
      "grad=True takes a reduce of a + b, max(a, b) or min(a, b)"),
     (lambda: tfuse.jit.rows("T x", "T y", map="x", reduce="a + b", identity="x"), "in identity: unknown name 'x'"),
+    (lambda: tfuse.jit.rows("T x", "T y", map="x", reduce="a + b", final="result / x"),
+     "final is computed once for each row, and x has a value for each element; write post=\"y = …\""),
 ])
 def test_errors_before_anything_runs(make, problem):
     assert problem in refused(make)
@@ -156,6 +196,8 @@ def test_errors_of_calls():
     assert np.all(f(x, x, tf.constant(1.)).numpy() == 2)  # so that these dtypes are known, and the short way is tried
     assert "got x (2, 3), z (2,), beta ()" in refused(lambda: f(x, tf.ones([2]), tf.constant(1.)))
     assert "mine takes 3 inputs (x, z, beta), got 1" in refused(lambda: f(x), TypeError)
+    assert "mine takes its inputs in their order and without names, mine(x, z, beta); got beta=…" in refused(
+        lambda: f(x, x, beta=1.0), TypeError)
     other, half = tf.cast(x, tf.float64), tf.constant(1, tf.float16)
     assert "x and z are both T and must have one dtype, got float32 and float64" in refused(lambda: f(x, other, 1))
     assert "beta must be float32, the type that is computed in, got float16" in refused(lambda: f(x, x, half))
@@ -167,6 +209,8 @@ def test_errors_of_calls():
     rows = tfuse.jit.rows("T x, T z", "T y", map="x * z", reduce="a + b", name="dot")
     assert "dot: z (4, 3) must broadcast to x (3,)" in refused(lambda: rows(tf.ones([3]), tf.ones([4, 3])))
     assert "x must have at least one axis" in refused(lambda: rows(tf.constant(1.), 1.))
+    assert repr(f) == "<tfuse.jit.elementwise mine(T x, T z, R beta) -> T y: text='x + z * beta'>"
+    assert repr(rows) == "<tfuse.jit.rows dot(T x, T z) -> T y: map='x * z', reduce='a + b'>"
     missing = refused(lambda: gradient(f, x, x, tf.constant(1.)), LookupError)
     assert "mine has no gradient: make it with grad=True" in missing
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from formulas import FLOATS, ROWS, X, gradient, rows_case, rows_inputs, run_program
+from formulas import FLOATS, ROWS, X, gradient, refused, rows_case, rows_inputs, run_program
 from tfuse import cases
 
 
@@ -97,6 +97,27 @@ def test_text_of_a_gradient_sees_results_that_the_value_does_not_use():
                        grad="dx = dy * result")
     assert np.allclose(gradient(f, tf.constant(X), tf.constant(1., tf.float64))[0],
                        (X * X).sum(-1, keepdims=True) + 0 * X)
+
+
+def test_final_takes_what_is_the_same_along_a_row(jit):
+    """Whether it is so may not be known before the kernel runs."""
+    f = tfuse.jit.rows("T x, T z, R w", "T y", map="x", reduce="a + b", final="result / z + w", grad=True, name="over")
+    x, z, w = tf.constant(X), tf.constant(X[:, :1]), tf.constant(2.0, tf.float64)
+    want = X.sum(-1) / X[:, 0] + 2
+    assert np.allclose(f(x, z, w), want) and np.allclose(f(x, z, 2.0), want)
+    assert np.allclose(gradient(f, x, z, w)[1], -(X.sum(-1) / X[:, 0]**2)[:, None])
+    for vector in (x[0], x):
+        for number in (w, 2.0):  # of dtypes that are known by now: the short way is tried
+            message = refused(lambda: f(x, vector, number))
+            assert "over: final is computed once for each row, so z must be the same along it" in message
+            assert "its last axis is 1" in message.replace("whose", "its") and "post=\"y = …\"" in message
+    with pytest.raises(ValueError, match="z must be the same along it"):
+        tf.function(f, jit_compile=jit)(x, x, w)
+    unknown = [tf.TensorSpec([None] * 2, tf.float64)] * 2 + [tf.TensorSpec([], tf.float64)]
+    traced = tf.function(f, jit_compile=jit, input_signature=unknown)
+    assert np.allclose(traced(x, z, w), want)
+    with pytest.raises(tf.errors.OpError, match=r"z must be the same along a row, as final uses it: its last axis must be 1"):
+        traced(x, x, w)
 
 
 def test_rows_without_elements():

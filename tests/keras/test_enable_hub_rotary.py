@@ -33,6 +33,8 @@ SERVED = {
     "later, by a tensor": (embedding, {"start_index": tf.constant(7)}),
     "by positions": (embedding, {"positions": tf.constant(np.arange(10).reshape(2, 5)[::-1])}),
     "by positions of all": (embedding, {"positions": tf.range(5) * 3}),
+    "by one row of positions": (embedding, {"positions": tf.range(5)[None] * 3}),
+    "by positions of one step": (embedding, {"positions": tf.constant([[7], [3]])}),
     "other axes": (lambda: embedding(sequence_axis=2, feature_axis=1), {}),
     "Llama": (lambda: embedding(LLAMA, max_wavelength=500, position_scaling_factor=2.0), {}),
 }
@@ -57,6 +59,25 @@ def test_same(name):
     assert "Rope" in ran() and not reasons()
     for g, w in zip(got, want, strict=True):
         close(g, w, 1e-5)
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 3, 8), (2, 5)), ((2, 5, 3, 8), (1, 5)), ((1, 5, 3, 8), (2, 5))], ids=str)
+def test_positions_of_unknown_sizes(shapes, jit):
+    """One row of them is for all sequences, or all of them for one sequence."""
+    layer, (x, places) = embedding(), shapes
+    signature = [tf.TensorSpec([None, None, 3, 8]), tf.TensorSpec([None, None], tf.int32)]
+    run = lambda: tf.function(lambda x, p: layer(x, positions=p), signature, autograph=False, jit_compile=jit)(
+        normal_of(x), tf.reshape(tf.range(np.prod(places), dtype=tf.int32), places))
+    want = run()
+    start()
+    with tfuse.enabled():
+        got = run()
+    close(got, want, 1e-5)
+    assert jit or "Rope" in ran() and not reasons()
+
+
+def normal_of(shape):
+    return tf.constant(np.random.default_rng(3).normal(size=shape), tf.float32)
 
 
 def test_in_mixed_precision():

@@ -135,6 +135,17 @@ def test_ops(name):
         close(g, w, 2e-5)
 
 
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["Max", "Average"])
+def test_pooling_windows_larger_than_the_image(kind, axes):
+    """The result is empty, as Keras's is where it is called on tensors."""
+    f, x = getattr(keras.layers, "%sPooling%dD" % (kind, axes))(6, 2), normal(2, *[3] * axes, 4)
+    want = f(x)
+    with tfuse.enabled():
+        got = f(x)
+    assert got.shape == want.shape == (2, *[0] * axes, 4) and not all_reasons()
+
+
 def test_every_channel_a_group():
     """As ConvNeXt has it: by the kernels of depthwise convolution. On a CPU, Keras has XLA compile groups."""
     skip_broken_xla()
@@ -226,7 +237,7 @@ def test_other_dropout_is_left_to_keras():
     x = tf.constant(normal(8, 5, 6, 4))
     drop = lambda shape, rate=0.5: tf.function(
         lambda x: keras.random.dropout(x, rate, noise_shape=shape(x), seed=3), autograph=False)(x)
-    shapes = [lambda x: (tf.shape(x)[0], 1, 1, 1), lambda x: (8, 1, 1, 4), lambda x: None]
+    shapes = [lambda x: (tf.shape(x)[0], 1, 1, 1), lambda x: (8, 1, 1, 4), lambda x: (1, 1, 1, 1), lambda x: None]
     want = [drop(shape) for shape in shapes]
     with tfuse.enabled():
         got = [drop(shape) for shape in shapes]

@@ -152,8 +152,56 @@ def test_special_values(device, kind):
         want = np.where([[inf in row] for row in rows], inf, want[:, None])[:, 0]
         want = np.where([np.any(np.isnan(row)) for row in rows], nan, want)
     want = want.astype(np.float32)  # too large is infinite
-    for got in (REDUCE[kind](x, 1), REDUCE[kind](tf.transpose(x), 0), REDUCE[kind](tf.reshape(x, [10, 3, 1]), [1, 2])):
-        assert np.allclose(got, want, rtol=1e-5, equal_nan=True), (got, want)
+    stock = (lambda x, axis: tf.norm(x, axis=axis)) if kind == "l2" else getattr(tf.math, "reduce_" + kind)
+    slopes = gradient(stock, x, 1)
+    for v, axis in ((x, 1), (tf.transpose(x), 0), (tf.reshape(x, [10, 3, 1]), [1, 2])):
+        assert np.allclose(REDUCE[kind](v, axis), want, rtol=1e-5, equal_nan=True), axis
+        got = gradient(REDUCE[kind], v, axis)
+        got = got.T if axis == 0 else got.reshape(slopes.shape)
+        for row, g, s in zip(rows, got, slopes):
+            if kind == "prod" and not np.all(np.isfinite(row)):
+                continue  # the product of the others, by a division
+            if kind in ("variance", "std"):  # the mean, and so what is off it, may be infinite or NaN
+                assert np.array_equal(np.isfinite(g), np.isfinite(s)), (axis, row)
+                g, s = g[np.isfinite(s)], s[np.isfinite(s)]
+            assert np.allclose(g, s, rtol=1e-5, equal_nan=True), (axis, row, g, s)
+
+
+def gradient(f, x, axis):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x, axis)
+    return as64(tape.gradient(y, x))
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_signs_of_zeros(device, dtype):
+    """A product of zeros has the sign that its factors give it, in rows, columns and parts of them, as do its gradients.
+    Single values stay what they are."""
+    rng = np.random.default_rng(6)
+    for shape, axis in [((2,), 0), ((5, 300), 1), ((5, 300), 0), ((6, 8), 1), ((6, 8), 0), ((4, 7, 3), 1), ((2, 300007), 1),
+                        ((70001, 3), 0), ((3, 9001, 8), 1), ((3, 5, 7, 4), (0, 2)), ((7, 31), None)]:
+        values = rng.choice([-1.0, 1.0], shape)
+        values = np.where(rng.random(shape) < 2 / np.prod(shape[axis] if isinstance(axis, int) else shape), 0 * values, values)
+        x, want = tf.cast(tf.constant(values), dtype), np.prod(values, axis)
+        got = as64(tfuse.reduce_prod(x, axis))
+        assert np.array_equal(got, want) and np.array_equal(np.signbit(got), np.signbit(want)), shape
+        if values.size > 2000:
+            continue
+        got, want = gradient(tfuse.reduce_prod, x, axis), others(values, tuple(range(len(shape))) if axis is None else
+                                                                 (axis,) if isinstance(axis, int) else axis)
+        assert np.array_equal(got, want) and np.array_equal(np.signbit(got), np.signbit(want)), shape
+    x = tf.constant([[-0.0], [0.0], [-3.0]], dtype)
+    for kind in WHOLE:
+        for axis in (1, []):
+            got = as64(REDUCE[kind](x, axis)).ravel()
+            assert got.tolist() == [0, 0, -3] and np.signbit(got).tolist() == [True, False, True], kind
+
+
+def test_logsumexp_of_large_values(device):
+    """The result has no digits left for the sum, the gradient has all."""
+    for x, axis in ((tf.constant([[1e8, 1e8], [-1e8, -1e8]]), 1), (tf.fill([4, 16], 3e7), 0), (tf.fill([2, 5000], -1e9), 1)):
+        np.testing.assert_allclose(gradient(tfuse.reduce_logsumexp, x, axis), 1 / x.shape[axis], rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", CLOSE)

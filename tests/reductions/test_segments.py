@@ -64,6 +64,13 @@ def test_a_long_segment_among_short_ones(device):
     assert np.allclose(tfuse.segment_sum(data, tf.constant(ids), num_segments=300), want, atol=1e-4)
 
 
+def test_two_million_values_in_a_segment(device):
+    """Whole numbers, whose sum double precision has to the last digit."""
+    values = np.random.default_rng(3).integers(0, 1 << 17, 2_000_003).astype(np.float32)
+    got = tfuse.segment_sum(tf.constant(values), tf.zeros(values.shape, tf.int32))
+    assert np.array_equal(got, [np.float32(values.sum(dtype=np.float64))])
+
+
 def test_refused_on_the_cpu():
     with tf.device("CPU:0"):
         for message, call in [

@@ -88,6 +88,20 @@ def test_nan_spreads(device):
     assert np.array_equal(tfuse.cummax(x, axis=1, reverse=True)[1], [3, 3, 3, -1])
 
 
+@pytest.mark.parametrize("name", SCANS)
+def test_nan_spreads_from_any_place(device, name):
+    """From the first, the last and some places between, to all behind it in its row and to no other row."""
+    for n, axis in [(5, 1), (5, 0), (1000, 1), (1000, 0), (100003, 1)]:
+        places = [0, 1, n // 2, n - 2, n - 1, n]  # the last one is in no row
+        x = np.full([len(places), n], 1.0, np.float32)
+        for row, place in enumerate(places[:-1]):
+            x[row, place] = np.nan
+        for reverse in (False, True):
+            behind = [np.arange(n) <= p if reverse and p < n else np.arange(n) >= p for p in places]
+            y = SCANS[name][0](tf.constant(x if axis else x.T), axis, reverse=reverse).numpy()
+            assert np.array_equal(np.isnan(y if axis else y.T), behind), (n, axis, reverse)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_products(device, dtype):
     """Of infinities, zeros and NaN, where nothing on the way is too large for its type: any order gives the same."""
@@ -139,3 +153,11 @@ def test_long(device, axis):
         for way in ({}, {"exclusive": True, "reverse": True}):
             want = reference(np.cumsum, x.astype(np.float64), axis, way.get("exclusive"), way.get("reverse"), 0)
             assert np.array_equal(tfuse.cumsum(tf.constant(x), axis, **way), want), (shape, way)
+
+
+def test_more_than_a_thousand_tiles(device):
+    """So many that what a GPU's blocks tell each other goes through all levels of groups."""
+    x = np.random.default_rng(8).integers(-9, 10, 6_500_003)
+    for reverse in (False, True):
+        want = np.cumsum(x[::-1])[::-1] if reverse else np.cumsum(x)
+        assert np.array_equal(tfuse.cumsum(tf.constant(x), reverse=reverse), want)

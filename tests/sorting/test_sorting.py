@@ -10,6 +10,7 @@ import tfuse
 from conftest import skip_broken_xla
 from tfuse._tools import _tune
 from tfuse.cases.sorting.sort import order
+from tfuse.sorting import sort
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int32", "int64"]
 
@@ -121,6 +122,12 @@ def test_extremes_of_integers(device):
         np.testing.assert_array_equal(tfuse.sort(x), np.sort(x))
         np.testing.assert_array_equal(tfuse.argsort(x, direction="DESCENDING"), [1, 6, 4, 0, 2, 3, 5])
         np.testing.assert_array_equal(tfuse.top_k(x, 7).indices, [1, 6, 4, 0, 2, 3, 5])
+        many = tf.concat([x, tf.range(100, dtype=dtype), x], 0)  # so many that a table of what was seen grows
+        for values in (x, many, tf.fill([2], dtype.max)):
+            with tf.device("CPU:0"):
+                want = tf.unique_with_counts(values)
+            for got, w in zip(tfuse.unique_with_counts(values), want):
+                np.testing.assert_array_equal(got, w)
 
 
 def test_top_k(device):
@@ -178,6 +185,22 @@ def test_bincount(device):
         assert got.dtype == weights.dtype and got.shape == want.shape
         bound = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype, 0)  # sums of small integers are exact but for storing
         np.testing.assert_allclose(as_array(got), want, rtol=bound, atol=0)
+
+
+def test_bincount_of_large_numbers(device):
+    """They are in no bin, also where their lower half is the number of one."""
+    ids = tf.constant([1, 2**32 + 1, 2, 2**32, 2**62 + 2, 2**31 + 1, 1], tf.int64)
+    np.testing.assert_array_equal(tfuse.bincount(ids, minlength=4, maxlength=4), [0, 2, 1, 0])
+    weights = tf.constant([1.0, 10, 100, 1000, 1e4, 1e5, 1e6])
+    np.testing.assert_array_equal(tfuse.bincount(ids, weights, 4, 4), [0, 1 + 1e6, 100, 0])
+
+
+def test_unsort_refuses_what_is_no_place():
+    """Seen on the CPU, where it would be written into another row."""
+    with tf.device("CPU:0"):
+        for places in ([3, 0], [0, -1]):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="indices must be places of values, from 0 up to 3"):
+                sort._unsort(tf.ones([2, 1]), tf.constant(places)[:, None], tf.ones([2, 3]))
 
 
 def test_bincount_of_a_negative_number(device):

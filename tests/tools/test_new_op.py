@@ -24,6 +24,10 @@ OPS = {
     "gain_bend": (["--inputs", "x, gain, level", "--layer"], 1),
     "even_rows": (["--kind", "rows", "--layer"], 1),
     "both_bend": (["--kind", "map", "--inputs", "a, b", "--layer"], 2),
+    "less_bend": (["--attributes", "alpha: float = 0.3"], 1),
+    "more_bend": (["--inputs", "x, gain", "--attributes", "alpha: float = 0.5, beta: float = -2e-1", "--layer"], 1),
+    "less_rows": (["--kind", "rows", "--attributes", "alpha: float = 0.3", "--layer"], 1),
+    "less_map": (["--kind", "map", "--inputs", "a, b", "--attributes", "alpha: float = 2, beta: float = 1", "--layer"], 2),
 }
 
 
@@ -89,7 +93,8 @@ def test_what_it_computes(device, loaded, stem, route):
         case = dataclasses.replace(case, run=tf.function(case.run, autograph=False, jit_compile=route == "xla"))
     for dtype in tfuse.cases.DTYPES:
         for shape in [(64, 129), (7, 3), (1, 5003)]:
-            _doctor._check(case, {}, shape, dtype)
+            for options in case.options:
+                _doctor._check(case, options, shape, dtype)
 
 
 @pytest.mark.parametrize("stem", OPS)
@@ -116,7 +121,8 @@ def test_lists(made):
     for path in LISTS[:1] + LISTS[3:]:
         old, new = ((root / path).read_text().splitlines() for root in (ROOT, made))
         added = [line for line in new if line not in old]
-        assert [line for line in new if line not in added] == old and len(added) == (1 if "docs" in path else 8), path
+        assert [line for line in new if line not in added] == old, path
+        assert len(added) == (2 if "docs" in path else 2 * len(OPS)), path
     text = (made / "python/tfuse/__init__.py").read_text()
     assert "from tfuse.rows.even_rows import EvenRows, even_rows\n" in text
     assert "from tfuse.elementwise.zz_bend import zz_bend\nfrom tfuse.rows." in text
@@ -144,6 +150,14 @@ def test_lists(made):
     (["bend", "--inputs", "x, bend"], "an input must not be called 'bend'"),
     (["bend", "--inputs", "a, b, c, d, e, f"], "kind elementwise has at most 5 inputs here, got 6: a, b, c, d, e, f"),
     (["bend", "--kind", "rows", "--inputs", "x, scale"], "kind rows has at most 1 input here, got 2: x, scale"),
+    (["bend", "--attributes", "alpha"], "floats with a default, .* as in \"alpha: float = 0.5.*got 'alpha'"),
+    (["bend", "--attributes", "n: int = 3"], "must be floats with a default.*got 'n: int = 3'"),
+    (["bend", "--attributes", "alpha: float = 1, alpha: float = 2"], "each with a name of its own"),
+    (["bend", "--attributes", "Alpha: float = 1"], "a name in --attributes must be small letters.*got 'Alpha'"),
+    (["bend", "--attributes", "dx: float = 1"], "an attribute must not be called 'dx'"),
+    (["bend", "--attributes", "share: float = 1"], "an attribute must not be called 'share'"),
+    (["bend", "--inputs", "x, a, b, c, d", "--attributes", "up: float = 1, low: float = 1"],
+     "at most 5 weights and attributes here, got 6"),
 ])
 def test_what_is_refused(tmp_path, monkeypatch, capsys, arguments, message):
     root = copy_lists(tmp_path)
@@ -157,8 +171,21 @@ def test_what_is_refused(tmp_path, monkeypatch, capsys, arguments, message):
 def test_outside_of_a_checkout(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert _new_op.main(["bend"]) == 1
-    assert "is not in a checkout of tfuse" in capsys.readouterr().err
+    assert re.search("is not in a checkout of tfuse.*--into FOLDER", capsys.readouterr().err)
     assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+def test_attributes_are_read(loaded):
+    """By default, and as they are given; and a function that is saved keeps them."""
+    x = tf.constant([[1.0, -3.0]], tf.float64)
+    bend = x / (1 + tf.abs(x))
+    close = lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-7)  # an attribute is a float32
+    close(tfuse.less_bend(x), 0.3 * bend)
+    close(tfuse.less_bend(x, alpha=-2.5), -2.5 * bend)
+    close(tfuse.more_bend(x, tf.ones([2], tf.float64), beta=4), 4.5 * bend)
+    close(tfuse.less_map(x, x, 0.25), 2 * 1.25 * bend)
+    layer = tfuse.MoreBend(alpha=1, beta=2)
+    close(type(layer).from_config(layer.get_config())(tf.cast(x, tf.float32)), 3 * tf.cast(bend, tf.float32))
 
 
 def test_the_page_shows_what_is_written(tmp_path, monkeypatch):

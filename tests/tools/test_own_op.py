@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import tensorflow as tf
 import tfuse
 from conftest import GPUS, ROOT, needs_xla
 from tfuse._core import _library
-from tfuse._tools import _build_op
+from tfuse._tools import _build_op, _new_op
 
 EXAMPLE = ROOT / "examples/own_op"
 pytestmark = [pytest.mark.skipif(not EXAMPLE.exists(), reason="not in the source tree"),
@@ -68,6 +69,41 @@ def test_in_a_keras_model_that_is_saved(example, tmp_path):
     values = tf.constant([[1.0, -9.0, 0.0, 3.0]])
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(values), 2 * np.tanh(values / 2), rtol=1e-6)
+
+
+# ---- what new-op writes into a repository of one's own ----
+
+
+def test_new_op_into_a_repository(tmp_path, monkeypatch, capsys):
+    """From any folder, and a second op beside the first: they build, and do what their own tests ask."""
+    folder = tmp_path / "repository/my_ops"
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["my_bend", "--inputs", "x, gain", "--attributes", "alpha: float = 0.3, beta: float = 1", "--layer"],
+                      ["my_rows", "--kind", "rows", "--attributes", "alpha: float = 0.3"]):
+        assert _new_op.main([*arguments, "--into", "repository/my_ops"]) == 0
+    assert "changed:\n  ops.def\nnext:\n  python -m tfuse build-op repository/my_ops" in capsys.readouterr().out
+    assert (folder / "ops.def").read_text() == "X(my_bend)\nX(my_bend_grad)\nX(my_rows)\nX(my_rows_grad)\n"
+    if GPUS and not _build_op.nvidia():
+        pytest.skip("needs NVRTC, for the GPUs that are here")
+    named = [] if GPUS else ["--arch", "sm_90" if _build_op.nvidia() else "none"]
+    assert _build_op.main([str(folder), *named]) == 0
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], cwd=folder, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0 and "28 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("name, message", [
+    ("gelu", "there is gelu already: take another name"),
+    ("layer_norm", "there is layer_norm already"),
+    ("scale_bias_act", "there is scale_bias_act, scale_bias_act_grad, ScaleBiasAct already"),
+    ("numpy", "there is a Python module numpy already"),
+    ("there", "there is .*there.h already"),
+])
+def test_names_that_new_op_refuses(tmp_path, capsys, name, message):
+    (tmp_path / "there.h").touch()
+    assert _new_op.main([name, "--into", str(tmp_path)]) == 1
+    assert re.search(message, capsys.readouterr().err)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.h"]
 
 
 # ---- what cannot be loaded ----

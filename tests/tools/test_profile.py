@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfuse
 from conftest import GPUS, needs_xla, new_process, skip_broken_xla
 from tfuse._core import _explain, _library
-from tfuse._tools import _profile
+from tfuse._tools import _idle, _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
 MODEL = """
@@ -158,3 +158,40 @@ def test_a_script_without_steps(profile):
     assert done.returncode == 1 and "no tf.function was called 4 times" in done.stdout
     done = profile("SCRIPT", script="raise ValueError('its own')")
     assert done.returncode == 1 and "ValueError: its own" in done.stdout
+
+
+def works(*rows):
+    """(begin, end, kind) in microseconds."""
+    return [_idle.Work(int(begin * 1e6), int(end * 1e6), kind) for begin, end, kind in rows]
+
+
+@pytest.mark.parametrize("copies, cause", [
+    ([], _idle.LAUNCH),
+    ([(120, 180, "to GPU")], _idle.COPY),
+    ([(95, 101, "to host")], _idle.READ),
+    ([(95, 101, "to host"), (120, 180, "to GPU")], _idle.COPY),
+    ([(10, 60, "to GPU"), (250, 260, "to host")], _idle.LAUNCH),  # they ran beside kernels
+])
+def test_what_the_gpu_waited_for(copies, cause):
+    """Kernels from 0 to 100 and from 200 to 300 on two streams, and 5 microseconds between two of them."""
+    kernels = [(0, 60, "kernel"), (50, 100, "kernel"), (200, 240, "kernel"), (245, 300, "kernel"), (210, 220, "kernel")]
+    whole, waited = _idle.waits(works(*kernels, *copies))
+    assert whole == 300e6 and waited == {cause: 100e6, _idle.BETWEEN: 5e6}
+
+
+def test_idle_in_words():
+    plane = types.SimpleNamespace(
+        name="/device:GPU:0", event_metadata={1: types.SimpleNamespace(name="gemm"), 2: types.SimpleNamespace(name="MemcpyH2D")},
+        lines=[types.SimpleNamespace(name="Stream #%d" % i, timestamp_ns=7000, events=[
+            types.SimpleNamespace(metadata_id=kind, offset_ps=int(begin * 1e9), duration_ps=int(ms * 1e9)) for begin, ms in at])
+            for i, (kind, at) in enumerate([(1, [(0, 4), (6, 2)]), (2, [(4.5, 1)])])])
+    first, second = _idle.report([plane], 2)
+    assert first == "The GPU was idle for 1.00 of 4.00 ms of a step. It waited for:" and second.endswith(_idle.COPY)
+    assert _idle.report([types.SimpleNamespace(name="/host:CPU")], 2) == []
+
+
+@pytest.mark.skipif(not GPUS, reason="there is no GPU")
+def test_idle_times_of_a_model(profile):
+    done = profile("SCRIPT", "enable")
+    idle, whole = map(float, re.search(r"idle for ([\d.]+) of ([\d.]+) ms", done.stdout).groups())
+    assert 0 < idle < whole

@@ -66,5 +66,13 @@ TFU_MUST_USE tfu_code tfu_channels_cpu_call(tfu_call *call, const tfu_channels *
     static const tfu_channels op = TFU_CHANNELS_OP(tensors, weights, results, sums);  \
     return tfu_channels_cpu_call(call, &op, stem##_loop_f32, stem##_loop_f64, NULL);  \
   }
+#define TFU_CHANNELS_WITH(stem, tensors, weights, stored, results, sums, attributes, ...)          \
+  TFU_CHANNELS_LOOP_(stem, float, f32, tensors, weights + attributes, results, sums, __VA_ARGS__)  \
+  TFU_CHANNELS_LOOP_(stem, double, f64, tensors, weights + attributes, results, sums, __VA_ARGS__) \
+  tfu_code tfu_##stem##_cpu(tfu_call *call) {                                                      \
+    const tfu_channels own = TFU_CHANNELS_OP(tensors, weights, results, sums);                     \
+    const tfu_channels op = tfu_channels_with(call, own, attributes);                              \
+    return tfu_channels_cpu_call(call, &op, stem##_loop_f32, stem##_loop_f64, NULL);               \
+  }
 
 #endif

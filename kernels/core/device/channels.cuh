@@ -159,6 +159,8 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula) {
     channels<T>(a, name##_formula());                                                                      \
   }                                                                                                        \
   TFU_KERNEL(name, tfu_channels_args)
+#define TFU_CHANNELS_WITH(name, tensors, weights, how, results, sums, attributes, ...) \
+  TFU_CHANNELS(name, tensors, weights + attributes, how, results, sums, __VA_ARGS__)
 
 /* What a formula that says value(v) and slope(v) computes, and the kernel of it that reads the activation from its
  * arguments. */

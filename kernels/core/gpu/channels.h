@@ -54,6 +54,13 @@ TFU_MUST_USE tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, in
     static const tfu_channels op = TFU_CHANNELS_OP(tensors, weights, results, sums); \
     return tfu_channels_gpu(call, &kernel, 0, &op);                                  \
   }
+#define TFU_CHANNELS_WITH(stem, tensors, weights, stored, results, sums, attributes, ...) \
+  tfu_code tfu_##stem##_gpu(tfu_call *call) {                                             \
+    static tfu_kernel kernel = {.module = &module, .name = #stem};                        \
+    const tfu_channels own = TFU_CHANNELS_OP(tensors, weights, results, sums);            \
+    const tfu_channels op = tfu_channels_with(call, own, attributes);                     \
+    return tfu_channels_gpu(call, &kernel, 0, &op);                                       \
+  }
 #endif
 
 #endif

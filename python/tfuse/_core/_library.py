@@ -46,6 +46,7 @@ def _load(path):
             ("tfu_jit_info", ctypes.c_int, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]),
             ("tfu_jit_folder", ctypes.c_char_p, []),
             ("tfu_jit_register", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_int, *[ctypes.c_char_p] * 6]),
+            ("tfu_jit_forget", None, [ctypes.c_char_p]),
             ("tfu_reports_open", ctypes.c_int, []),
             ("tfu_reports_close", None, [ctypes.c_int]),
             ("tfu_reports_steps", ctypes.c_int64, [ctypes.c_int]),

@@ -65,11 +65,11 @@ def results(op, sizes, windows, strides, padding, dilations):
             found.append((n + stride - 1) // stride)
         elif not isinstance(n, numbers.Integral) or not isinstance(window, numbers.Integral):
             found.append(tf.maximum((n - span + stride) // stride, 0))  # the op refuses what does not fit
-        elif n - span + stride < 0:
+        elif n - span + stride <= -stride:  # less is no result, as in TensorFlow, whose division rounds towards zero
             raise ValueError("%s: the window reaches over %d places along the %s, and x has %d%s; padding 'same' would make "
                              "room" % (op, span, axis, n, " with its padding" * (sum(pair) > 0)))
         else:
-            found.append((n - span + stride) // stride)
+            found.append(max((n - span + stride) // stride, 0))
     return found
 
 

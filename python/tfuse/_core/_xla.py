@@ -3,6 +3,7 @@
 import contextlib
 import struct
 import threading
+import weakref
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.python import xla as tfxla
@@ -83,14 +84,22 @@ def differentiable(compute, gradient, inputs):
             found = gradient(inputs[n:], outputs[:n], *dy[:n])
         return [None] * n + (list(found) if isinstance(found, (list, tuple)) else [found])
 
-    @tf.autograph.experimental.do_not_convert
-    def of_any(node, *dy):
-        return of_node(before, after, dy) if node is None else of_node(list(node.inputs), list(node.outputs), dy)
-
     if not tf.executing_eagerly():  # where the tape alone asks
-        tf.RegisterGradient(name)(of_any)
+        _register(name, after[0], of_node)
     record.record_operation(name, after, before, lambda *dy: of_node(before, after, dy))
     return after[:n]
+
+
+def _register(name, output, of_node):
+    """What is registered stays for good, and so must not hold the graph."""
+    graph, own = weakref.ref(output.graph), output.op.name
+
+    @tf.autograph.experimental.do_not_convert
+    def of_any(node, *dy):
+        node = node or graph().get_operation_by_name(own)
+        return of_node(list(node.inputs), list(node.outputs), dy)
+
+    tf.RegisterGradient(name)(of_any)
 
 
 _within = threading.local()

@@ -12,7 +12,7 @@ import operator
 import keras
 import tensorflow as tf
 
-from tfuse._core import _library
+from tfuse._core import _library, _sizes
 from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back, _look_back_attention
 from tfuse.attention import multi_head_attention as layers
@@ -113,6 +113,8 @@ def _softmax_layer(own, layer, inputs, mask=None):
     axes = _listed(layer.axis)
     if mask is None and len(axes) == 1:
         return own(layer, inputs)  # that comes by way of the backend's softmax
+    for axis in range(-len(_shape(mask)), 0):
+        inputs = _sizes.stretched(inputs, axis, mask)
     return softmax(inputs, axes, kept(mask))
 
 
@@ -164,7 +166,10 @@ def _sparse_categorical(own, target, output, from_logits=False, axis=-1):
 
 def _categorical(own, target, output, from_logits=False, axis=-1):
     logits = _logits(output, from_logits, "categorical_crossentropy")
-    return tf.cast(stock_cross_entropy(logits, tf.cast(target, logits.dtype)), logits.dtype)
+    targets = tf.cast(target, logits.dtype)
+    for axis in range(len(_shape(logits))):
+        logits, targets = _sizes.stretched(logits, axis, targets), _sizes.stretched(targets, axis, logits)
+    return tf.cast(stock_cross_entropy(logits, targets), logits.dtype)
 
 
 # ---- normalisation ----
@@ -271,7 +276,10 @@ def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_caus
                attn_logits_soft_cap=None):
     dtype = keras.backend.result_type(*(keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)))
     key, value = _look_back_attention.shared_heads(key, value)
-    causal, mask = _look_back_attention.without_causal(mask)
+    causal, mask = _look_back_attention.without_causal(mask, query, key)
+    for scores in (bias, mask):
+        if scores is not None and len(scores.shape) > 1:
+            query = _sizes.stretched(query, 1, scores, -2)
     query, key, value = (keras.ops.cast(x, dtype) for x in (query, key, value))
     if bias is not None:
         bias = keras.ops.cast(bias, dtype)

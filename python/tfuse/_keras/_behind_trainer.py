@@ -5,10 +5,9 @@ copy of the batch, and for the host. Here a thread has the next batches on the G
 nobody asks for anything: the host waits where somebody reads a number.
 """
 
-import sys
-
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library
 from tfuse._keras import _feed, _report
@@ -18,70 +17,89 @@ _MODULE = "keras.src.backend.tensorflow.trainer"
 
 
 def _device():
-    return "/device:GPU:0"
-
-
-def _iterator(own, epoch):
-    return _Feeding(own(epoch))
+    """The GPU that a function called here runs on; "" where that is the CPU."""
+    asked = context.context().device_name
+    if _library.without_gpu() or asked and "GPU" not in asked:
+        return ""
+    gpus = tf.config.list_logical_devices("GPU")
+    return asked or (gpus[0].name if gpus else "/device:CPU:0")  # the last where a test only plays that there is a GPU
 
 
 class _Feeding:
     """A data set whose iterators are feeds."""
 
-    def __init__(self, dataset):
-        self.dataset = dataset
+    def __init__(self, dataset, device):
+        self.dataset, self.device = dataset, device
 
     def __iter__(self):
-        return _feed.Feed(self.dataset, _device())
+        return _feed.Feed(self.dataset, self.device)
 
 
-def _iterator_guard(epoch):
-    if _library.without_gpu():
-        return "there is no GPU to copy batches to"
-    dataset = epoch._distributed_dataset
+def _iterator(own, epoch):
+    dataset, device = own(epoch), _device()
+    why = _why_not(epoch, dataset, device)
+    if not why:
+        return _Feeding(dataset, device)
+    _explain.note("fit, evaluate, predict", "Keras's own loop", why, [])
+    return dataset
+
+
+def _why_not(epoch, dataset, device):
+    """Why batches of a data set are left to Keras, or ""."""
+    if not device:
+        return "it runs on the CPU"
     if type(epoch._distribute_strategy).__name__ != "_DefaultDistributionStrategy" or not isinstance(dataset, tf.data.Dataset):
-        return "batches are handed out by a distribution strategy"
+        return "a tf.distribute strategy hands out the batches"
     return _feed.why_not(dataset.element_spec)
 
 
 def _make_function(own, trainer, step_function):
     """Keras's function of an iterator, which takes a feed too."""
-    keras_has_it = own(trainer, step_function)
-    reports, steps = _report.Reports(), {}  # by the feed's spec
+    keras_has_it, reports, functions = own(trainer, step_function), _report.Reports(), {}
 
-    def made(spec):
+    @tf.autograph.experimental.do_not_convert
+    def on_data(data):
+        return trainer.distribute_strategy.run(step_function, args=(data,))
+
+    def made(batch, signature):
+        """A function that makes a step on batch(*its arguments)."""
+        step = tf.function(on_data, reduce_retracing=True, jit_compile=trainer.jit_compile)
+
         @tf.autograph.experimental.do_not_convert
-        def on_data(data):
-            return trainer.distribute_strategy.run(step_function, args=(data,))
-
-        on_data = tf.function(on_data, reduce_retracing=True, jit_compile=trainer.jit_compile)
-
-        @tf.autograph.experimental.do_not_convert
-        def on_slot(memory):
-            outputs = on_data(_feed.unstaged(memory, spec))
+        def reported(*arguments):
+            outputs = step(batch(*arguments))
             reports.report(outputs)
             return outputs
 
-        return tf.function(on_slot, input_signature=[tf.TensorSpec([None], tf.float32)])
+        reported.__name__ = step_function.__name__  # for traces and profiles
+        return tf.function(reported, input_signature=signature)
+
+    def run(feed, slot):
+        if trainer.run_eagerly:
+            return on_data(slot.batch(feed.spec))
+        spec, device, given = feed.spec, feed.device, slot.given is not None
+        key = device, repr(spec), given
+        if key not in functions and given:
+            functions[key] = made(lambda *tensors: tf.nest.pack_sequence_as(spec, tensors), tf.nest.flatten(spec))
+        elif key not in functions:
+            functions[key] = made(lambda memory: _feed.unstaged(memory, spec, device), [tf.TensorSpec([None], tf.float32)])
+        return reports.mark(functions[key](*(slot.given if given else [slot.memory])))
 
     def function(iterator):
-        if not isinstance(iterator, _feed.Feed) or trainer.run_eagerly:
+        if not isinstance(iterator, _feed.Feed):
             return keras_has_it(iterator)
-        key = repr(iterator.spec)
-        if key not in steps:
-            steps[key] = made(iterator.spec)
         outputs = None
         for _ in range(trainer.steps_per_execution):
             slot = iterator.take()
             if slot is None:
                 break
             try:
-                outputs = steps[key](slot.memory)
+                outputs = run(iterator, slot)
             finally:
                 iterator.give_back(slot)
         if outputs is None:
             raise StopIteration
-        return reports.mark(outputs)
+        return outputs
 
     return function
 
@@ -98,10 +116,11 @@ def _batch_end(hook):
 
 _CALLBACKS = "keras.src.callbacks.callback_list"
 TABLE = [
-    Row(_MODULE, "TFEpochIterator._get_iterator", _iterator, _iterator_guard),
+    Row(_MODULE, "TFEpochIterator._get_iterator", _iterator),
     Row(_MODULE, "TensorFlowTrainer._make_function", _make_function),
     *(Row(_CALLBACKS, "CallbackList._on_%s_batch_end" % kind, _batch_end("on_%s_batch_end" % kind))
       for kind in ("train", "test", "predict")),
 ]
+# Earlier releases of Keras make their functions in other ways, and keep them.
 if not hasattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "_make_function"):
     TABLE = []

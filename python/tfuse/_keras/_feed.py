@@ -7,7 +7,6 @@ next one comes, and never more than two are drawn ahead. An error of the data se
 
 import atexit
 import ctypes
-import math
 import queue
 import threading
 import weakref
@@ -42,16 +41,22 @@ def why_not(spec):
 
 
 class Slot:
-    """A place for a batch. `memory` is what the op Unstage takes."""
+    """A place for a batch. `memory` is what the op Unstage takes; `given` are tensors that came on a GPU, as those of
+    prefetch_to_device do, and are handed on as they are."""
 
     def __init__(self, device):
-        self.device, self.bytes, self.memory = device, 0, None
+        self.device, self.bytes, self.memory, self.given = device, 0, None, None
         self.number = _library.library.tfu_slot_open()
         if self.number < 0:
             raise MemoryError("tfuse: more data sets are read at one time than there are slots for")
 
     def put(self, tensors):
-        arrays = [np.ascontiguousarray(tensor.__array__()) for tensor in tensors]  # those of the CPU are not copied
+        self.given = tensors if any("GPU" in tensor.device for tensor in tensors) else None
+        if self.given is None:
+            self._copy(tensors)
+
+    def _copy(self, tensors):
+        arrays = [np.asarray(tensor.__array__(), order="C") for tensor in tensors]  # those of the CPU are not copied
         needed = sum(-(-max(array.nbytes, 1) // _ALIGN) * _ALIGN for array in arrays)
         if needed > self.bytes:
             self._grow(needed)
@@ -61,7 +66,15 @@ class Slot:
             (ctypes.c_int64 * n)(*(array.nbytes for array in arrays)), (ctypes.c_int32 * n)(*(array.ndim for array in arrays)),
             (ctypes.c_int64 * max(len(dims), 1))(*dims))
         if why:
-            raise RuntimeError("tfuse: a batch cannot be brought to the %s: %s" % (self.device, why.decode()))
+            raise RuntimeError("tfuse: a batch cannot be copied to %s: %s" % (self.device, why.decode()))
+        self._hosted = [tensor if tensor.dtype == tf.int32 else None for tensor in tensors]
+
+    def batch(self, spec):
+        """The batch, eagerly. TensorFlow's functions want integers of 32 bits on the host: those stay there."""
+        if self.given is not None:
+            return tf.nest.pack_sequence_as(spec, self.given)
+        staged = tf.nest.flatten(unstaged(self.memory, spec, self.device))
+        return tf.nest.pack_sequence_as(spec, [there if host is None else host for there, host in zip(staged, self._hosted)])
 
     def _grow(self, needed):
         """By an eighth more than needed where it has grown before: batches of many sizes need few memories."""
@@ -113,91 +126,97 @@ class _Drawing:
         self.slots = _slots(device)
         for slot in self.slots:
             self.free.put(slot)
+        self.thread = threading.Thread(target=self._run, name="tfuse feed", daemon=True)
+        self.thread.start()
 
-    def run(self):
+    def _run(self):
         last = _End()
-        while not self.stopped:
+        while True:
             slot = self.free.get()
-            if slot is None:
+            if self.stopped:
                 break
             try:
                 slot.put(tf.nest.flatten(next(self.iterator)))
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
-            except BaseException as error:
+            except BaseException as error:  # it is raised where the batch is asked for
                 last = _End(error)
                 break
             self.ready.put(slot)
-        self.ready.put(last)
         self.iterator = None
+        self.ready.put(last)
 
     def stop(self):
         self.stopped = True
         self.free.put(None)
 
+    def end(self):
+        """Stops the thread when it has drawn what it draws just now, and leaves the slots to others."""
+        self.stop()
+        self.thread.join()
+        _leave(self.slots)
 
-_drawing = weakref.WeakSet()
+
+_all = weakref.WeakSet()
 
 
-def _end(drawing, thread):
-    drawing.stop()
-    thread.join()
-    _leave(drawing.slots)
+@atexit.register
+def _stop_all():
+    """A thread that calls TensorFlow while the interpreter goes would take the process down with it."""
+    for drawing in list(_all):
+        drawing.stop()
 
 
 class Feed:
-    """Iterates over a data set. next() gives a batch on the device; take() and give_back() the slot that it is in."""
+    """Iterates over a data set. next() gives a batch on the device; take() the slot that it is in, to be given back.
+
+    Nothing is drawn before the first batch is asked for: Keras makes iterators that it never uses.
+    """
 
     def __init__(self, dataset, device):
         self.spec, self.device = dataset.element_spec, device
-        self._drawing = drawing = _Drawing(iter(dataset), device)
-        self._ended = None
-        thread = threading.Thread(target=drawing.run, name="tfuse feed", daemon=True)
-        _drawing.add(drawing)
-        self._finalizer = weakref.finalize(self, _end, drawing, thread)
-        thread.start()
+        self._iterator, self._drawing, self._ended = iter(dataset), None, None
 
     def __iter__(self):
         return self
 
     def take(self):
         """The slot of the next batch; None where there is none."""
+        if self._drawing is None and self._ended is None:
+            self._drawing, self._iterator = _Drawing(self._iterator, self.device), None
+            self._end = weakref.finalize(self, self._drawing.end)
+            _all.add(self._drawing)
         if self._ended is None:
             slot = self._drawing.ready.get()
             if not isinstance(slot, _End):
                 return slot
-            self._ended = slot
+            self._ended, self._drawing = slot, None
+            self._end()
         if self._ended.error is not None:
             raise self._ended.error
         return None
 
     def give_back(self, slot):
         """When all is queued that reads it."""
-        self._drawing.free.put(slot)
+        if self._drawing is not None:
+            self._drawing.free.put(slot)
 
     def __next__(self):
         slot = self.take()
         if slot is None:
             raise tf.errors.OutOfRangeError(None, None, "End of sequence")
         try:
-            with tf.device(self.device):
-                return unstaged(slot.memory, self.spec)
+            return slot.batch(self.spec)
         finally:
             self.give_back(slot)
 
 
-def unstaged(memory, spec):
+def unstaged(memory, spec, device):
     """The batch that lies in a slot's memory, eagerly or as part of a function."""
     leaves = tf.nest.flatten(spec)
-    tensors = _unstage(memory, Out=[leaf.dtype for leaf in leaves])
+    with tf.device(device):
+        tensors = _unstage(memory, Out=[leaf.dtype for leaf in leaves])
     if not tf.executing_eagerly():
         for tensor, leaf in zip(tensors, leaves):
             tensor.set_shape(leaf.shape)
     return tf.nest.pack_sequence_as(spec, tensors)
-
-
-@atexit.register
-def _stop_all():
-    """A thread inside TensorFlow while the interpreter goes would take the process down with it."""
-    for drawing in list(_drawing):
-        drawing.stop()

@@ -1,4 +1,4 @@
-"""python -m tfuse new-op NAME: writes the files of a new op into a checkout of tfuse, ready to be edited.
+"""python -m tfuse new-op NAME: writes the files of a new op, into a checkout of tfuse or a repository of your own.
 
 Writes all of an op: kernels for CPU and GPU, its gradient, the Python function, and the case that tests and benchmark
 read. What it computes is a stand-in until you put your own formula there. The files build, and pass the shared tests, as
@@ -8,28 +8,35 @@ they are. docs/new_op.md tells what is in them. Kinds:
   rows         kernels that see a whole row, the last axis, before they write it; one input
   map          kernels of the op's own over the elements; at most 2 inputs, of one shape
 
-Examples, in a checkout:
+Examples, in a checkout, and for a repository of your own:
 
   ./run python -m tfuse new-op softsign
   ./run python -m tfuse new-op rational --inputs "x, a, b" --layer
+  python -m tfuse new-op my_bend --attributes "alpha: float = 0.5" --into my_ops
 """
 
 import argparse
 import builtins
+import importlib.util
 import keyword
 import math
 import pathlib
 import re
-import string
 import sys
 
-TEMPLATES = pathlib.Path(__file__).with_name("new_op")
-FAMILIES = {"elementwise": "elementwise", "rows": "rows", "map": "elementwise"}
+import tfuse
+from tfuse._core import _library
+from tfuse._tools._new_op_words import FAMILIES, Op, camel, filled, words
+
 MOST_INPUTS = {"elementwise": 5, "rows": 1, "map": 2}
+MOST_NUMBERS = 5  # weights and attributes, TFU_CHANNEL_WEIGHTS of kernels/core/channels.h
 _C_WORDS = set("""auto bool case char class const default delete do double enum extern float goto inline int long main
 namespace new operator register restrict short signed sizeof static struct switch template this typedef union unsigned
 void volatile""".split())
 _OURS = {"dy", "dtype", "value", "y"}  # names that the files use themselves
+# And those of functions' bodies, beside single letters.
+_LOCALS = set("""bits call channels cols dx each end in inputs job module node np out products real ring row rows run share
+shape squares sum sums task tf tfuse tile walk xs ys ds gs""".split())
 
 
 class Refused(Exception):
@@ -42,8 +49,8 @@ def checkout():
     for folder in (here, *here.parents):
         if (folder / "ops/ops.def").exists() and (folder / "python/tfuse/__init__.py").exists():
             return folder
-    raise Refused("%s is not in a checkout of tfuse: an op is added to the sources; python -m tfuse build-op is for "
-                  "ops of your own outside of them" % here)
+    raise Refused("%s is not in a checkout of tfuse, to whose sources an op is added: --into FOLDER writes it into a "
+                  "repository of your own" % here)
 
 
 def _check_word(what, word, most):
@@ -54,153 +61,95 @@ def _check_word(what, word, most):
         raise Refused("%s must not be a word of Python, C or CUDA, got %r" % (what, word))
 
 
-def check(root, stem, names, kind):
-    _check_word("NAME", stem, 24)
-    if hasattr(math, stem) or hasattr(builtins, stem) or stem.endswith("_grad"):
-        raise Refused("NAME must not be that of a function of C or Python, nor end in _grad, got %r" % stem)
-    public = (root / "python/tfuse/__init__.py").read_text()
-    known = set(re.findall(r"X\((\w+)\)", (root / "ops/ops.def").read_text())) | set(re.findall(r"\w+", public))
-    taken = sorted(known & {stem, stem + "_grad", camel(stem)}) + [str(path) for path in root.glob("*/*/%s.*" % stem)]
+def check(op, taken):
+    """Refuses names that cannot be; `taken` are those of other ops, functions and files."""
+    _check_word("NAME", op.stem, 24)
+    if hasattr(math, op.stem) or hasattr(builtins, op.stem) or op.stem.endswith("_grad"):
+        raise Refused("NAME must not be that of a function of C or Python, nor end in _grad, got %r" % op.stem)
     if taken:
         raise Refused("there is %s already: take another name" % ", ".join(taken))
-    for name in names:
+    for name in op.inputs:
         _check_word("a name in --inputs", name, 12)
-        if name in _OURS or name == stem:
+        if name in _OURS or name == op.stem:
             raise Refused("an input must not be called %r: the files use this name themselves" % name)
-    gradients = ["d" + name for name in names]
-    if len({*names, *gradients}) < 2 * len(names):
+    gradients = ["d" + name for name in op.inputs]
+    if len({*op.inputs, *gradients}) < 2 * len(op.inputs):
         raise Refused("--inputs must be names that differ from each other and from their gradients, %s; got %s" % (
-            ", ".join(gradients), ", ".join(names)))
-    if len(names) > MOST_INPUTS[kind]:
+            ", ".join(gradients), ", ".join(op.inputs)))
+    most = MOST_INPUTS[op.kind]
+    if len(op.inputs) > most:
         raise Refused("an op of kind %s has at most %d input%s here, got %d: %s. docs/new_op.md says which op to copy "
-                      "for more" % (kind, MOST_INPUTS[kind], "s" * (MOST_INPUTS[kind] > 1), len(names), ", ".join(names)))
+                      "for more" % (op.kind, most, "s" * (most > 1), len(op.inputs), ", ".join(op.inputs)))
+    for name in op.attributes:
+        _check_word("a name in --attributes", name, 12)
+        if len(name) == 1 or name in {*_OURS, *_LOCALS, *op.inputs, *gradients, op.stem}:
+            raise Refused("an attribute must not be called %r: the files use this name themselves" % name)
+    if len(op.weights) + len(op.attributes) > MOST_NUMBERS:
+        raise Refused("an op has at most %d weights and attributes here, got %d: %s. docs/new_op.md says which op to copy for "
+                      "more" % (MOST_NUMBERS, len(op.weights) + len(op.attributes), ", ".join([*op.weights, *op.attributes])))
 
 
-def camel(stem):
-    return "".join(part.capitalize() for part in stem.split("_"))
+def attributes_of(text):
+    """{name: default} of what --attributes was given."""
+    found = {}
+    for part in filter(None, map(str.strip, (text or "").split(","))):
+        parts = re.fullmatch(r"(\w+)\s*:\s*float\s*=\s*(-?\d+(?:\.\d*)?(?:e-?\d+)?)", part)
+        if not parts or parts[1] in found:
+            raise Refused("--attributes must be floats with a default, each with a name of its own, as in \"alpha: float = "
+                          "0.5, beta: float = 1\"; got %r. docs/new_op.md#attributes tells of others" % part)
+        found[parts[1]] = parts[2]
+    return found
 
 
-def _filled(template, words):
-    return string.Template((TEMPLATES / (template + ".txt")).read_text()).substitute(words)
+def taken_in_checkout(root, stem):
+    public = (root / "python/tfuse/__init__.py").read_text()
+    known = set(re.findall(r"X\((\w+)\)", (root / "ops/ops.def").read_text())) | set(re.findall(r"\w+", public))
+    return sorted(known & {stem, stem + "_grad", camel(stem)}) + [str(path) for path in root.glob("*/*/%s.*" % stem)]
 
 
-def _words(stem, names, kind, layer):
-    """What the templates' placeholders stand for."""
-    first, *rest = names
-    weights = rest if kind == "elementwise" else []
-    tensors = [name for name in names if name not in weights]
-    factor = _sum(weights) + " * " if weights else ""
-    if kind == "rows":
-        written = lambda absolute, root, mean: "%s / %s(1 + %s)" % (first, root, mean % first)
-    else:
-        written = lambda absolute, *_: factor + " + ".join("%s / (1 + %s)" % (t, absolute % t) for t in tensors)
-    words = {
-        "stem": stem, "name": camel(stem), "upper": stem.upper(), "family": FAMILIES[kind], "first": first,
-        "args": ", ".join(names), "count": len(names), "weights": len(weights),
-        "formula": written("|%s|", "sqrt", "mean(%s^2)"),
-        "plain": written("tf.abs(%s)", "tf.sqrt", "tf.reduce_mean(tf.square(%s), -1, keepdims=True)"),
-        "reference": written("np.abs(%s)", "np.sqrt", "np.mean(%s**2, -1, keepdims=True)"),
-        "sum": _sum(["w[%d]" % i for i in range(len(weights))] or ["1"]),
-    }
-    words.update(_row_words(names, weights, kind))
-    words["shapes"] = _filled("shapes.c", words) if words["checks"] else ""
-    words.update(_python_words(names, weights, tensors, layer))
-    words.update(_case_words(stem, names, weights, kind, factor))
-    return words
+def taken_in_repository(folder, stem):
+    """tfuse's own names, too: its ops and those of the user are registered side by side."""
+    ours = [name for name in (stem, stem + "_grad", camel(stem))
+            if hasattr(tfuse, name) or _library.library.tfu_doc(b"tfuse." + name.encode())]
+    module = importlib.util.find_spec(stem) if re.fullmatch(r"\w+", stem) else None
+    there = [str(path) for path in sorted(folder.glob("**/%s*" % stem)) if re.fullmatch(
+        r"(test_)?%s((_cpu|_gpu)?\.c|\.h|\.cu|\.py)" % re.escape(stem), path.name)]
+    return ours + (there or ["a Python module " + stem] * (module is not None))
 
 
-def _sum(terms):
-    return terms[0] if len(terms) == 1 else "(%s)" % " + ".join(terms)
+def _sources(op, found):
+    """The C and CUDA files: the end of their names -> text."""
+    header = "weights.h" if op.weights or op.attributes and op.kind == "elementwise" else op.kind + ".h"
+    return {".h": filled(header, found), **{end: filled(op.kind + end, found) for end in ("_cpu.c", "_gpu.c", ".cu")}}
 
 
-def _row_words(names, weights, kind):
-    first, *rest = names
-    typed = lambda prefix: ", ".join('"%s%s: %s"' % (prefix, n, "S" if n in weights else "T") for n in names)
-    check = {"elementwise": 'tfu_per_channel(&in[0], "{0}", &in[{1}], err)',
-             "map": 'tfu_match("{0}", &in[{1}], "%s", &in[0], err)' % first}
-    checks = ['tfu_has_rows("%s", &in[0], err)' % first] if kind == "rows" else [
-        check[kind].format(name, i) for i, name in enumerate(rest, 1)]
-    about = "\n * %s %s per channel, the last axis of %s." % (" and ".join(weights), "are" if rest[1:] else "is", first)
-    return {
-        "about": about if weights else "", "checks": "\n".join("  TFU_TRY(%s);" % c for c in checks),
-        "inputs": typed(""), "gradients": typed("d"), "types": "TFU_T_FLOATS" + ", TFU_S_REALS" * bool(weights),
-        "capturable": "" if weights else "    .capturable = 1,\n",  # partial sums need scratch
-        "forward_shape": "forward_shape" if checks else "tfu_shape_like_input",
-        "grad_shape": "grad_shape" if checks else "tfu_shape_gradient",
-    }
+def _python(op, found):
+    return "".join(filled(part, found) for part in ["op.py"] + ["layer.py"] * op.layer)
 
 
-def _python_words(names, weights, tensors, layer):
-    first, listed = names[0], ", ".join(names)
-    what = lambda n: ("one value per channel, the last axis of " + first if n in weights else
-                      "float tensor" + (" of the same shape" if n != first else ""))
-    axes = '_AXES = {**dict.fromkeys(["%s", "dy"], "abcdefgc"), **dict.fromkeys([%s], "c")}\n' % (
-        first, ", ".join('"%s"' % w for w in weights))
-    build = """
-    def build(self, input_shape):
-        weight = lambda name: self.add_weight(name=name, shape=input_shape[-1:], initializer="ones", autocast=False)
-        %s
-""" % "\n        ".join('self.%s = weight("%s")' % (w, w) for w in weights)
-    several = "%s = (tf.cast(value, real(dtype)) for value in (%s))" % (listed, listed)
-    return {
-        "cast": several if names[1:] else "%s = tf.cast(%s, real(dtype))" % (first, first),
-        "axes": axes if weights else "", "with_axes": ", axes=_AXES" if weights else "",
-        "docs": "\n".join("      %s: %s." % (n, what(n)) for n in names),
-        "example": ", ".join("tf.ones([64])" if n in weights else "tf.random.normal([32, 64])" for n in names),
-        "call": ", ".join([*tensors, *("tf.cast(%s, real(%s.dtype))" % (w, first) for w in weights)]),
-        "and_layer": ", and the Keras layer" if layer else "", "import_keras": "import keras\n" if layer else "",
-        # the layer
-        "learned": ", with %s learned per channel, the last axis" % " and ".join(weights) if weights else "",
-        "build": build if weights else "", "tensors": ", ".join(tensors),
-        "layer_call": ", ".join([*tensors, *("self." + w for w in weights)]),
-        "tensors_example": ", ".join(["tf.random.normal([32, 64])"] * len(tensors)),
-        "shapes_of": ", ".join(t + "_shape" for t in tensors) if tensors[1:] else "input_shape",
-        "first_shape": first + "_shape" if tensors[1:] else "input_shape",
-        "forward_passes": len(tensors) + 1, "backward_passes": 2 * len(tensors) + 1,
-    }
-
-
-def _case_words(stem, names, weights, kind, factor):
-    first, *rest = names
-    if kind == "rows":
-        gradient = ["r = 1 / np.sqrt(1 + np.mean({0}**2, -1, keepdims=True))",
-                    "return [cancelling(dy * r, -{0} * r**3 * np.mean(dy * {0}, -1, keepdims=True))]"]
-    elif weights:
-        gradient = ["r, rows = 1 / (1 + np.abs({0})), tuple(range({0}.ndim - 1))",
-                    "return [dy * %sr * r%s]" % (factor, ", total(dy * {0} * r, rows)" * len(weights))]
-    else:
-        gradient = ["return [%s]" % ", ".join("dy / (1 + np.abs(%s))**2" % n for n in names)]
-    integers = ["[1.0]" if n in weights else "[[1]]" for n in names]
-    rejects = [("%s: %s must be float32.*got int32" % (stem, first), integers)]
-    for wrong in rest:
-        ones = ["tf.ones([%s])" % ("4" if n == wrong else "3" if n in weights else "2, 3") for n in names]
-        what = "3 values, one per channel" if wrong in weights else "the shape of " + first
-        rejects.append(("%s must have %s" % (wrong, what), ones))
-    if kind == "rows":
-        rejects.append((first + " must have at least one dimension", ["tf.constant(1.0)"]))
-    return {
-        "case_imports": "Case" + (", Input, total" if weights else ", cancelling" if kind == "rows" else ""),
-        "gradient": "".join("    %s\n" % line.format(first) for line in gradient),
-        "channels": '\n_channels = Input(lambda shape: shape[-1:], dtype="real")\n' if weights else "",
-        "case_inputs": ", ".join(
-            '"%s": %s' % (n, "_channels" if n in weights else "lambda shape: shape") for n in names),
-        "summed": " summed=lambda shape: shape[-1]," if kind == "rows" else "",
-        "rejects": ",\n".join('             ("%s",\n              lambda: tfuse.%s(%s))' % (
-            message, stem, ", ".join(values)) for message, values in rejects),
-    }
-
-
-def _new_files(stem, kind, words, layer):
+def _new_files(op, found):
     """Path below the root -> text."""
-    family, header = FAMILIES[kind], "weights.h" if words["weights"] else kind + ".h"
-    files = {"ops/%s/%s.c" % (family, stem): _filled("row.c", words),
-             "kernels/%s/%s.h" % (family, stem): _filled(header, words),
-             "python/tfuse/%s/%s.py" % (family, stem): "".join(
-                 _filled(part, words) for part in ["op.py"] + ["layer.py"] * layer),
-             "python/tfuse/cases/%s/%s.py" % (family, stem): _filled("case.py", words)}
-    for ending in ("_cpu.c", "_gpu.c", ".cu"):
-        files["kernels/%s/%s%s" % (family, stem, ending)] = _filled(kind + ending, words)
+    files = {"ops/%s/%s.c" % (op.family, op.stem): filled("row.c", found),
+             "python/tfuse/%s/%s.py" % (op.family, op.stem): _python(op, found),
+             "python/tfuse/cases/%s/%s.py" % (op.family, op.stem): filled("case.py", found)}
+    for end, text in _sources(op, found).items():
+        files["kernels/%s/%s%s" % (op.family, op.stem, end)] = text
     return files
+
+
+def new_op_of_ones_own(folder, op):
+    """The same in a folder of the user's: all files side by side, with a test of their own."""
+    check(op, taken_in_repository(folder, op.stem))
+    found, ops = words(op), folder / "ops.def"
+    texts = {op.stem + ".c": filled("row.c", found), op.stem + ".py": _python(op, found),
+             "test_%s.py" % op.stem: filled("test.py", found),
+             **{op.stem + end: text for end, text in _sources(op, found).items()}}
+    folder.mkdir(parents=True, exist_ok=True)
+    was = ops.read_text() if ops.exists() else ""
+    ops.write_text(was + "X(%s)\nX(%s_grad)\n" % (op.stem, op.stem))
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return [*texts, *["ops.def"] * (not was)], ["ops.def"] * bool(was)
 
 
 def _inserted(text, lines, pattern, key):
@@ -220,35 +169,34 @@ def _in_family(text, family, stem):
     return text.replace(start + members, longer)
 
 
-def _changed_files(root, stem, names, words, layer):
+def _changed_files(root, op):
     """The lists that are edited: path below the root -> new text."""
-    family, axes = words["family"], ["x", *["c" if words["weights"] else "x"] * (len(names) - 1)]
-    public = (camel(stem) + ", ") * layer + stem
+    stem, axes = op.stem, ["x", *["c" if op.weights else "x"] * (len(op.inputs) - 1)]
+    public = (op.name + ", ") * op.layer + stem
     inputs = lambda letters: ", ".join('"%s"' % letter for letter in letters)
     read = lambda path: (root / path).read_text()
     changed = {
         "ops/ops.def": _inserted(read("ops/ops.def"), "X(%s)\nX(%s_grad)\n" % (stem, stem), r"^X\((\w+)\)\n", stem),
         "python/tfuse/__init__.py": _inserted(
-            read("python/tfuse/__init__.py"), "from tfuse.%s.%s import %s\n" % (family, stem, public),
-            r"^from tfuse\.%s\.(\w+) import " % family, stem),
-        "python/tfuse/_tools/_ops.py": _in_family(read("python/tfuse/_tools/_ops.py"), family, stem),
+            read("python/tfuse/__init__.py"), "from tfuse.%s.%s import %s\n" % (op.family, stem, public),
+            r"^from tfuse\.%s\.(\w+) import " % op.family, stem),
+        "python/tfuse/_tools/_ops.py": _in_family(read("python/tfuse/_tools/_ops.py"), op.family, stem),
         "tests/core/kernels_test.c": _inserted(
             read("tests/core/kernels_test.c"), '    {&tfu_%s, {%s}, ""},\n    {&tfu_%s_grad, {%s}, ""},\n' % (
                 stem, inputs(axes), stem, inputs(["x", *axes])), r"^    \{&tfu_(\w+),", stem),
     }
-    if words["weights"]:
+    if op.weights:
         head = "Those that have not, and why:\n\n| op | why it is not captured |\n|---|---|\n"
         row = "| `%s_grad` | partial sums, more of them for more channels |\n" % stem
         changed["docs/design.md"] = read("docs/design.md").replace(head, head + row)
     return changed
 
 
-def new_op(root, stem, names, kind, layer=False):
+def new_op(root, op):
     """Writes the op's files below the root; returns the paths of those that are new, and of those that were changed.
     Refuses before anything is written."""
-    check(root, stem, names, kind)
-    words = _words(stem, names, kind, layer)
-    new, changed = _new_files(stem, kind, words, layer), _changed_files(root, stem, names, words, layer)
+    check(op, taken_in_checkout(root, op.stem))
+    new, changed = _new_files(op, words(op)), _changed_files(root, op)
     for path, text in {**new, **changed}.items():
         (root / path).write_text(text)
     return list(new), list(changed)
@@ -262,16 +210,22 @@ def main(arguments):
     parser.add_argument("--kind", choices=FAMILIES, default="elementwise", help="see above; elementwise if not said")
     parser.add_argument("--inputs", default="x", metavar="NAMES",
                         help='of the inputs, with commas, as in "x, scale"; x if not said')
+    parser.add_argument("--attributes", metavar="LIST", help='numbers that are constants of a call, and that formulas read, '
+                        'with their defaults: "alpha: float = 0.5, beta: float = 1"')
     parser.add_argument("--layer", action="store_true", help="write a Keras layer, too")
+    parser.add_argument("--into", metavar="FOLDER", type=pathlib.Path, help="write into this folder of a repository of your "
+                        "own, new or with ops in it, and not into a checkout of tfuse")
     chosen = parser.parse_args(arguments)
     names = [name.strip() for name in chosen.inputs.split(",")]
     try:
-        new, changed = new_op(checkout(), chosen.name, names, chosen.kind, chosen.layer)
+        op = Op(chosen.name, names, chosen.kind, attributes_of(chosen.attributes), chosen.layer, chosen.into is not None)
+        new, changed = new_op_of_ones_own(chosen.into.resolve(), op) if op.own else new_op(checkout(), op)
     except Refused as error:
         print("new-op: %s" % error, file=sys.stderr)
         return 1
-    print("\n".join(["new:", *("  " + path for path in new), "changed:", *("  " + path for path in changed), "next:",
-                     "  ./run python tools/readme.py",
-                     "  ./run python -m pytest -q tests/test_ops.py -k %s" % chosen.name,
-                     "  ./run bench %s" % chosen.name, "then put in your own formulas: docs/new_op.md"]))
+    following = ["  python -m tfuse build-op %s" % chosen.into, "  python -m pytest %s" % chosen.into] if op.own else [
+        "  ./run python tools/readme.py", "  ./run python -m pytest -q tests/test_ops.py -k %s" % op.stem,
+        "  ./run bench %s" % op.stem]
+    print("\n".join(["new:", *("  " + path for path in new), *["changed:"] * bool(changed), *("  " + path for path in changed),
+                     "next:", *following, "then put in your own formulas: docs/new_op.md"]))
     return 0

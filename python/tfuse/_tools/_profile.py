@@ -2,8 +2,9 @@
 
 A step is a call of the tf.function that the script calls again and again, be it its own or the one inside model.fit. Some
 calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time
-of an op is that of its kernels; on the CPU that of the op itself, summed over threads. XLA makes one of several ops: what it
-runs counts for the op that XLA names it after, most often the last of them; on the CPU, threads that only help it are not seen.
+of an op is that of its kernels, and a line below says how long the GPU was idle and what it waited for; on the CPU it is that
+of the op itself, summed over threads. XLA makes one of several ops: what it runs counts for the op that XLA names it after, most
+often the last of them; on the CPU, threads that only help it are not seen.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import tfuse
 from tfuse._core import _explain, _library
 from tfuse._keras import _enable
+from tfuse._tools import _idle
 from tfuse.lists import together
 
 # What serves the ops of a Keras layer, and those that come from elsewhere; and what explain() calls it where it does not.
@@ -159,12 +161,16 @@ def run(script, arguments):
 # ---- what the profiler wrote ----
 
 
-def events(folder):
-    """What ran: on the GPUs if anything did, else on the CPU; and whether what XLA has compiled is not among it."""
+def planes_in(folder):
     planes = []
     for path in glob.glob(os.path.join(folder, "**", "*.xplane.pb"), recursive=True):
         with open(path, "rb") as file:
             planes += xplane_pb2.XSpace.FromString(file.read()).planes
+    return planes
+
+
+def events(planes):
+    """What ran: on the GPUs if anything did, else on the CPU; and whether what XLA has compiled is not among it."""
     programs = _xla_programs(planes)
     device, found = "GPU", [e for p in planes if p.name.startswith("/device:GPU") for e in _device_events(p, programs)]
     if not found:
@@ -306,7 +312,7 @@ def left_to_keras(name, what):
     return left and _library.without_gpu() and not told(name)
 
 
-def report(device, found, watch, top):
+def report(device, found, watch, top, idle=()):
     total, steps = sum(e.ms for e in found), watch.seen
     print("\nA step, a call of %s, takes %.2f ms; the %s's ops in it, by type, %.2f ms:\n" % (
         watch.name, watch.seconds[id(watch.function)] * 1e3, device, total / steps))
@@ -314,6 +320,7 @@ def report(device, found, watch, top):
     _table([("share", "ms", "calls", "op")] + [
         ("%.1f%%" % (100 * ms / total), "%.3f" % (ms / steps), "%.4g" % (calls / steps), kind)
         for ms, calls, kind in sorted(rows, reverse=True)[:top]])
+    print("\n" * bool(idle) + "\n".join(idle))
     ours = sum(e.ms for e in found if _ours(e))
     print("\nBy tfuse: %.1f%%." % (100 * ours / total))
     untold = sum(e.ms for e in found if not e.name and not _ours(e))
@@ -376,7 +383,8 @@ def main(arguments):
             print("tfuse profile: no tf.function was called %d times in %s" % (options.skip + 1, options.script),
                   file=sys.stderr)
             return 1
-        device, found, xla_unseen = events(folder)
+        planes = planes_in(folder)
+    device, found, xla_unseen = events(planes)
     if xla_unseen:
         print("XLA has compiled ops of this script, and the profiler saw none of them run%s." % (
             ": on a CPU it does from TensorFlow 2.18 on" if device == "CPU" else ""))
@@ -385,5 +393,5 @@ def main(arguments):
         return 1
     if device == "CPU" and tf.config.list_logical_devices("GPU"):
         print("The profiler saw nothing of the GPU (is CUPTI there?): these are the CPU's times.")
-    report(device, found, watch, options.top)
+    report(device, found, watch, options.top, _idle.report(planes, watch.seen))
     return 0

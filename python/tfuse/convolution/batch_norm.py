@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _library, _made, _rows
+from tfuse._core import _library, _made, _rows, _sizes
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, sized, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.rows.norm import weight
@@ -188,6 +188,12 @@ def _check(x, residual, axis):
         raise ValueError("batch_norm: residual must have the shape of x, %s, got %s" % (x.shape, residual.shape))
 
 
+def _like(x, residual):
+    """The residual in the shape of x. The ops see both with their axes merged, and could not tell [1, 5] from [5, 1]; where the
+    shapes are not surely the same, TensorFlow compares them when they are known, and does nothing if they are equal."""
+    return residual if _sizes.same_shape(x, residual) else tf.broadcast_to(residual, tf.shape(x))
+
+
 @composite
 def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
                epsilon=1e-3):
@@ -231,7 +237,7 @@ def _normalised(x, gamma, beta, mean, variance, training, activation=None, resid
         mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
 
     def apply(activation, residual):
-        inputs = [view, *weights[:2], *statistics, None if residual is None else _view(residual, axis)]
+        inputs = [view, *weights[:2], *statistics, None if residual is None else _view(_like(x, residual), axis)]
         options = {"activation": activation, "epsilon": float(epsilon)}
         if training:
             # On a CPU making signs takes longer than reading y again.
@@ -280,7 +286,8 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     mean, variance, beta = layer.moving_mean, layer.moving_variance, layer.beta
     whole = mask is None and not layer.synchronized
     if training and not whole:
-        mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+        moments = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+        mean, variance = (tf.reshape(m, [-1]) for m in moments)  # Keras squeezes the axis of a single channel, too
     if bias is not None:
         bias = tf.cast(bias, real(inputs.dtype))
         beta = _beside(tf.convert_to_tensor(beta), bias)
@@ -290,5 +297,6 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     if training:
         running = [(layer.moving_mean, new_mean), (layer.moving_variance, new_variance)]
         for variable, new in running:
-            variable.assign(new if whole else variable * layer.momentum + new * (1 - layer.momentum))
+            old = keras.ops.cast(variable, new.dtype)  # a layer's own dtype may have 16 bits
+            variable.assign(new if whole else old * layer.momentum + new * (1 - layer.momentum))
     return y

@@ -144,8 +144,8 @@ def max_pool(x, size, strides=None, padding="valid", zeros=False):
       x: float tensor [batch, 1 to 3 sizes, channels].
       size: of the window, an integer or one for each axis; at most 256 places in all where there is a gradient.
       strides: the same; None: those of size.
-      padding: "valid", none; "same", so that the result has the size of x divided by the stride, as TensorFlow pads; or
-        (before, after) for each axis.
+      padding: "valid", none, and no results where the window is too long for x; "same", so that the result has the size of x
+        divided by the stride, as TensorFlow pads; or (before, after) for each axis.
       zeros: what is around x. False: nothing, and every window must see a place of x. True: zeros, as a ZeroPadding layer
         puts them there; a window whose greatest is one of them gives no gradient.
 

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tfuse._core import _sizes
 from tfuse._core._op import FusedOp, composite, real
 
 PAIRINGS = ("half", "interleaved")
@@ -90,6 +91,10 @@ def embed(layer, scaling_factor, inputs, start_index, positions, pairing="half",
         positions = start_index
     elif len(positions.shape) == 1:
         positions = keras.ops.broadcast_to(positions, shape[:2])
+    else:
+        for axis in (0, 1):
+            x, positions = _sizes.stretched(x, axis, positions), _sizes.stretched(positions, axis, x)
+        shape = keras.ops.shape(x)
     heads = x if len(shape) == 4 else keras.ops.reshape(x, (*shape[:2], -1, shape[-1]))
     y = rope(heads, None, positions, layer.max_wavelength, pairing, rotary, 1 / scaling_factor)
     y = y if len(shape) == 4 else keras.ops.reshape(y, shape)

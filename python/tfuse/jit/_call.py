@@ -10,13 +10,15 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
+from tensorflow.python.eager.core import _NotOkStatusException
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _xla
 from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
 from tfuse.jit import _parse, _tree
-from tfuse.jit._kernel import prepared, run
+from tfuse.jit._kernel import lacks_nvrtc, prepared, run
 from tfuse.jit._plain import arithmetic
 from tfuse.reductions.reduce import reduce_sum
 
@@ -88,9 +90,17 @@ class Operation:
     def output_names(self):
         return [n for _, n in self.outputs]
 
-    def __call__(self, *values):
-        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows. If it
-        # fails, the long way says why.
+    def __repr__(self):
+        texts = {key: value for key, value in (self.recipe or {}).items() if key in ("text", "map", "reduce", "post", "final")}
+        texts = ", ".join("%s=%s" % (key, _short(value)) for key, value in texts.items() if value is not None)
+        inputs, outputs = (", ".join(map(" ".join, pairs)) for pairs in (self.inputs, self.outputs))
+        return "<tfuse.jit.%s %s(%s) -> %s%s>" % (self.kernel.kind, self.name, inputs, outputs, texts and ": " + texts)
+
+    def __call__(self, *values, **named):
+        if named:
+            raise TypeError("%s takes its inputs in their order and without names, %s(%s); got %s" % (
+                self.name, self.name, ", ".join(self.names), ", ".join("%s=…" % n for n in named)))
+        # What was checked before goes straight to the kernel: in a small op every microsecond of Python shows.
         eager, kinds = context.context(), None
         if eager.executing_eagerly():
             kinds = _kinds(values)
@@ -107,8 +117,10 @@ class Operation:
                             outputs = execute(eager, "Tfuse>Jit", None, tensors, *ready.arguments)
                         self._record(ready.wanted, tensors, outputs)
                     return outputs[0] if len(outputs) == 1 else outputs
-                except Exception:
-                    pass
+                except _NotOkStatusException as error:
+                    if not lacks_nvrtc(error):  # else the long way computes it without
+                        self._check(self._tensors(values))  # says it in the names that were declared
+                        ops.raise_from_not_ok_status(error, None)
         if any(map(_is_symbolic, values)):
             from tfuse.jit import _symbolic
             return _symbolic.apply(self, values)
@@ -306,6 +318,14 @@ def fresh(name, taken):
     while name in taken:
         name += "_"
     return name
+
+
+def _short(value):
+    """A text, or a list of texts, in one line that is not long."""
+    if isinstance(value, (list, tuple)):
+        return "[%s]" % ", ".join(map(_short, value))
+    text = " ".join(str(value).split())
+    return repr(text if len(text) <= 100 else text[:99] + "…")
 
 
 def _is_number(value):

@@ -10,6 +10,7 @@ _HELPERS = {
     "jit_min": "static __device__ R jit_min(R a, R b) { return a < b || a != a ? a : b; }",
     "jit_max": "static __device__ R jit_max(R a, R b) { return a > b || a != a ? a : b; }",
     "jit_sigmoid": "static __device__ R jit_sigmoid(R a) { return R(1) / (R(1) + exp(-a)); }",
+    "jit_softplus": "static __device__ R jit_softplus(R a) { return (a > R(0) ? a : R(0)) + log1p(exp(-fabs(a))); }",
 }
 
 

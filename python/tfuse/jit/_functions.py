@@ -34,15 +34,15 @@ _ROWS = [
     Function("mul", tf.multiply, "({0} * {1})", ("d * b", "d * a")),
     Function("div", tf.divide, "({0} / {1})", ("d / b", "-(d * y / b)")),
     Function("neg", tf.negative, "(-{0})", ("-d",)),
-    Function("pow", tf.pow, "pow({0}, {1})", ("d * b * pow(a, b - 1)", "a > 0 ? d * y * log(a) : 0"), ("powf",)),
+    Function("pow", tf.pow, "pow({0}, {1})", ("d * b * pow(a, b - 1)", "d * y * (a > 0 ? log(a) : 0)"), ("powf",)),
     Function("exp", tf.exp, "exp({0})", ("d * y",), ("expf",)),
     Function("log", tf.math.log, "log({0})", ("d / a",), ("logf",)),
     Function("log1p", tf.math.log1p, "log1p({0})", ("d / (1 + a)",), ("log1pf",)),
     Function("expm1", tf.math.expm1, "expm1({0})", ("d * exp(a)",), ("expm1f",)),
     Function("tanh", tf.tanh, "tanh({0})", ("d * (1 - y * y)",), ("tanhf",)),
     Function("sqrt", tf.sqrt, "sqrt({0})", ("0.5 * d / y",), ("sqrtf",)),
-    Function("rsqrt", tf.math.rsqrt, "rsqrt({0})", ("-0.5 * d * y / a",), ("rsqrtf",)),
-    Function("abs", tf.abs, "fabs({0})", ("d * ((a > 0) - (a < 0))",), ("fabs", "fabsf")),
+    Function("rsqrt", tf.math.rsqrt, "rsqrt({0})", ("-0.5 * d * (y * y * y)",), ("rsqrtf",)),
+    Function("abs", tf.abs, "fabs({0})", ("d * sign(a)",), ("fabs", "fabsf")),
     Function("min", tf.minimum, "jit_min({0}, {1})", ("a <= b ? d : 0", "a <= b ? 0 : d"), ("fmin", "fminf")),
     Function("max", tf.maximum, "jit_max({0}, {1})", ("a >= b ? d : 0", "a >= b ? 0 : d"), ("fmax", "fmaxf")),
     Function("floor", tf.floor, "floor({0})", ("0",), ("floorf",)),
@@ -51,6 +51,7 @@ _ROWS = [
     Function("cos", tf.cos, "cos({0})", ("-(d * sin(a))",), ("cosf",)),
     Function("erf", tf.math.erf, "erf({0})", ("d * 1.1283791670955126 * exp(-(a * a))",), ("erff",)),
     Function("sigmoid", tf.sigmoid, "jit_sigmoid({0})", ("d * (y * (1 - y))",)),
+    Function("softplus", tf.nn.softplus, "jit_softplus({0})", ("d * sigmoid(a)",)),
     Function("lt", _compare(tf.less), "R({0} < {1})", ("0", "0")),
     Function("le", _compare(tf.less_equal), "R({0} <= {1})", ("0", "0")),
     Function("gt", _compare(tf.greater), "R({0} > {1})", ("0", "0")),
@@ -67,13 +68,13 @@ _ROWS = [
 FUNCTIONS = {row.token: row for row in _ROWS}
 NAMES = {alias: row for row in _ROWS for alias in (row.token, *row.aliases)}
 
-# Functions that are expressions in others: of how many arguments, and which.
+# Functions that are expressions in others: of how many arguments, and which. They are differentiated as they are written, so
+# none may have a corner where the function itself has none.
 SHORTHANDS = {
     "square": (1, "a * a"),
-    "sign": (1, "(a > 0) - (a < 0)"),
-    "relu": (1, "a > 0 ? a : 0"),
+    "sign": (1, "stop(a > 0 ? 1 : a < 0 ? -1 : a)"),  # of NaN, and of 0, itself
+    "relu": (1, "a > 0 ? a : stop(max(a, 0))"),  # of NaN itself; its gradient is 0 there, as it is at 0
     "silu": (1, "a * sigmoid(a)"),
-    "softplus": (1, "max(a, 0) + log1p(exp(-abs(a)))"),
     "gelu": (1, "0.5 * a * (1 + erf(a * 0.7071067811865476))"),
     "tan": (1, "sin(a) / cos(a)"),
     "exp2": (1, "exp(a * 0.6931471805599453)"),

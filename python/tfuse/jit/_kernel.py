@@ -5,16 +5,19 @@ import ctypes
 import dataclasses
 import functools
 import re
+import weakref
 from collections.abc import Callable
 
 import tensorflow as tf
 from tensorflow.python.eager import context
+from tensorflow.python.eager.core import _NotOkStatusException
+from tensorflow.python.framework import ops
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _library, _op, _xla
 
 KINDS = "elementwise", "rows", "raw"  # as the library numbers them
-_names = {}  # what kernels are called, by the names that eager calls give for them
+_names = {}  # what kernels are called, by the names that eager calls give for them; the library has few of those
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,26 @@ class Kernel:
             number += 1
         return found
 
+    @functools.cached_property
+    def attributes(self):
+        names = {key: ", ".join(getattr(self, key)) for key in ("inputs", "outputs")}
+        texts = {key: getattr(self, key) for key in ("kind", "source", "program", "shapes", "launch")}
+        return {"kernel": self.name, **names, **texts}
+
+    @functools.cached_property
+    def eager_attributes(self):
+        """name, value, …: a name under which the library knows all texts, for eager calls of this process and nothing else.
+        It is another kernel's when this one is gone; so calls that wait to be run have the texts."""
+        if not context.context().is_async():
+            name = _library.library.tfu_jit_register(*(
+                KINDS.index(self.kind) if key == "kind" else self.attributes[key].encode()
+                for key in ("kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch")))
+            if name:
+                _names[name] = self.name
+                weakref.finalize(self, _library.library.tfu_jit_forget, name).atexit = False
+                return "kernel", name
+        return tuple(_op._flat(self.attributes))
+
 
 def run(kernel, tensors):
     """The outputs of a kernel, a list."""
@@ -49,44 +72,21 @@ def run(kernel, tensors):
         if kernel.plain and _without_nvrtc():
             return _plain(kernel, tensors, _without_nvrtc(), "called")
         types = [t.as_datatype_enum for t in _dtypes(kernel, tensors)]
-        try:  # what the generated wrapper does, but less; only when TensorFlow objects is that asked, for its errors
-            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *_eager_attributes(kernel), "Out", types)
-        except Exception:
-            _without_nvrtc.cache_clear()  # the library may have found out only now that it cannot open NVRTC
-            if kernel.plain and _without_nvrtc():
+        try:  # what the generated wrapper does, but less
+            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *kernel.eager_attributes, "Out", types)
+        except _NotOkStatusException as error:
+            if kernel.plain and lacks_nvrtc(error):
                 return _plain(kernel, tensors, _without_nvrtc(), "called")
-            return _library.ops.tfuse_jit(tensors, Out=types, **_attributes(kernel))
+            ops.raise_from_not_ok_status(error, None)
     if _op._inside_xla():
         return _in_xla(kernel, tensors)
     if kernel.plain and _without_nvrtc():
         return _plain(kernel, tensors, _without_nvrtc(), "traced")
-    outputs = _library.ops.tfuse_jit(tensors, Out=_dtypes(kernel, tensors), **_attributes(kernel))
+    outputs = _library.ops.tfuse_jit(tensors, Out=_dtypes(kernel, tensors), **kernel.attributes)
     if all(t.shape.rank is not None for t in tensors):
         for output, dims in zip(outputs, _dims(kernel, tensors)):
             output.set_shape(_known(dims))
     return list(outputs)
-
-
-@functools.lru_cache(1024)
-def _attributes(kernel):
-    names = {key: ", ".join(getattr(kernel, key)) for key in ("inputs", "outputs")}
-    texts = {key: getattr(kernel, key) for key in ("kind", "source", "program", "shapes", "launch")}
-    return {"kernel": kernel.name, **names, **texts}
-
-
-@functools.lru_cache(1024)
-def _eager_attributes(kernel):
-    """name, value, …: a name under which the library knows all texts, for eager calls of this process and nothing else. Not
-    for raw, whose texts may be others in every call."""
-    if kernel.kind != "raw":
-        texts = _attributes(kernel)
-        name = _library.library.tfu_jit_register(*(
-            KINDS.index(texts[key]) if key == "kind" else texts[key].encode()
-            for key in ("kernel", "kind", "source", "program", "inputs", "outputs", "shapes", "launch")))
-        if name:
-            _names[name] = kernel.name
-            return "kernel", name
-    return tuple(_op._flat(_attributes(kernel)))
 
 
 def prepared(kernel, tensors):
@@ -94,7 +94,7 @@ def prepared(kernel, tensors):
     in another way here."""
     if kernel.plain and _without_nvrtc():
         return None
-    return *_eager_attributes(kernel), "Out", tuple(t.as_datatype_enum for t in _dtypes(kernel, tensors))
+    return *kernel.eager_attributes, "Out", tuple(t.as_datatype_enum for t in _dtypes(kernel, tensors))
 
 
 def _dtypes(kernel, tensors):
@@ -105,6 +105,14 @@ def _dtypes(kernel, tensors):
 def _without_nvrtc():
     """Why kernels cannot be compiled for the GPU that is there; "" where they can, or there is none."""
     return "" if _library.without_gpu() else _library.library.tfu_jit_status().decode()
+
+
+def lacks_nvrtc(error):
+    """Whether a run failed since the library has only now found out that it cannot open NVRTC."""
+    if error.code != tf.errors.FAILED_PRECONDITION:
+        return False
+    _without_nvrtc.cache_clear()
+    return bool(_without_nvrtc())
 
 
 def _plain(kernel, tensors, reason, when):
@@ -127,7 +135,7 @@ def _in_xla(kernel, tensors):
     target, room = _library.xla_target("jit")
     specs = [tf.TensorSpec(_known(shape), dtype) for shape, dtype in zip(dims, _dtypes(kernel, tensors))]
     counts = {"In": len(tensors), "Out": len(specs)}
-    return list(_xla.custom_call(target, tensors, specs, dims, {**_attributes(kernel), **counts}, room=room))
+    return list(_xla.custom_call(target, tensors, specs, dims, {**kernel.attributes, **counts}, room=room))
 
 
 @tf.RegisterGradient("Tfuse>Jit")

@@ -1,22 +1,34 @@
 """Text to nodes. A text is statements `name = expression`, separated by ";" or new lines, with C's operators and the
-functions of _functions.py; the last may be an expression alone. `//` begins a comment. Every error shows the line and
-the place."""
+functions of _functions.py; the last may be an expression alone. Comments are /* … */: // would be taken for Python's
+division. Every error shows the line and the place."""
 
 import difflib
 import re
+from typing import NamedTuple
 
 from tfuse.jit import _tree
 from tfuse.jit._functions import CONSTANTS, FUNCTIONS, INFIX, NAMES, SHORTHANDS
 
-_TOKENS = re.compile(r"""(?P<space>[ \t\r]+|//[^\n]*)
+_TOKENS = re.compile(r"""(?P<space>[ \t\r]+|/\*(?:[^*]|\*(?!/))*\*/)
+  |(?P<wrong>//|/\*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)
   |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fF]?(?![\w.]))
   |(?P<name>[A-Za-z_]\w*)
   |(?P<symbol>&&|\|\||[<>=!]=|[-+*/<>!?:(),=])
   |(?P<end>[;\n])""", re.VERBOSE)
 _HINTS = {"^": "; powers are pow(a, b)", "%": "; a remainder is a - b * floor(a / b)", "&": "; 'and' is &&",
           "|": "; 'or' is ||", "[": "; an element sees no others: tfuse.jit.raw can", "{": "; conditions are c ? a : b",
-          "#": "; comments begin with //", "**": "; powers are pow(a, b)", "=": "; write y = y + 1 for y += 1",
+          "#": "; comments are /* … */", "**": "; powers are pow(a, b)", "=": "; write y = y + 1 for y += 1",
           **dict.fromkeys(["auto", "const", "double", "float", "int", "return"], "; write name = value, without this")}
+_PREFIX = {"-": "neg", "!": "not", "+": None}
+
+
+class _Waiting(NamedTuple):
+    """What waits for values: an operator, by how strongly it binds; or with power 0, "?", "(" or the name of a function, which
+    end with a symbol of their own."""
+    power: int
+    token: str
+    operands: int  # how many; of a bracket, how many values stand before it
+    place: int = 0
 
 
 class TextError(ValueError):
@@ -82,6 +94,8 @@ class _Parser:
                 if wrong.isdigit() or wrong == ".":
                     raise self._error("this is no number", place)
                 raise self._error("%r has no meaning here%s" % (wrong, _HINTS.get(wrong, "")), place)
+            if match.lastgroup == "wrong":
+                raise self._error(self._why_wrong(match[0]), place)
             depth += {"(": 1, ")": -1}.get(match[0], 0)
             if match.lastgroup != "space" and not (match[0] == "\n" and depth > 0):
                 found.append((match.lastgroup, match[0], place))
@@ -94,6 +108,15 @@ class _Parser:
                 if behind[1] in goes_on or i and found[i - 1][1] in (*goes_on, "=", "!", ",", "\n"):
                     continue
             yield token
+
+    def _why_wrong(self, text):
+        if text == "//":
+            return "'//' is neither an operator nor a comment here: write floor(a / b) for a // b, and comments as /* … */"
+        if text == "/*":
+            return "this comment has no end: */"
+        last = text.rpartition(".")[2]
+        return "%r has a dot, and names here have none: %s" % (
+            text, "write %s(…)" % last if last in NAMES or last in SHORTHANDS else "functions are " + _every_function())
 
     def _error(self, problem, place):
         return TextError("%s, in %s" % (self.owner, self.what), problem, self.text, place)
@@ -137,44 +160,73 @@ class _Parser:
             if None in self.assigned and any(t[0] != "end" for t in self.tokens[self.at:]):
                 raise self._error("this value is not used: only the last statement may do without \"name =\"", place)
 
-    def _expression(self, least=0):
-        left = self._operand()
-        while True:
-            kind, symbol, _ = self.tokens[self.at]
-            if symbol == "?" and least <= 1:
-                self.at += 1
-                then = self._expression()
-                self._expect(":", "of \"condition ? a : b\"")
-                left = _tree.call("select", left, then, self._expression(1))
-            elif symbol in INFIX and INFIX[symbol][0] > least:
-                self.at += 1
-                power, token = INFIX[symbol]
-                left = _tree.call(token, left, self._expression(power))
-            else:
-                return left
+    def _expression(self):
+        """The node of the expression that begins at the next token. What waits for a value behind it is kept in a list and not
+        in calls of Python, so that texts may nest as deep as they like."""
+        values, waiting, step = [], [], self._operand
+        while step:
+            step = step(values, waiting)
+        return values.pop()
 
-    def _operand(self):
+    def _operand(self, values, waiting):
+        """Takes what begins a value, or is one; returns the step behind it."""
         kind, text, place = self._next()
-        if kind == "number":
-            value = float(text.rstrip("fF"))
-            if value == float("inf"):
-                raise self._error("%s is larger than any number of double; write inf if you mean it" % text, place)
-            return _tree.number(value)
-        if text == "-":
-            return _tree.call("neg", self._expression(8))
-        if text == "+":
-            return self._expression(8)
-        if text == "!":
-            return _tree.call("not", self._expression(8))
+        if text in _PREFIX:
+            waiting.append(_Waiting(8, _PREFIX[text], 1))
+            return self._operand
         if text == "(":
-            inner = self._expression()
+            waiting.append(_Waiting(0, "(", len(values), place))
+            return self._operand
+        if kind == "name" and self._take("("):
+            waiting.append(_Waiting(0, text, len(values), place))
+            return self._behind if self.tokens[self.at][1] == ")" else self._operand
+        values.append(self._number(text, place) if kind == "number" else self._named(kind, text, place))
+        return self._behind
+
+    def _behind(self, values, waiting):
+        """Takes what stands behind a value; returns the step that follows, None where the expression has ended."""
+        symbol = self.tokens[self.at][1]
+        if symbol in INFIX or symbol == "?":
+            power, token = INFIX.get(symbol, (2, symbol))
+            self._compute(power, values, waiting)
+            waiting.append(_Waiting(0, "?", 0) if symbol == "?" else _Waiting(power, token, 2))
+            self.at += 1
+            return self._operand
+        self._compute(1, values, waiting)
+        if not waiting:
+            return None
+        _, token, before, place = opened = waiting.pop()
+        if token == "?":
+            self._expect(":", "of \"condition ? a : b\"")
+            waiting.append(_Waiting(1, "select", 3))
+            return self._operand
+        if token == "(":
             self._expect(")", "for the '(' at character %d" % (place + 1))
-            return inner
+            return self._behind
+        if len(values) > before and self._take(","):
+            waiting.append(opened)
+            return self._operand
+        self._expect(")", "behind the arguments of %s" % token)
+        values[before:] = [self._call(token, place, values[before:])]
+        return self._behind
+
+    def _compute(self, least, values, waiting):
+        """Operators that bind as strongly as `least`, or more so, have all their values."""
+        while waiting and waiting[-1].power >= least:
+            _, token, operands, _ = waiting.pop()
+            if token:
+                values[-operands:] = [_tree.call(token, *values[-operands:])]
+
+    def _number(self, text, place):
+        value = float(text.rstrip("fF"))
+        if value == float("inf"):
+            raise self._error("%s is larger than any number of double; write inf if you mean it" % text, place)
+        return _tree.number(value)
+
+    def _named(self, kind, text, place):
         if kind != "name":
             hint = _HINTS.get("**" if text == self.tokens[self.at - 2][1] == "*" else "=" if text == "=" else "", "")
             raise self._error("expected a value, got %s%s" % (self._shown(kind, text), hint), place)
-        if self._take("("):
-            return self._call(text, place)
         found = self.assigned.get(text, self.known.get(text))
         if found is None and text in CONSTANTS:
             found = _tree.number(CONSTANTS[text])
@@ -186,18 +238,11 @@ class _Parser:
                 text, self._guess(text, names), ", ".join(names) or "none", _HINTS.get(text, "")), place)
         return found
 
-    def _call(self, name, place):
-        arguments = []
-        if not self._take(")"):
-            arguments.append(self._expression())
-            while self._take(","):
-                arguments.append(self._expression())
-            self._expect(")", "behind the arguments of %s" % name)
+    def _call(self, name, place, arguments):
         row, short = NAMES.get(name), SHORTHANDS.get(name)
         if not row and not short:
-            every = {*FUNCTIONS, *SHORTHANDS} - {token for _, token in INFIX.values()} - {"neg", "not"}
             raise self._error("unknown function %r%s; there are %s" % (
-                name, self._guess(name, [*NAMES, *SHORTHANDS]), ", ".join(sorted(every))), place)
+                name, self._guess(name, [*NAMES, *SHORTHANDS]), _every_function()), place)
         wanted = len(row.gradients) if row else short[0]
         if len(arguments) != wanted:
             raise self._error("%s takes %d argument%s, got %d" % (
@@ -220,3 +265,7 @@ def template(text):
         known = {n: _tree.name(n) for n in "abcyd"}
         _templates[text] = expression("tfuse.jit", text, known, "the table of functions")[0]
     return _templates[text]
+
+
+def _every_function():
+    return ", ".join(sorted({*FUNCTIONS, *SHORTHANDS} - {token for _, token in INFIX.values()} - {"neg", "not"}))

@@ -103,7 +103,16 @@ class Raw:
         self.source, self.name, self.outputs, self.dtypes, self.gradient = source, name, outputs, dtypes, gradient
         self._kernel = None
 
-    def __call__(self, *inputs, grid, block, shared=0, args=()):
+    def __repr__(self):
+        return "<tfuse.jit.raw %s(…, grid=, block=, shared=0, args=()) -> %s>" % (
+            self.name, repr(self.outputs) if isinstance(self.outputs, str) else "outputs by a function")
+
+    def __call__(self, *inputs, grid=None, block=None, shared=0, args=(), **named):
+        if named or grid is None or block is None:
+            raise TypeError("%s takes its inputs without names, and grid=, block=, shared= and args=, of which the first two "
+                            "must be said; got %s" % (self.name, ", ".join(
+                                ["%d inputs" % len(inputs), *("%s=" % n for n, v in [("grid", grid), ("block", block)]
+                                                              if v is not None), *("%s=" % n for n in named)])))
         tensors = [tf.convert_to_tensor(x) for x in inputs]
         if not tensors:
             raise ValueError("%s: wants at least one input" % self.name)

@@ -35,7 +35,7 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
         min(a, b).
       post: each element of the outputs, which are like the first input: "y = x / result".
       final: the output of a row, "sqrt(result / n)", without post. The last result if not given. Inputs that it uses
-        must be the same along the row.
+        must be the same along the row: numbers, or tensors whose last axis is 1.
       keepdims: whether the output of a row keeps the last axis, as 1.
       grad: True derives it, where every reduce is a + b, max(a, b) or min(a, b); text gives it for each element, in
         inputs, results, outputs, and dy; or a function(*inputs, *outputs, *gradients of outputs); None: there is none.
@@ -103,7 +103,14 @@ class Rows(Operation):
             raise ValueError("%s: %s has a meaning in rows; give the tensor another name" % (name, reserved[0]))
         if not post and len(outputs) > 1:
             raise ValueError("%s: rows without post have one output, got %s" % (name, ", ".join(n for _, n in outputs)))
-        passes, roots = _seen_by_final(passes, roots, {n for _, n in inputs}) if not post else (passes, roots)
+        names = [n for _, n in inputs]
+        # Of those that final uses: a row has one value of each.
+        self.same = [] if post else [i for i, n in enumerate(names) if n in _tree.names(roots)]
+        if 0 in self.same:
+            raise ValueError("%s: final is computed once for each row, and %s has a value for each element; write "
+                             "post=\"%s = …\" for an output of each element, or reduce %s in a pass of its own and use its "
+                             "result, as in map=[…, \"top = %s\"]" % (name, names[0], outputs[0][1], names[0], names[0]))
+        passes, roots = _seen_by_final(passes, roots, [names[i] for i in self.same], names) if not post else (passes, roots)
         self.passes = passes or [Pass("nothing", _tree.ZERO)]  # the walk over rows has one at least
         self.run_passes = needed(passes, roots) or self.passes[:1]
         self.roots, self.post, self.keepdims = roots, post, keepdims
@@ -116,7 +123,8 @@ class Rows(Operation):
         self.kernel = Kernel(
             name=name, kind="rows", source=self._source(), program=self._program(), inputs=tuple(self.names),
             outputs=tuple(self.output_names), types=self.types, launch="", plain=self._plain,
-            shapes="; ".join(["like 0"] * len(outputs)) if post else "row keep" if keepdims else "row")
+            shapes="; ".join(["like 0"] * len(outputs)) if post else " ".join(
+                ["row", *["keep"] * bool(keepdims), *["same"] * bool(self.same), *map(str, self.same)]))
 
     # ---- the kernel ----
 
@@ -146,6 +154,10 @@ class Rows(Operation):
         return text + _program.section("post" if self.post else "final", self.roots, symbols, self.post)
 
     def _plain(self, tensors):
+        tensors = list(tensors)
+        for i in self.same:  # a size may not have been known before
+            known = tensors[i].shape
+            tensors[i] = tf.ensure_shape(tensors[i], [*known[:-1], 1]) if known.rank else tensors[i]
         x, dtype = tensors[0], _plain.arithmetic(tensors)
         values = {n: tf.cast(t, dtype) for n, t in zip(self.names, tensors)}
         values["n"] = tf.cast(tf.shape(x)[-1], dtype)
@@ -170,6 +182,12 @@ class Rows(Operation):
             if not tf.broadcast_static_shape(x, t.shape).is_compatible_with(x):
                 raise ValueError("%s: %s %s must broadcast to %s %s, which has the rows" % (
                     self.name, n, t.shape, self.names[0], x))
+        for i in self.same:
+            if tensors[i].shape.rank and tensors[i].shape[-1] not in (1, None):
+                raise ValueError("%s: final is computed once for each row, so %s must be the same along it, a number or a "
+                                 "tensor whose last axis is 1; got %s. Write post=\"%s = …\" for an output of each element, or "
+                                 "reduce %s in a pass of its own" % (
+                                     self.name, self.names[i], tensors[i].shape, self.output_names[0], self.names[i]))
 
     # ---- gradients ----
 
@@ -213,9 +231,9 @@ class Rows(Operation):
         return passes, _derive.derive(seeds, names)
 
 
-def _seen_by_final(passes, roots, inputs):
+def _seen_by_final(passes, roots, inputs, names):
     """final sees results and n alone; an input, which is the same along the row, becomes a result: its own maximum."""
-    taken, inputs = {p.name for p in passes} | inputs, sorted(_tree.names(roots) & inputs)
+    taken = {*names, *(p.name for p in passes)}
     more = [Pass(fresh("of_" + n, taken), _tree.name(n), _MAX, _tree.number(-float("inf"))) for n in inputs]
     values = {n: _tree.name(p.name) for n, p in zip(inputs, more)}
     return [*more, *passes], _tree.substitute(roots, values, make=_tree.call)

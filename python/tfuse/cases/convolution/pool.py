@@ -107,6 +107,10 @@ CASES = [
          lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(1, -1), (0, 0)])),
         ("MaxPool: padding must be less than the window, along the height 2 places over an x of 3, unless zeros count, got 2 "
          "before and 1 behind", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(2, 1), (0, 0)])),
+        ("MaxPool: padding must be less than the window, along the width 2 places over an x of 3, unless zeros count, got 1 "
+         "before and 2 behind", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(0, 0), (1, 2)])),
+        ("MaxPool: padding must be less than the window, along the height 2 places over an x of 0, unless zeros count, got 1 "
+         "before and 1 behind", lambda: tfuse.max_pool(_ones(2, 0, 3, 1), 2, padding=[(1, 1), (0, 0)])),
         ("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
          lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="same", zeros=True)),
         ("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
