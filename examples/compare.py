@@ -4,14 +4,17 @@
   python examples/compare.py --models transformers # those of models.py: benchmarks/models_<GPU>.json and so on
   python examples/compare.py --models vit,bert --rows stock,tfuse     # some of it; the other rows of the record stay
   python examples/compare.py --models vision       # its convolutional networks: benchmarks/vision_<GPU>.json and so on
+  python examples/compare.py --models gpt2,resnet50 --batches 1,8     # in batches of other sizes: rows of their own
   python examples/compare.py --table FILE.json     # print the table of a record; --write puts it into README.md
 
-The rows of PyTorch are measured where it is installed.
+The models of models.py are trained by fit(), and beside it by the bare step; --evaluate adds evaluate() and predict(). The
+rows of PyTorch are measured where it is installed.
 """
 import argparse
 import datetime
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -21,7 +24,7 @@ import sys
 import tempfile
 
 from records import ROWS, filled, group, plot, table, with_row
-from workloads import WORKLOADS
+from workloads import WORKLOADS, keep
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -36,7 +39,8 @@ GROUPS = {"transformers": "models", "vision": "vision"}  # of models, and the re
 READY = ("import os, runpy, sys; %s; sys.argv = sys.argv[1:]; sys.path.insert(0, os.path.dirname(sys.argv[0])); "
          "sys.stdin.readline() or sys.exit(1); runpy.run_path(sys.argv[0], run_name='__main__')")
 # What goes into a row, of what a script has measured.
-MEASURED = "ms_per_step", "tokens_per_s", "images_per_s", "peak_GB", "first_s"
+MEASURED = ("fit_ms", "ms_per_step", "evaluate_ms", "evaluate_step_ms", "predict_ms", "predict_step_ms", "tokens_per_s",
+            "images_per_s", "peak_GB", "step_GB", "first_s")
 
 # ---- measuring ----
 
@@ -49,11 +53,15 @@ def gpt2_jobs(names, shapes, rest):
             yield {"name": name, "batch": batch, "length": length}, ROWS[name][0], arguments
 
 
-def model_jobs(names, models, small, rest):
-    for model in models:
-        for name in names:
-            arguments = ["--mode", ROWS[name][1], "--model", model, *["--small"] * small, *rest]
-            yield {"model": model, "step": WORKLOADS[model].step(small), "name": name}, ROWS[name][0], arguments
+def model_jobs(names, models, batches, small, evaluate, rest):
+    """`batches` are sizes, None for a model's own."""
+    for model, batch, name in itertools.product(models, batches, names):
+        framework, mode, _ = ROWS[name]
+        arguments = ["--mode", mode, "--model", model, *(["--batch", batch] if batch else []), *["--small"] * small,
+                     *["--evaluate"] * (evaluate and framework == "keras"), *rest]
+        row = {"model": model, "step": WORKLOADS[model].step(small, batch=batch),
+               "batch": WORKLOADS[model].sizes(small, batch=batch).batch, "name": name}
+        yield row, framework, arguments
 
 
 def prepare(script, framework, arguments):
@@ -64,7 +72,8 @@ def prepare(script, framework, arguments):
 
 
 def finished(scripts, jobs, limit):
-    """Runs the jobs one after the other. Yields of each its row, what its script has written, and why it has failed."""
+    """Runs the jobs one after the other. Yields of each its row, what its script has written, and why it has failed. A script
+    that was stopped may have written a part."""
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder, "measured.json")
         start = lambda job: prepare(scripts[job[1]], job[1], [*job[2], "--json", output])
@@ -77,22 +86,27 @@ def finished(scripts, jobs, limit):
             except subprocess.TimeoutExpired:
                 process.kill()
                 text, why = process.communicate()[0], "stopped after %d s" % limit
-            if process.returncode == 0 and output.exists():
-                yield row, json.loads(output.read_text()), None
-                output.unlink()
-            else:
+            failed = process.returncode != 0 or not output.exists()
+            if failed:
                 print(text[-3000:], file=sys.stderr)
-                yield row, None, why[:200]
+            yield row, json.loads(output.read_text()) if output.exists() else None, why[:200] if failed else None
+            output.unlink(missing_ok=True)
 
 
 def measure(scripts, jobs, limit, when):
-    """Yields a row for each job; one that fails says why. `when` goes into all of them."""
+    """Yields a row for each job; one that fails says why, and one that was measured in part says why there is no more of it.
+    `when` goes into all of them."""
     for row, found, why in finished(scripts, jobs, limit):
         row = {**row, **when}
         if found:
             row.update({key: found[key] for key in MEASURED if key in found}, loss=found["losses"][-1])
-            shown = "%8.2f ms  %6.2f GB  loss %.4f at first, %.4f at last" % (
-                row["ms_per_step"], row["peak_GB"], found["losses"][0], row["loss"])
+            times = ["%8.2f ms%s" % (row[key], text) for key, text in (("fit_ms", " by fit()"), ("ms_per_step", " a step"))
+                     if key in row]
+            shown = "  ".join([*times, "%6.2f GB  loss %.4f at first, %.4f at last" % (
+                row["peak_GB"], found["losses"][0], row["loss"])])
+            if why:
+                row["incomplete"] = why
+                shown += "; then " + why
         else:
             row["failed"] = shown = why
         print("%-32s %-22s %s" % (group(row), row["name"], shown), flush=True)
@@ -131,13 +145,6 @@ def in_files(hardware):
     return re.sub(r"[^a-z0-9-]+", "_", hardware.lower())
 
 
-def keep(path, text):
-    """Writes a record after each row: whatever is cut short, what is measured is not lost."""
-    aside = path.with_suffix(".tmp")
-    aside.write_text(text)
-    os.replace(aside, path)
-
-
 # ---- showing ----
 
 
@@ -171,6 +178,14 @@ def rows_of(modes, parser):
     return [known[mode] for mode in modes if ROWS[known[mode]][0] != "torch" or importlib.util.find_spec("torch")]
 
 
+def batches_of(batches, parser):
+    """The sizes that --batches asks for, with None for each model's own."""
+    for batch in batches.split(","):
+        if batch != "full" and not (batch.isdigit() and int(batch)):
+            parser.error("--batches are whole numbers, and full, which is each model's own: not %s" % batch)
+    return [None if batch == "full" else int(batch) for batch in batches.split(",")]
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", metavar="FILE", help="print the table of this record, and measure nothing")
@@ -178,6 +193,9 @@ def parse():
     parser.add_argument("--models", metavar="NAMES", help="measure these models: %s, or one of the groups %s,all" % (
         ",".join(WORKLOADS), ",".join(GROUPS)))
     parser.add_argument("--small", action="store_true", help="with --models and --out: sizes that a CPU trains in seconds")
+    parser.add_argument("--batches", metavar="SIZES", default="full",
+                        help="with --models: of which sizes, as 1,8,full; each model's own is full (full)")
+    parser.add_argument("--evaluate", action="store_true", help="with --models: measure evaluate() and predict() of Keras, too")
     parser.add_argument("--rows", default=",".join(mode for _, mode, _ in ROWS.values()), help="(%(default)s)")
     parser.add_argument("--shapes", default=",".join("%dx%d" % shape for shape in SHAPES), help="of GPT-2 (%(default)s)")
     parser.add_argument("--limit", type=int, default=240, help="seconds that one process may take (240)")
@@ -186,6 +204,7 @@ def parse():
     options = parser.parse_args()
     options.models = names_of(options.models, parser) if options.models else []
     options.rows = rows_of(options.rows, parser)
+    options.batches = batches_of(options.batches, parser)
     if options.small and (not options.models or options.out.resolve() == ROOT / "benchmarks"):
         parser.error("--small goes with --models, and with --out: its times belong into no record of ours")
     return options
@@ -205,7 +224,7 @@ def main():
         path = options.out / ("%s_%s.json" % (kind, in_files(about["hardware"])))
         record = {**about, "rows": json.loads(path.read_text())["rows"] if path.exists() else []}
         for row in measure(SCRIPTS[kind], jobs, options.limit, when):
-            record["rows"] = with_row(record["rows"], row)
+            record["rows"] = with_row(record["rows"], row)  # after each: whatever is cut short, what is measured is not lost
             keep(path, json.dumps(record, indent=1) + "\n")
         print("\n%s\n\nwritten: %s" % (table(record), path))
         show(record, path)
@@ -217,7 +236,7 @@ def jobs_of(options):
         shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
         return {"gpt2": list(gpt2_jobs(options.rows, shapes, options.rest))}
     of = lambda kind: [model for model in options.models if WORKLOADS[model].record == kind]
-    return {kind: list(model_jobs(options.rows, of(kind), options.small, options.rest))
+    return {kind: list(model_jobs(options.rows, of(kind), options.batches, options.small, options.evaluate, options.rest))
             for kind in GROUPS.values() if of(kind)}
 
 

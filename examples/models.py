@@ -1,9 +1,13 @@
 """Whole models of Keras and KerasHub, or as they are commonly written in Keras, trained with tfuse and without.
 
-  python examples/models.py --model vit --mode tfuse+xla
+  python examples/models.py --model vit --mode tfuse+xla             # by fit(), and its step alone
+  python examples/models.py --model vit --evaluate                   # by evaluate() and predict() too
+  python examples/models.py --model gpt2 --batch 1                   # of another size
+  python examples/models.py --model gpt2 --reads                     # what it costs to read losses
   python examples/models.py --model llama --mode tfuse --small       # on a CPU, in seconds
 
-Nothing here is written for tfuse: its modes add tfuse.enable(), and that is all. workloads.py has the sizes and the data.
+Nothing here is written for tfuse: its modes add tfuse.enable(), and that is all. workloads.py has the sizes and the data,
+fitting.py what is measured.
 """
 import functools
 import itertools
@@ -15,6 +19,7 @@ from keras import layers, ops
 
 import tfuse
 import workloads
+from fitting import on_the_device, reads, ways
 from training import MODES, peak_memory, reset_peak
 
 LOSS = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
@@ -174,12 +179,16 @@ def build(name, sizes):
     return BUILDERS[name](sizes)
 
 
-def train_function(model, batches, jit_compile, optimizer="adamw", rate=None):
-    """A function that trains one step as fit() does, on the next batch, and returns its loss, for which it does not wait.
-    After the last batch comes the first."""
+def compile_model(model, jit_compile, optimizer="adamw", rate=None):
     optimizer = OPTIMIZERS[optimizer](rate or workloads.RATES[optimizer])
     model.compile(optimizer, LOSS(), jit_compile=jit_compile)
     optimizer.build(model.trainable_variables)
+
+
+def train_function(model, batches, jit_compile, optimizer="adamw", rate=None):
+    """A function that trains one step as fit() does, on the next batch, and returns its loss, for which it does not wait.
+    After the last batch comes the first."""
+    compile_model(model, jit_compile, optimizer, rate)
     model.make_train_function()
     batches = itertools.cycle(batches)
 
@@ -190,20 +199,21 @@ def train_function(model, batches, jit_compile, optimizer="adamw", rate=None):
     return step
 
 
-def on_the_device(batch):
-    with tf.device("GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"):
-        return tf.nest.map_structure(lambda array: tf.identity(tf.constant(array)), batch)
-
-
 def main(options):
     set_up(options.mode, "mixed_bfloat16")
     workload = workloads.WORKLOADS[options.model]
-    sizes = workload.sizes(options.small)
-    batch = workload.batch(sizes)
+    sizes = workload.sizes(options.small, batch=options.batch)
+    batches = [workload.batch(sizes, i) for i in range(workloads.BATCHES)]
     model = build(options.model, sizes)
-    step = train_function(model, [on_the_device(batch)], options.mode.endswith("xla"), workload.optimizer)
-    workloads.report(options, batch[1], workloads.timed(step, options.steps, reset_peak), peak_memory())
+    compile_model(model, options.mode.endswith("xla"), workload.optimizer)
+    if options.reads:
+        print(reads(model, batches, "%s, %s, %s" % (workload.title, workload.step(options.small, batch=options.batch),
+                                                    options.mode), options.steps))
+    else:
+        workloads.measure(options, workload.count(batches[0][1]), ways(model, batches, options.evaluate), reset_peak,
+                          peak_memory)
 
 
 if __name__ == "__main__":
-    main(workloads.parse(__doc__, MODES))
+    main(workloads.parse(__doc__, MODES, ("--evaluate", "measure evaluate() too, and predict() of one class for each image"),
+                         ("--reads", "show what fit() takes where losses are read, and end")))

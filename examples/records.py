@@ -1,7 +1,9 @@
 """A record of what compare.py has measured: its rows, its table and its plot.
 
 A record has the rows of gpt2.py, each known by its name, its batch and its length, or those of models.py, each known by its
-model and its name. Convolutional networks have a record of their own, "vision".
+model, its batch and its name. Convolutional networks have a record of their own, "vision".
+
+What a model takes by fit() is in fit_ms, and what its step alone takes in ms_per_step. Either may be missing: a dash.
 """
 import re
 
@@ -26,10 +28,15 @@ VERSIONS = {
 }
 
 
+def batch_of(row):
+    """A row without a batch has it in the words for its step."""
+    return row["batch"] if "batch" in row else int(row["step"].split()[0])
+
+
 def key(row):
-    """What a row is known by, so that rows are in order."""
-    of = [list(WORKLOADS).index(row["model"])] if "model" in row else [-row["batch"], row["length"]]
-    return [*of, list(ROWS).index(row["name"])]
+    """What a row is known by, so that rows are in order: large batches first."""
+    of = [list(WORKLOADS).index(row["model"])] if "model" in row else []
+    return [*of, -batch_of(row), row.get("length", 0), list(ROWS).index(row["name"])]
 
 
 def with_row(rows, new):
@@ -56,7 +63,19 @@ def groups(record):
 
 
 def speed(row):
+    """By fit(), or where that was not measured, by the step alone."""
     return row["images_per_s" if "images_per_s" in row else "tokens_per_s"]
+
+
+def shown(ms):
+    """Three digits, or two behind the point. Ratios are those of numbers that are shown so."""
+    return "–" if ms is None else "%.*f" % (1 if ms >= 10 else 2, ms)
+
+
+def marked(ms, all_ms):
+    """The same, in bold letters where none of these is less."""
+    least = min((each for each in all_ms if each is not None), default=None)
+    return "**%s**" % shown(ms) if ms is not None and shown(ms) == shown(least) else shown(ms)
 
 
 def made_with(record, names, rows):
@@ -71,21 +90,31 @@ def line(cells):
     return "|" + "".join(" %s |" % cell if cell else " |" for cell in cells)
 
 
+# Columns of models that stand where something in them was measured: by the call, and by its step alone.
+CALLS = {"`%s()` (its step), ms" % name: (name + "_ms", name + "_step_ms") for name in ("evaluate", "predict")}
+
+
 def table(record):
     models = kind(record) != "gpt2"
-    heads = (["a step of", "", "ms/step", "a second", "peak memory", "first 3 steps"] if models
-             else ["tokens a step", "", "ms/step", "tokens/s", "peak memory"])
+    calls = {head: keys for head, keys in CALLS.items() if any(keys[0] in row for row in record["rows"])}
+    heads, times = ["tokens a step", "", "ms/step", "tokens/s", "peak memory"], ["ms_per_step"]
+    if models:
+        heads = ["a step of", "", "`fit()`, ms", "its step alone, ms", "a second", "peak memory", "first 3 steps", *calls]
+        times = ["fit_ms", "ms_per_step"]
     lines = [made_with(record, VERSIONS[kind(record)], record["rows"]), "", line(heads), "|" + "---|" * len(heads)]
     for name, rows in groups(record).items():
-        least = min((row["ms_per_step"] for row in rows if "failed" not in row), default=None)
         for row in rows:
             if "failed" in row:
                 why = row["failed"] if row["failed"].startswith("stopped") else "failed"
                 lines.append(line([name, row["name"], why, *[""] * (len(heads) - 3)]))
                 continue
-            mark = "**" if row["ms_per_step"] == least else ""
-            cells = [row["name"], mark + "%.1f" % row["ms_per_step"] + mark, per_second(row), "%.1f GB" % row["peak_GB"]]
-            lines.append(line([name, *cells, *(["%.0f s" % row["first_s"] if "first_s" in row else "–"] if models else [])]))
+            cells = [marked(row.get(key), [other.get(key) for other in rows]) for key in times]
+            cells += [per_second(row), "%.1f GB" % row["peak_GB"]]
+            if models:
+                cells.append("%.0f s" % row["first_s"] if "first_s" in row else "–")
+                cells += ["%s (%s)" % (shown(row[call]), shown(row.get(step))) if call in row else "–"
+                          for call, step in calls.values()]
+            lines.append(line([name, row["name"], *cells]))
     return "\n".join(lines)
 
 
@@ -96,7 +125,8 @@ def per_second(row):
 
 
 def plot(record, path):
-    """Of GPT-2, speed and memory of each shape. Of models, a panel each, with the speed and, in words, the memory."""
+    """Of GPT-2, speed and memory of each shape. Of models, a panel each, with the speed by fit(), in words the memory, and a
+    line where the step alone is."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -106,8 +136,13 @@ def plot(record, path):
         pairs = (len(measured) + 1) // 2
         figure, axes = pyplot.subplots(pairs, 2, figsize=(13, 3 * pairs), squeeze=False)
         for axis, (name, rows) in zip(axes.flat, measured.items()):
-            bars(axis, rows, list(map(speed, rows)), ["%s, %.1f GB" % (per_second(r), r["peak_GB"]) for r in rows], 0.5)
-            axis.set_xlabel("tokens or images a second")
+            how = ["" if "fit_ms" in row else ", step alone" for row in rows]
+            bars(axis, rows, list(map(speed, rows)),
+                 ["%s, %.1f GB%s" % (per_second(row), row["peak_GB"], text) for row, text in zip(rows, how)], 0.6)
+            for i, row in enumerate(rows):
+                if "fit_ms" in row and "ms_per_step" in row:
+                    axis.vlines(speed(row) * row["fit_ms"] / row["ms_per_step"], i - 0.4, i + 0.4, "black", linewidth=1)
+            axis.set_xlabel("tokens or images a second; bar: by fit(), line: the step alone")
             axis.set_title(name)
         for axis in axes.flat[len(measured):]:
             axis.remove()

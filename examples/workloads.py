@@ -6,6 +6,7 @@ import argparse
 import functools
 import itertools
 import json
+import os
 import pathlib
 import statistics
 import time
@@ -16,7 +17,9 @@ import numpy as np
 EPSILON, DECAY = 1e-7, 0.004  # of AdamW: Keras's own defaults
 MOMENTUM, SGD_DECAY = 0.9, 1e-4
 RATES = {"adamw": 1e-4, "sgd": 0.01}  # what models are trained by, and the learning rate
-FIRST, WARM, GROUP = 3, 5, 10  # steps: until the first time is taken, that are not in the median, that are timed together
+BATCHES = 4  # that lie in the memory of the host, and are taken in turn
+FIRST, NEXT = 3, 20  # steps: until the first time is taken, and those after it whose loss is told
+SHORT, MOST, ROUNDS, SECONDS = 5, 640, 3, 1.0  # of slope(): steps of a short run, most of a long one, pairs, a long run's time
 
 KINDS, FOLLOWERS, WALK = 32, 3, 1 << 18  # tokens that can be learned, how many may follow each, the length of walk()
 CONTRAST = 0.3  # of images that can be learned, beside noise of 1
@@ -116,17 +119,19 @@ class Workload:
         """How much a batch of these labels counts: its tokens or its images."""
         return labels.size if self.unit == "tokens" else len(labels)
 
-    def sizes(self, small=False, curve=False):
-        return types.SimpleNamespace(**{**self._sizes, **(self._curve if curve else {}), **(self._small if small else {})})
+    def sizes(self, small=False, curve=False, batch=None):
+        """`batch` is that of the sizes, or another."""
+        return types.SimpleNamespace(**{**self._sizes, **(self._curve if curve else {}), **(self._small if small else {}),
+                                        **({"batch": batch} if batch else {})})
 
-    def step(self, small=False, curve=False):
+    def step(self, small=False, curve=False, batch=None):
         """What a step trains on, in words."""
-        sizes = self.sizes(small, curve)
+        sizes = self.sizes(small, curve, batch)
         return "%d × %d tokens" % (sizes.batch, sizes.length) if self.unit == "tokens" else "%d images" % sizes.batch
 
-    def batch(self, sizes):
-        """The one batch that every step takes whose time is measured: the same for all frameworks."""
-        return self.data(sizes, np.random.default_rng(1))
+    def batch(self, sizes, number=0):
+        """A batch of those that are trained on where time is measured: the same for all frameworks."""
+        return self.data(sizes, np.random.default_rng(1 + number))
 
     def batches(self, sizes, steps):
         """A batch for each step of a training that learns something, or as many as there is room for."""
@@ -171,47 +176,78 @@ WORKLOADS = {
 
 
 # ---- timing ----
+#
+# A way is a function run(n), which makes n steps, waits for the last, and returns the mean of their losses.
 
 
-def timed(step, steps, reset_peak):
-    """Calls step() again and again, which has a step of training queued and returns its loss; float() of that waits for it.
-
-    The first time is of the first steps, with all that is traced, compiled and tried in them. Some later steps are timed in
-    groups, so that waiting for a loss, which leaves the GPU without work for a moment, counts but once a group."""
+def clock(run, n):
     start = time.perf_counter()
-    losses = [step() for _ in range(FIRST)]
-    float(losses[-1])
+    run(n)
+    return time.perf_counter() - start
+
+
+def begun(run):
+    """The first steps, with all that is traced, compiled and tried in them, and some more: how long the first took, and the
+    mean losses of both, which are alike in all rows that begin with like weights."""
+    start = time.perf_counter()
+    losses = [float(run(FIRST))]
     first = time.perf_counter() - start
-    losses += [step() for _ in range(WARM - FIRST)]
-    float(losses[-1])
-    reset_peak()
-    seconds = []
-    for _ in range(max(1, steps // GROUP)):
-        start = time.perf_counter()
-        losses += [step() for _ in range(GROUP)]
-        float(losses[-1])
-        seconds.append((time.perf_counter() - start) / GROUP)
-    return {"ms_per_step": statistics.median(seconds) * 1e3, "first_s": first, "losses": [float(loss) for loss in losses]}
+    return {"first_s": first, "losses": [*losses, float(run(NEXT))]}
 
 
-def parse(doc, modes):
-    """The command line of both frameworks' scripts."""
+def slope(run, steps=None):
+    """Milliseconds that a step takes: by how much a run is longer that has some steps more, or as many as take a second. What a
+    run takes to begin, as fit() does, and to wait for its last step, is in the short runs and in the long ones."""
+    run(SHORT)  # whatever has to be traced and compiled
+    if not steps:
+        steps = SHORT
+        while steps < MOST and clock(run, steps) < SECONDS:
+            steps *= 2
+    short, long = zip(*((clock(run, SHORT), clock(run, SHORT + steps)) for _ in range(ROUNDS)))
+    return (statistics.median(long) - statistics.median(short)) / steps * 1e3
+
+
+def parse(doc, modes, *flags):
+    """The command line of both frameworks' scripts. A flag is (its name, what it does)."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=WORKLOADS, required=True)
     parser.add_argument("--mode", choices=modes, default=modes[-1])
+    parser.add_argument("--batch", type=int, help="of another size than the model's own")
     parser.add_argument("--small", action="store_true", help="sizes that a CPU trains in seconds")
-    parser.add_argument("--steps", type=int, default=30, help="that are timed, after %d that are not (30)" % WARM)
-    parser.add_argument("--json", metavar="FILE", help="write what was measured there")
+    parser.add_argument("--steps", type=int, help="that are timed, three times (as many as take a second)")
+    parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write what was measured there")
+    for name, text in flags:
+        parser.add_argument(name, action="store_true", help=text)
     return parser.parse_args()
 
 
-def report(options, labels, measured, peak):
-    """Prints what timed() has found, and writes it down where that is asked for. `peak` is in bytes."""
-    workload, losses = WORKLOADS[options.model], measured["losses"]
-    speed = workload.count(labels) / measured["ms_per_step"] * 1e3
-    print("%s, %s: %.2f ms/step, %.0f %s/s, %.2f GB, %.1f s until the third step's end" % (
-        workload.title, options.mode, measured["ms_per_step"], speed, workload.unit, peak / 1e9, measured["first_s"]))
-    print("losses: " + " ".join("%.4f" % loss for loss in losses))
-    if options.json:
-        found = {**vars(options), **measured, workload.unit + "_per_s": speed, "peak_GB": peak / 1e9}
-        pathlib.Path(options.json).write_text(json.dumps(found))
+def measure(options, count, ways, reset_peak, peak_memory):
+    """Measures a model in all ways, {what its milliseconds are called: run(n)}, prints what comes out, and writes it down where
+    that is asked for, after each way: of a process that is stopped, what it has measured is known.
+
+    `count` is how many tokens or images a step has; memory is the most that was in use in the timed steps of the first way,
+    which is fit() or what PyTorch has in its place, and of the step alone."""
+    workload, first = WORKLOADS[options.model], next(iter(ways))
+    found = {"model": options.model, "mode": options.mode}
+    for name, run in ways.items():
+        if name == first:
+            found.update(begun(run))
+            print("%s, %s: %.1f s until the third step's end; mean losses: %s" % (
+                workload.title, options.mode, found["first_s"], " ".join("%.4f" % loss for loss in found["losses"])))
+        reset_peak()
+        found[name] = slope(run, options.steps)
+        peak = peak_memory() / 1e9
+        if name == first:
+            found.update({workload.unit + "_per_s": count / found[name] * 1e3, "peak_GB": peak})
+        elif name == "ms_per_step":
+            found["step_GB"] = peak
+        print("%-16s %8.2f ms, %.2f GB" % (name, found[name], peak), flush=True)
+        if options.json:
+            keep(options.json, json.dumps(found))
+
+
+def keep(path, text):
+    """Writes a file anew. Whatever is cut short, there is a whole one."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(text)
+    os.replace(aside, path)

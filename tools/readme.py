@@ -45,43 +45,65 @@ def headline():
 
 
 def measured():
-    """The record of those models that were measured in compiled PyTorch and with tfuse, with XLA and without."""
+    """The record of those models that were measured in compiled PyTorch and with tfuse, with XLA and without, in batches of
+    their own size."""
     saved = [record("models_nvidia_h200.json"), record("vision_nvidia_h200.json")]
-    rows = list(itertools.chain(*(some["rows"] for some in saved)))
+    rows = [row for row in itertools.chain(*(some["rows"] for some in saved))
+            if records.batch_of(row) == WORKLOADS[row["model"]].sizes().batch]
     names = {model: {row["name"] for row in rows if row["model"] == model and "failed" not in row} for model in WORKLOADS}
     return {**saved[0], "rows": [row for row in rows if names[row["model"]] >= {RIVAL, PLAIN, OURS}]}
 
 
-def models(saved):
-    """The picture, a sentence, and a table of a model in each line. Ratios are those of the numbers that are printed."""
+def by_model(saved):
+    """{(model, step): {the name of a row: it}}, without those that failed."""
     found = {}
     for row in saved["rows"]:
-        found.setdefault((row["model"], row["step"]), {})[row["name"]] = row
-    ms = lambda of, name: round(of[name]["ms_per_step"], 1) if "ms_per_step" in of.get(name, {}) else None
-    ratios = lambda name: [ms(of, name) / ms(of, OURS) for of in found.values() if ms(of, name)]
+        if "failed" not in row:
+            found.setdefault((row["model"], row["step"]), {})[row["name"]] = row
+    return found
+
+
+def models(saved):
+    """The picture, a sentence, and a table of a model in each line. Ratios are those of the numbers that are printed: of fit()
+    where all of a comparison were measured so, and of the step alone otherwise."""
+    found = by_model(saved)
+    by_fit = all("fit_ms" in of[name] for of in found.values() for name in (RIVAL, OURS))
+    key, how = ("fit_ms", "by `fit()`") if by_fit else ("ms_per_step", "step by step")
+    ms = lambda of, name: float(records.shown(of[name][key])) if key in of.get(name, {}) else None
+    ratios = lambda name: [ms(of, name) / ms(of, OURS) for of in found.values() if ms(of, name) and ms(of, OURS)]
+    times = lambda name: "%.2f to %.2f times as fast" % (min(ratios(name)), max(ratios(name)))
+    stock = " and, where measured, %s as in stock Keras" % times(STOCK) if ratios(STOCK) else ""
     number = NUMBERS.get(len(found), str(len(found)))
-    said = ("With `tfuse.enable()` and nothing else, %s models in plain Keras and KerasHub train %.2f to %.2f times as fast on "
-            "an %s as in compiled PyTorch and, where that was measured, %.2f to %.2f times as fast as in stock Keras: the last "
-            "column, which is what a plain `compile()` gives, against the first two. The third has "
-            "`compile(jit_compile=False)`." % (
-                number, min(ratios(RIVAL)), max(ratios(RIVAL)), saved["hardware"], min(ratios(STOCK)), max(ratios(STOCK))))
+    said = ("With `tfuse.enable()` and nothing else, %s models in plain Keras and KerasHub train %s %s on an %s as in compiled "
+            "PyTorch%s: the last column, what a plain `compile()` gives, against the first two. The third has "
+            "`compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",
-             "| a training step | %s |" % " | ".join(COLUMNS.values()), "|---|" + "---|" * len(COLUMNS)]
+             "| a step of `fit()` (and alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()),
+             "|---|" + "---|" * len(COLUMNS)]
     for (model, step), of in found.items():
-        best = min(filter(None, (ms(of, name) for name in COLUMNS)))
-        cells = ["%s ms, %.1f GB" % (_best(ms(of, name), best, "%.1f"), of[name]["peak_GB"]) if ms(of, name) else "–"
-                 for name in COLUMNS]
-        lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(cells)))
+        lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(_cell(of, name) for name in COLUMNS)))
     return "\n".join(lines)
+
+
+def _cell(of, name):
+    """The milliseconds of fit(), and of the step alone; the best of each column are in bold letters."""
+    if name not in of:
+        return "–"
+    fit, alone = (records.marked(of[name].get(key), [of[column].get(key) for column in COLUMNS if column in of])
+                  for key in ("fit_ms", "ms_per_step"))
+    return "%s (%s) ms, %.1f GB" % (fit, alone, of[name]["peak_GB"])
 
 
 def dashes(saved):
     """What the table lacks, and what measures it."""
-    there = {row["model"] for row in saved["rows"] if row["name"] == STOCK and "failed" not in row}
-    lacking = list(dict.fromkeys(row["model"] for row in saved["rows"] if row["model"] not in there))
-    return ("A dash: not measured, or not to its end; `python examples/compare.py --models %s --rows xla` does it. " % (
-        ",".join(lacking)) if lacking else "")
+    lacking = [(model, name) for (model, _), of in by_model(saved).items() for name in COLUMNS
+               if not {"fit_ms", "ms_per_step"} <= set(of.get(name, {}))]
+    if not lacking:
+        return ""
+    which, names = map(dict.fromkeys, zip(*lacking))
+    return "A dash: not measured, or not to its end; `python examples/compare.py --models %s --rows %s` does it. " % (
+        ",".join(which), ",".join(records.ROWS[name][1] for name in COLUMNS if name in names))
 
 
 def gpt2(saved):

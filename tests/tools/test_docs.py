@@ -66,15 +66,29 @@ def test_generated_parts_are_up_to_date(readme):
 
 def test_ratios_of_models_are_those_of_the_printed_numbers(readme):
     """53.14818 / 32.65000 is 1.63 and the reader's 53.1 / 32.7 is 1.62; a model whose stock Keras was stopped has a dash there,
-    one that lacks another column is not shown."""
-    row = lambda model, name, ms: {"model": model, "step": "a step", "name": name, "ms_per_step": ms, "peak_GB": 1.0}
+    one that lacks another column is not shown. Ratios are those of fit()."""
+    row = lambda model, name, ms: {"model": model, "step": "a step", "name": name, "fit_ms": ms, "ms_per_step": ms - 1,
+                                   "peak_GB": 1.0}
     rows = [row("gpt2", name, ms) for name, ms in zip(readme.COLUMNS, (53.14818, 34.8195, 35.7, 32.65001))]
     rows += [row("llama", name, ms) for name, ms in list(zip(readme.COLUMNS, (0, 210.3, 165.8, 160.3)))[1:]]
     rows.append({"model": "llama", "step": "a step", "name": readme.STOCK, "failed": "stopped after 110 s"})
     text, below = readme.models({"hardware": "GPU", "rows": rows}), readme.dashes({"rows": rows})
-    assert "![Two models in" in text and "two models in plain Keras" in text and "train 1.06 to 1.31 times as fast" in text
-    assert "1.62 to 1.62 times as fast as in stock Keras" in text.replace("\n", " ") and "--models llama --rows xla" in below
-    assert "| Llama 1.1B, a step | – | 210.3 ms, 1.0 GB |" in text and "**32.7** ms" in text
+    words = text.replace("\n", " ")
+    assert "![Two models in" in text and "two models in plain Keras" in text
+    assert "by `fit()` 1.06 to 1.31 times as fast" in words
+    assert "1.62 to 1.62 times as fast as in stock Keras" in words and "--models llama --rows xla`" in below
+    assert "| Llama 1.1B, a step | – | 210.3 (209.3) ms, 1.0 GB |" in text and "**32.7** (**31.7**) ms" in text
+
+
+def test_models_whose_fit_was_not_measured_are_compared_by_their_steps(readme):
+    """As soon as one lacks it: a range must not be of both."""
+    row = lambda model, name, ms: {"model": model, "step": "a step", "name": name, "fit_ms": ms + 1, "ms_per_step": ms,
+                                   "peak_GB": 1.0}
+    rows = [row(model, name, ms) for model in ("gpt2", "vit") for name, ms in zip(readme.COLUMNS, (40, 30, 20, 10))]
+    del rows[1]["fit_ms"]
+    words, below = readme.models({"hardware": "GPU", "rows": rows}).replace("\n", " "), readme.dashes({"rows": rows})
+    assert "step by step 3.00 to 3.00 times" in words and "– (30.0) ms" in words
+    assert "--models gpt2 --rows compile`" in below
 
 
 def test_the_readmes_picture_has_the_tables_models(readme):
