@@ -2,9 +2,9 @@
 tfuse.enable(), for Keras's own.
 
 What belongs to a step (the loss scale, clipping, weight decay, the rule) is one walk over gradients, weights and slots;
-where gradients are clipped by a norm, or asked whether they are finite, one more over the gradients for each. What cannot be
-taken together (sparse gradients, variables of unusual dtypes or listed more than once, some distribution strategies) takes
-Keras's own step, one variable at a time, and tfuse.explain() says why.
+where gradients are clipped by a norm, or asked whether they are finite, one more over the gradients for each. Sparse ones
+are added up first (lists/slices.py). What cannot be taken together (variables of unusual dtypes or listed more than once, some
+distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections
@@ -200,7 +200,7 @@ def check_finite(grads, inner, stock):
     """LossScaleOptimizer's question, in one op. Where an inner optimizer (or None) that takes gradients as they are clips
     them by a norm, that must be finite too: the squares of scaled gradients overflow long before these do."""
     tensors = [g for g in grads if g is not None]
-    if any(isinstance(g, tf.IndexedSlices) or g.dtype not in FLOATS for g in tensors):
+    if any(g.dtype not in FLOATS for g in tensors):
         return stock(grads)
     if inner is not None and (inner.clipnorm or inner.global_clipnorm):
         return tf.math.is_finite(global_norm(tensors))
