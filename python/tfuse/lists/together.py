@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfuse._core import _explain
 from tfuse._core._op import FLOATS
-from tfuse.lists import tensors_update
+from tfuse.lists import slices, tensors_update
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -79,6 +79,14 @@ def why_not(optimizer):
     """Why apply() of an optimizer cannot be taken, or ""."""
     accumulates = _BEFORE_3_5 and getattr(optimizer, "gradient_accumulation_steps", None)
     return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
+
+
+def to_accumulate(optimizer, grads):
+    """An optimizer's gradients, dense where it accumulates them: Keras adds sparse ones to dense variables, in any order."""
+    if not getattr(optimizer, "gradient_accumulation_steps", None):
+        return grads
+    known = lambda g: isinstance(g, tf.IndexedSlices) and g.shape.rank is not None and g.shape[0] is not None
+    return [slices.summed(g, g.shape[0]) if known(g) else g for g in grads]
 
 
 def explain_own(optimizer, why, grads):
