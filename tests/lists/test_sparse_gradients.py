@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from optimizing import OPTIONS, RULES, explained, largest_error, make, variables
+from optimizing import OPTIONS, RULES, explained, graph_ops, largest_error, make, variables
+from tfuse.lists import slices as sparse
 
 SHAPES = [(20, 6), (5, 3)]
 INDICES = [3, 7, 3, 0, 19, 3, 7]
@@ -118,6 +119,17 @@ def test_repeats_bit_for_bit(device, rule):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("kind", ["plain", "global_clipnorm", "accumulation"])
+def test_nothing_is_added_up_in_any_order(as_on_a_gpu, kind):
+    """As TensorFlow's own sums are, on a GPU."""
+    weights, optimizer = variables(SHAPES[:1]), make(keras.optimizers, "adam", **OPTIONS[kind])
+    optimizer.build(weights)
+    step = lambda values, indices: optimizer.apply([tf.IndexedSlices(values, indices, tf.constant(SHAPES[0]))], weights)
+    assert graph_ops(step, *gradients(0, INDICES)[:2])["UnsortedSegmentSum"]
+    with tfuse.enabled():
+        assert not graph_ops(step, *gradients(0, INDICES)[:2])["UnsortedSegmentSum"]
+
+
 @pytest.mark.parametrize("rule", ["adam", "lion"])
 def test_rows_that_are_not_there(rule):
     """As in TensorFlow: below 0 they are left out, and above a CPU says so; what is behind the last row is nobody's square."""
@@ -126,6 +138,15 @@ def test_rows_that_are_not_there(rule):
         assert largest_error(got, train(make(keras.optimizers, rule), indices=[3, -1, 3])) < 2e-6
         with pytest.raises(tf.errors.InvalidArgumentError):
             train(make(tfuse.optimizers, rule), indices=[3, SHAPES[0][0], 3], steps=1)
+
+
+def test_rows_that_a_gpu_leaves_out(monkeypatch):
+    """Above the last row, too, where the squares of other rows are added up."""
+    in_range = lambda data, ids, count: tf.math.unsorted_segment_sum(data, tf.where(ids < count, ids, -1), count)
+    monkeypatch.setattr(sparse, "unsorted_segment_sum", in_range)
+    for outside in (-1, 4, 5, 8, 100):
+        both = sparse.summed(tf.IndexedSlices(tf.constant([[2.0], [3.0]]), tf.constant([1, outside])), 4, squares=True)
+        np.testing.assert_array_equal(both[:, 0], [0, 2, 0, 0, 0, 4, 0, 0])
 
 
 @pytest.mark.parametrize("option", ["plain", "global_clipnorm"])
