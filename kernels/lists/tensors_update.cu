@@ -74,10 +74,10 @@ __device__ inline R lamb_update(const numbers<R> &n, R m, R v) {
 
 enum { MOST_SLOTS = NEW_WEIGHT - SLOT };
 
-/* A rule changes a weight and its slots, given the gradient. Of lamb this is the second walk: the slots are new
- * already, the ratio is known. */
+/* A rule changes a weight and its slots, given the gradient and its square. Of lamb this is the second walk: the slots
+ * are new already, the ratio is known. */
 template <typename R>
-__device__ inline void apply(int rule, const numbers<R> &n, R g, R &w, R (&s)[MOST_SLOTS]) {
+__device__ inline void apply(int rule, const numbers<R> &n, R g, R square, R &w, R (&s)[MOST_SLOTS]) {
   switch (rule) {
     case UPDATE_sgd: w -= g * n.rate; return;
     case UPDATE_momentum:
@@ -88,7 +88,7 @@ __device__ inline void apply(int rule, const numbers<R> &n, R g, R &w, R (&s)[MO
     case UPDATE_adam:
     case UPDATE_amsgrad:
       s[0] += (g - s[0]) * n.rest_1;
-      s[1] += (g * g - s[1]) * n.rest_2;
+      s[1] += (square - s[1]) * n.rest_2;
       if (rule == UPDATE_amsgrad) s[2] = s[2] > s[1] || s[2] != s[2] ? s[2] : s[1];
       w -= s[0] * n.alpha / (sqrt(rule == UPDATE_amsgrad ? s[2] : s[1]) + n.epsilon);
       return;
@@ -110,9 +110,9 @@ __device__ inline const numbers<R> &shared_numbers(const update_args &a, int ten
   return n;
 }
 
-/* Elements up to here are taken four at a time, the rest one by one. */
-__device__ inline int64_t whole_end(void *const *at, const tensors_chunk &c) {
-  uintptr_t bits = 0;
+/* Elements up to here are taken four at a time, the rest one by one. `squares`: where these lie, or NULL. */
+__device__ inline int64_t whole_end(void *const *at, const void *squares, const tensors_chunk &c) {
+  uintptr_t bits = (uintptr_t)squares;
   UNROLL
   for (int r = 0; r < TENSORS_ROLES; r++) bits |= (uintptr_t)at[r]; /* slots that a rule has not are the weight's */
   return bits % 16 ? c.begin : c.end - (c.end - c.begin) % 4;
@@ -134,6 +134,11 @@ __device__ inline void load_gradients(int kind, const void *from, int64_t i, acc
   load4((const T *)from + i, g);
 }
 
+template <typename T>
+__device__ inline const T *squares_of(const update_args &a, int kind, int tensor) {
+  return kind == GRADIENTS_SQUARES ? (const T *)a.table.at[tensor][GRADIENT] + a.table.count[tensor] : NULL;
+}
+
 /* A block has one chunk of one tensor. A thread takes four neighbouring elements at a time, of the gradient, the weight
  * and each slot, s[slot][element], and reads them all before it writes any. Rule, type of gradients and number of slots
  * are constants, or come with the arguments. Lamb needs no gradients and leaves its slots as they are. */
@@ -143,13 +148,14 @@ __device__ inline void update(const update_args &a, int rule, int kind, int slot
   const tensors_chunk c = chunk_of_block(a.table);
   const numbers<R> n = shared_numbers<R>(a, c.tensor);
   void *const *at = a.table.at[c.tensor];
-  const T *weight = (const T *)at[WEIGHT];
-  const int64_t whole = whole_end(at, c);
+  const T *weight = (const T *)at[WEIGHT], *squares = squares_of<T>(a, kind, c.tensor);
+  const int64_t whole = whole_end(at, squares, c);
   const bool reads = rule != UPDATE_lamb;
-  R g[4] = {}, w[4], s[MOST_SLOTS][4] = {};
+  R g[4] = {}, q[4] = {}, w[4], s[MOST_SLOTS][4] = {};
   ONCE /* its loads alone keep the memory busy */
   for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {
     if (reads) load_gradients<T>(kind, at[GRADIENT], i, g);
+    if (reads && squares) load4(squares + i, q);
     load4(weight + i, w);
     UNROLL
     for (int k = 0; k < MOST_SLOTS; k++)
@@ -158,7 +164,8 @@ __device__ inline void update(const update_args &a, int rule, int kind, int slot
     for (int j = 0; j < 4; j++) {
       R own[MOST_SLOTS] = {s[0][j], s[1][j], s[2][j]};
       w[j] = decayed(n, w[j]);
-      apply(rule, n, prepared(n, g[j]), w[j], own);
+      const R ready = prepared(n, g[j]);
+      apply(rule, n, ready, squares ? q[j] : ready * ready, w[j], own);
       UNROLL
       for (int k = 0; k < MOST_SLOTS; k++) s[k][j] = own[k];
     }
@@ -173,7 +180,8 @@ __device__ inline void update(const update_args &a, int rule, int kind, int slot
     UNROLL
     for (int k = 0; k < MOST_SLOTS; k++)
       if (k < slots) own[k] = (R)((const T *)at[SLOT + k])[i];
-    apply(rule, n, prepared(n, reads ? load_gradient<T>(kind, at[GRADIENT], i) : (R)0), one, own);
+    const R ready = prepared(n, reads ? load_gradient<T>(kind, at[GRADIENT], i) : (R)0);
+    apply(rule, n, ready, reads && squares ? (R)squares[i] : ready * ready, one, own);
     ((T *)at[NEW_WEIGHT])[i] = (T)one;
     UNROLL
     for (int k = 0; k < MOST_SLOTS; k++)
@@ -181,7 +189,7 @@ __device__ inline void update(const update_args &a, int rule, int kind, int slot
   }
 }
 
-/* Every rule, by a.rule; and adam in float32 by itself, with gradients of each type. */
+/* Every rule, by a.rule; and adam in float32 by itself, with gradients of each kind. */
 template <typename T>
 __device__ inline void update_any(const update_args &a) {
   update<T>(a, a.rule, a.gradients, a.slots);
@@ -194,6 +202,7 @@ __device__ inline void adam(const update_args &a) {
 TENSORS_KERNEL_AS(adam_own_f32, update_args, adam<GRADIENTS_OWN>)
 TENSORS_KERNEL_AS(adam_f16_f32, update_args, adam<GRADIENTS_F16>)
 TENSORS_KERNEL_AS(adam_bf16_f32, update_args, adam<GRADIENTS_BF16>)
+TENSORS_KERNEL_AS(adam_squares_f32, update_args, adam<GRADIENTS_SQUARES>)
 
 /* Lamb's first pass: new slots, and the sums that the ratio is made of. */
 template <typename T>
@@ -202,14 +211,15 @@ __device__ inline void lamb_slots(const update_args &a) {
   const tensors_chunk c = chunk_of_block(a.table);
   const numbers<R> n = shared_numbers<R>(a, c.tensor);
   void *const *at = a.table.at[c.tensor];
+  const T *squares = squares_of<T>(a, a.gradients, c.tensor);
   double weights = 0, updates = 0;
   ONCE
   for (int64_t i = c.begin + threadIdx.x; i < c.end; i += TFU_THREADS) {
-    const R g = prepared(n, load_gradient<T>(a.gradients, at[GRADIENT], i)),
+    const R g = prepared(n, load_gradient<T>(a.gradients, at[GRADIENT], i)), square = squares ? (R)squares[i] : g * g,
             w = decayed(n, (R)((const T *)at[WEIGHT])[i]);
     R m = (R)((const T *)at[SLOT])[i], v = (R)((const T *)at[SLOT + 1])[i];
     m += (g - m) * n.rest_1;
-    v += (g * g - v) * n.rest_2;
+    v += (square - v) * n.rest_2;
     const R u = lamb_update(n, m, v);
     ((T *)at[NEW_SLOT])[i] = (T)m;
     ((T *)at[NEW_SLOT + 1])[i] = (T)v;

@@ -6,13 +6,14 @@
 
 /* The numbers of the input `hyper`. */
 enum { DECAY, CLIP, BETA_1, BETA_2, REST_1, REST_2, EPSILON, CLIP_VALUES, HYPERS };
-/* The lists of a table. */
-enum { GRADIENT, WEIGHT, SLOT, NEW_WEIGHT = SLOT + 3, NEW_SLOT };
+/* The lists of a table. The first has as many elements as the table says. */
+enum { WEIGHT, GRADIENT, SLOT, NEW_WEIGHT = SLOT + 3, NEW_SLOT };
 
 /* The rules, as in ops/lists/rules.h. */
 enum { UPDATE_sgd, UPDATE_momentum, UPDATE_nesterov, UPDATE_adam, UPDATE_amsgrad, UPDATE_lion, UPDATE_lamb };
-/* What gradients are of: the weights' type, or 16 bits beside float32. */
-enum { GRADIENTS_OWN, GRADIENTS_F16, GRADIENTS_BF16 };
+/* What gradients are of: the weights' type, or 16 bits beside float32; or the weights' type, and the sums of squares
+ * lie behind them. */
+enum { GRADIENTS_OWN, GRADIENTS_F16, GRADIENTS_BF16, GRADIENTS_SQUARES };
 
 typedef struct update_args {
   tensors_table table;

@@ -18,11 +18,14 @@ _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same
 typedef struct update {
   const tfu_list *gradients, *weights, *slots, *new_weights, *new_slots;
   const tfu_tensor *rate, *step, *hyper, *norm, *scale;
-  int rule;
+  int rule, squares; /* squares: whether those of a gradient lie behind it */
   tensors_chunks_cpu chunks;
   double *sums;   /* lamb, by chunk: of w * w and u * u */
   double *ratios; /* by tensor; NULL in lamb's first walk */
 } update;
+
+/* Behind the slots in a buffer: g * g, or what stands for it. */
+enum { SQUARE = TFU_MOST_SLOTS, BUFFERS };
 
 /* Whether max(a, b) is a: NaN wins, as in TensorFlow. */
 #define IS_MAX(a, b) ((a) > (b) || (a) != (a))
@@ -52,7 +55,8 @@ tfu_code tfu_tensors_update_cpu(tfu_call *call) {
               .hyper = in[TFU_UPDATE_HYPER].at,
               .norm = in[TFU_UPDATE_NORM].at,
               .scale = in[TFU_UPDATE_SCALE].at,
-              .rule = (int)call->attr[TFU_UPDATE_RULE].i};
+              .rule = (int)call->attr[TFU_UPDATE_RULE].i,
+              .squares = call->attr[TFU_UPDATE_SQUARES].b};
   const int f64 = u.rate->dtype == TFU_F64;
   TFU_REQUIRE(call->err, f64 == (u.gradients->at->dtype == TFU_F64),
               "gradients of float64 need weights of float64, got %s beside %s", tfu_dtype_name(u.gradients->at->dtype),
@@ -144,11 +148,12 @@ static void FN(nesterov)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s
 
 static void FN(moments)(const FN(numbers) * n, const REAL *g, REAL (*s)[TFU_TILE], int count) {
   const REAL rest_1 = n->rest_1, rest_2 = n->rest_2;
+  const REAL *square = s[SQUARE];
   REAL *m = s[0], *v = s[1];
   TFU_VECTORISE
   for (int i = 0; i < count; i++) {
     m[i] += (g[i] - m[i]) * rest_1;
-    v[i] += (g[i] * g[i] - v[i]) * rest_2;
+    v[i] += (square[i] - v[i]) * rest_2;
   }
 }
 
@@ -217,6 +222,11 @@ static void FN(prepare)(const FN(numbers) * n, REAL *g, REAL *w, int count) {
   for (int i = 0; i < count; i++) w[i] -= w[i] * decay * rate;
 }
 
+static void FN(square)(const REAL *g, REAL *square, int count) {
+  TFU_VECTORISE
+  for (int i = 0; i < count; i++) square[i] = g[i] * g[i];
+}
+
 static void FN(copy_in)(const tfu_tensor *t, int64_t at, int n, REAL *to) {
   const REAL *v = FN(tfu_load)(t->data, t->dtype, at, n, to);
   if (v != to) memcpy(to, v, (size_t)n * sizeof *to);
@@ -229,7 +239,7 @@ static void FN(task)(void *arg, int64_t task) {
   const int first = u->sums && !u->ratios, second = u->sums && u->ratios; /* of lamb's two walks; else neither */
   const FN(numbers) n = FN(read)(u, t);
   const tfu_tensor *old = second ? u->new_slots->at : u->slots->at, *new_slots = u->new_slots->at;
-  REAL g[TFU_TILE], w[TFU_TILE], s[TFU_MOST_SLOTS][TFU_TILE];
+  REAL g[TFU_TILE], w[TFU_TILE], s[BUFFERS][TFU_TILE];
   double sums[2] = {0, 0};
   for (int64_t at = p.begin; at < p.end; at += TFU_TILE) {
     const int m = p.end - at < TFU_TILE ? (int)(p.end - at) : TFU_TILE;
@@ -237,6 +247,8 @@ static void FN(task)(void *arg, int64_t task) {
     FN(copy_in)(&u->weights->at[t], at, m, w);
     for (int k = 0; k < slots; k++) FN(copy_in)(&old[k * count + t], at, m, s[k]);
     FN(prepare)(&n, g, w, m);
+    if (u->squares) FN(copy_in)(&u->gradients->at[t], tfu_count(&u->weights->at[t].shape) + at, m, s[SQUARE]);
+    else FN(square)(g, s[SQUARE], m);
     if (first) {
       FN(moments)(&n, g, s, m);
       FN(lamb_sums)(&n, w, s, m, sums);

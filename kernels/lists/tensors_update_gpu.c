@@ -14,7 +14,8 @@ TFU_MODULE(tensors_update);
 TFU_RULES(X)
 #undef X
 
-static const char *const gradients[] = {[GRADIENTS_OWN] = "own", [GRADIENTS_F16] = "f16", [GRADIENTS_BF16] = "bf16"};
+static const char *const gradients[] = {
+    [GRADIENTS_OWN] = "own", [GRADIENTS_F16] = "f16", [GRADIENTS_BF16] = "bf16", [GRADIENTS_SQUARES] = "squares"};
 static tfu_kernel adam = {.module = &module, .name = "adam", .variants = gradients}; /* of float32 */
 static tfu_kernel update_any = {.module = &module, .name = "update_any"};
 static tfu_kernel lamb_slots = {.module = &module, .name = "lamb_slots"};
@@ -59,6 +60,7 @@ tfu_code tfu_tensors_update_gpu(tfu_call *call) {
                    .rule = rule,
                    .slots = slots};
   TFU_TRY(gradients_of(call, in[TFU_UPDATE_GRADIENTS].at->dtype, dtype, &a.gradients));
+  if (call->attr[TFU_UPDATE_SQUARES].b) a.gradients = GRADIENTS_SQUARES;
   for (int k = 0; k < TFU_MOST_SLOTS; k++) { /* one that the rule has not: the weight's own address harms nobody */
     lists[SLOT + k] = k < slots ? in[TFU_UPDATE_SLOTS].at + (size_t)k * n : in[TFU_UPDATE_WEIGHTS].at;
     lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[TFU_UPDATE_WEIGHTS].at;

@@ -15,6 +15,10 @@
  * clip bounds the norm: norm is what TensorsNorm gives, the one of all tensors or one for each, empty for no clipping.
  * scale is empty for 1. slots are those of one kind for all weights, then those of the next.
  *
+ * Where `squares` is set, a gradient is twice as long as its weight along the first axis. Its first half is g, a sum of
+ * what came for each row; its second half is the sum of the squares of that, and stands for g * g in the rules. Both
+ * are divided by the scale and clipped already, as neither can be from here on.
+ *
  * What is new may lie where the gradients do, if it is weights, or where the old weights and slots do: a kernel reads
  * all that belongs to an element before it writes any of it, and lamb, which walks twice, writes no weight in the first
  * walk and computes nothing from gradients or old slots in the second. */
@@ -27,13 +31,15 @@ static const int slots_of[TFU_RULE_COUNT] = {
 #undef X
 };
 
-static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_list *weights, tfu_error *err) {
+/* `times`: how often as long as the weights along the first axis. */
+static tfu_code same_shapes(const char *name, const tfu_list *list, const tfu_list *weights, int times,
+                            tfu_error *err) {
   for (int i = 0; i < list->n; i++) {
     const tfu_shape *a = &list->at[i].shape, *w = &weights->at[i % weights->n].shape;
-    int same = a->rank == w->rank;
-    for (int d = 0; same && d < a->rank; d++) same = a->dim[d] == w->dim[d];
-    TFU_REQUIRE(err, same, "%s %d must have the shape of its weight, %s, got %s", name, i, tfu_show(w).text,
-                tfu_show(a).text);
+    int same = a->rank == w->rank && (times == 1 || w->rank > 0);
+    for (int d = 0; same && d < a->rank; d++) same = a->dim[d] == w->dim[d] * (d ? 1 : times);
+    TFU_REQUIRE(err, same, "%s %d must have the shape of its weight, %s%s, got %s", name, i, tfu_show(w).text,
+                times > 1 ? ", twice as long along the first axis" : "", tfu_show(a).text);
   }
   return TFU_OK;
 }
@@ -53,19 +59,25 @@ static tfu_code optional(const char *name, const tfu_shape *s, int most, tfu_err
 
 static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
   const tfu_list *in = l->in, *weights = &in[TFU_UPDATE_WEIGHTS], *slots = &in[TFU_UPDATE_SLOTS];
-  const int wanted = slots_of[attr[TFU_UPDATE_RULE].i] * weights->n;
+  const int wanted = slots_of[attr[TFU_UPDATE_RULE].i] * weights->n, squares = attr[TFU_UPDATE_SQUARES].b;
   const tfu_dtype real = tfu_real(weights->at->dtype);
   TFU_REQUIRE(err, in[TFU_UPDATE_RATE].at->dtype == real,
               "rate, hyper, norm and scale must be %s where weights are %s, got %s", tfu_dtype_name(real),
               tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[TFU_UPDATE_RATE].at->dtype));
   TFU_REQUIRE(err, slots->n == wanted, "the rule wants %d slots for %d weights, got %d", wanted, weights->n, slots->n);
-  TFU_TRY(same_shapes("gradient", &in[TFU_UPDATE_GRADIENTS], weights, err));
-  TFU_TRY(same_shapes("slot", slots, weights, err));
+  TFU_TRY(same_shapes("gradient", &in[TFU_UPDATE_GRADIENTS], weights, squares ? 2 : 1, err));
+  TFU_TRY(same_shapes("slot", slots, weights, 1, err));
   TFU_TRY(sized("rate", &in[TFU_UPDATE_RATE].at->shape, 1, err));
   TFU_TRY(sized("step", &in[TFU_UPDATE_STEP].at->shape, 1, err));
   TFU_TRY(sized("hyper", &in[TFU_UPDATE_HYPER].at->shape, TFU_HYPERS, err));
   TFU_TRY(optional("norm", &in[TFU_UPDATE_NORM].at->shape, weights->n, err));
   TFU_TRY(optional("scale", &in[TFU_UPDATE_SCALE].at->shape, 1, err));
+  TFU_REQUIRE(err,
+              !squares || !(tfu_given(&in[TFU_UPDATE_NORM].at->shape) || tfu_given(&in[TFU_UPDATE_SCALE].at->shape)),
+              "norm and scale must be empty where gradients come with the sums of squares");
+  TFU_REQUIRE(err, !squares || in[TFU_UPDATE_GRADIENTS].at->dtype == weights->at->dtype,
+              "gradients that come with the sums of squares must be of the weights' type, %s, got %s",
+              tfu_dtype_name(weights->at->dtype), tfu_dtype_name(in[TFU_UPDATE_GRADIENTS].at->dtype));
   for (int i = 0; i < weights->n + slots->n; i++) l->shapes[i] = weights->at[i % weights->n].shape;
   return TFU_OK;
 }
@@ -76,8 +88,8 @@ const tfu_op tfu_tensors_update = {
     .in = {"gradients: N * G", "weights: N * T", "slots: M * T", "rate: S", "step: int64", "hyper: S", "norm: S",
            "scale: S"},
     .out = {"new_weights: N * T", "new_slots: M * T"},
-    .attr = {TFU_RULE_ATTR, "N: int >= 1", "M: int >= 0", TFU_T_FLOATS, "G: {float, half, bfloat16, double}",
-             TFU_S_REALS},
+    .attr = {TFU_RULE_ATTR, "squares: bool = false", "N: int >= 1", "M: int >= 0", TFU_T_FLOATS,
+             "G: {float, half, bfloat16, double}", TFU_S_REALS},
     .lists = rule,
     .cpu = tfu_tensors_update_cpu,
     .gpu = tfu_tensors_update_gpu,

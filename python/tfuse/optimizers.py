@@ -22,7 +22,7 @@ class _Together:
 
     def apply(self, grads, trainable_variables=None):
         with together.taking(None if together.why_not(self) else self):
-            return super().apply(grads, trainable_variables)
+            return super().apply(together.to_accumulate(self, grads), trainable_variables)
 
     def _clip_gradients(self, grads):
         return grads if together.is_taken(self) else super()._clip_gradients(grads)

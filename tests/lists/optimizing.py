@@ -1,5 +1,6 @@
 """What tests of optimizers share: every rule and option, made and trained by Keras's library and by ours."""
 
+import collections
 import contextlib
 import inspect
 
@@ -96,6 +97,12 @@ def train(optimizer, weights, first=0, steps=STEPS, route="graph", dtype="float3
             *most, last = gradients(t, shapes, dtype)
             step(*most, last * np.inf if t in bad else last)
     return [np.asarray(tf.cast(v, tf.float64)) for v in [*weights, *optimizer.variables]]
+
+
+def graph_ops(step, *arguments):
+    """How often each type of op is in a function, with those it calls."""
+    graph = tf.function(step, autograph=False).get_concrete_function(*arguments).graph.as_graph_def()
+    return collections.Counter(n.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for n in nodes)
 
 
 def errors(got, want):

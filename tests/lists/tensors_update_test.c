@@ -33,9 +33,9 @@ static tfu_code run_update(int rule, tfu_dtype dtype, place where, char *result)
   tfu_shape unused[TFU_MAX_ARGS];
   tfu_lists lists;
   run *r = start(&tfu_tensors_update);
-  r->call.attr[0].i = rule;
-  r->call.attr[1].i = UPDATED;
-  r->call.attr[2].i = changed - UPDATED;
+  r->call.attr[TFU_UPDATE_RULE].i = rule;
+  r->call.attr[2].i = UPDATED;
+  r->call.attr[3].i = changed - UPDATED;
   CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK);
   tfu_tensor *old = lists.in[1].at, *new = lists.out[0].at, *gradients = lists.in[0].at; /* slots follow the weights */
   for (int i = 0; i < UPDATED + changed; i++) {

@@ -129,28 +129,6 @@ def test_other_threads_clip_while_apply_runs(library):
     assert seen and seen == [pytest.approx([1.0, 1.0])] * len(seen)
 
 
-def test_sparse_gradients_are_left_to_keras():
-    """And the variables beside them are not."""
-    def run():
-        table, weight = variables([(20, 4), (4, 4)])
-        optimizer = keras.optimizers.Adam(global_clipnorm=1.0, weight_decay=0.01)
-        optimizer.build([table, weight])
-        for t in range(3):
-            dense = gradients(t, [(2, 4), (4, 4)])
-            sparse = tf.IndexedSlices(dense[0], tf.constant([3, 7]), tf.constant([20, 4]))
-            optimizer.apply([sparse, dense[1]], [table, weight])
-        return [np.asarray(table), np.asarray(weight)]
-
-    want, since = run(), explained()
-    with tfuse.enabled():
-        got = run()
-    decided, ran = since()
-    assert any("1 of 2 variables" in row["why"] for row in decided if row["route"] == "Keras's own step")
-    assert any(row["op"] == "TensorsUpdate" for row in ran)
-    for a, b in zip(got, want):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-
-
 def test_fit(as_on_a_gpu, jit):
     """A model that is compiled with a name, through fit()."""
     rng = np.random.default_rng(0)

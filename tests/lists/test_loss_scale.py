@@ -1,24 +1,16 @@
 """tfuse.optimizers.LossScaleOptimizer against Keras's own, around our optimizers and around Keras's."""
 
-import collections
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfuse
-from optimizing import (OPTIONS, RULES, SHAPES, all_together, check_like_keras, data, gradients, largest_error, make, model, move,
-                        train, variables)
+from optimizing import (OPTIONS, RULES, SHAPES, all_together, check_like_keras, data, gradients, graph_ops, largest_error, make,
+                        model, move, train, variables)
 
 CLIPS = ["plain", "clipnorm", "clipvalue", "global_clipnorm"]
 DYNAMIC = {"initial_scale": 1024.0, "dynamic_growth_steps": 4}  # grows and shrinks within a few steps
-
-
-def graph_ops(step, *arguments):
-    """How often each type of op is in a function, with those it calls."""
-    graph = tf.function(step, autograph=False).get_concrete_function(*arguments).graph.as_graph_def()
-    return collections.Counter(n.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for n in nodes)
 
 
 @pytest.mark.parametrize("route", ["graph", "eager", "xla"])

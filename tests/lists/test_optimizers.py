@@ -218,23 +218,6 @@ def test_mixed_dtypes(device):
         assert np.allclose(got, want, rtol=1e-3)
 
 
-def test_sparse_gradients(device):
-    """Go Keras's way, beside dense ones that do not; tfuse.explain() says so."""
-    results, since = [], explained()
-    for library in (keras.optimizers, tfuse.optimizers):
-        table, bias = variables([(10, 4), (4,)])
-        optimizer = library.Adam(0.1, weight_decay=0.01)
-        for _ in range(3):
-            slices = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([1, 7]), tf.constant([10, 4]))
-            optimizer.apply([slices, tf.ones([4])], [table, bias])
-        results.append([table.numpy(), bias.numpy()])
-    assert largest_error(*results) < 1e-6
-    decided, ran = since()
-    assert {(row["op"], row["route"], row["why"]) for row in decided} == {
-        ("Adam", "Keras's own step", "1 of 2 variables (v0): its gradient is sparse")}
-    assert "TensorsUpdate" in [row["op"] for row in ran]
-
-
 @pytest.mark.parametrize("dtype", ["complex64", "int64"])
 def test_variables_of_other_dtypes(dtype):
     """Go Keras's way, beside others that do not; tfuse.explain() says which."""

@@ -37,11 +37,11 @@ def _why_not(optimizer):
     return together.why_not(optimizer)
 
 
-def _apply(own, optimizer, *arguments, **options):
+def _apply(own, optimizer, grads, *arguments, **options):
     if not _is_ours(optimizer):
-        return own(optimizer, *arguments, **options)
+        return own(optimizer, grads, *arguments, **options)
     with together.taking(optimizer):
-        return own(optimizer, *arguments, **options)
+        return own(optimizer, together.to_accumulate(optimizer, grads), *arguments, **options)
 
 
 def _clip(own, optimizer, grads):

@@ -21,6 +21,7 @@ from tensorflow.python.eager import context
 from tfuse._core import _op
 from tfuse._core._list_op import ListOp
 from tfuse._core._op import FLOATS, given, real
+from tfuse.lists import slices
 from tfuse.lists.tensors_norm import global_norm, norms
 
 GROUP_BYTES = 120 << 20  # of new values, wherever they lie; fewer and larger groups leave the GPU fewer ends to wait for
@@ -29,20 +30,32 @@ GROUP_TENSORS = 256
 SLOTS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adam": 2, "amsgrad": 3, "lion": 1, "lamb": 2}
 
 
-def _plain(gradients, weights, slots, rate, step, hyper, norm, scale, rule):
+def _clipped(g, scale, norm, each, clip):
+    """A gradient, divided by the scale and clipped by a norm, its own or that of all, before both were divided. Each is None
+    or a scalar of g's dtype, but for clip, which may be a number."""
+    if scale is not None:
+        g /= scale
+    if norm is None:
+        return g
+    if scale is not None:
+        norm /= scale
+    return g * clip / tf.maximum(norm, clip) if each else g * (clip * tf.minimum(1 / norm, 1 / clip) + (norm - norm))
+
+
+def _plain(gradients, weights, slots, rate, step, hyper, norm, scale, rule, squares=False):
     """What the op computes, in TensorFlow's own ops."""
     decay, clip, beta_1, beta_2, rest_1, rest_2, epsilon, clip_values = tf.unstack(hyper)
     t, count, wide = tf.cast(step + 1, rate.dtype), len(weights), lambda x: tf.cast(x, rate.dtype)
     bias_1, bias_2 = 1 - beta_1**t, 1 - beta_2**t
     new, new_slots = [], [list(slots[i:i + count]) for i in range(0, len(slots), count)]
+    each, scale = norm.shape.rank == 1, scale if given(scale) else None
     for i, (g, w) in enumerate(zip(map(wide, gradients), map(wide, weights))):
-        if given(scale):
-            g /= scale
-        if given(norm):
-            own = (norm if norm.shape.rank == 0 else norm[i]) / (scale if given(scale) else 1)
-            g = g * (clip * tf.minimum(1 / own, 1 / clip) + (own - own)) if norm.shape.rank == 0 else (
-                g * clip / tf.maximum(own, clip))
+        if squares:
+            g, square = tf.split(g, 2)
+        g = _clipped(g, scale, (norm[i] if each else norm) if given(norm) else None, each, clip)
         g = tf.where(clip_values > 0, tf.clip_by_value(g, -clip, clip), g)
+        if not squares:
+            square = g * g
         w -= w * decay * rate
         s = [wide(kind[i]) for kind in new_slots]
         if rule in ("momentum", "nesterov"):
@@ -55,7 +68,7 @@ def _plain(gradients, weights, slots, rate, step, hyper, norm, scale, rule):
             w -= g * rate
         else:
             s[0] += (g - s[0]) * rest_1
-            s[1] += (g * g - s[1]) * rest_2
+            s[1] += (square - s[1]) * rest_2
             if rule == "amsgrad":
                 s[2] = tf.maximum(s[2], s[1])
             if rule == "lamb":
@@ -92,7 +105,7 @@ def update(owner, settings, gradients, variables, slots, decays, rate, step, sca
     Args:
       owner: the optimizer; what is kept from one eager step for the next goes with it.
       settings: a Settings.
-      gradients: dense tensors, one per variable and of its shape.
+      gradients: one per variable: dense tensors of its shape, or tf.IndexedSlices.
       variables, slots: resource variables, no one twice; slots is a list for each kind of slot that the rule has.
       decays: for each variable, whether weight decay applies to it.
       rate, step: scalar tensors: the learning rate, and the number of steps done.
@@ -109,8 +122,6 @@ def update(owner, settings, gradients, variables, slots, decays, rate, step, sca
 
 def served(gradient, variable):
     """"" or why a gradient and its variable cannot be taken."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return "its gradient is sparse"
     if variable.dtype not in FLOATS:
         return "its dtype is %s" % variable.dtype.name
     if gradient.dtype not in FLOATS:
@@ -146,39 +157,68 @@ def _compiled(owner, settings, places):
 def _build(settings, places, gradients, rate, step, scale):
     in_xla = not context.executing_eagerly() and _op._inside_xla()
     norm = global_norm(gradients) if settings.clip == "global_norm" else None
+    dense, sums = [], []  # pairs of a place and its gradient; sums are of sparse ones, which are divided and clipped already
+    for p, g in zip(places, gradients):
+        if not isinstance(g, tf.IndexedSlices):
+            dense.append((p, g))
+            continue
+        with tf.device(p.device):
+            ready = _clipped_slices(g, p, settings, norm, scale)
+            if settings.rule == "sgd" and not (p.decays and settings.decay):
+                slices.descend(p.handle, ready, rate)
+            else:
+                sums.append((p, slices.summed(ready, p.shape[0], _adds_squares(settings))))
     running, queue = 0, collections.deque()  # bytes of the groups in the queue, which are not waited for yet
-    for members, size in _groups(settings, places, gradients, most=None if in_xla else GROUP_BYTES):
-        done = []
-        while queue and running + size > FLIGHT_BYTES:
-            assigned, freed = queue.popleft()
-            done.append(assigned)
-            running -= freed
-        with tf.device(places[members[0]].device):
-            assigned = _step([places[i] for i in members], [gradients[i] for i in members], settings, rate, step, norm, scale,
-                             done)
-        queue.append((assigned, size))
-        running += size
+    for pairs, own in (dense, (settings, norm, scale, False)), (
+            sums, (settings._replace(clip=None), None, None, _adds_squares(settings))):
+        for group, size in _groups(settings, pairs, most=None if in_xla else GROUP_BYTES):
+            done = []
+            while queue and running + size > FLIGHT_BYTES:
+                assigned, freed = queue.popleft()
+                done.append(assigned)
+                running -= freed
+            with tf.device(group[0][0].device):
+                assigned = _step(*zip(*group), rate, step, *own, done)
+            queue.append((assigned, size))
+            running += size
 
 
-def _groups(settings, places, gradients, most):
-    """Lists of indices, of variables that one op takes together, and the bytes of new values that it makes, at most `most`
-    where there is more than one."""
+def _adds_squares(settings):
+    """Whether of sparse gradients the squares are added up by themselves, as Keras does it."""
+    return settings.rule in ("adam", "amsgrad", "lamb") and settings.clip != "global_norm"
+
+
+def _clipped_slices(gradient, place, settings, norm, scale):
+    """Of a sparse gradient all that the op does to a dense one, as Keras does it: before equal rows are added up."""
+    if settings.clip == "norm":
+        norm = norms([gradient.values])[0]
+    scalar = real(gradient.dtype)
+    norm, scale = (None if number is None else tf.cast(number, scalar) for number in (norm, scale))
+    values = _clipped(tf.cast(gradient.values, scalar), scale, norm, settings.clip == "norm", settings.bound)
+    if settings.clip == "value":
+        values = tf.clip_by_value(values, -settings.bound, settings.bound)
+    return tf.IndexedSlices(tf.cast(values, place.dtype), gradient.indices)
+
+
+def _groups(settings, pairs, most):
+    """Lists of pairs of a place and its gradient that one op takes together, and the bytes of new values that it makes, at
+    most `most` where there is more than one."""
     alike = collections.defaultdict(list)
-    for i, (p, g) in enumerate(zip(places, gradients)):
-        alike[p.device, p.dtype, g.dtype, p.decays].append(i)
+    for p, g in pairs:
+        alike[p.device, p.dtype, g.dtype, p.decays].append((p, g))
     for members in alike.values():
         group, total = [], 0
-        for i in members:
-            size = (1 + SLOTS[settings.rule]) * places[i].shape.num_elements() * places[i].dtype.size
+        for p, g in members:
+            size = (1 + SLOTS[settings.rule]) * p.shape.num_elements() * p.dtype.size
             if group and (len(group) == GROUP_TENSORS or (most and total + size > most)):
                 yield group, total
                 group, total = [], 0
-            group.append(i)
+            group.append((p, g))
             total += size
         yield group, total
 
 
-def _step(places, gradients, settings, rate, step, norm, scale, done):
+def _step(places, gradients, rate, step, settings, norm, scale, squares, done):
     """Steps a group once what is in `done` is; returns what is done when all is assigned."""
     dtype = places[0].dtype
     scalar = real(dtype)
@@ -187,10 +227,10 @@ def _step(places, gradients, settings, rate, step, norm, scale, done):
     if settings.clip == "norm":
         norm = norms(gradients)[1]
     norm, scale = (tf.constant([], scalar) if number is None else tf.cast(number, scalar) for number in (norm, scale))
-    arguments = (gradients, old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
+    arguments = (list(gradients), old[:len(places)], old[len(places):], tf.cast(rate, scalar), step,
                  _numbers(settings, scalar, places[0].decays), norm, scale)
     with tf.control_dependencies(done):  # not the reads: they hold what is there already
-        new = op(*arguments, rule=settings.rule)
+        new = op(*arguments, rule=settings.rule, squares=squares)
     return tf.group(*[tf.raw_ops.AssignVariableOp(resource=h, value=value) for h, value in zip(handles, new[0] + new[1])])
 
 

@@ -2,9 +2,9 @@
 tfuse.enable(), for Keras's own.
 
 What belongs to a step (the loss scale, clipping, weight decay, the rule) is one walk over gradients, weights and slots;
-where gradients are clipped by a norm, or asked whether they are finite, one more over the gradients for each. What cannot be
-taken together (sparse gradients, variables of unusual dtypes or listed more than once, some distribution strategies) takes
-Keras's own step, one variable at a time, and tfuse.explain() says why.
+where gradients are clipped by a norm, or asked whether they are finite, one more over the gradients for each. Sparse ones
+are added up first (lists/slices.py). What cannot be taken together (variables of unusual dtypes or listed more than once, some
+distribution strategies) takes Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfuse._core import _explain
 from tfuse._core._op import FLOATS
-from tfuse.lists import tensors_update
+from tfuse.lists import slices, tensors_update
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -79,6 +79,14 @@ def why_not(optimizer):
     """Why apply() of an optimizer cannot be taken, or ""."""
     accumulates = _BEFORE_3_5 and getattr(optimizer, "gradient_accumulation_steps", None)
     return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
+
+
+def to_accumulate(optimizer, grads):
+    """An optimizer's gradients, dense where it accumulates them: Keras adds sparse ones to dense variables, in any order."""
+    if not getattr(optimizer, "gradient_accumulation_steps", None):
+        return grads
+    known = lambda g: isinstance(g, tf.IndexedSlices) and g.shape.rank is not None and g.shape[0] is not None
+    return [slices.summed(g, g.shape[0]) if known(g) else g for g in grads]
 
 
 def explain_own(optimizer, why, grads):
@@ -200,7 +208,7 @@ def check_finite(grads, inner, stock):
     """LossScaleOptimizer's question, in one op. Where an inner optimizer (or None) that takes gradients as they are clips
     them by a norm, that must be finite too: the squares of scaled gradients overflow long before these do."""
     tensors = [g for g in grads if g is not None]
-    if any(isinstance(g, tf.IndexedSlices) or g.dtype not in FLOATS for g in tensors):
+    if any(g.dtype not in FLOATS for g in tensors):
         return stock(grads)
     if inner is not None and (inner.clipnorm or inner.global_clipnorm):
         return tf.math.is_finite(global_norm(tensors))

@@ -1,5 +1,5 @@
-"""The op behind tfuse.optimizers: the third step, by each rule, and with a loss scale beside each kind of clipping. What else
-its numbers do, tests/lists/test_optimizers.py asks of Keras.
+"""The op behind tfuse.optimizers: the third step, by each rule, with a loss scale beside each kind of clipping, and with squares
+that are not the gradients' own. What else its numbers do, tests/lists/test_optimizers.py asks of Keras.
 
 Slots are given for all rules; one that a rule has not is left as it is.
 """
@@ -26,16 +26,17 @@ def _positive(shape):
     return Input(shape, values=lambda rng, own, _: rng.uniform(0.5, 2, own), gradient=False)
 
 
-def _step(f, g, w, m, v, h, rule, clip="value", scale=None):
-    """As the second of two weights; the first has a shape of its own."""
+def _step(f, g, w, m, v, h, rule, clip="value", scale=None, squares=False):
+    """As the second of two weights; the first has a shape of its own. `squares`: each is 1 more than the gradient's own."""
     first = tf.ones([3], w.dtype)
     slots = [t for own in (m, v, h)[:tensors_update.SLOTS[rule]] for t in (first, own)]
     scalar = real(w.dtype)
     numbers = lambda values: tf.constant(values, scalar)
     norms = tf.stack([tf.norm(tf.cast(t, tf.float64)) for t in (first, g)])  # before a scale divides what they are of
     norm = {"value": numbers([]), "norm": tf.cast(norms, scalar), "global_norm": tf.cast(tf.norm(norms), scalar)}[clip]
-    new = f([first, g], [first, w], slots, numbers(_RATE), tf.constant(_T - 1, tf.int64),
-            numbers([*_HYPER[:-1], float(clip == "value")]), norm, numbers(scale or []), rule=rule)
+    gradients = [tf.concat([t, t * t + 1], 0) if squares else t for t in (first, g)]
+    new = f(gradients, [first, w], slots, numbers(_RATE), tf.constant(_T - 1, tf.int64),
+            numbers([*_HYPER[:-1], float(clip == "value")]), norm, numbers(scale or []), rule=rule, squares=squares)
     changed = [new[0][1], *new[1][1::2]]
     return [tf.ensure_shape(t, w.shape) for t in changed + [m, v, h][len(changed) - 1:]]
 
@@ -48,8 +49,10 @@ def _clipped(g, clip, scale):
     return g * _BOUND / max(norm, _BOUND)
 
 
-def _formula(g, w, m, v, h, rule, clip="value", scale=None):
+def _formula(g, w, m, v, h, rule, clip="value", scale=None, squares=False):
+    square = g * g + 1
     g, w = _clipped(g, clip, scale or 1), w - w * _DECAY * _RATE
+    square = square if squares else g * g
     if rule == "sgd":
         return w - g * _RATE, m, v, h
     if rule in ("momentum", "nesterov"):
@@ -57,7 +60,7 @@ def _formula(g, w, m, v, h, rule, clip="value", scale=None):
         return w + (m if rule == "momentum" else m * _B1 - g * _RATE), m, v, h
     if rule == "lion":
         return w - _RATE * np.sign(m * _B1 + g * (1 - _B1)), m * _B2 + g * (1 - _B2), v, h
-    m, v = m + (g - m) * (1 - _B1), v + (g * g - v) * (1 - _B2)
+    m, v = m + (g - m) * (1 - _B1), v + (square - v) * (1 - _B2)
     if rule == "lamb":
         u = m / (1 - _B1**_T) / (np.sqrt(v / (1 - _B2**_T)) + _EPSILON)
         return w - np.linalg.norm(w) / np.linalg.norm(u) * _RATE * u, m, v, h
@@ -79,9 +82,18 @@ CASES = [
                  "v": _positive(lambda shape: shape), "h": _positive(lambda shape: shape)},
          outputs={name: lambda shape: shape for name in "wmvh"}, options=[{"rule": rule} for rule in tensors_update.SLOTS] + [
              {"rule": rule, "clip": clip, "scale": _SCALE} for rule in ("momentum", "adam", "lamb")
-             for clip in ("value", "norm", "global_norm")],
+             for clip in ("value", "norm", "global_norm")] + [
+             {"rule": rule, "squares": True} for rule in ("momentum", "adam", "amsgrad", "lamb")],
          special=False, sizes=[], rejects=[
              ("gradient 0 must have the shape of its weight, .3., got .2.", lambda: _reject(tf.ones([2]), [tf.ones([3])] * 2)),
+             ("gradient 0 must have the shape of its weight, .3., twice as long along the first axis, got .3.",
+              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, squares=True)),
+             ("norm and scale must be empty where gradients come with the sums of squares",
+              lambda: _reject(tf.ones([6]), [tf.ones([3])] * 2, norm=1.0, squares=True)),
+             ("norm and scale must be empty where gradients come with the sums of squares",
+              lambda: _reject(tf.ones([6]), [tf.ones([3])] * 2, scale=1.0, squares=True)),
+             ("gradients that come with the sums of squares must be of the weights' type, float32, got float16",
+              lambda: _reject(tf.ones([6], tf.float16), [tf.ones([3])] * 2, squares=True)),
              ("slot 1 must have the shape of its weight, .3., got .4.",
               lambda: _reject(tf.ones([3]), [tf.ones([3]), tf.ones([4])])),
              ("the rule wants 2 slots for 1 weights, got 1", lambda: _reject(tf.ones([3]), [tf.ones([3])])),
@@ -98,7 +110,7 @@ CASES = [
 ]
 
 
-def _reject(gradient, slots, hyper=_HYPER, norm=(), scale=(), dtype=tf.float32):
+def _reject(gradient, slots, hyper=_HYPER, norm=(), scale=(), dtype=tf.float32, squares=False):
     floats = lambda value: tf.convert_to_tensor(value, tf.float32)
     return tensors_update.op([gradient], [tf.ones([3], dtype)], slots, tf.constant(_RATE), tf.constant(2, tf.int64),
-                             floats(hyper), floats(norm), floats(scale), rule="adam")
+                             floats(hyper), floats(norm), floats(scale), rule="adam", squares=squares)
