@@ -227,6 +227,8 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
     ("GroupNormalization.call", "the channels are the axis of the samples",
      lambda: keras.layers.GroupNormalization(3, axis=0)(X)),
     ("BatchNormalization.call", "there are fewer than two dimensions", lambda: keras.layers.BatchNormalization()(X[0, 0])),
+    ("BatchNormalization.call", "the number of channels is not known", lambda: tf.function(
+        layer(keras.layers.BatchNormalization, 3, 8).call, input_signature=[tf.TensorSpec([None, None])])(X[0, :, :1])),
     ("BatchNormalization.call", "renorm=True corrects the statistics",
      lambda: keras.layers.BatchNormalization(renorm=True)(X)),
     ("BatchNormalization.call", "training is a tensor", lambda: layer(keras.layers.BatchNormalization, 3, 5, 8).call(

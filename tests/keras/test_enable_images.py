@@ -226,7 +226,7 @@ def test_other_dropout_is_left_to_keras():
     x = tf.constant(normal(8, 5, 6, 4))
     drop = lambda shape, rate=0.5: tf.function(
         lambda x: keras.random.dropout(x, rate, noise_shape=shape(x), seed=3), autograph=False)(x)
-    shapes = [lambda x: (tf.shape(x)[0], 1, 1, 1), lambda x: (8, 1, 1, 4), lambda x: None]
+    shapes = [lambda x: (tf.shape(x)[0], 1, 1, 1), lambda x: (8, 1, 1, 4), lambda x: (1, 1, 1, 1), lambda x: None]
     want = [drop(shape) for shape in shapes]
     with tfuse.enabled():
         got = [drop(shape) for shape in shapes]

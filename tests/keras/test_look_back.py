@@ -55,7 +55,10 @@ def test_activation_of_a_product(jit, name):
     lambda x: keras.ops.gelu(keras.ops.matmul(x, keras.ops.transpose(keras.ops.reshape(MATRIX, (16, 8))))),
     lambda x: keras.ops.gelu(keras.ops.cast(DENSE(x), "float64")),
     lambda x: keras.ops.silu(keras.ops.gelu(x)),
-], ids=["something between", "a matrix that is turned", "another dtype", "no product"])
+    lambda x: keras.ops.gelu(tf.matmul(x, MATRIX.value) + tf.ones([1])),
+    lambda x: keras.ops.gelu(tf.nn.bias_add(tf.matmul(x, MATRIX.value[:, :5]), tf.range(5.0), "NC...")),
+], ids=["something between", "a matrix that is turned", "another dtype", "no product", "one number as a bias",
+        "a bias of another axis"])
 def test_what_is_not_joined(f):
     want = results(f, X, [], False)
     with tfuse.enabled():
@@ -119,6 +122,40 @@ def test_what_a_tape_watches_is_not_joined(jit):
     assert not joined()
     for g, w in zip(got, want, strict=True):
         close(g, w, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_a_tape_watches_is_not_read_before_its_cast(jit, dtype):
+    """A gate of 16 bits whose activation is computed in float32, as KerasHub's decoders have it."""
+    def f(x):
+        x = tf.cast(x, dtype)
+        with tf.GradientTape() as tape:
+            wide = tf.cast(x, tf.float32)
+            tape.watch(wide)
+            y = keras.ops.multiply(x, keras.ops.cast(keras.ops.silu(wide), dtype))
+        return tape.gradient(y, wide)
+
+    run = lambda: tf.function(f, autograph=False, jit_compile=jit)(X)
+    want = run()
+    with tfuse.enabled():
+        close(run(), want, 1e-2)
+
+
+def test_a_sum_that_a_tape_watches_is_read_as_it_is(jit):
+    """Also by who would else read the sum that an earlier norm has made of it."""
+    def f(x):
+        h = x + WIDE(x)
+        y = NORMS[0](h)
+        with tf.GradientTape() as tape:
+            tape.watch(h)
+            z = tf.sin(NORMS[1](h + x))
+        return tf.concat([tape.gradient(z, h), y], -1)
+
+    run = lambda: tf.function(f, autograph=False, jit_compile=jit)(X)
+    want = run()
+    with tfuse.enabled():
+        close(run(), want, 1e-5)
+    assert joined() == ["the norm of a sum"] * 2
 
 
 @pytest.mark.parametrize("remat", [tf.recompute_grad, getattr(keras, "remat", None)], ids=["TensorFlow", "Keras"])

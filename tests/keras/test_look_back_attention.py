@@ -44,6 +44,9 @@ OTHERS = {  # not causal, or not known to be
     "padding": lambda p: ops.cast(p, "bool")[:, None, None, :],
     "along heads": lambda p: ops.expand_dims(ops.cast(np.tri(HEADS, TIME), "bool"), 1)[None],
     "or": lambda p: ops.logical_or(triangle(), ops.cast(p, "bool")[:, None, None, :]),
+    "less than 1, as integers": lambda p: ops.cast(ops.cast((np.tri(TIME) + np.eye(TIME)) / 2, "int32"), "bool"),
+    "for all keys": lambda p: tf.ones([TIME, 1], tf.bool),
+    "for all keys, and padding": lambda p: ops.logical_and(tf.ones([TIME, 1], tf.bool), ops.cast(p, "bool")[:, None, None, :]),
 }
 
 
@@ -105,6 +108,23 @@ def test_more_keys_than_queries():
         assert "the mask is causal" in joined()
 
 
+@pytest.mark.parametrize("axis", [1, 2], ids=["keys", "queries"])
+def test_a_triangle_of_heads(axis):
+    """As many as there are steps: which axis was put in says what the others are."""
+    def f(q, k, v):
+        mask = ops.expand_dims(ops.expand_dims(ops.cast(np.tri(HEADS), "bool"), axis), 0)
+        return ops.dot_product_attention(q, k, v, mask=mask)
+
+    inputs = [x[:, :HEADS] for x in (Q, K, V)]
+    want = tf.function(f)(*inputs)
+    start()
+    with tfuse.enabled():
+        got = tf.function(f)(*inputs)
+    seen = slice(None) if axis == 1 else np.tri(HEADS, dtype=bool).T  # a query that sees nothing is 0, with Keras a mean
+    close(got.numpy()[:, seen], want.numpy()[:, seen], 1e-5)
+    assert not joined()
+
+
 def test_large_masks_are_not_looked_at(monkeypatch):
     monkeypatch.setattr(_look_back_attention, "MOST", TIME * TIME - 1)
     assert not check(lambda p, *qkv: ops.dot_product_attention(*qkv, mask=triangle()), False, Q, K, V)
@@ -119,6 +139,25 @@ def test_repeated_heads(jit):
         return ops.dot_product_attention(query, key, value, is_causal=True)
 
     assert "heads that were repeated are shared" in check(f, jit, Q, K[:, :, :2], V[:, :, :2])
+
+
+def test_repeated_heads_that_a_tape_watches(jit):
+    """Their gradients are found."""
+    def f(query, key, value):
+        with tf.GradientTape() as tape:
+            heads = [ops.repeat(x, 2, axis=2) for x in (key, value)]
+            tape.watch(heads)
+            y = tf.sin(ops.dot_product_attention(query, *heads))
+        return tape.gradient(y, heads)
+
+    run = lambda: tf.function(f, autograph=False, jit_compile=jit)(Q, K[:, :, :2], V[:, :, :2])
+    want = run()
+    start()
+    with tfuse.enabled():
+        got = run()
+    assert not joined()
+    for g, w in zip(got, want, strict=True):
+        close(g, w, 1e-5)
 
 
 @pytest.mark.parametrize("how", [

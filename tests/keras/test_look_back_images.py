@@ -130,6 +130,23 @@ def test_zeros_become_padding(jit, name, zeros, left):
     assert ("Pad" in {op.type for op in needed(graph)}) == (name in left)
 
 
+@pytest.mark.parametrize("pairs", [[(0, 0), (1, 1), (1, 1), (2, 0)], [(1, 0), (1, 1), (1, 1), (0, 0)]],
+                         ids=["channels", "images"])
+def test_zeros_along_other_axes_stay(jit, pairs):
+    more, channels = len(X) + sum(pairs[0]), X.shape[-1] + sum(pairs[-1])
+    conv = layer(lambda: keras.layers.Conv2D(4, 3), more, 10, 10, channels)
+    same(lambda x: conv(tf.pad(x, pairs)), jit)
+    assert not joined()
+
+
+@pytest.mark.parametrize("zeros", [1, 2])
+def test_zeros_before_a_dilated_window(jit, zeros):
+    """Of 3 places in steps of 2, two on each side are those of "same", and one is not."""
+    dilated = layer(lambda: keras.layers.DepthwiseConv2D(3, dilation_rate=2), None, 12, 12, 4)
+    same(lambda x: dilated(keras.layers.ZeroPadding2D(zeros)(x)), jit)
+    assert joined() == ["zeros around the input as padding"] * (zeros == 2)
+
+
 @pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
 @pytest.mark.parametrize("name", ["MaxPooling2D", "AveragePooling2D"])
 def test_zeros_become_padding_of_pools(jit, name, data_format):

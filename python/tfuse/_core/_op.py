@@ -17,7 +17,7 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
-from tfuse._core import _explain, _library, _xla
+from tfuse._core import _explain, _library, _made, _xla
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
@@ -48,17 +48,18 @@ class FusedOp:
         that returns this.
       multiples: ("h", "k"): the size of axis h is a multiple of that of k.
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
+      stretching: the names of the inputs that may; none: any.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
       shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
         them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
       more_room: function(inputs, attributes) -> bytes of scratch that a captured call gets beside the row's `room`.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", like=None, shapes=None,
-                 more_room=None):
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None,
+                 shapes=None, more_room=None):
         self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
         self._more_room = more_room
-        self.stretched, self.like = set(stretched), like or {}
+        self.stretched, self.stretching, self.like = set(stretched), stretching, like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
         self._raw = _library.raw(self.stem)
@@ -262,7 +263,7 @@ class FusedOp:
 
     def _in_xla(self, inputs, attributes):
         specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
-        dims, reason = self._output_dims(inputs, attributes, specs)
+        dims, reason = (None, _library.xla_status()) if _library.xla_status() else self._output_dims(inputs, attributes, specs)
         if reason:
             _explain.note(self.name, "plain TensorFlow", reason, inputs)
             return self.plain(*inputs, **attributes)
@@ -275,6 +276,8 @@ class FusedOp:
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
         outputs = _xla.differentiable(call, gradient, inputs)
+        for output, own in zip(outputs, dims):
+            _made.keep(output, _made.Sized(inputs, self, own))
         return outputs if len(outputs) > 1 else outputs[0]
 
     def _names(self, inputs):
@@ -291,8 +294,6 @@ class FusedOp:
         for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows, and
         that is the size.
         """
-        if _library.xla_status():
-            return None, _library.xla_status()
         for i, value in enumerate(inputs):
             if value.shape.rank is None:
                 return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
@@ -318,7 +319,8 @@ class FusedOp:
                 stand_in = {**stand_in, large: marks[large] * stand_in.get(small, known.get(small, 1))}
             unknown = {stand_in[name]: [] for name in marks if name not in sure}
             for name, *at in places:
-                if of(*at) is None and name not in sure and (not unknown[stand_in[name]] or name in self.stretched):
+                if of(*at) is None and name not in sure and (
+                        not unknown[stand_in[name]] or name in self.stretched and not self.stretching):
                     unknown[stand_in[name]].append(tuple(at))
             marked = [tf.TensorSpec([stand_in[name] if size is None else size for name, size in zip(names, value.shape)],
                                     value.dtype) for names, value in zip(named, inputs)]
@@ -330,12 +332,34 @@ class FusedOp:
             return [own.get(o) or [unknown.get(size, size) for size in shape] for o, shape in enumerate(shapes)], ""
         return None, "which unknown dimensions are equal cannot be told inside jit_compile=True"
 
+    def dims_of(self, node):
+        """_output_dims of a graph's node; None where they are not known."""
+        specs = tuple((i.dtype, None if i.shape.rank is None else tuple(i.shape)) for i in node.inputs)
+        return _dims(self, specs, tuple((name, self._attribute(node, name)) for name in self._attributes))
+
+    def stretched_to(self, inputs, i, axis):
+        """(input, axis) of what is 1, or as large as this axis of input i, wherever the op runs."""
+        named = self._names(inputs)
+        numbers_ = [j for j in range(len(inputs)) if self._argument(j) in self.stretching and given(inputs[j])]
+        return [(j, a) for j in numbers_ for a, name in enumerate(named[j]) if name == named[i][axis] and name in self.stretched]
+
     def _own_dims(self, inputs):
         """By number, those outputs' dimensions that are an input's own."""
         outputs, arguments = ([a.name for a in args] for args in (self._definition.output_arg, self._definition.input_arg))
         pairs = [(outputs.index(output), arguments.index(source)) for output, source in self.like.items()]
         return {o: [(i, axis) if size is None else size for axis, size in enumerate(inputs[i].shape)]
                 for o, i in pairs if given(inputs[i])}
+
+
+def of_node(node):
+    """The FusedOp that a graph's node is of, or None."""
+    op = registry.get(node.type.removeprefix("Tfuse>")) if node.type.startswith("Tfuse>") else None
+    return op if isinstance(op, FusedOp) else None
+
+
+@functools.lru_cache(1024)  # kept, since layers of one shape ask the same, and the shape rule wants a graph of its own
+def _dims(op, inputs, attributes):
+    return op._output_dims([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], dict(attributes), [])[0] or None
 
 
 def vjp(plain):

@@ -271,7 +271,7 @@ def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_caus
                attn_logits_soft_cap=None):
     dtype = keras.backend.result_type(*(keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)))
     key, value = _look_back_attention.shared_heads(key, value)
-    causal, mask = _look_back_attention.without_causal(mask)
+    causal, mask = _look_back_attention.without_causal(mask, query, key)
     query, key, value = (keras.ops.cast(x, dtype) for x in (query, key, value))
     if bias is not None:
         bias = keras.ops.cast(bias, dtype)

@@ -7,7 +7,7 @@ import math
 import keras
 import tensorflow as tf
 
-from tfuse._core import _library, _op
+from tfuse._core import _library, _op, _sizes
 from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back_images
 from tfuse._keras._behind import Row, not_taken, on_a_gpu
@@ -88,6 +88,8 @@ def _batch_norm_guard(layer, inputs, training=None, mask=None):
         return not_taken(inputs)
     if len(inputs.shape) < 2:
         return "there are fewer than two dimensions"
+    if inputs.shape[layer.axis] is None:
+        return "the number of channels is not known"
     if getattr(layer, "renorm", False):
         return "renorm=True corrects the statistics"
     if tf.is_tensor(training):
@@ -210,7 +212,7 @@ def scaled(x1, x2):
     if _library.without_gpu() or not all(isinstance(x, tf.Tensor) and x.dtype in FLOATS for x in (x1, x2)):
         return None
     for x, scale in (x1, x2), (x2, x1):
-        if scale_channels.fits(x, scale) and _look_back_images.of_the_same_images(x, scale):
+        if scale_channels.fits(x, scale) and _sizes.same_size(x, 0, scale, 0):
             return scale_channels.scale_channels(x, scale)
     return None
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
-from tfuse._core import _explain, _library, _made
+from tfuse._core import _explain, _library, _made, _sizes
 from tfuse._core._op import FLOATS
 from tfuse.elementwise.gated import gated
 from tfuse.products.linear import fused
@@ -51,7 +51,7 @@ def activation(x, name):
 def add(a, b):
     """a + b, where one of them is a batch norm or convolution that can add the other; None where none is. An activation that
     follows is joined, too."""
-    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _same_shape(a, b) and a is not b):
+    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b) and a is not b):
         return None
     for x, other in (a, b), (b, a):
         made = _made.of(x, _made.Unfinished) if readers_of(x) == 0 else None
@@ -64,7 +64,7 @@ def add(a, b):
 
 def gate(a, b):
     """a * b, where one of them is an activation; None where none is."""
-    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _same_shape(a, b)):
+    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b)):
         return None
     for gating, other in (a, b), (b, a):
         x, name = _activated(gating)
@@ -143,7 +143,7 @@ def _added(h):
     if not (on and in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
         return None
     a, b = h.op.inputs
-    if a is b or not _same_shape(a, b):
+    if a is b or not _sizes.same_shape(a, b):
         return None
     same = [_made.of(x, _made.Same) for x in (b, a)]
     return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
@@ -154,7 +154,7 @@ def _unfinished(y):
     (None, None)."""
     if not (on and in_graph(y) and readers_of(y) == 0):
         return None, None
-    if y.op.type != "AddV2" or not _same_shape(*y.op.inputs):
+    if y.op.type != "AddV2" or not _sizes.same_shape(*y.op.inputs):
         return _made.of(y, _made.Unfinished), None
     for x, other in (y.op.inputs, y.op.inputs[::-1]):
         made = _made.of(x, _made.Unfinished) if readers_of(x) == 1 else None
@@ -211,7 +211,7 @@ def _stock_product(op):
     if x.shape.rank is None or x.shape.rank < 2 or kernel.shape.rank != 2:
         return None
     kernel, turned = _matrix(kernel, op.get_attr(turns[1]))
-    if bias is not None and not bias.shape.is_compatible_with([kernel.shape[0 if turned else 1]]):
+    if bias is not None and not _sizes.same_size(bias, 0, kernel, 0 if turned else 1):
         return None
     return _made.Product(x, kernel, bias, "linear", turned)
 
@@ -222,11 +222,6 @@ def _matrix(kernel, turned):
         op = kernel.op
         if op.type == "Transpose" and np.array_equal(tf.get_static_value(op.inputs[1]), [1, 0]):
             turned = not turned
-        elif not (op.type == "Reshape" and kernel.shape.is_fully_defined() and _same_shape(kernel, op.inputs[0])):
+        elif not (op.type == "Reshape" and kernel.shape.is_fully_defined() and _sizes.same_shape(kernel, op.inputs[0])):
             return kernel, turned
         kernel = op.inputs[0]
-
-
-def _same_shape(a, b):
-    """Whether two tensors have one shape, with an axis or more. Sizes that are not known are taken to be the same."""
-    return bool(a.shape.rank and b.shape.rank) and a.shape.as_list() == b.shape.as_list()

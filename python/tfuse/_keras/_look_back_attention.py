@@ -33,9 +33,10 @@ def shared_heads(key, value):
     return [m.x for m in made]
 
 
-def without_causal(mask):
-    """(whether the mask lets query i see keys up to i only, what else it says or None): both together are the mask. Else
-    (False, mask)."""
+def without_causal(mask, query, key):
+    """(whether the mask lets query i see keys up to i only, what else it says or None): both together are the mask, for query
+    and key as keras.ops.dot_product_attention takes them. Else (False, mask)."""
+    steps = [query.shape[1], key.shape[1]]
     if not (_look_back.on and _look_back.in_graph(mask) and mask.shape.rank and mask.shape.rank >= 2):
         return False, mask
     expanded, both = [], mask  # the axes that were put in behind the place where two masks became one
@@ -44,12 +45,12 @@ def without_causal(mask):
             expanded.append(_expanded(both))
         both = both.op.inputs[0]
     rank, both = both.shape.rank, _narrow(both)
-    if _is_causal(mask) or _is_causal(both):
+    if _is_causal(mask, steps) or _is_causal(both, steps):
         _look_back.note("Attention", "the mask is causal", mask)
         return True, None
     for one, other in [both.op.inputs, both.op.inputs[::-1]] if both.op.type in _BOTH else []:
         other = _narrow(other)
-        if _is_causal(_narrow(one)) and other.shape.rank is not None:
+        if _is_causal(_narrow(one), steps) and other.shape.rank is not None:
             _look_back.note("Attention", "the mask is causal, and another", mask)
             for axis in [0] * (rank - other.shape.rank) + expanded[::-1]:
                 other = tf.expand_dims(other, axis)
@@ -77,10 +78,11 @@ def _casts(mask):
     return mask.dtype == tf.bool or mask.op.inputs[0].dtype in (tf.bool, tf.int32, tf.int64)
 
 
-def _is_causal(mask):
-    """Whether a mask is one for all sequences and heads, and query i sees keys up to i by it."""
+def _is_causal(mask, steps):
+    """Whether a mask is one for all sequences and heads, and query i sees keys up to i by it. steps: how many queries and keys
+    there are; where that is not known, or not what the mask has, one of them is stretched."""
     shape = mask.shape.as_list() if mask.shape.rank else [None]
-    if None in shape or len(shape) < 2 or np.prod(shape) > MOST or np.prod(shape) != shape[-1] * shape[-2] or shape[-2] < 2:
+    if None in shape or shape[-2:] != steps or np.prod(shape) > MOST or np.prod(shape) != np.prod(steps) or steps[0] < 2:
         return False
     known = _made.of(mask, _made.Causal)
     if known is None:

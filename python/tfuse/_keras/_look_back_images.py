@@ -1,6 +1,5 @@
 """Looking back (_look_back.py) from convolutions, pooling and batch norms: at the zeros around their input, at channels that
-were moved for the op before, from a batch norm at the convolution that it follows, and from a product of images and numbers at
-where the numbers come from."""
+were moved for the op before, and from a batch norm at the convolution that it follows."""
 
 import tensorflow as tf
 
@@ -114,34 +113,3 @@ def without_bias(made):
         return None
     _look_back.note("Conv", "a bias that the batch norm takes away again: its gradient is 0", made.x)
     return made.again(made.kernel, None), _look_back.unrounded(made.bias)
-
-
-# Ops that may leave some of the images behind, or make more of them.
-_PICKS = {"BatchToSpaceND", "ConcatV2", "DynamicPartition", "GatherNd", "GatherV2", "Slice", "SpaceToBatchND", "Split", "SplitV",
-          "StridedSlice", "Tile"}
-_MOST_OPS = 256
-
-
-def of_the_same_images(x, scale):
-    """Whether two tensors have a row for each of the same images: both numbers of rows are known and equal, or neither is, and
-    scale is computed from x, or from what x is computed from, with no op between that picks images. Numbers that are not known
-    may else turn out to be n and 1, which Keras stretches."""
-    if x.shape[0] is not None or scale.shape[0] is not None:
-        return x.shape[0] == scale.shape[0]
-    if x.graph != scale.graph:
-        return False
-    before = () if x.op.type in {"Reshape", *_PICKS} else x.op.inputs
-    sources, seen, rest = {t.name for t in (x, *before) if _has_images(t)}, set(), [scale]
-    while rest and len(seen) < _MOST_OPS:
-        t = rest.pop()
-        if t.name in sources:
-            return True
-        if t.op.name not in seen and t.op.type not in _PICKS:
-            seen.add(t.op.name)
-            rest += filter(_has_images, t.op.inputs)
-    return False
-
-
-def _has_images(x):
-    """Whether a tensor may have a row for each of an unknown number of images; weights and sizes have not."""
-    return bool(x.dtype.is_floating and x.shape.rank and x.shape[0] is None)

@@ -134,7 +134,7 @@ _AXES = {"query": "bthd", "key": "bskd", "value": "bskv", "bias": "bhts", "mask"
 _PAGED_AXES = {"query": "bthd", "key_pages": "pnkd", "value_pages": "pnkv", "table": "bw", "key_lengths": "b"}
 
 _grad = FusedOp("AttentionGrad", _plain_grad, axes=_AXES, multiples="hk", stretched="bhts", like={"dbias": "dbias_for"})
-_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk", stretched="bhts")
+_attention = FusedOp("Attention", _plain, _gradient, axes=_AXES, multiples="hk", stretched="bhts", stretching=["bias", "mask"])
 _paged = FusedOp("PagedAttention", _plain_paged, axes=_PAGED_AXES, multiples="hk")
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _library, _made, _rows
+from tfuse._core import _library, _made, _rows, _sizes
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, sized, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 from tfuse.rows.norm import weight
@@ -188,6 +188,12 @@ def _check(x, residual, axis):
         raise ValueError("batch_norm: residual must have the shape of x, %s, got %s" % (x.shape, residual.shape))
 
 
+def _like(x, residual):
+    """The residual in the shape of x. The ops see both with their axes merged, and could not tell [1, 5] from [5, 1]; where the
+    shapes are not surely the same, TensorFlow compares them when they are known, and does nothing if they are equal."""
+    return residual if _sizes.same_shape(x, residual) else tf.broadcast_to(residual, tf.shape(x))
+
+
 @composite
 def batch_norm(x, gamma, beta, mean, variance, training, activation=None, residual=None, axis=-1, momentum=0.99,
                epsilon=1e-3):
@@ -231,7 +237,7 @@ def _normalised(x, gamma, beta, mean, variance, training, activation=None, resid
         mean, variance = tf.stop_gradient(mean), tf.stop_gradient(variance)
 
     def apply(activation, residual):
-        inputs = [view, *weights[:2], *statistics, None if residual is None else _view(residual, axis)]
+        inputs = [view, *weights[:2], *statistics, None if residual is None else _view(_like(x, residual), axis)]
         options = {"activation": activation, "epsilon": float(epsilon)}
         if training:
             # On a CPU making signs takes longer than reading y again.

@@ -19,7 +19,7 @@ def _gradient(node, dy):
 
 _BROADCAST = range(1, MOST_AXES - 1)  # axes of places, of which scale has 1
 _grad = FusedOp("ScaleChannelsGrad", plain=vjp(_plain), stretched=_BROADCAST, like={"dscale": "scale"})
-_scale = FusedOp("ScaleChannels", plain=_plain, gradient=_gradient, stretched=_BROADCAST)
+_scale = FusedOp("ScaleChannels", plain=_plain, gradient=_gradient, stretched=_BROADCAST, stretching=["scale"])
 
 
 @composite

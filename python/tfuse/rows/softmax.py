@@ -59,7 +59,7 @@ def _sum_to(mask, d):
 
 _grad = FusedOp("SoftmaxGrad", plain=_plain_grad)
 _softmax = FusedOp("Softmax", plain=_plain, gradient=_gradient, axes=dict.fromkeys(["x", "mask"], "abcdefgh"),
-                   stretched="abcdefgh")
+                   stretched="abcdefgh", stretching=["mask"])
 
 
 def _over(op, x, axis, mask, scale, log):
