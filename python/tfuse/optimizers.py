@@ -14,18 +14,26 @@ from tfuse.lists import together
 class _Together:
     """Puts the step over all variables into a Keras optimizer.
 
-    Keras clips, decays and updates in this order, by three methods; the first two do nothing here, the third does all.
+    Keras clips, decays and updates in this order, by three methods; called by apply(), the first two do nothing here, and the
+    third does all.
     """
 
     _scale = None  # a tensor while LossScaleOptimizer hands on gradients that are still to be divided by it
 
+    def apply(self, grads, trainable_variables=None):
+        with together.taking(None if together.why_not(self) else self):
+            return super().apply(grads, trainable_variables)
+
     def _clip_gradients(self, grads):
-        return grads
+        return grads if together.is_taken(self) else super()._clip_gradients(grads)
 
     def _apply_weight_decay(self, variables):
-        pass
+        return None if together.is_taken(self) else super()._apply_weight_decay(variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if not together.is_taken(self):
+            together.explain_own(self, together.why_not(self), grads)
+            return super()._backend_update_step(grads, trainable_variables, learning_rate)
         stock = together.Stock(super()._clip_gradients, super()._apply_weight_decay, super()._backend_update_step)
         together.Step(self, self._rule, stock, self._scale)(grads, trainable_variables, learning_rate)
 

@@ -67,8 +67,8 @@ def compare(layers, x, route, tolerance, **call):
         assert got.dtype == want.dtype
         close(got, want, tolerance)
     for got, want in zip(*(layer.weights for layer in layers), strict=True):
-        assert got.dtype == want.dtype == "float32"
-        close(got, want, 1e-5)
+        assert got.dtype == want.dtype
+        close(got, want, 1e-5 if got.dtype == "float32" else tolerance)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -94,11 +94,28 @@ def test_frozen_layer_infers(device):
         np.testing.assert_array_equal(was, now)
 
 
+# All of a layer, its variables too.
+DTYPES = pytest.mark.parametrize("dtype, tolerance", [("float32", 2e-5), ("float16", 4e-3), ("bfloat16", 2e-2)])
+
+
+@DTYPES
+@pytest.mark.parametrize("channels", [7, 1])
 @pytest.mark.parametrize("route", ["eager", "graph"])
-def test_mask(device, route):
-    mask = tf.constant(np.random.default_rng(1).random((6, 5)) < 0.6)
+def test_mask(device, route, channels, dtype, tolerance):
+    mask, x = tf.constant(np.random.default_rng(1).random((6, 5)) < 0.6), normal(6, 5, channels, dtype=dtype)
     for training in (True, False):
-        compare(pair({}, (6, 5, 7)), normal(6, 5, 7), ROUTES[route], 2e-5, training=training, mask=mask)
+        compare(pair({}, x.shape, dtype=dtype), x, ROUTES[route], tolerance, training=training, mask=mask)
+
+
+@DTYPES
+@pytest.mark.parametrize("options", [{}, {"synchronized": True}], ids=["plain", "synchronized"])
+def test_layer_of_one_dtype(device, options, dtype, tolerance):
+    x = normal(6, 5, 7, dtype=dtype)
+    for training in (True, False):
+        compare(pair(options, x.shape, dtype=dtype), x, ROUTES["graph"], tolerance, training=training)
+
+
+def test_odd_mask():
     with pytest.raises(ValueError, match="mask provided should be one dimension less"):
         tfuse.BatchNormalization()(normal(6, 5, 7), training=True, mask=tf.ones([6, 5, 7], tf.bool))
 

@@ -91,7 +91,7 @@ def train(optimizer, weights, first=0, steps=STEPS, route="graph", dtype="float3
     step = lambda *g: optimizer.apply([optimizer.scale_loss(x) for x in g], weights)
     if route != "eager":
         step = tf.function(step, autograph=False, jit_compile=route == "xla")
-    with all_together(library_of(optimizer)):
+    with all_together(library_of(optimizer)) if not together.why_not(optimizer) else contextlib.nullcontext():
         for t in range(first, first + steps):
             *most, last = gradients(t, shapes, dtype)
             step(*most, last * np.inf if t in bad else last)

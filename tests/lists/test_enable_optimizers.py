@@ -1,5 +1,7 @@
 """tfuse.enable() behind Keras's own optimizers: the same training as without it, in few ops."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -66,6 +68,65 @@ def test_tfuse_optimizers_see_to_themselves():
     assert not [row for row in since()[0] if "Keras" in row["route"]]
     for x, y in zip(got, steps_of(tfuse.optimizers.AdamW(), b)):
         np.testing.assert_array_equal(x, y)
+
+
+BOTH = pytest.mark.parametrize("library", [keras.optimizers, tfuse.optimizers], ids=["enabled", "tfuse.optimizers"])
+
+
+def norms(optimizer, size=10.0):
+    """Of two gradients that the optimizer has clipped."""
+    return [float(tf.norm(g)) for g in optimizer._clip_gradients([tf.fill([4], size), tf.fill([4], -size)])]
+
+
+@BOTH
+@pytest.mark.parametrize("option, bound", [("clipnorm", 1.0), ("clipvalue", 2.0), ("global_clipnorm", 0.5 ** 0.5)])
+def test_clips_outside_of_apply(library, option, bound):
+    """Also behind an apply() that has failed half-way."""
+    with tfuse.enabled():
+        optimizer = library.AdamW(**{option: 1.0})
+        assert norms(optimizer) == pytest.approx([bound] * 2)
+        weights = variables([(4,), (4,)])
+        optimizer.build(weights)
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            optimizer.apply([tf.ones([4]), tf.ones([3])], weights)
+        assert norms(optimizer) == pytest.approx([bound] * 2)
+
+
+@BOTH
+def test_parts_of_a_step_by_hand(library):
+    """Clipped and decayed once, as Keras does it."""
+    def run(optimizer):
+        weights, grads = variables(), gradients(0)
+        optimizer.build(weights)
+        grads = optimizer._clip_gradients(grads)
+        optimizer._apply_weight_decay(weights)
+        optimizer._backend_update_step(grads, weights, optimizer.learning_rate)
+        return [np.asarray(v) for v in weights]
+
+    options = {"learning_rate": 0.1, "weight_decay": 0.1, "clipvalue": 0.5}
+    want = run(keras.optimizers.SGD(**options))
+    with tfuse.enabled():
+        got = run(library.SGD(**options))
+    for a, b in zip(got, want):
+        np.testing.assert_array_equal(a, b)
+
+
+@BOTH
+def test_other_threads_clip_while_apply_runs(library):
+    """And other optimizers do, in the same thread."""
+    seen = []
+
+    def rate():
+        thread = threading.Thread(target=lambda: seen.append(norms(optimizer)))
+        thread.start()
+        thread.join()
+        seen.append(norms(other))
+        return 0.1
+
+    optimizer, other = (library.SGD(rate, clipnorm=1.0) for _ in range(2))
+    with tfuse.enabled():
+        steps_of(optimizer, variables(), count=1)
+    assert seen and seen == [pytest.approx([1.0, 1.0])] * len(seen)
 
 
 def test_sparse_gradients_are_left_to_keras():
@@ -150,7 +211,7 @@ def test_two_replicas():
 
 
 def test_disable_restores():
-    names = ("_clip_gradients", "_apply_weight_decay", "_backend_update_step")
+    names = ("apply", "_clip_gradients", "_apply_weight_decay", "_backend_update_step")
     before = [getattr(keras.optimizers.Adam, name) for name in names]
     with tfuse.enabled():
         assert all(getattr(keras.optimizers.Adam, name) is not own for name, own in zip(names, before))

@@ -1,38 +1,26 @@
 """What tfuse.enable() replaces in Keras's optimizers: the step of Adam, AdamW, Lamb, Lion and SGD, and the loss scale around
 it. Exact classes only: a subclass may look at gradients between the parts of a step.
 
-Keras clips, decays and updates, by three methods. While tfuse is enabled the first two leave everything to the third, which
-is together.Step. Where that leaves variables to Keras, the three are called again, as Keras's own.
+apply() clips, decays and updates, by three methods. While tfuse is enabled and apply() runs, the first two leave everything to
+the third, which is together.Step. Where that leaves variables to Keras, the three are called again, as Keras's own; as they are
+for whoever calls them outside of apply().
 """
 
-import contextlib
 import functools
 import sys
-import threading
 
 import keras
 import tensorflow as tf
 
 from tfuse import optimizers
-from tfuse._core import _explain, _library, _op
+from tfuse._core import _library, _op
 from tfuse._keras._behind import Row
 from tfuse.lists import together
-
-_running = threading.local()  # .own: the optimizer that runs Keras's own code
-
-
-@contextlib.contextmanager
-def _as_keras_has_it(optimizer):
-    before, _running.own = getattr(_running, "own", None), optimizer
-    try:
-        yield
-    finally:
-        _running.own = before
 
 
 def _is_ours(optimizer):
     """Whether its step is to be tfuse's: not that of tfuse.optimizers, which see to themselves."""
-    return not _why_not(optimizer) and type(optimizer) in together.RULES and getattr(_running, "own", None) is not optimizer
+    return not _why_not(optimizer) and type(optimizer) in together.RULES
 
 
 def _why_not(optimizer):
@@ -46,31 +34,30 @@ def _why_not(optimizer):
     if _library.without_gpu() and not tf.executing_eagerly() and _op._inside_xla():
         # On two cores, AdamW takes 6.5 ms for 8 matrices of 1024 by 1024, our op 13.
         return "there is no GPU: XLA's own code is faster"
-    return ""
+    return together.why_not(optimizer)
+
+
+def _apply(own, optimizer, *arguments, **options):
+    if not _is_ours(optimizer):
+        return own(optimizer, *arguments, **options)
+    with together.taking(optimizer):
+        return own(optimizer, *arguments, **options)
 
 
 def _clip(own, optimizer, grads):
-    return grads if _is_ours(optimizer) else own(optimizer, grads)
+    return grads if together.is_taken(optimizer) else own(optimizer, grads)
 
 
 def _decay(own, optimizer, variables):
-    return None if _is_ours(optimizer) else own(optimizer, variables)
+    return None if together.is_taken(optimizer) else own(optimizer, variables)
 
 
 def _update(own, optimizer, grads, trainable_variables, learning_rate):
-    if not _is_ours(optimizer):
-        why = _why_not(optimizer)
-        if why:
-            _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
+    if not together.is_taken(optimizer):
+        together.explain_own(optimizer, _why_not(optimizer), grads)
         return own(optimizer, grads, trainable_variables, learning_rate)
-
-    def stock(method, *arguments):
-        with _as_keras_has_it(optimizer):
-            return getattr(optimizer, method)(*arguments)
-
-    parts = together.Stock(*(functools.partial(stock, name)
-                             for name in ("_clip_gradients", "_apply_weight_decay", "_backend_update_step")))
-    step = together.Step(optimizer, together.RULES[type(optimizer)], parts, getattr(optimizer, "_scale", None))
+    stock = together.Stock(optimizer._clip_gradients, optimizer._apply_weight_decay, optimizer._backend_update_step)
+    step = together.Step(optimizer, together.RULES[type(optimizer)], stock, getattr(optimizer, "_scale", None))
     return step(grads, trainable_variables, learning_rate)
 
 
@@ -98,6 +85,7 @@ def _finite_step(own, wrapper, grads, trainable_variables):
 _BASE, _TF = "keras.src.optimizers.base_optimizer", "keras.src.backend.tensorflow.optimizer"
 _SCALE = "keras.src.optimizers.loss_scale_optimizer"
 _STEP = [
+    Row(_BASE, "BaseOptimizer.apply", _apply),
     Row(_BASE, "BaseOptimizer._clip_gradients", _clip),
     Row(_TF, "TFOptimizer._apply_weight_decay", _decay),
     Row(_TF, "TFOptimizer._backend_update_step", _update),

@@ -286,7 +286,8 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     mean, variance, beta = layer.moving_mean, layer.moving_variance, layer.beta
     whole = mask is None and not layer.synchronized
     if training and not whole:
-        mean, variance = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+        moments = layer._moments(keras.ops.cast(inputs, real(tf.as_dtype(inputs.dtype)).name), mask)
+        mean, variance = (tf.reshape(m, [-1]) for m in moments)  # Keras squeezes the axis of a single channel, too
     if bias is not None:
         bias = tf.cast(bias, real(inputs.dtype))
         beta = _beside(tf.convert_to_tensor(beta), bias)
@@ -296,5 +297,6 @@ def normalise(layer, inputs, training, mask, axis=None, bias=None):
     if training:
         running = [(layer.moving_mean, new_mean), (layer.moving_variance, new_variance)]
         for variable, new in running:
-            variable.assign(new if whole else variable * layer.momentum + new * (1 - layer.momentum))
+            old = keras.ops.cast(variable, new.dtype)  # a layer's own dtype may have 16 bits
+            variable.assign(new if whole else old * layer.momentum + new * (1 - layer.momentum))
     return y

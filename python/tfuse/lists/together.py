@@ -8,7 +8,9 @@ Keras's own step, one variable at a time, and tfuse.explain() says why.
 """
 
 import collections
+import contextlib
 import numbers
+import threading
 
 import keras
 import numpy as np
@@ -20,7 +22,8 @@ from tfuse.lists import tensors_update
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 
 _STRATEGIES = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
-if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 5):  # gradients are not summed over replicas where we come in
+_BEFORE_3_5 = tuple(map(int, keras.__version__.split(".")[:2])) < (3, 5)
+if _BEFORE_3_5:  # gradients are not summed over replicas where we come in
     _STRATEGIES = ()
 _maybe_merge_call = tf.__internal__.distribute.interim.maybe_merge_call
 
@@ -51,6 +54,39 @@ RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.opti
 if hasattr(keras.optimizers, "Lamb"):  # from Keras 3.5 on
     RULES[keras.optimizers.Lamb] = _lamb
 
+# ---- the step ----
+
+_thread = threading.local()  # .taken: the optimizer whose apply() this thread runs, if its step is a Step
+
+
+@contextlib.contextmanager
+def taking(optimizer):
+    """For apply(), which calls the methods of an optimizer that clip, decay and update: inside of the block, and in this thread,
+    the first two leave it all to the third, which is a Step. Outside, where others may call them, they do what Keras does.
+    None: as outside."""
+    before, _thread.taken = getattr(_thread, "taken", None), optimizer
+    try:
+        yield
+    finally:
+        _thread.taken = before
+
+
+def is_taken(optimizer):
+    return getattr(_thread, "taken", None) is optimizer
+
+
+def why_not(optimizer):
+    """Why apply() of an optimizer cannot be taken, or ""."""
+    accumulates = _BEFORE_3_5 and getattr(optimizer, "gradient_accumulation_steps", None)
+    return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
+
+
+def explain_own(optimizer, why, grads):
+    """Says in tfuse.explain() that a step is Keras's own, where there is a reason."""
+    if why:
+        _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
+
+
 # What Keras itself does in the three parts of a step, as functions of the arguments that follow the optimizer.
 Stock = collections.namedtuple("Stock", "clip decay update")
 
@@ -64,6 +100,10 @@ class Step:
         self._rule, self._slots, self._own = rule(optimizer)
 
     def __call__(self, grads, trainable_variables, learning_rate):
+        with taking(None):
+            self._run(grads, trainable_variables, learning_rate)
+
+    def _run(self, grads, trainable_variables, learning_rate):
         variables = [native(v) for v in trainable_variables]
         times = collections.Counter(map(id, variables))
         reasons = ["it is listed more than once" if times[id(v)] > 1 else tensors_update.served(g, v)
