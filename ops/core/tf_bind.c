@@ -295,7 +295,8 @@ tfu_code tfu_tf_register(const tfu_entry *e, tfu_error *err) {
   for (int i = 0; op->attr[i]; i++) TF_OpDefinitionBuilderAddAttr(b, op->attr[i]);
   for (int i = 0; op->in[i]; i++) TF_OpDefinitionBuilderAddInput(b, op->in[i]);
   for (int i = 0; op->out[i]; i++) TF_OpDefinitionBuilderAddOutput(b, op->out[i]);
-  TF_OpDefinitionBuilderSetIsStateful(b, op->stateful != 0);
+  /* TensorFlow takes no notice of the argument: whatever it is, the op becomes stateful. */
+  if (op->stateful) TF_OpDefinitionBuilderSetIsStateful(b, 1);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(b, e->infer);
   TF_RegisterOpDefinition(b, status);
   register_kernel(e, name, "CPU", compute_cpu, status);

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tfuse
 from conftest import needs_xla, skip_broken_xla
 from tfuse import cases
-from tfuse._core import _explain, _library
+from tfuse._core import _explain, _library, _op
 
 CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
 
@@ -39,6 +39,23 @@ def result_of(process):
     out, err = process.communicate()
     assert process.returncode == 0, out + err
     return out
+
+
+def test_what_nobody_reads_is_not_run():
+    """Of a traced function: but for ops that do more than compute, such as those that wait for a batch."""
+    stateful = {name for name, op in _op.registry.items() if op._definition.is_stateful}
+    assert {"Linear", "Norm"} <= set(_op.registry) and stateful <= {"Stage", "Unstage", "Report"}
+
+    @tf.function
+    def traced(x):
+        tfuse.softmax(x)
+        return tfuse.square(x)
+
+    _explain._decisions.clear()
+    tfuse.gelu(tf.zeros([7]))
+    traced(tf.zeros([3, 5]))
+    rows = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
+    assert rows[len(rows) - 1 - rows[::-1].index("ScaleBiasAct"):] == ["ScaleBiasAct", "Square"]
 
 
 # ---- what the library links and exports ----

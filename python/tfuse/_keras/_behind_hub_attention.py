@@ -153,7 +153,7 @@ def _t5(own, layer, hidden_states, mask=None, key_value_states=None, position_bi
             position_bias = ops.zeros((1, layer.num_heads, queries, keys), layer.compute_dtype)
         causal, seen = False, None
         if mask is not None:
-            causal, seen = _look_back_attention.without_causal(kept(mask)[:, None], query, key)
+            causal, seen = _look_back_attention.without_causal(tf.expand_dims(kept(mask), 1), query, key)
             position_bias = position_bias + (1.0 - ops.cast(mask[:, None], position_bias.dtype)) * -1e9
         position_bias._tfuse_parts = bias, seen, causal
     y = attend(layer.dropout_layer, training, query, key, value, scale=1.0, mask=seen, is_causal=causal,
