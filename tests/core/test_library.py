@@ -16,7 +16,6 @@ import time
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
 import tfuse
 from conftest import needs_xla, skip_broken_xla
@@ -40,6 +39,23 @@ def result_of(process):
     out, err = process.communicate()
     assert process.returncode == 0, out + err
     return out
+
+
+def test_what_nobody_reads_is_not_run():
+    """Of a traced function: but for ops that do more than compute, such as those that wait for a batch."""
+    stateful = {name for name, op in _op.registry.items() if op._definition.is_stateful}
+    assert {"Linear", "Norm"} <= set(_op.registry) and stateful <= {"Stage", "Unstage", "Report"}
+
+    @tf.function
+    def traced(x):
+        tfuse.softmax(x)
+        return tfuse.square(x)
+
+    _explain._decisions.clear()
+    tfuse.gelu(tf.zeros([7]))
+    traced(tf.zeros([3, 5]))
+    rows = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
+    assert rows[len(rows) - 1 - rows[::-1].index("ScaleBiasAct"):] == ["ScaleBiasAct", "Square"]
 
 
 # ---- what the library links and exports ----
@@ -281,10 +297,3 @@ def test_numbers_of_a_type_that_does_not_fit(device):
         _library.ops.tfuse_scale_linear_cross_entropy(tf.zeros([4], tf.float64), tf.zeros([], tf.float32))
     with pytest.raises(tf.errors.InvalidArgumentError, match="loss must be float64 where x is float64, got float32"):
         _library.ops.tfuse_sparse_cross_entropy(tf.zeros([4, 8], tf.float64), tf.zeros([4], tf.int32), S=tf.float32)
-
-
-def test_what_is_more_than_a_function():
-    """TensorFlow prunes and folds ops as far as it may: those that joined ops stand in for would else run beside them."""
-    stateful = {op.stem for op in _op.registry.values() if op_def_registry.get("Tfuse>" + op.name).is_stateful}
-    assert not stateful
-    assert all(op_def_registry.get("Tfuse>" + name).is_stateful for name in ("Stage", "Unstage", "Report"))

@@ -294,6 +294,43 @@ def test_linear_layers_without_a_gpu(monkeypatch):
 # ---- on and off ----
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout(jit, dtype):
+    """Elements by tfuse's rule: as many as Keras drops, others at every call, and the gradient of what is left; and the seed
+    generator goes on as with Keras."""
+    stock, served = (keras.layers.Dropout(0.3, seed=5, dtype=dtype) for _ in range(2))
+    x = tf.ones([64, 1000], dtype)
+
+    @tf.function(jit_compile=jit)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = served(x, training=True)
+        return y, tape.gradient(y, x), served(x)
+
+    with tfuse.enabled():
+        got = [step(x) for _ in range(2)]
+    for y, dx, kept in got:
+        np.testing.assert_array_equal(y, dx)
+        np.testing.assert_array_equal(kept, x)
+        values = np.unique(tf.cast(y, tf.float32))
+        np.testing.assert_allclose(values, [0, 1 / 0.7], rtol=4e-3)
+        assert abs(np.mean(np.asarray(y) == 0) - 0.3) < 0.01
+    assert 0.3 < np.mean(np.asarray(got[0][0]) != np.asarray(got[1][0])) < 0.5  # 2 * 0.3 * 0.7 of them
+    for _ in range(2):
+        stock(x, training=True)
+    np.testing.assert_array_equal(served.seed_generator.state, stock.seed_generator.state)
+    assert not reasons() and (jit or "Dropout" in ran())
+
+
+@pytest.mark.parametrize("options", [dict(rate=0.0), dict(rate=1.0), dict(rate=0.5, noise_shape=(None, 1))], ids=str)
+def test_dropout_of_keras_own(options):
+    drop = lambda: keras.layers.Dropout(**options, seed=3)(X[:, 0], training=True)
+    want = drop()
+    with tfuse.enabled():
+        np.testing.assert_array_equal(drop(), want)
+
+
 def test_on_and_off():
     stock = places()
     gelu = keras.src.backend.tensorflow.nn.gelu

@@ -73,6 +73,7 @@ TAKES = {  # for each row of the table, and what comes with a comma behind its n
         2, 4, attention_axes=len(x.shape) - 2, kernel_initializer=seeded)(x, x),
     "GroupedQueryAttention._compute_attention": lambda x: keras.layers.GroupQueryAttention(
         4, 2, 1, kernel_initializer=seeded)(x, x),
+    "Dropout.call": lambda x: keras.layers.Dropout(1e-6, seed=1)(x, training=True),
     "dropout": lambda x: keras.random.dropout(x, 0.5, (None, *[1] * (len(x.shape) - 1)), seed=1),
 }
 NO_REASONS = {"dropout"}  # of which tfuse serves a special case, and leaves the rest to Keras without a word
@@ -183,6 +184,8 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
      lambda: keras.ops.softplus(tf.constant([1, 2]))),
     ("hard_silu", "the number of dimensions is not known", lambda: tf.function(keras.ops.hard_silu, **UNKNOWN)(X)),
     ("Mish.static_call", "tfuse takes up to 8 dimensions, got 9", lambda: keras.activations.mish(NINE)),
+    ("Dropout.call", "a RaggedTensor is not dense", lambda: keras.src.layers.Dropout(1e-6, seed=1).call(
+        tf.RaggedTensor.from_row_lengths(X[0], [2, 3]), training=True).values),
     ("softmax", "softmax over all axes at once", lambda: keras.ops.softmax(X, None)),
     ("softmax", "x has no axis 3", lambda: keras.ops.softmax(X, 3)),
     ("log_softmax", "softmax over all axes at once", lambda: keras.ops.log_softmax(X, None)),

@@ -1,6 +1,7 @@
 """KerasHub's layers that write attention out as products and a softmax, one by one: by tfuse.attention they give the same,
 whatever is added to the scores and however they are masked."""
 
+import functools
 import re
 
 import numpy as np
@@ -246,6 +247,25 @@ def test_t5_where_there_is_nothing_to_attend_to(carried):
     check_attention(call, weights)
     for x in whole:
         assert not np.any(x[1, 2]) and np.all(np.any(x[0], -1))
+
+
+@pytest.mark.parametrize("is_decoder", [False, True])
+@pytest.mark.parametrize("queries, keys, start", [(6, 6, 0), (150, 140, 0), (3, 300, 250), (1, 5, 4), (7, 1, 0)])
+def test_t5_bias(is_decoder, queries, keys, start):
+    """Bit for bit that of KerasHub, near and far; its gradient is a tensor, and no rows to scatter."""
+    layer = t5(use_relative_attention_bias=True, is_decoder=is_decoder)
+    weights, factors = layer.relative_attention_bias.value, normal(1, 4, queries, keys)
+    bias = functools.partial(_behind_hub_attention._t5_bias, layer)
+    for dynamic in (False, True):
+        sizes = [tf.constant(size) for size in (queries, keys, start)] if dynamic else (queries, keys, start)
+        with tf.GradientTape(persistent=True) as tape:
+            want = layer.compute_bias(queries, keys, start)
+            got = tf.function(bias)(*sizes) if dynamic else bias(*sizes)
+            totals = [tf.reduce_sum(y * factors) for y in (got, want)]
+        np.testing.assert_array_equal(got, want)
+        gradients = [tape.gradient(total, weights) for total in totals]
+        assert isinstance(gradients[0], tf.Tensor)
+        close(gradients[0], tf.convert_to_tensor(gradients[1]), 1e-5)
 
 
 # ---- what is left to KerasHub ----

@@ -227,6 +227,50 @@ def test_gates(jit, name):
         assert len(runs("Linear")) == (0 if name == "no product" else 2)
 
 
+ALSO = layer(lambda: keras.layers.Dense(16), None, 5, 16)
+
+
+def read_twice(x):
+    gate = keras.ops.gelu(DENSE(x), False) * OTHER(x)
+    return UP(gate) + ALSO(gate)
+
+
+def square(x):
+    y = keras.ops.silu(DENSE(x))
+    return UP(y * y) + OTHER(x)
+
+
+def read_before(x):
+    y = keras.ops.silu(DENSE(x))
+    return ALSO(y) + UP(y * OTHER(x))
+
+
+READ = {  # what reads a gate, how many readers of it are products, and how many gates there are left
+    "product": (lambda x: UP(keras.ops.silu(DENSE(x)) * OTHER(x)), 1, 1),
+    "two products": (read_twice, 2, 1),
+    "itself": (square, 1, 0),
+    "read before": (read_before, 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_gates_that_python_writes(jit, name):
+    """By *, which nobody sees: what reads the result finds them. It is made once, however many read it."""
+    f, products, gates = READ[name]
+    weights = [w.value for made_by in (DENSE, OTHER, UP, ALSO) for w in made_by.trainable_weights]
+    want = results(f, 0.1 * X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(f, 0.1 * X, weights, jit)
+    assert sum("times another tensor" in why for why in joined()) == gates
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None:
+            close(g, w, 1e-5)
+    if not (jit and _library.xla_status()):
+        assert len(runs("Gated")) == len(runs("GatedGrad")) == gates and len(runs("Linear")) == 2 + products
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_gate_with_casts_between(jit, dtype):
     """silu is computed in float32 in any case, and rounded once."""
@@ -296,6 +340,42 @@ def test_norm_of_a_sum(jit, name):
         if g is not None:
             close(g, w, 1e-5)
     assert len([op for op in needed(graph) if op.type == "AddV2"]) == 2 * alone
+
+
+def dropping(kind):
+    """A function of x with two layers of Dropout, which begin anew."""
+    drop = [keras.layers.Dropout(0.3, seed=seed) for seed in (1, 2)]
+    if kind == "gate":
+        return lambda x: UP(drop[0](keras.ops.silu(DENSE(x)) * OTHER(x), training=True))
+
+    def f(x):
+        h = x + drop[0](WIDE(NORMS[0](x)), training=True)
+        y = NORMS[1](h)
+        if kind == "read before":
+            dropped = drop[1](WIDE(y), training=True)
+            return dropped * NORMS[2](dropped + h)
+        return NORMS[2](drop[1](WIDE(y), training=True) + h)
+
+    return f
+
+
+@pytest.mark.parametrize("kind, sums", [("norms", 2), ("read before", 2), ("gate", 0)])
+def test_norm_of_a_sum_with_dropout(jit, kind, sums):
+    """The same elements are dropped as where nothing is joined."""
+    weights = [w.value for made_by in (*NORMS[:3], WIDE, DENSE, OTHER, UP) for w in made_by.trainable_weights]
+    with tfuse.enabled(look_back=False):
+        want = results(dropping(kind), X, weights, jit)
+    start()
+    with tfuse.enabled():
+        got = results(dropping(kind), X, weights, jit)
+    for g, w in zip(got, want, strict=True):
+        assert (g is None) == (w is None)
+        if g is not None:
+            close(g, w, 1e-5)
+    assert joined().count("the norm of a sum with dropout") == sums
+    if not (jit and _library.xla_status()):
+        assert len(runs("Dropout")) == {"norms": 0, "read before": 2, "gate": 2}[kind]
+        assert len(runs("Gated")) == (kind == "gate")
 
 
 def test_sums_that_stretch_stay(jit):

@@ -21,6 +21,8 @@ Turned = collections.namedtuple("Turned", "last")
 Repeated = collections.namedtuple("Repeated", "x count axis")
 # Whether a mask is causal.
 Causal = collections.namedtuple("Causal", "mask answer")
+# Dropout of x, by its rate and its seed, an int64 tensor of shape [].
+Dropped = collections.namedtuple("Dropped", "x rate seed")
 # Another tensor with the same values.
 Same = collections.namedtuple("Same", "tensor")
 # A result of a FusedOp inside XLA: where each of its sizes comes from, as _xla.custom_call takes it.

@@ -205,7 +205,7 @@ def _given_epsilon(epsilon):
 
 def with_the_sum_before(norm, x, *weights, axes, epsilon):
     """A norm, joined with the addition that made x."""
-    whole = lambda x, residual=None: norm(x, *weights, axes, epsilon, residual=residual)
+    whole = lambda x, residual=None, **dropout: norm(x, *weights, axes, epsilon, residual=residual, **dropout)
     return _look_back.norm(x, whole) if axes == [len(_shape(x)) - 1] else whole(x)
 
 
@@ -267,6 +267,28 @@ def on_a_gpu(guard, what):
 
 def _untrained(guard):
     return lambda layer, inputs, training=None: guard(layer, inputs)
+
+
+def _dense(own, layer, inputs, training=None):
+    return dense(layer, _look_back.gate_before(inputs), training)
+
+
+def _einsum_dense(own, layer, inputs, training=None):
+    return einsum_dense(layer, _look_back.gate_before(inputs), training)
+
+
+# ---- dropout ----
+
+
+def _dropout(own, layer, inputs, training=False):
+    """What drops something else than single elements comes by way of the backend's dropout."""
+    if not training or layer.noise_shape is not None or not 0 < layer.rate < 1:
+        return own(layer, inputs, training)
+    return _look_back.dropped(inputs, layer.rate, layer.seed_generator)
+
+
+def _dropout_guard(layer, inputs, training=False):
+    return not_taken(inputs)
 
 
 # ---- attention ----
@@ -347,10 +369,10 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
-    Row(_LAYERS + "core.dense", "Dense.call", lambda own, layer, inputs, training=None: dense(layer, inputs, training),
-        on_a_gpu(_untrained(why_not_dense), "product")),
-    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call",
-        lambda own, layer, inputs, training=None: einsum_dense(layer, inputs, training), on_a_gpu(_untrained(why_not_einsum_dense), "product")),
+    Row(_LAYERS + "core.dense", "Dense.call", _dense, on_a_gpu(_untrained(why_not_dense), "product")),
+    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", _einsum_dense,
+        on_a_gpu(_untrained(why_not_einsum_dense), "product")),
+    Row(_LAYERS + "regularization.dropout", "Dropout.call", _dropout, _dropout_guard),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),

@@ -17,6 +17,8 @@ import tensorflow as tf
 from keras import ops
 from keras.src.backend.common import global_state
 
+from tfuse._core._op import real
+from tfuse._keras import _look_back_attention
 from tfuse._keras._behind import Row, not_taken
 from tfuse.attention.attention import attention
 from tfuse.rows.softmax import kept
@@ -133,31 +135,52 @@ def _t5(own, layer, hidden_states, mask=None, key_value_states=None, position_bi
     """softmax(query . key + bias), without a scale. The first layer returns the bias with the mask in it, -1e9 where that is
     False, and later layers receive it so. The sum has a batch axis, which the bias alone has not; and with nothing but -1e9
     in a row, log(sum of exp) has no digits left for the sum, which gradients are made from. So the returned tensor carries
-    both parts along, and what comes without them is masked again by its size."""
+    all parts along, and what comes without them is masked again by its size."""
     states = hidden_states if key_value_states is None else key_value_states
     query = split(layer.query_projector(hidden_states), layer.num_heads)
     key, value, cache = _cached(cache, cache_update_index, lambda: (
         split(layer.key_projector(states), layer.num_heads), split(layer.value_projector(states), layer.num_heads)))
     if hasattr(position_bias, "_tfuse_parts"):
-        bias, seen = position_bias._tfuse_parts
+        bias, seen, causal = position_bias._tfuse_parts
     elif position_bias is not None:
-        bias, seen = position_bias, position_bias > -5e8
+        bias, seen, causal = position_bias, position_bias > -5e8, False
     else:
         queries, keys, bias = ops.shape(query)[1], ops.shape(key)[1], None
         if layer.use_relative_attention_bias:
-            start = 0 if cache_update_index is None else cache_update_index
-            bias = layer.compute_bias(queries, keys, query_start_index=start)
+            bias = _t5_bias(layer, queries, keys, 0 if cache_update_index is None else cache_update_index)
             position_bias = tf.identity(bias)
         else:
             position_bias = ops.zeros((1, layer.num_heads, queries, keys), layer.compute_dtype)
-        seen = None
+        causal, seen = False, None
         if mask is not None:
-            seen = kept(mask)[:, None]
+            causal, seen = _look_back_attention.without_causal(tf.expand_dims(kept(mask), 1), query, key)
             position_bias = position_bias + (1.0 - ops.cast(mask[:, None], position_bias.dtype)) * -1e9
-        position_bias._tfuse_parts = bias, seen
-    y = attend(layer.dropout_layer, training, query, key, value, scale=1.0, mask=seen,
+        position_bias._tfuse_parts = bias, seen, causal
+    y = attend(layer.dropout_layer, training, query, key, value, scale=1.0, mask=seen, is_causal=causal,
                bias=None if bias is None else ops.cast(bias, query.dtype))
     return layer.output_projector(joined(y)), position_bias, cache
+
+
+def _t5_bias(layer, queries, keys, start):
+    """layer.compute_bias(), [1, heads, queries, keys], which depends on the distance from query to key alone. KerasHub gathers
+    a row of the weights for every pair; the gradient of that is as many rows to scatter, all to the same few. Here a row is
+    picked for every distance, and the others are copies of it, whose gradients are sums along an axis.
+
+    With period queries + keys, w[j - i] for j >= i and w[period + j - i] for j < i are the distance's: query i has w moved
+    on by i. Rows that are all w, written one behind the other and read in rows of period - 1, are moved so."""
+    period = queries + keys
+    place = tf.range(period)
+    distance = tf.where(place < keys, place, place - period) - tf.cast(start, place.dtype)
+    bucket = layer._relative_position_bucket(distance, not layer.is_decoder, layer.relative_attention_buckets,
+                                             layer.relative_attention_max_distance)
+    weights = tf.transpose(ops.convert_to_tensor(layer.relative_attention_bias))
+    dtype, weights = weights.dtype, tf.cast(weights, real(weights.dtype))
+    chosen = bucket == tf.range(layer.relative_attention_buckets)[:, None]
+    w = tf.reduce_sum(tf.where(chosen, weights[:, :, None], tf.zeros([], weights.dtype)), 1)
+    rows = tf.broadcast_to(w[:, None], [layer.num_heads, queries, period])
+    rows = tf.reshape(rows, [1, layer.num_heads, queries * period])[..., :queries * (period - 1)]
+    rows = tf.reshape(rows, [1, layer.num_heads, queries, period - 1])
+    return tf.cast(rows[..., :keys], dtype)
 
 
 def _t5_guard(layer, hidden_states, mask=None, key_value_states=None, position_bias=None, cache=None,

@@ -18,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor
 
-from tfuse._core import _explain, _library, _made, _sizes
+from tfuse._core import _explain, _library, _made, _philox, _sizes
 from tfuse._core._op import FLOATS
+from tfuse.elementwise.dropout import dropout
 from tfuse.elementwise.gated import gated
 from tfuse.products.linear import fused
 
@@ -64,25 +65,51 @@ def add(a, b):
 
 def gate(a, b):
     """a * b, where one of them is an activation; None where none is."""
+    return _gate(a, b, readers=0)
+
+
+def gate_before(x):
+    """x, or the same by one op where x is a * b, as Python writes it, and one of them is an activation. For what reads x."""
+    if not (on and in_graph(x)):
+        return x
+    same = _made.of(x, _made.Same)
+    if same is not None or x.op.type != "Mul" or readers_of(x):
+        return x if same is None else same.tensor
+    y = _gate(*x.op.inputs, readers=1)
+    if y is None:
+        return x
+    _made.keep(x, _made.Same(y))
+    return y
+
+
+def _gate(a, b, readers):
+    """gate(a, b), where so many have read each of the two."""
     if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b)):
         return None
     for gating, other in (a, b), (b, a):
-        x, name = _activated(gating)
+        x, name = _activated(gating, readers)
         if x is not None:
             note("Gated", "%s times another tensor" % name, x)
             return gated(x, other, name)
     return None
 
 
+def dropped(x, rate, generator):
+    """tfuse.dropout, which a norm of a sum with it takes in."""
+    x, seed = gate_before(x), _philox.seed_tensor(generator)
+    return _made.keep(dropout(x, rate, seed), _made.Dropped(x, rate, seed))
+
+
 def norm(h, normalise):
     """normalise(h) for a norm over h's last axis; or normalise(x, residual)'s result, which is a pair of the norm and of the sum,
-    where h is x + residual. Whoever adds to h next, and takes the norm of that, gets this sum in its place: so a whole chain of
-    additions, as transformers have it, is run by their norms."""
+    where h is x + residual; or, with its options, that of dropout(x) + residual. Whoever adds to h next, and takes the norm of
+    that, gets this sum in its place: so a whole chain of additions, as transformers have it, is run by their norms."""
     parts = _added(h)
     if parts is None:
         return normalise(h)
-    note("Norm", "the norm of a sum", h)
-    y, total = normalise(*parts)
+    x, residual, options = parts
+    note("Norm", "the norm of a sum with dropout" if options else "the norm of a sum", h)
+    y, total = normalise(x, residual, **options)
     _made.keep(h, _made.Same(total))
     return y
 
@@ -139,14 +166,18 @@ def product_before(y, widened=False, readers=0):
 
 
 def _added(h):
-    """(a, b) where h is a + b, two tensors of one shape; or None."""
+    """(a, b, {}) where h is a + b, two tensors of one shape; (a, b, options) where it is dropout(a) + b; or None."""
     if not (on and in_graph(h) and h.op.type == "AddV2" and readers_of(h) == 0 and h.dtype in FLOATS):
         return None
     a, b = h.op.inputs
     if a is b or not _sizes.same_shape(a, b):
         return None
-    same = [_made.of(x, _made.Same) for x in (b, a)]
-    return [x if instead is None else instead.tensor for x, instead in zip((b, a), same)]
+    now = lambda x: _made.of(x, _made.Same).tensor if _made.of(x, _made.Same) else x
+    for x, residual in (b, a), (a, b):
+        made = _made.of(x, _made.Dropped) if readers_of(x) == 1 else None
+        if made is not None:
+            return made.x, now(residual), {"dropout": made.rate, "seed": made.seed}
+    return now(b), now(a), {}
 
 
 def _unfinished(y):
@@ -163,9 +194,10 @@ def _unfinished(y):
     return None, None
 
 
-def _activated(y):
-    """(x, name of an activation): y is act(x). Or (None, ""). Between the two, x may be cast to a wider dtype, and back."""
-    if readers_of(y):
+def _activated(y, readers):
+    """(x, name of an activation): y is act(x), and so many have read it. Or (None, ""). Between the two, x may be cast to a wider
+    dtype, and back."""
+    if readers_of(y) != readers:
         return None, ""
     product = _made.of(y, _made.Product)
     if product is not None and product.activation != "linear":
