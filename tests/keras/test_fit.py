@@ -275,6 +275,19 @@ def test_on_the_cpu_by_hand():
         assert np.isfinite(model().fit(batches(), verbose=0).history["loss"]).all()
 
 
+def test_no_memory_for_slots(feeds, monkeypatch):
+    """Then TensorFlow copies the batches when it runs their steps."""
+    def refuse(**_):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory for a slot")
+
+    monkeypatch.setattr(_feed, "_idle", [])
+    with feeds.none():
+        stock = everything({}, {"x": batches()})
+    monkeypatch.setattr(_feed, "_stage", refuse)
+    assert_same(everything({}, {"x": batches()}), stock)
+    assert any(row["why"] == "no memory for a slot" for row in tfuse.explain(64))
+
+
 @pytest.mark.skipif(not GPUS, reason="there is no GPU")
 def test_prefetched_to_the_gpu(feeds):
     ahead = batches().apply(tf.data.experimental.prefetch_to_device("/GPU:0", 2))

@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _library, _op
+from tfuse._core import _explain, _library, _op
 
 AHEAD = 2
 MOST_LEAVES = 64  # TFU_SLOT_TENSORS of the library
@@ -41,8 +41,8 @@ def why_not(spec):
 
 
 class Slot:
-    """A place for a batch. `memory` is what the op Unstage takes; `given` are tensors that came on a GPU, as those of
-    prefetch_to_device do, and are handed on as they are."""
+    """A place for a batch. `memory` is what the op Unstage takes; `given` are tensors that are handed on as they
+    are: those that came on a GPU, as from prefetch_to_device, and those that there is no memory for."""
 
     def __init__(self, device):
         self.device, self.bytes, self.memory, self.given = device, 0, None, None
@@ -52,8 +52,13 @@ class Slot:
 
     def put(self, tensors):
         self.given = tensors if any("GPU" in tensor.device for tensor in tensors) else None
-        if self.given is None:
+        if self.given is not None:
+            return
+        try:
             self._copy(tensors)
+        except tf.errors.ResourceExhaustedError as error:  # TensorFlow may find room for a copy of its own when the step runs
+            _explain.note("fit, evaluate, predict", "TensorFlow's own copies", error.message, [], "called", counts=False)
+            self.given = tensors
 
     def _copy(self, tensors):
         arrays = [np.asarray(tensor.__array__(), order="C") for tensor in tensors]  # those of the CPU are not copied
@@ -79,9 +84,9 @@ class Slot:
     def _grow(self, needed):
         """By an eighth more than needed where it has grown before: batches of many sizes need few memories."""
         self.bytes = needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN
-        self.memory = None  # before there is another
+        self.memory, wanted, self.bytes = None, self.bytes, 0  # before there is another
         with tf.device(self.device):
-            self.memory = _stage(slot=self.number, bytes=self.bytes)
+            self.memory, self.bytes = _stage(slot=self.number, bytes=wanted), wanted
 
     def close(self):
         _library.library.tfu_slot_close(self.number)
