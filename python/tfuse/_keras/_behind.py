@@ -113,7 +113,7 @@ def _softmax_layer(own, layer, inputs, mask=None):
     axes = _listed(layer.axis)
     if mask is None and len(axes) == 1:
         return own(layer, inputs)  # that comes by way of the backend's softmax
-    for axis in range(-len(_shape(mask)), 0):
+    for axis in range(-len(_shape(mask)) if mask is not None else 0, 0):
         inputs = _sizes.stretched(inputs, axis, mask)
     return softmax(inputs, axes, kept(mask))
 
