@@ -344,8 +344,10 @@ class FusedOp:
     def stretched_to(self, inputs, i, axis):
         """(input, axis) of what is 1, or as large as this axis of input i, wherever the op runs."""
         named = self._names(inputs)
-        numbers_ = [j for j in range(len(inputs)) if self._argument(j) in self.stretching and given(inputs[j])]
-        return [(j, a) for j in numbers_ for a, name in enumerate(named[j]) if name == named[i][axis] and name in self.stretched]
+        if named[i][axis] not in self.stretched:
+            return []
+        others = [j for j, x in enumerate(inputs) if self._argument(j) in self.stretching and given(x)]
+        return [(j, a) for j in others for a, name in enumerate(named[j]) if name == named[i][axis]]
 
     def _own_dims(self, inputs):
         """By number, those outputs' dimensions that are an input's own."""
