@@ -236,7 +236,7 @@ def train(options):
     path = options.out / ("curves_%s.json" % in_files(about["hardware"]))
     record = {**about, "models": json.loads(path.read_text())["models"] if path.exists() else {}}
     for (model, row), found, why in finished({"keras": HERE / "train_curve.py"}, list(jobs(options)), options.limit):
-        result = {"losses": [round(loss, DIGITS) for loss in found["losses"]]} if found else {"failed": why}
+        result = {"failed": why} if why else {"losses": [round(loss, DIGITS) for loss in found["losses"]]}
         conditions = {"step": WORKLOADS[model].step(options.small, curve=True), "policy": options.policy, "steps": options.steps}
         with_row(record, model, conditions, row, {**when, **result})
         keep(path, text_of(record))

@@ -60,7 +60,7 @@ def ways(model, batches, evaluate=False):
     return found
 
 
-# ---- what it costs to read losses ----
+# ---- losses ----
 
 
 class Reading(keras.callbacks.Callback):
@@ -73,6 +73,16 @@ class Reading(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if (batch + 1) % self.every == 0:
             self.losses.append(float(logs["loss"]))
+
+
+class EachLoss(Reading):
+    """The loss of each step by itself: the one in the logs is the mean of all steps before it, too."""
+
+    def __init__(self):
+        super().__init__(every=1)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.reset_metrics()
 
 
 def reads(model, batches, title, steps=None):

@@ -1,4 +1,4 @@
-"""Trains a model of models.py on data that can be learned, and writes down the loss of every step. curves.py calls it.
+"""Trains a model of models.py by fit() on data that can be learned, and writes down the loss of every step. curves.py calls it.
 
   python examples/train_curve.py --model vit --row tfuse --small --steps 100
 
@@ -13,6 +13,7 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
+import fitting
 import models
 import workloads
 from curves import AGAIN, CURVES, EXACT, UNIT
@@ -29,7 +30,7 @@ def move(variables, seed):
 
 
 def losses(name, row, steps, small, rate):
-    """Of every step. None is waited for before the last is under way.
+    """Of every step of fit().
 
     Keras divides the sum of weighted losses by the number of labels, not by the sum of the weights. How many labels count
     differs from batch to batch; divided by their share, a loss is the mean of those that count."""
@@ -40,10 +41,10 @@ def losses(name, row, steps, small, rate):
     model = models.build(name, sizes)
     if row in AGAIN:
         move(model.trainable_variables, list(AGAIN).index(row))
-    step = models.train_function(model, list(map(models.on_the_device, batches)), row.endswith("xla") or row == EXACT,
-                                 workload.optimizer, rate)
-    queued = [step() for _ in range(steps)]
-    return [float(loss) / share for loss, share in zip(queued, itertools.cycle(shares))]
+    models.compile_model(model, row.endswith("xla") or row == EXACT, workload.optimizer, rate)
+    each = fitting.EachLoss()
+    model.fit(fitting.in_host_memory(batches), steps_per_epoch=steps, verbose=0, callbacks=[each])
+    return [loss / share for loss, share in zip(each.losses, itertools.cycle(shares))]
 
 
 def parse():

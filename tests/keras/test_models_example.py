@@ -379,17 +379,16 @@ if "break" in sys.argv: raise MemoryError("out of it")
 def test_what_was_measured_before_a_process_ends_is_kept(tmp_path, monkeypatch, capsys):
     """Be it stopped or broken: the row has what was written, and why there is no more. The next one begins with nothing."""
     import compare
-    monkeypatch.setattr(compare, "IMPORTS", {"keras": "pass"})
+    monkeypatch.setattr(compare, "IMPORTS", {"keras": "pass", "torch": "pass"})
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "silent.py").write_text("raise ValueError('not a word')")
     row = {"model": "vit", "step": "4 images", "batch": 4, "name": "Keras"}
-    jobs = [(row, "keras", ["wait"]), (row, "keras", ["break"]), (row, "keras", [])]
-    rows = list(compare.measure({"keras": tmp_path / "script.py"}, jobs, 5, WHEN))
+    jobs = [(row, "keras", ["wait"]), (row, "keras", ["break"]), (row, "keras", []), (row, "torch", [])]
+    *rows, silent = compare.measure({"keras": tmp_path / "script.py", "torch": tmp_path / "silent.py"}, jobs, 5, WHEN)
     assert [(row["fit_ms"], row.get("incomplete")) for row in rows] == [
         (3.0, "stopped after 5 s"), (3.0, "MemoryError: out of it"), (3.0, None)]
     assert "3.00 ms by fit()" in capsys.readouterr().out and not any("failed" in row for row in rows)
-    broken, = compare.measure({"keras": tmp_path / "silent.py"}, jobs[2:], 60, WHEN)
-    assert broken == {**row, **WHEN, "failed": "ValueError: not a word"}
+    assert silent == {**row, **WHEN, "failed": "ValueError: not a word"}
 
 
 def test_which_processes_compare_starts():
