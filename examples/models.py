@@ -124,6 +124,15 @@ def llama(sizes):
     return keras.Model(backbone.input, backbone.token_embedding(backbone.output, reverse=True))
 
 
+def t5(sizes):
+    import keras_hub
+    backbone = keras_hub.models.T5Backbone(
+        vocabulary_size=sizes.vocabulary, num_layers=sizes.layers, num_heads=sizes.heads, hidden_dim=sizes.width,
+        intermediate_dim=sizes.inner, dropout=sizes.dropout, use_gated_activation=True, tie_embedding_weights=False,
+        activation=functools.partial(keras.activations.gelu, approximate=True))
+    return keras.Model(backbone.input, backbone.token_embedding(backbone.output["decoder_sequence_output"], reverse=True))
+
+
 # ---- convolutional networks: Keras's own, with random weights, and a U-Net ----
 
 
@@ -155,7 +164,7 @@ def unet(sizes):
 
 
 BUILDERS = {
-    "gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama,
+    "gpt2": gpt2, "vit": vit, "bert": bert, "llama": llama, "t5": t5,
     "resnet50": application("ResNet50"), "convnext": application("ConvNeXtTiny"),
     "efficientnet": application("EfficientNetB0"), "mobilenet": application("MobileNetV2"), "unet": unet,
 }

@@ -5,8 +5,8 @@
 What stands beside Keras's fit() is a loop over a DataLoader with workers and pinned memory, whose batches are copied without
 waiting, as PyTorch's guides have it; no loss is read in it. Beside it is the step alone, on a batch that is on the GPU.
 
-GPT-2 is the one of tools/gpt2_torch.py, BERT and Llama are Transformers', U-Net is written here, and all other models for
-images are torchvision's, with random weights; convolutional networks keep channels last.
+GPT-2 is the one of tools/gpt2_torch.py, BERT, Llama and T5 are Transformers', U-Net is written here, and all other models
+for images are torchvision's, with random weights; convolutional networks keep channels last.
 """
 import functools
 import itertools
@@ -77,6 +77,22 @@ class Llama(nn.Module):
         return mean_loss(self.body(input_ids=inputs["token_ids"], use_cache=False).logits, labels)
 
 
+class T5(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        import transformers
+        self.body = transformers.T5ForConditionalGeneration(transformers.T5Config(
+            vocab_size=sizes.vocabulary, d_model=sizes.width, d_kv=sizes.width // sizes.heads, d_ff=sizes.inner,
+            num_layers=sizes.layers, num_heads=sizes.heads, dropout_rate=sizes.dropout, feed_forward_proj="gated-gelu",
+            tie_word_embeddings=False, use_cache=False))
+
+    def forward(self, inputs, labels, weights):
+        logits = self.body(
+            input_ids=inputs["encoder_token_ids"], attention_mask=inputs["encoder_padding_mask"],
+            decoder_input_ids=inputs["decoder_token_ids"], decoder_attention_mask=inputs["decoder_padding_mask"]).logits
+        return mean_loss(logits, labels, weights)
+
+
 def gpt2(sizes):
     from gpt2_torch import GPT2
     return GPT2(sizes.vocabulary, sizes.length, sizes.layers, sizes.width, sizes.heads)
@@ -127,7 +143,7 @@ class UNet(nn.Module):
 
 # Each takes a batch and gives its loss. What torchvision's models drop and Keras's do not is switched off.
 TWINS = {
-    "gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama,
+    "gpt2": gpt2, "vit": ViT, "bert": Bert, "llama": Llama, "t5": T5,
     "resnet50": functools.partial(Vision, "resnet50", False),
     "convnext": functools.partial(Vision, "convnext_tiny", True, stochastic_depth_prob=0.0),
     "efficientnet": functools.partial(Vision, "efficientnet_b0", True),

@@ -74,6 +74,18 @@ def masked_tokens(sizes, rng, learnable=False):
     return inputs, labels, hidden.astype(np.float32)
 
 
+def padded_pairs(sizes, rng, learnable=False):
+    """Sequences to read and sequences to write, which fill a quarter to all of their rows. The decoder is given what was written
+    so far, from a token number 0 on; the weights are 1 where there is a token to be written, and 0 beyond."""
+    tokens, there = [], []
+    for length in (sizes.length, sizes.target):
+        there.append(np.arange(length) < rng.integers(length // 4, length + 1, size=(sizes.batch, 1)))
+        tokens.append(np.where(there[-1], 1 + drawn(sizes.vocabulary - 1, (sizes.batch, length), rng, learnable), 0))
+    inputs = {"encoder_token_ids": tokens[0], "encoder_padding_mask": there[0].astype(np.int64),
+              "decoder_token_ids": np.pad(tokens[1], ((0, 0), (1, 0)))[:, :-1], "decoder_padding_mask": there[1].astype(np.int64)}
+    return inputs, tokens[1], there[1].astype(np.float32)
+
+
 def images(sizes, rng, learnable=False):
     """Noise, and a class for each. Of some classes, which can be learned, each adds a pattern of 4 × 4 coloured fields."""
     pixels = rng.standard_normal((sizes.batch, sizes.image, sizes.image, 3), np.float32)
@@ -127,7 +139,10 @@ class Workload:
     def step(self, small=False, curve=False, batch=None):
         """What a step trains on, in words."""
         sizes = self.sizes(small, curve, batch)
-        return "%d × %d tokens" % (sizes.batch, sizes.length) if self.unit == "tokens" else "%d images" % sizes.batch
+        if self.unit != "tokens":
+            return "%d images" % sizes.batch
+        length = "%d + %d" % (sizes.length, sizes.target) if hasattr(sizes, "target") else "%d" % sizes.length
+        return "%d × %s tokens" % (sizes.batch, length)
 
     def batch(self, sizes, number=0):
         """A batch of those that are trained on where time is measured: the same for all frameworks."""
@@ -167,6 +182,11 @@ WORKLOADS = {
         {"batch": 4, "length": 2048, "vocabulary": 32000, "layers": 22, "width": 2048, "inner": 5632, "heads": 32,
          "shared_heads": 4},
         {**TINY, "length": 16, "vocabulary": 64, "inner": 48, "shared_heads": 1}, curve={"batch": 1}),
+    "t5": Workload(  # version 1.1, whose gate is a gelu, and whose head has weights of its own
+        "T5 base", "tokens", padded_pairs,
+        {"batch": 16, "length": 512, "target": 512, "vocabulary": 32128, "layers": 12, "width": 768, "inner": 2048, "heads": 12,
+         "dropout": 0.1},
+        {**TINY, "length": 16, "target": 12, "vocabulary": 64, "inner": 48, "dropout": 0.0}, curve={"dropout": 0.0}),
     "resnet50": vision("ResNet-50", images),
     "convnext": vision("ConvNeXt-T", pixels, optimizer="adamw", batch=128),
     "efficientnet": vision("EfficientNet-B0", pixels),
