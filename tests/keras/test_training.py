@@ -224,7 +224,7 @@ def test_the_readme_shows_the_record():
     made = {**about, "rows": rows + [{"name": "PyTorch", "batch": 4, "length": 8, "failed": "out of memory", **when}]}
     assert records.table(made).splitlines()[0] == "a GPU, TensorFlow 2, Keras 3, commit abc (2026-01-01)."
     assert records.table(made).splitlines()[-3:] == [
-        "| 4 × 8 | Keras | 9.0 | 3,600 | 1.2 GB |", "| 4 × 8 | Keras with tfuse | **3.0** | 10,700 | 1.2 GB |",
+        "| 4 × 8 | Keras | 9.00 | 3,600 | 1.2 GB |", "| 4 × 8 | Keras with tfuse | **3.00** | 10,700 | 1.2 GB |",
         "| 4 × 8 | PyTorch | failed | | |"]
     readme, record = (PATH.parent / "README.md").read_text(), PATH.parent.parent / "benchmarks/gpt2_nvidia_h200.json"
     assert records.table(made) in records.filled(readme, made, "plot.png")
