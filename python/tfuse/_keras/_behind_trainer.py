@@ -38,8 +38,8 @@ class _Feeding:
 def _iterator(own, epoch):
     dataset, device = own(epoch), _device()
     why = _why_not(epoch, dataset, device)
-    _explain.note("fit, evaluate, predict", "Keras's own loop" if why else "fed by tfuse",
-                  why or "batches are copied to the GPU beside the steps", [], "called", counts=False)
+    if why and (device or not _library.without_gpu()):
+        _explain.note("fit, evaluate, predict", "Keras's own loop", why, [], "called", counts=False)
     return dataset if why else _Feeding(dataset, device)
 
 
