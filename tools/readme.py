@@ -79,7 +79,7 @@ def models(saved):
             "`compile(jit_compile=False)`." % (number, how, times(RIVAL), saved["hardware"], stock))
     lines = ["![%s models in stock Keras, in compiled PyTorch, and in Keras with tfuse: speed and memory](%s)" % (
                  number.capitalize(), PICTURE), "", _wrapped(said), "",
-             "| a step of `fit()` (and alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()),
+             "| a step of `fit()` (in brackets: alone, its batch on the GPU) | %s |" % " | ".join(COLUMNS.values()),
              "|---|" + "---|" * len(COLUMNS)]
     for (model, step), of in found.items():
         lines.append("| %s, %s | %s |" % (WORKLOADS[model].title, step, " | ".join(_cell(of, name) for name in COLUMNS)))
@@ -92,7 +92,7 @@ def _cell(of, name):
         return "–"
     fit, alone = (records.marked(of[name].get(key), [of[column].get(key) for column in COLUMNS if column in of])
                   for key in ("fit_ms", "ms_per_step"))
-    return "%s (%s) ms, %.1f GB" % (fit, alone, of[name]["peak_GB"])
+    return "%s(%s) ms, %.1f GB" % (fit + " " if "fit_ms" in of[name] else "", alone, of[name]["peak_GB"])
 
 
 def dashes(saved):
@@ -102,7 +102,7 @@ def dashes(saved):
     if not lacking:
         return ""
     which, names = map(dict.fromkeys, zip(*lacking))
-    return "A dash: not measured, or not to its end; `python examples/compare.py --models %s --rows %s` does it. " % (
+    return "A dash, or brackets alone: not measured, or not to its end; `python examples/compare.py --models %s --rows %s` does it. " % (
         ",".join(which), ",".join(records.ROWS[name][1] for name in COLUMNS if name in names))
 
 

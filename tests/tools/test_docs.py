@@ -87,7 +87,7 @@ def test_models_whose_fit_was_not_measured_are_compared_by_their_steps(readme):
     rows = [row(model, name, ms) for model in ("gpt2", "vit") for name, ms in zip(readme.COLUMNS, (40, 30, 20, 10))]
     del rows[1]["fit_ms"]
     words, below = readme.models({"hardware": "GPU", "rows": rows}).replace("\n", " "), readme.dashes({"rows": rows})
-    assert "step by step 3.00 to 3.00 times" in words and "– (30.0) ms" in words
+    assert "step by step 3.00 to 3.00 times" in words and "| (30.0) ms, 1.0 GB |" in words
     assert "--models gpt2 --rows compile`" in below
 
 
