@@ -28,8 +28,8 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 
 def enable(look_back=True):
-    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, gelu, silu, mish, softplus,
-    hard_silu and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
+    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish,
+    softplus, hard_silu and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
     EinsumDense, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors;
     and behind KerasHub's attention and RMS norms.
 
@@ -41,8 +41,8 @@ def enable(look_back=True):
     convolution or the batch norm that it is taken of, a sum with the last two, silu(a) * b, a norm with the sum before it, and
     the cross entropy with the product that makes its logits, which then never exist as a whole.
 
-    Results are Keras's to within rounding, but where a query may attend to nothing at all: dot_product_attention in Keras
-    then gives the mean of all values, tfuse gives 0.
+    Results are Keras's to within rounding, but for two cases. Where a query may attend to nothing at all, dot_product_attention
+    in Keras gives the mean of all values, tfuse gives 0. And dropout drops other elements for the same seed.
 
     Args:
       look_back: False leaves every op as the model has it.
