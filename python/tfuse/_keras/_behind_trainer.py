@@ -5,7 +5,8 @@ copy of the batch, and for the host. Here a thread has the next batches on the G
 nobody asks for anything: the host waits where somebody reads a number.
 """
 
-import keras
+import sys
+
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -124,5 +125,5 @@ TABLE = [
     Row(_BAR, "ProgbarLogger._reset_progbar", _report.after_updates),
 ]
 # Earlier releases of Keras make their functions in other ways, and keep them.
-if not hasattr(keras.src.backend.tensorflow.trainer.TensorFlowTrainer, "_make_function"):
+if not hasattr(getattr(sys.modules.get(_MODULE), "TensorFlowTrainer", None), "_make_function"):
     TABLE = []
