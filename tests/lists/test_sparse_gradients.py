@@ -197,3 +197,29 @@ def test_fit(as_on_a_gpu, policy, jit):
     with all_served():
         got = weights()
     assert largest_error(got, want) < (1e-4 if policy == "float32" else 2e-2)
+
+
+@pytest.mark.parametrize("accumulates", [None, 2])
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_parts_that_are_no_tensors(as_on_a_gpu, name, accumulates):
+    """Whatever can be one: Keras takes them so."""
+    def trained():
+        optimizer = getattr(keras.optimizers, name)(0.1, gradient_accumulation_steps=accumulates)
+        weight = keras.Variable(np.ones((5, 2), "float32"))
+        for _ in range(2):
+            optimizer.apply([tf.IndexedSlices(tf.constant([[1.0, 2.0]] * 3), (0, 4, 0), (5, 2))], [weight])
+        return weight.numpy()
+
+    want = trained()
+    with all_served():
+        np.testing.assert_allclose(trained(), want, rtol=1e-6)
+
+
+def test_a_method_of_its_own(as_on_a_gpu):
+    """Whoever replaces a part of one optimizer's step has it called."""
+    optimizer, weight, seen = keras.optimizers.SGD(0.5), keras.Variable(np.ones((5, 2), "float32")), []
+    own = optimizer.assign_sub
+    optimizer.assign_sub = lambda variable, value: seen.append(1) or own(variable, value)
+    with tfuse.enabled():
+        optimizer.apply([tf.ones([5, 2])], [weight])
+    assert seen and np.all(weight.numpy() == 0.5)

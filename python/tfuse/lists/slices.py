@@ -15,6 +15,14 @@ from tfuse.reductions.segment_sum import unsorted_segment_sum
 from tfuse.sorting.unique import unique_with_counts
 
 
+def as_tensors(gradient):
+    """A gradient whose parts are tensors: tf.IndexedSlices takes whatever can be one, such as a tuple of rows."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    parts = gradient.values, gradient.indices, gradient.dense_shape
+    return tf.IndexedSlices(*(None if part is None else tf.convert_to_tensor(part) for part in parts))
+
+
 def summed(slices, rows, squares=False):
     """The values, added up by row, for a variable of so many rows; `squares`: behind them, their squares, added up likewise.
     Rows that no variable has are refused, or on a GPU left out, as in TensorFlow."""

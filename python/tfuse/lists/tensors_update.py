@@ -115,7 +115,7 @@ def update(owner, settings, gradients, variables, slots, decays, rate, step, sca
               for v, d, *own in zip(variables, decays, *slots)]
     gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(gradients, places)]
     if context.executing_eagerly():
-        _compiled(owner, settings, places)(gradients, rate, step, scale)
+        _compiled(owner, settings, places)([slices.as_tensors(g) for g in gradients], rate, step, scale)
     else:
         _build(settings, places, gradients, rate, step, scale)
 

@@ -77,6 +77,9 @@ def is_taken(optimizer):
 
 def why_not(optimizer):
     """Why apply() of an optimizer cannot be taken, or ""."""
+    own = sorted({"assign", "assign_add", "assign_sub", "update_step"} & vars(optimizer).keys())
+    if own:
+        return "it has an %s of its own" % own[0]
     accumulates = _BEFORE_3_5 and getattr(optimizer, "gradient_accumulation_steps", None)
     return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
 
@@ -86,7 +89,7 @@ def to_accumulate(optimizer, grads):
     if not getattr(optimizer, "gradient_accumulation_steps", None):
         return grads
     known = lambda g: isinstance(g, tf.IndexedSlices) and g.shape.rank is not None and g.shape[0] is not None
-    return [slices.summed(g, g.shape[0]) if known(g) else g for g in grads]
+    return [slices.summed(g, g.shape[0]) if known(g) else g for g in map(slices.as_tensors, grads)]
 
 
 def explain_own(optimizer, why, grads):
