@@ -83,8 +83,8 @@ class Slot:
 
     def _grow(self, needed):
         """By an eighth more than needed where it has grown before: batches of many sizes need few memories."""
-        self.bytes = needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN
-        self.memory, wanted, self.bytes = None, self.bytes, 0  # before there is another
+        wanted = needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN
+        self.memory, self.bytes = None, 0  # before there is another
         with tf.device(self.device):
             self.memory, self.bytes = _stage(slot=self.number, bytes=wanted), wanted
 

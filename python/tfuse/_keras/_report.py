@@ -26,20 +26,22 @@ class Reports:
         if self.key >= 0:
             weakref.finalize(self, _library.library.tfu_reports_close, self.key)
 
-    def _is_reported(self, value):
-        return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+    @staticmethod
+    def _numbers(outputs):
+        """Those among a step's outputs that are reported."""
+        return [value for value in tf.nest.flatten(outputs)
+                if isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating][:_NUMBERS]
 
     def report(self, outputs):
         """Has the numbers among a step's outputs reported."""
-        numbers = [value for value in tf.nest.flatten(outputs) if self._is_reported(value)][:_NUMBERS]
+        numbers = self._numbers(outputs)
         if numbers and self.key >= 0:
             _report(numbers, key=self.key)
 
     def mark(self, outputs):
         """Remembers with each number of a step that has just run where it is reported."""
         step = _library.library.tfu_reports_steps(self.key) - 1
-        numbers = [value for value in tf.nest.flatten(outputs) if self._is_reported(value)][:_NUMBERS]
-        for i, value in enumerate(numbers if step >= 0 else ()):
+        for i, value in enumerate(self._numbers(outputs) if step >= 0 else ()):
             value._tfuse_report = self, step, i
         return outputs
 
