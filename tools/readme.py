@@ -13,7 +13,8 @@ import textwrap
 from tfuse._tools import _bench_table, _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tools")]
+import api_page  # noqa: E402
 import records  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 
@@ -141,6 +142,7 @@ def _best(value, best, text):
 # Files, and what commands print between the markers <!-- name --> and <!-- /name --> in each.
 PARTS = {
     "README.md": {"headline": headline},
+    "docs/api.md": {"names": api_page.names, "entries": api_page.entries},
     "docs/benchmarks.md": {"bench": lambda: _bench_table.page(record("nvidia_h200.json"), "../benchmarks/nvidia_h200_")},
     "docs/ops.md": {family: lambda family=family: _ops.markdown(family) for family in _ops.FAMILIES},
 }

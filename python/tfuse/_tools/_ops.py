@@ -4,6 +4,7 @@ import argparse
 import importlib
 import inspect
 import re
+import textwrap
 
 import keras
 import tensorflow as tf
@@ -70,11 +71,11 @@ def op_table(names):
     """The registered ops in Markdown. What would end a cell or a line is written otherwise."""
     lines = ["| op | inputs | outputs | attributes | what it computes | gradient |", "|---|---|---|---|---|---|"]
     for row in rows(names):
-        lines.append("| `%s` | %s | %s | %s | %s | %s |" % (*map(_cell, row), _gradient(row[0])))
+        lines.append("| `%s` | %s | %s | %s | %s | %s |" % (*map(cell, row), _gradient(row[0])))
     return "\n".join(lines)
 
 
-def _cell(text):
+def cell(text):
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
 
 
@@ -107,21 +108,23 @@ def markdown(family):
         ops += _registered(module)
         short = []
         for name, value in public(module).items():
-            sections = _sections(inspect.getdoc(value))
+            sections = sections_of(inspect.getdoc(value))
             if len(sections) == 1:
                 text = " ".join(sections[""].split())
-                short.append("- `tfuse.%s%s` %s" % (name, _signature(value), text[0].lower() + text[1:]))
+                short.append("- `tfuse.%s%s` %s" % (name, signature(value), text[0].lower() + text[1:]))
                 continue
-            parts.append(_entry(module, name, value, sections))
+            parts.append(entry("tfuse." + name, value, sections, kind(value)))
+            if facts := not kind(value) and _facts(module, name, value):
+                parts.append(facts)
         if short:
             parts.append("\n".join(["And, with the same dtypes and gradients:", "", *short]))
     parts.append("What TensorFlow registers, as `Tfuse>Name`:\n\n" + op_table(ops))
     return "\n\n".join(parts)
 
 
-def _entry(module, name, value, sections):
-    kind = " (%s)" % _kind(value) if isinstance(value, type) else ""
-    lines = ["### tfuse.%s%s" % (name, kind), "", "`tfuse.%s%s`" % (name, _signature(value)), "", sections[""].strip()]
+def entry(name, value, sections, note=""):
+    """A function or class under a heading of its own."""
+    lines = ["### %s%s" % (name, note), "", "`%s%s`" % (name, signature(value)), "", sections[""].strip()]
     for title, text in sections.items():
         if title == "Example":
             lines += ["", "```python", text.rstrip(), "```"]
@@ -129,15 +132,17 @@ def _entry(module, name, value, sections):
             lines += ["", "Arguments:" if title == "Args" else title + ":", "", _items(text)]
         elif title:
             lines += ["", "%s: %s" % (title, " ".join(text.split()))]
-    facts = "" if kind else _facts(module, name, value)
-    return "\n".join(lines) + ("\n\n" + facts if facts else "")
+    return "\n".join(lines)
 
 
-def _kind(value):
-    return "loss" if issubclass(value, keras.losses.Loss) else "layer"
+def kind(value):
+    """What a heading says of a class."""
+    if not isinstance(value, type):
+        return ""
+    return " (loss)" if issubclass(value, keras.losses.Loss) else " (layer)"
 
 
-def _signature(value):
+def signature(value):
     """Of a class that has Keras's own arguments, "(…)": they are not the same in every release of it."""
     if not isinstance(value, type):
         return str(inspect.signature(value))
@@ -147,10 +152,10 @@ def _signature(value):
     return str(inspect.Signature(parameters))
 
 
-def _sections(doc):
+def sections_of(doc):
     """A docstring's parts by title; what comes before the first title is that of ""."""
     parts = re.split(r"^(Args|Call arguments|Returns|Raises|Example):\n", doc + "\n", flags=re.MULTILINE)
-    return {"": parts[0], **{title: inspect.cleandoc(text) for title, text in zip(parts[1::2], parts[2::2])}}
+    return {"": parts[0], **{title: textwrap.dedent(text).strip() for title, text in zip(parts[1::2], parts[2::2])}}
 
 
 def _items(text):

@@ -20,8 +20,8 @@ def raw(source, name, outputs, dtypes=None, gradient=None):
     bf16, which convert to and from float. docs/jit_runtime.md has more.
 
     Args:
-      source: CUDA C with a __global__ function.
-      name: its name; of a template, with arguments: "scale<float>".
+      source: CUDA C with a `__global__` function.
+      name: its name; of a template, with arguments: `"scale<float>"`.
       outputs: a function of the inputs' tf.TensorSpecs that returns a list of the outputs'; or sizes as text, which serves
         sizes that are not known while a function is traced as well: "0.0, 0.1 / 2" is half of input 0 along its axis 1,
         "0.n" are all its elements, "like 0" all its sizes. Semicolons separate outputs.
