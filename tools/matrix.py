@@ -1,14 +1,16 @@
 """Tests the built wheel in every TensorFlow release it supports: one environment each, kept under .venv/matrix.
 
-  matrix.py --wheel FILE [--json FILE] [--cuda] [VERSION ...]
+  matrix.py --wheel FILE_OR_FOLDER [--json FILE] [--cuda] [VERSION ...]
 
 In each: installs the wheel, runs pytest over tests/ against the installed package, and `python -m tfuse doctor`. The table
 comes at the end, progress while it runs. Exits 1 when anything failed.
 """
 import argparse
+import hashlib
 import json
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -100,9 +102,15 @@ def test(version, wheel, cuda):
     }
 
 
+def about(wheel, cuda):
+    """What a table is of, by which a release knows its own."""
+    return {"wheel": wheel.name, "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(), "machine": platform.machine(),
+            "cuda": cuda}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", required=True, type=pathlib.Path)
+    parser.add_argument("--wheel", required=True, type=pathlib.Path, help="or a folder that has the one for this machine")
     parser.add_argument("--json", type=pathlib.Path, help="also write the table here")
     parser.add_argument("--cuda", action="store_true", help="install tensorflow[and-cuda]")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(RELEASES)}; all by default")
@@ -110,6 +118,11 @@ def main():
     for version in a.versions:
         if version not in RELEASES:
             parser.error(f"{version} is not one of {', '.join(RELEASES)}")
+    if a.wheel.is_dir():
+        found = list(a.wheel.glob(f"*_{platform.machine()}.whl"))
+        if len(found) != 1:
+            parser.error(f"{a.wheel} has {len(found)} wheels for {platform.machine()}")
+        a.wheel = found[0]
 
     rows = []
     for version in a.versions or RELEASES:
@@ -121,7 +134,7 @@ def main():
         rows.append({"tensorflow": version, **row, "seconds": round(time.time() - start)})
         say(", ".join(f"{value}" if key == "tensorflow" else f"{key} {value}" for key, value in rows[-1].items()))
         if a.json:
-            a.json.write_text(json.dumps(rows, indent=2) + "\n")
+            a.json.write_text(json.dumps({**about(a.wheel, a.cuda), "rows": rows}, indent=2) + "\n")
     for row in [dict(zip(COLUMNS, COLUMNS)), *rows]:
         print("  ".join(f"{row[column]!s:>10}" for column in COLUMNS))
     sys.exit(any(row["failed"] or row["doctor"] != "ok" for row in rows))

@@ -13,7 +13,8 @@ import textwrap
 from tfuse._tools import _bench_table, _ops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "tools")]
+sys.path.insert(0, str(ROOT / "examples"))
+sys.path.append(str(ROOT / "tools"))  # last: wheel.py would pass for the package of that name
 import api_page  # noqa: E402
 import records  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402

@@ -14,26 +14,8 @@ import re
 import subprocess
 import zipfile
 
-METADATA = """\
-Metadata-Version: 2.1
-Name: tfuse
-Version: {version}
-Summary: Fused operations for TensorFlow, on CPUs and NVIDIA GPUs
-License: Apache-2.0
-Classifier: License :: OSI Approved :: Apache Software License
-Classifier: Operating System :: POSIX :: Linux
-Classifier: Programming Language :: C
-Classifier: Programming Language :: Python :: 3
-Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
-Requires-Python: >=3.9
-Provides-Extra: tensorflow
-Requires-Dist: tensorflow>=2.16.1,<2.22; extra == "tensorflow"
-Provides-Extra: and-cuda
-Requires-Dist: tensorflow[and-cuda]>=2.16.1,<2.22; extra == "and-cuda"
-Provides-Extra: bench
-Requires-Dist: matplotlib; extra == "bench"
-Requires-Dist: rich; extra == "bench"
-"""
+import metadata
+
 WHEEL = """\
 Wheel-Version: 1.0
 Generator: tfuse
@@ -62,16 +44,12 @@ def main():
     place = lambda path: re.sub(r"^(.*/)?python/", "", path) if "python/" in path else "tfuse/include/" + path
     content = {place(path): pathlib.Path(path).read_bytes() for path in a.files}
     content["tfuse/libtfuse.so"] = a.library.read_bytes()
-    version = re.search(rb'__version__ = "([^"]+)"', content["tfuse/_version.py"])[1].decode()
+    version = metadata.version_in(content["tfuse/_version.py"].decode())
     tag, info = platform_tag(a.library), f"tfuse-{version}.dist-info"
 
-    metadata = METADATA.format(version=version)
-    for text in a.text:
-        if text.name == "README.md":
-            metadata += "Description-Content-Type: text/markdown\n\n" + text.read_text()
-        else:
-            content[f"{info}/{text.name}"] = text.read_bytes()
-    content[f"{info}/METADATA"] = metadata.encode()
+    texts = {text.name: text.read_bytes() for text in a.text}
+    content[f"{info}/METADATA"] = metadata.text(version, texts.pop("README.md", b"").decode()).encode()
+    content.update({f"{info}/{name}": text for name, text in texts.items()})
     content[f"{info}/WHEEL"] = WHEEL.format(tag=tag).encode()
 
     digest = lambda data: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

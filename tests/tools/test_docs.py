@@ -106,6 +106,26 @@ def test_every_function_and_op_is_in_the_reference():
         assert "| `%s` |" % name in text, name
 
 
+def test_every_public_name_is_in_the_api():
+    """Also those of the modules that users call, each with a link, and an entry here or in ops.md."""
+    text = text_of("docs/api.md")
+    for module in (tfuse, tfuse.jit, tfuse.optimizers, tfuse.own):
+        for name, value in vars(module).items():
+            if callable(value) and not name.startswith("_"):
+                full = "%s.%s" % (module.__name__, name)
+                assert "| [`%s`](" % full in text, full
+                assert "`%s(" % full in text + text_of("docs/ops.md"), full
+
+
+def test_every_example_is_in_the_gallery():
+    """The programs: what has a main part, and those of jit/, which are nothing else."""
+    text = text_of("docs/gallery.md")
+    programs = [path for path in [*(ROOT / "examples").glob("*.py")] if '__name__ == "__main__"' in path.read_text()]
+    assert len(programs) > 5
+    for path in programs + [*(ROOT / "examples/jit").glob("*.py")]:
+        assert "](../%s)" % path.relative_to(ROOT) in text, path
+
+
 def test_a_bar_in_a_doc_stays_in_its_cell(monkeypatch):
     monkeypatch.setattr(_library.library, "tfu_doc", lambda name: b"|x| where x | y,\nelse \\.")
     *_, row = _ops.op_table(["Square"]).split("\n")

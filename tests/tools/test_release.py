@@ -1,0 +1,213 @@
+"""What a release is made of: the changelog and its notes, the source distribution, the matrix's page, the bill of materials; and
+that the forge's workflows and the site are held to what is there."""
+
+import hashlib
+import importlib
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from conftest import ROOT
+from tfuse import __version__
+
+pytestmark = pytest.mark.skipif(not (ROOT / "run").exists(), reason="not in the source tree")
+
+
+def tool(name):
+    """A module of tools/, which is on the path only meanwhile: wheel.py would pass for the package of that name."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.fixture
+def release():
+    return tool("release")
+
+
+def commands():
+    usage = subprocess.run(["bash", ROOT / "run"], check=True, text=True, stdout=subprocess.PIPE).stdout
+    return re.findall(r"^  (\w+) ", usage, re.MULTILINE)
+
+
+# ---- the version and its notes ----
+
+
+def test_one_version_everywhere(release):
+    """The newest section of the changelog, the citation and the package."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    found = re.findall(r"^## \[(.+?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
+    assert found[0] == ("Unreleased", "") and len(found) == text.count("\n## ")
+    (version, date), *_ = found[1:]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert version == __version__ and date
+    assert "\nversion: %s\n" % version in citation and '\ndate-released: "%s"\n' % date in citation
+    assert release.section(text, version)
+
+
+LOG = "# Changelog\n\n## [Unreleased]\n%s\n## [1.1.0] - 2030-01-02\n\n### Added\n\n- This.\n\n## [1.0.0] - 2030-01-01\n\n- That.\n"
+
+
+def test_notes_are_the_versions_section(release):
+    assert release.notes(LOG % "", "1.1.0") == "# tfuse 1.1.0\n\n### Added\n\n- This.\n"
+    assert release.notes(LOG % "", "1.0.0") == "# tfuse 1.0.0\n\n- That.\n"
+
+
+@pytest.mark.parametrize("entry, version, why", [("", "1.2.0", r"no section .*1\.2\.0"), ("\n- New.\n", "1.1.0", "Unreleased"),
+                                                 ("", "1.1", "no section")])
+def test_notes_that_would_not_be_true_are_refused(release, entry, version, why):
+    with pytest.raises(release.Refused, match=why):
+        release.notes(LOG % entry, version)
+
+
+# ---- the source distribution ----
+
+
+def test_sdist(tmp_path):
+    """What was listed, under one folder, with metadata that pip reads; the same bytes again."""
+    sdist = tool("sdist")
+    (tmp_path / "README.md").write_text("# It\n")
+    (tmp_path / "run").write_text("#!/bin/sh\n")
+    (tmp_path / "run").chmod(0o755)
+    for name in ("a.tar.gz", "b.tar.gz"):
+        sdist.write(tmp_path / name, "1.2.3", ["run", "README.md"], tmp_path)
+    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+    with tarfile.open(tmp_path / "a.tar.gz") as archive:
+        modes = {entry.name: entry.mode for entry in archive}
+        info = archive.extractfile("tfuse-1.2.3/PKG-INFO").read().decode()
+    assert modes == {"tfuse-1.2.3/PKG-INFO": 0o644, "tfuse-1.2.3/README.md": 0o644, "tfuse-1.2.3/run": 0o755}
+    assert "\nVersion: 1.2.3\n" in info and info.endswith("text/markdown\n\n# It\n")
+
+
+def test_building_from_source_says_how(capsys):
+    sdist = tool("sdist")
+    assert 'build-backend = "sdist"\nbackend-path = ["tools"]' in (ROOT / "pyproject.toml").read_text()
+    with pytest.raises(SystemExit) as ended:
+        sdist.build_wheel("x")
+    how = str(ended.value)
+    assert "x86_64 and aarch64" in how and set(re.findall(r"\./run (\w+)", how)) == {"wheel"} <= set(commands())
+
+
+# ---- the matrix, as a page ----
+
+WHEELS = {"tfuse-1.whl": "ab", "tfuse-2.whl": "cd", "tfuse-1.tar.gz": "ef"}
+
+
+def table(release, versions, **row):
+    rows = [{"tensorflow": v, "passed": 7, "failed": 0, "skipped": 1, "doctor": "ok", "seconds": 9, **row} for v in versions]
+    return {"wheel": "tfuse-1.whl", "sha256": "ab", "machine": "x86_64", "cuda": False, "rows": rows}
+
+
+def test_matrix_page_says_what_was_not_tested(release):
+    first, *others = release.matrix.RELEASES
+    page = release.matrix_page("1.2.3", [table(release, [first]), table(release, others[1:])], WHEELS)
+    assert "| %s | 7 | 0 | 1 | ok | 9 |" % first in page and "on x86_64, without a GPU" in page
+    assert "Not tested: `tfuse-1.whl` with TensorFlow %s.\n" % others[0] in page
+    assert "Not tested: `tfuse-2.whl` with TensorFlow %s.\n" % ", ".join(release.matrix.RELEASES) in page
+
+
+@pytest.mark.parametrize("change, why", [({"sha256": "cd"}, "another build"), ({"wheel": "tfuse-3.whl"}, "another build")])
+def test_a_matrix_of_another_wheel_is_refused(release, change, why):
+    with pytest.raises(release.Refused, match=why):
+        release.matrix_page("1.2.3", [{**table(release, ["2.21.0"]), **change}], WHEELS)
+
+
+@pytest.mark.parametrize("row", [{"failed": 1}, {"doctor": "failed"}])
+def test_a_matrix_with_failures_is_refused(release, row):
+    with pytest.raises(release.Refused, match="failures with TensorFlow 2.21.0"):
+        release.matrix_page("1.2.3", [table(release, ["2.21.0"], **row)], WHEELS)
+
+
+def test_matrix_says_which_wheel_it_tested(release, tmp_path):
+    wheel = tmp_path / "tfuse-1.whl"
+    wheel.write_bytes(b"wheel")
+    told = release.matrix.about(wheel, True)
+    assert (told["wheel"], told["sha256"], told["cuda"]) == ("tfuse-1.whl", hashlib.sha256(b"wheel").hexdigest(), True)
+
+
+# ---- the bill of materials ----
+
+
+def test_bill_of_materials():
+    sbom = tool("sbom")
+    pins = (ROOT / "tools/requirements_nvrtc.txt").read_text().splitlines()
+    bill = sbom.bill("1.2.3", "2030-01-01T00:00:00Z", WHEELS, pins, {"libc.so.6"})
+    parts = {part["name"]: part for part in bill["components"]}
+    assert parts["tfuse-1.whl"]["hashes"] == [{"alg": "SHA-256", "content": "ab"}]
+    assert {line.split("==")[0] for line in pins if line and line[0] != "#"} <= set(parts)
+    assert parts["nvidia-cuda-nvrtc-cu12"]["scope"] == "excluded" and parts["nvidia-cuda-nvrtc-cu12"]["version"][0].isdigit()
+    assert parts["tensorflow"]["scope"] == "optional" and parts["libc.so.6"]["scope"] == "required"
+    assert len({part["bom-ref"] for part in bill["components"]}) == len(bill["components"])
+    assert set(bill["dependencies"][0]["dependsOn"]) == {p["bom-ref"] for p in parts.values() if p["type"] == "library"}
+    assert bill["serialNumber"] != sbom.bill("1.2.3", "", {"tfuse-1.whl": "00"}, pins, set())["serialNumber"]
+
+
+def test_libraries_of_a_wheel(tmp_path):
+    """This library itself, as a wheel has it."""
+    sbom = tool("sbom")
+    from tfuse._core import _library
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        archive.write(_library.path, "tfuse/libtfuse.so")
+    assert {"libtensorflow_framework.so.2", "libc.so.6"} <= set(sbom.libraries_of(tmp_path / "x.whl"))
+
+
+# ---- the forge's workflows, and the site ----
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_workflows_run_what_there_is():
+    """Each step is an action, or one command of ./run, with options that its files know."""
+    called = set()
+    for path in WORKFLOWS:
+        steps = re.findall(r"^ *(?:- )?run: *(.*)$", path.read_text(), re.MULTILINE)
+        for step in steps:
+            command = re.fullmatch(r"\./run (\w+)( .+)?", step)
+            assert command and command[1] in commands() and not re.search(r"[|;&<>`]", step), "%s: %s" % (path.name, step)
+            called.add(command[1])
+            for config in re.findall(r"--config=(\w+)", step):
+                assert re.search(r"^build:%s " % config, (ROOT / ".bazelrc").read_text(), re.MULTILINE), step
+        for local in re.findall(r"uses: \./(\S+)", path.read_text()):
+            assert (ROOT / local).exists(), local
+    assert {"test", "wheel", "matrix", "docs", "release"} <= called
+
+
+def test_workflows_test_every_release_of_tensorflow(release):
+    listed = re.search(r"tensorflow: \[(.*)\]", (ROOT / ".github/workflows/wheels.yml").read_text())[1].split(", ")
+    assert listed == list(release.matrix.RELEASES)
+
+
+def test_publishing_is_trusted_and_attested():
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "pypa/gh-action-pypi-publish" in text and "attestations: true" in text and "id-token: write" in text
+    assert not re.search(r"password|secrets\.", "".join(path.read_text() for path in WORKFLOWS))
+
+
+@pytest.mark.parametrize("name", ["docs", "release"])
+def test_tools_are_pinned(name):
+    lines = (ROOT / "tools" / ("requirements_%s.txt" % name)).read_text().splitlines()
+    assert all(re.fullmatch(r"#.*|[\w\[\]-]+==[\w.]+", line) for line in lines) and len(lines) > 1
+
+
+def test_the_site_has_every_page():
+    text = (ROOT / "tools/mkdocs.yml").read_text()
+    listed = set(re.findall(r": (\S+\.md)$", text, re.MULTILINE))
+    pages = {str(path.relative_to(ROOT)) for where in ("*.md", "docs/*.md", "examples/**/*.md") for path in ROOT.glob(where)}
+    assert listed == pages
+
+
+def test_the_sites_markdown():
+    """A link to a source leads to the page that shows it, and the name of a block's file is its title."""
+    site = tool("docs_site")
+    text = '[a](../examples/gpt2.py) [b](ops.md#rows) [c](https://x.org/y.py)\n\n```c file=ops/x.c\nint i;\n```\n'
+    assert site.translated(text, "docs/jit.md") == (
+        '[a](../examples/gpt2.py.md) [b](ops.md#rows) [c](https://x.org/y.py)\n\n```c title="ops/x.c"\nint i;\n```\n')
+    found = site.linked_sources(site.paths(site.PAGES))
+    assert {"LICENSE", "kernels/jit/tfuse.cuh", "examples/gpt2.py"} <= set(found)
+    assert not any(path.endswith((".md", ".png")) for path in found)
