@@ -9,7 +9,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["*.md", "docs/*.md", "examples/**/*.md"]
-ASSETS = ["benchmarks/*.png", "tools/docs_site.css"]
+ASSETS = ["benchmarks/*.png", "docs/*.svg", "tools/docs_site.css"]
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda"}
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
 
@@ -21,7 +21,7 @@ def paths(patterns):
 def source(page, target):
     """The path of what a page links to, from the root, if that is a source file."""
     path = os.path.normpath(os.path.join(os.path.dirname(page), target))
-    return path if not path.endswith((".md", ".png")) and (ROOT / path).is_file() else None
+    return path if not path.endswith((".md", ".png", ".svg")) and (ROOT / path).is_file() else None
 
 
 def linked_sources(pages):

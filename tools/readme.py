@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
 sys.path.append(str(ROOT / "tools"))  # last: wheel.py would pass for the package of that name
 import api_page  # noqa: E402
+import badges  # noqa: E402
 import records  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 
@@ -140,6 +141,8 @@ def _best(value, best, text):
     return ("**%s**" if text % value == text % best else "%s") % (text % value)
 
 
+# Files that are made as a whole.
+FILES = {"docs/badges.svg": badges.svg}
 # Files, and what commands print between the markers <!-- name --> and <!-- /name --> in each.
 PARTS = {
     "README.md": {"headline": headline},
@@ -151,6 +154,8 @@ PARTS = {
 
 def filled(name):
     """The text of a file as it should be."""
+    if name in FILES:
+        return FILES[name]()
     text = (ROOT / name).read_text()
     for part, make in PARTS[name].items():
         pieces = re.split(r"(<!-- /?%s -->\n)" % re.escape(part), text)
@@ -164,12 +169,12 @@ def filled(name):
 def main():
     if "--plot" in sys.argv:
         records.plot(measured(), ROOT / PICTURE)
-    for name in PARTS:
-        text = filled(name)
-        if text != (ROOT / name).read_text():
+    for name in [*FILES, *PARTS]:
+        text, path = filled(name), ROOT / name
+        if not path.exists() or text != path.read_text():
             if "--check" in sys.argv:
                 return name + ": run ./run python tools/readme.py"
-            (ROOT / name).write_text(text)
+            path.write_text(text)
 
 
 if __name__ == "__main__":

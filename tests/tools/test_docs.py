@@ -60,7 +60,7 @@ def readme():
 
 
 def test_generated_parts_are_up_to_date(readme):
-    for page in readme.PARTS:
+    for page in [*readme.FILES, *readme.PARTS]:
         assert readme.filled(page) == text_of(page), "run ./run python tools/readme.py"
 
 
@@ -131,6 +131,12 @@ def test_a_bar_in_a_doc_stays_in_its_cell(monkeypatch):
     *_, row = _ops.op_table(["Square"]).split("\n")
     assert r"\|x\| where x \| y, else \\." in row
     assert len(re.findall(r"(?<!\\)\|", row)) == 7
+
+
+def test_the_badges_words_are_those_of_the_picture(readme):
+    """Who cannot see it reads the same."""
+    words = re.search(r"!\[(.+)\]\(docs/badges\.svg\)", text_of("README.md"))[1]
+    assert words == ", ".join("%s %s" % pair for pair in readme.badges.facts().items()).replace(" – ", " to ")
 
 
 def test_readme_is_short():

@@ -202,6 +202,14 @@ def test_the_site_has_every_page():
     assert listed == pages
 
 
+def test_a_broken_link_in_the_site_is_an_error():
+    """MkDocs fails for warnings if it is strict, and does not see them if it is quiet."""
+    call, = re.findall(r"bin/mkdocs build (.*)", (ROOT / "run").read_text())
+    assert "--strict" in call and "quiet" not in call and "-q" not in call
+    text = (ROOT / "tools/mkdocs.yml").read_text()
+    assert all("%s: warn" % kind in text for kind in ("anchors", "unrecognized_links", "absolute_links"))
+
+
 def test_the_sites_markdown():
     """A link to a source leads to the page that shows it, and the name of a block's file is its title."""
     site = tool("docs_site")
