@@ -7,14 +7,14 @@ import sys
 
 COMMANDS = {
     "doctor": "check this machine: TensorFlow, the library, GPUs, NVIDIA's libraries, and every op against NumPy",
-    "bench": "time ops beside stock TensorFlow and XLA, in milliseconds and as a share of the memory's speed",
+    "bench": "time ops beside stock TensorFlow and XLA, in milliseconds and as a share of memory bandwidth",
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
-    "profile": "run a script's steps under the profiler: what takes the time, and what of it tfuse could serve",
-    "tune": "for authors of ops: find the numbers of a launch on this GPU by measurement, or list them",
+    "profile": "run a script's steps under the profiler: where the time goes, and how much of it tfuse could serve",
+    "tune": "for authors of ops: find the best launch parameters on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
-    "cache": "show or clear what is kept between runs: the fastest ways, found by timing, and compiled jit kernels",
-    "new-op": "write the files of a new op, ready to be edited, into a checkout of tfuse or a repository of your own",
-    "build-op": "build a library of your own ops, which tfuse.load() loads",
+    "cache": "show or clear what is kept between runs: autotuning results and compiled jit kernels",
+    "new-op": "write the files of a new op, ready to edit, into a checkout of tfuse or your own repository",
+    "build-op": "build a library of your own ops for tfuse.load()",
 }
 
 
@@ -31,7 +31,7 @@ def main(arguments=None):
 
 def run(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse", description="Fused operations for TensorFlow and Keras.",
-                                     epilog="Begin with doctor. COMMAND --help tells more.",
+                                     epilog="Start with doctor. COMMAND --help says more.",
                                      formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
                         help="\n".join("%-8s %s" % row for row in COMMANDS.items()))

@@ -28,21 +28,23 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 
 
 def enable(look_back=True):
-    """Puts tfuse behind Keras: attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish,
-    softplus, hard_silu and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense,
-    EinsumDense, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors;
-    and behind KerasHub's attention and RMS norms.
+    """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
-    Models are not changed: what they call is. A function that is traced already, such as a model's train_function, keeps
-    what it was traced with; compile() the model again to have it traced anew. What tfuse cannot serve runs as before, and
-    tfuse.explain() tells why. Calling it twice does what calling it once does.
+    Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
+    and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
+    convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
+    attention and RMS norms.
 
-    While a function is traced, ops are joined with those before them by looking back: an activation with the product, the
-    convolution or the batch norm that it is taken of, a sum with the last two, silu(a) * b, a norm with the sum before it, and
-    the cross entropy with the product that makes its logits, which then never exist as a whole.
+    Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
+    as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot
+    serve runs as before, and tfuse.explain() tells why. Calling it twice has no further effect.
 
-    Results are Keras's to within rounding, but for two cases. Where a query may attend to nothing at all, dot_product_attention
-    in Keras gives the mean of all values, tfuse gives 0. And dropout drops other elements for the same seed.
+    While a function is traced, ops are fused with those before them by looking back: an activation with the product, the
+    convolution or the batch norm before it, a sum with the last two, silu(a) * b, a norm with the sum before it, and the cross
+    entropy with the product that makes its logits, which are then never materialized.
+
+    Results are Keras's to within rounding, with two exceptions: where a query may attend to nothing at all, Keras's
+    dot_product_attention gives the mean of all values and tfuse gives 0; and dropout drops other elements for the same seed.
 
     Args:
       look_back: False leaves every op as the model has it.
@@ -54,7 +56,7 @@ def enable(look_back=True):
 
 
 def disable():
-    """Undoes tfuse.enable(): all of Keras is what it was. Inside `with tfuse.enabled():` that waits for the block's end."""
+    """Undoes tfuse.enable(): Keras is as it was. Inside `with tfuse.enabled():` this takes effect at the end of the block."""
     _set(on=False)
 
 
@@ -63,7 +65,7 @@ def enabled(look_back=True):
     """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads: look_back
     is what the one that was entered last says.
 
-    The switch is the process's: other threads see it too, and should not be inside an attention layer while it turns.
+    The switch is process-wide: other threads see it, too, and should not be inside an attention layer while it changes.
     """
     before = _look_back.on
     _set(blocks=1, look_back=look_back)

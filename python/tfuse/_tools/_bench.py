@@ -48,17 +48,17 @@ print((time.perf_counter() - start) * 1e3)
 def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse bench", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
-            "Times ops forward and backward, apart, as a network runs them: with a function call between the two, so that\n"
-            "no compiler fuses one into the other. On a GPU by its own clock, behind enough queued work that the host's\n"
-            "speed plays no part; on the CPU by the wall clock. Speed is what the op must at least read and write, per\n"
-            "second, in percent of a plain copy measured in the same run; or TF/s, where an op computes more than it moves.\n"
-            "Last comes a list of every place where a rival, stock TensorFlow, XLA or torch.compile, is faster.\n\n"
+            "Times ops forward and backward, separately, as a network runs them: with a function call between the two, so\n"
+            "that no compiler fuses one into the other. GPUs are timed by their own clock, with enough work queued that\n"
+            "the host's speed does not matter, CPUs by the wall clock. Speed is the memory traffic that the op needs at\n"
+            "least, in percent of a plain copy's in the same run; or TF/s, where an op computes more than it moves.\n"
+            "Last comes a list of all cases where a rival (stock TensorFlow, XLA or torch.compile) is faster.\n\n"
             "Example: python -m tfuse bench softmax --only 8192"))
-    parser.add_argument("ops", nargs="*", help="what to time, by families of ops, or by a function of one, as in cumsum "
+    parser.add_argument("ops", nargs="*", help="what to time: families of ops, or a single function, such as cumsum "
                                                "(default: all): " + ", ".join(FAMILIES))
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and, on a GPU, bfloat16")
     parser.add_argument("--only", action="append", metavar="TEXT",
-                        help="only lines that have this text, as in: --only gelu, --only 4096×4096; may be given again")
+                        help="only lines with this text, for example --only gelu, --only 4096×4096; may be repeated")
     parser.add_argument("--no-rivals", action="store_true", help="time tfuse alone, not stock TensorFlow and XLA")
     parser.add_argument("--torch", action="store_true",
                         help="time PyTorch's torch.compile too, at the first size of each op; needs torch with CUDA")

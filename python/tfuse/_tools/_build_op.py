@@ -99,9 +99,9 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse build-op", description=__doc__.partition("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", help="with ops.def and the ops' files")
-    parser.add_argument("--out", metavar="FILE", help="the library; FOLDER/libFOLDER.so if not said")
-    parser.add_argument("--arch", metavar="LIST", help="what device code is compiled for, as in "
-                        "sm_80,sm_90,compute_90; none for the CPU alone; the GPUs that are here if not said")
+    parser.add_argument("--out", metavar="FILE", help="the library; default: FOLDER/libFOLDER.so")
+    parser.add_argument("--arch", metavar="LIST", help="what to compile device code for, such as "
+                        "sm_80,sm_90,compute_90, or none; default: this machine's GPUs")
     chosen = parser.parse_args(arguments)
     named = [] if chosen.arch == "none" else chosen.arch.split(",") if chosen.arch else architectures_here()
     try:

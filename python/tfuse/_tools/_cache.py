@@ -90,11 +90,11 @@ def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse cache", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
             "Shows what tfuse keeps between runs, and where.\n\n"
-            "Matrix products and convolutions are timed once per shape, dtype and GPU, to choose the fastest of several\n"
-            "ways. The choices are in a file of the user's; TFUSE_AUTOTUNE=0 switches timing and file off. Kernels of\n"
-            "tfuse.jit, as compiled, are in the folder jit beside the file. TFUSE_CACHE names another folder for both."))
-    parser.add_argument("--clear", action="store_true", help="delete all of it; what is needed again is timed, or compiled, again")
-    parser.add_argument("--path", action="store_true", help="say where the file is, and nothing else")
+            "Matrix products and convolutions are timed once per shape, dtype and GPU, to find the fastest of several\n"
+            "algorithms. The results are kept in a file per user; TFUSE_AUTOTUNE=0 turns timing and file off. Compiled\n"
+            "kernels of tfuse.jit are in the folder jit beside the file. TFUSE_CACHE names another folder for both."))
+    parser.add_argument("--clear", action="store_true", help="delete everything; it is timed or compiled again when needed")
+    parser.add_argument("--path", action="store_true", help="print only the path of the file")
     chosen = parser.parse_args(arguments)
     if chosen.path:
         print(path())

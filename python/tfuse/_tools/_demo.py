@@ -237,10 +237,11 @@ def go_on(run, text, steps, seconds, progress):
 
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse demo", description=(
-        "Trains GPT-2 in Keras, stock and with tfuse, in turns; shows that the losses are the same, the time and the memory "
-        "of a step, what ran, and a few lines that it wrote. A small one on a CPU, 124 million parameters on a GPU."))
-    parser.add_argument("--steps", type=int, default=200, help="of the model that writes (200); others make half")
-    parser.add_argument("--seconds", type=float, default=50, help="after which the training ends early (50)")
+        "Trains GPT-2 in stock Keras and with tfuse, side by side, and shows that the losses agree, a step's time and memory, "
+        "what ran, and some generated text. The model is a small one on a CPU, and has 124 million parameters on a GPU."))
+    parser.add_argument("--steps", type=int, default=200, 
+                        help="training steps of the model that generates text (200); others take half as many")
+    parser.add_argument("--seconds", type=float, default=50, help="time after which training stops early (50)")
     chosen = parser.parse_args(arguments)
     (setting, machine), progress = choose(), Progress()
     keras.config.set_dtype_policy(setting["policy"])

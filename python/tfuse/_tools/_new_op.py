@@ -206,15 +206,15 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse new-op", description=__doc__.partition("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", metavar="NAME",
-                        help="of the op, its files and its function, in small letters, as in scale_bias_act")
-    parser.add_argument("--kind", choices=FAMILIES, default="elementwise", help="see above; elementwise if not said")
+                        help="of the op, its files and its function, in lower case, for example scale_bias_act")
+    parser.add_argument("--kind", choices=FAMILIES, default="elementwise", help="see above; default: elementwise")
     parser.add_argument("--inputs", default="x", metavar="NAMES",
-                        help='of the inputs, with commas, as in "x, scale"; x if not said')
-    parser.add_argument("--attributes", metavar="LIST", help='numbers that are constants of a call, and that formulas read, '
-                        'with their defaults: "alpha: float = 0.5, beta: float = 1"')
+                        help='comma-separated, for example "x, scale"; default: x')
+    parser.add_argument("--attributes", metavar="LIST", help='numbers that are constant during a call and used by '
+                        'formulas, with their defaults: "alpha: float = 0.5, beta: float = 1"')
     parser.add_argument("--layer", action="store_true", help="write a Keras layer, too")
-    parser.add_argument("--into", metavar="FOLDER", type=pathlib.Path, help="write into this folder of a repository of your "
-                        "own, new or with ops in it, and not into a checkout of tfuse")
+    parser.add_argument("--into", metavar="FOLDER", type=pathlib.Path, help="write into this folder of your own repository, "
+                        "new or with ops in it, rather than into a checkout of tfuse")
     chosen = parser.parse_args(arguments)
     names = [name.strip() for name in chosen.inputs.split(",")]
     try:

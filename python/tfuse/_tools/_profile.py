@@ -1,10 +1,10 @@
-"""python -m tfuse profile SCRIPT: where the time of a script's steps goes, and what of it tfuse could serve and does not.
+"""python -m tfuse profile SCRIPT: where the time of a script's steps goes, and which part of it tfuse could serve but does not.
 
-A step is a call of the tf.function that the script calls again and again, be it its own or the one inside model.fit. Some
-calls pass, the last of them timed; the next run under TensorFlow's profiler, and there the script ends. On a GPU the time
-of an op is that of its kernels, and a line below says how long the GPU was idle and what it waited for; on the CPU it is that
-of the op itself, summed over threads. XLA makes one of several ops: what it runs counts for the op that XLA names it after, most
-often the last of them; on the CPU, threads that only help it are not seen.
+A step is a call of the tf.function that the script calls repeatedly, either its own or the one inside model.fit. The first
+calls are warm-up, and the last of them is timed; the next ones run under TensorFlow's profiler, and then the script is
+stopped. On a GPU the time of an op is that of its kernels, and a line below says how long the GPU was idle and what it waited
+for; on the CPU it is that of the op itself, summed over threads. XLA fuses several ops into one: the time counts for the op
+that XLA names it after, most often the last of them; on the CPU, helper threads are not seen.
 """
 
 import argparse
@@ -370,9 +370,9 @@ def _table(rows):
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse profile", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--skip", type=int, default=3, help="calls of the function that pass first, 1 or more (3)")
-    parser.add_argument("--steps", type=int, default=5, help="calls that are profiled (5)")
-    parser.add_argument("--top", type=int, default=16, help="lines of a table (16)")
+    parser.add_argument("--skip", type=int, default=3, help="warm-up calls of the function, 1 or more (3)")
+    parser.add_argument("--steps", type=int, default=5, help="calls to profile (5)")
+    parser.add_argument("--top", type=int, default=16, help="lines per table (16)")
     parser.add_argument("script", help="the Python file")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the script's own arguments")
     options = parser.parse_args(arguments)

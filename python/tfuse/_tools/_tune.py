@@ -289,13 +289,13 @@ def ops_with(some):
 def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse tune", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
-            "Finds the numbers of an op's launch that only a measurement can find, such as the blocks that a GPU's\n"
-            "multiprocessor gets. They are called choices, and stand in kernels/FAMILY/STEM_gpu.c:\n\n"
+            "Finds launch parameters that only a measurement can find, such as the number of blocks per multiprocessor.\n"
+            "They are called choices, and are defined in kernels/FAMILY/STEM_gpu.c:\n\n"
             "  TFU_CHOICE(name, value, least, most);\n\n"
             "Each is tried from least to most, one after the other, at all sizes that `python -m tfuse bench OP` times,\n"
-            "forward and backward. At the end come the lines that would make the op faster on this GPU, to be put into the\n"
-            "C file and built. No file is changed. Nothing else should run on the GPU meanwhile.\n\n"
-            "Without OP it lists all choices: their values, their ranges, and where they stand."))
+            "forward and backward. At the end come the lines that would make the op faster on this GPU, for you to put\n"
+            "into the C file. No file is changed. Nothing else should run on the GPU meanwhile.\n\n"
+            "Without OP it lists all choices: their values, their ranges, and where they are defined."))
     parser.add_argument("op", nargs="?", metavar="OP", help="a function or a stem, as in: rms_norm, or norm for all norms")
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and bfloat16")
     parser.add_argument("--quick", action="store_true",

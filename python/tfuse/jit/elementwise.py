@@ -21,7 +21,7 @@ def elementwise(inputs, outputs, text, grad=None, name="elementwise"):
 
     Returns:
       A function(*inputs) that returns a tensor, or a list of them where there are several outputs. Inputs are tensors,
-      arrays or numbers. Another number does not compile anew.
+      arrays or numbers. Changing a number does not recompile.
 
     Example:
       swish = tfuse.jit.elementwise("T x, R beta", "T y", "y = x / (1 + exp(-beta * x))", grad=True)
