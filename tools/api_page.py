@@ -1,5 +1,6 @@
 """The generated parts of docs/api.md, from docstrings: a table of every public name, and entries of those that docs/ops.md,
 which has the families, has not."""
+import functools
 import inspect
 import re
 
@@ -17,6 +18,7 @@ def anchor(heading):
     return "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
 
 
+@functools.cache
 def families():
     """{full name: (function or class, its place in ops.md)} of what the families export."""
     found = {}
@@ -29,14 +31,15 @@ def families():
 
 def others(module):
     """{full name: function or class} of what a module exports beside the families."""
+    known = families()
     found = {"%s.%s" % (module.__name__, name): value for name, value in vars(module).items()
              if callable(value) and not name.startswith("_")}
-    return {name: value for name, value in found.items() if name not in families()}
+    return {name: value for name, value in found.items() if name not in known}
 
 
 def names():
     """The table, with the first sentence of each docstring."""
-    places = families()
+    places = dict(families())
     for module in OTHERS.values():
         places.update({name: (value, "#" + anchor(name)) for name, value in others(module).items()})
     lines = ["| name | what it is |", "|---|---|"]
