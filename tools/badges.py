@@ -1,4 +1,5 @@
-"""README.md's badges, docs/badges.svg: what tfuse works with, read from what builds and tests it."""
+"""README.md's badges, docs/badges/: what tfuse works with, read from what builds and tests it."""
+import functools
 import pathlib
 import re
 
@@ -25,14 +26,17 @@ def facts():
     }
 
 
-def svg():
-    x, parts = 0, []
-    for label, text in facts().items():
-        left, right = (len(t) * LETTER + 2 * GAP for t in (label, text))
-        parts += [f'<rect x="{x:.0f}" width="{left:.0f}" height="20" fill="#444"/>',
-                  f'<rect x="{x + left:.0f}" width="{right:.0f}" height="20" fill="{COLORS[label]}"/>',
-                  *(f'<text x="{at:.0f}" y="14" textLength="{len(t) * LETTER:.0f}">{t}</text>'
-                    for at, t in ((x + GAP, label), (x + left + GAP, text)))]
-        x += left + right + GAP
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="{x - GAP:.0f}" height="20" role="img">',
-                      '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">', *parts, "</g>", "</svg>", ""])
+def svg(label, text):
+    left, right = (len(t) * LETTER + 2 * GAP for t in (label, text))
+    words = [f'<text x="{at:.0f}" y="14" textLength="{len(t) * LETTER:.0f}">{t}</text>'
+             for at, t in ((GAP, label), (left + GAP, text))]
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img">',
+                      '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">',
+                      f'<rect width="{left:.0f}" height="20" fill="#444"/>',
+                      f'<rect x="{left:.0f}" width="{right:.0f}" height="20" fill="{COLORS[label]}"/>', *words, "</g>", "</svg>", ""])
+
+
+def files():
+    """{path: how it is made}."""
+    return {f"docs/badges/{label.split()[0].lower()}.svg": functools.partial(svg, label, text)
+            for label, text in facts().items()}

@@ -9,7 +9,7 @@ import re
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ["*.md", "docs/*.md", "examples/**/*.md"]
-ASSETS = ["benchmarks/*.png", "docs/*.svg", "tools/docs_site.css"]
+ASSETS = ["benchmarks/*.png", "docs/badges/*.svg", "tools/docs_site.css"]
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cu": "cuda", ".cuh": "cuda"}
 LINK = re.compile(r"(?<=\]\()(?!https?:)([^)#\s]+)")
 

@@ -142,7 +142,7 @@ def _best(value, best, text):
 
 
 # Files that are made as a whole.
-FILES = {"docs/badges.svg": badges.svg}
+FILES = badges.files()
 # Files, and what commands print between the markers <!-- name --> and <!-- /name --> in each.
 PARTS = {
     "README.md": {"headline": headline},

@@ -56,7 +56,7 @@ def matrix_page(version, tables, hashes):
     for name in sorted(hashes):
         done = {row["tensorflow"] for table in tables if table["wheel"] == name for row in table["rows"]}
         if name.endswith(".whl") and (missing := [release for release in matrix.RELEASES if release not in done]):
-            lines.append(f"Not tested: `{name}` with TensorFlow {', '.join(missing)}.")
+            lines.append(f"- Not tested: `{name}` with TensorFlow {', '.join(missing)}.")
     return "\n".join(lines).rstrip() + "\n"
 
 

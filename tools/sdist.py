@@ -13,8 +13,8 @@ import metadata
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOW = """
-There is no wheel of tfuse for this machine: they are for Linux with glibc 2.17 or later, on x86_64 and aarch64.
-To build one from these sources, on Debian or Ubuntu:
+pip cannot build tfuse from its sources. Wheels are for Linux with glibc 2.17 or later, on x86_64 and aarch64.
+To build one, on Debian or Ubuntu:
 
   tar xzf tfuse-*.tar.gz && cd tfuse-*/
   ./run wheel                       # installs Bazel by apt, and NVIDIA's run-time compiler by pip into .venv

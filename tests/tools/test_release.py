@@ -131,6 +131,15 @@ def test_matrix_says_which_wheel_it_tested(release, tmp_path):
     assert (told["wheel"], told["sha256"], told["cuda"]) == ("tfuse-1.whl", hashlib.sha256(b"wheel").hexdigest(), True)
 
 
+def test_matrix_takes_this_machines_wheel_of_a_folder(tmp_path):
+    """It is known by its tag; none, or two, are an error before anything is installed."""
+    call = [sys.executable, ROOT / "tools/matrix.py", "--wheel", tmp_path, "2.99.0"]
+    assert "2.99.0 is not one of" in subprocess.run(call, text=True, stderr=subprocess.PIPE).stderr
+    (tmp_path / "tfuse-1-py3-none-manylinux_2_17_other.whl").touch()
+    done = subprocess.run([*call[:-1], "2.21.0"], text=True, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and "has 0 wheels for " in done.stderr
+
+
 # ---- the bill of materials ----
 
 
