@@ -168,7 +168,7 @@ void tfu_table_put(tfu_table *t, void *value, const tfu_call *ran) {
   tfu_kept *e = (tfu_kept *)((unsigned char *)value - offsetof(tfu_kept, body)), *gone = NULL;
   pthread_mutex_lock(&t->lock);
   if (ran) tfu_use(&e->use, ran);
-  if (--e->holders == 0) {
+  if (e->holders && --e->holders == 0) {
     if (t->most) put_to_idle(t, e);
     else leave(t, e), gone = take_done(t);
   }

@@ -22,10 +22,11 @@
 enum { TFU_KEEP_ALL = -1 };
 
 typedef struct tfu_table {
-  size_t value; /* bytes of one, zeros before it is made; none: the copy of the key, with a 0 behind it, is the value */
-  int most; /* that are kept with no holder; 0: none is; TFU_KEEP_ALL: none is evicted, and putting may be left out */
-  int exclusive; /* a value has one holder at a time: another of the same key is made for the next */
-  int lasting; /* memory of an evicted value, which may still be read, is that of the next one. Keys have one length  */
+  size_t value;  /* bytes of one, zeros at first. None: the value is the copy of the key, which a 0 follows    */
+  int most;      /* that are kept with no holder; 0: none. TFU_KEEP_ALL: none is evicted, nor need be put back */
+  int exclusive; /* a value has one holder at a time: another of the same key is made for the next             */
+  int lasting;   /* what was a value once is never freed: it becomes the next one, as it is, for other keys of
+                    the same length. It may still be read, or put back once too often, which does nothing      */
   /* Fills in the value; NULL: it stays as it is. Where it fails, it leaves nothing behind. */
   tfu_code (*make)(const void *key, void *value, void *with, tfu_error *err);
   void (*release)(void *value); /* what the value holds; NULL: nothing */

@@ -205,7 +205,8 @@ static void test_lasting(void) {
   void *label[6], *none;
   for (int i = 0; i < TFU_COUNT(label); i++) {
     CHECK(tfu_table_get(&labels, &i, sizeof i, NULL, &label[i], &err) == TFU_OK);
-    tfu_table_put(&labels, label[i], NULL);
+    for (int turn = 0; turn < 2; turn++) tfu_table_put(&labels, label[i], NULL); /* once too often */
+    CHECK(labels.idle == 1);
     if (i == 1) CHECK(tfu_table_each(&labels, is_text, "1") == 5 && tfu_table_each(&labels, is_text, "2") == 0);
     if (i == 1) CHECK(tfu_table_get(&labels, &(int){-1}, sizeof i, NULL, &none, &err) == TFU_INVALID);
     CHECK(atoi(label[i]) == i && (i < 4 || label[i] == label[i - 2])); /* two are in use, and one more was tried */
