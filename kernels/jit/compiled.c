@@ -9,13 +9,11 @@
 #include <string.h>
 
 #include "kernels/core/gpu/driver.h"
-#include "kernels/core/hash.h"
+#include "kernels/core/table.h"
 #include "kernels/jit/cubins.h"
 
 struct jit_compiled {
-  jit_compiled *next;
   jit_variant variant;
-  uint64_t hash;
   CUkernel kernel;
   const char *origin;
   int registers, local, shared, most_threads, allowed; /* allowed: bytes of dynamic shared memory that were asked for */
@@ -191,55 +189,44 @@ static tfu_code ask(const tfu_driver *d, jit_compiled *c, tfu_error *err) {
   return TFU_OK;
 }
 
-static jit_compiled *chains[256];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of chains; while compiling, another */
-
-static jit_compiled *find(const jit_variant *v, uint64_t hash) {
-  pthread_mutex_lock(&lock);
-  jit_compiled *c = chains[hash % TFU_COUNT(chains)];
-  while (c && !(c->hash == hash && !memcmp(&c->variant, v, sizeof *v))) c = c->next;
-  pthread_mutex_unlock(&lock);
-  return c;
-}
-
-static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled, tfu_error *err) {
+static tfu_code make_and_ask(const jit_variant *v, jit_compiled *c, tfu_error *err) {
+  static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER; /* one at a time */
   const tfu_driver *d;
   TFU_TRY(tfu_driver_get(&d, err));
-  jit_compiled *c = calloc(1, sizeof *c);
-  if (!c) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  memcpy(&c->variant, v, sizeof *v);
-  c->hash = hash;
-  c->variant.source = tfu_intern(v->source, strlen(v->source)); /* the same pointers, held for the variant */
-  c->variant.name = tfu_intern(v->name, strlen(v->name));
-  const int mode =
-      tfu_capture_relax(); /* loading allocates, and a driver may put it off until it is asked of the code */
+  pthread_mutex_lock(&compiling);
+  /* Loading allocates, and a driver may put it off until it is asked of the code. */
+  const int mode = tfu_capture_relax();
   tfu_code code = make(d, v, c, err);
   if (code == TFU_OK) code = ask(d, c, err);
   tfu_capture_restore(mode);
-  if (code != TFU_OK) {
-    char types[300] = "";
-    describe(v, types, sizeof types);
-    const size_t at = strlen(err->text);
-    if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
-    tfu_drop_text(c->variant.source), tfu_drop_text(c->variant.name);
-    free(c);
-    return code;
-  }
-  pthread_mutex_lock(&lock);
-  c->next = chains[hash % TFU_COUNT(chains)];
-  chains[hash % TFU_COUNT(chains)] = *compiled = c;
-  pthread_mutex_unlock(&lock);
-  return TFU_OK;
+  pthread_mutex_unlock(&compiling);
+  return code;
 }
 
+static tfu_code add(const void *variant, void *compiled, void *with, tfu_error *err) {
+  const jit_variant *v = variant;
+  jit_compiled *c = compiled;
+  (void)with;
+  memcpy(&c->variant, v, sizeof *v);
+  c->variant.source = tfu_intern(v->source, strlen(v->source)); /* the same pointers, held for the variant */
+  c->variant.name = tfu_intern(v->name, strlen(v->name));
+  const tfu_code code = make_and_ask(v, c, err);
+  if (code == TFU_OK) return TFU_OK;
+  char types[300] = "";
+  describe(v, types, sizeof types);
+  const size_t at = strlen(err->text);
+  if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
+  tfu_drop_text(c->variant.source), tfu_drop_text(c->variant.name);
+  return code;
+}
+
+/* All are kept: graphs may have captured any of them. */
+static tfu_table variants = TFU_TABLE(.value = sizeof(jit_compiled), .most = TFU_KEEP_ALL, .make = add);
+
 tfu_code jit_compiled_get(const jit_variant *v, jit_compiled **compiled, tfu_error *err) {
-  static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER; /* threads that want the same wait for the first */
-  const uint64_t hash = tfu_hash(TFU_HASH_START, v, sizeof *v);
-  if ((*compiled = find(v, hash))) return TFU_OK;
-  pthread_mutex_lock(&compiling);
-  *compiled = find(v, hash);
-  const tfu_code code = *compiled ? TFU_OK : add(v, hash, compiled, err);
-  pthread_mutex_unlock(&compiling);
+  void *value = NULL;
+  const tfu_code code = tfu_table_get(&variants, v, sizeof *v, NULL, &value, err);
+  *compiled = value;
   return code;
 }
 
@@ -335,16 +322,25 @@ tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **
 
 const char *tfu_jit_status(void) { return jit_nvrtc_missing(); }
 
+typedef struct wanted {
+  const char *source, *name;
+  int number;
+  const jit_compiled *found;
+} wanted;
+
+static int is_wanted(const void *variant, void *compiled, void *wanted_) {
+  const jit_variant *v = variant;
+  wanted *w = wanted_;
+  if (v->source == w->source && !strcmp(v->name, w->name) && w->number-- == 0) w->found = compiled;
+  return w->found != NULL;
+}
+
 int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size) {
   char types[300] = "";
-  const jit_compiled *found = NULL;
-  const char *own = tfu_intern(source, strlen(source));
-  pthread_mutex_lock(&lock);
-  for (int i = 0; i < TFU_COUNT(chains) && !found; i++)
-    for (const jit_compiled *c = chains[i]; c && !found; c = c->next)
-      if (c->variant.source == own && !strcmp(c->variant.name, name) && number-- == 0) found = c;
-  pthread_mutex_unlock(&lock);
-  tfu_drop_text(own);
+  wanted w = {.source = tfu_intern(source, strlen(source)), .name = name, .number = number};
+  tfu_table_each(&variants, is_wanted, &w);
+  tfu_drop_text(w.source);
+  const jit_compiled *found = w.found;
   if (!found) return 0;
   describe(&found->variant, types, sizeof types);
   snprintf(
