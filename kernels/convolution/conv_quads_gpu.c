@@ -8,6 +8,7 @@
 #include "kernels/convolution/conv_cudnn.h"
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/trial.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/recycle.h"
@@ -125,6 +126,17 @@ static int adopt(const void *key, const void *other, void *quads_, tfu_choice *c
   return usable(key, quads_, choice);
 }
 
+static tfu_code open_space(void *quads_) {
+  quads *q = quads_;
+  tfu_recycled_open(&q->space, q->call);
+  return TFU_OK;
+}
+
+static const char *take_way(void *quads_, tfu_tried *tried) {
+  ((quads *)quads_)->way = tried->plan;
+  return NULL;
+}
+
 static tfu_code run_way(void *quads_) {
   quads *q = quads_;
   tfu_call *call = tfu_recycle(&q->space);
@@ -136,22 +148,23 @@ static tfu_code run_way(void *quads_) {
 
 static tfu_chosen choose(const void *key, void *quads_, tfu_choice *choice) {
   quads *q = quads_;
-  tfu_error *err = q->call->err, ignored;
-  float took[WAYS] = {0}; /* microseconds; 0: does not serve */
+  tfu_tried tried[WAYS];
+  tfu_trial t = {.call = q->call,
+                 .with = q,
+                 .plans = WAYS,
+                 .most = WAYS,
+                 .timed = 1,
+                 .prepare = open_space,
+                 .take = take_way,
+                 .run = run_way};
   (void)key;
   *choice = (tfu_choice){.data = {AS_IT_IS}};
   if (!tfu_tuning()) return TFU_CHOSEN;
   if (!tfu_may_wait(q->call)) return TFU_CHOSEN_ONCE;
-  q->call->err = &ignored;
-  tfu_recycled_open(&q->space, q->call);
-  for (q->way = AS_IT_IS; q->way < WAYS; q->way++)
-    if (tfu_time(q->call, run_way, q, &took[q->way]) != TFU_OK) took[q->way] = 0;
-  q->call->err = err;
-  const int quads_win = took[IN_QUADS] > 0 && (took[AS_IT_IS] <= 0 || took[IN_QUADS] < took[AS_IT_IS]);
-  choice->data[0] = quads_win ? IN_QUADS : AS_IT_IS;
-  choice->microseconds = took[choice->data[0]];
-  snprintf(choice->label, sizeof choice->label, "cuDNN, x in quads %.1f us, as it is %.1f us", took[IN_QUADS],
-           took[AS_IT_IS]);
+  const int best = tfu_trial_pick(tried, tfu_trial_run(&t, tried), 0, 1);
+  if (best >= 0) choice->data[0] = (unsigned char)best, choice->microseconds = tried[best].microseconds;
+  snprintf(choice->label, sizeof choice->label, "cuDNN, x in quads %.1f us, as it is %.1f us",
+           tried[IN_QUADS].microseconds, tried[AS_IT_IS].microseconds);
   return q->short_of_memory ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
 }
 

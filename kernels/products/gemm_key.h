@@ -1,8 +1,9 @@
-/* gemm_key.h - what the choice of an algorithm for a product depends on (gemm_gpu.c), in memory and as a line of text,
- * and which products are alike. */
+/* gemm_key.h - the choice of an algorithm for a product (gemm_gpu.c), what it depends on, in memory and as a line of
+ * text, and which products are alike. */
 #ifndef TFUSE_GEMM_KEY_H_
 #define TFUSE_GEMM_KEY_H_
 
+#include "kernels/core/nvidia/cublaslt_api.h"
 #include "kernels/products/gemm_gpu.h"
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
@@ -13,6 +14,13 @@ typedef struct tfu_gemm_key {
   int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see gemm_key.c */
 } tfu_gemm_key;
 _Static_assert(sizeof(tfu_gemm_key) == 9 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
+
+typedef struct tfu_gemm_choice {
+  cublasLtMatmulAlgo_t algo;
+  uint64_t workspace;
+} tfu_gemm_choice;
+/* Bytes at most: what NVIDIA recommends for Hopper. Where it is not needed it is not taken. */
+enum { TFU_GEMM_WORKSPACE = 32 << 20 };
 
 tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal);
 

@@ -169,17 +169,17 @@ static void test_error(void) {
 /* ---- choosing ---- */
 
 static void test_pick(void) {
-  const conv_candidate tried[] = {{.config = 3, .microseconds = 5, .error = 9e-8, .workspace = 0},
-                                  {.config = 4, .microseconds = 9, .error = 1e-8, .workspace = 100},
-                                  {.config = 5, .microseconds = 7, .error = 1.4e-8, .workspace = 200},
-                                  {.config = 6, .microseconds = 8, .error = 1.6e-8, .workspace = 50}};
-  conv_candidate alike[] = {{.microseconds = 5}, {.microseconds = 4}, {.microseconds = 4}};
-  CHECK(tfu_conv_pick(tried, 4, 1000, 1.5) == 2);
-  CHECK(tfu_conv_pick(tried, 4, 150, 1.5) == 1);
-  CHECK(tfu_conv_pick(tried, 4, 50, 1.5) == 3);
-  CHECK(tfu_conv_pick(tried, 4, 10, 1.5) == 0);
-  CHECK(tfu_conv_pick(tried, 4, -1, 1.5) == -1 && tfu_conv_pick(tried, 0, 1000, 1.5) == -1);
-  CHECK(tfu_conv_pick(alike, 3, 0, 1.5) == 1);
+  const tfu_tried tried[] = {{.plan = 3, .microseconds = 5, .error = 9e-8, .workspace = 0},
+                             {.plan = 4, .microseconds = 9, .error = 1e-8, .workspace = 100},
+                             {.plan = 5, .microseconds = 7, .error = 1.4e-8, .workspace = 200},
+                             {.plan = 6, .microseconds = 8, .error = 1.6e-8, .workspace = 50}};
+  tfu_tried alike[] = {{.microseconds = 5}, {.microseconds = 4}, {.microseconds = 4}};
+  CHECK(tfu_trial_pick(tried, 4, 1000, 1.5) == 2);
+  CHECK(tfu_trial_pick(tried, 4, 150, 1.5) == 1);
+  CHECK(tfu_trial_pick(tried, 4, 50, 1.5) == 3);
+  CHECK(tfu_trial_pick(tried, 4, 10, 1.5) == 0);
+  CHECK(tfu_trial_pick(tried, 4, -1, 1.5) == -1 && tfu_trial_pick(tried, 0, 1000, 1.5) == -1);
+  CHECK(tfu_trial_pick(alike, 3, 0, 1.5) == 1);
 }
 
 int main(void) {

@@ -58,6 +58,9 @@ typedef struct tfu_tuner {
  * newer choice's text then: it is to be shown, not to be compared. */
 const char *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *choice);
 
+/* Names a choice, and says behind that how long it took, where it was timed. */
+void tfu_choice_label(tfu_choice *choice, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* Whether choices are made by timing, at present. */
 int tfu_tuning(void);
 
