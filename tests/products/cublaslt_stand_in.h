@@ -15,6 +15,7 @@
 #include "kernels/products/matmul_own.h"
 #include "tests/check.h"
 #include "tests/products/any_dtype.h"
+#include "tests/stand_in_clock.h"
 #include "tests/stand_in_driver.h"
 
 /* ---- what a test sets ---- */
@@ -33,7 +34,6 @@ static int last_algo;        /* that cuBLASLt ran */
 static int open_descriptors; /* not yet destroyed */
 static uint32_t wished[4];   /* what its A, B, C and D are aligned to, as it was told last */
 
-static double now; /* microseconds that all that was queued takes */
 static inline void count_pass(void) { now += pass_time; }
 
 /* For epilogues, and for the passes of a test. */
@@ -238,68 +238,18 @@ static CUresult device_name(char *name, int size, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-static int captures; /* nobody may wait, and nothing may run that is not wanted */
-static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status) {
-  (void)stream;
-  *status = captures ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
-/* An event is when it was recorded. */
-static CUresult create_event(CUevent *event, unsigned flags) {
-  (void)flags;
-  *event = calloc(1, sizeof(double));
-  return CUDA_SUCCESS;
-}
-static CUresult record_event(CUevent event, CUstream stream) {
-  (void)stream;
-  *(double *)event = now;
-  return CUDA_SUCCESS;
-}
-static CUresult wait_for_event(CUevent event) {
-  (void)event;
-  CHECK(!captures);
-  return CUDA_SUCCESS;
-}
-static CUresult time_between(float *ms, CUevent start, CUevent stop) {
-  *ms = (float)((*(double *)stop - *(double *)start) / 1000);
-  return CUDA_SUCCESS;
-}
-static CUresult destroy_event(CUevent event) {
-  free(event);
-  return CUDA_SUCCESS;
-}
-
-static CUresult fill_words(CUdeviceptr to, unsigned value, size_t words, CUstream stream) {
-  (void)stream;
-  for (size_t i = 0; i < words; i++) ((uint32_t *)(uintptr_t)to)[i] = value;
-  return CUDA_SUCCESS;
-}
 static CUresult fill_bytes(CUdeviceptr to, unsigned char value, size_t n, CUstream stream) {
   (void)stream;
   memset((void *)(uintptr_t)to, value, n);
   return CUDA_SUCCESS;
 }
-static CUresult copy_back(void *to, CUdeviceptr from, size_t n, CUstream stream) {
-  (void)stream;
-  memcpy(to, (const void *)(uintptr_t)from, n);
-  return CUDA_SUCCESS;
-}
-
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
   static const tfu_driver own = {STAND_INS,
+                                 CLOCK_STAND_INS,
                                  .cuDeviceGetName = device_name,
                                  .cuLibraryGetKernel = get_named_kernel,
                                  .cuLaunchKernelEx = launch_own,
-                                 .cuStreamIsCapturing = is_capturing,
-                                 .cuEventCreate = create_event,
-                                 .cuEventRecord = record_event,
-                                 .cuEventSynchronize = wait_for_event,
-                                 .cuEventElapsedTime = time_between,
-                                 .cuEventDestroy_v2 = destroy_event,
-                                 .cuMemsetD32Async = fill_words,
-                                 .cuMemsetD8Async = fill_bytes,
-                                 .cuMemcpyDtoHAsync_v2 = copy_back};
+                                 .cuMemsetD8Async = fill_bytes};
   (void)err;
   *driver = &own;
   return TFU_OK;
