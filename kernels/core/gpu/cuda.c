@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/table.h"
 
 /* ---- devices ---- */
 
@@ -28,14 +29,15 @@ static tfu_code ask(const tfu_driver *d, CUdevice ordinal, tfu_device *device, t
 }
 
 tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
-  static tfu_device known[TFU_GPUS];
-  static atomic_int ready[TFU_GPUS];
+  enum { GPUS = 64 };
+  static tfu_device known[GPUS];
+  static atomic_int ready[GPUS];
   static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
   CUdevice ordinal;
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(tfu_driver_code(d, d->cuCtxGetDevice(&ordinal), "finding the current GPU", err));
-  if (ordinal >= TFU_GPUS) return ask(d, ordinal, device, err);
+  if (ordinal >= GPUS) return ask(d, ordinal, device, err);
   if (!atomic_load_explicit(&ready[ordinal], memory_order_acquire)) {
     pthread_mutex_lock(&asking);
     /* Not again: others may be reading it. */
@@ -48,18 +50,13 @@ tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
   return TFU_OK;
 }
 
-tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+tfu_code tfu_per_gpu(tfu_table *table, const void *with, void **mine, tfu_error *err) {
   tfu_device device;
+  void *kept = NULL;
   TFU_TRY(tfu_device_now(&device, err));
-  if (device.ordinal >= TFU_GPUS)
-    return tfu_fail(err, TFU_UNIMPLEMENTED, "GPU number %d is beyond the %d served", device.ordinal, TFU_GPUS);
-  pthread_mutex_lock(&lock);
-  void **own = &kept[device.ordinal];
-  const tfu_code code = *own ? TFU_OK : create(own, with, err);
-  *mine = *own;
-  pthread_mutex_unlock(&lock);
-  return code;
+  TFU_TRY(tfu_table_get(table, &device.ordinal, sizeof device.ordinal, (void *)with, &kept, err));
+  *mine = *(void **)kept;
+  return TFU_OK;
 }
 
 void tfu_device_name(char *name, int size) {

@@ -49,11 +49,6 @@ typedef struct tfu_device {
   int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
-/* What there is one of for each GPU, as a handle: the current GPU's, made when it is first asked for. `kept` has room
- * for TFU_GPUS, NULL at first. */
-enum { TFU_GPUS = 64 };
-typedef tfu_code (*tfu_create)(void **made, const void *with, tfu_error *err);
-TFU_MUST_USE tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err);
 /* The current GPU's name, "" where it cannot be told. */
 void tfu_device_name(char *name, int size);
 
@@ -73,6 +68,12 @@ TFU_MUST_USE tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, siz
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);
 #pragma GCC visibility pop
+
+/* What there is one of for each GPU, as a handle or a stream: the current GPU's, which the table makes when it is first
+ * asked for, from `with`, and keeps. */
+#define TFU_PER_GPU(make_) TFU_TABLE(.value = sizeof(void *), .most = TFU_KEEP_ALL, .make = make_)
+struct tfu_table;
+TFU_MUST_USE tfu_code tfu_per_gpu(struct tfu_table *table, const void *with, void **mine, tfu_error *err);
 
 /* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
 TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
