@@ -104,8 +104,8 @@ static void test_room(void) {
   CHECK(tfu_has_scratch(&call, 0) && tfu_has_scratch(&call, 256) && !tfu_has_scratch(&call, 257));
 }
 
-/* Calls are remembered by the lower bits of a hash, with 16 places for those that meet: sizes of many multiples of a
- * power of two must not. */
+/* Calls are remembered in chains by the lower bits of a hash: sizes of many multiples of a power of two must not be in
+ * one. */
 static void test_hash(void) {
   for (int bits = 0; bits <= 24; bits++) {
     int at[4096] = {0}, most = 0;
