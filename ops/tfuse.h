@@ -202,6 +202,8 @@ tfu_shape_fn tfu_shape_gradient;
 int tfu_may_be(int64_t a, int64_t b);
 /* Whether an optional input is given: an empty vector means it is not. True while its shape is unknown. */
 int tfu_given(const tfu_shape *shape);
+/* An optional tensor's data; NULL where it is not given or, of an output, not wanted, or itself NULL. */
+void *tfu_given_data(const tfu_tensor *tensor);
 /* The shape without its last axis. */
 tfu_shape tfu_leading(const tfu_shape *shape);
 /* The shape with one more axis at the end. */

@@ -5,6 +5,7 @@
 #include "kernels/attention/attention_cudnn.h"
 
 #include "kernels/attention/attention_edges.h"
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/nvidia/graph.h"
@@ -43,7 +44,7 @@ static tfu_kernel after = {.module = &module, .name = "attention_after"};
 
 /* As many threads as there are items, but no more blocks than fill the GPU: the kernels go round. */
 static tfu_grid grid_for(const tfu_attention_request *r, int64_t items) {
-  const int64_t blocks = (items + TFU_THREADS - 1) / TFU_THREADS, most = (int64_t)r->multiprocessors * 8;
+  const int64_t blocks = divide_up(items, TFU_THREADS), most = (int64_t)r->multiprocessors * 8;
   return (tfu_grid){.x = (unsigned)(blocks < most ? blocks : most), .threads = TFU_THREADS};
 }
 

@@ -63,18 +63,18 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
   a.bytes = (int)unit;
   if (t->from[last] == 1 && unit < 8 && (int64_t)a.size[0].by * unit >= 16 && (uintptr_t)y % 16 == 0) {
     const int64_t packs = (n * unit + 15) / 16, each = TFU_TURN_THREADS * TFU_RUN_ROUNDS;
-    const tfu_grid grid = {.x = (unsigned)((packs + each - 1) / each), .threads = TFU_TURN_THREADS};
+    const tfu_grid grid = {.x = (unsigned)(divide_up(packs, each)), .threads = TFU_TURN_THREADS};
     return tfu_launch(call, &by_runs, 0, type_of(unit), grid, &a);
   }
   const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
-  const tfu_grid grid = {.x = (unsigned)((n + each - 1) / each), .threads = TFU_TURN_THREADS};
+  const tfu_grid grid = {.x = (unsigned)(divide_up(n, each)), .threads = TFU_TURN_THREADS};
   return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
 }
 
 /* Along an axis of n, as many equal tiles as `most` asks for. */
 static uint32_t even(int64_t n, int64_t most) {
-  const int64_t tiles = (n + most - 1) / most;
-  return (uint32_t)((n + tiles - 1) / tiles);
+  const int64_t tiles = divide_up(n, most);
+  return (uint32_t)(divide_up(n, tiles));
 }
 
 /* Pairs that lie side by side in a tile of matrices of odd sizes, as a power of two: 32, or twice as many where that is
@@ -144,7 +144,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     a.tile_a = even(na, (int64_t)1 << a.shift_a);
     a.tile_b = even(nb, (int64_t)1 << a.shift_b);
     const int step = size < 4 ? (int)(4 / size) : 1; /* elements of a bank: the pitch is an odd number of banks */
-    a.pitch = (int)(a.tile_a + step - 1) / step * step;
+    a.pitch = (int)divide_up(a.tile_a, step) * step;
     if (a.pitch / step % 2 == 0) a.pitch += step;
     /* Short rows that follow each other in x are read as one stretch and lie in shared memory so, unless too many of
      * them would begin in the same bank. */
@@ -152,7 +152,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     if (a.dense) a.tile_a = (uint32_t)na, a.pitch = (int)na;
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
   }
-  a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
+  a.tiles_a = (uint32_t)(divide_up(na, a.tile_a));
   a.tiles_b = (uint32_t)divide_up(nb + (a.border ? a.border - 1 : 0), a.tile_b);
   a.tiles = divisor_of((int64_t)a.tiles_a * a.tiles_b);
   a.strip = divisor_of(least((int64_t)a.tiles_a * a.swath, INT32_MAX));

@@ -19,8 +19,6 @@ TFU_CHOICE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most              
 TFU_CHOICE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
 TFU_CHOICE(most_copies, 32, 1, 32);  /* of bins in shared memory: one that is asked for often waits     */
 
-enum { RESERVED = 4096 };
-
 static tfu_code check_size(const tfu_call *call, int64_t size) {
   TFU_REQUIRE(call->err, size < INT32_MAX, "bins must be less than 2^31 - 1, got %lld", (long long)size);
   return TFU_OK;
@@ -34,7 +32,7 @@ tfu_code tfu_bins_gpu(tfu_call *call, bin_args *a) {
   if (a->rows * a->cols == 0) return TFU_OK;
   if (a->size <= TFU_SHARED_BINS)
     for (a->copies = 1; 2 * a->copies <= most_copies() && 2 * a->copies * a->size <= TFU_SHARED_BINS;) a->copies *= 2;
-  else a->copies = a->size * (int64_t)sizeof(uint32_t) <= device.block_shared - RESERVED;
+  else a->copies = a->size * (int64_t)sizeof(uint32_t) <= tfu_dynamic_shared(&device);
   const int64_t shared = a->size * a->copies * (int64_t)sizeof(uint32_t);
   const int threads = a->copies && a->size > TFU_SHARED_BINS ? TFU_BIN_THREADS : TFU_THREADS;
   /* All blocks that there are run at one time; each has more to count than to write. */

@@ -1,6 +1,7 @@
 /* What sorting by digits needs of the host, and the ops Sort, Argsort and Unsort. */
 #include "kernels/sorting/sort.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
@@ -26,7 +27,7 @@ TFU_CHOICE(network_cols, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS, 1, TFU_NETWORK_BL
 TFU_CHOICE(row_items, 16, 4, 32);   /* keys of a thread where a block holds a row              */
 TFU_CHOICE(totals_blocks, 3, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
 
-enum { RESERVED = 4096, MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
+enum { MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
 
 /* Bytes of shared memory for blocks of so many warps, whose keys take so many bytes with what comes with them. */
 static size_t shared_of(int64_t warps, int items, size_t bytes) {
@@ -43,11 +44,11 @@ tfu_code tfu_count_before(tfu_call *call, uint32_t *counts, int64_t n, void *sum
 static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args *r, const tfu_device *device) {
   const size_t key = tfu_dtype_size(job->dtype) == 8 ? 8 : 4, n = (size_t)(r->rows * r->cols);
   const tfu_dtype tag = key == 8 ? TFU_F64 : TFU_F32;
-  const int64_t tile = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES / (int64_t)key, tiles = (r->cols + tile - 1) / tile,
-                most = ((1 << 30) - 1) / tile, portions = (tiles + most - 1) / most;
+  const int64_t tile = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES / (int64_t)key, tiles = divide_up(r->cols, tile),
+                most = ((1 << 30) - 1) / tile, portions = divide_up(tiles, most);
   const int digits = (r->end - r->shift + 7) / 8, own = job->sorted && (job->keys || !r->narrow);
   const int64_t words = r->rows * digits * TFU_PILES,
-                share = ((int64_t)device->multiprocessors * totals_blocks() + r->rows - 1) / r->rows;
+                share = divide_up((int64_t)device->multiprocessors * totals_blocks(), r->rows);
   void *scratch_keys = NULL, *own_keys = job->sorted, *scratch_places = NULL, *starts, *said;
   TFU_REQUIRE(call->err, r->rows * tiles <= INT32_MAX, "%lld rows of %lld values are too many to sort: split them",
               (long long)r->rows, (long long)r->cols);
@@ -102,8 +103,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
 tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  const size_t size = tfu_dtype_size(job->dtype), key = size == 8 ? 8 : 4,
-               room = (size_t)device.block_shared - RESERVED;
+  const size_t size = tfu_dtype_size(job->dtype), key = size == 8 ? 8 : 4, room = (size_t)tfu_dynamic_shared(&device);
   const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
   const int places = job->places != NULL;
   radix_args a = {.from = job->from,
@@ -121,7 +121,7 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
               places ? 31 : 32, (long long)a.cols);
   if (a.cols <= short_cols()) {
     a.at_a_time = TFU_THREADS / (int)a.cols;
-    const int64_t blocks = (a.rows + a.at_a_time - 1) / a.at_a_time;
+    const int64_t blocks = divide_up(a.rows, a.at_a_time);
     const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
                            .threads = TFU_THREADS,
                            .shared = (unsigned)(TFU_THREADS * (2 * key + sizeof(uint32_t)))};
@@ -175,7 +175,7 @@ tfu_code tfu_move_gpu(tfu_call *call, tfu_dtype dtype, move_args a) {
   if (!a.n) return TFU_OK;
   a.size = (int)tfu_dtype_size(dtype);
   if (!a.apart) a.apart = a.size;
-  const tfu_grid grid = {.x = (unsigned)((a.n + BLOCK - 1) / BLOCK), .threads = TFU_THREADS};
+  const tfu_grid grid = {.x = (unsigned)(divide_up(a.n, BLOCK)), .threads = TFU_THREADS};
   return tfu_launch(call, &move, 0, TFU_F32, grid, &a);
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/sorting/unique.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
@@ -18,8 +19,8 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
   const int64_t n = tfu_count(&x->shape), words = (n + 31) / 32;
   const size_t size = tfu_dtype_size(x->dtype), key = size == 8 ? 8 : 4, word = sizeof(uint32_t);
   const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
-  const tfu_grid of_keys = {.x = (unsigned)((n + TILE - 1) / TILE), .threads = TFU_THREADS},
-                 of_words = {.x = (unsigned)((words + TILE - 1) / TILE), .threads = TFU_THREADS};
+  const tfu_grid of_keys = {.x = (unsigned)(divide_up(n, TILE)), .threads = TFU_THREADS},
+                 of_words = {.x = (unsigned)(divide_up(words, TILE)), .threads = TFU_THREADS};
   if (n == 0) return tfu_clear(call, out[3].data, word);
   TFU_TRY(tfu_clear(call, out[0].data, (size_t)n * size));
   TFU_TRY(tfu_clear(call, out[2].data, (size_t)n * word));

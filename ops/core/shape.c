@@ -44,6 +44,7 @@ tfu_shape_text tfu_show(const tfu_shape *shape) {
 int tfu_may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
 
 int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
+void *tfu_given_data(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
 tfu_shape tfu_leading(const tfu_shape *shape) {
   tfu_shape out = *shape;

@@ -28,11 +28,12 @@ typedef struct tfu_kernel {
 } tfu_kernel;
 
 typedef struct tfu_grid {
-  unsigned x, y;    /* blocks; zero is one       */
-  unsigned threads; /* of a block                */
-  unsigned shared;  /* bytes of dynamic memory   */
-  unsigned cluster; /* blocks along x that share their memory; zero is none */
-  int resident;     /* no more clusters than run at one time: those take the rows of the others */
+  unsigned x, y, z;              /* blocks; zero is one                  */
+  unsigned threads;              /* of a block …                         */
+  unsigned threads_y, threads_z; /* … times these, where it is no line   */
+  unsigned shared;               /* bytes of dynamic shared memory       */
+  unsigned cluster;              /* blocks along x that share their memory; zero is none */
+  int resident;                  /* no more clusters than run at one time: those take the rows of the others */
 } tfu_grid;
 
 #pragma GCC visibility push(default)
@@ -49,6 +50,10 @@ typedef struct tfu_device {
   int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
+/* Bytes of static shared memory, its own variables, that a kernel with dynamic shared memory has at most; and what is
+ * left for that. */
+enum { TFU_STATIC_SHARED = 4096 };
+static inline int tfu_dynamic_shared(const tfu_device *device) { return device->block_shared - TFU_STATIC_SHARED; }
 /* The current GPU's name, "" where it cannot be told. */
 void tfu_device_name(char *name, int size);
 
@@ -74,6 +79,21 @@ int tfu_aligned(const tfu_call *call, int64_t elements);
 #define TFU_PER_GPU(make_) TFU_TABLE(.value = sizeof(void *), .most = TFU_KEEP_ALL, .make = make_)
 struct tfu_table;
 TFU_MUST_USE tfu_code tfu_per_gpu(struct tfu_table *table, const void *with, void **mine, tfu_error *err);
+
+/* A kernel that the driver has loaded: the library's own, or one that was compiled at run time. */
+typedef struct tfu_function {
+  void *kernel;                /* CUkernel                                                  */
+  const char *name;            /* for messages                                              */
+  int static_shared;           /* bytes, or more                                            */
+  _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
+} tfu_function;
+/* The one way to launch: on the call's stream, asking for the shared memory and the cluster that the grid wants. */
+TFU_MUST_USE tfu_code tfu_start(tfu_call *call, tfu_function *function, tfu_grid grid, void **parameters);
+/* "grid (1, 2, 3), block (4, 5, 6), 0 bytes of shared memory" */
+typedef struct tfu_launch_text {
+  char text[256];
+} tfu_launch_text;
+tfu_launch_text tfu_show_launch(const int64_t grid[3], const int64_t block[3], int64_t shared);
 
 /* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
 TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);
