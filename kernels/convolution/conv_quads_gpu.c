@@ -14,8 +14,8 @@
 #include "kernels/core/recycle.h"
 
 TFU_MODULE(conv_quads);
-static tfu_kernel move_image = {.module = &module, .name = "conv_quads_image"};
-static tfu_kernel move_kernel = {.module = &module, .name = "conv_quads_kernel"};
+static tfu_kernel move_image = {.module = &module, .name = "conv_quads_image", .keys = tfu_bits};
+static tfu_kernel move_kernel = {.module = &module, .name = "conv_quads_kernel", .keys = tfu_bits};
 
 /* 0: never; 1: where a timing says so; 2: wherever they can be. */
 TFU_CHOICE(in_quads, 1, 0, 2);
@@ -79,7 +79,7 @@ static tfu_code move(tfu_call *call, tfu_kernel *kernel, conv_quads_args a, cons
   a.from = from, a.to = to;
   const int64_t most = (int64_t)device.multiprocessors * quad_blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.units, TFU_THREADS), most), .threads = TFU_THREADS};
-  return tfu_launch(call, kernel, 0, TFU_F16, grid, &a); /* whose bits are moved, whatever they mean */
+  return tfu_launch(call, kernel, 0, tfu_bits_of(2), grid, &a);
 }
 
 static tfu_code run(tfu_call *call, quads *q, int *served) {

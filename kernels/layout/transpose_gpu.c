@@ -29,11 +29,6 @@ static int shift_for(int64_t n) {
   return shift;
 }
 
-/* The type whose kernels move elements of so many bytes. */
-static tfu_dtype type_of(int64_t size) {
-  return size == 1 ? TFU_BOOL : size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64;
-}
-
 /* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
  * each. */
 static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, int64_t bytes) {
@@ -44,9 +39,9 @@ static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, 
 }
 
 static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char *y, int64_t size) {
-  static tfu_kernel by_size = {.module = &module, .name = "transpose_rows"};
-  static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs"};
-  static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs"};
+  static tfu_kernel by_size = {.module = &module, .name = "transpose_rows", .keys = tfu_any};
+  static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs", .keys = tfu_any};
+  static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs", .keys = tfu_bits};
   const int last = t->axes - 1;
   transpose_rows_args a = {.y = y, .x = x, .axes = t->axes};
   int64_t unit = size, n = 1;
@@ -64,11 +59,11 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
   if (t->from[last] == 1 && unit < 8 && (int64_t)a.size[0].by * unit >= 16 && (uintptr_t)y % 16 == 0) {
     const int64_t packs = (n * unit + 15) / 16, each = TFU_TURN_THREADS * TFU_RUN_ROUNDS;
     const tfu_grid grid = {.x = (unsigned)(divide_up(packs, each)), .threads = TFU_TURN_THREADS};
-    return tfu_launch(call, &by_runs, 0, type_of(unit), grid, &a);
+    return tfu_launch(call, &by_runs, 0, tfu_bits_of((size_t)unit), grid, &a);
   }
   const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
   const tfu_grid grid = {.x = (unsigned)(divide_up(n, each)), .threads = TFU_TURN_THREADS};
-  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
+  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, 0, grid, &a);
 }
 
 /* Along an axis of n, as many equal tiles as `most` asks for. */
@@ -104,10 +99,10 @@ static unsigned plan_sectors(transpose_tiles_args *args, int64_t size) {
 }
 
 static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
-  static tfu_kernel any = {.module = &module, .name = "transpose_tiles"};
-  static tfu_kernel squares = {.module = &module, .name = "transpose_squares"};
-  static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs"};
-  static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors"};
+  static tfu_kernel any = {.module = &module, .name = "transpose_tiles", .keys = tfu_bits};
+  static tfu_kernel squares = {.module = &module, .name = "transpose_squares", .keys = tfu_any};
+  static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs", .keys = tfu_bits};
+  static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors", .keys = tfu_bits};
   const int axis_b = t->axes - 1;
   const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
   const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
@@ -170,7 +165,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
                     : in_sectors ? &sectors
                     : in_pairs   ? &pairs
                                  : &any,
-                    0, in_packs ? TFU_F32 : type_of(size), grid, &a);
+                    0, in_packs ? 0 : tfu_bits_of((size_t)size), grid, &a);
 }
 
 /* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */

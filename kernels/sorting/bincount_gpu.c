@@ -10,10 +10,10 @@ TFU_MODULE(bincount);
 enum { IDS, VALUES, WHOLE };
 static const char *const variants[] = {"ids", "values", "whole"};
 static tfu_kernel bin_count = {.module = &module, .name = "bin_count", .variants = variants};
-static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys"};
-static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants};
-static tfu_kernel bin_join = {.module = &module, .name = "bin_join"};
-static tfu_kernel bin_take = {.module = &module, .name = "bin_take"};
+static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys", .keys = tfu_any};
+static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants, .keys = tfu_any};
+static tfu_kernel bin_join = {.module = &module, .name = "bin_join", .keys = tfu_any};
+static tfu_kernel bin_take = {.module = &module, .name = "bin_take", .keys = tfu_bits};
 
 TFU_CHOICE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most                                      */
 TFU_CHOICE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
@@ -44,9 +44,7 @@ tfu_code tfu_bins_gpu(tfu_call *call, bin_args *a) {
               (long long)a->rows);
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->chunks), .threads = (unsigned)threads, .shared = (unsigned)shared};
-  /* Kernels for integers are named after floats of their size. */
-  const tfu_dtype kind = (tfu_dtype)a->kind, tag = kind == TFU_I32 ? TFU_F32 : kind == TFU_I64 ? TFU_F64 : kind;
-  return tfu_launch(call, &bin_count, !a->range ? IDS : kind < TFU_FLOATS ? VALUES : WHOLE, tag, grid, a);
+  return tfu_launch(call, &bin_count, !a->range ? IDS : a->kind < TFU_FLOATS ? VALUES : WHOLE, a->kind, grid, a);
 }
 
 tfu_code tfu_bincount_gpu(tfu_call *call) {
@@ -79,7 +77,7 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   a.keys = keys;
   const tfu_grid grid = {.x = (unsigned)least(divide_up(rows * cols, TFU_THREADS * 4), 1 << 20),
                          .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &bin_keys, 0, TFU_F32, grid, &a));
+  TFU_TRY(tfu_launch(call, &bin_keys, 0, 0, grid, &a));
   radix_job job = {.from = keys,
                    .dtype = TFU_I32,
                    .order = tfu_order_of_keys(sizeof(uint32_t)),
@@ -109,8 +107,8 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   s.partial = partial;
   const tfu_grid sums = {.x = (unsigned)(rows * size * s.parts), .threads = each < FEW ? 32 : TFU_THREADS};
   const tfu_grid join = {.x = (unsigned)divide_up(rows * size, TFU_THREADS), .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &bin_sum, variant, TFU_F32, sums, &s));
-  return tfu_launch(call, &bin_join, 0, TFU_F32, join, &s);
+  TFU_TRY(tfu_launch(call, &bin_sum, variant, 0, sums, &s));
+  return tfu_launch(call, &bin_join, 0, 0, join, &s);
 }
 
 tfu_code tfu_weighted_bincount_grad_gpu(tfu_call *call) {
@@ -127,5 +125,5 @@ tfu_code tfu_weighted_bincount_grad_gpu(tfu_call *call) {
   TFU_TRY(tfu_device_now(&device, call->err));
   const int64_t most = (int64_t)device.multiprocessors * take_blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.rows * a.cols, TFU_THREADS), most), .threads = TFU_THREADS};
-  return tfu_launch(call, &bin_take, 0, size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64, grid, &a);
+  return tfu_launch(call, &bin_take, 0, tfu_bits_of(size), grid, &a);
 }

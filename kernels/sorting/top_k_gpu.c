@@ -8,9 +8,10 @@
 #include "kernels/sorting/sort.h"
 
 TFU_MODULE(top_k);
-enum { VALUES, WHOLE, KEYS };
-static const char *const variants[] = {"values", "whole", "keys"};
+enum { VALUES, WHOLE };
+static const char *const variants[] = {"values", "whole"};
 static tfu_kernel top_k = {.module = &module, .name = "top_k", .variants = variants};
+static tfu_kernel top_k_keys = {.module = &module, .name = "top_k_keys", .keys = tfu_bits};
 
 TFU_CHOICE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
 TFU_CHOICE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
@@ -43,14 +44,11 @@ static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, in
 /* Bytes of shared memory for what is kept. */
 static size_t shared_of(int enough, size_t key) { return 2 * (size_t)enough * (key + sizeof(uint32_t)); }
 
-/* Kernels for integers and keys are named after floats of their size. */
 static tfu_code launch(tfu_call *call, top_args *a, tfu_dtype dtype, size_t key) {
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->parts), .threads = TFU_THREADS, .shared = (unsigned)shared_of(a->enough, key)};
-  const tfu_dtype wide = key == 8 ? TFU_F64 : TFU_F32;
-  if (a->from_places) return tfu_launch(call, &top_k, KEYS, wide, grid, a);
-  return dtype < TFU_FLOATS ? tfu_launch(call, &top_k, VALUES, dtype, grid, a)
-                            : tfu_launch(call, &top_k, WHOLE, wide, grid, a);
+  if (a->from_places) return tfu_launch(call, &top_k_keys, 0, tfu_bits_of(key), grid, a);
+  return tfu_launch(call, &top_k, dtype < TFU_FLOATS ? VALUES : WHOLE, dtype, grid, a);
 }
 
 tfu_code tfu_top_k_gpu(tfu_call *call) {

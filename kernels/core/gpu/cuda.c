@@ -147,8 +147,12 @@ typedef struct tfu_loaded {
   char label[96]; /* for tfuse.explain() */
 } tfu_loaded;
 
-static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu_loaded **out, tfu_error *err) {
-  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][dtype];
+const char *const tfu_bits[] = {"b8", "b16", "b32", "b64"}, *const tfu_any[] = {"any"};
+
+int tfu_bits_of(size_t bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
+
+static tfu_code find(tfu_kernel *k, int image, int variant, int key, tfu_loaded **out, tfu_error *err) {
+  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][key];
   if ((*out = atomic_load_explicit(slot, memory_order_acquire))) return TFU_OK;
 
   const tfu_driver *d;
@@ -158,7 +162,7 @@ static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(load_library(k->module, image, &library, err));
   snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
-           tfu_dtype_tag(dtype));
+           k->keys ? k->keys[key] : tfu_dtype_tag((tfu_dtype)key));
   if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   const tfu_code code =
       tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&mine->function.kernel, library, name), name, err);
@@ -236,13 +240,13 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
   return tfu_driver_code(d, r, what, call->err);
 }
 
-tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype, tfu_grid grid, void *args) {
+tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid grid, void *args) {
   tfu_device device;
   tfu_loaded *loaded;
   TFU_TRY(tfu_device_now(&device, call->err));
   const int image = tfu_image_for(k->module->images, device.capability);
   if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
-  TFU_TRY(find(k, image, variant, dtype, &loaded, call->err));
+  TFU_TRY(find(k, image, variant, key, &loaded, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
   return tfu_start(call, &loaded->function, grid, (void *[]){args});
 }

@@ -1,14 +1,16 @@
 /* cuda.h - our own kernels on the GPU, through the CUDA driver, which is opened on first use.
  *
- * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<dtype>, which
- * takes one struct by value. Handles do not depend on the context, so they serve every GPU that the image serves. */
+ * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<key>, which takes
+ * one struct by value. The key is the tag of a dtype, unless the kernel has keys of its own. Handles do not depend on
+ * the context, so they serve every GPU that the image serves. */
 #ifndef TFUSE_CUDA_H_
 #define TFUSE_CUDA_H_
 
 #include "kernels/core/gpu/images.h"
 #include "tfuse.h"
 
-enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16 };
+enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16, TFU_MAX_KEYS = 16 };
+_Static_assert((int)TFU_DTYPES <= (int)TFU_MAX_KEYS, "every dtype is a key");
 
 typedef struct tfu_module {
   const tfu_image *images;
@@ -24,7 +26,8 @@ typedef struct tfu_kernel {
   tfu_module *module;
   const char *name;
   const char *const *variants; /* NULL: the kernel has none */
-  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MOVED];
+  const char *const *keys;     /* at most TFU_MAX_KEYS; NULL: the tags of dtypes */
+  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MAX_KEYS];
 } tfu_kernel;
 
 typedef struct tfu_grid {
@@ -37,9 +40,13 @@ typedef struct tfu_grid {
 } tfu_grid;
 
 #pragma GCC visibility push(default)
-/* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
-TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
-                                 void *args);
+/* Launches the kernel for `key`, a dtype or a place in its keys, on the call's stream; args is its one parameter. */
+TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, int key, tfu_grid grid, void *args);
+
+/* Keys of kernels that move bits or compare them, whatever they mean, and which of them is for so many bytes; and those
+ * of a kernel that serves all. */
+extern const char *const tfu_bits[], *const tfu_any[];
+int tfu_bits_of(size_t bytes);
 
 /* Where a variable of the module lies on the current GPU, and how large it is. */
 TFU_MUST_USE tfu_code tfu_variable(tfu_module *module, const char *name, void **address, size_t *bytes, tfu_error *err);
