@@ -65,6 +65,10 @@ typedef enum tfu_dtype {
   TFU_I8,
   TFU_U16,
   TFU_I16,
+  TFU_I4, /* in a byte of its own, as TensorFlow stores it */
+  TFU_U4,
+  TFU_F8E4M3, /* the one without infinities, TensorFlow's float8_e4m3fn */
+  TFU_F8E5M2,
   TFU_DTYPES
 } tfu_dtype;
 
