@@ -211,6 +211,16 @@ static void test_lasting(void) {
     if (i == 1) CHECK(tfu_table_get(&labels, &(int){-1}, sizeof i, NULL, &none, &err) == TFU_INVALID);
     CHECK(atoi(label[i]) == i && (i < 4 || label[i] == label[i - 2])); /* two are in use, and one more was tried */
   }
+  /* One that was put back too often, and is held again, is not evicted. */
+  void *held, *other;
+  const int last = TFU_COUNT(label) - 1;
+  CHECK(tfu_table_get(&labels, &last, sizeof last, NULL, &held, &err) == TFU_OK && held == label[last]);
+  for (int i = 10; i < 13; i++) {
+    CHECK(tfu_table_get(&labels, &i, sizeof i, NULL, &other, &err) == TFU_OK && other != held);
+    tfu_table_put(&labels, other, NULL);
+  }
+  CHECK(atoi(held) == last);
+  tfu_table_put(&labels, held, NULL);
   tfu_table_clear(&labels);
 }
 
