@@ -77,7 +77,8 @@ static int choose(tfu_trial *t, plans *p, tfu_tried *tried, int *n) {
   return best < 0 ? -1 : tried[best].plan;
 }
 
-#define CHECK_WHY(i, text) CHECK_FOR(tried[i].why_not &&strstr(tried[i].why_not, text), "%d: %s", i, tried[i].why_not)
+static const char *said(const tfu_tried *tried) { return tried->why_not ? tried->why_not : "nothing"; }
+#define CHECK_WHY(i, text) CHECK_FOR(strstr(said(&tried[i]), text), "%d: %s", i, said(&tried[i]))
 
 /* The fastest that runs; why others were not taken is said. */
 static void test_timed(void) {
