@@ -203,7 +203,7 @@ typedef struct proposals {
 static const char *take(void *proposals_, tfu_tried *tried) {
   proposals *all = proposals_;
   all->p->choice = &all->choice[tried->plan];
-  return all->wrong[tried->plan] ? "cuBLASLt says so" : NULL;
+  return all->wrong[tried->plan] ? "cuBLASLt does not support it" : NULL;
 }
 
 static tfu_code run_one(void *proposals_) { return run(((proposals *)proposals_)->p); }
