@@ -67,8 +67,8 @@ typedef enum tfu_dtype {
   TFU_I16,
   TFU_I4, /* in a byte of its own, as TensorFlow stores it */
   TFU_U4,
-  TFU_F8E4M3, /* the one without infinities, TensorFlow's float8_e4m3fn */
-  TFU_F8E5M2,
+  TFU_E4M3, /* of 8 bits, without infinities */
+  TFU_E5M2,
   TFU_DTYPES
 } tfu_dtype;
 

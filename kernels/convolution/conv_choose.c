@@ -17,19 +17,16 @@ static const char *const products[CONV_PRODUCTS] = {
 static void describe(const void *key, void *request_, char *text, size_t size) {
   const conv_request *r = request_;
   const conv_key *k = key;
-  char gpu[64];
-  tfu_device_name(gpu, sizeof gpu);
-  snprintf(
-      text, size,
-      "%s, cuDNN %d, %s %s%s epilogue %d, %d x %dx%dx%d to %dx%dx%d, window %dx%dx%d, groups %d of %d to %d, stride "
-      "%dx%dx%d, dilation %dx%dx%d, before %dx%dx%d",
-      gpu, r->dnn->version, products[k->product], tfu_dtype_name((tfu_dtype)k->dtype),
-      k->tf32             ? " as tf32"
-      : tfu_conv_exact(k) ? " exact"
-                          : "",
-      k->epilogue, k->batch, k->in[0], k->in[1], k->in[2], k->out[0], k->out[1], k->out[2], k->window[0], k->window[1],
-      k->window[2], k->groups, k->c, k->k, k->stride[0], k->stride[1], k->stride[2], k->dilation[0], k->dilation[1],
-      k->dilation[2], k->before[0], k->before[1], k->before[2]);
+  snprintf(text, size,
+           "cuDNN %d, %s %s%s epilogue %d, %d x %dx%dx%d to %dx%dx%d, window %dx%dx%d, groups %d of %d to %d, stride "
+           "%dx%dx%d, dilation %dx%dx%d, before %dx%dx%d",
+           r->dnn->version, products[k->product], tfu_dtype_name((tfu_dtype)k->dtype),
+           k->tf32             ? " as tf32"
+           : tfu_conv_exact(k) ? " exact"
+                               : "",
+           k->epilogue, k->batch, k->in[0], k->in[1], k->in[2], k->out[0], k->out[1], k->out[2], k->window[0],
+           k->window[1], k->window[2], k->groups, k->c, k->k, k->stride[0], k->stride[1], k->stride[2], k->dilation[0],
+           k->dilation[1], k->dilation[2], k->before[0], k->before[1], k->before[2]);
 }
 
 conv_choice tfu_conv_chosen_of(const tfu_choice *choice) {

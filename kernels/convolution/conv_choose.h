@@ -20,6 +20,9 @@ typedef struct conv_request {
   int64_t space; /* bytes of it */
   int short_of_memory;
   int unsure; /* whether errors, all 0, told nothing */
+  /* While they are tried: the graph with the proposals, and what results are compared with. */
+  tfu_graph *trial;
+  conv_sample *sample;
 } conv_request;
 
 /* ---- plans ---- */

@@ -105,15 +105,12 @@ static void describe(const void *key, void *quads_, char *text, size_t size) {
   const char *why;
   const conv_key *k = key;
   const tfu_cudnn *dnn = tfu_cudnn_get(&why);
-  char gpu[64];
   (void)quads_;
-  tfu_device_name(gpu, sizeof gpu);
   snprintf(text, size,
-           "%s, cuDNN %d, quads or not, product %d %s epilogue %d, %d x %dx%d to %dx%d, window %dx%d, %d to %d, before "
+           "cuDNN %d, quads or not, product %d %s epilogue %d, %d x %dx%d to %dx%d, window %dx%d, %d to %d, before "
            "%dx%d",
-           gpu, dnn ? dnn->version : 0, k->product, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch,
-           k->in[1], k->in[2], k->out[1], k->out[2], k->window[1], k->window[2], k->c, k->k, k->before[1],
-           k->before[2]);
+           dnn ? dnn->version : 0, k->product, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch, k->in[1],
+           k->in[2], k->out[1], k->out[2], k->window[1], k->window[2], k->c, k->k, k->before[1], k->before[2]);
 }
 
 static int usable(const void *key, void *quads_, const tfu_choice *choice) {
@@ -124,12 +121,6 @@ static int usable(const void *key, void *quads_, const tfu_choice *choice) {
 static int adopt(const void *key, const void *other, void *quads_, tfu_choice *choice) {
   (void)other;
   return usable(key, quads_, choice);
-}
-
-static tfu_code open_space(void *quads_) {
-  quads *q = quads_;
-  tfu_recycled_open(&q->space, q->call);
-  return TFU_OK;
 }
 
 static const char *take_way(void *quads_, tfu_tried *tried) {
@@ -149,18 +140,12 @@ static tfu_code run_way(void *quads_) {
 static tfu_chosen choose(const void *key, void *quads_, tfu_choice *choice) {
   quads *q = quads_;
   tfu_tried tried[WAYS];
-  tfu_trial t = {.call = q->call,
-                 .with = q,
-                 .plans = WAYS,
-                 .most = WAYS,
-                 .timed = 1,
-                 .prepare = open_space,
-                 .take = take_way,
-                 .run = run_way};
+  tfu_trial t = {.call = q->call, .with = q, .plans = WAYS, .most = WAYS, .timed = 1, .take = take_way, .run = run_way};
   (void)key;
   *choice = (tfu_choice){.data = {AS_IT_IS}};
   if (!tfu_tuning()) return TFU_CHOSEN;
   if (!tfu_may_wait(q->call)) return TFU_CHOSEN_ONCE;
+  tfu_recycled_open(&q->space, q->call);
   const int best = tfu_trial_pick(tried, tfu_trial_run(&t, tried), 0, 1);
   if (best >= 0) choice->data[0] = (unsigned char)best, choice->microseconds = tried[best].microseconds;
   snprintf(choice->label, sizeof choice->label, "cuDNN, x in quads %.1f us, as it is %.1f us",

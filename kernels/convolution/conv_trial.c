@@ -1,6 +1,5 @@
 /* conv_trial.c - which of cuDNN's engines computes a convolution best: by time and, in exact float32, by error, too. */
 #include <math.h>
-#include <string.h>
 
 #include "kernels/convolution/conv_choose.h"
 #include "kernels/core/recycle.h"
@@ -10,56 +9,41 @@ enum { CANDIDATES = 10 }; /* that are timed, or whose errors are compared */
 /* How many times the least error is still as good: time is worth some of it, where there are times. */
 static double alike(int timed) { return timed ? 1.5 : 1.1; }
 
-typedef struct engines {
-  conv_request *r;
-  tfu_graph *graph; /* with the proposals */
-  conv_sample *sample;
-} engines;
-
-static const char *take(void *engines_, tfu_tried *tried) {
-  const engines *e = engines_;
+static const char *take(void *request, tfu_tried *tried) {
+  const conv_request *r = request;
   tfu_error ignored;
-  if (!tfu_conv_trusts(&e->r->key, tfu_graph_engine(e->graph, tried->plan))) return "it is known to be wrong";
-  if (tfu_graph_take(e->graph, e->r->handle->handle, tried->plan, &ignored) != TFU_OK) return "it cannot be planned";
-  tried->workspace = e->graph->workspace;
+  if (!tfu_conv_trusts(&r->key, tfu_graph_engine(r->trial, tried->plan))) return "it is known to be wrong";
+  if (tfu_graph_take(r->trial, r->handle->handle, tried->plan, &ignored) != TFU_OK) return "it cannot be planned";
+  tried->workspace = r->trial->workspace;
   return tried->workspace <= CONV_MOST_WORKSPACE ? NULL : "it wants too much workspace";
 }
 
-static int has_workspace(void *engines_, int64_t bytes) {
-  return tfu_conv_has_workspace(((engines *)engines_)->r, bytes);
+static int has_workspace(void *request, int64_t bytes) { return tfu_conv_has_workspace(request, bytes); }
+
+static tfu_code run(void *request) {
+  const conv_request *r = request;
+  return tfu_graph_run(r->trial, r->handle->handle, r->memory, r->workspace, r->call->err);
 }
 
-static tfu_code run_with(const engines *e, void *const *memory) {
-  const conv_request *r = e->r;
-  return tfu_graph_run(e->graph, r->handle->handle, memory, r->workspace, r->call->err);
-}
-
-static tfu_code run(void *engines_) {
-  const engines *e = engines_;
-  return run_with(e, e->r->memory);
-}
-
-static tfu_code run_biased(void *engines_, void *bias) {
-  const engines *e = engines_;
-  void *memory[CONV_SLOTS];
-  memcpy(memory, e->r->memory, sizeof memory);
-  memory[CONV_AT_BIAS] = bias;
-  return run_with(e, memory);
+static tfu_code run_biased(void *request, void *bias) {
+  conv_request biased = *(const conv_request *)request;
+  biased.memory[CONV_AT_BIAS] = bias;
+  return run(&biased);
 }
 
 /* Results in exact float32 as they should be. */
-static tfu_code take_sample(void *engines_) {
+static tfu_code take_sample(void *request) {
   static const int at[CONV_PRODUCTS] = {
       [CONV_FORWARD] = CONV_AT_Y, [CONV_DATA] = CONV_AT_X, [CONV_FILTER] = CONV_AT_KERNEL};
-  const engines *e = engines_;
-  const conv_product product = (conv_product)e->r->key.product;
-  return tfu_conv_sample_take(e->r->call, product, e->r->a, e->r->memory[at[product]], e->sample);
+  const conv_request *r = request;
+  const conv_product product = (conv_product)r->key.product;
+  return tfu_conv_sample_take(r->call, product, r->a, r->memory[at[product]], r->sample);
 }
 
-static tfu_code error_of(void *engines_, double *error, double *limit) {
-  const engines *e = engines_;
-  *limit = tfu_conv_sample_limit(e->sample);
-  return tfu_conv_sample_error(e->r->call, e->sample, error);
+static tfu_code error_of(void *request, double *error, double *limit) {
+  const conv_request *r = request;
+  *limit = tfu_conv_sample_limit(r->sample);
+  return tfu_conv_sample_error(r->call, r->sample, error);
 }
 
 /* ---- tfuse's own kernel ---- */
@@ -99,9 +83,9 @@ static int is_small(const conv_key *k) {
 }
 
 /* Whether tfuse's own kernel loses so much less than the engine that was taken, at so small a price, that it serves. */
-static int own_wins(const conv_request *r, int timed, const conv_sample *sample, const tfu_tried *taken) {
+static int own_wins(const conv_request *r, int timed, const tfu_tried *taken) {
   const float price = 2 * taken->microseconds + 100;
-  own_run with = {.r = r, .sample = *sample};
+  own_run with = {.r = r, .sample = *r->sample};
   tfu_trial t = {.call = r->call,
                  .with = &with,
                  .plans = 1,
@@ -128,10 +112,9 @@ static int tells_nothing(const tfu_tried *tried, int n) {
 int tfu_conv_try(conv_request *r, tfu_graph *g, int timed, conv_choice *choice, tfu_tried *best) {
   tfu_tried tried[TFU_GRAPH_CONFIGS];
   conv_sample sample;
-  engines e = {.r = r, .graph = g, .sample = &sample};
   const int exact = tfu_conv_exact(&r->key);
   tfu_trial t = {.call = r->call,
-                 .with = &e,
+                 .with = r,
                  .plans = g->n_configs,
                  .most = CANDIDATES,
                  .enough = CONV_SMALL_WORKSPACE,
@@ -145,6 +128,7 @@ int tfu_conv_try(conv_request *r, tfu_graph *g, int timed, conv_choice *choice, 
                  .dtype = (tfu_dtype)r->key.dtype,
                  .channels = r->key.groups * r->key.k,
                  .result = r->memory[CONV_AT_Y]};
+  r->trial = g, r->sample = &sample;
   const int n = tfu_trial_run(&t, tried);
   r->short_of_memory |= t.short_of_memory;
   r->unsure = (timed || t.compared) && exact && tells_nothing(tried, n);
@@ -153,5 +137,5 @@ int tfu_conv_try(conv_request *r, tfu_graph *g, int timed, conv_choice *choice, 
   if (first < 0) return 0;
   *best = tried[first];
   *choice = (conv_choice){.best = tried[first].plan, .small = small < 0 ? -1 : tried[small].plan};
-  return !(t.compared && own_wins(r, timed, &sample, best));
+  return !(t.compared && own_wins(r, timed, best));
 }

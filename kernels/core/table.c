@@ -193,14 +193,6 @@ void tfu_table_clear(tfu_table *t) {
   pthread_mutex_unlock(&t->lock);
   destroy(t, gone);
   pthread_mutex_lock(&t->lock);
-  for (tfu_kept *e = t->spare, *next; e; e = next) {
-    next = e->next;
-    free(e);
-  }
-  t->spare = NULL;
-  if (!t->n) {
-    free(t->chain);
-    t->chain = NULL, t->chains = 0;
-  }
+  for (tfu_kept *e; (e = t->spare); free(e)) t->spare = e->next;
   pthread_mutex_unlock(&t->lock);
 }

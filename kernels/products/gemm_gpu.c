@@ -134,10 +134,7 @@ static tfu_code run(void *problem_) {
 /* ---- choosing ---- */
 
 static void describe(const void *key, void *problem_, char *text, size_t size) {
-  const problem *p = problem_;
-  char gpu[64];
-  tfu_device_name(gpu, sizeof gpu);
-  tfu_gemm_key_text(key, gpu, p->lt->version, text, size);
+  tfu_gemm_key_text(key, ((const problem *)problem_)->lt->version, text, size);
 }
 
 /* cuBLASLt itself says whether the algorithm is one of its own, and what it needs. */

@@ -28,7 +28,7 @@ tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal);
 extern const char *const tfu_epilogue_names[TFU_EPIS];
 
 /* `library` is cuBLASLt's version. */
-void tfu_gemm_key_text(const tfu_gemm_key *key, const char *gpu, int library, char *text, size_t size);
+void tfu_gemm_key_text(const tfu_gemm_key *key, int library, char *text, size_t size);
 
 /* How far apart the sizes of two products are, in powers of 2; negative where they are not of one kind. */
 double tfu_gemm_apart(const tfu_gemm_key *key, const tfu_gemm_key *other);

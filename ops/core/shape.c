@@ -21,8 +21,8 @@ static const struct {
     [TFU_I16] = {"int16", "i16", 2},
     [TFU_I4] = {"int4", "i4", 1},
     [TFU_U4] = {"uint4", "u4", 1},
-    [TFU_F8E4M3] = {"float8_e4m3fn", "f8e4m3", 1},
-    [TFU_F8E5M2] = {"float8_e5m2", "f8e5m2", 1},
+    [TFU_E4M3] = {"float8_e4m3fn", "e4m3", 1},
+    [TFU_E5M2] = {"float8_e5m2", "e5m2", 1},
 };
 
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }

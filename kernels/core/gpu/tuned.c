@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/tuned_file.h"
 #include "kernels/core/table.h"
@@ -97,9 +98,13 @@ static int adopt(const tuned_key *key, void *with, tfu_choice *choice) {
 
 /* From the file, from a like size, or by timing. */
 static void choose(question *q) {
+  enum { GPU_NAME = 64 };
   const tfu_tuner *t = q->key->tuner;
   const void *key = q->key->key;
-  t->describe(key, q->with, q->line.text, sizeof q->line.text);
+  tfu_device_name(q->line.text, GPU_NAME);
+  size_t n = strlen(q->line.text);
+  if (n) n += (size_t)snprintf(q->line.text + n, sizeof q->line.text - n, ", ");
+  t->describe(key, q->with, q->line.text + n, sizeof q->line.text - n);
   const tfu_tuned_line *known = q->key->timing ? tfu_tuned_find(&stored, q->line.text) : NULL;
   q->made = 1;
   q->chosen = TFU_CHOSEN;

@@ -40,7 +40,8 @@ typedef enum tfu_chosen {
 /* One kind of question. `with` is the caller's. */
 typedef struct tfu_tuner {
   size_t bytes; /* of a key, all of which count; at most TFU_TUNED_KEY */
-  /* The key as a line of text, without tabs, which tells keys of other tuners, GPUs and library versions apart. */
+  /* The key as a line of text, without tabs, which tells keys of other tuners and library versions apart. The GPU's
+   * name is put before it. */
   void (*describe)(const void *key, void *with, char *text, size_t size);
   /* Whether a choice that was read from a file can be used. */
   int (*usable)(const void *key, void *with, const tfu_choice *choice);
