@@ -65,6 +65,10 @@ typedef enum tfu_dtype {
   TFU_I8,
   TFU_U16,
   TFU_I16,
+  TFU_I4, /* in a byte of its own, as TensorFlow stores it */
+  TFU_U4,
+  TFU_E4M3, /* of 8 bits, without infinities */
+  TFU_E5M2,
   TFU_DTYPES
 } tfu_dtype;
 
@@ -202,6 +206,8 @@ tfu_shape_fn tfu_shape_gradient;
 int tfu_may_be(int64_t a, int64_t b);
 /* Whether an optional input is given: an empty vector means it is not. True while its shape is unknown. */
 int tfu_given(const tfu_shape *shape);
+/* An optional tensor's data; NULL where it is not given or, of an output, not wanted, or itself NULL. */
+void *tfu_given_data(const tfu_tensor *tensor);
 /* The shape without its last axis. */
 tfu_shape tfu_leading(const tfu_shape *shape);
 /* The shape with one more axis at the end. */

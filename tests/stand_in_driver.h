@@ -34,8 +34,11 @@ static CUresult load(CUlibrary *library, const void *code, CUjit_option *o, void
   return CUDA_SUCCESS;
 }
 
+/* How often a kernel's shared memory was asked for, and how many bytes the last one has been given. */
+static int asked, allowed;
 static CUresult set_attribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
-  (void)attribute, (void)value, (void)kernel, (void)device;
+  (void)kernel, (void)device;
+  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) asked++, allowed = value;
   return CUDA_SUCCESS;
 }
 

@@ -5,8 +5,6 @@
 
 #include "ops/attention/attention.h"
 
-static void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
-
 static int limit(int64_t v) { return v > INT_MAX / 2 ? -1 : v < 0 ? -1 : (int)v; }
 
 /* Elements from one place to the next along batch, heads, queries and keys. */
@@ -38,11 +36,11 @@ static tfu_code read(tfu_call *call, const tfu_tensor *in, attention_args *a) {
   *a = (attention_args){.query = in[TFU_ATT_QUERY].data,
                         .key = in[TFU_ATT_KEY].data,
                         .value = in[TFU_ATT_VALUE].data,
-                        .bias = given(&in[TFU_ATT_BIAS]),
-                        .mask = given(&in[TFU_ATT_MASK]),
-                        .query_lengths = given(&in[TFU_ATT_QUERY_LENGTHS]),
-                        .key_lengths = given(&in[TFU_ATT_KEY_LENGTHS]),
-                        .seed = call->attr[TFU_ATT_RATE].f > 0 ? given(&in[TFU_ATT_SEED]) : NULL,
+                        .bias = tfu_given_data(&in[TFU_ATT_BIAS]),
+                        .mask = tfu_given_data(&in[TFU_ATT_MASK]),
+                        .query_lengths = tfu_given_data(&in[TFU_ATT_QUERY_LENGTHS]),
+                        .key_lengths = tfu_given_data(&in[TFU_ATT_KEY_LENGTHS]),
+                        .seed = call->attr[TFU_ATT_RATE].f > 0 ? tfu_given_data(&in[TFU_ATT_SEED]) : NULL,
                         .ragged = q->rank == 3,
                         .align = (int)call->attr[TFU_ATT_ALIGN].i,
                         .left = limit(call->attr[TFU_ATT_LEFT].i),
@@ -73,11 +71,11 @@ tfu_code tfu_attention_grad_read(tfu_call *call, attention_args *a) {
   a->doutput = call->in[0].data;
   a->output = in[TFU_ATT_OUTPUT].data;
   a->stats = in[TFU_ATT_STATS].data;
-  a->dstats = given(&in[TFU_ATT_DSTATS]);
+  a->dstats = tfu_given_data(&in[TFU_ATT_DSTATS]);
   a->dquery = call->out[TFU_ATT_DQUERY].data;
   a->dkey = call->out[TFU_ATT_DKEY].data;
   a->dvalue = call->out[TFU_ATT_DVALUE].data;
-  a->dbias = given(&call->out[TFU_ATT_DBIAS]);
+  a->dbias = tfu_given_data(&call->out[TFU_ATT_DBIAS]);
   return TFU_OK;
 }
 

@@ -6,6 +6,8 @@
 #ifndef REAL
 #include "kernels/attention/attention_cpu.h"
 
+#include "kernels/core/arithmetic.h"
+
 /* Task -> sequence, head of key, rows. Sequences may differ in length, so their first tasks are counted up. */
 typedef struct plan {
   int64_t *first_task; /* of each sequence, and the end */
@@ -13,7 +15,7 @@ typedef struct plan {
 
 static int64_t row_tasks(const attention_job *job, int b) {
   const int64_t queries = job->a.ragged ? tfu_sequence_of(&job->a, b).queries : job->a.queries;
-  return (queries * job->group + TFU_ATT_ROWS - 1) / TFU_ATT_ROWS;
+  return divide_up(queries * job->group, TFU_ATT_ROWS);
 }
 
 static tfu_code prepare(tfu_call *call, attention_job *job, plan *p) {

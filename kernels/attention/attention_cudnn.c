@@ -4,12 +4,11 @@
  * attention_served.c says what is served. */
 #include "kernels/attention/attention_cudnn.h"
 
-#include <stdio.h>
-
 #include "kernels/attention/attention_edges.h"
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/core/nvidia/plan_cache.h"
+#include "kernels/core/nvidia/graph.h"
 
 /* ---- planning ---- */
 
@@ -25,17 +24,17 @@ typedef struct planner {
   cudnnHandle_t handle;
 } planner;
 
-static tfu_graph *plan(const void *key, void *with, char *why, size_t size) {
+static tfu_code plan(const void *key, void *planned, void *with, tfu_error *err) {
   const planner *p = with;
-  tfu_error err;
   tfu_graph *g = tfu_graph_new(p->dnn);
-  if (!g) return NULL;
+  if (!g) return TFU_OK;
   tfu_attention_describe(g, key);
-  if (tfu_graph_plan(g, p->handle, NULL, most_workspace(key), &err) == TFU_OK) return g;
-  snprintf(why, size, "%s", err.text);
-  tfu_graph_free(g);
-  return NULL;
+  if (tfu_graph_plan(g, p->handle, NULL, most_workspace(key), err) == TFU_OK) ((tfu_planned *)planned)->graph = g;
+  else tfu_graph_free(g);
+  return TFU_OK;
 }
+
+static tfu_table plans = TFU_PLANS(plan);
 
 /* ---- lengths, and rows that a bias empties ---- */
 
@@ -45,7 +44,7 @@ static tfu_kernel after = {.module = &module, .name = "attention_after"};
 
 /* As many threads as there are items, but no more blocks than fill the GPU: the kernels go round. */
 static tfu_grid grid_for(const tfu_attention_request *r, int64_t items) {
-  const int64_t blocks = (items + TFU_THREADS - 1) / TFU_THREADS, most = (int64_t)r->multiprocessors * 8;
+  const int64_t blocks = divide_up(items, TFU_THREADS), most = (int64_t)r->multiprocessors * 8;
   return (tfu_grid){.x = (unsigned)(blocks < most ? blocks : most), .threads = TFU_THREADS};
 }
 
@@ -126,10 +125,10 @@ static tfu_planned *prepare(tfu_call *call, const tfu_attention_request *r, cons
                             tfu_cudnn_handle **handle) {
   const int mode = call->captured ? tfu_capture_relax() : 0;
   tfu_error ignored;
-  tfu_planned *p = NULL;
-  if (tfu_cudnn_borrow(dnn, call->stream, handle, &ignored) == TFU_OK)
-    p = tfu_plan_get("attention", &r->key, sizeof r->key, plan, &(planner){dnn, (*handle)->handle});
-  else *handle = NULL;
+  void *p = NULL;
+  if (tfu_cudnn_borrow(dnn, call->stream, handle, &ignored) != TFU_OK) *handle = NULL;
+  else if (tfu_table_get(&plans, &r->key, sizeof r->key, &(planner){dnn, (*handle)->handle}, &p, &ignored) != TFU_OK)
+    p = NULL;
   if (call->captured) tfu_capture_restore(mode);
   return p;
 }
@@ -156,7 +155,7 @@ static tfu_code serve(tfu_call *call, tfu_attention_request *r, int *served, con
     *served = 1;
     code = run(call, r, p->graph, handle->handle);
   }
-  if (p) tfu_plan_release(p, *served ? call : NULL);
+  if (p) tfu_table_put(&plans, p, *served ? call : NULL);
   tfu_cudnn_return(handle);
   return code;
 }

@@ -12,6 +12,7 @@
  * stretched along: the order is fixed there too. */
 #ifndef REAL
 #include "kernels/attention/attention_cpu.h"
+#include "kernels/core/arithmetic.h"
 #include "ops/attention/attention.h"
 
 /* Fewer heads than this over all sequences, and keys are taken in chunks: there is work for as many threads. Each chunk
@@ -27,10 +28,10 @@ typedef struct grad_plan {
   int row_tiles, key_tiles; /* of bias */
 } grad_plan;
 
-static int tiles(int n, int of) { return (n + of - 1) / of; }
+static int tiles(int n, int of) { return divide_up(n, of); }
 
 static int chunks_of(const attention_args *a) {
-  const int64_t heads = (int64_t)a->batch * a->key_heads, wanted = heads ? (ENOUGH_TASKS + heads - 1) / heads : 1;
+  const int64_t heads = (int64_t)a->batch * a->key_heads, wanted = heads ? divide_up(ENOUGH_TASKS, heads) : 1;
   const int64_t count = (int64_t)a->batch * a->queries * a->heads * a->head_dim, room = MOST_COPIED / (count + 1);
   const int blocks = tiles(a->keys, TFU_ATT_KEYS), most = blocks < MOST_CHUNKS ? blocks : MOST_CHUNKS;
   const int64_t chunks = wanted < most ? wanted : most;
@@ -325,8 +326,7 @@ static tfu_code FN(differentiate_all)(tfu_call *call, attention_job *job, grad_p
   TFU_TRY(tfu_attention_run(call, job, FN(delta_task), steps, 2 * (size_t)a->value_dim * sizeof(REAL)));
   TFU_TRY(tfu_attention_run(call, job, FN(task), pairs * p->chunks, bytes));
   if (p->dquery != a->dquery)
-    TFU_TRY(
-        tfu_attention_run(call, job, FN(sum_task), (p->count + TFU_CHUNK - 1) / TFU_CHUNK, TFU_CHUNK * sizeof(REAL)));
+    TFU_TRY(tfu_attention_run(call, job, FN(sum_task), divide_up(p->count, TFU_CHUNK), TFU_CHUNK * sizeof(REAL)));
   if (!a->dbias) return TFU_OK;
   plan_bias(a, p);
   return tfu_attention_run(call, job, FN(bias_task), (int64_t)p->sizes[0] * p->sizes[1] * p->row_tiles * p->key_tiles,

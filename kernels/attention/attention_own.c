@@ -4,10 +4,11 @@
 
 #include <limits.h>
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
 
-enum { OLDEST_TILES = 80, STATIC_SHARED = 4096 /* that tfu_launch keeps free */ };
+enum { OLDEST_TILES = 80 };
 /* Float32 with no more keys than this is left to attention_any.cu: tensor cores' products of float round a bit or two
  * more than float does, which shows where a few keys are all. */
 enum { FEW_KEYS = 16 };
@@ -41,7 +42,7 @@ static const struct block *block_for(int kind, const attention_args *a, tfu_dtyp
   if (dtype == TFU_F32 && a->keys <= FEW_KEYS) return NULL;
   for (int i = 0; i < TFU_COUNT(blocks); i++)
     if (blocks[i].kind == kind && blocks[i].size == size && blocks[i].dim >= dim)
-      return (int)shared_of(&blocks[i], 1) <= device->block_shared - STATIC_SHARED ? &blocks[i] : NULL;
+      return (int)shared_of(&blocks[i], 1) <= tfu_dynamic_shared(device) ? &blocks[i] : NULL;
   return NULL;
 }
 
@@ -59,8 +60,6 @@ static int is_special(const attention_args *a) {
 }
 
 static int64_t at_least_one(int64_t n) { return n > 0 ? n : 1; }
-static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 /* `grid` says all but how many blocks there are along x. */
 static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, int64_t count, tfu_grid grid,
                        attention_work *w) {
@@ -80,7 +79,7 @@ static tfu_grid grid_of(const struct block *b, const attention_args *a) {
 static tfu_code launch_tiles(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, const struct block *b,
                              int steps, int heads, attention_work *w) {
   const attention_args *a = &w->a;
-  const int64_t tiles = a->ragged ? (int64_t)steps / rows_of(b) + a->batch + 1 : ceil_divide(steps, rows_of(b));
+  const int64_t tiles = a->ragged ? (int64_t)steps / rows_of(b) + a->batch + 1 : divide_up(steps, rows_of(b));
   const int64_t of_head = a->ragged ? tiles : tiles * a->batch;
   TFU_REQUIRE(call->err, tiles <= INT_MAX, "too many sequences: %d", a->batch);
   w->tiles = (int)tiles;
@@ -102,7 +101,7 @@ enum { WARPS = TFU_THREADS / 32, MOST_BLOCKS = 1 << 20 };
 
 /* A warp per row; more rows than a grid is wide take turns. */
 static tfu_code launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_dtype dtype, int64_t rows, attention_work *w) {
-  const int64_t count = ceil_divide(rows, WARPS);
+  const int64_t count = divide_up(rows, WARPS);
   return launch(call, kernel, 0, dtype, count < MOST_BLOCKS ? count : MOST_BLOCKS, (tfu_grid){.threads = TFU_THREADS},
                 w);
 }
@@ -140,8 +139,8 @@ static int variant_of(const struct block *b) { return b->dim == 64 ? 0 : b->dim 
 /* Deals the work out, and gives the bytes of what the splits leave to be joined. */
 static size_t plan_decode(const tfu_device *device, attention_work *w) {
   const attention_args *a = &w->a;
-  const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads), tiles = ceil_divide(rows, DECODE_ROWS);
-  const int64_t each = tiles * a->key_heads * a->batch, most = at_least_one(ceil_divide(a->keys, SPLIT_KEYS));
+  const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads), tiles = divide_up(rows, DECODE_ROWS);
+  const int64_t each = tiles * a->key_heads * a->batch, most = at_least_one(divide_up(a->keys, SPLIT_KEYS));
   const int64_t splits = at_least_one((int64_t)device->multiprocessors * DECODE_BLOCKS / at_least_one(each));
   w->tiles = (int)tiles;
   w->splits = (int)(splits < most ? splits : most);
@@ -211,8 +210,8 @@ static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device 
   const attention_args *a = &w->a;
   const struct block *b = block_for(TFU_BY_QUERY, a, dtype, device);
   /* What bias has of each axis: numbers, or tiles of them. */
-  const int64_t size[4] = {a->batch, a->heads, b ? ceil_divide(a->queries, rows_of(b)) : a->queries,
-                           b ? ceil_divide(a->keys, b->steps) : a->keys};
+  const int64_t size[4] = {a->batch, a->heads, b ? divide_up(a->queries, rows_of(b)) : a->queries,
+                           b ? divide_up(a->keys, b->steps) : a->keys};
   int64_t count = 1;
   for (int d = 0; d < 4; d++) count *= a->bias_step[d] ? size[d] : 1;
   if (b) return launch(call, &by_bias, variant_of(b), dtype, count, grid_of(b, a), w);

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "kernels/convolution/batch_norm_signs.h"
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/channels_cpu.h"
 #include "ops/convolution/batch_norm.h"
 
@@ -34,8 +35,6 @@ static int pack_of(tfu_dtype dtype) { return 16 / (int)tfu_dtype_size(dtype); }
 static tfu_tensor matrix(const batch_norm_view *v, const tfu_tensor *t) {
   return (tfu_tensor){t->data, t->dtype, {.rank = 2, .dim = {v->cols ? v->n / v->cols : 0, v->cols}}};
 }
-
-static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
 
 #define TFU_SELF "kernels/convolution/batch_norm_cpu.c"
 #include "kernels/core/cpu/stamp.h"
@@ -184,8 +183,8 @@ static tfu_code FN(normalise)(tfu_call *call) {
   const batch_norm_view v = tfu_batch_norm_view(x[0]);
   const tfu_channels op = {tfu_given(&x[1]->shape) ? 2 : 1, 3, 1, 0, {0, 1, -0.0f}};
   REAL *scale;
-  TFU_TRY(FN(scales)(call, &v, in[TFU_BATCHNORM_VARIANCE].data, given(&in[TFU_BATCHNORM_GAMMA]), &scale));
-  const REAL *weights[] = {in[TFU_BATCHNORM_MEAN].data, scale, given(&in[TFU_BATCHNORM_BETA])};
+  TFU_TRY(FN(scales)(call, &v, in[TFU_BATCHNORM_VARIANCE].data, tfu_given_data(&in[TFU_BATCHNORM_GAMMA]), &scale));
+  const REAL *weights[] = {in[TFU_BATCHNORM_MEAN].data, scale, tfu_given_data(&in[TFU_BATCHNORM_BETA])};
   return FN(pass)(call, &v, &op, x, weights, &call->out[TFU_BATCHNORM_Y], FN(apply_loop),
                   &tfu_activations[call->attr[TFU_BATCHNORM_ACTIVATION].i], NULL);
 }
@@ -260,8 +259,8 @@ static void FN(settle)(tfu_call *call, const batch_norm_view *v, int frozen, con
                        REAL *slopes) {
   const tfu_tensor *out = call->out;
   const REAL *variance = call->in[TFU_BATCHNORMGRAD_VARIANCE].data;
-  REAL *to_gamma = (REAL *)given(&out[TFU_BATCHNORMGRAD_DGAMMA]),
-       *to_beta = (REAL *)given(&out[TFU_BATCHNORMGRAD_DBETA]);
+  REAL *to_gamma = tfu_given_data(&out[TFU_BATCHNORMGRAD_DGAMMA]),
+       *to_beta = tfu_given_data(&out[TFU_BATCHNORMGRAD_DBETA]);
   REAL *dmean = out[TFU_BATCHNORMGRAD_DMEAN].data, *dvariance = out[TFU_BATCHNORMGRAD_DVARIANCE].data;
   const double count = v->n ? (double)v->count : 1;
   for (int64_t c = 0; c < v->channels; c++) {
@@ -291,9 +290,10 @@ static tfu_code FN(gradient)(tfu_call *call, int frozen, const void *signs) {
   REAL *scale;
   TFU_TRY(tfu_scratch(call, 2 * (size_t)v.channels * sizeof(double), &totals));
   TFU_TRY(tfu_scratch(call, 2 * (size_t)v.channels * sizeof(REAL), &slopes));
-  TFU_TRY(FN(scales)(call, &v, in[TFU_BATCHNORMGRAD_VARIANCE].data, given(&in[TFU_BATCHNORMGRAD_GAMMA]), &scale));
+  TFU_TRY(
+      FN(scales)(call, &v, in[TFU_BATCHNORMGRAD_VARIANCE].data, tfu_given_data(&in[TFU_BATCHNORMGRAD_GAMMA]), &scale));
 
-  const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, given(&in[TFU_BATCHNORMGRAD_BETA]),
+  const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, tfu_given_data(&in[TFU_BATCHNORMGRAD_BETA]),
                            frozen ? NULL : slopes, frozen ? NULL : (REAL *)slopes + v.channels};
   const int bent = kept || signs; /* behind a residual: then g is written */
   const tfu_channels first = {tensors, 3, bent, 2, {0, 1, -0.0f}};
@@ -319,7 +319,7 @@ static tfu_code FN(tfu_batch_norm_grad_cpu)(tfu_call *call) {
   const tfu_tensor *signs = &call->in[TFU_BATCHNORMGRAD_SIGNS];
   const batch_norm_view v = tfu_batch_norm_view(&call->in[TFU_BATCHNORMGRAD_X]);
   if (tfu_given(&signs->shape)) TFU_TRY(tfu_batch_norm_check_signs(call, &v, signs));
-  return FN(gradient)(call, 0, given(signs));
+  return FN(gradient)(call, 0, tfu_given_data(signs));
 }
 
 static tfu_code FN(tfu_frozen_batch_norm_grad_cpu)(tfu_call *call) { return FN(gradient)(call, 1, NULL); }

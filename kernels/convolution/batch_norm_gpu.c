@@ -41,8 +41,6 @@ TFU_CHOICE(sums_blocks, 2, 1, 64);
 TFU_CHOICE(signs_blocks, 3, 1, 64);
 TFU_CHOICE(reader_blocks, 3, 1, 64); /* that write nothing but sums: as many as run at once by their 80 registers */
 
-static void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
-
 static size_t vector_bytes(const batch_norm_view *v) { return (size_t)v->channels * tfu_dtype_size(v->real); }
 
 /* Of a launch that has `across` channels in a block. */
@@ -81,12 +79,12 @@ static tfu_channels with_statistics(const tfu_call *call, int tensors, int resul
 static tfu_code normalise(tfu_call *call, const batch_norm_view *v, void *signs) {
   const tfu_tensor *in = call->in;
   const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
-  const void *residual = given(&in[TFU_BATCHNORM_RESIDUAL]);
+  const void *residual = tfu_given_data(&in[TFU_BATCHNORM_RESIDUAL]);
   const tfu_channels op = with_statistics(call, residual ? 2 : 1, 1, 0);
   tfu_channels_args a = {.x = {in[TFU_BATCHNORM_X].data, residual},
                          .y = {call->out[TFU_BATCHNORM_Y].data},
                          .w = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
-                               given(&in[TFU_BATCHNORM_GAMMA]), given(&in[TFU_BATCHNORM_BETA])},
+                               tfu_given_data(&in[TFU_BATCHNORM_GAMMA]), tfu_given_data(&in[TFU_BATCHNORM_BETA])},
                          .signs = signs};
   return pass(call, residual ? &apply_residual : &apply, activation, v, &op, &a, NULL);
 }
@@ -121,7 +119,7 @@ tfu_code tfu_batch_norm_statistics_gpu(tfu_call *call) {
                               .inner = of.inner,
                               .mean = call->in[TFU_BATCHSTATISTICS_MEAN].data,
                               .variance = call->in[TFU_BATCHSTATISTICS_VARIANCE].data,
-                              .shift = given(&call->in[TFU_BATCHSTATISTICS_SHIFT]),
+                              .shift = tfu_given_data(&call->in[TFU_BATCHSTATISTICS_SHIFT]),
                               .shift_as = rounded[x->dtype],
                               .new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data,
                               .new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data,
@@ -148,26 +146,26 @@ typedef struct job {
 
 static void begin(tfu_call *call, job *j, void *signs) {
   const tfu_tensor *in = call->in, *out = call->out;
-  const void *kept = given(&in[TFU_BATCHNORMGRAD_KEPT]);
+  const void *kept = tfu_given_data(&in[TFU_BATCHNORMGRAD_KEPT]);
   *j = (job){.call = call,
              .v = tfu_batch_norm_view(&in[TFU_BATCHNORMGRAD_X]),
              .activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i,
              .dy = in[TFU_BATCHNORMGRAD_DY].data,
-             .dy_more = given(&in[TFU_BATCHNORMGRAD_DY_MORE]),
+             .dy_more = tfu_given_data(&in[TFU_BATCHNORMGRAD_DY_MORE]),
              .x = in[TFU_BATCHNORMGRAD_X].data,
              .kept = kept,
              .signs = signs,
              .g = kept || signs ? out[TFU_BATCHNORMGRAD_DRESIDUAL].data : NULL,
              .weights = {in[TFU_BATCHNORMGRAD_MEAN].data, in[TFU_BATCHNORMGRAD_VARIANCE].data,
-                         given(&in[TFU_BATCHNORMGRAD_GAMMA]), given(&in[TFU_BATCHNORMGRAD_BETA])}};
+                         tfu_given_data(&in[TFU_BATCHNORMGRAD_GAMMA]), tfu_given_data(&in[TFU_BATCHNORMGRAD_BETA])}};
   j->settled = (batch_norm_grad_settle_args){.channels = j->v.channels,
                                              .count = j->v.count,
                                              .inner = j->v.inner,
                                              .epsilon = call->attr[TFU_BATCHNORM_EPSILON].f,
                                              .gamma = j->weights[2],
                                              .variance = j->weights[1],
-                                             .dgamma = given(&out[TFU_BATCHNORMGRAD_DGAMMA]),
-                                             .dbeta = given(&out[TFU_BATCHNORMGRAD_DBETA])};
+                                             .dgamma = tfu_given_data(&out[TFU_BATCHNORMGRAD_DGAMMA]),
+                                             .dbeta = tfu_given_data(&out[TFU_BATCHNORMGRAD_DBETA])};
 }
 
 /* The kernel that makes g of what was kept. */
@@ -207,7 +205,7 @@ static void read_g(job *j) {
 tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
   const tfu_tensor *signs = &call->in[TFU_BATCHNORMGRAD_SIGNS];
   job j;
-  begin(call, &j, given(signs));
+  begin(call, &j, tfu_given_data(signs));
   if (tfu_given(&signs->shape)) TFU_TRY(tfu_batch_norm_check_signs(call, &j.v, signs));
   TFU_TRY(grad_pass(&j, j.g ? from_kept(&j) : &sums, j.g, NULL));
   TFU_TRY(tfu_scratch(call, 3 * vector_bytes(&j.v), &j.settled.slopes));

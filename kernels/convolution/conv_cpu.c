@@ -6,6 +6,7 @@
 #include "kernels/convolution/conv.h"
 
 #include "activations.h"
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/recycle.h"
 #include "kernels/products/gemm_cpu.h"
 #include "ops/convolution/conv.h"
@@ -61,7 +62,7 @@ static void copy_task(void *windows_, int64_t task) {
   for (int64_t r = task * ROWS; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
 }
 
-static void copy_windows(windows *w) { tfu_parallel((w->rows + ROWS - 1) / ROWS, copy_task, w); }
+static void copy_windows(windows *w) { tfu_parallel(divide_up(w->rows, ROWS), copy_task, w); }
 
 /* Those of a group, of as many positions as are copied at a time. */
 static windows windows_of(const conv_shape *s, int spread, const void *data, size_t size, int64_t group) {

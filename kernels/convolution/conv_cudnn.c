@@ -46,7 +46,7 @@ static tfu_code turn_kernel(conv_request *r, int behind) {
 static tfu_planned *plan_with_space(conv_request *r, int config) {
   tfu_planned *p = tfu_conv_plan(r, config);
   if (!p || tfu_conv_has_workspace(r, p->graph->workspace)) return p;
-  tfu_plan_release(p, NULL);
+  tfu_conv_plan_put(p, NULL);
   return NULL;
 }
 
@@ -82,7 +82,7 @@ static tfu_code serve(conv_request *r, int *served, const char **why) {
   *served = 1;
   r->call->kernel = label ? label : "cuDNN convolution";
   const tfu_code code = tfu_graph_run(p->graph, r->handle->handle, r->memory, r->workspace, r->call->err);
-  tfu_plan_release(p, r->call);
+  tfu_conv_plan_put(p, r->call);
   return code == TFU_OK ? turn_kernel(r, 1) : code;
 }
 

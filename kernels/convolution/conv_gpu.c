@@ -14,8 +14,6 @@ TFU_MODULE(conv);
 
 static tfu_kernel finish_kernel = TFU_ACTIVATION_KERNEL("conv_finish");
 
-static void *data_of(const tfu_tensor *t) { return tfu_count(&t->shape) ? t->data : NULL; }
-
 /* y = act(y + bias + residual), what is left of Conv behind a bare convolution. */
 static tfu_code finish(tfu_call *call, const conv_args *a, tfu_dtype dtype) {
   static const tfu_channels op = {2, 1, 1, 0, {-0.0f}}; /* y and residual; bias; y */
@@ -84,11 +82,11 @@ static tfu_code run(tfu_call *call, conv_product product, const tfu_tensor *kern
 
 tfu_code tfu_conv_gpu(tfu_call *call) {
   const conv_args a = {.s = tfu_conv_forward_read(call),
-                       .x = data_of(&call->in[TFU_CONV_X]),
-                       .kernel = data_of(&call->in[TFU_CONV_KERNEL]),
+                       .x = call->in[TFU_CONV_X].data,
+                       .kernel = call->in[TFU_CONV_KERNEL].data,
                        .y = call->out[0].data,
-                       .bias = data_of(&call->in[TFU_CONV_BIAS]),
-                       .residual = data_of(&call->in[TFU_CONV_RESIDUAL]),
+                       .bias = tfu_given_data(&call->in[TFU_CONV_BIAS]),
+                       .residual = tfu_given_data(&call->in[TFU_CONV_RESIDUAL]),
                        .relu = call->attr[TFU_CONV_RELU].b};
   return run(call, CONV_FORWARD, &call->in[TFU_CONV_KERNEL], &a);
 }
@@ -96,15 +94,15 @@ tfu_code tfu_conv_gpu(tfu_call *call) {
 tfu_code tfu_conv_data_gpu(tfu_call *call) {
   const conv_args a = {.s = tfu_conv_data_read(call),
                        .x = call->out[0].data,
-                       .kernel = data_of(&call->in[TFU_CONV_DATA_KERNEL]),
-                       .y = data_of(&call->in[TFU_CONV_DATA_Y])};
+                       .kernel = call->in[TFU_CONV_DATA_KERNEL].data,
+                       .y = call->in[TFU_CONV_DATA_Y].data};
   return run(call, CONV_DATA, &call->in[TFU_CONV_DATA_KERNEL], &a);
 }
 
 tfu_code tfu_conv_filter_gpu(tfu_call *call) {
   const conv_args a = {.s = tfu_conv_filter_read(call),
-                       .x = data_of(&call->in[TFU_CONV_FILTER_X]),
+                       .x = call->in[TFU_CONV_FILTER_X].data,
                        .kernel = call->out[0].data,
-                       .y = data_of(&call->in[TFU_CONV_FILTER_Y])};
+                       .y = call->in[TFU_CONV_FILTER_Y].data};
   return run(call, CONV_FILTER, &call->out[0], &a);
 }

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/constant.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/panels.h"
@@ -20,8 +21,6 @@ static tfu_kernel rungs[CONV_RUNGS] = {[CONV_DIRECT] = {.module = &module, .name
                                        [CONV_TENSOR] = {.module = &tensor_module, .name = "conv_tensor"}};
 static tfu_kernel data_kernel = {.module = &module, .name = "conv_data_direct"};
 static tfu_kernel filter_kernel = {.module = &module, .name = "conv_filter_direct"};
-
-static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 /* ---- what the rungs take ---- */
 
@@ -73,12 +72,12 @@ static int64_t shared_bytes(const task *t) {
   return (tile + 2 * CONV_TILE_OUTPUTS) * CONV_TILE_CHANNELS * (int64_t)tfu_dtype_size(tfu_real(t->dtype));
 }
 static const char *shared_hindrance(const task *t) {
-  enum { STATIC = 4096 /* that tfu_launch keeps free */, MOST = 1 << 16 };
+  enum { MOST = 1 << 16 };
   if (!is_plane(&t->a->s)) return "shared takes one or two spatial axes";
   for (int axis = 1; axis < CONV_AXES; axis++)
     if (t->a->s.stride[axis] > MOST || t->a->s.window[axis] > MOST / t->a->s.dilation[axis])
       return "shared takes what windows see in shared memory";
-  if (shared_bytes(t) > t->device.block_shared - STATIC) return "shared takes what windows see in shared memory";
+  if (shared_bytes(t) > tfu_dynamic_shared(&t->device)) return "shared takes what windows see in shared memory";
   return NULL;
 }
 
@@ -109,16 +108,16 @@ static conv_rung served(const task *t, conv_rung rung, const char **why) {
 
 /* A thread per result, as far as blocks go: the kernels go round. */
 static tfu_grid grid_of_results(int64_t results) {
-  const int64_t blocks = ceil_divide(results, TFU_THREADS);
+  const int64_t blocks = divide_up(results, TFU_THREADS);
   return (tfu_grid){.x = (unsigned)(blocks < INT_MAX ? blocks : INT_MAX), .threads = TFU_THREADS};
 }
 
 static int64_t shared_blocks(const conv_shape *s) {
-  return s->batch * ceil_divide(s->out[1], CONV_TILE_HIGH) * ceil_divide(s->out[2], CONV_TILE_WIDE) * s->groups *
-         ceil_divide(s->k, CONV_TILE_OUTPUTS);
+  return s->batch * divide_up(s->out[1], CONV_TILE_HIGH) * divide_up(s->out[2], CONV_TILE_WIDE) * s->groups *
+         divide_up(s->k, CONV_TILE_OUTPUTS);
 }
 static int64_t tensor_blocks(const conv_shape *s, size_t size) {
-  return s->groups * ceil_divide(positions_of(s), TFU_PANEL_ROWS) * ceil_divide(s->k, TFU_PANEL_COLS(size));
+  return s->groups * divide_up(positions_of(s), TFU_PANEL_ROWS) * divide_up(s->k, TFU_PANEL_COLS(size));
 }
 
 static tfu_code run_forward(tfu_call *call, conv_rung rung, const task *t) {
@@ -128,7 +127,7 @@ static tfu_code run_forward(tfu_call *call, conv_rung rung, const task *t) {
   const int64_t outputs = s->groups * s->k, positions = positions_of(s);
   const int64_t blocks = rung == CONV_SHARED   ? shared_blocks(s)
                          : rung == CONV_TENSOR ? tensor_blocks(s, size)
-                                               : ceil_divide(positions, TFU_THREADS);
+                                               : divide_up(positions, TFU_THREADS);
   tfu_grid grid = {.x = (unsigned)blocks, .threads = TFU_THREADS};
   if (rung == CONV_DIRECT) grid = grid_of_results(positions * outputs);
   else TFU_REQUIRE(call->err, blocks <= INT_MAX, "the convolution is too large: %lld blocks", (long long)blocks);
@@ -142,7 +141,7 @@ static tfu_code run_forward(tfu_call *call, conv_rung rung, const task *t) {
 /* Positions are cut into slices where the results alone do not fill the GPU, and where scratch allows it. */
 static int64_t slices_of(const tfu_call *call, int64_t blocks, int64_t positions, size_t bytes, int processors) {
   enum { LEAST = 64 * CONV_FILTER_SHARE /* positions that are worth a slice */, WAVES = 8, MOST = 65535 };
-  int64_t slices = ceil_divide((int64_t)processors * WAVES, blocks);
+  int64_t slices = divide_up((int64_t)processors * WAVES, blocks);
   if (slices > positions / LEAST) slices = positions / LEAST;
   if (slices > MOST) slices = MOST;
   while (slices > 1 && !tfu_has_scratch(call, (size_t)slices * bytes)) slices /= 2;
@@ -154,13 +153,13 @@ static tfu_code run_filter(tfu_call *call, tfu_dtype dtype, conv_args *a) {
   const int64_t rows = lines_of(s), outputs = s->groups * s->k, positions = positions_of(s);
   const tfu_tensor out = {.data = a->kernel, .dtype = dtype, .shape = {.rank = 1, .dim = {rows * outputs}}};
   const size_t bytes = (size_t)(rows * outputs) * tfu_dtype_size(tfu_real(dtype));
-  const int64_t blocks = rows * ceil_divide(outputs, CONV_FILTER_OUTPUTS);
+  const int64_t blocks = rows * divide_up(outputs, CONV_FILTER_OUTPUTS);
   tfu_device device;
   if (rows * outputs == 0) return TFU_OK;
   TFU_REQUIRE(call->err, blocks <= INT_MAX, "the kernel is too large: %lld blocks", (long long)blocks);
   TFU_TRY(tfu_device_now(&device, call->err));
-  a->slice = ceil_divide(positions, slices_of(call, blocks, positions, bytes, device.multiprocessors));
-  const int64_t slices = a->slice ? ceil_divide(positions, a->slice) : 1;
+  a->slice = divide_up(positions, slices_of(call, blocks, positions, bytes, device.multiprocessors));
+  const int64_t slices = a->slice ? divide_up(positions, a->slice) : 1;
   TFU_TRY(tfu_scratch(call, (size_t)slices * bytes, &a->partial));
   const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)slices, .threads = TFU_THREADS};
   TFU_TRY(tfu_launch(call, &filter_kernel, 0, dtype, grid, a));

@@ -42,5 +42,5 @@ __device__ inline void conv_quads_kernel(const conv_quads_args &a) {
   }
 }
 
-TFU_KERNEL_AS_(conv_quads_image_f16, conv_quads_args, conv_quads_image)
-TFU_KERNEL_AS_(conv_quads_kernel_f16, conv_quads_args, conv_quads_kernel)
+TFU_KERNEL_AS_(conv_quads_image_b16, conv_quads_args, conv_quads_image)
+TFU_KERNEL_AS_(conv_quads_kernel_b16, conv_quads_args, conv_quads_kernel)

@@ -8,13 +8,14 @@
 #include "kernels/convolution/conv_cudnn.h"
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/trial.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/recycle.h"
 
 TFU_MODULE(conv_quads);
-static tfu_kernel move_image = {.module = &module, .name = "conv_quads_image"};
-static tfu_kernel move_kernel = {.module = &module, .name = "conv_quads_kernel"};
+static tfu_kernel move_image = {.module = &module, .name = "conv_quads_image", .keys = tfu_bits};
+static tfu_kernel move_kernel = {.module = &module, .name = "conv_quads_kernel", .keys = tfu_bits};
 
 /* 0: never; 1: where a timing says so; 2: wherever they can be. */
 TFU_CHOICE(in_quads, 1, 0, 2);
@@ -78,7 +79,7 @@ static tfu_code move(tfu_call *call, tfu_kernel *kernel, conv_quads_args a, cons
   a.from = from, a.to = to;
   const int64_t most = (int64_t)device.multiprocessors * quad_blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.units, TFU_THREADS), most), .threads = TFU_THREADS};
-  return tfu_launch(call, kernel, 0, TFU_F16, grid, &a); /* whose bits are moved, whatever they mean */
+  return tfu_launch(call, kernel, 0, tfu_bits_of(2), grid, &a);
 }
 
 static tfu_code run(tfu_call *call, quads *q, int *served) {
@@ -104,15 +105,12 @@ static void describe(const void *key, void *quads_, char *text, size_t size) {
   const char *why;
   const conv_key *k = key;
   const tfu_cudnn *dnn = tfu_cudnn_get(&why);
-  char gpu[64];
   (void)quads_;
-  tfu_device_name(gpu, sizeof gpu);
   snprintf(text, size,
-           "%s, cuDNN %d, quads or not, product %d %s epilogue %d, %d x %dx%d to %dx%d, window %dx%d, %d to %d, before "
+           "cuDNN %d, quads or not, product %d %s epilogue %d, %d x %dx%d to %dx%d, window %dx%d, %d to %d, before "
            "%dx%d",
-           gpu, dnn ? dnn->version : 0, k->product, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch,
-           k->in[1], k->in[2], k->out[1], k->out[2], k->window[1], k->window[2], k->c, k->k, k->before[1],
-           k->before[2]);
+           dnn ? dnn->version : 0, k->product, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch, k->in[1],
+           k->in[2], k->out[1], k->out[2], k->window[1], k->window[2], k->c, k->k, k->before[1], k->before[2]);
 }
 
 static int usable(const void *key, void *quads_, const tfu_choice *choice) {
@@ -123,6 +121,11 @@ static int usable(const void *key, void *quads_, const tfu_choice *choice) {
 static int adopt(const void *key, const void *other, void *quads_, tfu_choice *choice) {
   (void)other;
   return usable(key, quads_, choice);
+}
+
+static const char *take_way(void *quads_, tfu_tried *tried) {
+  ((quads *)quads_)->way = tried->plan;
+  return NULL;
 }
 
 static tfu_code run_way(void *quads_) {
@@ -136,22 +139,17 @@ static tfu_code run_way(void *quads_) {
 
 static tfu_chosen choose(const void *key, void *quads_, tfu_choice *choice) {
   quads *q = quads_;
-  tfu_error *err = q->call->err, ignored;
-  float took[WAYS] = {0}; /* microseconds; 0: does not serve */
+  tfu_tried tried[WAYS];
+  tfu_trial t = {.call = q->call, .with = q, .plans = WAYS, .most = WAYS, .timed = 1, .take = take_way, .run = run_way};
   (void)key;
   *choice = (tfu_choice){.data = {AS_IT_IS}};
   if (!tfu_tuning()) return TFU_CHOSEN;
   if (!tfu_may_wait(q->call)) return TFU_CHOSEN_ONCE;
-  q->call->err = &ignored;
   tfu_recycled_open(&q->space, q->call);
-  for (q->way = AS_IT_IS; q->way < WAYS; q->way++)
-    if (tfu_time(q->call, run_way, q, &took[q->way]) != TFU_OK) took[q->way] = 0;
-  q->call->err = err;
-  const int quads_win = took[IN_QUADS] > 0 && (took[AS_IT_IS] <= 0 || took[IN_QUADS] < took[AS_IT_IS]);
-  choice->data[0] = quads_win ? IN_QUADS : AS_IT_IS;
-  choice->microseconds = took[choice->data[0]];
-  snprintf(choice->label, sizeof choice->label, "cuDNN, x in quads %.1f us, as it is %.1f us", took[IN_QUADS],
-           took[AS_IT_IS]);
+  const int best = tfu_trial_pick(tried, tfu_trial_run(&t, tried), 0, 1);
+  if (best >= 0) choice->data[0] = (unsigned char)best, choice->microseconds = tried[best].microseconds;
+  snprintf(choice->label, sizeof choice->label, "cuDNN, x in quads %.1f us, as it is %.1f us",
+           tried[IN_QUADS].microseconds, tried[AS_IT_IS].microseconds);
   return q->short_of_memory ? TFU_CHOSEN_ONCE : TFU_CHOSEN;
 }
 

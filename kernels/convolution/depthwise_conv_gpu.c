@@ -39,8 +39,6 @@ static depthwise_axis axis_of(const tfu_window *w) {
                           .before = (int)w->before};
 }
 
-static void *data_of(const tfu_tensor *t) { return tfu_count(&t->shape) ? t->data : NULL; }
-
 /* ---- strips ---- */
 
 /* The kernel's variant for these windows, or -1. */
@@ -102,9 +100,9 @@ tfu_code tfu_depthwise_conv_gpu(tfu_call *call) {
   TFU_TRY(tfu_depthwise_read(&x->shape, &kernel->shape, call->attr, &d, call->err));
   depthwise_args a = {.from = x->data,
                       .kernel = kernel->data,
-                      .bias = data_of(&call->in[TFU_DEPTHWISE_BIAS]),
+                      .bias = tfu_given_data(&call->in[TFU_DEPTHWISE_BIAS]),
                       .to = y->data,
-                      .pre = data_of(&call->out[TFU_DEPTHWISE_PRE]),
+                      .pre = tfu_given_data(&call->out[TFU_DEPTHWISE_PRE]),
                       .h = axis_of(&d.h),
                       .w = axis_of(&d.w),
                       .channels = d.channels,

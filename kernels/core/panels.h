@@ -20,8 +20,7 @@ enum { TFU_PANEL_ROWS = 128, TFU_PANEL_LINE = 128, TFU_PANEL_STAGES = 3 };
 
 /* Whether the GPU is one that the kernels are compiled for, and has the memory. */
 static inline int tfu_panels_fit(const tfu_device *device, size_t size) {
-  enum { STATIC = 4096 }; /* that tfu_launch keeps free */
-  return TFU_HAS_PANELS(device->capability) && STATIC + TFU_PANEL_SHARED(size) <= device->block_shared;
+  return TFU_HAS_PANELS(device->capability) && TFU_PANEL_SHARED(size) <= tfu_dynamic_shared(device);
 }
 #endif
 

@@ -1,6 +1,7 @@
 /* dropout on the CPU: element by element, in tiles; the mask comes from seed and place alone (kernels/core/philox.h).
  */
 #ifndef REAL
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
 typedef struct job {
@@ -31,7 +32,7 @@ static void FN(task)(void *arg, int64_t task) {
 static tfu_code FN(tfu_dropout_cpu)(tfu_call *call) {
   job j = {.call = call, .drop = tfu_drop_of(&call->in[1], call->attr[0].f), .n = tfu_count(&call->in[0].shape)};
   j.task = tfu_task_size(j.n, TFU_TILE);
-  tfu_parallel((j.n + j.task - 1) / j.task, FN(task), &j);
+  tfu_parallel(divide_up(j.n, j.task), FN(task), &j);
   return TFU_OK;
 }
 #endif

@@ -3,6 +3,7 @@
  * Without b, a row of a is two halves. A tile then lies within a row or, where rows are short, has several whole ones,
  * whose halves are gathered: the loops over a tile are long in any case. */
 #ifndef REAL
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
 
 typedef struct job {
@@ -25,9 +26,9 @@ static job plan(tfu_call *call, const tfu_tensor *a, const tfu_tensor *b, const 
   job j = {.call = call, .a = a, .b = b, .act = &tfu_activations[call->attr[0].i], .split = !tfu_given(&b->shape)};
   j.rows = j.split ? tfu_rows(y) : 1;
   j.cols = j.split ? tfu_cols(y) : tfu_count(y);
-  j.across = (j.cols + TFU_TILE - 1) / TFU_TILE;
+  j.across = divide_up(j.cols, TFU_TILE);
   j.down = j.cols < TFU_TILE ? TFU_TILE / j.cols : 1;
-  j.tiles = j.across * ((j.rows + j.down - 1) / j.down);
+  j.tiles = j.across * divide_up(j.rows, j.down);
   j.per_task = tfu_task_size(j.tiles * TFU_TILE, TFU_TILE) / TFU_TILE;
   return j;
 }
@@ -99,7 +100,7 @@ static void FN(forward_task)(void *arg, int64_t task) {
 
 static tfu_code FN(tfu_gated_cpu)(tfu_call *call) {
   job j = plan(call, &call->in[0], &call->in[1], &call->out[0].shape);
-  tfu_parallel((j.tiles + j.per_task - 1) / j.per_task, FN(forward_task), &j);
+  tfu_parallel(divide_up(j.tiles, j.per_task), FN(forward_task), &j);
   return TFU_OK;
 }
 
@@ -141,7 +142,7 @@ static void FN(backward_task)(void *arg, int64_t task) {
 
 static tfu_code FN(tfu_gated_grad_cpu)(tfu_call *call) {
   job j = plan(call, &call->in[1], &call->in[2], &call->in[0].shape);
-  tfu_parallel((j.tiles + j.per_task - 1) / j.per_task, FN(backward_task), &j);
+  tfu_parallel(divide_up(j.tiles, j.per_task), FN(backward_task), &j);
   return TFU_OK;
 }
 #endif

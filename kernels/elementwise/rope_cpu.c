@@ -5,6 +5,7 @@
 #ifndef REAL
 #include "ops/elementwise/rope.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
 typedef struct job {
@@ -54,7 +55,7 @@ static tfu_code plan(tfu_call *call, job *j, size_t real) {
   enum { UNIT = 1024 };
   const int64_t places = j->batch * j->time, elements = tfu_count(q) + (tfu_given(k) ? tfu_count(k) : 0);
   j->per_task = places ? tfu_task_size(elements, UNIT) * places / (elements ? elements : 1) + 1 : 1;
-  j->tasks = (places + j->per_task - 1) / j->per_task;
+  j->tasks = divide_up(places, j->per_task);
   return tfu_scratch(call, (size_t)(j->tasks * j->rotary) * real, &j->tables);
 }
 

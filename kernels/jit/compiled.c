@@ -9,17 +9,15 @@
 #include <string.h>
 
 #include "kernels/core/gpu/driver.h"
-#include "kernels/core/hash.h"
+#include "kernels/core/table.h"
 #include "kernels/jit/cubins.h"
 
 struct jit_compiled {
-  jit_compiled *next;
   jit_variant variant;
-  uint64_t hash;
-  CUkernel kernel;
+  tfu_function function;
   const char *origin;
-  int registers, local, shared, most_threads, allowed; /* allowed: bytes of dynamic shared memory that were asked for */
-  atomic_int threads, blocks;                          /* of the last launch: of a block, and of a multiprocessor     */
+  int registers, local, most_threads;
+  atomic_int threads, blocks; /* of the last launch: of a block, and of a multiprocessor */
 };
 
 void jit_variant_of(const tfu_call *call, int capability, jit_variant *v) {
@@ -148,7 +146,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
     image = jit_cubin_read(&key);
   }
   c->origin = "jit kernel, read from the cache";
-  if (image && load(d, image, &c->kernel, err) == TFU_OK) {
+  if (image && load(d, image, (CUkernel *)&c->function.kernel, err) == TFU_OK) {
     free(image), free(text);
     return TFU_OK;
   }
@@ -159,7 +157,7 @@ static tfu_code make(const tfu_driver *d, const jit_variant *v, jit_compiled *c,
   tfu_code code = jit_compile(v->name, text, entry, v->capability, v->quick, &image, err);
   key = jit_key_of(text, entry, v->capability); /* of the NVRTC that has compiled it */
   free(text);
-  if (code == TFU_OK) code = load(d, image, &c->kernel, err);
+  if (code == TFU_OK) code = load(d, image, (CUkernel *)&c->function.kernel, err);
   if (code == TFU_OK) jit_cubin_write(&key, image);
   else if (image) {
     tfu_error own = *err;
@@ -182,64 +180,54 @@ static tfu_code ask(const tfu_driver *d, jit_compiled *c, tfu_error *err) {
     int *value;
   } questions[] = {{CU_FUNC_ATTRIBUTE_NUM_REGS, &c->registers},
                    {CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, &c->local},
-                   {CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &c->shared},
+                   {CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &c->function.static_shared},
                    {CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &c->most_threads}};
   for (int i = 0; i < TFU_COUNT(questions); i++) {
-    const CUresult r = d->cuKernelGetAttribute(questions[i].value, questions[i].which, c->kernel, device.ordinal);
+    const CUresult r =
+        d->cuKernelGetAttribute(questions[i].value, questions[i].which, c->function.kernel, device.ordinal);
     TFU_TRY(tfu_driver_code(d, r, c->variant.name, err));
   }
   return TFU_OK;
 }
 
-static jit_compiled *chains[256];
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of chains; while compiling, another */
-
-static jit_compiled *find(const jit_variant *v, uint64_t hash) {
-  pthread_mutex_lock(&lock);
-  jit_compiled *c = chains[hash % TFU_COUNT(chains)];
-  while (c && !(c->hash == hash && !memcmp(&c->variant, v, sizeof *v))) c = c->next;
-  pthread_mutex_unlock(&lock);
-  return c;
-}
-
-static tfu_code add(const jit_variant *v, uint64_t hash, jit_compiled **compiled, tfu_error *err) {
+static tfu_code make_and_ask(const jit_variant *v, jit_compiled *c, tfu_error *err) {
+  static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER; /* one at a time */
   const tfu_driver *d;
   TFU_TRY(tfu_driver_get(&d, err));
-  jit_compiled *c = calloc(1, sizeof *c);
-  if (!c) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  memcpy(&c->variant, v, sizeof *v);
-  c->hash = hash;
-  c->variant.source = tfu_intern(v->source, strlen(v->source)); /* the same pointers, held for the variant */
-  c->variant.name = tfu_intern(v->name, strlen(v->name));
-  const int mode =
-      tfu_capture_relax(); /* loading allocates, and a driver may put it off until it is asked of the code */
+  pthread_mutex_lock(&compiling);
+  /* Loading allocates, and a driver may put it off until it is asked of the code. */
+  const int mode = tfu_capture_relax();
   tfu_code code = make(d, v, c, err);
   if (code == TFU_OK) code = ask(d, c, err);
   tfu_capture_restore(mode);
-  if (code != TFU_OK) {
-    char types[300] = "";
-    describe(v, types, sizeof types);
-    const size_t at = strlen(err->text);
-    if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
-    tfu_drop_text(c->variant.source), tfu_drop_text(c->variant.name);
-    free(c);
-    return code;
-  }
-  pthread_mutex_lock(&lock);
-  c->next = chains[hash % TFU_COUNT(chains)];
-  chains[hash % TFU_COUNT(chains)] = *compiled = c;
-  pthread_mutex_unlock(&lock);
-  return TFU_OK;
+  pthread_mutex_unlock(&compiling);
+  return code;
 }
 
+static tfu_code add(const void *variant, void *compiled, void *with, tfu_error *err) {
+  const jit_variant *v = variant;
+  jit_compiled *c = compiled;
+  (void)with;
+  memcpy(&c->variant, v, sizeof *v);
+  c->variant.source = tfu_intern(v->source, strlen(v->source)); /* the same pointers, held for the variant */
+  c->variant.name = c->function.name = tfu_intern(v->name, strlen(v->name));
+  const tfu_code code = make_and_ask(v, c, err);
+  if (code == TFU_OK) return TFU_OK;
+  char types[300] = "";
+  describe(v, types, sizeof types);
+  const size_t at = strlen(err->text);
+  if (code == TFU_INVALID) snprintf(err->text + at, sizeof err->text - at, "(for %s)", types);
+  tfu_drop_text(c->variant.source), tfu_drop_text(c->variant.name);
+  return code;
+}
+
+/* All are kept: graphs may have captured any of them. */
+static tfu_table variants = TFU_TABLE(.value = sizeof(jit_compiled), .most = TFU_KEEP_ALL, .make = add);
+
 tfu_code jit_compiled_get(const jit_variant *v, jit_compiled **compiled, tfu_error *err) {
-  static pthread_mutex_t compiling = PTHREAD_MUTEX_INITIALIZER; /* threads that want the same wait for the first */
-  const uint64_t hash = tfu_hash(TFU_HASH_START, v, sizeof *v);
-  if ((*compiled = find(v, hash))) return TFU_OK;
-  pthread_mutex_lock(&compiling);
-  *compiled = find(v, hash);
-  const tfu_code code = *compiled ? TFU_OK : add(v, hash, compiled, err);
-  pthread_mutex_unlock(&compiling);
+  void *value = NULL;
+  const tfu_code code = tfu_table_get(&variants, v, sizeof *v, NULL, &value, err);
+  *compiled = value;
   return code;
 }
 
@@ -250,21 +238,10 @@ int jit_parameter(const jit_compiled *c, int i) {
   tfu_error ignored;
   size_t offset, size = 0;
   if (tfu_driver_get(&d, &ignored) != TFU_OK || !d->cuKernelGetParamInfo) return -1;
-  return d->cuKernelGetParamInfo(c->kernel, (size_t)i, &offset, &size) ? 0 : (int)size;
+  return d->cuKernelGetParamInfo(c->function.kernel, (size_t)i, &offset, &size) ? 0 : (int)size;
 }
 
-/* "grid (1, 2, 3), block (4, 5, 6), 0 bytes of shared memory" */
-typedef struct launch_text {
-  char text[256];
-} launch_text;
-static launch_text show(const jit_launch *l) {
-  launch_text t;
-  snprintf(t.text, sizeof t.text,
-           "grid (%" PRId64 ", %" PRId64 ", %" PRId64 "), block (%" PRId64 ", %" PRId64 ", %" PRId64 "), %" PRId64
-           " bytes of shared memory",
-           l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared);
-  return t;
-}
+static tfu_launch_text show(const jit_launch *l) { return tfu_show_launch(l->grid, l->block, l->shared); }
 
 static tfu_code check_limits(const jit_compiled *c, const tfu_device *device, const jit_launch *l, tfu_error *err) {
   static const int64_t most_blocks[] = {INT32_MAX, 65535, 65535}, most_block[] = {1024, 1024, 64};
@@ -280,19 +257,10 @@ static tfu_code check_limits(const jit_compiled *c, const tfu_device *device, co
   TFU_REQUIRE(err, threads <= c->most_threads,
               "kernel %s: %s: a block of this kernel, with %d registers, has at most %d threads, not %" PRId64, name,
               show(l).text, c->registers, c->most_threads, threads);
-  TFU_REQUIRE(err, l->shared >= 0 && l->shared + c->shared <= device->block_shared,
+  TFU_REQUIRE(err, l->shared >= 0 && l->shared + c->function.static_shared <= device->block_shared,
               "kernel %s: %s: this GPU gives a block %d bytes, of which the kernel has %d already", name, show(l).text,
-              device->block_shared, c->shared);
+              device->block_shared, c->function.static_shared);
   return TFU_OK;
-}
-
-/* More than 48 KiB have to be asked for. */
-static tfu_code allow(const tfu_driver *d, jit_compiled *c, const tfu_device *device, int64_t shared, tfu_error *err) {
-  enum { FREELY = 48 * 1024 };
-  if (shared + c->shared <= FREELY) return TFU_OK;
-  const CUresult r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                             device->block_shared - c->shared, c->kernel, device->ordinal);
-  return tfu_driver_code(d, r, c->variant.name, err);
 }
 
 /* How many blocks fit on a multiprocessor, for tfu_jit_info; asked for where the block is another than last time. */
@@ -300,7 +268,8 @@ static void note_occupancy(const tfu_driver *d, jit_compiled *c, const jit_launc
   const int threads = (int)(l->block[0] * l->block[1] * l->block[2]);
   int blocks = 0;
   if (atomic_load(&c->threads) == threads) return;
-  if (d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)c->kernel, threads, (size_t)l->shared))
+  if (d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (CUfunction)c->function.kernel, threads,
+                                                     (size_t)l->shared))
     return;
   atomic_store(&c->blocks, blocks);
   atomic_store(&c->threads, threads);
@@ -312,45 +281,49 @@ tfu_code jit_start(tfu_call *call, jit_compiled *c, const jit_launch *l, void **
   TFU_TRY(tfu_driver_get(&d, call->err));
   TFU_TRY(tfu_device_now(&device, call->err));
   TFU_TRY(check_limits(c, &device, l, call->err));
-  TFU_TRY(allow(d, c, &device, l->shared, call->err));
-  note_occupancy(d, c, l);
-  CUlaunchConfig config = {.gridDimX = (unsigned)l->grid[0],
-                           .gridDimY = (unsigned)l->grid[1],
-                           .gridDimZ = (unsigned)l->grid[2],
-                           .blockDimX = (unsigned)l->block[0],
-                           .blockDimY = (unsigned)l->block[1],
-                           .blockDimZ = (unsigned)l->block[2],
-                           .sharedMemBytes = (unsigned)l->shared,
-                           .hStream = call->stream};
   call->kernel = c->variant.name;
   if (!call->why) call->why = c->origin;
-  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)c->kernel, parameters, NULL);
-  if (!r) return TFU_OK;
-  char what[sizeof(launch_text) + 128];
-  snprintf(what, sizeof what, "kernel %.80s: %s", c->variant.name, show(l).text);
-  return tfu_driver_code(d, r, what, call->err);
+  const tfu_grid grid = {.x = (unsigned)l->grid[0],
+                         .y = (unsigned)l->grid[1],
+                         .z = (unsigned)l->grid[2],
+                         .threads = (unsigned)l->block[0],
+                         .threads_y = (unsigned)l->block[1],
+                         .threads_z = (unsigned)l->block[2],
+                         .shared = (unsigned)l->shared};
+  TFU_TRY(tfu_start(call, &c->function, grid, parameters));
+  note_occupancy(d, c, l); /* once the shared memory has been asked for, which it goes by */
+  return TFU_OK;
 }
 
 /* ---- info ---- */
 
 const char *tfu_jit_status(void) { return jit_nvrtc_missing(); }
 
+typedef struct wanted {
+  const char *source, *name;
+  int number;
+  const jit_compiled *found;
+} wanted;
+
+static int is_wanted(const void *variant, void *compiled, void *wanted_) {
+  const jit_variant *v = variant;
+  wanted *w = wanted_;
+  if (v->source == w->source && !strcmp(v->name, w->name) && w->number-- == 0) w->found = compiled;
+  return w->found != NULL;
+}
+
 int tfu_jit_info(const char *name, const char *source, int number, char *text, size_t size) {
   char types[300] = "";
-  const jit_compiled *found = NULL;
-  const char *own = tfu_intern(source, strlen(source));
-  pthread_mutex_lock(&lock);
-  for (int i = 0; i < TFU_COUNT(chains) && !found; i++)
-    for (const jit_compiled *c = chains[i]; c && !found; c = c->next)
-      if (c->variant.source == own && !strcmp(c->variant.name, name) && number-- == 0) found = c;
-  pthread_mutex_unlock(&lock);
-  tfu_drop_text(own);
+  wanted w = {.source = tfu_intern(source, strlen(source)), .name = name, .number = number};
+  tfu_table_each(&variants, is_wanted, &w);
+  tfu_drop_text(w.source);
+  const jit_compiled *found = w.found;
   if (!found) return 0;
   describe(&found->variant, types, sizeof types);
   snprintf(
       text, size,
       "types=%s\tcapability=%d\tpack=%d\tregisters=%d\tspilled=%d\tshared=%d\tmost_threads=%d\tthreads=%d\tblocks=%d",
-      types, found->variant.capability, found->variant.n, found->registers, found->local, found->shared,
+      types, found->variant.capability, found->variant.n, found->registers, found->local, found->function.static_shared,
       found->most_threads, atomic_load(&found->threads), atomic_load(&found->blocks));
   return 1;
 }

@@ -1,10 +1,11 @@
 #include "kernels/jit/program.h"
 
 #include <ctype.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "kernels/core/table.h"
 
 static const struct {
   const char *name;
@@ -160,75 +161,38 @@ void jit_program_free(jit_program *p) {
 
 /* ---- those that are kept ---- */
 
-typedef struct known {
-  jit_program program; /* first: what callers have is a pointer to it */
-  struct known *next;
+/* What a program is read from; all bytes count, so there is no gap. */
+typedef struct source {
   const char *text;
-  int inputs, outputs, runs; /* that go on */
-  int64_t used;              /* when it was last asked for */
-} known;
+  int inputs, outputs;
+} source;
 
-static known *chains[256];
-static int kept;
-static int64_t asked;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all these */
-
-static void release(known *k) {
-  tfu_drop_text(k->text);
-  jit_program_free(&k->program);
-  free(k);
+static void release(void *program_) {
+  jit_program *program = program_;
+  tfu_drop_text(program->text);
+  jit_program_free(program);
 }
 
-/* Forgets the program that nobody runs and that was not asked for the longest. */
-static void forget_one(void) {
-  known **oldest = NULL;
-  for (int i = 0; i < TFU_COUNT(chains); i++)
-    for (known **k = &chains[i]; *k; k = &(*k)->next)
-      if (!(*k)->runs && (!oldest || (*k)->used < (*oldest)->used)) oldest = k;
-  if (!oldest) return;
-  known *gone = *oldest;
-  *oldest = gone->next;
-  kept--;
-  release(gone);
-}
-
-static tfu_code add(const char *text, int inputs, int outputs, known **chain, tfu_error *err) {
-  known *k = calloc(1, sizeof *k);
-  if (k) k->text = tfu_intern(text, strlen(text));
-  tfu_code code = k && k->text ? jit_program_read(text, inputs, outputs, &k->program, err)
-                               : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  if (code != TFU_OK) {
-    if (k) release(k);
-    return code;
-  }
-  if (kept >= JIT_KEPT_PROGRAMS) forget_one();
-  kept++;
-  k->inputs = inputs, k->outputs = outputs;
-  k->next = *chain;
-  *chain = k;
-  return TFU_OK;
-}
-
-tfu_code jit_program_of(const char *text, int inputs, int outputs, const jit_program **program, tfu_error *err) {
-  known **chain = &chains[(uintptr_t)text / 16 % TFU_COUNT(chains)], *k;
-  tfu_code code = TFU_OK;
-  pthread_mutex_lock(&lock);
-  for (k = *chain; k && !(k->text == text && k->inputs == inputs && k->outputs == outputs);) k = k->next;
-  if (!k) {
-    code = add(text, inputs, outputs, chain, err);
-    k = *chain;
-  }
-  if (code == TFU_OK) {
-    k->runs++;
-    k->used = ++asked;
-    *program = &k->program;
-  }
-  pthread_mutex_unlock(&lock);
+static tfu_code read_kept(const void *key, void *program_, void *with, tfu_error *err) {
+  const source *s = key;
+  jit_program *program = program_;
+  (void)with;
+  program->text = tfu_intern(s->text, strlen(s->text)); /* the same pointer, held for the program */
+  const tfu_code code = program->text ? jit_program_read(s->text, s->inputs, s->outputs, program, err)
+                                      : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  if (code != TFU_OK) release(program);
   return code;
 }
 
-void jit_program_back(const jit_program *program) {
-  pthread_mutex_lock(&lock);
-  ((known *)program)->runs--;
-  pthread_mutex_unlock(&lock);
+static tfu_table programs =
+    TFU_TABLE(.value = sizeof(jit_program), .most = JIT_KEPT_PROGRAMS, .make = read_kept, .release = release);
+
+tfu_code jit_program_of(const char *text, int inputs, int outputs, const jit_program **program, tfu_error *err) {
+  const source key = {text, inputs, outputs};
+  void *kept = NULL;
+  const tfu_code code = tfu_table_get(&programs, &key, sizeof key, NULL, &kept, err);
+  *program = kept;
+  return code;
 }
+
+void jit_program_back(const jit_program *program) { tfu_table_put(&programs, (void *)program, NULL); }

@@ -76,6 +76,7 @@ typedef struct jit_section {
 typedef struct jit_program {
   jit_section body, map[JIT_MOST_PASSES], reduce[JIT_MOST_PASSES], identity[JIT_MOST_PASSES], post, final;
   int passes, stack, locals; /* at most */
+  const char *text;          /* of tfu_intern, of one that is kept */
 } jit_program;
 
 /* The program of a text that tfu_intern gave, to be handed back: read when it is first asked for. Of those that nobody

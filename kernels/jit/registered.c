@@ -13,42 +13,25 @@
 #include <unistd.h>
 
 #include "kernels/core/hash.h"
+#include "kernels/core/table.h"
 #include "ops/jit/jit.h"
 
 enum { TEXTS = TFU_JIT_LAUNCH + 1 }; /* the attributes that stand before the types */
 
+/* Its memory lasts, and has the same name whatever that stands for. */
 typedef struct slot {
-  struct slot *next;          /* of its chain */
-  struct slot *older, *newer; /* among those that are not in use */
-  uint64_t hash;
-  int users;
-  tfu_value attr[TEXTS];
+  tfu_value attr[TEXTS]; /* zeros: it stands for nothing */
   char name[48];
 } slot;
 
-static slot **slots, *chains[256];
-static slot unused = {.older = &unused, .newer = &unused}; /* a ring: its newer is the oldest of them */
-static int count, idle;                                    /* all slots, and those that are not in use */
+static slot **slots; /* by the numbers in their names */
+static int count;
 static uint64_t process;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all these */
-
-static slot **chain_of(uint64_t hash) { return &chains[hash % TFU_COUNT(chains)]; }
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all these, and of attributes */
 
 static void drop_texts(const tfu_value *attr) {
   for (int i = 0; i < TEXTS; i++)
     if (i != TFU_JIT_KIND) tfu_drop_text(attr[i].s);
-}
-
-static void take_from_unused(slot *s) {
-  s->older->newer = s->newer;
-  s->newer->older = s->older;
-  idle--;
-}
-
-static slot *find(uint64_t hash, const tfu_value *attr) {
-  slot *s = *chain_of(hash);
-  while (s && !(s->hash == hash && !memcmp(s->attr, attr, sizeof s->attr))) s = s->next;
-  return s;
 }
 
 static uint64_t number_of_process(void) {
@@ -58,69 +41,18 @@ static uint64_t number_of_process(void) {
   return tfu_hash(TFU_HASH_START, own, sizeof own);
 }
 
-static slot *new_slot(void) {
+/* Whether it has a name now; called while the lock is held, as is `named`. */
+static int give_name(slot *s) {
+  if (s->name[0]) return 1;
   slot **more = realloc(slots, (size_t)(count + 1) * sizeof *slots);
-  if (more) slots = more;
-  slot *s = more ? calloc(1, sizeof *s) : NULL;
-  if (!s) return NULL;
+  if (!more) return 0;
+  slots = more;
   if (!process) process = number_of_process();
   snprintf(s->name, sizeof s->name, "#%016" PRIx64 ".%d", process, count);
-  return slots[count++] = s;
+  slots[count++] = s;
+  return 1;
 }
 
-/* The one that has not been in use the longest, where enough of them wait for their kernel to be made again. */
-static slot *free_slot(void) {
-  if (idle < TFU_JIT_KEPT_NAMES) return new_slot();
-  slot *s = unused.newer, **at = chain_of(s->hash);
-  take_from_unused(s);
-  while (*at != s) at = &(*at)->next;
-  *at = s->next;
-  drop_texts(s->attr);
-  return s;
-}
-
-/* Takes over what attr holds. */
-static slot *use(const tfu_value *attr) {
-  const uint64_t hash = tfu_hash(TFU_HASH_START, attr, sizeof((slot *)0)->attr);
-  slot *s = find(hash, attr);
-  if (s) {
-    drop_texts(attr);
-    if (!s->users) take_from_unused(s);
-  } else if ((s = free_slot())) {
-    memcpy(s->attr, attr, sizeof s->attr);
-    s->hash = hash;
-    s->next = *chain_of(hash), *chain_of(hash) = s;
-  } else {
-    drop_texts(attr);
-    return NULL;
-  }
-  s->users++;
-  return s;
-}
-
-const char *tfu_jit_register(const char *kernel, int kind, const char *source, const char *program, const char *inputs,
-                             const char *outputs, const char *shapes, const char *launch) {
-  const char *const texts[TEXTS] = {
-      [TFU_JIT_KERNEL] = kernel, [TFU_JIT_KIND] = "",         [TFU_JIT_SOURCE] = source, [TFU_JIT_PROGRAM] = program,
-      [TFU_JIT_INPUTS] = inputs, [TFU_JIT_OUTPUTS] = outputs, [TFU_JIT_SHAPES] = shapes, [TFU_JIT_LAUNCH] = launch};
-  tfu_value attr[TEXTS];
-  int whole = 1;
-  memset(attr, 0, sizeof attr);
-  for (int i = 0; i < TEXTS; i++) {
-    if (i == TFU_JIT_KIND) attr[i].i = kind;
-    else whole &= (attr[i].s = tfu_intern(texts[i], strlen(texts[i]))) != NULL;
-  }
-  if (!whole) {
-    drop_texts(attr);
-    return NULL;
-  }
-  pthread_mutex_lock(&lock);
-  const slot *s = use(attr);
-  pthread_mutex_unlock(&lock);
-  return s ? s->name : NULL;
-}
-
-/* Called while the lock is held. */
 static slot *named(const char *name) {
   char *end;
   if (*name != '#' || strtoull(name + 1, &end, 16) != process || *end != '.') return NULL;
@@ -128,15 +60,50 @@ static slot *named(const char *name) {
   return !*end && number >= 0 && number < count ? slots[number] : NULL;
 }
 
+/* Takes over what attr holds, and says so. */
+static tfu_code fill(const void *attr, void *slot_, void *taken, tfu_error *err) {
+  slot *s = slot_;
+  pthread_mutex_lock(&lock);
+  if ((*(int *)taken = give_name(s))) memcpy(s->attr, attr, sizeof s->attr);
+  pthread_mutex_unlock(&lock);
+  return *(int *)taken ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+}
+
+static void empty(void *slot_) {
+  slot *s = slot_;
+  pthread_mutex_lock(&lock);
+  drop_texts(s->attr);
+  memset(s->attr, 0, sizeof s->attr);
+  pthread_mutex_unlock(&lock);
+}
+
+static tfu_table kernels =
+    TFU_TABLE(.value = sizeof(slot), .most = TFU_JIT_KEPT_NAMES, .lasting = 1, .make = fill, .release = empty);
+
+const char *tfu_jit_register(const char *kernel, int kind, const char *source, const char *program, const char *inputs,
+                             const char *outputs, const char *shapes, const char *launch) {
+  const char *const texts[TEXTS] = {
+      [TFU_JIT_KERNEL] = kernel, [TFU_JIT_KIND] = "",         [TFU_JIT_SOURCE] = source, [TFU_JIT_PROGRAM] = program,
+      [TFU_JIT_INPUTS] = inputs, [TFU_JIT_OUTPUTS] = outputs, [TFU_JIT_SHAPES] = shapes, [TFU_JIT_LAUNCH] = launch};
+  tfu_value attr[TEXTS];
+  tfu_error ignored;
+  void *s = NULL;
+  int whole = 1, taken = 0;
+  memset(attr, 0, sizeof attr);
+  for (int i = 0; i < TEXTS; i++) {
+    if (i == TFU_JIT_KIND) attr[i].i = kind;
+    else whole &= (attr[i].s = tfu_intern(texts[i], strlen(texts[i]))) != NULL;
+  }
+  whole = whole && tfu_table_get(&kernels, attr, sizeof attr, &taken, &s, &ignored) == TFU_OK;
+  if (!taken) drop_texts(attr);
+  return whole ? ((slot *)s)->name : NULL;
+}
+
 void tfu_jit_forget(const char *name) {
   pthread_mutex_lock(&lock);
   slot *s = named(name);
-  if (s && s->users && !--s->users) {
-    s->older = unused.older, s->newer = &unused;
-    s->older->newer = unused.older = s;
-    idle++;
-  }
   pthread_mutex_unlock(&lock);
+  if (s) tfu_table_put(&kernels, s, NULL);
 }
 
 tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err) {
@@ -144,9 +111,10 @@ tfu_code tfu_jit_complete(tfu_value *attr, tfu_error *err) {
   if (*name != '#') return TFU_OK;
   pthread_mutex_lock(&lock);
   const slot *s = named(name);
-  if (s) memcpy(attr, s->attr, sizeof s->attr);
+  const int known = s && s->attr[TFU_JIT_KERNEL].s;
+  if (known) memcpy(attr, s->attr, sizeof s->attr);
   pthread_mutex_unlock(&lock);
-  TFU_REQUIRE(err, s, "kernel %s is not known in this process: only eager calls of the process that made it name it so",
-              name);
+  TFU_REQUIRE(err, known,
+              "kernel %s is not known in this process: only eager calls of the process that made it name it so", name);
   return TFU_OK;
 }

@@ -34,10 +34,10 @@ __device__ inline void move_units(const concat_args &a) {
     if (begin + k * CONCAT_THREADS < a.units) *to[k] = unit[k];
 }
 
-extern "C" __global__ void __launch_bounds__(CONCAT_THREADS) concat_packs_f32(const concat_args a) {
+extern "C" __global__ void __launch_bounds__(CONCAT_THREADS) concat_packs_any(const concat_args a) {
   move_units<int4, CONCAT_ROUNDS / 2>(a);
 }
-extern "C" __global__ void __launch_bounds__(CONCAT_THREADS) concat_units_f32(const concat_args a) {
+extern "C" __global__ void __launch_bounds__(CONCAT_THREADS) concat_units_any(const concat_args a) {
   if (a.bytes == 8) move_units<uint2, CONCAT_ROUNDS>(a);
   else if (a.bytes == 4) move_units<uint32_t, CONCAT_ROUNDS>(a);
   else if (a.bytes == 2) move_units<uint16_t, CONCAT_ROUNDS>(a);

@@ -17,14 +17,14 @@ static int64_t unit_of(const tfu_sides *s) {
 
 /* All rows of what the arguments have of each, in as many launches as that takes. */
 static tfu_code move_rows(tfu_call *call, concat_args a, int64_t rows) {
-  static tfu_kernel by_size = {.module = &module, .name = "concat_units"};
-  static tfu_kernel by_packs = {.module = &module, .name = "concat_packs"};
+  static tfu_kernel by_size = {.module = &module, .name = "concat_units", .keys = tfu_any};
+  static tfu_kernel by_packs = {.module = &module, .name = "concat_packs", .keys = tfu_any};
   const int64_t per = MOST / a.span.by, each = CONCAT_THREADS * (a.bytes == 16 ? CONCAT_ROUNDS / 2 : CONCAT_ROUNDS);
   for (int64_t row = 0; row < rows; row += per) {
     const int64_t now = least(per, rows - row);
     a.units = (uint32_t)(now * a.span.by);
     const tfu_grid grid = {.x = (unsigned)divide_up(a.units, each), .threads = CONCAT_THREADS};
-    TFU_TRY(tfu_launch(call, a.bytes == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a));
+    TFU_TRY(tfu_launch(call, a.bytes == 16 ? &by_packs : &by_size, 0, 0, grid, &a));
     a.whole = (char *)a.whole + now * a.pitch * a.bytes;
     for (int k = 0; k < a.parts; k++) a.part[k] = (char *)a.part[k] + now * a.width[k] * a.bytes;
   }

@@ -211,19 +211,19 @@ __device__ inline void transpose_squares(const transpose_tiles_args &t) {
 
 #define KERNEL(label, args, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
-KERNEL(transpose_rows_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
-KERNEL(transpose_packs_f32, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
-KERNEL(transpose_runs_bool, transpose_rows_args, transpose_runs<uint8_t>)
-KERNEL(transpose_runs_f16, transpose_rows_args, transpose_runs<uint16_t>)
-KERNEL(transpose_runs_f32, transpose_rows_args, transpose_runs<uint32_t>)
-KERNEL(transpose_pairs_f16, transpose_tiles_args, transpose_pairs<2>)
-KERNEL(transpose_pairs_f32, transpose_tiles_args, transpose_pairs<4>)
-KERNEL(transpose_sectors_f16, transpose_tiles_args, transpose_sectors<2>)
-KERNEL(transpose_sectors_f32, transpose_tiles_args, transpose_sectors<4>)
-KERNEL(transpose_tiles_bool, transpose_tiles_args, transpose_tiles<1>)
-KERNEL(transpose_tiles_f16, transpose_tiles_args, transpose_tiles<2>)
-KERNEL(transpose_tiles_f32, transpose_tiles_args, transpose_tiles<4>)
-KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)
+KERNEL(transpose_rows_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
+KERNEL(transpose_packs_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
+KERNEL(transpose_runs_b8, transpose_rows_args, transpose_runs<uint8_t>)
+KERNEL(transpose_runs_b16, transpose_rows_args, transpose_runs<uint16_t>)
+KERNEL(transpose_runs_b32, transpose_rows_args, transpose_runs<uint32_t>)
+KERNEL(transpose_pairs_b16, transpose_tiles_args, transpose_pairs<2>)
+KERNEL(transpose_pairs_b32, transpose_tiles_args, transpose_pairs<4>)
+KERNEL(transpose_sectors_b16, transpose_tiles_args, transpose_sectors<2>)
+KERNEL(transpose_sectors_b32, transpose_tiles_args, transpose_sectors<4>)
+KERNEL(transpose_tiles_b8, transpose_tiles_args, transpose_tiles<1>)
+KERNEL(transpose_tiles_b16, transpose_tiles_args, transpose_tiles<2>)
+KERNEL(transpose_tiles_b32, transpose_tiles_args, transpose_tiles<4>)
+KERNEL(transpose_tiles_b64, transpose_tiles_args, transpose_tiles<8>)
 /* Blocks of a multiprocessor: one of the three sizes would take registers that leave room for fewer. On older ones four
  * have all of its threads. */
 #if __CUDA_ARCH__ >= 800
@@ -232,6 +232,6 @@ KERNEL(transpose_tiles_f64, transpose_tiles_args, transpose_tiles<8>)
 #define MANY 4
 #endif
 extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS, MANY)
-    transpose_squares_f32(const transpose_tiles_args a) {
+    transpose_squares_any(const transpose_tiles_args a) {
   transpose_squares(a);
 }

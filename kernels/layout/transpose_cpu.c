@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/parallel.h"
 
 enum { SIDE = 64 }; /* of a tile: its rows are 64 bytes or more */
@@ -122,14 +123,14 @@ tfu_code tfu_transpose_cpu(tfu_call *call) {
     const int64_t row = t->size[j.b];
     j.all = n / row;
     j.per_task = (tfu_task_size(n, 512) + row - 1) / row;
-    tfu_parallel((j.all + j.per_task - 1) / j.per_task, copy_rows, &j);
+    tfu_parallel(divide_up(j.all, j.per_task), copy_rows, &j);
     return TFU_OK;
   }
-  j.across = (t->size[j.b] + SIDE - 1) / SIDE;
-  j.down = (t->size[j.a] + SIDE - 1) / SIDE;
+  j.across = divide_up(t->size[j.b], SIDE);
+  j.down = divide_up(t->size[j.a], SIDE);
   j.all = n / t->size[j.a] / t->size[j.b] * j.across * j.down;
   const int64_t each = n / j.all > 0 ? n / j.all : 1;
   j.per_task = (tfu_task_size(n, 512) + each - 1) / each;
-  tfu_parallel((j.all + j.per_task - 1) / j.per_task, turn_tiles, &j);
+  tfu_parallel(divide_up(j.all, j.per_task), turn_tiles, &j);
   return TFU_OK;
 }

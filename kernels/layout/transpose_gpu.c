@@ -29,11 +29,6 @@ static int shift_for(int64_t n) {
   return shift;
 }
 
-/* The type whose kernels move elements of so many bytes. */
-static tfu_dtype type_of(int64_t size) {
-  return size == 1 ? TFU_BOOL : size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64;
-}
-
 /* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
  * each. */
 static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, int64_t bytes) {
@@ -44,9 +39,9 @@ static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, 
 }
 
 static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char *y, int64_t size) {
-  static tfu_kernel by_size = {.module = &module, .name = "transpose_rows"};
-  static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs"};
-  static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs"};
+  static tfu_kernel by_size = {.module = &module, .name = "transpose_rows", .keys = tfu_any};
+  static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs", .keys = tfu_any};
+  static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs", .keys = tfu_bits};
   const int last = t->axes - 1;
   transpose_rows_args a = {.y = y, .x = x, .axes = t->axes};
   int64_t unit = size, n = 1;
@@ -63,18 +58,18 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
   a.bytes = (int)unit;
   if (t->from[last] == 1 && unit < 8 && (int64_t)a.size[0].by * unit >= 16 && (uintptr_t)y % 16 == 0) {
     const int64_t packs = (n * unit + 15) / 16, each = TFU_TURN_THREADS * TFU_RUN_ROUNDS;
-    const tfu_grid grid = {.x = (unsigned)((packs + each - 1) / each), .threads = TFU_TURN_THREADS};
-    return tfu_launch(call, &by_runs, 0, type_of(unit), grid, &a);
+    const tfu_grid grid = {.x = (unsigned)(divide_up(packs, each)), .threads = TFU_TURN_THREADS};
+    return tfu_launch(call, &by_runs, 0, tfu_bits_of((size_t)unit), grid, &a);
   }
   const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
-  const tfu_grid grid = {.x = (unsigned)((n + each - 1) / each), .threads = TFU_TURN_THREADS};
-  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, TFU_F32, grid, &a);
+  const tfu_grid grid = {.x = (unsigned)(divide_up(n, each)), .threads = TFU_TURN_THREADS};
+  return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, 0, grid, &a);
 }
 
 /* Along an axis of n, as many equal tiles as `most` asks for. */
 static uint32_t even(int64_t n, int64_t most) {
-  const int64_t tiles = (n + most - 1) / most;
-  return (uint32_t)((n + tiles - 1) / tiles);
+  const int64_t tiles = divide_up(n, most);
+  return (uint32_t)(divide_up(n, tiles));
 }
 
 /* Pairs that lie side by side in a tile of matrices of odd sizes, as a power of two: 32, or twice as many where that is
@@ -104,10 +99,10 @@ static unsigned plan_sectors(transpose_tiles_args *args, int64_t size) {
 }
 
 static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
-  static tfu_kernel any = {.module = &module, .name = "transpose_tiles"};
-  static tfu_kernel squares = {.module = &module, .name = "transpose_squares"};
-  static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs"};
-  static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors"};
+  static tfu_kernel any = {.module = &module, .name = "transpose_tiles", .keys = tfu_bits};
+  static tfu_kernel squares = {.module = &module, .name = "transpose_squares", .keys = tfu_any};
+  static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs", .keys = tfu_bits};
+  static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors", .keys = tfu_bits};
   const int axis_b = t->axes - 1;
   const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
   const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
@@ -144,7 +139,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     a.tile_a = even(na, (int64_t)1 << a.shift_a);
     a.tile_b = even(nb, (int64_t)1 << a.shift_b);
     const int step = size < 4 ? (int)(4 / size) : 1; /* elements of a bank: the pitch is an odd number of banks */
-    a.pitch = (int)(a.tile_a + step - 1) / step * step;
+    a.pitch = (int)divide_up(a.tile_a, step) * step;
     if (a.pitch / step % 2 == 0) a.pitch += step;
     /* Short rows that follow each other in x are read as one stretch and lie in shared memory so, unless too many of
      * them would begin in the same bank. */
@@ -152,7 +147,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
     if (a.dense) a.tile_a = (uint32_t)na, a.pitch = (int)na;
     grid.shared = (unsigned)((int64_t)a.tile_b * a.pitch * size);
   }
-  a.tiles_a = (uint32_t)((na + a.tile_a - 1) / a.tile_a);
+  a.tiles_a = (uint32_t)(divide_up(na, a.tile_a));
   a.tiles_b = (uint32_t)divide_up(nb + (a.border ? a.border - 1 : 0), a.tile_b);
   a.tiles = divisor_of((int64_t)a.tiles_a * a.tiles_b);
   a.strip = divisor_of(least((int64_t)a.tiles_a * a.swath, INT32_MAX));
@@ -170,7 +165,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
                     : in_sectors ? &sectors
                     : in_pairs   ? &pairs
                                  : &any,
-                    0, in_packs ? TFU_F32 : type_of(size), grid, &a);
+                    0, in_packs ? 0 : tfu_bits_of((size_t)size), grid, &a);
 }
 
 /* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */

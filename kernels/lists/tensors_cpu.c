@@ -1,5 +1,7 @@
 #include "kernels/lists/tensors_cpu.h"
 
+#include "kernels/core/arithmetic.h"
+
 enum { CHUNK = 1 << 14 }; /* elements: 64 KiB of float32, some microseconds of work */
 
 tfu_code tensors_chunks_open(tfu_call *call, const tfu_list *list, tensors_chunks_cpu *c) {
@@ -9,7 +11,7 @@ tfu_code tensors_chunks_open(tfu_call *call, const tfu_list *list, tensors_chunk
   c->n = 0;
   for (int i = 0; i < list->n; i++) {
     c->first[i] = c->n;
-    c->n += (tfu_count(&list->at[i].shape) + CHUNK - 1) / CHUNK;
+    c->n += divide_up(tfu_count(&list->at[i].shape), CHUNK);
   }
   c->first[list->n] = c->n;
   return TFU_OK;

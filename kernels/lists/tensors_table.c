@@ -1,6 +1,7 @@
+#include "kernels/core/arithmetic.h"
 #include "kernels/lists/tensors.h"
 
-static int64_t chunks(const tfu_tensor *t) { return (tfu_count(&t->shape) + TENSORS_CHUNK - 1) / TENSORS_CHUNK; }
+static int64_t chunks(const tfu_tensor *t) { return divide_up(tfu_count(&t->shape), TENSORS_CHUNK); }
 
 int64_t tensors_chunks(const tfu_tensor *list, int n) {
   int64_t all = 0;

@@ -86,7 +86,7 @@ static REAL FN(power)(REAL base, REAL t) { return sizeof t == sizeof(double) ? p
 static REAL FN(root)(REAL x) { return sizeof x == sizeof(double) ? sqrt(x) : sqrtf(x); }
 
 static FN(numbers) FN(read)(const update *u, int tensor) {
-  const REAL *h = u->hyper->data, *norm = tfu_given(&u->norm->shape) ? u->norm->data : NULL;
+  const REAL *h = u->hyper->data, *norm = tfu_given_data(u->norm);
   /* Norms are those of what comes in, before it is divided by the scale. */
   const REAL scale = tfu_given(&u->scale->shape) ? *(const REAL *)u->scale->data : 1;
   FN(numbers)

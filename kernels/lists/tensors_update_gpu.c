@@ -29,8 +29,6 @@ static tfu_code gradients_of(const tfu_call *call, tfu_dtype gradient, tfu_dtype
                   tfu_dtype_name(gradient), tfu_dtype_name(weight));
 }
 
-static const void *given(const tfu_list *one) { return tfu_given(&one->at->shape) ? one->at->data : NULL; }
-
 /* First the slots and the sums, then the ratio; the weights then read the new slots. */
 static tfu_code prepare_lamb(tfu_call *call, update_args *a, tfu_dtype dtype, tfu_grid grid) {
   double *const ratios = a->ratios;
@@ -54,8 +52,8 @@ tfu_code tfu_tensors_update_gpu(tfu_call *call) {
   update_args a = {.rate = in[TFU_UPDATE_RATE].at->data,
                    .step = in[TFU_UPDATE_STEP].at->data,
                    .hyper = in[TFU_UPDATE_HYPER].at->data,
-                   .norm = given(&in[TFU_UPDATE_NORM]),
-                   .scale = given(&in[TFU_UPDATE_SCALE]),
+                   .norm = tfu_given_data(in[TFU_UPDATE_NORM].at),
+                   .scale = tfu_given_data(in[TFU_UPDATE_SCALE].at),
                    .each = in[TFU_UPDATE_NORM].at->shape.rank == 1,
                    .rule = rule,
                    .slots = slots};

@@ -4,6 +4,7 @@
 #ifndef REAL
 #include "kernels/products/gemm_cpu.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/product_cpu.h"
 
 /* A block's sums are begun anew every PIECES steps of DEPTH terms, and those sums added up: in one chain, a million
@@ -24,8 +25,6 @@ typedef struct job {
   char *space;
   size_t bytes; /* of a worker */
 } job;
-
-static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 /* The same matrix, `by` elements on. */
 static tfu_operand moved(tfu_operand x, int64_t by) {
@@ -131,8 +130,8 @@ tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const 
                             FN(tfu_gemm_finish) * finish, void *arg) {
   job j = {.a = a, .b = b, .products = p, .finish = (void *)finish, .arg = arg, .bytes = sizeof(FN(space))};
   j.sums = tfu_batch_count(p, p->kept, p->axes);
-  j.row_blocks = (p->m + ROWS - 1) / ROWS;
-  j.col_blocks = (p->n + TFU_GEMM_COLS - 1) / TFU_GEMM_COLS;
+  j.row_blocks = divide_up(p->m, ROWS);
+  j.col_blocks = divide_up(p->n, TFU_GEMM_COLS);
   j.tasks = tfu_batch_count(p, 0, p->kept) * j.row_blocks * j.col_blocks;
   const int64_t threads = tfu_threads(), workers = j.tasks < threads ? j.tasks : threads;
   void *space;

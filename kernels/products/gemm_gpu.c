@@ -2,12 +2,10 @@
  * So its A is our b, its B our a, and its bias, along the rows of D, is ours along the columns. */
 #include "kernels/products/gemm_gpu.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "kernels/core/cpu/cpu.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/trial.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/nvidia/cublaslt.h"
 #include "kernels/products/gemm_key.h"
@@ -16,15 +14,10 @@
 
 _Static_assert(sizeof(tfu_gemm_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
-typedef struct gemm_choice {
-  cublasLtMatmulAlgo_t algo;
-  uint64_t workspace;
-} gemm_choice;
-_Static_assert(sizeof(gemm_choice) <= TFU_TUNED_DATA, "tuned.h has room for it");
+_Static_assert(sizeof(tfu_gemm_choice) <= TFU_TUNED_DATA, "tuned.h has room for it");
 
-/* 32 MiB is what NVIDIA recommends for Hopper; where it is not needed it is not taken. */
-enum { MOST_WORKSPACE = 32 << 20, WORKSPACE_ALIGN = 256, CANDIDATES = 12 };
-_Static_assert(MOST_WORKSPACE + 2 * WORKSPACE_ALIGN <= TFU_LINEAR_ROOM, "a captured call has room for one");
+enum { WORKSPACE_ALIGN = 256, CANDIDATES = 12 };
+_Static_assert(TFU_GEMM_WORKSPACE + 2 * WORKSPACE_ALIGN <= TFU_LINEAR_ROOM, "a captured call has room for one");
 
 static const struct {
   cublasLtEpilogue_t plain, with_bias;
@@ -48,10 +41,9 @@ typedef struct problem {
   cublasLtHandle_t handle;
   cublasLtMatmulDesc_t desc;
   cublasLtMatrixLayout_t a, b, c, d; /* as cuBLASLt names them */
-  const gemm_choice *choice;         /* of the next run */
+  const tfu_gemm_choice *choice;     /* of the next run */
   void *workspace;
   int trial; /* d may be spoiled */
-  void *nan; /* a bias of NaN, once it is needed */
 } problem;
 
 static cublasStatus_t set(const problem *p, cublasLtMatmulDescAttributes_t which, const void *value, size_t bytes) {
@@ -120,11 +112,8 @@ static void close_problem(problem *p) {
 
 /* ---- running ---- */
 
-static tfu_code get_workspace(problem *p, uint64_t bytes) {
-  void *memory = NULL;
-  if (bytes) TFU_TRY(tfu_scratch(p->call, (size_t)bytes + WORKSPACE_ALIGN, &memory));
+static void set_workspace(problem *p, void *memory) {
   p->workspace = (void *)(((uintptr_t)memory + WORKSPACE_ALIGN - 1) & ~(uintptr_t)(WORKSPACE_ALIGN - 1));
-  return TFU_OK;
 }
 
 /* Runs p->choice. */
@@ -145,26 +134,23 @@ static tfu_code run(void *problem_) {
 /* ---- choosing ---- */
 
 static void describe(const void *key, void *problem_, char *text, size_t size) {
-  const problem *p = problem_;
-  char gpu[64];
-  tfu_device_name(gpu, sizeof gpu);
-  tfu_gemm_key_text(key, gpu, p->lt->version, text, size);
+  tfu_gemm_key_text(key, ((const problem *)problem_)->lt->version, text, size);
 }
 
 /* cuBLASLt itself says whether the algorithm is one of its own, and what it needs. */
-static int fits(const problem *p, const gemm_choice *c, uint64_t *workspace) {
+static int fits(const problem *p, const tfu_gemm_choice *c, uint64_t *workspace) {
   cublasLtMatmulHeuristicResult_t result = {.workspaceSize = 0};
   if (p->lt->cublasLtMatmulAlgoCheck(p->handle, p->desc, p->a, p->b, p->c, p->d, &c->algo, &result)) return 0;
   *workspace = result.workspaceSize;
-  return *workspace <= MOST_WORKSPACE;
+  return *workspace <= TFU_GEMM_WORKSPACE;
 }
 
 static int usable(const void *key, void *problem_, const tfu_choice *choice) {
   (void)key;
-  gemm_choice c;
+  tfu_gemm_choice c;
   uint64_t needed;
   memcpy(&c, choice->data, sizeof c);
-  return fits(problem_, &c, &needed) && needed <= c.workspace && c.workspace <= MOST_WORKSPACE;
+  return fits(problem_, &c, &needed) && needed <= c.workspace && c.workspace <= TFU_GEMM_WORKSPACE;
 }
 
 static int propose(const problem *p, const tfu_gemm_key *key, cublasLtMatmulHeuristicResult_t *found) {
@@ -172,7 +158,7 @@ static int propose(const problem *p, const tfu_gemm_key *key, cublasLtMatmulHeur
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
   const tfu_cublaslt *lt = p->lt;
-  const uint64_t workspace = MOST_WORKSPACE;
+  const uint64_t workspace = TFU_GEMM_WORKSPACE;
   /* Parts of a sum that are rounded to 16 bits before they are added up cost digits. */
   const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   cublasLtMatmulPreference_t wish;
@@ -193,88 +179,82 @@ static int propose(const problem *p, const tfu_gemm_key *key, cublasLtMatmulHeur
   return s ? 0 : n;
 }
 
-static void name(const problem *p, const tfu_gemm_key *key, const gemm_choice *c, tfu_choice *choice) {
+static void name(const problem *p, const tfu_gemm_key *key, const tfu_gemm_choice *c, tfu_choice *choice) {
   int32_t id = -1;
   size_t written;
   p->lt->cublasLtMatmulAlgoConfigGetAttribute(&c->algo, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &written);
-  const int n = snprintf(choice->label, sizeof choice->label, "cuBLASLt, epilogue %s%s, algorithm %d",
-                         tfu_epilogue_names[key->epilogue], key->bias ? "+bias" : "", (int)id);
-  if (choice->microseconds > 0)
-    snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
+  tfu_choice_label(choice, "cuBLASLt, epilogue %s%s, algorithm %d", tfu_epilogue_names[key->epilogue],
+                   key->bias ? "+bias" : "", (int)id);
 }
 
 /* Whether products may be run for nothing: what a sum is added to is needed once, and a graph that captures them would
  * have them all. */
 static int may_try(const problem *p) { return (p->trial || p->g->c != p->g->d) && tfu_may_wait(p->call); }
 
-static int has_workspace(problem *p, uint64_t bytes) {
-  tfu_error *err = p->call->err, ignored;
-  p->call->err = &ignored;
-  const tfu_code code = get_workspace(p, bytes);
-  p->call->err = err;
-  return code == TFU_OK;
+typedef struct proposals {
+  problem *p;
+  tfu_gemm_choice choice[CANDIDATES];
+  int wrong[CANDIDATES]; /* cuBLASLt's own status */
+} proposals;
+
+static const char *take(void *proposals_, tfu_tried *tried) {
+  proposals *all = proposals_;
+  all->p->choice = &all->choice[tried->plan];
+  return all->wrong[tried->plan] ? "cuBLASLt does not support it" : NULL;
 }
 
-/* Runs and, where `microseconds` is given, times it. A proposal is no promise: some fail. */
-static int try_out(problem *p, const gemm_choice *c, float *microseconds) {
-  tfu_error *err = p->call->err, ignored;
-  p->call->err = &ignored;
-  p->choice = c;
-  const tfu_code code = microseconds ? tfu_time(p->call, run, p, microseconds) : run(p);
-  p->call->err = err;
-  return code == TFU_OK;
-}
+static tfu_code run_one(void *proposals_) { return run(((proposals *)proposals_)->p); }
 
-/* cuBLASLt's relu is max(x, 0), and which of the two is taken where x is NaN depends on the kernel: on an H200 those
- * for 16 bits keep it, some for float32 make it 0. So the algorithm is asked, by a bias of NaN. */
-static int keeps_nan(problem *p, const gemm_choice *c) {
-  tfu_error *err = p->call->err, ignored;
+static tfu_code run_biased(void *proposals_, void *bias) {
+  problem *p = ((proposals *)proposals_)->p;
   tfu_gemm_gpu g = *p->g;
   problem probe = *p;
-  _Alignas(double) char result[sizeof(double)];
-  const size_t size = tfu_dtype_size(g.dtype), words = ((size_t)g.n * size + 3) / 4;
-  float buffer;
-  tfu_code code = TFU_OK;
-  p->call->err = &ignored;
-  if (!p->nan && (code = tfu_scratch(p->call, words * 4, &p->nan)) == TFU_OK)
-    code = tfu_fill(p->call, p->nan, UINT32_MAX, words); /* which is NaN in every type */
-  g.bias = p->nan;
+  g.bias = bias;
   probe.g = &g;
-  probe.choice = c;
-  if (code == TFU_OK && set_epilogue(&probe)) code = TFU_INTERNAL;
-  if (code == TFU_OK) code = run(&probe);
-  if (code == TFU_OK) code = tfu_peek(p->call, g.d, result, size);
-  if (set_epilogue(p)) code = TFU_INTERNAL;
-  p->call->err = err;
-  if (code != TFU_OK) return 0;
-  return g.dtype == TFU_F64 ? isnan(*(double *)result) : isnan(*tfu_load_f32(result, g.dtype, 0, 1, &buffer));
+  const tfu_code code = set_epilogue(&probe) ? TFU_INTERNAL : run(&probe);
+  return set_epilogue(p) ? TFU_INTERNAL : code;
 }
 
-/* The fastest of the proposals; where none is to be timed, or `first` is wanted, the first that runs. */
-static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, gemm_choice *best, float *microseconds) {
+/* The fastest of the proposals; where none is to be timed, or `first` is wanted, the first that runs. One workspace is
+ * for all; where it is not to be had, the first is taken as it is. */
+static int best_of(problem *p, const tfu_gemm_key *key, int timed, int first, tfu_gemm_choice *best,
+                   float *microseconds) {
   cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+  tfu_tried tried[CANDIDATES];
+  proposals all = {.p = p};
+  size_t most = 0;
+  void *memory = NULL;
   const int n = propose(p, key, found);
-  uint64_t most = 0;
-  int any = 0;
-  for (int i = 0; i < n; i++)
-    if (!found[i].state && found[i].workspaceSize > most) most = found[i].workspaceSize;
-  const int tried = may_try(p) && has_workspace(p, most); /* one for all; without, the first is taken as it is */
   for (int i = 0; i < n; i++) {
-    const gemm_choice c = {.algo = found[i].algo, .workspace = found[i].workspaceSize};
-    float time = 0;
-    if (found[i].state || (tried && !try_out(p, &c, timed ? &time : NULL))) continue;
-    if (p->g->epilogue == TFU_EPI_RELU && !(tried && keeps_nan(p, &c))) continue;
-    if (!any || time < *microseconds) *best = c, *microseconds = time;
-    any = 1;
-    if (!timed || !tried || first) break;
+    all.choice[i] = (tfu_gemm_choice){.algo = found[i].algo, .workspace = found[i].workspaceSize};
+    all.wrong[i] = found[i].state != 0;
+    if (!found[i].state && found[i].workspaceSize > most) most = found[i].workspaceSize;
   }
-  return any;
+  tfu_trial t = {.call = p->call,
+                 .with = &all,
+                 .plans = n,
+                 .most = first ? 1 : CANDIDATES,
+                 .timed = timed,
+                 .runs = 1,
+                 .dry = !may_try(p) || (most && !tfu_try_scratch(p->call, most + WORKSPACE_ALIGN, &memory)),
+                 .take = take,
+                 .run = run_one,
+                 .run_biased = p->g->epilogue == TFU_EPI_RELU ? run_biased : NULL,
+                 .dtype = p->g->dtype,
+                 .channels = p->g->n,
+                 .result = p->g->d};
+  set_workspace(p, memory);
+  const int taken = tfu_trial_pick(tried, tfu_trial_run(&t, tried), 0, 1);
+  if (taken < 0) return 0;
+  *best = all.choice[tried[taken].plan];
+  *microseconds = tried[taken].microseconds;
+  return 1;
 }
 
 static tfu_chosen choose(const void *key_, void *problem_, tfu_choice *choice) {
   const tfu_gemm_key *key = key_;
   problem *p = problem_;
-  gemm_choice best = {.workspace = 0};
+  tfu_gemm_choice best = {.workspace = 0};
   const int first = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
   *choice = (tfu_choice){.none = 0};
   choice->none = !best_of(p, key, tfu_tuning(), first, &best, &choice->microseconds);
@@ -288,7 +268,7 @@ static int adopt(const void *key_, const void *other, void *problem_, tfu_choice
   const tfu_gemm_key *key = key_;
   problem *p = problem_;
   const int exact = tfu_gemm_exact((tfu_dtype)key->dtype, key->tf32);
-  gemm_choice c;
+  tfu_gemm_choice c;
   float untimed;
   memcpy(&c, choice->data, sizeof c);
   if (!(exact ? best_of(p, key, 0, 1, &c, &untimed) : fits(p, &c, &c.workspace))) return 0;
@@ -311,7 +291,8 @@ static const tfu_tuner tuner = {.bytes = sizeof(tfu_gemm_key),
 static tfu_code solve(problem *p, int *served, float *microseconds) {
   tfu_device device;
   tfu_choice chosen;
-  gemm_choice choice;
+  tfu_gemm_choice choice;
+  void *memory = NULL;
   TFU_TRY(tfu_device_now(&device, p->call->err));
   TFU_TRY(tfu_cublaslt_handle(p->lt, &p->handle, p->call->err));
   TFU_TRY(tfu_cublaslt_code(p->lt, open_problem(p), "describing a product to cuBLASLt", p->call->err));
@@ -322,7 +303,8 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
   if (chosen.none || microseconds) return TFU_OK;
   memcpy(&choice, chosen.data, sizeof choice);
   p->choice = &choice;
-  TFU_TRY(get_workspace(p, choice.workspace));
+  if (choice.workspace) TFU_TRY(tfu_scratch(p->call, (size_t)choice.workspace + WORKSPACE_ALIGN, &memory));
+  set_workspace(p, memory);
   if (!p->call->kernel) p->call->kernel = label ? label : "cuBLASLt, untimed";
   return run(p);
 }

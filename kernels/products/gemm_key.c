@@ -40,14 +40,13 @@ tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal) {
                                   least(alignment(g->bias), least(alignment(g->aux), alignment(g->sums)))}};
 }
 
-void tfu_gemm_key_text(const tfu_gemm_key *k, const char *gpu, int library, char *text, size_t size) {
+void tfu_gemm_key_text(const tfu_gemm_key *k, int library, char *text, size_t size) {
   char apart[32] = "", batch[128] = "";
   if (k->a_row) snprintf(apart, sizeof apart, " rows of %lld", (long long)k->a_row);
   if (k->batch > 1)
     snprintf(batch, sizeof batch, ", batch %lld by %lld %lld %lld %lld", (long long)k->batch, (long long)k->stride[0],
              (long long)k->stride[1], (long long)k->stride[2], (long long)k->stride[3]);
-  snprintf(text, size,
-           "%s, cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s", gpu,
+  snprintf(text, size, "cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s",
            library, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
            k->tf32                                        ? " as tf32"
            : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"

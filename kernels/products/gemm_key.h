@@ -1,8 +1,9 @@
-/* gemm_key.h - what the choice of an algorithm for a product depends on (gemm_gpu.c), in memory and as a line of text,
- * and which products are alike. */
+/* gemm_key.h - the choice of an algorithm for a product (gemm_gpu.c), what it depends on, in memory and as a line of
+ * text, and which products are alike. */
 #ifndef TFUSE_GEMM_KEY_H_
 #define TFUSE_GEMM_KEY_H_
 
+#include "kernels/core/nvidia/cublaslt_api.h"
 #include "kernels/products/gemm_gpu.h"
 
 /* All that a choice depends on. Compared as bytes, so it has no gaps. */
@@ -14,13 +15,20 @@ typedef struct tfu_gemm_key {
 } tfu_gemm_key;
 _Static_assert(sizeof(tfu_gemm_key) == 9 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
 
+typedef struct tfu_gemm_choice {
+  cublasLtMatmulAlgo_t algo;
+  uint64_t workspace;
+} tfu_gemm_choice;
+/* Bytes at most: what NVIDIA recommends for Hopper. Where it is not needed it is not taken. */
+enum { TFU_GEMM_WORKSPACE = 32 << 20 };
+
 tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal);
 
 /* The names of epilogues, by tfu_epilogue. */
 extern const char *const tfu_epilogue_names[TFU_EPIS];
 
 /* `library` is cuBLASLt's version. */
-void tfu_gemm_key_text(const tfu_gemm_key *key, const char *gpu, int library, char *text, size_t size);
+void tfu_gemm_key_text(const tfu_gemm_key *key, int library, char *text, size_t size);
 
 /* How far apart the sizes of two products are, in powers of 2; negative where they are not of one kind. */
 double tfu_gemm_apart(const tfu_gemm_key *key, const tfu_gemm_key *other);

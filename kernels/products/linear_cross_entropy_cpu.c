@@ -5,6 +5,7 @@
 #ifndef REAL
 #include "ops/products/linear_cross_entropy.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/channels_cpu.h"
 #include "kernels/core/recycle.h"
 #include "kernels/products/gemm_cpu.h"
@@ -116,7 +117,7 @@ static tfu_code FN(backward_chunk)(job *j) {
     a.turned = 1;
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(&j->space), a, b, dim[0], dim[1], j->n, FN(add_dkernel), j));
   }
-  if (j->dbias_sums) tfu_parallel((j->classes + COLUMNS - 1) / COLUMNS, FN(add_dbias), j);
+  if (j->dbias_sums) tfu_parallel(divide_up(j->classes, COLUMNS), FN(add_dbias), j);
   return TFU_OK;
 }
 

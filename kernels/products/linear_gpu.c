@@ -8,6 +8,7 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/products/linear.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/recycle.h"
@@ -30,8 +31,6 @@ typedef struct linear_call {
   void *y, *pre;                            /* NULL: not kept */
 } linear_call;
 
-static void *data_of(const tfu_tensor *t) { return tfu_count(&t->shape) ? t->data : NULL; }
-
 static linear_call read_call(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_LINEAR_X], *kernel = &call->in[TFU_LINEAR_KERNEL];
   return (linear_call){.call = call,
@@ -43,10 +42,10 @@ static linear_call read_call(tfu_call *call) {
                        .outputs = tfu_cols(&kernel->shape),
                        .x = x->data,
                        .kernel = kernel->data,
-                       .bias = data_of(&call->in[TFU_LINEAR_BIAS]),
-                       .residual = data_of(&call->in[TFU_LINEAR_RESIDUAL]),
+                       .bias = tfu_given_data(&call->in[TFU_LINEAR_BIAS]),
+                       .residual = tfu_given_data(&call->in[TFU_LINEAR_RESIDUAL]),
                        .y = call->out[TFU_LINEAR_Y].data,
-                       .pre = data_of(&call->out[TFU_LINEAR_PRE])};
+                       .pre = tfu_given_data(&call->out[TFU_LINEAR_PRE])};
 }
 
 static tfu_gemm_gpu product(const linear_call *l, void *d, tfu_epilogue epilogue) {
@@ -191,12 +190,12 @@ TFU_CHOICE(sums_blocks, 8, 1, 64);
 
 static tfu_code deal_out(tfu_call *call, const tfu_tensor *dy, linear_sums_args *a, tfu_grid *grid) {
   enum { WARP = 32, FEWEST = 4 };
-  const int64_t pack = 16 / (int64_t)tfu_dtype_size(dy->dtype), packs = (a->cols + pack - 1) / pack;
+  const int64_t pack = 16 / (int64_t)tfu_dtype_size(dy->dtype), packs = divide_up(a->cols, pack);
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   for (a->lanes = WARP; a->lanes / 2 >= packs && a->lanes > 1;) a->lanes /= 2;
   a->aligned = a->cols % pack == 0 && tfu_aligned(call, tfu_count(&dy->shape));
-  const int64_t columns = (packs + a->lanes - 1) / a->lanes, most = a->rows * a->lanes / (FEWEST * TFU_THREADS);
+  const int64_t columns = divide_up(packs, a->lanes), most = a->rows * a->lanes / (FEWEST * TFU_THREADS);
   int64_t blocks = (int64_t)device.multiprocessors * sums_blocks() / columns;
   if (blocks > most) blocks = most;
   if (blocks < 1) blocks = 1;

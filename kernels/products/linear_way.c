@@ -25,9 +25,7 @@ typedef struct question {
 static void describe_way(const void *key_, void *with, char *text, size_t size) {
   (void)with;
   const linear_way_key *k = key_;
-  char gpu[64];
-  tfu_device_name(gpu, sizeof gpu);
-  snprintf(text, size, "%s, linear %lldx%lldx%lld %s%s %s%s%s", gpu, (long long)k->rows, (long long)k->outputs,
+  snprintf(text, size, "linear %lldx%lldx%lld %s%s %s%s%s", (long long)k->rows, (long long)k->outputs,
            (long long)k->inputs, tfu_dtype_name((tfu_dtype)k->dtype), k->tf32 ? " as tf32" : "", acts[k->act],
            biases[k->bias], kinds[k->kind]);
 }

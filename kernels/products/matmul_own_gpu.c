@@ -3,6 +3,7 @@
 
 #include <limits.h>
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/panels.h"
@@ -59,8 +60,6 @@ static const char *hindrance(const matmul_args *a, tfu_dtype dtype, const tfu_de
 
 /* ---- launching ---- */
 
-static int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 /* Parts of k, each a sum of its own, where the results alone do not fill the GPU: a long k is then faster, and its sums
  * are more exact. */
 static int64_t slices_of(const matmul_args *a, int64_t blocks, const tfu_device *device) {
@@ -90,12 +89,12 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
     if (why && !call->why) call->why = why;
   }
   struct rung *r = &rungs[kind];
-  const int64_t blocks = ceil_divide(a.m, r->rows) * ceil_divide(a.n, r->cols) * a.batch;
+  const int64_t blocks = divide_up(a.m, r->rows) * divide_up(a.n, r->cols) * a.batch;
   const size_t real_size = tfu_dtype_size(tfu_real(dtype));
   a.slices = (int)slices_of(&a, blocks, &device);
   if (!tfu_has_scratch(call, (size_t)(a.slices * count) * real_size)) a.slices = 1;
-  a.slice = ceil_divide(ceil_divide(a.k, a.slices), TFU_PANEL_DEPTH(NARROW)) * TFU_PANEL_DEPTH(NARROW);
-  a.slices = a.k > 0 ? (int)ceil_divide(a.k, a.slice) : 1;
+  a.slice = divide_up(divide_up(a.k, a.slices), TFU_PANEL_DEPTH(NARROW)) * TFU_PANEL_DEPTH(NARROW);
+  a.slices = a.k > 0 ? (int)divide_up(a.k, a.slice) : 1;
   a.parts = 0;
   if (a.slices == 1) return launch(call, r, dtype, blocks, &a);
 

@@ -1,5 +1,6 @@
 /* The first place of the greatest or least value on the CPU; tasks are rows, or strips of columns. Of values that are
  * all the lowest finite one or less, or NaN, the place is 0. */
+#include "kernels/core/arithmetic.h"
 #include "kernels/reductions/reduce_cpu.h"
 
 typedef struct job {
@@ -98,9 +99,9 @@ tfu_code tfu_arg_reduce_cpu(tfu_call *call) {
       .x = x, .y = &call->out[0], .outer = 1, .count = x->shape.dim[axis], .inner = 1, .least = call->attr[0].i == 1};
   for (int i = 0; i < axis; i++) j.outer *= x->shape.dim[i];
   for (int i = axis + 1; i < x->shape.rank; i++) j.inner *= x->shape.dim[i];
-  j.strips = (j.inner + TFU_TILE - 1) / TFU_TILE;
+  j.strips = divide_up(j.inner, TFU_TILE);
   const int64_t size = tfu_task_size(j.outer * j.count * j.inner, 1024);
   j.per_task = j.count < size ? size / j.count : 1;
-  tfu_parallel(j.inner == 1 ? (j.outer + j.per_task - 1) / j.per_task : j.outer * j.strips, task, &j);
+  tfu_parallel(j.inner == 1 ? divide_up(j.outer, j.per_task) : j.outer * j.strips, task, &j);
   return TFU_OK;
 }

@@ -4,6 +4,7 @@
  * with p as a product of p and 2^q (prod). A product with zeros has an infinite q; p is the gradient of the zero where
  * there is one, times the zero's sign. */
 #ifndef REAL
+#include "kernels/core/arithmetic.h"
 #include "kernels/reductions/reduce_cpu.h"
 
 typedef struct pair {
@@ -126,7 +127,7 @@ static tfu_code FN(tfu_reduce_grad_cpu)(tfu_call *call) {
   const int64_t size = tfu_task_size(j.n, 1024);
   j.per_task = j.line < size ? size / j.line : 1;
   const int64_t lines = j.n / j.line;
-  tfu_parallel((lines + j.per_task - 1) / j.per_task, FN(task), &j);
+  tfu_parallel(divide_up(lines, j.per_task), FN(task), &j);
   return TFU_OK;
 }
 #endif

@@ -1,5 +1,6 @@
 /* Sums of segments on the CPU. The rows are put in the order of their ids first, by counting them; then each segment is
  * summed up by one task, in order: the same bits for any number of threads. */
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
 typedef struct job {
@@ -114,12 +115,10 @@ static int64_t segment_from(const job *j, int64_t row) {
  * segments are few, tasks have strips of columns as well. */
 static void task(void *arg, int64_t task) {
   const job *j = arg;
-  const int64_t kept = j->offsets[j->segments], share = task / j->strips,
-                width = (j->inner + j->strips - 1) / j->strips;
+  const int64_t kept = j->offsets[j->segments], share = task / j->strips, width = divide_up(j->inner, j->strips);
   const int64_t left = task % j->strips * width, right = left + width < j->inner ? left + width : j->inner;
-  const int64_t first = share ? segment_from(j, (kept * share + j->tasks - 1) / j->tasks) : 0;
-  const int64_t end =
-      share + 1 < j->tasks ? segment_from(j, (kept * (share + 1) + j->tasks - 1) / j->tasks) : j->segments;
+  const int64_t first = share ? segment_from(j, divide_up(kept * share, j->tasks)) : 0;
+  const int64_t end = share + 1 < j->tasks ? segment_from(j, divide_up(kept * (share + 1), j->tasks)) : j->segments;
   for (int64_t s = first; s < end; s++)
     for (int64_t col = left; col < right; col += TFU_TILE)
       sum_segment(j, s, col, (int)(right - col < TFU_TILE ? right - col : TFU_TILE));
@@ -135,7 +134,7 @@ tfu_code tfu_segment_sum_cpu(tfu_call *call) {
   TFU_TRY(put_in_order(call, ids, sorted, &j));
   enum { FEW = 64 };
   const int64_t work = (j.rows + j.segments) * j.inner, size = tfu_task_size(work, 1024);
-  j.strips = j.segments < FEW ? (j.inner + TFU_TILE - 1) / TFU_TILE : 1;
+  j.strips = j.segments < FEW ? divide_up(j.inner, TFU_TILE) : 1;
   j.tasks = work / size / j.strips + 1;
   tfu_parallel(j.tasks * j.strips, task, &j);
   return TFU_OK;

@@ -1,5 +1,6 @@
 #include "kernels/reductions/segment_sum.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
 
@@ -12,7 +13,7 @@ static tfu_kernel packs = {.module = &module, .name = "segment_packs"};
  * 8192 in 1024 segments that are not sorted take 0.206, 0.161 and 0.147 ms in bfloat16 with 8, 16 and 32 of them. */
 TFU_CHOICE(segment_rows, 32, 1, 64);
 
-static unsigned blocks(int64_t n, int64_t each) { return (unsigned)((n + each - 1) / each); }
+static unsigned blocks(int64_t n, int64_t each) { return (unsigned)(divide_up(n, each)); }
 
 /* Sums of chunks or segments, `groups` of them, of some `length` rows each. */
 static tfu_code launch(tfu_call *call, segment_args *a, int64_t groups, int64_t length) {
@@ -35,7 +36,7 @@ tfu_code tfu_segment_sum_gpu(tfu_call *call) {
   const tfu_tensor *data = &call->in[0], *ids = &call->in[1], *order = &call->in[2], *y = &call->out[0];
   segment_args a = {.data = data->data,
                     .ids = ids->data,
-                    .order = tfu_given(&order->shape) ? order->data : NULL,
+                    .order = tfu_given_data(order),
                     .y = y->data,
                     .rows = ids->shape.dim[0],
                     .segments = y->shape.dim[0],

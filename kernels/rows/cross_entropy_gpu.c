@@ -45,7 +45,7 @@ static tfu_code run(tfu_call *call, int sparse, int gradient) {
                           .loss = gradient ? NULL : call->out[0].data,
                           .stats = gradient ? call->in[2].data : call->out[1].data,
                           .dx = gradient ? call->out[0].data : NULL,
-                          .dtargets = gradient && !sparse && tfu_given(&call->out[1].shape) ? call->out[1].data : NULL,
+                          .dtargets = gradient && !sparse ? tfu_given_data(&call->out[1]) : NULL,
                           .dloss = gradient ? call->in[3].data : NULL,
                           .ignore = sparse ? call->attr[2].i : 0,
                           .wide = against->dtype == TFU_I64,

@@ -26,13 +26,11 @@ TFU_CHOICE(blocks, 8, 1, 64); /* per multiprocessor, if there are as many places
  * gradient, which would hold two tensors, took longer. */
 TFU_CHOICE(held_kib, 200, 0, 220);
 
-static const void *given(const tfu_tensor *t) { return tfu_given(&t->shape) ? t->data : NULL; }
-
 static void describe(const tfu_tensor *x, const tfu_tensor *gamma, group_norm_args *a) {
   const int64_t *dim = x->shape.dim;
   a->samples = dim[0], a->places = dim[1], a->channels = dim[2] * dim[3], a->group = dim[3];
   a->groups = (int)dim[2];
-  a->x = x->data, a->gamma = given(gamma);
+  a->x = x->data, a->gamma = tfu_given_data(gamma);
 }
 
 static tfu_code room_for_sums(tfu_call *call, const tfu_tensor *x, group_norm_args *a) {
@@ -46,14 +44,14 @@ static tfu_code prepare(tfu_call *call, const tfu_tensor *x, const tfu_device *d
                         tfu_grid *grid, int *variant) {
   const int64_t size = (int64_t)tfu_dtype_size(x->dtype);
   *variant = x->dtype == TFU_F64 || a->channels * size % 16 || !tfu_aligned(call, tfu_count(&x->shape));
-  const int64_t width = *variant ? 1 : 16 / size, units = (a->channels + width - 1) / width;
+  const int64_t width = *variant ? 1 : 16 / size, units = divide_up(a->channels, width);
   a->lanes = units < TFU_THREADS ? (int)units : TFU_THREADS;
-  const int64_t columns = (units + a->lanes - 1) / a->lanes, per_block = TFU_THREADS / a->lanes;
+  const int64_t columns = divide_up(units, a->lanes), per_block = TFU_THREADS / a->lanes;
   a->chunks = (int64_t)device->multiprocessors * blocks() / (columns * a->samples);
   if (a->chunks > a->places / (4 * per_block)) a->chunks = a->places / (4 * per_block);
   if (a->chunks < 1) a->chunks = 1;
-  a->chunk = (a->places + a->chunks - 1) / a->chunks;
-  a->chunks = (a->places + a->chunk - 1) / a->chunk;
+  a->chunk = divide_up(a->places, a->chunks);
+  a->chunks = divide_up(a->places, a->chunk);
   const int64_t most = a->chunks > a->groups ? a->chunks : a->groups;
   TFU_REQUIRE(call->err, a->samples <= INT32_MAX / most, "too many samples for one launch: %lld of %lld groups",
               (long long)a->samples, (long long)a->groups);
@@ -83,8 +81,10 @@ static int hold(tfu_call *call, const tfu_tensor *x, const tfu_device *device, g
 
 static tfu_code forward_places(tfu_call *call) {
   const tfu_tensor *x = &call->in[0];
-  group_norm_args a = {
-      .y = call->out[0].data, .stats = call->out[1].data, .beta = given(&call->in[2]), .epsilon = call->attr[0].f};
+  group_norm_args a = {.y = call->out[0].data,
+                       .stats = call->out[1].data,
+                       .beta = tfu_given_data(&call->in[2]),
+                       .epsilon = call->attr[0].f};
   tfu_device device;
   tfu_grid grid;
   int variant;

@@ -6,6 +6,7 @@
 #ifndef REAL
 #include "ops/rows/norm.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/fold_cpu.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
@@ -225,9 +226,9 @@ static tfu_code FN(tfu_norm_grad_cpu)(tfu_call *call) {
   TFU_TRY(FN(weights)(call, &call->in[TFU_NORMGRAD_GAMMA], j.plan.cols, 1, &j.gamma));
   if (j.dropped) j.drop = tfu_drop_of(&call->in[TFU_NORMGRAD_SEED], call->attr[TFU_NORMGRAD_RATE].f);
   if (j.summed) {
-    const int64_t even = (j.plan.rows + MOST_BLOCKS - 1) / MOST_BLOCKS, least = BLOCK / j.plan.cols + 1;
+    const int64_t even = divide_up(j.plan.rows, MOST_BLOCKS), least = BLOCK / j.plan.cols + 1;
     j.plan.per_task = even > least ? even : least;
-    j.plan.tasks = (j.plan.rows + j.plan.per_task - 1) / j.plan.per_task;
+    j.plan.tasks = divide_up(j.plan.rows, j.plan.per_task);
     j.sums = (tfu_fold){.width = j.plan.cols, .blocks = j.plan.tasks > 0 ? j.plan.tasks : 1};
     TFU_TRY(tfu_fold_start(call, &j.sums, SUMS));
   }

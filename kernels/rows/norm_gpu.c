@@ -37,8 +37,6 @@ static int aligned(const tfu_call *call, int64_t elements, const void *gamma, co
   return tfu_aligned(call, elements) && (uintptr_t)gamma % 16 == 0 && (uintptr_t)beta % 16 == 0;
 }
 
-static void *given(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
-
 /* What the parts of split rows give: two numbers each. */
 static size_t found_bytes(const tfu_row_wish *wish, int parts) {
   return (size_t)wish->rows * (size_t)parts * 2 * tfu_dtype_size(tfu_real(wish->dtype));
@@ -76,13 +74,13 @@ static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pas
 
 tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
   norm_args a = {.y = t->y->data,
-                 .sum = given(t->sum),
+                 .sum = tfu_given_data(t->sum),
                  .stats = t->stats->data,
                  .x = t->x->data,
-                 .residual = given(t->residual),
-                 .gamma = given(t->gamma),
-                 .beta = given(t->beta),
-                 .seed = given(t->seed),
+                 .residual = tfu_given_data(t->residual),
+                 .gamma = tfu_given_data(t->gamma),
+                 .beta = tfu_given_data(t->beta),
+                 .seed = tfu_given_data(t->seed),
                  .period = (int)t->period,
                  .rms = rms,
                  .epsilon = epsilon,
@@ -135,13 +133,13 @@ static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pa
 tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
   const int sums = tfu_count(&t->dweights[0].shape) || tfu_count(&t->dweights[1].shape);
   norm_grad_args a = {.dx = t->dx->data,
-                      .dresidual = given(t->dresidual),
+                      .dresidual = tfu_given_data(t->dresidual),
                       .dy = t->dy->data,
-                      .dsum = given(t->dsum),
+                      .dsum = tfu_given_data(t->dsum),
                       .x = t->x->data,
-                      .gamma = given(t->gamma),
+                      .gamma = tfu_given_data(t->gamma),
                       .stats = t->stats->data,
-                      .seed = given(t->seed),
+                      .seed = tfu_given_data(t->seed),
                       .period = (int)t->period,
                       .rms = rms,
                       .rate = rate};

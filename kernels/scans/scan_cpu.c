@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/core/cpu/exp_cpu.h"
 
@@ -62,14 +63,14 @@ static tfu_code scan(tfu_call *call) {
   job j = {.call = call};
   TFU_TRY(tfu_scanned_of(call, &j.s));
   const int64_t n = tfu_count(&call->in[0].shape), size = j.s.inner < TFU_TILE ? j.s.inner : TFU_TILE;
-  j.strips = (j.s.inner + size - 1) / size;
+  j.strips = divide_up(j.s.inner, size);
   j.all = j.s.outer * j.strips;
   j.per_task = (tfu_task_size(n, TFU_TILE) + j.s.length * size - 1) / (j.s.length * size);
   void (*task)(void *, int64_t) = call->in[0].dtype == TFU_F64   ? scan_task_f64
                                   : call->in[0].dtype == TFU_I32 ? scan_task_i32
                                   : call->in[0].dtype == TFU_I64 ? scan_task_i64
                                                                  : scan_task_f32;
-  tfu_parallel((j.all + j.per_task - 1) / j.per_task, task, &j);
+  tfu_parallel(divide_up(j.all, j.per_task), task, &j);
   return TFU_OK;
 }
 tfu_code tfu_scan_cpu(tfu_call *call) { return scan(call); }

@@ -85,7 +85,7 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
     blocks = divide_up(count, grid.threads >> a.shift);
   } else {
     /* A block for each row, unless it is too long for that or for shared memory, or there are too few rows. */
-    const int64_t warp = 32 * TFU_SCAN_STRIDE * (recurs ? 2 : 1), room = (device.block_shared - 4096) / warp;
+    const int64_t warp = 32 * TFU_SCAN_STRIDE * (recurs ? 2 : 1), room = tfu_dynamic_shared(&device) / warp;
     const int64_t most = room < TFU_SCAN_MOST / 32 ? room : TFU_SCAN_MOST / 32;
     const int64_t tile = tile_warps() < most ? tile_warps() : most;
     const int whole = warps <= tile || (warps <= most && 2 * count >= device.multiprocessors);

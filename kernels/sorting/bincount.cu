@@ -149,19 +149,19 @@ __device__ inline void bin_count(const bin_args &a) {
 /* Kernels for integers are named after floats of their size. */
 #define BIN_KERNEL(label, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_BIN_THREADS) label(const bin_args a) { bin_count<__VA_ARGS__>(a); }
-BIN_KERNEL(bin_count_ids_f32, of_ids<int>)
-BIN_KERNEL(bin_count_ids_f64, of_ids<int64_t>)
+BIN_KERNEL(bin_count_ids_i32, of_ids<int>)
+BIN_KERNEL(bin_count_ids_i64, of_ids<int64_t>)
 BIN_KERNEL(bin_count_values_f32, of_floats<float>)
 BIN_KERNEL(bin_count_values_f16, of_floats<f16>)
 BIN_KERNEL(bin_count_values_bf16, of_floats<bf16>)
 BIN_KERNEL(bin_count_values_f64, of_values<double>)
-BIN_KERNEL(bin_count_whole_f32, of_values<int>)
-BIN_KERNEL(bin_count_whole_f64, of_values<int64_t>)
+BIN_KERNEL(bin_count_whole_i32, of_values<int>)
+BIN_KERNEL(bin_count_whole_i64, of_values<int64_t>)
 
 /* ---- weights ---- */
 
 /* The bin of each id as a key of 32 bits; `size` for none. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) bin_keys_f32(const bin_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) bin_keys_any(const bin_args a) {
   const int64_t n = a.rows * a.cols, step = (int64_t)gridDim.x * blockDim.x;
   ONCE
   for (int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; at < n; at += step) {
@@ -214,11 +214,11 @@ __device__ inline void bin_sum(const bin_sum_args &a) {
   }
   if (threadIdx.x == 0) ((R *)a.partial)[(int64_t)part * bins + bin] = sums[0];
 }
-TFU_KERNEL_AS_(bin_sum_values_f32, bin_sum_args, bin_sum<double>)
-TFU_KERNEL_AS_(bin_sum_whole_f32, bin_sum_args, bin_sum<int64_t>)
+TFU_KERNEL_AS_(bin_sum_values_any, bin_sum_args, bin_sum<double>)
+TFU_KERNEL_AS_(bin_sum_whole_any, bin_sum_args, bin_sum<int64_t>)
 
 /* The parts of a bin, in order. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) bin_join_f32(const bin_sum_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) bin_join_any(const bin_sum_args a) {
   const int64_t bins = a.rows * a.size, bin = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (bin >= bins) return;
   const bool whole = a.kind >= TFU_BIN_I32;
@@ -248,6 +248,6 @@ __device__ inline void bin_take(const bin_take_args &a) {
     ((T *)a.weights)[at] = id < 0 || id >= a.size ? (T)0 : ((const T *)a.sums)[row * a.size + id];
   }
 }
-TFU_KERNEL_AS_(bin_take_f16, bin_take_args, bin_take<uint16_t>)
-TFU_KERNEL_AS_(bin_take_f32, bin_take_args, bin_take<uint32_t>)
-TFU_KERNEL_AS_(bin_take_f64, bin_take_args, bin_take<uint64_t>)
+TFU_KERNEL_AS_(bin_take_b16, bin_take_args, bin_take<uint16_t>)
+TFU_KERNEL_AS_(bin_take_b32, bin_take_args, bin_take<uint32_t>)
+TFU_KERNEL_AS_(bin_take_b64, bin_take_args, bin_take<uint64_t>)

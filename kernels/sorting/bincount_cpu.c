@@ -4,6 +4,7 @@
  * its own, which are added up in order. A part is walked in tiles, for which first the bins are found; those that are
  * no bin get one more, behind the last. Where bins are few there are several copies of them, taken in turn: one bin
  * that comes again and again would have to wait for itself. */
+#include "kernels/core/arithmetic.h"
 #include "kernels/sorting/bins_cpu.h"
 
 enum { COPIES = 4, FEW_BINS = 2048, MOST_PARTS = 16, LEAST_PART = 1 << 16 };
@@ -52,7 +53,7 @@ static void add_tile(const bin_run *r, void *room, const int32_t *bins, int64_t 
 
 static void bin_part(void *arg, int64_t task) {
   bin_run *r = arg;
-  const int64_t row = task / r->parts, part = task % r->parts, length = (r->cols + r->parts - 1) / r->parts;
+  const int64_t row = task / r->parts, part = task % r->parts, length = divide_up(r->cols, r->parts);
   const int64_t end = row * r->cols + ((part + 1) * length < r->cols ? (part + 1) * length : r->cols);
   int64_t *room = (int64_t *)r->room + task * r->stride;
   int32_t bins[TFU_TILE];
@@ -159,6 +160,6 @@ tfu_code tfu_weighted_bincount_grad_cpu(tfu_call *call) {
                 .size = tfu_cols(&sums->shape),
                 .n = tfu_count(&ids->shape)};
   r.task = tfu_task_size(r.n, TFU_TILE);
-  tfu_parallel((r.n + r.task - 1) / r.task, size == 2 ? take_16 : size == 4 ? take_32 : take_64, &r);
+  tfu_parallel(divide_up(r.n, r.task), size == 2 ? take_16 : size == 4 ? take_32 : take_64, &r);
   return TFU_OK;
 }

@@ -10,16 +10,14 @@ TFU_MODULE(bincount);
 enum { IDS, VALUES, WHOLE };
 static const char *const variants[] = {"ids", "values", "whole"};
 static tfu_kernel bin_count = {.module = &module, .name = "bin_count", .variants = variants};
-static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys"};
-static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants};
-static tfu_kernel bin_join = {.module = &module, .name = "bin_join"};
-static tfu_kernel bin_take = {.module = &module, .name = "bin_take"};
+static tfu_kernel bin_keys = {.module = &module, .name = "bin_keys", .keys = tfu_any};
+static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = variants, .keys = tfu_any};
+static tfu_kernel bin_join = {.module = &module, .name = "bin_join", .keys = tfu_any};
+static tfu_kernel bin_take = {.module = &module, .name = "bin_take", .keys = tfu_bits};
 
 TFU_CHOICE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most                                      */
 TFU_CHOICE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
 TFU_CHOICE(most_copies, 32, 1, 32);  /* of bins in shared memory: one that is asked for often waits     */
-
-enum { RESERVED = 4096 };
 
 static tfu_code check_size(const tfu_call *call, int64_t size) {
   TFU_REQUIRE(call->err, size < INT32_MAX, "bins must be less than 2^31 - 1, got %lld", (long long)size);
@@ -34,7 +32,7 @@ tfu_code tfu_bins_gpu(tfu_call *call, bin_args *a) {
   if (a->rows * a->cols == 0) return TFU_OK;
   if (a->size <= TFU_SHARED_BINS)
     for (a->copies = 1; 2 * a->copies <= most_copies() && 2 * a->copies * a->size <= TFU_SHARED_BINS;) a->copies *= 2;
-  else a->copies = a->size * (int64_t)sizeof(uint32_t) <= device.block_shared - RESERVED;
+  else a->copies = a->size * (int64_t)sizeof(uint32_t) <= tfu_dynamic_shared(&device);
   const int64_t shared = a->size * a->copies * (int64_t)sizeof(uint32_t);
   const int threads = a->copies && a->size > TFU_SHARED_BINS ? TFU_BIN_THREADS : TFU_THREADS;
   /* All blocks that there are run at one time; each has more to count than to write. */
@@ -46,9 +44,7 @@ tfu_code tfu_bins_gpu(tfu_call *call, bin_args *a) {
               (long long)a->rows);
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->chunks), .threads = (unsigned)threads, .shared = (unsigned)shared};
-  /* Kernels for integers are named after floats of their size. */
-  const tfu_dtype kind = (tfu_dtype)a->kind, tag = kind == TFU_I32 ? TFU_F32 : kind == TFU_I64 ? TFU_F64 : kind;
-  return tfu_launch(call, &bin_count, !a->range ? IDS : kind < TFU_FLOATS ? VALUES : WHOLE, tag, grid, a);
+  return tfu_launch(call, &bin_count, !a->range ? IDS : a->kind < TFU_FLOATS ? VALUES : WHOLE, a->kind, grid, a);
 }
 
 tfu_code tfu_bincount_gpu(tfu_call *call) {
@@ -81,7 +77,7 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   a.keys = keys;
   const tfu_grid grid = {.x = (unsigned)least(divide_up(rows * cols, TFU_THREADS * 4), 1 << 20),
                          .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &bin_keys, 0, TFU_F32, grid, &a));
+  TFU_TRY(tfu_launch(call, &bin_keys, 0, 0, grid, &a));
   radix_job job = {.from = keys,
                    .dtype = TFU_I32,
                    .order = tfu_order_of_keys(sizeof(uint32_t)),
@@ -111,8 +107,8 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   s.partial = partial;
   const tfu_grid sums = {.x = (unsigned)(rows * size * s.parts), .threads = each < FEW ? 32 : TFU_THREADS};
   const tfu_grid join = {.x = (unsigned)divide_up(rows * size, TFU_THREADS), .threads = TFU_THREADS};
-  TFU_TRY(tfu_launch(call, &bin_sum, variant, TFU_F32, sums, &s));
-  return tfu_launch(call, &bin_join, 0, TFU_F32, join, &s);
+  TFU_TRY(tfu_launch(call, &bin_sum, variant, 0, sums, &s));
+  return tfu_launch(call, &bin_join, 0, 0, join, &s);
 }
 
 tfu_code tfu_weighted_bincount_grad_gpu(tfu_call *call) {
@@ -129,5 +125,5 @@ tfu_code tfu_weighted_bincount_grad_gpu(tfu_call *call) {
   TFU_TRY(tfu_device_now(&device, call->err));
   const int64_t most = (int64_t)device.multiprocessors * take_blocks();
   const tfu_grid grid = {.x = (unsigned)least(divide_up(a.rows * a.cols, TFU_THREADS), most), .threads = TFU_THREADS};
-  return tfu_launch(call, &bin_take, 0, size == 2 ? TFU_F16 : size == 4 ? TFU_F32 : TFU_F64, grid, &a);
+  return tfu_launch(call, &bin_take, 0, tfu_bits_of(size), grid, &a);
 }

@@ -159,11 +159,10 @@ __device__ inline void sort_network(const radix_args &a) {
   extern "C" __global__ void __launch_bounds__ bounds sort_network_##name##_##tag(const radix_args a) { \
     sort_network<__VA_ARGS__>(a);                                                                       \
   }
-/* Named after floats of a word's size. */
 #define NETWORK_KERNELS(tag, W)                                \
   NETWORK_KERNEL(4, tag, (TFU_NETWORK_THREADS), W, 4, false)   \
   NETWORK_KERNEL(8, tag, (TFU_NETWORK_THREADS), W, 8, false)   \
   NETWORK_KERNEL(16, tag, (TFU_NETWORK_THREADS), W, 16, false) \
   NETWORK_KERNEL(block, tag, (TFU_NETWORK_BLOCK, 12 / sizeof(W)), W, TFU_NETWORK_ITEMS, true)
-NETWORK_KERNELS(f32, uint32_t)
-NETWORK_KERNELS(f64, uint64_t)
+NETWORK_KERNELS(b32, uint32_t)
+NETWORK_KERNELS(b64, uint64_t)

@@ -3,6 +3,8 @@
 #ifndef KEY
 #include "kernels/sorting/radix_cpu.h"
 
+#include "kernels/core/arithmetic.h"
+
 enum { PILES = 256, SHORT_LINE = 40, CHUNKS_PER_THREAD = 2 };
 
 int64_t tfu_radix_counts(void) { return (int64_t)tfu_threads() * CHUNKS_PER_THREAD * PILES; }
@@ -91,8 +93,8 @@ static void KEYED(deal_chunk)(void *arg, int64_t i) {
 
 void KEYED(tfu_radix_together)(KEYED(tfu_line) * l, int64_t *counts) {
   const int64_t most = (int64_t)tfu_threads() * CHUNKS_PER_THREAD;
-  KEYED(together) t = {.line = l, .counts = counts, .chunk = (l->n + most - 1) / most};
-  const int64_t chunks = (l->n + t.chunk - 1) / t.chunk;
+  KEYED(together) t = {.line = l, .counts = counts, .chunk = divide_up(l->n, most)};
+  const int64_t chunks = divide_up(l->n, t.chunk);
   for (unsigned d = 0; d < sizeof(KEY); d++) {
     int64_t before = 0;
     t.shift = 8 * (int)d;

@@ -83,15 +83,15 @@ __device__ inline void radix_rows(const radix_args &a) {
   }
 }
 
-RADIX_KERNEL(radix_short_f32, TFU_THREADS, radix_short<uint32_t>)
-RADIX_KERNEL(radix_short_f64, TFU_THREADS, radix_short<uint64_t>)
-RADIX_KERNEL(radix_rows_f32, TFU_RADIX_THREADS, radix_rows<uint32_t>)
-RADIX_KERNEL(radix_rows_f64, TFU_RADIX_THREADS, radix_rows<uint64_t>)
+RADIX_KERNEL(radix_short_b32, TFU_THREADS, radix_short<uint32_t>)
+RADIX_KERNEL(radix_short_b64, TFU_THREADS, radix_short<uint64_t>)
+RADIX_KERNEL(radix_rows_b32, TFU_RADIX_THREADS, radix_rows<uint32_t>)
+RADIX_KERNEL(radix_rows_b64, TFU_RADIX_THREADS, radix_rows<uint64_t>)
 
 /* ---- counts ---- */
 
 /* A block makes of counts how many come before. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) count_before_f32(const before_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) count_before_any(const before_args a) {
   enum { EACH = 16 };
   __shared__ unsigned of_warps[TFU_THREADS / 32];
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -142,7 +142,7 @@ __device__ inline void store_number(void *to, int64_t at, int size, uint64_t num
 
 /* Named after a float, as all kernels are; it moves numbers of any size. Blocks take what lies behind each other, and
  * begin in that order, so that numbers which go near each other go there at the same time. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_f32(const move_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_any(const move_args a) {
   const int64_t first = (int64_t)blockIdx.x * (TFU_THREADS * TFU_MOVE_EACH) + threadIdx.x;
   int64_t other[TFU_MOVE_EACH]; /* where the place is, among all rows; negative: there is none */
   uint64_t numbers[TFU_MOVE_EACH];
@@ -168,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_f32(const move_ar
 
 /* As move puts them, one row at a time that shared memory holds, with zeros where nothing is put: memory is written in
  * order. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) put_rows_f32(const move_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) put_rows_any(const move_args a) {
   const int64_t rows = a.n / a.k;
   const int k = (int)a.k, cols = (int)a.cols;
   ONCE

@@ -1,5 +1,6 @@
 /* Sort, Argsort and Unsort on the CPU: a thread sorts a row, or all threads one that is long. */
 #ifndef KEY
+#include "kernels/core/arithmetic.h"
 #include "kernels/sorting/radix_cpu.h"
 
 /* What a Sort or Argsort works on. */
@@ -33,8 +34,8 @@ static tfu_code sort(tfu_call *call, int wants_places) {
               "a row must have less than 2^%d values, got %lld", wants_places ? 31 : 32, (long long)r.cols);
   const int64_t most = (int64_t)tfu_threads() * 4;
   const int together = r.cols >= TFU_LONG_LINE && r.rows < tfu_threads();
-  r.per_task = (r.rows + most - 1) / most;
-  const int64_t tasks = together ? 1 : (r.rows + r.per_task - 1) / r.per_task;
+  r.per_task = divide_up(r.rows, most);
+  const int64_t tasks = together ? 1 : divide_up(r.rows, r.per_task);
   const size_t counts = together ? (size_t)tfu_radix_counts() * sizeof(int64_t) : 0;
   r.room_of_task = line_bytes(&r);
   void *room;
@@ -86,8 +87,8 @@ tfu_code tfu_unsort_cpu(tfu_call *call) {
   const tfu_shape *x = &call->in[2].shape;
   unsort_run r = {.call = call, .rows = tfu_rows(x), .cols = tfu_cols(x), .k = tfu_cols(&call->in[1].shape)};
   const int64_t most = (int64_t)tfu_threads() * 4;
-  r.per_task = (r.rows + most - 1) / most;
-  tfu_parallel((r.rows + r.per_task - 1) / r.per_task, unsort_rows, &r);
+  r.per_task = divide_up(r.rows, most);
+  tfu_parallel(divide_up(r.rows, r.per_task), unsort_rows, &r);
   TFU_REQUIRE(call->err, !r.bad, "indices must be places of values, from 0 up to %lld", (long long)r.cols);
   return TFU_OK;
 }

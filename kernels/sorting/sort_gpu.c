@@ -1,24 +1,25 @@
 /* What sorting by digits needs of the host, and the ops Sort, Argsort and Unsort. */
 #include "kernels/sorting/sort.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
 #include "kernels/sorting/radix.h"
 
 TFU_MODULE(sort);
-static tfu_kernel radix_short = {.module = &module, .name = "radix_short"};
+static tfu_kernel radix_short = {.module = &module, .name = "radix_short", .keys = tfu_bits};
 /* Keys of a lane of a warp; a thread of a block has TFU_NETWORK_ITEMS, which is twice as many as the last of these. */
 enum { IN_BLOCK = 3 };
 static const char *const items[] = {"4", "8", "16", "block"};
-static tfu_kernel sort_network = {.module = &module, .name = "sort_network", .variants = items};
-static tfu_kernel radix_rows = {.module = &module, .name = "radix_rows"};
-static tfu_kernel radix_totals = {.module = &module, .name = "radix_totals"};
-static tfu_kernel radix_starts = {.module = &module, .name = "radix_starts"};
-static tfu_kernel radix_sweep = {.module = &module, .name = "radix_sweep"};
-static tfu_kernel count_before = {.module = &module, .name = "count_before"};
-static tfu_kernel move = {.module = &module, .name = "move"};
-static tfu_kernel put_rows = {.module = &module, .name = "put_rows"};
+static tfu_kernel sort_network = {.module = &module, .name = "sort_network", .variants = items, .keys = tfu_bits};
+static tfu_kernel radix_rows = {.module = &module, .name = "radix_rows", .keys = tfu_bits};
+static tfu_kernel radix_totals = {.module = &module, .name = "radix_totals", .keys = tfu_bits};
+static tfu_kernel radix_starts = {.module = &module, .name = "radix_starts", .keys = tfu_any};
+static tfu_kernel radix_sweep = {.module = &module, .name = "radix_sweep", .keys = tfu_bits};
+static tfu_kernel count_before = {.module = &module, .name = "count_before", .keys = tfu_any};
+static tfu_kernel move = {.module = &module, .name = "move", .keys = tfu_any};
+static tfu_kernel put_rows = {.module = &module, .name = "put_rows", .keys = tfu_any};
 
 /* A row of so many keys or fewer is sorted by counting, which takes a step for each pair of keys. */
 TFU_CHOICE(short_cols, 32, 1, TFU_THREADS);
@@ -26,7 +27,7 @@ TFU_CHOICE(network_cols, TFU_NETWORK_BLOCK *TFU_NETWORK_ITEMS, 1, TFU_NETWORK_BL
 TFU_CHOICE(row_items, 16, 4, 32);   /* keys of a thread where a block holds a row              */
 TFU_CHOICE(totals_blocks, 3, 1, 4); /* per multiprocessor, where the digits of long rows are counted */
 
-enum { RESERVED = 4096, MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
+enum { MOST_HELD = 1 << 16, PILES_BYTES = TFU_PILES * sizeof(uint32_t) };
 
 /* Bytes of shared memory for blocks of so many warps, whose keys take so many bytes with what comes with them. */
 static size_t shared_of(int64_t warps, int items, size_t bytes) {
@@ -35,19 +36,19 @@ static size_t shared_of(int64_t warps, int items, size_t bytes) {
 
 tfu_code tfu_count_before(tfu_call *call, uint32_t *counts, int64_t n, void *sum) {
   before_args a = {.counts = counts, .sum = sum, .n = n};
-  return tfu_launch(call, &count_before, 0, TFU_F32, (tfu_grid){.threads = TFU_THREADS}, &a);
+  return tfu_launch(call, &count_before, 0, 0, (tfu_grid){.threads = TFU_THREADS}, &a);
 }
 
 /* The last digit goes to where results are wanted, and those before it there and to scratch in turn. Tiles say counts
  * of less than 2^30, so longer rows are done in portions, one behind the other. */
 static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args *r, const tfu_device *device) {
   const size_t key = tfu_dtype_size(job->dtype) == 8 ? 8 : 4, n = (size_t)(r->rows * r->cols);
-  const tfu_dtype tag = key == 8 ? TFU_F64 : TFU_F32;
-  const int64_t tile = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES / (int64_t)key, tiles = (r->cols + tile - 1) / tile,
-                most = ((1 << 30) - 1) / tile, portions = (tiles + most - 1) / most;
+  const int bits = tfu_bits_of(key);
+  const int64_t tile = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES / (int64_t)key, tiles = divide_up(r->cols, tile),
+                most = ((1 << 30) - 1) / tile, portions = divide_up(tiles, most);
   const int digits = (r->end - r->shift + 7) / 8, own = job->sorted && (job->keys || !r->narrow);
   const int64_t words = r->rows * digits * TFU_PILES,
-                share = ((int64_t)device->multiprocessors * totals_blocks() + r->rows - 1) / r->rows;
+                share = divide_up((int64_t)device->multiprocessors * totals_blocks(), r->rows);
   void *scratch_keys = NULL, *own_keys = job->sorted, *scratch_places = NULL, *starts, *said;
   TFU_REQUIRE(call->err, r->rows * tiles <= INT32_MAX, "%lld rows of %lld values are too many to sort: split them",
               (long long)r->rows, (long long)r->cols);
@@ -81,8 +82,8 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
   const tfu_grid totals = {.x = (unsigned)(a.rows * a.chunks),
                            .threads = TFU_SWEEP_THREADS,
                            .shared = 32 * TFU_PILES * (unsigned)sizeof(uint32_t)};
-  TFU_TRY(tfu_launch(call, &radix_totals, 0, tag, totals, &a));
-  TFU_TRY(tfu_launch(call, &radix_starts, 0, TFU_F32, (tfu_grid){.x = (unsigned)a.rows, .threads = TFU_THREADS}, &a));
+  TFU_TRY(tfu_launch(call, &radix_totals, 0, bits, totals, &a));
+  TFU_TRY(tfu_launch(call, &radix_starts, 0, 0, (tfu_grid){.x = (unsigned)a.rows, .threads = TFU_THREADS}, &a));
   for (a.digit = 0; a.digit < digits; a.digit++, a.shift += 8)
     for (int64_t p = 0; p < portions; p++) {
       a.first_tile = (unsigned)(p * most);
@@ -94,7 +95,7 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
           .threads = TFU_SWEEP_THREADS,
           .shared = TFU_SWEEP_THREADS * TFU_SWEEP_BYTES + (TFU_SWEEP_THREADS / 32 + 1) * PILES_BYTES};
       TFU_TRY(tfu_clear(call, said, of_tiles + sizeof(uint32_t)));
-      TFU_TRY(tfu_launch(call, &radix_sweep, 0, tag, grid, &a));
+      TFU_TRY(tfu_launch(call, &radix_sweep, 0, bits, grid, &a));
     }
   return TFU_OK;
 }
@@ -102,9 +103,8 @@ static tfu_code long_rows(tfu_call *call, const radix_job *job, const radix_args
 tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  const size_t size = tfu_dtype_size(job->dtype), key = size == 8 ? 8 : 4,
-               room = (size_t)device.block_shared - RESERVED;
-  const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
+  const size_t size = tfu_dtype_size(job->dtype), key = size == 8 ? 8 : 4, room = (size_t)tfu_dynamic_shared(&device);
+  const int bits = tfu_bits_of(key);
   const int places = job->places != NULL;
   radix_args a = {.from = job->from,
                   .keys = job->sorted,
@@ -121,11 +121,11 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
               places ? 31 : 32, (long long)a.cols);
   if (a.cols <= short_cols()) {
     a.at_a_time = TFU_THREADS / (int)a.cols;
-    const int64_t blocks = (a.rows + a.at_a_time - 1) / a.at_a_time;
+    const int64_t blocks = divide_up(a.rows, a.at_a_time);
     const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
                            .threads = TFU_THREADS,
                            .shared = (unsigned)(TFU_THREADS * (2 * key + sizeof(uint32_t)))};
-    return tfu_launch(call, &radix_short, 0, tag, grid, &a);
+    return tfu_launch(call, &radix_short, 0, bits, grid, &a);
   }
   /* In registers: words are keys, or keys with places of half their size. */
   const size_t word = key == 8 || (places && size == 4) ? 8 : 4;
@@ -139,7 +139,7 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
     const tfu_grid grid = {.x = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX),
                            .threads = (unsigned)threads,
                            .shared = (unsigned)lines};
-    return tfu_launch(call, &sort_network, variant, word == 8 ? TFU_F64 : TFU_F32, grid, &a);
+    return tfu_launch(call, &sort_network, variant, tfu_bits_of(word), grid, &a);
   }
   /* A row in shared memory: twice its keys, and twice their places of 16 bits. */
   int64_t warps = (a.cols + 32 * row_items() - 1) / (32 * row_items());
@@ -150,7 +150,7 @@ tfu_code tfu_radix_gpu(tfu_call *call, const radix_job *job) {
     const tfu_grid grid = {.x = (unsigned)(a.rows < INT32_MAX ? a.rows : INT32_MAX),
                            .threads = 32 * (unsigned)warps,
                            .shared = (unsigned)held};
-    return tfu_launch(call, &radix_rows, 0, tag, grid, &a);
+    return tfu_launch(call, &radix_rows, 0, bits, grid, &a);
   }
   return long_rows(call, job, &a, &device);
 }
@@ -167,7 +167,7 @@ static tfu_code put_whole_rows(tfu_call *call, move_args *a) {
   const tfu_grid grid = {.x = (unsigned)(rows < most ? rows : most),
                          .threads = TFU_THREADS,
                          .shared = (unsigned)((a->cols * a->size + 3) / 4 * 4)};
-  return tfu_launch(call, &put_rows, 0, TFU_F32, grid, a);
+  return tfu_launch(call, &put_rows, 0, 0, grid, a);
 }
 
 tfu_code tfu_move_gpu(tfu_call *call, tfu_dtype dtype, move_args a) {
@@ -175,8 +175,8 @@ tfu_code tfu_move_gpu(tfu_call *call, tfu_dtype dtype, move_args a) {
   if (!a.n) return TFU_OK;
   a.size = (int)tfu_dtype_size(dtype);
   if (!a.apart) a.apart = a.size;
-  const tfu_grid grid = {.x = (unsigned)((a.n + BLOCK - 1) / BLOCK), .threads = TFU_THREADS};
-  return tfu_launch(call, &move, 0, TFU_F32, grid, &a);
+  const tfu_grid grid = {.x = (unsigned)(divide_up(a.n, BLOCK)), .threads = TFU_THREADS};
+  return tfu_launch(call, &move, 0, 0, grid, &a);
 }
 
 /* ---- ops ---- */

@@ -66,7 +66,7 @@ __device__ inline void radix_totals(const sweep_args &a) {
 }
 
 /* Makes of a row's counts where piles begin, a warp for each digit, and notes which digits have more than one pile. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_f32(const sweep_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_any(const sweep_args a) {
   const int lane = threadIdx.x % 32, p = threadIdx.x / 32;
   if (p >= a.digits) return;
   uint32_t *counts = a.starts + ((int64_t)blockIdx.x * a.digits + p) * TFU_PILES + lane * (TFU_PILES / 32);
@@ -248,7 +248,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
 
 #define SWEEP_KERNEL(label, ...) \
   extern "C" __global__ void __launch_bounds__(TFU_SWEEP_THREADS, 2) label(const sweep_args a) { __VA_ARGS__(a); }
-SWEEP_KERNEL(radix_totals_f32, radix_totals<uint32_t>)
-SWEEP_KERNEL(radix_totals_f64, radix_totals<uint64_t>)
-SWEEP_KERNEL(radix_sweep_f32, radix_sweep<uint32_t>)
-SWEEP_KERNEL(radix_sweep_f64, radix_sweep<uint64_t>)
+SWEEP_KERNEL(radix_totals_b32, radix_totals<uint32_t>)
+SWEEP_KERNEL(radix_totals_b64, radix_totals<uint64_t>)
+SWEEP_KERNEL(radix_sweep_b32, radix_sweep<uint32_t>)
+SWEEP_KERNEL(radix_sweep_b64, radix_sweep<uint64_t>)

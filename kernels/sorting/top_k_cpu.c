@@ -2,6 +2,7 @@
  * its room is full it sorts that, keeps the first k, and goes on. What is equal to the least comes later in the row, so
  * it is left out. */
 #ifndef KEY
+#include "kernels/core/arithmetic.h"
 #include "kernels/sorting/radix_cpu.h"
 
 /* Keys that there is room for, at least: a 16th of a row, so that few sorts serve a row in which every value is greater
@@ -36,8 +37,8 @@ tfu_code tfu_top_k_cpu(tfu_call *call) {
   if (r.room_keys > r.cols) r.room_keys = (r.cols + 7) / 8 * 8;
   r.room_of_task = 2 * (size_t)r.room_keys * (tfu_dtype_size(x->dtype) + sizeof(uint32_t));
   const int64_t most = (int64_t)tfu_threads() * 4;
-  r.per_task = (r.rows + most - 1) / most;
-  const int64_t tasks = (r.rows + r.per_task - 1) / r.per_task;
+  r.per_task = divide_up(r.rows, most);
+  const int64_t tasks = divide_up(r.rows, r.per_task);
   void *room;
   TFU_TRY(tfu_scratch(call, r.room_of_task * (size_t)tasks, &room));
   r.room = room;

@@ -1,5 +1,6 @@
 #include "kernels/sorting/top_k.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
@@ -7,16 +8,17 @@
 #include "kernels/sorting/sort.h"
 
 TFU_MODULE(top_k);
-enum { VALUES, WHOLE, KEYS };
-static const char *const variants[] = {"values", "whole", "keys"};
+enum { VALUES, WHOLE };
+static const char *const variants[] = {"values", "whole"};
 static tfu_kernel top_k = {.module = &module, .name = "top_k", .variants = variants};
+static tfu_kernel top_k_keys = {.module = &module, .name = "top_k_keys", .keys = tfu_bits};
 
 TFU_CHOICE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
 TFU_CHOICE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
 TFU_CHOICE(top_blocks, 5, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
 
 enum { SORTED_COLS = 256 }; /* rows of so many or fewer are sorted, several by one block */
-enum { RESERVED = 4096, MOST_PARTS = 1024 };
+enum { MOST_PARTS = 1024 };
 
 static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, int64_t cols, int64_t k) {
   void *places;
@@ -42,14 +44,11 @@ static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, in
 /* Bytes of shared memory for what is kept. */
 static size_t shared_of(int enough, size_t key) { return 2 * (size_t)enough * (key + sizeof(uint32_t)); }
 
-/* Kernels for integers and keys are named after floats of their size. */
 static tfu_code launch(tfu_call *call, top_args *a, tfu_dtype dtype, size_t key) {
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->parts), .threads = TFU_THREADS, .shared = (unsigned)shared_of(a->enough, key)};
-  const tfu_dtype wide = key == 8 ? TFU_F64 : TFU_F32;
-  if (a->from_places) return tfu_launch(call, &top_k, KEYS, wide, grid, a);
-  return dtype < TFU_FLOATS ? tfu_launch(call, &top_k, VALUES, dtype, grid, a)
-                            : tfu_launch(call, &top_k, WHOLE, wide, grid, a);
+  if (a->from_places) return tfu_launch(call, &top_k_keys, 0, tfu_bits_of(key), grid, a);
+  return tfu_launch(call, &top_k, dtype < TFU_FLOATS ? VALUES : WHOLE, dtype, grid, a);
 }
 
 tfu_code tfu_top_k_gpu(tfu_call *call) {
@@ -63,7 +62,7 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   int enough = least_enough();
   while (enough < 2 * k && enough < INT32_MAX / 2) enough *= 2;
   if (cols <= SORTED_COLS || k > most_k() || rows > INT32_MAX / MOST_PARTS ||
-      shared_of(enough, key) + RESERVED > (size_t)device.block_shared)
+      shared_of(enough, key) > (size_t)tfu_dynamic_shared(&device))
     return by_sorting(call, x, rows, cols, k);
   top_args a = {.x = x->data,
                 .values = call->out[0].data,
@@ -82,14 +81,14 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   const int64_t wanted = (int64_t)device.multiprocessors * top_blocks() / rows, longest = cols / (16 * (int64_t)enough);
   int64_t parts = wanted < longest ? wanted : longest;
   if (parts > MOST_PARTS) parts = MOST_PARTS;
-  while (parts > 1 && cols - (parts - 1) * ((cols + parts - 1) / parts) < k) parts--;
+  while (parts > 1 && cols - (parts - 1) * divide_up(cols, parts) < k) parts--;
   if (parts <= 1) return launch(call, &a, x->dtype, key);
   top_args of_parts = a;
   void *keys, *places;
   TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &keys));
   TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * sizeof(uint32_t), &places));
   of_parts.parts = (int)parts;
-  of_parts.part_cols = (cols + parts - 1) / parts;
+  of_parts.part_cols = divide_up(cols, parts);
   of_parts.values = NULL;
   of_parts.keys = keys;
   of_parts.places = places;

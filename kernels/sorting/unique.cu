@@ -102,8 +102,8 @@ __device__ inline void unique_write(const unique_args &a) {
 
 /* Named after floats of the size of keys. */
 #define FOR_KEYS(name)                                    \
-  TFU_KERNEL_AS_(name##_f32, unique_args, name<uint32_t>) \
-  TFU_KERNEL_AS_(name##_f64, unique_args, name<uint64_t>)
+  TFU_KERNEL_AS_(name##_b32, unique_args, name<uint32_t>) \
+  TFU_KERNEL_AS_(name##_b64, unique_args, name<uint64_t>)
 FOR_KEYS(unique_mark)
 FOR_KEYS(unique_heads)
 FOR_KEYS(unique_write)
@@ -111,7 +111,7 @@ FOR_KEYS(unique_write)
 /* ---- words of marks ---- */
 
 /* How many marks a tile of words has. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_f32(const unique_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_any(const unique_args a) {
   unsigned sum = 0, total;
   UNROLL
   for (int i = 0; i < EACH; i++) sum += own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_f32(const
 }
 
 /* How many come before each word. */
-extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_f32(const unique_args a) {
+extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_any(const unique_args a) {
   unsigned set[EACH], sum = 0, total;
   UNROLL
   for (int i = 0; i < EACH; i++) sum += set[i] = own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;

@@ -1,25 +1,26 @@
 #include "kernels/sorting/unique.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
 #include "kernels/sorting/radix.h"
 
 TFU_MODULE(unique);
-static tfu_kernel mark = {.module = &module, .name = "unique_mark"};
-static tfu_kernel heads = {.module = &module, .name = "unique_heads"};
-static tfu_kernel write = {.module = &module, .name = "unique_write"};
-static tfu_kernel count = {.module = &module, .name = "unique_count"};
-static tfu_kernel number = {.module = &module, .name = "unique_number"};
+static tfu_kernel mark = {.module = &module, .name = "unique_mark", .keys = tfu_bits};
+static tfu_kernel heads = {.module = &module, .name = "unique_heads", .keys = tfu_bits};
+static tfu_kernel write = {.module = &module, .name = "unique_write", .keys = tfu_bits};
+static tfu_kernel count = {.module = &module, .name = "unique_count", .keys = tfu_any};
+static tfu_kernel number = {.module = &module, .name = "unique_number", .keys = tfu_any};
 
 tfu_code tfu_unique_gpu(tfu_call *call) {
   enum { TILE = TFU_THREADS * TFU_UNIQUE_EACH };
   const tfu_tensor *x = &call->in[0], *out = call->out;
   const int64_t n = tfu_count(&x->shape), words = (n + 31) / 32;
   const size_t size = tfu_dtype_size(x->dtype), key = size == 8 ? 8 : 4, word = sizeof(uint32_t);
-  const tfu_dtype tag = size == 8 ? TFU_F64 : TFU_F32;
-  const tfu_grid of_keys = {.x = (unsigned)((n + TILE - 1) / TILE), .threads = TFU_THREADS},
-                 of_words = {.x = (unsigned)((words + TILE - 1) / TILE), .threads = TFU_THREADS};
+  const int bits = tfu_bits_of(key);
+  const tfu_grid of_keys = {.x = (unsigned)(divide_up(n, TILE)), .threads = TFU_THREADS},
+                 of_words = {.x = (unsigned)(divide_up(words, TILE)), .threads = TFU_THREADS};
   if (n == 0) return tfu_clear(call, out[3].data, word);
   TFU_TRY(tfu_clear(call, out[0].data, (size_t)n * size));
   TFU_TRY(tfu_clear(call, out[2].data, (size_t)n * word));
@@ -59,11 +60,11 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
                    .words = words,
                    .is_float = job.order.is_float,
                    .size = (int)size};
-  TFU_TRY(tfu_launch(call, &mark, 0, tag, of_keys, &a));
+  TFU_TRY(tfu_launch(call, &mark, 0, bits, of_keys, &a));
   TFU_TRY(tfu_count_before(call, before, of_keys.x, out[3].data));
-  TFU_TRY(tfu_launch(call, &count, 0, TFU_F32, of_words, &a));
+  TFU_TRY(tfu_launch(call, &count, 0, 0, of_words, &a));
   TFU_TRY(tfu_count_before(call, words_before, of_words.x, out[3].data));
-  TFU_TRY(tfu_launch(call, &number, 0, TFU_F32, of_words, &a));
-  TFU_TRY(tfu_launch(call, &heads, 0, tag, of_keys, &a));
-  return tfu_launch(call, &write, 0, tag, of_keys, &a);
+  TFU_TRY(tfu_launch(call, &number, 0, 0, of_words, &a));
+  TFU_TRY(tfu_launch(call, &heads, 0, bits, of_keys, &a));
+  return tfu_launch(call, &write, 0, bits, of_keys, &a);
 }

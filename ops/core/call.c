@@ -76,11 +76,9 @@ tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory) {
 int tfu_has_scratch(const tfu_call *call, size_t bytes) { return !call->captured || bytes <= call->room; }
 
 int tfu_try_scratch(tfu_call *call, size_t bytes, void **memory) {
-  tfu_error *err = call->err, ignored;
-  call->err = &ignored;
-  const int there = tfu_has_scratch(call, bytes) && tfu_scratch(call, bytes, memory) == TFU_OK;
-  call->err = err;
-  return there;
+  if (!tfu_has_scratch(call, bytes)) return 0;
+  *memory = bytes ? call->allocate(call, bytes) : NULL;
+  return *memory || !bytes;
 }
 
 void tfu_explain_error(const tfu_op *op, const tfu_error *err, char *text, size_t size) {

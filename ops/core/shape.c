@@ -8,10 +8,21 @@ static const struct {
   const char *name, *tag;
   size_t size;
 } dtypes[TFU_DTYPES] = {
-    [TFU_F32] = {"float32", "f32", 4}, [TFU_F16] = {"float16", "f16", 2}, [TFU_BF16] = {"bfloat16", "bf16", 2},
-    [TFU_F64] = {"float64", "f64", 8}, [TFU_I32] = {"int32", "i32", 4},   [TFU_I64] = {"int64", "i64", 8},
-    [TFU_BOOL] = {"bool", "bool", 1},  [TFU_U8] = {"uint8", "u8", 1},     [TFU_I8] = {"int8", "i8", 1},
-    [TFU_U16] = {"uint16", "u16", 2},  [TFU_I16] = {"int16", "i16", 2},
+    [TFU_F32] = {"float32", "f32", 4},
+    [TFU_F16] = {"float16", "f16", 2},
+    [TFU_BF16] = {"bfloat16", "bf16", 2},
+    [TFU_F64] = {"float64", "f64", 8},
+    [TFU_I32] = {"int32", "i32", 4},
+    [TFU_I64] = {"int64", "i64", 8},
+    [TFU_BOOL] = {"bool", "bool", 1},
+    [TFU_U8] = {"uint8", "u8", 1},
+    [TFU_I8] = {"int8", "i8", 1},
+    [TFU_U16] = {"uint16", "u16", 2},
+    [TFU_I16] = {"int16", "i16", 2},
+    [TFU_I4] = {"int4", "i4", 1},
+    [TFU_U4] = {"uint4", "u4", 1},
+    [TFU_E4M3] = {"float8_e4m3fn", "e4m3", 1},
+    [TFU_E5M2] = {"float8_e5m2", "e5m2", 1},
 };
 
 const char *tfu_dtype_name(tfu_dtype dtype) { return dtypes[dtype].name; }
@@ -44,6 +55,7 @@ tfu_shape_text tfu_show(const tfu_shape *shape) {
 int tfu_may_be(int64_t a, int64_t b) { return a == b || a == TFU_UNKNOWN || b == TFU_UNKNOWN; }
 
 int tfu_given(const tfu_shape *shape) { return shape->rank != 1 || shape->dim[0] != 0; }
+void *tfu_given_data(const tfu_tensor *t) { return t && tfu_given(&t->shape) ? t->data : NULL; }
 
 tfu_shape tfu_leading(const tfu_shape *shape) {
   tfu_shape out = *shape;

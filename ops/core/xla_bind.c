@@ -9,7 +9,6 @@
  * which can be done while a stream is captured. docs/design.md#cuda-graphs tells more. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "bind.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/hash.h"
+#include "kernels/core/table.h"
 #include "xla/ffi/api/c_api.h"
 
 static const XLA_FFI_Api *api;
@@ -265,20 +265,6 @@ static uint64_t hash_attrs(uint64_t hash, const XLA_FFI_Attrs *attrs) {
   return hash;
 }
 
-/* The place that remembers calls of this kind, if this is the first of them; else NULL. Where there is no place left,
- * it is taken for a later one: its products take cuBLASLt's first proposal then. */
-static _Atomic(uint64_t) *place_of_first(uint64_t hash) {
-  enum { PLACES = 4096, TRIES = 16 };
-  static _Atomic(uint64_t) seen[PLACES];
-  for (uint64_t i = 0; i < TRIES; i++) {
-    _Atomic(uint64_t) *place = &seen[(hash + i) % PLACES];
-    uint64_t there = 0;
-    if (atomic_compare_exchange_strong(place, &there, hash)) return place;
-    if (there == hash) return NULL;
-  }
-  return NULL;
-}
-
 /* Puts all outputs, and inputs of integers, into memory of the rehearsal's own: the call's results may share their
  * memory with what is still to be read, and what its inputs hold is not computed yet. Floats may be anything, but
  * numbers that say where something lies must be zero. */
@@ -296,34 +282,50 @@ static tfu_code use_own_memory(tfu_call *call) {
   return TFU_OK;
 }
 
-/* XLA calls this before every run, and before it captures. Lists of tensors have nothing to be timed or planned. A
- * rehearsal that fails is no error: the call says what is wrong when it runs. Where memory was short, the next call of
- * its kind is the first again. */
-static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
-  if (answered_metadata(f, TFU_CUDA_CAPTURED)) return NULL;
-  tfu_error ignored;
-  tfu_device device;
-  if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
-  const int64_t where[] = {(intptr_t)op, device.ordinal};
-  uint64_t hash = tfu_hash(TFU_HASH_START, where, sizeof where);
-  hash = hash_attrs(hash_buffers(hash, f->args.args, f->args.size), &f->attrs);
-  _Atomic(uint64_t) *place = place_of_first(hash ? hash : 1);
-  if (!place) return NULL;
-  run r = {.ctx = f->ctx, .gpu = 1};
-  tfu_call call = {.op = op, .err = &ignored, .allocate = allocate, .binding = &r};
+/* What is to be rehearsed. */
+typedef struct rehearsal {
+  const tfu_op *op;
+  XLA_FFI_CallFrame *frame;
+} rehearsal;
+
+/* One that fails is no error: the call says what is wrong when it runs. */
+static tfu_code run_rehearsal(const void *hash, void *nothing, void *rehearsal_, tfu_error *err) {
+  const rehearsal *what = rehearsal_;
+  run r = {.ctx = what->frame->ctx, .gpu = 1};
+  tfu_call call = {.op = what->op, .err = err, .allocate = allocate, .binding = &r};
   tfu_lists lists;
   int64_t elements = 0;
-  tfu_code code = read_frame(f, rooms_of(op, TFU_CUDA_CAPTURED), &call, &lists, &elements);
+  (void)hash, (void)nothing;
+  tfu_code code = read_frame(what->frame, rooms_of(what->op, TFU_CUDA_CAPTURED), &call, &lists, &elements);
   XLA_FFI_Error *no_stream = get_stream(&r, &call.stream);
   drop(no_stream);
   if (code == TFU_OK) code = tfu_check_reals(&call);
   if (code == TFU_OK && elements > 0 && !no_stream && tfu_may_wait(&call)) {
     code = use_own_memory(&call);
-    if (code == TFU_OK) code = op->gpu(&call);
+    if (code == TFU_OK) code = call.op->gpu(&call);
   }
   release(&r);
-  tfu_attrs_drop(op, call.attr);
-  if (code == TFU_EXHAUSTED) atomic_store(place, 0);
+  tfu_attrs_drop(call.op, call.attr);
+  return code == TFU_EXHAUSTED ? code
+                               : TFU_OK; /* where memory was short, the next call of its kind is the first again */
+}
+
+/* By a hash of their kind, far more than programs have. */
+static tfu_table rehearsed = TFU_TABLE(.most = 1 << 14, .make = run_rehearsal);
+
+/* XLA calls this before every run, and before it captures: the first call of a kind is rehearsed. Lists of tensors have
+ * nothing to be timed or planned. */
+static XLA_FFI_Error *rehearse(const tfu_op *op, XLA_FFI_CallFrame *f) {
+  if (answered_metadata(f, TFU_CUDA_CAPTURED)) return NULL;
+  tfu_error ignored;
+  tfu_device device;
+  void *done;
+  if (op->lists || tfu_device_now(&device, &ignored) != TFU_OK) return NULL;
+  const int64_t where[] = {(intptr_t)op, device.ordinal};
+  uint64_t hash = tfu_hash(TFU_HASH_START, where, sizeof where);
+  hash = hash_attrs(hash_buffers(hash, f->args.args, f->args.size), &f->attrs);
+  if (tfu_table_get(&rehearsed, &hash, sizeof hash, &(rehearsal){op, f}, &done, &ignored) == TFU_OK)
+    tfu_table_put(&rehearsed, done, NULL);
   return NULL;
 }
 

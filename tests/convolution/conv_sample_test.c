@@ -1,10 +1,8 @@
 /* conv_sample_test.c - how engines are told apart by error, without a GPU: against a driver of our own that puts sums
- * and results where kernels would. Which results are looked at, of how many terms; what error comes of them; which of
- * the engines is taken then. */
+ * and results where kernels would. Which results are looked at, of how many terms; what error comes of them. */
 #include <float.h>
 #include <math.h>
 
-#include "kernels/convolution/conv_choose.h"
 #include "kernels/convolution/conv_sample.h"
 #include "tests/stand_in_driver.h"
 
@@ -166,26 +164,9 @@ static void test_error(void) {
   CHECK(error_of(CONV_FORWARD, 0, -3, 4, 1, NULL) == 0); /* relu makes 0 of it */
 }
 
-/* ---- choosing ---- */
-
-static void test_pick(void) {
-  const conv_candidate tried[] = {{.config = 3, .microseconds = 5, .error = 9e-8, .workspace = 0},
-                                  {.config = 4, .microseconds = 9, .error = 1e-8, .workspace = 100},
-                                  {.config = 5, .microseconds = 7, .error = 1.4e-8, .workspace = 200},
-                                  {.config = 6, .microseconds = 8, .error = 1.6e-8, .workspace = 50}};
-  conv_candidate alike[] = {{.microseconds = 5}, {.microseconds = 4}, {.microseconds = 4}};
-  CHECK(tfu_conv_pick(tried, 4, 1000, 1.5) == 2);
-  CHECK(tfu_conv_pick(tried, 4, 150, 1.5) == 1);
-  CHECK(tfu_conv_pick(tried, 4, 50, 1.5) == 3);
-  CHECK(tfu_conv_pick(tried, 4, 10, 1.5) == 0);
-  CHECK(tfu_conv_pick(tried, 4, -1, 1.5) == -1 && tfu_conv_pick(tried, 0, 1000, 1.5) == -1);
-  CHECK(tfu_conv_pick(alike, 3, 0, 1.5) == 1);
-}
-
 int main(void) {
   test_plan();
   test_where();
   test_error();
-  test_pick();
   return verdict();
 }

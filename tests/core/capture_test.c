@@ -1,5 +1,6 @@
 /* capture_test.c - how the end of a captured call leaves its graph, and when the host may wait, without a GPU: against
  * a driver of our own that counts nodes. */
+#include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/hash.h"
 #include "tests/check.h"
@@ -54,27 +55,19 @@ static const tfu_driver stand_in = {.cuStreamIsCapturing = is_capturing,
                                     .cuGetErrorName = error_text,
                                     .cuGetErrorString = error_text};
 
-static tfu_code get_stand_in(const tfu_driver **driver, tfu_error *err) {
+tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
   (void)err;
   *driver = &stand_in;
   return TFU_OK;
 }
 
-#define tfu_driver_get get_stand_in
-#define tfu_may_wait tested_may_wait
-#define tfu_capture_close tested_close
-#define tfu_capture_relax tested_relax
-#define tfu_capture_restore tested_restore
-#include "kernels/core/gpu/capture.c"
-#undef tfu_driver_get
-
 static void test_wait(void) {
   const tfu_call call = {.stream = NULL};
-  CHECK(tested_may_wait(&call));
+  CHECK(tfu_may_wait(&call));
   capturing = 1;
-  CHECK(!tested_may_wait(&call));
+  CHECK(!tfu_may_wait(&call));
   capturing = 0, broken = 1;
-  CHECK(!tested_may_wait(&call)); /* what cannot be told is not risked */
+  CHECK(!tfu_may_wait(&call)); /* what cannot be told is not risked */
   broken = 0;
 }
 
@@ -85,21 +78,21 @@ static void test_nodes(void) {
   capturing = 1;
   for (size_t before = 0; before < 3; before++) {
     nodes = before;
-    CHECK(tested_close(&call) == TFU_OK && nodes == (before ? before : 1));
+    CHECK(tfu_capture_close(&call) == TFU_OK && nodes == (before ? before : 1));
   }
   capturing = 0, nodes = 0;
-  CHECK(tested_close(&call) == TFU_OK && nodes == 0);
+  CHECK(tfu_capture_close(&call) == TFU_OK && nodes == 0);
   broken = 1;
-  CHECK(tested_close(&call) == TFU_INTERNAL);
+  CHECK(tfu_capture_close(&call) == TFU_INTERNAL);
   CHECK_TEXT(err.text, "ending a captured call: broken (broken)");
   broken = 0;
 }
 
 /* What was forbidden is allowed for a while, and then forbidden as before. */
 static void test_mode(void) {
-  const int mode = tested_relax();
+  const int mode = tfu_capture_relax();
   CHECK(mode_now == CU_STREAM_CAPTURE_MODE_RELAXED);
-  tested_restore(mode);
+  tfu_capture_restore(mode);
   CHECK(mode_now == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 }
 
@@ -111,8 +104,8 @@ static void test_room(void) {
   CHECK(tfu_has_scratch(&call, 0) && tfu_has_scratch(&call, 256) && !tfu_has_scratch(&call, 257));
 }
 
-/* Calls are remembered by the lower bits of a hash, with 16 places for those that meet: sizes of many multiples of a
- * power of two must not. */
+/* Calls are remembered in chains by the lower bits of a hash: sizes of many multiples of a power of two must not be in
+ * one. */
 static void test_hash(void) {
   for (int bits = 0; bits <= 24; bits++) {
     int at[4096] = {0}, most = 0;

@@ -297,6 +297,10 @@ static void test_bounded(void) {
   CHECK_FOR(again == 0, "%d", again);
   CHECK(times_asked(FIRST) == 0);
   CHECK(times_asked(LATE + 2) == 1 && times_asked(LATE) == 0 && times_asked(LATE + 2) == 0);
+  tfu_choice choice;
+  const char *label = tfu_tuned_get(&tuner, &(int){LATE}, NULL, &choice);
+  for (int key = 2 * LATE; key < 2 * LATE + 2 * TFU_TUNED_MOST; key++) CHECK(times_asked(key) == 1);
+  CHECK_FOR(strstr(label, "th"), "%s", label); /* of another choice now, but it can be read */
   unsetenv("TFUSE_AUTOTUNE");
   tfu_tuned_forget();
 }

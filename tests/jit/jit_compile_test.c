@@ -191,6 +191,9 @@ static void test_raw(void) {
   compile(&t);
   CHECK(last.gridDimX == 4 && last.gridDimY == 2 && last.blockDimX == 256 && last.sharedMemBytes == 60000);
   CHECK(number == 1.5 && !strncmp(entry, "_Z5scale", 8)); /* parameters of this driver's kernels have 8 bytes */
+  CHECK(asked == 1 && allowed == gpus[0].block_shared - 1024);
+  compile(&t);
+  CHECK(asked == 1);
   static const struct {
     const char *launch, *error;
   } wrong[] = {{"0; 256; 0; 1, 2",

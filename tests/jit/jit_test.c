@@ -326,6 +326,13 @@ static void test_names(void) {
     tfu_jit_forget(name);
   }
   CHECK_FOR(names <= TFU_JIT_KEPT_NAMES + 1, "%d names", names);
+  int known = 0;
+  for (int k = 0; k < names; k++) {
+    tfu_value attr[TFU_MAX_ATTRS] = {[TFU_JIT_KERNEL].s = seen[k]};
+    tfu_error err;
+    known += tfu_jit_complete(attr, &err) == TFU_OK;
+  }
+  CHECK_FOR(known == TFU_JIT_KEPT_NAMES, "%d of %d names stand for something", known, names);
   CHECK(stands_for(first, -1) && stands_for(second, -2));
   tfu_jit_forget(second);
   tfu_jit_forget(second); /* once too often */

@@ -1,9 +1,8 @@
-/* cublaslt_stand_in.h - a cuBLASLt, a product of our own and a GPU's clock, all on the host, and gemm_gpu.c compiled in
- * against them: for tests of products, and of what is put together from them, without a GPU.
+/* cublaslt_stand_in.h - a cuBLASLt and a driver, with a product of our own and a clock, all on the host: for tests of
+ * products, and of what is put together from them, without a GPU.
  *
- * A test includes this, and then may include another file of kernels: in both tfu_gemm_gpu_run is tested_gemm_run, and
- * tfu_gemm_gpu_time tested_gemm_time. Its main begins with open_cache() and ends with close_cache(); tensors are from
- * filled() and go by drop(), a run that calls what is tested goes by end_run(). */
+ * A test's main begins with open_cache() and ends with close_cache(); tensors are from filled() and go by drop(), a run
+ * that calls what is tested goes by end_run(). What is queued and is no product calls count_pass(). */
 #ifndef TFUSE_CUBLASLT_STAND_IN_H_
 #define TFUSE_CUBLASLT_STAND_IN_H_
 
@@ -16,6 +15,8 @@
 #include "kernels/products/matmul_own.h"
 #include "tests/check.h"
 #include "tests/products/any_dtype.h"
+#include "tests/stand_in_clock.h"
+#include "tests/stand_in_driver.h"
 
 /* ---- what a test sets ---- */
 
@@ -32,6 +33,8 @@ static int own_products;
 static int last_algo;        /* that cuBLASLt ran */
 static int open_descriptors; /* not yet destroyed */
 static uint32_t wished[4];   /* what its A, B, C and D are aligned to, as it was told last */
+
+static inline void count_pass(void) { now += pass_time; }
 
 /* For epilogues, and for the passes of a test. */
 static double activate(int act, double v, int derivative) {
@@ -161,6 +164,7 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
   CHECK(!bias || (uintptr_t)d->bias % 16 == 0); /* it is read in packs */
   products++;
   epilogues_run += d->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+  now += (last_algo == 3 ? 10 : 20) + (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT ? 4 : 0); /* 3 is the faster one */
   for (int64_t all = 0; all < dl->batch * dl->rows; all++) {
     const int64_t z = all / dl->rows, i = all % dl->rows;
     double row = 0;
@@ -181,7 +185,10 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
 }
 static const char *status_name(cublasStatus_t s) { return s == 15 ? "CUBLAS_STATUS_NOT_SUPPORTED" : "another"; }
 
-static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
+static cublasStatus_t create_handle(cublasLtHandle_t *h) { return *h = (cublasLtHandle_t)&now, CUBLAS_STATUS_SUCCESS; }
+
+static const tfu_cublaslt lt = {.cublasLtCreate = create_handle,
+                                .cublasLtMatmulDescCreate = desc_create,
                                 .cublasLtMatmulDescDestroy = desc_destroy,
                                 .cublasLtMatmulDescSetAttribute = desc_set,
                                 .cublasLtMatrixLayoutCreate = layout_create,
@@ -196,21 +203,24 @@ static const tfu_cublaslt lt = {.cublasLtMatmulDescCreate = desc_create,
                                 .cublasLtMatmul = matmul,
                                 .cublasLtGetStatusName = status_name,
                                 .version = 1};
-static const tfu_cublaslt *get_lt(const char **why) {
+const tfu_cublaslt *tfu_cublaslt_get(const char **why) {
   *why = missing ? "no cuBLASLt" : NULL;
   return missing ? NULL : &lt;
 }
-static tfu_code get_handle(const tfu_cublaslt *l, cublasLtHandle_t *handle, tfu_error *err) {
-  return (void)l, (void)err, *handle = NULL, TFU_OK;
-}
 
-/* ---- our own product ---- */
+/* ---- a driver ---- */
 
-static tfu_code own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, matmul_args a) {
+/* Of our own product; its kernels are the only ones. */
+static CUresult launch_own(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
+  const char *name = (const char *)f;
+  const matmul_args a = *(const matmul_args *)args[0];
+  tfu_dtype dtype = 0;
+  (void)c, (void)extra;
+  while (dtype < TFU_F64 && strcmp(strrchr(name, '_') + 1, tfu_dtype_tag(dtype))) dtype++;
   const tfu_dtype out = a.wide ? tfu_real(dtype) : dtype;
-  CHECK((missing || a.alpha == 0) && kind == TFU_OWN_TENSOR && a.batch == 1 && a.m && a.n && a.k);
+  CHECK_FOR(!strncmp(name, "matmul_", 7) && strncmp(name, "matmul_naive", 12), "%s", name);
+  CHECK((missing || a.alpha == 0) && a.batch == 1 && a.slices == 1 && a.m && a.n && a.k);
   own_products++;
-  if (!call->kernel) call->kernel = "own";
   for (int64_t i = 0; i < a.m; i++)
     for (int64_t j = 0; j < a.n; j++) {
       double v = 0;
@@ -219,55 +229,31 @@ static tfu_code own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, matm
       v = v * a.alpha + (a.c ? at(a.c, out, i * a.n + j) : 0) + (a.bias ? at(a.bias, dtype, j) : 0);
       put(a.d, out, i * a.n + j, v);
     }
+  return CUDA_SUCCESS;
+}
+
+static CUresult device_name(char *name, int size, CUdevice device) {
+  (void)device;
+  snprintf(name, (size_t)size, "no GPU");
+  return CUDA_SUCCESS;
+}
+
+static CUresult fill_bytes(CUdeviceptr to, unsigned char value, size_t n, CUstream stream) {
+  (void)stream;
+  memset((void *)(uintptr_t)to, value, n);
+  return CUDA_SUCCESS;
+}
+tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
+  static const tfu_driver own = {STAND_INS,
+                                 CLOCK_STAND_INS,
+                                 .cuDeviceGetName = device_name,
+                                 .cuLibraryGetKernel = get_named_kernel,
+                                 .cuLaunchKernelEx = launch_own,
+                                 .cuMemsetD8Async = fill_bytes};
+  (void)err;
+  *driver = &own;
   return TFU_OK;
 }
-
-/* ---- a GPU ---- */
-
-static tfu_code device_now(tfu_device *device, tfu_error *err) { return (void)err, *device = (tfu_device){0}, TFU_OK; }
-static void device_name(char *name, int size) { snprintf(name, (size_t)size, "no GPU"); }
-static int captures; /* nobody may wait, and nothing may run that is not wanted */
-static int may_wait(const tfu_call *call) { return (void)call, !captures; }
-/* Algorithm 3 is faster than 2, and an epilogue takes 4 us more. */
-static tfu_code time_of(tfu_call *call, tfu_code (*work)(void *), void *with, float *microseconds) {
-  const int before = products, fused_before = epilogues_run;
-  (void)call;
-  CHECK(!captures);
-  TFU_TRY(work(with));
-  *microseconds =
-      products == before ? pass_time : (last_algo == 3 ? 10.0f : 20.0f) + 4 * (float)(epilogues_run - fused_before);
-  return TFU_OK;
-}
-
-static tfu_code fill(tfu_call *call, void *memory, uint32_t value, size_t words) {
-  (void)call;
-  for (size_t i = 0; i < words; i++) ((uint32_t *)memory)[i] = value;
-  return TFU_OK;
-}
-static tfu_code peek(tfu_call *call, const void *memory, void *to, size_t bytes) {
-  return (void)call, memcpy(to, memory, bytes), TFU_OK;
-}
-
-/* ---- the file, with all that taking the place of the real ---- */
-
-#define tfu_cublaslt_get get_lt
-#define tfu_cublaslt_handle get_handle
-#define tfu_device_now device_now
-#define tfu_device_name device_name
-#define tfu_may_wait may_wait
-#define tfu_time time_of
-#define tfu_fill fill
-#define tfu_peek peek
-#define tfu_matmul_own_run own_run
-#define tfu_gemm_gpu_run tested_gemm_run
-#define tfu_gemm_gpu_time tested_gemm_time
-#define run gemm_run
-#define name gemm_name
-#define set gemm_set
-#include "kernels/products/gemm_gpu.c"
-#undef run
-#undef name
-#undef set
 
 /* ---- tensors and runs ---- */
 

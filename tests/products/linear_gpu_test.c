@@ -22,7 +22,7 @@ static tfu_code clear_memory(tfu_call *call, void *memory, size_t bytes) {
 static tfu_code bias_act(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *y, const void *x,
                          const void *bias) {
   (void)call;
-  passes++;
+  passes++, count_pass();
   for (int64_t i = 0; i < n; i++)
     put(y, dtype, i, activate(act, at(x, dtype, i) + (bias ? at(bias, dtype, i % cols) : 0), 0));
   return TFU_OK;
@@ -30,7 +30,7 @@ static tfu_code bias_act(tfu_call *call, int act, tfu_dtype dtype, int64_t n, in
 static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *dx, const void *dy,
                          const void *x, const tfu_tensor *dbias) {
   (void)call;
-  passes++;
+  passes++, count_pass();
   const int64_t wanted = tfu_count(&dbias->shape);
   double *sums = calloc((size_t)cols + 1, sizeof *sums);
   for (int64_t i = 0; i < n; i++) {
@@ -59,7 +59,7 @@ static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_
 }
 static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid, void *args) {
   (void)call, (void)variant, (void)grid;
-  passes++;
+  passes++, count_pass();
   CHECK_TEXT(kernel->name, "linear_sums");
   sum_on_host(args, dtype);
   return TFU_OK;
@@ -67,7 +67,7 @@ static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtyp
 static tfu_code channels(tfu_call *call, tfu_kernel *kernel, int act, const tfu_channels *op, tfu_dtype dtype,
                          int64_t n, int64_t cols, tfu_channels_args *a, const tfu_tensor *sums) {
   (void)call, (void)sums;
-  passes++;
+  passes++, count_pass();
   CHECK_TEXT(kernel->name, "linear_finish");
   CHECK(op->tensors == 2 && op->weights == 1 && op->results == 1 && op->sums == 0);
   CHECK(a->count[0] == 0 || a->count[0] == cols);
@@ -88,9 +88,7 @@ static tfu_code channels(tfu_call *call, tfu_kernel *kernel, int act, const tfu_
 #define tfu_fold_gpu fold
 #define tfu_linear_gpu tested_linear
 #define tfu_linear_grad_gpu tested_linear_grad
-#define tfu_linear_way tested_linear_way
 #include "kernels/products/linear_gpu.c"
-#include "kernels/products/linear_way.c"
 
 /* ---- against the CPU ---- */
 

@@ -1,6 +1,7 @@
 #ifndef REAL
 #include "kernels/core/cpu/channels_cpu.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/fold_cpu.h"
 
 typedef struct job {
@@ -32,7 +33,7 @@ tfu_code tfu_channels_cpu(tfu_call *call, const tfu_channels_run *run) {
     tfu_parallel(j.fold.tasks, real_is_f64 ? summing_task_f64 : summing_task_f32, &j);
   } else { /* in larger tasks than those of a fold, which take less time */
     j.task = tfu_task_size(j.fold.n, TFU_TILE);
-    tfu_parallel((j.fold.n + j.task - 1) / j.task, real_is_f64 ? task_f64 : task_f32, &j);
+    tfu_parallel(divide_up(j.fold.n, j.task), real_is_f64 ? task_f64 : task_f32, &j);
   }
   for (int q = 0; q < op->sums; q++) tfu_fold_finish(&j.fold, q, &run->sums[q]);
   return TFU_OK;

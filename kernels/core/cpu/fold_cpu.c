@@ -11,12 +11,12 @@ tfu_fold tfu_fold_plan(const tfu_shape *shape) {
   int64_t join = cols > 0 && cols < TFU_TILE ? TFU_TILE / cols : 1;
   if (join > rows) join = rows > 0 ? rows : 1;
   tfu_fold f = {.n = rows * cols, .width = cols * join};
-  f.rows = (rows + join - 1) / join;
-  f.strips = (f.width + STRIP - 1) / STRIP;
+  f.rows = divide_up(rows, join);
+  f.strips = divide_up(f.width, STRIP);
   const int64_t strip = f.width < STRIP ? f.width : STRIP;
-  f.block_rows = strip ? (TASK + strip - 1) / strip : 1;
-  if (f.block_rows * MOST_BLOCKS < f.rows) f.block_rows = (f.rows + MOST_BLOCKS - 1) / MOST_BLOCKS;
-  f.blocks = f.rows ? (f.rows + f.block_rows - 1) / f.block_rows : 1; /* no rows still have sums: zero */
+  f.block_rows = strip ? divide_up(TASK, strip) : 1;
+  if (f.block_rows * MOST_BLOCKS < f.rows) f.block_rows = divide_up(f.rows, MOST_BLOCKS);
+  f.blocks = f.rows ? divide_up(f.rows, f.block_rows) : 1; /* no rows still have sums: zero */
   f.tasks = f.blocks * f.strips;
   return f;
 }
@@ -72,7 +72,7 @@ void tfu_fold_finish(const tfu_fold *f, int quantity, const tfu_tensor *out) {
     for (int64_t c = 0; c < f->width; c++) columns[c] += sums[c];
   }
   for (int64_t c = 0; c < count; c++) {
-    const double total = sum(columns + c, (f->width - c + count - 1) / count, count);
+    const double total = sum(columns + c, divide_up(f->width - c, count), count);
     const float rounded = (float)total;
     if (out->dtype == TFU_F64) tfu_store_f64(out->data, out->dtype, c, 1, &total);
     else tfu_store_f32(out->data, out->dtype, c, 1, &rounded);

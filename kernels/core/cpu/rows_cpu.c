@@ -1,14 +1,15 @@
 #ifndef REAL
 #include "kernels/core/cpu/rows_cpu.h"
 
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/philox.h"
 
 tfu_rows_cpu tfu_plan_rows_cpu(const tfu_shape *shape) {
   enum { UNIT = 1024 }; /* tfu_task_size gives a task 64 of them, or more */
   tfu_rows_cpu r = {.rows = tfu_rows(shape), .cols = tfu_cols(shape)};
   const int64_t task = tfu_task_size(r.rows * r.cols, UNIT);
-  r.per_task = r.cols ? (task + r.cols - 1) / r.cols : task;
-  r.tasks = (r.rows + r.per_task - 1) / r.per_task;
+  r.per_task = r.cols ? divide_up(task, r.cols) : task;
+  r.tasks = divide_up(r.rows, r.per_task);
   return r;
 }
 

@@ -3,28 +3,29 @@
 #include <pthread.h>
 
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/table.h"
 
-static tfu_code create_event(void **made, const void *with, tfu_error *err) {
-  const tfu_driver *d;
-  CUevent event = NULL;
-  (void)with;
-  TFU_TRY(tfu_driver_get(&d, err));
-  TFU_TRY(tfu_driver_code(d, d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "making an event", err));
-  *made = event;
-  return TFU_OK;
+static tfu_code create_event(const void *variable, void *event, void *driver, tfu_error *err) {
+  const tfu_driver *d = driver;
+  (void)variable;
+  return tfu_driver_code(d, d->cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "making an event", err);
 }
+
+/* By where a variable lies: on each GPU elsewhere. The event is behind the last kernel that reads it. */
+static tfu_table events = TFU_TABLE(.value = sizeof(CUevent), .most = TFU_KEEP_ALL, .make = create_event);
 
 tfu_code tfu_launch_constant(tfu_call *call, tfu_kernel *kernel, tfu_dtype dtype, tfu_grid grid, void *args,
                              tfu_constant *constant, const void *from, size_t bytes) {
   /* Nobody may queue a copy between ours and the kernel that reads it. */
   static pthread_mutex_t queueing = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
-  void *to, *read;
+  void *to, *event = NULL;
   size_t room;
   TFU_TRY(tfu_driver_get(&d, call->err));
   TFU_TRY(tfu_variable(constant->module, constant->name, &to, &room, call->err));
   TFU_REQUIRE(call->err, bytes <= room, "%s has %zu bytes, and %zu do not fit", constant->name, room, bytes);
-  TFU_TRY(tfu_per_gpu(constant->read, create_event, NULL, &read, call->err));
+  TFU_TRY(tfu_table_get(&events, &to, sizeof to, (void *)d, &event, call->err));
+  const CUevent read = *(CUevent *)event;
   pthread_mutex_lock(&queueing);
   CUresult r = d->cuStreamWaitEvent(call->stream, read, 0);
   if (!r) r = d->cuMemcpyDtoDAsync_v2((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from, bytes, call->stream);

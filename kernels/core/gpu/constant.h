@@ -9,7 +9,6 @@
 typedef struct tfu_constant {
   tfu_module *module;
   const char *name;
-  void *read[TFU_GPUS]; /* CUevent behind the last kernel that reads it */
 } tfu_constant;
 
 /* As tfu_launch, after copying `bytes` from `from` to the variable. Not for a stream that is captured: what a graph

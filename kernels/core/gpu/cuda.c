@@ -1,11 +1,13 @@
 #include "kernels/core/gpu/cuda.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/table.h"
 
 /* ---- devices ---- */
 
@@ -28,14 +30,15 @@ static tfu_code ask(const tfu_driver *d, CUdevice ordinal, tfu_device *device, t
 }
 
 tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
-  static tfu_device known[TFU_GPUS];
-  static atomic_int ready[TFU_GPUS];
+  enum { GPUS = 64 };
+  static tfu_device known[GPUS];
+  static atomic_int ready[GPUS];
   static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
   CUdevice ordinal;
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(tfu_driver_code(d, d->cuCtxGetDevice(&ordinal), "finding the current GPU", err));
-  if (ordinal >= TFU_GPUS) return ask(d, ordinal, device, err);
+  if (ordinal >= GPUS) return ask(d, ordinal, device, err);
   if (!atomic_load_explicit(&ready[ordinal], memory_order_acquire)) {
     pthread_mutex_lock(&asking);
     /* Not again: others may be reading it. */
@@ -48,18 +51,13 @@ tfu_code tfu_device_now(tfu_device *device, tfu_error *err) {
   return TFU_OK;
 }
 
-tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err) {
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+tfu_code tfu_per_gpu(tfu_table *table, const void *with, void **mine, tfu_error *err) {
   tfu_device device;
+  void *kept = NULL;
   TFU_TRY(tfu_device_now(&device, err));
-  if (device.ordinal >= TFU_GPUS)
-    return tfu_fail(err, TFU_UNIMPLEMENTED, "GPU number %d is beyond the %d served", device.ordinal, TFU_GPUS);
-  pthread_mutex_lock(&lock);
-  void **own = &kept[device.ordinal];
-  const tfu_code code = *own ? TFU_OK : create(own, with, err);
-  *mine = *own;
-  pthread_mutex_unlock(&lock);
-  return code;
+  TFU_TRY(tfu_table_get(table, &device.ordinal, sizeof device.ordinal, (void *)with, &kept, err));
+  *mine = *(void **)kept;
+  return TFU_OK;
 }
 
 void tfu_device_name(char *name, int size) {
@@ -145,13 +143,16 @@ tfu_code tfu_variable(tfu_module *m, const char *name, void **address, size_t *b
 
 /* One function of one image; found once, kept for the life of the process. */
 typedef struct tfu_loaded {
-  CUkernel kernel;
-  char label[96];              /* for tfuse.explain()                                       */
-  _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
+  tfu_function function;
+  char label[96]; /* for tfuse.explain() */
 } tfu_loaded;
 
-static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu_loaded **out, tfu_error *err) {
-  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][dtype];
+const char *const tfu_bits[] = {"b8", "b16", "b32", "b64"}, *const tfu_any[] = {"any"};
+
+int tfu_bits_of(size_t bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
+
+static tfu_code find(tfu_kernel *k, int image, int variant, int key, tfu_loaded **out, tfu_error *err) {
+  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][key];
   if ((*out = atomic_load_explicit(slot, memory_order_acquire))) return TFU_OK;
 
   const tfu_driver *d;
@@ -161,15 +162,18 @@ static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(load_library(k->module, image, &library, err));
   snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
-           tfu_dtype_tag(dtype));
+           k->keys ? k->keys[key] : tfu_dtype_tag((tfu_dtype)key));
   if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  const tfu_code code = tfu_driver_code(d, d->cuLibraryGetKernel(&mine->kernel, library, name), name, err);
+  const tfu_code code =
+      tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&mine->function.kernel, library, name), name, err);
   if (code != TFU_OK) {
     free(mine);
     return code;
   }
   const tfu_image *i = &k->module->images[image];
   snprintf(mine->label, sizeof mine->label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
+  mine->function.name = mine->label;
+  mine->function.static_shared = TFU_STATIC_SHARED;
   if (atomic_compare_exchange_strong(slot, &theirs, mine)) {
     *out = mine;
   } else { /* another thread was first */
@@ -179,57 +183,72 @@ static tfu_code find(tfu_kernel *k, int image, int variant, tfu_dtype dtype, tfu
   return TFU_OK;
 }
 
-enum { FREELY = 40 * 1024 }; /* bytes of dynamic shared memory that leave room for a kernel's own below 48 KiB */
+tfu_launch_text tfu_show_launch(const int64_t g[3], const int64_t b[3], int64_t shared) {
+  tfu_launch_text t;
+  snprintf(t.text, sizeof t.text,
+           "grid (%" PRId64 ", %" PRId64 ", %" PRId64 "), block (%" PRId64 ", %" PRId64 ", %" PRId64 "), %" PRId64
+           " bytes of shared memory",
+           g[0], g[1], g[2], b[0], b[1], b[2], shared);
+  return t;
+}
 
 /* More shared memory than 48 KiB, and clusters of more than 8 blocks, have to be asked for, once per kernel and device.
  */
-static tfu_code unleash(const tfu_driver *d, tfu_loaded *k, const tfu_device *device, tfu_error *err) {
-  const uint64_t bit = (uint64_t)1 << (device->ordinal % 64);
-  if (atomic_load(&k->unleashed) & bit && device->ordinal < 64) return TFU_OK;
-  enum { STATIC = 4096 }; /* at most, of any kernel */
-  TFU_TRY(tfu_driver_code(d,
-                          d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                  device->block_shared - STATIC, k->kernel, device->ordinal),
-                          k->label, err));
-  if (device->capability >= 90)
-    TFU_TRY(tfu_driver_code(
-        d, d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, k->kernel, device->ordinal),
-        k->label, err));
-  atomic_fetch_or(&k->unleashed, bit);
-  return TFU_OK;
+static tfu_code unleash(const tfu_driver *d, tfu_function *f, const tfu_grid *g, tfu_error *err) {
+  enum { FREELY = 48 * 1024, CLUSTER = 8 };
+  tfu_device device;
+  if (g->shared + (unsigned)f->static_shared <= FREELY && g->cluster <= CLUSTER) return TFU_OK;
+  TFU_TRY(tfu_device_now(&device, err));
+  const uint64_t bit = (uint64_t)1 << (device.ordinal % 64);
+  if (atomic_load(&f->unleashed) & bit && device.ordinal < 64) return TFU_OK;
+  CUresult r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                       device.block_shared - f->static_shared, f->kernel, device.ordinal);
+  if (!r && device.capability >= 90)
+    r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, f->kernel, device.ordinal);
+  if (!r) atomic_fetch_or(&f->unleashed, bit);
+  return tfu_driver_code(d, r, f->name, err);
 }
 
-tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, tfu_dtype dtype, tfu_grid g, void *args) {
-  tfu_device device;
-  tfu_loaded *loaded;
+tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameters) {
   const tfu_driver *d;
-  TFU_TRY(tfu_device_now(&device, call->err));
-  const int image = tfu_image_for(k->module->images, device.capability);
-  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
-  TFU_TRY(find(k, image, variant, dtype, &loaded, call->err));
   TFU_TRY(tfu_driver_get(&d, call->err));
-  if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
-  if (g.shared > FREELY || g.cluster > 8) TFU_TRY(unleash(d, loaded, &device, call->err));
+  TFU_TRY(unleash(d, f, &g, call->err));
   CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                                .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
   CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
                            .gridDimY = g.y ? g.y : 1,
-                           .gridDimZ = 1,
+                           .gridDimZ = g.z ? g.z : 1,
                            .blockDimX = g.threads,
-                           .blockDimY = 1,
-                           .blockDimZ = 1,
+                           .blockDimY = g.threads_y ? g.threads_y : 1,
+                           .blockDimZ = g.threads_z ? g.threads_z : 1,
                            .sharedMemBytes = g.shared,
                            .hStream = call->stream,
                            .attrs = &cluster,
                            .numAttrs = g.cluster > 1};
   if (g.resident && g.cluster > 1) {
     int clusters = 0;
-    TFU_TRY(tfu_driver_code(d, d->cuOccupancyMaxActiveClusters(&clusters, (CUfunction)loaded->kernel, &config),
-                            loaded->label, call->err));
+    TFU_TRY(tfu_driver_code(d, d->cuOccupancyMaxActiveClusters(&clusters, (CUfunction)f->kernel, &config), f->name,
+                            call->err));
     if (clusters > 0 && (unsigned)clusters < config.gridDimY) config.gridDimY = (unsigned)clusters;
   }
-  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)loaded->kernel, (void *[]){args}, NULL);
-  return tfu_driver_code(d, r, loaded->label, call->err);
+  const CUresult r = d->cuLaunchKernelEx(&config, (CUfunction)f->kernel, parameters, NULL);
+  if (!r) return TFU_OK;
+  char what[sizeof(tfu_launch_text) + 128];
+  const int64_t grid[] = {config.gridDimX, config.gridDimY, config.gridDimZ};
+  const int64_t block[] = {config.blockDimX, config.blockDimY, config.blockDimZ};
+  snprintf(what, sizeof what, "kernel %.80s: %s", f->name, tfu_show_launch(grid, block, g.shared).text);
+  return tfu_driver_code(d, r, what, call->err);
+}
+
+tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid grid, void *args) {
+  tfu_device device;
+  tfu_loaded *loaded;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  const int image = tfu_image_for(k->module->images, device.capability);
+  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
+  TFU_TRY(find(k, image, variant, key, &loaded, call->err));
+  if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
+  return tfu_start(call, &loaded->function, grid, (void *[]){args});
 }
 
 tfu_code tfu_fill(tfu_call *call, void *memory, uint32_t value, size_t words) {

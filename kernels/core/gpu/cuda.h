@@ -1,14 +1,16 @@
 /* cuda.h - our own kernels on the GPU, through the CUDA driver, which is opened on first use.
  *
- * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<dtype>, which
- * takes one struct by value. Handles do not depend on the context, so they serve every GPU that the image serves. */
+ * A family's device code is one module; a kernel of it is the __global__ function <name>[_<variant>]_<key>, which takes
+ * one struct by value. The key is the tag of a dtype, unless the kernel has keys of its own. Handles do not depend on
+ * the context, so they serve every GPU that the image serves. */
 #ifndef TFUSE_CUDA_H_
 #define TFUSE_CUDA_H_
 
 #include "kernels/core/gpu/images.h"
 #include "tfuse.h"
 
-enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16 };
+enum { TFU_MAX_IMAGES = 8, TFU_MAX_VARIANTS = 16, TFU_MAX_KEYS = 16 };
+_Static_assert((int)TFU_DTYPES <= (int)TFU_MAX_KEYS, "every dtype is a key");
 
 typedef struct tfu_module {
   const tfu_image *images;
@@ -24,21 +26,27 @@ typedef struct tfu_kernel {
   tfu_module *module;
   const char *name;
   const char *const *variants; /* NULL: the kernel has none */
-  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MOVED];
+  const char *const *keys;     /* at most TFU_MAX_KEYS; NULL: the tags of dtypes */
+  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MAX_KEYS];
 } tfu_kernel;
 
 typedef struct tfu_grid {
-  unsigned x, y;    /* blocks; zero is one       */
-  unsigned threads; /* of a block                */
-  unsigned shared;  /* bytes of dynamic memory   */
-  unsigned cluster; /* blocks along x that share their memory; zero is none */
-  int resident;     /* no more clusters than run at one time: those take the rows of the others */
+  unsigned x, y, z;              /* blocks; zero is one                  */
+  unsigned threads;              /* of a block …                         */
+  unsigned threads_y, threads_z; /* … times these, where it is no line   */
+  unsigned shared;               /* bytes of dynamic shared memory       */
+  unsigned cluster;              /* blocks along x that share their memory; zero is none */
+  int resident;                  /* no more clusters than run at one time: those take the rows of the others */
 } tfu_grid;
 
 #pragma GCC visibility push(default)
-/* Launches the kernel for `dtype` on the call's stream; args is its one parameter. */
-TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid,
-                                 void *args);
+/* Launches the kernel for `key`, a dtype or a place in its keys, on the call's stream; args is its one parameter. */
+TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, int key, tfu_grid grid, void *args);
+
+/* Keys of kernels that move bits or compare them, whatever they mean, and which of them is for so many bytes; and those
+ * of a kernel that serves all. */
+extern const char *const tfu_bits[], *const tfu_any[];
+int tfu_bits_of(size_t bytes);
 
 /* Where a variable of the module lies on the current GPU, and how large it is. */
 TFU_MUST_USE tfu_code tfu_variable(tfu_module *module, const char *name, void **address, size_t *bytes, tfu_error *err);
@@ -49,11 +57,10 @@ typedef struct tfu_device {
   int shared, block_shared; /* bytes of shared memory, of a multiprocessor and at most of a block */
 } tfu_device;
 TFU_MUST_USE tfu_code tfu_device_now(tfu_device *device, tfu_error *err);
-/* What there is one of for each GPU, as a handle: the current GPU's, made when it is first asked for. `kept` has room
- * for TFU_GPUS, NULL at first. */
-enum { TFU_GPUS = 64 };
-typedef tfu_code (*tfu_create)(void **made, const void *with, tfu_error *err);
-TFU_MUST_USE tfu_code tfu_per_gpu(void **kept, tfu_create create, const void *with, void **mine, tfu_error *err);
+/* Bytes of static shared memory, its own variables, that a kernel with dynamic shared memory has at most; and what is
+ * left for that. */
+enum { TFU_STATIC_SHARED = 4096 };
+static inline int tfu_dynamic_shared(const tfu_device *device) { return device->block_shared - TFU_STATIC_SHARED; }
 /* The current GPU's name, "" where it cannot be told. */
 void tfu_device_name(char *name, int size);
 
@@ -73,6 +80,27 @@ TFU_MUST_USE tfu_code tfu_peek(tfu_call *call, const void *memory, void *to, siz
 /* Whether all the call's tensors with this many elements begin on a 16-byte boundary. */
 int tfu_aligned(const tfu_call *call, int64_t elements);
 #pragma GCC visibility pop
+
+/* What there is one of for each GPU, as a handle or a stream: the current GPU's, which the table makes when it is first
+ * asked for, from `with`, and keeps. */
+#define TFU_PER_GPU(make_) TFU_TABLE(.value = sizeof(void *), .most = TFU_KEEP_ALL, .make = make_)
+struct tfu_table;
+TFU_MUST_USE tfu_code tfu_per_gpu(struct tfu_table *table, const void *with, void **mine, tfu_error *err);
+
+/* A kernel that the driver has loaded: the library's own, or one that was compiled at run time. */
+typedef struct tfu_function {
+  void *kernel;                /* CUkernel                                                  */
+  const char *name;            /* for messages                                              */
+  int static_shared;           /* bytes, or more                                            */
+  _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
+} tfu_function;
+/* The one way to launch: on the call's stream, asking for the shared memory and the cluster that the grid wants. */
+TFU_MUST_USE tfu_code tfu_start(tfu_call *call, tfu_function *function, tfu_grid grid, void **parameters);
+/* "grid (1, 2, 3), block (4, 5, 6), 0 bytes of shared memory" */
+typedef struct tfu_launch_text {
+  char text[256];
+} tfu_launch_text;
+tfu_launch_text tfu_show_launch(const int64_t grid[3], const int64_t block[3], int64_t shared);
 
 /* Ends a captured call: XLA refuses a graph without nodes, so one that nothing was queued for gets an empty one. */
 TFU_MUST_USE tfu_code tfu_capture_close(const tfu_call *call);

@@ -2,17 +2,16 @@
  * before it, and one that the whole context waits for after it. All on the device; the host never waits. */
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/table.h"
 
-static tfu_code create(void **stream, const void *driver, tfu_error *err) {
+static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
   const tfu_driver *d = driver;
-  CUstream made = NULL;
-  TFU_TRY(tfu_driver_code(d, d->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING), "creating a stream", err));
-  *stream = made;
-  return TFU_OK;
+  (void)gpu;
+  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
 }
 
 tfu_code tfu_fence_open(void **stream, tfu_error *err) {
-  static void *streams[TFU_GPUS];
+  static tfu_table streams = TFU_PER_GPU(create);
   const tfu_driver *d;
   CUcontext context;
   void *mine = NULL;
@@ -22,7 +21,7 @@ tfu_code tfu_fence_open(void **stream, tfu_error *err) {
     return tfu_fail(err, TFU_PRECONDITION,
                     "this TensorFlow does not export its GPU stream, and the NVIDIA driver is too old to do without: "
                     "install driver 555 or later");
-  TFU_TRY(tfu_per_gpu(streams, create, d, &mine, err));
+  TFU_TRY(tfu_per_gpu(&streams, d, &mine, err));
   CUresult r = d->cuCtxGetCurrent(&context);
   if (!r) r = d->cuEventCreate(&before, CU_EVENT_DISABLE_TIMING);
   if (!r) r = d->cuCtxRecordEvent(context, before);

@@ -1,3 +1,4 @@
+#include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/walk.h"
 
 TFU_MODULE(fold);
@@ -10,7 +11,7 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, tfu_fold_args a) {
   for (int q = 0; q < a.quantities; q++)
     if (a.count[q] > most) most = a.count[q];
   a.channels = most >= MANY ? LINE : SECTOR;
-  const int64_t blocks = (most + a.channels - 1) / a.channels;
+  const int64_t blocks = divide_up(most, a.channels);
   const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a.quantities, .threads = TFU_THREADS};
   return tfu_launch(call, &fold, 0, dtype, grid, &a);
 }

@@ -7,16 +7,15 @@ const char *const tfu_row_variants[] = {
 
 enum {
   WARP = 32,
-  BLOCK = 256,         /* threads, where rows share a block                                           */
-  MOST = 512,          /* threads of a row, while that is enough for it                               */
-  RESIDENT = 1024,     /* threads of a multiprocessor to plan for                                     */
-  RESERVED = 5 * 1024, /* bytes of shared memory that the system and a block's own variables may take */
-  RING_CLUSTER = 8,    /* blocks that share rows of a ring: what every GPU with clusters allows       */
-  CLUSTER_WAVES = 4,   /* at most: clusters start slowly */
-  NARROW_WAVES = 4,    /* at most: a block shall have several tiles, or none waits in shared memory */
-  NARROW_BYTES = 256,  /* of a row's tensors: more, and too few rows fit on a multiprocessor       */
-  MOST_PARTS = 4096,   /* of a split row; no divisor below: it stays whole                                 */
-  AHEAD = 8,           /* packs of any rows on their way to a thread */
+  BLOCK = 256,        /* threads, where rows share a block                                           */
+  MOST = 512,         /* threads of a row, while that is enough for it                               */
+  RESIDENT = 1024,    /* threads of a multiprocessor to plan for                                     */
+  RING_CLUSTER = 8,   /* blocks that share rows of a ring: what every GPU with clusters allows       */
+  CLUSTER_WAVES = 4,  /* at most: clusters start slowly */
+  NARROW_WAVES = 4,   /* at most: a block shall have several tiles, or none waits in shared memory */
+  NARROW_BYTES = 256, /* of a row's tensors: more, and too few rows fit on a multiprocessor       */
+  MOST_PARTS = 4096,  /* of a split row; no divisor below: it stays whole                                 */
+  AHEAD = 8,          /* packs of any rows on their way to a thread */
 };
 
 static int power_above(int64_t n) {
@@ -48,7 +47,7 @@ static int hold(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
     grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
     grid->x = (unsigned)shares;
     grid->shared = w->waves ? (unsigned)(TFU_HELD_SLOTS * w->tensors * per_thread) * grid->threads * 16 : 0;
-    if ((int)grid->shared <= device->block_shared - RESERVED) return 1;
+    if ((int)grid->shared <= tfu_dynamic_shared(device)) return 1;
     if (r->lanes <= WARP) return 0; /* a block then has as many threads as before */
   }
 }
@@ -68,7 +67,7 @@ static int ring(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *r
     r->tiles = (int)divide_up(r->share, TFU_RING_PACKS * r->lanes);
     r->cluster = (int)shares;
     const int64_t group = (int64_t)w->tensors * TFU_RING_PACKS * 16 * r->lanes;
-    r->slots = (int)least(r->tiles + w->ring.ahead, (device->block_shared - RESERVED) / group);
+    r->slots = (int)least(r->tiles + w->ring.ahead, tfu_dynamic_shared(device) / group);
     grid->threads = (unsigned)r->lanes;
     grid->x = (unsigned)shares;
     grid->shared = (unsigned)(r->slots * group);
@@ -87,7 +86,7 @@ static int narrow(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan 
   r->slots = TFU_NARROW_SLOTS;
   grid->threads = TFU_NARROW_THREADS;
   grid->shared = (unsigned)(TFU_NARROW_SLOTS * w->tensors * (r->share + 1)) * 16;
-  return (int)grid->shared <= device->block_shared - RESERVED;
+  return (int)grid->shared <= tfu_dynamic_shared(device);
 }
 
 /* Any rows, in shared memory if they fit: then all tiles of a row stay there, and at least one slot is left for those
@@ -99,7 +98,7 @@ static void walk(const tfu_row_wish *w, const tfu_device *device, tfu_row_plan *
   r->cluster = 1;
   r->tiles = (int)divide_up(r->share, r->lanes);
   grid->threads = r->lanes > WARP ? (unsigned)r->lanes : BLOCK;
-  const int64_t bytes = (int64_t)w->tensors * grid->threads * 16, room = (device->block_shared - RESERVED) / bytes;
+  const int64_t bytes = (int64_t)w->tensors * grid->threads * 16, room = tfu_dynamic_shared(device) / bytes;
   r->keep = r->looks > 1 && r->tiles < room;
   r->slots = (int)least(room, (r->keep ? r->tiles : 0) + AHEAD);
   grid->x = (unsigned)shares;
@@ -160,7 +159,7 @@ tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *w, int *parts) {
   const int64_t packs = w->cols / n;
   int64_t shares = divide_up(packs, per_thread * w->threads);
   int few = shares > 1 && w->rows * shares < device.multiprocessors, threads = MOST;
-  while (w->waves && TFU_HELD_SLOTS * w->tensors * per_thread * threads * 16 > device.block_shared - RESERVED)
+  while (w->waves && TFU_HELD_SLOTS * w->tensors * per_thread * threads * 16 > tfu_dynamic_shared(&device))
     threads /= 2;
   *parts = 1;
   if (!w->aligned || w->dtype == TFU_F64 || w->cols % n) return TFU_OK;

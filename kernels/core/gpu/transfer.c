@@ -4,6 +4,7 @@
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/table.h"
 
 struct tfu_transfer {
   const tfu_driver *driver;
@@ -13,21 +14,19 @@ struct tfu_transfer {
   CUevent sent, taken; /* one that was never recorded counts as done */
 };
 
-static tfu_code create(void **stream, const void *driver, tfu_error *err) {
+static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
   const tfu_driver *d = driver;
-  CUstream made = NULL;
-  TFU_TRY(tfu_driver_code(d, d->cuStreamCreate(&made, CU_STREAM_NON_BLOCKING), "creating a stream for copies", err));
-  *stream = made;
-  return TFU_OK;
+  (void)gpu;
+  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream for copies", err);
 }
 
 tfu_code tfu_transfer_open(tfu_transfer **out, size_t bytes, void *stream, tfu_error *err) {
   enum { EVENT = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC }; /* who waits leaves its core to others */
-  static void *streams[TFU_GPUS];
+  static tfu_table streams = TFU_PER_GPU(create);
   const tfu_driver *d;
   void *copying;
   TFU_TRY(tfu_driver_get(&d, err));
-  TFU_TRY(tfu_per_gpu(streams, create, d, &copying, err));
+  TFU_TRY(tfu_per_gpu(&streams, d, &copying, err));
   tfu_transfer *t = calloc(1, sizeof *t);
   if (!t) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   t->driver = d;

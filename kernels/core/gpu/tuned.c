@@ -1,30 +1,28 @@
 #include "kernels/core/gpu/tuned.h"
 
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/tuned_file.h"
+#include "kernels/core/table.h"
 
-enum { BUCKETS = 2 * TFU_TUNED_MOST };
-
-typedef struct entry {
+/* All of it counts: what lies behind a shorter key is zero. */
+typedef struct tuned_key {
   const tfu_tuner *tuner;
+  int64_t timing; /* whether choices were made by timing when it was */
   unsigned char key[TFU_TUNED_KEY];
-  tfu_tuned_line line;
-  int made, adopted;
-  int timing;         /* whether choices were made by timing when it was */
-  int64_t used;       /* when it was last asked for, by the count of all that was asked */
-  struct entry *next; /* in the bucket */
-} entry;
+} tuned_key;
 
-/* An entry is in a bucket or spare, and is never freed: somebody may still show its label. */
-static entry *buckets[BUCKETS], *spare;
-static int n_entries;
-static int64_t n_asked;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t made = PTHREAD_COND_INITIALIZER;
+typedef struct tuned {
+  tfu_tuned_line line;
+  int adopted; /* from another size */
+} tuned;
+
 static pthread_once_t started = PTHREAD_ONCE_INIT;
 static int tuning;
 static tfu_tuned_lines stored; /* what the file had when it was first looked at */
@@ -40,78 +38,108 @@ int tfu_tuning(void) {
   return tuning && !tfu_deterministic();
 }
 
-static entry **bucket_of(const tfu_tuner *t, const void *key) {
-  return &buckets[(tfu_tuned_hash(key, t->bytes) ^ (uintptr_t)t >> 4) % BUCKETS];
+void tfu_choice_label(tfu_choice *choice, const char *format, ...) {
+  va_list ap;
+  va_start(ap, format);
+  const int n = vsnprintf(choice->label, sizeof choice->label, format, ap);
+  va_end(ap);
+  if (choice->microseconds > 0 && n < (int)sizeof choice->label)
+    snprintf(choice->label + n, sizeof choice->label - (size_t)n, ", %.1f us", choice->microseconds);
 }
 
-/* The lock is held. */
-static entry *find(const tfu_tuner *t, const void *key, int timing) {
-  for (entry *e = *bucket_of(t, key); e; e = e->next)
-    if (e->tuner == t && e->timing == timing && !memcmp(e->key, key, t->bytes)) return e;
-  return NULL;
+/* ---- making ---- */
+
+/* What a thread asks, and what came of it. */
+typedef struct question {
+  const tuned_key *key;
+  void *with;
+  tfu_tuned_line line;
+  tfu_chosen chosen;
+  int made;                                    /* here: it was not remembered */
+  enum { FROM_FILE, FROM_LIKE, BY_TIMING } by; /* then */
+} question;
+
+static tfu_code make(const void *key, void *value, void *question_, tfu_error *err);
+/* Somebody may still show the label of one that was evicted. */
+static tfu_table choices = TFU_TABLE(.value = sizeof(tuned), .most = TFU_TUNED_MOST, .lasting = 1, .make = make);
+
+static int timed_here(const tuned *t) { return !t->adopted && t->line.choice.microseconds > 0; }
+
+typedef struct search {
+  const tuned_key *key;
+  tuned_key near;
+  tfu_choice choice;
+  double least;
+  int timed, found;
+} search;
+
+static int look_at(const void *key, void *value, void *search_) {
+  const tuned_key *other = key;
+  const tuned *t = value;
+  search *s = search_;
+  if (other->tuner != s->key->tuner || !timed_here(t)) return 0;
+  const double apart = other->tuner->apart(s->key->key, other->key);
+  s->timed += apart >= 0;
+  if (apart >= 0 && apart <= s->least) s->least = apart, s->found = 1, s->near = *other, s->choice = t->line.choice;
+  return 0;
 }
 
-static void take_out(entry *e) {
-  entry **at = bucket_of(e->tuner, e->key);
-  while (*at != e) at = &(*at)->next;
-  *at = e->next;
-}
-
-/* The entry that was not asked for longest, taken out; NULL where all are still to be made. A search through all of
- * them takes far less than the timing that follows. */
-static entry *make_room(void) {
-  entry *oldest = NULL;
-  for (int b = 0; b < BUCKETS; b++)
-    for (entry *e = buckets[b]; e; e = e->next)
-      if (e->made && (!oldest || e->used < oldest->used)) oldest = e;
-  if (oldest) take_out(oldest);
-  return oldest;
-}
-
-/* A new entry that is still to be made; NULL where there is no room. The lock is held. */
-static entry *add(const tfu_tuner *t, const void *key, int timing) {
-  entry *e = spare, **bucket = bucket_of(t, key);
-  if (e) spare = e->next;
-  else if (n_entries == TFU_TUNED_MOST) e = make_room();
-  else if ((e = calloc(1, sizeof *e))) n_entries++;
-  if (!e) return NULL;
-  e->tuner = t;
-  memcpy(e->key, key, t->bytes);
-  e->made = e->adopted = 0;
-  e->timing = timing;
-  e->next = *bucket;
-  *bucket = e;
-  return e;
-}
-
-/* A copy of the nearest entry of the key's kind that was timed; 0 where too few were, or none is near. The search takes
- * far less than the timing that it saves. */
-static int find_near(const tfu_tuner *t, const void *key, entry *near) {
+/* Whether the choice of the nearest that was timed, of the key's kind, serves: not where too few were, or none is near.
+ * The search takes far less than the timing that it saves. */
+static int adopt(const tuned_key *key, void *with, tfu_choice *choice) {
   enum { NEAR = 1 }; /* a factor of 2 */
-  double least = NEAR;
-  const entry *nearest = NULL;
-  int timed = 0;
-  pthread_mutex_lock(&lock);
-  for (int b = 0; b < BUCKETS; b++)
-    for (entry *e = buckets[b]; e; e = e->next) {
-      if (e->tuner != t || !e->made || e->adopted || e->line.choice.microseconds <= 0) continue;
-      const double apart = t->apart(key, e->key);
-      timed += apart >= 0;
-      if (apart >= 0 && apart <= least) least = apart, nearest = e;
-    }
-  if (nearest) *near = *nearest;
-  pthread_mutex_unlock(&lock);
-  return nearest && timed >= TFU_TUNED_KIND;
+  search s = {.key = key, .least = NEAR};
+  if (!key->timing || !key->tuner->apart) return 0;
+  tfu_table_each(&choices, look_at, &s);
+  if (!s.found || s.timed < TFU_TUNED_KIND) return 0;
+  *choice = s.choice;
+  return key->tuner->adopt(key->key, s.near.key, with, choice);
+}
+
+/* From the file, from a like size, or by timing. */
+static void choose(question *q) {
+  enum { GPU_NAME = 64 };
+  const tfu_tuner *t = q->key->tuner;
+  const void *key = q->key->key;
+  tfu_device_name(q->line.text, GPU_NAME);
+  size_t n = strlen(q->line.text);
+  if (n) n += (size_t)snprintf(q->line.text + n, sizeof q->line.text - n, ", ");
+  t->describe(key, q->with, q->line.text + n, sizeof q->line.text - n);
+  const tfu_tuned_line *known = q->key->timing ? tfu_tuned_find(&stored, q->line.text) : NULL;
+  q->made = 1;
+  q->chosen = TFU_CHOSEN;
+  q->by = FROM_FILE;
+  if (known && t->usable(key, q->with, &known->choice)) {
+    q->line.choice = known->choice;
+    return;
+  }
+  q->by = FROM_LIKE;
+  if (adopt(q->key, q->with, &q->line.choice)) return;
+  q->by = BY_TIMING;
+  q->chosen = t->choose(key, q->with, &q->line.choice);
+}
+
+static tfu_code make(const void *key, void *value, void *question_, tfu_error *err) {
+  question *q = question_;
+  (void)key, (void)err;
+  choose(q);
+  if (q->chosen != TFU_CHOSEN) return TFU_PRECONDITION; /* is not kept */
+  *(tuned *)value = (tuned){.line = q->line, .adopted = q->by == FROM_LIKE};
+  return TFU_OK;
+}
+
+/* ---- keeping ---- */
+
+static int append(const void *key, void *value, void *lines) {
+  (void)key;
+  if (timed_here(value)) tfu_tuned_append(lines, &((const tuned *)value)->line);
+  return 0;
 }
 
 /* Writes what the file has now, and what is chosen here, ours first. */
 static void save(void) {
   tfu_tuned_lines all = {0}, theirs = {0};
-  pthread_mutex_lock(&lock);
-  for (int b = 0; b < BUCKETS; b++)
-    for (entry *e = buckets[b]; e; e = e->next)
-      if (e->made && !e->adopted && e->line.choice.microseconds > 0) tfu_tuned_append(&all, &e->line);
-  pthread_mutex_unlock(&lock);
+  tfu_table_each(&choices, append, &all);
   tfu_tuned_read(tfu_tuned_path(), &theirs);
   for (int i = 0; i < theirs.n; i++)
     if (!tfu_tuned_find(&all, theirs.line[i].text)) tfu_tuned_append(&all, &theirs.line[i]);
@@ -120,76 +148,27 @@ static void save(void) {
   tfu_tuned_release(&theirs);
 }
 
-typedef enum source { FROM_FILE, FROM_LIKE, BY_TIMING } source;
-
-/* From the file, from a like size, or by timing; returns whether it may be remembered. */
-static tfu_chosen make(const tfu_tuner *t, const void *key, void *with, int timing, tfu_tuned_line *line, source *by) {
-  entry near;
-  t->describe(key, with, line->text, sizeof line->text);
-  const tfu_tuned_line *known = timing ? tfu_tuned_find(&stored, line->text) : NULL;
-  *by = FROM_FILE;
-  if (known && t->usable(key, with, &known->choice)) {
-    line->choice = known->choice;
-    return TFU_CHOSEN;
-  }
-  *by = FROM_LIKE;
-  if (timing && t->apart && find_near(t, key, &near)) {
-    line->choice = near.line.choice;
-    if (t->adopt(key, near.key, with, &line->choice)) return TFU_CHOSEN;
-  }
-  *by = BY_TIMING;
-  return t->choose(key, with, &line->choice);
-}
-
-/* Who finds no entry for the key adds one that is not made yet, makes the choice without the lock, since that may take
- * long, and then fills the entry in or takes it out again. All others wait for that. */
 const char *tfu_tuned_get(const tfu_tuner *t, const void *key, void *with, tfu_choice *choice) {
-  tfu_tuned_line line = {0};
-  source by;
-  const int timing = tfu_tuning();
-  pthread_mutex_lock(&lock);
-  entry *e;
-  /* Whoever waits looks again: what it waited for may not have been kept. */
-  while ((e = find(t, key, timing)) && !e->made) pthread_cond_wait(&made, &lock);
-  const int mine = !e;
-  if (mine) e = add(t, key, timing);
-  else *choice = e->line.choice; /* a copy: e may make room for another as soon as the lock is gone */
-  if (e) e->used = ++n_asked;
-  pthread_mutex_unlock(&lock);
-  if (!mine) return e->line.choice.label;
-
-  const tfu_chosen chosen = make(t, key, with, timing, &line, &by);
-  *choice = line.choice;
-  if (!e) return NULL;
-  const int kept = chosen == TFU_CHOSEN;
-  pthread_mutex_lock(&lock);
-  if (kept) e->line = line;
-  e->made = 1;
-  e->adopted = by == FROM_LIKE;
-  if (!kept) take_out(e), e->next = spare, spare = e;
-  pthread_cond_broadcast(&made);
-  pthread_mutex_unlock(&lock);
-  if (kept && timing && by == BY_TIMING && line.choice.microseconds > 0) save();
-  return kept ? e->line.choice.label : NULL;
-}
-
-static void release(entry *e) {
-  while (e) {
-    entry *next = e->next;
-    free(e);
-    e = next;
+  tuned_key own = {.tuner = t, .timing = tfu_tuning()};
+  question q = {.key = &own, .with = with};
+  tfu_error ignored;
+  void *value;
+  memcpy(own.key, key, t->bytes);
+  if (tfu_table_get(&choices, &own, sizeof own, &q, &value, &ignored) != TFU_OK) {
+    if (!q.made) choose(&q); /* without memory to remember it */
+    *choice = q.line.choice;
+    return NULL;
   }
+  const char *label = ((tuned *)value)->line.choice.label;
+  *choice = ((tuned *)value)->line.choice;
+  tfu_table_put(&choices, value, NULL);
+  if (q.made && own.timing && q.by == BY_TIMING && choice->microseconds > 0) save();
+  return label;
 }
 
 void tfu_tuned_forget(void) {
-  pthread_mutex_lock(&lock);
-  for (int b = 0; b < BUCKETS; b++) release(buckets[b]);
-  release(spare);
-  memset(buckets, 0, sizeof buckets);
-  spare = NULL;
-  n_entries = 0;
+  tfu_table_clear(&choices);
   tfu_tuned_release(&stored);
-  pthread_mutex_unlock(&lock);
   pthread_once(&started, start);
   start();
 }

@@ -40,7 +40,8 @@ typedef enum tfu_chosen {
 /* One kind of question. `with` is the caller's. */
 typedef struct tfu_tuner {
   size_t bytes; /* of a key, all of which count; at most TFU_TUNED_KEY */
-  /* The key as a line of text, without tabs, which tells keys of other tuners, GPUs and library versions apart. */
+  /* The key as a line of text, without tabs, which tells keys of other tuners and library versions apart. The GPU's
+   * name is put before it. */
   void (*describe)(const void *key, void *with, char *text, size_t size);
   /* Whether a choice that was read from a file can be used. */
   int (*usable)(const void *key, void *with, const tfu_choice *choice);
@@ -57,6 +58,9 @@ typedef struct tfu_tuner {
  * in the file; then the one that was not asked for longest makes room. A label's memory is never freed, but has the
  * newer choice's text then: it is to be shown, not to be compared. */
 const char *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *choice);
+
+/* Names a choice, and says behind that how long it took, where it was timed. */
+void tfu_choice_label(tfu_choice *choice, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Whether choices are made by timing, at present. */
 int tfu_tuning(void);

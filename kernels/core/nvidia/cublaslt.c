@@ -7,6 +7,7 @@
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/nvidia/library.h"
+#include "kernels/core/table.h"
 
 /* ---- the library ---- */
 
@@ -33,7 +34,8 @@ static void open_cublaslt(void) {
   if (!missing) cublaslt.version = (int)cublaslt.cublasLtGetVersion();
 }
 
-const tfu_cublaslt *tfu_cublaslt_get(const char **why) {
+/* Weak, for a test may put functions of its own in their place. */
+__attribute__((weak)) const tfu_cublaslt *tfu_cublaslt_get(const char **why) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, open_cublaslt);
   *why = missing;
@@ -47,18 +49,13 @@ tfu_code tfu_cublaslt_code(const tfu_cublaslt *lt, cublasStatus_t status, const 
 
 /* ---- handles ---- */
 
-static tfu_code create(void **handle, const void *lt_, tfu_error *err) {
+static tfu_code create(const void *gpu, void *handle, void *lt_, tfu_error *err) {
   const tfu_cublaslt *lt = lt_;
-  cublasLtHandle_t made = NULL;
-  TFU_TRY(tfu_cublaslt_code(lt, lt->cublasLtCreate(&made), "cublasLtCreate", err));
-  *handle = made;
-  return TFU_OK;
+  (void)gpu;
+  return tfu_cublaslt_code(lt, lt->cublasLtCreate(handle), "cublasLtCreate", err);
 }
 
 tfu_code tfu_cublaslt_handle(const tfu_cublaslt *lt, cublasLtHandle_t *handle, tfu_error *err) {
-  static void *handles[TFU_GPUS];
-  void *mine = NULL;
-  const tfu_code code = tfu_per_gpu(handles, create, lt, &mine, err);
-  *handle = mine;
-  return code;
+  static tfu_table handles = TFU_PER_GPU(create);
+  return tfu_per_gpu(&handles, lt, (void **)handle, err);
 }

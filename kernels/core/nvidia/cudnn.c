@@ -7,6 +7,7 @@
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/nvidia/library.h"
+#include "kernels/core/table.h"
 
 /* ---- the library ---- */
 
@@ -56,44 +57,22 @@ tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status, const char *
 
 /* ---- handles ---- */
 
-/* All there are; as many of a GPU as threads have used it at the same time. */
-static tfu_cudnn_handle *handles;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A free one of the GPU, best one that is on the stream already; marked as busy. */
-static tfu_cudnn_handle *take(int ordinal, void *stream) {
-  tfu_cudnn_handle *found = NULL;
-  pthread_mutex_lock(&lock);
-  for (tfu_cudnn_handle *h = handles; h; h = h->next)
-    if (h->ordinal == ordinal && !h->busy && (!found || h->stream == stream)) found = h;
-  if (found) found->busy = 1;
-  pthread_mutex_unlock(&lock);
-  return found;
+static tfu_code create(const void *gpu, void *handle, void *dnn_, tfu_error *err) {
+  const tfu_cudnn *dnn = dnn_;
+  (void)gpu;
+  return tfu_cudnn_code(dnn, dnn->cudnnCreate(&((tfu_cudnn_handle *)handle)->handle), "cudnnCreate", err);
 }
 
-static tfu_code create(const tfu_cudnn *dnn, int ordinal, tfu_cudnn_handle **out, tfu_error *err) {
-  tfu_cudnn_handle *h = calloc(1, sizeof *h);
-  if (!h) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  const tfu_code code = tfu_cudnn_code(dnn, dnn->cudnnCreate(&h->handle), "cudnnCreate", err);
-  if (code != TFU_OK) {
-    free(h);
-    return code;
-  }
-  h->ordinal = ordinal;
-  h->busy = 1;
-  pthread_mutex_lock(&lock);
-  h->next = handles;
-  handles = h;
-  pthread_mutex_unlock(&lock);
-  *out = h;
-  return TFU_OK;
-}
+/* As many of a GPU as threads have used it at the same time. */
+static tfu_table handles =
+    TFU_TABLE(.value = sizeof(tfu_cudnn_handle), .most = TFU_KEEP_ALL, .exclusive = 1, .make = create);
 
 tfu_code tfu_cudnn_borrow(const tfu_cudnn *dnn, void *stream, tfu_cudnn_handle **out, tfu_error *err) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, err));
-  tfu_cudnn_handle *h = take(device.ordinal, stream);
-  if (!h) TFU_TRY(create(dnn, device.ordinal, &h, err));
+  void *free = NULL;
+  TFU_TRY(tfu_table_get(&handles, &device.ordinal, sizeof device.ordinal, (void *)dnn, &free, err));
+  tfu_cudnn_handle *h = free;
   if (h->stream != stream) { /* setting it costs 2.5 us even where it is the same; NULL is a new handle's own */
     const tfu_code code = tfu_cudnn_code(dnn, dnn->cudnnSetStream(h->handle, stream), "cudnnSetStream", err);
     if (code != TFU_OK) {
@@ -106,8 +85,4 @@ tfu_code tfu_cudnn_borrow(const tfu_cudnn *dnn, void *stream, tfu_cudnn_handle *
   return TFU_OK;
 }
 
-void tfu_cudnn_return(tfu_cudnn_handle *h) {
-  pthread_mutex_lock(&lock);
-  h->busy = 0;
-  pthread_mutex_unlock(&lock);
-}
+void tfu_cudnn_return(tfu_cudnn_handle *h) { tfu_table_put(&handles, h, NULL); }

@@ -25,8 +25,6 @@ TFU_MUST_USE tfu_code tfu_cudnn_code(const tfu_cudnn *dnn, cudnnStatus_t status,
 typedef struct tfu_cudnn_handle {
   cudnnHandle_t handle;
   void *stream;
-  int ordinal, busy;
-  struct tfu_cudnn_handle *next;
 } tfu_cudnn_handle;
 /* On this stream. */
 TFU_MUST_USE tfu_code tfu_cudnn_borrow(const tfu_cudnn *dnn, void *stream, tfu_cudnn_handle **handle, tfu_error *err);

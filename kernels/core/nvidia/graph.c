@@ -424,3 +424,5 @@ tfu_code tfu_graph_run(tfu_graph *g, cudnnHandle_t handle, void *const *memory, 
   g->dnn->cudnnBackendDestroyDescriptor(pack);
   return code;
 }
+
+void tfu_planned_free(void *planned) { tfu_graph_free(((tfu_planned *)planned)->graph); }

@@ -10,6 +10,7 @@
 #include <pthread.h>
 
 #include "kernels/core/nvidia/cudnn.h"
+#include "kernels/core/table.h"
 
 enum { TFU_GRAPH_RANK = 5, TFU_GRAPH_SLOTS = 32, TFU_GRAPH_SCALARS = 16, TFU_GRAPH_DESCS = 256, TFU_GRAPH_OPS = 64 };
 enum { TFU_GRAPH_CONFIGS = 40 };
@@ -106,5 +107,16 @@ int tfu_graph_engine(const tfu_graph *g, int i);
 /* Queues one run on the handle's stream. Threads may share a graph, each with a handle of its own. */
 TFU_MUST_USE tfu_code tfu_graph_run(tfu_graph *g, cudnnHandle_t handle, void *const *memory, void *workspace,
                                     tfu_error *err);
+
+/* ---- plan caches ---- */
+
+/* Of a table of plans: to make one takes 50 to 900 ms, a run microseconds. That there is none is remembered, too. */
+typedef struct tfu_planned {
+  tfu_graph *graph; /* NULL: it cannot be planned */
+} tfu_planned;
+void tfu_planned_free(void *planned);
+
+#define TFU_PLANS(make_) \
+  TFU_TABLE(.value = sizeof(tfu_planned), .most = 256, .make = make_, .release = tfu_planned_free)
 
 #endif
