@@ -15,6 +15,11 @@ void tfu_xla_register(const tfu_entry *entry);
 /* The traits that a handler tells XLA; -1 where there is no XLA to tell. */
 int tfu_xla_ask(struct XLA_FFI_Error *(*handler)(struct XLA_FFI_CallFrame *));
 
+/* ---- finding (register.c) ---- */
+
+/* The op with this stem, name or target of XLA's; NULL: there is none. */
+const tfu_entry *tfu_find(const char *called);
+
 /* ---- attributes (attr.c) ---- */
 
 typedef enum tfu_attr_kind {

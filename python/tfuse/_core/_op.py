@@ -18,7 +18,7 @@ from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
-from tfuse._core import _explain, _library, _made, _xla
+from tfuse._core import _explain, _library, _made, _row, _xla
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
@@ -51,19 +51,15 @@ class FusedOp:
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
       stretching: the names of the inputs that may; none: any.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
-      shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
-        them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
-      more_room: function(inputs, attributes) -> bytes of scratch that a captured call gets beside the row's `room`.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None,
-                 shapes=None, more_room=None):
-        self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
-        self._more_room = more_room
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None):
+        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
         self.stretched, self.stretching, self.like = set(stretched), stretching, like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
         self._raw = _library.raw(self.stem)
+        self._asks_shapes, self._asks_room = _row.asks(self.stem)
         self._definition = op_def_registry.get(self._registered)
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
@@ -142,11 +138,16 @@ class FusedOp:
 
     def _in_graph(self, inputs, attributes):
         outputs = self._raw(*inputs, **{**self._told_types(inputs[0].dtype), **attributes})
-        if self._shapes and not context.executing_eagerly():
-            shapes = self._shapes(*(i.shape for i in inputs), **{**self._defaults, **attributes})
-            for output, shape in zip(outputs if isinstance(outputs, (list, tuple)) else [outputs], shapes):
+        if self._asks_shapes and not context.executing_eagerly():
+            each = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+            for output, shape in zip(each, _row.shapes(self.stem, inputs, self._scalars(attributes), len(each))):
                 output.set_shape(shape)
         return outputs
+
+    def _scalars(self, attributes):
+        """All attributes but types, which are the tensors' own."""
+        given = {**self._defaults, **attributes}
+        return {name: given[name] for name in self._attributes}
 
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
@@ -274,8 +275,8 @@ class FusedOp:
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
         target, room = _library.xla_target(self.stem)
-        room += self._more_room(inputs, attributes) if room and self._more_room else 0
-        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
+        scalars = self._scalars(attributes)
+        room += _row.more_room(self.stem, inputs, scalars, specs) if room and self._asks_room else 0
         call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses

@@ -1,7 +1,6 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
-import math
 import numbers
 
 import tensorflow as tf
@@ -193,35 +192,9 @@ def _axes(inputs):
     return {"x": x, "y": y, "kernel": kernel, "bias": "o", "residual": y, "sizes": sizes}
 
 
-def _quads_room(inputs, attributes):
-    """Bytes for x and kernel in quads (kernels/convolution/conv_quads.h) where they can be so; where it is not known how many
-    images there are, for 256."""
-    x, other, *_, sizes = inputs
-    windows, out = (other.shape[:-2], sizes.shape[:-1]) if len(inputs) > 3 else (sizes.shape[:-3], other.shape[1:-1])
-    if x.shape.rank != 4 or x.dtype.size != 2 or _windows.numbers_of(attributes["strides"], 2) != [2, 2]:
-        return 0
-    if None in [*windows, *out, x.shape[-1], other.shape[-1]] or x.shape[-1] > 4:
-        return 0
-    halves = [-(-window // 2) for window in windows]
-    places = (x.shape[0] or 256) * math.prod(o + h - 1 for o, h in zip(out, halves)) + math.prod(halves) * other.shape[-1]
-    return places * 16 * x.dtype.size + 512
-
-
-def _copies_room(inputs, attributes):
-    """Bytes for two copies of a float32 kernel in 16 bits."""
-    dtype = attributes.get("K", inputs[1].dtype)  # the kernel's own, where it is the result or an input
-    shape = inputs[-1].shape[:-1] if "K" in attributes else inputs[1].shape
-    copies = 2 * shape.num_elements() if dtype != inputs[0].dtype and shape.is_fully_defined() else 0
-    return copies * inputs[0].dtype.size
-
-
-def _room(inputs, attributes):
-    return _quads_room(inputs, attributes) + _copies_room(inputs, attributes)
-
-
-_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes, more_room=_copies_room)
-_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_room)
-_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_room)
+_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes)
 
 
 # ---- what is called ----

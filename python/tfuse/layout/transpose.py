@@ -17,10 +17,6 @@ def _axes(word, rank):
     return [word >> 4 * i & 15 for i in range(rank)]
 
 
-def _shapes(x, perm):
-    return [tf.TensorShape(None) if x.rank is None else [x[axis] for axis in _axes(perm, x.rank)]]
-
-
 def _plain(x, perm):
     return tf.transpose(x, _axes(perm, x.shape.rank))
 
@@ -29,7 +25,7 @@ def _gradient(node, dy):
     return _transpose(dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist()))
 
 
-_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient, shapes=_shapes)
+_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient)
 
 
 def _sizes(x):

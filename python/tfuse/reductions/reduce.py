@@ -30,13 +30,6 @@ def reduced_axes(rank, axes):
                   + [rank - 1 - a for a in range(_FROM_END) if axes >> (_FROM_END + a) & 1])
 
 
-def _shapes(x, kind, axes, keepdims):
-    if x.rank is None:
-        return [tf.TensorShape([] if axes & _ALL and not keepdims else None)]
-    gone = reduced_axes(x.rank, axes)
-    return [tf.TensorShape([1 if a in gone else size for a, size in enumerate(x) if keepdims or a not in gone])]
-
-
 def _plain(x, kind="sum", axes=_ALL, keepdims=False):
     if x.shape.rank is None:  # as the attribute has them
         axis = None if axes & _ALL else [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END)
@@ -94,7 +87,7 @@ def _gradient(node, dy):
 
 
 _grad = FusedOp("ReduceGrad", plain=vjp(_plain), axes=lambda inputs: {"dy": "ABCDEFGH"})
-_op = FusedOp("Reduce", plain=_plain, gradient=_gradient, shapes=_shapes)
+_op = FusedOp("Reduce", plain=_plain, gradient=_gradient)
 
 
 def _reduce(kind, x, axis, keepdims):
