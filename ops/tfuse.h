@@ -11,6 +11,8 @@
 
 /* What is declared between such pragmas, here and in core, libtfuse.so also offers to libraries of ops. */
 #pragma GCC visibility push(default)
+/* And of what is defined anywhere, functions that Python reaches through ctypes. All else stays inside the library. */
+#define TFU_EXPORT __attribute__((visibility("default")))
 
 #define TFU_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 

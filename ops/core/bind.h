@@ -4,9 +4,6 @@
 
 #include "entry.h"
 
-/* Functions that Python reaches through ctypes; everything else stays inside the library. */
-#define TFU_EXPORT __attribute__((visibility("default")))
-
 /* ---- registering (tf_bind.c, xla_bind.c): what register.c calls for every entry ---- */
 
 TFU_MUST_USE tfu_code tfu_tf_register(const tfu_entry *entry, tfu_error *err);

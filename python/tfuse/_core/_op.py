@@ -92,7 +92,7 @@ class FusedOp:
                             given, told = self._complete(inputs)
                             break
                 told = () if told and "K" in attributes else told
-                return execute(eager, self._registered, None, *given, *_flat(attributes), *told)
+                return execute(eager, self._registered, None, *given, *flat(attributes), *told)
             except _NotOkStatusException as error:
                 self._convert(inputs)  # names the input of a wrong dtype
                 ops.raise_from_not_ok_status(error, None)
@@ -123,7 +123,7 @@ class FusedOp:
             if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
                 _empty[numbers[0]] = _nothing(types[0])
             arguments.append((numbers, _empty[numbers[0]]))
-        plan = self._plans[dtype.as_datatype_enum] = arguments, _flat(self._told_types(dtype))
+        plan = self._plans[dtype.as_datatype_enum] = arguments, flat(self._told_types(dtype))
         return plan
 
     def _run(self, inputs, attributes):
@@ -132,7 +132,7 @@ class FusedOp:
         except _Symbolic:
             from tfuse._core import _symbolic
             return _symbolic.apply(self, inputs, attributes)
-        if not context.executing_eagerly() and _inside_xla():
+        if not context.executing_eagerly() and inside_xla():
             return self._in_xla(inputs, {**self._defaults, **attributes})
         return self._in_graph(inputs, attributes)
 
@@ -152,7 +152,7 @@ class FusedOp:
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
         with tf.Graph().as_default():
-            inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
+            inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if has_dtype(i) else i for i in inputs])
             outputs = self._in_graph(inputs, attributes)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
@@ -210,12 +210,12 @@ class FusedOp:
     def _tensor(self, i, value, allowed):
         """A variable or Keras tensor keeps its dtype; numbers and arrays take the one of `allowed` that is of their kind, if
         their values fit it."""
-        if _is_symbolic(value):
+        if is_symbolic(value):
             raise _Symbolic
         if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
             raise ValueError("%s: %s must be a dense tensor, got a %s; tf.ragged.map_flat_values serves elementwise ops" % (
                 self.stem, self._argument(i), type(value).__name__))
-        if allowed is None or _has_dtype(value):
+        if allowed is None or has_dtype(value):
             return tf.convert_to_tensor(value)
         dtype = allowed[0]
         try:
@@ -403,7 +403,7 @@ def composite(f):
     @functools.wraps(f)
     def call(*inputs, **options):
         for value in (*inputs, *options.values()):
-            if _is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(_is_symbolic, value)):
+            if is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(is_symbolic, value)):
                 from tfuse._core import _symbolic
                 return _symbolic.call(name, inputs, options)
         try:
@@ -476,18 +476,18 @@ class _Node:
         self.inputs, self.outputs, self.attr, self.wanted = list(inputs), list(outputs), attr, wanted
 
 
-_inside_xla = _xla.is_inside
+inside_xla = _xla.is_inside
 
 
 class _Symbolic(Exception):
     """An input is a KerasTensor: a place in a functional model."""
 
 
-def _is_symbolic(value):
+def is_symbolic(value):
     return type(value).__name__ == "KerasTensor"
 
 
-def _has_dtype(value):
+def has_dtype(value):
     return hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic))
 
 
@@ -509,7 +509,7 @@ def _text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _flat(attributes):
+def flat(attributes):
     """name, value, name, value …, as the eager call takes them."""
     return [part for pair in attributes.items() for part in pair] if attributes else ()
 

@@ -58,7 +58,7 @@ def _global_average_1d(own, layer, inputs, mask=None):
 
 
 def _global_guard(layer, inputs):
-    if _op._inside_xla():
+    if _op.inside_xla():
         return "XLA joins a reduction with what comes before it"
     return pool.why_not_pool(layer, inputs)
 

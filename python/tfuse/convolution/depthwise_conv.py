@@ -187,7 +187,7 @@ def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None,
     y = fused(x, depthwise_kernel, None, None, strides, padding, dilation, training, op="separable_conv")
     matrix = tf.reshape(pointwise_kernel, tf.shape(pointwise_kernel)[-2:] if known.rank is None else
                         [_rows.size(pointwise_kernel, axis) for axis in (-2, -1)])
-    return products._apply(y, matrix, bias, activation, None, training)
+    return products.apply(y, matrix, bias, activation, None, training)
 
 
 # ---- Keras ----

@@ -117,7 +117,7 @@ def _fit(x, kernel, bias, residual):
             (not given(residual) or residual.shape.is_compatible_with(out)))
 
 
-def _apply(x, *inputs):
+def apply(x, *inputs):
     if not _library.without_gpu():
         return fused(x, *inputs)
     _explain.note("Linear", "plain TensorFlow", "there is no GPU, and TensorFlow's own product is faster on the CPU", [x],
@@ -150,7 +150,7 @@ def linear(x, kernel, bias=None, activation=None, residual=None):
       x, kernel, bias = tf.random.normal([8, 16, 64]), tf.random.normal([64, 128]), tf.zeros([128])
       y = tfuse.linear(x, kernel, bias, "gelu")
     """
-    return _apply(x, kernel, bias, activation, residual)
+    return apply(x, kernel, bias, activation, residual)
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -209,6 +209,6 @@ def of_layer(layer, x, kernel, bias, training, shape=None):
         name, after = activation_name(layer.activation), None
     except ValueError:
         name, after = "linear", layer.activation
-    y = _apply(x, kernel, bias, name, None, training)
+    y = apply(x, kernel, bias, name, None, training)
     y = y if shape is None else tf.reshape(y, shape)
     return y if after is None else after(y)

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FLOATS, FusedOp, _inside_xla, composite, real, vjp
+from tfuse._core._op import FLOATS, FusedOp, composite, inside_xla, real, vjp
 
 _FROM_END, _ALL = 8, 1 << 16  # bits of the op's attribute axes, as in ops/reductions/axes.h
 _MANY = 1 << 16  # elements from which on a broadcast is worth some more ops; by reasoning, not measured
@@ -69,7 +69,7 @@ def _broadcast(x, shape, of):
     there are many. Inside XLA it becomes part of what reads it. `of` is the shape as far as it is known."""
     elements, last = (None, None) if of.rank in (None, 0) else (of.num_elements(), of[-1])
     each = 8 // x.dtype.size
-    if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or _inside_xla():
+    if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or inside_xla():
         return tf.broadcast_to(x, shape)
     own = [_rows.size(x, a) for a in range(x.shape.rank)]
     joined = tf.reshape(x, [*own[:-1], last // each, each]) if own[-1] != 1 else tf.stack([x] * each, -1)
