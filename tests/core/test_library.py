@@ -316,7 +316,8 @@ REDUCE = {"kind": "sum", "axes": 1 << 1, "keepdims": False}
     ("arg_reduce", [[_, _]], {**MAX, "axis": 0}, [_]), ("arg_reduce", [[0, 0]], {**MAX, "axis": 0}, [0]),
     ("arg_reduce", [[2, 0]], {**MAX, "axis": 1}, r"axis 1 of x \[2, 0\] must have elements"),
     ("concat", [[2, 3], [_, 5]], {"axis": -1}, [2, 8]), ("concat", [[_, _], [2, 5]], {"axis": 1}, [2, _]),
-    ("concat", [_, [2, 5]], {"axis": 1}, [2, _]), ("concat", [[2, 5], _], {"axis": 0}, [_, 5]), ("concat", [_, _], {"axis": 9}, _),
+    ("concat", [_, [2, 5]], {"axis": 1}, [2, _]), ("concat", [[2, 5], _], {"axis": 0}, [_, 5]),
+    ("concat", [_, _], {"axis": 9}, _),
     ("concat", [_, [2, 5], [3, 5]], {"axis": 1}, r"values\[2\] must have the sizes of values\[1\] \[2, 5\] but along axis 1"),
     ("concat", [_, [2, 5], [3]], {"axis": 1}, r"values\[2\] must have as many axes as values\[1\] \[2, 5\]"),
 ])

@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.eager.core import _FallbackException, _NotOkStatusException
 from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.framework.ops import EagerTensor
@@ -445,6 +445,12 @@ def real(dtype):
 def given(tensor):
     """Whether an optional input is given, in a plain composition: it is not the empty vector."""
     return tensor.shape.rank != 1 or tensor.shape[0] != 0
+
+
+def may_record(training=None):
+    """Whether a gradient may be asked for, so that something is worth keeping for it: eagerly where a tape records, in a graph
+    unless training is False."""
+    return record.could_possibly_record() if context.executing_eagerly() else training is not False
 
 
 _marks = {}  # by dtype

@@ -3,21 +3,12 @@
 import keras
 import tensorflow as tf
 
-from tfuse._core._op import FLOATS, real
+from tfuse._core._layer import served
+from tfuse._core._op import real
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
-from tfuse.elementwise.scale_bias_act import activation_name
-
-
-def why_not_conv(layer, x):
-    """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
-        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    if x.shape.rank != layer.rank + 2:
-        return "the layer takes %d dimensions, got %s" % (layer.rank + 2, x.shape.rank)
-    return ""
+from tfuse.convolution.depthwise_conv import why_not_conv
+from tfuse.elementwise.scale_bias_act import known_activation
 
 
 def _kernel(layer, dtype):
@@ -30,10 +21,7 @@ def _kernel(layer, dtype):
 
 def _of_layer(f, layer, x, turn=to_last, **options):
     """f with a layer's weights and activation, which is applied behind it where it is not in the table. turn: as to_last."""
-    try:
-        name, after = activation_name(layer.activation), None
-    except ValueError:
-        name, after = "linear", layer.activation
+    name, after = known_activation(layer.activation)
     kernel, bias = _kernel(layer, x.dtype), None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype)
     options = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation_rate, **options}
     y = by_last(f.__name__, lambda x: f(x, kernel, bias, name, **options), layer.data_format, x, turn=turn)
@@ -50,7 +38,11 @@ def conv_transpose_layer(layer, x, turn=to_last):
     return _of_layer(conv_transpose, layer, x, turn, output_padding=layer.output_padding)
 
 
-@keras.saving.register_keras_serializable("tfuse")
+_conv_served = served(why_not_conv, lambda layer, inputs: conv_layer(layer, inputs))
+_transpose_served = served(why_not_conv, lambda layer, inputs: conv_transpose_layer(layer, inputs))
+
+
+@_conv_served
 class Conv1D(keras.layers.Conv1D):
     """keras.layers.Conv1D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
 
@@ -58,11 +50,8 @@ class Conv1D(keras.layers.Conv1D):
       layer = tfuse.Conv1D(64, 3, padding="causal", activation="relu")
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_conv_served
 class Conv2D(keras.layers.Conv2D):
     """keras.layers.Conv2D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
 
@@ -70,11 +59,8 @@ class Conv2D(keras.layers.Conv2D):
       layer = tfuse.Conv2D(64, 3, padding="same", activation="relu")
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_conv_served
 class Conv3D(keras.layers.Conv3D):
     """keras.layers.Conv3D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
 
@@ -82,11 +68,8 @@ class Conv3D(keras.layers.Conv3D):
       layer = tfuse.Conv3D(64, 3, strides=2)
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_transpose_served
 class Conv1DTranspose(keras.layers.Conv1DTranspose):
     """keras.layers.Conv1DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
 
@@ -94,11 +77,8 @@ class Conv1DTranspose(keras.layers.Conv1DTranspose):
       layer = tfuse.Conv1DTranspose(64, 3, strides=2)
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_transpose_served
 class Conv2DTranspose(keras.layers.Conv2DTranspose):
     """keras.layers.Conv2DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
 
@@ -106,17 +86,11 @@ class Conv2DTranspose(keras.layers.Conv2DTranspose):
       layer = tfuse.Conv2DTranspose(64, 3, strides=2, padding="same")
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_transpose_served
 class Conv3DTranspose(keras.layers.Conv3DTranspose):
     """keras.layers.Conv3DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
 
     Example:
       layer = tfuse.Conv3DTranspose(64, 2, strides=2)
     """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)

@@ -1,11 +1,13 @@
 """Pooling over 1, 2 or 3 axes, channels last: the greatest or the average of each window, and Keras's layers by it."""
 
+import math
+
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context, record
 
 from tfuse._core import _rows, _windows
-from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse._core._layer import served
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized
 from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
@@ -153,11 +155,8 @@ def max_pool(x, size, strides=None, padding="valid", zeros=False):
       y = tfuse.max_pool(tf.random.normal([8, 32, 32, 64]), 3, strides=2, padding="same")
     """
     def serve(x, out, attributes):
-        recorded = record.could_possibly_record() if context.executing_eagerly() else True
-        places = 1
-        for name in _NAMES[:3]:
-            places *= attributes[name]
-        return _max(x, out, mark(tf.bool) if recorded and places <= MOST_PLACES else None, **attributes)[0]
+        keep = may_record() and math.prod(attributes[name] for name in _NAMES[:3]) <= MOST_PLACES
+        return _max(x, out, mark(tf.bool) if keep else None, **attributes)[0]
 
     return _pooled("max_pool", x, size, strides, padding, zeros, serve)
 
@@ -222,7 +221,11 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
-@keras.saving.register_keras_serializable("tfuse")
+_pool_served = served(why_not_pool, lambda layer, inputs: pool(layer, inputs))
+_global_served = served(why_not_pool, lambda layer, inputs: global_pool(layer, inputs))
+
+
+@_pool_served
 class MaxPooling1D(keras.layers.MaxPooling1D):
     """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results.
 
@@ -230,13 +233,8 @@ class MaxPooling1D(keras.layers.MaxPooling1D):
       layer = tfuse.MaxPooling1D(2)
     """
 
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_pool_served
 class MaxPooling2D(keras.layers.MaxPooling2D):
     """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results.
 
@@ -244,13 +242,8 @@ class MaxPooling2D(keras.layers.MaxPooling2D):
       layer = tfuse.MaxPooling2D(2)
     """
 
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_pool_served
 class MaxPooling3D(keras.layers.MaxPooling3D):
     """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results.
 
@@ -258,13 +251,8 @@ class MaxPooling3D(keras.layers.MaxPooling3D):
       layer = tfuse.MaxPooling3D(2)
     """
 
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_pool_served
 class AveragePooling1D(keras.layers.AveragePooling1D):
     """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results.
 
@@ -272,13 +260,8 @@ class AveragePooling1D(keras.layers.AveragePooling1D):
       layer = tfuse.AveragePooling1D(2)
     """
 
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_pool_served
 class AveragePooling2D(keras.layers.AveragePooling2D):
     """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results.
 
@@ -286,24 +269,14 @@ class AveragePooling2D(keras.layers.AveragePooling2D):
       layer = tfuse.AveragePooling2D(2)
     """
 
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_pool_served
 class AveragePooling3D(keras.layers.AveragePooling3D):
     """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results.
 
     Example:
       layer = tfuse.AveragePooling3D(2)
     """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -320,7 +293,7 @@ class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
         return global_pool(self, inputs)
 
 
-@keras.saving.register_keras_serializable("tfuse")
+@_global_served
 class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
     """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean.
 
@@ -328,17 +301,11 @@ class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
       layer = tfuse.GlobalAveragePooling2D()
     """
 
-    def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)
 
-
-@keras.saving.register_keras_serializable("tfuse")
+@_global_served
 class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
     """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean.
 
     Example:
       layer = tfuse.GlobalAveragePooling3D()
     """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)
