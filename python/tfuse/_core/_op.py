@@ -41,9 +41,9 @@ class FusedOp:
       name: CamelCase, as in the op's row.
       plain: function(*inputs, **attributes), the same in plain TensorFlow. Not-given inputs come as empty tensors.
       gradient: function(node, *output_gradients) -> gradients of the inputs, None for integers and what is not wanted.
-        node has inputs, outputs, attr(name) and wanted(i), whether the gradient of input i may be needed. Of several
-        outputs, the gradients of all but the first are None where they are not used. None: differentiate `plain`, which
-        also gives every gradient op its own gradient.
+        node has inputs, outputs, attr(name), attrs(*names), a dict, and wanted(i), whether the gradient of input i may be
+        needed. Of several outputs, the gradients of all but the first are None where they are not used. None: differentiate
+        `plain`, which also gives every gradient op its own gradient.
       axes: for inputs whose axes are not the same as those of the other inputs in the same place, a letter for each axis,
         by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count. Or a function(inputs)
         that returns this.
@@ -480,6 +480,9 @@ def _sized(*sizes):
 class _Node:
     def __init__(self, inputs, outputs, attr, wanted):
         self.inputs, self.outputs, self.attr, self.wanted = list(inputs), list(outputs), attr, wanted
+
+    def attrs(self, *names):
+        return {name: self.attr(name) for name in names}
 
 
 inside_xla = _xla.is_inside

@@ -144,10 +144,6 @@ def _plain_filter(x, y, sizes, tf32=False, K=None, **options):
 _OPTIONS = ("tf32", "padding", "strides", "dilation", "before")
 
 
-def _options(node):
-    return {name: node.attr(name) for name in _OPTIONS}
-
-
 def _gradient(node, dy):
     x, kernel, bias, residual, _ = node.inputs
     g, dbias, wants_bias = dy, bias, given(bias) and node.wanted(2)
@@ -157,14 +153,14 @@ def _gradient(node, dy):
         dbias = sums if wants_bias else bias
     elif wants_bias:
         dbias = reduce_sum(tf.reshape(dy, [-1, _size(kernel, -1)]), 0)
-    dx = _data(g, kernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
+    dx = _data(g, kernel, _shape_of(x, 1), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
     dkernel = _filter_like(kernel, x, g, node) if node.wanted(1) else None
     return dx, dkernel, dbias, g if given(residual) else None, None
 
 
 def _filter_like(kernel, x, y, node):
     """The kernel's gradient, in its dtype."""
-    return _filter(x, y, _shape_of(kernel), K=kernel.dtype, **_options(node))
+    return _filter(x, y, _shape_of(kernel), K=kernel.dtype, **node.attrs(*_OPTIONS))
 
 
 def _of_image(y):
@@ -174,14 +170,14 @@ def _of_image(y):
 
 def _data_gradient(node, dx):
     y, kernel, _ = node.inputs
-    dy = _conv(dx, kernel, None, None, _of_image(y), **_options(node)) if node.wanted(0) else None
+    dy = _conv(dx, kernel, None, None, _of_image(y), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
     return dy, _filter_like(kernel, dx, y, node) if node.wanted(1) else None, None
 
 
 def _filter_gradient(node, dkernel):
     x, y, _ = node.inputs
-    dx = _data(y, dkernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
-    return dx, _conv(x, dkernel, None, None, _of_image(y), **_options(node)) if node.wanted(1) else None, None
+    dx = _data(y, dkernel, _shape_of(x, 1), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
+    return dx, _conv(x, dkernel, None, None, _of_image(y), **node.attrs(*_OPTIONS)) if node.wanted(1) else None, None
 
 
 def _axes(inputs):

@@ -62,7 +62,7 @@ def _gradient(node, dy, dpre):
     """dpre is that of what was kept, which only the gradient of this gradient asks for; as in tfuse.linear."""
     x, kernel, bias, size, _ = node.inputs
     y, pre = node.outputs
-    activation, geometry = node.attr("activation"), {name: node.attr(name) for name in _GEOMETRY}
+    activation, geometry = node.attr("activation"), node.attrs(*_GEOMETRY)
     eager = context.executing_eagerly()
     if activation == "linear":
         pre = None

@@ -12,6 +12,7 @@ from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
+_ATTRIBUTES = ["padding", *_NAMES, "before", "after"]
 _PADDINGS = ("valid", "same")
 MOST_PLACES = 256  # places of a window that a byte can tell apart
 _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
@@ -83,17 +84,13 @@ def _plain_average_grad(dy, size, padding="valid", **options):
 # ---- the ops ----
 
 
-def _attributes(node):
-    return {name: node.attr(name) for name in ["padding", *_NAMES, "before", "after"]}
-
-
 def _size_of(x):
     return sized(*(_rows.size(x, 1 + i) for i in range(3)))
 
 
 def _max_gradient(node, dy, dplaces):
     x, size, _ = node.inputs
-    places, attributes = node.outputs[1], _attributes(node)
+    places, attributes = node.outputs[1], node.attrs(*_ATTRIBUTES)
     if not given(places):
         places = _max(x, size, mark(tf.bool), **attributes)[1]
     return [_max_grad(dy, places, _size_of(x), **attributes), None, None]
@@ -106,7 +103,7 @@ _max_grad = FusedOp("MaxPoolGrad", _plain_max_grad, axes=_GRAD_AXES)
 _average_grad = FusedOp("AveragePoolGrad", _plain_average_grad, axes=_GRAD_AXES)
 _max = FusedOp("MaxPool", _plain_max, _max_gradient, axes=_AXES)
 _average = FusedOp("AveragePool", _plain_average, axes=_AXES, gradient=lambda node, dy: [
-    _average_grad(dy, _size_of(node.inputs[0]), **_attributes(node)), None])
+    _average_grad(dy, _size_of(node.inputs[0]), **node.attrs(*_ATTRIBUTES)), None])
 
 
 def _pooled(op, x, size, strides, padding, zeros, serve):

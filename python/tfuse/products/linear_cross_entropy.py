@@ -55,7 +55,7 @@ def _gradient(node, dloss, *dkept):
     makes up zeros where nobody does, and they cannot be told from others: so there, where a tape records, nothing that was
     kept is used."""
     x, kernel, bias, labels, weights, *_ = node.inputs
-    attributes = {name: node.attr(name) for name in ("smoothing", "z_loss", "ignore", "turned", "tf32")}
+    attributes = node.attrs("smoothing", "z_loss", "ignore", "turned", "tf32")
     summed, kept, eager = given(weights), node.outputs[1:], context.executing_eagerly()
     some = any(map(given, kept))  # then nobody wants what was not kept: so it is of a bias that only fills packs
     wanted = [given(i) and node.wanted(n) and (given(k) or not some) for n, (i, k) in enumerate(zip((x, kernel, bias), kept))]

@@ -83,7 +83,7 @@ def _gradient(node, dy):
         return None
     if kind in ("sum", "mean"):
         return _spread(node, dy)
-    return _grad(dy, x, kind=kind, axes=node.attr("axes"), keepdims=node.attr("keepdims"))
+    return _grad(dy, x, **node.attrs("kind", "axes", "keepdims"))
 
 
 _grad = FusedOp("ReduceGrad", plain=vjp(_plain), axes=lambda inputs: {"dy": "ABCDEFGH"})

@@ -68,23 +68,19 @@ def _dense_gradient(x, targets, stats, dloss, dtargets_for, smoothing=0.0, z_los
     return tf.cast(dx, x.dtype), tf.cast(dtargets, x.dtype)
 
 
-def _attributes(node, *names):
-    return {name: node.attr(name) for name in names}
-
-
 # Axes by letters: c classes, those before them, and one of stats.
 _AXES = {**dict.fromkeys(["x", "targets", "dtargets_for"], "abcdefgc"), "labels": "abcdefg", "dloss": "abcdefg",
          "stats": "abcdefgs"}
 
 _sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient, axes=_AXES)
 _sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, axes=_AXES, gradient=lambda node, dloss, _: [
-    _sparse_grad(*node.inputs, node.outputs[1], dloss, **_attributes(node, "smoothing", "z_loss", "ignore")), None])
+    _sparse_grad(*node.inputs, node.outputs[1], dloss, **node.attrs("smoothing", "z_loss", "ignore")), None])
 
 
 def _gradient(node, dloss, _):
     x, targets = node.inputs
     dx, dtargets = _dense_grad(x, targets, node.outputs[1], dloss, targets if node.wanted(1) else None,
-                               **_attributes(node, "smoothing", "z_loss"))
+                               **node.attrs("smoothing", "z_loss"))
     return [dx, dtargets if node.wanted(1) else None]
 
 

@@ -247,28 +247,36 @@ def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None,
 
 _X, _KERNEL = (lambda: tf.ones([2, 5, 5, 4])), (lambda: tf.ones([3, 3, 4, 6]))
 
+
+def rejects(name, f):
+    """What conv and conv_own refuse alike."""
+    return [
+        (name + ": x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
+         lambda: f(tf.ones([2, 3]), _KERNEL())),
+        (name + ": x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
+         lambda: f(tf.ones([2, 5, 4]), _KERNEL())),
+        (name + ": the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel .3, 3, 4, 6.",
+         lambda: f(tf.ones([2, 5, 5, 5]), _KERNEL())),
+        ("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
+         lambda: f(_X(), tf.ones([3, 3, 2, 5]), groups=2)),
+        (name + ": kernel must be float32 like x, got float16", lambda: f(_X(), tf.ones([3, 3, 4, 6], tf.float16))),
+        (name + ": strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0",
+         lambda: f(_X(), _KERNEL(), strides=0)),
+        (name + ": padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
+         lambda: f(_X(), _KERNEL(), padding="full")),
+    ]
+
+
 _AHEAD = {"of_XLA": 1.0, "of_torch": 1.0}
 
 CASES = [
     case("conv", Geometry((3, 3), padding="same"), activations=("linear", "relu", "gelu", "silu"), rejects=[
-        ("conv: x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
-         lambda: tfuse.conv(tf.ones([2, 3]), _KERNEL())),
-        ("conv: x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
-         lambda: tfuse.conv(tf.ones([2, 5, 4]), _KERNEL())),
-        ("conv: the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel .3, 3, 4, 6.",
-         lambda: tfuse.conv(tf.ones([2, 5, 5, 5]), _KERNEL())),
-        ("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
-         lambda: tfuse.conv(_X(), tf.ones([3, 3, 2, 5]), groups=2)),
+        *rejects("conv", tfuse.conv),
         ("bias must be a vector with one value per output, the last axis of kernel .3, 3, 4, 6., got shape .4.",
          lambda: tfuse.conv(_X(), _KERNEL(), tf.ones([4]))),
         ("residual must have the shape of the convolution, .2, 3, 3, 6., got .2, 5, 5, 6.",
          lambda: tfuse.conv(_X(), _KERNEL(), residual=tf.ones([2, 5, 5, 6]))),
-        ("conv: kernel must be float32 like x, got float16", lambda: tfuse.conv(_X(), tf.ones([3, 3, 4, 6], tf.float16))),
-        ("conv: strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0",
-         lambda: tfuse.conv(_X(), _KERNEL(), strides=0)),
         ("conv: dilation must be an integer from 1 .* got .1, 2, 3.", lambda: tfuse.conv(_X(), _KERNEL(), dilation=[1, 2, 3])),
-        ("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
-         lambda: tfuse.conv(_X(), _KERNEL(), padding="full")),
         ("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
          lambda: tfuse.conv(_X(), _KERNEL(), padding=[(1, -1), (0, 0)])),
         ("conv: groups must be an integer from 1 on, got 0", lambda: tfuse.conv(_X(), _KERNEL(), groups=0)),
