@@ -28,6 +28,13 @@ def served(why_not, serve):
     return decorate
 
 
+def layer_of(name, why_not, serve, text, example):
+    """A class of serve's module, made of Keras's layer of this name as `served` makes it, with a docstring."""
+    doc = "keras.layers.%s %s\n\n    Example:\n      layer = tfuse.%s(%s)\n    " % (name, text, name, example)
+    stock = getattr(keras.layers, name)
+    return served(why_not, serve)(type(name, (stock,), {"__doc__": doc, "__module__": serve.__module__}))
+
+
 def not_computed_in(layer, x):
     """Why an input is none that a layer computes with as it is, or ""."""
     if not isinstance(x, tf.Tensor):

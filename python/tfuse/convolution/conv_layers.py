@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from tfuse._core._layer import served
+from tfuse._core._layer import layer_of
 from tfuse._core._op import real
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
@@ -38,59 +38,21 @@ def conv_transpose_layer(layer, x, turn=to_last):
     return _of_layer(conv_transpose, layer, x, turn, output_padding=layer.output_padding)
 
 
-_conv_served = served(why_not_conv, lambda layer, inputs: conv_layer(layer, inputs))
-_transpose_served = served(why_not_conv, lambda layer, inputs: conv_transpose_layer(layer, inputs))
+_TEXT = "by tfuse.%s. An activation that is not in tfuse's table is applied behind it."
 
 
-@_conv_served
-class Conv1D(keras.layers.Conv1D):
-    """keras.layers.Conv1D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv1D(64, 3, padding="causal", activation="relu")
-    """
+def _conv(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs: conv_layer(layer, inputs), _TEXT % "conv", example)
 
 
-@_conv_served
-class Conv2D(keras.layers.Conv2D):
-    """keras.layers.Conv2D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv2D(64, 3, padding="same", activation="relu")
-    """
+def _transpose(name, example):
+    serve = lambda layer, inputs: conv_transpose_layer(layer, inputs)
+    return layer_of(name, why_not_conv, serve, _TEXT % "conv_transpose", example)
 
 
-@_conv_served
-class Conv3D(keras.layers.Conv3D):
-    """keras.layers.Conv3D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv3D(64, 3, strides=2)
-    """
-
-
-@_transpose_served
-class Conv1DTranspose(keras.layers.Conv1DTranspose):
-    """keras.layers.Conv1DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv1DTranspose(64, 3, strides=2)
-    """
-
-
-@_transpose_served
-class Conv2DTranspose(keras.layers.Conv2DTranspose):
-    """keras.layers.Conv2DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv2DTranspose(64, 3, strides=2, padding="same")
-    """
-
-
-@_transpose_served
-class Conv3DTranspose(keras.layers.Conv3DTranspose):
-    """keras.layers.Conv3DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv3DTranspose(64, 2, strides=2)
-    """
+Conv1D = _conv("Conv1D", '64, 3, padding="causal", activation="relu"')
+Conv2D = _conv("Conv2D", '64, 3, padding="same", activation="relu"')
+Conv3D = _conv("Conv3D", "64, 3, strides=2")
+Conv1DTranspose = _transpose("Conv1DTranspose", "64, 3, strides=2")
+Conv2DTranspose = _transpose("Conv2DTranspose", '64, 3, strides=2, padding="same"')
+Conv3DTranspose = _transpose("Conv3DTranspose", "64, 2, strides=2")

@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _made, _rows, _windows
-from tfuse._core._layer import not_computed_in, served
+from tfuse._core._layer import layer_of, not_computed_in
 from tfuse._core._op import FusedOp, composite, given, mark, may_record, real, sized
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.elementwise.scale_bias_act import PLAIN, SLOPE_FROM_RESULT, activation_name, known_activation, plain_behind
@@ -214,41 +214,18 @@ def separably(layer, x, training=None, turn=to_last, padding=None):
     return _of_layer(separable, layer, x, ["depthwise_kernel", "pointwise_kernel", "bias"], training, turn, padding)
 
 
-_depthwise_served = served(why_not_conv, lambda layer, inputs, training=None: depthwise(layer, inputs, training))
-_separable_served = served(why_not_conv, lambda layer, inputs, training=None: separably(layer, inputs, training))
+_TEXT = "by tfuse: same arguments, weights and results."
 
 
-@_depthwise_served
-class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
-    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.DepthwiseConv1D(4, padding="same")
-    """
+def _depthwise(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: depthwise(layer, inputs, training), _TEXT, example)
 
 
-@_depthwise_served
-class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.DepthwiseConv2D(7, padding="same")
-    """
+def _separable(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: separably(layer, inputs, training), _TEXT, example)
 
 
-@_separable_served
-class SeparableConv1D(keras.layers.SeparableConv1D):
-    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.SeparableConv1D(64, 3, activation="relu")
-    """
-
-
-@_separable_served
-class SeparableConv2D(keras.layers.SeparableConv2D):
-    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.SeparableConv2D(64, 3, activation="relu")
-    """
+DepthwiseConv1D = _depthwise("DepthwiseConv1D", '4, padding="same"')
+DepthwiseConv2D = _depthwise("DepthwiseConv2D", '7, padding="same"')
+SeparableConv1D = _separable("SeparableConv1D", '64, 3, activation="relu"')
+SeparableConv2D = _separable("SeparableConv2D", '64, 3, activation="relu"')

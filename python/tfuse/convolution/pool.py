@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows, _windows
-from tfuse._core._layer import served
+from tfuse._core._layer import layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized
 from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
@@ -218,62 +218,18 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
-_pool_served = served(why_not_pool, lambda layer, inputs: pool(layer, inputs))
-_global_served = served(why_not_pool, lambda layer, inputs: global_pool(layer, inputs))
+def _pooling(name, function):
+    serve = lambda layer, inputs: pool(layer, inputs)
+    return layer_of(name, why_not_pool, serve, "by tfuse.%s: same arguments and results." % function, "2")
 
 
-@_pool_served
-class MaxPooling1D(keras.layers.MaxPooling1D):
-    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling1D(2)
-    """
+def _global_pooling(name):
+    return layer_of(name, why_not_pool, lambda layer, inputs: global_pool(layer, inputs), "by tfuse.reduce_mean.", "")
 
 
-@_pool_served
-class MaxPooling2D(keras.layers.MaxPooling2D):
-    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling2D(2)
-    """
-
-
-@_pool_served
-class MaxPooling3D(keras.layers.MaxPooling3D):
-    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling3D(2)
-    """
-
-
-@_pool_served
-class AveragePooling1D(keras.layers.AveragePooling1D):
-    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling1D(2)
-    """
-
-
-@_pool_served
-class AveragePooling2D(keras.layers.AveragePooling2D):
-    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling2D(2)
-    """
-
-
-@_pool_served
-class AveragePooling3D(keras.layers.AveragePooling3D):
-    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling3D(2)
-    """
+MaxPooling1D, MaxPooling2D, MaxPooling3D = (_pooling("MaxPooling%dD" % axes, "max_pool") for axes in (1, 2, 3))
+AveragePooling1D, AveragePooling2D, AveragePooling3D = (
+    _pooling("AveragePooling%dD" % axes, "average_pool") for axes in (1, 2, 3))
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -290,19 +246,4 @@ class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
         return global_pool(self, inputs)
 
 
-@_global_served
-class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
-    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean.
-
-    Example:
-      layer = tfuse.GlobalAveragePooling2D()
-    """
-
-
-@_global_served
-class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
-    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean.
-
-    Example:
-      layer = tfuse.GlobalAveragePooling3D()
-    """
+GlobalAveragePooling2D, GlobalAveragePooling3D = (_global_pooling("GlobalAveragePooling%dD" % axes) for axes in (2, 3))

@@ -113,120 +113,43 @@ def reduce_sum(input_tensor, axis=None, keepdims=False, name=None):
     return _reduce("sum", input_tensor, axis, keepdims)
 
 
-@composite
-def reduce_mean(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the mean over axes, as tf.reduce_mean does. That of integers is their sum, which wraps, divided by their number
-    and rounded towards zero.
+_DOC = """Returns %s
 
     Args:
-      input_tensor: float tensor, or int32 or int64.
+      input_tensor: %s.
       axis, keepdims, name: as of tfuse.reduce_sum.
 
     Example:
-      y = tfuse.reduce_mean(tf.random.normal([8, 16, 32]), axis=[0, 2])
+      y = tfuse.reduce_%s(tf.random.normal([8, 16, 32]), axis=[0, 2])
     """
-    return _reduce("mean", input_tensor, axis, keepdims)
 
 
-@composite
-def reduce_max(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the greatest value, NaN if there is any over axes, as tf.reduce_max does. Equal ones share the gradient.
+def _reduction(kind, text):
+    def reduce(input_tensor, axis=None, keepdims=False, name=None):
+        return _reduce(kind, input_tensor, axis, keepdims)
 
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_max(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("max", input_tensor, axis, keepdims)
+    reduce.__name__ = reduce.__qualname__ = "reduce_" + kind
+    reduce.__doc__ = _DOC % (text, "float tensor" if kind in _REAL else "float tensor, or int32 or int64", kind)
+    return composite(reduce)
 
 
-@composite
-def reduce_min(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the least value, NaN if there is any over axes, as tf.reduce_min does. Equal ones share the gradient.
-
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_min(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("min", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_prod(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the product over axes, as tf.reduce_prod does. Nothing on the way to it is too large or too small, and its
-    gradient is right where there are zeros. Products of integers wrap.
-
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_prod(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("prod", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_logsumexp(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns log(sum(exp(x))) over axes, as tf.reduce_logsumexp does.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_logsumexp(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("logsumexp", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_variance(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the mean of squared differences from the mean over axes, as tf.math.reduce_variance does.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_variance(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("variance", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_std(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in
-    TensorFlow.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_std(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("std", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_l2(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_l2(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("l2", input_tensor, axis, keepdims)
-
+reduce_mean = _reduction(
+    "mean", "the mean over axes, as tf.reduce_mean does. That of integers is their sum, which wraps, divided by their number\n"
+    "    and rounded towards zero.")
+reduce_max = _reduction(
+    "max", "the greatest value, NaN if there is any over axes, as tf.reduce_max does. Equal ones share the gradient.")
+reduce_min = _reduction(
+    "min", "the least value, NaN if there is any over axes, as tf.reduce_min does. Equal ones share the gradient.")
+reduce_prod = _reduction(
+    "prod", "the product over axes, as tf.reduce_prod does. Nothing on the way to it is too large or too small, and its\n"
+    "    gradient is right where there are zeros. Products of integers wrap.")
+reduce_logsumexp = _reduction("logsumexp", "log(sum(exp(x))) over axes, as tf.reduce_logsumexp does.")
+reduce_variance = _reduction(
+    "variance", "the mean of squared differences from the mean over axes, as tf.math.reduce_variance does.")
+reduce_std = _reduction(
+    "std", "the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in\n"
+    "    TensorFlow.")
+reduce_l2 = _reduction("l2", "sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.")
 
 for _function in (reduce_logsumexp, reduce_variance, reduce_std, reduce_l2):
     _function.dtypes = FLOATS
