@@ -151,7 +151,7 @@ class FusedOp:
 
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
-        if not all(map(_has_dtype, inputs)):
+        if not all(map(has_dtype, inputs)):
             return self._new_specs(inputs, attributes)
         shapes = (tf.TensorShape(i.shape) for i in inputs)
         inputs = tuple((i.dtype, None if shape.rank is None else tuple(shape)) for i, shape in zip(inputs, shapes))
