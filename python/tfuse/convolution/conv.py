@@ -85,13 +85,9 @@ def _spread_size(n, k, stride, dilation, padding, more):
 
 def _padded(x, kernel, sizes, padding, strides, dilation, before):
     """x with the zeros around it that a result of these sizes reads."""
-    pairs = [[0, 0]]
-    for i, (s, d, b) in enumerate(zip(strides, dilation, before)):
-        n, window = _size(x, 1 + i), (_size(kernel, i) - 1) * d
-        beyond = (_size(sizes, i) - 1) * s + window + 1 - n
-        pre = {"before": b, "same": _most(beyond, 0) // 2, "causal": window}[padding]
-        pairs.append([pre, _most(beyond - pre, 0)])
-    return x if not any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else tf.pad(x, [*pairs, [0, 0]])
+    pairs = [_windows.pads(_size(x, 1 + i), _size(sizes, i), _size(kernel, i), s, d, b if padding == "before" else padding)
+             for i, (s, d, b) in enumerate(zip(strides, dilation, before))]
+    return tf.pad(x, [(0, 0), *pairs, (0, 0)]) if any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else x
 
 
 def _convolve(x, kernel, strides, dilation):
