@@ -11,6 +11,8 @@
 
 /* What is declared between such pragmas, here and in core, libtfuse.so also offers to libraries of ops. */
 #pragma GCC visibility push(default)
+/* And of what is defined anywhere, functions that Python reaches through ctypes. All else stays inside the library. */
+#define TFU_EXPORT __attribute__((visibility("default")))
 
 #define TFU_COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -124,7 +126,8 @@ tfu_shape_text tfu_show(const tfu_shape *shape);
 
 typedef struct tfu_call tfu_call;
 
-/* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. */
+/* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. Of a row
+ * with `attr_shapes`, Python asks it at graph time too, with attributes and dims that may be unknown. */
 typedef tfu_code tfu_shape_fn(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err);
 /* Lists of tensors, for ops with arguments like "x: N * T", or "x: In" where In is a list of types: one entry per
  * argument, of one tensor where it is no list. */
@@ -142,6 +145,8 @@ typedef struct tfu_lists {
 typedef tfu_code tfu_lists_fn(tfu_lists *lists, const tfu_value *attr, tfu_error *err);
 /* Reads in and attr, writes out. Owns nothing, so it may return anywhere. Never called when all outputs are empty. */
 typedef tfu_code tfu_compute_fn(tfu_call *call);
+/* Bytes of scratch that a call will want. It has no memory yet, and sizes may be unknown. */
+typedef size_t tfu_room_fn(const tfu_call *call);
 
 typedef struct tfu_op {
   const char *name; /* CamelCase; TensorFlow knows it as Tfuse>Name */
@@ -151,10 +156,12 @@ typedef struct tfu_op {
   tfu_shape_fn *shape;
   tfu_lists_fn *lists; /* instead of shape, for an op with lists */
   tfu_compute_fn *cpu, *gpu;
+  int attr_shapes; /* attributes decide on the outputs' shapes */
   int in_place; /* out[0] (of a list, each of its tensors) may be in[0]'s own memory: elements are read, then written */
   /* XLA may capture the op into a CUDA graph, with `room` bytes of scratch: docs/design.md#cuda-graphs. */
   int capturable;
   size_t room;
+  tfu_room_fn *more_room; /* NULL, or what some tensors want beside that */
   int stateful; /* more than a function of its inputs: TensorFlow neither runs it ahead of time nor leaves out a second
                    one */
   /* NULL, or completes the attributes that a node or an eager call of TensorFlow has, before each run. */

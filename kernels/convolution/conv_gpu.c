@@ -106,3 +106,42 @@ tfu_code tfu_conv_filter_gpu(tfu_call *call) {
                        .y = call->in[TFU_CONV_FILTER_Y].data};
   return run(call, CONV_FILTER, &call->out[0], &a);
 }
+
+/* ---- scratch of captured calls ---- */
+
+/* Whether all sizes from an axis on are known. */
+static int known(const tfu_shape *s, int from) {
+  int all = s->rank != TFU_UNKNOWN;
+  for (int i = from; i < s->rank; i++) all &= s->dim[i] != TFU_UNKNOWN;
+  return all;
+}
+
+static size_t copies_room(const tfu_call *call, const tfu_tensor *kernel) {
+  const tfu_dtype dtype = call->in[0].dtype;
+  if (kernel->dtype == dtype || !known(&kernel->shape, 0)) return 0;
+  return 2 * (size_t)tfu_count(&kernel->shape) * tfu_dtype_size(dtype);
+}
+
+/* Where it is not known how many images there are, it is for 256. */
+static size_t quads_room(const tfu_call *call, conv_product product, const tfu_tensor *kernel, const tfu_tensor *y) {
+  enum { IMAGES = 256, ALIGN = 512 };
+  const tfu_shape *x = &call->in[0].shape;
+  conv_args quads;
+  conv_quads_args image, moved;
+  if (!known(x, x->rank - 1) || !known(&kernel->shape, 0) || !known(&y->shape, 1)) return 0;
+  conv_args a = {.s = tfu_conv_read(call, x, &kernel->shape, &y->shape)};
+  if (a.s.batch == TFU_UNKNOWN) a.s.batch = IMAGES;
+  if (!tfu_conv_in_quads(product, call->in[0].dtype, &a, &quads, &image, &moved)) return 0;
+  return conv_quads_image_bytes(&image) + conv_quads_kernel_bytes(&moved) + ALIGN;
+}
+
+size_t tfu_conv_more_room(const tfu_call *call) {
+  const tfu_tensor *kernel = &call->in[TFU_CONV_KERNEL];
+  return copies_room(call, kernel) + quads_room(call, CONV_FORWARD, kernel, &call->out[0]);
+}
+
+size_t tfu_conv_data_more_room(const tfu_call *call) { return copies_room(call, &call->in[TFU_CONV_DATA_KERNEL]); }
+
+size_t tfu_conv_filter_more_room(const tfu_call *call) {
+  return copies_room(call, &call->out[0]) + quads_room(call, CONV_FILTER, &call->out[0], &call->in[TFU_CONV_FILTER_Y]);
+}

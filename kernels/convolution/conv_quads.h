@@ -44,6 +44,12 @@ static inline int64_t conv_quads_source(const conv_quads_args *a, uint32_t i, ui
 /* Whether quads can serve it; if so, the convolution of quads without its x and kernel, and how these two are made. */
 int tfu_conv_in_quads(conv_product product, tfu_dtype dtype, const conv_args *a, conv_args *made,
                       conv_quads_args *image, conv_quads_args *kernel);
+/* Bytes of x, and of the kernel, in quads. */
+static inline size_t conv_quads_image_bytes(const conv_quads_args *image) {
+  return (size_t)image->units * CONV_QUAD_HALF * 2;
+}
+static inline size_t conv_quads_kernel_bytes(const conv_quads_args *kernel) { return (size_t)kernel->units * 2; }
+
 /* Queues it on the call's stream, where quads are the faster way; else, and where cuDNN does not serve it, *served is
  * 0.
  */

@@ -83,7 +83,7 @@ static tfu_code move(tfu_call *call, tfu_kernel *kernel, conv_quads_args a, cons
 }
 
 static tfu_code run(tfu_call *call, quads *q, int *served) {
-  const size_t images = (size_t)q->image.units * CONV_QUAD_HALF * 2, kernels = (size_t)q->kernel.units * 2;
+  const size_t images = conv_quads_image_bytes(&q->image), kernels = conv_quads_kernel_bytes(&q->kernel);
   conv_args made = q->made;
   *served = 0;
   if (!tfu_try_scratch(call, images + kernels, &made.x)) {

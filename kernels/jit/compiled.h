@@ -3,7 +3,6 @@
 #define TFUSE_COMPILED_H_
 
 #include "kernels/core/gpu/cuda.h"
-#include "ops/core/bind.h"
 #include "ops/jit/jit.h"
 
 /* All that the code depends on beside the headers. Compared by its bytes: begin with jit_variant_of. */

@@ -5,7 +5,7 @@
 #define TFUSE_CUBINS_H_
 
 #include "kernels/jit/nvrtc.h"
-#include "ops/core/bind.h"
+#include "tfuse.h"
 
 /* Bytes of all files; the oldest go first. */
 enum { JIT_MOST_BYTES = 64 << 20 };

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "kernels/core/gpu/transfer.h"
-#include "ops/core/bind.h"
 
 static struct key {
   int taken;

@@ -5,7 +5,6 @@
 
 #include "kernels/core/cpu/parallel.h"
 #include "kernels/core/gpu/transfer.h"
-#include "ops/core/bind.h"
 
 static tfu_slot slots[TFU_SLOTS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who has which; not of what is in them */

@@ -123,6 +123,7 @@ const tfu_op tfu_conv = {
     .gpu = tfu_conv_gpu,
     .capturable = 1,
     .room = TFU_CONV_ROOM,
+    .more_room = tfu_conv_more_room,
 };
 
 static tfu_code data_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -153,6 +154,7 @@ const tfu_op tfu_conv_data = {
     .gpu = tfu_conv_data_gpu,
     .capturable = 1,
     .room = TFU_CONV_ROOM,
+    .more_room = tfu_conv_data_more_room,
 };
 
 static tfu_code filter_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -185,4 +187,5 @@ const tfu_op tfu_conv_filter = {
     .gpu = tfu_conv_filter_gpu,
     .capturable = 1,
     .room = TFU_CONV_ROOM,
+    .more_room = tfu_conv_filter_more_room,
 };

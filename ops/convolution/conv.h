@@ -19,6 +19,8 @@ enum { TFU_CONV_FILTER_X, TFU_CONV_FILTER_Y, TFU_CONV_FILTER_SIZES };
 /* Scratch of a captured call: what plans of cuDNN want beside the tensors, the kernel in their order, and what it may
  * take to align it. */
 enum { TFU_CONV_ROOM = (64 << 20) + 512 };
+/* And beside that: two copies of a float32 kernel in 16 bits, and x and kernel in quads. */
+tfu_room_fn tfu_conv_more_room, tfu_conv_data_more_room, tfu_conv_filter_more_room;
 
 /* The shape rule of Conv without bias and residual. */
 TFU_MUST_USE tfu_code tfu_conv_shape(const tfu_shape *x, const tfu_shape *kernel, const tfu_shape *sizes, tfu_shape *y,

@@ -4,9 +4,6 @@
 
 #include "entry.h"
 
-/* Functions that Python reaches through ctypes; everything else stays inside the library. */
-#define TFU_EXPORT __attribute__((visibility("default")))
-
 /* ---- registering (tf_bind.c, xla_bind.c): what register.c calls for every entry ---- */
 
 TFU_MUST_USE tfu_code tfu_tf_register(const tfu_entry *entry, tfu_error *err);
@@ -14,6 +11,11 @@ TFU_MUST_USE tfu_code tfu_tf_register(const tfu_entry *entry, tfu_error *err);
 void tfu_xla_register(const tfu_entry *entry);
 /* The traits that a handler tells XLA; -1 where there is no XLA to tell. */
 int tfu_xla_ask(struct XLA_FFI_Error *(*handler)(struct XLA_FFI_CallFrame *));
+
+/* ---- finding (register.c) ---- */
+
+/* The op with this stem, name or target of XLA's; NULL: there is none. */
+const tfu_entry *tfu_find(const char *called);
 
 /* ---- attributes (attr.c) ---- */
 

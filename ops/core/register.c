@@ -14,8 +14,7 @@ TFU_EXPORT const char *tfu_load_error(void) {
   return last.text;
 }
 
-/* The op with this stem, name or target of XLA's. */
-static const tfu_entry *find(const char *called) {
+const tfu_entry *tfu_find(const char *called) {
   for (const tfu_library *l = libraries; l; l = l->next)
     for (int i = 0; i < l->count; i++) {
       const tfu_entry *e = &l->entries[i];
@@ -36,7 +35,7 @@ static tfu_code check(const tfu_library *library, tfu_error *err) {
     TFU_REQUIRE(err, !op->in[TFU_MAX_ARGS] && !op->out[TFU_MAX_ARGS] && !op->attr[TFU_MAX_ATTRS],
                 "the row of %s has more than %d inputs or outputs, or more than %d attributes", op->name, TFU_MAX_ARGS,
                 TFU_MAX_ATTRS);
-    TFU_REQUIRE(err, !find(op->name) && !find(library->entries[i].stem),
+    TFU_REQUIRE(err, !tfu_find(op->name) && !tfu_find(library->entries[i].stem),
                 "there is an op called %s already: take another name", op->name);
   }
   return TFU_OK;
@@ -55,19 +54,19 @@ void tfu_register(tfu_library *library) {
 
 /* What an op computes, in a sentence; "" for an unknown name. */
 TFU_EXPORT const char *tfu_doc(const char *name) {
-  const tfu_entry *e = find(name);
+  const tfu_entry *e = tfu_find(name);
   return e ? e->op->doc : "";
 }
 
 /* Of the op of this stem, the bytes of room that a call of its captured target has; -1 where it has no such target. */
 TFU_EXPORT int64_t tfu_xla_room(const char *stem) {
-  const tfu_entry *e = find(stem);
+  const tfu_entry *e = tfu_find(stem);
   return e && e->op->capturable ? (int64_t)e->op->room : -1;
 }
 
 /* What the CUDA handler of a target tells XLA when it is registered, for tests: its traits. -1: there is none. */
 TFU_EXPORT int tfu_xla_traits(const char *target) {
-  const tfu_entry *e = find(target);
+  const tfu_entry *e = tfu_find(target);
   if (!e) return -1;
   const int captured = e->op->capturable && !strcmp(e->captured_target, target);
   return captured || !strcmp(e->target, target) ? tfu_xla_ask(e->handle[captured ? TFU_CUDA_CAPTURED : TFU_CUDA]) : -1;

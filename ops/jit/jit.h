@@ -2,7 +2,7 @@
 #ifndef TFUSE_JIT_H_
 #define TFUSE_JIT_H_
 
-#include "ops/core/bind.h"
+#include "tfuse.h"
 
 enum {
   TFU_JIT_KERNEL,

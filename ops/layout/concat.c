@@ -1,5 +1,7 @@
 /* y = all of x, one tensor after the other along an axis, as tf.concat has it; and back: a tensor in parts along an
  * axis, which is the gradient of the first, as the first is of it. Where axis is negative, it counts from the end. */
+#include <stdio.h>
+
 #include "tfuse.h"
 
 /* The axis of a tensor, counted from 0. */
@@ -12,21 +14,32 @@ static tfu_code axis_of(const char *name, const tfu_shape *x, const tfu_value *a
   return TFU_OK;
 }
 
+/* What has no known rank while a graph is built says nothing but that it is there. */
 static tfu_code concat_rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
   const tfu_tensor *x = l->in[0].at;
-  int axis = 0;
-  TFU_TRY(axis_of("values[0]", &x[0].shape, attr, &axis, err));
+  const int n = l->in[0].n;
+  int axis = 0, first = 0;
+  char name[32];
   tfu_shape *y = &l->shapes[0];
-  *y = x[0].shape;
-  for (int i = 1; i < l->in[0].n; i++) {
+  while (first + 1 < n && x[first].shape.rank == TFU_UNKNOWN) first++;
+  *y = x[first].shape;
+  if (y->rank == TFU_UNKNOWN) return TFU_OK;
+  snprintf(name, sizeof name, "values[%d]", first);
+  TFU_TRY(axis_of(name, y, attr, &axis, err));
+  if (first > 0) y->dim[axis] = TFU_UNKNOWN;
+  for (int i = first + 1; i < n; i++) {
     const tfu_shape *own = &x[i].shape;
-    TFU_REQUIRE(err, own->rank == y->rank, "values[%d] must have as many axes as values[0] %s, got shape %s", i,
-                tfu_show(&x[0].shape).text, tfu_show(own).text);
-    for (int a = 0; a < y->rank; a++)
-      TFU_REQUIRE(err, a == axis || own->dim[a] == y->dim[a],
-                  "values[%d] must have the sizes of values[0] %s but along axis %d, got shape %s", i,
-                  tfu_show(&x[0].shape).text, axis, tfu_show(own).text);
-    y->dim[axis] += own->dim[axis];
+    TFU_REQUIRE(err, own->rank == TFU_UNKNOWN || own->rank == y->rank,
+                "values[%d] must have as many axes as %s %s, got shape %s", i, name, tfu_show(&x[first].shape).text,
+                tfu_show(own).text);
+    for (int a = 0; a < own->rank; a++) {
+      TFU_REQUIRE(err, a == axis || tfu_may_be(own->dim[a], y->dim[a]),
+                  "values[%d] must have the sizes of %s %s but along axis %d, got shape %s", i, name,
+                  tfu_show(&x[first].shape).text, axis, tfu_show(own).text);
+      if (a != axis && y->dim[a] == TFU_UNKNOWN) y->dim[a] = own->dim[a];
+    }
+    const int64_t along = own->rank == TFU_UNKNOWN ? TFU_UNKNOWN : own->dim[axis];
+    y->dim[axis] = along == TFU_UNKNOWN || y->dim[axis] == TFU_UNKNOWN ? TFU_UNKNOWN : y->dim[axis] + along;
   }
   return TFU_OK;
 }
@@ -38,6 +51,7 @@ const tfu_op tfu_concat = {
     .out = {"y: T"},
     .attr = {"axis: int", "N: int >= 1", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .lists = concat_rule,
+    .attr_shapes = 1,
     .cpu = tfu_concat_cpu,
     .gpu = tfu_concat_gpu,
     .capturable = 1,

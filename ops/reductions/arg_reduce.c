@@ -14,8 +14,10 @@ static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr
               (long long)attr[1].i);
   TFU_TRY(tfu_reduced_axes(&in[0], (int64_t)1 << axis, &reduced, err));
   out[0] = tfu_reduced_shape(&in[0], reduced, 0);
-  TFU_REQUIRE(err, tfu_count(&in[0]) > 0 || tfu_count(&out[0]) == 0, "axis %lld of x %s must have elements",
-              (long long)attr[1].i, tfu_show(&in[0]).text);
+  int may_be_empty = 0;
+  for (int i = 0; i < out[0].rank; i++) may_be_empty |= tfu_may_be(out[0].dim[i], 0);
+  TFU_REQUIRE(err, in[0].dim[attr[1].i < 0 ? attr[1].i + in[0].rank : attr[1].i] != 0 || may_be_empty,
+              "axis %lld of x %s must have elements", (long long)attr[1].i, tfu_show(&in[0]).text);
   return TFU_OK;
 }
 
@@ -27,6 +29,7 @@ const tfu_op tfu_arg_reduce = {
     .attr = {"kind: {'max', 'min'} = 'max'", "axis: int = 0", "T: {float, half, bfloat16, double, int32, int64}",
              "I: {int32, int64} = DT_INT64"},
     .shape = shape,
+    .attr_shapes = 1,
     .cpu = tfu_arg_reduce_cpu,
     .gpu = tfu_arg_reduce_gpu,
 };

@@ -12,10 +12,10 @@
 
 #define KIND "kind: {'sum', 'mean', 'max', 'min', 'prod', 'logsumexp', 'variance', 'std', 'l2'} = 'sum'"
 
-/* Attributes are known at run time only; until then nothing is said, and the Python wrapper says it. */
+/* Without attributes nothing is known of y. */
 static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   unsigned reduced;
-  out[0].rank = TFU_UNKNOWN;
+  out[0].rank = attr && attr[1].i & TFU_ALL_AXES && !attr[2].b ? 0 : TFU_UNKNOWN;
   if (!attr || in[0].rank == TFU_UNKNOWN) return TFU_OK;
   TFU_TRY(tfu_reduced_axes(&in[0], attr[1].i, &reduced, err));
   out[0] = tfu_reduced_shape(&in[0], reduced, attr[2].b);
@@ -29,6 +29,7 @@ const tfu_op tfu_reduce = {
     .out = {"y: T"},
     .attr = {KIND, "axes: int = 65536", "keepdims: bool = false", "T: {float, half, bfloat16, double, int32, int64}"},
     .shape = forward_shape,
+    .attr_shapes = 1,
     .cpu = tfu_reduce_cpu,
     .gpu = tfu_reduce_gpu,
 };

@@ -11,36 +11,9 @@ import keras
 from tfuse.lists import together
 
 
-class _Together:
-    """Puts the step over all variables into a Keras optimizer.
-
-    Keras clips, decays and updates in this order, by three methods; called by apply(), the first two do nothing here, and the
-    third does all.
-    """
-
-    _scale = None  # a tensor while LossScaleOptimizer hands on gradients that are still to be divided by it
-
-    def apply(self, grads, trainable_variables=None):
-        with together.taking(None if together.why_not(self) else self):
-            return super().apply(together.to_accumulate(self, grads), trainable_variables)
-
-    def _clip_gradients(self, grads):
-        return grads if together.is_taken(self) else super()._clip_gradients(grads)
-
-    def _apply_weight_decay(self, variables):
-        return None if together.is_taken(self) else super()._apply_weight_decay(variables)
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if not together.is_taken(self):
-            together.explain_own(self, together.why_not(self), grads)
-            return super()._backend_update_step(grads, trainable_variables, learning_rate)
-        stock = together.Stock(super()._clip_gradients, super()._apply_weight_decay, super()._backend_update_step)
-        together.Step(self, self._rule, stock, self._scale)(grads, trainable_variables, learning_rate)
-
-
 def _made_of(stock):
     """Our class of a Keras optimizer: its own text, and a serialized name of ours."""
-    cls = type(stock.__name__, (_Together, stock), {
+    cls = type(stock.__name__, (together.Together, stock), {
         "__doc__": "%s of Keras, all variables in one op or a few.\n\n%s" % (stock.__name__, stock.__doc__ or ""),
         "__module__": __name__, "_rule": staticmethod(together.RULES[stock])})
     return keras.saving.register_keras_serializable(package="tfuse")(cls)
@@ -69,4 +42,4 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
     def _hands_on(self):
         """Whether the inner optimizer takes gradients that are still scaled. A subclass of one may look at them."""
-        return _Together in type(self.inner_optimizer).__bases__ and together.takes_scaled(self.inner_optimizer)
+        return together.Together in type(self.inner_optimizer).__bases__ and together.takes_scaled(self.inner_optimizer)

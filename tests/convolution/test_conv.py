@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse import cases
+from tfuse._core import _op, _row, _windows
 from tfuse.cases.convolution.conv import Geometry
 from tfuse._tools import _tune
 from tfuse.convolution import conv as op
@@ -151,16 +152,27 @@ def test_few_channels_at_stride_2(device, jit, name, activation, dtype):
         assert "quads" in kernels["Conv"] and "quads" in kernels["ConvFilter"]
 
 
+def room(stem, dtype, inputs, output, kernel_dtype=None, strides=1, **options):
+    """Bytes beside the row's own; all in one dtype but a kernel, and sizes."""
+    fused = next(fused for fused in _op.registry.values() if fused.stem == stem)
+    arguments = [*fused._definition.input_arg, fused._definition.output_arg[0]]
+    dtypes = [{"kernel": kernel_dtype or dtype, "sizes": "bool"}.get(argument.name, dtype) for argument in arguments]
+    specs = [tf.TensorSpec([0] if shape is None else shape, dtype) for shape, dtype in zip([*inputs, output], dtypes)]
+    attributes = fused._scalars({"strides": _windows.word([strides] * 2), **options})
+    return _row.more_room(stem, specs[:-1], attributes, specs[-1:])
+
+
 def test_room_for_quads():
-    kernel, sizes = tf.zeros([7, 7, 3, 64]), tf.zeros([112, 112, 0])
-    spec = tf.TensorSpec([None, 224, 224, 3], tf.bfloat16)
-    by_two = {"strides": 2 << 20 | 2}
-    room = lambda x, options=by_two: op._quads_room([x, kernel, None, None, sizes], options)
-    assert room(spec) == (256 * 115 * 115 + 4 * 4 * 64) * 32 + 512
-    assert room(tf.TensorSpec([2, 224, 224, 3], tf.float16)) == (2 * 115 * 115 + 4 * 4 * 64) * 32 + 512
-    assert op._quads_room([spec, tf.zeros([0, 112, 112, 64]), tf.zeros([7, 7, 3, 64, 0])], by_two) == room(spec)
-    assert room(spec, {"strides": 1 << 20 | 1}) == 0
-    assert room(tf.TensorSpec(spec.shape)) == room(tf.TensorSpec([2, 8, 8, 5], tf.float16)) == 0
+    x, kernel, y = [None, 224, 224, 3], [7, 7, 3, 64], [None, 112, 112, 64]
+    of = lambda x=x, dtype="bfloat16", kernel=kernel, y=y, strides=2, **options: room(
+        "conv", dtype, [x, kernel, None, None, [112, 112, 0]], y, strides=strides, **options)
+    assert of() == (256 * 115 * 115 + 4 * 4 * 64) * 32 + 512
+    assert of([2, 224, 224, 3], "float16") == (2 * 115 * 115 + 4 * 4 * 64) * 32 + 512
+    assert of([2, None, None, 3]) == of([2, 224, 224, 3])
+    assert room("conv_filter", "bfloat16", [x, y, [*kernel, 0]], kernel, strides=2) == of()
+    assert room("conv_data", "bfloat16", [y, kernel, [224, 224, 3, 0]], x, strides=2) == 0
+    assert of(strides=1) == of(dtype="float32") == of(y=[2, None, 112, 64]) == of(dilation=_windows.word([2, 2])) == 0
+    assert of([2, 224, 224, 5], kernel=[7, 7, 5, 64]) == of([2, 224, 224, None]) == of([2, 224, 224, 6], strides=2) == 0
 
 
 # ---- a kernel that is kept in float32 ----
@@ -224,16 +236,13 @@ def test_numbers_as_a_kernel():
 
 
 def test_room_for_copies_of_a_kernel():
-    x, sizes = tf.TensorSpec([2, 8, 8, 16], tf.bfloat16), tf.TensorSpec([8, 8, 0], tf.bool)
-    kernel = lambda dtype: tf.TensorSpec([3, 3, 16, 32], dtype)
-    plain, elements = {"strides": 1 << 20 | 1}, 3 * 3 * 16 * 32
-    assert op._room([x, kernel(tf.bfloat16), None, None, sizes], plain) == 0
-    assert op._room([x, kernel(tf.float32), None, None, sizes], plain) == 4 * elements
-    of_filter = [x, tf.TensorSpec([2, 8, 8, 32], tf.bfloat16), tf.TensorSpec([3, 3, 16, 32, 0], tf.bool)]
-    assert op._room(of_filter, {**plain, "K": tf.float32}) == 4 * elements
-    assert op._room(of_filter, {**plain, "K": tf.bfloat16}) == 0
-    of_data = [tf.TensorSpec([2, 8, 8, 32], tf.bfloat16), kernel(tf.float32), tf.TensorSpec([8, 8, 16, 0], tf.bool)]
-    assert op._copies_room(of_data, plain) == 4 * elements
+    x, y, kernel, elements = [2, 8, 8, 16], [2, 8, 8, 32], [3, 3, 16, 32], 3 * 3 * 16 * 32
+    calls = {"conv": ([x, kernel, None, None, [8, 8, 0]], y), "conv_filter": ([x, y, [*kernel, 0]], kernel),
+             "conv_data": ([y, kernel, [8, 8, 16, 0]], x)}
+    for stem, call in calls.items():
+        assert room(stem, "bfloat16", *call) == 0
+        assert room(stem, "bfloat16", *call, "float32") == 4 * elements
+    assert room("conv", "float16", [x, [3, 3, None, 32], None, None, [8, 8, 0]], y, "float32") == 0
 
 
 def test_other_dtypes_of_kernels_are_refused():

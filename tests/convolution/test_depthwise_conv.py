@@ -37,7 +37,7 @@ def test_random_windows(device, dtype):
     for _ in range(100):
         geometry, shape = some_geometry(rng)
         x, kernel, dy = (tf.cast(tf.constant(rng.normal(size=s)), dtype) for s in (
-            shape, (*geometry.window, shape[-1], geometry.multiplier), geometry.out(shape)))
+            shape, (*geometry.size, shape[-1], geometry.multiplier), geometry.result(shape)))
         bias = tf.cast(tf.constant(rng.normal(size=dy.shape[-1])), dtype)
         with tf.GradientTape() as tape:
             tape.watch([x, kernel, bias])

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tfuse
 from conftest import needs_xla, skip_broken_xla
 from tfuse import cases
-from tfuse._core import _explain, _library, _op
+from tfuse._core import _explain, _library, _op, _row
 
 CASES = [case for family in cases.all_cases().values() for case in family if case.shapes]
 
@@ -322,3 +322,37 @@ def test_numbers_of_a_type_that_does_not_fit(device):
         _library.ops.tfuse_scale_linear_cross_entropy(tf.zeros([4], tf.float64), tf.zeros([], tf.float32))
     with pytest.raises(tf.errors.InvalidArgumentError, match="loss must be float64 where x is float64, got float32"):
         _library.ops.tfuse_sparse_cross_entropy(tf.zeros([4, 8], tf.float64), tf.zeros([4], tf.int32), S=tf.float32)
+
+
+# ---- what a row says of a call before it is made ----
+
+_, MAX = None, {"kind": "max"}
+REDUCE = {"kind": "sum", "axes": 1 << 1, "keepdims": False}
+
+
+@pytest.mark.parametrize("stem, inputs, attributes, want", [
+    ("transpose", [[2, _, 4]], {"perm": 0x021}, [_, 4, 2]), ("transpose", [_], {"perm": 0x01}, _),
+    ("transpose", [[2, 3]], {"perm": 0x11}, r"perm must name each axis of x \[2, 3\] once"),
+    ("reduce", [[2, _, 4]], REDUCE, [2, 4]), ("reduce", [[2, 3, _]], {**REDUCE, "keepdims": True}, [2, 1, _]),
+    ("reduce", [_], REDUCE, _), ("reduce", [_], {**REDUCE, "axes": 1 << 16}, []),
+    ("reduce", [_], {**REDUCE, "axes": 1 << 16, "keepdims": True}, _),
+    ("reduce", [[2]], REDUCE, r"axis must be one of the 1 axes of x \[2\], got 1"),
+    ("arg_reduce", [[_, 3]], {**MAX, "axis": -1}, [_]), ("arg_reduce", [[0, _, _]], {**MAX, "axis": 0}, [_, _]),
+    ("arg_reduce", [[_, _]], {**MAX, "axis": 0}, [_]), ("arg_reduce", [[0, 0]], {**MAX, "axis": 0}, [0]),
+    ("arg_reduce", [[2, 0]], {**MAX, "axis": 1}, r"axis 1 of x \[2, 0\] must have elements"),
+    ("concat", [[2, 3], [_, 5]], {"axis": -1}, [2, 8]), ("concat", [[_, _], [2, 5]], {"axis": 1}, [2, _]),
+    ("concat", [_, [2, 5]], {"axis": 1}, [2, _]), ("concat", [[2, 5], _], {"axis": 0}, [_, 5]),
+    ("concat", [_, _], {"axis": 9}, _),
+    ("concat", [_, [2, 5], [3, 5]], {"axis": 1}, r"values\[2\] must have the sizes of values\[1\] \[2, 5\] but along axis 1"),
+    ("concat", [_, [2, 5], [3]], {"axis": 1}, r"values\[2\] must have as many axes as values\[1\] \[2, 5\]"),
+])
+def test_shapes_by_attributes(stem, inputs, attributes, want):
+    assert _row.asks(stem)[0]
+    specs = [tf.TensorSpec(shape) for shape in inputs]
+    ask = lambda: _row.shapes(stem, specs, {**attributes, "N": len(inputs)}, 1)[0]
+    if isinstance(want, str):
+        with pytest.raises(ValueError, match="^%s: %s" % (stem, want)):
+            ask()
+    else:
+        shape = ask()
+        assert (None if shape.rank is None else shape.as_list()) == want

@@ -259,7 +259,7 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
         lambda: keras.layers.DepthwiseConv2D(2), *Q.shape)(tf.sparse.from_dense(Q))),
     ("BaseDepthwiseConv.call", "the input is float16, the layer computes in float32", lambda: layer(
         lambda: keras.layers.DepthwiseConv2D(2, autocast=False), *Q.shape)(tf.cast(Q, "float16"))),
-    ("BaseSeparableConv.call", "the input has None dimensions, and 4 are served", lambda: tf.function(
+    ("BaseSeparableConv.call", "the layer takes 4 dimensions, got None", lambda: tf.function(
         layer(lambda: keras.layers.SeparableConv2D(4, 2), *Q.shape).call, **UNKNOWN)(Q)),
     ("BaseDepthwiseConv.call", "there is no GPU, and TensorFlow's own convolution is faster on the CPU", lambda: layer(
         lambda: keras.layers.DepthwiseConv2D(2), *Q.shape)(Q)),

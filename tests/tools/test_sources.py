@@ -1,5 +1,7 @@
 """The rules that every source file keeps: who includes what, what host code never does, and the files that each op has."""
 
+import ast
+import graphlib
 import re
 
 import pytest
@@ -33,9 +35,14 @@ def test_who_includes_what():
     assert users("tensorflow/") == {"ops/core/tf_bind.c"}
     assert users("xla/") == {"ops/core/xla_bind.c"}
     assert {u for u in users("cuda") if u[-2:] in (".c", ".h")} == {"kernels/core/gpu/driver.h"}  # for its types
+    assert not {u for u in users("ops/core/") if not u.startswith("tests/")}
+    core = r'(<[\w/]+\.(h|def)>|"((bind|entry|library|tfuse)\.h|kernels/core/.*|(tensorflow|xla)/.*)")'
     for path, names in includes.items():
-        if family := re.fullmatch(r"ops/(?!core)(\w+)/\w+\.c", path):
+        if family := re.fullmatch(r"ops/(?!core)(\w+)/\w+\.[ch]", path):
             assert all(re.fullmatch(r"(ops/%s/)?\w+\.h" % family[1], name) for name in names), path
+        if path.startswith("ops/core/"):
+            text = (ROOT / path).read_text()
+            assert all(re.match(core, name) for name in re.findall(r"^#include (.*)", text, re.MULTILINE)), path
 
 
 # What a family offers to others: the passes that follow a product, the loss of rows, axes in another order, and what is
@@ -52,6 +59,47 @@ def test_families_see_core_and_themselves():
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
             if place(name) and place(name)[1] != "core" and place(name)[1] != (place(path) or [None, None])[1]:
                 assert name in OFFERED and "/core/" not in path, path
+
+
+def imports():
+    """Module of tfuse -> its own modules that it imports, and names of theirs that begin with _ and that it uses."""
+    home, found = ROOT / "python/tfuse", {}
+    texts = {".".join(["tfuse", *path.relative_to(home).with_suffix("").parts]).removesuffix(".__init__"): path.read_text()
+             for path in home.rglob("*.py") if "demo_files" not in path.parts}
+    for module, text in texts.items():
+        modules, private, names = set(), set(), {}
+        tree = list(ast.walk(ast.parse(text)))
+        for node in tree:
+            for name in node.names if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tfuse" else []:
+                whole = "%s.%s" % (node.module, name.name)
+                modules.add(whole if whole in texts else node.module)
+                if whole in texts:
+                    names[name.asname or name.name] = whole
+                elif name.name.startswith("_"):
+                    private.add((node.module, name.name))
+        for node in tree:
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and re.match("_[^_]", node.attr):
+                private |= {(names[node.value.id], node.attr)} if node.value.id in names else set()
+        found[module] = modules, private
+    return found
+
+
+def test_who_imports_what():
+    """Families see core and families that do not see them; core sees none. Names that begin with _ are a folder's own; of a
+    family its cases know them."""
+    folder = lambda module: module.split(".")[1] if module.count(".") > 1 or module == "tfuse.jit" else ""
+    family_of = lambda module: folder(re.sub(r"^tfuse\.cases\.(?=\w+\.)", "tfuse.", module))
+    seen = {}
+    for module, (modules, private) in imports().items():
+        seen.setdefault(folder(module), set()).update(map(folder, modules))
+        for other, name in private:
+            assert family_of(other) == family_of(module), "%s uses %s of %s" % (module, name, other)
+    families = set(_ops.FAMILIES) | {"jit"}
+    assert seen["_core"] <= {"_core"} and families <= set(seen)
+    for family in families:
+        assert seen[family] <= families | {"_core"}, family
+    order = graphlib.TopologicalSorter({family: seen[family] & families - {family} for family in families})
+    order.prepare()  # CycleError names those that see each other
 
 
 def test_host_code_never_prints_or_exits():

@@ -43,7 +43,7 @@ class ListOp:
         _op.registry[name] = self
 
     def __call__(self, *arguments, **attributes):
-        if context.executing_eagerly() or not _op._inside_xla():
+        if context.executing_eagerly() or not _op.inside_xla():
             told = {"S": _op.real(arguments[0][0].dtype)} if self._told else {}
             results = self._raw(*arguments, **attributes, **told)
             results = self._flat(results if isinstance(results, (list, tuple)) else [results])

@@ -12,13 +12,13 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.eager.core import _FallbackException, _NotOkStatusException
 from tensorflow.python.framework import op_def_registry, ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
-from tfuse._core import _explain, _library, _made, _xla
+from tfuse._core import _explain, _library, _made, _row, _xla
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
@@ -41,9 +41,9 @@ class FusedOp:
       name: CamelCase, as in the op's row.
       plain: function(*inputs, **attributes), the same in plain TensorFlow. Not-given inputs come as empty tensors.
       gradient: function(node, *output_gradients) -> gradients of the inputs, None for integers and what is not wanted.
-        node has inputs, outputs, attr(name) and wanted(i), whether the gradient of input i may be needed. Of several
-        outputs, the gradients of all but the first are None where they are not used. None: differentiate `plain`, which
-        also gives every gradient op its own gradient.
+        node has inputs, outputs, attr(name), attrs(*names), a dict, and wanted(i), whether the gradient of input i may be
+        needed. Of several outputs, the gradients of all but the first are None where they are not used. None: differentiate
+        `plain`, which also gives every gradient op its own gradient.
       axes: for inputs whose axes are not the same as those of the other inputs in the same place, a letter for each axis,
         by name of the input: {"key": "bskd"}. Of an input with fewer axes the last letters count. Or a function(inputs)
         that returns this.
@@ -51,19 +51,15 @@ class FusedOp:
       stretched: the letters of axes that broadcast: an input may have 1 of them where others have more.
       stretching: the names of the inputs that may; none: any.
       like: {"dbias": "dbias_for"}: output dbias is like input dbias_for, where that is given, along such axes too.
-      shapes: function(*shapes of the inputs, **attributes) -> a list of the outputs' shapes, for an op whose attributes say
-        them: its own rule does not see those while a graph is built. Raises ValueError for what the op would refuse.
-      more_room: function(inputs, attributes) -> bytes of scratch that a captured call gets beside the row's `room`.
     """
 
-    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None,
-                 shapes=None, more_room=None):
-        self.name, self.plain, self.axes, self.multiples, self._shapes = name, plain, axes or {}, multiples, shapes
-        self._more_room = more_room
+    def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None):
+        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
         self.stretched, self.stretching, self.like = set(stretched), stretching, like or {}
         self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         self._registered = "Tfuse>" + name
         self._raw = _library.raw(self.stem)
+        self._asks_shapes, self._asks_room = _row.asks(self.stem)
         self._definition = op_def_registry.get(self._registered)
         self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
@@ -96,7 +92,7 @@ class FusedOp:
                             given, told = self._complete(inputs)
                             break
                 told = () if told and "K" in attributes else told
-                return execute(eager, self._registered, None, *given, *_flat(attributes), *told)
+                return execute(eager, self._registered, None, *given, *flat(attributes), *told)
             except _NotOkStatusException as error:
                 self._convert(inputs)  # names the input of a wrong dtype
                 ops.raise_from_not_ok_status(error, None)
@@ -127,7 +123,7 @@ class FusedOp:
             if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
                 _empty[numbers[0]] = _nothing(types[0])
             arguments.append((numbers, _empty[numbers[0]]))
-        plan = self._plans[dtype.as_datatype_enum] = arguments, _flat(self._told_types(dtype))
+        plan = self._plans[dtype.as_datatype_enum] = arguments, flat(self._told_types(dtype))
         return plan
 
     def _run(self, inputs, attributes):
@@ -136,21 +132,26 @@ class FusedOp:
         except _Symbolic:
             from tfuse._core import _symbolic
             return _symbolic.apply(self, inputs, attributes)
-        if not context.executing_eagerly() and _inside_xla():
+        if not context.executing_eagerly() and inside_xla():
             return self._in_xla(inputs, {**self._defaults, **attributes})
         return self._in_graph(inputs, attributes)
 
     def _in_graph(self, inputs, attributes):
         outputs = self._raw(*inputs, **{**self._told_types(inputs[0].dtype), **attributes})
-        if self._shapes and not context.executing_eagerly():
-            shapes = self._shapes(*(i.shape for i in inputs), **{**self._defaults, **attributes})
-            for output, shape in zip(outputs if isinstance(outputs, (list, tuple)) else [outputs], shapes):
+        if self._asks_shapes and not context.executing_eagerly():
+            each = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+            for output, shape in zip(each, _row.shapes(self.stem, inputs, self._scalars(attributes), len(each))):
                 output.set_shape(shape)
         return outputs
 
+    def _scalars(self, attributes):
+        """All attributes but types, which are the tensors' own."""
+        given = {**self._defaults, **attributes}
+        return {name: given[name] for name in self._attributes}
+
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
-        if not all(map(_has_dtype, inputs)):
+        if not all(map(has_dtype, inputs)):
             return self._new_specs(inputs, attributes)
         shapes = (tf.TensorShape(i.shape) for i in inputs)
         inputs = tuple((i.dtype, None if shape.rank is None else tuple(shape)) for i, shape in zip(inputs, shapes))
@@ -161,7 +162,7 @@ class FusedOp:
 
     def _new_specs(self, inputs, attributes):
         with tf.Graph().as_default():
-            inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
+            inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if has_dtype(i) else i for i in inputs])
             outputs = self._in_graph(inputs, attributes)
         outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [tf.TensorSpec(o.shape, o.dtype) for o in outputs]
@@ -219,12 +220,12 @@ class FusedOp:
     def _tensor(self, i, value, allowed):
         """A variable or Keras tensor keeps its dtype; numbers and arrays take the one of `allowed` that is of their kind, if
         their values fit it."""
-        if _is_symbolic(value):
+        if is_symbolic(value):
             raise _Symbolic
         if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
             raise ValueError("%s: %s must be a dense tensor, got a %s; tf.ragged.map_flat_values serves elementwise ops" % (
                 self.stem, self._argument(i), type(value).__name__))
-        if allowed is None or _has_dtype(value):
+        if allowed is None or has_dtype(value):
             return tf.convert_to_tensor(value)
         dtype = allowed[0]
         try:
@@ -284,8 +285,8 @@ class FusedOp:
         _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
 
         target, room = _library.xla_target(self.stem)
-        room += self._more_room(inputs, attributes) if room and self._more_room else 0
-        scalars = {name: value for name, value in attributes.items() if name in self._attributes}  # types are the tensors' own
+        scalars = self._scalars(attributes)
+        room += _row.more_room(self.stem, inputs, scalars, specs) if room and self._asks_room else 0
         call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
@@ -419,7 +420,7 @@ def composite(f):
     @functools.wraps(f)
     def call(*inputs, **options):
         for value in (*inputs, *options.values()):
-            if _is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(_is_symbolic, value)):
+            if is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(is_symbolic, value)):
                 from tfuse._core import _symbolic
                 return _symbolic.call(name, inputs, options)
         try:
@@ -463,6 +464,12 @@ def given(tensor):
     return tensor.shape.rank != 1 or tensor.shape[0] != 0
 
 
+def may_record(training=None):
+    """Whether a gradient may be asked for, so that something is worth keeping for it: eagerly where a tape records, in a graph
+    unless training is False."""
+    return record.could_possibly_record() if context.executing_eagerly() else training is not False
+
+
 _marks = {}  # by dtype
 
 
@@ -491,19 +498,22 @@ class _Node:
     def __init__(self, inputs, outputs, attr, wanted):
         self.inputs, self.outputs, self.attr, self.wanted = list(inputs), list(outputs), attr, wanted
 
+    def attrs(self, *names):
+        return {name: self.attr(name) for name in names}
 
-_inside_xla = _xla.is_inside
+
+inside_xla = _xla.is_inside
 
 
 class _Symbolic(Exception):
     """An input is a KerasTensor: a place in a functional model."""
 
 
-def _is_symbolic(value):
+def is_symbolic(value):
     return type(value).__name__ == "KerasTensor"
 
 
-def _has_dtype(value):
+def has_dtype(value):
     return hasattr(value, "dtype") and not isinstance(value, (np.ndarray, np.generic))
 
 
@@ -525,7 +535,7 @@ def _text(value):
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _flat(attributes):
+def flat(attributes):
     """name, value, name, value …, as the eager call takes them."""
     return [part for pair in attributes.items() for part in pair] if attributes else ()
 

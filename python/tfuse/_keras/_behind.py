@@ -6,8 +6,10 @@ TensorFlow's own are as fast, and XLA merges them with their neighbours.
 """
 
 import collections
+import inspect
 import numbers
 import operator
+import types
 
 import keras
 import tensorflow as tf
@@ -27,6 +29,19 @@ from tfuse.rows.softmax import kept, log_softmax, softmax
 
 _FLOATS = {dtype.name for dtype in FLOATS}
 Row = collections.namedtuple("Row", "module attribute serve guard in_place", defaults=[None, False])
+
+
+def by_name(serve, why_not):
+    """A guard that hands on the arguments of serve, which it is for, by name: why_not(a) reads a.layer, a.inputs, …"""
+    known = inspect.signature(serve)
+
+    def guard(*inputs, **options):
+        bound = known.bind(None, *inputs, **options)
+        bound.apply_defaults()
+        return why_not(types.SimpleNamespace(**bound.arguments))
+
+    return guard
+
 
 # ---- what tfuse takes ----
 

@@ -39,7 +39,7 @@ def _where_ahead(serve, alone=False):
 
     def instead(own, x, *others, **options):
         y = None
-        if _worth(x) and (alone or not _op._inside_xla()) and _fits(known, x, *others, **options):
+        if _worth(x) and (alone or not _op.inside_xla()) and _fits(known, x, *others, **options):
             y = serve(x, *others, **options)
         return own(x, *others, **options) if y is None else y
 
@@ -82,7 +82,7 @@ def _concatenate(own, xs, axis=0):
     """Of tensors of one dtype. Where a size is not known, as that of a batch, the result counts as large: of a small one both
     take as long as a launch. XLA makes concatenations part of the kernels around them."""
     several = isinstance(xs, (list, tuple)) and len(xs) > 1 and all(isinstance(x, tf.Tensor) for x in xs)
-    if not several or not isinstance(axis, int) or _library.without_gpu() or not_taken(*xs) or _op._inside_xla():
+    if not several or not isinstance(axis, int) or _library.without_gpu() or not_taken(*xs) or _op.inside_xla():
         return own(xs, axis)
     alike = all(x.dtype == xs[0].dtype and x.shape.rank == xs[0].shape.rank for x in xs)
     elements = sum(LEAST if None in x.shape.as_list() else math.prod(x.shape) for x in xs)
@@ -91,7 +91,7 @@ def _concatenate(own, xs, axis=0):
 
 def _segment_sum(data, segment_ids, num_segments=None, sorted=False):
     if sorted:
-        return segment_sum(data, segment_ids) if num_segments is None and not _op._inside_xla() else None
+        return segment_sum(data, segment_ids) if num_segments is None and not _op.inside_xla() else None
     return None if num_segments is None else unsorted_segment_sum(data, segment_ids, num_segments)
 
 

@@ -19,7 +19,7 @@ from keras.src.backend.common import global_state
 
 from tfuse._core._op import real
 from tfuse._keras import _look_back_attention
-from tfuse._keras._behind import Row, not_taken
+from tfuse._keras._behind import Row, by_name, not_taken
 from tfuse.attention.attention import attention
 from tfuse.rows.softmax import kept
 
@@ -76,19 +76,20 @@ def _mask_guard(mask, *others):
 
 @functools.lru_cache(64)
 def _arguments(function):
-    """Names, but for the layer itself."""
-    return [name for name in inspect.signature(function).parameters if name not in ("self", "layer", "block")]
+    """Names, but for the layer itself and what is replaced."""
+    return [name for name in inspect.signature(function).parameters if name not in ("self", "layer", "block", "own")]
 
 
 def row(module, attribute, serve, why_not):
-    """A row whose method is left alone where a release of KerasHub gives it other arguments, and perhaps other results."""
-    module = "keras_hub.src.models." + module
+    """A row whose method is left alone where a release of KerasHub gives it other arguments, and perhaps other results.
+    why_not: as by_name takes it."""
+    module, named = "keras_hub.src.models." + module, by_name(serve, why_not)
 
     def same_arguments(*inputs, **options):
         there = functools.reduce(getattr, attribute.split("."), sys.modules[module])
-        if _arguments(there) != _arguments(why_not):
+        if _arguments(there) != _arguments(serve):
             return "this release of KerasHub has other arguments here"
-        return why_not(*inputs, **options)
+        return named(*inputs, **options)
 
     return Row(module, attribute, serve, same_arguments)
 
@@ -108,10 +109,6 @@ def _bloom(own, layer, hidden_states, attention_mask=None, cache=None, cache_upd
     return y if cache is None else (y, cache)
 
 
-def _bloom_guard(layer, hidden_states, attention_mask=None, cache=None, cache_update_index=None):
-    return _mask_guard(attention_mask, hidden_states, layer._dropout_layer, cache, cache_update_index)
-
-
 def _falcon(own, layer, inputs, alibi, attention_mask=None, cache=None, cache_update_index=None):
     """softmax(scale * (query . key + alibi)): alibi is [batch, heads, 1, keys], and is scaled with the rest."""
     query = layer.query_dense(inputs)
@@ -121,10 +118,6 @@ def _falcon(own, layer, inputs, alibi, attention_mask=None, cache=None, cache_up
                scale=layer.inv_norm_factor)
     y = layer.output_dense(joined(y))
     return y if cache is None else (y, cache)
-
-
-def _falcon_guard(layer, inputs, alibi, attention_mask=None, cache=None, cache_update_index=None):
-    return _mask_guard(attention_mask, inputs, layer.attention_dropout, cache, cache_update_index)
 
 
 # ---- T5: a learned bias per head and distance, which the first layer makes for all ----
@@ -183,11 +176,6 @@ def _t5_bias(layer, queries, keys, start):
     return tf.cast(rows[..., :keys], dtype)
 
 
-def _t5_guard(layer, hidden_states, mask=None, key_value_states=None, position_bias=None, cache=None,
-              cache_update_index=None, training=False):
-    return guard(hidden_states, layer.dropout_layer, cache, cache_update_index)
-
-
 # ---- DeBERTa: scores of content to position and position to content ----
 
 
@@ -200,12 +188,6 @@ def _deberta(own, layer, inputs, rel_embeddings, attention_mask=None, return_att
     y = attend(layer._attn_dropout_layer, training, query, key, value, bias=bias, mask=kept(attention_mask)[:, None],
                scale=layer.scale_factor)
     return layer._output_dense(joined(y))
-
-
-def _deberta_guard(layer, inputs, rel_embeddings, attention_mask=None, return_attention_scores=False, training=None):
-    if return_attention_scores:
-        return "return_attention_scores"
-    return _mask_guard(attention_mask, inputs, layer._attn_dropout_layer)
 
 
 # ---- GPT-OSS: a learned score per head that takes weight and gives no value ----
@@ -224,14 +206,16 @@ def _gpt_oss(own, layer, query, key, value, attention_mask=None, start_index=0):
     return y * ops.cast(ops.transpose(share, (0, 2, 1))[..., None], y.dtype)
 
 
-def _gpt_oss_guard(layer, query, key, value, attention_mask=None, start_index=0):
-    return not_taken(query, key, value)
-
-
 TABLE = [
-    row("bloom.bloom_attention", "BloomAttention.call", _bloom, _bloom_guard),
-    row("falcon.falcon_attention", "FalconAttention.call", _falcon, _falcon_guard),
-    row("t5.t5_multi_head_attention", "T5MultiHeadAttention.call", _t5, _t5_guard),
-    row("deberta_v3.disentangled_self_attention", "DisentangledSelfAttention.call", _deberta, _deberta_guard),
-    row("gpt_oss.gpt_oss_attention", "GptOssAttention._compute_attention", _gpt_oss, _gpt_oss_guard),
+    row("bloom.bloom_attention", "BloomAttention.call", _bloom, lambda a: _mask_guard(
+        a.attention_mask, a.hidden_states, a.layer._dropout_layer, a.cache, a.cache_update_index)),
+    row("falcon.falcon_attention", "FalconAttention.call", _falcon, lambda a: _mask_guard(
+        a.attention_mask, a.inputs, a.layer.attention_dropout, a.cache, a.cache_update_index)),
+    row("t5.t5_multi_head_attention", "T5MultiHeadAttention.call", _t5, lambda a: guard(
+        a.hidden_states, a.layer.dropout_layer, a.cache, a.cache_update_index)),
+    row("deberta_v3.disentangled_self_attention", "DisentangledSelfAttention.call", _deberta, lambda a: (
+        "return_attention_scores" if a.return_attention_scores else
+        _mask_guard(a.attention_mask, a.inputs, a.layer._attn_dropout_layer))),
+    row("gpt_oss.gpt_oss_attention", "GptOssAttention._compute_attention", _gpt_oss, lambda a: not_taken(
+        a.query, a.key, a.value)),
 ]

@@ -25,10 +25,6 @@ def _gemma4_vision(own, layer, q, k, v, attention_mask, training=False):
     return attend(layer.dropout_layer, training, q, k, v, mask=mask, scale=1.0, soft_cap=layer.logit_soft_cap)
 
 
-def _gemma4_vision_guard(layer, q, k, v, attention_mask, training=False):
-    return guard(q, layer.dropout_layer)
-
-
 def _video_prism(own, layer, query, value, key=None, attention_mask=None, training=None):
     """The mask is [batch, keys], [batch, queries, keys], or has all axes. A scale per channel is in the query already."""
     q, k, v = layer.query_dense(query), layer.key_dense(query if key is None else key), layer.value_dense(value)
@@ -42,10 +38,6 @@ def _video_prism(own, layer, query, value, key=None, attention_mask=None, traini
                                      soft_cap=layer.attention_logit_soft_cap))
 
 
-def _video_prism_guard(layer, query, value, key=None, attention_mask=None, training=None):
-    return guard(query, layer.dropout_layer)
-
-
 def _vit(own, block, x, mask=None):
     """Of a block of the vision towers of Gemma 3 and PaliGemma. Their attention returns weights that the block drops."""
     layer = block.attn
@@ -53,31 +45,15 @@ def _vit(own, block, x, mask=None):
     return layer.out_proj(joined(attend(layer.dropout_layer, is_training(), query, key, value)))
 
 
-def _vit_guard(block, x, mask=None):
-    return "KerasHub adds the mask to the scores as a number" if mask is not None else guard(x, block.attn.dropout_layer)
-
-
 def _sam(own, layer, query, value, key):
     projected = (layer.query_proj(query), layer.key_proj(key), layer.value_proj(value))
     return layer.out_proj(joined(attention(*(split(x, layer.num_heads) for x in projected))))
-
-
-def _sam_guard(layer, query, value, key):
-    return not_taken(query, value, key)
 
 
 def _flux(own, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
     """Heads come before time."""
     turned = lambda x: ops.transpose(x, (0, 2, 1, 3))
     return turned(attention(*map(turned, (query, key, value)), scale=scale))
-
-
-def _flux_guard(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
-    if attn_mask is not None or dropout_p or is_causal:
-        return "Flux attends to all, without dropout"
-    if any(not hasattr(x, "shape") or len(x.shape) != 4 for x in (query, key, value)):
-        return "query, key and value are not all [batch, heads, time, head_dim]"
-    return not_taken(query, key, value)
 
 
 def _d_fine(own, layer, hidden_states, position_embeddings=None, attention_mask=None, output_attentions=False,
@@ -89,13 +65,6 @@ def _d_fine(own, layer, hidden_states, position_embeddings=None, attention_mask=
     if bias is not None:
         bias = ops.cast(bias if len(bias.shape) == 2 else bias[:, None], query.dtype)
     return layer.out_proj(joined(attend(layer.dropout, training, query, key, value, bias=bias, scale=layer.scaling)))
-
-
-def _d_fine_guard(layer, hidden_states, position_embeddings=None, attention_mask=None, output_attentions=False,
-                  training=None):
-    if output_attentions:
-        return "output_attentions"
-    return not_taken(attention_mask) or guard(hidden_states, layer.dropout)
 
 
 def _segformer(own, layer, x):
@@ -110,17 +79,30 @@ def _segformer(own, layer, x):
     return layer.proj_drop(layer.proj(joined(y)))
 
 
-def _segformer_guard(layer, x):
-    return guard(x, layer.dropout)
+def _flux_guard(a):
+    if a.attn_mask is not None or a.dropout_p or a.is_causal:
+        return "Flux attends to all, without dropout"
+    if any(not hasattr(x, "shape") or len(x.shape) != 4 for x in (a.query, a.key, a.value)):
+        return "query, key and value are not all [batch, heads, time, head_dim]"
+    return not_taken(a.query, a.key, a.value)
+
+
+def _vit_guard(a):
+    why = "KerasHub adds the mask to the scores as a number"
+    return why if a.mask is not None else guard(a.x, a.block.attn.dropout_layer)
 
 
 TABLE = [
-    row("gemma4.gemma4_attention", "Gemma4VisionAttention._compute_attention", _gemma4_vision, _gemma4_vision_guard),
-    row("video_prism.video_prism_layers", "VideoPrismAttention.call", _video_prism, _video_prism_guard),
+    row("gemma4.gemma4_attention", "Gemma4VisionAttention._compute_attention", _gemma4_vision,
+        lambda a: guard(a.q, a.layer.dropout_layer)),
+    row("video_prism.video_prism_layers", "VideoPrismAttention.call", _video_prism,
+        lambda a: guard(a.query, a.layer.dropout_layer)),
     row("gemma3.gemma3_vision_encoder", "Gemma3VisionEncoderLayer.compute_attention", _vit, _vit_guard),
     row("pali_gemma.pali_gemma_vit", "PaliGemmaVitEncoderBlock.compute_attention", _vit, _vit_guard),
-    row("sam.sam_layers", "MultiHeadAttentionWithDownsampling.call", _sam, _sam_guard),
+    row("sam.sam_layers", "MultiHeadAttentionWithDownsampling.call", _sam, lambda a: not_taken(a.query, a.value, a.key)),
     row("flux.flux_maths", "scaled_dot_product_attention", _flux, _flux_guard),
-    row("d_fine.d_fine_attention", "DFineMultiheadAttention.call", _d_fine, _d_fine_guard),
-    row("mit.mit_layers", "SegFormerMultiheadAttention.call", _segformer, _segformer_guard),
+    row("d_fine.d_fine_attention", "DFineMultiheadAttention.call", _d_fine, lambda a: (
+        "output_attentions" if a.output_attentions else
+        not_taken(a.attention_mask) or guard(a.hidden_states, a.layer.dropout))),
+    row("mit.mit_layers", "SegFormerMultiheadAttention.call", _segformer, lambda a: guard(a.x, a.layer.dropout)),
 ]

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfuse._core import _library, _op, _sizes
 from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back_images
-from tfuse._keras._behind import Row, not_taken, on_a_gpu
+from tfuse._keras._behind import Row, by_name, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
 from tfuse.convolution import depthwise_conv, pool, scale_channels
 from tfuse.convolution.batch_norm import normalise
@@ -58,7 +58,7 @@ def _global_average_1d(own, layer, inputs, mask=None):
 
 
 def _global_guard(layer, inputs):
-    if _op._inside_xla():
+    if _op.inside_xla():
         return "XLA joins a reduction with what comes before it"
     return pool.why_not_pool(layer, inputs)
 
@@ -143,17 +143,17 @@ def _conv_op(own, inputs, kernel, strides=1, padding="valid", data_format=None, 
                    groups=channels // kernel.shape[-2])
 
 
-def _conv_op_guard(inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
-    why = _image_guard(inputs, [kernel], padding, data_format)
+def _conv_op_guard(a):
+    why = _image_guard(a.inputs, [a.kernel], a.padding, a.data_format)
     if why:
         return why
-    last = _data_format(data_format) == "channels_last"
-    rates = [dilation_rate] * 3 if isinstance(dilation_rate, int) else dilation_rate
-    sizes = zip(inputs.shape[1:-1] if last else inputs.shape[2:], kernel.shape, rates)
-    if padding.lower() == "valid" and any(n is not None and n < (k - 1) * d + 1 for n, k, d in sizes):
+    last = _data_format(a.data_format) == "channels_last"
+    rates = [a.dilation_rate] * 3 if isinstance(a.dilation_rate, int) else a.dilation_rate
+    sizes = zip(a.inputs.shape[1:-1] if last else a.inputs.shape[2:], a.kernel.shape, rates)
+    if a.padding.lower() == "valid" and any(n is not None and n < (k - 1) * d + 1 for n, k, d in sizes):
         return "the window does not fit into the input"
-    channels = inputs.shape[-1 if last else 1]
-    return "" if kernel.shape[-2] and channels % kernel.shape[-2] == 0 else "the channels are not those of the kernel"
+    channels = a.inputs.shape[-1 if last else 1]
+    return "" if a.kernel.shape[-2] and channels % a.kernel.shape[-2] == 0 else "the channels are not those of the kernel"
 
 
 def _conv_transpose_op(own, inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None, dilation_rate=1):
@@ -161,29 +161,15 @@ def _conv_transpose_op(own, inputs, kernel, strides=1, padding="valid", output_p
                    output_padding=output_padding, dilation=dilation_rate)
 
 
-def _conv_transpose_op_guard(inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None,
-                             dilation_rate=1):
-    return _image_guard(inputs, [kernel], padding, data_format)
-
-
 def _depthwise_op(own, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
     return _served(depthwise_conv.depthwise_conv, inputs, [kernel], data_format, strides=strides, padding=padding,
                    dilation=dilation_rate)
-
-
-def _depthwise_op_guard(inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
-    return _image_guard(inputs, [kernel], padding, data_format, (1, 2))
 
 
 def _separable_op(own, inputs, depthwise_kernel, pointwise_kernel, strides=1, padding="valid", data_format=None,
                   dilation_rate=1):
     return _served(depthwise_conv.separable_conv, inputs, [depthwise_kernel, pointwise_kernel], data_format, strides=strides,
                    padding=padding, dilation=dilation_rate)
-
-
-def _separable_op_guard(inputs, depthwise_kernel, pointwise_kernel, strides=1, padding="valid", data_format=None,
-                        dilation_rate=1):
-    return _image_guard(inputs, [depthwise_kernel, pointwise_kernel], padding, data_format, (1, 2))
 
 
 def _pool_op(op, f):
@@ -194,14 +180,13 @@ def _pool_op(op, f):
     return serve
 
 
-def _pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format=None):
-    return _image_guard(inputs, [], padding, data_format)
+def _pool_op_guard(a):
+    return _image_guard(a.inputs, [], a.padding, a.data_format)
 
 
-def _max_pool_op_guard(inputs, pool_size, strides=None, padding="valid", data_format=None):
-    why = _pool_op_guard(inputs, pool_size, strides, padding, data_format)
-    places = pool_size ** (len(inputs.shape) - 2) if isinstance(pool_size, int) else math.prod(pool_size)
-    return why or ("a window has more than %d places" % pool.MOST_PLACES if places > pool.MOST_PLACES else "")
+def _max_pool_op_guard(a):
+    places = a.pool_size ** (len(a.inputs.shape) - 2) if isinstance(a.pool_size, int) else math.prod(a.pool_size)
+    return _pool_op_guard(a) or ("a window has more than %d places" % pool.MOST_PLACES if places > pool.MOST_PLACES else "")
 
 
 # ---- images times numbers ----
@@ -244,21 +229,25 @@ SERVED = [  # module and attribute, what serves it, the guard, what it is where 
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
     (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_conv.depthwise),
-     depthwise_conv.why_not_conv, "convolution"),
+     why_not_conv, "convolution"),
     (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(depthwise_conv.separably),
-     depthwise_conv.why_not_conv, "convolution"),
+     why_not_conv, "convolution"),
     (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_average_1d_guard,
      "mean"),
     *((_LAYERS + "pooling.global_%s_pooling%dd" % (kind.lower(), axes), "Global%sPooling%dD.call" % (kind, axes),
        _global_pool(reduce), _global_guard, what)
       for kind, reduce, what in (("Average", reduce_mean, "mean"), ("Max", reduce_max, "maximum"))
       for axes in (1, 2, 3) if (kind, axes) != ("Average", 1)),
-    (_NN, "conv", _conv_op, _conv_op_guard, "convolution"),
-    (_NN, "conv_transpose", _conv_transpose_op, _conv_transpose_op_guard, "convolution"),
-    (_NN, "depthwise_conv", _depthwise_op, _depthwise_op_guard, "convolution"),
-    (_NN, "separable_conv", _separable_op, _separable_op_guard, "convolution"),
-    (_NN, "max_pool", _pool_op("MaxPool", pool.max_pool), _max_pool_op_guard, "pooling"),
-    (_NN, "average_pool", _pool_op("AveragePool", pool.average_pool), _pool_op_guard, "pooling"),
+    *((_NN, name, serve, by_name(serve, why_not), what) for name, serve, why_not, what in (
+        ("conv", _conv_op, _conv_op_guard, "convolution"),
+        ("conv_transpose", _conv_transpose_op, lambda a: _image_guard(a.inputs, [a.kernel], a.padding, a.data_format),
+         "convolution"),
+        ("depthwise_conv", _depthwise_op, lambda a: _image_guard(a.inputs, [a.kernel], a.padding, a.data_format, (1, 2)),
+         "convolution"),
+        ("separable_conv", _separable_op, lambda a: _image_guard(
+            a.inputs, [a.depthwise_kernel, a.pointwise_kernel], a.padding, a.data_format, (1, 2)), "convolution"),
+        ("max_pool", _pool_op("MaxPool", pool.max_pool), _max_pool_op_guard, "pooling"),
+        ("average_pool", _pool_op("AveragePool", pool.average_pool), _pool_op_guard, "pooling"))),
 ]
 TABLE = [
     Row(_LAYERS + "normalization.batch_normalization", "BatchNormalization.call", _batch_norm, _batch_norm_guard),

@@ -12,7 +12,6 @@ import sys
 import keras
 import tensorflow as tf
 
-from tfuse import optimizers
 from tfuse._core import _library, _op
 from tfuse._keras._behind import Row
 from tfuse.lists import together
@@ -26,12 +25,12 @@ def _is_ours(optimizer):
 def _why_not(optimizer):
     """Why Keras's own step is left in place, or ""; also for those that are tfuse's own."""
     name = type(optimizer).__name__
-    if isinstance(optimizer, optimizers._Together):
+    if isinstance(optimizer, together.Together):
         return ""
     if type(optimizer) not in together.RULES:
         bases = [base.__name__ for base in together.RULES if isinstance(optimizer, base)]
         return "%s is a subclass of %s" % (name, bases[0]) if bases else "tfuse has no step for %s" % name
-    if _library.without_gpu() and not tf.executing_eagerly() and _op._inside_xla():
+    if _library.without_gpu() and not tf.executing_eagerly() and _op.inside_xla():
         # On two cores, AdamW takes 6.5 ms for 8 matrices of 1024 by 1024, our op 13.
         return "there is no GPU: XLA's own code is faster"
     return together.why_not(optimizer)

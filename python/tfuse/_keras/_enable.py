@@ -80,21 +80,21 @@ def _set(on=None, blocks=0, look_back=None):
     if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
-        was, _look_back.on = _is_on(), _look_back.on if look_back is None else bool(look_back)
+        was, _look_back.on = is_on(), _look_back.on if look_back is None else bool(look_back)
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
-        if _is_on() != was:
-            _explain.enabled(_is_on())
-        if _is_on() and not was:
+        if is_on() != was:
+            _explain.enabled(is_on())
+        if is_on() and not was:
             sys.meta_path.insert(0, _AFTER_IMPORT)
             for module in {row.module: None for row in _TABLE}:
                 _install(module)
-        elif was and not _is_on():
+        elif was and not is_on():
             sys.meta_path.remove(_AFTER_IMPORT)
             while _replaced:
                 _put(*_replaced.pop())
 
 
-def _is_on():
+def is_on():
     return _switched_on or _blocks > 0
 
 
@@ -172,7 +172,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def _execute(execute, module):
         execute(module)
         with _lock:
-            if _is_on():
+            if is_on():
                 _install(module.__name__)
 
 

@@ -94,7 +94,7 @@ def folded(layer, made):
     reasoning, not by measurement.
     """
     dtype = made.x.dtype
-    if dtype == tf.float16 or not _op._inside_xla():
+    if dtype == tf.float16 or not _op.inside_xla():
         return None
     _look_back.note("Conv", "a batch norm of running statistics as part of a convolution", made.x)
     wide = lambda w: tf.cast(tf.convert_to_tensor(w), real(dtype))

@@ -89,10 +89,9 @@ def path_of(module, package="tfuse"):
 
 def public(module):
     """The public functions, then the classes of a module, by name, in the order in which they are written."""
-    found = [(name, value) for name, value in vars(tfuse).items()
-             if callable(value) and not name.startswith("_") and value.__module__ == path_of(module)]
-    return dict(sorted(found, key=lambda pair: (isinstance(pair[1], type), inspect.getsourcelines(
-        inspect.unwrap(pair[1]))[1])))
+    found = [(name, value) for name, value in vars(importlib.import_module(path_of(module))).items()
+             if callable(value) and getattr(tfuse, name, None) is value and value.__module__ == path_of(module)]
+    return dict(sorted(found, key=lambda pair: isinstance(pair[1], type)))
 
 
 def _registered(module):

@@ -270,7 +270,7 @@ class Owners:
             if optimizer:
                 name = optimizer.__name__
                 ours = optimizer is getattr(tfuse.optimizers, name, optimizer)  # or there is none
-                served = _enable._is_on() and optimizer in together.RULES and not told("optimizers." + name)
+                served = _enable.is_on() and optimizer in together.RULES and not told("optimizers." + name)
                 served |= event.shown.startswith("XLA") and left_to_keras("optimizers." + name, name)
                 return "" if ours or served else "optimizers." + name, name
         for part in reversed(parts):
@@ -300,7 +300,7 @@ def reason(name, what):
         return told(name)[-1]
     if what in PRODUCTS:
         return "it is no layer's: call tfuse.%s in its place" % name
-    if not _enable._is_on():
+    if not _enable.is_on():
         return "tfuse.enable() was not called"
     return "it does not come by a function of Keras that tfuse is behind: call tfuse.%s in its place" % name
 

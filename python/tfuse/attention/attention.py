@@ -122,9 +122,8 @@ def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, a
 def _gradient(node, doutput, dstats):
     bias = node.inputs[3]
     wanted = given(bias) and node.wanted(3)
-    names = ("scale", "align", "left", "right", "soft_cap", "rate", "deterministic", "tf32")
-    *gradients, dbias = _grad(doutput, *node.inputs, *node.outputs, dstats, bias if wanted else None,
-                              **{name: node.attr(name) for name in names})
+    *gradients, dbias = _grad(doutput, *node.inputs, *node.outputs, dstats, bias if wanted else None, **node.attrs(
+        "scale", "align", "left", "right", "soft_cap", "rate", "deterministic", "tf32"))
     return [*gradients, dbias if wanted else None, None, None, None, None]
 
 

@@ -132,13 +132,13 @@ def _gradient(node, dy, _):
     first, more = _addends(node, dy)
     by_signs = node.attr("activation") == "relu" and given(node.inputs[6])
     kept, signs = (None, node.outputs[1]) if by_signs else (_kept(node), None)
-    dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], kept, more, signs, **_options(node))
+    dx, dresidual, dgamma, dbeta = _grad(first, *node.inputs[:5], kept, more, signs, **node.attrs(*_OPTIONS))
     return [dx, dgamma, dbeta, None, None, _dresidual(node, dresidual, dy), None]
 
 
 def _frozen_gradient(node, dy):
     first, more = _addends(node, dy)
-    dx, dresidual, *dweights = _frozen_grad(first, *node.inputs[:5], _kept(node), more, **_options(node))
+    dx, dresidual, *dweights = _frozen_grad(first, *node.inputs[:5], _kept(node), more, **node.attrs(*_OPTIONS))
     return [dx, *dweights, _dresidual(node, dresidual, dy)]
 
 
@@ -149,14 +149,11 @@ def _addends(node, dy):
     return (dy, None) if dresidual_is_dy else _made.addends(dy) or (dy, None)
 
 
-def _options(node):
-    return {name: node.attr(name) for name in ("activation", "epsilon")}
-
-
 def _dresidual(node, dresidual, dy):
     return None if not given(node.inputs[5]) else dresidual if _bends(node) else dy
 
 
+_OPTIONS = ("activation", "epsilon")
 # Axes by letters: outer, channels, inner; words of signs.
 _AXES = {**dict.fromkeys(["x", "residual", "dy", "kept", "dy_more"], "oci"), "signs": "w1", "signs_for": "w0",
          **dict.fromkeys(["gamma", "beta", "mean", "variance", "shift"], "c")}

@@ -1,7 +1,6 @@
 """act(x convolved with kernel + bias + residual) for one to three spatial axes, transposed convolution, and their gradients."""
 
 import functools
-import math
 import numbers
 
 import tensorflow as tf
@@ -86,13 +85,9 @@ def _spread_size(n, k, stride, dilation, padding, more):
 
 def _padded(x, kernel, sizes, padding, strides, dilation, before):
     """x with the zeros around it that a result of these sizes reads."""
-    pairs = [[0, 0]]
-    for i, (s, d, b) in enumerate(zip(strides, dilation, before)):
-        n, window = _size(x, 1 + i), (_size(kernel, i) - 1) * d
-        beyond = (_size(sizes, i) - 1) * s + window + 1 - n
-        pre = {"before": b, "same": _most(beyond, 0) // 2, "causal": window}[padding]
-        pairs.append([pre, _most(beyond - pre, 0)])
-    return x if not any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else tf.pad(x, [*pairs, [0, 0]])
+    pairs = [_windows.pads(_size(x, 1 + i), _size(sizes, i), _size(kernel, i), s, d, b if padding == "before" else padding)
+             for i, (s, d, b) in enumerate(zip(strides, dilation, before))]
+    return tf.pad(x, [(0, 0), *pairs, (0, 0)]) if any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else x
 
 
 def _convolve(x, kernel, strides, dilation):
@@ -145,10 +140,6 @@ def _plain_filter(x, y, sizes, tf32=False, K=None, **options):
 _OPTIONS = ("tf32", "padding", "strides", "dilation", "before")
 
 
-def _options(node):
-    return {name: node.attr(name) for name in _OPTIONS}
-
-
 def _gradient(node, dy):
     x, kernel, bias, residual, _ = node.inputs
     g, dbias, wants_bias = dy, bias, given(bias) and node.wanted(2)
@@ -158,14 +149,14 @@ def _gradient(node, dy):
         dbias = sums if wants_bias else bias
     elif wants_bias:
         dbias = reduce_sum(tf.reshape(dy, [-1, _size(kernel, -1)]), 0)
-    dx = _data(g, kernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
+    dx = _data(g, kernel, _shape_of(x, 1), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
     dkernel = _filter_like(kernel, x, g, node) if node.wanted(1) else None
     return dx, dkernel, dbias, g if given(residual) else None, None
 
 
 def _filter_like(kernel, x, y, node):
     """The kernel's gradient, in its dtype."""
-    return _filter(x, y, _shape_of(kernel), K=kernel.dtype, **_options(node))
+    return _filter(x, y, _shape_of(kernel), K=kernel.dtype, **node.attrs(*_OPTIONS))
 
 
 def _of_image(y):
@@ -175,14 +166,14 @@ def _of_image(y):
 
 def _data_gradient(node, dx):
     y, kernel, _ = node.inputs
-    dy = _conv(dx, kernel, None, None, _of_image(y), **_options(node)) if node.wanted(0) else None
+    dy = _conv(dx, kernel, None, None, _of_image(y), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
     return dy, _filter_like(kernel, dx, y, node) if node.wanted(1) else None, None
 
 
 def _filter_gradient(node, dkernel):
     x, y, _ = node.inputs
-    dx = _data(y, dkernel, _shape_of(x, 1), **_options(node)) if node.wanted(0) else None
-    return dx, _conv(x, dkernel, None, None, _of_image(y), **_options(node)) if node.wanted(1) else None, None
+    dx = _data(y, dkernel, _shape_of(x, 1), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
+    return dx, _conv(x, dkernel, None, None, _of_image(y), **node.attrs(*_OPTIONS)) if node.wanted(1) else None, None
 
 
 def _axes(inputs):
@@ -193,35 +184,9 @@ def _axes(inputs):
     return {"x": x, "y": y, "kernel": kernel, "bias": "o", "residual": y, "sizes": sizes}
 
 
-def _quads_room(inputs, attributes):
-    """Bytes for x and kernel in quads (kernels/convolution/conv_quads.h) where they can be so; where it is not known how many
-    images there are, for 256."""
-    x, other, *_, sizes = inputs
-    windows, out = (other.shape[:-2], sizes.shape[:-1]) if len(inputs) > 3 else (sizes.shape[:-3], other.shape[1:-1])
-    if x.shape.rank != 4 or x.dtype.size != 2 or _windows.numbers_of(attributes["strides"], 2) != [2, 2]:
-        return 0
-    if None in [*windows, *out, x.shape[-1], other.shape[-1]] or x.shape[-1] > 4:
-        return 0
-    halves = [-(-window // 2) for window in windows]
-    places = (x.shape[0] or 256) * math.prod(o + h - 1 for o, h in zip(out, halves)) + math.prod(halves) * other.shape[-1]
-    return places * 16 * x.dtype.size + 512
-
-
-def _copies_room(inputs, attributes):
-    """Bytes for two copies of a float32 kernel in 16 bits."""
-    dtype = attributes.get("K", inputs[1].dtype)  # the kernel's own, where it is the result or an input
-    shape = inputs[-1].shape[:-1] if "K" in attributes else inputs[1].shape
-    copies = 2 * shape.num_elements() if dtype != inputs[0].dtype and shape.is_fully_defined() else 0
-    return copies * inputs[0].dtype.size
-
-
-def _room(inputs, attributes):
-    return _quads_room(inputs, attributes) + _copies_room(inputs, attributes)
-
-
-_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes, more_room=_copies_room)
-_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes, more_room=_room)
-_conv = FusedOp("Conv", _plain, _gradient, axes=_axes, more_room=_room)
+_data = FusedOp("ConvData", _plain_data, _data_gradient, axes=_axes)
+_filter = FusedOp("ConvFilter", _plain_filter, _filter_gradient, axes=_axes)
+_conv = FusedOp("Conv", _plain, _gradient, axes=_axes)
 
 
 # ---- what is called ----

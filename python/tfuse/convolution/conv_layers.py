@@ -3,21 +3,12 @@
 import keras
 import tensorflow as tf
 
-from tfuse._core._op import FLOATS, real
+from tfuse._core._layer import layer_of
+from tfuse._core._op import real
 from tfuse.convolution.channels_first import by_last, to_last
 from tfuse.convolution.conv import conv, conv_transpose
-from tfuse.elementwise.scale_bias_act import activation_name
-
-
-def why_not_conv(layer, x):
-    """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
-        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    if x.shape.rank != layer.rank + 2:
-        return "the layer takes %d dimensions, got %s" % (layer.rank + 2, x.shape.rank)
-    return ""
+from tfuse.convolution.depthwise_conv import why_not_conv
+from tfuse.elementwise.scale_bias_act import known_activation
 
 
 def _kernel(layer, dtype):
@@ -30,10 +21,7 @@ def _kernel(layer, dtype):
 
 def _of_layer(f, layer, x, turn=to_last, **options):
     """f with a layer's weights and activation, which is applied behind it where it is not in the table. turn: as to_last."""
-    try:
-        name, after = activation_name(layer.activation), None
-    except ValueError:
-        name, after = "linear", layer.activation
+    name, after = known_activation(layer.activation)
     kernel, bias = _kernel(layer, x.dtype), None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype)
     options = {"strides": layer.strides, "padding": layer.padding, "dilation": layer.dilation_rate, **options}
     y = by_last(f.__name__, lambda x: f(x, kernel, bias, name, **options), layer.data_format, x, turn=turn)
@@ -50,73 +38,21 @@ def conv_transpose_layer(layer, x, turn=to_last):
     return _of_layer(conv_transpose, layer, x, turn, output_padding=layer.output_padding)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Conv1D(keras.layers.Conv1D):
-    """keras.layers.Conv1D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv1D(64, 3, padding="causal", activation="relu")
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
+_TEXT = "by tfuse.%s. An activation that is not in tfuse's table is applied behind it."
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Conv2D(keras.layers.Conv2D):
-    """keras.layers.Conv2D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv2D(64, 3, padding="same", activation="relu")
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
+def _conv(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs: conv_layer(layer, inputs), _TEXT % "conv", example)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Conv3D(keras.layers.Conv3D):
-    """keras.layers.Conv3D by tfuse.conv. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv3D(64, 3, strides=2)
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_layer(self, inputs)
+def _transpose(name, example):
+    serve = lambda layer, inputs: conv_transpose_layer(layer, inputs)
+    return layer_of(name, why_not_conv, serve, _TEXT % "conv_transpose", example)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Conv1DTranspose(keras.layers.Conv1DTranspose):
-    """keras.layers.Conv1DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv1DTranspose(64, 3, strides=2)
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class Conv2DTranspose(keras.layers.Conv2DTranspose):
-    """keras.layers.Conv2DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv2DTranspose(64, 3, strides=2, padding="same")
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class Conv3DTranspose(keras.layers.Conv3DTranspose):
-    """keras.layers.Conv3DTranspose by tfuse.conv_transpose. An activation that is not in tfuse's table is applied behind it.
-
-    Example:
-      layer = tfuse.Conv3DTranspose(64, 2, strides=2)
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_conv(self, inputs) else conv_transpose_layer(self, inputs)
+Conv1D = _conv("Conv1D", '64, 3, padding="causal", activation="relu"')
+Conv2D = _conv("Conv2D", '64, 3, padding="same", activation="relu"')
+Conv3D = _conv("Conv3D", "64, 3, strides=2")
+Conv1DTranspose = _transpose("Conv1DTranspose", "64, 3, strides=2")
+Conv2DTranspose = _transpose("Conv2DTranspose", '64, 3, strides=2, padding="same"')
+Conv3DTranspose = _transpose("Conv3DTranspose", "64, 2, strides=2")

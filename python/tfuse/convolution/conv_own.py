@@ -13,8 +13,8 @@ def _plain(x, kernel, sizes, tf32=False, rung="tensor", **options):
 
 def _gradient(node, dy):
     x, kernel, _ = node.inputs
-    dx = _conv._data(dy, kernel, _conv._shape_of(x, 1), **_conv._options(node)) if node.wanted(0) else None
-    dkernel = _conv._filter(x, dy, _conv._shape_of(kernel), **_conv._options(node)) if node.wanted(1) else None
+    dx = _conv._data(dy, kernel, _conv._shape_of(x, 1), **node.attrs(*_conv._OPTIONS)) if node.wanted(0) else None
+    dkernel = _conv._filter(x, dy, _conv._shape_of(kernel), **node.attrs(*_conv._OPTIONS)) if node.wanted(1) else None
     return dx, dkernel, None
 
 

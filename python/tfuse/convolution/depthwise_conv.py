@@ -5,14 +5,11 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _made, _rows, _windows
-from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse._core._layer import layer_of, not_computed_in
+from tfuse._core._op import FusedOp, composite, given, mark, may_record, real, sized
 from tfuse.convolution.channels_first import by_last, to_last
-from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
+from tfuse.elementwise.scale_bias_act import PLAIN, SLOPE_FROM_RESULT, activation_name, known_activation, plain_behind
 from tfuse.products import linear as products
-
-# Of these the slope can be told from the result.
-_SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")
-
 
 # ---- plain TensorFlow ----
 
@@ -46,12 +43,7 @@ def _plain(x, kernel, bias, size, keep, activation="linear", padding="valid", st
 
 def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", padding="valid", stride_h=1,
                 stride_w=1, dilation_h=1, dilation_w=1):
-    dpre, nothing = dy, tf.zeros([0], dy.dtype)
-    if activation != "linear":
-        with tf.GradientTape() as tape:
-            tape.watch(pre)
-            y = PLAIN[activation](pre)
-        dpre = tape.gradient(y, pre, dy)
+    dpre, nothing = plain_behind(dy, pre, activation), tf.zeros([0], dy.dtype)
     with tf.GradientTape() as tape:
         tape.watch([x, kernel])
         sums = _convolved(x, kernel, [_rows.size(dy, 1), _rows.size(dy, 2)], padding, (stride_h, stride_w),
@@ -70,11 +62,11 @@ def _gradient(node, dy, dpre):
     """dpre is that of what was kept, which only the gradient of this gradient asks for; as in tfuse.linear."""
     x, kernel, bias, size, _ = node.inputs
     y, pre = node.outputs
-    activation, geometry = node.attr("activation"), {name: node.attr(name) for name in _GEOMETRY}
+    activation, geometry = node.attr("activation"), node.attrs(*_GEOMETRY)
     eager = context.executing_eagerly()
     if activation == "linear":
         pre = None
-    elif activation in _SLOPE_FROM_RESULT:
+    elif activation in SLOPE_FROM_RESULT:
         pre = y
     elif not given(pre) or eager and record.could_possibly_record():
         pre = _conv(x, kernel, bias, size, None, **geometry)[0]
@@ -121,9 +113,8 @@ def fused(x, kernel, bias=None, activation=None, strides=1, padding="valid", dil
     _conv.check_dtype(x.dtype)
     size = _windows.results(op, *([_rows.size(t, axis + first) for axis in range(2)] for t, first in ((x, 1), (kernel, 0))),
                             strides, padding, dilation)
-    if activation != "linear" and activation not in _SLOPE_FROM_RESULT:
-        if record.could_possibly_record() if context.executing_eagerly() else training is not False:
-            keep = mark(x.dtype)
+    if activation not in ("linear", *SLOPE_FROM_RESULT) and may_record(training):
+        keep = mark(x.dtype)
     y = _conv(x, kernel, bias, sized(*size), keep, activation=activation, padding=padding, stride_h=strides[0],
               stride_w=strides[1], dilation_h=dilation[0], dilation_w=dilation[1])[0]
     y = tf.squeeze(y, 1) if axes == 1 else y
@@ -187,7 +178,7 @@ def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None,
     y = fused(x, depthwise_kernel, None, None, strides, padding, dilation, training, op="separable_conv")
     matrix = tf.reshape(pointwise_kernel, tf.shape(pointwise_kernel)[-2:] if known.rank is None else
                         [_rows.size(pointwise_kernel, axis) for axis in (-2, -1)])
-    return products._apply(y, matrix, bias, activation, None, training)
+    return products.apply(y, matrix, bias, activation, None, training)
 
 
 # ---- Keras ----
@@ -195,13 +186,9 @@ def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None,
 
 def why_not_conv(layer, x):
     """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
-        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    if x.shape.rank != layer.rank + 2:
-        return "the input has %s dimensions, and %d are served" % (x.shape.rank, layer.rank + 2)
-    return ""
+    if not_computed_in(layer, x) or x.shape.rank == layer.rank + 2:
+        return not_computed_in(layer, x)
+    return "the layer takes %d dimensions, got %s" % (layer.rank + 2, x.shape.rank)
 
 
 def _weights(layer, dtype, *names):
@@ -209,16 +196,8 @@ def _weights(layer, dtype, *names):
     return [None if w is None else keras.ops.convert_to_tensor(w, dtype) for w in weights]
 
 
-def _known_activation(layer):
-    """A layer's activation as tfuse's table names it, and one that is not in the table, to be applied behind."""
-    try:
-        return activation_name(layer.activation), None
-    except ValueError:
-        return "linear", layer.activation
-
-
 def _of_layer(f, layer, x, weights, training, turn, padding):
-    name, after = _known_activation(layer)
+    name, after = known_activation(layer.activation)
     g = lambda x: f(x, *_weights(layer, x.dtype, *weights), name, layer.strides, padding or layer.padding, layer.dilation_rate,
                     training)
     y = by_last(f.__name__, g, layer.data_format, x, turn=turn)
@@ -235,49 +214,18 @@ def separably(layer, x, training=None, turn=to_last, padding=None):
     return _of_layer(separable, layer, x, ["depthwise_kernel", "pointwise_kernel", "bias"], training, turn, padding)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class DepthwiseConv1D(keras.layers.DepthwiseConv1D):
-    """keras.layers.DepthwiseConv1D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.DepthwiseConv1D(4, padding="same")
-    """
-
-    def call(self, inputs, training=None):
-        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+_TEXT = "by tfuse: same arguments, weights and results."
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class DepthwiseConv2D(keras.layers.DepthwiseConv2D):
-    """keras.layers.DepthwiseConv2D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.DepthwiseConv2D(7, padding="same")
-    """
-
-    def call(self, inputs, training=None):
-        return super().call(inputs) if why_not_conv(self, inputs) else depthwise(self, inputs, training)
+def _depthwise(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: depthwise(layer, inputs, training), _TEXT, example)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class SeparableConv1D(keras.layers.SeparableConv1D):
-    """keras.layers.SeparableConv1D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.SeparableConv1D(64, 3, activation="relu")
-    """
-
-    def call(self, inputs, training=None):
-        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)
+def _separable(name, example):
+    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: separably(layer, inputs, training), _TEXT, example)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class SeparableConv2D(keras.layers.SeparableConv2D):
-    """keras.layers.SeparableConv2D by tfuse: same arguments, weights and results.
-
-    Example:
-      layer = tfuse.SeparableConv2D(64, 3, activation="relu")
-    """
-
-    def call(self, inputs, training=None):
-        return super().call(inputs) if why_not_conv(self, inputs) else separably(self, inputs, training)
+DepthwiseConv1D = _depthwise("DepthwiseConv1D", '4, padding="same"')
+DepthwiseConv2D = _depthwise("DepthwiseConv2D", '7, padding="same"')
+SeparableConv1D = _separable("SeparableConv1D", '64, 3, activation="relu"')
+SeparableConv2D = _separable("SeparableConv2D", '64, 3, activation="relu"')

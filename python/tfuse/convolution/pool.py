@@ -1,15 +1,18 @@
 """Pooling over 1, 2 or 3 axes, channels last: the greatest or the average of each window, and Keras's layers by it."""
 
+import math
+
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import context, record
 
 from tfuse._core import _rows, _windows
-from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, real, sized
+from tfuse._core._layer import layer_of
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized
 from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
+_ATTRIBUTES = ["padding", *_NAMES, "before", "after"]
 _PADDINGS = ("valid", "same")
 MOST_PLACES = 256  # places of a window that a byte can tell apart
 _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
@@ -81,17 +84,13 @@ def _plain_average_grad(dy, size, padding="valid", **options):
 # ---- the ops ----
 
 
-def _attributes(node):
-    return {name: node.attr(name) for name in ["padding", *_NAMES, "before", "after"]}
-
-
 def _size_of(x):
     return sized(*(_rows.size(x, 1 + i) for i in range(3)))
 
 
 def _max_gradient(node, dy, dplaces):
     x, size, _ = node.inputs
-    places, attributes = node.outputs[1], _attributes(node)
+    places, attributes = node.outputs[1], node.attrs(*_ATTRIBUTES)
     if not given(places):
         places = _max(x, size, mark(tf.bool), **attributes)[1]
     return [_max_grad(dy, places, _size_of(x), **attributes), None, None]
@@ -104,7 +103,7 @@ _max_grad = FusedOp("MaxPoolGrad", _plain_max_grad, axes=_GRAD_AXES)
 _average_grad = FusedOp("AveragePoolGrad", _plain_average_grad, axes=_GRAD_AXES)
 _max = FusedOp("MaxPool", _plain_max, _max_gradient, axes=_AXES)
 _average = FusedOp("AveragePool", _plain_average, axes=_AXES, gradient=lambda node, dy: [
-    _average_grad(dy, _size_of(node.inputs[0]), **_attributes(node)), None])
+    _average_grad(dy, _size_of(node.inputs[0]), **node.attrs(*_ATTRIBUTES)), None])
 
 
 def _pooled(op, x, size, strides, padding, zeros, serve):
@@ -153,11 +152,8 @@ def max_pool(x, size, strides=None, padding="valid", zeros=False):
       y = tfuse.max_pool(tf.random.normal([8, 32, 32, 64]), 3, strides=2, padding="same")
     """
     def serve(x, out, attributes):
-        recorded = record.could_possibly_record() if context.executing_eagerly() else True
-        places = 1
-        for name in _NAMES[:3]:
-            places *= attributes[name]
-        return _max(x, out, mark(tf.bool) if recorded and places <= MOST_PLACES else None, **attributes)[0]
+        keep = may_record() and math.prod(attributes[name] for name in _NAMES[:3]) <= MOST_PLACES
+        return _max(x, out, mark(tf.bool) if keep else None, **attributes)[0]
 
     return _pooled("max_pool", x, size, strides, padding, zeros, serve)
 
@@ -222,88 +218,18 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class MaxPooling1D(keras.layers.MaxPooling1D):
-    """keras.layers.MaxPooling1D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling1D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
+def _pooling(name, function):
+    serve = lambda layer, inputs: pool(layer, inputs)
+    return layer_of(name, why_not_pool, serve, "by tfuse.%s: same arguments and results." % function, "2")
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class MaxPooling2D(keras.layers.MaxPooling2D):
-    """keras.layers.MaxPooling2D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling2D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
+def _global_pooling(name):
+    return layer_of(name, why_not_pool, lambda layer, inputs: global_pool(layer, inputs), "by tfuse.reduce_mean.", "")
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class MaxPooling3D(keras.layers.MaxPooling3D):
-    """keras.layers.MaxPooling3D by tfuse.max_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.MaxPooling3D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class AveragePooling1D(keras.layers.AveragePooling1D):
-    """keras.layers.AveragePooling1D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling1D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class AveragePooling2D(keras.layers.AveragePooling2D):
-    """keras.layers.AveragePooling2D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling2D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class AveragePooling3D(keras.layers.AveragePooling3D):
-    """keras.layers.AveragePooling3D by tfuse.average_pool: same arguments and results.
-
-    Example:
-      layer = tfuse.AveragePooling3D(2)
-    """
-
-    def call(self, inputs):
-        if why_not_pool(self, inputs):
-            return super().call(inputs)
-        return pool(self, inputs)
+MaxPooling1D, MaxPooling2D, MaxPooling3D = (_pooling("MaxPooling%dD" % axes, "max_pool") for axes in (1, 2, 3))
+AveragePooling1D, AveragePooling2D, AveragePooling3D = (
+    _pooling("AveragePooling%dD" % axes, "average_pool") for axes in (1, 2, 3))
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -320,25 +246,4 @@ class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
         return global_pool(self, inputs)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class GlobalAveragePooling2D(keras.layers.GlobalAveragePooling2D):
-    """keras.layers.GlobalAveragePooling2D by tfuse.reduce_mean.
-
-    Example:
-      layer = tfuse.GlobalAveragePooling2D()
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class GlobalAveragePooling3D(keras.layers.GlobalAveragePooling3D):
-    """keras.layers.GlobalAveragePooling3D by tfuse.reduce_mean.
-
-    Example:
-      layer = tfuse.GlobalAveragePooling3D()
-    """
-
-    def call(self, inputs):
-        return super().call(inputs) if why_not_pool(self, inputs) else global_pool(self, inputs)
+GlobalAveragePooling2D, GlobalAveragePooling3D = (_global_pooling("GlobalAveragePooling%dD" % axes) for axes in (2, 3))

@@ -38,8 +38,8 @@ def _plain(query, key, positions, **attributes):
 
 
 def _gradient(node, dquery, dkey):
-    attributes = {name: node.attr(name) for name in ("base", "pairing", "rotary", "scale")}
-    query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"), **attributes)
+    query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"),
+                       **node.attrs("base", "pairing", "rotary", "scale"))
     return [query, None if dkey is None else key, None]
 
 

@@ -22,6 +22,7 @@ PLAIN = {
     "hard_swish": lambda x: x * (tf.nn.relu6(x + 3) * (1 / 6)),
     "relu6": tf.nn.relu6,
 }
+SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")  # of these it can be told from the result
 # Other words for them: None, aliases, and the functions of keras.activations; tfuse's own functions join below.
 _NAMES = {None: "linear", "swish": "silu", "hard_silu": "hard_swish"}
 _NAMES.update({getattr(keras.activations, name): _NAMES.get(name, name)
@@ -37,6 +38,19 @@ def activation_name(activation):
     except TypeError:  # not hashable
         pass
     raise ValueError("scale_bias_act: activation must be one of %s or None, got %r" % (", ".join(PLAIN), activation))
+
+
+def known_activation(activation):
+    """The table's name for a layer's activation and None; or "linear" and the activation, which is applied behind."""
+    try:
+        return activation_name(activation), None
+    except ValueError:
+        return "linear", activation
+
+
+def plain_behind(dy, pre, activation):
+    """What dy, the gradient of act(pre), gives to pre, in plain TensorFlow."""
+    return dy if activation == "linear" else vjp(PLAIN[activation])(dy, pre)
 
 
 def _plain(x, scale, bias, activation="linear"):

@@ -16,7 +16,7 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
 from tfuse._core import _explain, _xla
-from tfuse._core._op import FLOATS, _has_dtype, _is_symbolic, real
+from tfuse._core._op import FLOATS, has_dtype, is_symbolic, real
 from tfuse.jit import _parse, _tree
 from tfuse.jit._kernel import lacks_nvrtc, prepared, run
 from tfuse.jit._plain import arithmetic
@@ -121,7 +121,7 @@ class Operation:
                     if not lacks_nvrtc(error):  # else the long way computes it without
                         self._check(self._tensors(values))  # says it in the names that were declared
                         ops.raise_from_not_ok_status(error, None)
-        if any(map(_is_symbolic, values)):
+        if any(map(is_symbolic, values)):
             from tfuse.jit import _symbolic
             return _symbolic.apply(self, values)
         tensors = self._tensors(values)
@@ -183,7 +183,7 @@ class Operation:
             raise TypeError("%s takes %d input%s (%s), got %d" % (
                 self.name, len(self.inputs), "s" * (len(self.inputs) > 1), ", ".join(self.names), len(values)))
         tensors, by_letter = [None] * len(values), {}
-        kinds = [0 if _has_dtype(v) else 2 if _is_number(v) else 1 for v in values]
+        kinds = [0 if has_dtype(v) else 2 if _is_number(v) else 1 for v in values]
         for i in sorted(range(len(values)), key=kinds.__getitem__):
             (letter, name), value = self.inputs[i], values[i]
             dtype = by_letter.get(letter)

@@ -63,7 +63,7 @@ class Kernel:
                 _names[name] = self.name
                 weakref.finalize(self, _library.library.tfu_jit_forget, name).atexit = False
                 return "kernel", name
-        return tuple(_op._flat(self.attributes))
+        return tuple(_op.flat(self.attributes))
 
 
 def run(kernel, tensors):
@@ -78,7 +78,7 @@ def run(kernel, tensors):
             if kernel.plain and lacks_nvrtc(error):
                 return _plain(kernel, tensors, _without_nvrtc(), "called")
             ops.raise_from_not_ok_status(error, None)
-    if _op._inside_xla():
+    if _op.inside_xla():
         return _in_xla(kernel, tensors)
     if kernel.plain and _without_nvrtc():
         return _plain(kernel, tensors, _without_nvrtc(), "traced")

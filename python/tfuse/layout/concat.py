@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfuse._core import _explain
+from tfuse._core import _explain, _row
 from tfuse._core._list_op import ListOp
 from tfuse._core._op import FLOATS, MOST_AXES, composite, sized
 
@@ -33,39 +33,15 @@ _concat = ListOp("Concat", plain=lambda x, axis: [tf.concat(x, axis)], gradient=
 _split = ListOp("ConcatSplit", plain=_plain_split, gradient=_split_gradient, not_in_xla=_FUSED)
 
 
-def _shape(shapes, axis):
+def _shape(values, axis):
     """The shape of the result, as far as it is known. Raises ValueError for what the op would refuse."""
-    known = [(i, s) for i, s in enumerate(shapes) if s.rank is not None]
-    if not known:
-        return tf.TensorShape(None)
-    first, like = known[0]
-    if like.rank == 0:
-        raise ValueError("concat: values[%d] must have an axis, got a single number: tf.stack makes a vector of such" % first)
-    if not -like.rank <= axis < like.rank:
-        raise ValueError("concat: axis must be from %d to %d for values[%d] %s, got %d" % (
-            -like.rank, like.rank - 1, first, like.as_list(), axis))
-    axis %= like.rank
-    sizes = like.as_list()
-    for i, s in known[1:]:
-        if s.rank != like.rank:
-            raise ValueError("concat: values[%d] must have as many axes as values[%d] %s, got shape %s" % (
-                i, first, like.as_list(), s.as_list()))
-        for a, size in enumerate(s.as_list()):
-            if a == axis or size is None:
-                continue
-            if sizes[a] not in (None, size):
-                raise ValueError("concat: values[%d] must have the sizes of values[%d] %s but along axis %d, got shape %s" % (
-                    i, first, like.as_list(), axis, s.as_list()))
-            sizes[a] = size
-    along = [s[axis] for _, s in known]
-    sizes[axis] = sum(along) if len(known) == len(shapes) and None not in along else None
-    return tf.TensorShape(sizes)
+    return _row.shapes("concat", values, {"axis": axis, "N": len(values)}, 1)[0]
 
 
-def _joined(values, axis):
+def _joined(values, axis, shape=None):
     y, = _concat(values, axis=axis)
     if not context.executing_eagerly():
-        y.set_shape(_shape([v.shape for v in values], axis))
+        y.set_shape(shape or _shape(values, axis))
     return y
 
 
@@ -127,20 +103,22 @@ def concat(values, axis, name=None):
     """
     values = _tensors(values)
     number = tf.get_static_value(tf.convert_to_tensor(axis))
-    shape = None
-    if number is not None:
-        if number.shape != () or number.dtype.kind not in "iu":
-            raise ValueError("concat: axis must be an integer, got %s" % (axis,))
-        shape = _shape([v.shape for v in values], int(number))
-    elif len(values) > 1:
+    axes = max(v.shape.rank or 0 for v in values)
+    if number is None:
         return _left(values, axis, "the axis is known when the function runs, and not before")
-    if len(values) == 1:
-        return tf.identity(values[0])
+    if number.shape != () or number.dtype.kind not in "iu":
+        raise ValueError("concat: axis must be an integer, got %s" % (axis,))
     if values[0].dtype not in _DTYPES:
         return _left(values, axis, "tfuse has no kernels for %s" % values[0].dtype.name)
-    if shape.rank is not None and shape.rank > MOST_AXES:
-        return _left(values, axis, "tfuse takes up to %d axes, got %d" % (MOST_AXES, shape.rank))
-    return _joined(values, int(number))
+    if axes > MOST_AXES:
+        return _left(values, axis, "tfuse takes up to %d axes, got %d" % (MOST_AXES, axes))
+    try:
+        if context.executing_eagerly() and len(values) > 1:  # asking the rule before the op does would cost a fifth of a call
+            return _joined(values, int(number))
+    except tf.errors.InvalidArgumentError:
+        pass
+    shape = _shape(values, int(number))  # raises what the op would
+    return _joined(values, int(number), shape) if len(values) > 1 else tf.identity(values[0])
 
 
 def _left(values, axis, why):

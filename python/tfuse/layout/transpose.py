@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _explain
+from tfuse._core import _explain, _rows
 from tfuse._core._op import MOST_AXES, FusedOp, composite
 
 
@@ -17,10 +17,6 @@ def _axes(word, rank):
     return [word >> 4 * i & 15 for i in range(rank)]
 
 
-def _shapes(x, perm):
-    return [tf.TensorShape(None) if x.rank is None else [x[axis] for axis in _axes(perm, x.rank)]]
-
-
 def _plain(x, perm):
     return tf.transpose(x, _axes(perm, x.shape.rank))
 
@@ -29,13 +25,11 @@ def _gradient(node, dy):
     return _transpose(dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist()))
 
 
-_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient, shapes=_shapes)
+_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient)
 
 
 def _sizes(x):
-    """The sizes of x's axes: numbers where they are known, else tensors."""
-    known = x.shape.as_list()
-    return known if None not in known else [tf.shape(x)[i] if size is None else size for i, size in enumerate(known)]
+    return [_rows.size(x, axis) for axis in range(x.shape.rank)]
 
 
 def _joined(x, perm):
@@ -50,9 +44,8 @@ def _joined(x, perm):
         else:
             runs.append([axis])
     places = sorted(range(len(runs)), key=lambda i: runs[i][0])
-    product = lambda run: int(np.prod([sizes[a] for a in run])) if all(isinstance(sizes[a], int) for a in run) else (
-        tf.reduce_prod([sizes[a] for a in run]))
-    return tf.reshape(x, [product(runs[i]) for i in places]), [places.index(i) for i in range(len(runs))]
+    return (tf.reshape(x, [_rows.product([sizes[a] for a in runs[i]]) for i in places]),
+            [places.index(i) for i in range(len(runs))])
 
 
 def _turned(a, perm):

@@ -163,7 +163,7 @@ def _compiled(owner, settings, places):
 
 
 def _build(settings, places, gradients, rate, step, scale):
-    in_xla = not context.executing_eagerly() and _op._inside_xla()
+    in_xla = not context.executing_eagerly() and _op.inside_xla()
     norm = global_norm(gradients) if settings.clip == "global_norm" else None
     dense, sums = [], []  # pairs of a place and its gradient; sums are of sparse ones, which are divided and clipped already
     for p, g in zip(places, gradients):

@@ -231,3 +231,30 @@ def hand_on(wrapper, grads, trainable_variables, stock):
     finally:
         wrapper.inner_optimizer._scale = None
     stock([], trainable_variables)  # no gradients, no step: the scale's growth is left
+
+
+class Together:
+    """Puts the step over all variables into a Keras optimizer.
+
+    Keras clips, decays and updates in this order, by three methods; called by apply(), the first two do nothing here, and the
+    third does all.
+    """
+
+    _scale = None  # a tensor while LossScaleOptimizer hands on gradients that are still to be divided by it
+
+    def apply(self, grads, trainable_variables=None):
+        with taking(None if why_not(self) else self):
+            return super().apply(to_accumulate(self, grads), trainable_variables)
+
+    def _clip_gradients(self, grads):
+        return grads if is_taken(self) else super()._clip_gradients(grads)
+
+    def _apply_weight_decay(self, variables):
+        return None if is_taken(self) else super()._apply_weight_decay(variables)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if not is_taken(self):
+            explain_own(self, why_not(self), grads)
+            return super()._backend_update_step(grads, trainable_variables, learning_rate)
+        stock = Stock(super()._clip_gradients, super()._apply_weight_decay, super()._backend_update_step)
+        Step(self, self._rule, stock, self._scale)(grads, trainable_variables, learning_rate)

@@ -7,12 +7,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _explain, _library, _made, _rows
-from tfuse._core._op import FLOATS, MOST_AXES, FusedOp, composite, given, mark
-from tfuse.elementwise.scale_bias_act import PLAIN, activation_name, gelu, scale_bias_act
-
-# Of these the slope can be told from the result.
-_SLOPE_FROM_RESULT = ("relu", "relu6", "leaky_relu")
-
+from tfuse._core._layer import not_computed_in
+from tfuse._core._op import MOST_AXES, FusedOp, composite, given, mark, may_record
+from tfuse.elementwise.scale_bias_act import (PLAIN, SLOPE_FROM_RESULT, activation_name, gelu, known_activation, plain_behind,
+                                              scale_bias_act)
 
 # ---- plain TensorFlow ----
 
@@ -25,12 +23,7 @@ def _plain(x, kernel, bias, residual, keep, activation="linear", tf32=False):
 
 
 def _plain_grad(dy, x, kernel, bias, pre, activation="linear", tf32=False):
-    dpre, nothing = dy, tf.zeros([0], dy.dtype)
-    if activation != "linear":
-        with tf.GradientTape() as tape:
-            tape.watch(pre)
-            y = PLAIN[activation](pre)
-        dpre = tape.gradient(y, pre, dy)
+    dpre, nothing = plain_behind(dy, pre, activation), tf.zeros([0], dy.dtype)
     dx = tf.tensordot(dpre, kernel, [[-1], [1]]) if given(kernel) else nothing
     dkernel = tf.matmul(_matrix(x), _matrix(dpre), transpose_a=True) if given(x) else nothing
     return dx, dkernel, tf.reduce_sum(_matrix(dpre), 0) if given(bias) else nothing
@@ -55,7 +48,7 @@ def _gradient(node, dy, dpre):
     eager = context.executing_eagerly()
     if activation == "linear":
         pre = None
-    elif activation in _SLOPE_FROM_RESULT and not given(residual):
+    elif activation in SLOPE_FROM_RESULT and not given(residual):
         pre = y
     elif not given(pre) or eager and record.could_possibly_record():
         pre = _linear(x, kernel, bias, None, None, tf32=tf32)[0]
@@ -81,10 +74,9 @@ def fused(x, kernel, bias=None, activation=None, residual=None, training=None):
     graph unless training is False. Where it was not kept, the gradient computes it again.
     """
     activation, keep = activation_name(activation), None
-    if activation != "linear" and (activation not in _SLOPE_FROM_RESULT or residual is not None):
-        if record.could_possibly_record() if context.executing_eagerly() else training is not False:
-            x = _rows.tensor(x)
-            keep = mark(x.dtype)
+    if activation != "linear" and (activation not in SLOPE_FROM_RESULT or residual is not None) and may_record(training):
+        x = _rows.tensor(x)
+        keep = mark(x.dtype)
     if not context.executing_eagerly():  # whoever looks back finds the tensors: Keras casts a variable where it is read
         x, kernel, *others = _linear.tensors(x, kernel, bias, residual, keep)
         bias, residual, keep = (tensor if given(tensor) else None for tensor in others)
@@ -117,7 +109,7 @@ def _fit(x, kernel, bias, residual):
             (not given(residual) or residual.shape.is_compatible_with(out)))
 
 
-def _apply(x, *inputs):
+def apply(x, *inputs):
     if not _library.without_gpu():
         return fused(x, *inputs)
     _explain.note("Linear", "plain TensorFlow", "there is no GPU, and TensorFlow's own product is faster on the CPU", [x],
@@ -150,7 +142,7 @@ def linear(x, kernel, bias=None, activation=None, residual=None):
       x, kernel, bias = tf.random.normal([8, 16, 64]), tf.random.normal([64, 128]), tf.zeros([128])
       y = tfuse.linear(x, kernel, bias, "gelu")
     """
-    return _apply(x, kernel, bias, activation, residual)
+    return apply(x, kernel, bias, activation, residual)
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -186,12 +178,8 @@ def not_by_type(layer, ours, options):
 
 def why_not_dense(layer, x):
     """Why tfuse does not serve a layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS or x.dtype != layer.compute_dtype:
-        return "the input is %s, the layer computes in %s" % (x.dtype.name, layer.compute_dtype)
-    if x.shape.rank is None:
-        return "the number of dimensions is not known"
+    if not_computed_in(layer, x) or x.shape.rank is None:
+        return not_computed_in(layer, x) or "the number of dimensions is not known"
     if not 2 <= x.shape.rank <= MOST_AXES:
         return "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
     return ""
@@ -205,10 +193,7 @@ def dense(layer, x, training=None):
 
 def of_layer(layer, x, kernel, bias, training, shape=None):
     """linear with a layer's activation, which is applied behind it, to a result of that shape, where it is not in the table."""
-    try:
-        name, after = activation_name(layer.activation), None
-    except ValueError:
-        name, after = "linear", layer.activation
-    y = _apply(x, kernel, bias, name, None, training)
+    name, after = known_activation(layer.activation)
+    y = apply(x, kernel, bias, name, None, training)
     y = y if shape is None else tf.reshape(y, shape)
     return y if after is None else after(y)

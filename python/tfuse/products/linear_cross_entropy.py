@@ -9,7 +9,7 @@ from tensorflow.python.eager import context, record
 from tfuse._core import _library, _rows
 from tfuse._core._op import FusedOp, composite, given, real, vjp
 from tfuse.products.linear import linear
-from tfuse.rows.cross_entropy import _NOTHING, _integers, check_smoothing, plain_sparse
+from tfuse.rows.cross_entropy import NOTHING, check_smoothing, integers, plain_sparse
 
 _REDUCTIONS = (None, "sum", "mean")
 
@@ -17,7 +17,7 @@ _REDUCTIONS = (None, "sum", "mean")
 # ---- plain TensorFlow ----
 
 
-def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=_NOTHING, turned=False, tf32=False):
+def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING, turned=False, tf32=False):
     logits = tf.tensordot(x, kernel, [[-1], [1 if turned else 0]])
     return plain_sparse(logits + bias if given(bias) else logits, labels, smoothing, z_loss, ignore)[0]
 
@@ -55,7 +55,7 @@ def _gradient(node, dloss, *dkept):
     makes up zeros where nobody does, and they cannot be told from others: so there, where a tape records, nothing that was
     kept is used."""
     x, kernel, bias, labels, weights, *_ = node.inputs
-    attributes = {name: node.attr(name) for name in ("smoothing", "z_loss", "ignore", "turned", "tf32")}
+    attributes = node.attrs("smoothing", "z_loss", "ignore", "turned", "tf32")
     summed, kept, eager = given(weights), node.outputs[1:], context.executing_eagerly()
     some = any(map(given, kept))  # then nobody wants what was not kept: so it is of a bias that only fills packs
     wanted = [given(i) and node.wanted(n) and (given(k) or not some) for n, (i, k) in enumerate(zip((x, kernel, bias), kept))]
@@ -127,9 +127,9 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     check_smoothing("linear_cross_entropy", label_smoothing)
     if reduction not in _REDUCTIONS:
         raise ValueError("linear_cross_entropy: reduction must be None, 'sum' or 'mean', got %r" % (reduction,))
-    x, labels = _rows.tensor(x), _integers(labels)
+    x, labels = _rows.tensor(x), integers(labels)
     attributes = {"smoothing": float(label_smoothing), "z_loss": float(z_loss), "turned": bool(transpose_kernel),
-                  "ignore": _NOTHING if ignore_class is None else int(ignore_class),
+                  "ignore": NOTHING if ignore_class is None else int(ignore_class),
                   "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
     x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
     has_bias = given(bias)

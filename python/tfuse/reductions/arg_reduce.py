@@ -6,15 +6,11 @@ from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite
 
 
-def _shapes(x, kind, axis, **_):
-    return [tf.TensorShape(None if x.rank is None else [size for a, size in enumerate(x) if a != axis % x.rank])]
-
-
 def _plain(x, kind="max", axis=0, I=tf.int64):
     return (tf.argmax if kind == "max" else tf.argmin)(x, axis, I)
 
 
-_op = FusedOp("ArgReduce", plain=_plain, gradient=lambda node, dy: None, shapes=_shapes)
+_op = FusedOp("ArgReduce", plain=_plain, gradient=lambda node, dy: None)
 
 
 def _place(kind, x, axis, output_type):

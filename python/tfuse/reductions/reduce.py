@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FLOATS, FusedOp, _inside_xla, composite, real, vjp
+from tfuse._core._op import FLOATS, FusedOp, composite, inside_xla, real, vjp
 
 _FROM_END, _ALL = 8, 1 << 16  # bits of the op's attribute axes, as in ops/reductions/axes.h
 _MANY = 1 << 16  # elements from which on a broadcast is worth some more ops; by reasoning, not measured
@@ -28,13 +28,6 @@ def reduced_axes(rank, axes):
         return list(range(rank))
     return sorted([a for a in range(_FROM_END) if axes >> a & 1]
                   + [rank - 1 - a for a in range(_FROM_END) if axes >> (_FROM_END + a) & 1])
-
-
-def _shapes(x, kind, axes, keepdims):
-    if x.rank is None:
-        return [tf.TensorShape([] if axes & _ALL and not keepdims else None)]
-    gone = reduced_axes(x.rank, axes)
-    return [tf.TensorShape([1 if a in gone else size for a, size in enumerate(x) if keepdims or a not in gone])]
 
 
 def _plain(x, kind="sum", axes=_ALL, keepdims=False):
@@ -76,7 +69,7 @@ def _broadcast(x, shape, of):
     there are many. Inside XLA it becomes part of what reads it. `of` is the shape as far as it is known."""
     elements, last = (None, None) if of.rank in (None, 0) else (of.num_elements(), of[-1])
     each = 8 // x.dtype.size
-    if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or _inside_xla():
+    if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or inside_xla():
         return tf.broadcast_to(x, shape)
     own = [_rows.size(x, a) for a in range(x.shape.rank)]
     joined = tf.reshape(x, [*own[:-1], last // each, each]) if own[-1] != 1 else tf.stack([x] * each, -1)
@@ -90,11 +83,11 @@ def _gradient(node, dy):
         return None
     if kind in ("sum", "mean"):
         return _spread(node, dy)
-    return _grad(dy, x, kind=kind, axes=node.attr("axes"), keepdims=node.attr("keepdims"))
+    return _grad(dy, x, **node.attrs("kind", "axes", "keepdims"))
 
 
 _grad = FusedOp("ReduceGrad", plain=vjp(_plain), axes=lambda inputs: {"dy": "ABCDEFGH"})
-_op = FusedOp("Reduce", plain=_plain, gradient=_gradient, shapes=_shapes)
+_op = FusedOp("Reduce", plain=_plain, gradient=_gradient)
 
 
 def _reduce(kind, x, axis, keepdims):
@@ -120,120 +113,43 @@ def reduce_sum(input_tensor, axis=None, keepdims=False, name=None):
     return _reduce("sum", input_tensor, axis, keepdims)
 
 
-@composite
-def reduce_mean(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the mean over axes, as tf.reduce_mean does. That of integers is their sum, which wraps, divided by their number
-    and rounded towards zero.
+_DOC = """Returns %s
 
     Args:
-      input_tensor: float tensor, or int32 or int64.
+      input_tensor: %s.
       axis, keepdims, name: as of tfuse.reduce_sum.
 
     Example:
-      y = tfuse.reduce_mean(tf.random.normal([8, 16, 32]), axis=[0, 2])
+      y = tfuse.reduce_%s(tf.random.normal([8, 16, 32]), axis=[0, 2])
     """
-    return _reduce("mean", input_tensor, axis, keepdims)
 
 
-@composite
-def reduce_max(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the greatest value, NaN if there is any over axes, as tf.reduce_max does. Equal ones share the gradient.
+def _reduction(kind, text):
+    def reduce(input_tensor, axis=None, keepdims=False, name=None):
+        return _reduce(kind, input_tensor, axis, keepdims)
 
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_max(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("max", input_tensor, axis, keepdims)
+    reduce.__name__ = reduce.__qualname__ = "reduce_" + kind
+    reduce.__doc__ = _DOC % (text, "float tensor" if kind in _REAL else "float tensor, or int32 or int64", kind)
+    return composite(reduce)
 
 
-@composite
-def reduce_min(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the least value, NaN if there is any over axes, as tf.reduce_min does. Equal ones share the gradient.
-
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_min(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("min", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_prod(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the product over axes, as tf.reduce_prod does. Nothing on the way to it is too large or too small, and its
-    gradient is right where there are zeros. Products of integers wrap.
-
-    Args:
-      input_tensor: float tensor, or int32 or int64.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_prod(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("prod", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_logsumexp(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns log(sum(exp(x))) over axes, as tf.reduce_logsumexp does.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_logsumexp(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("logsumexp", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_variance(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the mean of squared differences from the mean over axes, as tf.math.reduce_variance does.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_variance(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("variance", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_std(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in
-    TensorFlow.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_std(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("std", input_tensor, axis, keepdims)
-
-
-@composite
-def reduce_l2(input_tensor, axis=None, keepdims=False, name=None):
-    """Returns sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.
-
-    Args:
-      input_tensor: float tensor.
-      axis, keepdims, name: as of tfuse.reduce_sum.
-
-    Example:
-      y = tfuse.reduce_l2(tf.random.normal([8, 16, 32]), axis=[0, 2])
-    """
-    return _reduce("l2", input_tensor, axis, keepdims)
-
+reduce_mean = _reduction(
+    "mean", "the mean over axes, as tf.reduce_mean does. That of integers is their sum, which wraps, divided by their number\n"
+    "    and rounded towards zero.")
+reduce_max = _reduction(
+    "max", "the greatest value, NaN if there is any over axes, as tf.reduce_max does. Equal ones share the gradient.")
+reduce_min = _reduction(
+    "min", "the least value, NaN if there is any over axes, as tf.reduce_min does. Equal ones share the gradient.")
+reduce_prod = _reduction(
+    "prod", "the product over axes, as tf.reduce_prod does. Nothing on the way to it is too large or too small, and its\n"
+    "    gradient is right where there are zeros. Products of integers wrap.")
+reduce_logsumexp = _reduction("logsumexp", "log(sum(exp(x))) over axes, as tf.reduce_logsumexp does.")
+reduce_variance = _reduction(
+    "variance", "the mean of squared differences from the mean over axes, as tf.math.reduce_variance does.")
+reduce_std = _reduction(
+    "std", "the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in\n"
+    "    TensorFlow.")
+reduce_l2 = _reduction("l2", "sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.")
 
 for _function in (reduce_logsumexp, reduce_variance, reduce_std, reduce_l2):
     _function.dtypes = FLOATS

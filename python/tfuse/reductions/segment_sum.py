@@ -2,9 +2,8 @@
 
 import tensorflow as tf
 
-from tfuse._core import _library, _op, _rows
-from tfuse._core._op import FusedOp, composite, sized
-from tfuse.sorting.sort import argsort
+from tfuse._core import _library, _rows
+from tfuse._core._op import FusedOp, composite, inside_xla, registry, sized
 
 
 def _plain(data, segment_ids, order, room, sorted=True):
@@ -40,7 +39,7 @@ def _last_and_one(segment_ids):
     known = tf.get_static_value(segment_ids)
     if known is not None:
         return max(int(known[-1]) + 1, 0) if len(known) else 0
-    if _op._inside_xla():
+    if inside_xla():
         raise ValueError("segment_sum: num_segments must be given inside jit_compile=True, where sizes are fixed")
     return tf.reduce_max(tf.concat([tf.constant([-1], segment_ids.dtype), segment_ids[-1:]], 0)) + 1
 
@@ -64,7 +63,7 @@ def _sum(op, data, segment_ids, num_segments, sorted):
         raise ValueError("%s: num_segments must not be negative, got %d" % (op, int(known)))
     room = sized(num_segments if known is None else int(known))
     # Only a GPU needs the order. Equal ids keep theirs.
-    order = None if sorted or _library.without_gpu() else argsort(segment_ids)
+    order = None if sorted or _library.without_gpu() else registry["Argsort"](segment_ids)
     return _segments(data, segment_ids, order, room, sorted=sorted)
 
 

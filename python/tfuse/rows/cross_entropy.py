@@ -9,7 +9,7 @@ from tensorflow.python.eager import context, record
 from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite, given, real
 
-_NOTHING = -2**63  # the label that `ignore` names where nothing is ignored
+NOTHING = -2**63  # the label that `ignore` names where nothing is ignored
 
 
 def _real(x):
@@ -29,9 +29,9 @@ def _maximum_and_sum(x, lse):
     return [maximum, tf.exp(lse - maximum)]
 
 
-def plain_sparse(x, labels, smoothing=0.0, z_loss=0.0, ignore=_NOTHING):
+def plain_sparse(x, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING):
     x, kept = _real(x), tf.not_equal(tf.cast(labels, tf.int64), tf.constant(ignore, tf.int64))
-    if ignore != _NOTHING:
+    if ignore != NOTHING:
         x = tf.where(kept[..., None], x, 0)  # what is ignored may be infinite
     lse = tf.reduce_logsumexp(x, -1)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.where(kept, labels, 0), x)
@@ -68,23 +68,19 @@ def _dense_gradient(x, targets, stats, dloss, dtargets_for, smoothing=0.0, z_los
     return tf.cast(dx, x.dtype), tf.cast(dtargets, x.dtype)
 
 
-def _attributes(node, *names):
-    return {name: node.attr(name) for name in names}
-
-
 # Axes by letters: c classes, those before them, and one of stats.
 _AXES = {**dict.fromkeys(["x", "targets", "dtargets_for"], "abcdefgc"), "labels": "abcdefg", "dloss": "abcdefg",
          "stats": "abcdefgs"}
 
 _sparse_grad = FusedOp("SparseCrossEntropyGrad", plain=_sparse_gradient, axes=_AXES)
 _sparse = FusedOp("SparseCrossEntropy", plain=plain_sparse, axes=_AXES, gradient=lambda node, dloss, _: [
-    _sparse_grad(*node.inputs, node.outputs[1], dloss, **_attributes(node, "smoothing", "z_loss", "ignore")), None])
+    _sparse_grad(*node.inputs, node.outputs[1], dloss, **node.attrs("smoothing", "z_loss", "ignore")), None])
 
 
 def _gradient(node, dloss, _):
     x, targets = node.inputs
     dx, dtargets = _dense_grad(x, targets, node.outputs[1], dloss, targets if node.wanted(1) else None,
-                               **_attributes(node, "smoothing", "z_loss"))
+                               **node.attrs("smoothing", "z_loss"))
     return [dx, dtargets if node.wanted(1) else None]
 
 
@@ -131,8 +127,8 @@ def sparse_cross_entropy(logits, labels, label_smoothing=0.0, ignore_class=None,
       loss = tf.reduce_mean(tfuse.sparse_cross_entropy(logits, labels, label_smoothing=0.1))
     """
     check_smoothing("sparse_cross_entropy", label_smoothing)
-    ignore = _NOTHING if ignore_class is None else int(ignore_class)
-    loss, _ = _sparse(_last("sparse_cross_entropy", logits, axis), _integers(labels), smoothing=float(label_smoothing),
+    ignore = NOTHING if ignore_class is None else int(ignore_class)
+    loss, _ = _sparse(_last("sparse_cross_entropy", logits, axis), integers(labels), smoothing=float(label_smoothing),
                       z_loss=float(z_loss), ignore=ignore)
     return _weighted(loss, weights)
 
@@ -164,7 +160,7 @@ def check_smoothing(name, value):
         raise ValueError("%s: label_smoothing must be from 0 to 1, got %r" % (name, value))
 
 
-def _integers(labels):
+def integers(labels):
     """Labels as int32 or int64, which the op takes; other integers become the one that holds them all."""
     labels = _rows.tensor(labels)
     if labels.dtype in (tf.int32, tf.int64) or not labels.dtype.is_integer:
@@ -251,7 +247,7 @@ class SparseCategoricalCrossentropy(_FromLogits, keras.losses.SparseCategoricalC
         if not self.from_logits:
             return super().call(y_true, y_pred)
         labels, y_pred = keras.ops.convert_to_tensor(y_true), self._logits(y_pred)
-        labels = _integers(keras.ops.cast(labels, "int64") if labels.dtype.is_floating else labels)
+        labels = integers(keras.ops.cast(labels, "int64") if labels.dtype.is_floating else labels)
         if len(labels.shape) == len(y_pred.shape) and labels.shape[self.axis] == 1:
             labels = keras.ops.squeeze(labels, self.axis)
         loss = sparse_cross_entropy(y_pred, labels, self.label_smoothing, self.ignore_class, self.z_loss, axis=self.axis)

@@ -64,7 +64,7 @@ def _gradient(node, dy, dsum, dstats):
     x, residual, gamma, beta, seed = node.inputs
     h = node.outputs[1] if given(residual) or given(seed) else x
     dx, dresidual, dgamma, dbeta = _grad(
-        dy, dsum, h, gamma, beta, node.outputs[2], seed, kind=node.attr("kind"), rate=node.attr("rate"))
+        dy, dsum, h, gamma, beta, node.outputs[2], seed, **node.attrs("kind", "rate"))
     return [dx, (dresidual if given(seed) else dx) if given(residual) else None, dgamma, dbeta, None]
 
 

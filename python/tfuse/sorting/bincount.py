@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, _inside_xla, composite, real, sized
+from tfuse._core._op import FusedOp, composite, inside_xla, real, sized
 from tfuse.reductions.reduce import reduce_max
 
 
@@ -56,7 +56,7 @@ def _size(ids, minlength, maxlength):
     least, most = (length if length is None else tf.get_static_value(length) for length in (minlength, maxlength))
     if least is not None and most is not None and least >= most:
         return int(most)
-    if not context.executing_eagerly() and _inside_xla():
+    if not context.executing_eagerly() and inside_xla():
         raise ValueError("bincount: inside jit_compile=True, where sizes have to be known, minlength and maxlength must be "
                          "given and the same, got %s and %s" % (minlength, maxlength))
     # Of no ids the greatest is the least number of all. TensorFlow would look for it in the host's memory.

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, _inside_xla, composite
+from tfuse._core._op import FusedOp, composite, inside_xla
 
 UniqueWithCounts = collections.namedtuple("UniqueWithCounts", ["y", "idx", "count"])
 
@@ -31,7 +31,7 @@ _unique = FusedOp("Unique", plain=_plain, gradient=lambda node, *dy: [None])
 def _with_counts(op, x, out_idx, padded):
     y, idx, count, number = _unique(_rows.tensor(x))
     if not padded:
-        if _inside_xla():
+        if inside_xla():
             raise ValueError("%s: how many distinct values there are is not known inside jit_compile=True, where sizes have "
                              "to be: padded=True gives results of x's length" % op)
         y, count = y[:number], count[:number]

@@ -37,9 +37,13 @@ def value_dim(shape):
 def allowed(batch, queries, keys, mask=None, is_causal=False, window=None, align="first", query_lengths=None,
             key_lengths=None):
     """[batch, 1 or heads, queries, keys]: which keys a query attends to."""
-    i, j = np.arange(queries)[:, None], np.arange(keys)
     of = lambda lengths, all: np.full([batch, 1, 1, 1], all) if lengths is None else lengths.reshape(-1, 1, 1, 1)
-    q, k = of(query_lengths, queries), of(key_lengths, keys)
+    return _seen(np.arange(queries)[:, None], np.arange(keys), of(query_lengths, queries), of(key_lengths, keys), mask, is_causal,
+                 window, align)
+
+
+def _seen(i, j, q, k, mask, is_causal, window, align):
+    """Whether query i attends to key j, of q queries and k keys; of arrays or tensors."""
     at = i + (k - q if align == "last" else 0)
     before, after = window if isinstance(window, tuple) else (window, window)
     right = 0 if is_causal else after
@@ -138,19 +142,12 @@ def naive(query, key, value, bias=None, scale=None, dropout=0.0, seed=None, drop
 
 
 def _allowed(query, key, mask=None, is_causal=False, window=None, align="first", query_lengths=None, key_lengths=None):
-    kept = mask
-    if is_causal or window is not None or query_lengths is not None or key_lengths is not None:
-        queries, keys = tf.shape(query, tf.int64)[1], tf.shape(key, tf.int64)[1]
-        i, j = tf.range(queries)[:, None], tf.range(keys)
-        q, k = (tf.reshape(all if n is None else tf.cast(n, tf.int64), [-1, 1, 1, 1]) for n, all in [(query_lengths, queries), (key_lengths, keys)])
-        at = i + (k - q if align == "last" else 0)
-        before, after = window if isinstance(window, tuple) else (window, window)
-        right = 0 if is_causal else after
-        places = (i < q) & (j < k)
-        places = places if before is None else places & (j >= at - before)
-        places = places if right is None else places & (j <= at + right)
-        kept = places if mask is None else places & mask
-    return kept
+    if not is_causal and window is None and query_lengths is None and key_lengths is None:
+        return mask
+    queries, keys = tf.shape(query, tf.int64)[1], tf.shape(key, tf.int64)[1]
+    lengths = (tf.reshape(all if n is None else tf.cast(n, tf.int64), [-1, 1, 1, 1])
+               for n, all in [(query_lengths, queries), (key_lengths, keys)])
+    return _seen(tf.range(queries)[:, None], tf.range(keys), *lengths, mask, is_causal, window, align)
 
 
 # ---- cases ----

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tfuse
 from tfuse._core import _windows
 from tfuse.cases import Case, Input, of_terms
-from tfuse.cases.elementwise.scale_bias_act import slope, value
+from tfuse.cases.elementwise.scale_bias_act import slopes, value
 from tfuse.convolution import conv as op
 from tfuse.elementwise.scale_bias_act import PLAIN
 
@@ -39,14 +39,14 @@ class Geometry:
     def out(self, spatial):
         return tuple(self.axis(i, n)[0] for i, n in enumerate(spatial))
 
-    def _taps(self, spatial):
+    def taps(self, spatial):
         """By element of the window: the part of a padded x that it sees."""
         out, before = zip(*(self.axis(i, n) for i, n in enumerate(spatial)))
         for tap in itertools.product(*map(range, self.size)):
             first = [t * d for t, d in zip(tap, self.dilation)]
             yield tap, (slice(None), *(slice(f, f + o * s, s) for f, o, s in zip(first, out, self.strides)))
 
-    def _padded(self, spatial):
+    def padded(self, spatial):
         """The sizes of x with all that windows reach, and where x lies in it."""
         out, before = zip(*(self.axis(i, n) for i, n in enumerate(spatial)))
         reach = [max(b + n, o * s + (k - 1) * d) for b, n, o, s, k, d in zip(
@@ -56,31 +56,32 @@ class Geometry:
     def _split(self, t):
         return t.reshape(*t.shape[:-1], self.groups, t.shape[-1] // self.groups)
 
-    def _wide(self, x):
-        reach, inside = self._padded(x.shape[1:-1])
-        wide = np.zeros([x.shape[0], *reach, x.shape[-1]])
+    def wide(self, x, outside=0.0):
+        """x with all that windows reach around it."""
+        reach, inside = self.padded(x.shape[1:-1])
+        wide = np.full([x.shape[0], *reach, x.shape[-1]], outside, float)
         wide[inside] = x
         return wide
 
     def forward(self, x, kernel):
-        spatial, wide = x.shape[1:-1], self._wide(x)
+        spatial, wide = x.shape[1:-1], self.wide(x)
         y = np.zeros([x.shape[0], *self.out(spatial), kernel.shape[-1]])
-        for tap, seen in self._taps(spatial):
+        for tap, seen in self.taps(spatial):
             y += np.einsum("...gc,cgk->...gk", self._split(wide[seen]), self._split(kernel[tap])).reshape(y.shape)
         return y
 
     def data(self, y, kernel, spatial):
-        reach, inside = self._padded(spatial)
+        reach, inside = self.padded(spatial)
         wide = np.zeros([y.shape[0], *reach, kernel.shape[-2] * self.groups])
-        for tap, seen in self._taps(spatial):
+        for tap, seen in self.taps(spatial):
             part = np.einsum("...gk,cgk->...gc", self._split(y), self._split(kernel[tap]))
             wide[seen] += part.reshape(*part.shape[:-2], wide.shape[-1])
         return wide[inside]
 
     def filter(self, x, y):
-        wide = self._wide(x)
+        wide = self.wide(x)
         kernel = np.zeros([*self.size, x.shape[-1] // self.groups, y.shape[-1]])
-        for tap, seen in self._taps(x.shape[1:-1]):
+        for tap, seen in self.taps(x.shape[1:-1]):
             flat = [t.reshape(int(np.prod(t.shape[:-2])), *t.shape[-2:]) for t in (self._split(wide[seen]), self._split(y))]
             kernel[tap] = np.einsum("ngc,ngk->cgk", *flat).reshape(kernel[tap].shape)
         return kernel
@@ -91,13 +92,6 @@ def _finish(y, y2, bias, residual, activation):
     for more in (bias, residual):
         y, y2 = (y, y2) if more is None else (y + more, y2 + more**2)
     return value(y, activation), y, y2
-
-
-def _slopes(dy, pre, pre2, activation):
-    """dy times the slope, and its square: the slope is that at a sum, which is rounded, and what that does to it is a term."""
-    step, g = 1e-4, dy * slope(pre, activation)
-    bend = (slope(pre + step, activation) - slope(pre - step, activation)) / (2 * step)
-    return g, g * g + dy**2 * bend**2 * pre2
 
 
 def _sum(t):
@@ -111,7 +105,7 @@ def _truth(geometry):
 
     def gradient(dy, x, kernel, bias=None, residual=None, activation="linear"):
         _, pre, pre2 = _finish(geometry.forward(x, kernel), geometry.forward(x * x, kernel * kernel), bias, residual, activation)
-        g, g2 = _slopes(dy, pre, pre2, activation)
+        g, g2 = slopes(dy, pre, pre2, activation)
         spatial = x.shape[1:-1]
         gradients = [of_terms(geometry.data(g, kernel, spatial), geometry.data(g2, kernel * kernel, spatial)),
                      of_terms(geometry.filter(x, g), geometry.filter(x * x, g2))]
@@ -228,7 +222,7 @@ def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None,
         return of_terms(value(pre, activation), pre2)
 
     def gradient(dy, x, kernel, bias, activation="linear"):
-        g, g2 = _slopes(dy, *pre_of(x, kernel, bias), activation)
+        g, g2 = slopes(dy, *pre_of(x, kernel, bias), activation)
         return [of_terms(geometry.forward(g, kernel), geometry.forward(g2, kernel * kernel)),
                 of_terms(geometry.filter(g, x), geometry.filter(g2, x * x)), of_terms(_sum(g), _sum(g2))]
 
@@ -253,28 +247,36 @@ def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None,
 
 _X, _KERNEL = (lambda: tf.ones([2, 5, 5, 4])), (lambda: tf.ones([3, 3, 4, 6]))
 
+
+def rejects(name, f):
+    """What conv and conv_own refuse alike."""
+    return [
+        (name + ": x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
+         lambda: f(tf.ones([2, 3]), _KERNEL())),
+        (name + ": x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
+         lambda: f(tf.ones([2, 5, 4]), _KERNEL())),
+        (name + ": the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel .3, 3, 4, 6.",
+         lambda: f(tf.ones([2, 5, 5, 5]), _KERNEL())),
+        ("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
+         lambda: f(_X(), tf.ones([3, 3, 2, 5]), groups=2)),
+        (name + ": kernel must be float32 like x, got float16", lambda: f(_X(), tf.ones([3, 3, 4, 6], tf.float16))),
+        (name + ": strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0",
+         lambda: f(_X(), _KERNEL(), strides=0)),
+        (name + ": padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
+         lambda: f(_X(), _KERNEL(), padding="full")),
+    ]
+
+
 _AHEAD = {"of_XLA": 1.0, "of_torch": 1.0}
 
 CASES = [
     case("conv", Geometry((3, 3), padding="same"), activations=("linear", "relu", "gelu", "silu"), rejects=[
-        ("conv: x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
-         lambda: tfuse.conv(tf.ones([2, 3]), _KERNEL())),
-        ("conv: x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
-         lambda: tfuse.conv(tf.ones([2, 5, 4]), _KERNEL())),
-        ("conv: the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel .3, 3, 4, 6.",
-         lambda: tfuse.conv(tf.ones([2, 5, 5, 5]), _KERNEL())),
-        ("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
-         lambda: tfuse.conv(_X(), tf.ones([3, 3, 2, 5]), groups=2)),
+        *rejects("conv", tfuse.conv),
         ("bias must be a vector with one value per output, the last axis of kernel .3, 3, 4, 6., got shape .4.",
          lambda: tfuse.conv(_X(), _KERNEL(), tf.ones([4]))),
         ("residual must have the shape of the convolution, .2, 3, 3, 6., got .2, 5, 5, 6.",
          lambda: tfuse.conv(_X(), _KERNEL(), residual=tf.ones([2, 5, 5, 6]))),
-        ("conv: kernel must be float32 like x, got float16", lambda: tfuse.conv(_X(), tf.ones([3, 3, 4, 6], tf.float16))),
-        ("conv: strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0",
-         lambda: tfuse.conv(_X(), _KERNEL(), strides=0)),
         ("conv: dilation must be an integer from 1 .* got .1, 2, 3.", lambda: tfuse.conv(_X(), _KERNEL(), dilation=[1, 2, 3])),
-        ("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
-         lambda: tfuse.conv(_X(), _KERNEL(), padding="full")),
         ("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
          lambda: tfuse.conv(_X(), _KERNEL(), padding=[(1, -1), (0, 0)])),
         ("conv: groups must be an integer from 1 on, got 0", lambda: tfuse.conv(_X(), _KERNEL(), groups=0)),

@@ -4,7 +4,8 @@ import tensorflow as tf
 import tfuse
 from tfuse._core import _windows
 from tfuse.cases import Case, Input, bars, of_terms
-from tfuse.cases.elementwise.scale_bias_act import slope, value
+from tfuse.cases.convolution import conv
+from tfuse.cases.elementwise.scale_bias_act import slopes, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is x's: [batch, height, width, channels], or without a height.
@@ -12,63 +13,47 @@ _SHAPES = [(2, 9, 8, 12), (1, 7, 7, 1), (3, 8, 15, 5), (0, 9, 8, 4), (2, 12, 12,
 _LINES = [(2, 9, 12), (1, 7, 1), (3, 70, 5), (0, 9, 4), (2, 12, 66)]
 
 
-class Geometry:
-    """Where windows are, along each axis that they move along."""
+class Geometry(conv.Geometry):
+    """Windows over each channel by itself."""
 
-    def __init__(self, window, strides=1, padding="valid", dilation=1, multiplier=1):
-        axes = len(window)
-        self.window, self.padding, self.multiplier = window, padding, multiplier
-        self.strides, self.dilation = (_windows.per_axis("case", "", v, axes) for v in (strides, dilation))
+    def __init__(self, size, strides=1, padding="valid", dilation=1, multiplier=1):
+        super().__init__(size, strides, padding, dilation)
+        self.multiplier = multiplier
 
     def options(self):
         return {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
 
     def fit(self, shape):
         """Makes of any shape one that the case can have."""
-        axes = len(self.window)
+        axes = len(self.size)
         if len(shape) == axes + 2:
             return shape
-        return (min(int(np.prod(shape[:-1])), 2), *(9, 8)[:axes], min(shape[-1], 34))
+        return (min(int(np.prod(shape[:-1])), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
 
-    def out(self, shape):
-        sizes = _windows.results("case", shape[1:-1], self.window, self.strides, self.padding, self.dilation)
-        return (shape[0], *sizes, shape[-1] * self.multiplier)
-
-    def seen(self, x):
-        """For each place of the window, its number and the places of x that it sees, as an index of x with its padding."""
-        out = self.out(x.shape)[1:-1]
-        for tap in np.ndindex(*self.window):
-            yield tap, (slice(None), *(slice(t * d, t * d + max((n - 1) * s + 1, 0), s)
-                                       for t, d, n, s in zip(tap, self.dilation, out, self.strides)))
-
-    def pads(self, x):
-        out = self.out(x.shape)[1:-1]
-        padding = [self.padding] * len(out) if isinstance(self.padding, str) else [before for before, _ in self.padding]
-        return [(0, 0), *(_windows.pads(*axis) for axis in zip(
-            x.shape[1:-1], out, self.window, self.strides, self.dilation, padding)), (0, 0)]
+    def result(self, shape):
+        return (shape[0], *self.out(shape[1:-1]), shape[-1] * self.multiplier)
 
     def sums(self, x, kernel):
-        padded, total = np.pad(x, self.pads(x)), np.zeros(self.out(x.shape))
-        for tap, places in self.seen(x):
-            total += (padded[places][..., None] * kernel[tap]).reshape(total.shape)
+        wide, total = self.wide(x), np.zeros(self.result(x.shape))
+        for tap, places in self.taps(x.shape[1:-1]):
+            total += (wide[places][..., None] * kernel[tap]).reshape(total.shape)
         return total
 
     def sums_back(self, g, x, kernel):
         """Gradients of x and kernel."""
-        padded, dkernel = np.pad(x, self.pads(x)), np.zeros(kernel.shape)
-        dx, g = np.zeros(padded.shape), g.reshape(*g.shape[:-1], *kernel.shape[-2:])
-        for tap, places in self.seen(x):
+        wide, dkernel = self.wide(x), np.zeros(kernel.shape)
+        dx, g = np.zeros(wide.shape), g.reshape(*g.shape[:-1], *kernel.shape[-2:])
+        for tap, places in self.taps(x.shape[1:-1]):
             dx[places] += (g * kernel[tap]).sum(-1)
-            dkernel[tap] = (padded[places][..., None] * g).sum(tuple(range(g.ndim - 2)))
-        inside = tuple(slice(before, before + n) for (before, _), n in zip(self.pads(x), x.shape))
-        return dx[inside], dkernel
+            dkernel[tap] = (wide[places][..., None] * g).sum(tuple(range(g.ndim - 2)))
+        return dx[self.padded(x.shape[1:-1])[1]], dkernel
 
     def stock(self, x, kernel):
         """TensorFlow's own."""
-        padding, window = self.padding, self.window
+        padding, size = self.padding, self.size
         if padding == "causal":
-            x, padding = tf.pad(x, [(0, 0), (_windows.reach(window[0], self.dilation[0]) - 1, 0), (0, 0)]), "valid"
-        if len(window) == 1:
+            x, padding = tf.pad(x, [(0, 0), (_windows.reach(size[0], self.dilation[0]) - 1, 0), (0, 0)]), "valid"
+        if len(size) == 1:
             one = self.strides[0]
             y = tf.nn.depthwise_conv2d(x[:, None], kernel[None], [1, one, one, 1], padding.upper(),
                                        dilations=[1, *self.dilation])
@@ -78,8 +63,8 @@ class Geometry:
 
 def _case(name, geometry, activations, bias=True, **more):
     inputs = {"x": lambda shape: shape,
-              "kernel": Input(lambda shape: (*geometry.window, shape[-1], geometry.multiplier),
-                              lambda rng, own, shape: rng.normal(size=own) / np.sqrt(np.prod(geometry.window)))}
+              "kernel": Input(lambda shape: (*geometry.size, shape[-1], geometry.multiplier),
+                              lambda rng, own, shape: rng.normal(size=own) / np.sqrt(np.prod(geometry.size)))}
     if bias:
         inputs["bias"] = lambda shape: (shape[-1] * geometry.multiplier,)
 
@@ -92,11 +77,7 @@ def _case(name, geometry, activations, bias=True, **more):
         return of_terms(value(sums, activation), squares)
 
     def gradient(dy, x, kernel, bias=None, activation="linear"):
-        """The slope is that at a sum, which is rounded: what that does to it is a term, too."""
-        (sums, squares), step = pre(x, kernel, bias), 1e-4
-        g = dy * slope(sums, activation)
-        bend = (slope(sums + step, activation) - slope(sums - step, activation)) / (2 * step)
-        g2 = g * g + (dy * bend)**2 * squares
+        g, g2 = slopes(dy, *pre(x, kernel, bias), activation)
         gradients = [of_terms(v, s) for v, s in zip(geometry.sums_back(g, x, kernel),
                                                     geometry.sums_back(g2, x * x, kernel * kernel))]
         places = tuple(range(g.ndim - 1))
@@ -109,9 +90,9 @@ def _case(name, geometry, activations, bias=True, **more):
     def run(x, kernel, bias=None, activation="linear"):
         return tfuse.depthwise_conv(x, kernel, bias, activation, **geometry.options())
 
-    shapes = _LINES if len(geometry.window) == 1 else _SHAPES
+    shapes = _LINES if len(geometry.size) == 1 else _SHAPES
     return Case(**{**dict(name=name, run=run, plain=plain, reference=reference, gradient=gradient, inputs=inputs,
-                          outputs={"value": geometry.out}, options=[{"activation": a} for a in activations],
+                          outputs={"value": geometry.result}, options=[{"activation": a} for a in activations],
                           fit=geometry.fit, shapes=shapes, special=False, sizes=[],
                           summed=lambda shape: int(np.prod(shape[:-1]))), **more})
 

@@ -15,48 +15,44 @@ _SHAPES = {1: [(2, 9, 12), (1, 7, 1), (3, 70, 5), (0, 9, 4), (2, 12, 66)],
 class Pools(Geometry):
     """Windows of pooling: what they see, stacked, and where it comes from."""
 
-    def __init__(self, window, strides, padding="valid", zeros=False):
-        super().__init__(window, strides, padding)
+    def __init__(self, size, strides, padding="valid", zeros=False):
+        super().__init__(size, strides, padding)
         self.zeros = zeros
 
-    def fit(self, shape):
-        axes = len(self.window)
-        return shape if len(shape) == axes + 2 else (min(int(np.prod(shape[:-1])), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
-
     def stack(self, x, outside):
-        padded = np.pad(x, self.pads(x), constant_values=outside)
-        return np.stack([padded[places] for _, places in self.seen(x)])
+        wide = self.wide(x, outside)
+        return np.stack([wide[places] for _, places in self.taps(x.shape[1:-1])])
 
     def spread(self, x, parts):
         """Of parts for each place of the window, the sums where these are in x."""
-        total = np.zeros(np.pad(x, self.pads(x)).shape)
-        for (_, places), part in zip(self.seen(x), parts):
+        total = np.zeros(self.wide(x).shape)
+        for (_, places), part in zip(self.taps(x.shape[1:-1]), parts):
             total[places] += part
-        return total[tuple(slice(before, before + n) for (before, _), n in zip(self.pads(x), x.shape))]
+        return total[self.padded(x.shape[1:-1])[1]]
 
     def options(self):
-        return {"size": self.window, "strides": self.strides, "padding": self.padding, "zeros": self.zeros}
+        return {"size": self.size, "strides": self.strides, "padding": self.padding, "zeros": self.zeros}
 
     def volumes(self, f):
-        sizes = dict(zip(_NAMES, [*self.window, *self.strides]))
+        sizes = dict(zip(_NAMES, [*self.size, *self.strides]))
         none = [tf.zeros([0], tf.bool)] * (f is _plain_max)
         first = lambda y: y[0] if f is _plain_max else y
-        return lambda x: first(f(x, sized(*self.out(x.shape)[1:-1]), *none, padding=self.padding, **sizes))
+        return lambda x: first(f(x, sized(*self.out(x.shape[1:-1])), *none, padding=self.padding, **sizes))
 
     def stock(self, f):
-        if len(self.window) == 3:  # stock TensorFlow has no float64 there
+        if len(self.size) == 3:  # stock TensorFlow has no float64 there
             return self.volumes({tf.nn.max_pool: _plain_max, tf.nn.avg_pool: _plain_average}[f])
-        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.window)]  # not said, that of avg_pool3d's gradient is missing
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[len(self.size)]  # not said, that of avg_pool3d's gradient is missing
         if self.zeros:
-            return lambda x: f(tf.pad(x, [(0, 0), *self.padding, (0, 0)]), self.window, self.strides, "VALID", layout)
-        return lambda x: f(x, self.window, self.strides, self.padding.upper(), layout)
+            return lambda x: f(tf.pad(x, [(0, 0), *self.padding, (0, 0)]), self.size, self.strides, "VALID", layout)
+        return lambda x: f(x, self.size, self.strides, self.padding.upper(), layout)
 
 
 def _case(name, run, geometry, stock, reference, gradient, **more):
     return Case(**{**dict(name=name, run=lambda x: run(x, **geometry.options()), plain=geometry.stock(stock),
                           reference=reference, gradient=gradient, inputs={"x": lambda shape: shape},
-                          outputs={"value": geometry.out}, fit=geometry.fit, shapes=_SHAPES[len(geometry.window)],
-                          summed=lambda shape: int(np.prod(geometry.window)), special=False, sizes=[]), **more})
+                          outputs={"value": geometry.result}, fit=geometry.fit, shapes=_SHAPES[len(geometry.size)],
+                          summed=lambda shape: int(np.prod(geometry.size)), special=False, sizes=[]), **more})
 
 
 def _max(name, *window, **more):
@@ -65,7 +61,7 @@ def _max(name, *window, **more):
 
     def gradient(dy, x):
         where = np.argmax(g.stack(x, outside), 0)
-        return [g.spread(x, [dy * (where == tap) for tap in range(int(np.prod(g.window)))])]
+        return [g.spread(x, [dy * (where == tap) for tap in range(int(np.prod(g.size)))])]
 
     return _case(name, tfuse.max_pool, g, tf.nn.max_pool, lambda x: g.stack(x, outside).max(0), gradient, **more)
 
@@ -76,7 +72,7 @@ def _average(name, *window, **more):
 
     def gradient(dy, x):
         share = dy / count(x)
-        many = int(np.prod(g.window))
+        many = int(np.prod(g.size))
         return [of_terms(g.spread(x, [share] * many), g.spread(x, [share * share] * many))]
 
     def reference(x):

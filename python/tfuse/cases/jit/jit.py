@@ -24,8 +24,8 @@ CASES = [
          gradient=_slope, inputs={"x": lambda shape: shape}, special=False, sizes=SIZES, bars=bars(SIZES[0], forward=95),
          rejects=[("jit_silu: output y is T, which is int32 in this call; outputs must be of a float dtype",
                    lambda: _silu(tf.constant([1, 2])))]),
-    Case(name="jit.rows, softmax", run=_softmax, plain=tf.nn.softmax, reference=lambda x: np.exp(softmax._exact(x)),
-         gradient=softmax._gradient, inputs={"x": lambda shape: shape}, special=False, sizes=SIZES[:1],
+    Case(name="jit.rows, softmax", run=_softmax, plain=tf.nn.softmax, reference=lambda x: np.exp(softmax.exact(x)),
+         gradient=softmax.gradient, inputs={"x": lambda shape: shape}, special=False, sizes=SIZES[:1],
          summed=lambda shape: shape[-1], bars=bars(SIZES[0], forward=85), rejects=[
              ("jit_softmax: x must have at least one axis, whose elements are reduced, got a scalar", lambda: _softmax(1.0))]),
 ]

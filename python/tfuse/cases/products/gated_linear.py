@@ -4,6 +4,7 @@ import tensorflow as tf
 import tfuse
 from tfuse.cases import Case, Input, longest_axis, of_terms
 from tfuse.cases.elementwise.scale_bias_act import slope, value
+from tfuse.cases.products.linear import fit, rows, weights
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is (…, inputs, outputs): x is all of it but the last. Of a few results, which of two products is rounded
@@ -12,17 +13,6 @@ _SHAPES = [(2, 3, 8, 7), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (1, 7, 3, 129
            (3, 43, 257, 16), (2, 260, 40, 200)]
 _SIZE = (8192, 4096, 11008)
 _ALL = [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", "relu", "sigmoid")]
-
-
-def _fit(shape):
-    if len(shape) == 4:
-        return shape
-    rows = int(np.prod(shape[:-1]))
-    return (min(rows, 2), min(rows, 33), min(shape[-1], 150), 70)
-
-
-def _rows(t):
-    return t.reshape(int(np.prod(t.shape[:-1])), t.shape[-1])
 
 
 def _sides(x, kernel, bias):
@@ -47,8 +37,8 @@ def _gradient(dy, x, kernel, bias=None, activation="silu"):
     d = dy[..., None] * np.stack([b * bend, y], -1)
     d2 = (d * d + (dy[..., None] * np.stack([bend * b_terms + b * curve * a_terms, bend * a_terms], -1))**2)
     d, d2 = (np.concatenate([t[..., 0], t[..., 1]], -1) for t in (d, d2))
-    gradients = [of_terms(d @ kernel.T, d2 @ (kernel * kernel).T), of_terms(_rows(x).T @ _rows(d), _rows(x * x).T @ _rows(d2))]
-    return gradients if bias is None else [*gradients, of_terms(_rows(d).sum(0), _rows(d2).sum(0))]
+    gradients = [of_terms(d @ kernel.T, d2 @ (kernel * kernel).T), of_terms(rows(x).T @ rows(d), rows(x * x).T @ rows(d2))]
+    return gradients if bias is None else [*gradients, of_terms(rows(d).sum(0), rows(d2).sum(0))]
 
 
 def _of_pair(f):
@@ -76,11 +66,6 @@ def _naive_pair(x, gate, up, activation):
     return PLAIN[activation](tf.tensordot(x, gate, 1)) * tf.tensordot(x, up, 1)
 
 
-def _weights(rng, own, shape):
-    """So that results are as large as what they are made of."""
-    return rng.normal(size=own) / np.sqrt(max(own[0], 1))
-
-
 def _elements(direction, shape, options):
     """What is read and written at least: x, kernel and the result, or those and their gradients."""
     *rows, inputs, outputs = shape
@@ -89,9 +74,9 @@ def _elements(direction, shape, options):
 
 
 _X, _OUT = (lambda shape: shape[:-1]), {"value": lambda shape: (*shape[:-2], shape[-1])}
-_KERNEL = Input(lambda shape: (shape[-2], 2 * shape[-1]), _weights)
-_HALF = Input(lambda shape: shape[-2:], _weights)
-_COMMON = {"outputs": _OUT, "fit": _fit, "special": False, "elements": _elements, "summed": longest_axis}
+_KERNEL = Input(lambda shape: (shape[-2], 2 * shape[-1]), weights)
+_HALF = Input(lambda shape: shape[-2:], weights)
+_COMMON = {"outputs": _OUT, "fit": fit, "special": False, "elements": _elements, "summed": longest_axis}
 
 CASES = [
     Case(name="gated_linear", run=tfuse.gated_linear, plain=_naive, reference=_reference, gradient=_gradient,

@@ -3,7 +3,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse.cases import Case, Input, longest_axis, of_terms
-from tfuse.cases.elementwise.scale_bias_act import slope, value
+from tfuse.cases.elementwise.scale_bias_act import slopes, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 from tfuse.products.linear import fused
 
@@ -12,11 +12,15 @@ _SHAPES = [(2, 3, 8, 5), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (2, 3, 8, 0),
            (3, 43, 257, 16), (1, 5, 1000, 3), (2, 260, 40, 200)]
 
 
-def _fit(shape):
+def fit(shape):
     if len(shape) == 4:
         return shape
     rows = int(np.prod(shape[:-1]))
     return (min(rows, 2), min(rows, 33), min(shape[-1], 150), 70)
+
+
+def rows(t):
+    return t.reshape(int(np.prod(t.shape[:-1])), t.shape[-1])
 
 
 def _out(shape):
@@ -31,13 +35,8 @@ def _reference(x, kernel, bias=None, residual=None, activation="linear"):
 
 
 def _gradient(dy, x, kernel, bias=None, residual=None, activation="linear"):
-    """The slope is that at a sum, which is rounded: what that does to it is a term, too."""
     add = 0 if bias is None else bias
-    pre, step = x @ kernel + add, 1e-4
-    g, rounded = dy * slope(pre, activation), np.sqrt((x * x) @ (kernel * kernel) + add * add)
-    bend = (slope(pre + step, activation) - slope(pre - step, activation)) / (2 * step)
-    g2 = g * g + (dy * bend * rounded)**2
-    rows = lambda t: t.reshape(int(np.prod(t.shape[:-1])), t.shape[-1])
+    g, g2 = slopes(dy, x @ kernel + add, (x * x) @ (kernel * kernel) + add * add, activation)
     gradients = [of_terms(g @ kernel.T, g2 @ (kernel * kernel).T),
                  of_terms(rows(x).T @ rows(g), rows(x * x).T @ rows(g2))]
     if bias is not None:
@@ -73,17 +72,17 @@ def _flops(direction, shape, options):
     return (2 if direction == "forward" else 4) * int(np.prod(shape))
 
 
-def _weights(rng, own, shape):
+def weights(rng, own, shape):
     """So that results are as large as what they are made of."""
     return rng.normal(size=own) / np.sqrt(max(own[0], 1))
 
 
-_INPUTS = {"x": lambda shape: shape[:-1], "kernel": Input(lambda shape: shape[-2:], _weights),
+_INPUTS = {"x": lambda shape: shape[:-1], "kernel": Input(lambda shape: shape[-2:], weights),
            "bias": lambda shape: shape[-1:], "residual": _out}
 
 
 def case(name, inputs, options, **more):
-    return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
+    return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=fit, special=False,
                 inputs={i: _INPUTS[i] for i in ("x", "kernel", *inputs)}, outputs={"value": _out}, elements=_elements,
                 summed=longest_axis, options=[{"activation": a} for a in options],
                 **{"run": _fused, "shapes": _SHAPES, "sizes": [], **more})

@@ -3,6 +3,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse.cases import Case, Input, longest_axis, of_terms, total
+from tfuse.cases.products.linear import fit, rows
 from tfuse.rows.cross_entropy import plain_sparse
 
 # A case's shape is (…, inputs, classes): x is all of it but the last. Chunks have 512 rows on the CPU, on the GPU 1024 or
@@ -14,10 +15,7 @@ _SOFT = {"label_smoothing": 0.1, "z_loss": 1e-2}
 
 
 def _fit(shape):
-    if len(shape) == 4 or len(shape) == 3 and shape == _SIZE:
-        return shape
-    rows = int(np.prod(shape[:-1]))
-    return (min(rows, 2), min(rows, 33), min(shape[-1], 150), 70)
+    return shape if shape == _SIZE else fit(shape)
 
 
 def _turn(kernel, transpose_kernel):
@@ -51,7 +49,6 @@ def _gradient(dloss, x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0
     softmax, kernel = np.exp(logits - lse), _turn(kernel, transpose_kernel)
     d = dloss * ((1 + 2 * z_loss * lse) * softmax - targets)
     d2 = d * d + (dloss * softmax * (1 + terms))**2
-    rows = lambda t: t.reshape(int(np.prod(t.shape[:-1])), t.shape[-1])
     dkernel, squares = rows(x).T @ rows(d), rows(x * x).T @ rows(d2)
     gradients = [of_terms(d @ kernel.T, d2 @ (kernel * kernel).T),
                  of_terms(_turn(dkernel, transpose_kernel), _turn(squares, transpose_kernel))]

@@ -7,7 +7,7 @@ from tfuse.cases import Case, Input, bars, cancelling, total
 SWEEP = [(2**27 // columns, columns) for columns in (64, 1024, 4096, 16384, 65536, 262144)]
 
 
-def _exact(x, mask=None, scale=1.0):
+def exact(x, mask=None, scale=1.0):
     """log(softmax(x * scale + mask))."""
     z = x * scale
     if mask is not None:
@@ -16,8 +16,8 @@ def _exact(x, mask=None, scale=1.0):
     return z - np.log(np.sum(np.exp(z), -1, keepdims=True))
 
 
-def _gradient(dy, x, mask=None, scale=1.0, log=False):
-    y = _exact(x, mask, scale)
+def gradient(dy, x, mask=None, scale=1.0, log=False):
+    y = exact(x, mask, scale)
     p = np.exp(y)
     if log:
         terms = [scale * dy, -scale * p * np.sum(dy, -1, keepdims=True)]
@@ -41,8 +41,8 @@ def _run(x, mask=None, log=False, **options):
 def _case(name, inputs={}, log=False, **more):
     fixed = {"log": log} if log else {}
     return Case(name=name, run=lambda *a, **o: _run(*a, **fixed, **o), plain=lambda *a, **o: _plain(*a, **fixed, **o),
-                reference=lambda *a, **o: _exact(*a, **o) if log else np.exp(_exact(*a, **o)),
-                gradient=lambda *a, **o: _gradient(*a, **fixed, **o), inputs={"x": lambda shape: shape, **inputs},
+                reference=lambda *a, **o: exact(*a, **o) if log else np.exp(exact(*a, **o)),
+                gradient=lambda *a, **o: gradient(*a, **fixed, **o), inputs={"x": lambda shape: shape, **inputs},
                 summed=lambda shape: shape[-1], options=[{}, {"scale": 0.125}], timed=[{}], **more)
 
 

@@ -1,0 +1,90 @@
+/* row.c - what an op's row says of a call before it is made, for Python: TensorFlow's shape functions in C see no
+ * attributes, and XLA wants to know how much scratch a captured call has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bind.h"
+
+/* A tensor as Python tells it, of which sizes may be unknown. */
+typedef struct tfu_spec {
+  const char *dtype; /* "float32" … */
+  tfu_shape shape;
+} tfu_spec;
+
+static tfu_code tensor_of(const tfu_spec *spec, tfu_tensor *t, tfu_error *err) {
+  *t = (tfu_tensor){.shape = spec->shape};
+  while (t->dtype < TFU_DTYPES && strcmp(tfu_dtype_name(t->dtype), spec->dtype)) t->dtype++;
+  return t->dtype < TFU_DTYPES ? TFU_OK : tfu_fail(err, TFU_UNIMPLEMENTED, "dtype %s is not supported", spec->dtype);
+}
+
+static tfu_value value_of(const tfu_attr *a, const char *text) {
+  switch (a->kind) {
+    case TFU_ATTR_FLOAT: return (tfu_value){.f = strtof(text, NULL)};
+    case TFU_ATTR_CHOICE: return (tfu_value){.i = tfu_attr_choice(a, text, strlen(text))};
+    case TFU_ATTR_STRING: return (tfu_value){.s = tfu_intern(text, strlen(text))};
+    case TFU_ATTR_BOOL: return (tfu_value){.b = atoi(text)};
+    default: return (tfu_value){.i = strtoll(text, NULL, 10)};
+  }
+}
+
+/* The call's attributes, of which attrs has names and values in turn up to a NULL, and its inputs. */
+static tfu_code fill(tfu_call *call, tfu_lists *lists, const tfu_spec *in, const char *const *attrs) {
+  for (int i = 0; call->op->attr[i]; i++) {
+    tfu_attr a;
+    if (!tfu_attr_parse(call->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
+    const char *const *at = attrs;
+    while (*at && strcmp(*at, a.name)) at += 2;
+    TFU_REQUIRE(call->err, *at, "attribute %s is missing", a.name);
+    call->attr[i] = value_of(&a, at[1]);
+  }
+  TFU_TRY(tfu_lists_open(call, lists));
+  int n;
+  tfu_tensor *tensors = tfu_inputs(call, &n);
+  for (int i = 0; i < n; i++) TFU_TRY(tensor_of(&in[i], &tensors[i], call->err));
+  return TFU_OK;
+}
+
+static tfu_code infer(tfu_call *call, tfu_shape *out) {
+  tfu_shape in[TFU_MAX_ARGS];
+  if (call->lists) {
+    TFU_TRY(call->op->lists(call->lists, call->attr, call->err));
+    memcpy(out, call->lists->shapes, (size_t)call->lists->outputs * sizeof *out);
+    return TFU_OK;
+  }
+  for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
+  return call->op->shape(in, out, call->attr, call->err);
+}
+
+static void close(tfu_call *call) {
+  tfu_lists_close(call);
+  tfu_attrs_drop(call->op, call->attr);
+}
+
+/* Whether the row of this stem is to be asked: 1 for shapes, 2 for room, 3 for both. */
+TFU_EXPORT int tfu_row_asks(const char *stem) {
+  const tfu_op *op = tfu_find(stem)->op;
+  return op->attr_shapes | (op->more_room != NULL) << 1;
+}
+
+/* Fills `out` with the shapes of all outputs. "", or what is wrong. */
+TFU_EXPORT const char *tfu_row_shapes(const char *stem, const tfu_spec *in, const char *const *attrs, tfu_shape *out) {
+  static _Thread_local tfu_error err;
+  tfu_lists lists;
+  tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
+  tfu_code code = fill(&call, &lists, in, attrs);
+  if (code == TFU_OK) code = infer(&call, out);
+  close(&call);
+  return code == TFU_OK ? "" : err.text;
+}
+
+/* Bytes of scratch beside the row's `room`; for ops without lists. */
+TFU_EXPORT int64_t tfu_row_more_room(const char *stem, const tfu_spec *in, const char *const *attrs,
+                                     const tfu_spec *out) {
+  tfu_error err;
+  tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
+  tfu_code code = fill(&call, NULL, in, attrs);
+  for (int i = 0; code == TFU_OK && call.op->out[i]; i++) code = tensor_of(&out[i], &call.out[i], &err);
+  const int64_t bytes = code == TFU_OK ? (int64_t)call.op->more_room(&call) : 0;
+  close(&call);
+  return bytes;
+}
