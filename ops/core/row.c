@@ -55,7 +55,7 @@ static tfu_code infer(tfu_call *call, tfu_shape *out) {
   return call->op->shape(in, out, call->attr, call->err);
 }
 
-static void close(tfu_call *call) {
+static void release(tfu_call *call) {
   tfu_lists_close(call);
   tfu_attrs_drop(call->op, call->attr);
 }
@@ -73,18 +73,18 @@ TFU_EXPORT const char *tfu_row_shapes(const char *stem, const tfu_spec *in, cons
   tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
   tfu_code code = fill(&call, &lists, in, attrs);
   if (code == TFU_OK) code = infer(&call, out);
-  close(&call);
+  release(&call);
   return code == TFU_OK ? "" : err.text;
 }
 
-/* Bytes of scratch beside the row's `room`; for ops without lists. */
+/* Bytes of scratch beside the row's `room`; 0 where it asks for none. For ops without lists. */
 TFU_EXPORT int64_t tfu_row_more_room(const char *stem, const tfu_spec *in, const char *const *attrs,
                                      const tfu_spec *out) {
   tfu_error err;
   tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
   tfu_code code = fill(&call, NULL, in, attrs);
   for (int i = 0; code == TFU_OK && call.op->out[i]; i++) code = tensor_of(&out[i], &call.out[i], &err);
-  const int64_t bytes = code == TFU_OK ? (int64_t)call.op->more_room(&call) : 0;
-  close(&call);
+  const int64_t bytes = code == TFU_OK && call.op->more_room ? (int64_t)call.op->more_room(&call) : 0;
+  release(&call);
   return bytes;
 }

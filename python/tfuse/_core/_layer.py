@@ -1,4 +1,4 @@
-"""What tfuse's Keras layers share: a call() that leaves some inputs to Keras, and weights with what Keras asks of them."""
+"""What tfuse's Keras layers share: a call() that leaves some inputs to Keras, and why."""
 
 import functools
 import inspect
@@ -9,30 +9,21 @@ import tensorflow as tf
 from tfuse._core._op import FLOATS
 
 
-def served(why_not, serve):
-    """Decorates a class made of one of Keras's layers: its call() is serve(layer, inputs, …), with the arguments that this has,
-    where why_not(layer, inputs) is "", else Keras's own. The class is registered for Keras's files."""
-    def decorate(cls):
-        own = cls.call
-        known = inspect.signature(own).parameters
-
-        @functools.wraps(serve)
-        def call(self, inputs, **options):
-            if why_not(self, inputs):
-                return own(self, inputs, **{name: value for name, value in options.items() if name in known})
-            return serve(self, inputs, **options)
-
-        cls.call = call
-        return keras.saving.register_keras_serializable("tfuse")(cls)
-
-    return decorate
-
-
 def layer_of(name, why_not, serve, text, example):
-    """A class of serve's module, made of Keras's layer of this name as `served` makes it, with a docstring."""
-    doc = "keras.layers.%s %s\n\n    Example:\n      layer = tfuse.%s(%s)\n    " % (name, text, name, example)
+    """A class of serve's module, made of Keras's layer of this name and registered for Keras's files: its call() is
+    serve(layer, inputs, …), with the arguments that this has, where why_not(layer, inputs) is "", else Keras's own."""
     stock = getattr(keras.layers, name)
-    return served(why_not, serve)(type(name, (stock,), {"__doc__": doc, "__module__": serve.__module__}))
+    known = inspect.signature(stock.call).parameters
+
+    @functools.wraps(serve)
+    def call(self, inputs, **options):
+        if why_not(self, inputs):
+            return stock.call(self, inputs, **{name: value for name, value in options.items() if name in known})
+        return serve(self, inputs, **options)
+
+    doc = "keras.layers.%s %s\n\n    Example:\n      layer = tfuse.%s(%s)\n    " % (name, text, name, example)
+    cls = type(name, (stock,), {"__doc__": doc, "__module__": serve.__module__, "call": call})
+    return keras.saving.register_keras_serializable("tfuse")(cls)
 
 
 def not_computed_in(layer, x):

@@ -228,6 +228,11 @@ def allowed(naive, want, dtype, typical=0.0):
     return 2 * max(e for e in errors if not np.isnan(e))  # some stock products are NaN on some machines
 
 
+def product_flops(direction, shape, options):
+    """`flops` of a product of matrices: one forward, two backward."""
+    return (2 if direction == "forward" else 4) * int(np.prod(shape))
+
+
 def longest_axis(shape):
     """`summed` of a product of matrices and its gradients, of [rows …, inner axis, columns]."""
     return max(int(np.prod(shape[:-2])), *shape[-2:])

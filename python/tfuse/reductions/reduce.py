@@ -130,7 +130,9 @@ def _reduction(kind, text):
 
     reduce.__name__ = reduce.__qualname__ = "reduce_" + kind
     reduce.__doc__ = _DOC % (text, "float tensor" if kind in _REAL else "float tensor, or int32 or int64", kind)
-    return composite(reduce)
+    reduce = composite(reduce)
+    reduce.dtypes = FLOATS if kind in _REAL else None  # of those that the op takes, for docs/ops.md; None: all
+    return reduce
 
 
 reduce_mean = _reduction(
@@ -150,6 +152,3 @@ reduce_std = _reduction(
     "std", "the root of the variance over axes, as tf.math.reduce_std does. Its gradient is NaN where it is 0, as in\n"
     "    TensorFlow.")
 reduce_l2 = _reduction("l2", "sqrt(sum(x^2)) over axes, as tf.norm does. Its gradient is NaN where it is 0, as in TensorFlow.")
-
-for _function in (reduce_logsumexp, reduce_variance, reduce_std, reduce_l2):
-    _function.dtypes = FLOATS

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms, product_flops
 from tfuse.products.batched_matmul import fused
 
 # A case's shape is (…, m, k, n), the batch first. None has a batch of [several, 1]: with oneDNN, TensorFlow's own product of
@@ -46,10 +46,6 @@ def _naive(a, b, transpose_a=False, transpose_b=False, scale=1.0):
     return y if scale == 1 else y * tf.cast(scale, y.dtype)
 
 
-def _flops(direction, shape, options):
-    return (2 if direction == "forward" else 4) * int(np.prod(shape))
-
-
 def _elements(direction, shape, options):
     *batch, m, k, n = shape
     return (1 if direction == "forward" else 2) * int(np.prod(batch)) * (m * k + k * n + m * n)
@@ -64,7 +60,7 @@ def case(name, a, b, options, **more):
     return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
                 inputs={"a": matrix(a, -3, -2, turn_a), "b": Input(matrix(b, -2, -1, turn_b), weights)},
                 outputs={"value": lambda shape: (*shape[:-3], shape[-3], shape[-1])}, options=options, elements=_elements,
-                summed=longest_axis, flops=_flops, **{"run": fused, "shapes": _SHAPES, "sizes": [], **more})
+                summed=longest_axis, flops=product_flops, **{"run": fused, "shapes": _SHAPES, "sizes": [], **more})
 
 
 _TIMED = (64, 1024, 128, 1024)

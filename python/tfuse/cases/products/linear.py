@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms, product_flops
 from tfuse.cases.elementwise.scale_bias_act import slopes, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 from tfuse.products.linear import fused
@@ -67,11 +67,6 @@ def _elements(direction, shape, options):
     return once if direction == "forward" else 2 * once
 
 
-def _flops(direction, shape, options):
-    """One product forward, two backward."""
-    return (2 if direction == "forward" else 4) * int(np.prod(shape))
-
-
 def weights(rng, own, shape):
     """So that results are as large as what they are made of."""
     return rng.normal(size=own) / np.sqrt(max(own[0], 1))
@@ -90,7 +85,7 @@ def case(name, inputs, options, **more):
 
 def timed(name, options, sizes, bars=(), **more):
     """A case that only the benchmark has."""
-    return case(name, ["bias"], options, run=_run, shapes=[], sizes=sizes, flops=_flops, cpu_sizes=[(512, 768, 768)],
+    return case(name, ["bias"], options, run=_run, shapes=[], sizes=sizes, flops=product_flops, cpu_sizes=[(512, 768, 768)],
                 pace=lambda x, kernel, bias: tf.matmul(x, kernel),
                 bars={("bfloat16", shape, (("activation", a),)): limits for a, shape, limits in bars}, **more)
 

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms
+from tfuse.cases import Case, Input, longest_axis, of_terms, product_flops
 from tfuse.products.matmul_own import KINDS
 
 # A case's shape is (…, rows, inner, columns).
@@ -71,7 +71,7 @@ CASES = [
          lambda: tfuse.matmul_own(tf.ones([2, 3]), tf.ones([3, 5]), kind="fast")),
     ]),
     case("own matmul 8192³", _inner, shapes=[], sizes=[_LARGE], cpu_sizes=[(512, 768, 768)], pace=tf.matmul,
-         flops=lambda direction, shape, options: (2 if direction == "forward" else 4) * int(np.prod(shape)),
+         flops=product_flops,
          bars={("bfloat16", _LARGE, (("kind", "tensor"),)): {"of_matmul": 50},
                ("bfloat16", _LARGE, (("kind", "tiled"),)): {"times_naive": 5}}),
 ]
