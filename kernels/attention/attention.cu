@@ -50,7 +50,7 @@ __device__ inline void forward(const attention_work &w) {
   const bool special = FULL && (a.bias || a.mask || a.scale <= 0 || a.soft_cap > 0);
   const float by = a.scale * LOG2_E, factor = special ? 1 : by;
   float out[M][D / 8][4] = {};
-  running_softmax<M> so_far;
+  online_softmax_rows<M> so_far;
   for (int j0 = begin; j0 < end; j0 += STEPS) {
     float p[M][N][4];
     wait_for_copies<0>();

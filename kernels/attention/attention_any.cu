@@ -3,11 +3,10 @@
  * these 32 scores, all of them add up the rows that are weighted, each lane some columns of the result. Registers have
  * room for 128 columns of it: of longer rows, the scores are computed again for every 128. */
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 __device__ inline float exp_of(float x) { return expf(x); }
 __device__ inline double exp_of(double x) { return exp(x); }
-__device__ inline float log_of(float x) { return logf(x); }
-__device__ inline double log_of(double x) { return log(x); }
 __device__ inline float tanh_of(float x) { return tanhf(x); }
 __device__ inline double tanh_of(double x) { return tanh(x); }
 
@@ -161,15 +160,15 @@ __device__ inline void any_forward(const attention_work &w) {
     const int i = at.first, lane = lane_id();
     int first, end;
     tfu_band(&a, &at.s, i, &first, &end);
-    R high = -(R)INFINITE, sum = 0;
+    const auto power = [](R v, R shift) { return exp_of(v - shift); };
+    R high = -(R)INFINITE, sum = 0; /* by online softmax */
     for (int j = first + lane; j < end; j += 32) {
       const R v = head.score(i, j), top = v > high ? v : high;
-      const R shift = top == -(R)INFINITE ? 0 : top;
-      sum = (high == -(R)INFINITE ? 0 : sum * exp_of(high - shift)) + exp_of(v - shift);
+      sum = sum * softmax_down(high, top, power) + power(v, softmax_shift(top));
       high = top;
     }
-    const R top = over_lanes(high, [](R a, R b) { return a > b ? a : b; }), shift = top == -(R)INFINITE ? 0 : top;
-    sum = lanes_sum(high == -(R)INFINITE ? sum : sum * exp_of(high - shift));
+    const R top = over_lanes(high, [](R a, R b) { return a > b ? a : b; }), shift = softmax_shift(top);
+    sum = lanes_sum(sum * softmax_down(high, top, power));
     const bool none = sum == 0;
     if (a.stats && lane == 0) ((R *)a.stats)[head.stats_at(i)] = none ? -(R)INFINITE : shift + log_of(sum);
     for (int c0 = 0; c0 < a.value_dim; c0 += PART) {

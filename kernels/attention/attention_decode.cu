@@ -72,7 +72,7 @@ __device__ inline void decode(const attention_work &w) {
   const bool capped = a.soft_cap > 0, special = capped || a.bias || a.mask || a.scale <= 0;
   const float by = capped ? 1 : a.scale * LOG2_E, factor = special ? 1 : by;
   float out[1][D / 8][4] = {};
-  running_softmax<1> so_far;
+  online_softmax_rows<1> so_far;
   int n = 0;
   ONCE
   for (int j0 = begin + warp * STEPS; j0 < end; j0 += WARPS * STEPS, n += 2) {

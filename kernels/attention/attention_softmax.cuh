@@ -1,17 +1,17 @@
-/* attention_softmax.cuh - softmax of rows whose scores come in tiles: of each row, the largest score so far and the sum
- * of exponentials relative to it are kept; where a larger score comes, that sum and the output so far are scaled down.
- */
+/* attention_softmax.cuh - online softmax of rows whose scores come in tiles (kernels/core/device/online_softmax.cuh):
+ * where a larger score comes, the output so far is scaled down like the sum. */
 #pragma once
 
 #include "kernels/attention/attention_pairs.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 #if __CUDA_ARCH__ >= 800
 /* Of 16 * M rows, in the accumulators' layout (mma.cuh): [m][k] is row 16 m + 8 k + lane / 4, which four lanes share.
  * The largest score is the same in all four, the sums are those of each lane's own columns. */
 template <int M>
-struct running_softmax {
+struct online_softmax_rows {
   float high[M][2], sum[M][2];
-  __device__ running_softmax() {
+  __device__ online_softmax_rows() {
     UNROLL
     for (int m = 0; m < M; m++) {
       high[m][0] = high[m][1] = -INFINITE;
@@ -38,8 +38,8 @@ struct running_softmax {
       UNROLL
       for (int i = 0; i < 2 * M; i++) {
         const int m = i / 2, k = i % 2;
-        /* Never the difference of two infinities, which is NaN; nothing was added before a first score. */
-        const float down = high[m][k] == -INFINITE ? 0 : exp2_of((high[m][k] - top[m][k]) * factor);
+        const float down =
+            softmax_down(high[m][k], top[m][k], [&](float from, float to) { return exp2_of((from - to) * factor); });
         high[m][k] = top[m][k];
         sum[m][k] *= down;
         UNROLL
@@ -49,7 +49,7 @@ struct running_softmax {
     UNROLL
     for (int i = 0; i < 2 * M; i++) {
       const int m = i / 2, k = i % 2;
-      const float shift = high[m][k] == -INFINITE ? 0 : high[m][k] * factor;
+      const float shift = softmax_shift(high[m][k]) * factor;
       UNROLL
       for (int n = 0; n < N; n++) {
         p[m][n][2 * k] = exp2_of(fmaf(p[m][n][2 * k], factor, -shift));

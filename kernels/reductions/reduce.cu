@@ -4,17 +4,9 @@
 /* Result number `at` of n, or the state itself. */
 template <typename R>
 __device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const state<R> &s) {
-  if (!a.y) {
-    R *numbers = (R *)a.states + at;
-    numbers[0] = s.a;
-    if (a.words > 1) numbers[n] = s.b;
-    if (a.words > 2) numbers[2 * n] = s.c;
-    if (a.words > 3) numbers[3 * n] = s.d;
-  } else if (a.kind == TFU_REDUCE_ARG) {
-    store_one(a.y, at, a.to, s.place());
-  } else {
-    store_one(a.y, at, a.to, s.result(a));
-  }
+  if (!a.y) store_state<R>(a, n, at, s);
+  else if (a.kind == TFU_REDUCE_ARG) store_one(a.y, at, a.to, s.places.place());
+  else store_one(a.y, at, a.to, s.result(a));
 }
 
 /* Joins the states of the lanes of a column or row, threads that are `apart` from each other, by halves; the first lane
@@ -61,8 +53,8 @@ __device__ inline void reduce_twos(const reduce_args &a) {
           const float2 both = bits[i].values(a.from);
           v[0][i] = both.x, v[1][i] = both.y;
         }
-        s[0].a += sum_of(v[0]);
-        s[1].a += sum_of(v[1]);
+        s[0].sums.sum += sum_of(v[0]);
+        s[1].sums.sum += sum_of(v[1]);
       }
     }
     ONCE
@@ -150,7 +142,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
   const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
   if (!is_real<R>::value || !a.narrow) return store(a, lines * a.parts, result, s);
   if (!a.y) return store(a, lines * a.parts, result, converted<float>(s, a.group));
-  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.place());
+  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.places.place());
   else store_one(a.y, result, a.to, (float)s.result(a));
 }
 

@@ -63,17 +63,15 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   const int columns = period ? period : width;
   UNROLL
   for (int c = 0; c < V; c++) {
-    const state<float> s = kind[c].known(begin * together);
-    const int at = lane * width + beside * V + c;
-    states[0][at] = s.a;
-    if (K::WORDS > 1) states[K::WORDS > 1][at] = s.b;
-    if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][at] = s.c;
-    if (K::WORDS > 3) states[K::WORDS - 1][at] = s.d;
+    const typename K::state s = kind[c].known(begin * together);
+    UNROLL
+    for (int i = 0; i < K::WORDS; i++) states[i][lane * width + beside * V + c] = word_of<float>(s, i);
   }
   const auto known = [&](int at) {
-    return state<float>{states[0][at], K::WORDS > 1 ? states[K::WORDS > 1][at] : 0.0f,
-                        K::WORDS > 2 ? states[K::WORDS > 2 ? 2 : 0][at] : 0.0f,
-                        K::WORDS > 3 ? states[K::WORDS - 1][at] : 0.0f};
+    typename K::state s = {};
+    UNROLL
+    for (int i = 0; i < K::WORDS; i++) ((float *)&s)[i] = states[i][at];
+    return s;
   };
   ONCE
   for (int n = period ? together : lanes; n > 1; n -= n / 2) { /* the upper half with the lower one */
@@ -81,11 +79,10 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     __syncthreads();
     ONCE
     for (int i = threadIdx.x; i < n / 2 * columns; i += TFU_REDUCE_THREADS) {
-      const state<float> s = state<float>::joined_as<K::GROUP>(known(i), known(i + upper));
-      states[0][i] = s.a;
-      if (K::WORDS > 1) states[K::WORDS > 1][i] = s.b;
-      if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][i] = s.c;
-      if (K::WORDS > 3) states[K::WORDS - 1][i] = s.d;
+      typename K::state s = known(i);
+      s.join(known(i + upper));
+      UNROLL
+      for (int w = 0; w < K::WORDS; w++) states[w][i] = word_of<float>(s, w);
     }
   }
   __syncthreads();

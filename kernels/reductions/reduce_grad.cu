@@ -12,17 +12,17 @@ extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS)
   if (wide) s = load_state<double>(a.states, TFU_STATE_WORDS, a.n, at);
   else {
     const state<float> narrow = load_state<float>(a.states, TFU_STATE_WORDS, a.n, at);
-    s = {narrow.a, narrow.b, narrow.c};
+    s = {{narrow.word[0], narrow.word[1], narrow.word[2]}};
   }
   const double dy = wide ? ((const double *)a.dy)[at] : load_one<float>(a.dy, at, a.from);
   slope_pair<double> pair;
   switch (a.kind) {
     case TFU_REDUCE_MAX:
-    case TFU_REDUCE_MIN: pair = pair_from<TFU_TOPS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_LSE: pair = pair_from<TFU_EXPONENTIALS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_PROD: pair = pair_from<TFU_PRODUCTS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_L2: pair = pair_from<TFU_SUMS>(a.kind, a.all, s, dy); break;
-    default: pair = pair_from<TFU_SPREADS>(a.kind, a.all, s, dy);
+    case TFU_REDUCE_MIN: pair = pair_from(a.kind, a.all, s.tops, dy); break;
+    case TFU_REDUCE_LSE: pair = pair_from(a.kind, a.all, s.exponentials, dy); break;
+    case TFU_REDUCE_PROD: pair = pair_from(a.kind, a.all, s.products, dy); break;
+    case TFU_REDUCE_L2: pair = pair_from(a.kind, a.all, s.sums, dy); break;
+    default: pair = pair_from(a.kind, a.all, s.spreads, dy);
   }
   if (wide) ((slope_pair<double> *)a.pairs)[at] = pair;
   else ((slope_pair<float> *)a.pairs)[at] = {(float)pair.p, (float)pair.q};

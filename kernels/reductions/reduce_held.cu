@@ -21,9 +21,9 @@ __device__ inline void reduce_held(const reduce_args &a) {
   }
   const float dy = row < a.outer ? single<T>(a.dy, row) : 0;
   if (mine) add_packs<T>(kind, bits, mine, 0, 0, 0);
-  state<float> s = kind.known(0);
+  typename K::state s = kind.known(0);
   join_row<K, true>(s, lanes);
-  const slope_pair<float> pair = pair_from<K::GROUP>(a.kind, a.all, s, dy);
+  const slope_pair<float> pair = pair_from(a.kind, a.all, s, dy);
   UNROLL
   for (int i = 0; i < PACKS; i++) {
     float v[V];

@@ -11,7 +11,7 @@ __device__ inline void reduce_rows(const reduce_args &a) {
   const int64_t begin = blockIdx.y * a.share;
   K kind;
   kind.start(a);
-  state<float> s = kind.known(0);
+  typename K::state s = kind.known(0);
   if (row < a.outer) {
     const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
     const T *x = (const T *)a.x + row * a.count + begin;
@@ -47,7 +47,7 @@ __device__ inline void reduce_rows(const reduce_args &a) {
       const int at = i < head ? i : behind + i - head;
       const float v = single<T>(x, at);
       one.template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return at; }, 1, 0);
-      s = state<float>::joined_as<K::GROUP>(s, one.known(begin));
+      s.join(one.known(begin));
     }
   }
   join_row<K, false>(s, lanes);

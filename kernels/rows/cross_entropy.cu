@@ -4,7 +4,7 @@
  * docs/design.md#words says what look, agree and leads mean. */
 #include "kernels/rows/cross_entropy.h"
 
-#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 #include "kernels/core/device/rows.cuh"
 
 __device__ inline int64_t label_of(const cross_entropy_args &a, int64_t row) {
@@ -23,14 +23,14 @@ struct row_label {
 /* What one look at a row's logits finds: their maximum and the sum of exponentials; and their sum, for smoothing. */
 template <typename T>
 struct logits_of {
-  max_sum<T> powers;
+  online_softmax<T> powers;
   acc<T> sum;
 };
 template <typename T>
 struct join_logits {
   template <typename W>
   __device__ void lanes(logits_of<T> &v, W width) const {
-    v.powers.join_lanes(width, max_sum<T>::unit());
+    v.powers.join_lanes(width, online_softmax<T>::unit());
     add_up().lanes(v.sum, width);
   }
 };
@@ -47,7 +47,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   const int64_t cols = a.rows.cols;
   typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
-    logits_of<T> total = {max_sum<T>::none(), 0};
+    logits_of<T> total = {online_softmax<T>::none(), 0};
     row_sum<R, false> sum;
     /* Where every thread needs one, they are on their way together with the rows. */
     const int64_t early = PACKS == NARROW && walk.active() ? label_of(a, walk.row) : 0;
@@ -58,7 +58,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
         sum += sum_of(x);
       }
       widen_place<T>(p, bits[0], -infinity<R>(), x);
-      total.powers.add(x, max_sum<T>::unit());
+      total.powers.add(x, online_softmax<T>::unit());
     });
     total.sum = sum.sum;
     total = walk.agree(total, join_logits<T>());
@@ -97,7 +97,7 @@ struct row_softmax {
     inverse = 1 / sum;
     push = a.z_loss != 0 ? 2 * (R)a.z_loss * (shift + log_of(sum)) : 0;
   }
-  __device__ R power(R x) const { return max_sum<T>::power(x, shift, max_sum<T>::unit()); }
+  __device__ R power(R x) const { return online_softmax<T>::power(x, shift, online_softmax<T>::unit()); }
   __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
 };
 
@@ -179,20 +179,20 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
   typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
-    max_sum<T> logits = max_sum<T>::none();
+    online_softmax<T> logits = online_softmax<T>::none();
     targets_of<T> targets;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_place<T>(p, bits[0], -infinity<R>(), x);
       widen_pack<T>(bits[1], t);
       const R before = logits.shift();
-      logits.add(x, max_sum<T>::unit());
+      logits.add(x, online_softmax<T>::unit());
       const R shift = logits.shift();
       if (shift != before) targets.rise(shift - before);
       targets.add(p, x, t, shift, even != 0);
     });
     const R own = logits.shift();
-    logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
+    logits = walk.agree(logits, join_online_softmax<T>{online_softmax<T>::unit()});
     logits.settle();
     const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
     targets.rise(shift - own);

@@ -3,7 +3,7 @@
  * write the result. docs/design.md#words says what look, agree, leads and found mean. */
 #include "kernels/rows/softmax.h"
 
-#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 /* The mask's part for one row. */
 template <typename T>
@@ -63,7 +63,7 @@ __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
   typedef acc<T> R;
   typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
-  const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
+  const R factor = (GENERAL ? (R)1 : (R)a.scale) * online_softmax<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
     auto load = [&](const auto &p, const int4 &bits, R(&x)[N]) {
@@ -74,7 +74,7 @@ __device__ inline void softmax(const softmax_args &a) {
         mask.apply(p, x);
       }
     };
-    max_sum<T> total = max_sum<T>::none();
+    online_softmax<T> total = online_softmax<T>::none();
     R e[KEEPS ? PACKS : 1][N];
     if constexpr (AT_HAND) {
       walk.template look<true, false>([&](const auto &, int, const int4(&bits)[1]) {
@@ -87,7 +87,7 @@ __device__ inline void softmax(const softmax_args &a) {
         R x[N];
         widen_pack<T>(bits[0], x);
         UNROLL
-        for (int k = 0; k < N; k++) x[k] = max_sum<T>::accurate_power(x[k], shift, factor);
+        for (int k = 0; k < N; k++) x[k] = online_softmax<T>::accurate_power(x[k], shift, factor);
         UNROLL
         for (int k = 0; k < N; k++)
           if (KEEPS) e[i][k] = x[k];
@@ -102,14 +102,14 @@ __device__ inline void softmax(const softmax_args &a) {
     }
     const R own = total.max;
     if (walk.pass() == TFU_JOIN) {
-      total = max_sum<T>::none();
-      walk.template for_parts<max_sum<T>>([&](const max_sum<T> &part) { total.join(part, factor); });
+      total = online_softmax<T>::none();
+      walk.template for_parts<online_softmax<T>>([&](const online_softmax<T> &part) { total.join(part, factor); });
       total.join_lanes(whole_warp(), factor);
     } else {
-      total = walk.agree(total, join_max_sum<T>{factor});
+      total = walk.agree(total, join_online_softmax<T>{factor});
     }
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
+      if (walk.active() && walk.leads()) ((online_softmax<T> *)a.rows.found)[walk.row] = total;
       continue;
     }
     total.settle();
@@ -119,7 +119,7 @@ __device__ inline void softmax(const softmax_args &a) {
     const R log_sum = a.log && !nothing ? log_of(total.sum) : 0;
     const R scale = GENERAL ? (R)1 : (R)a.scale;
     /* What makes results of the kept exponentials, which are relative to the thread's own maximum. */
-    const R part = quotient<T>(max_sum<T>::accurate_power(own, shift, factor), total.sum, inverse);
+    const R part = quotient<T>(online_softmax<T>::accurate_power(own, shift, factor), total.sum, inverse);
     T *y = (T *)a.y + walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[1]) {
       R x[N];
@@ -133,7 +133,7 @@ __device__ inline void softmax(const softmax_args &a) {
       } else {
         UNROLL
         for (int k = 0; k < N; k++)
-          x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
+          x[k] = quotient<T>(online_softmax<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
       }
       walk.store(y, p, x);
     });
