@@ -132,16 +132,14 @@ struct row_part {
       const acc<T> by = __shfl_sync(0xffffffffu, weight, l);
       const int64_t at = __shfl_sync(0xffffffffu, row, l);
       if (at < 0) continue;
-      UNROLL
-      for (int k = 0; k < PART / 32; k++) {
+      UNROLLED(k, PART / 32) {
         const int c = first + (int)lane_id() + 32 * k;
         if (c < dim) v[k] += by * (acc<T>)((const T *)rows)[at * dim + c];
       }
     }
   }
   __device__ void store(void *rows, int64_t row, int first, int dim, acc<T> by) const {
-    UNROLL
-    for (int k = 0; k < PART / 32; k++) {
+    UNROLLED(k, PART / 32) {
       const int c = first + (int)lane_id() + 32 * k;
       if (c < dim) ((T *)rows)[row * dim + c] = (T)(by == 0 ? 0 : v[k] * by);
     }
@@ -271,8 +269,7 @@ __device__ inline void any_by_bias(const attention_work &w) {
   const attention_args &a = w.a;
   const int64_t size[4] = {a.batch, a.heads, a.queries, a.keys};
   int64_t elements = 1, pairs = 1;
-  UNROLL
-  for (int d = 0; d < 4; d++) (a.bias_step[d] ? elements : pairs) *= size[d];
+  UNROLLED(d, 4) (a.bias_step[d] ? elements : pairs) *= size[d];
   for_warps(elements, [&](int64_t n) {
     int at[4];
     int64_t to = 0;
@@ -285,8 +282,7 @@ __device__ inline void any_by_bias(const attention_work &w) {
       }
     };
     place(n, false);
-    UNROLL
-    for (int d = 0; d < 4; d++) to += a.bias_step[d] ? at[d] * a.bias_step[d] : 0;
+    UNROLLED(d, 4) to += a.bias_step[d] ? at[d] * a.bias_step[d] : 0;
     acc<T> sum = 0;
     for (int64_t m = lane_id(); m < pairs; m += 32) {
       place(m, true);
@@ -302,13 +298,9 @@ __device__ inline void any_by_bias(const attention_work &w) {
   });
 }
 
-#define STAMP(function)                                            \
-  TFU_TILE_KERNEL(function##_f32, TFU_THREADS, 1, function<float>) \
-  TFU_TILE_KERNEL(function##_f16, TFU_THREADS, 1, function<f16>)   \
-  TFU_TILE_KERNEL(function##_bf16, TFU_THREADS, 1, function<bf16>) \
-  TFU_TILE_KERNEL(function##_f64, TFU_THREADS, 1, function<double>)
-STAMP(any_forward)
-STAMP(numbers)
-STAMP(any_by_query)
-STAMP(any_by_key)
-STAMP(any_by_bias)
+#define STAMP(function, tag, T) TFU_TILE_KERNEL(function##_##tag, TFU_THREADS, 1, function<T>)
+TFU_TYPES(STAMP, any_forward)
+TFU_TYPES(STAMP, numbers)
+TFU_TYPES(STAMP, any_by_query)
+TFU_TYPES(STAMP, any_by_key)
+TFU_TYPES(STAMP, any_by_bias)

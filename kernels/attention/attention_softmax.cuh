@@ -12,8 +12,7 @@ template <int M>
 struct online_softmax_rows {
   float high[M][2], sum[M][2];
   __device__ online_softmax_rows() {
-    UNROLL
-    for (int m = 0; m < M; m++) {
+    UNROLLED(m, M) {
       high[m][0] = high[m][1] = -INFINITE;
       sum[m][0] = sum[m][1] = 0;
     }
@@ -24,34 +23,28 @@ struct online_softmax_rows {
   __device__ void add(float (&p)[M][N][4], float (&out)[M][C][4], float factor) {
     float top[M][2];
     bool rises = false;
-    UNROLL
-    for (int i = 0; i < 2 * M; i++) {
+    UNROLLED(i, 2 * M) {
       const int m = i / 2, k = i % 2;
       float v = high[m][k];
-      UNROLL
-      for (int n = 0; n < N; n++) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
+      UNROLLED(n, N) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
       v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
       top[m][k] = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
       rises |= top[m][k] != high[m][k];
     }
     if (__any_sync(0xffffffffu, rises)) {
-      UNROLL
-      for (int i = 0; i < 2 * M; i++) {
+      UNROLLED(i, 2 * M) {
         const int m = i / 2, k = i % 2;
         const float down =
             softmax_down(high[m][k], top[m][k], [&](float from, float to) { return exp2_of((from - to) * factor); });
         high[m][k] = top[m][k];
         sum[m][k] *= down;
-        UNROLL
-        for (int n = 0; n < C; n++) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
+        UNROLLED(n, C) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
       }
     }
-    UNROLL
-    for (int i = 0; i < 2 * M; i++) {
+    UNROLLED(i, 2 * M) {
       const int m = i / 2, k = i % 2;
       const float shift = softmax_shift(high[m][k]) * factor;
-      UNROLL
-      for (int n = 0; n < N; n++) {
+      UNROLLED(n, N) {
         p[m][n][2 * k] = exp2_of(fmaf(p[m][n][2 * k], factor, -shift));
         p[m][n][2 * k + 1] = exp2_of(fmaf(p[m][n][2 * k + 1], factor, -shift));
         sum[m][k] += p[m][n][2 * k] + p[m][n][2 * k + 1];

@@ -1,5 +1,6 @@
 /* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual), one pass over memory, and what comes before
- * it in training: the statistics of each channel, whose parts a reduction has taken (kernels/reductions/reduce.h). */
+ * it in training: the statistics of each channel, whose parts a reduction has taken by Welford
+ * (kernels/reductions/reduce.h). */
 #include "kernels/convolution/batch_norm.cuh"
 
 FORMULA(batch_norm_apply, 0, 1, STATISTICS, 1, 0, SETTLE_SCALE,

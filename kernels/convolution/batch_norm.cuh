@@ -18,29 +18,23 @@ __device__ inline void load_columns(const batch_norm_args &args, int64_t first_c
   const int64_t inner = args.inner, channels = a.count[0]; /* the first is the mean, and always given */
   int64_t channel = first_column / inner, place = first_column - channel * inner;
   bool whole = inner == 1 && channels % N == 0;
-  UNROLL
-  for (int i = 0; i < WEIGHTS; i++) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
+  UNROLLED(i, WEIGHTS) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
   if (whole) {
-    UNROLL
-    for (int i = 0; i < WEIGHTS; i++) {
+    UNROLLED(i, WEIGHTS) {
       UNROLL
       for (int first = 0; first < N; first += M) {
         R part[M];
-        UNROLL
-        for (int k = 0; k < M; k++) part[k] = (R)a.absent[i];
+        UNROLLED(k, M) part[k] = (R)a.absent[i];
         if (a.w[i]) widen_pack<R>(*(const int4 *)((const R *)a.w[i] + channel + first), part);
-        UNROLL
-        for (int k = 0; k < M; k++) w[i][first + k] = part[k];
+        UNROLLED(k, M) w[i][first + k] = part[k];
       }
     }
     return;
   }
-  UNROLL
-  for (int i = 0; i < WEIGHTS * N; i++) w[i / N][i % N] = 0;
+  UNROLLED(i, WEIGHTS * N) w[i / N][i % N] = 0;
   ONCE
   for (int column = 0; column < N; column++) { /* in turn, so that the loop is there once */
-    UNROLL
-    for (int i = 0; i < WEIGHTS; i++) {
+    UNROLLED(i, WEIGHTS) {
       UNROLL
       for (int k = 1; k < N; k++) w[i][k - 1] = w[i][k];
       w[i][N - 1] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
@@ -100,8 +94,7 @@ struct batch_norm_beside {
   template <typename F, typename R, int W>
   __device__ void load_weights(const tfu_channels_args &, const F &formula, int64_t column, R (&w)[W][N]) const {
     load_columns<F::WEIGHTS>(a, column, w);
-    UNROLL
-    for (int k = 0; k < N; k++) formula.settle(w, k);
+    UNROLLED(k, N) formula.settle(w, k);
   }
   __device__ void start(const tfu_walk &walk, int64_t col) {
     if constexpr (VALUES) ahead = read_signs(walk, walk_first(walk, col));
@@ -116,8 +109,7 @@ struct batch_norm_beside {
       if (a.more) {
         acc<T> more[N];
         widen_pack<T>(walk.beside(a.more, at), more);
-        UNROLL
-        for (int k = 0; k < N; k++) x[0][k] += more[k];
+        UNROLLED(k, N) x[0][k] += more[k];
       }
   }
   __device__ acc<T> value(int k) const { return signs & 1u << k ? 1 : 0; }
@@ -132,8 +124,7 @@ struct batch_norm_beside {
     acc<T> stored[N];
     widen_pack<T>(narrow_pack<T>(y), stored);
     unsigned bits = 0;
-    UNROLL
-    for (int k = 0; k < N; k++) bits |= stored[k] > 0 ? 1u << k : 0;
+    UNROLLED(k, N) bits |= stored[k] > 0 ? 1u << k : 0;
     uint8_t *const to = (uint8_t *)a.signs;
     int64_t place = at / N;
     to[place] = (uint8_t)(bits & ((1u << left) - 1));

@@ -7,8 +7,7 @@
 #include "ops/convolution/batch_norm.h"
 
 TFU_MODULE(batch_norm);
-extern const tfu_image tfu_batch_norm_grad_images[];
-static tfu_module grad_module = {.images = tfu_batch_norm_grad_images};
+TFU_MODULE_AS(grad_module, batch_norm_grad);
 
 /* Which kernel serves an activation; those without one are served by the last. */
 static const char *const variants[TFU_ACTS + 1] = {[TFU_ACT_linear] = "linear", [TFU_ACT_relu] = "bent",

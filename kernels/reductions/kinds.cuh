@@ -34,8 +34,7 @@ __device__ inline unsigned stored(float value) {
 template <int N, typename V, typename F>
 __device__ inline float folded(V value, F f) {
   float part[4];
-  UNROLL
-  for (int i = 0; i < N; i++) part[i % 4] = i < 4 ? value(i) : f(part[i % 4], value(i));
+  UNROLLED(i, N) part[i % 4] = i < 4 ? value(i) : f(part[i % 4], value(i));
   UNROLL
   for (int i = 1; i < 4; i++)
     if (i < N) part[0] = f(part[0], part[i]);
@@ -78,8 +77,7 @@ struct squares {
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
     float part[4] = {0, 0, 0, 0};
-    UNROLL
-    for (int i = 0; i < N; i++) part[i % 4] += value(i) * value(i);
+    UNROLLED(i, N) part[i % 4] += value(i) * value(i);
     sum += part[0] + part[1] + (part[2] + part[3]);
   }
   __device__ state known(int64_t) const { return {sum}; }
@@ -114,8 +112,7 @@ struct ties {
     const float top = folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); });
     const float as_stored = turn(top);
     int equal = 0;
-    UNROLL
-    for (int i = 0; i < N; i++) equal += real(i) && value(i) == as_stored;
+    UNROLLED(i, N) equal += real(i) && value(i) == as_stored;
     s.join({top, (float)equal});
   }
   __device__ state known(int64_t) const { return s; }
@@ -133,8 +130,7 @@ struct products {
   __device__ unsigned nothing() const { return stored<T>(1); }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
-    UNROLL
-    for (int i = 0; i < N; i++) {
+    UNROLLED(i, N) {
       zeros += value(i) == 0;
       product *= value(i) == 0 ? copysignf(1.0f, value(i)) : value(i);
       if (i % 4 == 3 || i == N - 1) take_power();
@@ -198,15 +194,13 @@ struct spreads {
     float part[4] = {0, 0, 0, 0};
     s.count = before + (float)count;
     if constexpr (NARROW) {
-      UNROLL
-      for (int i = 0; i < N; i++) part[i % 4] += apart(i) * apart(i);
+      UNROLLED(i, N) part[i % 4] += apart(i) * apart(i);
       s.rest += folded<N>(apart, plus());
       s.squares += part[0] + part[1] + (part[2] + part[3]);
       return;
     }
     const float mean = folded<N>(apart, plus()) * each;
-    UNROLL
-    for (int i = 0; i < N; i++) {
+    UNROLLED(i, N) {
       const float off = real(i) ? apart(i) - mean : 0;
       part[i % 4] += off * off;
     }
@@ -263,24 +257,18 @@ __device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, con
   else store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.result(a.kind, a.all));
 }
 
-/* Stamps KERNEL(name, function<T, kind>) for all types and for all kinds, or for those with a gradient that takes
- * few instructions, by the names of the host's variants. */
-#define TFU_SLOPES_OF(KERNEL, name, function, dtype, T)     \
-  KERNEL(name##_squares_##dtype, function<T, squares<T>>)   \
-  KERNEL(name##_ties_##dtype, function<T, ties<T>>)         \
-  KERNEL(name##_exps_##dtype, function<T, exponentials<T>>) \
-  KERNEL(name##_spreads_##dtype, function<T, spreads<T>>)
-#define TFU_KINDS_OF(KERNEL, name, function, dtype, T)      \
-  TFU_SLOPES_OF(KERNEL, name, function, dtype, T)           \
-  KERNEL(name##_sums_##dtype, function<T, sums<T>>)         \
-  KERNEL(name##_products_##dtype, function<T, products<T>>) \
-  KERNEL(name##_tops_##dtype, function<T, tops<T>>)         \
-  KERNEL(name##_places_##dtype, function<T, places<T>>)
-#define TFU_KINDS_WITH_SLOPES(KERNEL, name, function) \
-  TFU_SLOPES_OF(KERNEL, name, function, f32, float)   \
-  TFU_SLOPES_OF(KERNEL, name, function, f16, f16)     \
-  TFU_SLOPES_OF(KERNEL, name, function, bf16, bf16)
-#define TFU_KINDS(KERNEL, name, function)          \
-  TFU_KINDS_OF(KERNEL, name, function, f32, float) \
-  TFU_KINDS_OF(KERNEL, name, function, f16, f16)   \
-  TFU_KINDS_OF(KERNEL, name, function, bf16, bf16)
+/* Stamps KERNEL(name_<kind>_<dtype>, name<T, kind>) for all types and for all kinds, or for those with a gradient that
+ * takes few instructions, by the names of the host's variants. */
+#define TFU_SLOPES_OF(KERNEL, name, tag, T)           \
+  KERNEL(name##_squares_##tag, name<T, squares<T>>)   \
+  KERNEL(name##_ties_##tag, name<T, ties<T>>)         \
+  KERNEL(name##_exps_##tag, name<T, exponentials<T>>) \
+  KERNEL(name##_spreads_##tag, name<T, spreads<T>>)
+#define TFU_KINDS_OF(KERNEL, name, tag, T)            \
+  TFU_SLOPES_OF(KERNEL, name, tag, T)                 \
+  KERNEL(name##_sums_##tag, name<T, sums<T>>)         \
+  KERNEL(name##_products_##tag, name<T, products<T>>) \
+  KERNEL(name##_tops_##tag, name<T, tops<T>>)         \
+  KERNEL(name##_places_##tag, name<T, places<T>>)
+#define TFU_KINDS_WITH_SLOPES(KERNEL, name) TFU_SINGLES(TFU_SLOPES_OF, KERNEL, name)
+#define TFU_KINDS(KERNEL, name) TFU_SINGLES(TFU_KINDS_OF, KERNEL, name)

@@ -92,8 +92,7 @@ struct sum_state {
 
   template <int M>
   __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t, int64_t) {
-    UNROLL
-    for (int i = 0; i < M; i++) v[i] = i >= m ? 0 : k.kind == TFU_REDUCE_L2 ? v[i] * v[i] : v[i];
+    UNROLLED(i, M) v[i] = i >= m ? 0 : k.kind == TFU_REDUCE_L2 ? v[i] * v[i] : v[i];
     sum += sum_of(v);
   }
   __device__ void join(const sum_state &o) { sum += o.sum; }
@@ -115,8 +114,7 @@ struct top_state {
     for (int i = 1; i < M; i++)
       if (i < m && (v[i] > o.top || v[i] != v[i])) o.top = v[i];
     if (k.ties) {
-      UNROLL
-      for (int i = 0; i < M; i++) o.times += i < m && v[i] == o.top;
+      UNROLLED(i, M) o.times += i < m && v[i] == o.top;
     }
     join(o);
   }
@@ -172,12 +170,10 @@ struct exponential_state {
 
   template <int M>
   __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t, int64_t) {
-    UNROLL
-    for (int i = 0; i < M; i++) v[i] = i < m ? v[i] : -infinity<R>();
+    UNROLLED(i, M) v[i] = i < m ? v[i] : -infinity<R>();
     rise(larger(max, largest_of(v)));
     const R s = shift();
-    UNROLL
-    for (int i = 0; i < M; i++) v[i] = power_of(v[i], s);
+    UNROLLED(i, M) v[i] = power_of(v[i], s);
     sum += sum_of(v);
   }
   __device__ void join(exponential_state o) {
@@ -210,11 +206,9 @@ struct spread_state {
   template <int M>
   __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t, int64_t) {
     const R about = count == 0 ? v[0] : mean;
-    UNROLL
-    for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - about : 0;
+    UNROLLED(i, M) v[i] = i < m ? v[i] - about : 0;
     const R off = sum_of(v) * (m == M ? (R)1 / M : ratio((R)1, (R)m));
-    UNROLL
-    for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - off : 0;
+    UNROLLED(i, M) v[i] = i < m ? v[i] - off : 0;
     join({about, dot_of(v, v), (R)m, off});
   }
   __device__ void join(const spread_state &o) {
@@ -249,8 +243,7 @@ struct place_state {
   template <int M>
   __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t first, int64_t step) {
     int64_t at = place();
-    UNROLL
-    for (int i = 0; i < M; i++)
+    UNROLLED(i, M)
       if (i < m && (v[i] > top || (i == 0 && v[i] == top && first < at))) top = v[i], at = first + i * step;
     set_place(at);
   }
@@ -287,8 +280,7 @@ union state {
   template <int M>
   __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t first, int64_t step) {
     if (k.turned) {
-      UNROLL
-      for (int i = 0; i < M; i++) v[i] = opposite(v[i]);
+      UNROLLED(i, M) v[i] = opposite(v[i]);
     }
     if (k.group == TFU_PLACES) places.add(k, v, m, first, step);
     else as_kind(k.group, [&](auto own) { (this->*own).add(k, v, m, first, step); });
@@ -334,14 +326,12 @@ __device__ inline R word_of(const S &s, int i) {
 template <typename R>
 __device__ inline state<R> load_state(const void *from, int words, int64_t n, int64_t at) {
   state<R> s;
-  UNROLL
-  for (int i = 0; i < TFU_STATE_WORDS; i++) s.word[i] = i < words ? ((const R *)from)[i * n + at] : 0;
+  UNROLLED(i, TFU_STATE_WORDS) s.word[i] = i < words ? ((const R *)from)[i * n + at] : 0;
   return s;
 }
 template <typename R, typename S>
 __device__ inline void store_state(const reduce_args &a, int64_t n, int64_t at, const S &s) {
-  UNROLL
-  for (int i = 0; i < TFU_STATE_WORDS; i++)
+  UNROLLED(i, TFU_STATE_WORDS)
     if (i < a.words) ((R *)a.states)[i * n + at] = word_of<R>(s, i);
 }
 

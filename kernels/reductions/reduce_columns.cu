@@ -18,8 +18,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   const int64_t begin = blockIdx.y * a.share;
   const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
   K kind[V];
-  UNROLL
-  for (int c = 0; c < V; c++) kind[c].start(a);
+  UNROLLED(c, V) kind[c].start(a);
   if (beside * V < width && line < a.outer * a.inner) {
     const int64_t step = a.inner << a.lane_bits;
     const T *x =
@@ -31,27 +30,23 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       int4 bits[ROWS];
       int there = ROWS;
       if (row + (ROWS - 1) * lanes < n) {
-        UNROLL
-        for (int i = 0; i < ROWS; i++) bits[i] = load_once(x + i * step);
+        UNROLLED(i, ROWS) bits[i] = load_once(x + i * step);
       } else {
         const int none = (int)kind[0].nothing();
         there = (n - row + lanes - 1) >> a.lane_bits;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+        UNROLLED(i, ROWS) {
           bits[i] = make_int4(none, none, none, none);
           if (i < there) bits[i] = load_once(x + i * step);
         }
       }
-      UNROLL
-      for (int c = 0; c < V; c++)
+      UNROLLED(c, V)
         kind[c].template add<ROWS>([&](int i) { return element<T>(bits[i], c); }, [&](int i) { return i < there; },
                                    [&](int i) { return place(row + i * lanes, c); }, there, seen);
       seen += there;
     }
     if (a.tail && blockIdx.y + 1 == a.parts) {
       const T *rest = (const T *)a.x + (outer + 1) * (a.count * a.inner + a.tail) - a.tail;
-      UNROLL
-      for (int c = 0; c < V; c++) {
+      UNROLLED(c, V) {
         if (beside * V + c >= a.tail) continue;
         const float v = single<T>(rest, beside * V + c);
         kind[c].template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return place(n, c); }, 1,
@@ -61,16 +56,13 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   }
   __shared__ float states[K::WORDS][STATES];
   const int columns = period ? period : width;
-  UNROLL
-  for (int c = 0; c < V; c++) {
+  UNROLLED(c, V) {
     const typename K::state s = kind[c].known(begin * together);
-    UNROLL
-    for (int i = 0; i < K::WORDS; i++) states[i][lane * width + beside * V + c] = word_of<float>(s, i);
+    UNROLLED(i, K::WORDS) states[i][lane * width + beside * V + c] = word_of<float>(s, i);
   }
   const auto known = [&](int at) {
     typename K::state s = {};
-    UNROLL
-    for (int i = 0; i < K::WORDS; i++) ((float *)&s)[i] = states[i][at];
+    UNROLLED(i, K::WORDS) ((float *)&s)[i] = states[i][at];
     return s;
   };
   ONCE
@@ -81,8 +73,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     for (int i = threadIdx.x; i < n / 2 * columns; i += TFU_REDUCE_THREADS) {
       typename K::state s = known(i);
       s.join(known(i + upper));
-      UNROLL
-      for (int w = 0; w < K::WORDS; w++) states[w][i] = word_of<float>(s, w);
+      UNROLLED(w, K::WORDS) states[w][i] = word_of<float>(s, w);
     }
   }
   __syncthreads();
@@ -96,8 +87,5 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   }
 }
 
-#define KERNEL(name, ...)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 3) name(const __grid_constant__ reduce_args a) { \
-    __VA_ARGS__(a);                                                                                                 \
-  }
-TFU_KINDS(KERNEL, reduce_columns, reduce_columns)
+#define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS, 3), name, __grid_constant__ reduce_args, __VA_ARGS__)
+TFU_KINDS(KERNEL, reduce_columns)

@@ -1,4 +1,5 @@
-/* reduce_rows.cuh - what the kernels for contiguous rows share: the lanes of a row join their states. */
+/* reduce_rows.cuh - what the kernels for contiguous rows share: the lanes of a row join their states, by
+ * warp shuffle and then through shared memory. */
 #pragma once
 
 #include "kernels/reductions/kinds.cuh"
@@ -21,8 +22,7 @@ __device__ inline void join_row(typename K::state &s, int lanes) {
   ONCE
   for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2) {
     typename K::state o = {};
-    UNROLL
-    for (int i = 0; i < K::WORDS; i++) ((float *)&o)[i] = __shfl_xor_sync(0xffffffffu, word_of<float>(s, i), offset);
+    UNROLLED(i, K::WORDS) ((float *)&o)[i] = __shfl_xor_sync(0xffffffffu, word_of<float>(s, i), offset);
     /* The lower lane's state comes first for both, so that they get the same bits. */
     const bool low = !(threadIdx.x & offset);
     const typename K::state behind = low ? o : s;

@@ -1,6 +1,6 @@
 /* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c). One look at the
- * logits, and at the probabilities, is enough: so a row of any length has one block, and comes in chunks where
- * registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
+ * logits, by online softmax, and at the probabilities is enough: so a row of any length has one block, and comes in
+ * chunks where registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
  * docs/design.md#words says what look, agree and leads mean. */
 #include "kernels/rows/cross_entropy.h"
 
@@ -119,17 +119,14 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N], d[N];
       widen_pack<T>(bits[0], x);
-      UNROLL
-      for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
+      UNROLLED(k, N) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
       const int64_t at = label.label - p.first;
       if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
         R own = 0;
-        UNROLL
-        for (int k = 0; k < N; k++) own = k == at ? x[k] : own;
+        UNROLLED(k, N) own = k == at ? x[k] : own;
         const R y = softmax.of(own);
         own = dloss * ((y - (target + even)) + softmax.push * y);
-        UNROLL
-        for (int k = 0; k < N; k++) d[k] = k == at ? own : d[k];
+        UNROLLED(k, N) d[k] = k == at ? own : d[k];
       }
       walk.store(dx, p, d);
     });
@@ -150,15 +147,13 @@ struct targets_of {
   __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
     R own[N], far[N];
     classes += p.template count<N>();
-    UNROLL
-    for (int k = 0; k < N; k++) {
+    UNROLLED(k, N) {
       own[k] = p.owns(k) ? t[k] : 0;
       far[k] = p.owns(k) ? x[k] - shift : 0;
     }
     weight += sum_of(own);
     if (smooth) even += sum_of(far);
-    UNROLL
-    for (int k = 0; k < N; k++) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
+    UNROLLED(k, N) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
     cost += sum_of(far);
   }
   /* The shift has risen by so much: each x - shift in the sums is less by that. */
@@ -228,12 +223,10 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
       widen_pack<T>(bits[1], t);
       if (a.dtargets) {
         R d[N];
-        UNROLL
-        for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
+        UNROLLED(k, N) d[k] = dloss * most * (log_sum - (x[k] - max));
         walk.store(dtargets, p, d);
       }
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
+      UNROLLED(k, N) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
       walk.store(dx, p, x);
     });
   }

@@ -41,8 +41,7 @@ __device__ inline void store_sums(const tfu_channels_args &a, R (&sums)[SUMS][CO
     __syncthreads();
     ONCE
     for (int i = threadIdx.x; i < upper && i < end; i += TFU_THREADS) {
-      UNROLL
-      for (int q = 0; q < SUMS; q++) sums[q][i] += sums[q][i + half];
+      UNROLLED(q, SUMS) sums[q][i] += sums[q][i + half];
     }
     copies = (copies + 1) / 2;
   }
@@ -55,8 +54,7 @@ __device__ inline void store_sums(const tfu_channels_args &a, R (&sums)[SUMS][CO
   ONCE
   for (int i = threadIdx.x; i < cols && i < end; i += TFU_THREADS) {
     const int at = turn + i < cols ? turn + i : turn + i - cols;
-    UNROLL
-    for (int q = 0; q < SUMS; q++) partial[q * a.sum_width + at] = sums[q][i];
+    UNROLLED(q, SUMS) partial[q * a.sum_width + at] = sums[q][i];
   }
 }
 
@@ -74,32 +72,25 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula, B 
   const int64_t col = walk_column<T>();
   if (!SUMS && col >= a.walk.width) return;
   acc<T> sum[SUMS + 1][N]; /* an array cannot be empty */
-  UNROLL
-  for (int i = 0; i < SUMS * N; i++) sum[i / N][i % N] = 0;
+  UNROLLED(i, SUMS * N) sum[i / N][i % N] = 0;
   if (col < a.walk.width) {
     walk_type walk(a.walk, col, a.x, a.half, shared.ring);
     acc<T> w[WEIGHTS + 1][N];
     const int64_t column = WEIGHTS ? col % a.cols : 0;
     if constexpr (B::OWN_WEIGHTS) beside.load_weights(a, formula, column, w);
-    UNROLL
-    for (int i = 0; i < WEIGHTS && !B::OWN_WEIGHTS; i++)
+    UNROLLED(i, B::OWN_WEIGHTS ? 0 : WEIGHTS)
       walk.load_weights((const stored *)a.w[i], a.count[i], column, (stored)a.absent[i], w[i]);
     beside.start(a.walk, col);
     walk.run(a.y, [&](int64_t at, int left, typename walk_type::inputs x, typename walk_type::outputs y) {
       beside.before(walk, at, x);
-      UNROLL
-      for (int k = 0; k < N; k++) {
+      UNROLLED(k, N) {
         acc<T> xs[IN + B::VALUES], ws[WEIGHTS + 1], ys[OUT + 1], ss[SUMS + 1];
-        UNROLL
-        for (int i = 0; i < IN; i++) xs[i] = x[i][k];
+        UNROLLED(i, IN) xs[i] = x[i][k];
         if constexpr (B::VALUES) xs[IN] = beside.value(k);
-        UNROLL
-        for (int i = 0; i < WEIGHTS; i++) ws[i] = w[i][k];
+        UNROLLED(i, WEIGHTS) ws[i] = w[i][k];
         formula.template of<T>(xs, ws, ys, ss);
-        UNROLL
-        for (int i = 0; i < OUT; i++) y[i][k] = ys[i];
-        UNROLL
-        for (int i = 0; i < SUMS; i++)
+        UNROLLED(i, OUT) y[i][k] = ys[i];
+        UNROLLED(i, SUMS)
           if (k < left) sum[i][k] += ss[i]; /* what stands beyond the end adds nothing */
       }
       beside.after(a.walk, at, left, y[0]);
@@ -108,9 +99,8 @@ __device__ inline void channels(const tfu_channels_args &a, const F &formula, B 
   if constexpr (SUMS != 0) {
     if (!a.partial) return;
     __syncthreads();
-    UNROLL
-    for (int i = 0; i < SUMS; i++) UNROLL
-    for (int k = 0; k < N; k++) shared.sums[i][threadIdx.x * N + k] = sum[i][k];
+    UNROLLED(i, SUMS)
+      UNROLLED(k, N) shared.sums[i][threadIdx.x * N + k] = sum[i][k];
     store_sums(a, shared.sums);
   }
 }

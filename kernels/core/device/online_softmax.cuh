@@ -31,8 +31,7 @@ __device__ inline acc<T> quotient(acc<T> a, acc<T> b, acc<T> inverse) {
 template <typename R, int N>
 __device__ inline R largest_of(const R (&x)[N]) {
   R high[N < 4 ? N : 4];
-  UNROLL
-  for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
+  UNROLLED(k, N) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
   UNROLL
   for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
   return high[0];
@@ -107,8 +106,7 @@ struct online_softmax {
     R e[N];
     rise(larger(max, largest_of(x)), factor);
     const R s = shift();
-    UNROLL
-    for (int k = 0; k < N; k++) e[k] = power(x[k], s, factor);
+    UNROLLED(k, N) e[k] = power(x[k], s, factor);
     const R add = sum_of(e) - lost, next = sum + add;
     lost = (next - sum) - add;
     sum = next;

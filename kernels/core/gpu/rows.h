@@ -3,9 +3,9 @@
  *
  * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
- * registers while a kernel looks at them, and the next ones wait in shared memory. Longer ones stay in shared memory,
- * in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they are narrow and
- * the kernel has a variant for that, one by each thread.
+ * registers while a kernel looks at them, and the next ones, prefetched, wait in shared memory. Longer ones stay in
+ * shared memory, in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they
+ * are narrow and the kernel has a variant for that, one by each thread.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
