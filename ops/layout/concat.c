@@ -52,8 +52,7 @@ const tfu_op tfu_concat = {
     .attr = {"axis: int", "N: int >= 1", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .lists = concat_rule,
     .attr_shapes = 1,
-    .cpu = tfu_concat_cpu,
-    .gpu = tfu_concat_gpu,
+    TFU_KERNELS(concat),
     .capturable = 1,
 };
 
@@ -83,7 +82,6 @@ const tfu_op tfu_concat_split = {
     .out = {"y: N * T"},
     .attr = {"axis: int", "N: int >= 1", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .lists = split_rule,
-    .cpu = tfu_concat_split_cpu,
-    .gpu = tfu_concat_split_gpu,
+    TFU_KERNELS(concat_split),
     .capturable = 1,
 };

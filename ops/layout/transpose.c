@@ -30,7 +30,6 @@ const tfu_op tfu_transpose = {
     .attr = {"perm: int", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .shape = shape,
     .attr_shapes = 1,
-    .cpu = tfu_transpose_cpu,
-    .gpu = tfu_transpose_gpu,
+    TFU_KERNELS(transpose),
     .capturable = 1,
 };

@@ -30,6 +30,5 @@ const tfu_op tfu_arg_reduce = {
              "I: {int32, int64} = DT_INT64"},
     .shape = shape,
     .attr_shapes = 1,
-    .cpu = tfu_arg_reduce_cpu,
-    .gpu = tfu_arg_reduce_gpu,
+    TFU_KERNELS(arg_reduce),
 };
