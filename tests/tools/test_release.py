@@ -77,7 +77,8 @@ def test_sdist(tmp_path):
     (tmp_path / "run").chmod(0o755)
     for name in ("a.tar.gz", "b.tar.gz"):
         sdist.write(tmp_path / name, "1.2.3", ["run", "README.md"], tmp_path)
-    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+    packed = (tmp_path / "a.tar.gz").read_bytes()
+    assert packed == (tmp_path / "b.tar.gz").read_bytes() and packed[4:8] == bytes(4)  # gzip's date
     with tarfile.open(tmp_path / "a.tar.gz") as archive:
         modes = {entry.name: entry.mode for entry in archive}
         info = archive.extractfile("tfuse-1.2.3/PKG-INFO").read().decode()
