@@ -1,4 +1,4 @@
-"""The table of cells: what the tests in test_ops.py meet. Each number counts the pairs of options and dtype (of
+"""The table of cells: what the tests in tests/ops meet. Each number counts the pairs of options and dtype (of
 test_rejects: the rejected inputs) that a test meets of a case on a route; on the CPU, and on a GPU where there is one.
 
   ./run cells [--list]
@@ -7,7 +7,9 @@ test_rejects: the rejected inputs) that a test meets of a case on a route; on th
 
 import argparse
 import collections
+import importlib
 import itertools
+import pathlib
 import sys
 
 Cell = collections.namedtuple("Cell", ["test", "case", "options", "dtype", "route"])
@@ -35,9 +37,12 @@ def main():
     parser = argparse.ArgumentParser(prog="./run cells", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--list", action="store_true", help="one cell per line")
     arguments = parser.parse_args()
-    import test_ops
+    folder = pathlib.Path(__file__).resolve().parent / "ops"
+    sys.path.append(str(folder))
+    import case_runs
 
-    table = list(of(*(test for name, test in vars(test_ops).items() if name.startswith("test_"))))
+    modules = [importlib.import_module(path.stem) for path in sorted(folder.glob("test_*.py"))]
+    table = list(of(*(test for module in modules for name, test in vars(module).items() if name.startswith("test_"))))
     if arguments.list:
         for cell in table:
             print(" | ".join([cell.test, cell.case.name, words(cell.options), cell.dtype, cell.route]))
@@ -46,15 +51,15 @@ def main():
     for number, column in enumerate(columns):
         print("%3d  %s, %s" % (number, *column))
     rows = [["case", *map(str, range(len(columns))), "ops"]]
-    for case in test_ops.ALL:
+    for case in case_runs.ALL:
         count = collections.Counter((cell.test, cell.route) for cell in table if cell.case is case)
-        rows.append([test_ops.full_name(case), *(str(count[column]) for column in columns),
-                     " ".join(sorted(test_ops.ops()[case.name]))])
+        rows.append([case_runs.full_name(case), *(str(count[column]) for column in columns),
+                     " ".join(sorted(case_runs.ops()[case.name]))])
     widths = [max(map(len, column)) for column in zip(*rows)]
     print()
     for row in rows:
         print("  ".join([row[0].ljust(widths[0]), *(n.rjust(w) for n, w in zip(row[1:-1], widths[1:])), row[-1]]))
-    print("\n%d cells of %d ops" % (len(table), len(set().union(*test_ops.ops().values()))))
+    print("\n%d cells of %d ops" % (len(table), len(set().union(*case_runs.ops().values()))))
 
 
 if __name__ == "__main__":

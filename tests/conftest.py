@@ -20,11 +20,12 @@ if importlib.util.find_spec("tfuse") is None:
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 GPUS = tf.config.list_physical_devices("GPU")
 for gpu in GPUS:
     tf.config.experimental.set_memory_growth(gpu, True)
-# Whether every cell runs all of its shapes (see share() in test_ops.py), and XLA compiles as it does for users.
+# Whether every cell runs all of its shapes (see share() in ops/case_runs.py), and XLA compiles as it does for users.
 FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"
@@ -66,6 +67,14 @@ def tf32():
     tf.config.experimental.enable_tensor_float_32_execution(True)
     yield
     tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+@pytest.fixture
+def determinism():
+    """Results have to repeat, bit for bit."""
+    tf.config.experimental.enable_op_determinism()
+    yield
+    config.disable_op_determinism()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Runs the tests of Python where Bazel is not: several processes at a time, on one GPU.
 
   python3 tools/gpu_tests.py                                  # all, 14 at a time
-  python3 tools/gpu_tests.py --limit 240 test_conv:3 "test_ops:8:GPU and softmax"
+  python3 tools/gpu_tests.py --limit 240 test_conv:3 "test_values:8:GPU and softmax"
 
 FILE[:PARTS[:EXPRESSION]]: a test's file without its folder and ending, in so many processes, with pytest's -k; without
 an expression, all but the cases that name the CPU. TFUSE_LIBRARY names libtfuse.so; tfuse and TensorFlow are importable.
@@ -21,8 +21,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from test_summary import read_cases
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PARTS = {"test_ops": 32, "test_optimizers": 4, "test_jit_run": 4, "test_gradients": 3, "test_rows": 3, "test_conv": 3,
-         "test_batch_norm": 3, "test_reductions": 3, "test_look_back_images": 3}  # of those that take longest
+PARTS = {"test_values": 20, "test_determinism": 10, "test_optimizers": 4, "test_jit_run": 4, "test_gradients": 3, "test_rows": 3,
+         "test_conv": 3, "test_batch_norm": 3, "test_reductions": 3, "test_look_back_images": 3}  # of those that take longest
 Job = collections.namedtuple("Job", "path part parts expression")
 
 

@@ -1,13 +1,13 @@
-"""Seconds to the end of the third training step, tracing and compiling among them, of models of KerasHub and keras.applications,
-small but for the number of their layers: stock, with tfuse.enable(), and both with XLA. Each in a process of its own.
+"""Processor seconds to the end of the third training step, tracing and compiling among them, of models of KerasHub and
+keras.applications, small but for the number of their layers: stock, with tfuse.enable(), and both with XLA. Each in a process of
+its own. All threads count; what else the machine does does not.
 
   ./run python tools/trace_times.py                                  # all of them, a table
   ./run python tools/trace_times.py T5 Bert --modes tfuse,tfuse+xla
   ./run python tools/trace_times.py T5 --modes tfuse+xla --profile   # where Python spends the time
 
 On a machine without a GPU, enable() leaves products, convolutions and other things to Keras. --as-on-a-gpu has tfuse serve them
-all the same, by its kernels for CPUs: so tracing is what it is with a GPU, and compiling is not. What else the machine does is
-in the times: run it alone, and one at a time.
+all the same, by its kernels for CPUs: so tracing is what it is with a GPU, and compiling is not.
 """
 import argparse
 import cProfile
@@ -78,7 +78,7 @@ def image_batch():
 
 
 def measure(name, mode, layers, as_on_a_gpu, profile):
-    """Seconds from the beginning of the first step to the end of the third."""
+    """Processor seconds from the beginning of the first step to the end of the third."""
     import keras
     import tensorflow as tf
     import tfuse
@@ -98,10 +98,10 @@ def measure(name, mode, layers, as_on_a_gpu, profile):
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(3):
         loss = float(model.train_function(iter([batch]))["loss"])
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     if profile:
         profiler.disable()
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("cumulative").print_stats(80)
@@ -145,7 +145,7 @@ def main():
     if options.measure:
         return measure(options.models[0], options.measure, options.layers, options.as_on_a_gpu, options.profile)
     row = lambda name, cells: print("| %-14s | %s |" % (name, " | ".join("%9s" % cell for cell in cells)), flush=True)
-    row("seconds", modes)
+    row("processor s", modes)
     row("---", ["---"] * len(modes))
     for name in options.models or MODELS:
         row(name, [asked(name, mode, options) for mode in modes])

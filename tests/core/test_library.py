@@ -269,6 +269,30 @@ def test_explain_an_unknown_dimension_in_xla(device):
         assert (ran["op"], ran["route"], ran["input"]) == ("Square", "XLA custom call", "float32[%d, 13]" % rows)
 
 
+@needs_xla
+def test_tracing_for_xla_does_nothing_twice(monkeypatch):
+    """A model's layers are alike: the shape rule is asked once of what they call, and a tape makes no gradients of copies."""
+    asked, own = [], _op.FusedOp._new_specs
+    monkeypatch.setattr(_op.FusedOp, "_new_specs", lambda self, *given: asked.append(self.name) or own(self, *given))
+    constants = []
+    _op._specs.cache_clear()
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in range(4):
+                y = tfuse.square(y)
+        dx = tape.gradient(y, x)
+        constants.extend(op for op in dx.graph.get_operations() if op.type == "Const")
+        return dx
+
+    assert step(tf.fill([2, 19], 1.0))[0, 0] == 16
+    assert sorted(asked) == ["Square", "SquareGrad"]
+    assert len(constants) == 1  # the gradient that it begins with
+
+
 def test_explain_what_xla_cannot_take():
     tf.function(tfuse.square, jit_compile=True).get_concrete_function(tf.TensorSpec(None))
     last = [row for row in tfuse.explain(64) if row["when"] == "traced"][-1]

@@ -50,6 +50,31 @@ def test_half_gradients_of_float32_weights(device, rule, dtype):
     assert largest_error([v.numpy() for v in own[1]], [v.numpy() for v in wide[1]]) < 1e-6
 
 
+@pytest.mark.parametrize("clip", [{}, {"clipnorm": 1.0}, {"global_clipnorm": 1.0}], ids=lambda clip: next(iter(clip), "none"))
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradients_are_not_cast_for_the_step(device, jit, clip):
+    """What mixed precision casts to float32 is taken as it was before, and is worth the same."""
+    if jit:
+        skip_broken_xla()
+    weights, optimizer = variables(), make(tfuse.optimizers, "adam", **clip)
+    optimizer.build(weights)
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(*x):
+        optimizer.apply([tf.cast(t, tf.float32) for t in x], weights)
+
+    narrow = [gradients(t, dtype="bfloat16") for t in range(3)]
+    for g in narrow:
+        step(*g)
+    graph = step.get_concrete_function(*narrow[0]).graph
+    taken = [op for op in graph.get_operations() if op.type in ("Tfuse>TensorsUpdate", "XlaCallModule")]
+    assert taken and all(tensor.dtype == tf.bfloat16 for op in taken for tensor in op.inputs[:1])
+    want, theirs = make(keras.optimizers, "adam", **clip), variables()
+    for g in narrow:
+        want.apply([tf.cast(t, tf.float32) for t in g], theirs)
+    assert largest_error([v.numpy() for v in weights], [v.numpy() for v in theirs]) < 1e-5
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("rule", ["adam", "momentum"])
 def test_half_weights(device, rule, dtype):

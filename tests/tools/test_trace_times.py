@@ -1,4 +1,4 @@
-"""tools/trace_times.py: seconds to the third step, in a process for each model and mode."""
+"""tools/trace_times.py: processor seconds to the third step, in a process for each model and mode."""
 
 import importlib.util
 import os
@@ -34,7 +34,7 @@ def test_a_model():
     done = run("GPT2", "--modes", "tfuse", "--layers", "1", "--as-on-a-gpu")
     assert done.returncode == 0, done.stderr
     title, line, row = done.stdout.splitlines()
-    assert re.fullmatch(r"\| seconds +\| +tfuse \|", title) and re.fullmatch(r"\| GPT2 +\| +\d+\.\d \|", row), done.stdout
+    assert re.fullmatch(r"\| processor s +\| +tfuse \|", title) and re.fullmatch(r"\| GPT2 +\| +\d+\.\d \|", row), done.stdout
 
 
 def test_what_fails_and_what_takes_too_long(tool, monkeypatch, capsys):

@@ -150,6 +150,16 @@ class FusedOp:
 
     def output_specs(self, inputs, attributes):
         """Dtypes and shapes that the op's own shape rule gives, as a list of TensorSpecs; inputs may be TensorSpecs."""
+        if not all(map(_has_dtype, inputs)):
+            return self._new_specs(inputs, attributes)
+        shapes = (tf.TensorShape(i.shape) for i in inputs)
+        inputs = tuple((i.dtype, None if shape.rank is None else tuple(shape)) for i, shape in zip(inputs, shapes))
+        try:
+            return list(_specs(self, inputs, tuple(attributes.items())))
+        except TypeError:  # an attribute that cannot be a key; the op says what is wrong with it
+            return self._new_specs([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], attributes)
+
+    def _new_specs(self, inputs, attributes):
         with tf.Graph().as_default():
             inputs = self._convert([tf.compat.v1.placeholder(i.dtype, i.shape) if _has_dtype(i) else i for i in inputs])
             outputs = self._in_graph(inputs, attributes)
@@ -363,7 +373,14 @@ def of_node(node):
     return op if isinstance(op, FusedOp) else None
 
 
-@functools.lru_cache(1024)  # kept, since layers of one shape ask the same, and the shape rule wants a graph of its own
+# Both are kept, since layers of one shape ask the same, and the shape rule wants a graph of its own. Of (dtype, shape) of each
+# input and (name, value) of each attribute.
+@functools.lru_cache(1024)
+def _specs(op, inputs, attributes):
+    return op._new_specs([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], dict(attributes))
+
+
+@functools.lru_cache(1024)
 def _dims(op, inputs, attributes):
     return op._output_dims([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], dict(attributes), [])[0] or None
 

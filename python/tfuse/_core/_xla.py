@@ -86,7 +86,8 @@ def differentiable(compute, gradient, inputs):
 
     if not tf.executing_eagerly():  # where the tape alone asks
         _register(name, after[0], of_node)
-    record.record_operation(name, after, before, lambda *dy: of_node(before, after, dy))
+    # The copies of the inputs are not recorded: nobody sees them, and a tape would make zeros for each.
+    record.record_operation(name, after[:n], before, lambda *dy: of_node(before, after, dy))
     return after[:n]
 
 

@@ -224,7 +224,7 @@ def main(arguments):
         print("new-op: %s" % error, file=sys.stderr)
         return 1
     following = ["  python -m tfuse build-op %s" % chosen.into, "  python -m pytest %s" % chosen.into] if op.own else [
-        "  ./run python tools/readme.py", "  ./run python -m pytest -q tests/test_ops.py -k %s" % op.stem,
+        "  ./run python tools/readme.py", "  ./run python -m pytest -q tests/ops -k %s" % op.stem,
         "  ./run bench %s" % op.stem]
     print("\n".join(["new:", *("  " + path for path in new), *["changed:"] * bool(changed), *("  " + path for path in changed),
                      "next:", *following, "then put in your own formulas: docs/new_op.md"]))

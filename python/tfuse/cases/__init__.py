@@ -65,7 +65,7 @@ class Case:
       fit: makes of any shape one that the case can have.
       summed: function(shape) -> how many terms the longest sum behind a result has, beside those that total() knows; one
         where there is no sum. The doctor's bounds come from it.
-      special: whether test_ops gives it a row of special values.
+      special: whether test_values.py gives it a row of special values.
       rejects: (pattern of the message, function() that must raise) pairs.
       passes: how often each element of the case's shape is read or written: (forward, backward).
       elements: function(direction, shape, options) -> the same in all, where it is not a multiple of that shape.

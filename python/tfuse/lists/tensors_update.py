@@ -113,7 +113,7 @@ def update(owner, settings, gradients, variables, slots, decays, rate, step, sca
     """
     places = [_Place(v.handle, tuple(s.handle for s in own), v.dtype, v.shape, v.handle.device, bool(d))
               for v, d, *own in zip(variables, decays, *slots)]
-    gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(gradients, places)]
+    gradients = [g if fits(g, p) else tf.cast(g, p.dtype) for g, p in zip(map(_before_cast, gradients, places), places)]
     if context.executing_eagerly():
         _compiled(owner, settings, places)([slices.as_tensors(g) for g in gradients], rate, step, scale)
     else:
@@ -134,6 +134,14 @@ def served(gradient, variable):
 def fits(gradient, variable):
     """The kernels take gradients of the variable's dtype, and 16-bit ones beside float32; others are cast."""
     return gradient.dtype == variable.dtype or (variable.dtype == tf.float32 and gradient.dtype in (tf.float16, tf.bfloat16))
+
+
+def _before_cast(gradient, variable):
+    """In a graph, a gradient as its kernel has made it, in 16 bits, where it is cast to float32 for the variable alone: in mixed
+    precision all weights have one cast more otherwise, which writes as many bytes as the step reads."""
+    made = None if isinstance(gradient, tf.IndexedSlices) else getattr(gradient, "op", None)  # eagerly, a tensor has none
+    before = made.inputs[0] if made is not None and made.type == "Cast" else gradient
+    return before if variable.dtype == tf.float32 and before.dtype in (tf.float16, tf.bfloat16) else gradient
 
 
 # For eager steps: by owner, then by settings and handles. A function keeps its variables alive, but not its owner.
