@@ -11,13 +11,11 @@ struct jit_elements {
   __device__ void load(const jit_args &a, int64_t at) { in.load(a, jit_place(a, at), 0); }
   __device__ void finish(const jit_args &a, int64_t at) const {
     R values[JIT_OUTPUTS][N];
-    UNROLL
-    for (int k = 0; k < N; k++) {
+    UNROLLED(k, N) {
       R x[JIT_INPUTS], y[JIT_OUTPUTS];
       in.get(k, x);
       JIT_CALL(JIT_NAME, _body)(JIT_ARGS_X, JIT_ARGS_Y);
-      UNROLL
-      for (int o = 0; o < JIT_OUTPUTS; o++) values[o][k] = y[o];
+      UNROLLED(o, JIT_OUTPUTS) values[o][k] = y[o];
     }
     jit_outputs<N, 0, JIT_TYPES_OUT>::store(a, at, values);
   }
@@ -26,11 +24,9 @@ struct jit_elements {
 extern "C" __global__ void __launch_bounds__(JIT_THREADS) JIT_ENTRY(const jit_args a) {
   const int64_t first = (int64_t)blockIdx.x * (JIT_THREADS * JIT_UNROLL) + threadIdx.x, packs = a.n / JIT_N;
   jit_elements<JIT_N> e[JIT_UNROLL];
-  UNROLL
-  for (int u = 0; u < JIT_UNROLL; u++)
+  UNROLLED(u, JIT_UNROLL)
     if (first + u * JIT_THREADS < packs) e[u].load(a, (first + u * JIT_THREADS) * JIT_N);
-  UNROLL
-  for (int u = 0; u < JIT_UNROLL; u++)
+  UNROLLED(u, JIT_UNROLL)
     if (first + u * JIT_THREADS < packs) e[u].finish(a, (first + u * JIT_THREADS) * JIT_N);
   if (JIT_N > 1 && blockIdx.x == 0 && packs * JIT_N + threadIdx.x < a.n) { /* less than a pack is left */
     jit_elements<1> one;

@@ -79,8 +79,7 @@ struct jit_row {
   inputs held[JIT_PACKS ? JIT_PACKS : 1];
 
   __device__ jit_row(const jit_args &a, int64_t row, int lane) : a(a), place(a, row), first(lane * JIT_N) {
-    UNROLL
-    for (int p = 0; p < JIT_PACKS; p++)
+    UNROLLED(p, JIT_PACKS)
       if (first + p * STEP < a.cols) held[p].load(a, place, first + p * STEP);
   }
 
@@ -88,8 +87,7 @@ struct jit_row {
   template <typename F>
   __device__ void walk(F each) {
     if constexpr (JIT_PACKS > 0) {
-      UNROLL
-      for (int p = 0; p < JIT_PACKS; p++)
+      UNROLLED(p, JIT_PACKS)
         if (first + p * STEP < a.cols) each(first + p * STEP, held[p]);
     } else {
 #pragma unroll 4
@@ -126,8 +124,7 @@ struct jit_passes {
     typedef jit_pass<PASS> pass;
     R sum = pass::identity();
     row.walk([&](int64_t, const jit_row::inputs &in) {
-      UNROLL
-      for (int k = 0; k < JIT_N; k++) {
+      UNROLLED(k, JIT_N) {
         R x[JIT_INPUTS];
         in.get(k, x);
         sum = pass::reduce(sum, pass::map(r, x, n));
@@ -155,13 +152,11 @@ extern "C" __global__ void __launch_bounds__(JIT_THREADS) JIT_ENTRY(const jit_ar
 #if JIT_POST
   row.walk([&](int64_t col, const jit_row::inputs &in) {
     R values[JIT_OUTPUTS][JIT_N];
-    UNROLL
-    for (int k = 0; k < JIT_N; k++) {
+    UNROLLED(k, JIT_N) {
       R x[JIT_INPUTS], y[JIT_OUTPUTS];
       in.get(k, x);
       JIT_CALL(JIT_NAME, _post)(JIT_CALL(JIT_R_, JIT_PASSES) JIT_ARGS_X, n, JIT_ARGS_Y);
-      UNROLL
-      for (int o = 0; o < JIT_OUTPUTS; o++) values[o][k] = y[o];
+      UNROLLED(o, JIT_OUTPUTS) values[o][k] = y[o];
     }
     jit_outputs<JIT_N, 0, JIT_TYPES_OUT>::store(a, number * a.cols + col, values);
   });

@@ -19,8 +19,7 @@ struct jit_place {
   int64_t index[JIT_AXES ? JIT_AXES : 1];
   __device__ jit_place(const jit_args &a, int64_t at) : at(at) {
     jit_index rest = (jit_index)at;
-    UNROLL
-    for (int i = 0; i < JIT_AXES; i++) {
+    UNROLLED(i, JIT_AXES) {
       const jit_index size = (jit_index)a.size[i], whole = i + 1 < JIT_AXES ? rest / size : 0;
       index[i] = rest - whole * size;
       rest = whole;
@@ -29,8 +28,7 @@ struct jit_place {
   __device__ int64_t offset(const jit_args &a, int input) const {
     if (!JIT_AXES) return at;
     int64_t offset = 0;
-    UNROLL
-    for (int i = 0; i < JIT_AXES; i++) offset += index[i] * a.stride[input][i];
+    UNROLLED(i, JIT_AXES) offset += index[i] * a.stride[input][i];
     return offset;
   }
 };

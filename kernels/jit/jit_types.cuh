@@ -7,6 +7,9 @@
 #include <stdint.h>
 
 #define UNROLL _Pragma("unroll")
+#define UNROLLED(i, n) \
+  UNROLL               \
+  for (int i = 0; i < (n); i++)
 #define ONCE _Pragma("unroll 1")
 
 /* float16 and bfloat16: made from float, rounded to nearest, and converted to it. */
@@ -61,13 +64,10 @@ struct pack {
             : "=r"(word[i]), "=r"(word[i + 1]), "=r"(word[i + 2]), "=r"(word[i + 3])
             : "l"((const char *)from + 4 * i));
     } else if constexpr (BYTES % 4 == 0) {
-      UNROLL
-      for (int i = 0; i < WORDS; i++)
-        asm("ld.global.nc.u32 %0, [%1];" : "=r"(word[i]) : "l"((const char *)from + 4 * i));
+      UNROLLED(i, WORDS) asm("ld.global.nc.u32 %0, [%1];" : "=r"(word[i]) : "l"((const char *)from + 4 * i));
     } else {
       word[0] = 0;
-      UNROLL
-      for (int i = 0; i < N; i++) word[0] |= piece(from + i) << (i * 8 * sizeof(T) % 32);
+      UNROLLED(i, N) word[0] |= piece(from + i) << (i * 8 * sizeof(T) % 32);
     }
   }
   __device__ void store(T *to) const {
@@ -78,11 +78,9 @@ struct pack {
                      "r"(word[i + 1]), "r"(word[i + 2]), "r"(word[i + 3])
                      : "memory");
     } else if constexpr (BYTES % 4 == 0) {
-      UNROLL
-      for (int i = 0; i < WORDS; i++) ((unsigned *)to)[i] = word[i];
+      UNROLLED(i, WORDS) ((unsigned *)to)[i] = word[i];
     } else {
-      UNROLL
-      for (int i = 0; i < N; i++) {
+      UNROLLED(i, N) {
         if (sizeof(T) == 2) ((unsigned short *)to)[i] = word[0] >> (16 * i % 32);
         else ((unsigned char *)to)[i] = word[0] >> (8 * i % 32);
       }
