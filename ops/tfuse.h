@@ -161,6 +161,9 @@ typedef struct tfu_op {
   tfu_code (*complete)(tfu_value *attr, tfu_error *err);
 } tfu_op;
 
+/* The two functions of a row, by its stem. */
+#define TFU_KERNELS(stem) .cpu = tfu_##stem##_cpu, .gpu = tfu_##stem##_gpu
+
 struct tfu_call {
   const tfu_op *op;
   tfu_tensor in[TFU_MAX_ARGS], out[TFU_MAX_ARGS];

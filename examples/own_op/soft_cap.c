@@ -22,8 +22,7 @@ const tfu_op tfu_soft_cap = {
     .out = {"y: T"},
     .attr = {TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_soft_cap_cpu,
-    .gpu = tfu_soft_cap_gpu,
+    TFU_KERNELS(soft_cap),
     .capturable = 1,
     .in_place = 1,
 };
@@ -44,7 +43,6 @@ const tfu_op tfu_soft_cap_grad = {
     .out = {"dx: T", "dcap: S"},
     .attr = {TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_soft_cap_grad_cpu,
-    .gpu = tfu_soft_cap_grad_gpu,
+    TFU_KERNELS(soft_cap_grad),
     .in_place = 1,
 };

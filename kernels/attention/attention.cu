@@ -1,6 +1,7 @@
 /* Attention (ops/attention/attention.c), forward, on tensor cores: a block has some queries of a head and lets the
- * head's keys and values pass by in tiles. Scores exist for one tile only: the running maximum m and sum of exp(score -
- * m) of each query are carried along, and the output so far is scaled down where m rises (Dao, FlashAttention-2, 2023).
+ * head's keys and values pass by in tiles. Scores exist for one tile only, by online softmax: the running maximum m and
+ * sum of exp(score - m) of each query are carried along, and the output so far is scaled down where m rises (Dao,
+ * FlashAttention-2, 2023).
  *
  * Scores are taken to base 2. Plain kernels know bands (causal, window), lengths and ragged sequences; full ones also
  * soft cap, bias, mask, dropout, pages and a scale that is not positive. */
@@ -50,7 +51,7 @@ __device__ inline void forward(const attention_work &w) {
   const bool special = FULL && (a.bias || a.mask || a.scale <= 0 || a.soft_cap > 0);
   const float by = a.scale * LOG2_E, factor = special ? 1 : by;
   float out[M][D / 8][4] = {};
-  running_softmax<M> so_far;
+  online_softmax_rows<M> so_far;
   for (int j0 = begin; j0 < end; j0 += STEPS) {
     float p[M][N][4];
     wait_for_copies<0>();
@@ -79,8 +80,7 @@ __device__ inline void forward(const attention_work &w) {
   }
 
   float down[M][2];
-  UNROLL
-  for (int r = 0; r < 2 * M; r++) {
+  UNROLLED(r, 2 * M) {
     const int m = r / 2, k = r % 2, i = at.first + own + 8 * r + g;
     const float total = so_far.total(m, k);
     const bool none = total == 0 || i >= s.queries;
@@ -101,8 +101,6 @@ __device__ inline void forward(const attention_work &w) {
 #define STAMP_FULL(d, tag, T)                                                                              \
   TFU_TILE_KERNEL(forward_##d##_full_##tag, (attention_block<TFU_FORWARD_FULL, sizeof(T), d>::THREADS), 2, \
                   forward<T, d, true>)
-STAMP_PLAIN(64, f16, f16)
-STAMP_PLAIN(128, f16, f16)
-STAMP_PLAIN(64, bf16, bf16)
-STAMP_PLAIN(128, bf16, bf16)
+TFU_HALVES(STAMP_PLAIN, 64)
+TFU_HALVES(STAMP_PLAIN, 128)
 TFU_EVERY_TILE(STAMP_FULL)

@@ -2,7 +2,8 @@
  * device.
  *
  * A step is a place in time, of queries or of keys. A pair is a query and a key of one head. A query's band are the
- * keys that it may attend to by its place alone. Other words are explained in docs/design.md#words. */
+ * keys that it may attend to by its place alone. Keys may lie in pages (a paged KV cache). Other words are explained in
+ * docs/design.md#words. */
 #ifndef TFUSE_KERNELS_ATTENTION_H_
 #define TFUSE_KERNELS_ATTENTION_H_
 

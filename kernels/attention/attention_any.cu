@@ -3,11 +3,10 @@
  * these 32 scores, all of them add up the rows that are weighted, each lane some columns of the result. Registers have
  * room for 128 columns of it: of longer rows, the scores are computed again for every 128. */
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 __device__ inline float exp_of(float x) { return expf(x); }
 __device__ inline double exp_of(double x) { return exp(x); }
-__device__ inline float log_of(float x) { return logf(x); }
-__device__ inline double log_of(double x) { return log(x); }
 __device__ inline float tanh_of(float x) { return tanhf(x); }
 __device__ inline double tanh_of(double x) { return tanh(x); }
 
@@ -133,16 +132,14 @@ struct row_part {
       const acc<T> by = __shfl_sync(0xffffffffu, weight, l);
       const int64_t at = __shfl_sync(0xffffffffu, row, l);
       if (at < 0) continue;
-      UNROLL
-      for (int k = 0; k < PART / 32; k++) {
+      UNROLLED(k, PART / 32) {
         const int c = first + (int)lane_id() + 32 * k;
         if (c < dim) v[k] += by * (acc<T>)((const T *)rows)[at * dim + c];
       }
     }
   }
   __device__ void store(void *rows, int64_t row, int first, int dim, acc<T> by) const {
-    UNROLL
-    for (int k = 0; k < PART / 32; k++) {
+    UNROLLED(k, PART / 32) {
       const int c = first + (int)lane_id() + 32 * k;
       if (c < dim) ((T *)rows)[row * dim + c] = (T)(by == 0 ? 0 : v[k] * by);
     }
@@ -161,15 +158,15 @@ __device__ inline void any_forward(const attention_work &w) {
     const int i = at.first, lane = lane_id();
     int first, end;
     tfu_band(&a, &at.s, i, &first, &end);
-    R high = -(R)INFINITE, sum = 0;
+    const auto power = [](R v, R shift) { return exp_of(v - shift); };
+    R high = -(R)INFINITE, sum = 0; /* by online softmax */
     for (int j = first + lane; j < end; j += 32) {
       const R v = head.score(i, j), top = v > high ? v : high;
-      const R shift = top == -(R)INFINITE ? 0 : top;
-      sum = (high == -(R)INFINITE ? 0 : sum * exp_of(high - shift)) + exp_of(v - shift);
+      sum = sum * softmax_down(high, top, power) + power(v, softmax_shift(top));
       high = top;
     }
-    const R top = over_lanes(high, [](R a, R b) { return a > b ? a : b; }), shift = top == -(R)INFINITE ? 0 : top;
-    sum = lanes_sum(high == -(R)INFINITE ? sum : sum * exp_of(high - shift));
+    const R top = over_lanes(high, [](R a, R b) { return a > b ? a : b; }), shift = softmax_shift(top);
+    sum = lanes_sum(sum * softmax_down(high, top, power));
     const bool none = sum == 0;
     if (a.stats && lane == 0) ((R *)a.stats)[head.stats_at(i)] = none ? -(R)INFINITE : shift + log_of(sum);
     for (int c0 = 0; c0 < a.value_dim; c0 += PART) {
@@ -272,8 +269,7 @@ __device__ inline void any_by_bias(const attention_work &w) {
   const attention_args &a = w.a;
   const int64_t size[4] = {a.batch, a.heads, a.queries, a.keys};
   int64_t elements = 1, pairs = 1;
-  UNROLL
-  for (int d = 0; d < 4; d++) (a.bias_step[d] ? elements : pairs) *= size[d];
+  UNROLLED(d, 4) (a.bias_step[d] ? elements : pairs) *= size[d];
   for_warps(elements, [&](int64_t n) {
     int at[4];
     int64_t to = 0;
@@ -286,8 +282,7 @@ __device__ inline void any_by_bias(const attention_work &w) {
       }
     };
     place(n, false);
-    UNROLL
-    for (int d = 0; d < 4; d++) to += a.bias_step[d] ? at[d] * a.bias_step[d] : 0;
+    UNROLLED(d, 4) to += a.bias_step[d] ? at[d] * a.bias_step[d] : 0;
     acc<T> sum = 0;
     for (int64_t m = lane_id(); m < pairs; m += 32) {
       place(m, true);
@@ -303,13 +298,9 @@ __device__ inline void any_by_bias(const attention_work &w) {
   });
 }
 
-#define STAMP(function)                                            \
-  TFU_TILE_KERNEL(function##_f32, TFU_THREADS, 1, function<float>) \
-  TFU_TILE_KERNEL(function##_f16, TFU_THREADS, 1, function<f16>)   \
-  TFU_TILE_KERNEL(function##_bf16, TFU_THREADS, 1, function<bf16>) \
-  TFU_TILE_KERNEL(function##_f64, TFU_THREADS, 1, function<double>)
-STAMP(any_forward)
-STAMP(numbers)
-STAMP(any_by_query)
-STAMP(any_by_key)
-STAMP(any_by_bias)
+#define STAMP(function, tag, T) TFU_TILE_KERNEL(function##_##tag, TFU_THREADS, 1, function<T>)
+TFU_TYPES(STAMP, any_forward)
+TFU_TYPES(STAMP, numbers)
+TFU_TYPES(STAMP, any_by_query)
+TFU_TYPES(STAMP, any_by_key)
+TFU_TYPES(STAMP, any_by_bias)

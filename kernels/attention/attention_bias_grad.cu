@@ -58,8 +58,7 @@ __device__ inline void by_bias(const attention_work &w) {
           float ds[M][N][4];
           score_gradients<false>(ds, head, edge, i0 + own, j0, numbers, own, query, doutput, key, value, drops);
           for_results(ds, [&](float &v, int row, int) { v = i0 + own + row > last ? 0 : v; });
-          UNROLL
-          for (int k = 0; k < M * N * 4; k++) sum[k / 4 / N][k / 4 % N][k % 4] += ds[k / 4 / N][k / 4 % N][k % 4];
+          UNROLLED(k, M * N * 4) sum[k / 4 / N][k / 4 % N][k % 4] += ds[k / 4 / N][k / 4 % N][k % 4];
         }
     }
 

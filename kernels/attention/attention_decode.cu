@@ -1,7 +1,7 @@
 /* Attention of few queries, as in decoding: what takes time is reading the keys and values once. So all queries that
  * read the same keys, those of the heads that share a key head, are the rows of one product; the keys are split over
- * blocks until they fill the GPU, and within a block over warps, each with tiles of its own and no need to wait for
- * others. What the parts found is put together in a fixed order. */
+ * blocks until they fill the GPU (flash decoding, a split-K), and within a block over warps, each with tiles of its own
+ * and no need to wait for others. What the parts found is put together in a fixed order. */
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_tile.cuh"
 
@@ -72,7 +72,7 @@ __device__ inline void decode(const attention_work &w) {
   const bool capped = a.soft_cap > 0, special = capped || a.bias || a.mask || a.scale <= 0;
   const float by = capped ? 1 : a.scale * LOG2_E, factor = special ? 1 : by;
   float out[1][D / 8][4] = {};
-  running_softmax<1> so_far;
+  online_softmax_rows<1> so_far;
   int n = 0;
   ONCE
   for (int j0 = begin + warp * STEPS; j0 < end; j0 += WARPS * STEPS, n += 2) {
@@ -85,12 +85,10 @@ __device__ inline void decode(const attention_work &w) {
 
     if (capped) cap_scores<T>(p, a);
     if (special || j0 < whole_first || j0 + STEPS > min(whole_end, end)) {
-      UNROLL
-      for (int k = 0; k < 2; k++) {
+      UNROLLED(k, 2) {
         const int r = row0 + lane / 4 + 8 * k, i = r / group;
         const attention_pairs<T> pairs(a, b, key_head * group + r % group);
-        UNROLL
-        for (int c = 0; c < 2 * N; c++) {
+        UNROLLED(c, 2 * N) {
           const int j = j0 + c / 2 * 8 + lane % 4 * 2 + c % 2;
           float &v = p[0][c / 2][2 * k + c % 2];
           if (r > last || j >= end || !band.has(i, j)) v = -INFINITE;
@@ -121,13 +119,11 @@ __device__ inline void decode(const attention_work &w) {
   wait_for_copies<0>();
   __syncthreads();
   float *const found = (float *)memory;
-  UNROLL
-  for (int k = 0; k < 2; k++) {
+  UNROLLED(k, 2) {
     const float total = so_far.total(0, k);
     float *const row = found + (warp * 16 + lane / 4 + 8 * k) * ROW;
     if (lane % 4 == 0) row[0] = so_far.high[0][k] * factor, row[1] = total;
-    UNROLL
-    for (int n = 0; n < D / 8; n++)
+    UNROLLED(n, D / 8)
       *(float2 *)(row + 2 + 8 * n + 2 * (lane % 4)) = make_float2(out[0][n][2 * k], out[0][n][2 * k + 1]);
   }
   __syncthreads();
@@ -136,10 +132,8 @@ __device__ inline void decode(const attention_work &w) {
     const int r = e / cols, c = e % cols;
     if (row0 + r >= rows) break;
     float top = -INFINITE, v = 0;
-    UNROLL
-    for (int k = 0; k < WARPS; k++) top = fmaxf(top, found[(k * 16 + r) * ROW]);
-    UNROLL
-    for (int k = 0; k < WARPS; k++) {
+    UNROLLED(k, WARPS) top = fmaxf(top, found[(k * 16 + r) * ROW]);
+    UNROLLED(k, WARPS) {
       const float *const row = found + (k * 16 + r) * ROW;
       if (row[1] != 0) v = fmaf(row[c], exp2_of(row[0] - top), v);
     }
@@ -164,8 +158,7 @@ __device__ inline void join_parts(const attention_work &w) {
   const float *const parts = w.parts + (int64_t)blockIdx.x * w.splits * cols;
   enum { AHEAD = 8 };
   float ahead[AHEAD];
-  UNROLL
-  for (int k = 0; k < AHEAD; k++) ahead[k] = team + k * teams < end ? parts[(team + k * teams) * cols + 2 + c] : 0;
+  UNROLLED(k, AHEAD) ahead[k] = team + k * teams < end ? parts[(team + k * teams) * cols + 2 + c] : 0;
 
   float top = -INFINITE, sum = 0;
   for (int k = lane_id(); k < w.splits; k += 32) top = fmaxf(top, parts[k * cols]);
@@ -183,8 +176,7 @@ __device__ inline void join_parts(const attention_work &w) {
   /* Parts without keys have no output worth a product. */
   float v = 0;
   const auto add = [&](int k, float part) { v = weight[k] == 0 ? v : fmaf(part, weight[k], v); };
-  UNROLL
-  for (int k = 0; k < AHEAD; k++)
+  UNROLLED(k, AHEAD)
     if (team + k * teams < end) add(team + k * teams, ahead[k]);
   for (int k = team + AHEAD * teams; k < end; k += teams) add(k, parts[k * cols + 2 + c]);
   team_sum[threadIdx.x] = v;
@@ -203,6 +195,5 @@ __device__ inline void join_parts(const attention_work &w) {
 #define STAMP(d, tag, T) \
   TFU_TILE_KERNEL(decode_##d##_##tag, (attention_block<TFU_DECODE, sizeof(T), d>::THREADS), 2, decode<T, d>)
 TFU_EVERY_TILE(STAMP)
-TFU_TILE_KERNEL(join_parts_f32, TFU_JOIN_THREADS, 1, join_parts<float>)
-TFU_TILE_KERNEL(join_parts_f16, TFU_JOIN_THREADS, 1, join_parts<f16>)
-TFU_TILE_KERNEL(join_parts_bf16, TFU_JOIN_THREADS, 1, join_parts<bf16>)
+#define STAMP_JOIN(name, tag, T) TFU_TILE_KERNEL(name##_##tag, TFU_JOIN_THREADS, 1, name<T>)
+TFU_SINGLES(STAMP_JOIN, join_parts)

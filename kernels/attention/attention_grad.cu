@@ -1,7 +1,7 @@
-/* Gradient of attention, on tensor cores, bit for bit repeatable: nothing is added by more than one block. One kernel
- * has some queries stay while keys and values pass, and makes dquery; another has some keys stay while the queries of
- * all heads that share them pass, and makes dkey and dvalue. Both compute the scores again: seven products where five
- * would do, if the sums over keys were added up in memory. */
+/* Gradient of attention (FlashAttention-2), on tensor cores, bit for bit repeatable: nothing is added by more than one
+ * block. One kernel has some queries stay while keys and values pass, and makes dquery; another has some keys stay
+ * while the queries of all heads that share them pass, and makes dkey and dvalue. Both compute the scores again: seven
+ * products where five would do, if the sums over keys were added up in memory. */
 #include "kernels/attention/attention_grad.cuh"
 
 /* Shared memory has the block's ROWS queries and their doutput; then STAGES pairs of tiles, STEPS keys and their
@@ -72,9 +72,7 @@ __device__ inline void by_query(const attention_work &w) {
   }
 
   float by[M][2];
-  UNROLL
-  for (int r = 0; r < 2 * M; r++)
-    by[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.queries ? a.scale : 0;
+  UNROLLED(r, 2 * M) by[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.queries ? a.scale : 0;
   leave_tiles();
   store_results((T *)a.dquery + ((s.first_query + at.first + own) * a.heads + at.h) * a.head_dim,
                 (int64_t)a.heads * a.head_dim, a.head_dim, w.aligned, min(at.written - at.first - own, (int)block::OWN),
@@ -159,11 +157,9 @@ __device__ inline void by_key(const attention_work &w) {
       multiply_rows(p, key, own, query(stage), a.tf32);
       head.template score<true>(p, j0, i0, edge);
       if (makes_key) multiply_rows(ds, value, own, doutput(stage), a.tf32);
-      UNROLL
-      for (int n = 0; n < N; n++) {
+      UNROLLED(n, N) {
         const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
-        UNROLL
-        for (int i = 0; i < 4 * M; i++) {
+        UNROLLED(i, 4 * M) {
           float &v = p[i / 4][n][i % 4];
           v = exp2_of(fmaf(v, head.factor, i % 2 ? -of.z : -of.x));
         }
@@ -175,11 +171,9 @@ __device__ inline void by_key(const attention_work &w) {
         for_results(p, [&](float &v, int row, int col) { v = drops.stays(col, start(col), row) ? v : -v; });
       }
       if (makes_key) {
-        UNROLL
-        for (int n = 0; n < N; n++) {
+        UNROLLED(n, N) {
           const float4 of = *(const float4 *)(numbers + stage * STEPS + 8 * n + 2 * t);
-          UNROLL
-          for (int i = 0; i < 4 * M; i++) {
+          UNROLLED(i, 4 * M) {
             const int m = i / 4, k = i % 4;
             const float weight = p[m][n][k], delta = k % 2 ? of.w : of.y;
             if (FULL && a.seed) {
@@ -195,8 +189,7 @@ __device__ inline void by_key(const attention_work &w) {
       if (BOTH) {
         multiply_results(dvalue, left_factors<T, M, N>(p), doutput(stage), a.tf32);
       } else if (!makes_key) {
-        UNROLL
-        for (int i = 0; i < M * N * 4; i++) ds[i / 4 / N][i / 4 % N][i % 4] = p[i / 4 / N][i / 4 % N][i % 4];
+        UNROLLED(i, M * N * 4) ds[i / 4 / N][i / 4 % N][i % 4] = p[i / 4 / N][i / 4 % N][i % 4];
       }
       if (FULL && a.soft_cap > 0 && makes_key) multiply_slopes(ds, a, key, own, query(stage));
       multiply_results(dkey, left_factors<T, M, N>(ds), makes_key ? query(stage) : doutput(stage), a.tf32);
@@ -207,8 +200,7 @@ __device__ inline void by_key(const attention_work &w) {
   }
 
   float by[M][2], real[M][2];
-  UNROLL
-  for (int r = 0; r < 2 * M; r++) {
+  UNROLLED(r, 2 * M) {
     real[r / 2][r % 2] = at.first + own + 8 * r + (int)(lane_id() / 4) < s.keys ? 1 : 0;
     by[r / 2][r % 2] = makes_key ? a.scale * real[r / 2][r % 2] : real[r / 2][r % 2];
   }
@@ -231,8 +223,6 @@ __device__ inline void by_key(const attention_work &w) {
 #define STAMP_FULL(d, tag, T)                                               \
   STAMP(by_query_##d##_full, TFU_BY_QUERY, d, tag, T, by_query<T, d, true>) \
   STAMP(by_key_##d##_full, TFU_BY_KEY, d, tag, T, by_key<T, d, true, d <= TFU_MOST_BOTH>)
-STAMP_PLAIN(64, f16, f16)
-STAMP_PLAIN(64, bf16, bf16)
-STAMP_PLAIN(128, f16, f16)
-STAMP_PLAIN(128, bf16, bf16)
+TFU_HALVES(STAMP_PLAIN, 64)
+TFU_HALVES(STAMP_PLAIN, 128)
 TFU_EVERY_TILE(STAMP_FULL)

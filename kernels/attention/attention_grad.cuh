@@ -61,15 +61,13 @@ __device__ inline void score_gradients(float (&ds)[M][N][4], const attention_hea
   const bool capped = FULL && SLOPES && head.a.soft_cap > 0;
   if (capped) {
     const float inside = head.a.scale / head.a.soft_cap;
-    UNROLL
-    for (int i = 0; i < M * N * 4; i++) {
+    UNROLLED(i, M * N * 4) {
       const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
       dp[m][n][k] = (dp[m][n][k] - numbers[m][k / 2].y) * slope_at<T>(ds[m][n][k], inside);
     }
   }
   head.template score<false>(ds, i0, j0, edge);
-  UNROLL
-  for (int i = 0; i < M * N * 4; i++) {
+  UNROLLED(i, M * N * 4) {
     const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
     const float2 of = numbers[m][k / 2];
     ds[m][n][k] = exp2_of(fmaf(ds[m][n][k], head.factor, -of.x)) * (dp[m][n][k] - (capped ? 0 : of.y));
@@ -86,9 +84,7 @@ __device__ inline void multiply_slopes(float (&ds)[M][N][4], const attention_arg
   for (int n = 0; n < N; n += 2) {
     float product[M][2][4];
     multiply_rows(product, left, row, tile<T, D>{right.at + 8 * n * right.ROW}, a.tf32);
-    UNROLL
-    for (int i = 0; i < M * 8; i++)
-      ds[i / 8][n + i / 4 % 2][i % 4] *= slope_at<T>(product[i / 8][i / 4 % 2][i % 4], inside);
+    UNROLLED(i, M * 8) ds[i / 8][n + i / 4 % 2][i % 4] *= slope_at<T>(product[i / 8][i / 4 % 2][i % 4], inside);
   }
 }
 
@@ -96,8 +92,7 @@ __device__ inline void multiply_slopes(float (&ds)[M][N][4], const attention_arg
 template <int M>
 __device__ inline void load_numbers(float2 (&numbers)[M][2], const attention_work &w, const tfu_sequence &s, int b,
                                     int h, int i0) {
-  UNROLL
-  for (int r = 0; r < 2 * M; r++) {
+  UNROLLED(r, 2 * M) {
     const int i = i0 + 8 * r + (int)(lane_id() / 4);
     numbers[r / 2][r % 2] =
         i < s.queries ? ((const float2 *)w.rows)[tfu_stats_at(&w.a, &s, b, h, i)] : make_float2(INFINITE, 0);

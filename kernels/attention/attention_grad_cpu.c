@@ -109,8 +109,7 @@ static void FN(take_rows)(FN(space) * g) {
 }
 
 static void FN(score_gradient)(REAL *ds, const REAL *p, REAL delta, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta);
+  TFU_VECTORISED(i, n) ds[i] = p[i] * (ds[i] - delta);
 }
 
 static void FN(differentiate_row)(FN(space) * g, int r) {
@@ -155,13 +154,11 @@ static void FN(differentiate)(FN(space) * g) {
 /* ---- query, key and value ---- */
 
 static void FN(add_scaled)(REAL *to, const REAL *from, REAL factor, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) to[i] += factor * from[i];
+  TFU_VECTORISED(i, n) to[i] += factor * from[i];
 }
 
 static void FN(multiply)(REAL *to, const REAL *by, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) to[i] *= by[i];
+  TFU_VECTORISED(i, n) to[i] *= by[i];
 }
 
 /* What the tile adds to the three gradients. */

@@ -115,8 +115,7 @@ static int64_t key_rows(const attention_args *a) {
 
 /* ---- few queries ---- */
 
-extern const tfu_image tfu_attention_decode_images[];
-static tfu_module decode_module = {.images = tfu_attention_decode_images};
+TFU_MODULE_AS(decode_module, attention_decode);
 static const char *const decode_variants[] = {"64", "128", "256"};
 static tfu_kernel decode = {.module = &decode_module, .name = "decode", .variants = decode_variants};
 static tfu_kernel join_parts = {.module = &decode_module, .name = "join_parts"};
@@ -161,8 +160,7 @@ static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct bloc
 
 /* ---- forward ---- */
 
-extern const tfu_image tfu_attention_images[];
-static tfu_module forward_module = {.images = tfu_attention_images};
+TFU_MODULE_AS(forward_module, attention);
 static const char *const tile_variants[] = {"64", "128", "64_full", "128_full", "256_full"};
 static tfu_kernel forward = {.module = &forward_module, .name = "forward", .variants = tile_variants};
 
@@ -185,8 +183,7 @@ tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dt
 
 /* ---- gradient ---- */
 
-extern const tfu_image tfu_attention_grad_images[];
-static tfu_module grad_module = {.images = tfu_attention_grad_images};
+TFU_MODULE_AS(grad_module, attention_grad);
 static tfu_kernel by_query = {.module = &grad_module, .name = "by_query", .variants = tile_variants};
 static tfu_kernel by_key = {.module = &grad_module, .name = "by_key", .variants = tile_variants};
 
@@ -202,8 +199,7 @@ static tfu_code gradients(tfu_call *call, tfu_dtype dtype, const tfu_device *dev
   return launch_tiles(call, &by_key, variant, dtype, k, a->keys, a->key_heads, w);
 }
 
-extern const tfu_image tfu_attention_bias_grad_images[];
-static tfu_module bias_module = {.images = tfu_attention_bias_grad_images};
+TFU_MODULE_AS(bias_module, attention_bias_grad);
 static tfu_kernel by_bias = {.module = &bias_module, .name = "by_bias", .variants = decode_variants};
 
 static tfu_code bias_gradient(tfu_call *call, tfu_dtype dtype, const tfu_device *device, attention_work *w) {

@@ -61,8 +61,7 @@ struct attention_pairs {
 template <int M, int N, typename F>
 __device__ inline void for_results(float (&v)[M][N][4], F f) {
   const int g = lane_id() / 4, t = lane_id() % 4;
-  UNROLL
-  for (int i = 0; i < M * N * 4; i++) {
+  UNROLLED(i, M * N * 4) {
     const int m = i / 4 / N, n = i / 4 % N, k = i % 4;
     f(v[m][n][k], 16 * m + g + k / 2 * 8, 8 * n + 2 * t + k % 2);
   }

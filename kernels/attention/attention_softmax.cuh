@@ -1,19 +1,18 @@
-/* attention_softmax.cuh - softmax of rows whose scores come in tiles: of each row, the largest score so far and the sum
- * of exponentials relative to it are kept; where a larger score comes, that sum and the output so far are scaled down.
- */
+/* attention_softmax.cuh - online softmax of rows whose scores come in tiles (kernels/core/device/online_softmax.cuh):
+ * where a larger score comes, the output so far is scaled down like the sum. */
 #pragma once
 
 #include "kernels/attention/attention_pairs.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 #if __CUDA_ARCH__ >= 800
 /* Of 16 * M rows, in the accumulators' layout (mma.cuh): [m][k] is row 16 m + 8 k + lane / 4, which four lanes share.
  * The largest score is the same in all four, the sums are those of each lane's own columns. */
 template <int M>
-struct running_softmax {
+struct online_softmax_rows {
   float high[M][2], sum[M][2];
-  __device__ running_softmax() {
-    UNROLL
-    for (int m = 0; m < M; m++) {
+  __device__ online_softmax_rows() {
+    UNROLLED(m, M) {
       high[m][0] = high[m][1] = -INFINITE;
       sum[m][0] = sum[m][1] = 0;
     }
@@ -24,34 +23,28 @@ struct running_softmax {
   __device__ void add(float (&p)[M][N][4], float (&out)[M][C][4], float factor) {
     float top[M][2];
     bool rises = false;
-    UNROLL
-    for (int i = 0; i < 2 * M; i++) {
+    UNROLLED(i, 2 * M) {
       const int m = i / 2, k = i % 2;
       float v = high[m][k];
-      UNROLL
-      for (int n = 0; n < N; n++) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
+      UNROLLED(n, N) v = fmaxf(v, fmaxf(p[m][n][2 * k], p[m][n][2 * k + 1]));
       v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
       top[m][k] = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
       rises |= top[m][k] != high[m][k];
     }
     if (__any_sync(0xffffffffu, rises)) {
-      UNROLL
-      for (int i = 0; i < 2 * M; i++) {
+      UNROLLED(i, 2 * M) {
         const int m = i / 2, k = i % 2;
-        /* Never the difference of two infinities, which is NaN; nothing was added before a first score. */
-        const float down = high[m][k] == -INFINITE ? 0 : exp2_of((high[m][k] - top[m][k]) * factor);
+        const float down =
+            softmax_down(high[m][k], top[m][k], [&](float from, float to) { return exp2_of((from - to) * factor); });
         high[m][k] = top[m][k];
         sum[m][k] *= down;
-        UNROLL
-        for (int n = 0; n < C; n++) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
+        UNROLLED(n, C) out[m][n][2 * k] *= down, out[m][n][2 * k + 1] *= down;
       }
     }
-    UNROLL
-    for (int i = 0; i < 2 * M; i++) {
+    UNROLLED(i, 2 * M) {
       const int m = i / 2, k = i % 2;
-      const float shift = high[m][k] == -INFINITE ? 0 : high[m][k] * factor;
-      UNROLL
-      for (int n = 0; n < N; n++) {
+      const float shift = softmax_shift(high[m][k]) * factor;
+      UNROLLED(n, N) {
         p[m][n][2 * k] = exp2_of(fmaf(p[m][n][2 * k], factor, -shift));
         p[m][n][2 * k + 1] = exp2_of(fmaf(p[m][n][2 * k + 1], factor, -shift));
         sum[m][k] += p[m][n][2 * k] + p[m][n][2 * k + 1];

@@ -1,5 +1,5 @@
 /* attention_tile.cuh - what the tiled attention kernels share: which part of the work a block has, and the way of rows
- * between memory and tiles. */
+ * between memory and tiles, by prefetch (cp.async). */
 #pragma once
 
 #include "kernels/attention/attention_pairs.cuh"
@@ -54,8 +54,7 @@ template <typename T>
 static __device__ __noinline__ void load_chunk(unsigned to, const T *from, int left) {
   enum { N = packed<T>::N };
   alignas(16) T v[N];
-  UNROLL
-  for (int k = 0; k < N; k++) v[k] = k < left ? from[k] : (T)0.0f;
+  UNROLLED(k, N) v[k] = k < left ? from[k] : (T)0.0f;
   store_shared(to, *(int4 *)v);
 }
 
@@ -117,8 +116,7 @@ static __device__ __noinline__ void load_paged(tile<T, D> to, attention_rows<T> 
 template <typename T>
 static __device__ __noinline__ void store_part(T *to, int4 bits, int left) {
   const T *v = (const T *)&bits;
-  UNROLL
-  for (int k = 0; k < packed<T>::N; k++)
+  UNROLLED(k, packed<T>::N)
     if (k < left) to[k] = v[k];
 }
 
@@ -136,8 +134,7 @@ __device__ inline void store_results(T *to, int64_t stride, int dim, bool aligne
   const int g = lane_id() / 4, t = lane_id() % 4;
   const unsigned first = sizeof(T) == 2 ? through.chunk(own + g, 0) + 4 * t : through.chunk(own + g, t / 2) + t % 2 * 8;
   __syncwarp();
-  UNROLL
-  for (int i = 0; i < 2 * M * D / 8; i++) {
+  UNROLLED(i, 2 * M * D / 8) {
     const int n = i / (2 * M), m = i % (2 * M) / 2, k = i % 2;
     const float x = v[m][n][2 * k] * by[m][k], y = v[m][n][2 * k + 1] * by[m][k];
     const bool none = by[m][k] == 0;
@@ -165,12 +162,8 @@ __device__ inline void leave_tiles() {
 #endif
 
 /* Stamps function<T, D, ...>(work) as a kernel of `threads`, of which a multiprocessor shall hold `blocks` blocks. */
-#define TFU_TILE_KERNEL(label, threads, blocks, ...)                                                              \
-  extern "C" __global__ void __launch_bounds__(threads, blocks) label(const __grid_constant__ attention_work w) { \
-    __VA_ARGS__(w);                                                                                               \
-  }
+#define TFU_TILE_KERNEL(label, threads, blocks, ...) \
+  TFU_STAMP((threads, blocks), label, __grid_constant__ attention_work, __VA_ARGS__)
 
 /* stamp(d, tag, T) for each that there are tiles of. */
-#define TFU_EVERY_TILE(stamp)                                                                                 \
-  stamp(64, f32, float) stamp(64, f16, f16) stamp(64, bf16, bf16) stamp(128, f32, float) stamp(128, f16, f16) \
-      stamp(128, bf16, bf16) stamp(256, f32, float) stamp(256, f16, f16) stamp(256, bf16, bf16)
+#define TFU_EVERY_TILE(stamp) TFU_SINGLES(stamp, 64) TFU_SINGLES(stamp, 128) TFU_SINGLES(stamp, 256)

@@ -91,8 +91,7 @@ void FN(tfu_tile_band)(const FN(attention_tile) * t, int *first, int *end) {
 }
 
 static void FN(scale)(REAL *to, const REAL *from, REAL factor, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) to[i] = from[i] * factor;
+  TFU_VECTORISED(i, n) to[i] = from[i] * factor;
 }
 
 void FN(tfu_tile_rows)(const FN(attention_tile) * t, const void *data, int width, REAL factor, REAL *to) {
@@ -135,12 +134,10 @@ static void FN(cap)(REAL *s, REAL *slopes, REAL soft_cap, int n) {
   FN(scale)(s, s, soft_cap, n);
 }
 static void FN(add)(REAL *s, const REAL *bias, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) s[i] += bias[i];
+  TFU_VECTORISED(i, n) s[i] += bias[i];
 }
 static void FN(keep)(REAL *s, const uint8_t *kept, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) s[i] = kept[i] ? s[i] : -(REAL)INFINITY;
+  TFU_VECTORISED(i, n) s[i] = kept[i] ? s[i] : -(REAL)INFINITY;
 }
 
 /* Caps n scores of a row, from key j on, adds the bias and takes out what is masked. Returns whether anything is left.

@@ -1,5 +1,6 @@
 /* y = act((x - mean) / sqrt(variance + epsilon) * gamma + beta + residual), one pass over memory, and what comes before
- * it in training: the statistics of each channel, whose parts a reduction has taken (kernels/reductions/reduce.h). */
+ * it in training: the statistics of each channel, whose parts a reduction has taken by Welford
+ * (kernels/reductions/reduce.h). */
 #include "kernels/convolution/batch_norm.cuh"
 
 FORMULA(batch_norm_apply, 0, 1, STATISTICS, 1, 0, SETTLE_SCALE,
@@ -25,14 +26,18 @@ __device__ inline void batch_norm_settle(const batch_norm_settle_args &a) {
   const int64_t c = (int64_t)blockIdx.x * BATCH_NORM_ACROSS + threadIdx.x % BATCH_NORM_ACROSS;
   const int64_t parts = c < a.channels && a.states ? a.parts : 0, words = a.channels * a.parts;
   const R *const states = (const R *)a.states + c / a.inner * a.parts * a.inner + c % a.inner;
-  const double first = parts ? states[0] : 0, by = 1 / (double)(a.count ? a.count : 1);
+  const double by = 1 / (double)(a.count ? a.count : 1);
   const auto of = [&](int word, int64_t part) { return (double)states[word * words + part * a.inner]; };
+  const double first = parts ? of(BATCH_NORM_STATE_MEAN, 0) : 0;
+  const auto mean_of = [&](int64_t part) {
+    return (of(BATCH_NORM_STATE_MEAN, part) - first) + of(BATCH_NORM_STATE_REST, part);
+  };
   double sum = 0, squares = 0;
-  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) sum += of(2, p) * ((of(0, p) - first) + of(3, p));
+  _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) sum += of(BATCH_NORM_STATE_COUNT, p) * mean_of(p);
   const double off = sum_lanes(BATCH_NORM_ACROSS, sum) * by;
   _Pragma("unroll 8") for (int64_t p = lane; p < parts; p += lanes) {
-    const double d = (of(0, p) - first) + of(3, p) - off;
-    squares += of(1, p) + of(2, p) * (d * d);
+    const double d = mean_of(p) - off;
+    squares += of(BATCH_NORM_STATE_SQUARES, p) + of(BATCH_NORM_STATE_COUNT, p) * (d * d);
   }
   squares = sum_lanes(BATCH_NORM_ACROSS, squares);
   if (lane || c >= a.channels) return;
@@ -45,10 +50,10 @@ __device__ inline void batch_norm_settle(const batch_norm_settle_args &a) {
 TFU_KERNEL_AS_(batch_norm_settle_f32, batch_norm_settle_args, batch_norm_settle<float>)
 TFU_KERNEL_AS_(batch_norm_settle_f64, batch_norm_settle_args, batch_norm_settle<double>)
 
-#define X(name) TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, tfu_channels_args, name)
+#define X(name) TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, batch_norm_args, name)
 BATCH_NORM_ACTIVATIONS(X)
 #undef X
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, linear)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, tfu_channels_args, any)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, bent)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, tfu_channels_args, any)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, batch_norm_args, linear)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply, batch_norm_args, any)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, batch_norm_args, bent)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_apply_residual, batch_norm_args, any)

@@ -3,7 +3,7 @@
  * columns, and `settle` makes of w[i][k], the weights of column k, what the formula wants, once for all elements. */
 #pragma once
 
-#include "kernels/convolution/batch_norm.h"
+#include "kernels/convolution/batch_norm_gpu.h"
 #include "kernels/core/device/channels.cuh"
 
 /* 1 / sqrt(v); for float rounded once. */
@@ -12,39 +12,34 @@ __device__ inline double rstd_of(double v) { return 1 / sqrt(v); }
 
 /* Weights of N columns. Their packs of memory where each column is a channel and these fill packs; else one by one. */
 template <int WEIGHTS, typename R, int W, int N>
-__device__ inline void load_columns(const tfu_channels_args &a, int64_t first_column, R (&w)[W][N]) {
+__device__ inline void load_columns(const batch_norm_args &args, int64_t first_column, R (&w)[W][N]) {
   enum { M = packed<R>::N };
-  const int64_t channels = a.count[0]; /* the first is the mean, and always given */
-  int64_t channel = first_column / a.inner, place = first_column - channel * a.inner;
-  bool whole = a.inner == 1 && channels % N == 0;
-  UNROLL
-  for (int i = 0; i < WEIGHTS; i++) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
+  const tfu_channels_args &a = args.channels;
+  const int64_t inner = args.inner, channels = a.count[0]; /* the first is the mean, and always given */
+  int64_t channel = first_column / inner, place = first_column - channel * inner;
+  bool whole = inner == 1 && channels % N == 0;
+  UNROLLED(i, WEIGHTS) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
   if (whole) {
-    UNROLL
-    for (int i = 0; i < WEIGHTS; i++) {
+    UNROLLED(i, WEIGHTS) {
       UNROLL
       for (int first = 0; first < N; first += M) {
         R part[M];
-        UNROLL
-        for (int k = 0; k < M; k++) part[k] = (R)a.absent[i];
+        UNROLLED(k, M) part[k] = (R)a.absent[i];
         if (a.w[i]) widen_pack<R>(*(const int4 *)((const R *)a.w[i] + channel + first), part);
-        UNROLL
-        for (int k = 0; k < M; k++) w[i][first + k] = part[k];
+        UNROLLED(k, M) w[i][first + k] = part[k];
       }
     }
     return;
   }
-  UNROLL
-  for (int i = 0; i < WEIGHTS * N; i++) w[i / N][i % N] = 0;
+  UNROLLED(i, WEIGHTS * N) w[i / N][i % N] = 0;
   ONCE
   for (int column = 0; column < N; column++) { /* in turn, so that the loop is there once */
-    UNROLL
-    for (int i = 0; i < WEIGHTS; i++) {
+    UNROLLED(i, WEIGHTS) {
       UNROLL
       for (int k = 1; k < N; k++) w[i][k - 1] = w[i][k];
       w[i][N - 1] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
     }
-    if (++place == a.inner) {
+    if (++place == inner) {
       place = 0;
       if (++channel == channels) channel = 0;
     }
@@ -86,26 +81,73 @@ struct act_bent {
   }
 };
 
-#define FORMULA(name, traits, tensors, weights, results, sums, settle, ...)                        \
-  template <typename ACT>                                                                          \
-  struct name##_formula {                                                                          \
-    enum {                                                                                         \
-      TENSORS = tensors,                                                                           \
-      WEIGHTS = weights,                                                                           \
-      RESULTS = results,                                                                           \
-      SUMS = sums,                                                                                 \
-      HALVES = 0,                                                                                  \
-      TRAITS = OWN_WEIGHTS | traits                                                                \
-    };                                                                                             \
-    typedef stored_S stored;                                                                       \
-    template <typename R, int W, int N>                                                            \
-    __device__ void load_weights(const tfu_channels_args &a, int64_t column, R (&w)[W][N]) const { \
-      load_columns<weights>(a, column, w);                                                         \
-      UNROLL                                                                                       \
-      for (int k = 0; k < N; k++) {                                                                \
-        settle                                                                                     \
-      }                                                                                            \
-    }                                                                                              \
-    TFU_OF_ACT_(__VA_ARGS__)                                                                       \
-  };                                                                                               \
-  TFU_ANY_ACT_(name)
+/* What a formula may be able to do, by bits: the tensor more, where there is one, is added to its first tensor; where
+ * its first result is above 0 goes to signs, if that is wanted; or signs is one more x behind the others, 1 or 0. */
+enum { TAKES_MORE = 1, WRITES_SIGNS = 2, READS_SIGNS = 4 };
+
+template <typename T, int TRAITS>
+struct batch_norm_beside {
+  enum { N = packed<T>::N, OWN_WEIGHTS = 1, VALUES = TRAITS & READS_SIGNS ? 1 : 0 };
+  const batch_norm_args &a;
+  unsigned signs = 0, ahead = 0; /* ahead is that of the next row, in a register: a row of them is a byte */
+
+  template <typename F, typename R, int W>
+  __device__ void load_weights(const tfu_channels_args &, const F &formula, int64_t column, R (&w)[W][N]) const {
+    load_columns<F::WEIGHTS>(a, column, w);
+    UNROLLED(k, N) formula.settle(w, k);
+  }
+  __device__ void start(const tfu_walk &walk, int64_t col) {
+    if constexpr (VALUES) ahead = read_signs(walk, walk_first(walk, col));
+  }
+  template <typename W, typename X>
+  __device__ void before(const W &walk, int64_t at, X &x) {
+    if constexpr (VALUES) {
+      signs = ahead;
+      ahead = read_signs(walk.walk, at + walk_step(walk.walk));
+    }
+    if constexpr (TRAITS & TAKES_MORE)
+      if (a.more) {
+        acc<T> more[N];
+        widen_pack<T>(walk.beside(a.more, at), more);
+        UNROLLED(k, N) x[0][k] += more[k];
+      }
+  }
+  __device__ acc<T> value(int k) const { return signs & 1u << k ? 1 : 0; }
+  __device__ void after(const tfu_walk &walk, int64_t at, int left, const acc<T> (&y)[N]) const {
+    if constexpr (TRAITS & WRITES_SIGNS)
+      if (a.signs) write_signs(walk, at, left, y);
+  }
+
+ private:
+  /* Those of the pack at element `at`, of which `left` exist: whether y is above 0 as it is stored. */
+  __device__ void write_signs(const tfu_walk &walk, int64_t at, int left, const acc<T> (&y)[N]) const {
+    acc<T> stored[N];
+    widen_pack<T>(narrow_pack<T>(y), stored);
+    unsigned bits = 0;
+    UNROLLED(k, N) bits |= stored[k] > 0 ? 1u << k : 0;
+    uint8_t *const to = (uint8_t *)a.signs;
+    int64_t place = at / N;
+    to[place] = (uint8_t)(bits & ((1u << left) - 1));
+    if (at + N < walk.n) return;
+    ONCE
+    while (++place % 8) to[place] = 0;
+  }
+  /* The same read; 0 beyond the end. */
+  __device__ unsigned read_signs(const tfu_walk &walk, int64_t at) const {
+    return at < walk.n ? ((const uint8_t *)a.signs)[at / N] : 0;
+  }
+};
+
+#define FORMULA(name, traits, tensors, weights, results, sums, settled, ...)                                   \
+  template <typename ACT>                                                                                      \
+  struct name##_formula {                                                                                      \
+    enum { TENSORS = tensors, WEIGHTS = weights, RESULTS = results, SUMS = sums, HALVES = 0 };                 \
+    typedef stored_S stored;                                                                                   \
+    template <typename R, int W, int N>                                                                        \
+    __device__ void settle(R (&w)[W][N], int k) const {settled} TFU_OF_ACT_(__VA_ARGS__)                       \
+  };                                                                                                           \
+  template <typename T, typename ACT>                                                                          \
+  __device__ inline void name(const batch_norm_args &a) {                                                      \
+    channels<T>(a.channels, name##_formula<ACT>{ACT{a.channels.activation}}, batch_norm_beside<T, traits>{a}); \
+  }                                                                                                            \
+  TFU_KERNEL_AS_(name##_any_f64, batch_norm_args, name<double, act_any>)

@@ -26,7 +26,6 @@ typedef struct how {
 typedef struct signs_job {
   const tfu_tensor *y;
   uint8_t *signs;
-  int64_t n, task; /* elements, and those of a task */
 } signs_job;
 
 static int pack_of(tfu_dtype dtype) { return 16 / (int)tfu_dtype_size(dtype); }
@@ -84,23 +83,19 @@ static tfu_code FN(pass)(tfu_call *call, const batch_norm_view *v, const tfu_cha
 }
 
 static void FN(sum_loop)(const FN(tile) * t) {
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) t->sums[0][i] += t->x[0][i];
+  TFU_VECTORISED(i, t->n) t->sums[0][i] += t->x[0][i];
 }
 
 static void FN(squares_loop)(const FN(tile) * t) {
   const REAL *x = t->x[0], *mean = t->w[0];
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) t->sums[0][i] += (x[i] - mean[i]) * (x[i] - mean[i]);
+  TFU_VECTORISED(i, t->n) t->sums[0][i] += (x[i] - mean[i]) * (x[i] - mean[i]);
 }
 
 static void FN(subtract)(REAL *d, const REAL *x, const REAL *mean, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) d[i] = x[i] - mean[i];
+  TFU_VECTORISED(i, n) d[i] = x[i] - mean[i];
 }
 static void FN(add)(REAL *sum, const REAL *a, const REAL *b, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) sum[i] = a[i] + b[i];
+  TFU_VECTORISED(i, n) sum[i] = a[i] + b[i];
 }
 
 /* Of x and perhaps residual, with mean, scale and beta. */
@@ -125,11 +120,9 @@ static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
     const int64_t first = t->at / h->pack;
     const int before = (int)(t->at - first * h->pack); /* elements of the first pack that are not the tile's */
     tfu_split_flags(h->signs + first, (int)divide_up(before + t->n, h->pack), h->pack, flags);
-    TFU_VECTORISE
-    for (int i = 0; i < t->n; i++) g[i] = flags[before + i] ? (REAL)1 : (REAL)0;
+    TFU_VECTORISED(i, t->n) g[i] = flags[before + i] ? (REAL)1 : (REAL)0;
   } else if (h->from_y) {
-    TFU_VECTORISE
-    for (int i = 0; i < t->n; i++) g[i] = kept[i] > 0 ? (REAL)1 : (REAL)0;
+    TFU_VECTORISED(i, t->n) g[i] = kept[i] > 0 ? (REAL)1 : (REAL)0;
   } else {
     if (kept) FN(add)(offset, beta, kept, t->n);
     h->act->FN(grad)(g, d, t->w[1], kept ? offset : beta, t->n);
@@ -138,16 +131,14 @@ static void FN(slopes)(const FN(tile) * t, REAL *d, REAL *g) {
     FN(add)(offset, dy, t->x[h->more], t->n);
     dy = offset;
   }
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) g[i] *= dy[i];
+  TFU_VECTORISED(i, t->n) g[i] *= dy[i];
 }
 
 /* Sums of g * d and of g, which is also the result where there is one. */
 static void FN(grad_loop)(const FN(tile) * t) {
   REAL d[TFU_TILE], g[TFU_TILE];
   FN(slopes)(t, d, g);
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) {
+  TFU_VECTORISED(i, t->n) {
     t->sums[0][i] += g[i] * d[i];
     t->sums[1][i] += g[i];
   }
@@ -158,8 +149,7 @@ static void FN(grad_loop)(const FN(tile) * t) {
 static void FN(second_loop)(const FN(tile) * t) {
   REAL d[TFU_TILE], g[TFU_TILE];
   FN(slopes)(t, d, g);
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) t->y[0][i] = t->w[1][i] * g[i] + (t->w[3][i] * d[i] + t->w[4][i]);
+  TFU_VECTORISED(i, t->n) t->y[0][i] = t->w[1][i] * g[i] + (t->w[3][i] * d[i] + t->w[4][i]);
 }
 
 /* ---- forward ---- */
@@ -190,17 +180,15 @@ static tfu_code FN(normalise)(tfu_call *call) {
 }
 
 /* From y as it is stored. A tile has whole words of signs, but for the last. */
-static void FN(signs_task)(void *arg, int64_t task) {
+static void FN(signs_range)(void *arg, int64_t begin, int64_t end) {
   const signs_job *j = arg;
   const int pack = pack_of(j->y->dtype);
-  const int64_t end = least((task + 1) * j->task, j->n);
-  for (int64_t at = task * j->task; at < end; at += TFU_TILE) {
-    const int n = (int)least(end - at, TFU_TILE);
+  for (TFU_EACH_TILE(at, left, begin, end)) {
+    const int n = (int)left;
     REAL buffer[TFU_TILE];
     uint8_t flags[TFU_TILE];
     const REAL *y = FN(tfu_load)(j->y->data, j->y->dtype, at, n, buffer);
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) flags[i] = y[i] > 0;
+    TFU_VECTORISED(i, n) flags[i] = y[i] > 0;
     const int packs = (int)divide_up(n, 8 * pack) * 8; /* those of whole words */
     memset(flags + n, 0, (size_t)(packs * pack - n));
     tfu_join_flags(flags, packs, pack, j->signs + at / pack);
@@ -211,10 +199,10 @@ static tfu_code FN(tfu_batch_norm_cpu)(tfu_call *call) {
   const tfu_tensor *wanted = &call->in[TFU_BATCHNORM_SIGNS_FOR], *y = &call->out[TFU_BATCHNORM_Y];
   if (!tfu_given(&wanted->shape)) return FN(normalise)(call);
   const batch_norm_view v = tfu_batch_norm_view(y);
-  signs_job j = {y, call->out[TFU_BATCHNORM_SIGNS].data, v.n, tfu_task_size(v.n, TFU_TILE)};
+  signs_job j = {y, call->out[TFU_BATCHNORM_SIGNS].data};
   TFU_TRY(tfu_batch_norm_check_signs(call, &v, wanted));
   TFU_TRY(FN(normalise)(call));
-  tfu_parallel(divide_up(v.n, j.task), FN(signs_task), &j);
+  tfu_parallel_ranges(v.n, tfu_task_size(v.n, TFU_TILE), FN(signs_range), &j);
   return TFU_OK;
 }
 

@@ -1,15 +1,13 @@
-#include "kernels/convolution/batch_norm.h"
+#include "kernels/convolution/batch_norm_gpu.h"
 
-#include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/channels.h"
+#include "kernels/convolution/batch_norm.h"
 #include "kernels/core/gpu/choice.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/reductions/reduce.h"
 #include "ops/convolution/batch_norm.h"
 
 TFU_MODULE(batch_norm);
-extern const tfu_image tfu_batch_norm_grad_images[];
-static tfu_module grad_module = {.images = tfu_batch_norm_grad_images};
+TFU_MODULE_AS(grad_module, batch_norm_grad);
 
 /* Which kernel serves an activation; those without one are served by the last. */
 static const char *const variants[TFU_ACTS + 1] = {[TFU_ACT_linear] = "linear", [TFU_ACT_relu] = "bent",
@@ -41,6 +39,12 @@ TFU_CHOICE(sums_blocks, 2, 1, 64);
 TFU_CHOICE(signs_blocks, 3, 1, 64);
 TFU_CHOICE(reader_blocks, 3, 1, 64); /* that write nothing but sums: as many as run at once by their 80 registers */
 
+_Static_assert((int)BATCH_NORM_STATE_MEAN == (int)TFU_SPREAD_MEAN &&
+                   (int)BATCH_NORM_STATE_SQUARES == (int)TFU_SPREAD_SQUARES &&
+                   (int)BATCH_NORM_STATE_COUNT == (int)TFU_SPREAD_COUNT &&
+                   (int)BATCH_NORM_STATE_REST == (int)TFU_SPREAD_REST,
+               "device code counts the numbers of a state as reductions do");
+
 static size_t vector_bytes(const batch_norm_view *v) { return (size_t)v->channels * tfu_dtype_size(v->real); }
 
 /* Of a launch that has `across` channels in a block. */
@@ -56,8 +60,9 @@ static int has_own(int activation, int residual) {
 
 /* One pass over memory. Weights that are NULL read as `absent`. */
 static tfu_code pass(tfu_call *call, tfu_kernel *kernel, int activation, const batch_norm_view *v,
-                     const tfu_channels *op, tfu_channels_args *a, const tfu_tensor *totals) {
-  a->inner = v->inner;
+                     const tfu_channels *op, batch_norm_args *args, const tfu_tensor *totals) {
+  tfu_channels_args *a = &args->channels;
+  args->inner = v->inner;
   a->any = kernel == &sums_residual || !has_own(activation, kernel == &apply_residual);
   a->blocks = !op->sums               ? blocks()
               : !op->results          ? reader_blocks()
@@ -81,11 +86,12 @@ static tfu_code normalise(tfu_call *call, const batch_norm_view *v, void *signs)
   const int activation = (int)call->attr[TFU_BATCHNORM_ACTIVATION].i;
   const void *residual = tfu_given_data(&in[TFU_BATCHNORM_RESIDUAL]);
   const tfu_channels op = with_statistics(call, residual ? 2 : 1, 1, 0);
-  tfu_channels_args a = {.x = {in[TFU_BATCHNORM_X].data, residual},
-                         .y = {call->out[TFU_BATCHNORM_Y].data},
-                         .w = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
-                               tfu_given_data(&in[TFU_BATCHNORM_GAMMA]), tfu_given_data(&in[TFU_BATCHNORM_BETA])},
-                         .signs = signs};
+  batch_norm_args a = {
+      .channels = {.x = {in[TFU_BATCHNORM_X].data, residual},
+                   .y = {call->out[TFU_BATCHNORM_Y].data},
+                   .w = {in[TFU_BATCHNORM_MEAN].data, in[TFU_BATCHNORM_VARIANCE].data,
+                         tfu_given_data(&in[TFU_BATCHNORM_GAMMA]), tfu_given_data(&in[TFU_BATCHNORM_BETA])}},
+      .signs = signs};
   return pass(call, residual ? &apply_residual : &apply, activation, v, &op, &a, NULL);
 }
 
@@ -176,13 +182,13 @@ static tfu_kernel *from_kept(const job *j) {
 /* A pass that begins at statistics, of dy, x and perhaps what was kept; unless `unwanted`, with its sums. */
 static tfu_code grad_pass(job *j, tfu_kernel *kernel, void *result, const tfu_tensor *unwanted) {
   tfu_channels op = with_statistics(j->call, j->kept ? 3 : 2, result != NULL, 2);
-  tfu_channels_args a = {.x = {j->dy, j->x, j->kept}, .more = j->dy_more, .y = {result}, .signs = j->signs};
+  batch_norm_args a = {.channels = {.x = {j->dy, j->x, j->kept}, .y = {result}}, .more = j->dy_more, .signs = j->signs};
   if (kernel == &sums_kept || kernel == &sums_signs) op.weights = 1; /* the mean alone */
-  for (int i = 0; i < op.weights && i < 4; i++) a.w[i] = j->weights[i];
+  for (int i = 0; i < op.weights && i < 4; i++) a.channels.w[i] = j->weights[i];
   TFU_TRY(pass(j->call, kernel, j->activation, &j->v, &op, &a, unwanted));
-  j->settled.partial = a.partial;
-  j->settled.blocks = a.sum_blocks;
-  j->settled.width = a.sum_width;
+  j->settled.partial = a.channels.partial;
+  j->settled.blocks = a.channels.sum_blocks;
+  j->settled.width = a.channels.sum_width;
   return TFU_OK;
 }
 
@@ -215,10 +221,10 @@ tfu_code tfu_batch_norm_grad_gpu(tfu_call *call) {
   const tfu_channels op = {2, 5, 1, 0, {0, -0.0f}}; /* weights are mean, beta and the slopes */
   const size_t one = vector_bytes(&j.v);
   char *const slopes = j.settled.slopes;
-  tfu_channels_args a = {.x = {j.dy, j.x},
-                         .more = j.dy_more,
-                         .y = {call->out[TFU_BATCHNORMGRAD_DX].data},
-                         .w = {j.weights[0], j.weights[3], slopes, slopes + one, slopes + 2 * one}};
+  batch_norm_args a = {.channels = {.x = {j.dy, j.x},
+                                    .y = {call->out[TFU_BATCHNORMGRAD_DX].data},
+                                    .w = {j.weights[0], j.weights[3], slopes, slopes + one, slopes + 2 * one}},
+                       .more = j.dy_more};
   return pass(call, &second, j.activation, &j.v, &op, &a, NULL);
 }
 

@@ -96,13 +96,13 @@ __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args 
 TFU_KERNEL_AS_(batch_norm_grad_settle_f32, batch_norm_grad_settle_args, batch_norm_grad_settle<float>)
 TFU_KERNEL_AS_(batch_norm_grad_settle_f64, batch_norm_grad_settle_args, batch_norm_grad_settle<double>)
 
-#define X(name)                                                              \
-  TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums, tfu_channels_args, name)        \
-  TFU_KERNEL_FOR_ACTIVATION(frozen_batch_norm_grad, tfu_channels_args, name) \
-  TFU_KERNEL_FOR_ACTIVATION(batch_norm_second, tfu_channels_args, name)
+#define X(name)                                                            \
+  TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums, batch_norm_args, name)        \
+  TFU_KERNEL_FOR_ACTIVATION(frozen_batch_norm_grad, batch_norm_args, name) \
+  TFU_KERNEL_FOR_ACTIVATION(batch_norm_second, batch_norm_args, name)
 BATCH_NORM_ACTIVATIONS(X)
 X(any)
 #undef X
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_signs, tfu_channels_args, relu)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_kept, tfu_channels_args, relu)
-TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_residual, tfu_channels_args, any)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_signs, batch_norm_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_kept, batch_norm_args, relu)
+TFU_KERNEL_FOR_ACTIVATION(batch_norm_sums_residual, batch_norm_args, any)

@@ -1,4 +1,4 @@
-/* What is left of a convolution where cuDNN has no engine that does it too: y = act(pre + bias + residual), where y may
+/* The epilogue of a convolution where cuDNN has no engine that does it too: y = act(pre + bias + residual), where y may
  * be pre. Bound by memory traffic: each tensor is read or written once. */
 #include "kernels/core/device/channels.cuh"
 

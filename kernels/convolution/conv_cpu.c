@@ -1,7 +1,7 @@
-/* Convolution on the CPU: products of matrices. A row of the left one is what a window sees, [window, channels of a
- * group], copied together for some thousand positions at a time; the right one is the kernel as it lies. In ConvData
- * the positions are those of x, what a window sees of y are the elements that reach them, and the kernel is turned.
- * ConvFilter multiplies the windows, turned, with y, and adds the sums of each part to those before. */
+/* Convolution on the CPU: products of matrices, by im2col. A row of the left one is what a window sees, [window,
+ * channels of a group], copied together for some thousand positions at a time; the right one is the kernel as it lies.
+ * In ConvData the positions are those of x, what a window sees of y are the elements that reach them, and the kernel is
+ * turned. ConvFilter multiplies the windows, turned, with y, and adds the sums of each part to those before. */
 #ifndef REAL
 #include "kernels/convolution/conv.h"
 
@@ -55,14 +55,13 @@ static void copy_window(const windows *w, char *to, int64_t position) {
       }
 }
 
-static void copy_task(void *windows_, int64_t task) {
+static void copy_range(void *windows_, int64_t begin, int64_t end) {
   const windows *w = windows_;
-  const int64_t end = (task + 1) * ROWS < w->rows ? (task + 1) * ROWS : w->rows;
   const int64_t bytes = conv_volume(w->s->window) * w->width;
-  for (int64_t r = task * ROWS; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
+  for (int64_t r = begin; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
 }
 
-static void copy_windows(windows *w) { tfu_parallel(divide_up(w->rows, ROWS), copy_task, w); }
+static void copy_windows(windows *w) { tfu_parallel_ranges(w->rows, ROWS, copy_range, w); }
 
 /* Those of a group, of as many positions as are copied at a time. */
 static windows windows_of(const conv_shape *s, int spread, const void *data, size_t size, int64_t group) {
@@ -106,10 +105,8 @@ static tfu_code alike(tfu_call *call, const tfu_tensor *kernel, tfu_dtype dtype,
   if (kernel->dtype == dtype) return TFU_OK;
   TFU_TRY(tfu_scratch(call, (size_t)count * tfu_dtype_size(dtype) + 1, &copy));
   *data = copy;
-  for (int64_t at = 0; at < count; at += TFU_TILE) {
-    const int n = (int)(count - at < TFU_TILE ? count - at : TFU_TILE);
-    tfu_store_f32(copy, dtype, at, n, tfu_load_f32(kernel->data, kernel->dtype, at, n, buffer));
-  }
+  for (TFU_EACH_TILE(at, n, 0, count))
+    tfu_store_f32(copy, dtype, at, (int)n, tfu_load_f32(kernel->data, kernel->dtype, at, (int)n, buffer));
   return TFU_OK;
 }
 
@@ -253,10 +250,8 @@ static tfu_code FN(tfu_conv_filter_cpu)(tfu_call *call) {
     w.from = (const char *)x->data + g * w.width;
     TFU_TRY(FN(sum_group)(&space, w, right, (FN(sums)){sums, s.k}));
     for (int64_t r = 0; r < rows; r++)
-      for (int64_t at = 0; at < s.k; at += TFU_TILE) {
-        const int n = (int)(s.k - at < TFU_TILE ? s.k - at : TFU_TILE);
-        FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, n, (REAL *)sums + r * s.k + at);
-      }
+      for (TFU_EACH_TILE(at, n, 0, s.k))
+        FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, (int)n, (REAL *)sums + r * s.k + at);
   }
   return TFU_OK;
 }

@@ -22,7 +22,7 @@ __device__ inline void turn(const conv_kernel_args &a) {
     if (col + i < a.cols && row + x < a.rows) ((TO *)a.to)[(col + i) * a.rows + row + x] = (TO)tile[x][i];
 }
 
-TFU_KERNEL_AS_(conv_kernel_narrow_f16, conv_kernel_args, turn<float, f16>)
-TFU_KERNEL_AS_(conv_kernel_narrow_bf16, conv_kernel_args, turn<float, bf16>)
-TFU_KERNEL_AS_(conv_kernel_widen_f16, conv_kernel_args, turn<f16, float>)
-TFU_KERNEL_AS_(conv_kernel_widen_bf16, conv_kernel_args, turn<bf16, float>)
+#define STAMP(name, tag, T)                                             \
+  TFU_KERNEL_AS_(name##_narrow_##tag, conv_kernel_args, turn<float, T>) \
+  TFU_KERNEL_AS_(name##_widen_##tag, conv_kernel_args, turn<T, float>)
+TFU_HALVES(STAMP, conv_kernel)

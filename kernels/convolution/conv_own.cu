@@ -1,4 +1,5 @@
-/* The first rung, a thread per result (conv_own.h): convolution, and the two products of its gradient. */
+/* The first rung, a thread per result (conv_own.h): convolution, and the two products of its gradient,
+ * of which that of the filter is split over positions where there are few results (split-K). */
 #include "kernels/convolution/conv_own.cuh"
 
 /* Sum of a[i * a_step] * b[i * b_step]. */

@@ -1,4 +1,5 @@
-/* conv_own.cuh - what the rungs of conv_own.h share: where a window lies in x, and how a result is finished. */
+/* conv_own.cuh - what the rungs of conv_own.h share: where a window lies in x, and the epilogue that finishes a result.
+ */
 #pragma once
 
 #include "kernels/convolution/conv_own.h"
@@ -23,8 +24,7 @@ struct place {
 __device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const int64_t (&tap)[CONV_AXES]) {
   int64_t index = o.n;
   bool inside = true;
-  UNROLL
-  for (int a = 0; a < CONV_AXES; a++) {
+  UNROLLED(a, CONV_AXES) {
     const int64_t i = o.at[a] * s.stride[a] - s.before[a] + tap[a] * s.dilation[a];
     inside &= i >= 0 && i < s.in[a];
     index = index * s.in[a] + i;
@@ -36,8 +36,7 @@ __device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const 
 __device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
   int64_t index = i.n;
   bool inside = true;
-  UNROLL
-  for (int a = 0; a < CONV_AXES; a++) {
+  UNROLLED(a, CONV_AXES) {
     const int64_t from = i.at[a] + s.before[a] - tap[a] * s.dilation[a], o = from / s.stride[a];
     inside &= from >= 0 && from == o * s.stride[a] && o < s.out[a];
     index = index * s.out[a] + o;
@@ -53,8 +52,7 @@ __device__ inline void finish(const conv_args &a, int64_t to, int64_t k, const a
     T v[N];
   } y, more;
   if (a.residual) more = *(const results *)((const T *)a.residual + to);
-  UNROLL
-  for (int i = 0; i < N; i++) {
+  UNROLLED(i, N) {
     acc<T> v = sum[i];
     if (a.residual) v += (acc<T>)more.v[i];
     if (a.bias) v += (acc<T>)((const T *)a.bias)[k + i];

@@ -32,11 +32,9 @@ __device__ inline void conv_constant(const conv_args &a) {
             const acc<T> seen = (acc<T>)x[pixel * channels + i];
             acc<T> w[N];
             widen_pack<T>(conv_constant_kernel[pack + i * packs], w);
-            UNROLL
-            for (int n = 0; n < N; n++) part[n] += seen * w[n];
+            UNROLLED(n, N) part[n] += seen * w[n];
           }
-          UNROLL
-          for (int n = 0; n < N; n++) sum[n] += part[n];
+          UNROLLED(n, N) sum[n] += part[n];
         }
       }
   finish<T>(a, position * outputs + k, k, sum);

@@ -9,10 +9,9 @@
 #include "kernels/core/panels.h"
 
 TFU_MODULE(conv_own);
-extern const tfu_image tfu_conv_own_constant_images[], tfu_conv_own_shared_images[], tfu_conv_own_tensor_images[];
-static tfu_module constant_module = {.images = tfu_conv_own_constant_images};
-static tfu_module shared_module = {.images = tfu_conv_own_shared_images};
-static tfu_module tensor_module = {.images = tfu_conv_own_tensor_images};
+TFU_MODULE_AS(constant_module, conv_own_constant);
+TFU_MODULE_AS(shared_module, conv_own_shared);
+TFU_MODULE_AS(tensor_module, conv_own_tensor);
 
 static tfu_constant constant_kernel = {.module = &constant_module, .name = "conv_constant_kernel"};
 static tfu_kernel rungs[CONV_RUNGS] = {[CONV_DIRECT] = {.module = &module, .name = "conv_direct"},

@@ -1,4 +1,4 @@
-/* The third rung (conv_own.h): tiles of x in shared memory, results in registers.
+/* The third rung (conv_own.h): tiles of x in shared memory, register tiles of results.
  *
  * Windows overlap: of a 3 x 3 one, every element of x is seen by nine results of an output. A block has a rectangle of
  * positions and brings what their windows see, all of it and some channels at a time, to shared memory once; then it
@@ -49,8 +49,7 @@ struct conv_tile {
   /* This thread's part of the weights of a tap, [CHANNELS][OUTPUTS], on the way to shared memory. */
   __device__ void load_weights(int tap, int64_t first, T (&held)[HELD]) const {
     const conv_shape &s = a.s;
-    UNROLL
-    for (int i = 0; i < HELD; i++) {
+    UNROLLED(i, HELD) {
       const int at = threadIdx.x + i * TFU_THREADS, c = at / OUTPUTS, o = at % OUTPUTS;
       const int64_t line = tap * s.c + first + c;
       held[i] =
@@ -58,8 +57,7 @@ struct conv_tile {
     }
   }
   static __device__ void store_weights(const T (&held)[HELD], R *to) {
-    UNROLL
-    for (int i = 0; i < HELD; i++) to[threadIdx.x + i * TFU_THREADS] = (R)held[i];
+    UNROLLED(i, HELD) to[threadIdx.x + i * TFU_THREADS] = (R)held[i];
   }
 
   static __device__ void read(const R *from, R (&v)[P]) { widen_pack<R>(*(const int4 *)from, v); }
@@ -68,19 +66,15 @@ struct conv_tile {
   __device__ void multiply(const R *x, int step, const R *weights, R (&sum)[PLACES][OWN]) const {
     for (int c = 0; c < channels; c += P, x += P, weights += P * OUTPUTS) {
       R w[P][OWN];
-      UNROLL
-      for (int i = 0; i < P * OWN / P; i++) {
+      UNROLLED(i, P * OWN / P) {
         R pack[P];
         read(weights + i / (OWN / P) * OUTPUTS + i % (OWN / P) * P, pack);
-        UNROLL
-        for (int p = 0; p < P; p++) w[i / (OWN / P)][i % (OWN / P) * P + p] = pack[p];
+        UNROLLED(p, P) w[i / (OWN / P)][i % (OWN / P) * P + p] = pack[p];
       }
-      UNROLL
-      for (int i = 0; i < PLACES; i++) {
+      UNROLLED(i, PLACES) {
         R seen[P];
         read(x + i * step, seen);
-        UNROLL
-        for (int p = 0; p < P * OWN; p++) sum[i][p % OWN] += seen[p / OWN] * w[p / OWN][p % OWN];
+        UNROLLED(p, P * OWN) sum[i][p % OWN] += seen[p / OWN] * w[p / OWN][p % OWN];
       }
     }
   }
@@ -130,8 +124,7 @@ __device__ inline void conv_shared(const conv_args &a) {
   for (int i = 0; i < PLACES; i++) {
     const int64_t w = tile.col + col + i;
     const int64_t to = ((tile.n * s.out[1] + h) * s.out[2] + w) * s.groups * s.k + tile.group * s.k + k;
-    UNROLL
-    for (int j = 0; j < OWN; j++) {
+    UNROLLED(j, OWN) {
       const R one[1] = {sum[0][j]};
       if (h < s.out[1] && w < s.out[2] && k + j < s.k) finish<T>(a, to + j, tile.group * s.k + k + j, one);
     }
@@ -140,11 +133,5 @@ __device__ inline void conv_shared(const conv_args &a) {
   }
 }
 /* Two blocks to a multiprocessor: one multiplies while the other waits for its tile. */
-#define STAMP(T, tag)                                                                                 \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS, 2) conv_shared_##tag(const conv_args a) { \
-    conv_shared<T>(a);                                                                                \
-  }
-STAMP(float, f32)
-STAMP(f16, f16)
-STAMP(bf16, bf16)
-STAMP(double, f64)
+#define STAMP(name, tag, T) TFU_STAMP((TFU_THREADS, 2), name##_##tag, conv_args, name<T>)
+TFU_TYPES(STAMP, conv_shared)

@@ -1,4 +1,4 @@
-/* The fourth rung (conv_own.h): a product of matrices on tensor cores, of which one is never written.
+/* The fourth rung (conv_own.h), implicit GEMM: a product of matrices on tensor cores, of which one is never written.
  *
  * Row m of the left matrix is what the window at position m sees, [window, channels of a group]; the right matrix is
  * the kernel as it lies, [window, channels of a group, outputs]. A tile of the left one is gathered from x when it is
@@ -25,8 +25,7 @@ struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
     const int line = threadIdx.x / layout::CHUNKS, chunk = threadIdx.x % layout::CHUNKS;
     c = chunk * layout::N;
     to = layout::place(line, chunk);
-    UNROLL
-    for (int i = 0; i < COUNT; i++) {
+    UNROLLED(i, COUNT) {
       const int m = first + line + i * layout::AT_ONCE, high = (int)s.out[1], wide = (int)s.out[2];
       top[i] = m < positions ? m / wide % high * (int)s.stride[1] - (int)s.before[1] : NOWHERE;
       left[i] = m % wide * (int)s.stride[2] - (int)s.before[2];
@@ -43,8 +42,7 @@ struct windows_panel : panel_tile<T, TFU_PANEL_ROWS, false, false> {
     }
     const int i_tap = down * (int)s.dilation[1], j_tap = across * (int)s.dilation[2];
     const bool there = down < (int)s.window[1];
-    UNROLL
-    for (int i = 0; i < COUNT; i++) {
+    UNROLLED(i, COUNT) {
       const bool inside =
           there && (unsigned)(top[i] + i_tap) < (unsigned)high && (unsigned)(left[i] + j_tap) < (unsigned)wide;
       const T *const from = x + (at[i] + i_tap * (unsigned)wide + j_tap) * pixel + c;
@@ -75,11 +73,5 @@ __device__ inline void conv_tensor(const conv_args &a) {
 #endif
 }
 
-#define STAMP(T, tag)                                          \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS, 1) \
-      conv_tensor_##tag(const __grid_constant__ conv_args a) { \
-    conv_tensor<T>(a);                                         \
-  }
-STAMP(float, f32)
-STAMP(f16, f16)
-STAMP(bf16, bf16)
+#define STAMP(name, tag, T) TFU_STAMP((TFU_THREADS, 1), name##_##tag, __grid_constant__ conv_args, name<T>)
+TFU_SINGLES(STAMP, conv_tensor)

@@ -18,8 +18,7 @@ __device__ inline void conv_quads_image(const conv_quads_args &a) {
     const uint32_t j = digit(rest, a.quad_cols), i = digit(rest, a.quad_rows);
     const uint16_t *image = (const uint16_t *)a.from + (int64_t)rest * a.rows * a.cols;
     alignas(16) uint16_t v[CONV_QUAD_HALF];
-    UNROLL
-    for (int e = 0; e < CONV_QUAD_HALF; e++) {
+    UNROLLED(e, CONV_QUAD_HALF) {
       const int64_t at = conv_quads_source(&a, i, j, half, e);
       v[e] = at < 0 ? (uint16_t)0 : image[at];
     }

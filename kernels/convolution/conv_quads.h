@@ -1,5 +1,5 @@
 /* conv_quads.h - a convolution of stride 2 over few channels as one of stride 1 over 16 of them, for images that have
- * too few for tensor cores: the first layer of most networks.
+ * too few for tensor cores, by space-to-depth: the first layer of most networks.
  *
  * A quad is two rows and two columns of x, with its padding, as one place with 16 channels: 8 for each of the two rows,
  * of which 2 c are the channels of its two columns and the rest 0. With q(x)[i][j][half][e] = x[2 i + half][2 c j + e],

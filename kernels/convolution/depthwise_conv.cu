@@ -101,8 +101,7 @@ __device__ inline void depthwise_any_filter(const depthwise_filter_args &a) {
   __syncthreads();
   if (own != 0 || output >= outputs) return;
   sum = 0;
-  UNROLL
-  for (int row = 0; row < ROWS; row++) sum += sums[row][lane];
+  UNROLLED(row, ROWS) sum += sums[row][lane];
   if (tap < taps) ((acc<T> *)a.dkernel)[(blockIdx.y * taps + tap) * outputs + output] = sum;
   else ((acc<T> *)a.dbias)[blockIdx.y * outputs + output] = sum;
 }

@@ -221,8 +221,7 @@ static void FN(filter_block)(void *job, int64_t task) {
         if (i < 0 || k < 0) continue;
         const REAL *x = FN(spread)(j, &j->to, (batch * h->in + i) * w->in + k, output, n, x_wide, narrow);
         double *restrict sum = sums + tap * j->outputs;
-        TFU_VECTORISE
-        for (int c = 0; c < n; c++) sum[c] += (double)x[c] * dy[c];
+        TFU_VECTORISED(c, n) sum[c] += (double)x[c] * dy[c];
       }
     }
   }

@@ -19,10 +19,9 @@ TFU_CHOICE(any_blocks, 16, 1, 64);
 
 /* What networks have: 7 by 7 with a stride of 2 would be a fifth of the device code, and is nobody's. */
 static const char *const windows[] = {"3_1", "3_2", "5_1", "5_2", "7_1"};
-extern const tfu_image tfu_depthwise_conv_images[], tfu_depthwise_strips_images[], tfu_depthwise_filter_images[];
-static tfu_module any_module = {.images = tfu_depthwise_conv_images};
-static tfu_module strips_module = {.images = tfu_depthwise_strips_images};
-static tfu_module filter_module = {.images = tfu_depthwise_filter_images};
+TFU_MODULE_AS(any_module, depthwise_conv);
+TFU_MODULE_AS(strips_module, depthwise_strips);
+TFU_MODULE_AS(filter_module, depthwise_filter);
 static tfu_kernel any = {.module = &any_module, .name = "depthwise_any"};
 static tfu_kernel any_back = {.module = &any_module, .name = "depthwise_any_back"};
 static tfu_kernel any_filter = {.module = &any_module, .name = "depthwise_any_filter"};

@@ -25,11 +25,9 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   const unsigned line = a.w.in * step, dy_line = a.w.out * step;
 
   float sum[SIZE][SIZE][V], bias[V];
-  UNROLL
-  for (int tap = 0; tap < SIZE * SIZE; tap++) UNROLL
-  for (int k = 0; k < V; k++) sum[tap / SIZE][tap % SIZE][k] = 0;
-  UNROLL
-  for (int k = 0; k < V; k++) bias[k] = 0;
+  UNROLLED(tap, SIZE * SIZE)
+    UNROLLED(k, V) sum[tap / SIZE][tap % SIZE][k] = 0;
+  UNROLLED(k, V) bias[k] = 0;
 
   ONCE
   for (int strip = idle ? s.count : (int)blockIdx.y * s.per + within; strip < s.count; strip += gridDim.y * s.per) {
@@ -42,35 +40,26 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     const char *const dy = settled((const char *)a.dy + ((int64_t)at.batch * a.h.out + dy_row) * dy_line +
                                    (int64_t)dy_column * step + own);
     strip_line<T, V, SIDE> slopes[SIDE];
-    UNROLL
-    for (int o = 0; o < SIDE; o++)
-      slopes[o].load(settled(dy + (uint64_t)dy_line * o), step, dy_row + o < a.h.out ? dy_columns : 0);
+    UNROLLED(o, SIDE) slopes[o].load(settled(dy + (uint64_t)dy_line * o), step, dy_row + o < a.h.out ? dy_columns : 0);
     strip_line<T, V, LINES> seen;
     seen.load(from, step, (unsigned)row < (unsigned)a.h.in ? columns : 0);
     float g[SIDE][SIDE][V];
-    UNROLL
-    for (int place = 0; place < SIDE * SIDE; place++) {
+    UNROLLED(place, SIDE * SIDE) {
       pack::widen(slopes[place / SIDE].at[place % SIDE], g[place / SIDE][place % SIDE]);
-      UNROLL
-      for (int k = 0; k < V; k++) bias[k] += g[place / SIDE][place % SIDE][k];
+      UNROLLED(k, V) bias[k] += g[place / SIDE][place % SIDE][k];
     }
-    UNROLL
-    for (int i = 0; i < LINES; i++) {
+    UNROLLED(i, LINES) {
       const char *const below = settled(from + (uint64_t)line * (i + 1));
       const unsigned there = (unsigned)(row + i + 1) < (unsigned)a.h.in ? columns : 0;
-      UNROLL
-      for (int j = 0; j < LINES; j++) {
+      UNROLLED(j, LINES) {
         float x[V];
         pack::widen(seen.at[j], x);
         if (i + 1 < LINES) seen.load(j, below, step, there); /* comes while the rest of the line is multiplied */
-        UNROLL
-        for (int o = 0; o < SIDE; o++) {
-          UNROLL
-          for (int p = 0; p < SIDE; p++) {
+        UNROLLED(o, SIDE) {
+          UNROLLED(p, SIDE) {
             const int r = i - o * STRIDE, c = j - p * STRIDE;
             if (r < 0 || r >= SIZE || c < 0 || c >= SIZE) continue;
-            UNROLL
-            for (int k = 0; k < V; k++) sum[r][c][k] = fmaf(x[k], g[o][p][k], sum[r][c][k]);
+            UNROLLED(k, V) sum[r][c][k] = fmaf(x[k], g[o][p][k], sum[r][c][k]);
           }
         }
       }
@@ -89,9 +78,8 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   for (int r = 0; r <= SIZE; r++) { /* the last is the bias */
     const int quantities = r < SIZE ? SIZE : 1;
     if (r == SIZE && !a.dbias) return;
-    UNROLL
-    for (int c = 0; c < quantities; c++) UNROLL
-    for (int k = 0; k < V; k++) sums[c][k][threadIdx.x] = r < SIZE ? sum[r < SIZE ? r : 0][c][k] : bias[k];
+    UNROLLED(c, quantities)
+      UNROLLED(k, V) sums[c][k][threadIdx.x] = r < SIZE ? sum[r < SIZE ? r : 0][c][k] : bias[k];
     __syncthreads();
     float *const to = r < SIZE ? (float *)a.dkernel + ((int64_t)blockIdx.y * SIZE * SIZE + r * SIZE) * s.channels
                                : (float *)a.dbias + (int64_t)blockIdx.y * s.channels;
@@ -104,17 +92,11 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
   }
 }
 
-#define KERNEL(tag, T, size, stride)                                                                 \
-  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
-      depthwise_filter_##size##_##stride##_##tag(const depthwise_filter_args a) {                    \
-    depthwise_filter<T, size, stride>(a);                                                            \
-  }
-#define KERNELS(size, stride)      \
-  KERNEL(f32, float, size, stride) \
-  KERNEL(f16, f16, size, stride)   \
-  KERNEL(bf16, bf16, size, stride)
-KERNELS(3, 1)
-KERNELS(3, 2)
-KERNELS(5, 1)
-KERNELS(5, 2)
-KERNELS(7, 1)
+#define KERNEL(size, stride, tag, T)                                                                            \
+  TFU_STAMP((TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))), depthwise_filter_##size##_##stride##_##tag, \
+            depthwise_filter_args, depthwise_filter<T, size, stride>)
+TFU_SINGLES(KERNEL, 3, 1)
+TFU_SINGLES(KERNEL, 3, 2)
+TFU_SINGLES(KERNEL, 5, 1)
+TFU_SINGLES(KERNEL, 5, 2)
+TFU_SINGLES(KERNEL, 7, 1)

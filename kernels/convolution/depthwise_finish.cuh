@@ -1,4 +1,4 @@
-/* depthwise_finish.cuh - the activation behind a depthwise convolution. */
+/* depthwise_finish.cuh - the epilogue of a depthwise convolution: its activation. */
 #pragma once
 
 #include "kernels/core/device/activations.cuh"

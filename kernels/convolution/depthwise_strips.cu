@@ -16,11 +16,9 @@ __device__ inline void store_result(const depthwise_args &a, int64_t offset, flo
   typedef typename pack::bits bits;
   if (a.pre) *(bits *)((char *)a.pre + offset) = pack::narrow(v);
   if (a.activation == TFU_ACT_relu) {
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = math_of<T>::type::relu(v[k]);
+    UNROLLED(k, V) v[k] = math_of<T>::type::relu(v[k]);
   } else if (a.activation != TFU_ACT_linear) {
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = activate<T>(a.activation, v[k]);
+    UNROLLED(k, V) v[k] = activate<T>(a.activation, v[k]);
   }
   *(bits *)((char *)a.to + offset) = pack::narrow(v);
 }
@@ -52,50 +50,39 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   const unsigned step = s.channels * sizeof(T), line = from_w * step, own = channel * sizeof(T);
   float weight[SIZE][SIZE][V], sum[SIDE][SIDE][V], start[V];
   const char *const kernel = settled((const char *)a.kernel + own);
-  UNROLL
-  for (int tap = 0; tap < SIZE * SIZE; tap++)
-    pack::widen(load_pack<bits>(kernel, step, tap), weight[tap / SIZE][tap % SIZE]);
-  UNROLL
-  for (int k = 0; k < V; k++) start[k] = 0;
+  UNROLLED(tap, SIZE * SIZE) pack::widen(load_pack<bits>(kernel, step, tap), weight[tap / SIZE][tap % SIZE]);
+  UNROLLED(k, V) start[k] = 0;
   if (!BACK && a.bias) pack::widen(load_pack<bits>((const char *)a.bias + own, 0, 0), start);
-  UNROLL
-  for (int place = 0; place < SIDE * SIDE; place++) UNROLL
-  for (int k = 0; k < V; k++) sum[place / SIDE][place % SIDE][k] = start[k];
+  UNROLLED(place, SIDE * SIDE)
+    UNROLLED(k, V) sum[place / SIDE][place % SIDE][k] = start[k];
 
   const unsigned columns = inside<LINES>(column, from_w);
   const char *const from =
       settled((const char *)a.from + ((int64_t)at.batch * from_h + row) * line + (int64_t)column * step + own);
   strip_line<T, V, LINES> seen;
   seen.load(from, step, (unsigned)row < (unsigned)from_h ? columns : 0);
-  UNROLL
-  for (int i = 0; i < LINES; i++) {
+  UNROLLED(i, LINES) {
     const char *const below = settled(from + (uint64_t)line * (i + 1));
     const unsigned there = (unsigned)(row + i + 1) < (unsigned)from_h ? columns : 0;
-    UNROLL
-    for (int j = 0; j < LINES; j++) {
+    UNROLLED(j, LINES) {
       float x[V];
       pack::widen(seen.at[j], x);
       if (i + 1 < LINES) seen.load(j, below, step, there); /* comes while the rest of the line is multiplied */
-      UNROLL
-      for (int o = 0; o < SIDE; o++) {
+      UNROLLED(o, SIDE) {
         const int r = BACK ? o - (i - REACH) * STRIDE : i - o * STRIDE;
-        UNROLL
-        for (int p = 0; p < SIDE; p++) {
+        UNROLLED(p, SIDE) {
           const int c = BACK ? p - (j - REACH) * STRIDE : j - p * STRIDE;
           if (r < 0 || r >= SIZE || c < 0 || c >= SIZE) continue;
-          UNROLL
-          for (int k = 0; k < V; k++) sum[o][p][k] = fmaf(weight[r][c][k], x[k], sum[o][p][k]);
+          UNROLLED(k, V) sum[o][p][k] = fmaf(weight[r][c][k], x[k], sum[o][p][k]);
         }
       }
     }
   }
 
-  UNROLL
-  for (int o = 0; o < SIDE; o++) {
+  UNROLLED(o, SIDE) {
     if ((unsigned)(to_row + o) >= (unsigned)to_h) continue;
     const int64_t first = (((int64_t)at.batch * to_h + to_row + o) * to_w + to_column) * step + own;
-    UNROLL
-    for (int p = 0; p < SIDE; p++) {
+    UNROLLED(p, SIDE) {
       if ((unsigned)(to_column + p) >= (unsigned)to_w) continue;
       if constexpr (BACK) *(bits *)((char *)a.to + first + p * (int64_t)step) = pack::narrow(sum[o][p]);
       else store_result<T>(a, first + p * (int64_t)step, sum[o][p]);
@@ -103,18 +90,12 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   }
 }
 
-#define KERNEL(label, tag, T, size, stride, back)                                                    \
-  extern "C" __global__ void __launch_bounds__(TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))) \
-      label##_##size##_##stride##_##tag(const depthwise_args a) {                                    \
-    depthwise_strip<T, size, stride, back>(a);                                                       \
-  }
-#define KERNELS(size, stride)                              \
-  KERNEL(depthwise_strip, f32, float, size, stride, false) \
-  KERNEL(depthwise_strip, f16, f16, size, stride, false)   \
-  KERNEL(depthwise_strip, bf16, bf16, size, stride, false) \
-  KERNEL(depthwise_back, f32, float, size, stride, true)   \
-  KERNEL(depthwise_back, f16, f16, size, stride, true)     \
-  KERNEL(depthwise_back, bf16, bf16, size, stride, true)
+#define KERNEL(label, size, stride, back, tag, T)                                                                      \
+  TFU_STAMP((TFU_STRIP_THREADS, TFU_STRIP_BLOCKS(size, sizeof(T))), label##_##size##_##stride##_##tag, depthwise_args, \
+            depthwise_strip<T, size, stride, back>)
+#define KERNELS(size, stride)                               \
+  TFU_SINGLES(KERNEL, depthwise_strip, size, stride, false) \
+  TFU_SINGLES(KERNEL, depthwise_back, size, stride, true)
 KERNELS(3, 1)
 KERNELS(3, 2)
 KERNELS(5, 1)

@@ -72,8 +72,7 @@ struct strip_line {
 
   /* All on their way at once, or place j alone. A place has `step` bytes; inside has a bit for each that there is. */
   __device__ void load(const char *first, unsigned step, unsigned inside) {
-    UNROLL
-    for (int j = 0; j < COLUMNS; j++) load(j, first, step, inside);
+    UNROLLED(j, COLUMNS) load(j, first, step, inside);
   }
   __device__ void load(int j, const char *first, unsigned step, unsigned inside) {
     at[j] = pack::none();
@@ -85,7 +84,6 @@ struct strip_line {
 template <int COLUMNS>
 __device__ inline unsigned inside(int first, int size) {
   unsigned bits = 0;
-  UNROLL
-  for (int j = 0; j < COLUMNS; j++) bits |= (unsigned)((unsigned)(first + j) < (unsigned)size) << j;
+  UNROLLED(j, COLUMNS) bits |= (unsigned)((unsigned)(first + j) < (unsigned)size) << j;
   return bits;
 }

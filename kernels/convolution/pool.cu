@@ -66,8 +66,7 @@ __device__ inline void for_units(const pool_args &a, bool back, F run) {
        unit += (int64_t)gridDim.x * TFU_THREADS) {
     const unit_place at(a, unit, back);
     span spans[3];
-    UNROLL
-    for (int i = 0; i < 3; i++) spans[i] = back ? span::seeing(a.axis[i], at.at[i]) : span::seen(a, i, at.at[i]);
+    UNROLLED(i, 3) spans[i] = back ? span::seeing(a.axis[i], at.at[i]) : span::seen(a, i, at.at[i]);
     run(unit, at, spans);
   }
 }
@@ -98,13 +97,11 @@ template <typename T>
 __device__ inline void max_pool_bare(const pool_args &a) {
   for_units(a, false, [&](int64_t, const unit_place &at, const span(&seen)[3]) {
     acc<T> best[UNIT];
-    UNROLL
-    for (int k = 0; k < UNIT; k++) best[k] = -(acc<T>)__int_as_float(0x7f800000);
+    UNROLLED(k, UNIT) best[k] = -(acc<T>)__int_as_float(0x7f800000);
     through(seen, [&](int d, int h, int w) {
       acc<T> v[UNIT];
       load_x<T>(a, at, d, h, w, v);
-      UNROLL
-      for (int k = 0; k < UNIT; k++) best[k] = top_of(v[k], best[k]);
+      UNROLLED(k, UNIT) best[k] = top_of(v[k], best[k]);
     });
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
   });
@@ -116,22 +113,19 @@ __device__ inline void max_pool(const pool_args &a) {
     const int first = tap(a, seen[0].first, seen[1].first, seen[2].first, at.at[0], at.at[1], at.at[2]);
     acc<T> best[UNIT];
     unsigned where[UNIT];
-    UNROLL
-    for (int k = 0; k < UNIT; k++) best[k] = -(acc<T>)__int_as_float(0x7f800000), where[k] = first;
+    UNROLLED(k, UNIT) best[k] = -(acc<T>)__int_as_float(0x7f800000), where[k] = first;
     through(seen, [&](int d, int h, int w) {
       acc<T> v[UNIT];
       load_x<T>(a, at, d, h, w, v);
       const unsigned here = tap(a, d, h, w, at.at[0], at.at[1], at.at[2]);
-      UNROLL
-      for (int k = 0; k < UNIT; k++) {
+      UNROLLED(k, UNIT) {
         const bool greater = !(v[k] <= best[k]) && best[k] == best[k]; /* the first NaN stays */
         best[k] = greater ? v[k] : best[k], where[k] = greater ? here : where[k];
       }
     });
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
     uint64_t word = 0;
-    UNROLL
-    for (int k = 0; k < UNIT; k++) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
+    UNROLLED(k, UNIT) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
     a.places[unit] = (int64_t)word;
   });
 }
@@ -141,8 +135,7 @@ template <typename T, typename Add, typename Many>
 __device__ inline void store_sums(const pool_args &a, bool back, Add add, Many many) {
   for_units(a, back, [&](int64_t unit, const unit_place &at, const span(&spans)[3]) {
     acc<T> sum[UNIT];
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] = 0;
+    UNROLLED(k, UNIT) sum[k] = 0;
     through(spans, [&](int d, int h, int w) { add(at, d, h, w, sum); });
     divide_unit<T>(many(spans), sum);
     store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, sum);
@@ -157,8 +150,7 @@ __device__ inline void max_pool_grad(const pool_args &a) {
     const uint64_t word = (uint64_t)a.places[place * a.words + at.word];
     const unsigned here = tap(a, at.at[0], at.at[1], at.at[2], d, h, w);
     load_unit<T>(a.from, place * a.channels + at.channel, at.left, a.aligned, v);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
+    UNROLLED(k, UNIT) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
   };
   store_sums<T>(a, true, add, [](const span(&)[3]) { return 1; });
 }
@@ -168,8 +160,7 @@ __device__ inline void average_pool(const pool_args &a) {
   const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
     load_x<T>(a, at, d, h, w, v);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] += v[k];
+    UNROLLED(k, UNIT) sum[k] += v[k];
   };
   store_sums<T>(a, false, add, [](const span(&s)[3]) { return (int64_t)s[0].count() * s[1].count() * s[2].count(); });
 }
@@ -181,8 +172,7 @@ __device__ inline void average_pool_grad(const pool_args &a) {
     load_unit<T>(a.from, output_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
     const acc<T> share =
         1 / ((acc<T>)span::seen(a, 0, d).count() * span::seen(a, 1, h).count() * span::seen(a, 2, w).count());
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] += v[k] * share;
+    UNROLLED(k, UNIT) sum[k] += v[k] * share;
   };
   store_sums<T>(a, true, add, [](const span(&)[3]) { return 1; });
 }

@@ -16,11 +16,9 @@ __device__ inline void load_unit(const void *tensor, int64_t at, int left, int a
     if (aligned) {
       widen_pack<T>(*(const int4 *)(from + first), part);
     } else {
-      UNROLL
-      for (int k = 0; k < N; k++) part[k] = first + k < left ? (acc<T>)from[first + k] : (acc<T>)0;
+      UNROLLED(k, N) part[k] = first + k < left ? (acc<T>)from[first + k] : (acc<T>)0;
     }
-    UNROLL
-    for (int k = 0; k < N; k++) v[first + k] = part[k];
+    UNROLLED(k, N) v[first + k] = part[k];
   }
 }
 
@@ -31,13 +29,11 @@ __device__ inline void store_unit(void *tensor, int64_t at, int left, int aligne
   UNROLL
   for (int first = 0; first < UNIT; first += N) {
     acc<T> part[N];
-    UNROLL
-    for (int k = 0; k < N; k++) part[k] = v[first + k];
+    UNROLLED(k, N) part[k] = v[first + k];
     if (aligned) {
       store_bits(to + first, narrow_pack<T>(part));
     } else {
-      UNROLL
-      for (int k = 0; k < N; k++)
+      UNROLLED(k, N)
         if (first + k < left) to[first + k] = (T)part[k];
     }
   }
@@ -46,11 +42,9 @@ __device__ inline void store_unit(void *tensor, int64_t at, int left, int aligne
 template <typename T>
 __device__ inline void divide_unit(int64_t by, acc<T> (&v)[UNIT]) {
   if (by & (by - 1)) {
-    UNROLL
-    for (int k = 0; k < UNIT; k++) v[k] /= (acc<T>)by;
+    UNROLLED(k, UNIT) v[k] /= (acc<T>)by;
   } else { /* a power of two, whose inverse is exact */
     const acc<T> share = 1 / (acc<T>)by;
-    UNROLL
-    for (int k = 0; k < UNIT; k++) v[k] *= share;
+    UNROLLED(k, UNIT) v[k] *= share;
   }
 }

@@ -36,19 +36,16 @@ struct unit_bits {
   int4 pack[PACKS];
   /* Without a branch, so that many can be on their way: what is not there is `other` in all its words. */
   __device__ void load(const T *from, bool there, int other) {
-    UNROLL
-    for (int i = 0; i < PACKS; i++) {
+    UNROLLED(i, PACKS) {
       pack[i] = make_int4(other, other, other, other);
       if (there) pack[i] = ((const int4 *)from)[i];
     }
   }
   __device__ void widen(acc<T> (&v)[UNIT]) const {
-    UNROLL
-    for (int i = 0; i < PACKS; i++) {
+    UNROLLED(i, PACKS) {
       acc<T> part[packed<T>::N];
       widen_pack<T>(pack[i], part);
-      UNROLL
-      for (int k = 0; k < packed<T>::N; k++) v[i * packed<T>::N + k] = part[k];
+      UNROLLED(k, packed<T>::N) v[i * packed<T>::N + k] = part[k];
     }
   }
 };
@@ -60,8 +57,7 @@ struct window_bits {
   __device__ window_bits(const pool_args &a, const by_two_unit &u, const T *image, int other) {
     const pool_axis &high = a.axis[1], &wide = a.axis[2];
     const int h = 2 * u.h - high.before, w = 2 * u.w - wide.before;
-    UNROLL
-    for (int i = 0; i < SIZE * SIZE; i++) {
+    UNROLLED(i, SIZE * SIZE) {
       const int row = h + i / SIZE, col = w + i % SIZE;
       const bool inside = (unsigned)row < (unsigned)high.in && (unsigned)col < (unsigned)wide.in;
       tap[i].load(image + (row * wide.in + col) * a.channels + u.channel, inside, other);
@@ -99,14 +95,12 @@ struct greatest {
   float best[UNIT];
   unsigned where[UNIT];
   __device__ greatest(unsigned first) {
-    UNROLL
-    for (int k = 0; k < UNIT; k++) best[k] = __uint_as_float(least<T>::BITS), where[k] = first;
+    UNROLLED(k, UNIT) best[k] = __uint_as_float(least<T>::BITS), where[k] = first;
   }
   __device__ void take(const unit_bits<T> &bits, unsigned here) {
     float v[UNIT];
     bits.widen(v);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) {
+    UNROLLED(k, UNIT) {
       const bool greater = !(v[k] <= best[k]) && best[k] == best[k];
       best[k] = greater ? v[k] : best[k], where[k] = greater ? here : where[k];
     }
@@ -114,8 +108,7 @@ struct greatest {
   __device__ void store(T *to) const { store_unit<T>(to, 0, UNIT, 1, best); }
   __device__ uint64_t places() const {
     uint64_t word = 0;
-    UNROLL
-    for (int k = 0; k < UNIT; k++) word |= (uint64_t)where[k] << 8 * k;
+    UNROLLED(k, UNIT) word |= (uint64_t)where[k] << 8 * k;
     return word;
   }
 };
@@ -125,8 +118,7 @@ template <typename T, typename PAIR>
 struct greatest_pairs {
   unsigned best[4], where[4];
   __device__ greatest_pairs(unsigned first) {
-    UNROLL
-    for (int i = 0; i < 4; i++) best[i] = least<T>::BITS, where[i] = first * 0x10001u;
+    UNROLLED(i, 4) best[i] = least<T>::BITS, where[i] = first * 0x10001u;
   }
   __device__ static PAIR pair(unsigned bits) { return *(const PAIR *)&bits; }
   __device__ void take_one(unsigned v, int i, unsigned here) {
@@ -160,8 +152,7 @@ __device__ inline void max_by_two(const pool_args &a) {
     const int above = a.zeros ? 0 : max(a.axis[1].before - 2 * u.h, 0);
     const int left = a.zeros ? 0 : max(a.axis[2].before - 2 * u.w, 0);
     greatest<T> top((unsigned)(above * SIZE + left));
-    UNROLL
-    for (int i = 0; i < SIZE * SIZE; i++) top.take(seen.tap[i], (unsigned)i);
+    UNROLLED(i, SIZE * SIZE) top.take(seen.tap[i], (unsigned)i);
     top.store((T *)a.to + unit * UNIT);
     if (a.places) a.places[unit] = (int64_t)top.places();
   });
@@ -179,14 +170,11 @@ __device__ inline void average_by_two(const pool_args &a) {
   for_units_by_two(a, [&](const by_two_unit &u, int64_t unit) {
     const window_bits<T, SIZE> seen(a, u, (const T *)a.from + input_image(a, u), 0);
     acc<T> sum[UNIT];
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] = 0;
-    UNROLL
-    for (int i = 0; i < SIZE * SIZE; i++) {
+    UNROLLED(k, UNIT) sum[k] = 0;
+    UNROLLED(i, SIZE * SIZE) {
       acc<T> v[UNIT];
       seen.tap[i].widen(v);
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] += v[k];
+      UNROLLED(k, UNIT) sum[k] += v[k];
     }
     divide_unit<T>(averaged<SIZE>(a, a.axis[1], u.h) * averaged<SIZE>(a, a.axis[2], u.w), sum);
     store_unit<T>(a.to, unit * UNIT, UNIT, 1, sum);
@@ -204,20 +192,16 @@ __device__ inline void store_quads(const pool_args &a, Load load, Add add) {
     const pool_axis &high = a.axis[1], &wide = a.axis[2];
     const int h = u.h + high.before / 2, w = u.w + wide.before / 2; /* the last windows that see the quad */
     WINDOW window[WINDOWS * WINDOWS];                               /* the first of them first */
-    UNROLL
-    for (int i = 0; i < WINDOWS * WINDOWS; i++) {
+    UNROLLED(i, WINDOWS * WINDOWS) {
       const int oh = h - BACK + i / WINDOWS, ow = w - BACK + i % WINDOWS;
       load(u, (unsigned)oh < (unsigned)high.out && (unsigned)ow < (unsigned)wide.out, oh, ow, window[i]);
     }
     T *const image = (T *)a.to + input_image(a, u);
-    UNROLL
-    for (int place = 0; place < 4; place++) {
+    UNROLLED(place, 4) {
       const int row = place / 2, col = place % 2, i = 2 * h + row - high.before, j = 2 * w + col - wide.before;
       acc<T> sum[UNIT];
-      UNROLL
-      for (int k = 0; k < UNIT; k++) sum[k] = 0;
-      UNROLL
-      for (int n = 0; n < WINDOWS * WINDOWS; n++) {
+      UNROLLED(k, UNIT) sum[k] = 0;
+      UNROLLED(n, WINDOWS * WINDOWS) {
         const int kh = row + 2 * (BACK - n / WINDOWS), kw = col + 2 * (BACK - n % WINDOWS);
         if (kh < SIZE && kw < SIZE) add(window[n], kh * SIZE + kw, sum);
       }
@@ -249,8 +233,7 @@ __device__ inline void max_grad_by_two(const pool_args &a) {
   const auto add = [](const max_window<T> &w, int tap, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
     w.dy.widen(v);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] += (int)(w.places >> 8 * k & 255) == tap ? v[k] : (acc<T>)0;
+    UNROLLED(k, UNIT) sum[k] += (int)(w.places >> 8 * k & 255) == tap ? v[k] : (acc<T>)0;
   };
   store_quads<T, SIZE, max_window<T>>(a, load, add);
 }
@@ -272,20 +255,15 @@ __device__ inline void average_grad_by_two(const pool_args &a) {
   const auto add = [](const average_window<T> &w, int, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
     w.dy.widen(v);
-    UNROLL
-    for (int k = 0; k < UNIT; k++) sum[k] += v[k] * w.share;
+    UNROLLED(k, UNIT) sum[k] += v[k] * w.share;
   };
   store_quads<T, SIZE, average_window<T>>(a, load, add);
 }
 
-#define BY_TWO(name, T, tag)                            \
+#define BY_TWO(name, tag, T)                            \
   TFU_KERNEL_AS_(name##_2_##tag, pool_args, name<T, 2>) \
   TFU_KERNEL_AS_(name##_3_##tag, pool_args, name<T, 3>)
-#define BY_TWO_16_BITS(name) BY_TWO(name, f16, f16) BY_TWO(name, bf16, bf16)
-BY_TWO(max_by_two, float, f32)
-BY_TWO(average_by_two, float, f32)
-BY_TWO(max_grad_by_two, float, f32)
-BY_TWO_16_BITS(max_by_two)
-BY_TWO_16_BITS(average_by_two)
-BY_TWO_16_BITS(max_grad_by_two)
-BY_TWO_16_BITS(average_grad_by_two)
+TFU_SINGLES(BY_TWO, max_by_two)
+TFU_SINGLES(BY_TWO, average_by_two)
+TFU_SINGLES(BY_TWO, max_grad_by_two)
+TFU_HALVES(BY_TWO, average_grad_by_two)

@@ -105,12 +105,10 @@ static void FN(make_max)(const pool_job *j, const pool_place *at, int64_t channe
     const REAL here = (REAL)tap(&j->p, i, at->at);
     const REAL *x = FN(load_x)(j, at->batch, i, channel, n, buffer);
     if (!j->places) {
-      TFU_VECTORISE
-      for (int k = 0; k < n; k++) best[k] = x[k] > best[k] || x[k] != x[k] ? x[k] : best[k];
+      TFU_VECTORISED(k, n) best[k] = x[k] > best[k] || x[k] != x[k] ? x[k] : best[k];
       continue;
     }
-    TFU_VECTORISE
-    for (int k = 0; k < n; k++) {
+    TFU_VECTORISED(k, n) {
       const int greater = !(x[k] <= best[k]) & (best[k] == best[k]); /* the first NaN stays */
       best[k] = greater ? x[k] : best[k];
       where[k] = greater ? here : where[k];
@@ -131,8 +129,7 @@ static void FN(make_max_grad)(const pool_job *j, const pool_place *at, int64_t c
     const REAL here = (REAL)tap(&j->p, at->at, o);
     const uint8_t *places = places_of(j, place, channel);
     const REAL *dy = FN(tfu_load)(j->from.data, j->from.dtype, place * j->p.channels + channel, n, buffer);
-    TFU_VECTORISE
-    for (int k = 0; k < n; k++) {
+    TFU_VECTORISED(k, n) {
       const REAL there = places[k], d = dy[k]; /* read in any case: what is read on a condition is not vectorised */
       sum[k] += there == here ? d : 0;
     }

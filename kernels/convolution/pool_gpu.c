@@ -6,8 +6,7 @@
 #include "ops/convolution/pool.h"
 
 TFU_MODULE(pool);
-extern const tfu_image tfu_pool_by_two_images[];
-static tfu_module by_two_module = {.images = tfu_pool_by_two_images};
+TFU_MODULE_AS(by_two_module, pool_by_two);
 
 /* The kernel of any windows, and the one of those that pool_by_two.cu serves, by their size, and of numbers up to so
  * many bytes. On an H200 it takes 0.52 ms for the gradient of averages of 2 x 2 float32 of [256, 112, 112, 64], the

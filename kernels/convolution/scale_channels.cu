@@ -42,18 +42,14 @@ __device__ inline void for_places(const scale_channels_args &a, const walker &w,
   typedef typename word_of<T, N>::type word;
   for (int64_t p = w.first; p < w.end; p += AHEAD * a.rows) {
     word held[TENSORS][AHEAD];
-    UNROLL
-    for (int u = 0; u < AHEAD; u++) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++)
+    UNROLLED(u, AHEAD) {
+      UNROLLED(t, TENSORS)
         if (p + u * a.rows < w.end) held[t][u] = *(const word *)(from[t] + (p + u * a.rows) * a.channels);
     }
-    UNROLL
-    for (int u = 0; u < AHEAD; u++) {
+    UNROLLED(u, AHEAD) {
       if (p + u * a.rows >= w.end) break;
       acc<T> v[TENSORS][N];
-      UNROLL
-      for (int t = 0; t < TENSORS; t++) word_of<T, N>::widen(held[t][u], v[t]);
+      UNROLLED(t, TENSORS) word_of<T, N>::widen(held[t][u], v[t]);
       each((p + u * a.rows) * a.channels, v);
     }
   }
@@ -71,8 +67,7 @@ __device__ inline void scale_channels(const scale_channels_args &a) {
     acc<T> s[N];
     word_of<T, N>::widen(*(const word *)((const T *)a.scale + image * a.channels + w.word * N), s);
     for_places<T, N>(a, w, from, [&](int64_t at, acc<T>(&v)[1][N]) {
-      UNROLL
-      for (int k = 0; k < N; k++) v[0][k] = a.drop && s[k] == 0 ? 0 : v[0][k] * s[k];
+      UNROLLED(k, N) v[0][k] = a.drop && s[k] == 0 ? 0 : v[0][k] * s[k];
       *(word *)(to + at) = word_of<T, N>::narrow(v[0]);
     });
   }
@@ -82,20 +77,17 @@ __device__ inline void scale_channels(const scale_channels_args &a) {
 template <typename R, int N>
 __device__ inline void sum_rows(const scale_channels_args &a, const walker &w, R (&sums)[N][TFU_THREADS], R (&sum)[N]) {
   __syncthreads(); /* what the image before has left was read */
-  UNROLL
-  for (int k = 0; k < N; k++) sums[k][threadIdx.x] = sum[k];
+  UNROLLED(k, N) sums[k][threadIdx.x] = sum[k];
   for (int rows = a.rows; rows > 1;) {
     const int half = (rows + 1) / 2;
     __syncthreads();
     if (w.row + half < rows) {
-      UNROLL
-      for (int k = 0; k < N; k++) sums[k][threadIdx.x] += sums[k][threadIdx.x + half * a.lanes];
+      UNROLLED(k, N) sums[k][threadIdx.x] += sums[k][threadIdx.x + half * a.lanes];
     }
     rows = half;
   }
   __syncthreads();
-  UNROLL
-  for (int k = 0; k < N; k++) sum[k] = sums[k][threadIdx.x];
+  UNROLLED(k, N) sum[k] = sums[k][threadIdx.x];
 }
 
 template <typename T, int N>
@@ -109,12 +101,10 @@ __device__ inline void scale_channels_grad(const scale_channels_args &a) {
     const T *const from[2] = {(const T *)a.dy + base, (const T *)a.x + base};
     T *const to = (T *)a.y + base;
     acc<T> s[N], sum[N];
-    UNROLL
-    for (int k = 0; k < N; k++) sum[k] = 0;
+    UNROLLED(k, N) sum[k] = 0;
     if (w.works) word_of<T, N>::widen(*(const word *)((const T *)a.scale + channel), s);
     for_places<T, N>(a, w, from, [&](int64_t at, acc<T>(&v)[2][N]) {
-      UNROLL
-      for (int k = 0; k < N; k++) {
+      UNROLLED(k, N) {
         sum[k] += v[0][k] * v[1][k];
         v[0][k] *= s[k];
       }
@@ -125,22 +115,14 @@ __device__ inline void scale_channels_grad(const scale_channels_args &a) {
     if (a.dscale) {
       *(word *)((T *)a.dscale + channel) = word_of<T, N>::narrow(sum);
     } else {
-      UNROLL
-      for (int k = 0; k < N; k++) ((acc<T> *)a.partial)[part * a.images * a.channels + channel + k] = sum[k];
+      UNROLLED(k, N) ((acc<T> *)a.partial)[part * a.images * a.channels + channel + k] = sum[k];
     }
   }
 }
 
-#define BOTH(name)                                                      \
-  template <typename T>                                                 \
-  __device__ inline void name##_packs(const scale_channels_args &a) {   \
-    name<T, packed<T>::N>(a);                                           \
-  }                                                                     \
-  template <typename T>                                                 \
-  __device__ inline void name##_singles(const scale_channels_args &a) { \
-    name<T, 1>(a);                                                      \
-  }                                                                     \
-  TFU_KERNEL(name##_packs, scale_channels_args)                         \
-  TFU_KERNEL(name##_singles, scale_channels_args)
-BOTH(scale_channels)
-BOTH(scale_channels_grad)
+#define PACKS(name, tag, T) TFU_KERNEL_AS_(name##_packs_##tag, scale_channels_args, name<T, packed<T>::N>)
+#define SINGLES(name, tag, T) TFU_KERNEL_AS_(name##_singles_##tag, scale_channels_args, name<T, 1>)
+TFU_TYPES(PACKS, scale_channels)
+TFU_TYPES(SINGLES, scale_channels)
+TFU_TYPES(PACKS, scale_channels_grad)
+TFU_TYPES(SINGLES, scale_channels_grad)

@@ -29,12 +29,10 @@ static void FN(scale_task)(void *arg, int64_t task) {
     const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at, n, xs), *factor = x;
     if (j->dscale) {
       const REAL *dy = factor = FN(tfu_load)(j->dy->data, j->dy->dtype, at, n, dys);
-      TFU_VECTORISE
-      for (int k = 0; k < n; k++) sum[k] += (double)dy[k] * x[k];
+      TFU_VECTORISED(k, n) sum[k] += (double)dy[k] * x[k];
     }
     REAL *y = FN(tfu_room)(j->y->data, j->y->dtype, at, room);
-    TFU_VECTORISE
-    for (int k = 0; k < n; k++) y[k] = j->drop && s[k] == 0 ? 0 : factor[k] * s[k];
+    TFU_VECTORISED(k, n) y[k] = j->drop && s[k] == 0 ? 0 : factor[k] * s[k];
     FN(tfu_store)(j->y->data, j->y->dtype, at, n, y);
   }
   if (!j->dscale) return;

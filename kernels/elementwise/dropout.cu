@@ -13,8 +13,7 @@ __device__ inline void dropout(const dropout_args &a) {
   walk_type walk(a.walk, col, &a.x, 0, ring);
   const dropping drop(a.seed, a.rate);
   walk.run(&a.y, [&](int64_t at, int, typename walk_type::inputs x, typename walk_type::outputs y) {
-    UNROLL
-    for (int k = 0; k < packed<T>::N; k++) y[0][k] = x[0][k];
+    UNROLLED(k, packed<T>::N) y[0][k] = x[0][k];
     drop(at, y[0]);
   });
 }

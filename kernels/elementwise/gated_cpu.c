@@ -13,7 +13,6 @@ typedef struct job {
   int split;
   int64_t rows, cols;          /* of y; one row where it is not split             */
   int64_t across, down, tiles; /* tiles in a row, rows in a tile: one of them is 1 */
-  int64_t per_task;            /* tiles */
 } job;
 
 /* Elements at .. at + n of y, and where those of a begin. */
@@ -29,8 +28,12 @@ static job plan(tfu_call *call, const tfu_tensor *a, const tfu_tensor *b, const 
   j.across = divide_up(j.cols, TFU_TILE);
   j.down = j.cols < TFU_TILE ? TFU_TILE / j.cols : 1;
   j.tiles = j.across * divide_up(j.rows, j.down);
-  j.per_task = tfu_task_size(j.tiles * TFU_TILE, TFU_TILE) / TFU_TILE;
   return j;
+}
+
+static tfu_code run(job *j, void (*range)(void *, int64_t, int64_t)) {
+  tfu_parallel_ranges(j->tiles, tfu_task_size(j->tiles * TFU_TILE, TFU_TILE) / TFU_TILE, range, j);
+  return TFU_OK;
 }
 
 static tile tile_of(const job *j, int64_t i) {
@@ -76,19 +79,17 @@ static void FN(fetch)(const job *j, const tile *t, FN(buffers) * s, const REAL *
 }
 
 static void FN(multiply)(REAL *y, const REAL *a, const REAL *b, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = a[i] * b[i];
+  TFU_VECTORISED(i, n) y[i] = a[i] * b[i];
 }
 
-static void FN(forward_task)(void *arg, int64_t task) {
+static void FN(forward_range)(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
   const tfu_tensor *out = &j->call->out[0];
-  const int64_t end = (task + 1) * j->per_task < j->tiles ? (task + 1) * j->per_task : j->tiles;
   FN(buffers) s;
   const REAL *a, *b;
   REAL v[TFU_TILE], ys[TFU_TILE];
   FN(prepare)(&s);
-  for (int64_t i = task * j->per_task; i < end; i++) {
+  for (int64_t i = begin; i < end; i++) {
     const tile t = tile_of(j, i);
     REAL *y = FN(tfu_room)(out->data, out->dtype, t.at, ys);
     FN(fetch)(j, &t, &s, &a, &b);
@@ -100,8 +101,7 @@ static void FN(forward_task)(void *arg, int64_t task) {
 
 static tfu_code FN(tfu_gated_cpu)(tfu_call *call) {
   job j = plan(call, &call->in[0], &call->in[1], &call->out[0].shape);
-  tfu_parallel(divide_up(j.tiles, j.per_task), FN(forward_task), &j);
-  return TFU_OK;
+  return run(&j, FN(forward_range));
 }
 
 /* Puts the gradients of a tile where its factors came from. */
@@ -119,15 +119,14 @@ static void FN(deliver)(const job *j, const tile *t, FN(buffers) * s, const REAL
   FN(tfu_store)(out[0].data, out[0].dtype, t->a_at, 2 * t->n, s->pair);
 }
 
-static void FN(backward_task)(void *arg, int64_t task) {
+static void FN(backward_range)(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
   const tfu_tensor *dy = &j->call->in[0];
-  const int64_t end = (task + 1) * j->per_task < j->tiles ? (task + 1) * j->per_task : j->tiles;
   FN(buffers) s;
   const REAL *a, *b;
   REAL gs[TFU_TILE], da[TFU_TILE], db[TFU_TILE];
   FN(prepare)(&s);
-  for (int64_t i = task * j->per_task; i < end; i++) {
+  for (int64_t i = begin; i < end; i++) {
     const tile t = tile_of(j, i);
     const REAL *g = FN(tfu_load)(dy->data, dy->dtype, t.at, t.n, gs);
     FN(fetch)(j, &t, &s, &a, &b);
@@ -142,7 +141,6 @@ static void FN(backward_task)(void *arg, int64_t task) {
 
 static tfu_code FN(tfu_gated_grad_cpu)(tfu_call *call) {
   job j = plan(call, &call->in[1], &call->in[2], &call->in[0].shape);
-  tfu_parallel(divide_up(j.tiles, j.per_task), FN(backward_task), &j);
-  return TFU_OK;
+  return run(&j, FN(backward_range));
 }
 #endif

@@ -84,30 +84,25 @@ __device__ inline void rope_half(const rope_args &a) {
   const int64_t thread = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x, first = thread / packs,
                 step = (int64_t)gridDim.x * TFU_THREADS / packs, pack = (thread - first * packs) * N;
   angle<T> turns[N];
-  UNROLL
-  for (int k = 0; k < N; k++) turns[k] = frequency<T>(a, pack + k);
+  UNROLLED(k, N) turns[k] = frequency<T>(a, pack + k);
   for (int64_t at = first; at < a.tokens * a.slices; at += step) {
     const int64_t token = at >> 31 ? at / a.slices : (unsigned)at / (unsigned)a.slices, slice = at - token * a.slices;
     const int64_t place = (token * a.heads + slice) * a.head_dim + pack, next = a.slices * a.head_dim;
     int4 bits[TFU_ROPE_HEADS][2];
-    UNROLL
-    for (int h = 0; h < TFU_ROPE_HEADS; h++) {
+    UNROLLED(h, TFU_ROPE_HEADS) {
       if (slice + h * a.slices >= a.heads) break;
       bits[h][0] = *(const int4 *)((const T *)a.x + place + h * next);
       bits[h][1] = *(const int4 *)((const T *)a.x + place + h * next + a.half);
     }
     acc<T> s[N], c[N];
     const angle<T> position = position_of(a, token);
-    UNROLL
-    for (int k = 0; k < N; k++) sine_cosine<T>(turns[k] * position, &s[k], &c[k]);
-    UNROLL
-    for (int h = 0; h < TFU_ROPE_HEADS; h++) {
+    UNROLLED(k, N) sine_cosine<T>(turns[k] * position, &s[k], &c[k]);
+    UNROLLED(h, TFU_ROPE_HEADS) {
       if (slice + h * a.slices >= a.heads) break;
       acc<T> u[N], v[N];
       widen_pack<T>(bits[h][0], u);
       widen_pack<T>(bits[h][1], v);
-      UNROLL
-      for (int k = 0; k < N; k++) turn<T>(s[k], c[k], u[k], v[k]);
+      UNROLLED(k, N) turn<T>(s[k], c[k], u[k], v[k]);
       store_bits((T *)a.y + place + h * next, narrow_pack<T>(u));
       store_bits((T *)a.y + place + h * next + a.half, narrow_pack<T>(v));
     }
@@ -125,8 +120,7 @@ __device__ inline void rope_interleaved(const rope_args &a) {
   const int64_t at = walk_first(a.walk, col);
   pack_stream<T, 1> stream(a.walk, col, &a.x, 0, ring);
   angle<T> turns[N / 2];
-  UNROLL
-  for (int k = 0; k < N / 2; k++) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
+  UNROLLED(k, N / 2) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
   const int64_t tokens = step / (a.head_dim * a.heads);
   int64_t token = at / (a.head_dim * a.heads);
   for (; stream.more(); token += tokens) {
@@ -135,8 +129,7 @@ __device__ inline void rope_interleaved(const rope_args &a) {
     const angle<T> position = position_of(a, token);
     stream.next(bits);
     widen_pack<T>(bits[0], v);
-    UNROLL
-    for (int k = 0; k < N / 2; k++) turn<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
+    UNROLLED(k, N / 2) turn<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
     store_bits((T *)a.y + stream.at(), narrow_pack<T>(v));
   }
 }

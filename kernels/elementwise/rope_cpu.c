@@ -76,8 +76,7 @@ static void FN(fill_table)(const job *j, double position, REAL *table) {
 
 static void FN(turn_halves)(REAL *y, REAL *z, const REAL *p, const REAL *q, const REAL *cosine, const REAL *sine,
                             int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) {
+  TFU_VECTORISED(i, n) {
     const REAL a = p[i], b = q[i];
     y[i] = a * cosine[i] - b * sine[i];
     z[i] = b * cosine[i] + a * sine[i];
@@ -85,8 +84,7 @@ static void FN(turn_halves)(REAL *y, REAL *z, const REAL *p, const REAL *q, cons
 }
 
 static void FN(turn_pairs)(REAL *y, const REAL *p, const REAL *cosine, const REAL *sine, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) {
+  TFU_VECTORISED(i, n) {
     const REAL a = p[2 * i], b = p[2 * i + 1];
     y[2 * i] = a * cosine[i] - b * sine[i];
     y[2 * i + 1] = b * cosine[i] + a * sine[i];

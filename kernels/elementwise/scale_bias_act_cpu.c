@@ -54,14 +54,12 @@ static void FN(backward)(const FN(tfu_channel_tile) * t) {
   double *dscale = t->sums[0], *dbias = t->sums[1];
   act->FN(grad)(slope, x, scale, t->w[1], t->n);
   if (dscale) {
-    TFU_VECTORISE
-    for (int i = 0; i < t->n; i++) {
+    TFU_VECTORISED(i, t->n) {
       const REAL g = slope[i] * dy[i];
       dscale[i] += g * x[i], dbias[i] += g;
     }
   }
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) dx[i] = slope[i] * dy[i] * scale[i];
+  TFU_VECTORISED(i, t->n) dx[i] = slope[i] * dy[i] * scale[i];
 }
 
 static void FN(slope)(const FN(tfu_channel_tile) * t) {
@@ -70,15 +68,12 @@ static void FN(slope)(const FN(tfu_channel_tile) * t) {
   REAL *dx = t->y[0];
   double *dbias = t->sums[0];
   act->FN(grad)(dx, t->x[1], t->w[0], t->w[1], t->n);
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) dx[i] *= dy[i];
+  TFU_VECTORISED(i, t->n) dx[i] *= dy[i];
   if (!dbias) return;
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) dbias[i] += dx[i];
+  TFU_VECTORISED(i, t->n) dbias[i] += dx[i];
 }
 
 static void FN(sum)(const FN(tfu_channel_tile) * t) {
-  TFU_VECTORISE
-  for (int i = 0; i < t->n; i++) t->sums[0][i] += t->x[0][i];
+  TFU_VECTORISED(i, t->n) t->sums[0][i] += t->x[0][i];
 }
 #endif

@@ -10,27 +10,23 @@ __device__ inline void move_units(const concat_args &a) {
   const uint32_t begin = blockIdx.x * (ROUNDS * CONCAT_THREADS) + threadIdx.x;
   uint32_t row[ROUNDS], place[ROUNDS];
   int owner[ROUNDS];
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++) {
+  UNROLLED(k, ROUNDS) {
     const uint32_t i = begin + k * CONCAT_THREADS;
     row[k] = divide(i, a.span), place[k] = i - row[k] * a.span.by, owner[k] = 0;
   }
   ONCE
   for (int part = 1; part < a.parts; part++) {
     const uint32_t first = a.first[part];
-    UNROLL
-    for (int k = 0; k < ROUNDS; k++) owner[k] += place[k] >= first;
+    UNROLLED(k, ROUNDS) owner[k] += place[k] >= first;
   }
   U unit[ROUNDS], *to[ROUNDS];
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++) {
+  UNROLLED(k, ROUNDS) {
     U *whole = (U *)a.whole + (row[k] * a.pitch + place[k]);
     U *part = (U *)a.part[owner[k]] + (row[k] * a.width[owner[k]] + (place[k] - a.first[owner[k]]));
     to[k] = a.split ? part : whole;
     if (begin + k * CONCAT_THREADS < a.units) unit[k] = *(a.split ? whole : part);
   }
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++)
+  UNROLLED(k, ROUNDS)
     if (begin + k * CONCAT_THREADS < a.units) *to[k] = unit[k];
 }
 

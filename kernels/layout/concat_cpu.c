@@ -9,8 +9,7 @@
 
 typedef struct job {
   tfu_sides sides;
-  int64_t *width;   /* of each part       */
-  int64_t per_task; /* bytes of the whole */
+  int64_t *width; /* of each part */
 } job;
 
 /* Rows of parts may be as short as an element: those of a size that the compiler knows are one load and one store. */
@@ -21,11 +20,11 @@ static void copy(char *to, const char *from, int64_t n) {
   else memcpy(to, from, (size_t)n);
 }
 
-static void move(void *arg, int64_t task) {
+/* Some bytes of the whole. */
+static void move(void *arg, int64_t at, int64_t end) {
   const job *j = arg;
   const tfu_sides *s = &j->sides;
-  const int64_t end = least((task + 1) * j->per_task, s->rows * s->pitch);
-  int64_t at = task * j->per_task, row = at / s->pitch, in_part = at % s->pitch;
+  int64_t row = at / s->pitch, in_part = at % s->pitch;
   int i = 0;
   while (in_part >= j->width[i]) in_part -= j->width[i++];
   while (at < end) {
@@ -47,8 +46,7 @@ static tfu_code run(tfu_call *call, int split) {
   j.width = memory;
   for (int i = 0; i < j.sides.n; i++) j.width[i] = tfu_side_width(&j.sides, i);
   const int64_t size = j.sides.size, n = j.sides.rows * j.sides.pitch / size;
-  j.per_task = tfu_task_size(n, 512) * size;
-  tfu_parallel(divide_up(n * size, j.per_task), move, &j);
+  tfu_parallel_ranges(n * size, tfu_task_size(n, 512) * size, move, &j);
   return TFU_OK;
 }
 

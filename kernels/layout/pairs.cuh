@@ -37,11 +37,9 @@ __device__ inline void copy_stretch(const U *from, U *to, int n) {
   ONCE
   for (int left = n - (int)threadIdx.x; left > 0; left -= TURN_ROUNDS * TFU_TURN_THREADS) {
     U unit[TURN_ROUNDS];
-    UNROLL
-    for (int k = 0; k < TURN_ROUNDS; k++)
+    UNROLLED(k, TURN_ROUNDS)
       if (k * TFU_TURN_THREADS < left) unit[k] = from[k * TFU_TURN_THREADS];
-    UNROLL
-    for (int k = 0; k < TURN_ROUNDS; k++)
+    UNROLLED(k, TURN_ROUNDS)
       if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = unit[k];
     from += TURN_ROUNDS * TFU_TURN_THREADS, to += TURN_ROUNDS * TFU_TURN_THREADS;
   }

@@ -44,16 +44,14 @@ __device__ inline void fetch_rows(const transpose_tiles_args &t, const U *x, U *
   while (b < nb) {
     uint32_t bits[ROUNDS];
     int to[ROUNDS];
-    UNROLL
-    for (int k = 0; k < ROUNDS; k++) {
+    UNROLLED(k, ROUNDS) {
       const int first = PAIR ? 2 * word - (int)((uintptr_t)x / 2 & 1) : word;
       to[k] = b < nb && first < na ? b * t.pitch + first : -2;
       if (to[k] > -2) bits[k] = PAIR && first + 1 == na ? x[first] : *(const uint32_t *)(x + first);
       b += down, word += along, x += down * t.b_from;
       if (word >= words) b++, word -= words, x += t.b_from;
     }
-    UNROLL
-    for (int k = 0; k < ROUNDS; k++) {
+    UNROLLED(k, ROUNDS) {
       if (to[k] == -2) continue;
       tile[to[k]] = (U)bits[k];
       if (PAIR) tile[to[k] + 1] = (U)(bits[k] >> 16);

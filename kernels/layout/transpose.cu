@@ -1,6 +1,6 @@
-/* transpose on the GPU: bits are moved by the size of their elements, whatever they mean. The kernels of bool, f16, f32
- * and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_rows serves units of any size, and transpose_packs those of
- * 16 bytes. */
+/* transpose on the GPU, by tiles in shared memory or by rows: bits are moved by the size of their elements, whatever
+ * they mean. The kernels of bool, f16, f32 and f64 serve all types of 1, 2, 4 and 8 bytes; transpose_rows serves units
+ * of any size, and transpose_packs those of 16 bytes. */
 #include "kernels/layout/pairs.cuh"
 #include "kernels/layout/sectors.cuh"
 
@@ -9,12 +9,10 @@
 template <typename U, int ROUNDS>
 __device__ inline void move_units(const transpose_rows_args &a, uint32_t first, const int64_t (&from)[ROUNDS]) {
   U unit[ROUNDS];
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++)
+  UNROLLED(k, ROUNDS)
     if (first + k * TFU_TURN_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
   U *y = (U *)a.y + first;
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++)
+  UNROLLED(k, ROUNDS)
     if (first + k * TFU_TURN_THREADS < a.units) y[k * TFU_TURN_THREADS] = unit[k];
 }
 template <int ROUNDS>
@@ -22,14 +20,12 @@ __device__ inline void transpose_rows(const transpose_rows_args &a) {
   const uint32_t first = blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x;
   uint32_t rest[ROUNDS];
   int64_t from[ROUNDS];
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++) rest[k] = first + k * TFU_TURN_THREADS, from[k] = 0;
+  UNROLLED(k, ROUNDS) rest[k] = first + k * TFU_TURN_THREADS, from[k] = 0;
   ONCE
   for (int axis = 0; axis < a.axes; axis++) {
     const tfu_divisor size = a.size[axis];
     const int64_t step = a.from[axis];
-    UNROLL
-    for (int k = 0; k < ROUNDS; k++) {
+    UNROLLED(k, ROUNDS) {
       const uint32_t outer = divide(rest[k], size);
       from[k] += (rest[k] - outer * size.by) * step;
       rest[k] = outer;
@@ -71,28 +67,24 @@ __device__ inline void transpose_runs(const transpose_rows_args &a) {
   enum { N = 16 / sizeof(U), ROUNDS = TFU_RUN_ROUNDS };
   U unit[ROUNDS][N];
   const uint32_t first = (blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x) * N;
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++) {
+  UNROLLED(k, ROUNDS) {
     const uint32_t at = first + k * TFU_TURN_THREADS * N;
     if (at >= a.units) continue;
     const uint32_t row = divide(at, a.size[0]), place = at - row * a.size[0].by;
     const int left = (int)min(a.size[0].by - place, (uint32_t)N), last = (int)min(a.units - at, (uint32_t)N);
     const U *from = (const U *)a.x + row_begin(a, row) + place, *then = from;
     if (left < last) then = (const U *)a.x + row_begin(a, row + 1) - left;
-    UNROLL
-    for (int n = 0; n < N; n++)
+    UNROLLED(n, N)
       if (n < last) unit[k][n] = (n < left ? from : then)[n];
   }
-  UNROLL
-  for (int k = 0; k < ROUNDS; k++) {
+  UNROLLED(k, ROUNDS) {
     const uint32_t at = first + k * TFU_TURN_THREADS * N;
     if (at >= a.units) continue;
     U *y = (U *)a.y + at;
     if (a.units - at >= N) {
       store_bits(y, join_units(unit[k]));
     } else {
-      UNROLL
-      for (int n = 0; n < N; n++)
+      UNROLLED(n, N)
         if (n < a.units - at) y[n] = unit[k][n];
     }
   }
@@ -187,19 +179,15 @@ __device__ inline void turn_squares(const transpose_tiles_args &t, const turned_
   const U *x = (const U *)t.x + at.from + a;
   U *y = (U *)t.y + at.to + a * t.a_to;
   int4 in[SQUARES][N];
-  UNROLL
-  for (int s = 0; s < SQUARES; s++) {
+  UNROLLED(s, SQUARES) {
     if (b + s * 16 * N >= t.b) continue;
-    UNROLL
-    for (int k = 0; k < N; k++) in[s][k] = *(const int4 *)(x + (b + s * 16 * N + k) * t.b_from);
+    UNROLLED(k, N) in[s][k] = *(const int4 *)(x + (b + s * 16 * N + k) * t.b_from);
   }
-  UNROLL
-  for (int s = 0; s < SQUARES; s++) {
+  UNROLLED(s, SQUARES) {
     if (b + s * 16 * N >= t.b) continue;
     int4 out[N];
     turn_square(in[s], out);
-    UNROLL
-    for (int k = 0; k < N; k++) store_bits(y + k * t.a_to + b + s * 16 * N, out[k]);
+    UNROLLED(k, N) store_bits(y + k * t.a_to + b + s * 16 * N, out[k]);
   }
 }
 __device__ inline void transpose_squares(const transpose_tiles_args &t) {
@@ -209,8 +197,7 @@ __device__ inline void transpose_squares(const transpose_tiles_args &t) {
   else turn_squares<8>(t, at);
 }
 
-#define KERNEL(label, args, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS) label(const args a) { __VA_ARGS__(a); }
+#define KERNEL(label, args, ...) TFU_STAMP((TFU_TURN_THREADS), label, args, __VA_ARGS__)
 KERNEL(transpose_rows_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
 KERNEL(transpose_packs_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
 KERNEL(transpose_runs_b8, transpose_rows_args, transpose_runs<uint8_t>)
@@ -231,7 +218,4 @@ KERNEL(transpose_tiles_b64, transpose_tiles_args, transpose_tiles<8>)
 #else
 #define MANY 4
 #endif
-extern "C" __global__ void __launch_bounds__(TFU_TURN_THREADS, MANY)
-    transpose_squares_any(const transpose_tiles_args a) {
-  transpose_squares(a);
-}
+TFU_STAMP((TFU_TURN_THREADS, MANY), transpose_squares_any, transpose_tiles_args, transpose_squares)

@@ -15,9 +15,8 @@ typedef struct job {
   char *y;
   size_t size;
   tfu_turn turn;
-  int a, b;              /* the axes of tiles: of y's, the one that is x's last, and the last */
-  int64_t across, down;  /* tiles along b, and along a                                        */
-  int64_t per_task, all; /* rows or tiles                                                     */
+  int a, b;             /* the axes of tiles: of y's, the one that is x's last, and the last */
+  int64_t across, down; /* tiles along b, and along a                                        */
 } job;
 
 /* Where in x and y matrix or row number i of the axes beside `a` and `b` begins, in elements. */
@@ -31,12 +30,11 @@ static void place(const tfu_turn *t, int a, int b, int64_t i, int64_t *from, int
   }
 }
 
-static void copy_rows(void *arg, int64_t task) {
+static void copy_rows(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
   const tfu_turn *t = &j->turn;
   const size_t bytes = (size_t)t->size[t->axes - 1] * j->size;
-  const int64_t end = (task + 1) * j->per_task < j->all ? (task + 1) * j->per_task : j->all;
-  for (int64_t row = task * j->per_task; row < end; row++) {
+  for (int64_t row = begin; row < end; row++) {
     int64_t from, to;
     place(t, j->b, j->b, row, &from, &to);
     memcpy(j->y + to * (int64_t)j->size, j->x + from * (int64_t)j->size, bytes);
@@ -83,12 +81,11 @@ static void fill(void *tile, const void *x, size_t size, int64_t far, int na, in
   else fill_uint64_t(tile, x, far, na, nb);
 }
 
-static void turn_tiles(void *arg, int64_t task) {
+static void turn_tiles(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
   const tfu_turn *t = &j->turn;
   const int64_t size = (int64_t)j->size, far = t->from[j->b], apart = t->to[j->a];
-  const int64_t end = (task + 1) * j->per_task < j->all ? (task + 1) * j->per_task : j->all;
-  for (int64_t i = task * j->per_task; i < end; i++) {
+  for (int64_t i = begin; i < end; i++) {
     const int64_t a = i % j->down * SIDE, b = i / j->down % j->across * SIDE;
     const int na = t->size[j->a] - a < SIDE ? (int)(t->size[j->a] - a) : SIDE;
     const int nb = t->size[j->b] - b < SIDE ? (int)(t->size[j->b] - b) : SIDE;
@@ -121,16 +118,12 @@ tfu_code tfu_transpose_cpu(tfu_call *call) {
       n = whole;
     }
     const int64_t row = t->size[j.b];
-    j.all = n / row;
-    j.per_task = (tfu_task_size(n, 512) + row - 1) / row;
-    tfu_parallel(divide_up(j.all, j.per_task), copy_rows, &j);
+    tfu_parallel_ranges(n / row, divide_up(tfu_task_size(n, 512), row), copy_rows, &j);
     return TFU_OK;
   }
   j.across = divide_up(t->size[j.b], SIDE);
   j.down = divide_up(t->size[j.a], SIDE);
-  j.all = n / t->size[j.a] / t->size[j.b] * j.across * j.down;
-  const int64_t each = n / j.all > 0 ? n / j.all : 1;
-  j.per_task = (tfu_task_size(n, 512) + each - 1) / each;
-  tfu_parallel(divide_up(j.all, j.per_task), turn_tiles, &j);
+  const int64_t all = n / t->size[j.a] / t->size[j.b] * j.across * j.down, each = n / all > 0 ? n / all : 1;
+  tfu_parallel_ranges(all, divide_up(tfu_task_size(n, 512), each), turn_tiles, &j);
   return TFU_OK;
 }

@@ -1,4 +1,4 @@
-/* tensors.h - a list of tensors as the GPU walks it. Read by host and device.
+/* tensors.h - a list of tensors as the GPU walks it in few launches (multi-tensor apply). Read by host and device.
  *
  * A table goes to the kernel by value: addresses and sizes of as many tensors as 4 KiB of arguments hold, so nothing
  * has to be copied to the GPU first or kept alive. Each tensor is cut into chunks, one for a block of threads. Slots

@@ -19,8 +19,7 @@ __device__ inline void tensors_squares(const norm_args &a) {
   bool bad = false;
   for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {
     load4(x + i, v);
-    UNROLL
-    for (int k = 0; k < 4; k++) take(v[k], sums[k], bad);
+    UNROLLED(k, 4) take(v[k], sums[k], bad);
   }
   for (int64_t i = whole + threadIdx.x; i < c.end; i += TFU_THREADS) take((acc<T>)x[i], sums[0], bad);
   const double sum = block_sum(((double)sums[0] + sums[1]) + ((double)sums[2] + sums[3]));
@@ -68,8 +67,7 @@ __device__ inline void tensors_clip(const clip_args &a) {
   R v[4];
   for (int64_t i = c.begin + threadIdx.x * 4; i < whole; i += TFU_THREADS * 4) {
     load4(x + i, v);
-    UNROLL
-    for (int k = 0; k < 4; k++) v[k] *= scale;
+    UNROLLED(k, 4) v[k] *= scale;
     store4(y + i, v);
   }
   for (int64_t i = whole + threadIdx.x; i < c.end; i += TFU_THREADS) y[i] = (T)((R)x[i] * scale);

@@ -74,8 +74,8 @@ static void FN(square)(void *arg, int64_t task) {
   REAL buffer[TFU_TILE];
   double sum = 0;
   int bad = 0;
-  for (int64_t at = p.begin; at < p.end; at += TFU_TILE) {
-    const int n = p.end - at < TFU_TILE ? (int)(p.end - at) : TFU_TILE;
+  for (TFU_EACH_TILE(at, left, p.begin, p.end)) {
+    const int n = (int)left;
     const REAL *v = FN(tfu_load)(x->data, x->dtype, at, n, buffer);
     REAL lanes[LANES] = {0}, odd[LANES] = {0}; /* v - v is 0, or NaN where v is not finite */
     int i = 0;
@@ -94,12 +94,11 @@ static void FN(clip)(void *arg, int64_t task) {
   const tfu_tensor *x = &m->x->at[p.tensor], *out = &m->y->at[p.tensor];
   const REAL scale = (REAL)m->scale;
   REAL buffer[2][TFU_TILE];
-  for (int64_t at = p.begin; at < p.end; at += TFU_TILE) {
-    const int n = p.end - at < TFU_TILE ? (int)(p.end - at) : TFU_TILE;
+  for (TFU_EACH_TILE(at, left, p.begin, p.end)) {
+    const int n = (int)left;
     const REAL *v = FN(tfu_load)(x->data, x->dtype, at, n, buffer[0]);
     REAL *y = FN(tfu_room)(out->data, out->dtype, at, buffer[1]);
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) y[i] = v[i] * scale;
+    TFU_VECTORISED(i, n) y[i] = v[i] * scale;
     FN(tfu_store)(out->data, out->dtype, at, n, y);
   }
 }

@@ -113,8 +113,7 @@ __device__ inline const numbers<R> &shared_numbers(const update_args &a, int ten
 /* Elements up to here are taken four at a time, the rest one by one. `squares`: where these lie, or NULL. */
 __device__ inline int64_t whole_end(void *const *at, const void *squares, const tensors_chunk &c) {
   uintptr_t bits = (uintptr_t)squares;
-  UNROLL
-  for (int r = 0; r < TENSORS_ROLES; r++) bits |= (uintptr_t)at[r]; /* slots that a rule has not are the weight's */
+  UNROLLED(r, TENSORS_ROLES) bits |= (uintptr_t)at[r]; /* slots that a rule has not are the weight's */
   return bits % 16 ? c.begin : c.end - (c.end - c.begin) % 4;
 }
 
@@ -157,34 +156,28 @@ __device__ inline void update(const update_args &a, int rule, int kind, int slot
     if (reads) load_gradients<T>(kind, at[GRADIENT], i, g);
     if (reads && squares) load4(squares + i, q);
     load4(weight + i, w);
-    UNROLL
-    for (int k = 0; k < MOST_SLOTS; k++)
+    UNROLLED(k, MOST_SLOTS)
       if (k < slots) load4((const T *)at[SLOT + k] + i, s[k]);
-    UNROLL
-    for (int j = 0; j < 4; j++) {
+    UNROLLED(j, 4) {
       R own[MOST_SLOTS] = {s[0][j], s[1][j], s[2][j]};
       w[j] = decayed(n, w[j]);
       const R ready = prepared(n, g[j]);
       apply(rule, n, ready, squares ? q[j] : ready * ready, w[j], own);
-      UNROLL
-      for (int k = 0; k < MOST_SLOTS; k++) s[k][j] = own[k];
+      UNROLLED(k, MOST_SLOTS) s[k][j] = own[k];
     }
     store4((T *)at[NEW_WEIGHT] + i, w);
-    UNROLL
-    for (int k = 0; k < MOST_SLOTS; k++)
+    UNROLLED(k, MOST_SLOTS)
       if (k < slots && reads) store4((T *)at[NEW_SLOT + k] + i, s[k]);
   }
   ONCE
   for (int64_t i = whole + threadIdx.x; i < c.end; i += TFU_THREADS) {
     R one = decayed(n, (R)weight[i]), own[MOST_SLOTS] = {};
-    UNROLL
-    for (int k = 0; k < MOST_SLOTS; k++)
+    UNROLLED(k, MOST_SLOTS)
       if (k < slots) own[k] = (R)((const T *)at[SLOT + k])[i];
     const R ready = prepared(n, reads ? load_gradient<T>(kind, at[GRADIENT], i) : (R)0);
     apply(rule, n, ready, reads && squares ? (R)squares[i] : ready * ready, one, own);
     ((T *)at[NEW_WEIGHT])[i] = (T)one;
-    UNROLL
-    for (int k = 0; k < MOST_SLOTS; k++)
+    UNROLLED(k, MOST_SLOTS)
       if (k < slots && reads) ((T *)at[NEW_SLOT + k])[i] = (T)own[k];
   }
 }
@@ -199,10 +192,10 @@ template <int KIND>
 __device__ inline void adam(const update_args &a) {
   update<float>(a, UPDATE_adam, KIND, 2);
 }
-TENSORS_KERNEL_AS(adam_own_f32, update_args, adam<GRADIENTS_OWN>)
-TENSORS_KERNEL_AS(adam_f16_f32, update_args, adam<GRADIENTS_F16>)
-TENSORS_KERNEL_AS(adam_bf16_f32, update_args, adam<GRADIENTS_BF16>)
-TENSORS_KERNEL_AS(adam_squares_f32, update_args, adam<GRADIENTS_SQUARES>)
+TFU_KERNEL_AS_(adam_own_f32, __grid_constant__ update_args, adam<GRADIENTS_OWN>)
+TFU_KERNEL_AS_(adam_f16_f32, __grid_constant__ update_args, adam<GRADIENTS_F16>)
+TFU_KERNEL_AS_(adam_bf16_f32, __grid_constant__ update_args, adam<GRADIENTS_BF16>)
+TFU_KERNEL_AS_(adam_squares_f32, __grid_constant__ update_args, adam<GRADIENTS_SQUARES>)
 
 /* Lamb's first pass: new slots, and the sums that the ratio is made of. */
 template <typename T>

@@ -122,15 +122,13 @@ typedef void FN(rule)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[T
 static void FN(sgd)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
   const REAL rate = n->rate;
   (void)s;
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) w[i] -= g[i] * rate;
+  TFU_VECTORISED(i, count) w[i] -= g[i] * rate;
 }
 
 static void FN(momentum)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
   const REAL rate = n->rate, beta = n->beta_1;
   REAL *m = s[0];
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) {
+  TFU_VECTORISED(i, count) {
     m[i] = m[i] * beta - g[i] * rate;
     w[i] += m[i];
   }
@@ -139,8 +137,7 @@ static void FN(momentum)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s
 static void FN(nesterov)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
   const REAL rate = n->rate, beta = n->beta_1;
   REAL *m = s[0];
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) {
+  TFU_VECTORISED(i, count) {
     m[i] = m[i] * beta - g[i] * rate;
     w[i] += m[i] * beta - g[i] * rate;
   }
@@ -150,8 +147,7 @@ static void FN(moments)(const FN(numbers) * n, const REAL *g, REAL (*s)[TFU_TILE
   const REAL rest_1 = n->rest_1, rest_2 = n->rest_2;
   const REAL *square = s[SQUARE];
   REAL *m = s[0], *v = s[1];
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) {
+  TFU_VECTORISED(i, count) {
     m[i] += (g[i] - m[i]) * rest_1;
     v[i] += (square[i] - v[i]) * rest_2;
   }
@@ -159,8 +155,7 @@ static void FN(moments)(const FN(numbers) * n, const REAL *g, REAL (*s)[TFU_TILE
 
 static void FN(descend)(const FN(numbers) * n, REAL *w, const REAL *m, const REAL *v, int count) {
   const REAL alpha = n->alpha, epsilon = n->epsilon;
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) w[i] -= m[i] * alpha / (FN(root)(v[i]) + epsilon);
+  TFU_VECTORISED(i, count) w[i] -= m[i] * alpha / (FN(root)(v[i]) + epsilon);
 }
 
 static void FN(adam)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
@@ -170,16 +165,14 @@ static void FN(adam)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TF
 
 static void FN(amsgrad)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
   FN(moments)(n, g, s, count);
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) s[2][i] = IS_MAX(s[2][i], s[1][i]) ? s[2][i] : s[1][i];
+  TFU_VECTORISED(i, count) s[2][i] = IS_MAX(s[2][i], s[1][i]) ? s[2][i] : s[1][i];
   FN(descend)(n, w, s[0], s[2], count);
 }
 
 static void FN(lion)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
   const REAL rate = n->rate, beta_1 = n->beta_1, beta_2 = n->beta_2, rest_1 = n->rest_1, rest_2 = n->rest_2;
   REAL *m = s[0];
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) {
+  TFU_VECTORISED(i, count) {
     const REAL way = m[i] * beta_1 + g[i] * rest_1;
     w[i] -= rate * (way > 0 ? 1 : way < 0 ? -1 : way); /* NaN stays */
     m[i] = m[i] * beta_2 + g[i] * rest_2;
@@ -191,8 +184,7 @@ static void FN(lamb)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TF
   const REAL step = n->ratio * n->rate, bias_1 = n->bias_1, bias_2 = n->bias_2, epsilon = n->epsilon;
   const REAL *m = s[0], *v = s[1];
   (void)g;
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) w[i] -= step * (m[i] / bias_1 / (FN(root)(v[i] / bias_2) + epsilon));
+  TFU_VECTORISED(i, count) w[i] -= step * (m[i] / bias_1 / (FN(root)(v[i] / bias_2) + epsilon));
 }
 
 static FN(rule) *const FN(rules)[TFU_RULE_COUNT] = {
@@ -212,19 +204,16 @@ static void FN(lamb_sums)(const FN(numbers) * n, const REAL *w, REAL (*s)[TFU_TI
 
 static void FN(prepare)(const FN(numbers) * n, REAL *g, REAL *w, int count) {
   const REAL factor = n->factor, divisor = n->divisor, bound = n->bound, decay = n->decay, rate = n->rate;
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) {
+  TFU_VECTORISED(i, count) {
     const REAL v = g[i] * factor / divisor;
     g[i] = v < -bound ? -bound : v > bound ? bound : v;
   }
   if (decay == 0) return;
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) w[i] -= w[i] * decay * rate;
+  TFU_VECTORISED(i, count) w[i] -= w[i] * decay * rate;
 }
 
 static void FN(square)(const REAL *g, REAL *square, int count) {
-  TFU_VECTORISE
-  for (int i = 0; i < count; i++) square[i] = g[i] * g[i];
+  TFU_VECTORISED(i, count) square[i] = g[i] * g[i];
 }
 
 static void FN(copy_in)(const tfu_tensor *t, int64_t at, int n, REAL *to) {
@@ -241,8 +230,8 @@ static void FN(task)(void *arg, int64_t task) {
   const tfu_tensor *old = second ? u->new_slots->at : u->slots->at, *new_slots = u->new_slots->at;
   REAL g[TFU_TILE], w[TFU_TILE], s[BUFFERS][TFU_TILE];
   double sums[2] = {0, 0};
-  for (int64_t at = p.begin; at < p.end; at += TFU_TILE) {
-    const int m = p.end - at < TFU_TILE ? (int)(p.end - at) : TFU_TILE;
+  for (TFU_EACH_TILE(at, left, p.begin, p.end)) {
+    const int m = (int)left;
     FN(copy_in)(&u->gradients->at[t], at, m, g);
     FN(copy_in)(&u->weights->at[t], at, m, w);
     for (int k = 0; k < slots; k++) FN(copy_in)(&old[k * count + t], at, m, s[k]);

@@ -70,15 +70,9 @@ __device__ inline double block_fold(const double *values, int64_t n, int stride)
   return block_sum(v);
 }
 
-/* As TFU_KERNEL, for arguments that are indexed or pointed at: they stay where they are, in constant memory. Without
- * __grid_constant__ each thread would copy all of the table to memory of its own. */
-#define TENSORS_KERNEL_AS(label, args, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS) label(const __grid_constant__ args a) { __VA_ARGS__(a); }
-#define TENSORS_KERNEL(function, args)                   \
-  TENSORS_KERNEL_REAL(function, args)                    \
-  TENSORS_KERNEL_AS(function##_f16, args, function<f16>) \
-  TENSORS_KERNEL_AS(function##_bf16, args, function<bf16>)
+/* The table stays where it is, in constant memory: each thread would copy all of it to memory of its own. */
+#define TENSORS_KERNEL(function, args) TFU_KERNEL(function, __grid_constant__ args)
 /* For the types of arithmetic alone. */
-#define TENSORS_KERNEL_REAL(function, args)                \
-  TENSORS_KERNEL_AS(function##_f32, args, function<float>) \
-  TENSORS_KERNEL_AS(function##_f64, args, function<double>)
+#define TENSORS_KERNEL_REAL(function, args)                               \
+  TFU_KERNEL_AS_(function##_f32, __grid_constant__ args, function<float>) \
+  TFU_KERNEL_AS_(function##_f64, __grid_constant__ args, function<double>)

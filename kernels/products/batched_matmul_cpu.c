@@ -20,7 +20,7 @@ TFU_BY_REAL(tfu_batched_matmul_cpu)
 static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
   const result *r = arg;
   for (int i = 0; i < n; i++) line[i] *= r->scale;
-  FN(tfu_store)(r->y->data, r->y->dtype, row * tfu_cols(&r->y->shape) + col, n, line);
+  FN(tfu_gemm_store)((void *)r->y, row, col, n, line);
 }
 
 static tfu_code FN(tfu_batched_matmul_cpu)(tfu_call *call) {
@@ -28,9 +28,7 @@ static tfu_code FN(tfu_batched_matmul_cpu)(tfu_call *call) {
   const int turn_a = tfu_given(&call->in[TFU_BATCHED_TURN_A].shape);
   const int turn_b = tfu_given(&call->in[TFU_BATCHED_TURN_B].shape);
   const tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
-  const tfu_operand left = {.data = a->data, .dtype = a->dtype, .row = tfu_cols(&a->shape), .turned = turn_a};
-  const tfu_operand right = {.data = b->data, .dtype = b->dtype, .row = tfu_cols(&b->shape), .turned = turn_b};
-  return FN(tfu_gemm_batch)(call, left, right, &p, FN(finish),
+  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, turn_a), tfu_operand_of(b, turn_b), &p, FN(finish),
                             &(result){.y = y, .scale = call->attr[TFU_BATCHED_SCALE].f});
 }
 #endif

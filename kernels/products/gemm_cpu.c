@@ -1,6 +1,6 @@
-/* A task computes a block of the result, [ROWS, TFU_GEMM_COLS], DEPTH terms at a time: it copies the two pieces that
- * these need, widened, into memory of its own. Of b that copy is in strips as wide as the register block: a strip of
- * DEPTH rows, 16 KiB, stays in the first-level cache while all rows of a pass by. */
+/* GEMM by packed panels: a task computes a tile of the result, [ROWS, TFU_GEMM_COLS], DEPTH terms at a time: it copies
+ * the two pieces that these need, widened, into memory of its own. Of b that copy is in strips as wide as the register
+ * block: a strip of DEPTH rows, 16 KiB, stays in the first-level cache while all rows of a pass by. */
 #ifndef REAL
 #include "kernels/products/gemm_cpu.h"
 
@@ -141,6 +141,11 @@ tfu_code FN(tfu_gemm_batch)(tfu_call *call, tfu_operand a, tfu_operand b, const 
   j.space = space;
   tfu_parallel(workers, FN(work), &j);
   return TFU_OK;
+}
+
+void FN(tfu_gemm_store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
+  const tfu_tensor *d = arg;
+  FN(tfu_store)(d->data, d->dtype, row * tfu_cols(&d->shape) + col, n, line);
 }
 
 tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,

@@ -18,6 +18,11 @@ typedef struct tfu_operand {
   int turned;
 } tfu_operand;
 
+/* A tensor's last two axes, as they lie or turned. */
+static inline tfu_operand tfu_operand_of(const tfu_tensor *t, int turned) {
+  return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape), .turned = turned};
+}
+
 #define TFU_SELF "kernels/products/gemm_cpu.h"
 #include "kernels/core/cpu/stamp.h"
 #undef TFU_SELF
@@ -27,6 +32,9 @@ typedef struct tfu_operand {
 
 /* Takes n results of a row, from column col on; `line` is its own to change. */
 typedef void FN(tfu_gemm_finish)(void *arg, int64_t row, int64_t col, int n, REAL *line);
+
+/* Stores them to the tensor `arg`. */
+FN(tfu_gemm_finish) FN(tfu_gemm_store);
 
 /* Computes a b, a being [m, k] and b [k, n], and hands each piece of it to `finish` once. */
 TFU_MUST_USE tfu_code FN(tfu_gemm)(tfu_call *call, tfu_operand a, tfu_operand b, int64_t m, int64_t n, int64_t k,

@@ -15,8 +15,7 @@ TFU_ACTIVATIONS(X)
 /* Elements col .. col + N of a row, as far as it goes. */
 template <typename T, int N>
 __device__ inline void add_part(const T *row, int64_t col, int64_t cols, acc<T> (&sum)[N]) {
-  UNROLL
-  for (int k = 0; k < N; k++)
+  UNROLLED(k, N)
     if (col + k < cols) sum[k] += (acc<T>)row[col + k];
 }
 
@@ -35,28 +34,22 @@ __device__ inline void linear_sums(const linear_sums_args &a) {
   if (a.aligned && col < a.cols)
     for (; row + (AHEAD - 1) * step < a.rows; row += AHEAD * step) {
       int4 bits[AHEAD];
-      UNROLL
-      for (int i = 0; i < AHEAD; i++) bits[i] = *(const int4 *)((const T *)a.dy + (row + i * step) * a.cols + col);
-      UNROLL
-      for (int i = 0; i < AHEAD; i++) {
+      UNROLLED(i, AHEAD) bits[i] = *(const int4 *)((const T *)a.dy + (row + i * step) * a.cols + col);
+      UNROLLED(i, AHEAD) {
         acc<T> v[N];
         widen_pack<T>(bits[i], v);
-        UNROLL
-        for (int k = 0; k < N; k++) sum[k] += v[k];
+        UNROLLED(k, N) sum[k] += v[k];
       }
     }
   for (; row < a.rows; row += step) add_part((const T *)a.dy + row * a.cols, col, a.cols, sum);
-  UNROLL
-  for (int k = 0; k < N; k++) sums[k][threadIdx.x] = sum[k];
+  UNROLLED(k, N) sums[k][threadIdx.x] = sum[k];
   for (int half = teams / 2; half > 0; half /= 2) {
     __syncthreads();
     if (team >= half) continue;
-    UNROLL
-    for (int k = 0; k < N; k++) sums[k][threadIdx.x] += sums[k][threadIdx.x + half * a.lanes];
+    UNROLLED(k, N) sums[k][threadIdx.x] += sums[k][threadIdx.x + half * a.lanes];
   }
   if (team > 0) return;
-  UNROLL
-  for (int k = 0; k < N; k++)
+  UNROLLED(k, N)
     if (col + k < a.cols) ((acc<T> *)a.partial)[blockIdx.y * a.cols + col + k] = sums[k][threadIdx.x];
 }
 TFU_KERNEL(linear_sums, linear_sums_args)

@@ -9,14 +9,8 @@
 #include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/gemm_cpu.h"
 
-static tfu_operand rows_of(const tfu_tensor *t) {
-  return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape)};
-}
-static tfu_operand turned(const tfu_tensor *t) {
-  tfu_operand o = rows_of(t);
-  o.turned = 1;
-  return o;
-}
+static tfu_operand rows_of(const tfu_tensor *t) { return tfu_operand_of(t, 0); }
+static tfu_operand turned(const tfu_tensor *t) { return tfu_operand_of(t, 1); }
 
 typedef struct forward_job {
   tfu_tensor y, pre, residual; /* without elements: there is none */
@@ -80,11 +74,6 @@ static tfu_code FN(tfu_linear_cpu)(tfu_call *call) {
 
 /* ---- backward ---- */
 
-static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
-  const tfu_tensor *out = arg;
-  FN(tfu_store)(out->data, out->dtype, row * tfu_cols(&out->shape) + col, n, line);
-}
-
 static tfu_code FN(tfu_linear_grad_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_LINGRAD_X], *kernel = &call->in[TFU_LINGRAD_KERNEL];
   tfu_tensor dpre, *dx = &call->out[TFU_LINGRAD_DX], *dkernel = &call->out[TFU_LINGRAD_DKERNEL];
@@ -92,9 +81,11 @@ static tfu_code FN(tfu_linear_grad_cpu)(tfu_call *call) {
                            &call->in[TFU_LINGRAD_PRE], &dpre, &call->out[TFU_LINGRAD_DBIAS]));
   const int64_t rows = tfu_rows(&dpre.shape), outputs = tfu_cols(&dpre.shape);
   if (tfu_count(&dx->shape))
-    TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), turned(kernel), rows, tfu_cols(&dx->shape), outputs, FN(store), dx));
+    TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), turned(kernel), rows, tfu_cols(&dx->shape), outputs, FN(tfu_gemm_store),
+                         dx));
   if (tfu_count(&dkernel->shape))
-    TFU_TRY(FN(tfu_gemm)(call, turned(x), rows_of(&dpre), tfu_cols(&x->shape), outputs, rows, FN(store), dkernel));
+    TFU_TRY(
+        FN(tfu_gemm)(call, turned(x), rows_of(&dpre), tfu_cols(&x->shape), outputs, rows, FN(tfu_gemm_store), dkernel));
   return TFU_OK;
 }
 #endif

@@ -36,16 +36,13 @@ __device__ inline void linear_cross_entropy_narrow(const linear_cross_entropy_na
       v[k] = part.x, v[k + 1] = part.y, v[k + 2] = part.z, v[k + 3] = part.w;
     }
   } else {
-    UNROLL
-    for (int k = 0; k < N; k++) v[k] = at + k < a.n ? a.from[at + k] : 0;
+    UNROLLED(k, N) v[k] = at + k < a.n ? a.from[at + k] : 0;
   }
   __syncthreads();
   if (whole) return store_bits((T *)a.to + at, narrow_pack<T>(v));
-  UNROLL
-  for (int k = 0; k < N; k++)
+  UNROLLED(k, N)
     if (at + k < a.n) ((T *)a.to)[at + k] = (T)v[k];
 }
-TFU_KERNEL_AS_(linear_cross_entropy_narrow_f16, linear_cross_entropy_narrow_args, linear_cross_entropy_narrow<f16>)
-TFU_KERNEL_AS_(linear_cross_entropy_narrow_bf16, linear_cross_entropy_narrow_args, linear_cross_entropy_narrow<bf16>)
+TFU_HALVES(TFU_KERNEL_OF_, linear_cross_entropy_narrow, linear_cross_entropy_narrow_args)
 
 #include "kernels/products/scale_linear_cross_entropy.h"

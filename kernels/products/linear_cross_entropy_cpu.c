@@ -155,9 +155,9 @@ static tfu_code FN(take_memory)(tfu_call *call, job *j) {
 
 static void FN(give_sums)(const job *j) {
   const int64_t elements = tfu_count(&j->dkernel.shape);
-  for (int64_t at = 0; at < elements && j->dkernel_sums != j->dkernel.data; at += TFU_TILE) FN(tfu_store)
-  (j->dkernel.data, j->dkernel.dtype, at, (int)(elements - at < TFU_TILE ? elements - at : TFU_TILE),
-   (const REAL *)j->dkernel_sums + at);
+  const REAL *sums = j->dkernel_sums;
+  if (j->dkernel_sums != j->dkernel.data)
+    for (TFU_EACH_TILE(at, n, 0, elements)) FN(tfu_store)(j->dkernel.data, j->dkernel.dtype, at, (int)n, sums + at);
   for (int64_t i = 0; i < j->classes && j->dbias_sums; i++) {
     const REAL sum = (REAL)j->dbias_sums[i];
     FN(tfu_store)(j->dbias.data, j->dbias.dtype, i, 1, &sum);

@@ -1,7 +1,7 @@
 /* d = alpha a b + c + bias (matmul_own.h), three times: naive, tiled, on tensor cores.
  *
- * A block has a tile of the results of one product, or of one part of its sums. Tiles are dealt out so that blocks that
- * run at the same time share rows of a and columns of b, which then come from the L2 cache. */
+ * A block has a tile of the results of one product, or of one part of its sums (split-K). Tiles are dealt out so that
+ * blocks that run at the same time share rows of a and columns of b, which then come from the L2 cache. */
 #include "kernels/products/matmul_own.h"
 
 #include "kernels/core/device/panels.cuh"
@@ -49,8 +49,7 @@ __device__ inline void finish_as(const matmul_args &a, bool first, int64_t to, i
     D v[N];
   } d, c;
   if (a.c) c = *(const result *)((const D *)a.c + to);
-  UNROLL
-  for (int i = 0; i < N; i++) {
+  UNROLLED(i, N) {
     R v = sum[i] * (R)a.alpha;
     if (a.bias && first) v += (R)((const T *)a.bias)[col + i];
     if (a.c) v += (R)c.v[i];
@@ -128,14 +127,12 @@ struct tiles {
     }
     /* Zeros beyond the matrix; `terms` are left. */
     __device__ void load(int terms) {
-      UNROLL
-      for (int i = 0; i < COUNT; i++)
+      UNROLLED(i, COUNT)
         held[i] = line + i * lines_step < lines && term + i * terms_step < terms ? from[i * step] : (T)0.0f;
       from += next;
     }
     __device__ void store(R (&tile)[DEPTH][LINE]) const {
-      UNROLL
-      for (int i = 0; i < COUNT; i++) tile[term + i * terms_step][line + i * lines_step] = (R)held[i];
+      UNROLLED(i, COUNT) tile[term + i * terms_step][line + i * lines_step] = (R)held[i];
     }
   };
 
@@ -145,8 +142,7 @@ struct tiles {
       const int4 bits = *(const int4 *)(line + own(thread, i));
       R pack[P];
       widen_pack<R>(bits, pack);
-      UNROLL
-      for (int p = 0; p < P; p++) v[i + p] = pack[p];
+      UNROLLED(p, P) v[i + p] = pack[p];
     }
   }
 };
@@ -176,8 +172,7 @@ __device__ inline void matmul_tiled(const matmul_args &a) {
     _Pragma("unroll 8") for (int k = 0; k < DEPTH; k++) {
       R u[OWN], v[OWN];
       t::read(left[k], down, u), t::read(right[k], across, v);
-      UNROLL
-      for (int i = 0; i < OWN * OWN; i++) into[i / OWN][i % OWN] += u[i / OWN] * v[i % OWN];
+      UNROLLED(i, OWN * OWN) into[i / OWN][i % OWN] += u[i / OWN] * v[i % OWN];
     }
     UNROLL
     for (int i = 0; CHAINS && i < OWN * OWN; i++) sum[i / OWN][i % OWN] += part[i / OWN][i % OWN];
@@ -187,8 +182,7 @@ __device__ inline void matmul_tiled(const matmul_args &a) {
   ONCE
   for (int i = 0; i < OWN; i++) {
     const int64_t row = at.row + t::own(down, i), to = place_in_d(a, at, row, 0);
-    UNROLL
-    for (int j = 0; j < OWN; j++) {
+    UNROLLED(j, OWN) {
       const int64_t col = at.col + t::own(across, j);
       const R one[1] = {sum[0][j]};
       if (row < a.m && col < a.n) finish<T>(a, at, to + col, col, one);
@@ -199,14 +193,10 @@ __device__ inline void matmul_tiled(const matmul_args &a) {
 }
 /* Two blocks to a multiprocessor: one multiplies while the other waits for its tile. Chains, or sums in double, leave
  * room for one. */
-#define STAMP_TILED(T, tag, blocks)                                                                           \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS, blocks) matmul_tiled_##tag(const matmul_args a) { \
-    matmul_tiled<T>(a);                                                                                       \
-  }
-STAMP_TILED(float, f32, 1)
-STAMP_TILED(f16, f16, 2)
-STAMP_TILED(bf16, bf16, 2)
-STAMP_TILED(double, f64, 1)
+#define STAMP_TILED(blocks, tag, T) TFU_STAMP((TFU_THREADS, blocks), matmul_tiled_##tag, matmul_args, matmul_tiled<T>)
+STAMP_TILED(1, f32, float)
+TFU_HALVES(STAMP_TILED, 2)
+STAMP_TILED(1, f64, double)
 
 /* ---- tensor cores ---- */
 
@@ -228,15 +218,10 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
 #endif
 }
 
-#define STAMP(layout, T, tag, a_turned, b_turned)                             \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS, 1)                \
-      matmul_tensor_##layout##_##tag(const __grid_constant__ matmul_args a) { \
-    matmul_tensor<T, a_turned, b_turned>(a);                                  \
-  }
-#define STAMP_BOTH(layout, a_turned, b_turned) \
-  STAMP(layout, f16, f16, a_turned, b_turned)  \
-  STAMP(layout, bf16, bf16, a_turned, b_turned)
-STAMP_BOTH(nn, false, false)
-STAMP_BOTH(nt, false, true)
-STAMP_BOTH(tn, true, false)
-STAMP_BOTH(tt, true, true)
+#define STAMP(layout, a_turned, b_turned, tag, T)                                            \
+  TFU_STAMP((TFU_THREADS, 1), matmul_tensor_##layout##_##tag, __grid_constant__ matmul_args, \
+            matmul_tensor<T, a_turned, b_turned>)
+TFU_HALVES(STAMP, nn, false, false)
+TFU_HALVES(STAMP, nt, false, true)
+TFU_HALVES(STAMP, tn, true, false)
+TFU_HALVES(STAMP, tt, true, true)

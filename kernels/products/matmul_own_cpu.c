@@ -5,11 +5,6 @@
 #include "kernels/core/cpu/cpu.h"
 #include "kernels/products/gemm_cpu.h"
 
-/* A tensor's last two axes, as they lie or turned. */
-static tfu_operand matrix(const tfu_tensor *t, int turned) {
-  return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape), .turned = turned};
-}
-
 #define TFU_SELF "kernels/products/matmul_own_cpu.c"
 #include "kernels/core/cpu/stamp.h"
 TFU_BY_REAL(tfu_matmul_own_cpu)
@@ -17,15 +12,11 @@ TFU_BY_REAL(tfu_matmul_own_grad_cpu)
 
 #else
 
-static void FN(store)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
-  const tfu_tensor *d = arg;
-  FN(tfu_store)(d->data, d->dtype, row * tfu_cols(&d->shape) + col, n, line);
-}
-
 static tfu_code FN(multiply)(tfu_call *call, const tfu_tensor *a, int a_turned, const tfu_tensor *b, int b_turned,
                              const tfu_tensor *d) {
   const tfu_products p = tfu_products_of(&a->shape, a_turned, &b->shape, b_turned, &d->shape);
-  return FN(tfu_gemm_batch)(call, matrix(a, a_turned), matrix(b, b_turned), &p, FN(store), (void *)d);
+  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, a_turned), tfu_operand_of(b, b_turned), &p, FN(tfu_gemm_store),
+                            (void *)d);
 }
 
 static tfu_code FN(tfu_matmul_own_cpu)(tfu_call *call) {

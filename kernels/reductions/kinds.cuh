@@ -34,8 +34,7 @@ __device__ inline unsigned stored(float value) {
 template <int N, typename V, typename F>
 __device__ inline float folded(V value, F f) {
   float part[4];
-  UNROLL
-  for (int i = 0; i < N; i++) part[i % 4] = i < 4 ? value(i) : f(part[i % 4], value(i));
+  UNROLLED(i, N) part[i % 4] = i < 4 ? value(i) : f(part[i % 4], value(i));
   UNROLL
   for (int i = 1; i < 4; i++)
     if (i < N) part[0] = f(part[0], part[i]);
@@ -56,6 +55,7 @@ struct turn_sign {
 
 template <typename T>
 struct sums {
+  typedef sum_state<float> state;
   enum { GROUP = TFU_SUMS, WORDS = 1 };
   float sum = 0;
   __device__ void start(const reduce_args &) {}
@@ -64,11 +64,12 @@ struct sums {
   __device__ void add(V value, A, P, int, int) {
     sum += folded<N>(value, plus());
   }
-  __device__ state<float> known(int64_t) const { return {sum, 0, 0}; }
+  __device__ state known(int64_t) const { return {sum}; }
 };
 
 template <typename T>
 struct squares {
+  typedef sum_state<float> state;
   enum { GROUP = TFU_SUMS, WORDS = 1 };
   float sum = 0;
   __device__ void start(const reduce_args &) {}
@@ -76,15 +77,15 @@ struct squares {
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
     float part[4] = {0, 0, 0, 0};
-    UNROLL
-    for (int i = 0; i < N; i++) part[i % 4] += value(i) * value(i);
+    UNROLLED(i, N) part[i % 4] += value(i) * value(i);
     sum += part[0] + part[1] + (part[2] + part[3]);
   }
-  __device__ state<float> known(int64_t) const { return {sum, 0, 0}; }
+  __device__ state known(int64_t) const { return {sum}; }
 };
 
 template <typename T>
 struct tops {
+  typedef top_state<float> state;
   enum { GROUP = TFU_TOPS, WORDS = 1 };
   turn_sign turn;
   float top = -infinity<float>();
@@ -94,15 +95,16 @@ struct tops {
   __device__ void add(V value, A, P, int, int) {
     top = top_of(top, folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); }));
   }
-  __device__ state<float> known(int64_t) const { return {top, 0, 0}; }
+  __device__ state known(int64_t) const { return {top, 0}; }
 };
 
 /* Counts how often the greatest value is there, too. */
 template <typename T>
 struct ties {
+  typedef top_state<float> state;
   enum { GROUP = TFU_TOPS, WORDS = 2 };
   turn_sign turn;
-  state<float> s = {-infinity<float>(), 0, 0};
+  state s = {-infinity<float>(), 0};
   __device__ void start(const reduce_args &a) { turn.sign = a.turned ? 0x80000000u : 0; }
   __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
   template <int N, typename V, typename A, typename P>
@@ -110,17 +112,17 @@ struct ties {
     const float top = folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); });
     const float as_stored = turn(top);
     int equal = 0;
-    UNROLL
-    for (int i = 0; i < N; i++) equal += real(i) && value(i) == as_stored;
-    s = state<float>::joined_as<TFU_TOPS>(s, {top, (float)equal, 0});
+    UNROLLED(i, N) equal += real(i) && value(i) == as_stored;
+    s.join({top, (float)equal});
   }
-  __device__ state<float> known(int64_t) const { return s; }
+  __device__ state known(int64_t) const { return s; }
 };
 
 /* In double: factors near 1 are rounded to the same side more often than to the other, so that in float the errors of a
  * long product add up. A few floats cannot leave the range of double, and then the power of two is taken out. */
 template <typename T>
 struct products {
+  typedef product_state<float> state;
   enum { GROUP = TFU_PRODUCTS, WORDS = 3 };
   double product = 1; /* of size 1 up to 2, infinite or NaN */
   int power = 0, zeros = 0;
@@ -128,14 +130,13 @@ struct products {
   __device__ unsigned nothing() const { return stored<T>(1); }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
-    UNROLL
-    for (int i = 0; i < N; i++) {
+    UNROLLED(i, N) {
       zeros += value(i) == 0;
       product *= value(i) == 0 ? copysignf(1.0f, value(i)) : value(i);
       if (i % 4 == 3 || i == N - 1) take_power();
     }
   }
-  __device__ state<float> known(int64_t) const {
+  __device__ state known(int64_t) const {
     float p = (float)power;
     return {split((float)product, p), zeros < 2 ? (float)zeros : 2, p};
   }
@@ -151,6 +152,7 @@ struct products {
 
 template <typename T>
 struct exponentials {
+  typedef exponential_state<float> state;
   enum { GROUP = TFU_EXPONENTIALS, WORDS = 2 };
   float top = -infinity<float>(), sum = 0;
   __device__ void start(const reduce_args &) {}
@@ -165,51 +167,52 @@ struct exponentials {
     const float shift = finite(top);
     sum += folded<N>([&](int i) { return power(value(i), shift); }, plus());
   }
-  __device__ state<float> known(int64_t) const { return {top, sum, 0}; }
+  __device__ state known(int64_t) const { return {top, sum}; }
 
  private:
   static __device__ float finite(float v) { return v - v == 0 ? v : 0; }
-  static __device__ float power(float v, float shift) { return max_sum<T>::power(v, shift, max_sum<T>::unit()); }
+  static __device__ float power(float v, float shift) {
+    return online_softmax<T>::power(v, shift, online_softmax<T>::unit());
+  }
 };
 
-/* Of values of 16 bits, until they are known: d is the sum of differences from a, the mean of the first few, and b that
- * of their squares. This takes fewer instructions than a mean of every few values, and a float has the digits for it.
- */
+/* Welford's mean and variance. Of values of 16 bits, until they are known: rest is the sum of differences from mean,
+ * that of the first few, and squares that of their squares. This takes fewer instructions than a mean of every few
+ * values, and a float has the digits for it. */
 template <typename T>
 struct spreads {
+  typedef spread_state<float> state;
   enum { GROUP = TFU_SPREADS, WORDS = 4, NARROW = sizeof(T) == 2 };
-  state<float> s = {0, 0, 0, 0};
+  state s = {0, 0, 0, 0};
   __device__ void start(const reduce_args &) {}
   __device__ unsigned nothing() const { return 0; }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int count, int seen) {
     const float each = count == N ? 1.0f / N : ratio(1.0f, (float)count), before = (float)seen;
-    if (!seen) s.a = NARROW ? folded<N>(value, plus()) * each : value(0); /* what is not there is 0 */
-    const auto apart = [&](int i) { return real(i) ? value(i) - s.a : 0; };
+    if (!seen) s.mean = NARROW ? folded<N>(value, plus()) * each : value(0); /* what is not there is 0 */
+    const auto apart = [&](int i) { return real(i) ? value(i) - s.mean : 0; };
     float part[4] = {0, 0, 0, 0};
-    s.c = before + (float)count;
+    s.count = before + (float)count;
     if constexpr (NARROW) {
-      UNROLL
-      for (int i = 0; i < N; i++) part[i % 4] += apart(i) * apart(i);
-      s.d += folded<N>(apart, plus());
-      s.b += part[0] + part[1] + (part[2] + part[3]);
+      UNROLLED(i, N) part[i % 4] += apart(i) * apart(i);
+      s.rest += folded<N>(apart, plus());
+      s.squares += part[0] + part[1] + (part[2] + part[3]);
       return;
     }
     const float mean = folded<N>(apart, plus()) * each;
-    UNROLL
-    for (int i = 0; i < N; i++) {
+    UNROLLED(i, N) {
       const float off = real(i) ? apart(i) - mean : 0;
       part[i % 4] += off * off;
     }
-    const float weight = ratio((float)count, s.c), off = mean - s.d;
-    s.b += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
-    s.move_mean(s.d + off * weight);
+    const float weight = ratio((float)count, s.count), off = mean - s.rest;
+    s.squares += part[0] + part[1] + (part[2] + part[3]) + off * off * (before * weight);
+    s.move_mean(s.rest + off * weight);
   }
-  __device__ state<float> known(int64_t) const {
-    state<float> k = s;
-    if (!NARROW || k.c == 0) return k;
-    const float by = k.d / k.c, squares = k.b - by * k.d;
-    k.b = squares < 0 ? 0 : squares;
+  __device__ state known(int64_t) const {
+    state k = s;
+    if (!NARROW || k.count == 0) return k;
+    const float by = k.rest / k.count, squares = k.squares - by * k.rest;
+    k.squares = squares < 0 ? 0 : squares;
     k.move_mean(by);
     return k;
   }
@@ -218,6 +221,7 @@ struct spreads {
 /* Values come in the order of their places. Only those above the least finite one count. */
 template <typename T>
 struct places {
+  typedef place_state<float> state;
   enum { GROUP = TFU_PLACES, WORDS = 3 };
   turn_sign turn;
   float top;
@@ -238,8 +242,8 @@ struct places {
     top = high;
     at = place(first);
   }
-  __device__ state<float> known(int64_t begin) const {
-    state<float> s = {top, 0, 0};
+  __device__ state known(int64_t begin) const {
+    state s = {top, 0, 0};
     if (at >= 0) s.set_place(begin + at);
     return s;
   }
@@ -247,38 +251,24 @@ struct places {
 
 /* Writes result number `at` of n, or the state itself. */
 template <typename T, typename K>
-__device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, const state<float> &s) {
-  if (!a.y) {
-    float *numbers = (float *)a.states + at;
-    numbers[0] = s.a;
-    if (a.words > 1) numbers[n] = s.b;
-    if (a.words > 2) numbers[2 * n] = s.c;
-    if (a.words > 3) numbers[3 * n] = s.d;
-  } else if constexpr (K::GROUP == TFU_PLACES) {
-    store_one(a.y, at, a.to, s.place());
-  } else {
-    store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.template result_as<K::GROUP>(a.kind, a.all));
-  }
+__device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, const typename K::state &s) {
+  if (!a.y) store_state<float>(a, n, at, s);
+  else if constexpr (K::GROUP == TFU_PLACES) store_one(a.y, at, a.to, s.place());
+  else store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.result(a.kind, a.all));
 }
 
-/* Stamps KERNEL(name, function<T, kind>) for all types and for all kinds, or for those with a gradient that takes
- * few instructions, by the names of the host's variants. */
-#define TFU_SLOPES_OF(KERNEL, name, function, dtype, T)     \
-  KERNEL(name##_squares_##dtype, function<T, squares<T>>)   \
-  KERNEL(name##_ties_##dtype, function<T, ties<T>>)         \
-  KERNEL(name##_exps_##dtype, function<T, exponentials<T>>) \
-  KERNEL(name##_spreads_##dtype, function<T, spreads<T>>)
-#define TFU_KINDS_OF(KERNEL, name, function, dtype, T)      \
-  TFU_SLOPES_OF(KERNEL, name, function, dtype, T)           \
-  KERNEL(name##_sums_##dtype, function<T, sums<T>>)         \
-  KERNEL(name##_products_##dtype, function<T, products<T>>) \
-  KERNEL(name##_tops_##dtype, function<T, tops<T>>)         \
-  KERNEL(name##_places_##dtype, function<T, places<T>>)
-#define TFU_KINDS_WITH_SLOPES(KERNEL, name, function) \
-  TFU_SLOPES_OF(KERNEL, name, function, f32, float)   \
-  TFU_SLOPES_OF(KERNEL, name, function, f16, f16)     \
-  TFU_SLOPES_OF(KERNEL, name, function, bf16, bf16)
-#define TFU_KINDS(KERNEL, name, function)          \
-  TFU_KINDS_OF(KERNEL, name, function, f32, float) \
-  TFU_KINDS_OF(KERNEL, name, function, f16, f16)   \
-  TFU_KINDS_OF(KERNEL, name, function, bf16, bf16)
+/* Stamps KERNEL(name_<kind>_<dtype>, name<T, kind>) for all types and for all kinds, or for those with a gradient that
+ * takes few instructions, by the names of the host's variants. */
+#define TFU_SLOPES_OF(KERNEL, name, tag, T)           \
+  KERNEL(name##_squares_##tag, name<T, squares<T>>)   \
+  KERNEL(name##_ties_##tag, name<T, ties<T>>)         \
+  KERNEL(name##_exps_##tag, name<T, exponentials<T>>) \
+  KERNEL(name##_spreads_##tag, name<T, spreads<T>>)
+#define TFU_KINDS_OF(KERNEL, name, tag, T)            \
+  TFU_SLOPES_OF(KERNEL, name, tag, T)                 \
+  KERNEL(name##_sums_##tag, name<T, sums<T>>)         \
+  KERNEL(name##_products_##tag, name<T, products<T>>) \
+  KERNEL(name##_tops_##tag, name<T, tops<T>>)         \
+  KERNEL(name##_places_##tag, name<T, places<T>>)
+#define TFU_KINDS_WITH_SLOPES(KERNEL, name) TFU_SINGLES(TFU_SLOPES_OF, KERNEL, name)
+#define TFU_KINDS(KERNEL, name) TFU_SINGLES(TFU_KINDS_OF, KERNEL, name)

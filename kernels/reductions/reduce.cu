@@ -4,17 +4,9 @@
 /* Result number `at` of n, or the state itself. */
 template <typename R>
 __device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const state<R> &s) {
-  if (!a.y) {
-    R *numbers = (R *)a.states + at;
-    numbers[0] = s.a;
-    if (a.words > 1) numbers[n] = s.b;
-    if (a.words > 2) numbers[2 * n] = s.c;
-    if (a.words > 3) numbers[3 * n] = s.d;
-  } else if (a.kind == TFU_REDUCE_ARG) {
-    store_one(a.y, at, a.to, s.place());
-  } else {
-    store_one(a.y, at, a.to, s.result(a));
-  }
+  if (!a.y) store_state<R>(a, n, at, s);
+  else if (a.kind == TFU_REDUCE_ARG) store_one(a.y, at, a.to, s.places.place());
+  else store_one(a.y, at, a.to, s.result(a));
 }
 
 /* Joins the states of the lanes of a column or row, threads that are `apart` from each other, by halves; the first lane
@@ -54,15 +46,13 @@ __device__ inline void reduce_twos(const reduce_args &a) {
       for (; row + (AHEAD - 1) * lanes < end; row += AHEAD * lanes, at += AHEAD * step) {
         two_elements bits[AHEAD];
         float v[2][AHEAD];
-        UNROLL
-        for (int i = 0; i < AHEAD; i++) bits[i].load(at + i * step, size);
-        UNROLL
-        for (int i = 0; i < AHEAD; i++) {
+        UNROLLED(i, AHEAD) bits[i].load(at + i * step, size);
+        UNROLLED(i, AHEAD) {
           const float2 both = bits[i].values(a.from);
           v[0][i] = both.x, v[1][i] = both.y;
         }
-        s[0].a += sum_of(v[0]);
-        s[1].a += sum_of(v[1]);
+        s[0].sums.sum += sum_of(v[0]);
+        s[1].sums.sum += sum_of(v[1]);
       }
     }
     ONCE
@@ -71,10 +61,8 @@ __device__ inline void reduce_twos(const reduce_args &a) {
       float v[2][AHEAD];
       const int64_t left = (end - row + lanes - 1) >> a.lane_bits;
       const int m = left < AHEAD ? (int)left : AHEAD;
-      UNROLL
-      for (int i = 0; i < AHEAD; i++) bits[i].load(at + (i < m ? i * step : 0), size);
-      UNROLL
-      for (int i = 0; i < AHEAD; i++) {
+      UNROLLED(i, AHEAD) bits[i].load(at + (i < m ? i * step : 0), size);
+      UNROLLED(i, AHEAD) {
         const float2 both = bits[i].values(a.from);
         v[0][i] = both.x, v[1][i] = both.y;
       }
@@ -83,8 +71,7 @@ __device__ inline void reduce_twos(const reduce_args &a) {
         s[0].add(a, v[0], m, row, lanes);
         const state<float> other = s[1];
         s[1] = s[0], s[0] = other;
-        UNROLL
-        for (int i = 0; i < AHEAD; i++) v[0][i] = v[1][i];
+        UNROLLED(i, AHEAD) v[0][i] = v[1][i];
       }
     }
   }
@@ -119,8 +106,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
       const int64_t left = (end - i + lanes - 1) >> a.lane_bits;
       const int m = left < AHEAD ? (int)left : AHEAD;
       R v[AHEAD];
-      UNROLL
-      for (int j = 0; j < AHEAD; j++) {
+      UNROLLED(j, AHEAD) {
         const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
         v[j] = narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
       }
@@ -131,8 +117,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
       const int64_t n = lines * a.count, left = (end - i + lanes - 1) >> a.lane_bits;
       const int m = left < AHEAD ? (int)left : AHEAD;
       state<R> others[AHEAD];
-      UNROLL
-      for (int j = 0; j < AHEAD; j++) {
+      UNROLLED(j, AHEAD) {
         const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
         others[j] =
             narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group) : load_state<R>(a.x, a.words, n, at);
@@ -150,15 +135,12 @@ __device__ inline void reduce_any(const reduce_args &a) {
   const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
   if (!is_real<R>::value || !a.narrow) return store(a, lines * a.parts, result, s);
   if (!a.y) return store(a, lines * a.parts, result, converted<float>(s, a.group));
-  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.place());
+  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.places.place());
   else store_one(a.y, result, a.to, (float)s.result(a));
 }
 
 /* Four blocks or more on a multiprocessor: what is on its way from memory is what counts. */
-#define KERNEL(name, ...)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \
-    __VA_ARGS__(a);                                                                                                 \
-  }
+#define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS, 4), name, __grid_constant__ reduce_args, __VA_ARGS__)
 KERNEL(reduce_twos_f32, reduce_twos)
 KERNEL(reduce_any_f64, reduce_any<double>)
 KERNEL(reduce_any_i64, reduce_any<int64_t>)

@@ -1,11 +1,11 @@
-/* reduce.cuh - states: what a reduction knows of the values that it has seen (reduce.h).
+/* reduce.cuh - states: what a reduction knows of the values that it has seen (reduce.h), a struct for each kind.
  *
- * A state is four numbers, whose meaning depends on the kind. R is the type of arithmetic: float, double, or int64 for
- * both integers. Here the kind is a number of the call and no parameter of the template, so that there is one copy of
- * all that moves data: that serves wide types, odd columns and states. What is most often reduced is in kinds.cuh. */
+ * R is the type of arithmetic: float, double, or int64 for both integers. All members are numbers of type R, at most
+ * TFU_STATE_WORDS of them. add takes the first m of M values, 0 < m, of which v[i] is number first + i * step of those
+ * that are reduced; join takes another state, whose values come behind; result is that of a kind, of `all` values. */
 #pragma once
 
-#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 #include "kernels/reductions/stored.cuh"
 
 template <typename R>
@@ -83,223 +83,266 @@ __device__ inline double scaled(double m, double e) {
   return m * __hiloint2double((half + 1023) << 20, 0) * __hiloint2double((all - half + 1023) << 20, 0);
 }
 
-__device__ inline float power_of(float x, float shift) { return max_sum<float>::power(x, shift, 1); }
+__device__ inline float power_of(float x, float shift) { return online_softmax<float>::power(x, shift, 1); }
 __device__ inline double power_of(double x, double shift) { return called_exp(x - shift); }
 
-/* SUMS: a is the sum, of squares for l2; what additions have rounded away is not kept, as chains are short.
- * TOPS: a is the greatest value, NaN if there is any; b counts how often it was there, where that is asked for.
- * PRODUCTS: a * 2^c, so that nothing is too large or too small on the way; b counts zeros, up to 2, of which a has the
- *   signs alone. Of integers a alone, which wraps.
- * EXPONENTIALS: a is the greatest value, b the sum of exp(v - a); of exp(v) where a is infinite, 0 where a is minus
- *   infinity.
- * SPREADS: a + d is the mean, d what a has no digits for, b the sum of squared differences from it, c the number of
- *   values. Sums are of differences from a value that was seen, so that a mean far from 0 costs no digits.
- * PLACES: a is the greatest value above the least finite one, b and c hold its first place. */
 template <typename R>
-struct state {
-  R a, b, c, d;
+struct sum_state {
+  R sum; /* of squares for l2; what additions have rounded away is not kept, as chains are short */
+
+  template <int M>
+  __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t, int64_t) {
+    UNROLLED(i, M) v[i] = i >= m ? 0 : k.kind == TFU_REDUCE_L2 ? v[i] * v[i] : v[i];
+    sum += sum_of(v);
+  }
+  __device__ void join(const sum_state &o) { sum += o.sum; }
+  __device__ R result(int kind, int64_t all) const {
+    if constexpr (!is_real<R>::value) return kind == TFU_REDUCE_MEAN ? sum / all : sum;
+    else return kind == TFU_REDUCE_MEAN ? over(sum, all) : kind == TFU_REDUCE_L2 ? root(sum) : sum;
+  }
+};
+
+template <typename R>
+struct top_state {
+  R top;   /* the greatest value, NaN if there is any             */
+  R times; /* that it was there, where that is asked for (k.ties) */
+
+  template <int M>
+  __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t, int64_t) {
+    top_state o = {v[0], 0};
+    UNROLL
+    for (int i = 1; i < M; i++)
+      if (i < m && (v[i] > o.top || v[i] != v[i])) o.top = v[i];
+    if (k.ties) {
+      UNROLLED(i, M) o.times += i < m && v[i] == o.top;
+    }
+    join(o);
+  }
+  __device__ void join(const top_state &o) {
+    if (o.top > top || o.top != o.top) *this = o;
+    else if (o.top == top) times += o.times;
+  }
+  __device__ R result(int kind, int64_t) const { return kind == TFU_REDUCE_MIN ? opposite(top) : top; }
+};
+
+/* mantissa * 2^power, so that nothing is too large or too small on the way. Of integers the mantissa is all, and wraps.
+ */
+template <typename R>
+struct product_state {
+  R mantissa; /* from 1 up to 2, with the signs of zeros, too */
+  R zeros;    /* up to 2, which are no factors                */
+  R power;
+
+  template <int M>
+  __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t, int64_t) {
+    ONCE
+    for (int i = 0; i < m; i++) {
+      if constexpr (!is_real<R>::value) mantissa *= v[0];
+      else if (v[0] == 0) zeros += 1, mantissa *= copysign((R)1, v[0]);
+      else mantissa *= split(v[0], power);
+      UNROLL
+      for (int j = 1; j < M; j++) v[j - 1] = v[j]; /* so that the loop is there once */
+    }
+    settle();
+  }
+  __device__ void join(const product_state &o) {
+    mantissa *= o.mantissa, zeros += o.zeros, power += o.power;
+    settle();
+  }
+  __device__ R result(int, int64_t) const {
+    if constexpr (!is_real<R>::value) return mantissa;
+    else return zeros != 0 ? mantissa * 0 : scaled(mantissa, power);
+  }
+
+ private:
+  __device__ void settle() {
+    if constexpr (is_real<R>::value) {
+      mantissa = split(mantissa, power);
+      zeros = zeros < 2 ? zeros : 2;
+    }
+  }
+};
+
+/* Online softmax, whose sum is of exp(v) where the maximum is infinite, and 0 where it is minus infinity. */
+template <typename R>
+struct exponential_state {
+  R max, sum;
+
+  template <int M>
+  __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t, int64_t) {
+    UNROLLED(i, M) v[i] = i < m ? v[i] : -infinity<R>();
+    rise(larger(max, largest_of(v)));
+    const R s = shift();
+    UNROLLED(i, M) v[i] = power_of(v[i], s);
+    sum += sum_of(v);
+  }
+  __device__ void join(exponential_state o) {
+    const R high = larger(max, o.max);
+    rise(high);
+    o.rise(high);
+    sum += o.sum;
+  }
+  __device__ R result(int, int64_t) const { return log_of(sum) + shift(); }
+  /* What powers are relative to. */
+  __device__ R shift() const { return max - max == 0 ? max : 0; }
+
+ private:
+  __device__ void rise(R high) {
+    const R before = max;
+    if (high == before) return;
+    max = high;
+    if (before != -infinity<R>()) sum *= power_of(before, shift());
+  }
+};
+
+/* Mean and variance by Welford, two of them joined by Chan. Sums are of differences from a value that was seen, so that
+ * a mean far from 0 costs no digits. Numbers are in the order of TFU_SPREAD_… (reduce.h). */
+template <typename R>
+struct spread_state {
+  R mean, squares; /* squared differences from it */
+  R count;
+  R rest; /* what the mean has no digits for: it is mean + rest */
+
+  template <int M>
+  __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t, int64_t) {
+    const R about = count == 0 ? v[0] : mean;
+    UNROLLED(i, M) v[i] = i < m ? v[i] - about : 0;
+    const R off = sum_of(v) * (m == M ? (R)1 / M : ratio((R)1, (R)m));
+    UNROLLED(i, M) v[i] = i < m ? v[i] - off : 0;
+    join({about, dot_of(v, v), (R)m, off});
+  }
+  __device__ void join(const spread_state &o) {
+    if (o.count == 0) return;
+    if (count == 0) {
+      *this = o;
+      return move_mean(rest);
+    }
+    const R n = count + o.count, off = (o.mean - mean) + (o.rest - rest), weight = ratio(o.count, n);
+    move_mean(rest + off * weight);
+    squares += o.squares + off * off * (count * weight);
+    count = n;
+  }
+  __device__ R result(int kind, int64_t all) const {
+    const R variance = over(squares, all);
+    return kind == TFU_REDUCE_STD ? root(variance) : variance;
+  }
+  /* The mean is mean + by. */
+  __device__ void move_mean(R by) {
+    const R before = mean;
+    mean += by;
+    rest = by - (mean - before);
+  }
+};
+
+/* The greatest value above the least finite one, and the bits of its first place: in one number, or in two of float. */
+template <typename R>
+struct place_state {
+  R top, low, high;
+
+  /* Values come in order, but for single ones: those may stand before what was seen. */
+  template <int M>
+  __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t first, int64_t step) {
+    int64_t at = place();
+    UNROLLED(i, M)
+      if (i < m && (v[i] > top || (i == 0 && v[i] == top && first < at))) top = v[i], at = first + i * step;
+    set_place(at);
+  }
+  __device__ void join(const place_state &o) {
+    if (o.top > top || (o.top == top && o.place() < place())) *this = o;
+  }
+  __device__ int64_t place() const {
+    if constexpr (sizeof(R) == 8) return *(const int64_t *)&low;
+    else return (int64_t)((uint64_t)__float_as_uint(high) << 32 | __float_as_uint(low));
+  }
+  __device__ void set_place(int64_t at) {
+    if constexpr (sizeof(R) == 8) *(int64_t *)&low = at;
+    else low = __uint_as_float((uint32_t)at), high = __uint_as_float((uint32_t)(at >> 32));
+  }
+};
+
+/* Any of them. The kind is a number of the call and no parameter of the template, so that there is one copy of all that
+ * moves data: that serves wide types, odd columns and states. What is most often reduced is in kinds.cuh. */
+template <typename R>
+union state {
+  R word[TFU_STATE_WORDS];
+  sum_state<R> sums;
+  top_state<R> tops;
+  product_state<R> products;
+  exponential_state<R> exponentials;
+  spread_state<R> spreads;
+  place_state<R> places;
 
   static __device__ state none(const reduce_args &k) {
     const bool least = k.group == TFU_TOPS || k.group == TFU_EXPONENTIALS || k.group == TFU_PLACES;
     const bool finite = k.group == TFU_PLACES || !is_real<R>::value;
-    return {least ? (finite ? least_finite<R>(k.from) : least_of<R>()) : (R)(k.group == TFU_PRODUCTS), 0, 0};
+    return {{least ? (finite ? least_finite<R>(k.from) : least_of<R>()) : (R)(k.group == TFU_PRODUCTS)}};
   }
-
-  /* The first m of M values, 0 < m; v[i] is number first + i * step of those that are reduced. */
   template <int M>
   __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t first, int64_t step) {
     if (k.turned) {
-      UNROLL
-      for (int i = 0; i < M; i++) v[i] = opposite(v[i]);
+      UNROLLED(i, M) v[i] = opposite(v[i]);
     }
-    switch (k.group) {
-      case TFU_SUMS: {
-        UNROLL
-        for (int i = 0; i < M; i++) v[i] = i >= m ? 0 : k.kind == TFU_REDUCE_L2 ? v[i] * v[i] : v[i];
-        a += sum_of(v);
-        return;
-      }
-      case TFU_TOPS: {
-        state top = {v[0], 0, 0};
-        UNROLL
-        for (int i = 1; i < M; i++)
-          if (i < m && (v[i] > top.a || v[i] != v[i])) top.a = v[i];
-        if (k.ties) {
-          UNROLL
-          for (int i = 0; i < M; i++) top.b += i < m && v[i] == top.a;
-        }
-        join_tops(top);
-        return;
-      }
-      case TFU_PRODUCTS: {
-        ONCE
-        for (int i = 0; i < m; i++) {
-          if constexpr (!is_real<R>::value) a *= v[0];
-          else if (v[0] == 0) b += 1, a *= copysign((R)1, v[0]);
-          else a *= split(v[0], c);
-          UNROLL
-          for (int j = 1; j < M; j++) v[j - 1] = v[j]; /* so that the loop is there once */
-        }
-        settle();
-        return;
-      }
-      case TFU_EXPONENTIALS:
-        if constexpr (is_real<R>::value) {
-          UNROLL
-          for (int i = 0; i < M; i++) v[i] = i < m ? v[i] : -infinity<R>();
-          rise(larger(a, largest_of(v)));
-          const R s = shift();
-          UNROLL
-          for (int i = 0; i < M; i++) v[i] = power_of(v[i], s);
-          b += sum_of(v);
-        }
-        return;
-      case TFU_SPREADS:
-        if constexpr (is_real<R>::value) {
-          const R about = c == 0 ? v[0] : a;
-          UNROLL
-          for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - about : 0;
-          const R mean = sum_of(v) * (m == M ? (R)1 / M : ratio((R)1, (R)m));
-          UNROLL
-          for (int i = 0; i < M; i++) v[i] = i < m ? v[i] - mean : 0;
-          join_spreads({about, dot_of(v, v), (R)m, mean});
-        }
-        return;
-      default: { /* values come in order, but for single ones: those may stand before what was seen */
-        int64_t at = place();
-        UNROLL
-        for (int i = 0; i < M; i++)
-          if (i < m && (v[i] > a || (i == 0 && v[i] == a && first < at))) a = v[i], at = first + i * step;
-        set_place(at);
-      }
-    }
+    if (k.group == TFU_PLACES) places.add(k, v, m, first, step);
+    else as_kind(k.group, [&](auto own) { (this->*own).add(k, v, m, first, step); });
   }
-
   /* Out of line, as few are joined. */
   __device__ void join(const reduce_args &k, const state &o) { *this = joined(k.group, *this, o); }
-
-  /* The result of a kind, of `all` values; that of PLACES is place(). */
-  template <int GROUP>
-  __device__ R result_as(int kind, int64_t all) const {
-    if constexpr (GROUP == TFU_TOPS) return kind == TFU_REDUCE_MIN ? opposite(a) : a;
-    else if constexpr (!is_real<R>::value) return kind == TFU_REDUCE_MEAN ? a / all : a;
-    else {
-      if constexpr (GROUP == TFU_PRODUCTS) return b != 0 ? a * 0 : scaled(a, c);
-      if constexpr (GROUP == TFU_EXPONENTIALS) return log_of(b) + shift();
-      if constexpr (GROUP == TFU_SPREADS) {
-        const R mean = over(b, all);
-        return kind == TFU_REDUCE_STD ? root(mean) : mean;
-      }
-      return kind == TFU_REDUCE_MEAN ? over(a, all) : kind == TFU_REDUCE_L2 ? root(a) : a;
-    }
-  }
+  /* That of places is their place(). */
   __device__ R result(const reduce_args &k) const { return finished(k.group, k.kind, k.all, *this); }
 
-  __device__ int64_t place() const {
-    if constexpr (sizeof(R) == 8) return *(const int64_t *)&b;
-    else return (int64_t)((uint64_t)__float_as_uint(c) << 32 | __float_as_uint(b));
-  }
-  __device__ void set_place(int64_t at) {
-    if constexpr (sizeof(R) == 8) *(int64_t *)&b = at;
-    else b = __uint_as_float((uint32_t)at), c = __uint_as_float((uint32_t)(at >> 32));
-  }
-
-  /* One state of two. */
-  template <int GROUP>
-  static __device__ state joined_as(state s, state o) {
-    if constexpr (GROUP == TFU_SUMS) s.a += o.a;
-    if constexpr (GROUP == TFU_TOPS) s.join_tops(o);
-    if constexpr (GROUP == TFU_PRODUCTS) {
-      s.a *= o.a, s.b += o.b, s.c += o.c;
-      s.settle();
-    }
-    if constexpr (GROUP == TFU_EXPONENTIALS && is_real<R>::value) {
-      const R high = larger(s.a, o.a);
-      s.rise(high);
-      o.rise(high);
-      s.b += o.b;
-    }
-    if constexpr (GROUP == TFU_SPREADS && is_real<R>::value) s.join_spreads(o);
-    if constexpr (GROUP == TFU_PLACES)
-      if (o.a > s.a || (o.a == s.a && o.place() < s.place())) s = o;
-    return s;
-  }
-
-  /* Of EXPONENTIALS: what powers are relative to. */
-  __device__ R shift() const { return a - a == 0 ? a : 0; }
-
-  /* Of SPREADS: the mean is a + by. */
-  __device__ void move_mean(R by) {
-    const R before = a;
-    a += by;
-    d = by - (a - before);
-  }
-
  private:
-  static __device__ __noinline__ R finished(int group, int kind, int64_t all, state s) {
+  /* f(which member it is). Integers have neither exponentials nor spreads. */
+  template <typename F>
+  static __device__ inline void as_kind(int group, F f) {
     switch (group) {
-      case TFU_TOPS: return s.template result_as<TFU_TOPS>(kind, all);
-      case TFU_PRODUCTS: return s.template result_as<TFU_PRODUCTS>(kind, all);
-      case TFU_EXPONENTIALS: return s.template result_as<TFU_EXPONENTIALS>(kind, all);
-      case TFU_SPREADS: return s.template result_as<TFU_SPREADS>(kind, all);
-      default: return s.template result_as<TFU_SUMS>(kind, all);
+      case TFU_SUMS: return f(&state::sums);
+      case TFU_TOPS: return f(&state::tops);
+      case TFU_PRODUCTS: return f(&state::products);
     }
+    if constexpr (is_real<R>::value) {
+      if (group == TFU_EXPONENTIALS) f(&state::exponentials);
+      else if (group == TFU_SPREADS) f(&state::spreads);
+    }
+  }
+  static __device__ __noinline__ R finished(int group, int kind, int64_t all, state s) {
+    R y = 0;
+    as_kind(group, [&](auto own) { y = (s.*own).result(kind, all); });
+    return y;
   }
   static __device__ __noinline__ state joined(int group, state s, state o) {
-    switch (group) {
-      case TFU_SUMS: return joined_as<TFU_SUMS>(s, o);
-      case TFU_TOPS: return joined_as<TFU_TOPS>(s, o);
-      case TFU_PRODUCTS: return joined_as<TFU_PRODUCTS>(s, o);
-      case TFU_EXPONENTIALS: return joined_as<TFU_EXPONENTIALS>(s, o);
-      case TFU_SPREADS: return joined_as<TFU_SPREADS>(s, o);
-      default: return joined_as<TFU_PLACES>(s, o);
-    }
-  }
-  __device__ void join_tops(const state &o) {
-    if (o.a > a || o.a != o.a) *this = o;
-    else if (o.a == a) b += o.b;
-  }
-  __device__ void join_spreads(const state &o) {
-    if (o.c == 0) return;
-    if (c == 0) {
-      *this = o;
-      return move_mean(d);
-    }
-    const R n = c + o.c, off = (o.a - a) + (o.d - d), weight = ratio(o.c, n);
-    move_mean(d + off * weight);
-    b += o.b + off * off * (c * weight);
-    c = n;
-  }
-  __device__ void settle() {
-    if constexpr (is_real<R>::value) {
-      a = split(a, c);
-      b = b < 2 ? b : 2;
-    }
-  }
-  __device__ void rise(R high) {
-    const R before = a;
-    if (high == before) return;
-    a = high;
-    if (before != -infinity<R>()) b *= power_of(before, shift());
+    if (group == TFU_PLACES) s.places.join(o.places);
+    else as_kind(group, [&](auto own) { (s.*own).join(o.*own); });
+    return s;
   }
 };
+
+/* Number i of a state, i a constant; 0 beyond its last. */
+template <typename R, typename S>
+__device__ inline R word_of(const S &s, int i) {
+  return i < (int)(sizeof(S) / sizeof(R)) ? ((const R *)&s)[i] : 0;
+}
 
 /* State number `at` of n, as reduce_args.states holds them. */
 template <typename R>
 __device__ inline state<R> load_state(const void *from, int words, int64_t n, int64_t at) {
-  const R *numbers = (const R *)from + at;
-  state<R> s = {numbers[0], 0, 0};
-  if (words > 1) s.b = numbers[n];
-  if (words > 2) s.c = numbers[2 * n];
-  if (words > 3) s.d = numbers[3 * n];
+  state<R> s;
+  UNROLLED(i, TFU_STATE_WORDS) s.word[i] = i < words ? ((const R *)from)[i * n + at] : 0;
   return s;
+}
+template <typename R, typename S>
+__device__ inline void store_state(const reduce_args &a, int64_t n, int64_t at, const S &s) {
+  UNROLLED(i, TFU_STATE_WORDS)
+    if (i < a.words) ((R *)a.states)[i * n + at] = word_of<R>(s, i);
 }
 
 /* The same state in another type. */
 template <typename R, typename F>
 __device__ inline state<R> converted(const state<F> &s, int group) {
-  state<R> other = {(R)s.a, (R)s.b, (R)s.c};
-  if (group == TFU_SPREADS) other.a = (R)((double)s.a + s.d), other.d = (R)((double)s.a + s.d - other.a);
-  if (group == TFU_PLACES) other.set_place(s.place());
+  state<R> other = {{(R)s.word[0], (R)s.word[1], (R)s.word[2]}};
+  if (group == TFU_SPREADS) {
+    const double mean = (double)s.spreads.mean + s.spreads.rest;
+    other.spreads.mean = (R)mean, other.spreads.rest = (R)(mean - other.spreads.mean);
+  }
+  if (group == TFU_PLACES) other.places.set_place(s.places.place());
   return other;
 }

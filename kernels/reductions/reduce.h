@@ -30,6 +30,9 @@ enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLAC
 #define TFU_HELD_THREADS 512 /* of a block at most, where rows stay in registers */
 #define TFU_STATE_WORDS 4    /* numbers that a state has at most */
 
+/* Those of a variance (spread_state of reduce.cuh), for whoever joins the states of parts. */
+enum { TFU_SPREAD_MEAN, TFU_SPREAD_SQUARES, TFU_SPREAD_COUNT, TFU_SPREAD_REST };
+
 /* Where one kernel serves all types that are computed in one, the storage type is a number of the call, like
  * tfu_dtype's.
  */

@@ -18,8 +18,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   const int64_t begin = blockIdx.y * a.share;
   const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
   K kind[V];
-  UNROLL
-  for (int c = 0; c < V; c++) kind[c].start(a);
+  UNROLLED(c, V) kind[c].start(a);
   if (beside * V < width && line < a.outer * a.inner) {
     const int64_t step = a.inner << a.lane_bits;
     const T *x =
@@ -31,27 +30,23 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       int4 bits[ROWS];
       int there = ROWS;
       if (row + (ROWS - 1) * lanes < n) {
-        UNROLL
-        for (int i = 0; i < ROWS; i++) bits[i] = load_once(x + i * step);
+        UNROLLED(i, ROWS) bits[i] = load_once(x + i * step);
       } else {
         const int none = (int)kind[0].nothing();
         there = (n - row + lanes - 1) >> a.lane_bits;
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+        UNROLLED(i, ROWS) {
           bits[i] = make_int4(none, none, none, none);
           if (i < there) bits[i] = load_once(x + i * step);
         }
       }
-      UNROLL
-      for (int c = 0; c < V; c++)
+      UNROLLED(c, V)
         kind[c].template add<ROWS>([&](int i) { return element<T>(bits[i], c); }, [&](int i) { return i < there; },
                                    [&](int i) { return place(row + i * lanes, c); }, there, seen);
       seen += there;
     }
     if (a.tail && blockIdx.y + 1 == a.parts) {
       const T *rest = (const T *)a.x + (outer + 1) * (a.count * a.inner + a.tail) - a.tail;
-      UNROLL
-      for (int c = 0; c < V; c++) {
+      UNROLLED(c, V) {
         if (beside * V + c >= a.tail) continue;
         const float v = single<T>(rest, beside * V + c);
         kind[c].template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return place(n, c); }, 1,
@@ -61,19 +56,14 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   }
   __shared__ float states[K::WORDS][STATES];
   const int columns = period ? period : width;
-  UNROLL
-  for (int c = 0; c < V; c++) {
-    const state<float> s = kind[c].known(begin * together);
-    const int at = lane * width + beside * V + c;
-    states[0][at] = s.a;
-    if (K::WORDS > 1) states[K::WORDS > 1][at] = s.b;
-    if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][at] = s.c;
-    if (K::WORDS > 3) states[K::WORDS - 1][at] = s.d;
+  UNROLLED(c, V) {
+    const typename K::state s = kind[c].known(begin * together);
+    UNROLLED(i, K::WORDS) states[i][lane * width + beside * V + c] = word_of<float>(s, i);
   }
   const auto known = [&](int at) {
-    return state<float>{states[0][at], K::WORDS > 1 ? states[K::WORDS > 1][at] : 0.0f,
-                        K::WORDS > 2 ? states[K::WORDS > 2 ? 2 : 0][at] : 0.0f,
-                        K::WORDS > 3 ? states[K::WORDS - 1][at] : 0.0f};
+    typename K::state s = {};
+    UNROLLED(i, K::WORDS) ((float *)&s)[i] = states[i][at];
+    return s;
   };
   ONCE
   for (int n = period ? together : lanes; n > 1; n -= n / 2) { /* the upper half with the lower one */
@@ -81,11 +71,9 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     __syncthreads();
     ONCE
     for (int i = threadIdx.x; i < n / 2 * columns; i += TFU_REDUCE_THREADS) {
-      const state<float> s = state<float>::joined_as<K::GROUP>(known(i), known(i + upper));
-      states[0][i] = s.a;
-      if (K::WORDS > 1) states[K::WORDS > 1][i] = s.b;
-      if (K::WORDS > 2) states[K::WORDS > 2 ? 2 : 0][i] = s.c;
-      if (K::WORDS > 3) states[K::WORDS - 1][i] = s.d;
+      typename K::state s = known(i);
+      s.join(known(i + upper));
+      UNROLLED(w, K::WORDS) states[w][i] = word_of<float>(s, w);
     }
   }
   __syncthreads();
@@ -99,8 +87,5 @@ __device__ inline void reduce_columns(const reduce_args &a) {
   }
 }
 
-#define KERNEL(name, ...)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 3) name(const __grid_constant__ reduce_args a) { \
-    __VA_ARGS__(a);                                                                                                 \
-  }
-TFU_KINDS(KERNEL, reduce_columns, reduce_columns)
+#define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS, 3), name, __grid_constant__ reduce_args, __VA_ARGS__)
+TFU_KINDS(KERNEL, reduce_columns)

@@ -9,8 +9,8 @@
 #include "kernels/reductions/reduce.h"
 
 /* By group of kinds: the sum; the greatest value and how often it was there; a product a * 2^c and how many zeros were
- * left out; the greatest value and the sum of exponentials relative to it; mean, squared differences from it, number.
- */
+ * left out; the greatest value and the sum of exponentials relative to it (online softmax); mean, squared differences
+ * from it, number (Welford). */
 typedef struct tfu_state {
   union {
     double a;

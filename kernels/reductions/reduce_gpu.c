@@ -5,9 +5,8 @@
 #include "kernels/core/gpu/cuda.h"
 
 TFU_MODULE(reduce);
-extern const tfu_image tfu_reduce_rows_images[], tfu_reduce_columns_images[];
-static tfu_module rows_module = {.images = tfu_reduce_rows_images};
-static tfu_module columns_module = {.images = tfu_reduce_columns_images};
+TFU_MODULE_AS(rows_module, reduce_rows);
+TFU_MODULE_AS(columns_module, reduce_columns);
 /* What kinds.cuh calls them, in the order of tfu_reduce_variant. */
 const char *const tfu_reduce_variants[] = {"sums", "squares", "tops", "ties", "products", "exps", "spreads", "places"};
 static tfu_kernel rows = {.module = &rows_module, .name = "reduce_rows", .variants = tfu_reduce_variants};

@@ -12,17 +12,17 @@ extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS)
   if (wide) s = load_state<double>(a.states, TFU_STATE_WORDS, a.n, at);
   else {
     const state<float> narrow = load_state<float>(a.states, TFU_STATE_WORDS, a.n, at);
-    s = {narrow.a, narrow.b, narrow.c};
+    s = {{narrow.word[0], narrow.word[1], narrow.word[2]}};
   }
   const double dy = wide ? ((const double *)a.dy)[at] : load_one<float>(a.dy, at, a.from);
   slope_pair<double> pair;
   switch (a.kind) {
     case TFU_REDUCE_MAX:
-    case TFU_REDUCE_MIN: pair = pair_from<TFU_TOPS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_LSE: pair = pair_from<TFU_EXPONENTIALS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_PROD: pair = pair_from<TFU_PRODUCTS>(a.kind, a.all, s, dy); break;
-    case TFU_REDUCE_L2: pair = pair_from<TFU_SUMS>(a.kind, a.all, s, dy); break;
-    default: pair = pair_from<TFU_SPREADS>(a.kind, a.all, s, dy);
+    case TFU_REDUCE_MIN: pair = pair_from(a.kind, a.all, s.tops, dy); break;
+    case TFU_REDUCE_LSE: pair = pair_from(a.kind, a.all, s.exponentials, dy); break;
+    case TFU_REDUCE_PROD: pair = pair_from(a.kind, a.all, s.products, dy); break;
+    case TFU_REDUCE_L2: pair = pair_from(a.kind, a.all, s.sums, dy); break;
+    default: pair = pair_from(a.kind, a.all, s.spreads, dy);
   }
   if (wide) ((slope_pair<double> *)a.pairs)[at] = pair;
   else ((slope_pair<float> *)a.pairs)[at] = {(float)pair.p, (float)pair.q};
@@ -69,17 +69,14 @@ __device__ inline void slopes_rows(const reduce_grad_args &a) {
   enum { V = packed<T>::N, RUN = V * TFU_REDUCE_THREADS };
   const int64_t first = (int64_t)blockIdx.x * AHEAD * RUN + threadIdx.x * V;
   int4 bits[AHEAD];
-  UNROLL
-  for (int i = 0; i < AHEAD; i++)
+  UNROLLED(i, AHEAD)
     if (first + i * RUN < a.n) bits[i] = load_once((const T *)a.x + first + i * RUN);
-  UNROLL
-  for (int i = 0; i < AHEAD; i++) {
+  UNROLLED(i, AHEAD) {
     const int64_t at = first + i * RUN;
     if (at >= a.n) return;
     const float2 pair = ((const float2 *)a.pairs)[result_of(a, at)];
     float v[V];
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair.x, pair.y);
+    UNROLLED(k, V) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair.x, pair.y);
     store_bits((T *)a.dx + at, narrow_pack<T>(v));
   }
 }
@@ -93,40 +90,29 @@ __device__ inline void slopes_columns(const reduce_grad_args &a) {
   const int64_t line = ((int64_t)blockIdx.x * across + beside) * V, outer = divide(line, a.inner);
   if (outer >= a.outer) return;
   float2 pair[V];
-  UNROLL
-  for (int k = 0; k < V; k++) pair[k] = ((const float2 *)a.pairs)[line + k];
+  UNROLLED(k, V) pair[k] = ((const float2 *)a.pairs)[line + k];
   const int64_t begin = blockIdx.y * a.share, end = begin + a.share < a.count ? begin + a.share : a.count;
   const int64_t step = a.inner << a.lane_bits, column = line - outer * a.inner;
   ONCE
   for (int64_t row = begin + lane; row < end; row += AHEAD * lanes) {
     const int64_t at = (outer * a.count + row) * a.inner + column;
     int4 bits[AHEAD];
-    UNROLL
-    for (int i = 0; i < AHEAD; i++)
+    UNROLLED(i, AHEAD)
       if (row + i * lanes < end) bits[i] = load_once((const T *)a.x + at + i * step);
-    UNROLL
-    for (int i = 0; i < AHEAD; i++) {
+    UNROLLED(i, AHEAD) {
       float v[V];
-      UNROLL
-      for (int k = 0; k < V; k++) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair[k].x, pair[k].y);
+      UNROLLED(k, V) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair[k].x, pair[k].y);
       if (row + i * lanes < end) store_bits((T *)a.dx + at + i * step, narrow_pack<T>(v));
     }
   }
 }
 
-#define KERNEL(name, ...)                                                                                             \
-  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS) name(const __grid_constant__ reduce_grad_args a) { \
-    __VA_ARGS__(a);                                                                                                   \
-  }
+#define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS), name, __grid_constant__ reduce_grad_args, __VA_ARGS__)
 KERNEL(reduce_grad_f32, reduce_grad<float>)
 KERNEL(reduce_grad_f64, reduce_grad<double>)
-#define SLOPES(name, dtype, T)                          \
-  KERNEL(name##_ties_##dtype, name<T, ties<T>>)         \
-  KERNEL(name##_exps_##dtype, name<T, exponentials<T>>) \
-  KERNEL(name##_spreads_##dtype, name<T, spreads<T>>)
-#define ALL_SLOPES(name)   \
-  SLOPES(name, f32, float) \
-  SLOPES(name, f16, f16)   \
-  SLOPES(name, bf16, bf16)
-ALL_SLOPES(slopes_rows)
-ALL_SLOPES(slopes_columns)
+#define SLOPES(name, tag, T)                          \
+  KERNEL(name##_ties_##tag, name<T, ties<T>>)         \
+  KERNEL(name##_exps_##tag, name<T, exponentials<T>>) \
+  KERNEL(name##_spreads_##tag, name<T, spreads<T>>)
+TFU_SINGLES(SLOPES, slopes_rows)
+TFU_SINGLES(SLOPES, slopes_columns)

@@ -15,8 +15,8 @@ typedef struct job {
   const tfu_tensor *x, *dx;
   const tfu_groups *groups;
   pair *pairs;
-  int64_t n, line, per_task; /* elements in all; of the last group, a line; lines of a task */
-  int kind, apart;           /* whether the elements of a line belong to different results  */
+  int64_t line;    /* elements of the last group                                 */
+  int kind, apart; /* whether the elements of a line belong to different results */
 } job;
 
 static pair pair_of(int kind, tfu_state s, double dy, int64_t n) {
@@ -67,30 +67,25 @@ static void FN(slopes)(int kind, REAL *dx, const REAL *v, const pair *pairs, int
   switch (kind) {
     case TFU_REDUCE_MAX:
     case TFU_REDUCE_MIN:
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) dx[i] = v[i] == q[i] || q[i] != q[i] ? p[i] : 0;
+      TFU_VECTORISED(i, n) dx[i] = v[i] == q[i] || q[i] != q[i] ? p[i] : 0;
       return;
     case TFU_REDUCE_LSE:
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) dx[i] = p[i] * FN(exp_of)(v[i] - q[i]);
+      TFU_VECTORISED(i, n) dx[i] = p[i] * FN(exp_of)(v[i] - q[i]);
       return;
     case TFU_REDUCE_PROD:
       for (int i = 0; i < n; i++) dx[i] = (REAL)of_product(v[i], pairs[i * step].p, pairs[i * step].q);
       return;
-    default:
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) dx[i] = p[i] * (v[i] - q[i]);
+    default: TFU_VECTORISED(i, n) dx[i] = p[i] * (v[i] - q[i]);
   }
 }
 
-static void FN(task)(void *arg, int64_t task) {
+static void FN(lines)(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
   REAL in[TFU_TILE], out[TFU_TILE];
-  const int64_t lines = j->n / j->line;
-  for (int64_t line = task * j->per_task; line < lines && line < (task + 1) * j->per_task; line++) {
+  for (int64_t line = begin; line < end; line++) {
     const pair *pairs = j->pairs + result_of(j->groups, line * j->line);
-    for (int64_t at = 0; at < j->line; at += TFU_TILE) {
-      const int n = (int)(j->line - at < TFU_TILE ? j->line - at : TFU_TILE);
+    for (TFU_EACH_TILE(at, left, 0, j->line)) {
+      const int n = (int)left;
       const int64_t first = line * j->line + at;
       REAL *dx = FN(tfu_room)(j->dx->data, j->dx->dtype, first, out);
       FN(slopes)
@@ -112,22 +107,15 @@ static tfu_code FN(tfu_reduce_grad_cpu)(tfu_call *call) {
   void *memory;
   TFU_TRY(tfu_reduce_states(call, x, &g, (int)call->attr[0].i, &states));
   TFU_TRY(tfu_scratch(call, (size_t)results * sizeof(pair), &memory));
-  job j = {.x = x,
-           .dx = &call->out[0],
-           .groups = &g,
-           .pairs = memory,
-           .n = tfu_count(&x->shape),
-           .kind = (int)call->attr[0].i};
+  job j = {.x = x, .dx = &call->out[0], .groups = &g, .pairs = memory, .kind = (int)call->attr[0].i};
   for (int64_t i = 0; i < results; i++) {
     REAL one;
     j.pairs[i] = pair_of(j.kind, states[i], *FN(tfu_load)(dy->data, dy->dtype, i, 1, &one), all);
   }
   j.apart = g.kept[g.n] != 1 || g.n == 0;
   j.line = j.apart ? g.kept[g.n] : g.reduced[g.n - 1];
-  const int64_t size = tfu_task_size(j.n, 1024);
-  j.per_task = j.line < size ? size / j.line : 1;
-  const int64_t lines = j.n / j.line;
-  tfu_parallel(divide_up(lines, j.per_task), FN(task), &j);
+  const int64_t n = tfu_count(&x->shape), size = tfu_task_size(n, 1024);
+  tfu_parallel_ranges(n / j.line, j.line < size ? size / j.line : 1, FN(lines), &j);
   return TFU_OK;
 }
 #endif

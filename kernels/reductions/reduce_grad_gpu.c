@@ -3,8 +3,7 @@
 #include "kernels/reductions/reduce.h"
 
 TFU_MODULE(reduce_grad);
-extern const tfu_image tfu_reduce_held_images[];
-static tfu_module held_module = {.images = tfu_reduce_held_images};
+TFU_MODULE_AS(held_module, reduce_held);
 static tfu_kernel held = {.module = &held_module, .name = "reduce_held", .variants = tfu_reduce_variants};
 static tfu_kernel pairs = {.module = &module, .name = "reduce_pairs"};
 static tfu_kernel gradient = {.module = &module, .name = "reduce_grad"};

@@ -14,27 +14,21 @@ __device__ inline void reduce_held(const reduce_args &a) {
   kind.start(a);
   int4 bits[PACKS];
   const int none = (int)kind.nothing();
-  UNROLL
-  for (int i = 0; i < PACKS; i++) {
+  UNROLLED(i, PACKS) {
     bits[i] = make_int4(none, none, none, none);
     if (i < mine) bits[i] = load_once((const T *)a.x + first + (int64_t)i * lanes * V);
   }
   const float dy = row < a.outer ? single<T>(a.dy, row) : 0;
   if (mine) add_packs<T>(kind, bits, mine, 0, 0, 0);
-  state<float> s = kind.known(0);
+  typename K::state s = kind.known(0);
   join_row<K, true>(s, lanes);
-  const slope_pair<float> pair = pair_from<K::GROUP>(a.kind, a.all, s, dy);
-  UNROLL
-  for (int i = 0; i < PACKS; i++) {
+  const slope_pair<float> pair = pair_from(a.kind, a.all, s, dy);
+  UNROLLED(i, PACKS) {
     float v[V];
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair.p, pair.q);
+    UNROLLED(k, V) v[k] = slope<K::GROUP>(element<T>(bits[i], k), pair.p, pair.q);
     if (i < mine) store_bits((T *)a.y + first + (int64_t)i * lanes * V, narrow_pack<T>(v));
   }
 }
 
-#define KERNEL(name, ...)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(TFU_HELD_THREADS, 2) name(const __grid_constant__ reduce_args a) { \
-    __VA_ARGS__(a);                                                                                               \
-  }
-TFU_KINDS_WITH_SLOPES(KERNEL, reduce_held, reduce_held)
+#define KERNEL(name, ...) TFU_STAMP((TFU_HELD_THREADS, 2), name, __grid_constant__ reduce_args, __VA_ARGS__)
+TFU_KINDS_WITH_SLOPES(KERNEL, reduce_held)

@@ -11,7 +11,7 @@ __device__ inline void reduce_rows(const reduce_args &a) {
   const int64_t begin = blockIdx.y * a.share;
   K kind;
   kind.start(a);
-  state<float> s = kind.known(0);
+  typename K::state s = kind.known(0);
   if (row < a.outer) {
     const int n = (int)(a.count - begin < a.share ? a.count - begin : a.share);
     const T *x = (const T *)a.x + row * a.count + begin;
@@ -24,13 +24,11 @@ __device__ inline void reduce_rows(const reduce_args &a) {
       int4 bits[PACKS];
       int there = PACKS;
       if (p + (PACKS - 1) * lanes < packs) {
-        UNROLL
-        for (int i = 0; i < PACKS; i++) bits[i] = load_once(whole + (int64_t)i * lanes * V);
+        UNROLLED(i, PACKS) bits[i] = load_once(whole + (int64_t)i * lanes * V);
       } else {
         const int none = (int)kind.nothing();
         there = (packs - p + lanes - 1) >> a.lane_bits;
-        UNROLL
-        for (int i = 0; i < PACKS; i++) {
+        UNROLLED(i, PACKS) {
           bits[i] = make_int4(none, none, none, none);
           if (i < there) bits[i] = load_once(whole + (int64_t)i * lanes * V);
         }
@@ -47,15 +45,12 @@ __device__ inline void reduce_rows(const reduce_args &a) {
       const int at = i < head ? i : behind + i - head;
       const float v = single<T>(x, at);
       one.template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return at; }, 1, 0);
-      s = state<float>::joined_as<K::GROUP>(s, one.known(begin));
+      s.join(one.known(begin));
     }
   }
   join_row<K, false>(s, lanes);
   if (row < a.outer && lane == 0) store_as<T, K>(a, a.outer * a.parts, row * a.parts + blockIdx.y, s);
 }
 
-#define KERNEL(name, ...)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(TFU_REDUCE_THREADS, 4) name(const __grid_constant__ reduce_args a) { \
-    __VA_ARGS__(a);                                                                                                 \
-  }
-TFU_KINDS(KERNEL, reduce_rows, reduce_rows)
+#define KERNEL(name, ...) TFU_STAMP((TFU_REDUCE_THREADS, 4), name, __grid_constant__ reduce_args, __VA_ARGS__)
+TFU_KINDS(KERNEL, reduce_rows)

@@ -1,4 +1,5 @@
-/* reduce_rows.cuh - what the kernels for contiguous rows share: the lanes of a row join their states. */
+/* reduce_rows.cuh - what the kernels for contiguous rows share: the lanes of a row join their states, by
+ * warp shuffle and then through shared memory. */
 #pragma once
 
 #include "kernels/reductions/kinds.cuh"
@@ -16,17 +17,17 @@ __device__ inline void add_packs(K &kind, const int4 (&bits)[PACKS], int packs, 
 /* Joins the states of a row's lanes in a fixed order, and gives the result to all of them, or to the first alone. A
  * block may have several rows, each of some lanes of a warp or of some warps. */
 template <typename K, bool ALL>
-__device__ inline void join_row(state<float> &s, int lanes) {
-  __shared__ state<float> warps[32];
+__device__ inline void join_row(typename K::state &s, int lanes) {
+  __shared__ typename K::state warps[32];
   ONCE
   for (int offset = (lanes < 32 ? lanes : 32) / 2; offset > 0; offset /= 2) {
-    state<float> o = {__shfl_xor_sync(0xffffffffu, s.a, offset), 0, 0};
-    if (K::WORDS > 1) o.b = __shfl_xor_sync(0xffffffffu, s.b, offset);
-    if (K::WORDS > 2) o.c = __shfl_xor_sync(0xffffffffu, s.c, offset);
-    if (K::WORDS > 3) o.d = __shfl_xor_sync(0xffffffffu, s.d, offset);
+    typename K::state o = {};
+    UNROLLED(i, K::WORDS) ((float *)&o)[i] = __shfl_xor_sync(0xffffffffu, word_of<float>(s, i), offset);
     /* The lower lane's state comes first for both, so that they get the same bits. */
     const bool low = !(threadIdx.x & offset);
-    s = state<float>::joined_as<K::GROUP>(low ? s : o, low ? o : s);
+    const typename K::state behind = low ? o : s;
+    s = low ? s : o;
+    s.join(behind);
   }
   if (lanes <= 32) return;
   const int warp = threadIdx.x / 32, first = warp & ~((lanes >> 5) - 1);
@@ -35,5 +36,5 @@ __device__ inline void join_row(state<float> &s, int lanes) {
   if (!ALL && warp != first) return;
   s = warps[first];
   ONCE
-  for (int w = 1; w < lanes >> 5; w++) s = state<float>::joined_as<K::GROUP>(s, warps[first + w]);
+  for (int w = 1; w < lanes >> 5; w++) s.join(warps[first + w]);
 }

@@ -216,8 +216,7 @@ tfu_state FN(tfu_line_state)(int kind, int turned, int ties, const REAL *v, int 
       int nan;
       const REAL top = FN(tfu_top)(v, n, 0, &nan), shift = top == -(REAL)INFINITY ? 0 : top;
       if (nan || top == (REAL)INFINITY) return (tfu_state){.a = top, .b = nan ? NAN : INFINITY};
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) e[i] = FN(exp_of)(v[i] - shift);
+      TFU_VECTORISED(i, n) e[i] = FN(exp_of)(v[i] - shift);
       return (tfu_state){.a = top, .b = TFU_SUM(n, e[i])};
     }
     case TFU_SPREADS: {
@@ -253,23 +252,20 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       }
       if (!ties) break;
       EACH_ROW(v) {
-        TFU_VECTORISE
-        for (int i = 0; i < n; i++) b[i] += (REAL)(v[i] * sign == a[i]);
+        TFU_VECTORISED(i, n) b[i] += (REAL)(v[i] * sign == a[i]);
       }
       break;
     }
     case TFU_EXPONENTIALS: {
       {
         EACH_ROW(v) {
-          TFU_VECTORISE
-          for (int i = 0; i < n; i++) a[i] = v[i] > a[i] ? v[i] : a[i];
+          TFU_VECTORISED(i, n) a[i] = v[i] > a[i] ? v[i] : a[i];
         }
       }
       REAL shift[TFU_COLUMNS];
       for (int i = 0; i < n; i++) shift[i] = a[i] == -(REAL)INFINITY ? 0 : a[i];
       EACH_ROW(v) {
-        TFU_VECTORISE
-        for (int i = 0; i < n; i++) b[i] += FN(exp_of)(v[i] - shift[i]);
+        TFU_VECTORISED(i, n) b[i] += FN(exp_of)(v[i] - shift[i]);
       }
       for (int i = 0; i < n; i++) {
         if (a[i] != (REAL)INFINITY) continue;
@@ -286,14 +282,12 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
       memcpy(base, FN(tfu_load)(x->data, x->dtype, at, n, buffer), (size_t)n * sizeof *base);
       {
         EACH_ROW(v) {
-          TFU_VECTORISE
-          for (int i = 0; i < n; i++) a[i] += v[i] - base[i];
+          TFU_VECTORISED(i, n) a[i] += v[i] - base[i];
         }
       }
       for (int i = 0; i < n; i++) a[i] /= (REAL)rows;
       EACH_ROW(v) {
-        TFU_VECTORISE
-        for (int i = 0; i < n; i++) b[i] += (v[i] - base[i] - a[i]) * (v[i] - base[i] - a[i]);
+        TFU_VECTORISED(i, n) b[i] += (v[i] - base[i] - a[i]) * (v[i] - base[i] - a[i]);
       }
       for (int i = 0; i < n; i++)
         tfu_state_join(group, &s[i], (tfu_state){.a = (double)base[i] + a[i], .b = b[i], .c = rows});
@@ -302,11 +296,9 @@ void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, 
     default: {
       EACH_ROW(v) {
         if (squares) {
-          TFU_VECTORISE
-          for (int i = 0; i < n; i++) a[i] += v[i] * v[i];
+          TFU_VECTORISED(i, n) a[i] += v[i] * v[i];
         } else {
-          TFU_VECTORISE
-          for (int i = 0; i < n; i++) a[i] += v[i];
+          TFU_VECTORISED(i, n) a[i] += v[i];
         }
       }
     }

@@ -77,8 +77,7 @@ __device__ inline void segment_sum(const segment_args &a) {
     ONCE
     for (int64_t i = runs.begin[0] + lane; i < runs.end[0]; i += AHEAD * lanes) {
       R v[AHEAD];
-      UNROLL
-      for (int k = 0; k < AHEAD; k++) {
+      UNROLLED(k, AHEAD) {
         const int64_t at = i + k * lanes;
         v[k] = at < runs.end[0] ? load_wide<R>(data, (whole ? at : row_at(a, at)) * a.inner + column, from) : (R)0;
       }
@@ -98,14 +97,10 @@ __device__ inline void segment_sum(const segment_args &a) {
   else if (!is_real<R>::value || a.from == TFU_AS_F64) store_one(a.y, item, a.from, sum);
   else store_one(a.y, item, a.from, (float)sum);
 }
-extern "C" __global__ void __launch_bounds__(TFU_SEGMENT_THREADS)
-    segment_sum_f64(const __grid_constant__ segment_args a) {
-  segment_sum<double>(a);
-}
-extern "C" __global__ void __launch_bounds__(TFU_SEGMENT_THREADS)
-    segment_sum_i64(const __grid_constant__ segment_args a) {
-  segment_sum<int64_t>(a);
-}
+#define KERNEL(function, tag, T) \
+  TFU_STAMP((TFU_SEGMENT_THREADS), function##_##tag, __grid_constant__ segment_args, function<T>)
+KERNEL(segment_sum, f64, double)
+KERNEL(segment_sum, i64, int64_t)
 
 /* The same for rows of whole packs: a pack's columns for each thread. */
 template <typename T>
@@ -119,36 +114,31 @@ __device__ inline void segment_packs(const segment_args &a) {
   const bool active = group < (a.for_chunks ? a.rows / TFU_SEGMENT_CHUNK : a.segments);
   segment_runs runs = active ? segment_runs(a, group) : segment_runs();
   double sum[V];
-  UNROLL
-  for (int k = 0; k < V; k++) sum[k] = 0;
+  UNROLLED(k, V) sum[k] = 0;
   ONCE
   for (int run = 0; run < 3; run++) {
     if (run == 1) {
       ONCE
       for (int64_t i = runs.begin[0] + lane; i < runs.end[0]; i += lanes) {
-        UNROLL
-        for (int k = 0; k < V; k++) sum[k] += ((const double *)a.chunks)[i * a.inner + column + k];
+        UNROLLED(k, V) sum[k] += ((const double *)a.chunks)[i * a.inner + column + k];
       }
     } else {
       ONCE
       for (int64_t i = runs.begin[0] + lane; i < runs.end[0]; i += AHEAD * lanes) {
         int4 bits[AHEAD];
-        UNROLL
-        for (int k = 0; k < AHEAD; k++) {
+        UNROLLED(k, AHEAD) {
           bits[k] = make_int4(0, 0, 0, 0);
           const int64_t at = i + k * lanes;
           if (at < runs.end[0]) bits[k] = load_once((const T *)a.data + row_at(a, at) * a.inner + column);
         }
-        UNROLL
-        for (int k = 0; k < AHEAD * V; k++) sum[k % V] += element<T>(bits[k / V], k % V);
+        UNROLLED(k, AHEAD * V) sum[k % V] += element<T>(bits[k / V], k % V);
       }
     }
     runs.next();
   }
   if (lanes > 1) { /* the upper half of the lanes with the lower one */
     const int columns = across * V;
-    UNROLL
-    for (int k = 0; k < V; k++) sums[lane * columns + beside * V + k] = sum[k];
+    UNROLLED(k, V) sums[lane * columns + beside * V + k] = sum[k];
     ONCE
     for (int half = lanes * columns / 2; half >= columns; half /= 2) {
       __syncthreads();
@@ -156,25 +146,15 @@ __device__ inline void segment_packs(const segment_args &a) {
       for (int i = threadIdx.x; i < half; i += TFU_SEGMENT_THREADS) sums[i] += sums[i + half];
     }
     __syncthreads();
-    UNROLL
-    for (int k = 0; k < V; k++) sum[k] = sums[beside * V + k];
+    UNROLLED(k, V) sum[k] = sums[beside * V + k];
   }
   if (lane != 0 || !active) return;
   if (a.for_chunks) {
-    UNROLL
-    for (int k = 0; k < V; k++) ((double *)a.chunks)[item + k] = sum[k];
+    UNROLLED(k, V) ((double *)a.chunks)[item + k] = sum[k];
   } else {
     float v[V];
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = (float)sum[k];
+    UNROLLED(k, V) v[k] = (float)sum[k];
     store_bits((T *)a.y + item, narrow_pack<T>(v));
   }
 }
-#define KERNEL(dtype, T)                                              \
-  extern "C" __global__ void __launch_bounds__(TFU_SEGMENT_THREADS)   \
-      segment_packs_##dtype(const __grid_constant__ segment_args a) { \
-    segment_packs<T>(a);                                              \
-  }
-KERNEL(f32, float)
-KERNEL(f16, f16)
-KERNEL(bf16, bf16)
+TFU_SINGLES(KERNEL, segment_packs)

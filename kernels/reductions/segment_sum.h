@@ -1,4 +1,4 @@
-/* segment_sum.h - what the launch hands the device.
+/* segment_sum.h - segmented reduction (reduce by key): what the launch hands the device.
  *
  * Rows are seen in the order of their ids, so a segment is a run of them, which begins at offsets[segment]. Rows are
  * also cut into chunks. A chunk that lies in one segment is summed up by itself, into `chunks`, and a segment adds the

@@ -16,18 +16,31 @@ struct slope_pair {
   R p, q;
 };
 
-/* GROUP is that of the kind's state, all the number of values that a result is made of. */
-template <int GROUP, typename R>
-__device__ inline slope_pair<R> pair_from(int kind, int64_t all, const state<R> &s, R dy) {
-  const R y = s.template result_as<GROUP>(kind, all);
-  if constexpr (GROUP == TFU_TOPS) return {dy / (y == y ? s.b : y), y};
-  if constexpr (GROUP == TFU_EXPONENTIALS) return {dy / s.b, s.shift()};
-  if constexpr (GROUP == TFU_PRODUCTS)
-    return {dy * (s.b == 0 ? s.a : s.b == 1 ? scaled(s.a, s.c) : s.a * 0), s.b == 0 ? s.c : infinity<R>()};
-  if constexpr (GROUP == TFU_SPREADS) return {dy / (kind == TFU_REDUCE_STD ? (R)all * y : (R)0.5 * (R)all), s.a};
-  return {dy / y, 0};
+/* From the state of a kind whose results are made of `all` values each. */
+template <typename R>
+__device__ inline slope_pair<R> pair_from(int kind, int64_t all, const top_state<R> &s, R dy) {
+  const R y = s.result(kind, all);
+  return {dy / (y == y ? s.times : y), y};
+}
+template <typename R>
+__device__ inline slope_pair<R> pair_from(int, int64_t, const exponential_state<R> &s, R dy) {
+  return {dy / s.sum, s.shift()};
+}
+template <typename R>
+__device__ inline slope_pair<R> pair_from(int, int64_t, const product_state<R> &s, R dy) {
+  const R m = s.zeros == 0 ? s.mantissa : s.zeros == 1 ? scaled(s.mantissa, s.power) : s.mantissa * 0;
+  return {dy * m, s.zeros == 0 ? s.power : infinity<R>()};
+}
+template <typename R>
+__device__ inline slope_pair<R> pair_from(int kind, int64_t all, const spread_state<R> &s, R dy) {
+  return {dy / (kind == TFU_REDUCE_STD ? (R)all * s.result(kind, all) : (R)0.5 * (R)all), s.mean};
+}
+template <typename R>
+__device__ inline slope_pair<R> pair_from(int kind, int64_t all, const sum_state<R> &s, R dy) {
+  return {dy / s.result(kind, all), 0};
 }
 
+/* GROUP is that of the kind's state. */
 template <int GROUP, typename R>
 __device__ inline R slope(R v, R p, R q) {
   if constexpr (GROUP == TFU_TOPS) return v == q || q != q ? p : 0;

@@ -1,10 +1,10 @@
 /* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c). One look at the
- * logits, and at the probabilities, is enough: so a row of any length has one block, and comes in chunks where
- * registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
+ * logits, by online softmax, and at the probabilities is enough: so a row of any length has one block, and comes in
+ * chunks where registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
  * docs/design.md#words says what look, agree and leads mean. */
 #include "kernels/rows/cross_entropy.h"
 
-#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 #include "kernels/core/device/rows.cuh"
 
 __device__ inline int64_t label_of(const cross_entropy_args &a, int64_t row) {
@@ -23,14 +23,14 @@ struct row_label {
 /* What one look at a row's logits finds: their maximum and the sum of exponentials; and their sum, for smoothing. */
 template <typename T>
 struct logits_of {
-  max_sum<T> powers;
+  online_softmax<T> powers;
   acc<T> sum;
 };
 template <typename T>
 struct join_logits {
   template <typename W>
   __device__ void lanes(logits_of<T> &v, W width) const {
-    v.powers.join_lanes(width, max_sum<T>::unit());
+    v.powers.join_lanes(width, online_softmax<T>::unit());
     add_up().lanes(v.sum, width);
   }
 };
@@ -47,7 +47,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   const int64_t cols = a.rows.cols;
   typename rows<T, PACKS, 1, true>::walk walk(a.rows, {(const T *)a.x});
   for (; walk.more(); walk.next()) {
-    logits_of<T> total = {max_sum<T>::none(), 0};
+    logits_of<T> total = {online_softmax<T>::none(), 0};
     row_sum<R, false> sum;
     /* Where every thread needs one, they are on their way together with the rows. */
     const int64_t early = PACKS == NARROW && walk.active() ? label_of(a, walk.row) : 0;
@@ -58,7 +58,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
         sum += sum_of(x);
       }
       widen_place<T>(p, bits[0], -infinity<R>(), x);
-      total.powers.add(x, max_sum<T>::unit());
+      total.powers.add(x, online_softmax<T>::unit());
     });
     total.sum = sum.sum;
     total = walk.agree(total, join_logits<T>());
@@ -97,7 +97,7 @@ struct row_softmax {
     inverse = 1 / sum;
     push = a.z_loss != 0 ? 2 * (R)a.z_loss * (shift + log_of(sum)) : 0;
   }
-  __device__ R power(R x) const { return max_sum<T>::power(x, shift, max_sum<T>::unit()); }
+  __device__ R power(R x) const { return online_softmax<T>::power(x, shift, online_softmax<T>::unit()); }
   __device__ R of(R x) const { return quotient<T>(power(x), sum, inverse); }
 };
 
@@ -119,17 +119,14 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N], d[N];
       widen_pack<T>(bits[0], x);
-      UNROLL
-      for (int k = 0; k < N; k++) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
+      UNROLLED(k, N) d[k] = label.valid ? softmax.power(x[k]) * weight - less : 0;
       const int64_t at = label.label - p.first;
       if (label.valid && at >= 0 && at < N) { /* a sure class is where terms cancel, so they are taken in this order */
         R own = 0;
-        UNROLL
-        for (int k = 0; k < N; k++) own = k == at ? x[k] : own;
+        UNROLLED(k, N) own = k == at ? x[k] : own;
         const R y = softmax.of(own);
         own = dloss * ((y - (target + even)) + softmax.push * y);
-        UNROLL
-        for (int k = 0; k < N; k++) d[k] = k == at ? own : d[k];
+        UNROLLED(k, N) d[k] = k == at ? own : d[k];
       }
       walk.store(dx, p, d);
     });
@@ -150,15 +147,13 @@ struct targets_of {
   __device__ void add(const P &p, const R (&x)[N], const R (&t)[N], R shift, bool smooth) {
     R own[N], far[N];
     classes += p.template count<N>();
-    UNROLL
-    for (int k = 0; k < N; k++) {
+    UNROLLED(k, N) {
       own[k] = p.owns(k) ? t[k] : 0;
       far[k] = p.owns(k) ? x[k] - shift : 0;
     }
     weight += sum_of(own);
     if (smooth) even += sum_of(far);
-    UNROLL
-    for (int k = 0; k < N; k++) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
+    UNROLLED(k, N) far[k] = own[k] == 0 ? 0 : own[k] * far[k]; /* no target costs nothing, at any logit */
     cost += sum_of(far);
   }
   /* The shift has risen by so much: each x - shift in the sums is less by that. */
@@ -179,20 +174,20 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
   const R most = 1 - (R)a.smoothing, even = (R)a.smoothing / cols;
   typename rows<T, PACKS, 2, true>::walk walk(a.rows, {(const T *)a.x, (const T *)a.targets});
   for (; walk.more(); walk.next()) {
-    max_sum<T> logits = max_sum<T>::none();
+    online_softmax<T> logits = online_softmax<T>::none();
     targets_of<T> targets;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[2]) {
       R x[N], t[N];
       widen_place<T>(p, bits[0], -infinity<R>(), x);
       widen_pack<T>(bits[1], t);
       const R before = logits.shift();
-      logits.add(x, max_sum<T>::unit());
+      logits.add(x, online_softmax<T>::unit());
       const R shift = logits.shift();
       if (shift != before) targets.rise(shift - before);
       targets.add(p, x, t, shift, even != 0);
     });
     const R own = logits.shift();
-    logits = walk.agree(logits, join_max_sum<T>{max_sum<T>::unit()});
+    logits = walk.agree(logits, join_online_softmax<T>{online_softmax<T>::unit()});
     logits.settle();
     const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
     targets.rise(shift - own);
@@ -228,12 +223,10 @@ __device__ inline void cross_entropy_grad(const cross_entropy_args &a) {
       widen_pack<T>(bits[1], t);
       if (a.dtargets) {
         R d[N];
-        UNROLL
-        for (int k = 0; k < N; k++) d[k] = dloss * most * (log_sum - (x[k] - max));
+        UNROLLED(k, N) d[k] = dloss * most * (log_sum - (x[k] - max));
         walk.store(dtargets, p, d);
       }
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
+      UNROLLED(k, N) x[k] = dloss * (weight * softmax.of(x[k]) - (most * t[k] + even));
       walk.store(dx, p, x);
     });
   }

@@ -47,8 +47,7 @@ static void FN(forward_task)(void *arg, int64_t task) {
     for (TFU_EACH_CHUNK(col, n, cols)) {
       const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
       weight += TFU_SUM((int)n, t[i]);
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) e[i] = FN(cost)(t[i], max - v[i]);
+      TFU_VECTORISED(i, n) e[i] = FN(cost)(t[i], max - v[i]);
       costs += TFU_SUM((int)n, e[i]);
       if (even != 0) evenly += TFU_SUM((int)n, max - v[i]);
     }
@@ -90,13 +89,11 @@ static void FN(backward_task)(void *arg, int64_t task) {
       const REAL *v = FN(tfu_read)(&x, row * cols + col, n), *t = FN(tfu_read)(&targets, row * cols + col, n);
       if (wanted) {
         REAL *d = FN(tfu_write)(&dtargets, row * cols + col, n);
-        TFU_VECTORISE
-        for (int i = 0; i < n; i++) d[i] = share * (log_sum - (v[i] - top));
+        TFU_VECTORISED(i, n) d[i] = share * (log_sum - (v[i] - top));
       }
       REAL *d = FN(tfu_write)(&dx, row * cols + col, n);
       FN(tfu_exp_line)(e, v, (REAL)max, factor, even, (int)n);
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) d[i] = e[i] - share * t[i];
+      TFU_VECTORISED(i, n) d[i] = e[i] - share * t[i];
     }
   }
   FN(tfu_flush)(&dx);

@@ -17,19 +17,16 @@ static tfu_kernel kernels[2][2] = {
 
 static tfu_code launch(tfu_call *call, int sparse, int gradient, tfu_dtype dtype, int64_t rows, int64_t cols,
                        int aligned, cross_entropy_args *a) {
-  const tfu_row_wish wish = {.rows = rows,
-                             .cols = cols,
-                             .dtype = dtype,
-                             .tensors = sparse ? 1 : 2,
-                             .elements = TFU_CROSS_ENTROPY_ELEMENTS,
-                             .threads = 1024,
-                             .looks = 1,
-                             .separate = gradient,
-                             .waves = gradient ? backward_waves() : forward_waves(),
-                             .aligned = aligned,
-                             .narrow = sparse};
-  tfu_kernel *kernel = &kernels[sparse][gradient];
-  return tfu_launch_rows(call, kernel, kernel, wish, 0, &a->rows, a);
+  tfu_kernel *own = &kernels[sparse][gradient];
+  const tfu_row_kernel kernel = {.kernel = own,
+                                 .any = own,
+                                 .has = (sparse ? TFU_HAS_NARROW : 0u) | (gradient ? TFU_SEPARATE : 0u),
+                                 .elements = TFU_CROSS_ENTROPY_ELEMENTS,
+                                 .looks = 1,
+                                 .threads = 1024,
+                                 .waves = gradient ? backward_waves() : forward_waves()};
+  const tfu_row_job job = {.rows = rows, .cols = cols, .dtype = dtype, .tensors = sparse ? 1 : 2, .aligned = aligned};
+  return tfu_launch_rows(call, &kernel, job, &a->rows, a);
 }
 
 tfu_code tfu_sparse_cross_entropy_launch(tfu_call *call, int gradient, tfu_dtype dtype, int64_t rows, int64_t cols,

@@ -60,15 +60,13 @@ __device__ inline float group_total(const held_place<T> &h, float v, float (&roo
   if (threadIdx.x % 32 == which * h.of_group) room[threadIdx.x / 32][which] = v;
   __syncthreads();
   float total = 0;
-  UNROLL
-  for (int w = 0; w < WARPS; w++) total += room[w][which];
+  UNROLLED(w, WARPS) total += room[w][which];
   return total;
 }
 
 template <typename T>
 __device__ inline void weights(const void *from, int64_t channel, float absent, float (&w)[packed<T>::N]) {
-  UNROLL
-  for (int k = 0; k < packed<T>::N; k++) w[k] = from ? ((const float *)from)[channel + k] : absent;
+  UNROLLED(k, packed<T>::N) w[k] = from ? ((const float *)from)[channel + k] : absent;
 }
 
 /* About the group's first element, so that a mean far from 0 costs no digits; the squares about the mean. */
@@ -86,8 +84,7 @@ __device__ inline void group_held(const group_norm_args &a) {
   h.each([&](unsigned at, int64_t) {
     float v[V], own = 0;
     widen_pack<T>(load_shared(at), v);
-    UNROLL
-    for (int k = 0; k < V; k++) own += v[k] - about;
+    UNROLLED(k, V) own += v[k] - about;
     sum += own;
   });
   const float count = (float)(a.places * a.group);
@@ -95,8 +92,7 @@ __device__ inline void group_held(const group_norm_args &a) {
   h.each([&](unsigned at, int64_t) {
     float v[V], own = 0;
     widen_pack<T>(load_shared(at), v);
-    UNROLL
-    for (int k = 0; k < V; k++) {
+    UNROLLED(k, V) {
       const float d = v[k] - about - mean;
       own += d * d;
     }
@@ -106,8 +102,7 @@ __device__ inline void group_held(const group_norm_args &a) {
   h.each([&](unsigned at, int64_t to) {
     float v[V];
     widen_pack<T>(load_shared(at), v);
-    UNROLL
-    for (int k = 0; k < V; k++) v[k] = (v[k] - about - mean) * rstd * gamma[k] + beta[k];
+    UNROLLED(k, V) v[k] = (v[k] - about - mean) * rstd * gamma[k] + beta[k];
     store_bits((T *)a.y + to, narrow_pack<T>(v));
   });
   if (h.first == 0 && h.part % h.of_group == 0) {
@@ -118,10 +113,5 @@ __device__ inline void group_held(const group_norm_args &a) {
 }
 
 /* Two blocks of a multiprocessor, as far as shared memory goes: one computes while the other reads. */
-#define HELD(function, dtype, T)                                                                         \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) function##_##dtype(const group_norm_args a) { \
-    function<T>(a);                                                                                      \
-  }
-HELD(group_held, f32, float)
-HELD(group_held, f16, f16)
-HELD(group_held, bf16, bf16)
+#define HELD(function, tag, T) TFU_STAMP((THREADS, 2), function##_##tag, group_norm_args, function<T>)
+TFU_SINGLES(HELD, group_held)

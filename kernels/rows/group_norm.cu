@@ -55,8 +55,7 @@ __device__ inline void load_pairs(const void *pairs, const group_norm_args &a, i
   const int64_t group = first / a.group;
   const R *at = (const R *)pairs + 2 * (sample * a.groups + group);
   int64_t left = (group + 1) * a.group - first; /* channels to the end of the group */
-  UNROLL
-  for (int k = 0; k < V; k++) {
+  UNROLLED(k, V) {
     one[k] = at[0];
     two[k] = at[1];
     if (--left == 0 && k + 1 < V) left = a.group, at += 2;
@@ -70,8 +69,7 @@ struct channel_facts {
   __device__ channel_facts(const group_norm_args &a, int64_t sample, int64_t first) {
     if (first >= a.channels) first = 0;
     load_pairs(a.stats, a, sample, first, mean, rstd);
-    UNROLL
-    for (int k = 0; k < V; k++) gamma[k] = a.gamma ? ((const R *)a.gamma)[first + k] : 1;
+    UNROLLED(k, V) gamma[k] = a.gamma ? ((const R *)a.gamma)[first + k] : 1;
   }
 };
 
@@ -81,8 +79,7 @@ template <typename R, int V>
 __device__ inline void leave_sums(const group_norm_args &a, const R (&one)[V], const R (&two)[V]) {
   __shared__ R room[2 * V][TFU_THREADS];
   const int per_block = TFU_THREADS / a.lanes;
-  UNROLL
-  for (int k = 0; k < V; k++) {
+  UNROLLED(k, V) {
     room[k][threadIdx.x] = one[k];
     room[V + k][threadIdx.x] = two[k];
   }
@@ -111,16 +108,14 @@ __device__ inline void group_sums(const group_norm_args &a) {
   for (int64_t p = c.place; p < c.end; p += c.step) {
     R x[V];
     load((const T *)a.x + c.at(a, p), x);
-    UNROLL
-    for (int k = 0; k < V; k++) {
+    UNROLLED(k, V) {
       const R d = x[k] - first[k];
       sum[k] += d;
       squares[k] += d * d;
     }
   }
   R sums[V], squared[V];
-  UNROLL
-  for (int k = 0; k < V; k++) sums[k] = sum[k].sum, squared[k] = squares[k].sum;
+  UNROLLED(k, V) sums[k] = sum[k].sum, squared[k] = squares[k].sum;
   leave_sums(a, sums, squared);
 }
 
@@ -131,13 +126,11 @@ __device__ inline void group_apply(const group_norm_args &a) {
   if (c.place >= c.end) return;
   const channel_facts<R, V> f(a, c.sample, c.first);
   R beta[V];
-  UNROLL
-  for (int k = 0; k < V; k++) beta[k] = a.beta ? ((const R *)a.beta)[c.first + k] : 0;
+  UNROLLED(k, V) beta[k] = a.beta ? ((const R *)a.beta)[c.first + k] : 0;
   for (int64_t p = c.place; p < c.end; p += c.step) {
     R x[V];
     load((const T *)a.x + c.at(a, p), x);
-    UNROLL
-    for (int k = 0; k < V; k++) x[k] = (x[k] - f.mean[k]) * f.rstd[k] * f.gamma[k] + beta[k];
+    UNROLLED(k, V) x[k] = (x[k] - f.mean[k]) * f.rstd[k] * f.gamma[k] + beta[k];
     store((T *)a.y + c.at(a, p), x);
   }
 }
@@ -152,8 +145,7 @@ __device__ inline void group_grad_sums(const group_norm_args &a) {
     R x[V], dy[V];
     load((const T *)a.x + c.at(a, p), x);
     load((const T *)a.dy + c.at(a, p), dy);
-    UNROLL
-    for (int k = 0; k < V; k++) {
+    UNROLLED(k, V) {
       to_gamma[k] += dy[k] * ((x[k] - f.mean[k]) * f.rstd[k]);
       to_beta[k] += dy[k];
     }
@@ -173,9 +165,7 @@ __device__ inline void group_grad_apply(const group_norm_args &a) {
     R x[V], dy[V];
     load((const T *)a.x + c.at(a, p), x);
     load((const T *)a.dy + c.at(a, p), dy);
-    UNROLL
-    for (int k = 0; k < V; k++)
-      x[k] = f.rstd[k] * (dy[k] * f.gamma[k] - mean_g[k] - (x[k] - f.mean[k]) * f.rstd[k] * mean_n[k]);
+    UNROLLED(k, V) x[k] = f.rstd[k] * (dy[k] * f.gamma[k] - mean_g[k] - (x[k] - f.mean[k]) * f.rstd[k] * mean_n[k]);
     store((T *)a.y + c.at(a, p), x);
   }
 }
@@ -259,19 +249,9 @@ TFU_KERNEL_AS_(group_grad_join_f32, group_norm_args, group_grad_join<float>) /* 
 TFU_KERNEL_AS_(group_grad_join_f64, group_norm_args, group_grad_join<double>)
 
 /* Doubles are all taken one by one: few would notice, and all would have to load what it takes. */
-#define STAMP(function)                                                          \
-  template <typename T>                                                          \
-  __device__ inline void function##_packs(const group_norm_args &a) {            \
-    function<T, packed<T>::N>(a);                                                \
-  }                                                                              \
-  template <typename T>                                                          \
-  __device__ inline void function##_single(const group_norm_args &a) {           \
-    function<T, 1>(a);                                                           \
-  }                                                                              \
-  TFU_KERNEL_AS_(function##_packs_f32, group_norm_args, function##_packs<float>) \
-  TFU_KERNEL_AS_(function##_packs_f16, group_norm_args, function##_packs<f16>)   \
-  TFU_KERNEL_AS_(function##_packs_bf16, group_norm_args, function##_packs<bf16>) \
-  TFU_KERNEL(function##_single, group_norm_args)
+#define PACKS(function, tag, T) TFU_KERNEL_AS_(function##_packs_##tag, group_norm_args, function<T, packed<T>::N>)
+#define SINGLE(function, tag, T) TFU_KERNEL_AS_(function##_single_##tag, group_norm_args, function<T, 1>)
+#define STAMP(function) TFU_SINGLES(PACKS, function) TFU_TYPES(SINGLE, function)
 STAMP(group_sums)
 STAMP(group_apply)
 STAMP(group_grad_sums)

@@ -70,25 +70,20 @@ TFU_BY_REAL(tfu_group_norm_grad_cpu)
 #else
 
 static void FN(add_squares)(double *sums, const REAL *x, const REAL *mean, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) sums[i] += (x[i] - mean[i]) * (x[i] - mean[i]);
+  TFU_VECTORISED(i, n) sums[i] += (x[i] - mean[i]) * (x[i] - mean[i]);
 }
 static void FN(add_plain)(double *sums, const REAL *x, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) sums[i] += x[i];
+  TFU_VECTORISED(i, n) sums[i] += x[i];
 }
 static void FN(add_products)(double *sums, const REAL *dy, const REAL *x, const REAL *mean, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) sums[i] += dy[i] * (x[i] - mean[i]);
+  TFU_VECTORISED(i, n) sums[i] += dy[i] * (x[i] - mean[i]);
 }
 static void FN(scale)(REAL *y, const REAL *x, const REAL *columns, int64_t width, int n) {
   const REAL *mean = columns + MEAN * width, *slope = columns + SLOPE * width, *offset = columns + OFFSET * width;
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = (x[i] - mean[i]) * slope[i] + offset[i];
+  TFU_VECTORISED(i, n) y[i] = (x[i] - mean[i]) * slope[i] + offset[i];
 }
 static void FN(add_scaled)(REAL *y, const REAL *dy, const REAL *factor, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] += dy[i] * factor[i];
+  TFU_VECTORISED(i, n) y[i] += dy[i] * factor[i];
 }
 
 /* One step over one block of a sample. sums and spread are the block's own and the sample's. */
@@ -172,8 +167,7 @@ static void FN(settle)(const job *j, step now, int64_t sample, int64_t owner, do
 
 static void FN(scale_row)(REAL *y, const REAL *x, const REAL *stats, const REAL *gamma, const REAL *beta, int n) {
   const REAL mean = stats[0], rstd = stats[1];
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = (x[i] - mean) * (gamma ? rstd * gamma[i] : rstd) + (beta ? beta[i] : (REAL)-0.0);
+  TFU_VECTORISED(i, n) y[i] = (x[i] - mean) * (gamma ? rstd * gamma[i] : rstd) + (beta ? beta[i] : (REAL)-0.0);
 }
 
 /* All steps of a forward pass over one group of a sample of one place. */

@@ -14,8 +14,7 @@ KERNEL(group_grad_apply);
 static tfu_kernel group_join = {.module = &module, .name = "group_join"};
 static tfu_kernel group_grad_join = {.module = &module, .name = "group_grad_join"};
 
-extern const tfu_image tfu_group_held_images[];
-static tfu_module held_module = {.images = tfu_group_held_images};
+TFU_MODULE_AS(held_module, group_held);
 static tfu_kernel group_held = {.module = &held_module, .name = "group_held"};
 
 /* ---- many places ---- */

@@ -35,8 +35,7 @@ struct column_weights {
   template <typename W>
   __device__ column_weights(const void *weights, int period, R otherwise, const W &walk) : otherwise(otherwise) {
     data = weights ? (const R *)weights + weights_of(walk, period) : 0;
-    UNROLL
-    for (int i = 0; i < PACKS; i++)
+    UNROLLED(i, PACKS)
       if (walk.has(i)) load_columns(data, whole_place{walk.column(i)}, otherwise, value[i]);
   }
   /* Those of a pack; read when they are asked for where the thread does not keep them. */
@@ -45,8 +44,7 @@ struct column_weights {
     if constexpr (PACKS == 0) {
       load_columns(data, p, otherwise, v);
     } else {
-      UNROLL
-      for (int k = 0; k < N; k++) v[k] = value[i][k];
+      UNROLLED(k, N) v[k] = value[i][k];
     }
   }
 };
@@ -107,8 +105,7 @@ __device__ inline void norm_rows(const norm_args &a) {
         if (a.residual) {
           R residual[N];
           widen_place<T>(p, bits[TENSORS - 1], (R)0, residual);
-          UNROLL
-          for (int k = 0; k < N; k++) h[k] += residual[k];
+          UNROLLED(k, N) h[k] += residual[k];
         }
         const int4 rounded = narrow_pack<T>(h);
         widen_place<T>(p, rounded, (R)0, h);
@@ -132,8 +129,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       walk.template look<false, false>([&](const auto &p, int, const int4(&bits)[TENSORS]) {
         R h[N];
         load(p, bits, h);
-        UNROLL
-        for (int k = 0; k < N; k++) h[k] = p.owns(k) ? h[k] - mean : 0;
+        UNROLLED(k, N) h[k] = p.owns(k) ? h[k] - mean : 0;
         squares += dot_of(h, h);
       });
       found.b = walk.agree(squares.sum, add_up());
@@ -159,9 +155,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       load(p, bits, h);
       gamma.of(p, i, scale);
       beta.of(p, i, shift);
-      UNROLL
-      for (int k = 0; k < N; k++)
-        h[k] = KIND == RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
+      UNROLLED(k, N) h[k] = KIND == RMS ? h[k] * rstd * scale[k] : (h[k] - mean) * rstd * scale[k] + shift[k];
       walk.store((T *)a.y + start, p, h);
     });
   }
@@ -171,8 +165,7 @@ __device__ inline void norm_rows(const norm_args &a) {
 /* Adds v to sums that other threads of the row may have added to in earlier rows; agree() stands in between. */
 template <typename P, typename R, int N>
 __device__ inline void add_columns(R *sums, const P &p, R factor, const R (&v)[N]) {
-  UNROLL
-  for (int k = 0; k < N; k++)
+  UNROLLED(k, N)
     if (p.owns(k)) sums[p.first + k] += factor * v[k];
 }
 
@@ -218,13 +211,11 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
       widen_place<T>(p, bits[0], (R)0, dy);
       widen_place<T>(p, bits[1], mean, x);
       gamma.of(p, i, scale);
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] = dy[k] * (x[k] - mean);
+      UNROLLED(k, N) x[k] = dy[k] * (x[k] - mean);
       with_n += dot_of(x, scale);
       if (!rms) of_g += dot_of(dy, scale);
       if (rows_walk::fixed) {
-        UNROLL
-        for (int k = 0; k < N; k++) {
+        UNROLLED(k, N) {
           dgamma[i][k] += x[k] * rstd;
           if (!rms) dbeta[i][k] += dy[k];
         }
@@ -252,13 +243,11 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
       widen_pack<T>(bits[0], d);
       widen_pack<T>(bits[1], x);
       gamma.of(p, i, scale);
-      UNROLL
-      for (int k = 0; k < N; k++) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
+      UNROLLED(k, N) d[k] = rstd * (d[k] * scale[k] - mean_g - (x[k] - mean) * rstd * mean_n);
       if (FULL && a.dsum) {
         R dsum[N];
         widen_pack<T>(bits[TENSORS - 1], dsum);
-        UNROLL
-        for (int k = 0; k < N; k++) d[k] += dsum[k];
+        UNROLLED(k, N) d[k] += dsum[k];
       }
       if (FULL && drop.on) {
         walk.store((T *)a.dresidual + start, p, d);
@@ -273,8 +262,7 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
     join_sums<R, SUMS>(a.rows.lanes,
                        [&](int j) -> R & { return j < HELD * N ? dgamma[j / N][j % N] : dbeta[j / N - HELD][j % N]; });
   if (a.joined && threadIdx.x >= a.rows.lanes) return;
-  UNROLL
-  for (int i = 0; i < HELD; i++) {
+  UNROLLED(i, HELD) {
     if (!walk.has(i)) continue;
     store_columns(sums, whole_place{walk.column(i)}, dgamma[i]);
     if (!rms) store_columns(sums + next_quantity, whole_place{walk.column(i)}, dbeta[i]);
@@ -305,15 +293,11 @@ TFU_RING_ROW_KERNEL(layer_full, norm_args)
 TFU_RING_ROW_KERNEL(rms_plain, norm_args)
 TFU_RING_ROW_KERNEL(rms_full, norm_args)
 
-#define STAMP_ALONE(label, suffix, T, kind)                                      \
-  TFU_ROW_KERNEL_AS_((TFU_NORM_ALONE_THREADS), label##_long_##suffix, norm_args, \
-                     norm_rows<T, packs_of_elements<T>(TFU_NORM_ELEMENTS), kind, false, true>)
-STAMP_ALONE(layer_alone, f32, float, LAYER)
-STAMP_ALONE(layer_alone, f16, f16, LAYER)
-STAMP_ALONE(layer_alone, bf16, bf16, LAYER)
-STAMP_ALONE(rms_alone, f32, float, RMS)
-STAMP_ALONE(rms_alone, f16, f16, RMS)
-STAMP_ALONE(rms_alone, bf16, bf16, RMS)
+#define STAMP_ALONE(label, kind, tag, T)                             \
+  TFU_STAMP((TFU_NORM_ALONE_THREADS), label##_long_##tag, norm_args, \
+            norm_rows<T, packs_of_elements<T>(TFU_NORM_ELEMENTS), kind, false, true>)
+TFU_SINGLES(STAMP_ALONE, layer_alone, LAYER)
+TFU_SINGLES(STAMP_ALONE, rms_alone, RMS)
 
 template <typename T, int PACKS>
 __device__ inline void norm(const norm_args &a) {

@@ -60,16 +60,14 @@ static void FN(make_sum)(const job *j, int64_t at, int64_t n) {
     if (j->dropped) FN(tfu_drop_tile)(&j->drop, sum, v, at, some), v = sum;
     if (added) {
       const REAL *r = FN(tfu_load)(residual->data, residual->dtype, at, some, rs);
-      TFU_VECTORISE
-      for (int i = 0; i < some; i++) sum[i] = v[i] + r[i];
+      TFU_VECTORISED(i, some) sum[i] = v[i] + r[i];
     }
     FN(tfu_store)(h->data, h->dtype, at, some, sum);
   }
 }
 
 static void FN(normalise)(REAL *y, const REAL *h, REAL mean, REAL rstd, const REAL *gamma, const REAL *beta, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = (h[i] - mean) * rstd * gamma[i] + beta[i];
+  TFU_VECTORISED(i, n) y[i] = (h[i] - mean) * rstd * gamma[i] + beta[i];
 }
 
 static void FN(forward_row)(const job *j, FN(tfu_reader) * h, FN(tfu_writer) * y, int64_t row) {
@@ -133,19 +131,17 @@ static void FN(add_sums)(const job *j, int64_t block, int64_t first, int64_t row
   const REAL *stats = j->call->in[TFU_NORMGRAD_STATS].data;
   const int64_t cols = j->plan.cols;
   REAL gs[TFU_TILE], xs[TFU_TILE], products[TFU_TILE], plain[TFU_TILE];
-  for (int64_t col = 0; col < cols; col += TFU_TILE) {
-    const int n = cols - col < TFU_TILE ? (int)(cols - col) : TFU_TILE;
+  for (TFU_EACH_TILE(col, left, 0, cols)) {
+    const int n = (int)left;
     double *dgamma = tfu_fold_sums(&j->sums, block, DGAMMA) + col, *dbeta = tfu_fold_sums(&j->sums, block, DBETA) + col;
     for (int i = 0; i < n; i++) products[i] = plain[i] = 0;
     for (int64_t row = first; row < first + rows; row++) {
       const REAL *g = FN(tfu_load)(dy->data, dy->dtype, row * cols + col, n, gs);
       const REAL *v = FN(tfu_load)(x->data, x->dtype, row * cols + col, n, xs);
       const REAL mean = stats[2 * row], rstd = stats[2 * row + 1];
-      TFU_VECTORISE
-      for (int i = 0; i < n; i++) products[i] += g[i] * ((v[i] - mean) * rstd), plain[i] += g[i];
+      TFU_VECTORISED(i, n) products[i] += g[i] * ((v[i] - mean) * rstd), plain[i] += g[i];
     }
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) dgamma[i] += products[i], dbeta[i] += plain[i];
+    TFU_VECTORISED(i, n) dgamma[i] += products[i], dbeta[i] += plain[i];
   }
 }
 
@@ -173,12 +169,10 @@ static FN(line) FN(line_of)(const job *j, FN(windows) * w, int64_t row) {
 }
 
 static void FN(gradient)(REAL *dh, const REAL *dy, const REAL *x, const REAL *gamma, FN(line) l, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) dh[i] = l.rstd * (dy[i] * gamma[i] - l.middle - (x[i] - l.mean) * l.rstd * l.slope);
+  TFU_VECTORISED(i, n) dh[i] = l.rstd * (dy[i] * gamma[i] - l.middle - (x[i] - l.mean) * l.rstd * l.slope);
 }
 static void FN(add)(REAL *v, const REAL *a, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) v[i] += a[i];
+  TFU_VECTORISED(i, n) v[i] += a[i];
 }
 
 static void FN(backward_row)(const job *j, FN(windows) * w, int64_t row) {

@@ -37,39 +37,33 @@ static int aligned(const tfu_call *call, int64_t elements, const void *gamma, co
   return tfu_aligned(call, elements) && (uintptr_t)gamma % 16 == 0 && (uintptr_t)beta % 16 == 0;
 }
 
-/* What the parts of split rows give: two numbers each. */
-static size_t found_bytes(const tfu_row_wish *wish, int parts) {
-  return (size_t)wish->rows * (size_t)parts * 2 * tfu_dtype_size(tfu_real(wish->dtype));
-}
-
-static tfu_code room_for_found(tfu_call *call, tfu_row_wish *wish) {
-  return tfu_scratch(call, found_bytes(wish, 1), &wish->found);
-}
+/* What a part of a split row gives: two numbers. */
+static size_t found_bytes(tfu_dtype dtype) { return 2 * tfu_dtype_size(tfu_real(dtype)); }
 
 /* Whether rows rather have a block each, for them alone. On an H200, in percent of the copy speed, float32 of 8192,
  * 16,384 and 32,768 columns: RMS 91 to 96, 79 to 85, 76 to 61; layer 90 to 87, 55 to 75, 51 to 52. Bfloat16: RMS 91 to
  * 92, 85 to 90, 69 to 77; layer 86 to 79, 80 to 73, 50 to 56. */
-static int better_alone(const tfu_row_wish *wish, int rms) {
-  const int64_t bytes = wish->cols * (int64_t)tfu_dtype_size(wish->dtype);
+static int better_alone(const tfu_row_job *job, int rms) {
+  const int64_t bytes = job->cols * (int64_t)tfu_dtype_size(job->dtype);
   return bytes <= 64 * 1024 && (rms || bytes > 32 * 1024);
 }
 
-static tfu_code forward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, norm_args *a) {
+static tfu_code forward_pass(tfu_call *call, const tfu_row_kernel *k, tfu_row_job job, int pass, norm_args *a) {
   const int full = a->residual || a->seed;
   tfu_grid grid;
   int variant = TFU_ANY;
-  wish.pass = pass;
-  wish.tensors = a->residual ? 2 : 1;
-  tfu_row_wish own = wish;
-  own.waves = 0;
+  job.pass = pass;
+  job.tensors = a->residual ? 2 : 1;
+  tfu_row_kernel own = *k;
+  own.has |= TFU_ALONE;
   own.threads = TFU_NORM_ALONE_THREADS;
-  int fits = !full && better_alone(&wish, rms);
-  if (fits) TFU_TRY(tfu_plan_rows(call, &own, &a->rows, &grid, &variant));
+  int fits = !full && better_alone(&job, a->rms);
+  if (fits) TFU_TRY(tfu_plan_rows(call, &own, &job, &a->rows, &grid, &variant));
   fits = fits && variant == TFU_LONG && a->rows.cluster == 1;
-  if (!fits) TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  if (!fits) TFU_TRY(tfu_plan_rows(call, k, &job, &a->rows, &grid, &variant));
   tfu_whole_periods(&a->rows, a->period, &grid);
-  tfu_kernel *kernel = variant == TFU_ANY ? &any_forward : fits ? &alone[rms] : &forward[rms][full];
-  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
+  tfu_kernel *kernel = variant == TFU_ANY ? k->any : fits ? &alone[a->rms] : &forward[a->rms][full];
+  return tfu_launch(call, kernel, variant, job.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
@@ -85,49 +79,52 @@ tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float
                  .rms = rms,
                  .epsilon = epsilon,
                  .rate = rate};
-  tfu_row_wish wish = {.rows = t->rows,
-                       .cols = t->cols,
-                       .dtype = t->x->dtype,
-                       .tensors = a.residual ? 2 : 1,
-                       .elements = TFU_NORM_ELEMENTS,
-                       .threads = sharing_threads(),
-                       .cluster = forward_cluster(),
-                       .looks = rms ? 2 : 3,
-                       .waves = rms ? rms_waves() : layer_waves(),
-                       .ring = {a.residual || a.seed ? ring_from() * 2 / 3 : ring_from(), ring_share(), ring_ahead()},
-                       .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
+  const int full = a.residual || a.seed;
+  const tfu_row_kernel kernel = {.any = &any_forward,
+                                 .has = TFU_HAS_RING,
+                                 .elements = TFU_NORM_ELEMENTS,
+                                 .looks = rms ? 2 : 3,
+                                 .threads = sharing_threads(),
+                                 .waves = rms ? rms_waves() : layer_waves(),
+                                 .cluster = forward_cluster(),
+                                 .found = found_bytes(t->x->dtype),
+                                 .ring = {full ? ring_from() * 2 / 3 : ring_from(), ring_share(), ring_ahead()}};
+  tfu_row_job job = {.rows = t->rows,
+                     .cols = t->cols,
+                     .dtype = t->x->dtype,
+                     .tensors = a.residual ? 2 : 1,
+                     .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
   int parts = 1;
   if (t->rows == 0) return TFU_OK;
-  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
-  if (parts == 1 || !tfu_has_scratch(call, found_bytes(&wish, parts)))
-    return forward_pass(call, wish, rms, TFU_WHOLE, &a);
-  wish = tfu_split(wish, parts);
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
+  if (parts == 1 || !tfu_has_scratch(call, (size_t)job.rows * (size_t)parts * kernel.found))
+    return forward_pass(call, &kernel, job, TFU_WHOLE, &a);
+  TFU_TRY(tfu_split(call, &kernel, parts, &job));
   a.period = parts; /* the parts of a row have weights of their own, as the rows of a period have */
-  TFU_TRY(room_for_found(call, &wish));
-  TFU_TRY(forward_pass(call, wish, rms, TFU_FIND, &a));
-  if (a.residual || a.seed) a.x = a.sum, a.residual = a.seed = NULL; /* h is written by now */
-  return forward_pass(call, wish, rms, TFU_JOIN, &a);
+  TFU_TRY(forward_pass(call, &kernel, job, TFU_FIND, &a));
+  if (full) a.x = a.sum, a.residual = a.seed = NULL; /* h is written by now */
+  return forward_pass(call, &kernel, job, TFU_JOIN, &a);
 }
 
 /* Plans and launches one pass. *seats: how many rows of partial sums it leaves, one for each seat; in a first pass,
  * TFU_FIND, none are wanted. */
-static tfu_code backward_pass(tfu_call *call, tfu_row_wish wish, int rms, int pass, int sums, norm_grad_args *a,
-                              int64_t *seats) {
+static tfu_code backward_pass(tfu_call *call, const tfu_row_kernel *k, tfu_row_job job, int pass, int sums,
+                              norm_grad_args *a, int64_t *seats) {
   const int full = (a->dsum || a->seed) && pass != TFU_FIND;
   tfu_grid grid;
   int variant;
-  wish.pass = pass;
-  wish.tensors = full && a->dsum ? 3 : 2;
-  TFU_TRY(tfu_plan_rows(call, &wish, &a->rows, &grid, &variant));
+  job.pass = pass;
+  job.tensors = full && a->dsum ? 3 : 2;
+  TFU_TRY(tfu_plan_rows(call, k, &job, &a->rows, &grid, &variant));
   tfu_whole_periods(&a->rows, a->period, &grid);
   a->joined = variant != TFU_ANY && a->period == 1;
   *seats = a->joined ? grid.y : (int64_t)grid.y * (grid.threads / (unsigned)a->rows.lanes);
-  const size_t real = tfu_dtype_size(tfu_real(wish.dtype)), quantities = rms ? 1 : 2;
+  const size_t real = tfu_dtype_size(tfu_real(job.dtype)), quantities = a->rms ? 1 : 2;
   a->partial = NULL;
   if (sums && pass != TFU_FIND)
-    TFU_TRY(tfu_scratch(call, (size_t)(*seats * wish.cols) * quantities * real, &a->partial));
-  tfu_kernel *kernel = variant == TFU_ANY ? &any_backward : &backward[rms][full];
-  return tfu_launch(call, kernel, variant, wish.dtype, grid, a);
+    TFU_TRY(tfu_scratch(call, (size_t)(*seats * job.cols) * quantities * real, &a->partial));
+  tfu_kernel *kernel = variant == TFU_ANY ? k->any : &backward[a->rms][full];
+  return tfu_launch(call, kernel, variant, job.dtype, grid, a);
 }
 
 tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
@@ -143,29 +140,30 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                       .period = (int)t->period,
                       .rms = rms,
                       .rate = rate};
-  tfu_row_wish wish = {.rows = t->rows,
-                       .cols = t->cols,
-                       .dtype = t->x->dtype,
-                       .tensors = a.dsum ? 3 : 2,
-                       .elements = TFU_NORM_GRAD_ELEMENTS,
-                       .threads = TFU_NORM_GRAD_THREADS,
-                       .cluster = backward_cluster(),
-                       .looks = 2,
-                       .waves = 1,
-                       .resident = grad_resident(),
-                       .aligned = aligned(call, t->rows * t->cols, a.gamma, NULL)};
+  const tfu_row_kernel kernel = {.any = &any_backward,
+                                 .elements = TFU_NORM_GRAD_ELEMENTS,
+                                 .looks = 2,
+                                 .threads = TFU_NORM_GRAD_THREADS,
+                                 .waves = 1,
+                                 .cluster = backward_cluster(),
+                                 .resident = grad_resident(),
+                                 .found = found_bytes(t->x->dtype)};
+  tfu_row_job job = {.rows = t->rows,
+                     .cols = t->cols,
+                     .dtype = t->x->dtype,
+                     .tensors = a.dsum ? 3 : 2,
+                     .aligned = aligned(call, t->rows * t->cols, a.gamma, NULL)};
   int parts = 1;
   int64_t seats;
-  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &wish, &parts));
+  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
   if (parts > 1) {
-    wish = tfu_split(wish, parts);
+    TFU_TRY(tfu_split(call, &kernel, parts, &job));
     a.period = parts;
-    TFU_TRY(room_for_found(call, &wish));
-    TFU_TRY(backward_pass(call, wish, rms, TFU_FIND, 0, &a, &seats));
+    TFU_TRY(backward_pass(call, &kernel, job, TFU_FIND, 0, &a, &seats));
   }
-  TFU_TRY(backward_pass(call, wish, rms, parts > 1 ? TFU_JOIN : TFU_WHOLE, sums, &a, &seats));
+  TFU_TRY(backward_pass(call, &kernel, job, parts > 1 ? TFU_JOIN : TFU_WHOLE, sums, &a, &seats));
   if (!sums) return TFU_OK;
-  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * wish.cols, rms ? 1 : 2, t->dweights);
+  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * job.cols, rms ? 1 : 2, t->dweights);
 }
 
 tfu_code tfu_norm_gpu(tfu_call *call) {

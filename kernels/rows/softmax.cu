@@ -1,9 +1,9 @@
 /* softmax(x * scale + mask) of every row, or its logarithm, and the gradient (ops/rows/softmax.c has the formulas). A
- * row is looked at twice: for its maximum and the sum of exp(x - maximum), kept together so that one look does, and to
- * write the result. docs/design.md#words says what look, agree, leads and found mean. */
+ * row is looked at twice: for its maximum and the sum of exp(x - maximum), by online softmax, so that one look does,
+ * and to write the result. docs/design.md#words says what look, agree, leads and found mean. */
 #include "kernels/rows/softmax.h"
 
-#include "kernels/core/device/max_sum.cuh"
+#include "kernels/core/device/online_softmax.cuh"
 
 /* The mask's part for one row. */
 template <typename T>
@@ -23,8 +23,7 @@ struct row_mask {
 
   template <int N>
   __device__ void apply(const any_place &p, R (&x)[N]) const {
-    UNROLL
-    for (int k = 0; k < N; k++) {
+    UNROLLED(k, N) {
       const int64_t at = start + (p.first + k) * a.stretch.column;
       if (!p.owns(k)) x[k] = -infinity<R>();
       else if (a.mask_kind == TFU_MASK_ADD) x[k] += (R)((const T *)a.mask)[at];
@@ -37,15 +36,13 @@ struct row_mask {
     if (a.mask_kind == TFU_MASK_ADD) {
       R v[N];
       if (packs) widen_pack<T>(*(const int4 *)((const T *)a.mask + start + p.first), v);
-      UNROLL
-      for (int k = 0; k < N; k++) x[k] += packs ? v[k] : add;
+      UNROLLED(k, N) x[k] += packs ? v[k] : add;
     } else if (a.mask_kind == TFU_MASK_KEEP) {
       const uint8_t *from = (const uint8_t *)a.mask + start + p.first;
       UNROLL
       for (int k = 0; k < N; k += 4) {
         const unsigned v = packs ? *(const unsigned *)(from + k) : keep;
-        UNROLL
-        for (int j = 0; j < 4; j++) x[k + j] = v >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
+        UNROLLED(j, 4) x[k + j] = v >> 8 * j & 0xff ? x[k + j] : -infinity<R>();
       }
     }
   }
@@ -63,18 +60,17 @@ __device__ inline void softmax(const softmax_args &a) {
   enum { N = packed<T>::N, AT_HAND = PACKS > 0 && !GENERAL, KEEPS = AT_HAND && sizeof(T) > 2 };
   typedef acc<T> R;
   typename rows<T, PACKS, 1>::walk walk(a.rows, {(const T *)a.x});
-  const R factor = (GENERAL ? (R)1 : (R)a.scale) * max_sum<T>::unit();
+  const R factor = (GENERAL ? (R)1 : (R)a.scale) * online_softmax<T>::unit();
   for (; walk.more(); walk.next()) {
     const row_mask<T> mask(a, walk.row);
     auto load = [&](const auto &p, const int4 &bits, R(&x)[N]) {
       widen_pack<T>(bits, x);
       if constexpr (GENERAL) {
-        UNROLL
-        for (int k = 0; k < N; k++) x[k] *= (R)a.scale;
+        UNROLLED(k, N) x[k] *= (R)a.scale;
         mask.apply(p, x);
       }
     };
-    max_sum<T> total = max_sum<T>::none();
+    online_softmax<T> total = online_softmax<T>::none();
     R e[KEEPS ? PACKS : 1][N];
     if constexpr (AT_HAND) {
       walk.template look<true, false>([&](const auto &, int, const int4(&bits)[1]) {
@@ -86,10 +82,8 @@ __device__ inline void softmax(const softmax_args &a) {
       walk.template look<false, false>([&](const auto &, int i, const int4(&bits)[1]) {
         R x[N];
         widen_pack<T>(bits[0], x);
-        UNROLL
-        for (int k = 0; k < N; k++) x[k] = max_sum<T>::accurate_power(x[k], shift, factor);
-        UNROLL
-        for (int k = 0; k < N; k++)
+        UNROLLED(k, N) x[k] = online_softmax<T>::accurate_power(x[k], shift, factor);
+        UNROLLED(k, N)
           if (KEEPS) e[i][k] = x[k];
         total.sum += sum_of(x);
       });
@@ -102,14 +96,14 @@ __device__ inline void softmax(const softmax_args &a) {
     }
     const R own = total.max;
     if (walk.pass() == TFU_JOIN) {
-      total = max_sum<T>::none();
-      walk.template for_parts<max_sum<T>>([&](const max_sum<T> &part) { total.join(part, factor); });
+      total = online_softmax<T>::none();
+      walk.template for_parts<online_softmax<T>>([&](const online_softmax<T> &part) { total.join(part, factor); });
       total.join_lanes(whole_warp(), factor);
     } else {
-      total = walk.agree(total, join_max_sum<T>{factor});
+      total = walk.agree(total, join_online_softmax<T>{factor});
     }
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((max_sum<T> *)a.rows.found)[walk.row] = total;
+      if (walk.active() && walk.leads()) ((online_softmax<T> *)a.rows.found)[walk.row] = total;
       continue;
     }
     total.settle();
@@ -119,21 +113,17 @@ __device__ inline void softmax(const softmax_args &a) {
     const R log_sum = a.log && !nothing ? log_of(total.sum) : 0;
     const R scale = GENERAL ? (R)1 : (R)a.scale;
     /* What makes results of the kept exponentials, which are relative to the thread's own maximum. */
-    const R part = quotient<T>(max_sum<T>::accurate_power(own, shift, factor), total.sum, inverse);
+    const R part = quotient<T>(online_softmax<T>::accurate_power(own, shift, factor), total.sum, inverse);
     T *y = (T *)a.y + walk.row * a.rows.cols;
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[1]) {
       R x[N];
       load(p, bits[0], x);
       if (a.log) {
-        UNROLL
-        for (int k = 0; k < N; k++) x[k] = (x[k] - shift) * scale - log_sum;
+        UNROLLED(k, N) x[k] = (x[k] - shift) * scale - log_sum;
       } else if (KEEPS) {
-        UNROLL
-        for (int k = 0; k < N; k++) x[k] = e[i][k] * part;
+        UNROLLED(k, N) x[k] = e[i][k] * part;
       } else {
-        UNROLL
-        for (int k = 0; k < N; k++)
-          x[k] = quotient<T>(max_sum<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
+        UNROLLED(k, N) x[k] = quotient<T>(online_softmax<T>::accurate_power(x[k], shift, factor), total.sum, inverse);
       }
       walk.store(y, p, x);
     });
@@ -188,8 +178,7 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
       R dy[N], y[N];
       widen_pack<T>(bits[0], dy);
       widen_pack<T>(bits[1], y);
-      UNROLL
-      for (int k = 0; k < N; k++) {
+      UNROLLED(k, N) {
         if (!a.log) dy[k] = scale * (y[k] * (dy[k] - dot));
         else
           dy[k] =

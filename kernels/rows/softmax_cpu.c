@@ -52,8 +52,7 @@ typedef struct FN(view) {
 } FN(view);
 
 static void FN(keep)(REAL *s, const REAL *x, REAL scale, const uint8_t *kept, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) {
+  TFU_VECTORISED(i, n) {
     const REAL score = x[i] * scale;
     s[i] = kept[i] ? score : -(REAL)INFINITY;
   }
@@ -61,8 +60,7 @@ static void FN(keep)(REAL *s, const REAL *x, REAL scale, const uint8_t *kept, in
 
 /* s = x * scale + added; added may be s. */
 static void FN(add)(REAL *s, const REAL *x, REAL scale, const REAL *added, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) s[i] = x[i] * scale + added[i];
+  TFU_VECTORISED(i, n) s[i] = x[i] * scale + added[i];
 }
 
 /* Scores of n elements from x[at] on: x itself where nothing is done to it, else in v->e. */
@@ -86,12 +84,10 @@ static const REAL *FN(scores)(FN(view) * v, int64_t at, int64_t mask_at, int n) 
 }
 
 static void FN(scaled)(REAL *y, const REAL *e, REAL factor, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = e[i] * factor;
+  TFU_VECTORISED(i, n) y[i] = e[i] * factor;
 }
 static void FN(lowered)(REAL *y, const REAL *s, REAL max, REAL log_sum, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = s[i] - max - log_sum;
+  TFU_VECTORISED(i, n) y[i] = s[i] - max - log_sum;
 }
 
 static void FN(forward_row)(FN(view) * v, int64_t at, int64_t mask_at) {
@@ -136,12 +132,10 @@ static tfu_code FN(tfu_softmax_cpu)(tfu_call *call) {
 }
 
 static void FN(grad_chunk)(REAL *dx, const REAL *dy, const REAL *y, REAL scale, REAL sum, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) dx[i] = scale * y[i] * (dy[i] - sum);
+  TFU_VECTORISED(i, n) dx[i] = scale * y[i] * (dy[i] - sum);
 }
 static void FN(log_grad_chunk)(REAL *dx, const REAL *dy, const REAL *y, REAL scale, REAL sum, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) {
+  TFU_VECTORISED(i, n) {
     const REAL open = scale * (dy[i] - FN(exp_of)(y[i]) * sum);
     dx[i] = y[i] == -(REAL)INFINITY ? 0 : open;
   }

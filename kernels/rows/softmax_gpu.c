@@ -35,37 +35,43 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
                     .stretch = tfu_stretch_of(&mask->shape, &x->shape),
                     .scale = call->attr[0].f,
                     .log = call->attr[1].b};
-  const tfu_row_wish wish = {.rows = tfu_rows(&x->shape),
-                             .cols = tfu_cols(&x->shape),
-                             .dtype = x->dtype,
-                             .tensors = 1,
-                             .elements = TFU_SOFTMAX_ELEMENTS,
-                             .threads = 1024,
-                             .cluster = 1,
-                             .ring = {ring_from(), ring_share() * (x->dtype == TFU_F32 ? 2 : 1), ring_ahead()},
-                             .looks = 2,
-                             .waves = forward_waves(),
-                             .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0,
-                             .narrow = 1};
+  const tfu_row_job job = {.rows = tfu_rows(&x->shape),
+                           .cols = tfu_cols(&x->shape),
+                           .dtype = x->dtype,
+                           .tensors = 1,
+                           .aligned = tfu_aligned(call, tfu_count(&x->shape)) && (uintptr_t)mask->data % 16 == 0};
   TFU_TRY(mask_kind(call, x, mask, &a.mask_kind));
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
-  const size_t found = 3 * tfu_dtype_size(tfu_real(x->dtype)); /* a max_sum */
-  return tfu_launch_rows(call, &forward[general], &forward[1], wish, general ? 0 : found, &a.rows, &a);
+  const tfu_row_kernel kernel = {.kernel = &forward[general],
+                                 .any = &forward[1],
+                                 .has = TFU_HAS_RING | TFU_HAS_NARROW,
+                                 .elements = TFU_SOFTMAX_ELEMENTS,
+                                 .looks = 2,
+                                 .threads = 1024,
+                                 .waves = forward_waves(),
+                                 .cluster = 1,
+                                 .found = general ? 0 : 3 * tfu_dtype_size(tfu_real(x->dtype)), /* an online_softmax */
+                                 .ring = {ring_from(), ring_share() * (x->dtype == TFU_F32 ? 2 : 1), ring_ahead()}};
+  return tfu_launch_rows(call, &kernel, job, &a.rows, &a);
 }
 
 tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
   const tfu_tensor *dy = &call->in[0], *y = &call->in[1];
   softmax_grad_args a = {
       .dx = call->out[0].data, .dy = dy->data, .y = y->data, .scale = call->attr[0].f, .log = call->attr[1].b};
-  const tfu_row_wish wish = {.rows = tfu_rows(&y->shape),
-                             .cols = tfu_cols(&y->shape),
-                             .dtype = y->dtype,
-                             .tensors = 2,
-                             .elements = TFU_SOFTMAX_ELEMENTS,
-                             .threads = 1024,
-                             .cluster = backward_cluster(),
-                             .looks = 2,
-                             .aligned = tfu_aligned(call, tfu_count(&y->shape)),
-                             .narrow = 1};
-  return tfu_launch_rows(call, &backward, &backward, wish, tfu_dtype_size(tfu_real(y->dtype)), &a.rows, &a);
+  const tfu_row_job job = {.rows = tfu_rows(&y->shape),
+                           .cols = tfu_cols(&y->shape),
+                           .dtype = y->dtype,
+                           .tensors = 2,
+                           .aligned = tfu_aligned(call, tfu_count(&y->shape))};
+  const tfu_row_kernel kernel = {.kernel = &backward,
+                                 .any = &backward,
+                                 .has = TFU_ALONE | TFU_HAS_NARROW,
+                                 .elements = TFU_SOFTMAX_ELEMENTS,
+                                 .looks = 2,
+                                 .threads = 1024,
+                                 .waves = 1,
+                                 .cluster = backward_cluster(),
+                                 .found = tfu_dtype_size(tfu_real(y->dtype))};
+  return tfu_launch_rows(call, &kernel, job, &a.rows, &a);
 }

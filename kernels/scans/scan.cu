@@ -1,4 +1,5 @@
-/* Scans of rows on the GPU: one read and one write of memory. */
+/* Scans (prefix sums) of rows on the GPU: one read and one write of memory, by decoupled look-back where a row has
+ * several tiles. */
 #include "kernels/scans/scan.cuh"
 
 /* The packs that the lanes of a row have of it, 1 << depth each: those from `first` on, of the packs of memory that the
@@ -142,13 +143,11 @@ struct scanned_pack {
   __device__ void load(unsigned from, bool turned) {
     typename computed<T>::type w[N];
     widen_pack<T>(load_shared(from), w);
-    UNROLL
-    for (int n = 0; n < N; n++) v[n] = turned ? w[N - 1 - n] : w[n];
+    UNROLLED(n, N) v[n] = turned ? w[N - 1 - n] : w[n];
   }
   __device__ void store(unsigned to, bool turned) const {
     typename computed<T>::type w[N];
-    UNROLL
-    for (int n = 0; n < N; n++) w[n] = (typename computed<T>::type)(turned ? v[N - 1 - n] : v[n]);
+    UNROLLED(n, N) w[n] = (typename computed<T>::type)(turned ? v[N - 1 - n] : v[n]);
     store_shared(to, narrow_pack<T>(w));
   }
 };
@@ -172,8 +171,7 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   for (int k = 0; k < each; k++, at += step) {
     x.load(at, OP::FACTOR && reverse); /* of others, the order does not matter here */
     if (OP::FACTOR) factor.load(at + factors, reverse);
-    UNROLL
-    for (int n = 0; n < N; n++) now = OP::join(now, OP::of(x.v[n], OP::FACTOR ? factor.v[n] : 0));
+    UNROLLED(n, N) now = OP::join(now, OP::of(x.v[n], OP::FACTOR ? factor.v[n] : 0));
   }
   S run = scan_lanes<OP>(now, width);
   now = lane_before(run, 1, width);
@@ -204,8 +202,7 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
     const bool exclusive = hidden(a.what.exclusive), turned = hidden(reverse);
     x.load(at, turned);
     if (OP::FACTOR) factor.load(at + factors, turned);
-    UNROLL
-    for (int n = 0; n < N; n++) {
+    UNROLLED(n, N) {
       const S next = OP::join(now, OP::of(x.v[n], OP::FACTOR ? factor.v[n] : 0));
       x.v[n] = OP::value(exclusive ? now : next);
       now = next;
@@ -243,17 +240,12 @@ __device__ inline void scan_pairs(const scan_rows_args &a) {
 #else
 #define MANY(T) 2
 #endif
-#define KERNEL(label, blocks, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_SCAN_MOST, blocks) label(const scan_rows_args a) { __VA_ARGS__(a); }
-KERNEL(scan_rows_plain_f32, MANY(float), scan_plain<float>)
-KERNEL(scan_rows_plain_f16, MANY(f16), scan_plain<f16>)
-KERNEL(scan_rows_plain_bf16, MANY(bf16), scan_plain<bf16>)
-KERNEL(scan_rows_plain_f64, MANY(double), scan_plain<double>)
-KERNEL(scan_rows_plain_i32, MANY(int32_t), scan_plain<int32_t>)
-KERNEL(scan_rows_plain_i64, MANY(int64_t), scan_plain<int64_t>)
-KERNEL(scan_rows_lse_f32, 2, scan_pairs<lse_scan<float>>)
-KERNEL(scan_rows_lse_f16, 2, scan_pairs<lse_scan<f16>>)
-KERNEL(scan_rows_lse_bf16, 2, scan_pairs<lse_scan<bf16>>)
-KERNEL(scan_rows_lse_f64, 2, scan_pairs<lse_scan<double>>)
-KERNEL(scan_rows_recurrence_f32, 2, scan_pairs<recurrence_scan<float>>)
-KERNEL(scan_rows_recurrence_f64, 2, scan_pairs<recurrence_scan<double>>)
+#define KERNEL(label, blocks, ...) TFU_STAMP((TFU_SCAN_MOST, blocks), label, scan_rows_args, __VA_ARGS__)
+#define PLAIN(name, tag, T) KERNEL(name##_##tag, MANY(T), scan_plain<T>)
+#define PAIRS(name, scan, tag, T) KERNEL(name##_##tag, 2, scan_pairs<scan<T>>)
+TFU_TYPES(PLAIN, scan_rows_plain)
+PLAIN(scan_rows_plain, i32, int32_t)
+PLAIN(scan_rows_plain, i64, int64_t)
+TFU_TYPES(PAIRS, scan_rows_lse, lse_scan)
+PAIRS(scan_rows_recurrence, recurrence_scan, f32, float)
+PAIRS(scan_rows_recurrence, recurrence_scan, f64, double)

@@ -1,4 +1,5 @@
-/* scan.cuh - what scans are made of on the GPU: states of lanes, and how tiles of one row tell each other theirs.
+/* scan.cuh - what scans are made of on the GPU: states of lanes, joined by warp shuffle, and how tiles of one row
+ * tell each other theirs (decoupled look-back).
  * States are always joined in the same order, so that results repeat bit for bit. */
 #pragma once
 

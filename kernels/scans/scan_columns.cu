@@ -1,7 +1,7 @@
 /* Scans along an axis that is not the last one: one read and one write of memory where there are columns enough. A
  * thread has one column, and some places of it at a time. Threads stand side by side along the columns, 1 << shift of
  * them, and the other groups of the block take the places that follow. The block goes down its chunk of the axis, and
- * carries the state of what lies above; the next places are on their way while these are scanned. */
+ * carries the state of what lies above; the next places are prefetched while these are scanned. */
 #include "kernels/scans/scan.cuh"
 
 /* A number as it is stored, in the type that it is computed in, and back. */
@@ -115,8 +115,7 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
     for (unsigned i = first; i < min(c.chunk, first + share); i++) above = OP::join(above, totals[i * a.inner]);
   }
   R v[K], f[K]; /* this round's places */
-  UNROLL
-  for (int k = 0; k < K; k++) v[k] = OP::nothing(), f[k] = OP::no_factor();
+  UNROLLED(k, K) v[k] = OP::nothing(), f[k] = OP::no_factor();
   int left = 0, half = 0; /* how many of them there are */
   ONCE
   for (int64_t top = c.start - high; top < c.last; top += high, half ^= 1) {
@@ -133,8 +132,7 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
     }
     S own = above, all;
     above = OP::none();
-    UNROLL
-    for (int k = 0; k < K; k++) own = OP::join(own, OP::of(v[k], f[k]));
+    UNROLLED(k, K) own = OP::join(own, OP::of(v[k], f[k]));
     S now = join_groups<OP>(own, memory[half], a.shift, all);
     now = OP::join(run, now);
     run = OP::join(run, all);
@@ -148,8 +146,7 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
         now = after;
       }
     }
-    UNROLL
-    for (int k = 0; k < K; k++) {
+    UNROLLED(k, K) {
       v[k] = OP::nothing(), f[k] = OP::no_factor();
       if (k < left) widen(v[k], x[k]);
       if (OP::FACTOR && k < left) widen(f[k], factor[OP::FACTOR ? k : 0]);
@@ -170,19 +167,15 @@ __device__ inline void scan_pairs(const scan_columns_args &a) {
   scan_columns<OP>(a, column_of_thread(a));
 }
 
-#define KERNEL(label, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_SCAN_THREADS, 4) label(const scan_columns_args a) { __VA_ARGS__(a); }
-KERNEL(scan_columns_plain_f32, scan_plain<float>)
-KERNEL(scan_columns_plain_f16, scan_plain<f16>)
-KERNEL(scan_columns_plain_bf16, scan_plain<bf16>)
-KERNEL(scan_columns_plain_f64, scan_plain<double>)
-KERNEL(scan_columns_plain_i32, scan_plain<int32_t>)
-KERNEL(scan_columns_plain_i64, scan_plain<int64_t>)
-KERNEL(scan_columns_two_f16, scan_pairs<two_columns<sum_scan<f16>>>)
-KERNEL(scan_columns_two_bf16, scan_pairs<two_columns<sum_scan<bf16>>>)
-KERNEL(scan_columns_lse_f32, scan_pairs<lse_scan<float>>)
-KERNEL(scan_columns_lse_f16, scan_pairs<lse_scan<f16>>)
-KERNEL(scan_columns_lse_bf16, scan_pairs<lse_scan<bf16>>)
-KERNEL(scan_columns_lse_f64, scan_pairs<lse_scan<double>>)
-KERNEL(scan_columns_recurrence_f32, scan_pairs<recurrence_scan<float>>)
-KERNEL(scan_columns_recurrence_f64, scan_pairs<recurrence_scan<double>>)
+#define KERNEL(label, ...) TFU_STAMP((TFU_SCAN_THREADS, 4), label, scan_columns_args, __VA_ARGS__)
+#define PLAIN(name, tag, T) KERNEL(name##_##tag, scan_plain<T>)
+#define PAIRS(name, scan, tag, T) KERNEL(name##_##tag, scan_pairs<scan<T>>)
+TFU_TYPES(PLAIN, scan_columns_plain)
+PLAIN(scan_columns_plain, i32, int32_t)
+PLAIN(scan_columns_plain, i64, int64_t)
+template <typename T>
+using two_sums = two_columns<sum_scan<T>>;
+TFU_HALVES(PAIRS, scan_columns_two, two_sums)
+TFU_TYPES(PAIRS, scan_columns_lse, lse_scan)
+PAIRS(scan_columns_recurrence, recurrence_scan, f32, float)
+PAIRS(scan_columns_recurrence, recurrence_scan, f64, double)

@@ -13,7 +13,7 @@
 typedef struct job {
   tfu_call *call;
   tfu_scanned s;
-  int64_t strips, per_task, all; /* runs of columns side by side; tasks are of rows, or of strips of each outer place */
+  int64_t strips; /* runs of columns side by side; tasks are of rows, or of strips of each outer place */
 } job;
 
 /* Whole numbers need no widening. */
@@ -64,13 +64,11 @@ static tfu_code scan(tfu_call *call) {
   TFU_TRY(tfu_scanned_of(call, &j.s));
   const int64_t n = tfu_count(&call->in[0].shape), size = j.s.inner < TFU_TILE ? j.s.inner : TFU_TILE;
   j.strips = divide_up(j.s.inner, size);
-  j.all = j.s.outer * j.strips;
-  j.per_task = (tfu_task_size(n, TFU_TILE) + j.s.length * size - 1) / (j.s.length * size);
-  void (*task)(void *, int64_t) = call->in[0].dtype == TFU_F64   ? scan_task_f64
-                                  : call->in[0].dtype == TFU_I32 ? scan_task_i32
-                                  : call->in[0].dtype == TFU_I64 ? scan_task_i64
-                                                                 : scan_task_f32;
-  tfu_parallel(divide_up(j.all, j.per_task), task, &j);
+  void (*range)(void *, int64_t, int64_t) = call->in[0].dtype == TFU_F64   ? scan_range_f64
+                                            : call->in[0].dtype == TFU_I32 ? scan_range_i32
+                                            : call->in[0].dtype == TFU_I64 ? scan_range_i64
+                                                                           : scan_range_f32;
+  tfu_parallel_ranges(j.s.outer * j.strips, divide_up(tfu_task_size(n, TFU_TILE), j.s.length * size), range, &j);
   return TFU_OK;
 }
 tfu_code tfu_scan_cpu(tfu_call *call) { return scan(call); }
@@ -173,8 +171,8 @@ static void FN(row)(const job *j, int64_t row) {
   FN(running) run;
   REAL room[3][TFU_TILE], turned[3][TFU_TILE];
   FN(begin)(&run, j->s.kind, 1);
-  for (int64_t i = 0; i < length; i += TFU_TILE) {
-    const int n = length - i < TFU_TILE ? (int)(length - i) : TFU_TILE;
+  for (TFU_EACH_TILE(i, left, 0, length)) {
+    const int n = (int)left;
     const int64_t at = first + (j->s.reverse ? length - i - n : i);
     const REAL *v = FN(tfu_load)(x->data, x->dtype, at, n, room[0]), *f = NULL;
     REAL *to = FN(tfu_room)(y->data, y->dtype, at, room[2]);
@@ -209,10 +207,9 @@ static void FN(strip)(const job *j, int64_t outer, int64_t column, int n) {
   }
 }
 
-static void FN(scan_task)(void *arg, int64_t task) {
+static void FN(scan_range)(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
-  const int64_t end = (task + 1) * j->per_task < j->all ? (task + 1) * j->per_task : j->all;
-  for (int64_t i = task * j->per_task; i < end; i++) {
+  for (int64_t i = begin; i < end; i++) {
     const int64_t column = i % j->strips * TFU_TILE, left = j->s.inner - column;
     if (j->s.inner == 1) FN(row)(j, i);
     else FN(strip)(j, i / j->strips, column, left < TFU_TILE ? (int)left : TFU_TILE);

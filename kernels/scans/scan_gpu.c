@@ -6,8 +6,7 @@
 #include "kernels/layout/transpose.h"
 
 TFU_MODULE(scan);
-extern const tfu_image tfu_scan_columns_images[];
-static tfu_module columns_module = {.images = tfu_scan_columns_images};
+TFU_MODULE_AS(columns_module, scan_columns);
 
 /* Sums, products and maxima are one kernel for each type; sums of two columns of halves as one have their own. */
 enum { PLAIN, LSE, RECURRENCE, TWO };

@@ -1,4 +1,5 @@
-/* scan_kinds.cuh - what is scanned: the states of sums, products, maxima and the like, and how they join.
+/* scan_kinds.cuh - what is scanned: the states of sums, products, maxima, linear recurrences and logarithms of sums
+ * of exponentials (online softmax), and how they join.
  *
  * A state says all that matters of a stretch of values: its sum, its maximum and the like. join(a, b) is the state of a
  * stretch a with b behind it. */

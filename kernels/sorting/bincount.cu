@@ -1,4 +1,5 @@
-/* Counts by integer additions, whose order does not matter, and sums of sorted weights in a fixed order. */
+/* Histograms: counts by integer additions in copies of the bins (privatised), whose order does not matter, and sums of
+ * sorted weights in a fixed order. */
 #include "kernels/sorting/bincount.h"
 
 #include "kernels/sorting/radix.cuh"
@@ -106,10 +107,8 @@ __device__ inline void count_row(const bin_args &a, int64_t row, const Counts &c
   ONCE
   for (; at + TAKEN - TFU_THREADS < a.cols; at += step) {
     T v[TFU_BIN_EACH];
-    UNROLL
-    for (int i = 0; i < TFU_BIN_EACH; i++) v[i] = of[at + i * TFU_THREADS];
-    UNROLL
-    for (int i = 0; i < TFU_BIN_EACH; i++) {
+    UNROLLED(i, TFU_BIN_EACH) v[i] = of[at + i * TFU_THREADS];
+    UNROLLED(i, TFU_BIN_EACH) {
       const int bin = source.bin(v[i]);
       if (bin >= 0) counts.count(bin);
     }
@@ -146,9 +145,7 @@ __device__ inline void bin_count(const bin_args &a) {
   }
 }
 
-/* Kernels for integers are named after floats of their size. */
-#define BIN_KERNEL(label, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_BIN_THREADS) label(const bin_args a) { bin_count<__VA_ARGS__>(a); }
+#define BIN_KERNEL(label, ...) TFU_STAMP((TFU_BIN_THREADS), label, bin_args, bin_count<__VA_ARGS__>)
 BIN_KERNEL(bin_count_ids_i32, of_ids<int>)
 BIN_KERNEL(bin_count_ids_i64, of_ids<int64_t>)
 BIN_KERNEL(bin_count_values_f32, of_floats<float>)

@@ -14,8 +14,7 @@ static void find_ids(bin_run *r, int64_t at, int n, int32_t *bins) {
   int negative = 0;
   if (r->of->dtype == TFU_I32) {
     const int32_t *ids = (const int32_t *)r->of->data + at;
-    TFU_VECTORISE
-    for (int i = 0; i < n; i++) {
+    TFU_VECTORISED(i, n) {
       negative |= ids[i] < 0;
       bins[i] = (uint32_t)ids[i] < (uint32_t)size ? ids[i] : size;
     }
@@ -58,18 +57,16 @@ static void bin_part(void *arg, int64_t task) {
   int64_t *room = (int64_t *)r->room + task * r->stride;
   int32_t bins[TFU_TILE];
   memset(room, 0, (size_t)r->stride * sizeof *room);
-  for (int64_t at = row * r->cols + part * length; at < end; at += TFU_TILE) {
-    const int n = end - at < TFU_TILE ? (int)(end - at) : TFU_TILE;
-    r->find(r, at, n, bins);
-    add_tile(r, room, bins, at, n);
+  for (TFU_EACH_TILE(at, n, row * r->cols + part * length, end)) {
+    r->find(r, at, (int)n, bins);
+    add_tile(r, room, bins, at, (int)n);
   }
 }
 
 /* The bins of all parts and copies, added up in order. */
 static void join_row(void *arg, int64_t row) {
   const bin_run *r = arg;
-  for (int64_t from = 0; from < r->size; from += TFU_TILE) {
-    const int n = r->size - from < TFU_TILE ? (int)(r->size - from) : TFU_TILE;
+  for (TFU_EACH_TILE(from, n, 0, r->size)) {
     const int64_t at = row * r->size + from;
     uint64_t counts[TFU_TILE] = {0};
     double sums[TFU_TILE] = {0};
@@ -128,23 +125,22 @@ tfu_code tfu_weighted_bincount_cpu(tfu_call *call) {
 typedef struct take_run {
   const tfu_tensor *sums, *ids;
   void *weights;
-  int64_t cols, size, n, task;
+  int64_t cols, size;
 } take_run;
 
 /* For values of so many bytes. */
-#define TAKE(bits)                                                                            \
-  static void take_##bits(void *arg, int64_t task) {                                          \
-    const take_run *r = arg;                                                                  \
-    const int64_t end = (task + 1) * r->task < r->n ? (task + 1) * r->task : r->n;            \
-    const uint##bits##_t *sums = r->sums->data;                                               \
-    uint##bits##_t *weights = r->weights;                                                     \
-    for (int64_t at = task * r->task, row = at / r->cols, next; at < end; at = next, row++) { \
-      next = (row + 1) * r->cols < end ? (row + 1) * r->cols : end;                           \
-      for (int64_t i = at; i < next; i++) {                                                   \
-        const int64_t id = tfu_integer(r->ids, i);                                            \
-        weights[i] = id >= 0 && id < r->size ? sums[row * r->size + id] : 0;                  \
-      }                                                                                       \
-    }                                                                                         \
+#define TAKE(bits)                                                                   \
+  static void take_##bits(void *arg, int64_t begin, int64_t end) {                   \
+    const take_run *r = arg;                                                         \
+    const uint##bits##_t *sums = r->sums->data;                                      \
+    uint##bits##_t *weights = r->weights;                                            \
+    for (int64_t at = begin, row = at / r->cols, next; at < end; at = next, row++) { \
+      next = (row + 1) * r->cols < end ? (row + 1) * r->cols : end;                  \
+      for (int64_t i = at; i < next; i++) {                                          \
+        const int64_t id = tfu_integer(r->ids, i);                                   \
+        weights[i] = id >= 0 && id < r->size ? sums[row * r->size + id] : 0;         \
+      }                                                                              \
+    }                                                                                \
   }
 TAKE(16)
 TAKE(32)
@@ -157,9 +153,8 @@ tfu_code tfu_weighted_bincount_grad_cpu(tfu_call *call) {
                 .ids = ids,
                 .weights = call->out[0].data,
                 .cols = tfu_cols(&ids->shape),
-                .size = tfu_cols(&sums->shape),
-                .n = tfu_count(&ids->shape)};
-  r.task = tfu_task_size(r.n, TFU_TILE);
-  tfu_parallel(divide_up(r.n, r.task), size == 2 ? take_16 : size == 4 ? take_32 : take_64, &r);
+                .size = tfu_cols(&sums->shape)};
+  const int64_t n = tfu_count(&ids->shape);
+  tfu_parallel_ranges(n, tfu_task_size(n, TFU_TILE), size == 2 ? take_16 : size == 4 ? take_32 : take_64, &r);
   return TFU_OK;
 }

@@ -1,5 +1,5 @@
-/* network.cuh - rows of up to 32 words for each lane of a warp, or of a block, sorted in registers by comparing in
- * pairs.
+/* network.cuh - a bitonic network: rows of up to 32 words for each lane of a warp, or of a block, sorted in registers
+ * by comparing in pairs, by warp shuffle between lanes.
  *
  * Words are keys, or keys with their places below, which makes all differ and the order stable. Word i of a lane is
  * number lane * ITEMS + i. Runs of two, four, … are merged: first each word is compared with the one as far from the
@@ -22,22 +22,21 @@ __device__ inline void in_order(W &a, W &b) {
 template <typename W, int ITEMS>
 __device__ inline void merge_in_lane(W (&w)[ITEMS]) {
   UNROLL
-  for (int by = ITEMS / 2; by > 0; by /= 2) UNROLL
-  for (int i = 0; i < ITEMS; i++)
-    if (!(i & by)) in_order(w[i], w[i | by]);
+  for (int by = ITEMS / 2; by > 0; by /= 2)
+    UNROLLED(i, ITEMS)
+      if (!(i & by)) in_order(w[i], w[i | by]);
 }
 
 template <typename W, int ITEMS>
 __device__ inline void sort_in_lane(W (&w)[ITEMS]) {
   UNROLL
   for (int run = 2; run <= ITEMS; run *= 2) {
-    UNROLL
-    for (int i = 0; i < ITEMS; i++)
+    UNROLLED(i, ITEMS)
       if ((i ^ (run - 1)) > i) in_order(w[i], w[i ^ (run - 1)]);
     UNROLL
-    for (int by = run / 4; by > 0; by /= 2) UNROLL
-    for (int i = 0; i < ITEMS; i++)
-      if (!(i & by)) in_order(w[i], w[i | by]);
+    for (int by = run / 4; by > 0; by /= 2)
+      UNROLLED(i, ITEMS)
+        if (!(i & by)) in_order(w[i], w[i | by]);
   }
 }
 
@@ -45,11 +44,9 @@ __device__ inline void sort_in_lane(W (&w)[ITEMS]) {
 template <bool FLIP, typename W, int ITEMS>
 __device__ inline void meet_in_line(W (&w)[ITEMS], int away, bool low, W *line) {
   const int lane = threadIdx.x;
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) line[lane * (ITEMS + 1) + i] = w[i];
+  UNROLLED(i, ITEMS) line[lane * (ITEMS + 1) + i] = w[i];
   __syncthreads();
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     const W other = line[(lane ^ away) * (ITEMS + 1) + (FLIP ? ITEMS - 1 - i : i)];
     w[i] = (w[i] < other) == low ? w[i] : other;
   }
@@ -67,8 +64,7 @@ __device__ inline void sort_lanes(W (&w)[ITEMS], int count, W *line) {
     if (BLOCK && lanes > 32) {
       meet_in_line<true>(w, lanes - 1, low, line);
     } else {
-      UNROLL
-      for (int i = 0; i < ITEMS / 2; i++) {
+      UNROLLED(i, ITEMS / 2) {
         const W a = __shfl_xor_sync(~0u, w[ITEMS - 1 - i], lanes - 1), b = __shfl_xor_sync(~0u, w[i], lanes - 1);
         w[i] = (w[i] < a) == low ? w[i] : a;
         w[ITEMS - 1 - i] = (w[ITEMS - 1 - i] < b) == low ? w[ITEMS - 1 - i] : b;
@@ -81,8 +77,7 @@ __device__ inline void sort_lanes(W (&w)[ITEMS], int count, W *line) {
         meet_in_line<false>(w, by, lower, line);
         continue;
       }
-      UNROLL
-      for (int i = 0; i < ITEMS; i++) {
+      UNROLLED(i, ITEMS) {
         const W other = __shfl_xor_sync(~0u, w[i], by);
         w[i] = (w[i] < other) == lower ? w[i] : other;
       }
@@ -102,8 +97,7 @@ __device__ inline uint32_t place_of(uint64_t word) { return (uint32_t)word; }
 /* Every so many'th number from the first on, as far as there are any, all read before one is used. */
 template <typename B, typename W, int ITEMS>
 __device__ inline void read_row(const void *from, int64_t first, int left, int lanes, W (&w)[ITEMS]) {
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) w[i] = lanes * i < left ? (W)((const B *)from)[first + lanes * i] : 0;
+  UNROLLED(i, ITEMS) w[i] = lanes * i < left ? (W)((const B *)from)[first + lanes * i] : 0;
 }
 
 /* A row belongs to a warp or, with BLOCK, to the block. */
@@ -122,8 +116,7 @@ __device__ inline void sort_network(const radix_args &a) {
     if (sizeof(W) == 8 && !a.places) read_row<uint64_t>(a.from, first, n - lane, lanes, w);
     else if (a.narrow) read_row<uint16_t>(a.from, first, n - lane, lanes, w);
     else read_row<uint32_t>(a.from, first, n - lane, lanes, w);
-    UNROLL
-    for (int i = 0; i < ITEMS; i++) {
+    UNROLLED(i, ITEMS) {
       const uint32_t bits = a.narrow ? (uint32_t)w[i] << 16 : (uint32_t)w[i];
       const W word = a.places         ? composed(tfu_to_key_32(bits, a.order), lanes * i + lane, (W)0)
                      : sizeof(W) == 8 ? (W)tfu_to_key_64(w[i], a.order)
@@ -131,8 +124,7 @@ __device__ inline void sort_network(const radix_args &a) {
       w[i] = lanes * i + lane < n ? word : ~(W)0;
     }
     sort_lanes<BLOCK>(w, lanes, line);
-    UNROLL
-    for (int i = 0; i < ITEMS; i++) line[lane * (ITEMS + 1) + i] = w[i];
+    UNROLLED(i, ITEMS) line[lane * (ITEMS + 1) + i] = w[i];
     BLOCK ? __syncthreads() : __syncwarp();
     _Pragma("unroll 4") for (int at = lane; at < n; at += lanes) {
       const W word = line[at + at / ITEMS];
@@ -155,10 +147,8 @@ __device__ inline void sort_network(const radix_args &a) {
   }
 }
 
-#define NETWORK_KERNEL(name, tag, bounds, ...)                                                          \
-  extern "C" __global__ void __launch_bounds__ bounds sort_network_##name##_##tag(const radix_args a) { \
-    sort_network<__VA_ARGS__>(a);                                                                       \
-  }
+#define NETWORK_KERNEL(name, tag, bounds, ...) \
+  TFU_STAMP(bounds, sort_network_##name##_##tag, radix_args, sort_network<__VA_ARGS__>)
 #define NETWORK_KERNELS(tag, W)                                \
   NETWORK_KERNEL(4, tag, (TFU_NETWORK_THREADS), W, 4, false)   \
   NETWORK_KERNEL(8, tag, (TFU_NETWORK_THREADS), W, 8, false)   \

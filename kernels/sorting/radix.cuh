@@ -1,4 +1,4 @@
-/* radix.cuh - what sorting by digits is made of, for the threads of a block. */
+/* radix.cuh - what radix sort is made of, for the threads of a block. */
 #pragma once
 
 #include "kernels/core/device/pack.cuh"
@@ -41,8 +41,7 @@ __device__ inline unsigned lanes_with(unsigned digit, unsigned bit) {
 /* The lanes of the warp that have the same digit; all lanes take part. */
 __device__ inline unsigned lanes_alike(unsigned digit) {
   unsigned alike = ~0u;
-  UNROLL
-  for (int bit = 0; bit < 8; bit++) alike &= lanes_with(digit, 1u << bit);
+  UNROLLED(bit, 8) alike &= lanes_with(digit, 1u << bit);
   return alike;
 }
 
@@ -60,11 +59,9 @@ __device__ inline unsigned scan_warp(unsigned v) { /* with those of the lanes be
 __device__ inline void scan_piles(unsigned *counts) {
   unsigned v[TFU_PILES / 32], sum = 0;
   const int first = threadIdx.x * (TFU_PILES / 32);
-  UNROLL
-  for (int i = 0; i < TFU_PILES / 32; i++) sum += v[i] = counts[first + i];
+  UNROLLED(i, TFU_PILES / 32) sum += v[i] = counts[first + i];
   unsigned before = scan_warp(sum) - sum;
-  UNROLL
-  for (int i = 0; i < TFU_PILES / 32; i++) {
+  UNROLLED(i, TFU_PILES / 32) {
     counts[first + i] = before;
     before += v[i];
   }
@@ -133,6 +130,4 @@ __device__ inline void move_keys(const K *from, K *to, int items, int shift, uns
   }
 }
 
-/* Kernels for keys of 32 and 64 bits are named after floats of that size. */
-#define RADIX_KERNEL(label, threads, ...) \
-  extern "C" __global__ void __launch_bounds__(threads) label(const radix_args a) { __VA_ARGS__(a); }
+#define RADIX_KERNEL(label, threads, ...) TFU_STAMP((threads), label, radix_args, __VA_ARGS__)

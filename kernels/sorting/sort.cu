@@ -1,4 +1,5 @@
-/* Keys in order (see radix.h), and numbers of 2, 4 or 8 bytes moved from the places that a list says, or to them. */
+/* Keys in order, by radix sort or bitonic networks (see radix.h), and numbers of 2, 4 or 8 bytes moved from the places
+ * that a list says, or to them. */
 #include "kernels/sorting/sort.h"
 
 #include "kernels/sorting/network.cuh"
@@ -101,8 +102,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) count_before_any(const
   for (int64_t begin = 0; begin < a.n; begin += blockDim.x * EACH) {
     const int64_t at = begin + (int64_t)threadIdx.x * EACH;
     unsigned v[EACH], sum = 0;
-    UNROLL
-    for (int i = 0; i < EACH; i++) sum += v[i] = at + i < a.n ? counts[at + i] : 0;
+    UNROLLED(i, EACH) sum += v[i] = at + i < a.n ? counts[at + i] : 0;
     const unsigned up_to = scan_warp(sum);
     if (threadIdx.x % 32 == 31) of_warps[warp] = up_to;
     __syncthreads();
@@ -112,8 +112,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) count_before_any(const
       if (w < warp) before += of_warps[w];
       total += of_warps[w];
     }
-    UNROLL
-    for (int i = 0; i < EACH; i++) {
+    UNROLLED(i, EACH) {
       if (at + i < a.n) counts[at + i] = before;
       before += v[i];
     }
@@ -146,8 +145,7 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_any(const move_ar
   const int64_t first = (int64_t)blockIdx.x * (TFU_THREADS * TFU_MOVE_EACH) + threadIdx.x;
   int64_t other[TFU_MOVE_EACH]; /* where the place is, among all rows; negative: there is none */
   uint64_t numbers[TFU_MOVE_EACH];
-  UNROLL
-  for (int i = 0; i < TFU_MOVE_EACH; i++) {
+  UNROLLED(i, TFU_MOVE_EACH) {
     const int64_t at = first + i * TFU_THREADS;
     other[i] = -1;
     if (at >= a.n) continue;
@@ -156,13 +154,11 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_any(const move_ar
     if (place >= 0 && place < a.cols) other[i] = row * a.cols + place;
     if (look_again(a.copied != 0)) a.copied[at] = place;
   }
-  UNROLL
-  for (int i = 0; i < TFU_MOVE_EACH; i++) {
+  UNROLLED(i, TFU_MOVE_EACH) {
     const int64_t from = look_again(a.put) ? first + i * TFU_THREADS : other[i];
     numbers[i] = other[i] < 0 ? 0 : load_number((const char *)a.from + from * a.apart, a.size);
   }
-  UNROLL
-  for (int i = 0; i < TFU_MOVE_EACH; i++)
+  UNROLLED(i, TFU_MOVE_EACH)
     if (other[i] >= 0) store_number(a.to, look_again(a.put) ? other[i] : first + i * TFU_THREADS, a.size, numbers[i]);
 }
 

@@ -1,4 +1,5 @@
-/* sweep.cuh - long rows in order: one launch for each digit, which reads and writes every key once.
+/* sweep.cuh - onesweep radix sort (Adinets and Merrill, 2022) of long rows: one launch for each digit, which reads and
+ * writes every key once.
  *
  * A first launch counts the digits of all places at once. Then, digit by digit, a block takes a tile of keys into
  * registers, ranks them, and says how many it has of each pile. Where its keys go is known once the tiles before have
@@ -31,14 +32,11 @@ __device__ inline void count_digits(const sweep_args &a, unsigned *counts) {
   for (int64_t at = (int64_t)(blockIdx.x % a.chunks) * blockDim.x + threadIdx.x; at < a.cols;
        at += sizes::EACH * step) {
     K keys[sizes::EACH];
-    UNROLL
-    for (int i = 0; i < sizes::EACH; i++)
+    UNROLLED(i, sizes::EACH)
       if (at + i * step < a.cols) load_key(a.from, begin + at + i * step, NARROW, a.order, keys[i]);
-    UNROLL
-    for (int i = 0; i < sizes::EACH; i++)
+    UNROLLED(i, sizes::EACH)
       if (at + i * step < a.cols) {
-        UNROLL
-        for (int p = 0; p < sizes::DIGITS; p++)
+        UNROLLED(p, sizes::DIGITS)
           if (p < a.digits) atomicAdd(&mine[(p * TFU_PILES + digit_of(keys[i], a.shift + 8 * p)) * sizes::COPIES], 1u);
       }
   }
@@ -59,8 +57,7 @@ __device__ inline void radix_totals(const sweep_args &a) {
   ONCE
   for (int i = threadIdx.x; i < n; i += blockDim.x) {
     unsigned sum = 0;
-    UNROLL
-    for (int c = 0; c < sizes::COPIES; c++) sum += counts[i * sizes::COPIES + c];
+    UNROLLED(c, sizes::COPIES) sum += counts[i * sizes::COPIES + c];
     if (sum) atomicAdd(&a.starts[row * n + i], sum);
   }
 }
@@ -72,14 +69,12 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) radix_starts_any(const
   uint32_t *counts = a.starts + ((int64_t)blockIdx.x * a.digits + p) * TFU_PILES + lane * (TFU_PILES / 32);
   unsigned v[TFU_PILES / 32], sum = 0;
   bool alone = false;
-  UNROLL
-  for (int i = 0; i < TFU_PILES / 32; i++) {
+  UNROLLED(i, TFU_PILES / 32) {
     sum += v[i] = counts[i];
     alone = alone || v[i] == a.cols;
   }
   unsigned before = scan_warp(sum) - sum;
-  UNROLL
-  for (int i = 0; i < TFU_PILES / 32; i++) {
+  UNROLLED(i, TFU_PILES / 32) {
     counts[i] = before;
     before += v[i];
   }
@@ -100,11 +95,9 @@ __device__ inline unsigned count_tiles_before(const uint32_t *said, int tile) {
   ONCE
   for (int t = tile - 1; !found;) {
     unsigned v[AT_ONCE];
-    UNROLL
-    for (int i = 0; i < AT_ONCE; i++) v[i] = t >= i ? hear_word(said + (int64_t)(t - i) * TFU_PILES) : 0;
+    UNROLLED(i, AT_ONCE) v[i] = t >= i ? hear_word(said + (int64_t)(t - i) * TFU_PILES) : 0;
     bool ready = true;
-    UNROLL
-    for (int i = 0; i < AT_ONCE; i++) {
+    UNROLLED(i, AT_ONCE) {
       ready = ready && v[i] && !found;
       if (!ready) continue;
       before += v[i] & (SAID_OWN - 1);
@@ -117,8 +110,7 @@ __device__ inline unsigned count_tiles_before(const uint32_t *said, int tile) {
 
 template <typename K, bool RAW, bool NARROW>
 __device__ inline void load_tile(const void *from, int64_t first, int left, tfu_order o, K *keys) {
-  UNROLL
-  for (int i = 0; i < sweep_of<K>::ITEMS; i++) {
+  UNROLLED(i, sweep_of<K>::ITEMS) {
     keys[i] = ~(K)0;
     if (32 * i >= left) continue;
     if (RAW) keys[i] = ((const K *)from)[first + 32 * i];
@@ -128,8 +120,7 @@ __device__ inline void load_tile(const void *from, int64_t first, int left, tfu_
 
 template <typename K, bool RAW, bool NARROW>
 __device__ inline void store_tile(void *results, const K *sorted, const uint32_t *to, int n, tfu_order o) {
-  UNROLL
-  for (int i = 0; i < sweep_of<K>::ITEMS; i++) {
+  UNROLLED(i, sweep_of<K>::ITEMS) {
     const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
     if (at >= n) continue;
     if (RAW) ((K *)results)[to[i]] = sorted[at];
@@ -163,8 +154,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   else if (sizeof(K) == 4 && a.narrow) load_tile<K, false, true>(a.from, base + begin + own, n - own, a.order, keys);
   else load_tile<K, false, false>(a.from, base + begin + own, n - own, a.order, keys);
   /* The lanes of one digit take places one behind the other; the first of them says where the next ones go on. */
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     const unsigned d = digit_of(keys[i], a.shift), alike = lanes_alike(d), below = __popc(alike & ((1u << lane) - 1));
     const unsigned start = mine[d];
     __syncwarp();
@@ -177,8 +167,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   uint32_t *said = a.said + row * a.tiles * TFU_PILES + digit;
   unsigned total = 0, before = 0;
   if (digit < TFU_PILES) {
-    UNROLL
-    for (int w = 0; w < WARPS; w++) total += counts[w][digit];
+    UNROLLED(w, WARPS) total += counts[w][digit];
     tell_word(said + (int64_t)tile * TFU_PILES, total | (tile == 0 ? SAID_ALL : SAID_OWN));
     before = scan_warp(total);
     if (lane == 31) of_warps[warp] = before;
@@ -186,19 +175,16 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   }
   __syncthreads();
   if (digit < TFU_PILES) {
-    UNROLL
-    for (int w = 0; w < TFU_PILES / 32; w++) before += w < warp ? of_warps[w] : 0;
+    UNROLLED(w, TFU_PILES / 32) before += w < warp ? of_warps[w] : 0;
     unsigned start = before;
-    UNROLL
-    for (int w = 0; w < WARPS; w++) {
+    UNROLLED(w, WARPS) {
       const unsigned here = counts[w][digit];
       counts[w][digit] = start;
       start += here;
     }
   }
   __syncthreads();
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     ranks[i] += mine[digit_of(keys[i], a.shift)];
     sorted[ranks[i]] = keys[i];
   }
@@ -211,8 +197,7 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   }
   __syncthreads();
   uint32_t goes[ITEMS];
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
     goes[i] = starts[digit_of(sorted[at], a.shift)] + at;
   }
@@ -228,27 +213,23 @@ __device__ inline void radix_sweep(const sweep_args &a) {
   const bool halves = first && a.halves;
   const int64_t here = base + begin + own;
   uint32_t *places = (uint32_t *)shared_memory, *out = a.places[to] + base, carried[ITEMS];
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     carried[i] = (uint32_t)(begin + own) + 32 * i;
     if (!from || own + 32 * i >= n) continue;
     if (halves) carried[i] = ((const uint16_t *)from)[here + 32 * i];
     else carried[i] = ((const uint32_t *)from)[here + 32 * i];
   }
   __syncthreads();
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) places[ranks[i]] = carried[i];
+  UNROLLED(i, ITEMS) places[ranks[i]] = carried[i];
   __syncthreads();
-  UNROLL
-  for (int i = 0; i < ITEMS; i++) {
+  UNROLLED(i, ITEMS) {
     const int at = threadIdx.x + i * TFU_SWEEP_THREADS;
     if (at < n) out[goes[i]] = places[at];
   }
 }
 
-#define SWEEP_KERNEL(label, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_SWEEP_THREADS, 2) label(const sweep_args a) { __VA_ARGS__(a); }
-SWEEP_KERNEL(radix_totals_b32, radix_totals<uint32_t>)
-SWEEP_KERNEL(radix_totals_b64, radix_totals<uint64_t>)
-SWEEP_KERNEL(radix_sweep_b32, radix_sweep<uint32_t>)
-SWEEP_KERNEL(radix_sweep_b64, radix_sweep<uint64_t>)
+#define SWEEP_KERNEL(name, tag, W) TFU_STAMP((TFU_SWEEP_THREADS, 2), name##_##tag, sweep_args, name<W>)
+SWEEP_KERNEL(radix_totals, b32, uint32_t)
+SWEEP_KERNEL(radix_totals, b64, uint64_t)
+SWEEP_KERNEL(radix_sweep, b32, uint32_t)
+SWEEP_KERNEL(radix_sweep, b64, uint64_t)

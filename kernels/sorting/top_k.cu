@@ -1,4 +1,5 @@
-/* The k greatest of a row, by one block. The order is descending, so the least key is that of the greatest number.
+/* The k greatest of a row (selection by a threshold), by one block. The order is descending, so the least key is that
+ * of the greatest number.
  *
  * The block keeps keys with their places in shared memory. When it has enough, it sorts them by key and place, forgets
  * all but the first k, and from then on takes only what comes before the last of these. That number, the limit, is what
@@ -150,18 +151,15 @@ __device__ inline void top_k(const top_args &a) {
   for (int64_t at = begin - (int64_t)((uintptr_t)(x + begin) % 16 / sizeof(T)) + threadIdx.x * N;
        at - (int64_t)threadIdx.x * N < end; at += TFU_TOP_PACKS * STRIDE) {
     int4 packs[TFU_TOP_PACKS];
-    UNROLL
-    for (int p = 0; p < TFU_TOP_PACKS; p++)
+    UNROLLED(p, TFU_TOP_PACKS)
       if (at + p * STRIDE >= begin && at + p * STRIDE + N <= end) packs[p] = *(const int4 *)(x + at + p * STRIDE);
     unsigned left = 0; /* a bit for each number that is to be looked at */
-    UNROLL
-    for (int p = 0; p < TFU_TOP_PACKS; p++) {
+    UNROLLED(p, TFU_TOP_PACKS) {
       const int64_t first = at + p * STRIDE;
       if (first >= begin && first + N <= end) {
         if (all || number::hit(packs[p], limit)) left |= ((1u << N) - 1) << p * N;
       } else {
-        UNROLL
-        for (int i = 0; i < N; i++)
+        UNROLLED(i, N)
           if (first + i >= begin && first + i < end) left |= 1u << (p * N + i);
       }
     }
@@ -207,11 +205,8 @@ __device__ inline void top_k(const top_args &a) {
   }
 }
 
-/* Those for integers and keys are named after floats of their size. */
-TFU_KERNEL_AS_(top_k_values_f32, top_args, top_k<float>)
-TFU_KERNEL_AS_(top_k_values_f16, top_args, top_k<f16>)
-TFU_KERNEL_AS_(top_k_values_bf16, top_args, top_k<bf16>)
-TFU_KERNEL_AS_(top_k_values_f64, top_args, top_k<double>)
+#define TOP_K(name, tag, T) TFU_KERNEL_AS_(name##_##tag, top_args, top_k<T>)
+TFU_TYPES(TOP_K, top_k_values)
 TFU_KERNEL_AS_(top_k_whole_i32, top_args, top_k<int>)
 TFU_KERNEL_AS_(top_k_whole_i64, top_args, top_k<int64_t>)
 TFU_KERNEL_AS_(top_k_keys_b32, top_args, top_k<uint32_t>)

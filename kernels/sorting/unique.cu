@@ -1,6 +1,6 @@
-/* The distinct values of a vector from its keys in order. Where a key differs from the one before, a value begins: that
- * is its head, and as the order is stable, its place in x is the value's first. Heads are numbered twice: in the order
- * of keys, and, by a bit for each place, in the order of x, which is the value's rank. */
+/* The distinct values of a vector from its keys in order (stream compaction). Where a key differs from the one before,
+ * a value begins: that is its head, and as the order is stable, its place in x is the value's first. Heads are numbered
+ * twice: in the order of keys, and, by a bit for each place, in the order of x, which is the value's rank. */
 #include "kernels/sorting/unique.h"
 
 #include "kernels/sorting/radix.cuh"
@@ -36,12 +36,10 @@ __device__ inline unsigned own_heads(const unique_args &a) {
     int4 packs[EACH * sizeof(K) / 16];
     K keys[EACH];
   } v;
-  UNROLL
-  for (int i = 0; i < (int)(EACH * sizeof(K) / 16); i++) v.packs[i] = ((const int4 *)((const K *)a.keys + at))[i];
+  UNROLLED(i, (int)(EACH * sizeof(K) / 16)) v.packs[i] = ((const int4 *)((const K *)a.keys + at))[i];
   K last = at ? ((const K *)a.keys)[at - 1] : 0;
   unsigned heads = 0;
-  UNROLL
-  for (int i = 0; i < EACH; i++) {
+  UNROLLED(i, EACH) {
     const K key = v.keys[i];
     const bool begins = key != last || (a.is_float && key == (K) ~(K)0) || at + i == 0;
     if (begins && at + i < a.n) heads |= 1u << i;
@@ -54,8 +52,7 @@ __device__ inline unsigned own_heads(const unique_args &a) {
 template <typename K>
 __device__ inline void unique_mark(const unique_args &a) {
   const unsigned heads = own_heads<K>(a);
-  UNROLL
-  for (int i = 0; i < EACH; i++)
+  UNROLLED(i, EACH)
     if (heads >> i & 1) {
       const uint32_t place = a.places[own_first() + i];
       atomicOr(&a.marks[place / 32], 1u << place % 32);
@@ -70,8 +67,7 @@ template <typename K>
 __device__ inline void unique_heads(const unique_args &a) {
   const unsigned heads = own_heads<K>(a);
   unsigned total, value = a.before[blockIdx.x] + scan_block(__popc(heads), &total);
-  UNROLL
-  for (int i = 0; i < EACH; i++) {
+  UNROLLED(i, EACH) {
     if (!(heads >> i & 1)) continue;
     const uint32_t place = a.places[own_first() + i], word = place / 32;
     const uint32_t rank = a.marks_before[word] + __popc(a.marks[word] & ((1u << place % 32) - 1));
@@ -88,8 +84,7 @@ template <typename K>
 __device__ inline void unique_write(const unique_args &a) {
   const unsigned heads = own_heads<K>(a), number = (unsigned)*a.number;
   unsigned total, value = a.before[blockIdx.x] + scan_block(__popc(heads), &total) - 1;
-  UNROLL
-  for (int i = 0; i < EACH; i++) {
+  UNROLLED(i, EACH) {
     const int64_t at = own_first() + i;
     if (at >= a.n) continue;
     const bool head = heads >> i & 1;
@@ -113,8 +108,7 @@ FOR_KEYS(unique_write)
 /* How many marks a tile of words has. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_any(const unique_args a) {
   unsigned sum = 0, total;
-  UNROLL
-  for (int i = 0; i < EACH; i++) sum += own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
+  UNROLLED(i, EACH) sum += own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
   scan_block(sum, &total);
   if (threadIdx.x == 0) a.words_before[blockIdx.x] = total;
 }
@@ -122,11 +116,9 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_count_any(const
 /* How many come before each word. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) unique_number_any(const unique_args a) {
   unsigned set[EACH], sum = 0, total;
-  UNROLL
-  for (int i = 0; i < EACH; i++) sum += set[i] = own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
+  UNROLLED(i, EACH) sum += set[i] = own_first() + i < a.words ? __popc(a.marks[own_first() + i]) : 0;
   unsigned before = a.words_before[blockIdx.x] + scan_block(sum, &total);
-  UNROLL
-  for (int i = 0; i < EACH; i++) {
+  UNROLLED(i, EACH) {
     if (own_first() + i < a.words) a.marks_before[own_first() + i] = before;
     before += set[i];
   }

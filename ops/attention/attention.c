@@ -132,8 +132,7 @@ const tfu_op tfu_attention = {
     .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", "tf32: bool = false",
              TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_attention_cpu,
-    .gpu = tfu_attention_gpu,
+    TFU_KERNELS(attention),
     .capturable = 1,
     .room = TFU_ATTENTION_ROOM,
 };
@@ -162,8 +161,7 @@ const tfu_op tfu_attention_grad = {
     .attr = {TFU_ATTENTION_ATTRS, "rate: float = 0.0", "deterministic: bool = false", "tf32: bool = false",
              TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_attention_grad_cpu,
-    .gpu = tfu_attention_grad_gpu,
+    TFU_KERNELS(attention_grad),
 };
 
 static tfu_code paged_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -188,8 +186,7 @@ const tfu_op tfu_paged_attention = {
     .out = {"output: T"},
     .attr = {TFU_ATTENTION_ATTRS, TFU_T_FLOATS},
     .shape = paged_shape,
-    .cpu = tfu_paged_attention_cpu,
-    .gpu = tfu_paged_attention_gpu,
+    TFU_KERNELS(paged_attention),
     .capturable = 1,
     .room = TFU_ATTENTION_ROOM,
 };

@@ -86,8 +86,7 @@ const tfu_op tfu_batch_norm_statistics = {
     .out = {"new_mean: S", "new_variance: S", "batch_mean: S", "batch_variance: S"},
     .attr = {"update: float = 0.01", TFU_T_FLOATS, TFU_S_REALS},
     .shape = statistics_shape,
-    .cpu = tfu_batch_norm_statistics_cpu,
-    .gpu = tfu_batch_norm_statistics_gpu,
+    TFU_KERNELS(batch_norm_statistics),
 };
 
 const tfu_op tfu_batch_norm = {
@@ -99,8 +98,7 @@ const tfu_op tfu_batch_norm = {
     .out = {"y: T", "signs: int64"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = training_shape,
-    .cpu = tfu_batch_norm_cpu,
-    .gpu = tfu_batch_norm_gpu,
+    TFU_KERNELS(batch_norm),
     .capturable = 1,
     .in_place = 1,
 };
@@ -112,8 +110,7 @@ const tfu_op tfu_frozen_batch_norm = {
     .out = {"y: T"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_frozen_batch_norm_cpu,
-    .gpu = tfu_frozen_batch_norm_gpu,
+    TFU_KERNELS(frozen_batch_norm),
     .capturable = 1,
     .in_place = 1,
 };
@@ -155,8 +152,7 @@ const tfu_op tfu_batch_norm_grad = {
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_batch_norm_grad_cpu,
-    .gpu = tfu_batch_norm_grad_gpu,
+    TFU_KERNELS(batch_norm_grad),
     .in_place = 1,
 };
 
@@ -177,7 +173,6 @@ const tfu_op tfu_frozen_batch_norm_grad = {
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S", "dmean: S", "dvariance: S"},
     .attr = {TFU_ACTIVATION_ATTR, "epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = frozen_grad_shape,
-    .cpu = tfu_frozen_batch_norm_grad_cpu,
-    .gpu = tfu_frozen_batch_norm_grad_gpu,
+    TFU_KERNELS(frozen_batch_norm_grad),
     .in_place = 1,
 };

@@ -119,8 +119,7 @@ const tfu_op tfu_conv = {
     .out = {"y: T"},
     .attr = {TFU_CONV_ATTRS, "relu: bool = false", TFU_T_FLOATS, TFU_K_KEPT},
     .shape = forward_shape,
-    .cpu = tfu_conv_cpu,
-    .gpu = tfu_conv_gpu,
+    TFU_KERNELS(conv),
     .capturable = 1,
     .room = TFU_CONV_ROOM,
 };
@@ -149,8 +148,7 @@ const tfu_op tfu_conv_data = {
     .out = {"x: T"},
     .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS, TFU_K_KEPT},
     .shape = data_shape,
-    .cpu = tfu_conv_data_cpu,
-    .gpu = tfu_conv_data_gpu,
+    TFU_KERNELS(conv_data),
     .capturable = 1,
     .room = TFU_CONV_ROOM,
 };
@@ -181,8 +179,7 @@ const tfu_op tfu_conv_filter = {
     .out = {"kernel: K"},
     .attr = {TFU_CONV_ATTRS, TFU_T_FLOATS, TFU_K_KEPT},
     .shape = filter_shape,
-    .cpu = tfu_conv_filter_cpu,
-    .gpu = tfu_conv_filter_gpu,
+    TFU_KERNELS(conv_filter),
     .capturable = 1,
     .room = TFU_CONV_ROOM,
 };

@@ -17,6 +17,5 @@ const tfu_op tfu_conv_own = {
     .out = {"y: T"},
     .attr = {TFU_CONV_ATTRS, TFU_CONV_OWN_RUNGS, TFU_T_FLOATS},
     .shape = own_shape,
-    .cpu = tfu_conv_own_cpu,
-    .gpu = tfu_conv_own_gpu,
+    TFU_KERNELS(conv_own),
 };

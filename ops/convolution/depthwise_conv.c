@@ -66,8 +66,7 @@ const tfu_op tfu_depthwise_conv = {
     .out = {"y: T", "pre: T"},
     .attr = {TFU_DEPTHWISE_ATTRS, TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_depthwise_conv_cpu,
-    .gpu = tfu_depthwise_conv_gpu,
+    TFU_KERNELS(depthwise_conv),
     .capturable = 1,
 };
 
@@ -108,6 +107,5 @@ const tfu_op tfu_depthwise_conv_grad = {
     .out = {"dx: T", "dkernel: T", "dbias: T"},
     .attr = {TFU_DEPTHWISE_ATTRS, TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_depthwise_conv_grad_cpu,
-    .gpu = tfu_depthwise_conv_grad_gpu,
+    TFU_KERNELS(depthwise_conv_grad),
 };

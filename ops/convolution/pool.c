@@ -97,8 +97,7 @@ const tfu_op tfu_max_pool = {
     .out = {"y: T", "places: int64"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = max_shape,
-    .cpu = tfu_max_pool_cpu,
-    .gpu = tfu_max_pool_gpu,
+    TFU_KERNELS(max_pool),
     .capturable = 1,
 };
 
@@ -109,8 +108,7 @@ const tfu_op tfu_max_pool_grad = {
     .out = {"dx: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = max_grad_shape,
-    .cpu = tfu_max_pool_grad_cpu,
-    .gpu = tfu_max_pool_grad_gpu,
+    TFU_KERNELS(max_pool_grad),
     .capturable = 1,
 };
 
@@ -121,8 +119,7 @@ const tfu_op tfu_average_pool = {
     .out = {"y: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = average_shape,
-    .cpu = tfu_average_pool_cpu,
-    .gpu = tfu_average_pool_gpu,
+    TFU_KERNELS(average_pool),
     .capturable = 1,
 };
 
@@ -133,7 +130,6 @@ const tfu_op tfu_average_pool_grad = {
     .out = {"dx: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = average_grad_shape,
-    .cpu = tfu_average_pool_grad_cpu,
-    .gpu = tfu_average_pool_grad_gpu,
+    TFU_KERNELS(average_pool_grad),
     .capturable = 1,
 };

@@ -40,8 +40,7 @@ const tfu_op tfu_scale_channels = {
     .out = {"y: T"},
     .attr = {"drop: bool = false", TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_scale_channels_cpu,
-    .gpu = tfu_scale_channels_gpu,
+    TFU_KERNELS(scale_channels),
     .capturable = 1,
 };
 
@@ -52,6 +51,5 @@ const tfu_op tfu_scale_channels_grad = {
     .out = {"dx: T", "dscale: T"},
     .attr = {TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_scale_channels_grad_cpu,
-    .gpu = tfu_scale_channels_grad_gpu,
+    TFU_KERNELS(scale_channels_grad),
 };

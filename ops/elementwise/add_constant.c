@@ -18,8 +18,7 @@ const tfu_op tfu_add_constant = {
     .out = {"y: T"},
     .attr = {TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_add_constant_cpu,
-    .gpu = tfu_add_constant_gpu,
+    TFU_KERNELS(add_constant),
     .capturable = 1,
     .in_place = 1,
 };

@@ -16,8 +16,7 @@ const tfu_op tfu_dropout = {
     .out = {"y: T"},
     .attr = {"rate: float", TFU_T_FLOATS},
     .shape = shape,
-    .cpu = tfu_dropout_cpu,
-    .gpu = tfu_dropout_gpu,
+    TFU_KERNELS(dropout),
     .capturable = 1,
     .in_place = 1,
 };

@@ -32,8 +32,7 @@ const tfu_op tfu_gated = {
     .out = {"y: T"},
     .attr = {TFU_ACTIVATION_ATTR, TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_gated_cpu,
-    .gpu = tfu_gated_gpu,
+    TFU_KERNELS(gated),
     .capturable = 1,
 };
 
@@ -53,7 +52,6 @@ const tfu_op tfu_gated_grad = {
     .out = {"da: T", "db: T"},
     .attr = {TFU_ACTIVATION_ATTR, TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_gated_grad_cpu,
-    .gpu = tfu_gated_grad_gpu,
+    TFU_KERNELS(gated_grad),
     .capturable = 1,
 };

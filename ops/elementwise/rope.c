@@ -47,7 +47,6 @@ const tfu_op tfu_rope = {
     .attr = {"base: float = 10000.0", TFU_ROPE_PAIRING_ATTR, "rotary: int = 0", "inverse: bool = false",
              "scale: float = 1.0", "P: {int32, int64} = DT_INT32", TFU_T_FLOATS},
     .shape = shape,
-    .cpu = tfu_rope_cpu,
-    .gpu = tfu_rope_gpu,
+    TFU_KERNELS(rope),
     .capturable = 1,
 };

@@ -24,8 +24,7 @@ const tfu_op tfu_scale_bias_act = {
     .out = {"y: T"},
     .attr = {TFU_ACTIVATION_ATTR, TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_scale_bias_act_cpu,
-    .gpu = tfu_scale_bias_act_gpu,
+    TFU_KERNELS(scale_bias_act),
     .capturable = 1,
     .in_place = 1,
 };
@@ -47,7 +46,6 @@ const tfu_op tfu_scale_bias_act_grad = {
     .out = {"dx: T", "dscale: T", "dbias: T"},
     .attr = {TFU_ACTIVATION_ATTR, TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_scale_bias_act_grad_cpu,
-    .gpu = tfu_scale_bias_act_grad_gpu,
+    TFU_KERNELS(scale_bias_act_grad),
     .in_place = 1,
 };

@@ -8,8 +8,7 @@ const tfu_op tfu_square = {
     .out = {"y: T"},
     .attr = {TFU_T_FLOATS},
     .shape = tfu_shape_like_input,
-    .cpu = tfu_square_cpu,
-    .gpu = tfu_square_gpu,
+    TFU_KERNELS(square),
     .capturable = 1,
     .in_place = 1,
 };
@@ -21,8 +20,7 @@ const tfu_op tfu_square_grad = {
     .out = {"dx: T"},
     .attr = {TFU_T_FLOATS},
     .shape = tfu_shape_gradient,
-    .cpu = tfu_square_grad_cpu,
-    .gpu = tfu_square_grad_gpu,
+    TFU_KERNELS(square_grad),
     .capturable = 1,
     .in_place = 1,
 };

@@ -109,8 +109,7 @@ const tfu_op tfu_jit = {
              "program: string = ''", "inputs: string = ''", "outputs: string = ''", "shapes: string = 'broadcast'",
              "launch: string = ''", "In: " ANY_TYPES, "Out: " ANY_TYPES},
     .lists = rule,
-    .cpu = tfu_jit_cpu,
-    .gpu = tfu_jit_gpu,
+    TFU_KERNELS(jit),
     .capturable = 1,
     .complete = tfu_jit_complete,
 };

@@ -38,8 +38,7 @@ const tfu_op tfu_concat = {
     .out = {"y: T"},
     .attr = {"axis: int", "N: int >= 1", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .lists = concat_rule,
-    .cpu = tfu_concat_cpu,
-    .gpu = tfu_concat_gpu,
+    TFU_KERNELS(concat),
     .capturable = 1,
 };
 
@@ -69,7 +68,6 @@ const tfu_op tfu_concat_split = {
     .out = {"y: N * T"},
     .attr = {"axis: int", "N: int >= 1", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .lists = split_rule,
-    .cpu = tfu_concat_split_cpu,
-    .gpu = tfu_concat_split_gpu,
+    TFU_KERNELS(concat_split),
     .capturable = 1,
 };

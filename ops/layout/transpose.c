@@ -29,7 +29,6 @@ const tfu_op tfu_transpose = {
     .out = {"y: T"},
     .attr = {"perm: int", "T: {float, half, bfloat16, double, int32, int64, bool}"},
     .shape = shape,
-    .cpu = tfu_transpose_cpu,
-    .gpu = tfu_transpose_gpu,
+    TFU_KERNELS(transpose),
     .capturable = 1,
 };

@@ -18,8 +18,7 @@ const tfu_op tfu_tensors_norm = {
     .out = {"norm: S", "norms: S", "finite: bool"},
     .attr = {"N: int >= 1", TFU_T_FLOATS, TFU_S_REALS},
     .lists = norm_rule,
-    .cpu = tfu_tensors_norm_cpu,
-    .gpu = tfu_tensors_norm_gpu,
+    TFU_KERNELS(tensors_norm),
 };
 
 static tfu_code clip_rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
@@ -41,8 +40,7 @@ const tfu_op tfu_clip_by_tensors_norm = {
     .out = {"y: N * T"},
     .attr = {"N: int >= 1", TFU_T_FLOATS, TFU_S_REALS},
     .lists = clip_rule,
-    .cpu = tfu_clip_by_tensors_norm_cpu,
-    .gpu = tfu_clip_by_tensors_norm_gpu,
+    TFU_KERNELS(clip_by_tensors_norm),
     .capturable = 1,
     .in_place = 1,
 };

@@ -91,7 +91,6 @@ const tfu_op tfu_tensors_update = {
     .attr = {TFU_RULE_ATTR, "squares: bool = false", "N: int >= 1", "M: int >= 0", TFU_T_FLOATS,
              "G: {float, half, bfloat16, double}", TFU_S_REALS},
     .lists = rule,
-    .cpu = tfu_tensors_update_cpu,
-    .gpu = tfu_tensors_update_gpu,
+    TFU_KERNELS(tensors_update),
     .in_place = 1, /* new weights where the gradients were, which nobody reads after a step */
 };

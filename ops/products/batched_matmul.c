@@ -79,6 +79,5 @@ const tfu_op tfu_batched_matmul = {
     .out = {"y: T"},
     .attr = {"scale: float = 1.0", "tf32: bool = false", TFU_T_FLOATS},
     .shape = batched_shape,
-    .cpu = tfu_batched_matmul_cpu,
-    .gpu = tfu_batched_matmul_gpu,
+    TFU_KERNELS(batched_matmul),
 };

@@ -60,8 +60,7 @@ const tfu_op tfu_linear = {
     .out = {"y: T", "pre: T"},
     .attr = {TFU_LINEAR_ATTRS, TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_linear_cpu,
-    .gpu = tfu_linear_gpu,
+    TFU_KERNELS(linear),
     .capturable = 1,
     .room = TFU_LINEAR_ROOM,
 };
@@ -103,6 +102,5 @@ const tfu_op tfu_linear_grad = {
     .out = {"dx: T", "dkernel: T", "dbias: T"},
     .attr = {TFU_LINEAR_ATTRS, TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_linear_grad_cpu,
-    .gpu = tfu_linear_grad_gpu,
+    TFU_KERNELS(linear_grad),
 };

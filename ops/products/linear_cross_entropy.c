@@ -80,8 +80,7 @@ const tfu_op tfu_linear_cross_entropy = {
     .out = {"loss: S", "dx: T", "dkernel: T", "dbias: T"},
     .attr = {TFU_LCE_ATTRS, TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_linear_cross_entropy_cpu,
-    .gpu = tfu_linear_cross_entropy_gpu,
+    TFU_KERNELS(linear_cross_entropy),
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -98,8 +97,7 @@ const tfu_op tfu_linear_cross_entropy_grad = {
     .out = {"dx: T", "dkernel: T", "dbias: T"},
     .attr = {TFU_LCE_ATTRS, TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_linear_cross_entropy_grad_cpu,
-    .gpu = tfu_linear_cross_entropy_grad_gpu,
+    TFU_KERNELS(linear_cross_entropy_grad),
 };
 
 static tfu_code scale_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -118,7 +116,6 @@ const tfu_op tfu_scale_linear_cross_entropy = {
     .out = {"y: T"},
     .attr = {TFU_T_FLOATS, TFU_S_REALS},
     .shape = scale_shape,
-    .cpu = tfu_scale_linear_cross_entropy_cpu,
-    .gpu = tfu_scale_linear_cross_entropy_gpu,
+    TFU_KERNELS(scale_linear_cross_entropy),
     .in_place = 1,
 };

@@ -45,8 +45,7 @@ const tfu_op tfu_matmul_own = {
     .out = {"y: T"},
     .attr = {TFU_MATMUL_OWN_ATTRS, TFU_T_FLOATS},
     .shape = forward_shape,
-    .cpu = tfu_matmul_own_cpu,
-    .gpu = tfu_matmul_own_gpu,
+    TFU_KERNELS(matmul_own),
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -66,6 +65,5 @@ const tfu_op tfu_matmul_own_grad = {
     .out = {"da: T", "db: T"},
     .attr = {TFU_MATMUL_OWN_ATTRS, TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_matmul_own_grad_cpu,
-    .gpu = tfu_matmul_own_grad_gpu,
+    TFU_KERNELS(matmul_own_grad),
 };

@@ -27,6 +27,5 @@ const tfu_op tfu_arg_reduce = {
     .attr = {"kind: {'max', 'min'} = 'max'", "axis: int = 0", "T: {float, half, bfloat16, double, int32, int64}",
              "I: {int32, int64} = DT_INT64"},
     .shape = shape,
-    .cpu = tfu_arg_reduce_cpu,
-    .gpu = tfu_arg_reduce_gpu,
+    TFU_KERNELS(arg_reduce),
 };

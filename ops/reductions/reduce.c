@@ -29,8 +29,7 @@ const tfu_op tfu_reduce = {
     .out = {"y: T"},
     .attr = {KIND, "axes: int = 65536", "keepdims: bool = false", "T: {float, half, bfloat16, double, int32, int64}"},
     .shape = forward_shape,
-    .cpu = tfu_reduce_cpu,
-    .gpu = tfu_reduce_gpu,
+    TFU_KERNELS(reduce),
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -49,6 +48,5 @@ const tfu_op tfu_reduce_grad = {
     .out = {"dx: T"},
     .attr = {KIND, "axes: int = 65536", "keepdims: bool = false", TFU_T_FLOATS},
     .shape = grad_shape,
-    .cpu = tfu_reduce_grad_cpu,
-    .gpu = tfu_reduce_grad_gpu,
+    TFU_KERNELS(reduce_grad),
 };

@@ -36,6 +36,5 @@ const tfu_op tfu_segment_sum = {
     .out = {"y: T"},
     .attr = {"sorted: bool = true", "T: {float, half, bfloat16, double, int32, int64}", "L: {int32, int64} = DT_INT64"},
     .shape = shape,
-    .cpu = tfu_segment_sum_cpu,
-    .gpu = tfu_segment_sum_gpu,
+    TFU_KERNELS(segment_sum),
 };

@@ -28,8 +28,7 @@ const tfu_op tfu_cross_entropy = {
     .out = {"loss: S", "stats: S"},
     .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
     .shape = dense_shape,
-    .cpu = tfu_cross_entropy_cpu,
-    .gpu = tfu_cross_entropy_gpu,
+    TFU_KERNELS(cross_entropy),
     .capturable = 1,
 };
 
@@ -53,8 +52,7 @@ const tfu_op tfu_cross_entropy_grad = {
     .out = {"dx: T", "dtargets: T"},
     .attr = {"smoothing: float = 0.0", "z_loss: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
     .shape = dense_grad_shape,
-    .cpu = tfu_cross_entropy_grad_cpu,
-    .gpu = tfu_cross_entropy_grad_gpu,
+    TFU_KERNELS(cross_entropy_grad),
     .capturable = 1,
     .in_place = 1,
 };
@@ -82,8 +80,7 @@ const tfu_op tfu_sparse_cross_entropy = {
     .out = {"loss: S", "stats: S"},
     .attr = {ATTRIBUTES},
     .shape = sparse_shape,
-    .cpu = tfu_sparse_cross_entropy_cpu,
-    .gpu = tfu_sparse_cross_entropy_gpu,
+    TFU_KERNELS(sparse_cross_entropy),
     .capturable = 1,
 };
 
@@ -103,8 +100,7 @@ const tfu_op tfu_sparse_cross_entropy_grad = {
     .out = {"dx: T"},
     .attr = {ATTRIBUTES},
     .shape = sparse_grad_shape,
-    .cpu = tfu_sparse_cross_entropy_grad_cpu,
-    .gpu = tfu_sparse_cross_entropy_grad_gpu,
+    TFU_KERNELS(sparse_cross_entropy_grad),
     .capturable = 1,
     .in_place = 1,
 };

@@ -38,8 +38,7 @@ const tfu_op tfu_group_norm = {
     .out = {"y: T", "stats: S"},
     .attr = {"epsilon: float = 0.001", TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_group_norm_cpu,
-    .gpu = tfu_group_norm_gpu,
+    TFU_KERNELS(group_norm),
 };
 
 static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -61,6 +60,5 @@ const tfu_op tfu_group_norm_grad = {
     .out = {"dx: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_group_norm_grad_cpu,
-    .gpu = tfu_group_norm_grad_gpu,
+    TFU_KERNELS(group_norm_grad),
 };

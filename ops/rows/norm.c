@@ -48,8 +48,7 @@ const tfu_op tfu_norm = {
     .out = {"y: T", "sum: T", "stats: S"},
     .attr = {TFU_NORM_KIND_ATTR, "epsilon: float = 0.001", "rate: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
     .shape = forward_shape,
-    .cpu = tfu_norm_cpu,
-    .gpu = tfu_norm_gpu,
+    TFU_KERNELS(norm),
     .capturable = 1,
     .room = TFU_ROWS_ROOM,
 };
@@ -77,7 +76,6 @@ const tfu_op tfu_norm_grad = {
     .out = {"dx: T", "dresidual: T", "dgamma: S", "dbeta: S"},
     .attr = {TFU_NORM_KIND_ATTR, "rate: float = 0.0", TFU_T_FLOATS, TFU_S_REALS},
     .shape = grad_shape,
-    .cpu = tfu_norm_grad_cpu,
-    .gpu = tfu_norm_grad_gpu,
+    TFU_KERNELS(norm_grad),
     .in_place = 1,
 };

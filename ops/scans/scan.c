@@ -24,8 +24,7 @@ const tfu_op tfu_scan = {
     .attr = {"kind: {'sum', 'prod', 'max', 'logsumexp'} = 'sum'", "axis: int = 0", "exclusive: bool = false",
              "reverse: bool = false", "T: {float, half, bfloat16, double, int32, int64}"},
     .shape = scan_shape,
-    .cpu = tfu_scan_cpu,
-    .gpu = tfu_scan_gpu,
+    TFU_KERNELS(scan),
     .in_place = 1,
 };
 
@@ -43,7 +42,6 @@ const tfu_op tfu_scan_recurrence = {
     .out = {"y: T"},
     .attr = {"axis: int = 0", "exclusive: bool = false", "reverse: bool = false", "T: {float, double}"},
     .shape = recurrence_shape,
-    .cpu = tfu_scan_recurrence_cpu,
-    .gpu = tfu_scan_recurrence_gpu,
+    TFU_KERNELS(scan_recurrence),
     .in_place = 1,
 };

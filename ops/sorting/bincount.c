@@ -20,8 +20,7 @@ const tfu_op tfu_bincount = {
     .out = {"counts: int64"},
     .attr = {"binary: bool = false", "T: {int32, int64}"},
     .shape = counts_shape,
-    .cpu = tfu_bincount_cpu,
-    .gpu = tfu_bincount_gpu,
+    TFU_KERNELS(bincount),
 };
 
 static tfu_code sums_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -36,8 +35,7 @@ const tfu_op tfu_weighted_bincount = {
     .out = {"sums: T"},
     .attr = {"L: {int32, int64}", TFU_T_NUMBERS},
     .shape = sums_shape,
-    .cpu = tfu_weighted_bincount_cpu,
-    .gpu = tfu_weighted_bincount_gpu,
+    TFU_KERNELS(weighted_bincount),
 };
 
 static tfu_code weights_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -59,7 +57,6 @@ const tfu_op tfu_weighted_bincount_grad = {
     .out = {"dweights: T"},
     .attr = {"L: {int32, int64}", TFU_T_NUMBERS},
     .shape = weights_shape,
-    .cpu = tfu_weighted_bincount_grad_cpu,
-    .gpu = tfu_weighted_bincount_grad_gpu,
+    TFU_KERNELS(weighted_bincount_grad),
     .capturable = 1,
 };

@@ -26,6 +26,5 @@ const tfu_op tfu_histogram = {
     .out = {"counts: int64"},
     .attr = {TFU_T_NUMBERS},
     .shape = histogram_shape,
-    .cpu = tfu_histogram_cpu,
-    .gpu = tfu_histogram_gpu,
+    TFU_KERNELS(histogram),
 };

@@ -19,8 +19,7 @@ const tfu_op tfu_sort = {
     .out = {"sorted: T"},
     .attr = {"descending: bool = false", TFU_T_NUMBERS},
     .shape = sort_shape,
-    .cpu = tfu_sort_cpu,
-    .gpu = tfu_sort_gpu,
+    TFU_KERNELS(sort),
 };
 
 const tfu_op tfu_argsort = {
@@ -30,8 +29,7 @@ const tfu_op tfu_argsort = {
     .out = {"indices: int32"},
     .attr = {"descending: bool = false", TFU_T_NUMBERS},
     .shape = sort_shape,
-    .cpu = tfu_argsort_cpu,
-    .gpu = tfu_argsort_gpu,
+    TFU_KERNELS(argsort),
 };
 
 static tfu_code unsort_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -52,7 +50,6 @@ const tfu_op tfu_unsort = {
     .out = {"dx: T"},
     .attr = {TFU_T_NUMBERS},
     .shape = unsort_shape,
-    .cpu = tfu_unsort_cpu,
-    .gpu = tfu_unsort_gpu,
+    TFU_KERNELS(unsort),
     .capturable = 1,
 };

@@ -29,6 +29,5 @@ const tfu_op tfu_top_k = {
     .out = {"values: T", "indices: int32"},
     .attr = {TFU_T_NUMBERS},
     .shape = top_k_shape,
-    .cpu = tfu_top_k_cpu,
-    .gpu = tfu_top_k_gpu,
+    TFU_KERNELS(top_k),
 };

@@ -22,6 +22,5 @@ const tfu_op tfu_unique = {
     .out = {"y: T", "idx: int32", "count: int32", "number: int32"},
     .attr = {TFU_T_NUMBERS},
     .shape = unique_shape,
-    .cpu = tfu_unique_cpu,
-    .gpu = tfu_unique_gpu,
+    TFU_KERNELS(unique),
 };

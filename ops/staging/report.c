@@ -20,7 +20,6 @@ const tfu_op tfu_report = {
     .out = {"done: float"},
     .attr = {[TFU_REPORT_KEY] = "key: int", [TFU_REPORT_TYPES] = "In: list(type)"},
     .lists = rule,
-    .cpu = tfu_report_cpu,
-    .gpu = tfu_report_gpu,
+    TFU_KERNELS(report),
     .stateful = 1,
 };

@@ -18,8 +18,7 @@ const tfu_op tfu_stage = {
     .out = {"memory: float"},
     .attr = {[TFU_STAGE_SLOT] = "slot: int", [TFU_STAGE_BYTES] = "bytes: int"},
     .shape = stage_rule,
-    .cpu = tfu_stage_cpu,
-    .gpu = tfu_stage_gpu,
+    TFU_KERNELS(stage),
     .stateful = 1,
 };
 
@@ -40,7 +39,6 @@ const tfu_op tfu_unstage = {
     .out = {"y: Out"},
     .attr = {"Out: list(type)"},
     .lists = unstage_rule,
-    .cpu = tfu_unstage_cpu,
-    .gpu = tfu_unstage_gpu,
+    TFU_KERNELS(unstage),
     .stateful = 1,
 };

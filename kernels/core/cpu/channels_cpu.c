@@ -1,14 +1,12 @@
 #ifndef REAL
 #include "kernels/core/cpu/channels_cpu.h"
 
-#include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/fold_cpu.h"
 
 typedef struct job {
   const tfu_channels_run *run;
   tfu_fold fold;                      /* how rows are joined and dealt out */
   const void *w[TFU_CHANNEL_WEIGHTS]; /* one value per column of a joined row, float or double */
-  int64_t task;                       /* elements of a task, without sums */
 } job;
 
 #define TFU_SELF "kernels/core/cpu/channels_cpu.c"
@@ -32,8 +30,7 @@ tfu_code tfu_channels_cpu(tfu_call *call, const tfu_channels_run *run) {
   if (j.fold.sums) {
     tfu_parallel(j.fold.tasks, real_is_f64 ? summing_task_f64 : summing_task_f32, &j);
   } else { /* in larger tasks than those of a fold, which take less time */
-    j.task = tfu_task_size(j.fold.n, TFU_TILE);
-    tfu_parallel(divide_up(j.fold.n, j.task), real_is_f64 ? task_f64 : task_f32, &j);
+    tfu_parallel_ranges(j.fold.n, tfu_task_size(j.fold.n, TFU_TILE), real_is_f64 ? range_f64 : range_f32, &j);
   }
   for (int q = 0; q < op->sums; q++) tfu_fold_finish(&j.fold, q, &run->sums[q]);
   return TFU_OK;
@@ -79,10 +76,10 @@ static inline void FN(compute)(const job *j, int64_t at, int64_t col, int n, int
   for (int i = 0; i < op->results; i++) FN(tfu_store)(run->y[i].data, run->y[i].dtype, at, n, tile.y[i]);
 }
 
-static void FN(task)(void *arg, int64_t task) {
+static void FN(range)(void *arg, int64_t at, int64_t end) {
   const job *j = arg;
-  const int64_t width = j->fold.width, end = (task + 1) * j->task < j->fold.n ? (task + 1) * j->task : j->fold.n;
-  for (int64_t at = task * j->task; at < end;) {
+  const int64_t width = j->fold.width;
+  while (at < end) {
     const int64_t col = at % width, left = width - col < end - at ? width - col : end - at;
     const int n = left < TFU_TILE ? (int)left : TFU_TILE;
     FN(compute)(j, at, col, n, 0);

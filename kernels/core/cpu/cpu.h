@@ -20,6 +20,12 @@
 
 enum { TFU_TILE = 512 };
 
+/* for (TFU_EACH_TILE(at, n, begin, end)): n elements from `at` on. */
+#define TFU_EACH_TILE(at, n, begin, end)               \
+  int64_t at = (begin), n;                             \
+  (n = (end)-at < TFU_TILE ? (end)-at : TFU_TILE) > 0; \
+  at += n
+
 #pragma GCC visibility push(default)
 /* Elements at .. at + n as arithmetic values: the memory itself where it is of that type, else widened into buffer. */
 const float *tfu_load_f32(const void *data, tfu_dtype dtype, int64_t at, int n, float *buffer);
@@ -33,8 +39,11 @@ void tfu_store_f64(void *data, tfu_dtype dtype, int64_t at, int n, const double 
 #pragma GCC visibility pop
 
 /* An output may be an input's own memory (tfu_op.in_place): element i is read before it is written, and nothing else
- * overlaps. This tells the compiler so. */
+ * overlaps. This tells the compiler so; TFU_VECTORISED(i, n) is such a loop, for i from 0 up to n. */
 #define TFU_VECTORISE _Pragma("GCC ivdep")
+#define TFU_VECTORISED(i, n) \
+  TFU_VECTORISE              \
+  for (int i = 0; i < (n); i++)
 
 /* v[i] = the activation of x[i] * scale[i] + bias[i], or its derivative there. v may be x. */
 typedef void tfu_act_f32(float *v, const float *x, const float *scale, const float *bias, int n);

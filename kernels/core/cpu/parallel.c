@@ -7,6 +7,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "kernels/core/arithmetic.h"
+
 typedef struct loop {
   void (*task)(void *, int64_t);
   void *arg;
@@ -108,6 +110,21 @@ void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg) 
   work_on(&l);
   while (l.done < l.tasks) pthread_cond_wait(&finished, &lock);
   pthread_mutex_unlock(&lock);
+}
+
+typedef struct ranges {
+  int64_t n, each;
+  void (*range)(void *arg, int64_t begin, int64_t end);
+  void *arg;
+} ranges;
+
+static void range_task(void *ranges_, int64_t i) {
+  const ranges *r = ranges_;
+  r->range(r->arg, i * r->each, least((i + 1) * r->each, r->n));
+}
+
+void tfu_parallel_ranges(int64_t n, int64_t each, void (*range)(void *arg, int64_t begin, int64_t end), void *arg) {
+  tfu_parallel(divide_up(n, each), range_task, &(ranges){n, each, range, arg});
 }
 
 const char *tfu_cpu_missing(void) {

@@ -9,6 +9,9 @@
  * done. What a task computes must not depend on which thread runs it: results then repeat for any number of threads. */
 void tfu_parallel(int64_t tasks, void (*task)(void *arg, int64_t i), void *arg);
 
+/* The same for 0 … n - 1 in ranges of `each`, of which the last may be shorter: range(arg, begin, end). */
+void tfu_parallel_ranges(int64_t n, int64_t each, void (*range)(void *arg, int64_t begin, int64_t end), void *arg);
+
 /* Elements per task of an elementwise loop over n: a multiple of `unit`, at least 64 of them (below that a second
  * thread costs more than it gives), and large where n is: threads that touch new memory side by side wait for each
  * other's pages. */

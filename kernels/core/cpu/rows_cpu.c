@@ -76,8 +76,7 @@ void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n) {
     lse->sum += TFU_SUM(n, e[i]);
     return;
   }
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) e[i] = FN(exp_of)(v[i] - max);
+  TFU_VECTORISED(i, n) e[i] = FN(exp_of)(v[i] - max);
   const double sum = TFU_SUM(n, e[i]), before = lse->max;
   if (before == -INFINITY) lse->max = max, lse->sum += sum;
   else if (max > before) lse->max = max, lse->sum = lse->sum * exp(before - max) + sum;
@@ -85,8 +84,7 @@ void FN(tfu_lse_add)(tfu_lse *lse, const REAL *v, REAL *e, int n) {
 }
 
 void FN(tfu_exp_line)(REAL *y, const REAL *v, REAL shift, REAL factor, REAL less, int n) {
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) y[i] = FN(exp_of)(v[i] - shift) * factor - less;
+  TFU_VECTORISED(i, n) y[i] = FN(exp_of)(v[i] - shift) * factor - less;
 }
 
 void FN(tfu_drop_tile)(const tfu_drop *drop, REAL *y, const REAL *x, int64_t at, int n) {
@@ -96,8 +94,7 @@ void FN(tfu_drop_tile)(const tfu_drop *drop, REAL *y, const REAL *x, int64_t at,
   const REAL factor = (REAL)drop->factor;
   draw((uint64_t)(at / 8), drop->seed, words, (skip + n + 7) / 8);
   memcpy(lanes, words, sizeof lanes);
-  TFU_VECTORISE
-  for (int i = 0; i < n; i++) {
+  TFU_VECTORISED(i, n) {
     const REAL kept = x[i] * factor;
     y[i] = lanes[skip + i] < drop->below ? 0 : kept;
   }

@@ -143,7 +143,6 @@ struct act_any {
 };
 
 /* Stamps function<T, activation>(args) as the kernels function_<activation>_<dtype> of all but float64. */
-#define TFU_KERNEL_FOR_ACTIVATION(function, args, name)                      \
-  TFU_KERNEL_AS_(function##_##name##_f32, args, function<float, act_##name>) \
-  TFU_KERNEL_AS_(function##_##name##_f16, args, function<f16, act_##name>)   \
-  TFU_KERNEL_AS_(function##_##name##_bf16, args, function<bf16, act_##name>)
+#define TFU_ACTIVATION_KERNEL_OF_(function, args, name, tag, T) \
+  TFU_KERNEL_AS_(function##_##name##_##tag, args, function<T, act_##name>)
+#define TFU_KERNEL_FOR_ACTIVATION(function, args, name) TFU_SINGLES(TFU_ACTIVATION_KERNEL_OF_, function, args, name)

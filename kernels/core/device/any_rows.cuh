@@ -1,4 +1,4 @@
-/* any_rows.cuh - the walk over rows that begin, end or reach anywhere. */
+/* any_rows.cuh - the walk over rows that begin, end or reach anywhere, prefetched to shared memory. */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
@@ -20,8 +20,7 @@ struct any_rows : row_team<OVER_BLOCK> {
 
   __device__ any_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : row_team<OVER_BLOCK>(rows) {
     extern __shared__ int4 ring[];
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = tensors[t];
+    UNROLLED(t, TENSORS) from[t] = tensors[t];
     mine = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     pack_bytes = blockDim.x * 16;
     free = r.slots;
@@ -45,8 +44,7 @@ struct any_rows : row_team<OVER_BLOCK> {
       if (p < end) {
         int4 bits[TENSORS];
         at = mine + slot;
-        UNROLL
-        for (int t = 0; t < TENSORS; t++)
+        UNROLLED(t, TENSORS)
           if (t < r.tensors) bits[t] = load_shared(at + t * pack_bytes);
         f(place_of(p, shift), 0, bits);
       }
@@ -132,16 +130,14 @@ struct any_rows : row_team<OVER_BLOCK> {
     const int count = left < N ? (int)left : N;
 #if __CUDA_ARCH__ >= 800
     if (r.aligned) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++)
+      UNROLLED(t, TENSORS)
         if (t < r.tensors) copy_pack(to + t * pack_bytes, from[t] + start, count * (int)sizeof(T));
       return;
     }
 #endif
     ONCE
     for (int k = 0; k < count; k++) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++)
+      UNROLLED(t, TENSORS)
         if (t < r.tensors) elements(to + t * pack_bytes)[k] = from[t][start + k];
     }
   }

@@ -21,8 +21,7 @@ struct dropping {
   template <typename R, int N>
   __device__ void whole(int64_t at, R (&v)[N]) const {
     tfu_bits bits = tfu_philox(at >> 3, seed);
-    UNROLL
-    for (int i = 0; i < N / 2; i++) bits.word[i] = N < 8 && at & 4 ? bits.word[i + 8 / 2 - N / 2] : bits.word[i];
+    UNROLLED(i, N / 2) bits.word[i] = N < 8 && at & 4 ? bits.word[i + 8 / 2 - N / 2] : bits.word[i];
     apply(bits, v);
   }
 
@@ -30,8 +29,7 @@ struct dropping {
   /* Element k's 16 bits are lane k. */
   template <typename R, int N>
   __device__ void apply(const tfu_bits &bits, R (&v)[N]) const {
-    UNROLL
-    for (int k = 0; k < N; k++) v[k] = tfu_lane(&bits, k) < below ? (R)0 : v[k] * (R)scale;
+    UNROLLED(k, N) v[k] = tfu_lane(&bits, k) < below ? (R)0 : v[k] * (R)scale;
   }
   /* Element at's 16 bits lowest. A pack that begins between two counters takes the end of one and the start of the
    * next: 256 bits, shifted down by single and double words and by half a word. */
@@ -44,12 +42,9 @@ struct dropping {
     if (skip + N > 8) high = tfu_philox((at >> 3) + 1, seed);
     uint32_t w[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
                      high.word[0], high.word[1], high.word[2], high.word[3]};
-    UNROLL
-    for (int i = 0; i < 6; i++) w[i] = skip & 4 ? w[i + 2] : w[i];
-    UNROLL
-    for (int i = 0; i < 5; i++) w[i] = skip & 2 ? w[i + 1] : w[i];
-    UNROLL
-    for (int i = 0; i < 4; i++) low.word[i] = skip & 1 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
+    UNROLLED(i, 6) w[i] = skip & 4 ? w[i + 2] : w[i];
+    UNROLLED(i, 5) w[i] = skip & 2 ? w[i + 1] : w[i];
+    UNROLLED(i, 4) low.word[i] = skip & 1 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
     return low;
   }
 };

@@ -1,4 +1,4 @@
-/* held_rows.cuh - the walk over rows that fit in registers. */
+/* held_rows.cuh - the walk over rows that fit in registers; the next ones are prefetched. */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
@@ -30,8 +30,7 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
     column_of_first = first * N;
     room = end - first;
     slots = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)tensors[t];
+    UNROLLED(t, TENSORS) from[t] = (const char *)tensors[t];
     offset = (row * r.cols + column_of_first) * (int64_t)sizeof(T);
     jump = step() * r.cols * (int64_t)sizeof(T);
     fetch_row = row;
@@ -79,19 +78,16 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   __device__ void visit(F f, int column, int room) {
     if (!active()) return;
     if (room > (PACKS - 1) * r.lanes) {
-      UNROLL
-      for (int i = 0; i < PACKS; i++) visit_pack(f, column, i);
+      UNROLLED(i, PACKS) visit_pack(f, column, i);
     } else {
-      UNROLL
-      for (int i = 0; i < PACKS - 1; i++)
+      UNROLLED(i, PACKS - 1)
         if (i * r.lanes < room) visit_pack(f, column, i);
     }
   }
   template <typename F>
   __device__ void visit_pack(F f, int column, int i) {
     int4 packs[TENSORS];
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) packs[t] = bits[t][i];
+    UNROLLED(t, TENSORS) packs[t] = bits[t][i];
     f(whole_place{column + i * r.lanes * N}, i, packs);
   }
 
@@ -104,10 +100,8 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   __device__ void fetch() {
     const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
     if (fetch_row < r.rows) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++) {
-        UNROLL
-        for (int i = 0; i < PACKS; i++)
+      UNROLLED(t, TENSORS) {
+        UNROLLED(i, PACKS)
           if (t < r.tensors && i * r.lanes < left) copy_pack(place_of(slot, t, i), from[t] + offset + i * r.lanes * 16);
       }
     }
@@ -133,20 +127,16 @@ struct held_rows : row_team<(PACKS > 1 ? OVER_CLUSTER : OVER_WARP)> {
   __device__ void receive_copied() {
     wait_for_copies<SLOTS - 2>();
     const unsigned oldest = slot + 1 == SLOTS ? 0 : slot + 1;
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      UNROLL
-      for (int i = 0; i < PACKS; i++)
+    UNROLLED(t, TENSORS) {
+      UNROLLED(i, PACKS)
         if (t < r.tensors) bits[t][i] = load_shared(place_of(oldest, t, i)); /* what is not there is not looked at */
     }
     fetch();
   }
   __device__ void load() {
     const int left = CHUNKS ? room - fetch_chunk * PACKS * r.lanes : room;
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      UNROLL
-      for (int i = 0; i < PACKS; i++)
+    UNROLLED(t, TENSORS) {
+      UNROLLED(i, PACKS)
         if (active() && t < r.tensors && i * r.lanes < left)
           bits[t][i] = load_once(from[t] + offset + i * r.lanes * 16);
     }

@@ -32,16 +32,14 @@ struct told_state {
   __device__ void tell(const S &s) {
     unsigned long long bits[WORDS] = {};
     memcpy(bits, &s, sizeof s);
-    UNROLL
-    for (int i = 0; i < WORDS; i++)
+    UNROLLED(i, WORDS)
       asm volatile("{.reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all;}" ::"l"(&word[i]),
                    "l"(bits[i]), "l"(1ull)
                    : "memory");
   }
   __device__ S wait() const {
     unsigned long long bits[WORDS], told;
-    UNROLL
-    for (int i = 0; i < WORDS; i++) do {
+    UNROLLED(i, WORDS) do {
         asm volatile("{.reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all;}"
                      : "=l"(bits[i]), "=l"(told)
                      : "l"(&word[i])

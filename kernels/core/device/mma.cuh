@@ -1,8 +1,8 @@
 /* mma.cuh - products of tiles on tensor cores: 16 x 16 results from tiles in shared memory. Compute capability 8.0 on.
  *
- * A tile is rows of D elements, D * sizeof(T) a multiple of 128 bytes. Its 16-byte chunks lie permuted: chunk c of row
- * r at place c ^ (r % 8). So eight rows of one column, which is what a matrix load takes, come from different banks. A
- * tile begins at a multiple of its row's bytes; then the permutation is one XOR of a lane's own address.
+ * A tile is rows of D elements, D * sizeof(T) a multiple of 128 bytes. Its 16-byte chunks lie permuted (swizzle): chunk
+ * c of row r at place c ^ (r % 8). So eight rows of one column, which is what a matrix load takes, come from different
+ * banks. A tile begins at a multiple of its row's bytes; then the permutation is one XOR of a lane's own address.
  *
  * Results are in the accumulators' layout: float[4] per 16 x 8, lane 4 g + t having columns 2 t and 2 t + 1 of rows g
  * and g + 8. Two such side by side are, narrowed, the left factor of a next product: chained products need no memory.
@@ -92,20 +92,17 @@ __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<f
                                     bool tf32) {
   float sum[2][4] = {};
   if (!tf32) {
-    UNROLL
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
       const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
       multiply(sum[n], left.small + 4 * k, right.big[r], right.big[r + 1], float());
       multiply(sum[n], left.big + 4 * k, right.small[r], right.small[r + 1], float());
     }
   }
-  UNROLL
-  for (int i = 0; i < 4; i++) {
+  UNROLLED(i, 4) {
     const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
     multiply(sum[n], left.big + 4 * k, right.big[r], right.big[r + 1], float());
   }
-  UNROLL
-  for (int i = 0; i < 4; i++) c[i] += sum[0][i], d[i] += sum[1][i];
+  UNROLLED(i, 4) c[i] += sum[0][i], d[i] += sum[1][i];
 }
 
 /* The left factor that two neighbouring results make. */
@@ -118,8 +115,7 @@ template <>
 __device__ inline factor<float> narrow_results(const float (&c)[4], const float (&d)[4]) {
   factor<float> f;
   const int from[4] = {0, 2, 1, 3};
-  UNROLL
-  for (int i = 0; i < 4; i++) f.set(i, c[from[i]]), f.set(4 + i, d[from[i]]);
+  UNROLLED(i, 4) f.set(i, c[from[i]]), f.set(4 + i, d[from[i]]);
   return f;
 }
 
@@ -171,8 +167,7 @@ struct tile<float, D> {
 
   __device__ factor<float> left(int row, int k) const {
     factor<float> f;
-    UNROLL
-    for (int s = 0; s < 2; s++) {
+    UNROLLED(s, 2) {
       const unsigned p = (pairs() ^ ((k + 8 * s) * 4)) + row * ROW;
       const float2 upper = two(p), lower = two(p + 8 * ROW);
       f.set(4 * s, upper.x), f.set(4 * s + 1, lower.x), f.set(4 * s + 2, upper.y), f.set(4 * s + 3, lower.y);
@@ -181,8 +176,7 @@ struct tile<float, D> {
   }
   __device__ factor<float> right_turned(int n, int k) const {
     factor<float> f;
-    UNROLL
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
       const float2 v = two((pairs() ^ ((k + 8 * (i % 2)) * 4)) + (n + 8 * (i / 2)) * ROW);
       f.set(2 * i, v.x), f.set(2 * i + 1, v.y);
     }
@@ -192,8 +186,7 @@ struct tile<float, D> {
     const unsigned g = lane_id() / 4, row = lane_id() % 4 * 2;
     const unsigned p = at + row * ROW + (((g >> 2) ^ row) << 4) + (g & 3) * 4;
     factor<float> f;
-    UNROLL
-    for (int i = 0; i < 4; i++) {
+    UNROLLED(i, 4) {
       const int down = (k + 8 * (i % 2)) * ROW, across = (n + 8 * (i / 2)) * 4;
       f.set(2 * i, one((p ^ across) + down));
       f.set(2 * i + 1, one((p ^ 16 ^ across) + down + ROW)); /* in odd rows the chunks of a pair have changed places */
@@ -225,17 +218,14 @@ template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
   enum { AT_ONCE = sizeof(T) == 2 ? D / 16 : 2 };
-  UNROLL
-  for (int i = 0; i < M * N * 4; i++) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
+  UNROLLED(i, M * N * 4) acc[i / 4 / N][i / 4 % N][i % 4] = 0;
   _Pragma("unroll AT_ONCE") for (int k = 0; k < D; k += 16) {
     factor<T> l[M];
-    UNROLL
-    for (int m = 0; m < M; m++) l[m] = left.left(row + 16 * m, k);
+    UNROLLED(m, M) l[m] = left.left(row + 16 * m, k);
     UNROLL
     for (int n = 0; n < N; n += 2) {
       const factor<T> r = right.right_turned(8 * n, k);
-      UNROLL
-      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
+      UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }
@@ -246,8 +236,7 @@ template <typename T, int M, int N>
 struct left_factors {
   factor<T> f[M][N / 2];
   __device__ left_factors(const float (&p)[M][N][4]) {
-    UNROLL
-    for (int i = 0; i < M * N / 2; i++) {
+    UNROLLED(i, M * N / 2) {
       const int m = i / (N / 2), k = i % (N / 2);
       f[m][k] = narrow_results<T>(p[m][2 * k], p[m][2 * k + 1]);
     }
@@ -268,13 +257,11 @@ __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_fa
   UNROLL
   for (int k = 0; k < N; k += 2) {
     factor<T> l[M];
-    UNROLL
-    for (int m = 0; m < M; m++) l[m] = p.at(m, k);
+    UNROLLED(m, M) l[m] = p.at(m, k);
     UNROLL
     for (int n = 0; n < D / 8; n += 2) {
       const factor<T> r = right.right(8 * k, 8 * n);
-      UNROLL
-      for (int m = 0; m < M; m++) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
+      UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }

@@ -1,4 +1,4 @@
-/* narrow_rows.cuh - the walk over rows so short that each is a thread's own. */
+/* narrow_rows.cuh - the walk over rows so short that each is a thread's own; the next tile of them is prefetched. */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
@@ -18,8 +18,7 @@ struct narrow_rows : row_team<OVER_WARP> {
 
   __device__ narrow_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : row_team<OVER_WARP>(rows) {
     extern __shared__ int4 ring[];
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = tensors[t];
+    UNROLLED(t, TENSORS) from[t] = tensors[t];
     slots = (unsigned)__cvta_generic_to_shared(ring);
     fetch_row = first_of_block;
     if (threadIdx.x == 0) written() = nullptr;
@@ -48,8 +47,7 @@ struct narrow_rows : row_team<OVER_WARP> {
     ONCE
     for (int first = -shift; first < cols; first += N, at += 16) {
       int4 bits[TENSORS];
-      UNROLL
-      for (int t = 0; t < TENSORS; t++)
+      UNROLLED(t, TENSORS)
         if (t < r.tensors) bits[t] = load_words(at + t * tensor_bytes());
       const int own = first < 0 ? shift : 0, end = cols - first < N ? cols - first : N;
       f(any_place{first, (1u << end) - (1u << own), own == 0 && end == N}, 0, bits);
@@ -69,8 +67,7 @@ struct narrow_rows : row_team<OVER_WARP> {
     const int4 bits = narrow_pack<T>(v);
     const unsigned words[4] = {(unsigned)bits.x, (unsigned)bits.y, (unsigned)bits.z, (unsigned)bits.w};
     if (threadIdx.x == 0) written() = to;
-    UNROLL
-    for (int w = 0; w < 4; w++) {
+    UNROLLED(w, 4) {
       const unsigned own = p.own >> w * PER_WORD & ((1u << PER_WORD) - 1);
       if (own == (1u << PER_WORD) - 1) store_word(at + w * 4, words[w]);
       else if (PER_WORD == 2 && own == 1) store_half(at + w * 4, words[w]);
@@ -122,8 +119,7 @@ struct narrow_rows : row_team<OVER_WARP> {
   __device__ void fetch() {
     const int64_t start = fetch_row * r.cols;
     for_packs(fetch_row, [&](int p, int count) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++)
+      UNROLLED(t, TENSORS)
         if (t < r.tensors) copy(tile() + t * tensor_bytes() + p * 16, from[t] + start + p * N, count);
     });
     close_copies();

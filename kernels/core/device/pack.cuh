@@ -7,8 +7,12 @@
 
 #include "kernels/core/gpu/walk.h"
 
-/* On every loop over registers: an index that is not a constant would move them to memory. */
+/* On every loop over registers: an index that is not a constant would move them to memory. UNROLLED(i, n) is such a
+ * loop, for i from 0 up to n. */
 #define UNROLL _Pragma("unroll")
+#define UNROLLED(i, n) \
+  UNROLL               \
+  for (int i = 0; i < (n); i++)
 /* On a loop of which there shall be one copy in the machine code: it serves what is rare, or its body is long enough.
  */
 #define ONCE _Pragma("unroll 1")
@@ -160,11 +164,16 @@ __device__ inline int64_t walk_column() {
 __device__ inline int64_t walk_first(const tfu_walk &w, int64_t col) { return blockIdx.y * w.width + col; }
 __device__ inline int64_t walk_step(const tfu_walk &w) { return gridDim.y * w.width; }
 
+/* Stamps function(args) as the kernel `label`, with its launch bounds in brackets. `args` may begin with
+ * __grid_constant__, where arguments are pointed at or counted through: else each thread would have a copy of them. */
+#define TFU_STAMP(bounds, label, args, ...) \
+  extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
+/* stamp(…, tag, T) for the types of 16 bits, for all that are computed in float, and for all. */
+#define TFU_HALVES(stamp, ...) stamp(__VA_ARGS__, f16, f16) stamp(__VA_ARGS__, bf16, bf16)
+#define TFU_SINGLES(stamp, ...) stamp(__VA_ARGS__, f32, float) TFU_HALVES(stamp, __VA_ARGS__)
+#define TFU_TYPES(stamp, ...) TFU_SINGLES(stamp, __VA_ARGS__) stamp(__VA_ARGS__, f64, double)
+
 /* Stamps function<T>(args) as the kernels function_f32, _f16, _bf16 and _f64. */
-#define TFU_KERNEL_AS_(label, args, ...) \
-  extern "C" __global__ void __launch_bounds__(TFU_THREADS) label(const args a) { __VA_ARGS__(a); }
-#define TFU_KERNEL(function, args)                      \
-  TFU_KERNEL_AS_(function##_f32, args, function<float>) \
-  TFU_KERNEL_AS_(function##_f16, args, function<f16>)   \
-  TFU_KERNEL_AS_(function##_bf16, args, function<bf16>) \
-  TFU_KERNEL_AS_(function##_f64, args, function<double>)
+#define TFU_KERNEL_AS_(label, args, ...) TFU_STAMP((TFU_THREADS), label, args, __VA_ARGS__)
+#define TFU_KERNEL_OF_(function, args, tag, T) TFU_KERNEL_AS_(function##_##tag, args, function<T>)
+#define TFU_KERNEL(function, args) TFU_TYPES(TFU_KERNEL_OF_, function, args)

@@ -1,4 +1,5 @@
-/* panels.cuh - a block's tile of a product on tensor cores, from factors that come in panels: sums of left x right.
+/* panels.cuh - GEMM: a block's tile of a product on tensor cores, from factors that come in panels, prefetched by a
+ * pipeline of several stages, in a swizzle without bank conflicts; and an epilogue for the results.
  * Compute capability 8.0 on; kernels/core/panels.h has the sizes.
  *
  * A panel is the tile of one factor: SIDE rows of the left or columns of the right one, by DEPTH terms. Whoever brings
@@ -79,8 +80,7 @@ struct matrix_panel : panel_tile<T, SIDE, RIGHT, ALONG> {
   }
 
   __device__ void fetch(unsigned tile) {
-    UNROLL
-    for (int i = 0; i < layout::COUNT; i++)
+    UNROLLED(i, layout::COUNT)
       copy_pack(tile + to + i * layout::AT_ONCE * layout::LINE, from + i * step,
                 width > 0 && i * layout::AT_ONCE < lines ? 16 : 0);
     from += next;
@@ -115,10 +115,8 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
   float sum[HIGH / 16][OWN / 8][4] = {};
   factor<T> l[2][HIGH / 16], r[2][OWN / 16]; /* of these terms and of the next */
   const auto load = [&](int which, int k) {
-    UNROLL
-    for (int i = 0; i < HIGH / 16; i++) l[which][i] = LEFT::load(reading + left_lane, i, k);
-    UNROLL
-    for (int i = 0; i < OWN / 16; i++) r[which][i] = RIGHT::load(reading + right_lane, i, k);
+    UNROLLED(i, HIGH / 16) l[which][i] = LEFT::load(reading + left_lane, i, k);
+    UNROLLED(i, OWN / 16) r[which][i] = RIGHT::load(reading + right_lane, i, k);
   };
 
   for (int i = 0; i < STAGES - 1; i++) fetch(i < count);
@@ -127,8 +125,7 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
   load(0, 0);
   ONCE
   for (int tile = 0; tile < count; tile++) {
-    UNROLL
-    for (int k = 0; k < STEPS; k++) {
+    UNROLLED(k, STEPS) {
       if (k == STEPS - 1) { /* the last factors of this tile are read: it may go, and the next must be there */
         wait_for_copies<STAGES - 2>();
         __syncthreads();
@@ -136,8 +133,7 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
       }
       load((k + 1) % 2, (k + 1) % STEPS);
       if (k == 0) fetch(tile + STAGES - 1 < count);
-      UNROLL
-      for (int i = 0; i < HIGH / 16 * OWN / 16; i++) {
+      UNROLLED(i, HIGH / 16 * OWN / 16) {
         const int m = i / (OWN / 16), n = i % (OWN / 16);
         multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[k % 2][m], r[k % 2][n], true);
       }
@@ -151,8 +147,7 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
   wait_for_copies<0>();
   __syncthreads(); /* all factors have been read */
   float *const sums = (float *)memory + warp * HIGH * LINE;
-  UNROLL
-  for (int i = 0; i < HIGH / 8 * OWN / 8; i++) { /* rows 8 apart; see mma.cuh */
+  UNROLLED(i, HIGH / 8 * OWN / 8) { /* rows 8 apart; see mma.cuh */
     const int r = i / (OWN / 8), n = i % (OWN / 8);
     *(float2 *)(sums + (8 * r + lane_id() / 4) * LINE + 8 * n + lane_id() % 4 * 2) =
         make_float2(sum[r / 2][n][r % 2 * 2], sum[r / 2][n][r % 2 * 2 + 1]);

@@ -1,4 +1,5 @@
-/* ring_rows.cuh - the walk over long rows that stay in shared memory. */
+/* ring_rows.cuh - the walk over long rows that stay in shared memory: a persistent kernel, which prefetches the next.
+ */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
@@ -24,8 +25,7 @@ struct ring_rows : row_team<OVER_CLUSTER> {
     room = (end < r.packs ? end : r.packs) - first;
     mine = (unsigned)__cvta_generic_to_shared(ring + threadIdx.x);
     pack_bytes = blockDim.x * 16;
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) from[t] = (const char *)tensors[t];
+    UNROLLED(t, TENSORS) from[t] = (const char *)tensors[t];
     fetch_from(row);
     unsigned slot = 0;
     ONCE
@@ -87,14 +87,11 @@ struct ring_rows : row_team<OVER_CLUSTER> {
   template <bool FIRST, int COUNT, typename F>
   __device__ void visit(F f, int column, int left) {
     int4 bits[COUNT][TENSORS];
-    UNROLL
-    for (int i = 0; i < COUNT; i++) {
-      UNROLL
-      for (int t = 0; t < (FIRST ? TENSORS : 1); t++)
+    UNROLLED(i, COUNT) {
+      UNROLLED(t, (FIRST ? TENSORS : 1))
         if (t == 0 || t < r.tensors) bits[i][t] = load_shared(at + (t * GROUP + i) * pack_bytes);
     }
-    UNROLL
-    for (int i = 0; i < COUNT; i++)
+    UNROLLED(i, COUNT)
       if (COUNT == GROUP || i * r.lanes < left) f(whole_place{column + i * r.lanes * N}, i, bits[i]);
   }
 
@@ -106,10 +103,8 @@ struct ring_rows : row_team<OVER_CLUSTER> {
   }
   /* The next group on its way. It is closed even where nothing is left to fetch, so that groups can be counted. */
   __device__ void fetch(unsigned slot) {
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) {
-      UNROLL
-      for (int i = 0; i < GROUP; i++)
+    UNROLLED(t, TENSORS) {
+      UNROLLED(i, GROUP)
         if ((t == 0 || t < r.tensors) && i * r.lanes < fetch_left)
           copy_pack(mine + slot + (t * GROUP + i) * pack_bytes, from[t] + fetch_at + i * pack_bytes);
     }

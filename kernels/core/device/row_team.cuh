@@ -1,5 +1,6 @@
-/* row_team.cuh - the threads that share a row: where they are, and how they agree on a value. docs/design.md#words says
- * what a team, a share, a seat and the parts of a split row are. */
+/* row_team.cuh - the threads that share a row: where they are, and how they agree on a value: by warp shuffle, then
+ * through shared memory, then through that of a cluster (mbarrier, st.async). docs/design.md#words says what a team, a
+ * share, a seat and the parts of a split row are. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -55,8 +56,7 @@ __device__ inline void send(unsigned to, unsigned arrival, int rank, const V &v)
   unsigned place, there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"(to), "r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(arrival), "r"(rank));
-  UNROLL
-  for (int i = 0; i < (int)(sizeof(V) / 4); i++)
+  UNROLLED(i, (int)(sizeof(V) / 4))
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(place + i * 4),
                  "r"(((const unsigned *)&v)[i]), "r"(there)
                  : "memory");

@@ -21,7 +21,7 @@
 enum { RING = -1, NARROW = -2 };
 
 /* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
- * it the wish must have no waves, so that the plan has no memory for them either. */
+ * it the kernel must be TFU_ALONE, so that the plan has no memory for them either. */
 template <typename T, int PACKS, int TENSORS, bool CHUNKS = false, bool AHEAD = true>
 struct rows {
   typedef held_rows<T, PACKS, TENSORS, CHUNKS, AHEAD> walk;
@@ -43,12 +43,10 @@ struct rows<T, NARROW, TENSORS, CHUNKS, AHEAD> {
 template <typename R, int N>
 __device__ inline R sum_of(const R (&v)[N]) {
   R sum[N];
-  UNROLL
-  for (int k = 0; k < N; k++) sum[k] = v[k];
+  UNROLLED(k, N) sum[k] = v[k];
   UNROLL
   for (int half = N / 2; half > 0; half /= 2) {
-    UNROLL
-    for (int k = 0; k < N / 2; k++)
+    UNROLLED(k, N / 2)
       if (k < half) sum[k] += sum[k + half];
   }
   return sum[0];
@@ -59,8 +57,7 @@ template <typename R, int N>
 __device__ inline R dot_of(const R (&a)[N], const R (&b)[N]) {
   enum { CHAINS = N < 4 ? N : 4 };
   R sum[CHAINS];
-  UNROLL
-  for (int k = 0; k < N; k++) sum[k % CHAINS] = k < CHAINS ? a[k] * b[k] : a[k] * b[k] + sum[k % CHAINS];
+  UNROLLED(k, N) sum[k % CHAINS] = k < CHAINS ? a[k] * b[k] : a[k] * b[k] + sum[k % CHAINS];
   return sum_of(sum);
 }
 
@@ -69,8 +66,7 @@ template <typename T, typename P, typename R, int N>
 __device__ inline void widen_place(const P &p, int4 bits, R otherwise, R (&v)[N]) {
   widen_pack<T>(bits, v);
   if (p.whole) return;
-  UNROLL
-  for (int k = 0; k < N; k++) v[k] = p.owns(k) ? v[k] : otherwise;
+  UNROLLED(k, N) v[k] = p.owns(k) ? v[k] : otherwise;
 }
 
 /* Values that belong to the columns of a pack: one per column, in the arithmetic type. Those of a whole place begin on
@@ -80,25 +76,21 @@ __device__ inline void load_columns(const R *data, const whole_place &p, R other
   UNROLL
   for (int k = 0; k < N; k += packed<R>::N) {
     R part[packed<R>::N];
-    UNROLL
-    for (int j = 0; j < packed<R>::N; j++) part[j] = otherwise;
+    UNROLLED(j, packed<R>::N) part[j] = otherwise;
     if (data) widen_pack<R>(__ldg((const int4 *)(data + p.first + k)), part);
-    UNROLL
-    for (int j = 0; j < packed<R>::N; j++) v[k + j] = part[j];
+    UNROLLED(j, packed<R>::N) v[k + j] = part[j];
   }
 }
 template <typename R, int N>
 __device__ inline void load_columns(const R *data, const any_place &p, R otherwise, R (&v)[N]) {
-  UNROLL
-  for (int k = 0; k < N; k++) v[k] = data && p.owns(k) ? data[p.first + k] : otherwise;
+  UNROLLED(k, N) v[k] = data && p.owns(k) ? data[p.first + k] : otherwise;
 }
 template <typename R, int N>
 __device__ inline void store_columns(R *data, const whole_place &p, const R (&v)[N]) {
   UNROLL
   for (int k = 0; k < N; k += packed<R>::N) {
     R part[packed<R>::N];
-    UNROLL
-    for (int j = 0; j < packed<R>::N; j++) part[j] = v[k + j];
+    UNROLLED(j, packed<R>::N) part[j] = v[k + j];
     store_bits(data + p.first + k, narrow_pack<R>(part));
   }
 }
@@ -113,21 +105,18 @@ __device__ inline void join_sums(int lanes, F value) {
   if (lanes > 32) return;
   ONCE
   for (int offset = lanes; offset < 32; offset *= 2) {
-    UNROLL
-    for (int j = 0; j < COUNT; j++) value(j) += __shfl_xor_sync(0xffffffffu, value(j), offset);
+    UNROLLED(j, COUNT) value(j) += __shfl_xor_sync(0xffffffffu, value(j), offset);
   }
   __syncthreads();
   const int warps = blockDim.x / 32, lane = threadIdx.x % 32;
   R *room = (R *)ring + threadIdx.x / 32 * COUNT * 32 + lane;
-  UNROLL
-  for (int j = 0; j < COUNT; j++)
+  UNROLLED(j, COUNT)
     if (lane < lanes) room[j * 32] = value(j);
   __syncthreads();
   if (threadIdx.x >= lanes) return;
   ONCE
   for (int w = 1; w < warps; w++) {
-    UNROLL
-    for (int j = 0; j < COUNT; j++) value(j) += room[(w * COUNT + j) * 32];
+    UNROLLED(j, COUNT) value(j) += room[(w * COUNT + j) * 32];
   }
 }
 
@@ -141,34 +130,25 @@ constexpr int packs_of_elements(int elements) {
  * and for any: function_short_f32, function_long_f32, function_any_f32, … The long ones are compiled for blocks of up
  * to `threads`, 1024, since registers are worth less than threads, or 512 where sums over rows fill them. Rows of
  * doubles are all taken for any: few would notice, and all would have to load what it takes. */
-#define TFU_ROW_KERNEL_AS_(bounds, label, args, ...) \
-  extern "C" __global__ void __launch_bounds__ bounds label(const args a) { __VA_ARGS__(a); }
-#define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, label, T)   \
-  TFU_ROW_KERNEL_AS_((256), function##_short_##label, args, function<T, 1>) \
-  TFU_ROW_KERNEL_AS_((threads), function##_long_##label, args, function<T, packs_of_elements<T>(elements)>)
-#define TFU_HELD_ROW_KERNEL(function, args, elements, threads)        \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f32, float) \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, f16, f16)   \
-  TFU_HELD_ROW_KERNEL_(function, args, elements, threads, bf16, bf16)
-#define TFU_ANY_ROW_KERNEL(function, args)                                \
-  TFU_ROW_KERNEL_AS_((256), function##_any_f32, args, function<float, 0>) \
-  TFU_ROW_KERNEL_AS_((256), function##_any_f16, args, function<f16, 0>)   \
-  TFU_ROW_KERNEL_AS_((256), function##_any_bf16, args, function<bf16, 0>) \
-  TFU_ROW_KERNEL_AS_((256), function##_any_f64, args, function<double, 0>)
+#define TFU_HELD_ROW_KERNEL_(function, args, elements, threads, tag, T) \
+  TFU_STAMP((256), function##_short_##tag, args, function<T, 1>)        \
+  TFU_STAMP((threads), function##_long_##tag, args, function<T, packs_of_elements<T>(elements)>)
+#define TFU_HELD_ROW_KERNEL(function, args, elements, threads) \
+  TFU_SINGLES(TFU_HELD_ROW_KERNEL_, function, args, elements, threads)
+#define TFU_ANY_ROW_KERNEL_(function, args, tag, T) TFU_STAMP((256), function##_any_##tag, args, function<T, 0>)
+#define TFU_ANY_ROW_KERNEL(function, args) TFU_TYPES(TFU_ANY_ROW_KERNEL_, function, args)
 #define TFU_ROW_KERNEL(function, args, elements, threads) \
   TFU_HELD_ROW_KERNEL(function, args, elements, threads)  \
   TFU_ANY_ROW_KERNEL(function, args)
-/* For rows that are a thread's own, where the wish says so: not for kernels that store to several tensors. */
-#define TFU_NARROW_ROW_KERNEL(function, args)                                                       \
-  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_f32, args, function<float, NARROW>) \
-  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_f16, args, function<f16, NARROW>)   \
-  TFU_ROW_KERNEL_AS_((TFU_NARROW_THREADS, 8), function##_narrow_bf16, args, function<bf16, NARROW>)
-/* For long rows, where the wish has a ring: two blocks may share a multiprocessor. */
+/* For rows that are a thread's own (TFU_HAS_NARROW): not for kernels that store to several tensors. */
+#define TFU_NARROW_ROW_KERNEL_(function, args, tag, T) \
+  TFU_STAMP((TFU_NARROW_THREADS, 8), function##_narrow_##tag, args, function<T, NARROW>)
+#define TFU_NARROW_ROW_KERNEL(function, args) TFU_SINGLES(TFU_NARROW_ROW_KERNEL_, function, args)
+/* For long rows (TFU_HAS_RING): two blocks may share a multiprocessor. */
 #if __CUDA_ARCH__ >= 800
-#define TFU_RING_ROW_KERNEL(function, args)                                                   \
-  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_f32, args, function<float, RING>) \
-  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_f16, args, function<f16, RING>)   \
-  TFU_ROW_KERNEL_AS_((TFU_RING_THREADS, 2), function##_ring_bf16, args, function<bf16, RING>)
+#define TFU_RING_ROW_KERNEL_(function, args, tag, T) \
+  TFU_STAMP((TFU_RING_THREADS, 2), function##_ring_##tag, args, function<T, RING>)
+#define TFU_RING_ROW_KERNEL(function, args) TFU_SINGLES(TFU_RING_ROW_KERNEL_, function, args)
 #else
 #define TFU_RING_ROW_KERNEL(function, args)
 #endif

@@ -1,5 +1,6 @@
-/* shared.cuh - packs to and from shared memory, whose places are addresses of 32 bits, and copies from global memory
- * that run by themselves. Compute capability 7 has no such copies: there these do nothing, and are not to be relied on.
+/* shared.cuh - packs to and from shared memory, whose places are addresses of 32 bits, and asynchronous copies
+ * from global memory (cp.async), by which packs are prefetched. Compute capability 7 has no such copies: there these do
+ * nothing, and are not to be relied on.
  */
 #pragma once
 

@@ -1,4 +1,4 @@
-/* stream.cuh - packs of one or more tensors on a walk, several on their way from memory while one is computed.
+/* stream.cuh - packs of one or more tensors on a walk, prefetched: several are on their way while one is computed.
  *
  * An H200 hides its memory's latency with about 48 KiB in flight per multiprocessor. Registers for that would cost the
  * occupancy they are meant to replace, so the packs wait in shared memory, where each thread has slots of its own: no
@@ -57,13 +57,11 @@ struct pack_stream {
       : walk(w), half(HALVES ? half : 0), fetched(walk_first(w, col)), ahead(blockIdx.y), whole(whole_rows<T>(col, w)) {
     rows = PARTS ? w.rows + (w.rows * w.width + col < w.n) : whole;
     rest = HALVES && half ? fetched % half : 0;
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) tensor[t] = (const T *)tensors[t];
+    UNROLLED(t, TENSORS) tensor[t] = (const T *)tensors[t];
     slots = (unsigned)__cvta_generic_to_shared(&shared[0][0][threadIdx.x]);
     slot = 0;
 #if __CUDA_ARCH__ >= 800
-    UNROLL
-    for (int i = 0; i < SLOTS - 1; i++) fetch();
+    UNROLLED(i, SLOTS - 1) fetch();
 #endif
   }
 
@@ -84,14 +82,12 @@ struct pack_stream {
     const unsigned from = slots + (slot + SLOT) % (SLOTS * SLOT);
     if (PARTS && ahead - (LEAD - 1) * (int)gridDim.y >= whole)
       put_together(from, fetched - (LEAD - 1) * walk_step(walk));
-    UNROLL
-    for (int t = 0; t < TENSORS; t++) bits[t] = load_shared(from + t * (SLOT / TENSORS));
+    UNROLLED(t, TENSORS) bits[t] = load_shared(from + t * (SLOT / TENSORS));
     fetch();
 #else
     const bool is_part = PARTS && ahead >= whole;
     if (is_part) put_together(spare(), fetched);
-    UNROLL
-    for (int t = 0; t < TENSORS; t++)
+    UNROLLED(t, TENSORS)
       bits[t] = is_part ? load_shared(spare() + t * (SLOT / TENSORS)) : *(const int4 *)place(t, fetched);
     step();
 #endif
@@ -117,8 +113,7 @@ struct pack_stream {
    * counted. */
   __device__ void fetch() {
     if (ahead < whole) {
-      UNROLL
-      for (int t = 0; t < TENSORS; t++) copy_pack(slots + slot + t * (SLOT / TENSORS), place(t, fetched));
+      UNROLLED(t, TENSORS) copy_pack(slots + slot + t * (SLOT / TENSORS), place(t, fetched));
     }
     close_copies();
     step();

@@ -32,12 +32,10 @@ struct pack_walk {
       int4 bits[IN];
       acc<T> x[IN][N], y[OUT ? OUT : 1][N];
       stream.next(bits);
-      UNROLL
-      for (int t = 0; t < IN; t++) widen_pack<T>(bits[t], x[t]);
+      UNROLLED(t, IN) widen_pack<T>(bits[t], x[t]);
       const int64_t at = stream.at(), left = walk.n - at;
       each(at, left < N ? (int)left : N, x, y);
-      UNROLL
-      for (int t = 0; t < OUT; t++) {
+      UNROLLED(t, OUT) {
         const bool by_half = HALVES >> (IN + t) & 1;
         T *to = (T *)out[t] + (by_half && half ? 2 * at - rest : at);
         const int4 results = narrow_pack<T>(y[t]);
@@ -64,8 +62,7 @@ struct pack_walk {
     enum { M = packed<W>::N }; /* fewer than N where weights are wider than the tensors */
     if (count < 2) {
       const acc<T> one = count ? (acc<T>)*data : (acc<T>)absent;
-      UNROLL
-      for (int k = 0; k < N; k++) v[k] = one;
+      UNROLLED(k, N) v[k] = one;
       return;
     }
     const bool whole = count % N == 0 && (uintptr_t)data % 16 == 0;
@@ -81,8 +78,7 @@ struct pack_walk {
         }
       }
       widen_pack<W>(whole ? *(const int4 *)(data + channel + first) : load_shared(stream.spare()), part);
-      UNROLL
-      for (int k = 0; k < M; k++) v[first + k] = part[k];
+      UNROLLED(k, M) v[first + k] = part[k];
     }
   }
 

@@ -15,16 +15,12 @@ typedef struct tfu_channels_args {
   int64_t cols;                       /* channels of a joined row; 1 where nothing is per channel */
   int64_t count[TFU_CHANNEL_WEIGHTS]; /* values of a weight: 0 for "not given", 1 for one number, else the channels */
   float absent[TFU_CHANNEL_WEIGHTS];  /* what is read in place of a weight that is not given */
-  const void *more;                   /* for formulas that take one: a tensor that is added to x[0], or NULL */
   void *partial;                      /* [sum_blocks][sums][sum_width]; NULL: no sum is wanted */
   int64_t sum_blocks, sum_width;      /* sum_width: cols, or where a block of threads has less, the walk's width */
   int64_t half;   /* not 0: some tensors are halves of rows of 2 * half elements, those that the kernel says */
   int activation; /* for kernels that serve any */
   int any;        /* such a kernel is taken, also where there may be one for this activation alone */
   int blocks;     /* of threads, per multiprocessor; 0: as many as suit a formula with few weights */
-  int64_t inner;  /* for formulas with weights of their own: neighbouring columns of a channel */
-  void *signs;    /* for formulas that write them, or NULL, or read them: a byte for each pack of the walk, whose bit k
-                     says whether the pack's element k is above 0; words of 8 bytes, filled up with zeros */
 } tfu_channels_args;
 
 #ifndef TFU_DEVICE
@@ -40,9 +36,10 @@ extern const char *const tfu_activation_variants[TFU_ACTS + 1];
 /* Launches the kernel on the call's tensors; variant is the activation, or 0 where there is none. */
 TFU_MUST_USE tfu_code tfu_channels_gpu(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op);
 
-/* The same on the tensors in args, of n elements, which begin on a 16-byte boundary unless they are the call's own;
- * cols is the number of channels, 1 if nothing is per channel. sums has op->sums tensors, an empty one is not wanted;
- * where it is NULL, the partial sums are left in args, and what folds them comes next. */
+/* The same on the tensors in args, which may begin a larger argument, of n elements, which begin on a 16-byte boundary
+ * unless they are the call's own; cols is the number of channels, 1 if nothing is per channel. sums has op->sums
+ * tensors, an empty one is not wanted; where it is NULL, the partial sums are left in args, and what folds them comes
+ * next. */
 TFU_MUST_USE tfu_code tfu_channels_launch(tfu_call *call, tfu_kernel *kernel, int variant, const tfu_channels *op,
                                           tfu_dtype dtype, int64_t n, int64_t cols, tfu_channels_args *args,
                                           const tfu_tensor *sums);

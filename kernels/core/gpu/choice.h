@@ -1,4 +1,5 @@
-/* choice.h - numbers of a launch that only a measurement can find: blocks per multiprocessor, waves.
+/* choice.h - autotuning by hand, numbers of a launch that only a measurement can find: blocks per multiprocessor,
+ * waves.
  *
  *   TFU_CHOICE(blocks, 64, 1, 256);
  *

@@ -17,10 +17,11 @@ typedef struct tfu_module {
   _Atomic(void *) library[TFU_MAX_IMAGES]; /* CUlibrary, once loaded */
 } tfu_module;
 
-/* Declares the family's module under the name `module`. */
-#define TFU_MODULE(stem)                        \
+/* Declares the module of STEM.cu under the name `module`, or one beside it under another. */
+#define TFU_MODULE(stem) TFU_MODULE_AS(module, stem)
+#define TFU_MODULE_AS(name, stem)               \
   extern const tfu_image tfu_##stem##_images[]; \
-  static tfu_module module = {.images = tfu_##stem##_images}
+  static tfu_module name = {.images = tfu_##stem##_images}
 
 typedef struct tfu_kernel {
   tfu_module *module;

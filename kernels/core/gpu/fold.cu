@@ -1,5 +1,6 @@
-/* The second half of every column sum (a fold, docs/design.md#words): many partial sums per channel become one, in a
- * fixed order. In double: there are few of them, and the result keeps the accuracy of the first half.
+/* The second half of every column sum (a fold, or two-pass reduction; docs/design.md#words): many partial sums per
+ * channel become one, in a fixed order. In double: there are few of them, and the result keeps the accuracy of the
+ * first half.
  *
  * The partial sums are [blocks][quantities][width]. Where rows were joined, a row of `width` has several copies of the
  * channels one behind the other, so an entry of a channel is a block and a copy. The grid has a row of blocks for each

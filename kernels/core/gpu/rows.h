@@ -3,9 +3,9 @@
  *
  * A row is a run of 16-byte packs, dealt out to `lanes` threads: some of a warp, so that a block has several rows, or a
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
- * registers while a kernel looks at them, and the next ones wait in shared memory. Longer ones stay in shared memory,
- * in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they are narrow and
- * the kernel has a variant for that, one by each thread.
+ * registers while a kernel looks at them, and the next ones, prefetched, wait in shared memory. Longer ones stay in
+ * shared memory, in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they
+ * are narrow and the kernel has a variant for that, one by each thread.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
@@ -59,46 +59,55 @@ enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING, TFU_NARROW };
 #pragma GCC visibility push(default)
 extern const char *const tfu_row_variants[];
 
-/* When rows go through a ring, and how: rows of more than `from` KiB; 0 is never. A block takes up to `share` KiB of a
- * row before a cluster shares it, and has `ahead` groups of packs more than that on their way, or what there is room
- * for. */
-typedef struct tfu_ring_wish {
-  int from, share, ahead;
-} tfu_ring_wish;
+/* What a kernel has beside the variants short, long and any, and how it takes its rows. */
+enum {
+  TFU_HAS_RING = 1 << 0,
+  TFU_HAS_NARROW = 1 << 1,
+  TFU_SEPARATE = 1 << 2, /* columns do not depend on each other: a row may be split without a cluster */
+  TFU_ALONE = 1 << 3     /* a held row has a block for itself, and nothing waits in shared memory      */
+};
 
-typedef struct tfu_row_wish {
+/* All that the planner has to know of a kernel: a table of its numbers, of which some are choices (choice.h). */
+typedef struct tfu_row_kernel {
+  tfu_kernel *kernel, *any; /* any: for rows of any kind, and narrow ones                                  */
+  unsigned has;             /* of the above                                                                */
+  int elements;             /* of a row that a thread may have                                             */
+  int looks;                /* how often it walks over a row                                               */
+  int threads;              /* of a block where several share a row                                        */
+  int waves;                /* blocks per place on the GPU: more even out, fewer leave fewer partial sums  */
+  int cluster;              /* blocks that may share a row before it is rather split                       */
+  int resident;             /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024 */
+  size_t found;             /* bytes that a part of a split row gives; 0 for kernels that take whole rows  */
+  /* Rows of more than `from` KiB go through a ring. A block takes up to `share` KiB of a row before a cluster shares
+   * it, and has `ahead` groups of packs more than that on their way, or what there is room for. */
+  struct {
+    int from, share, ahead;
+  } ring;
+} tfu_row_kernel;
+
+/* The rows of one launch. */
+typedef struct tfu_row_job {
   int64_t rows, cols;
   tfu_dtype dtype;
-  int tensors;  /* read                                                                                */
-  int elements; /* of a row that a thread may have                                                     */
-  int looks;    /* how often the kernel walks over a row                                               */
-  int parts;    /* of a real row, where rows are split; 0 is 1                                         */
-  int pass;     /* TFU_WHOLE, TFU_FIND or TFU_JOIN                                                     */
-  void *found;  /* what the parts give                                                                 */
-  int separate; /* columns do not depend on each other: a row may be split without a cluster           */
-  int waves;    /* blocks per place on the GPU: more even out, fewer leave fewer partial sums. 0: a row has a block
-                   for itself, and nothing waits in shared memory */
-  int threads;  /* of a block where several share a row                                                */
-  int cluster;  /* blocks that may share a row before it is rather split                               */
-  int resident; /* threads of a multiprocessor to plan for where a row takes a block; 0 is 1024        */
-  int aligned;  /* see tfu_aligned                                                                     */
-  int narrow;   /* whether there is such a variant                                                     */
-  tfu_ring_wish ring;
-} tfu_row_wish;
+  int tensors; /* read            */
+  int aligned; /* see tfu_aligned */
+  /* Of rows that are split (tfu_split): parts of a real row, TFU_FIND or TFU_JOIN, and what the parts give. */
+  int parts, pass;
+  void *found;
+} tfu_row_job;
 
-TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_wish *wish, tfu_row_plan *rows, tfu_grid *grid,
-                                    int *variant);
+TFU_MUST_USE tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_kernel *kernel, const tfu_row_job *job,
+                                    tfu_row_plan *rows, tfu_grid *grid, int *variant);
 
-/* How many parts the rows should be split into for a kernel that can do that: 1 where they need not or cannot. `rows`
- * and the rest of the wish are those of the real rows; `tensors` are the most that a pass reads. */
-TFU_MUST_USE tfu_code tfu_parts_of(tfu_call *call, const tfu_row_wish *wish, int *parts);
+/* How many parts the rows should be split into for a kernel that can do that: 1 where they need not or cannot. The job
+ * is that of the real rows; `tensors` are the most that a pass reads. */
+TFU_MUST_USE tfu_code tfu_parts_of(tfu_call *call, const tfu_row_kernel *kernel, const tfu_row_job *job, int *parts);
 /* Plans and launches a kernel: at once, or where its rows are split, in two passes. `rows` is part of args, the
- * kernel's argument; `found` are the bytes that a part gives, 0 for kernels that take whole rows only. Narrow rows
- * count as any. */
-TFU_MUST_USE tfu_code tfu_launch_rows(tfu_call *call, tfu_kernel *kernel, tfu_kernel *kernel_for_any, tfu_row_wish wish,
-                                      size_t found, tfu_row_plan *rows, void *args);
-/* The wish for the parts of split rows. */
-tfu_row_wish tfu_split(tfu_row_wish wish, int parts);
+ * kernel's argument. */
+TFU_MUST_USE tfu_code tfu_launch_rows(tfu_call *call, const tfu_row_kernel *kernel, tfu_row_job job, tfu_row_plan *rows,
+                                      void *args);
+/* The job of the parts of split rows, and memory for what they give. */
+TFU_MUST_USE tfu_code tfu_split(tfu_call *call, const tfu_row_kernel *kernel, int parts, tfu_row_job *job);
 
 /* Makes the rows that the grid takes at a time a multiple of the period: a thread then meets rows of one residue only.
  */

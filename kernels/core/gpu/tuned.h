@@ -1,4 +1,4 @@
-/* tuned.h - choices that were made by timing: which of several ways is fastest for a shape, on this GPU.
+/* tuned.h - autotuning, choices that were made by timing: which of several ways is fastest for a shape, on this GPU.
  *
  * A choice is made once and remembered, in memory by a key of bytes and in the user's cache folder by a line of text:
  *

@@ -1,5 +1,7 @@
-/* max_sum.cuh - the maximum of many values and the sum of their exponentials relative to it, in one look: when a larger
- * value comes, the sum so far is scaled down to it. */
+/* online_softmax.cuh - online softmax: the maximum of many values and the sum of their exponentials relative to it, in
+ * one look. When a larger value comes, the sum so far is scaled down to it. online_softmax is that of a thread, for
+ * rows (kernels/core/device/rows.cuh); whoever keeps maximum and sum in a form of its own, as attention does for tiles
+ * of scores and reductions do in their states, takes the two steps, softmax_shift and softmax_down, from here. */
 #pragma once
 
 #include "kernels/core/device/activations.cuh"
@@ -29,8 +31,7 @@ __device__ inline acc<T> quotient(acc<T> a, acc<T> b, acc<T> inverse) {
 template <typename R, int N>
 __device__ inline R largest_of(const R (&x)[N]) {
   R high[N < 4 ? N : 4];
-  UNROLL
-  for (int k = 0; k < N; k++) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
+  UNROLLED(k, N) high[k % 4] = k < 4 ? x[k] : larger(high[k % 4], x[k]);
   UNROLL
   for (int k = 1; k < (N < 4 ? N : 4); k++) high[0] = larger(high[0], high[k]);
   return high[0];
@@ -50,17 +51,29 @@ __device__ inline float lanes_max(float v, whole_warp) {
 }
 #endif
 
+/* What exponents are relative to: the maximum, but never minus infinity, whose difference with itself is NaN. */
+template <typename R>
+__device__ inline R softmax_shift(R max) {
+  return max == -infinity<R>() ? 0 : max;
+}
+/* What a sum relative to max is multiplied with where the maximum becomes `high`, power(max, high); before a first
+ * value there is nothing to scale. */
+template <typename R, typename P>
+__device__ inline R softmax_down(R max, R high, P power) {
+  return max == -infinity<R>() ? 0 : power(max, high);
+}
+
 /* Of values x that count as x * factor, factor > 0. Exponents are of base 2 for 16-bit storage: one instruction each,
  * with log2(e) in the factor. */
 template <typename T>
-struct max_sum {
+struct online_softmax {
   typedef acc<T> R;
   typedef typename math_of<T>::type math;
   enum { BASE_2 = sizeof(T) == 2 };
   R max, sum;
   R lost; /* what additions have rounded away of a thread's own sum */
 
-  static __device__ max_sum none() { return {-infinity<R>(), 0, 0}; }
+  static __device__ online_softmax none() { return {-infinity<R>(), 0, 0}; }
   /* The factor for plain exponentials. */
   static __device__ R unit() { return BASE_2 ? (R)1.4426950408889634 : (R)1; }
   /* exp((x - shift) * factor / unit). */
@@ -86,24 +99,22 @@ struct max_sum {
     }
   }
 
-  /* What exponents are relative to: the maximum, but never minus infinity, whose difference with itself is NaN. */
-  __device__ R shift() const { return max == -infinity<R>() ? 0 : max; }
+  __device__ R shift() const { return softmax_shift(max); }
 
   template <int N>
   __device__ void add(const R (&x)[N], R factor) {
     R e[N];
     rise(larger(max, largest_of(x)), factor);
     const R s = shift();
-    UNROLL
-    for (int k = 0; k < N; k++) e[k] = power(x[k], s, factor);
+    UNROLLED(k, N) e[k] = power(x[k], s, factor);
     const R add = sum_of(e) - lost, next = sum + add;
     lost = (next - sum) - add;
     sum = next;
   }
 
-  __device__ void join(const max_sum &other, R factor) {
+  __device__ void join(const online_softmax &other, R factor) {
     const R high = larger(max, other.max);
-    max_sum low = other;
+    online_softmax low = other;
     rise(high, factor);
     low.rise(high, factor);
     sum += low.sum;
@@ -124,7 +135,7 @@ struct max_sum {
   /* Down to a larger maximum. A sum that is zero stays so; one that is NaN too. */
   __device__ void rise(R high, R factor) {
     if (high == max) return;
-    const R down = max == -infinity<R>() ? 0 : power(max, high, factor);
+    const R down = softmax_down(max, high, [&](R from, R to) { return power(from, to, factor); });
     sum *= down;
     lost *= down;
     max = high;
@@ -133,10 +144,10 @@ struct max_sum {
 
 /* Joins them for row_team::agree. */
 template <typename T>
-struct join_max_sum {
+struct join_online_softmax {
   acc<T> factor;
   template <typename W>
-  __device__ void lanes(max_sum<T> &v, W width) const {
+  __device__ void lanes(online_softmax<T> &v, W width) const {
     v.join_lanes(width, factor);
   }
 };
