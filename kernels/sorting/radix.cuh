@@ -130,5 +130,4 @@ __device__ inline void move_keys(const K *from, K *to, int items, int shift, uns
   }
 }
 
-/* Kernels for keys of 32 and 64 bits are named after floats of that size. */
 #define RADIX_KERNEL(label, threads, ...) TFU_STAMP((threads), label, radix_args, __VA_ARGS__)
