@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, skip_broken_xla
+from conftest import GPUS, needs_xla, skip_broken_xla
 from tfuse import cases
 
 RNG = np.random.default_rng(5)
@@ -286,6 +286,18 @@ def test_unknown_shapes(device):
     want = gradients(lambda x, k: tf.reduce_mean(stock(x, k, LABELS)), X, KERNEL)
     for got, w in zip(f(X, KERNEL, LABELS), want):
         close(got, w, 1e-5 if "CPU" in device else 2e-3)
+
+
+@needs_xla
+@pytest.mark.parametrize("turned", [False, True])
+def test_unknown_inputs_inside_xla(device, turned):
+    """How many inputs there are the kernel says, where x does not, as behind Keras's product of a batch of unknown size."""
+    inputs = [tf.TensorSpec([None, None]), tf.TensorSpec([7, 5] if turned else [5, 7]), tf.TensorSpec([None], tf.int64)]
+    step = lambda x, kernel, labels: tfuse.linear_cross_entropy(x, kernel, labels, transpose_kernel=turned, reduction="mean")
+    tensors = tf.random.normal([3, 5]), tf.random.normal(inputs[1].shape), tf.constant([1, 6, 0], tf.int64)
+    got = tf.function(step, input_signature=inputs, jit_compile=True)(*tensors)
+    np.testing.assert_allclose(got, step(*tensors), rtol=1e-5)
+    assert [row["route"] for row in tfuse.explain() if row["when"] == "traced"][-1] == "XLA custom call"
 
 
 def test_on_symbolic_tensors():

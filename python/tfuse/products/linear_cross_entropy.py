@@ -132,6 +132,8 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
                   "ignore": NOTHING if ignore_class is None else int(ignore_class),
                   "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
     x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
+    if kernel.shape.rank == 2 and x.shape.rank and x.shape[-1] is None:  # as Keras's products of unknown batches leave it
+        x.set_shape([*x.shape[:-1], kernel.shape[1 if transpose_kernel else 0]])
     has_bias = given(bias)
     if not _library.without_gpu():
         kernel, bias, labels = _whole_packs(kernel, bias, labels, attributes)
