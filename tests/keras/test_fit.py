@@ -106,6 +106,18 @@ def assert_same(ours, stock):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+class Endless(keras.utils.PyDataset):
+    """Batches without end, by workers that Keras stops at the end of every epoch and starts at the beginning of the next."""
+
+    @property
+    def num_batches(self):
+        return None
+
+    def __getitem__(self, i):
+        x, y = data()
+        return np.roll(x, i, 0)[:4], np.roll(y, i, 0)[:4]
+
+
 FITS = {
     "tf.data": lambda: {"x": batches()},
     "unknown length": lambda: {"x": batches().filter(lambda *_: True)},
@@ -116,6 +128,7 @@ FITS = {
     "validation": lambda: {"x": batches(), "validation_data": batches(9)},
     "split": lambda: dict(zip("xy", data()), batch_size=4, shuffle=False, validation_split=0.3),
     "generator": lambda: {"x": ((x[None], y[None]) for x, y in zip(*data(12))), "steps_per_epoch": 6},
+    "workers": lambda: {"x": Endless(workers=2), "steps_per_epoch": 3},
     "int32 and bool": lambda: {"x": batches().map(lambda x, y: (x, y, y >= 0))},
 }
 
@@ -124,7 +137,7 @@ FOUR, EAGERLY, XLA = {"steps_per_execution": 4}, {"run_eagerly": True}, {"jit_co
 
 
 @pytest.mark.parametrize("name, options", [
-    *((name, {}) for name in FITS), ("tf.data", FOUR), ("steps", FOUR), ("unknown length", FOUR), ("tf.data", EAGERLY),
+    *((name, {}) for name in FITS), ("tf.data", FOUR), ("steps", FOUR), ("workers", FOUR), ("unknown length", FOUR), ("tf.data", EAGERLY),
     ("tf.data", XLA)], ids=lambda of: of if isinstance(of, str) else "-".join(of) or "step")
 def test_as_keras(feeds, name, options):
     ours = everything(options, FITS[name]())
@@ -201,8 +214,10 @@ def test_a_failing_step_ends_it(feeds):
     made.fit(batches(), verbose=0)  # and it can go on
 
 
-def test_how_much_is_drawn_ahead(feeds):
-    """Two batches at most; and nothing before the first is asked for, nor after the last."""
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_how_much_is_drawn_ahead(feeds, epoch):
+    """Two batches at most; nothing before the first is asked for, nor after the last; and where ends of epochs are told, nothing
+    of the next epoch."""
     drawn = []
 
     def draw():
@@ -213,14 +228,18 @@ def test_how_much_is_drawn_ahead(feeds):
     spec = tf.TensorSpec((None, 5)), tf.TensorSpec((None,), tf.int32)
     options = tf.data.Options()
     options.autotune.enabled = False  # or tf.data itself draws ahead
-    feed = _feed.Feed(tf.data.Dataset.from_generator(draw, output_signature=spec).with_options(options), DEVICE)
+    dataset = tf.data.Dataset.from_generator(draw, output_signature=spec).with_options(options)
+    feed = _feed.Feed(dataset, DEVICE, epoch)
     time.sleep(0.1)
     assert drawn == []
     for i in range(5):
         slot = feed.take()
         time.sleep(0.1)
-        assert len(drawn) <= i + 2
+        assert len(drawn) <= (i + 2 if epoch == 0 else min(i + 2, -(-(i + 1) // epoch) * epoch))
         feed.give_back(slot)
+        if (i + 1) % 3 == 0:  # the end of an epoch, or not
+            time.sleep(0.1)
+            assert len(drawn) == i + 1 if epoch else len(drawn) > i + 1
     del feed, slot
     gc.collect()
     count = len(drawn)

@@ -8,6 +8,7 @@ nobody asks for anything: the host waits where somebody reads a number.
 import sys
 
 import tensorflow as tf
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library
@@ -29,11 +30,11 @@ def _device():
 class _Feeding:
     """A data set whose iterators are feeds."""
 
-    def __init__(self, dataset, device):
-        self.dataset, self.device = dataset, device
+    def __init__(self, *options):
+        self._options = options
 
     def __iter__(self):
-        return _feed.Feed(self.dataset, self.device)
+        return _feed.Feed(*self._options)
 
 
 def _iterator(own, epoch):
@@ -41,7 +42,16 @@ def _iterator(own, epoch):
     why = _why_not(epoch, dataset, device)
     if why and (device or not _library.without_gpu()):
         _explain.note("fit, evaluate, predict", "Keras's own loop", why, [], "called", counts=False)
-    return dataset if why else _Feeding(dataset, device)
+    return dataset if why else _Feeding(dataset, device, _batches_of_an_epoch(epoch))
+
+
+def _batches_of_an_epoch(epoch):
+    """How many Keras takes before it tells the data's adapter that an epoch ends; 0 where the adapter does nothing then. A
+    PyDataset with workers stops these, and refuses to be asked for more."""
+    adapter, at_a_time = type(epoch.data_adapter), epoch.steps_per_execution
+    if not epoch.steps_per_epoch or adapter.on_epoch_end is DataAdapter.on_epoch_end:
+        return 0
+    return -(-epoch.steps_per_epoch // at_a_time) * at_a_time
 
 
 def _why_not(epoch, dataset, device):

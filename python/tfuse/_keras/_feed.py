@@ -7,6 +7,7 @@ next one comes, and never more than two are drawn ahead. An error of the data se
 
 import atexit
 import ctypes
+import itertools
 import queue
 import threading
 import weakref
@@ -125,9 +126,9 @@ class _End:
 class _Drawing:
     """What a feed and its thread share: the thread must not keep the feed itself alive."""
 
-    def __init__(self, iterator, device):
-        self.iterator, self.stopped = iterator, False
-        self.ready, self.free = queue.SimpleQueue(), queue.SimpleQueue()
+    def __init__(self, iterator, device, epoch):
+        self.iterator, self.epoch, self.stopped = iterator, epoch, False
+        self.ready, self.free, self.begun = queue.SimpleQueue(), queue.SimpleQueue(), queue.SimpleQueue()
         self.slots = _slots(device)
         for slot in self.slots:
             self.free.put(slot)
@@ -136,8 +137,10 @@ class _Drawing:
 
     def _run(self):
         last = _End()
-        while True:
+        for drawn in itertools.count():
             slot = self.free.get()
+            if self.epoch and drawn and drawn % self.epoch == 0:
+                self.begun.get()
             if self.stopped:
                 break
             try:
@@ -154,6 +157,7 @@ class _Drawing:
     def stop(self):
         self.stopped = True
         self.free.put(None)
+        self.begun.put(None)
 
     def end(self):
         """Stops the thread when it has drawn what it draws just now, and leaves the slots to others."""
@@ -176,10 +180,16 @@ class Feed:
     """Iterates over a data set. next() gives a batch on the device; take() the slot that it is in, to be given back.
 
     Nothing is drawn before the first batch is asked for: Keras makes iterators that it never uses.
+
+    Args:
+      dataset: a tf.data.Dataset.
+      device: the GPU's name.
+      epoch: how many batches there are between two ends of an epoch that what is behind the data set is told of: it hands out
+        none of the next before that begins. 0: it is told nothing.
     """
 
-    def __init__(self, dataset, device):
-        self.spec, self.device = dataset.element_spec, device
+    def __init__(self, dataset, device, epoch=0):
+        self.spec, self.device, self._epoch, self._taken = dataset.element_spec, device, epoch, 0
         self._iterator, self._drawing, self._ended = iter(dataset), None, None
 
     def __iter__(self):
@@ -188,12 +198,15 @@ class Feed:
     def take(self):
         """The slot of the next batch; None where there is none."""
         if self._drawing is None and self._ended is None:
-            self._drawing, self._iterator = _Drawing(self._iterator, self.device), None
+            self._drawing, self._iterator = _Drawing(self._iterator, self.device, self._epoch), None
             self._end = weakref.finalize(self, self._drawing.end)
             _all.add(self._drawing)
         if self._ended is None:
+            if self._epoch and self._taken and self._taken % self._epoch == 0:
+                self._drawing.begun.put(None)
             slot = self._drawing.ready.get()
             if not isinstance(slot, _End):
+                self._taken += 1
                 return slot
             self._ended, self._drawing = slot, None
             self._end()
