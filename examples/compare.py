@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,20 +78,26 @@ def finished(scripts, jobs, limit):
     with tempfile.TemporaryDirectory() as folder:
         output = pathlib.Path(folder, "measured.json")
         start = lambda job: prepare(scripts[job[1]], job[1], [*job[2], "--json", output])
-        waiting = start(jobs[0])
-        for i, (row, _, _) in enumerate(jobs):
-            process, waiting = waiting, start(jobs[i + 1]) if i + 1 < len(jobs) else None
-            try:
-                text, _ = process.communicate("go\n", timeout=limit)
-                why = reason(text) or "status %d" % process.returncode
-            except subprocess.TimeoutExpired:
-                process.kill()
-                text, why = process.communicate()[0], "stopped after %d s" % limit
-            failed = process.returncode != 0 or not output.exists()
-            if failed:
-                print(text[-3000:], file=sys.stderr)
-            yield row, json.loads(output.read_text()) if output.exists() else None, why[:200] if failed else None
-            output.unlink(missing_ok=True)
+        process, waiting = None, start(jobs[0])
+        try:
+            for i, (row, _, _) in enumerate(jobs):
+                process, waiting = waiting, start(jobs[i + 1]) if i + 1 < len(jobs) else None
+                try:
+                    text, _ = process.communicate("go\n", timeout=limit)
+                    why = reason(text) or "status %d" % process.returncode
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    text, why = process.communicate()[0], "stopped after %d s" % limit
+                failed = process.returncode != 0 or not output.exists()
+                if failed:
+                    print(text[-3000:], file=sys.stderr)
+                yield row, json.loads(output.read_text()) if output.exists() else None, why[:200] if failed else None
+                output.unlink(missing_ok=True)
+        finally:  # whatever ends this one early: none goes on by itself, beside what is measured next
+            for left in process, waiting:
+                if left is not None:
+                    left.kill()
+                    left.wait()
 
 
 def measure(scripts, jobs, limit, when):
@@ -211,6 +218,7 @@ def parse():
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, so that what was started is ended
     options = parse()
     if options.table:
         path = pathlib.Path(options.table)

@@ -407,6 +407,20 @@ def test_what_was_measured_before_a_process_ends_is_kept(tmp_path, monkeypatch, 
     assert silent == {**row, **WHEN, "failed": "ValueError: not a word"}
 
 
+def test_nothing_is_left_running_where_compare_ends_early(tmp_path, monkeypatch):
+    """The next process is ready and waits by then; beside what is measured later it would be in the times."""
+    import compare
+    started, own = [], compare.prepare
+    monkeypatch.setattr(compare, "IMPORTS", {"keras": "import time"})
+    monkeypatch.setattr(compare, "prepare", lambda *given: started.append(own(*given)) or started[-1])
+    (tmp_path / "script.py").write_text("pass\n")
+    results = compare.finished({"keras": tmp_path / "script.py"}, [({}, "keras", [])] * 2, 60)
+    next(results)
+    assert started[1].poll() is None
+    results.close()
+    assert started[1].poll() is not None
+
+
 def test_which_processes_compare_starts():
     """Keras alone is asked for evaluate()."""
     import compare
