@@ -218,13 +218,15 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
+_TEXT, _GLOBAL_TEXT = "by tfuse.%s: same arguments and results.", "by tfuse.reduce_mean."
+
+
 def _pooling(name, function):
-    serve = lambda layer, inputs: pool(layer, inputs)
-    return layer_of(name, why_not_pool, serve, "by tfuse.%s: same arguments and results." % function, "2")
+    return layer_of(name, why_not_pool, lambda layer, inputs: pool(layer, inputs), _TEXT % function, "2")
 
 
 def _global_pooling(name):
-    return layer_of(name, why_not_pool, lambda layer, inputs: global_pool(layer, inputs), "by tfuse.reduce_mean.", "")
+    return layer_of(name, why_not_pool, lambda layer, inputs: global_pool(layer, inputs), _GLOBAL_TEXT, "")
 
 
 MaxPooling1D, MaxPooling2D, MaxPooling3D = (_pooling("MaxPooling%dD" % axes, "max_pool") for axes in (1, 2, 3))
