@@ -75,6 +75,20 @@ def test_gradients_are_not_cast_for_the_step(device, jit, clip):
     assert largest_error([v.numpy() for v in weights], [v.numpy() for v in theirs]) < 1e-5
 
 
+def test_a_cast_that_rounds_is_not_undone(device):
+    weights, optimizer = variables([(3,)]), make(tfuse.optimizers, "sgd")
+    before = weights[0].numpy()
+
+    @tf.function(autograph=False)
+    def step(x):
+        optimizer.apply([tf.cast(x, tf.float16)], weights)
+
+    step(tf.constant([1e-9, 0.0, -1e-9], tf.bfloat16))  # nothing is left of them in float16
+    assert np.array_equal(weights[0].numpy(), before)
+    step(tf.constant([1e6, 0.0, -1e6], tf.bfloat16))
+    assert np.array_equal(weights[0].numpy()[[0, 2]], [-np.inf, np.inf])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("rule", ["adam", "momentum"])
 def test_half_weights(device, rule, dtype):

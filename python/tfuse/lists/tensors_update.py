@@ -137,11 +137,12 @@ def fits(gradient, variable):
 
 
 def _before_cast(gradient, variable):
-    """In a graph, a gradient as its kernel has made it, in 16 bits, where it is cast to float32 for the variable alone: in mixed
-    precision all weights have one cast more otherwise, which writes as many bytes as the step reads."""
+    """In a graph, a gradient as its kernel has made it, in 16 bits, where it is then widened for a variable of float32, as
+    mixed precision does for every weight: the cast would write 4 bytes a number, for the step to read in the place of 2."""
     made = None if isinstance(gradient, tf.IndexedSlices) else getattr(gradient, "op", None)  # eagerly, a tensor has none
-    before = made.inputs[0] if made is not None and made.type == "Cast" else gradient
-    return before if variable.dtype == tf.float32 and before.dtype in (tf.float16, tf.bfloat16) else gradient
+    if made is None or made.type != "Cast" or not gradient.dtype == variable.dtype == tf.float32:
+        return gradient
+    return made.inputs[0] if made.inputs[0].dtype in (tf.float16, tf.bfloat16) else gradient
 
 
 # For eager steps: by owner, then by settings and handles. A function keeps its variables alive, but not its owner.
