@@ -199,7 +199,8 @@ def loaded(batches, device):
 def train_function(name, sizes, compiled, device):
     """A function that trains one step on a batch and returns its loss, for which it does not wait."""
     torch.manual_seed(1)
-    model = TWINS[name](sizes).to(device).train()
+    with torch.device(device):  # a CPU takes most of a minute to draw a billion weights
+        model = TWINS[name](sizes).to(device).train()
     workload = workloads.WORKLOADS[name]
     optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=workload.rate)
     loss_of = torch.compile(model) if compiled else model

@@ -147,6 +147,40 @@ def test_as_keras(feeds, name, options):
     assert_same(ours, stock)
 
 
+def means(reduction, dtype):
+    """A loss and its weight, traced with a batch of unknown size and called with 3 samples of 4 values: their values, and the
+    casts from integers in the graph."""
+    @tf.function(input_signature=[tf.TensorSpec([None, 4], dtype)])
+    def step(values):
+        mean.update_state(values[0, 0], sample_weight=tf.shape(values)[0])
+        return keras.src.losses.loss.reduce_values(values, reduction=reduction), mean.count.value
+
+    mean = keras.metrics.Mean()
+    found = step.get_concrete_function()
+    casts = [op for op in found.graph.get_operations() if op.type == "Cast" and op.inputs[0].dtype == tf.int32]
+    return [x.numpy() for x in found(tf.reshape(tf.range(12, dtype=dtype), [3, 4]))], len(casts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight"])
+def test_sizes_are_counted_on_the_gpu(feeds, monkeypatch, reduction, dtype):
+    monkeypatch.setattr(_library, "without_gpu", lambda: True)
+    stock, casts = means(reduction, dtype)
+    monkeypatch.setattr(_library, "without_gpu", lambda: False)
+    ours, none = means(reduction, dtype)
+    assert (ours, none) == (stock, 0) and casts and stock[1] == 3
+
+
+@pytest.mark.parametrize("shapes", [[(4, 3), (4, 3), (1, 3)], [(4, 3)], [(2, 3), (2, 5)], [(), ()]], ids=str)
+def test_what_predict_joins(feeds, shapes):
+    tensors = [tf.random.normal(shape) for shape in shapes]
+    joined = keras.src.backend.tensorflow.trainer.potentially_ragged_concat
+    ours, stock = joined(tensors), joined.__wrapped__(tensors)
+    assert type(ours) is type(stock)
+    assert_same([ours.to_list()] if isinstance(ours, tf.RaggedTensor) else [ours],
+                [stock.to_list()] if isinstance(stock, tf.RaggedTensor) else [stock])
+
+
 def test_dtypes_and_shapes(feeds):
     """Every dtype that is staged, no dimension and none at all, none left over from a larger batch."""
     rng = np.random.default_rng(0)

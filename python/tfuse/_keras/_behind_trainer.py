@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context
 
-from tfuse._core import _explain, _library
+from tfuse._core import _explain, _library, _xla
 from tfuse._keras import _feed, _report
 from tfuse._keras._behind import Row
 
@@ -124,12 +124,53 @@ def _batch_end(hook):
     return serve
 
 
+# ---- sizes of a batch that are not known when a step is traced ----
+#
+# TensorFlow has such a size on the host. Its copy to the GPU, as a number to divide by, waits for all that is queued there, and
+# what reads it is queued after that: the GPU stands still between two steps. Ones that are made and added there copy nothing.
+
+
+def _is_counted(shape):
+    """Whether a size is to be counted on the GPU, of a tensor of this shape."""
+    return (not tf.executing_eagerly() and not shape.is_fully_defined() and not _library.without_gpu()
+            and not _xla.is_inside())
+
+
+def _mean_of_values(own, values, sample_weight=None, reduction="sum_over_batch_size"):
+    """Keras's mean is one of equal weights, whose sum is how many values there are."""
+    if (reduction in ("sum_over_batch_size", "mean") or reduction == "mean_with_sample_weight" and sample_weight is None) \
+            and tf.is_tensor(values) and values.shape.rank and _is_counted(values.shape):
+        wide = tf.float64 if values.dtype == tf.float64 else tf.float32
+        sample_weight, reduction = tf.ones_like(values, wide), "mean_with_sample_weight"
+    return own(values, sample_weight, reduction)
+
+
+def _weighed_values(own, values, sample_weight, reduce_fn, dtype):
+    """A metric's values; the weight of a loss is how many samples the batch has, tf.shape(x)[0]."""
+    node = sample_weight.op if tf.is_symbolic_tensor(sample_weight) else None
+    if node is not None and node.type == "StridedSlice" and sample_weight.shape.rank == 0 and node.inputs[0].op.type == "Shape" \
+            and tf.get_static_value(node.inputs[1]) == [0] and _is_counted(node.inputs[0].op.inputs[0].shape):
+        sample_weight = tf.reduce_sum(tf.ones(node.inputs[0][:1]))
+    return own(values, sample_weight, reduce_fn, dtype)
+
+
+def _joined(own, tensors):
+    """What predict() returns: its batches one after the other. Keras asks for their shapes by ops, three for each."""
+    dense = all(isinstance(tensor, tf.Tensor) for tensor in tensors)
+    if dense and len({tuple(tensor.shape[1:]) for tensor in tensors}) == 1 and tensors[0].shape.rank:
+        return tf.concat(tensors, 0)
+    return own(tensors)
+
+
 _CALLBACKS, _BAR = "keras.src.callbacks.callback_list", "keras.src.callbacks.progbar_logger"
 TABLE = [
     Row(_MODULE, "TFEpochIterator._get_iterator", _iterator),
     Row(_MODULE, "TensorFlowTrainer._make_function", _make_function),
     *(Row(_CALLBACKS, "CallbackList._on_%s_batch_end" % kind, _batch_end("on_%s_batch_end" % kind))
       for kind in ("train", "test", "predict")),
+    Row("keras.src.losses.loss", "reduce_values", _mean_of_values),
+    Row("keras.src.metrics.reduction_metrics", "reduce_to_samplewise_values", _weighed_values),
+    Row(_MODULE, "potentially_ragged_concat", _joined),
     Row(_BAR, "ProgbarLogger._update_progbar", _report.update_later),
     Row(_BAR, "ProgbarLogger._finalize_progbar", _report.after_updates),
     Row(_BAR, "ProgbarLogger._reset_progbar", _report.after_updates),
