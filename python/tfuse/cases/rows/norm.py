@@ -3,7 +3,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _philox
-from tfuse.cases import Case, Input, bars, cancelling, total
+from tfuse.cases import Case, Input, Timed, bars, cancelling, ones, refusing, total
 from tfuse.cases.rows.softmax import SWEEP
 
 EPSILON = 2.0**-10  # the same in every float
@@ -79,41 +79,43 @@ def _case(name, *weights, centred=True, residual=False, **more):
     return Case(name=name, run=_by_name(tfuse.layer_norm if centred else tfuse.rms_norm, inputs, epsilon=EPSILON),
                 plain=_by_name(_plain, inputs, centred=centred), reference=_by_name(_reference, inputs, centred=centred),
                 gradient=_by_name(_gradient, ["dy", *inputs], centred=centred), inputs=inputs,
-                outputs={"y": like, "h": like} if residual else {"y": like}, summed=lambda shape: shape[-1],
-                rival=_by_name(_plain, inputs, centred=centred, drop=lambda x, rate, seed: tf.nn.dropout(x, rate),
-                               moments=tf.nn.moments), **more)
+                outputs={"y": like, "h": like} if residual else {"y": like}, summed=lambda shape: shape[-1], **more)
+
+
+def _timed(case, **more):
+    dropped = lambda x, rate, seed: tf.nn.dropout(x, rate)
+    rival = _by_name(_plain, case.inputs, centred="layer" in case.name, drop=dropped, moments=tf.nn.moments)
+    return Timed(case, ONE, rival=rival, **more)
 
 
 DROPOUT = [{"dropout": 0.25, "seed": 7}]
 ONE = [(16384, 8192)]
 FAST = bars(*ONE, forward=92, floor=1.25)
+_layer, _rms = (refusing(f, x=ones(2, 3)) for f in (tfuse.layer_norm, tfuse.rms_norm))
 
 CASES = [
-    _case("layer_norm", "gamma", "beta", sizes=ONE, bars=FAST, rejects=[
-        ("norm: x must be float32, float16, bfloat16 or float64, got int32",
-         lambda: tfuse.layer_norm(tf.constant([[1]]))),
-        ("gamma must have 3 values, one per channel .last axis. of x .2, 3., got 4",
-         lambda: tfuse.layer_norm(tf.ones([2, 3]), tf.ones([4]))),
-        ("beta must be a vector with one value per channel of x, got shape ..",
-         lambda: tfuse.layer_norm(tf.ones([2, 3]), beta=1.0)),
-        ("norm: residual must be float32 like x, got float16; cast one of them",
-         lambda: tfuse.layer_norm(tf.ones([2, 3]), residual=tf.ones([2, 3], tf.float16))),
-        ("residual must have the shape of x, .2, 3., got .3.", lambda: tfuse.rms_norm(tf.ones([2, 3]), residual=tf.ones([3]))),
-        ("layer_norm: dropout must be at least 0 and less than 1, got 1.5",
-         lambda: tfuse.layer_norm(tf.ones([2, 3]), dropout=1.5)),
-        ("seed must be a single number .shape ..., got shape .2.",
-         lambda: tfuse.rms_norm(tf.ones([2, 3]), dropout=0.5, seed=[1, 2])),
-        ("rms_norm: axis must be one or several axes of x .2, 3., got 2", lambda: tfuse.rms_norm(tf.ones([2, 3]), axis=2)),
+    _case("layer_norm", "gamma", "beta", rejects=[
+        _layer("norm: x must be float32, float16, bfloat16 or float64, got int32", x=ones(1, 1, dtype=tf.int32)),
+        _layer("gamma must have 3 values, one per channel .last axis. of x .2, 3., got 4", gamma=ones(4)),
+        _layer("beta must be a vector with one value per channel of x, got shape ..", beta=1.0),
+        _layer("norm: residual must be float32 like x, got float16; cast one of them", residual=ones(2, 3, dtype=tf.float16)),
+        _rms("residual must have the shape of x, .2, 3., got .3.", residual=ones(3)),
+        _layer("layer_norm: dropout must be at least 0 and less than 1, got 1.5", dropout=1.5),
+        _rms("seed must be a single number .shape ..., got shape .2.", dropout=0.5, seed=[1, 2]),
+        _rms("rms_norm: axis must be one or several axes of x .2, 3., got 2", axis=2),
     ]),
-    _case("layer_norm without weights", sizes=[]),
-    _case("layer_norm, beta only", "beta", sizes=[]),
-    _case("layer_norm, residual", "gamma", "beta", residual=True, sizes=[]),
-    _case("layer_norm, residual and dropout", "gamma", "beta", residual=True, options=DROPOUT, sizes=[]),
-    _case("rms_norm", "gamma", centred=False, sizes=ONE, sweep=SWEEP,
-          bars={**FAST, **bars(*SWEEP, dtypes=["bfloat16"], forward=80)}),
-    _case("rms_norm without weights", centred=False, sizes=[]),
-    _case("rms_norm, dropout", "gamma", centred=False, options=DROPOUT, sizes=[]),
-    _case("rms_norm, residual", "gamma", centred=False, residual=True, sizes=[]),
-    _case("rms_norm, residual and dropout", "gamma", centred=False, residual=True, options=DROPOUT, passes=(4, 5),
-          sizes=ONE, bars=bars(*ONE, floor=1.3)),
+    _case("layer_norm without weights"),
+    _case("layer_norm, beta only", "beta"),
+    _case("layer_norm, residual", "gamma", "beta", residual=True),
+    _case("layer_norm, residual and dropout", "gamma", "beta", residual=True, options=DROPOUT),
+    _case("rms_norm", "gamma", centred=False),
+    _case("rms_norm without weights", centred=False),
+    _case("rms_norm, dropout", "gamma", centred=False, options=DROPOUT),
+    _case("rms_norm, residual", "gamma", centred=False, residual=True),
+    _case("rms_norm, residual and dropout", "gamma", centred=False, residual=True, options=DROPOUT),
+]
+TIMES = [
+    _timed(CASES[0], bars=FAST),
+    _timed(CASES[5], sweep=SWEEP, bars={**FAST, **bars(*SWEEP, dtypes=["bfloat16"], forward=80)}),
+    _timed(CASES[9], passes=(4, 5), bars=bars(*ONE, floor=1.3)),
 ]
