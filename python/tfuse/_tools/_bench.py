@@ -99,7 +99,7 @@ def main(arguments):
         parser.error("no line has %s; without --only all are timed" % " or ".join(map(repr, chosen.only)))
     bench.summary()
     if chosen.save:
-        bench.save(pathlib.Path(chosen.save))
+        bench.save()
     if not chosen.bars:
         return 0
     return 0 if all([check_bars(bench.about, bench.rows, chosen.ops), _bench_optimizers.check_bars(bench.steps)]) else 1
@@ -290,31 +290,27 @@ class Bench:
                 worst = min(some, key=lambda r: r["percent_of_copy"])
                 print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
 
-    def save(self, folder):
-        path = self._write(folder)
+    def save(self):
+        path = self._keep()
         print("\nwrote", path)
         try:
-            for picture in _bench_plots.draw(folder):
+            for picture in _bench_plots.draw(path.parent):
                 print("wrote", picture)
         except ImportError:
             print("no pictures: pip install matplotlib")
 
     def _keep(self):
-        """What is timed is not lost if the run is cut short."""
-        if self.chosen.save:
-            self._write(pathlib.Path(self.chosen.save))
-
-    def _write(self, folder):
-        """Rows that the file has and this run has not timed stay, with the commit that they were timed at."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        """What is timed is not lost if the run is cut short. Rows that the file has and this run has not timed stay, with the
+        commit that they were timed at."""
+        if not self.chosen.save:
+            return None
+        path = pathlib.Path(self.chosen.save) / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        steps = {_bench_optimizers.label(step): step for step in saved.get("steps", [])}
-        for step in self.steps:
-            steps[_bench_optimizers.label(step)] = _with_rivals(step, steps.get(_bench_optimizers.label(step)))
+        whole = {**saved, **self.about, "rows": merged(saved["rows"], self.rows),
+                 "steps": merged(saved.get("steps", []), self.steps, _bench_optimizers.label)}
         aside = path.with_suffix(".tmp")  # if the run is cut short here, the file is still whole
-        aside.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
-                                     "steps": list(steps.values())}, indent=1) + "\n")
+        aside.write_text(json.dumps(whole, indent=1) + "\n")
         os.replace(aside, path)
         return path
 
@@ -331,15 +327,13 @@ def _speed(row):
     return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
 
 
-def merged(saved, timed):
+def merged(saved, timed, key=lambda row: (label(row), row["direction"])):
     """Both, in the order that the ops have; of what both have, the latter, with the rivals' times of the former where the
     latter has none: those do not depend on tfuse. Their commit is kept beside them."""
-    before = {_key(row): row for row in saved}
-    again = {_key(row) for row in timed}
+    rows = {key(row): row for row in saved}
+    rows.update({key(row): _with_rivals(row, rows.get(key(row))) for row in timed})
     order = [timed.name for members in cases.all_timed().values() for timed in members]
-    rows = [row for row in saved if _key(row) not in again]
-    rows += [_with_rivals(row, before.get(_key(row))) for row in timed]
-    return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
+    return sorted(rows.values(), key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
 
 
 def _with_rivals(row, before):
@@ -350,10 +344,6 @@ def _with_rivals(row, before):
     kept = {which: {**row[which], **{name: before[which][name] for name in missing}}
             for which in ("ms", "both_ms", "all_ms") if which in row}
     return {**row, **kept, "rivals_commit": before.get("rivals_commit", before.get("commit"))}
-
-
-def _key(row):
-    return label(row), row["direction"]
 
 
 def _as_floats(tensors):

@@ -189,18 +189,19 @@ def _table(rng, own, shape):
     return rng.permutation(own[0] * own[1] + 1)[:own[0] * own[1]].reshape(own)
 
 
-def _dense(pages, table):
-    return pages[table].reshape(table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:])
-
-
-def _paged_reference(query, key_pages, value_pages, table, key_lengths, **options):
-    return reference(query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
-                     key_lengths=key_lengths, **options)
+def _of_pages(f, gather, reshape):
+    """f of what the pages of the table hold, of arrays or tensors."""
+    def call(query, key_pages, value_pages, table, key_lengths, **options):
+        key, value = (reshape(gather(pages, table, axis=0), [table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:]])
+                      for pages in (key_pages, value_pages))
+        return f(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
+    return call
 
 
 def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **options):
-    dquery, *others = gradient(dy, query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
-                               key_lengths=key_lengths, **options)
+    of_pages = _of_pages(functools.partial(gradient, dy), np.take, np.reshape)
+    dquery, *others = of_pages(query, key_pages, value_pages, table, key_lengths, **options)
+
     def in_pages(pages, of):
         made = np.zeros_like(pages)
         made[table] = np.reshape(of, [*table.shape, *pages.shape[1:]])  # no page is in the table twice
@@ -209,16 +210,9 @@ def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **opt
     return [dquery, *(sums(functools.partial(in_pages, pages), of) for of, pages in zip(others, (key_pages, value_pages)))]
 
 
-def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
-    batch, steps = table.shape[0], table.shape[1] * _PAGE
-    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]])
-                  for pages in (key_pages, value_pages))
-    return naive(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
-
-
-_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
-              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, summed=_summed,
-              options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
+_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_of_pages(naive, tf.gather, tf.reshape),
+              reference=_of_pages(reference, np.take, np.reshape), gradient=_paged_gradient, shapes=_SHAPES, fit=_fit,
+              summed=_summed, options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
                       "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),
                       "key_lengths": _LENGTHS["key_lengths"]},

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import SHAPES, Case, Timed, bars, each, ones, refusing
+from tfuse.cases import Case, Timed, bars, each, ones, refusing
 from tfuse.cases.elementwise.scale_bias_act import slope, value
 from tfuse.elementwise.scale_bias_act import PLAIN
 
@@ -10,7 +10,7 @@ _ALL = each("activation", PLAIN)
 _SIZE = (16384, 16384)
 # Of a few elements, which of two products is rounded worse is luck; tests/elementwise/test_gates.py holds small tensors
 # against large.
-_SHAPES = [shape for shape in SHAPES if np.prod(shape) == 0 or np.prod(shape) >= 32]
+_SHAPES = [(4, 8), (0, 8), (3, 5, 129), (513, 1030), (4099, 2), (1, 100003)]
 
 
 def _halves(a):

@@ -1,5 +1,4 @@
 import numpy as np
-import tensorflow as tf
 
 import tfuse
 from tfuse.cases import Case, Input, Timed, bars, ones, refusing

@@ -5,13 +5,13 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core._op import real
-from tfuse.cases import SHAPES, Case, Input, of_terms, ones, refusing, volume
+from tfuse.cases import Case, Input, of_terms, ones, refusing, volume
 from tfuse.lists import tensors_norm
 
 _BOTH = {"x": lambda shape: shape, "y": lambda shape: shape[-1:]}
 _elements = lambda shape: volume(shape) + shape[-1]
 # The norm of one number is rounded once; of nothing it has no gradient.
-_SHAPES = [shape for shape in SHAPES if np.prod(shape) > 1]
+_SHAPES = [(4, 8), (7, 3), (3, 5, 129), (513, 1030), (4099, 2), (1, 100003)]
 
 
 def _plain(x, y):
