@@ -3,6 +3,8 @@
 import json
 import re
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -116,6 +118,13 @@ def test_every_case_has_a_family():
     ops = [case.name for found in (cases.all_cases(), cases.all_timed()) for members in found.values() for case in members]
     assert all(_bench_table.family_of(op) for op in ops) and _bench_table.family_of("nonsense") is None
     assert set(_bench_table.NOTES) == set(_bench_table.FAMILIES)
+
+
+def test_no_case_makes_a_tensor_before_it_runs():
+    """Or TensorFlow would take its GPU's memory while `bench --torch` is imported, and leave nothing to PyTorch."""
+    code = ("from tensorflow.python.eager import context\nfrom tfuse._tools import _bench\n"
+            "raise SystemExit(context.context()._initialized)")
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def png_size(path):

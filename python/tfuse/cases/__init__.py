@@ -229,6 +229,11 @@ def volume(shape):
     return int(np.prod(shape))
 
 
+def fitting(axes, made):
+    """A Case's fit: a shape of so many axes as it is, of any other what is made of its rows and its last axis."""
+    return lambda shape: shape if len(shape) == axes else made(volume(shape[:-1]), shape[-1])
+
+
 def twice(once):
     """Both ways, of which the backward one reads and writes, or computes, twice as much."""
     return once, 2 * once

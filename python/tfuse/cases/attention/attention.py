@@ -6,19 +6,13 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _philox
-from tfuse.cases import Case, Input, Timed, of_terms, squares, sums, twice, volume
+from tfuse.cases import Case, Input, Timed, fitting, of_terms, squares, sums, twice
 
 # A case's shape is (batch, queries, keys, heads, key heads, head_dim).
 _SHAPES = [(2, 5, 7, 4, 2, 8), (1, 1, 1, 1, 1, 1), (0, 3, 4, 2, 1, 8), (2, 0, 5, 2, 2, 8), (2, 3, 0, 2, 1, 8),
            (1, 70, 67, 2, 2, 7), (2, 66, 30, 4, 1, 40), (1, 20, 130, 2, 2, 64), (1, 33, 64, 2, 1, 72),
            (1, 1, 129, 4, 2, 128), (1, 9, 66, 3, 1, 256), (1, 5, 70, 1, 1, 320)]
-
-
-def _fit(shape):
-    if len(shape) == 6:
-        return shape
-    rows = volume(shape[:-1])
-    return (min(rows, 2), min(rows, 40), min(shape[-1], 70), 4, 2, 32)
+_fit = fitting(6, lambda rows, columns: (min(rows, 2), min(rows, 40), min(columns, 70), 4, 2, 32))
 
 
 def _summed(shape):

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _windows
-from tfuse.cases import AHEAD, Case, Input, Timed, each, ones, plus, refusing, sums, twice, volume
+from tfuse.cases import AHEAD, Case, Input, Timed, each, fitting, ones, plus, refusing, sums, twice, volume
 from tfuse.cases.elementwise.scale_bias_act import activated, plain_epilogue, slopes
 from tfuse.convolution import conv as op
 
@@ -156,13 +156,7 @@ def places(shape):
 
 def fit_of(axes):
     """Small: references are slow. Sizes still tell cells apart."""
-    def fit(shape):
-        if len(shape) == axes + 3:
-            return shape
-        rows, cols = volume(shape[:-1]), shape[-1]
-        return (min(rows, 2), *(11, 9, 8)[:axes], 2 * min(cols, 5), 6)
-
-    return fit
+    return fitting(axes + 3, lambda rows, columns: (min(rows, 2), *(11, 9, 8)[:axes], 2 * min(columns, 5), 6))
 
 
 def out_of(geometry):

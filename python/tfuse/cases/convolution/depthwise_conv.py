@@ -3,7 +3,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _windows
-from tfuse.cases import AHEAD, Case, Input, Timed, bars, each, ones, refusing, sums, volume
+from tfuse.cases import AHEAD, Case, Input, Timed, bars, each, fitting, ones, refusing, sums, volume
 from tfuse.cases.convolution import conv
 from tfuse.cases.elementwise.scale_bias_act import plain_epilogue
 from tfuse.elementwise.scale_bias_act import PLAIN
@@ -18,17 +18,11 @@ class Geometry(conv.Geometry):
 
     def __init__(self, size, strides=1, padding="valid", dilation=1, multiplier=1):
         super().__init__(size, strides, padding, dilation)
-        self.multiplier = multiplier
+        self.multiplier, axes = multiplier, len(size)
+        self.fit = fitting(axes + 2, lambda rows, columns: (min(rows, 2), *(9, 8, 7)[:axes], min(columns, 34)))
 
     def options(self):
         return {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
-
-    def fit(self, shape):
-        """Makes of any shape one that the case can have."""
-        axes = len(self.size)
-        if len(shape) == axes + 2:
-            return shape
-        return (min(volume(shape[:-1]), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
 
     def result(self, shape):
         return (shape[0], *self.out(shape[1:-1]), shape[-1] * self.multiplier)

@@ -34,10 +34,11 @@ class Pools(Geometry):
         return {"size": self.size, "strides": self.strides, "padding": self.padding, "zeros": self.zeros}
 
     def volumes(self, f):
-        sizes = dict(zip(_NAMES, [*self.size, *self.strides]))
-        none = [tf.zeros([0], tf.bool)] * (f is _plain_max)
-        first = lambda y: y[0] if f is _plain_max else y
-        return lambda x: first(f(x, sized(*self.out(x.shape[1:-1])), *none, padding=self.padding, **sizes))
+        def call(x):
+            given = x, sized(*self.out(x.shape[1:-1])), *[tf.zeros([0], tf.bool)] * (f is _plain_max)
+            y = f(*given, padding=self.padding, **dict(zip(_NAMES, [*self.size, *self.strides])))
+            return y[0] if f is _plain_max else y
+        return call
 
     def stock(self, f):
         if len(self.size) == 3:  # stock TensorFlow has no float64 there

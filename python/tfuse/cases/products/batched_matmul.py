@@ -2,20 +2,14 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, Timed, longest_axis, ones, product_flops, refusing, sums, twice, volume
+from tfuse.cases import Case, Input, Timed, fitting, longest_axis, ones, product_flops, refusing, sums, twice, volume
 from tfuse.products.batched_matmul import fused
 
 # A case's shape is (…, m, k, n), the batch first. None has a batch of [several, 1]: with oneDNN, TensorFlow's own product of
 # such a batch with one matrix reads beyond its input and ends the process (tensorflow/tensorflow issue 117700).
 _SHAPES = [(2, 3, 4, 8, 5), (1, 1, 1, 1, 1), (0, 3, 4, 8, 5), (2, 0, 4, 8, 5), (2, 3, 0, 8, 5), (2, 3, 4, 0, 5),
            (2, 3, 4, 8, 0), (2, 2, 129, 130, 67), (1, 3, 43, 257, 16), (3, 2, 7, 3, 129), (2, 2, 1, 1000, 3)]
-
-
-def _fit(shape):
-    if len(shape) == 5:
-        return shape
-    rows = volume(shape[:-1])
-    return (min(rows, 2), min(rows, 3), min(rows, 33), min(shape[-1], 150), 40)
+_fit = fitting(5, lambda rows, columns: (min(rows, 2), min(rows, 3), min(rows, 33), min(columns, 150), 40))
 
 
 def _turned(x, turn):

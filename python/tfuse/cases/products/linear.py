@@ -2,7 +2,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import AHEAD, Case, Input, Timed, each, longest_axis, ones, plus, product_flops, refusing, sums, twice, volume
+from tfuse.cases import (
+    AHEAD, Case, Input, Timed, each, fitting, longest_axis, ones, plus, product_flops, refusing, sums, twice, volume)
 from tfuse.cases.elementwise.scale_bias_act import activated, plain_epilogue, slopes
 from tfuse.elementwise.scale_bias_act import PLAIN
 from tfuse.products.linear import fused
@@ -10,13 +11,7 @@ from tfuse.products.linear import fused
 # A case's shape is (…, inputs, outputs): x is all of it but the last.
 _SHAPES = [(2, 3, 8, 5), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 0, 5), (2, 3, 8, 0), (1, 7, 3, 129), (1, 129, 130, 67),
            (3, 43, 257, 16), (1, 5, 1000, 3), (2, 260, 40, 200)]
-
-
-def fit(shape):
-    if len(shape) == 4:
-        return shape
-    rows = volume(shape[:-1])
-    return (min(rows, 2), min(rows, 33), min(shape[-1], 150), 70)
+fit = fitting(4, lambda rows, columns: (min(rows, 2), min(rows, 33), min(columns, 150), 70))
 
 
 def rows(t):
