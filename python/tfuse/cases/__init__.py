@@ -212,6 +212,11 @@ def each(option, values):
     return [{option: value} for value in values]
 
 
+def by_name(function, names, **fixed):
+    """A function of a case's inputs, in their order, from one that takes them by name."""
+    return lambda *inputs, **options: function(**dict(zip(names, inputs)), **fixed, **options)
+
+
 def refusing(function, **right):
     """A maker of entries of Case.rejects: from the pattern of a message, and arguments that are wrong beside right ones."""
     def entry(pattern, **wrong):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _philox
-from tfuse.cases import Case, Input, Timed, fitting, of_terms, squares, sums, twice
+from tfuse.cases import Case, Input, Timed, by_name, fitting, of_terms, squares, sums, twice
 
 # A case's shape is (batch, queries, keys, heads, key heads, head_dim).
 _SHAPES = [(2, 5, 7, 4, 2, 8), (1, 1, 1, 1, 1, 1), (0, 3, 4, 2, 1, 8), (2, 0, 5, 2, 2, 8), (2, 3, 0, 2, 1, 8),
@@ -159,10 +159,9 @@ _LENGTHS = {name: Input(lambda s: s[:1], lambda rng, own, s, axis=axis: rng.inte
 def case(name, names=(), **more):
     """A case of query, key and value with the inputs that are named."""
     inputs = {"query": _QUERY, "key": _KEY, "value": _VALUE, **{n: {"bias": _BIAS, "mask": _MASK, **_LENGTHS}[n] for n in names}}
-    named = lambda f: lambda *tensors, **options: f(**dict(zip(inputs, tensors)), **options)
-    return Case(name=name, run=named(tfuse.attention), plain=named(naive), reference=named(reference),
-                gradient=lambda dy, *tensors, **options: gradient(dy, **dict(zip(inputs, tensors)), **options),
-                inputs=inputs, outputs={"output": _OUTPUT}, summed=_summed, shapes=_SHAPES, fit=_fit, **more)
+    return Case(name=name, run=by_name(tfuse.attention, inputs), plain=by_name(naive, inputs),
+                reference=by_name(reference, inputs), gradient=by_name(gradient, ["dy", *inputs]), inputs=inputs,
+                outputs={"output": _OUTPUT}, summed=_summed, shapes=_SHAPES, fit=_fit, **more)
 
 
 # ---- keys and values in pages ----

@@ -4,55 +4,30 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import SHAPES, Case, Input, Timed, bars, cancelling, each, ones, refusing, total, volume
-from tfuse.cases.elementwise.scale_bias_act import slope, value
-from tfuse.cases.rows.norm import EPSILON, moments
+from tfuse.cases import SHAPES, Case, Input, Timed, bars, by_name, cancelling, each, ones, refusing, total, volume
+from tfuse.cases.elementwise.scale_bias_act import plain_epilogue, slope, value
+from tfuse.cases.rows.norm import EPSILON, Normalised, moments
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 _MOMENTUM = 0.75
-_WEIGHTS = ["gamma", "beta", "mean", "variance"]
 
 
-def _axes(x, axis):
-    """All but that of the channels."""
-    return tuple(a for a in range(x.ndim) if a != axis % x.ndim)
-
-
-def _wide(v, x, axis):
-    return np.reshape(v, [-1 if a == axis % x.ndim else 1 for a in range(x.ndim)])
-
-
-def _mean(v, axes):
-    return np.sum(v, axes, keepdims=True) / max(1, np.prod([v.shape[a] for a in axes]))  # there may be no values
-
-
-class _Parts:
+class _Parts(Normalised):
     """What value and gradients are made of. gamma and beta may be None."""
 
-    def __init__(self, x, gamma, beta, mean, variance, residual, training, activation, axis):
-        wide = lambda v: _wide(v, x, axis)
-        self.axes, self.axis = _axes(x, axis), axis
-        self.mean, self.variance = wide(mean), wide(variance)
-        if training:
-            self.mean = _mean(x, self.axes)
-            self.variance = _mean((x - self.mean)**2, self.axes)
-        self.rstd = 1 / np.sqrt(self.variance + EPSILON)
-        self.scale = self.rstd * (1 if gamma is None else wide(gamma))
-        self.terms = [x * self.scale, -self.mean * self.scale, 0 if beta is None else wide(beta),
+    def __init__(self, x, mean, variance, gamma, beta, residual, training, axis):
+        self.axes = tuple(a for a in range(x.ndim) if a != axis % x.ndim)
+        self.wide = lambda v: np.reshape(v, [1 if a in self.axes else -1 for a in range(x.ndim)])
+        super().__init__(x, self.axes, **({} if training else {"mean": self.wide(mean), "variance": self.wide(variance)}))
+        self.gamma = 1 if gamma is None else self.wide(gamma)
+        self.scale = self.rstd * self.gamma
+        self.terms = [x * self.scale, -self.mean * self.scale, 0 if beta is None else self.wide(beta),
                       0 if residual is None else residual]
         self.z = sum(np.broadcast_to(t, x.shape) for t in self.terms)
 
 
-def _by_name(f, names):
-    """f with the inputs of a case, in its order, by name; those that it lacks are None."""
-    def call(*inputs, **options):
-        given = dict(zip(names, inputs))
-        return f(given["x"], *(given.get(name) for name in [*_WEIGHTS, "residual"]), **options)
-    return call
-
-
-def _reference(x, gamma, beta, mean, variance, residual, training=True, activation="linear", axis=-1):
-    p = _Parts(x, gamma, beta, mean, variance, residual, training, activation, axis)
+def _reference(x, mean, variance, gamma=None, beta=None, residual=None, training=True, activation="linear", axis=-1):
+    p = _Parts(x, mean, variance, gamma, beta, residual, training, axis)
     y = cancelling(*p.terms) if activation == "linear" else value(p.z, activation)
     if not training:
         return y
@@ -60,23 +35,20 @@ def _reference(x, gamma, beta, mean, variance, residual, training=True, activati
     return [y, *(old * (1 - new) + np.ravel(batch) * new for old, batch in ((mean, p.mean), (variance, p.variance)))]
 
 
-def _gradient(dy, x, gamma, beta, mean, variance, residual, training=True, activation="linear", axis=-1):
-    p = _Parts(x, gamma, beta, mean, variance, residual, training, activation, axis)
+def _gradient(dy, x, mean, variance, gamma=None, beta=None, residual=None, training=True, activation="linear", axis=-1):
+    p = _Parts(x, mean, variance, gamma, beta, residual, training, axis)
     g = (dy[0] if training else dy) * slope(p.z, activation)
-    n, flat = (x - p.mean) * p.rstd, lambda terms: total(np.broadcast_to(terms, x.shape), p.axes)
-    dx = p.scale * g
-    if training:
-        bend = p.scale * p.rstd * _mean(g * n, p.axes)
-        dx = cancelling(dx, -p.scale * _mean(g, p.axes), -x * bend, p.mean * bend)
-    gradients = [dx]
+    flat = lambda terms: total(np.broadcast_to(terms, x.shape), p.axes)
+    gradients = [cancelling(*p.back(g * p.gamma)) if training else p.scale * g]
     if gamma is not None:
-        gradients += [flat(g * n), flat(g)]
+        gradients += [flat(g * p.n), flat(g)]
     if not training:
-        gradients += [flat(-g * p.scale), flat(-0.5 * g * n * p.scale * p.rstd)]
+        gradients += [flat(-g * p.scale), flat(-0.5 * g * p.n * p.scale * p.rstd)]
     return gradients + ([g] if residual is not None else [])
 
 
-def _plain(x, gamma, beta, mean, variance, residual, training=True, activation="linear", axis=-1, moments=moments):
+def _plain(x, mean, variance, gamma=None, beta=None, residual=None, training=True, activation="linear", axis=-1,
+           moments=moments):
     """As Keras has it: in float32, then rounded, added and activated in x's dtype."""
     rank, h = x.shape.rank, tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     axes = [a for a in range(rank) if a != axis % rank]
@@ -87,13 +59,12 @@ def _plain(x, gamma, beta, mean, variance, residual, training=True, activation="
     y = (h - m) * tf.math.rsqrt(v + EPSILON)
     if gamma is not None:
         y = y * wide(gamma) + wide(beta)
-    y = tf.cast(y, x.dtype)
-    y = PLAIN[activation](y if residual is None else y + residual)
+    y = plain_epilogue(tf.cast(y, x.dtype), residual, activation)
     running = lambda old, new: tf.stop_gradient(old * _MOMENTUM + tf.reshape(new, [-1]) * (1 - _MOMENTUM))
     return [y, running(mean, batch[0]), running(variance, batch[1])] if training else y
 
 
-def _run(x, gamma, beta, mean, variance, residual, training=True, activation="linear", axis=-1):
+def _run(x, mean, variance, gamma=None, beta=None, residual=None, training=True, activation="linear", axis=-1):
     results = tfuse.batch_norm(x, gamma, beta, mean, variance, training, activation, residual, axis, _MOMENTUM, EPSILON)
     return list(results) if training else results[0]
 
@@ -116,17 +87,15 @@ def _case(name, weights=True, residual=False, training=True, axis=-1, options=({
     left_out = [*["gamma", "beta"] * (not weights), *["residual"] * (not residual)]
     inputs = {"x": like, **statistics(channels, training), "residual": like}
     inputs = {name: i for name, i in inputs.items() if name not in left_out}
-    by_name = lambda f: _by_name(f, list(inputs))
-    gradient = lambda dy, *given, **chosen: by_name(functools.partial(_gradient, dy))(*given, **chosen)
-    return Case(name=name, run=by_name(_run), plain=by_name(_plain), reference=by_name(_reference), gradient=gradient,
-                inputs=inputs, outputs=results(like, channels, training), options=[{**shared, **chosen} for chosen in options],
-                summed=lambda shape: volume(shape[:-1]), **more)
+    return Case(name=name, run=by_name(_run, inputs), plain=by_name(_plain, inputs), reference=by_name(_reference, inputs),
+                gradient=by_name(_gradient, ["dy", *inputs]), inputs=inputs, outputs=results(like, channels, training),
+                options=[{**shared, **chosen} for chosen in options], summed=lambda shape: volume(shape[:-1]), **more)
 
 
 def _timed(case, *activations, **more):
     shared = {name: value for name, value in case.options[0].items() if name != "activation"}
     return Timed(case, [_SIZE], [{**shared, "activation": a} for a in activations],
-                 rival=_by_name(functools.partial(_plain, moments=tf.nn.moments), list(case.inputs)), **more)
+                 rival=by_name(_plain, case.inputs, moments=tf.nn.moments), **more)
 
 
 _SIZE = (256, 56, 56, 256)

@@ -1,7 +1,7 @@
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import AHEAD, Case, each, ones, refusing
+from tfuse.cases import AHEAD, Case, by_name, each, ones, refusing
 from tfuse.cases.convolution import batch_norm, conv
 from tfuse.cases.rows.norm import EPSILON
 
@@ -9,34 +9,32 @@ from tfuse.cases.rows.norm import EPSILON
 _SHAPES = [(2, 9, 7, 8, 5), (0, 4, 5, 4, 6), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34), (1, 5, 40, 34, 8)]
 
 
-def _plain(geometry, training, residual, convolve=conv.naive, moments=batch_norm.moments):
-    def plain(x, kernel, *rest, activation="linear"):
-        return batch_norm._plain(convolve(geometry, x, kernel), *rest, *[None] * (not residual), training, activation,
-                                 moments=moments)
-    return plain
+def _plain(x, kernel, geometry, convolve=conv.naive, **rest):
+    return batch_norm._plain(convolve(geometry, x, kernel), **rest)
+
+
+def _reference(x, kernel, geometry, **rest):
+    return batch_norm._reference(geometry.forward(x, kernel), **rest)
+
+
+def _gradient(dy, x, kernel, geometry, **rest):
+    """Of z, which is rounded, the gradient is one with terms; those of x and kernel are sums of them."""
+    dz, *others = batch_norm._gradient(dy, geometry.forward(x, kernel), **rest)
+    return [*geometry.gradients(dz, x, kernel), *others]
+
+
+def _run(geometry, training, **rest):
+    results = tfuse.conv_norm(training=training, momentum=batch_norm._MOMENTUM, epsilon=EPSILON, **geometry.options(), **rest)
+    return list(results) if training else results[0]
 
 
 def _case(name, geometry, training=True, residual=False, activations=("linear", "relu"), shapes=_SHAPES, **more):
     out, channels = conv.out_of(geometry), lambda shape: shape[-1:]
-
-    def reference(x, kernel, *rest, activation="linear"):
-        return batch_norm._reference(geometry.forward(x, kernel), *rest, *[None] * (not residual), training, activation)
-
-    def gradient(dy, x, kernel, *rest, activation="linear"):
-        """Of z, which is rounded, the gradient is one with terms; those of x and kernel are sums of them."""
-        z = geometry.forward(x, kernel)
-        dz, *others = batch_norm._gradient(dy, z, *rest, *[None] * (not residual), training, activation)
-        return [*geometry.gradients(dz, x, kernel), *others]
-
-    def run(x, kernel, gamma, beta, mean, variance, skip=None, activation="linear"):
-        results = tfuse.conv_norm(x, kernel, gamma, beta, mean, variance, training, activation, skip,
-                                  momentum=batch_norm._MOMENTUM, epsilon=EPSILON, **geometry.options())
-        return list(results) if training else results[0]
-
-    return Case(name=name, run=run, plain=_plain(geometry, training, residual), reference=reference, gradient=gradient,
-                fit=conv.fit_of(len(geometry.size)), summed=conv.places, special=False, shapes=shapes,
-                inputs={"x": lambda shape: shape[:-1], "kernel": conv.kernel_of(geometry),
-                        **batch_norm.statistics(channels, training), **({"residual": out} if residual else {})},
+    inputs = {"x": lambda shape: shape[:-1], "kernel": conv.kernel_of(geometry), **batch_norm.statistics(channels, training),
+              **({"residual": out} if residual else {})}
+    of = lambda f, *first: by_name(f, [*first, *inputs], geometry=geometry, training=training)
+    return Case(name=name, run=of(_run), plain=of(_plain), reference=of(_reference), gradient=of(_gradient, "dy"),
+                fit=conv.fit_of(len(geometry.size)), summed=conv.places, special=False, shapes=shapes, inputs=inputs,
                 outputs=batch_norm.results(out, channels, training), options=each("activation", activations), **more)
 
 
@@ -53,7 +51,7 @@ CASES = [
     _case("conv_norm, frozen", conv.Geometry((3, 3), padding="same", groups=2), training=False, residual=True,
           activations=("relu",), shapes=[(2, 9, 7, 8, 6), (0, 4, 5, 4, 6), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34)]),
 ]
+_TIMED = _case("conv_norm, speed", _SAME, activations=("relu",))
 # z is written and read twice; backward its gradient too, and dy is read twice.
-TIMES = [conv.timed(_case("conv_norm, speed", _SAME, activations=("relu",)), _SAME, [_SPEED], results=4,
-                    rival=_plain(_SAME, True, False, conv.by_stock, tf.nn.moments),
-                    bars={("float16", _SPEED): {"ms": 1.0, **AHEAD}})]
+TIMES = [conv.timed(_TIMED, _SAME, [_SPEED], results=4, bars={("float16", _SPEED): {"ms": 1.0, **AHEAD}},
+                    rival=by_name(_plain, _TIMED.inputs, geometry=_SAME, convolve=conv.by_stock, moments=tf.nn.moments))]

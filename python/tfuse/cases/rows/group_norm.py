@@ -5,38 +5,28 @@ import tensorflow as tf
 
 import tfuse
 from tfuse.cases import SHAPES, Case, Input, Timed, bars, cancelling, each, ones, refusing, total, volume
-from tfuse.cases.rows.norm import EPSILON, moments
+from tfuse.cases.rows.norm import EPSILON, Normalised, moments
 
 
 def _view(x, groups):
     return np.reshape(x, (x.shape[0], volume(x.shape[1:-1]), groups, x.shape[-1] // groups))
 
 
-def _mean(v):
-    return np.sum(v, (1, 3), keepdims=True) / max(1, v.shape[1] * v.shape[3])  # there may be no places
-
-
 def _normalised(x, groups):
-    v = _view(x, groups)
-    mean = _mean(v)
-    rstd = 1 / np.sqrt(_mean((v - mean)**2) + EPSILON)
-    return (v - mean) * rstd, v, mean, rstd
+    return Normalised(_view(x, groups), (1, 3))
 
 
 def _reference(x, gamma=1.0, beta=0.0, groups=4):
-    _, v, mean, rstd = _normalised(x, groups)
-    return cancelling(*(np.broadcast_to(t, v.shape).reshape(x.shape) * gamma for t in (v * rstd, -mean * rstd)),
+    v = _normalised(x, groups)
+    return cancelling(*(np.broadcast_to(t, v.x.shape).reshape(x.shape) * gamma for t in (v.x * v.rstd, -v.mean * v.rstd)),
                       np.broadcast_to(beta, x.shape))
 
 
 def _gradient(dy, x, gamma=None, beta=None, groups=4):
-    n, v, mean, rstd = _normalised(x, groups)
-    g = _view(dy if gamma is None else dy * gamma, groups)
-    slope = rstd**2 * _mean(g * n)
-    dx = cancelling(*(np.broadcast_to(t, v.shape).reshape(x.shape)
-                      for t in (rstd * g, -rstd * _mean(g), -v * slope, mean * slope)))
-    rows = tuple(range(x.ndim - 1))
-    return [dx] if gamma is None else [dx, total(dy * np.reshape(n, x.shape), rows), total(dy, rows)]
+    v = _normalised(x, groups)
+    terms = v.back(_view(dy if gamma is None else dy * gamma, groups))
+    dx, rows = cancelling(*(np.broadcast_to(t, v.x.shape).reshape(x.shape) for t in terms)), tuple(range(x.ndim - 1))
+    return [dx] if gamma is None else [dx, total(dy * np.reshape(v.n, x.shape), rows), total(dy, rows)]
 
 
 def _plain(x, gamma=None, beta=None, groups=4, moments=moments):

@@ -3,7 +3,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _philox
-from tfuse.cases import Case, Input, Timed, bars, cancelling, ones, refusing, total
+from tfuse.cases import Case, Input, Timed, bars, by_name, cancelling, ones, refusing, total, volume
 from tfuse.cases.rows.softmax import SWEEP
 
 EPSILON = 2.0**-10  # the same in every float
@@ -14,30 +14,37 @@ def _h(x, residual, dropout, seed):
     return kept, x * kept + (0 if residual is None else residual)
 
 
-def _normalised(h, centred, epsilon):
-    mean = np.mean(h, -1, keepdims=True) if centred else 0
-    rstd = 1 / np.sqrt(np.mean((h - mean)**2, -1, keepdims=True) + epsilon)
-    return (h - mean) * rstd, mean, rstd
+class Normalised:
+    """n = (x - mean) * rstd, with statistics over some axes, or with given ones."""
+
+    def __init__(self, x, axes, centred=True, epsilon=EPSILON, mean=None, variance=None):
+        count = max(1, volume(np.take(x.shape, axes)))  # there may be no values
+        self.x, self.centred, self.average = x, centred, lambda v: np.sum(v, axes, keepdims=True) / count
+        self.mean = mean if mean is not None else self.average(x) if centred else 0
+        self.variance = self.average((x - self.mean)**2) if variance is None else variance
+        self.rstd = 1 / np.sqrt(self.variance + epsilon)
+        self.n = (x - self.mean) * self.rstd
+
+    def back(self, g):
+        """The terms of the gradient of x, from that of n, where both statistics are those of x."""
+        slope = self.rstd**2 * self.average(g * self.n)
+        terms = [self.rstd * g, -self.x * slope, self.mean * slope]
+        return [*terms, -self.rstd * self.average(g)] if self.centred else terms
 
 
 def _reference(x, gamma=None, beta=None, residual=None, centred=True, epsilon=EPSILON, dropout=0.0, seed=None):
     _, h = _h(x, residual, dropout, seed)
-    y, _, _ = _normalised(h, centred, epsilon)
-    y = y * (1 if gamma is None else gamma) + (0 if beta is None else beta)
+    y = Normalised(h, -1, centred, epsilon).n * (1 if gamma is None else gamma) + (0 if beta is None else beta)
     return y if residual is None else (y, h)
 
 
 def _gradient(dy, x, gamma=None, beta=None, residual=None, centred=True, epsilon=EPSILON, dropout=0.0, seed=None):
     kept, h = _h(x, residual, dropout, seed)
-    n, mean, rstd = _normalised(h, centred, epsilon)
+    normal = Normalised(h, -1, centred, epsilon)
     dy, dh = dy if residual is not None else (dy, 0)
-    g = dy * (1 if gamma is None else gamma)
-    slope = rstd**2 * np.mean(g * n, -1, keepdims=True)
-    terms = [rstd * g, -h * slope, mean * slope, np.asarray(dh)]
-    if centred:
-        terms.append(-rstd * np.mean(g, -1, keepdims=True))
+    terms = [*normal.back(dy * (1 if gamma is None else gamma)), np.asarray(dh)]
     rows = tuple(range(x.ndim - 1))
-    weights = [total(t, rows) for t, w in ((dy * n, gamma), (dy, beta)) if w is not None]
+    weights = [total(t, rows) for t, w in ((dy * normal.n, gamma), (dy, beta)) if w is not None]
     return [cancelling(*(kept * t for t in terms)), *weights] + ([] if residual is None else [cancelling(*terms)])
 
 
@@ -69,22 +76,18 @@ def _plain(x, gamma=None, beta=None, residual=None, centred=True, epsilon=EPSILO
     return y if residual is None else (y, x)
 
 
-def _by_name(f, names, **fixed):
-    return lambda *inputs, **options: f(**dict(zip(names, inputs)), **fixed, **options)
-
-
 def _case(name, *weights, centred=True, residual=False, **more):
     like, channels = Input(lambda shape: shape), Input(lambda shape: shape[-1:], dtype="real")
     inputs = {"x": like, **{w: channels for w in weights}, **({"residual": like} if residual else {})}
-    return Case(name=name, run=_by_name(tfuse.layer_norm if centred else tfuse.rms_norm, inputs, epsilon=EPSILON),
-                plain=_by_name(_plain, inputs, centred=centred), reference=_by_name(_reference, inputs, centred=centred),
-                gradient=_by_name(_gradient, ["dy", *inputs], centred=centred), inputs=inputs,
+    return Case(name=name, run=by_name(tfuse.layer_norm if centred else tfuse.rms_norm, inputs, epsilon=EPSILON),
+                plain=by_name(_plain, inputs, centred=centred), reference=by_name(_reference, inputs, centred=centred),
+                gradient=by_name(_gradient, ["dy", *inputs], centred=centred), inputs=inputs,
                 outputs={"y": like, "h": like} if residual else {"y": like}, summed=lambda shape: shape[-1], **more)
 
 
 def _timed(case, **more):
     dropped = lambda x, rate, seed: tf.nn.dropout(x, rate)
-    rival = _by_name(_plain, case.inputs, centred="layer" in case.name, drop=dropped, moments=tf.nn.moments)
+    rival = by_name(_plain, case.inputs, centred="layer" in case.name, drop=dropped, moments=tf.nn.moments)
     return Timed(case, ONE, rival=rival, **more)
 
 
