@@ -12,7 +12,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -242,7 +241,7 @@ class Bench:
         return answer
 
     def _eager_overhead(self):
-        """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
+        """Microseconds of an eager call on a small tensor."""
         with tf.device(self.device):
             x, v = tf.random.normal([64, 64]), tf.random.normal([64])
             silu = tfuse.jit.elementwise("T x", "T y", "y = x / (1 + exp(-x))")
@@ -255,11 +254,7 @@ class Bench:
             times = {name: [] for name in calls}
             for _ in range(30):  # interleaved, so that all see the same machine
                 for name, call in calls.items():
-                    start = time.perf_counter()
-                    for _ in range(200):
-                        call()
-                    tf.test.experimental.sync_devices()
-                    times[name].append((time.perf_counter() - start) / 200 * 1e6)
+                    times[name].append(_driver.wall_seconds(call, 200) * 1e6)
         self.about["eager_us"] = {name: float(np.median(t)) for name, t in times.items()}
         print("\nan eager call on [64, 64], microseconds: " + ", ".join(
             "%s %.1f" % item for item in self.about["eager_us"].items()))

@@ -96,6 +96,16 @@ class WallClock:
         return (time.perf_counter() - start) / calls
 
 
+def wall_seconds(call, calls):
+    """Of a call, host and device together, as a loop in Python sees it."""
+    tf.test.experimental.sync_devices()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    tf.test.experimental.sync_devices()
+    return (time.perf_counter() - start) / calls
+
+
 class GpuClock:
     """The same on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before the first
     of them runs, so that the host's speed plays no part."""
