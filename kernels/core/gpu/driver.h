@@ -16,7 +16,11 @@
   X(cuGetErrorName)                              \
   X(cuGetErrorString)                            \
   X(cuGraphAddEmptyNode)                         \
+  X(cuGraphDestroy)                              \
+  X(cuGraphExecDestroy)                          \
   X(cuGraphGetNodes)                             \
+  X(cuGraphInstantiateWithFlags)                 \
+  X(cuGraphLaunch)                               \
   X(cuKernelGetAttribute)                        \
   X(cuKernelSetAttribute)                        \
   X(cuLibraryGetGlobal)                          \
@@ -32,7 +36,9 @@
   X(cuMemsetD32Async)                            \
   X(cuOccupancyMaxActiveBlocksPerMultiprocessor) \
   X(cuOccupancyMaxActiveClusters)                \
+  X(cuStreamBeginCapture_v2)                     \
   X(cuStreamCreate)                              \
+  X(cuStreamEndCapture)                          \
   X(cuStreamGetCaptureInfo_v2)                   \
   X(cuStreamIsCapturing)                         \
   X(cuThreadExchangeStreamCaptureMode)           \
