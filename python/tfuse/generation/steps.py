@@ -1,0 +1,97 @@
+"""A step of a decoder as a chain: some words of each sequence in, the next word of each out."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse._core._chain import Chain
+
+
+class Cache:
+    """Keys and values of sequences, in pages: [pages, page_size, heads, head_dim] for each layer."""
+
+    def __init__(self, decoder, pages, page_size, dtype):
+        self.page_size, self.layers = page_size, []
+        for block in decoder.blocks:
+            shape = [pages, page_size, block.attention.shared_heads, block.attention.head_dim]
+            self.layers.append((tf.zeros(shape, dtype), tf.zeros(shape, dtype)))
+
+
+class Sequences:
+    """What is known of the sequences of a batch, on the device: ops write it in place."""
+
+    def __init__(self, batch, room, pages):
+        ints = lambda *shape: tf.zeros(shape, tf.int64)
+        self.tokens, self.table = ints(batch, room), ints(batch, pages)
+        self.lengths, self.limits, self.seeds, self.top_k = (ints(batch) for _ in range(4))
+        self.done, self.current, self.places, self.positions = ints(batch), ints(batch), ints(batch), ints(batch, 1)
+        self.temperature, self.top_p = tf.zeros([batch]), tf.ones([batch])
+        self.stops = ints(0)
+
+
+def step(decoder, cache, sequences, words=None, places=None, positions=None):
+    """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
+
+    `places` are where their keys and values go, rows of the cache, and `positions` where they are in their sequence, both
+    [batch, n]; the last words of a row are the sequence's last. Without them a sequence's current word is meant, as the step
+    before left it."""
+    chain, s = Chain(), sequences
+    given = {name: chain.input(tensor) for name, tensor in vars(s).items()}
+    batch, n = (s.tokens.shape[0], 1) if words is None else words.shape
+    begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
+        ("current", words), ("places", places), ("positions", positions))]
+    words, places, positions = (operand.seen_as(batch, n) for operand in begin)
+    at = _Writer(chain, batch, n, positions, places, given["table"], given["lengths"])
+    x = chain.call("take_rows", chain.input(decoder.table), words.seen_as(batch * n))
+    for block, pages in zip(decoder.blocks, cache.layers):
+        x = at.block(block, x, *map(chain.input, pages))
+    if n > 1:  # of each sequence the last
+        x = chain.call("take_rows", x, chain.input(tf.constant(np.arange(1, batch + 1) * n - 1)))
+    x = at.norm(decoder.norm, x)
+    head = chain.input(decoder.head)
+    logits = chain.call("batched_matmul", x, head, None, None, chain.input(tf.ones([1], decoder.head.dtype)))
+    ids = chain.call("sample_logits", logits, *(given[name] for name in ("temperature", "top_k", "top_p", "seeds", "lengths")))
+    chain.call("advance", ids, *(given[name] for name in ("tokens", "lengths", "done", "limits", "stops", "table")),
+               into=[given[name] for name in ("tokens", "lengths", "done", "current", "places", "positions")],
+               page_size=cache.page_size)
+    return chain
+
+
+class _Writer:
+    """Adds the parts of a decoder to a chain."""
+
+    def __init__(self, chain, batch, n, positions, places, table, lengths):
+        self.chain, self.batch, self.n, self.positions, self.places = chain, batch, n, positions, places
+        self.table, self.lengths = table, lengths
+
+    def norm(self, norm, x):
+        if norm is None:
+            return x
+        beta = None if norm.beta is None else self.chain.input(norm.beta)
+        return self.chain.call("norm", x, None, self.chain.input(norm.gamma), beta, None, kind=norm.kind,
+                               epsilon=norm.epsilon)[0]
+
+    def product(self, product, x, residual=None, activation="linear"):
+        bias = None if product.bias is None else self.chain.input(product.bias)
+        return self.chain.call("linear", x, self.chain.input(product.kernel), bias, residual, None, activation=activation)[0]
+
+    def block(self, block, x, keys, values):
+        y = self.attention(block.attention, self.norm(block.before_attention, x), keys, values)
+        x = self.product(block.attention.output, y, residual=x)
+        y, mlp = self.norm(block.before_mlp, x), block.mlp
+        if mlp.gate is None:
+            y = self.product(mlp.up, y, activation=mlp.activation)
+        else:
+            y = self.chain.call("gated", self.product(mlp.gate, y), self.product(mlp.up, y), activation=mlp.activation)
+        return self.product(mlp.down, y, residual=x)
+
+    def attention(self, a, x, keys, values):
+        heads = lambda y, n: y.seen_as(self.batch, self.n, n, a.head_dim)
+        query, key, value = (heads(self.product(p, x), n) for p, n in (
+            (a.query, a.heads), (a.key, a.shared_heads), (a.value, a.shared_heads)))
+        query, key = self.norm(a.query_norm, query), self.norm(a.key_norm, key)
+        if a.rope is not None:
+            query, key = self.chain.call("rope", query, key, self.positions, **a.rope)
+        self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
+        y = self.chain.call("paged_attention", query, keys, values, self.table, self.lengths, scale=a.scale, align="last",
+                            left=a.window, right=0, soft_cap=a.soft_cap)
+        return y.seen_as(self.batch * self.n, a.heads * a.head_dim)
