@@ -17,7 +17,7 @@ const tfu_op tfu_take_rows = {
     .doc = "Rows of a table by their numbers; zeros for a number that there is not.",
     .in = {"table: T", "ids: int64"},
     .out = {"y: T"},
-    .attr = {TFU_T_FLOATS},
+    .attr = {"T: {float, half, bfloat16, double, int64}"},
     .shape = rule,
     TFU_KERNELS(take_rows),
     .capturable = 1,
