@@ -39,11 +39,8 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None):
     batch, n = (s.tokens.shape[0], 1) if words is None else words.shape
     begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
         ("current", words), ("places", places), ("positions", positions))]
-    words, places, positions = (operand.seen_as(batch, n) for operand in begin)
-    at = _Writer(chain, batch, n, positions, places, given["table"], given["lengths"])
-    x = chain.call("take_rows", chain.input(decoder.table), words.seen_as(batch * n))
-    for block, pages in zip(decoder.blocks, cache.layers):
-        x = at.block(block, x, *map(chain.input, pages))
+    at = _Writer(chain, batch, n, *begin, given["table"], given["lengths"])
+    x = at.blocks(decoder, cache)
     if n > 1:  # of each sequence the last
         x = chain.call("take_rows", x, chain.input(tf.constant(np.arange(1, batch + 1) * n - 1)))
     x = at.norm(decoder.norm, x)
@@ -56,12 +53,28 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None):
     return chain
 
 
+def prompt(decoder, cache, words, places, positions, table, lengths):
+    """A chain that puts keys and values of words, [batch, n], into the cache, and no more."""
+    chain = Chain()
+    at = _Writer(chain, *words.shape, *map(chain.input, (words, places, positions, table, lengths)))
+    at.blocks(decoder, cache)
+    return chain
+
+
 class _Writer:
     """Adds the parts of a decoder to a chain."""
 
-    def __init__(self, chain, batch, n, positions, places, table, lengths):
-        self.chain, self.batch, self.n, self.positions, self.places = chain, batch, n, positions, places
-        self.table, self.lengths = table, lengths
+    def __init__(self, chain, batch, n, words, places, positions, table, lengths):
+        self.chain, self.batch, self.n, self.table, self.lengths = chain, batch, n, table, lengths
+        self.words = words.seen_as(batch * n)
+        self.places, self.positions = places.seen_as(batch, n), positions.seen_as(batch, n)
+
+    def blocks(self, decoder, cache):
+        """What comes out of the last block, [batch * n, width]."""
+        x = self.chain.call("take_rows", self.chain.input(decoder.table), self.words)
+        for block, pages in zip(decoder.blocks, cache.layers):
+            x = self.block(block, x, *map(self.chain.input, pages))
+        return x
 
     def norm(self, norm, x):
         if norm is None:
