@@ -98,17 +98,19 @@ def _value(variable, dtype):
     return tf.cast(tf.convert_to_tensor(variable), dtype)
 
 
-def _product(dense, inputs, dtype):
-    """Of a Dense or EinsumDense whose first axes, `inputs` of them, are summed over."""
+def _product(dense, inputs, dtype, leading=0):
+    """Of a Dense or EinsumDense whose first axes, `inputs` of them, are summed over, with so many axes of results before them."""
     if getattr(dense, "quantization_mode", None) or getattr(dense, "lora_enabled", False):
         raise NotServed("%s is quantised or has LoRA weights" % dense.name)
     kernel = _value(dense.kernel, dtype)
+    if leading:  # Gemma's are [heads, in, head_dim]
+        kernel = tf.transpose(kernel, [1, 0, 2])
     rows = functools.reduce(lambda a, b: a * b, kernel.shape[:inputs], 1)
     bias = getattr(dense, "bias", None)
     return Product(tf.reshape(kernel, [rows, -1]), None if bias is None else tf.reshape(_value(bias, dtype), [-1]))
 
 
-_ACTIVATIONS = {"relu": "relu", "silu": "silu", "swish": "silu", "gelu": "gelu"}
+_ACTIVATIONS = {"relu": "relu", "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
 
 
 def _activation(function):
@@ -159,6 +161,54 @@ def _llama_like(backbone, dtype):
                    _rms(backbone.layer_norm, dtype), _head(backbone.token_embedding, dtype))
 
 
+def _gpt2(backbone, dtype):
+    """Layer norms, biases, learned positions, one product before the activation."""
+    def norm(layer):
+        return Norm("layer", *(tf.cast(_value(v, "float32"), _real(dtype)) for v in (layer.gamma, layer.beta)), float(layer.epsilon))
+
+    def block(layer):
+        attention = layer._self_attention_layer
+        return Block(
+            norm(layer._self_attention_layer_norm),
+            Attention(*(_product(getattr(attention, "_%s_dense" % name), 1, dtype) for name in ("query", "key", "value")),
+                      _product(attention._output_dense, 2, dtype), backbone.num_heads, backbone.num_heads,
+                      (backbone.hidden_dim // backbone.num_heads)**-0.5, None),
+            norm(layer._feedforward_layer_norm),
+            Mlp(None, *(_product(getattr(layer, "_feedforward_%s_dense" % name), 1, dtype) for name in ("intermediate", "output")),
+                _activation(layer.activation)))
+
+    return Decoder(_value(backbone.token_embedding.embeddings, dtype), [block(layer) for layer in backbone.transformer_layers],
+                   norm(backbone.layer_norm), _head(backbone.token_embedding, dtype),
+                   positions=_value(backbone.position_embedding.position_embeddings, dtype))
+
+
+def _gemma(backbone, dtype):
+    """RMS norms by 1 + scale, before and, of version 2, after attention and products; soft caps; windows in every other layer."""
+    def norm(layer):
+        return Norm("rms", tf.cast(1 + _value(layer.scale, "float32"), _real(dtype)), None, float(layer.epsilon))
+
+    def block(layer):
+        attention = layer.attention
+        key = _product(attention.key_dense, 1, dtype, leading=1)
+        window = attention.sliding_window_size - 1 if attention.use_sliding_window_attention else -1
+        return Block(
+            norm(layer.pre_attention_norm),
+            Attention(_product(attention.query_dense, 1, dtype, leading=1), key, _product(attention.value_dense, 1, dtype, leading=1),
+                      _product(attention.output_dense, 2, dtype), attention.num_query_heads, attention.num_key_value_heads,
+                      float(attention.head_dim if attention.query_head_dim_normalize
+                            else backbone.hidden_dim // attention.num_query_heads)**-0.5,
+                      _rope(attention.rope_layer, attention.head_dim), int(window), float(attention.logit_soft_cap or 0)),
+            norm(layer.pre_ffw_norm),
+            Mlp(*(_product(dense, 1, dtype) for dense in (layer.gating_ffw, layer.gating_ffw_2, layer.ffw_linear)), "gelu_tanh"),
+            norm(layer.post_attention_norm) if layer.use_post_attention_norm else None,
+            norm(layer.post_ffw_norm) if layer.use_post_ffw_norm else None)
+
+    scale = tf.cast(tf.sqrt(tf.cast(backbone.hidden_dim, "float32")), dtype)
+    return Decoder(_value(backbone.token_embedding.embeddings, dtype), [block(layer) for layer in backbone.transformer_layers],
+                   norm(backbone.layer_norm), _head(backbone.token_embedding, dtype), scale=float(scale),
+                   soft_cap=float(backbone.final_logit_soft_cap or 0))
+
+
 def _window(attention):
     steps = getattr(attention, "_sliding_window", None) or getattr(attention, "sliding_window_size", None)
     return -1 if steps is None or getattr(attention, "use_sliding_window_attention", True) is False else int(steps) - 1
@@ -171,7 +221,8 @@ def _head(embedding, dtype):
 
 
 FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "MistralBackbone": _llama_like,
-            "QwenBackbone": _llama_like, "Qwen3Backbone": _llama_like, "Phi3Backbone": _llama_like}
+            "QwenBackbone": _llama_like, "Qwen3Backbone": _llama_like, "Phi3Backbone": _llama_like,
+            "GPT2Backbone": _gpt2, "GemmaBackbone": _gemma}
 
 
 def decoder_of(model):

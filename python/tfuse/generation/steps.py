@@ -43,9 +43,7 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None):
     x = at.blocks(decoder, cache)
     if n > 1:  # of each sequence the last
         x = chain.call("take_rows", x, chain.input(tf.constant(np.arange(1, batch + 1) * n - 1)))
-    x = at.norm(decoder.norm, x)
-    head = chain.input(decoder.head)
-    logits = chain.call("batched_matmul", x, head, None, None, chain.input(tf.ones([1], decoder.head.dtype)))
+    logits = at.logits(decoder, x)
     ids = chain.call("sample_logits", logits, *(given[name] for name in ("temperature", "top_k", "top_p", "seeds", "lengths")))
     chain.call("advance", ids, *(given[name] for name in ("tokens", "lengths", "done", "limits", "stops", "table")),
                into=[given[name] for name in ("tokens", "lengths", "done", "current", "places", "positions")],
@@ -70,38 +68,61 @@ class _Writer:
         self.places, self.positions = places.seen_as(batch, n), positions.seen_as(batch, n)
 
     def blocks(self, decoder, cache):
-        """What comes out of the last block, [batch * n, width]."""
-        x = self.chain.call("take_rows", self.chain.input(decoder.table), self.words)
+        """What comes out of the last block, normed, [batch * n, width]."""
+        call, read = self.chain.call, self.chain.input
+        x, added = call("take_rows", read(decoder.table), self.words), None
+        if decoder.scale != 1:
+            x = call("scale_bias_act", x, read(tf.fill([decoder.table.shape[1]], tf.cast(decoder.scale, decoder.table.dtype))), None)
+        if decoder.positions is not None:
+            added = call("take_rows", read(decoder.positions), self.positions.seen_as(self.batch * self.n))
         for block, pages in zip(decoder.blocks, cache.layers):
-            x = self.block(block, x, *map(self.chain.input, pages))
-        return x
+            x, added = self.block(block, x, added, *map(read, pages))
+        return self.norm(decoder.norm, x, added)[0]
 
-    def norm(self, norm, x):
-        if norm is None:
-            return x
+    def norm(self, norm, x, added=None):
+        """The norm of x + added, and that sum."""
         beta = None if norm.beta is None else self.chain.input(norm.beta)
-        return self.chain.call("norm", x, None, self.chain.input(norm.gamma), beta, None, kind=norm.kind,
-                               epsilon=norm.epsilon)[0]
+        y, total, _ = self.chain.call("norm", x, added, self.chain.input(norm.gamma), beta, None, kind=norm.kind,
+                                      epsilon=norm.epsilon)
+        return y, x if added is None else total
 
     def product(self, product, x, residual=None, activation="linear"):
         bias = None if product.bias is None else self.chain.input(product.bias)
         return self.chain.call("linear", x, self.chain.input(product.kernel), bias, residual, None, activation=activation)[0]
 
-    def block(self, block, x, keys, values):
-        y = self.attention(block.attention, self.norm(block.before_attention, x), keys, values)
-        x = self.product(block.attention.output, y, residual=x)
-        y, mlp = self.norm(block.before_mlp, x), block.mlp
+    def logits(self, decoder, x):
+        words, dtype = decoder.head.shape[0], decoder.head.dtype
+        y = self.chain.call("batched_matmul", x, self.chain.input(decoder.head), None, None, self.chain.input(tf.ones([1], dtype)))
+        if decoder.soft_cap:
+            for by, activation in ((1 / decoder.soft_cap, "tanh"), (decoder.soft_cap, "linear")):
+                y = self.chain.call("scale_bias_act", y, self.chain.input(tf.fill([words], tf.cast(by, dtype))), None,
+                                    activation=activation)
+        return y
+
+    def sum(self, product, y, x, norm):
+        """x and what is to be added to it: the product itself adds, unless it is normed before."""
+        if norm is None:
+            return self.product(product, y, residual=x), None
+        return x, self.norm(norm, self.product(product, y))[0]
+
+    def block(self, block, x, added, keys, values):
+        y, x = self.norm(block.before_attention, x, added)
+        y = self.attention(block.attention, y, keys, values)
+        x, added = self.sum(block.attention.output, y, x, block.after_attention)
+        y, x = self.norm(block.before_mlp, x, added)
+        mlp = block.mlp
         if mlp.gate is None:
             y = self.product(mlp.up, y, activation=mlp.activation)
         else:
             y = self.chain.call("gated", self.product(mlp.gate, y), self.product(mlp.up, y), activation=mlp.activation)
-        return self.product(mlp.down, y, residual=x)
+        return self.sum(mlp.down, y, x, block.after_mlp)
 
     def attention(self, a, x, keys, values):
         heads = lambda y, n: y.seen_as(self.batch, self.n, n, a.head_dim)
         query, key, value = (heads(self.product(p, x), n) for p, n in (
             (a.query, a.heads), (a.key, a.shared_heads), (a.value, a.shared_heads)))
-        query, key = self.norm(a.query_norm, query), self.norm(a.key_norm, key)
+        if a.query_norm is not None:
+            query, key = self.norm(a.query_norm, query)[0], self.norm(a.key_norm, key)[0]
         if a.rope is not None:
             query, key = self.chain.call("rope", query, key, self.positions, **a.rope)
         self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
