@@ -153,6 +153,8 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
+TFU_CHOICE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
+
 static tfu_code few_rows(const linear_call *l, int *served) {
   const few_rows_args a = {.x = l->x,
                            .kernel = l->kernel,
@@ -170,7 +172,7 @@ tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   tfu_gemm_gpu one;
   int served = 0, in_one = 1;
-  if (!l.pre && l.rows <= FEW_ROWS_MOST) TFU_TRY(few_rows(&l, &served));
+  if (!l.pre && l.rows <= few_rows_most()) TFU_TRY(few_rows(&l, &served));
   if (served) return TFU_OK;
   if (!as_one(&l, &one)) return in_two(&l);
   if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &in_one));

@@ -28,6 +28,9 @@ static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *e
 static tfu_code capture(tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *, void *), void *with) {
   static tfu_table streams = TFU_PER_GPU(create);
   const tfu_driver *d = r->driver;
+  if (!d->cuStreamBeginCapture_v2 || !d->cuStreamEndCapture || !d->cuGraphInstantiateWithFlags || !d->cuGraphLaunch ||
+      !d->cuGraphDestroy || !d->cuGraphExecDestroy)
+    return tfu_fail(call->err, TFU_UNIMPLEMENTED, "the driver has no CUDA graphs");
   void *own = call->stream, *stream;
   CUgraph graph = NULL;
   TFU_TRY(tfu_per_gpu(&streams, d, &stream, call->err));

@@ -1,4 +1,8 @@
-/* Keys and values of new steps, put into the rows of a cache:
+/* Rows of tables and caches by their numbers, as decoding has them.
+ *
+ * TakeRows: y[r] = table[ids[r]], as an embedding. A number that there is not gives zeros.
+ *
+ * PutRows: keys and values of new steps, put into a cache,
  *
  *   new_keys[places[r]] = key[r],  new_values[places[r]] = value[r],
  *
@@ -6,6 +10,27 @@
  * differ from each other. The last two axes, heads and head_dim, are a row; so the cache may be [rows, heads, head_dim]
  * or pages of rows, [pages, page_size, heads, head_dim]. In a chain the cache is written in place. */
 #include "tfuse.h"
+
+static tfu_code take_rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+  (void)attr;
+  TFU_REQUIRE(err, in[0].rank == TFU_UNKNOWN || in[0].rank == 2, "table must be [rows, width], got shape %s",
+              tfu_show(&in[0]).text);
+  out[0].rank = TFU_UNKNOWN;
+  if (in[1].rank == TFU_UNKNOWN) return TFU_OK;
+  out[0] = tfu_append(&in[1], in[0].rank == 2 ? in[0].dim[1] : TFU_UNKNOWN);
+  return TFU_OK;
+}
+
+const tfu_op tfu_take_rows = {
+    .name = "TakeRows",
+    .doc = "Rows of a table by their numbers; zeros for a number that there is not.",
+    .in = {"table: T", "ids: int64"},
+    .out = {"y: T"},
+    .attr = {"T: {float, half, bfloat16, double, int64}"},
+    .shape = take_rule,
+    TFU_KERNELS(take_rows),
+    .capturable = 1,
+};
 
 /* Whether both end in the same two axes. */
 static tfu_code check(const char *a_name, const tfu_shape *a, const char *b_name, const tfu_shape *b, tfu_error *err) {
@@ -19,7 +44,7 @@ static tfu_code check(const char *a_name, const tfu_shape *a, const char *b_name
   return TFU_OK;
 }
 
-static tfu_code rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+static tfu_code put_rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr;
   TFU_TRY(check("key", &in[0], "keys", &in[2], err));
   TFU_TRY(check("value", &in[1], "values", &in[3], err));
@@ -46,7 +71,7 @@ const tfu_op tfu_put_rows = {
     .in = {"key: T", "value: T", "keys: T", "values: T", "places: int64"},
     .out = {"new_keys: T", "new_values: T"},
     .attr = {TFU_T_FLOATS},
-    .shape = rule,
+    .shape = put_rule,
     TFU_KERNELS(put_rows),
     .capturable = 1,
 };

@@ -1,5 +1,5 @@
 /* take_rows and put_rows on the GPU: a row is moved in the largest units that all rows are made of. */
-#include "kernels/generation/move_rows.h"
+#include "kernels/generation/rows.h"
 
 #include "kernels/core/device/pack.cuh"
 

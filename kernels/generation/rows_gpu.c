@@ -1,10 +1,10 @@
-#include "kernels/generation/move_rows.h"
+#include "kernels/generation/rows.h"
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/transfer.h"
 
-TFU_MODULE(move_rows);
+TFU_MODULE(rows);
 
 enum { MOST = 1 << 30 }; /* units of a launch: what kernels divide is less than 2^31 */
 

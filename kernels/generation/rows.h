@@ -1,6 +1,6 @@
-/* move_rows.h - rows that are moved by their numbers, whatever their bytes mean: what the launch hands the device. */
-#ifndef TFUSE_MOVE_ROWS_H_
-#define TFUSE_MOVE_ROWS_H_
+/* rows.h - rows that are moved by their numbers, whatever their bytes mean: what the launch hands the device. */
+#ifndef TFUSE_KERNELS_ROWS_H_
+#define TFUSE_KERNELS_ROWS_H_
 
 #include "kernels/core/divisor.h"
 
