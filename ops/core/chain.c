@@ -1,7 +1,6 @@
 /* chain.c - runs a chain (chain.h). */
 #include "chain.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/core/gpu/cuda.h"
@@ -243,26 +242,12 @@ const tfu_op tfu_chain = {
     .stateful = 1,
 };
 
-/* ---- for Python ---- */
-
-static tfu_code ask(const char *text, const tfu_spec *in, tfu_tensor *inputs, int n, size_t *bytes, tfu_error *err) {
+tfu_code tfu_chain_room(const char *text, const tfu_tensor *inputs, int n, size_t *bytes, tfu_error *err) {
   tfu_chain_steps steps;
   tfu_call call = {.op = &tfu_chain, .err = err};
   tfu_code code = tfu_chain_parse(text, &steps, err);
-  for (int i = 0; i < n && code == TFU_OK; i++) code = tfu_tensor_of(&in[i], &inputs[i], err);
   chain s = {.steps = &steps, .inputs = inputs, .n = n};
   if (code == TFU_OK) code = rehearse(&s, &call, bytes);
   tfu_chain_free(&steps);
   return code;
-}
-
-/* Fills in the bytes that the memory of a chain must have, with such inputs, of which the first is the memory. "", or
- * what is wrong. */
-TFU_EXPORT const char *tfu_chain_bytes(const char *text, const tfu_spec *in, int n, size_t *bytes) {
-  static _Thread_local tfu_error err;
-  tfu_tensor *inputs = malloc((size_t)n * sizeof *inputs);
-  const tfu_code code =
-      inputs ? ask(text, in, inputs, n, bytes, &err) : tfu_fail(&err, TFU_EXHAUSTED, "out of host memory");
-  free(inputs);
-  return code == TFU_OK ? "" : err.text;
 }

@@ -41,6 +41,9 @@ typedef struct tfu_chain_steps {
 TFU_MUST_USE tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err);
 void tfu_chain_free(tfu_chain_steps *steps);
 
+/* The bytes that the memory of a chain must have, with such inputs, of which the first is the memory. */
+TFU_MUST_USE tfu_code tfu_chain_room(const char *text, const tfu_tensor *inputs, int n, size_t *bytes, tfu_error *err);
+
 /* The type of an argument of a row, "y: T", of which `type` is the text behind the colon, by that of in[0] and, where
  * another input is declared of the same type, by that input's. */
 tfu_dtype tfu_declared_type(const tfu_op *op, const char *argument, const tfu_tensor *in);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bind.h"
+#include "chain.h"
 
 tfu_code tfu_tensor_of(const tfu_spec *spec, tfu_tensor *t, tfu_error *err) {
   *t = (tfu_tensor){.shape = spec->shape};
@@ -71,4 +71,15 @@ TFU_EXPORT int64_t tfu_row_more_room(const char *stem, const tfu_spec *in, const
   const int64_t bytes = code == TFU_OK && call.op->more_room ? (int64_t)call.op->more_room(&call) : 0;
   release(&call);
   return bytes;
+}
+
+/* Fills in the bytes that the memory of a chain must have. "", or what is wrong. */
+TFU_EXPORT const char *tfu_chain_bytes(const char *text, const tfu_spec *in, int n, size_t *bytes) {
+  static _Thread_local tfu_error err;
+  tfu_tensor *inputs = malloc((size_t)n * sizeof *inputs);
+  tfu_code code = inputs ? TFU_OK : tfu_fail(&err, TFU_EXHAUSTED, "out of host memory");
+  for (int i = 0; i < n && code == TFU_OK; i++) code = tfu_tensor_of(&in[i], &inputs[i], &err);
+  if (code == TFU_OK) code = tfu_chain_room(text, inputs, n, bytes, &err);
+  free(inputs);
+  return code == TFU_OK ? "" : err.text;
 }

@@ -6,7 +6,7 @@
  * Of equal logits the first counts as more likely. Temperature 0 gives the most likely one. A row's word depends on its
  * own logits, seed and step alone: word i has the score logits[i] / temperature - log(e), e being the exponential
  * variate that bits i of Philox with key `seed` and counter `step` make, and the largest score is drawn (Gumbel's way).
- * NaN is never drawn, unless there is nothing else: then it is word 0. */
+ * NaN is never drawn, unless there is nothing else: then, and where there are no words, it is word 0. */
 #include "tfuse.h"
 
 static tfu_code rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -15,8 +15,8 @@ static tfu_code rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr,
   out[0].rank = TFU_UNKNOWN;
   if (in[0].rank == TFU_UNKNOWN) return TFU_OK;
   TFU_REQUIRE(err, in[0].rank == 2, "logits must be [rows, words], got shape %s", tfu_show(&in[0]).text);
-  TFU_REQUIRE(err, in[0].dim[1] == TFU_UNKNOWN || (in[0].dim[1] > 0 && in[0].dim[1] < 1 << 28),
-              "logits must have 1 to 2^28 words, got shape %s", tfu_show(&in[0]).text);
+  TFU_REQUIRE(err, in[0].dim[1] == TFU_UNKNOWN || in[0].dim[1] < 1 << 28,
+              "logits must have less than 2^28 words, got shape %s", tfu_show(&in[0]).text);
   out[0] = tfu_leading(&in[0]);
   for (int i = 1; i < TFU_COUNT(names); i++) TFU_TRY(tfu_match(names[i], &in[i], "rows of logits", &out[0], err));
   return TFU_OK;

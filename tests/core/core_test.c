@@ -391,8 +391,8 @@ static void test_no_driver(void) {
   CHECK(tfu_device_now(&device, &err) == TFU_PRECONDITION);
   CHECK_TEXT(err.text, want);
   for (int i = 0; i < TFU_COUNT(ops); i++) {
-    if (ops[i] == &tfu_report || ops[i] == &tfu_unstage)
-      continue; /* without what was opened before, they end earlier */
+    if (ops[i] == &tfu_report || ops[i] == &tfu_unstage || ops[i] == &tfu_chain)
+      continue; /* without what was opened before, or a text, they end earlier */
     float data[16] = {0};
     run *r = start(ops[i]);
     tfu_lists lists;

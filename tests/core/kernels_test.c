@@ -116,6 +116,7 @@ static const row rows[] = {
     {&tfu_norm_grad, {"x", "x", "x", "c", "c", "r2+", ""}, "rate=0.25"},
     {&tfu_norm_grad, {"x", "0", "x", "c", "0", "r2+", "0"}, "kind=rms"},
     {&tfu_paged_attention, {"2q4d", "782d", "7829", "29<7", "2^q"}, "scale=0.5 align=last right=0 rest=columns"},
+    {&tfu_put_rows, {"12d", "12d", "92d", "92d", "1<9"}, "rest=any"},
     {&tfu_reduce, {"x"}, ""},
     {&tfu_reduce, {"x"}, "kind=l2 axes=256"},
     {&tfu_reduce, {"x"}, "kind=max axes=1 rest=any"},
@@ -128,6 +129,7 @@ static const row rows[] = {
     {&tfu_reduce_grad, {"2c", "2nc"}, "kind=prod axes=2"},
     {&tfu_rope, {"2n2e", "2n1e", "2"}, ""},
     {&tfu_rope, {"2n2e", "0", "2n"}, "P=int32 pairing=interleaved inverse=true"},
+    {&tfu_sample_logits, {"3c", "3+", "3<4", "3+", "3<9", "3<9"}, "rest=any"},
     {&tfu_scale_bias_act, {"x", "c", "c"}, "activation=gelu"},
     {&tfu_scale_bias_act_grad, {"x", "x", "c", "c"}, "activation=gelu"},
     {&tfu_scale_bias_act_grad, {"x", "x", "", "0"}, "activation=mish"},
@@ -151,6 +153,7 @@ static const row rows[] = {
     {&tfu_sparse_cross_entropy_grad, {"x", "r<c", "r2+", "r"}, "ignore=0 L=int32"},
     {&tfu_square, {"x"}, ""},
     {&tfu_square_grad, {"x", "x"}, ""},
+    {&tfu_take_rows, {"9c", "n<9"}, "rest=any"},
     {&tfu_tensors_norm, {LIST}, "N=3 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "+", "+"}, "rule=adam N=3 M=6 rest=any"},
     {&tfu_tensors_update, {LIST, LIST, "x+|c+|0", "+", "<h", "8+", "3+", "0"}, "rule=lamb N=3 M=6 rest=any"},
@@ -398,6 +401,7 @@ static void test_every_op(void) {
     found |= ops[i] == &tfu_jit; /* its kernels are texts: tests/jit */
     /* They move what slots and reports hold: tests/staging. */
     found |= ops[i] == &tfu_stage || ops[i] == &tfu_unstage || ops[i] == &tfu_report;
+    found |= ops[i] == &tfu_advance || ops[i] == &tfu_chain; /* integers alone, and other ops: tests/generation */
     CHECK_FOR(found, "op %s has no line in rows[] of this file: add one", ops[i]->name);
   }
   for (int k = 0; k < TFU_COUNT(rows); k++) {
