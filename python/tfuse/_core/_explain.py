@@ -2,6 +2,7 @@
 
 import collections
 import ctypes
+import functools
 import threading
 
 from tfuse._core import _library
@@ -33,6 +34,16 @@ def calls():
     """How many decisions and runs there have been so far."""
     return _noted + sum(_library.library.tfu_trace_read(captured, -1, ctypes.byref(ctypes.c_int64()), None, 0)
                         for captured in (False, True))
+
+
+def reason(reasons):
+    """Of a generator function that yields why something is not done, or what is false: the function that returns the first
+    reason, or ""."""
+    @functools.wraps(reasons)
+    def first(*inputs, **options):
+        return next(filter(None, reasons(*inputs, **options)), "")
+
+    return first
 
 
 def enabled(on):

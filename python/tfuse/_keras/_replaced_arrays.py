@@ -1,4 +1,4 @@
-"""What tfuse.enable() replaces of Keras's ops on arrays, as rows of _behind.TABLE: sums, means and extremes, running sums,
+"""What tfuse.enable() replaces of Keras's ops on arrays, as rows of a table: sums, means and extremes, running sums,
 permutations, concatenations, sorting, sums of segments. On a GPU, and where a tensor is large enough that a kernel's speed counts.
 
 These are called for the smallest things, so what is left to Keras is left without a word in tfuse.explain().
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _library, _op
-from tfuse._keras._behind import Row, not_taken
+from tfuse._keras._replaced import Row, not_taken
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import transpose
 from tfuse.reductions.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _library, _op
-from tfuse._keras._behind import Row
+from tfuse._keras._replaced import Row
 from tfuse.lists import together
 
 
