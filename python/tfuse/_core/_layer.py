@@ -9,6 +9,17 @@ import tensorflow as tf
 from tfuse._core._op import FLOATS
 
 
+def made_of(stock, methods, doc, module, name=None, **attributes):
+    """A class made of one of Keras's, of its name if no other is given, and registered for Keras's files. methods: by name, what
+    takes the place of its methods; each is called with the method it replaces, then with that one's arguments."""
+    def method(own, serve):
+        return functools.wraps(own)(lambda self, *inputs, **options: serve(own, self, *inputs, **options))
+
+    replaced = {of: method(getattr(stock, of), serve) for of, serve in methods.items()}
+    cls = type(name or stock.__name__, (stock,), {"__doc__": doc, "__module__": module, **replaced, **attributes})
+    return keras.saving.register_keras_serializable("tfuse")(cls)
+
+
 def layer_of(name, why_not, serve, text, example):
     """A class of serve's module, made of Keras's layer of this name and registered for Keras's files: its call() is
     serve(layer, inputs, …), with the arguments that this has, where why_not(layer, inputs) is "", else Keras's own."""
@@ -22,8 +33,7 @@ def layer_of(name, why_not, serve, text, example):
         return serve(self, inputs, **options)
 
     doc = "keras.layers.%s %s\n\n    Example:\n      layer = tfuse.%s(%s)\n    " % (name, text, name, example)
-    cls = type(name, (stock,), {"__doc__": doc, "__module__": serve.__module__, "call": call})
-    return keras.saving.register_keras_serializable("tfuse")(cls)
+    return made_of(stock, {}, doc, serve.__module__, call=call)
 
 
 def not_computed_in(layer, x):
