@@ -10,6 +10,7 @@ import inspect
 import numbers
 import re
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
@@ -415,14 +416,14 @@ def function(f):
 
 def composite(f):
     """`function`, for one that does more than call an op: on KerasTensors the whole call becomes one operation of the
-    model, and what it draws or decides is drawn and decided when the model runs."""
+    model, and what it draws or decides is drawn and decided when the model runs. tfuse's own are registered for Keras's files."""
 
     @functools.wraps(f)
     def call(*inputs, **options):
         for value in (*inputs, *options.values()):
             if is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(is_symbolic, value)):
                 from tfuse._core import _symbolic
-                return _symbolic.call(name, inputs, options)
+                return _symbolic.FusedFunction(name)(*inputs, **options)
         try:
             return f(*inputs, **options)
         except (TypeError, ValueError) as error:
@@ -431,9 +432,10 @@ def composite(f):
                 raise
             raise clearer from None
 
-    name = f.__name__ if f.__module__.startswith("tfuse.") else "%s.%s" % (f.__module__, f.__name__)
+    ours = f.__module__.startswith("tfuse.")
+    name = f.__name__ if ours else "%s.%s" % (f.__module__, f.__name__)
     composites[name] = function(call)
-    return call
+    return keras.saving.register_keras_serializable("tfuse")(call) if ours else call
 
 
 def _clearer(f, inputs, options, error):

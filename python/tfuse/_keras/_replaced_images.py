@@ -17,7 +17,7 @@ from tfuse.convolution import depthwise_conv, pool, scale_channels
 from tfuse.convolution.batch_norm import normalise
 from tfuse.convolution.channels_first import by_last, to_first
 from tfuse.convolution.conv import conv, conv_transpose
-from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
+from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, depthwise_layer, separable_layer, why_not_conv
 from tfuse.elementwise.scale_bias_act import scale_bias_act
 from tfuse.reductions.reduce import reduce_max, reduce_mean
 
@@ -221,9 +221,9 @@ SERVED = [  # module and attribute, what serves it, the guard, what it is where 
     (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
-    (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_conv.depthwise),
+    (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_layer),
      why_not_conv, "convolution"),
-    (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(depthwise_conv.separably),
+    (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(separable_layer),
      why_not_conv, "convolution"),
     (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_guard,
      "mean"),

@@ -58,26 +58,22 @@ class Served:
         """Not where a class made of it has a method of its own that may know Keras's masks only."""
         return all(getattr(type(layer), name) is getattr(self._home, name) for name in _METHODS)
 
+    @_explain.reason
     def _why_not(self, layer, query, key, value, return_attention_scores, unknown):
-        if unknown:
-            return "tfuse does not know %s" % ", ".join(unknown)
+        yield unknown and "tfuse does not know %s" % ", ".join(unknown)
         if not self._says_scores:
             return_attention_scores = getattr(layer, "_return_attention_scores", None)
-            if return_attention_scores is None:
-                return "this Keras computes attention without saying whether the scores are wanted; 3.7 says it"
-        if return_attention_scores:
-            return "return_attention_scores"
-        if any(len(x.shape) != 4 for x in (query, key, value)) or tuple(getattr(layer, "_attention_axes", (1,))) != (1,):
-            return "attention_axes are not the one before the last"
-        if (type(layer)._masked_softmax is not self._home._masked_softmax or
-                getattr(type(layer), "_build_attention", None) is not getattr(self._home, "_build_attention", None) or
-                not isinstance(layer._softmax, keras.layers.Softmax)):
-            return "%s has a softmax of its own" % type(layer).__name__
-        if layer.dropout >= 1:
-            return "dropout leaves nothing"
-        if tf.as_dtype(query.dtype) not in FLOATS:
-            return "tfuse takes float32, float16, bfloat16 and float64, got %s" % query.dtype
-        return ""
+            silent = return_attention_scores is None
+            yield silent and "this Keras computes attention without saying whether the scores are wanted; 3.7 says it"
+        yield return_attention_scores and "return_attention_scores"
+        several = any(len(x.shape) != 4 for x in (query, key, value)) or tuple(getattr(layer, "_attention_axes", (1,))) != (1,)
+        yield several and "attention_axes are not the one before the last"
+        of = lambda cls: (cls._masked_softmax, getattr(cls, "_build_attention", None))
+        other = of(type(layer)) != of(self._home) or not isinstance(layer._softmax, keras.layers.Softmax)
+        yield other and "%s has a softmax of its own" % type(layer).__name__
+        yield layer.dropout >= 1 and "dropout leaves nothing"
+        served = tf.as_dtype(query.dtype) in FLOATS
+        yield not served and "tfuse takes float32, float16, bfloat16 and float64, got %s" % query.dtype
 
     # Keras repeats the heads of key and value this often before it attends. The number stays with the layer.
     def _get_repeats(self, layer):

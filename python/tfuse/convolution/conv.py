@@ -6,7 +6,7 @@ import numbers
 import tensorflow as tf
 
 from tfuse._core import _explain, _library, _made, _rows, _windows
-from tfuse._core._op import FusedOp, composite, given, registry, sized
+from tfuse._core._op import FusedOp, composite, given, registry, sized, vjp
 from tfuse.convolution.channels_first import by_last
 from tfuse.convolution.depthwise_conv import fused as depthwise
 from tfuse.elementwise.scale_bias_act import activation_name, scale_bias_act
@@ -120,19 +120,12 @@ def _plain_data(y, kernel, sizes, tf32=False, **options):
     """The gradient with respect to x, wherever that is."""
     axes = y.shape.rank - 2
     x = tf.zeros([_size(y, 0), *(_size(sizes, i) for i in range(axes + 1))], y.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
-    return tape.gradient(out, x, y)
+    return vjp(lambda x: _plain_linear(x, kernel, _of_image(y), **options))(y, x)
 
 
 def _plain_filter(x, y, sizes, tf32=False, K=None, **options):
-    axes = x.shape.rank - 2
-    kernel = tf.zeros([_size(sizes, i) for i in range(axes + 2)], x.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(kernel)
-        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
-    return tf.cast(tape.gradient(out, kernel, y), K or x.dtype)
+    kernel = tf.zeros([_size(sizes, i) for i in range(x.shape.rank)], x.dtype)
+    return tf.cast(vjp(lambda kernel: _plain_linear(x, kernel, _of_image(y), **options))(y, kernel), K or x.dtype)
 
 
 # ---- the ops ----

@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows, _windows
+from tfuse._core._explain import reason
 from tfuse._core._layer import layer_of
-from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized, vjp
 from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
@@ -55,13 +56,13 @@ def _plain_max(x, size, keep, padding="valid", **options):
 def _plain_max_grad(dy, places, size, padding="valid", **options):
     bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
     where = tf.reshape(bytes_, [*(_rows.size(places, i) for i in range(4)), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
-    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
-    slopes = tf.cast(dy, x.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        seen = _seen(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options, 0)
-    dx = tape.gradient(seen, x, [tf.where(where == tap, slopes, 0) for tap in range(len(seen))])
-    return tf.cast(dx, dy.dtype)
+    out, wide = [_rows.size(dy, 1 + i) for i in range(3)], tf.cast(dy, real(dy.dtype))
+    shares = [tf.where(where == tap, wide, 0) for tap in range(math.prod(options[name] for name in _NAMES[:3]))]
+    return tf.cast(vjp(lambda x: _seen(x, out, padding, options, 0))(shares, _like_input(dy, size)), dy.dtype)
+
+
+def _like_input(dy, size):
+    return tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
 
 
 def _averages(x, out, padding, options):
@@ -74,11 +75,8 @@ def _plain_average(x, size, padding="valid", **options):
 
 
 def _plain_average_grad(dy, size, padding="valid", **options):
-    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = _averages(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options)
-    return tf.cast(tape.gradient(y, x, tf.cast(dy, x.dtype)), dy.dtype)
+    averages = lambda x: _averages(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options)
+    return tf.cast(vjp(averages)(tf.cast(dy, real(dy.dtype)), _like_input(dy, size)), dy.dtype)
 
 
 # ---- the ops ----
@@ -195,15 +193,12 @@ def global_average_pool(x, keepdims=False):
 # ---- Keras ----
 
 
+@reason
 def why_not_pool(layer, x):
-    """Why tfuse does not serve a pooling layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS:
-        return "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
-    if x.shape.rank is None:
-        return "the number of dimensions is not known"
-    return ""
+    """Why tfuse does not serve a pooling layer of Keras's, for this input."""
+    yield not isinstance(x, tf.Tensor) and "a %s is not dense" % type(x).__name__
+    yield x.dtype not in FLOATS and "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
+    yield x.shape.rank is None and "the number of dimensions is not known"
 
 
 def pool(layer, x):

@@ -1,6 +1,5 @@
 """Tensors one after the other along an axis: concat; and its gradient, a tensor in parts."""
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -85,7 +84,6 @@ def _tensors(values):
     return tensors
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def concat(values, axis, name=None):
     """Returns tensors one after the other along an axis, as tf.concat does.

@@ -35,24 +35,17 @@ def _adam(o):
     return "amsgrad" if o.amsgrad else "adam", slots, {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon}
 
 
-def _lamb(o):
-    return "lamb", [o._momentums, o._velocities], {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon}
-
-
-def _lion(o):
-    return "lion", [o._momentums], {"beta_1": o.beta_1, "beta_2": o.beta_2}
-
-
 def _sgd(o):
     if o.momentum == 0:
         return "sgd", [], {}
     return "nesterov" if o.nesterov else "momentum", [o.momentums], {"beta_1": o.momentum}
 
 
-RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.optimizers.Lion: _lion,
-         keras.optimizers.SGD: _sgd}
+RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.optimizers.SGD: _sgd,
+         keras.optimizers.Lion: lambda o: ("lion", [o._momentums], {"beta_1": o.beta_1, "beta_2": o.beta_2})}
 if hasattr(keras.optimizers, "Lamb"):  # from Keras 3.5 on
-    RULES[keras.optimizers.Lamb] = _lamb
+    RULES[keras.optimizers.Lamb] = lambda o: (
+        "lamb", [o._momentums, o._velocities], {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon})
 
 # ---- the step ----
 

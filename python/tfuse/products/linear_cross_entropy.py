@@ -23,11 +23,7 @@ def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING, 
 
 
 def _plain_grad(x, kernel, bias, labels, dloss, *wanted, **attributes):
-    inputs = [tf.identity(i) for i in (x, kernel, bias)]
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        loss = _losses(*inputs, labels, **attributes)
-    gradients = tape.gradient(loss, inputs, dloss, unconnected_gradients="zero")
+    gradients = vjp(lambda *inputs: _losses(*inputs, labels, **attributes))(dloss, x, kernel, bias)
     return [g if given(w) else tf.zeros([0], x.dtype) for g, w in zip(gradients, wanted)]
 
 

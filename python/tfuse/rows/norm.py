@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _philox, _rows
+from tfuse._core._layer import Layer
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, vjp
 
 
@@ -148,18 +149,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return keras.ops.cast(y, self.compute_dtype)
 
 
-class _RMSNormalization(keras.layers.Layer):
+class _RMSNormalization(Layer):
     """What Keras's layer has beside build() and call(), for releases before 3.9, which lack it."""
+    ARGUMENTS = ("axis", "epsilon")
 
     def __init__(self, axis=-1, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
-        self.axis, self.epsilon = axis, epsilon
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "axis": self.axis, "epsilon": self.epsilon}
+        self.axis, self.epsilon, self.supports_masking = axis, epsilon, False
 
 
 @keras.saving.register_keras_serializable("tfuse")

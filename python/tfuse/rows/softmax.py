@@ -70,7 +70,6 @@ def _over(op, x, axis, mask, scale, log):
     return rows.give_back(_softmax(rows.take(x), mask, scale=float(scale), log=log))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def softmax(x, axis=-1, mask=None, scale=1.0):
     """Returns softmax(x * scale + mask), computed in float32, or in float64 for float64.
@@ -90,7 +89,6 @@ def softmax(x, axis=-1, mask=None, scale=1.0):
     return _over("softmax", x, axis, mask, scale, False)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def log_softmax(x, axis=-1, mask=None, scale=1.0):
     """Returns log(softmax(x * scale + mask)); arguments as of tfuse.softmax. What a boolean mask drops is -infinity.

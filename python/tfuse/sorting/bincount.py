@@ -1,6 +1,5 @@
 """How often ids come, and sums of what comes with them."""
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -64,7 +63,6 @@ def _size(ids, minlength, maxlength):
     return size if maxlength is None else tf.minimum(size, tf.cast(maxlength, ids.dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def bincount(arr, weights=None, minlength=None, maxlength=None, dtype=tf.int32, name=None, axis=None, binary_output=False):
     """Returns how often each number from 0 on comes, or the sums of weights, as tf.math.bincount; bit for bit repeatable.
