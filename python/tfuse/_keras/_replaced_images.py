@@ -38,10 +38,6 @@ def _conv_guard(layer, inputs):
     yield why_not_conv(layer, inputs)
 
 
-def _conv_transpose(own, layer, inputs):
-    return conv_transpose_layer(layer, inputs, turn)
-
-
 def _by_depth(serve):
     """A depthwise or separable convolution."""
     def call(own, layer, inputs):
@@ -49,14 +45,6 @@ def _by_depth(serve):
         return serve(layer, x, turn=turn, padding=padding)
 
     return call
-
-
-def _global_pool(reduce):
-    return lambda own, layer, inputs: pool.global_pool(layer, inputs, reduce)
-
-
-def _global_average_1d(own, layer, inputs, mask=None):
-    return pool.global_pool(layer, inputs)
 
 
 @reason
@@ -220,15 +208,16 @@ _NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
 SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
     (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
-    (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
+    (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", lambda own, layer, inputs: (
+        conv_transpose_layer(layer, inputs, turn)), why_not_conv, "convolution"),
     (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_layer),
      why_not_conv, "convolution"),
     (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(separable_layer),
      why_not_conv, "convolution"),
-    (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_guard,
-     "mean"),
+    (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call",
+     lambda own, layer, inputs, mask=None: pool.global_pool(layer, inputs), _global_guard, "mean"),
     *((_LAYERS + "pooling.global_%s_pooling%dd" % (kind.lower(), axes), "Global%sPooling%dD.call" % (kind, axes),
-       _global_pool(reduce), _global_guard, what)
+       lambda own, layer, inputs, reduce=reduce: pool.global_pool(layer, inputs, reduce), _global_guard, what)
       for kind, reduce, what in (("Average", reduce_mean, "mean"), ("Max", reduce_max, "maximum"))
       for axes in (1, 2, 3) if (kind, axes) != ("Average", 1)),
     *((_NN, name, serve, by_name(serve, why_not), what) for name, serve, why_not, what in (

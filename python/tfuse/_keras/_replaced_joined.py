@@ -1,10 +1,10 @@
-"""What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
-a table: relu and relu6 behind a product,
-a convolution or a batch norm, sums with these, products of an activation with another tensor, heads that are repeated for attention,
-and the mean cross entropy of a product, whose logits then never exist as a whole.
+"""What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as a
+table: relu and relu6 after a product, a convolution or a batch norm, sums with these, products of an activation with another
+tensor, heads that are repeated for attention, and the mean cross entropy of a product, whose logits then never exist as a whole.
 """
 
 import contextlib
+import functools
 import threading
 
 import keras
@@ -12,30 +12,9 @@ import tensorflow as tf
 
 from tfuse._core import _explain, _made
 from tfuse._core._explain import reason
-from tfuse._keras import _replaced_images, _look_back, _look_back_attention
-from tfuse._keras._replaced import Row
+from tfuse._keras import _look_back, _look_back_attention, _replaced_images
+from tfuse._keras._replaced import Row, or_own
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
-
-
-def _joined_or_own(name):
-    """An activation that is as fast by TensorFlow where it stands alone."""
-    def serve(own, x):
-        y = _look_back.activation(x, name)
-        return own(x) if y is None else y
-
-    return serve
-
-
-def _add(own, x1, x2):
-    y = _look_back.add(x1, x2)
-    return own(x1, x2) if y is None else y
-
-
-def _multiply(own, x1, x2):
-    y = _look_back.gate(x1, x2)
-    if y is None:
-        y = _replaced_images.scaled(x1, x2)
-    return own(x1, x2) if y is None else y
 
 
 def _watch(own, tape, tensor):
@@ -142,9 +121,11 @@ def _weights(loss, labels, sample_weight, masks):
 
 TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
-    *(Row("keras.src.backend.tensorflow.nn", name, _joined_or_own(name)) for name in ("relu", "relu6")),
-    Row("keras.src.backend.tensorflow.numpy", "add", _add),
-    Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
+    # As fast by TensorFlow where they stand alone.
+    *(Row("keras.src.backend.tensorflow.nn", name, or_own(functools.partial(_look_back.activation, name=name)))
+      for name in ("relu", "relu6")),
+    Row("keras.src.backend.tensorflow.numpy", "add", or_own(_look_back.add)),
+    Row("keras.src.backend.tensorflow.numpy", "multiply", or_own(_look_back.gate, _replaced_images.scaled)),
     Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),
     Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),

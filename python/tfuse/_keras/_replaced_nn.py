@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfuse._core import _sizes
 from tfuse._core._explain import reason
 from tfuse._keras import _look_back, _look_back_attention
-from tfuse._keras._replaced import Row, are_axes, by_name, listed, not_taken, on_a_gpu, shape_of, stretches
+from tfuse._keras._replaced import Row, are_axes, by_name, listed, not_taken, on_a_gpu, or_own, shape_of, stretches
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
@@ -33,26 +33,17 @@ def _one_taken(x):
 
 def _activation(name, alone):
     """What serves an activation: with the product before it, or alone."""
-    return lambda own, x: _joined(x, name, alone)
-
-
-def _joined(x, name, alone):
-    y = _look_back.activation(x, name)
-    return alone(x) if y is None else y
+    return or_own(lambda x: _look_back.activation(x, name), alone)
 
 
 def _gelu(own, x, approximate=True):
-    return _joined(x, "gelu_tanh" if approximate else "gelu", lambda x: gelu(x, approximate))
+    return _activation("gelu_tanh" if approximate else "gelu", lambda x: gelu(x, approximate))(own, x)
 
 
 def _probabilities(own, x, axis=-1):
     y = softmax(x, operator.index(axis))
     y._keras_logits = x  # where Keras's losses look for what a softmax was made from
     return y
-
-
-def _log_softmax(own, x, axis=-1):
-    return log_softmax(x, operator.index(axis))
 
 
 @reason
@@ -203,16 +194,10 @@ def _group_norm_layer_guard(layer, inputs):
 # ---- linear layers ----
 
 
-def _untrained(guard):
-    return lambda layer, inputs, training=None: guard(layer, inputs)
-
-
-def _dense(own, layer, inputs, training=None):
-    return dense(layer, _look_back.gate_before(inputs), training)
-
-
-def _einsum_dense(own, layer, inputs, training=None):
-    return einsum_dense(layer, _look_back.gate_before(inputs), training)
+def _linear_row(module, name, serve, why_not):
+    return Row(_LAYERS + module, name + ".call", lambda own, layer, inputs, training=None: serve(
+        layer, _look_back.gate_before(inputs), training), on_a_gpu(
+            lambda layer, inputs, training=None: why_not(layer, inputs), "product"))
 
 
 # ---- dropout ----
@@ -293,7 +278,7 @@ TABLE = [
     Row(_NN, "hard_silu", _activation("hard_swish", hard_swish), _one_taken),
     Row("keras.src.activations.activations", "Mish.static_call", _activation("mish", mish), _one_taken),
     Row(_NN, "softmax", _probabilities, _softmax_guard),
-    Row(_NN, "log_softmax", _log_softmax, _softmax_guard),
+    Row(_NN, "log_softmax", lambda own, x, axis=-1: log_softmax(x, operator.index(axis)), _softmax_guard),
     Row(_LAYERS + "activations.softmax", "Softmax.call", _softmax_layer, _softmax_layer_guard),
     Row(_NN, "sparse_categorical_crossentropy", _sparse_categorical, _cross_entropy_guard(sparse=True)),
     Row(_NN, "categorical_crossentropy", _categorical, _cross_entropy_guard(sparse=False)),
@@ -301,9 +286,8 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
-    Row(_LAYERS + "core.dense", "Dense.call", _dense, on_a_gpu(_untrained(why_not_dense), "product")),
-    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", _einsum_dense,
-        on_a_gpu(_untrained(why_not_einsum_dense), "product")),
+    _linear_row("core.dense", "Dense", dense, why_not_dense),
+    _linear_row("core.einsum_dense", "EinsumDense", einsum_dense, why_not_einsum_dense),
     Row(_LAYERS + "regularization.dropout", "Dropout.call", _dropout, by_name(_dropout, lambda a: not_taken(a.inputs))),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
