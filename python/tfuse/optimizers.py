@@ -8,14 +8,14 @@ Keras's own optimizers; these are for those who want it without enable().
 
 import keras
 
-from tfuse._core._layer import made_of
+from tfuse._core import _layer
 from tfuse.lists import together
 
 
 def _made_of(stock, methods, **attributes):
     """Our class of a Keras optimizer: its own text, and a serialized name of ours."""
     doc = "%s of Keras, all variables in one op or a few.\n\n%s" % (stock.__name__, stock.__doc__ or "")
-    return made_of(stock, methods, doc, __name__, **attributes)
+    return _layer.made_of(stock, methods, doc, __name__, **attributes)
 
 
 def _optimizer(name):

@@ -326,7 +326,7 @@ def function(f):
 
 def composite(f):
     """`function`, for one that does more than call an op: on KerasTensors the whole call becomes one operation of the
-    model, and what it draws or decides is drawn and decided when the model runs. tfuse's own are registered for Keras's files."""
+    model, and what it draws or decides is drawn and decided when the model runs."""
 
     @functools.wraps(f)
     def call(*inputs, **options):
@@ -345,7 +345,7 @@ def composite(f):
     ours = f.__module__.startswith("tfuse.")
     name = f.__name__ if ours else "%s.%s" % (f.__module__, f.__name__)
     composites[name] = function(call)
-    return keras.saving.register_keras_serializable("tfuse")(call) if ours else call
+    return keras.saving.register_keras_serializable("tfuse")(call) if ours else call  # Keras's files name it
 
 
 def _clearer(f, inputs, options, error):
