@@ -28,10 +28,10 @@ def layer_of(name, why_not, serve, text, example):
     known = inspect.signature(stock.call).parameters
 
     @functools.wraps(serve)
-    def call(self, inputs, **options):
+    def call(self, inputs, *others, **options):
         if why_not(self, inputs):
-            return stock.call(self, inputs, **{name: value for name, value in options.items() if name in known})
-        return serve(self, inputs, **options)
+            return stock.call(self, inputs, *others, **{name: value for name, value in options.items() if name in known})
+        return serve(self, inputs, *others, **options)
 
     doc = "keras.layers.%s %s\n\n    Example:\n      layer = tfuse.%s(%s)\n    " % (name, text, name, example)
     return made_of(stock, {}, doc, serve.__module__, call=call)

@@ -28,7 +28,6 @@ FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 MOST_AXES = 8  # TFU_MAX_RANK of the library
 _LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
 composites = {}  # by name, and those of others by module and name
-_empty = {}  # by number of the dtype
 
 
 class FusedOp(Registered, SizedByInputs):
@@ -112,10 +111,7 @@ class FusedOp(Registered, SizedByInputs):
     def _plan(self, dtype):
         arguments = []
         for types in self.dtypes(self.check_dtype(dtype)):
-            numbers = tuple(t.as_datatype_enum for t in types)
-            if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
-                _empty[numbers[0]] = _nothing(types[0])
-            arguments.append((numbers, _empty[numbers[0]]))
+            arguments.append((tuple(t.as_datatype_enum for t in types), _nothing(types[0])))
         plan = self._plans[dtype.as_datatype_enum] = arguments, flat(self._told_types(dtype))
         return plan
 
@@ -377,28 +373,25 @@ def may_record(training=None):
     return record.could_possibly_record() if context.executing_eagerly() else training is not False
 
 
-_marks = {}  # by dtype
-
-
 def mark(dtype):
     """An optional input that is given and has no elements: to say yes to an op."""
-    if not context.executing_eagerly():
-        return tf.zeros([0, 0], dtype)
-    if dtype not in _marks:  # kept, since making one costs as much as a small op
-        _marks[dtype] = tf.zeros([0, 0], dtype)
-    return _marks[dtype]
+    return _zeros(dtype, 0, 0)
 
 
 def sized(*sizes):
     """An input without elements whose axes say sizes, as an attribute could not: they may be known late. [*sizes, 0]."""
-    if context.executing_eagerly() and all(isinstance(size, numbers.Integral) for size in sizes):
-        return _sized(*map(int, sizes))
+    if all(isinstance(size, numbers.Integral) for size in sizes):
+        return _zeros(tf.bool, *map(int, sizes), 0)
     return tf.zeros([*sizes, 0], tf.bool)
 
 
-@functools.lru_cache(256)  # kept, since making one costs as much as a small op
-def _sized(*sizes):
-    return tf.zeros([*sizes, 0], tf.bool)
+def _zeros(dtype, *shape):
+    return _kept_zeros(dtype, *shape) if context.executing_eagerly() else tf.zeros(shape, dtype)
+
+
+@functools.lru_cache(512)  # kept, since making one costs as much as a small op
+def _kept_zeros(dtype, *shape):
+    return tf.zeros(shape, dtype)
 
 
 class _Node:
@@ -449,4 +442,4 @@ def flat(attributes):
 
 def _nothing(dtype):
     """The empty tensor that stands for an input which is not given."""
-    return tf.constant([], dtype)
+    return _zeros(dtype, 0)

@@ -170,7 +170,7 @@ def _view(x, axis):
     rank = x.shape.rank
     sizes, product = tf.shape(x), tf.reduce_prod
     if rank is not None:
-        sizes, product = [_rows.size(x, a) for a in range(rank)], _rows.product
+        sizes, product = _rows.sizes(x), _rows.product
     return tf.reshape(x, [product(sizes[:axis]), sizes[axis], product(sizes[axis + 1:] if axis + 1 else sizes[:0])])
 
 

@@ -11,8 +11,9 @@ from tfuse.products import linear as products
 # ---- plain TensorFlow ----
 
 
-def _convolved(x, kernel, size, padding, strides, dilations):
+def _convolved(x, kernel, size, padding="valid", stride_h=1, stride_w=1, dilation_h=1, dilation_w=1):
     """The sums alone, in the arithmetic type: x, shifted, times each place of the kernel."""
+    strides, dilations = (stride_h, stride_w), (dilation_h, dilation_w)
     x, kernel = (tf.cast(t, real(t.dtype)) for t in (x, kernel))
     windows = kernel.shape[:2].as_list()
     if None in windows:
@@ -26,25 +27,20 @@ def _convolved(x, kernel, size, padding, strides, dilations):
             top, left = r * dilations[0], s * dilations[1]
             seen = x[:, top:top + ends[0]:strides[0], left:left + ends[1]:strides[1]]
             total += seen[..., None] * kernel[r, s]
-    return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product([_rows.size(kernel, 2), _rows.size(kernel, 3)])])
+    return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product(_rows.sizes(kernel, 2))])
 
 
-def _plain(x, kernel, bias, size, keep, activation="linear", padding="valid", stride_h=1, stride_w=1, dilation_h=1,
-           dilation_w=1):
-    pre = _convolved(x, kernel, [_rows.size(size, 0), _rows.size(size, 1)], padding, (stride_h, stride_w),
-                     (dilation_h, dilation_w))
+def _plain(x, kernel, bias, size, keep, activation="linear", **geometry):
+    pre = _convolved(x, kernel, _rows.sizes(size, 0, 2), **geometry)
     pre = pre + tf.cast(bias, pre.dtype) if given(bias) else pre
     y = tf.cast(PLAIN[activation](pre), x.dtype)
     return y, tf.cast(pre, x.dtype) if given(keep) else tf.zeros([0], x.dtype)
 
 
-def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", padding="valid", stride_h=1,
-                stride_w=1, dilation_h=1, dilation_w=1):
+def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", **geometry):
     dpre, nothing = plain_behind(dy, pre, activation), tf.zeros([0], dy.dtype)
-    sums = lambda x, kernel: _convolved(x, kernel, [_rows.size(dy, 1), _rows.size(dy, 2)], padding, (stride_h, stride_w),
-                                        (dilation_h, dilation_w))
     wide = tf.cast(dpre, real(dpre.dtype))
-    dx, dkernel = vjp(sums)(wide, x, kernel)
+    dx, dkernel = vjp(lambda x, kernel: _convolved(x, kernel, _rows.sizes(dy, 1, 3), **geometry))(wide, x, kernel)
     dbias = tf.cast(tf.reduce_sum(wide, [0, 1, 2]), dy.dtype)
     return dx if given(want_dx) else nothing, dkernel if given(want_dkernel) else nothing, dbias if given(bias) else nothing
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfuse._core import _explain, _row
+from tfuse._core import _explain, _row, _rows
 from tfuse._core._list_op import ListOp
 from tfuse._core._op import FLOATS, MOST_AXES, composite, sized
 
@@ -53,7 +53,7 @@ def _are_views(shape, sizes, axis, dtype):
 
 def split_as(x, like, axis):
     """x in parts along an axis, which are as large as the tensors of a list; what these hold is not read."""
-    sizes = [tf.shape(v)[axis] if v.shape.rank is None or v.shape[axis] is None else v.shape[axis] for v in like]
+    sizes = [_rows.size(v, axis) for v in like]
     if _are_views(like[0].shape, sizes, axis, x.dtype):
         return tf.split(x, sizes, 0)
     parts, = _split(x, [sized(size) for size in sizes], axis=axis)

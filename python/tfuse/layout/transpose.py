@@ -21,14 +21,10 @@ _transpose = FusedOp(
         dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist())))
 
 
-def _sizes(x):
-    return [_rows.size(x, axis) for axis in range(x.shape.rank)]
-
-
 def _joined(x, perm):
     """x with fewer axes and the permutation that is then the same: those of one element are dropped, and neighbours that
     stay neighbours are one."""
-    sizes, runs = _sizes(x), []
+    sizes, runs = _rows.sizes(x), []
     for axis in perm:
         if isinstance(sizes[axis], int) and sizes[axis] == 1:
             continue
@@ -49,7 +45,7 @@ def _turned(a, perm):
     if len(order) > MOST_AXES:
         raise ValueError("transpose: a has %d axes; at most %d that move apart are supported, got %d" % (
             len(perm), MOST_AXES, len(order)))
-    sizes = _sizes(a)
+    sizes = _rows.sizes(a)
     return tf.reshape(_transpose(fewer, perm=_word(order)) if order else fewer, [sizes[axis] for axis in perm])
 
 
@@ -106,7 +102,7 @@ def _blocks(op, x, block, data_format, inward):
         x = tf.ensure_shape(x, [None] * 4)
     if x.shape.rank != 4:
         raise ValueError("%s: input must have 4 axes, %s, got shape %s" % (op, data_format, x.shape))
-    sizes = dict(zip(data_format, _sizes(x)))
+    sizes = dict(zip(data_format, _rows.sizes(x)))
     divided = {"height": ("H", block), "width": ("W", block)} if inward else {"depth": ("C", block * block)}
     for what, (axis, by) in divided.items():
         if isinstance(sizes[axis], int) and sizes[axis] % by:

@@ -45,7 +45,7 @@ def einsum_dense(layer, x, training=None):
     summed, _ = matrix_axes(layer.equation)
     kernel = keras.ops.convert_to_tensor(layer.kernel, x.dtype)
     inputs, outputs = kernel.shape[:summed], kernel.shape[summed:]
-    before = [_rows.size(x, axis) for axis in range(x.shape.rank - summed)]
+    before = _rows.sizes(x, 0, x.shape.rank - summed)
     bias = None
     if layer.bias is not None:
         bias = keras.ops.convert_to_tensor(layer.bias, x.dtype)

@@ -55,8 +55,8 @@ def _sum(op, data, segment_ids, num_segments, sorted):
         if not data.shape[:rank].is_compatible_with(segment_ids.shape):
             raise ValueError("%s: data %s must begin with the shape of segment_ids, %s" % (
                 op, data.shape.as_list(), segment_ids.shape.as_list()))
-        rest = [_rows.size(data, a) for a in range(rank, data.shape.rank)]
-        count = _rows.product([_rows.size(segment_ids, a) for a in range(rank)])
+        rest = _rows.sizes(data, rank)
+        count = _rows.product(_rows.sizes(segment_ids))
         data, segment_ids = tf.reshape(data, [count, *rest]), _rows.flat(segment_ids)
     known = tf.get_static_value(_rows.count(op, "num_segments", num_segments))
     if known is not None and int(known) < 0:

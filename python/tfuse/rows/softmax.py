@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
+from tfuse._core._layer import layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, registry
 
 
@@ -49,7 +50,7 @@ def _sum_to(mask, d):
             own = own[1:]
         if own and d.shape.as_list()[-len(own):] == own:  # rows added up: the gradient of a bias, in one pass
             columns = mask.shape.num_elements()
-            rows = tf.reshape(d, [_rows.product([_rows.size(d, a) for a in range(d.shape.rank - len(own))]), columns])
+            rows = tf.reshape(d, [_rows.product(_rows.sizes(d, 0, -len(own))), columns])
             total = registry["ScaleBiasActGrad"](rows, rows, None, tf.zeros([columns], d.dtype), activation="linear")[2]
             return tf.reshape(total, mask.shape)
     stretched = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(mask), s1=tf.shape(d)).r0
@@ -106,17 +107,8 @@ def kept(mask):
     return keras.ops.greater(mask, keras.ops.cast(0.5, mask.dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Softmax(keras.layers.Softmax):
-    """keras.layers.Softmax in one pass.
-
-    Where the mask is False the result is exactly zero, whatever the input; Keras adds a large negative number.
-
-    Example:
-      p = tfuse.Softmax()(tf.random.normal([2, 3]), mask=tf.constant([[True, True, False]] * 2))
-    """
-
-    def call(self, inputs, mask=None):
-        if tf.as_dtype(inputs.dtype) not in FLOATS:
-            return super().call(inputs, mask=mask)
-        return softmax(inputs, self.axis, kept(mask))
+Softmax = layer_of(
+    "Softmax", lambda layer, inputs: tf.as_dtype(inputs.dtype) not in FLOATS,
+    lambda layer, inputs, mask=None: softmax(inputs, layer.axis, kept(mask)),
+    "in one pass.\n\n    Where the mask is False the result is exactly zero, whatever the input; Keras adds a large negative\n"
+    "    number.", "")
