@@ -134,13 +134,9 @@ def _runs(captured):
             continue
         op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
-               "why": "; ".join(filter(None, [_why(route, device), why]))}
+               "why": "; ".join(filter(None, ["" if route == "TensorFlow op" else "inside jit_compile=True",
+                                              "its inputs are on the " + device, why]))}
         same = runs and all(runs[-1][1][key] == value for key, value in row.items())
         calls = runs.pop()[1]["calls"] + 1 if same else 1
         runs.append((number.value, {**row, "calls": calls}))
     return runs
-
-
-def _why(route, device):
-    place = "its inputs are on the " + device
-    return place if route == "TensorFlow op" else "inside jit_compile=True; " + place

@@ -34,22 +34,16 @@ def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, s
     return tf.concat([y, rest], -1) if rotary else y
 
 
-def _plain(query, key, positions, **attributes):
-    return [x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)]
-
-
 def _gradient(node, dquery, dkey):
     query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"),
                        **node.attrs("base", "pairing", "rotary", "scale"))
     return [query, None if dkey is None else key, None]
 
 
-def _axes(inputs):
-    """Axes by letters: batch, time, heads, dimension of a head; key heads."""
-    return {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]}
-
-
-_rope = FusedOp("Rope", plain=_plain, gradient=_gradient, axes=_axes)
+# Axes by letters: batch, time, heads, dimension of a head; key heads.
+_rope = FusedOp("Rope", gradient=_gradient, plain=lambda query, key, positions, **attributes: [
+    x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)],
+    axes=lambda inputs: {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]})
 
 
 @composite

@@ -11,11 +11,6 @@ _DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
 _FUSED = "XLA makes its own concatenation part of the kernels around it"
 
 
-def _plain_split(x, sizes, axis):
-    """Sizes are those of empty tensors [size, 0]."""
-    return [tf.split(x, [tf.shape(s)[0] for s in sizes], axis, len(sizes))]
-
-
 def _gradient(arguments, results, dy, axis):
     """Of sizes that are known, no input is kept for the backward pass."""
     (values,), (dy,) = arguments, dy
@@ -29,7 +24,8 @@ def _split_gradient(arguments, results, dy, axis):
 
 
 _concat = ListOp("Concat", plain=lambda x, axis: [tf.concat(x, axis)], gradient=_gradient, not_in_xla=_FUSED)
-_split = ListOp("ConcatSplit", plain=_plain_split, gradient=_split_gradient, not_in_xla=_FUSED)
+_split = ListOp("ConcatSplit", gradient=_split_gradient, not_in_xla=_FUSED, plain=lambda x, sizes, axis: [
+    tf.split(x, [tf.shape(size)[0] for size in sizes], axis, len(sizes))])  # sizes are those of empty tensors [size, 0]
 
 
 def _shape(values, axis):

@@ -40,10 +40,6 @@ def _plain(x, kernel, bias, labels, weights, *wanted, **attributes):
     return tf.reduce_sum(loss * weights), *gradients
 
 
-def _plain_scale(x, by):
-    return tf.cast(tf.cast(x, by.dtype) * by, x.dtype)
-
-
 # ---- the ops ----
 
 
@@ -80,7 +76,7 @@ _ROWS = "abcdefg"
 _AXES = {**dict.fromkeys(["x", "dx_for"], _ROWS + "i"), **dict.fromkeys(["labels", "dloss"], _ROWS), "weights": _ROWS + "w",
          **dict.fromkeys(["kernel", "dkernel_for"], "yz"), **dict.fromkeys(["bias", "dbias_for"], "o")}
 
-_scale = FusedOp("ScaleLinearCrossEntropy", _plain_scale)
+_scale = FusedOp("ScaleLinearCrossEntropy", lambda x, by: tf.cast(tf.cast(x, by.dtype) * by, x.dtype))
 _grad = FusedOp("LinearCrossEntropyGrad", _plain_grad, axes=_AXES)
 _forward = FusedOp("LinearCrossEntropy", _plain, _gradient, axes=_AXES)
 

@@ -6,10 +6,6 @@ from tfuse._core import _library, _rows
 from tfuse._core._op import FusedOp, composite, inside_xla, registry, sized
 
 
-def _plain(data, segment_ids, order, room, sorted=True):
-    return tf.math.unsorted_segment_sum(data, segment_ids, tf.shape(room)[0])
-
-
 def _gradient(node, dy):
     if not node.inputs[0].dtype.is_floating:
         return [None] * 4
@@ -27,7 +23,8 @@ def _axes(inputs):
     return {"data": "nabcdefg"[:inputs[0].shape.rank], "segment_ids": "n", "order": order, "room": "sz"}
 
 
-_segments = FusedOp("SegmentSum", plain=_plain, gradient=_gradient, axes=_axes)
+_segments = FusedOp("SegmentSum", gradient=_gradient, axes=_axes, plain=lambda data, segment_ids, order, room, sorted=True: (
+    tf.math.unsorted_segment_sum(data, segment_ids, tf.shape(room)[0])))
 
 
 def _last_and_one(segment_ids):
