@@ -1,4 +1,4 @@
-"""What tfuse's Keras layers share: a call() that leaves some inputs to Keras, and why."""
+"""What tfuse's Keras layers are made of: Keras's own with other methods, which leave some inputs to those, and a base class."""
 
 import functools
 import inspect
@@ -10,14 +10,14 @@ from tfuse._core._explain import reason
 from tfuse._core._op import FLOATS
 
 
-def made_of(stock, methods, doc, module, name=None, **attributes):
-    """A class made of one of Keras's, of its name if no other is given, and registered for Keras's files. methods: by name,
-    what takes the place of its methods; each is called with the method it replaces, then with that one's arguments."""
+def made_of(stock, methods, doc, module, **attributes):
+    """A class made of one of Keras's, with its name, and registered for Keras's files. methods: by name, what takes the place of
+    its methods; each is called with the method it replaces, then with that one's arguments."""
     def method(own, serve):
         return functools.wraps(own)(lambda self, *inputs, **options: serve(own, self, *inputs, **options))
 
     replaced = {of: method(getattr(stock, of), serve) for of, serve in methods.items()}
-    cls = type(name or stock.__name__, (stock,), {"__doc__": doc, "__module__": module, **replaced, **attributes})
+    cls = type(stock.__name__, (stock,), {"__doc__": doc, "__module__": module, **replaced, **attributes})
     return keras.saving.register_keras_serializable("tfuse")(cls)
 
 
@@ -46,13 +46,13 @@ class Layer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking, self._asked = True, ()
 
-    def ask(self, weight, *asked):
+    def _ask(self, weight, *asked):
         """Keeps what the arguments WEIGHT_initializer, WEIGHT_regularizer and WEIGHT_constraint say."""
         for (kind, module), value in zip(self._OF_WEIGHTS.items(), asked):
             setattr(self, "%s_%s" % (weight, kind), module.get(value))
             self._asked += (weight, kind),
 
-    def weight(self, name, shape):
+    def _weight(self, name, shape):
         """A weight as it was asked for."""
         return self.add_weight(name=name, shape=shape, **{
             kind: getattr(self, "%s_%s" % (name, kind)) for weight, kind in self._asked if weight == name})

@@ -145,15 +145,15 @@ class ScaleBiasAct(Layer):
                  scale_regularizer=None, bias_regularizer=None, scale_constraint=None, bias_constraint=None, **kwargs):
         super().__init__(**kwargs)
         self.activation, self.use_scale, self.use_bias = activation_name(activation), use_scale, use_bias
-        self.ask("scale", scale_initializer, scale_regularizer, scale_constraint)
-        self.ask("bias", bias_initializer, bias_regularizer, bias_constraint)
+        self._ask("scale", scale_initializer, scale_regularizer, scale_constraint)
+        self._ask("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def build(self, input_shape):
         channels = input_shape[-1]
         if channels is None:
             raise ValueError("ScaleBiasAct: the last axis of the input must be known, got shape %s" % (input_shape,))
-        self.scale = self.weight("scale", (channels,)) if self.use_scale else None
-        self.bias = self.weight("bias", (channels,)) if self.use_bias else None
+        self.scale = self._weight("scale", (channels,)) if self.use_scale else None
+        self.bias = self._weight("bias", (channels,)) if self.use_bias else None
         self.built = True
 
     def call(self, x):

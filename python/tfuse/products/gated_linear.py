@@ -74,12 +74,12 @@ class GatedDense(Layer):
         if not isinstance(units, int) or units <= 0:
             raise ValueError("GatedDense: units must be a positive integer, got %r" % (units,))
         self.units, self.activation, self.use_bias = units, activation_name(activation), use_bias
-        self.ask("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
-        self.ask("bias", bias_initializer, bias_regularizer, bias_constraint)
+        self._ask("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._ask("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def build(self, input_shape):
-        self.kernel = self.weight("kernel", (input_shape[-1], 2 * self.units))
-        self.bias = self.weight("bias", (2 * self.units,)) if self.use_bias else None
+        self.kernel = self._weight("kernel", (input_shape[-1], 2 * self.units))
+        self.bias = self._weight("bias", (2 * self.units,)) if self.use_bias else None
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: input_shape[-1]})
         self.built = True
 

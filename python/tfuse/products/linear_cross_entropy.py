@@ -219,8 +219,8 @@ class LanguageModelHead(Layer):
         check_smoothing("LanguageModelHead", label_smoothing)
         self.embedding, self.vocabulary, self.use_bias = embedding, vocabulary, use_bias
         self.label_smoothing, self.ignore_class, self.z_loss = label_smoothing, ignore_class, z_loss
-        self.ask("kernel", kernel_initializer)
-        self.ask("bias", bias_initializer)
+        self._ask("kernel", kernel_initializer)
+        self._ask("bias", bias_initializer)
         self.supports_masking = False
         self._stands_in = False  # the embedding, for one of the model that the head will be called in
 
@@ -247,12 +247,12 @@ class LanguageModelHead(Layer):
     def build(self, hidden_shape):
         self.kernel = self.bias = None
         if self.embedding is None:
-            self.kernel = self.weight("kernel", (hidden_shape[-1], self.vocabulary))
+            self.kernel = self._weight("kernel", (hidden_shape[-1], self.vocabulary))
         elif not self.embedding.built:
             self.embedding.build()
         if self.use_bias:
             classes = self.vocabulary or self.embedding.input_dim
-            self.bias = self.weight("bias", (classes,))
+            self.bias = self._weight("bias", (classes,))
         self.built = True
 
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
