@@ -30,11 +30,11 @@ from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_
 from tfuse.products.matmul_own import matmul_own
 from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
 from tfuse.convolution.conv import conv, conv_transpose
-from tfuse.convolution.conv_layers import Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
+from tfuse.convolution.conv_layers import (Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose,
+                                           DepthwiseConv1D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D)
 from tfuse.convolution.conv_norm import conv_norm
 from tfuse.convolution.conv_own import conv_own
-from tfuse.convolution.depthwise_conv import (DepthwiseConv1D, DepthwiseConv2D, SeparableConv1D, SeparableConv2D,
-                                              depthwise_conv, separable_conv)
+from tfuse.convolution.depthwise_conv import depthwise_conv, separable_conv
 from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AveragePooling3D, GlobalAveragePooling1D,
                                     GlobalAveragePooling2D, GlobalAveragePooling3D, MaxPooling1D, MaxPooling2D,
                                     MaxPooling3D, average_pool, global_average_pool, max_pool)

@@ -8,38 +8,24 @@ Keras's own optimizers; these are for those who want it without enable().
 
 import keras
 
+from tfuse._core import _layer
 from tfuse.lists import together
 
 
-def _made_of(stock):
+def _made_of(stock, methods, **attributes):
     """Our class of a Keras optimizer: its own text, and a serialized name of ours."""
-    cls = type(stock.__name__, (together.Together, stock), {
-        "__doc__": "%s of Keras, all variables in one op or a few.\n\n%s" % (stock.__name__, stock.__doc__ or ""),
-        "__module__": __name__, "_rule": staticmethod(together.RULES[stock])})
-    return keras.saving.register_keras_serializable(package="tfuse")(cls)
+    doc = "%s of Keras, all variables in one op or a few.\n\n%s" % (stock.__name__, stock.__doc__ or "")
+    return _layer.made_of(stock, methods, doc, __name__, **attributes)
 
 
-Adam = _made_of(keras.optimizers.Adam)
-AdamW = _made_of(keras.optimizers.AdamW)
-Lion = _made_of(keras.optimizers.Lion)
-SGD = _made_of(keras.optimizers.SGD)
+def _optimizer(name):
+    stock = getattr(keras.optimizers, name)
+    return _made_of(stock, together.methods(together.why_not), _made_of=stock)
+
+
+Adam, AdamW, Lion, SGD = map(_optimizer, ["Adam", "AdamW", "Lion", "SGD"])
 if hasattr(keras.optimizers, "Lamb"):  # from Keras 3.5 on
-    Lamb = _made_of(keras.optimizers.Lamb)
-
-
-@keras.saving.register_keras_serializable(package="tfuse")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    __doc__ = "LossScaleOptimizer of Keras, all variables in one op or a few.\n\n%s" % (
-        keras.optimizers.LossScaleOptimizer.__doc__ or "")
-
-    def check_finite(self, grads):
-        return together.check_finite(grads, self.inner_optimizer if self._hands_on() else None, super().check_finite)
-
-    def _stateful_handle_finite_grads(self, grads, trainable_variables):
-        if not self._hands_on():
-            return super()._stateful_handle_finite_grads(grads, trainable_variables)
-        return together.hand_on(self, grads, trainable_variables, super()._stateful_handle_finite_grads)
-
-    def _hands_on(self):
-        """Whether the inner optimizer takes gradients that are still scaled. A subclass of one may look at them."""
-        return together.Together in type(self.inner_optimizer).__bases__ and together.takes_scaled(self.inner_optimizer)
+    Lamb = _optimizer("Lamb")
+# Of an inner optimizer's own class: a subclass may look at its gradients.
+LossScaleOptimizer = _made_of(keras.optimizers.LossScaleOptimizer, together.scale_methods(
+    lambda inner: "_made_of" in vars(type(inner)) and not together.why_not(inner)))

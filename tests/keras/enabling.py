@@ -13,9 +13,9 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _explain
-from tfuse._keras import _behind_images, _enable
+from tfuse._keras import _replaced_images, _enable
 
-LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _behind_images.SERVED)}
+LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _replaced_images.SERVED)}
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
@@ -69,8 +69,8 @@ def reasons():
 
 
 def reasons_in(module):
-    """The reasons that a module's guards give, as patterns: all texts of several words that its functions return."""
-    returned = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Return)]
+    """The reasons that a module's guards give, as patterns: all texts of several words that its functions return or yield."""
+    returned = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, (ast.Return, ast.Yield))]
     texts = [node.value for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
     texts = [text for text in texts if isinstance(text, str) and re.search(r"\w \w", text)]
     return [re.sub("%[sd]", ".+", re.escape(text)) for text in texts]

@@ -14,7 +14,7 @@ import tfuse
 from conftest import ROOT
 from enabling import left_as_it_was, needs_attention, ran
 from tfuse._core import _library
-from tfuse._keras import _behind_joined
+from tfuse._keras import _replaced_joined
 
 EXAMPLES = ROOT / "examples"
 sys.path.append(str(EXAMPLES))
@@ -36,7 +36,7 @@ def trained(name, row, rate=1e-3):
 @needs_attention
 def test_tfuse_has_the_curve_of_stock_keras(as_on_a_gpu, monkeypatch):
     """And a learning rate that is off by 1% has not."""
-    monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
+    monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", 1)
     found = {row: trained("gpt2", row) for row in ("stock", "again")}
     assert found["again"] != found["stock"]
     with tfuse.enabled():

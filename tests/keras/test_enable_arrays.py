@@ -10,7 +10,7 @@ from conftest import skip_broken_xla
 from enabling import TOLERANCE, close, left_as_it_was, normal, start  # noqa: F401
 from looking_back import runs
 from tfuse._core import _library
-from tfuse._keras import _behind_arrays
+from tfuse._keras import _replaced_arrays
 
 X, IDS = normal(6, 5, 8), np.array([2, 0, 1, 2, 0, 0])
 CALLS = {  # a call of Keras, the op that serves it, whether inside jit_compile=True, too
@@ -49,7 +49,7 @@ LEFT = {  # to Keras
 def on_any_machine(monkeypatch):
     """As where there is a GPU, and for small tensors."""
     monkeypatch.setattr(_library, "without_gpu", lambda: False)
-    monkeypatch.setattr(_behind_arrays, "LEAST", 1)
+    monkeypatch.setattr(_replaced_arrays, "LEAST", 1)
 
 
 def results(f, jit=False):
@@ -99,7 +99,7 @@ def test_left_to_keras(name):
 @pytest.mark.parametrize("why", ["without a GPU", "small"])
 def test_not_worth_it(why, monkeypatch):
     if why == "small":
-        monkeypatch.setattr(_behind_arrays, "LEAST", X.size + 1)
+        monkeypatch.setattr(_replaced_arrays, "LEAST", X.size + 1)
     else:
         monkeypatch.setattr(_library, "without_gpu", lambda: True)
     with tfuse.enabled():
@@ -129,7 +129,7 @@ def test_sums_of_halves_over_the_last_axes_are_served():
 
 def test_concatenate_small_and_of_any_batch(monkeypatch):
     """A result that is known to be small is left to Keras; one whose batch is not known is served."""
-    monkeypatch.setattr(_behind_arrays, "LEAST", 2 * X.size + 1)
+    monkeypatch.setattr(_replaced_arrays, "LEAST", 2 * X.size + 1)
     join = lambda x: keras.ops.concatenate([x, -x], -1)
     with tfuse.enabled():
         join(tf.constant(X))

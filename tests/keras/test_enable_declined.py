@@ -16,7 +16,7 @@ import tfuse
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
                       left_as_it_was, needs_attention, normal, outcome, ran, reasons, reasons_in, same, start)
 from tfuse._core import _library
-from tfuse._keras import _behind, _behind_images, _enable
+from tfuse._keras import _enable, _replaced, _replaced_images, _replaced_nn
 
 # ---- whatever Keras takes ----
 
@@ -86,7 +86,7 @@ AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0,
 
 def test_every_row_is_called_with_whatever_keras_takes():
     without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
-    rows = {row.attribute for row in _behind.TABLE + _behind_images.TABLE if row.attribute.split(".")[-1] not in without_input}
+    rows = {row.attribute for row in _replaced_nn.TABLE + _replaced_images.TABLE if row.attribute.split(".")[-1] not in without_input}
     assert {name.split(",")[0] for name in TAKES} == rows
 
 
@@ -319,8 +319,8 @@ OF_OLDER_KERAS = "this Keras computes attention without saying whether the score
 def test_every_reason_has_a_call():
     """A reason that no row of the table is declined for would not be tested."""
     whys = [why for _, why, _ in DECLINED] + [OF_OLDER_KERAS]
-    for name in ("_keras._behind", "_keras._enable", "products.einsum_dense", "products.linear",
-                 "_keras._behind_images", "convolution.conv_layers", "convolution.depthwise_conv", "convolution.pool",
+    for name in ("_keras._replaced", "_keras._replaced_nn", "_keras._enable", "products.einsum_dense", "products.linear",
+                 "_keras._replaced_images", "convolution.conv_layers", "convolution.depthwise_conv", "convolution.pool",
                  "attention.multi_head_attention"):
         for pattern in reasons_in(sys.modules["tfuse." + name]):
             assert any(re.fullmatch(pattern, why) for why in whys), (name, pattern)
@@ -347,6 +347,18 @@ def test_integers_are_left_to_keras():
     assert row["route"] == "Keras's own code" and row["calls"] == 3
     assert row["input"] == "int32[2]" and "got int32" in row["why"]
     assert "softplus" in repr(tfuse.explain())
+
+
+def test_guards_by_name(monkeypatch):
+    """A guard by name is handed what a call of the function would be, without the price of inspect's binding."""
+    guard = _replaced.by_name(lambda own, x, y, z=3: None, lambda a: (a.x, a.y, a.z))
+    bound, bind = [], inspect.Signature.bind
+    monkeypatch.setattr(inspect.Signature, "bind", lambda *inputs, **options: bound.append(1) or bind(*inputs, **options))
+    assert guard(1, 2) == guard(1, y=2) == (1, 2, 3) and guard(1, z=5, y=2) == (1, 2, 5)
+    assert not bound
+    for inputs, options in [((1,), {}), ((1, 2, 3, 4), {}), ((1, 2), {"w": 1}), ((1, 2), {"x": 1})]:
+        with pytest.raises(TypeError):
+            guard(*inputs, **options)
 
 
 def test_arguments_of_a_later_keras():

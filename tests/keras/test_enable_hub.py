@@ -13,7 +13,7 @@ import tfuse
 from conftest import new_process
 from enabling import (SPARSE, TOKENS, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran,
                       reasons, reasons_in, same, start)
-from tfuse._keras import _behind_hub, _behind_hub_attention, _behind_hub_rotary, _behind_hub_vision
+from tfuse._keras import _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary, _replaced_hub_vision
 
 HUB = {  # small, with random weights; the ops that must serve them
     "LlamaBackbone": (dict(num_query_heads=4, num_key_value_heads=2), {"Attention", "Norm", "Rope"}),
@@ -67,7 +67,7 @@ def test_keras_hub(hub, name):
 
 
 def norm_rows():
-    rows = [row for row in _behind_hub.TABLE if row.attribute.endswith(".call")]
+    rows = [row for row in _replaced_hub.TABLE if row.attribute.endswith(".call")]
     assert len(rows) > 15
     return rows
 
@@ -176,7 +176,7 @@ def test_a_keras_without_the_soft_cap(hub):
 
 
 def test_every_reason_has_a_model():
-    for pattern in reasons_in(_behind_hub):
+    for pattern in reasons_in(_replaced_hub):
         assert any(re.fullmatch(pattern, why) for why in [NO_ARGUMENT, *(why for _, why in KEPT.values())]), pattern
 
 
@@ -217,7 +217,7 @@ def test_names_of_keras_hub(hub):
     """A module that this release has, has what the table names, and enable() replaces it. From 0.28 on all modules are
     there; before 0.20 nothing asks whether attention is fused."""
     release = tuple(map(int, importlib.import_module("keras_hub").__version__.split(".")[:2]))
-    table = _behind_hub.TABLE + _behind_hub_attention.TABLE + _behind_hub_rotary.TABLE + _behind_hub_vision.TABLE
+    table = _replaced_hub.TABLE + _replaced_hub_attention.TABLE + _replaced_hub_rotary.TABLE + _replaced_hub_vision.TABLE
     rows = [row for row in table if is_there(row.module)]
     assert {"LlamaLayerNorm.call", "MistralLayerNormalization.call"} <= {row.attribute for row in rows}
     assert rows == table or release < (0, 28)

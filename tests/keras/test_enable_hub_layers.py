@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfuse
 from enabling import (TOLERANCE, check_attention, check_declined, close, left_as_it_was, needs_attention, normal, ran,
                       reasons, reasons_but_rotary, reasons_in, start)
-from tfuse._keras import _behind_hub_attention, _behind_hub_vision
+from tfuse._keras import _replaced_hub_attention, _replaced_hub_vision
 
 pytestmark = needs_attention
 
@@ -255,7 +255,7 @@ def test_t5_bias(is_decoder, queries, keys, start):
     """Bit for bit that of KerasHub, near and far; its gradient is a tensor, and no rows to scatter."""
     layer = t5(use_relative_attention_bias=True, is_decoder=is_decoder)
     weights, factors = layer.relative_attention_bias.value, normal(1, 4, queries, keys)
-    bias = functools.partial(_behind_hub_attention._t5_bias, layer)
+    bias = functools.partial(_replaced_hub_attention._t5_bias, layer)
     for dynamic in (False, True):
         sizes = [tf.constant(size) for size in (queries, keys, start)] if dynamic else (queries, keys, start)
         with tf.GradientTape(persistent=True) as tape:
@@ -315,5 +315,5 @@ def test_another_release():
 
 def test_every_reason_has_a_call():
     tested = {why for _, why, _ in DECLINED.values()} | {"this release of KerasHub has other arguments here"}
-    for pattern in reasons_in(_behind_hub_attention) + reasons_in(_behind_hub_vision):
+    for pattern in reasons_in(_replaced_hub_attention) + reasons_in(_replaced_hub_vision):
         assert any(re.fullmatch(pattern, why) for why in tested), pattern

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import check_declined, close, normal, ran, reasons, reasons_in, start
-from tfuse._keras import _behind_hub_rotary
+from tfuse._keras import _replaced_hub_rotary
 
 X = normal(2, 5, 3, 8)
 
@@ -111,7 +111,7 @@ def test_declined(why):
 
 
 def test_every_reason_has_a_call():
-    for pattern in reasons_in(_behind_hub_rotary):
+    for pattern in reasons_in(_replaced_hub_rotary):
         assert any(re.fullmatch(pattern, why) for why in DECLINED), pattern
 
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 import tfuse
 from conftest import GPUS
 from tfuse._core import _library
-from tfuse._keras import _behind_trainer, _feed, _report
+from tfuse._keras import _replaced_trainer, _feed, _report
 
-pytestmark = pytest.mark.skipif(not _behind_trainer.TABLE, reason="this Keras makes its functions in another way")
+pytestmark = pytest.mark.skipif(not _replaced_trainer.TABLE, reason="this Keras makes its functions in another way")
 DEVICE = "/device:GPU:0" if GPUS else "/device:CPU:0"
 
 
@@ -48,7 +48,7 @@ def feeds(monkeypatch):
         feeds.made += 1
         own(feed, *arguments)
 
-    monkeypatch.setattr(_behind_trainer, "_device", lambda: feeds.device)
+    monkeypatch.setattr(_replaced_trainer, "_device", lambda: feeds.device)
     monkeypatch.setattr(_feed.Feed, "__init__", count)
     with tfuse.enabled():
         yield feeds
@@ -324,7 +324,7 @@ def test_enabled_after_a_first_fit(feeds):
 def test_on_the_cpu_by_hand():
     """Where the caller says so, nothing is copied to a GPU."""
     with tfuse.enabled(), tf.device("CPU:0"):
-        assert _behind_trainer._device() == ""
+        assert _replaced_trainer._device() == ""
         assert np.isfinite(model().fit(batches(), verbose=0).history["loss"]).all()
 
 

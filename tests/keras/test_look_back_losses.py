@@ -12,7 +12,7 @@ from conftest import skip_broken_xla
 from enabling import RNG, SPARSE, close, left_as_it_was, outcome, ran, same, start
 from looking_back import DENSE, X, joined, results, runs
 from tfuse._core import _library
-from tfuse._keras import _behind_joined
+from tfuse._keras import _replaced_joined
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu", "few_classes")
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("as_on_a_gpu", "few_classes")
 @pytest.fixture
 def few_classes(monkeypatch):
     """The loss is joined with its product however small the logits are."""
-    monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
+    monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", 1)
 
 
 TOKENS = RNG.integers(1, 32, (8, 6))
@@ -70,7 +70,7 @@ LOSSES = {
 
 def in_a_model():
     """As in compute_loss() of a model without metrics."""
-    return _behind_joined._computing_loss_of(types.SimpleNamespace(_compile_metrics=None), True)
+    return _replaced_joined._computing_loss_of(types.SimpleNamespace(_compile_metrics=None), True)
 
 
 def trained(make, loss, jit, policy="float32", labels=LABELS, metrics=None, **options):
@@ -182,7 +182,7 @@ def test_loss_in_mixed_precision(policy, head, jit):
 def test_small_logits_stay(monkeypatch):
     make = lambda: tied(HEADS["dense"])
     for least, ops in (33, {"SparseCrossEntropy"}), (32, {"LinearCrossEntropy"}):
-        monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", least)
+        monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", least)
         start()
         with tfuse.enabled():
             trained(make, SPARSE(), False)

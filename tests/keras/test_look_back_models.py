@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfuse
 from enabling import RNG, SPARSE, close, left_as_it_was, ran, start
 from looking_back import joined, runs
-from tfuse._keras import _behind_joined
+from tfuse._keras import _replaced_joined
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
 TOKENS = RNG.integers(1, 32, (8, 6))
@@ -20,7 +20,7 @@ RULES = {"the norm of a sum", "gelu_tanh of a product", "silu times another tens
 
 @pytest.fixture(autouse=True)
 def few_classes(monkeypatch):
-    monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
+    monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", 1)
 
 
 def model():

@@ -18,7 +18,7 @@ import tfuse
 from conftest import ROOT, skip_broken_xla
 from enabling import left_as_it_was, needs_attention, ran
 from tfuse._core import _library
-from tfuse._keras import _behind_joined
+from tfuse._keras import _replaced_joined
 
 EXAMPLES = ROOT / "examples"
 sys.path.append(str(EXAMPLES))
@@ -54,7 +54,7 @@ def losses(name, jit_compile):
 def test_models_train_as_in_stock_keras(name, jit, as_on_a_gpu, monkeypatch):
     if jit:
         skip_broken_xla()
-    monkeypatch.setattr(_behind_joined, "LEAST_CLASSES", 1)
+    monkeypatch.setattr(_replaced_joined, "LEAST_CLASSES", 1)
     if name in HUB:
         pytest.importorskip("keras_hub", reason="needs keras-hub, tokenizers and regex")
     want = losses(name, jit)

@@ -81,7 +81,7 @@ def all_together(library=tfuse.optimizers):
 def library_of(optimizer):
     """Whose step it takes: while tfuse is enabled, ours."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    ours = isinstance(inner, together.Together) or _enable.is_on() and type(inner) in together.RULES
+    ours = together.is_made_here(inner) or _enable.is_on() and type(inner) in together.RULES
     return tfuse.optimizers if ours else keras.optimizers
 
 

@@ -1,5 +1,7 @@
 """tfuse.optimizers.LossScaleOptimizer against Keras's own, around our optimizers and around Keras's."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -105,6 +107,16 @@ def test_loss_scale_checkpoint_moves_both_ways(to_us, way, tmp_path):
     train(first, weights, steps=6, bad=(2,))
     move(first, second, weights, moved, way, tmp_path)
     assert largest_error(train(second, moved, 6, 6), train(first, weights, 6, 6)) < 1e-6
+
+
+def test_loss_scale_around_a_step_that_is_left_to_keras():
+    """Gradients are handed on undivided only to a step that divides them: not where the inner optimizer's is Keras's own."""
+    inner, variable = tfuse.optimizers.SGD(0.5), keras.Variable([1.0])
+    inner.assign_sub = functools.partial(type(inner).assign_sub, inner)
+    wrapper = tfuse.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+    wrapper.build([variable])
+    wrapper.apply([tf.constant([8.0])], [variable])
+    assert variable.numpy() == [0.5]
 
 
 def test_loss_scale_config():

@@ -2,6 +2,7 @@
 
 import collections
 import ctypes
+import functools
 import threading
 
 from tfuse._core import _library
@@ -33,6 +34,16 @@ def calls():
     """How many decisions and runs there have been so far."""
     return _noted + sum(_library.library.tfu_trace_read(captured, -1, ctypes.byref(ctypes.c_int64()), None, 0)
                         for captured in (False, True))
+
+
+def reason(reasons):
+    """Of a generator function that yields why something is not done, or what is false: the function that returns the first
+    reason, or ""."""
+    @functools.wraps(reasons)
+    def first(*inputs, **options):
+        return next(filter(None, reasons(*inputs, **options)), "")
+
+    return first
 
 
 def enabled(on):
@@ -123,13 +134,9 @@ def _runs(captured):
             continue
         op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
-               "why": "; ".join(filter(None, [_why(route, device), why]))}
+               "why": "; ".join(filter(None, ["" if route == "TensorFlow op" else "inside jit_compile=True",
+                                              "its inputs are on the " + device, why]))}
         same = runs and all(runs[-1][1][key] == value for key, value in row.items())
         calls = runs.pop()[1]["calls"] + 1 if same else 1
         runs.append((number.value, {**row, "calls": calls}))
     return runs
-
-
-def _why(route, device):
-    place = "its inputs are on the " + device
-    return place if route == "TensorFlow op" else "inside jit_compile=True; " + place

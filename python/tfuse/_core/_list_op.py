@@ -1,16 +1,15 @@
 """ListOp: an op over lists of tensors, on the routes that FusedOp has."""
 
 import functools
-import re
 
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.framework import op_def_registry
 
-from tfuse._core import _explain, _library, _op, _xla
+from tfuse._core import _library, _op
+from tfuse._core._registered import Registered
 
 
-class ListOp:
+class ListOp(Registered):
     """Callable as op(*arguments, **attributes), with a list for each argument that the row says is one. Returns a list of
     results, each a list where the row says so.
 
@@ -27,57 +26,35 @@ class ListOp:
     """
 
     def __init__(self, name, plain, outputs=None, gradient=None, in_place=None, not_in_xla=""):
-        self.name, self.plain, self._outputs, self._gradient, self._in_place = name, plain, outputs, gradient, in_place
-        self._not_in_xla = not_in_xla
-        self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-        self._raw = _library.raw(self.stem)
-        self._definition = op_def_registry.get("Tfuse>" + name)
-        of = lambda arguments: {a.type_attr for a in arguments}
-        self._told = "S" in of(self._definition.output_arg) - of(self._definition.input_arg)  # types that only outputs have
-        numbers = {a.number_attr for a in self._definition.input_arg}
-        self._attributes = [a.name for a in self._definition.attr if a.type != "type" and a.name not in numbers]
+        super().__init__(name, plain)
+        self._outputs, self._gradient, self._in_place, self._not_in_xla = outputs, gradient, in_place, not_in_xla
         if gradient:
-            tf.RegisterGradient("Tfuse>" + name)(self._gradient_of_node)
+            tf.RegisterGradient(self._registered)(lambda node, *dy: self._differentiate(
+                {name: node.get_attr(name) for name in self._attributes}, node.inputs, node.outputs, *dy))
         else:
-            tf.no_gradient("Tfuse>" + name)
-        _op.registry[name] = self
+            tf.no_gradient(self._registered)
 
     def __call__(self, *arguments, **attributes):
         if context.executing_eagerly() or not _op.inside_xla():
-            told = {"S": _op.real(arguments[0][0].dtype)} if self._told else {}
+            told = {"S": _op.real(arguments[0][0].dtype)} if "S" in self._told else {}
             results = self._raw(*arguments, **attributes, **told)
             results = self._flat(results if isinstance(results, (list, tuple)) else [results])
             return self._nested(self._definition.output_arg, results, arguments)
-        reason = self._why_not(arguments)
-        if reason:
-            _explain.note(self.name, "plain TensorFlow", reason, self._flat(arguments))
-            return self.plain(*arguments, **attributes)
-        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", self._flat(arguments))
-        return self._in_xla(arguments, attributes)
-
-    def _why_not(self, arguments):
-        """"" or why XLA cannot be given the op."""
-        if self._not_in_xla or _library.xla_status():
-            return self._not_in_xla or _library.xla_status()
-        unknown = any(t.shape.rank is None for t in self._flat(arguments))
-        return "a tensor has an unknown number of dimensions inside jit_compile=True" if unknown else ""
-
-    def _in_xla(self, arguments, attributes):
         inputs = self._flat(arguments)
-        numbers = self._numbers(self._definition.input_arg, arguments)
+        reason = self._not_in_xla or _library.xla_status()
+        if not reason and any(t.shape.rank is None for t in inputs):
+            reason = "a tensor has an unknown number of dimensions inside jit_compile=True"
+        if reason:
+            return self._left(reason, inputs)(*arguments, **attributes)
         specs, dims = [], []
         for like in self._outputs(*arguments):
             dtype, shape = (inputs[like].dtype, inputs[like].shape) if isinstance(like, int) else like
             specs.append(tf.TensorSpec(shape, dtype))
             dims.append([(like, axis) if size is None else size for axis, size in enumerate(specs[-1].shape)])
         aliases = [self._in_place(i, *arguments) for i in range(len(specs))] if self._in_place else []
-
-        def call(inputs):
-            target, room = _library.xla_target(self.stem)
-            return _xla.custom_call(target, inputs, specs, dims, {**numbers, **attributes}, aliases, room)
-
-        differentiate = functools.partial(self._differentiate, attributes)
-        outputs = _xla.differentiable(call, differentiate, inputs) if self._gradient else call(inputs)
+        scalars = {**self._numbers(self._definition.input_arg, arguments), **attributes}
+        outputs = self._custom_call(inputs, specs, dims, scalars, aliases=aliases, gradient=self._gradient and functools.partial(
+            self._differentiate, attributes))
         return self._nested(self._definition.output_arg, list(outputs), arguments)
 
     # ---- lists and their lengths ----
@@ -94,9 +71,6 @@ class ListOp:
         return [[next(flat) for _ in range(numbers[d.number_attr])] if d.number_attr else next(flat) for d in definitions]
 
     # ---- gradients ----
-
-    def _gradient_of_node(self, node, *dy):
-        return self._differentiate({name: node.get_attr(name) for name in self._attributes}, node.inputs, node.outputs, *dy)
 
     def _differentiate(self, attributes, inputs, outputs, *dy):
         own = len(inputs) - sum(not d.number_attr for d in self._definition.input_arg)  # one list, and single tensors

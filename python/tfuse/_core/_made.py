@@ -34,16 +34,13 @@ _KEPT = "_tfuse_made"  # the graph's attribute: {name of a tensor: {kind: what m
 
 def keep(y, what):
     """Returns y, and remembers what made it: of tensors. Of one that has a value already there is nothing to remember."""
-    if not context.executing_eagerly() and isinstance(y, tf.Tensor) and _are_tensors(what[:1]):
+    if not context.executing_eagerly() and isinstance(y, tf.Tensor) and all(
+            isinstance(x, tf.Tensor) for x in tf.nest.flatten(what[:1])):
         if not hasattr(y.graph, _KEPT):
             setattr(y.graph, _KEPT, {})
         made = getattr(y.graph, _KEPT)
         made[y.name] = {**({} if isinstance(what, Watched) else made.get(y.name, {})), type(what): what}
     return y
-
-
-def _are_tensors(values):
-    return all(isinstance(x, tf.Tensor) for x in tf.nest.flatten(values))
 
 
 def of(y, kind):

@@ -10,27 +10,27 @@ import inspect
 import numbers
 import re
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 from tensorflow.python.eager.core import _FallbackException, _NotOkStatusException
-from tensorflow.python.framework import op_def_registry, ops
+from tensorflow.python.framework import ops
 from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.pywrap_tfe import TFE_Py_FastPathExecute as execute
 
-from tfuse._core import _explain, _library, _made, _row, _xla
+from tfuse._core import _library, _made, _row, _xla
+from tfuse._core._op_sizes import SizedByInputs
+from tfuse._core._registered import Registered, given, registry
 
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 MOST_AXES = 8  # TFU_MAX_RANK of the library
 _LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
-_MARKS = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049)  # stand for unknown sizes; a tensor of them has no 2^63 elements
-registry = {}  # by name
 composites = {}  # by name, and those of others by module and name
-_empty = {}  # by number of the dtype
 
 
-class FusedOp:
+class FusedOp(Registered, SizedByInputs):
     """Callable as op(*inputs, **attributes). An input may be None where the op takes an empty tensor for "not given".
 
     The registered op says what dtypes the inputs take: T that of the first input, S real(T), K either of them, others what
@@ -54,27 +54,19 @@ class FusedOp:
     """
 
     def __init__(self, name, plain, gradient=None, axes=None, multiples=None, stretched="", stretching=(), like=None):
-        self.name, self.plain, self.axes, self.multiples = name, plain, axes or {}, multiples
-        self.stretched, self.stretching, self.like = set(stretched), stretching, like or {}
-        self.stem = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-        self._registered = "Tfuse>" + name
-        self._raw = _library.raw(self.stem)
+        super().__init__(name, plain)
+        self.axes, self.multiples, self.stretched = axes or {}, multiples, set(stretched)
+        self.stretching, self.like = stretching, like or {}
         self._asks_shapes, self._asks_room = _row.asks(self.stem)
-        self._definition = op_def_registry.get(self._registered)
-        self._attributes = [a.name for a in self._definition.attr if a.type != "type"]
         self._defaults = {a.name: default(a) for a in self._definition.attr
                           if a.type != "type" and a.HasField("default_value")}
         first, self._inputs = self._definition.input_arg[0].type_attr, len(self._definition.input_arg)
         # What the first input may be, in the row's order.
         self.first_dtypes = [tf.as_dtype(t) for a in self._definition.attr if a.name == first for t in a.allowed_values.list.type]
-        kinds = {a.type_attr for a in self._definition.input_arg}
-        # TensorFlow infers a type from inputs; one that only outputs have must be told.
-        self._told = ({a.type_attr for a in self._definition.output_arg} - kinds) & {"S", "K"}
-        self._uniform = kinds == {"T"} and not self._told
+        self._uniform = {a.type_attr for a in self._definition.input_arg} == {"T"} and not self._told
         self._plans = {}  # by number of the first input's dtype: what _complete needs to know
         self._gradient = gradient or self._plain_gradient
         tf.RegisterGradient(self._registered)(self._gradient_of_node)
-        registry[name] = self
 
     def __call__(self, *inputs, **attributes):
         # Eagerly, what the generated wrapper does, but less: in a small op every microsecond of Python shows. Of inputs
@@ -119,10 +111,7 @@ class FusedOp:
     def _plan(self, dtype):
         arguments = []
         for types in self.dtypes(self.check_dtype(dtype)):
-            numbers = tuple(t.as_datatype_enum for t in types)
-            if numbers[0] not in _empty:  # kept, since making one costs as much as a small op
-                _empty[numbers[0]] = _nothing(types[0])
-            arguments.append((numbers, _empty[numbers[0]]))
+            arguments.append((tuple(t.as_datatype_enum for t in types), _nothing(types[0])))
         plan = self._plans[dtype.as_datatype_enum] = arguments, flat(self._told_types(dtype))
         return plan
 
@@ -280,92 +269,15 @@ class FusedOp:
         specs = self.output_specs(inputs, attributes)  # the same checks and messages as on the other routes
         dims, reason = (None, _library.xla_status()) if _library.xla_status() else self._output_dims(inputs, attributes, specs)
         if reason:
-            _explain.note(self.name, "plain TensorFlow", reason, inputs)
-            return self.plain(*inputs, **attributes)
-        _explain.note(self.name, "XLA custom call", "traced inside jit_compile=True", inputs)
-
-        target, room = _library.xla_target(self.stem)
+            return self._left(reason, inputs)(*inputs, **attributes)
         scalars = self._scalars(attributes)
-        room += _row.more_room(self.stem, inputs, scalars, specs) if room and self._asks_room else 0
-        call = functools.partial(_xla.custom_call, target, specs=specs, dims=dims, attributes=scalars, room=room)
+        more_room = lambda: _row.more_room(self.stem, inputs, scalars, specs) if self._asks_room else 0
         gradient = lambda inputs, outputs, *dy: self._differentiate(
             _Node(inputs, outputs, attributes.get, lambda i: True), *dy)  # XLA drops what nobody uses
-        outputs = _xla.differentiable(call, gradient, inputs)
+        outputs = self._custom_call(inputs, specs, dims, scalars, gradient, more_room=more_room)
         for output, own in zip(outputs, dims):
             _made.keep(output, _made.Sized(inputs, self, own))
         return outputs if len(outputs) > 1 else outputs[0]
-
-    def _names(self, inputs):
-        """Of each input's axes: letters, or their numbers."""
-        axes = self.axes(inputs) if callable(self.axes) else self.axes
-        letters = [(axes.get(self._argument(i)), value.shape.rank) for i, value in enumerate(inputs)]
-        return [own[-rank:] if own and rank else range(rank) for own, rank in letters]
-
-    def _output_dims(self, inputs, attributes, specs):
-        """Where each dimension of each output comes from, as _xla.custom_call takes it, and "" or why that is not known.
-
-        XLA compiles for the sizes it meets at run time, so a dimension may be unknown while tracing (a Keras batch is) if
-        it is some input's. Which one, the shape rule tells: asked with a mark for the size of every unknown axis, the same
-        for axes of one name; or, where that contradicts what another input knows of the axis, with what that one knows, and
-        that is the size.
-        """
-        for i, value in enumerate(inputs):
-            if value.shape.rank is None:
-                return None, "%s has an unknown number of dimensions inside jit_compile=True" % self._argument(i)
-        sizes = {size for value in inputs for size in value.shape}
-        if None not in sizes:
-            return [spec.shape.as_list() for spec in specs], ""
-        named = self._names(inputs)
-        places = [(name, i, axis) for i, names in enumerate(named) for axis, name in enumerate(names)]
-        of = lambda i, axis: inputs[i].shape[axis]
-        free = (mark for mark in _MARKS if mark not in sizes)
-        marks = {name: next(free, None) for name in dict.fromkeys(name for name, *at in places if of(*at) is None)}
-        if None in marks.values():
-            return None, "more than %d sizes are unknown inside jit_compile=True" % len(_MARKS)
-        known = {}
-        for name, *at in places:  # what is not given, [0], knows nothing; nor does a 1 that may be stretched
-            if inputs[at[0]].shape != [0] and of(*at) is not None and (of(*at) != 1 or name not in self.stretched):
-                known.setdefault(name, set()).add(of(*at))
-        known = {name: all.pop() for name, all in known.items() if len(all) == 1}
-        for sure in ({}, known):
-            stand_in = {**marks, **sure}
-            if self.multiples and marks.get(self.multiples[0]) in stand_in.values():
-                large, small = self.multiples
-                stand_in = {**stand_in, large: marks[large] * stand_in.get(small, known.get(small, 1))}
-            unknown = {stand_in[name]: [] for name in marks if name not in sure}
-            for name, *at in places:
-                if of(*at) is None and name not in sure and (
-                        not unknown[stand_in[name]] or name in self.stretched and not self.stretching):
-                    unknown[stand_in[name]].append(tuple(at))
-            marked = [tf.TensorSpec([stand_in[name] if size is None else size for name, size in zip(names, value.shape)],
-                                    value.dtype) for names, value in zip(named, inputs)]
-            try:
-                shapes = [spec.shape.as_list() for spec in self.output_specs(marked, attributes)]
-            except ValueError:  # two unknown sizes on one axis that are not the same
-                continue
-            own = self._own_dims(inputs)
-            return [own.get(o) or [unknown.get(size, size) for size in shape] for o, shape in enumerate(shapes)], ""
-        return None, "which unknown dimensions are equal cannot be told inside jit_compile=True"
-
-    def dims_of(self, node):
-        """_output_dims of a graph's node; None where they are not known."""
-        specs = tuple((i.dtype, None if i.shape.rank is None else tuple(i.shape)) for i in node.inputs)
-        return _dims(self, specs, tuple((name, self._attribute(node, name)) for name in self._attributes))
-
-    def stretched_to(self, inputs, i, axis):
-        """(input, axis) of what is 1, or as large as this axis of input i, wherever the op runs."""
-        named = self._names(inputs)
-        if named[i][axis] not in self.stretched:
-            return []
-        others = [j for j, x in enumerate(inputs) if self._argument(j) in self.stretching and given(x)]
-        return [(j, a) for j in others for a, name in enumerate(named[j]) if name == named[i][axis]]
-
-    def _own_dims(self, inputs):
-        """By number, those outputs' dimensions that are an input's own."""
-        outputs, arguments = ([a.name for a in args] for args in (self._definition.output_arg, self._definition.input_arg))
-        pairs = [(outputs.index(output), arguments.index(source)) for output, source in self.like.items()]
-        return {o: [(i, axis) if size is None else size for axis, size in enumerate(inputs[i].shape)]
-                for o, i in pairs if given(inputs[i])}
 
 
 def of_node(node):
@@ -374,16 +286,11 @@ def of_node(node):
     return op if isinstance(op, FusedOp) else None
 
 
-# Both are kept, since layers of one shape ask the same, and the shape rule wants a graph of its own. Of (dtype, shape) of each
-# input and (name, value) of each attribute.
+# Kept, since layers of one shape ask the same, and the shape rule wants a graph of its own. Of (dtype, shape) of each input and
+# (name, value) of each attribute.
 @functools.lru_cache(1024)
 def _specs(op, inputs, attributes):
     return op._new_specs([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], dict(attributes))
-
-
-@functools.lru_cache(1024)
-def _dims(op, inputs, attributes):
-    return op._output_dims([tf.TensorSpec(shape, dtype) for dtype, shape in inputs], dict(attributes), [])[0] or None
 
 
 def vjp(plain):
@@ -422,7 +329,7 @@ def composite(f):
         for value in (*inputs, *options.values()):
             if is_symbolic(value) or isinstance(value, (list, tuple)) and any(map(is_symbolic, value)):
                 from tfuse._core import _symbolic
-                return _symbolic.call(name, inputs, options)
+                return _symbolic.FusedFunction(name)(*inputs, **options)
         try:
             return f(*inputs, **options)
         except (TypeError, ValueError) as error:
@@ -431,9 +338,10 @@ def composite(f):
                 raise
             raise clearer from None
 
-    name = f.__name__ if f.__module__.startswith("tfuse.") else "%s.%s" % (f.__module__, f.__name__)
+    ours = f.__module__.startswith("tfuse.")
+    name = f.__name__ if ours else "%s.%s" % (f.__module__, f.__name__)
     composites[name] = function(call)
-    return call
+    return keras.saving.register_keras_serializable("tfuse")(call) if ours else call  # Keras's files name it
 
 
 def _clearer(f, inputs, options, error):
@@ -459,39 +367,31 @@ def real(dtype):
     return tf.float64 if dtype == tf.float64 else tf.float32
 
 
-def given(tensor):
-    """Whether an optional input is given, in a plain composition: it is not the empty vector."""
-    return tensor.shape.rank != 1 or tensor.shape[0] != 0
-
-
 def may_record(training=None):
     """Whether a gradient may be asked for, so that something is worth keeping for it: eagerly where a tape records, in a graph
     unless training is False."""
     return record.could_possibly_record() if context.executing_eagerly() else training is not False
 
 
-_marks = {}  # by dtype
-
-
 def mark(dtype):
     """An optional input that is given and has no elements: to say yes to an op."""
-    if not context.executing_eagerly():
-        return tf.zeros([0, 0], dtype)
-    if dtype not in _marks:  # kept, since making one costs as much as a small op
-        _marks[dtype] = tf.zeros([0, 0], dtype)
-    return _marks[dtype]
+    return _zeros(dtype, 0, 0)
 
 
 def sized(*sizes):
     """An input without elements whose axes say sizes, as an attribute could not: they may be known late. [*sizes, 0]."""
-    if context.executing_eagerly() and all(isinstance(size, numbers.Integral) for size in sizes):
-        return _sized(*map(int, sizes))
+    if all(isinstance(size, numbers.Integral) for size in sizes):
+        return _zeros(tf.bool, *map(int, sizes), 0)
     return tf.zeros([*sizes, 0], tf.bool)
 
 
-@functools.lru_cache(256)  # kept, since making one costs as much as a small op
-def _sized(*sizes):
-    return tf.zeros([*sizes, 0], tf.bool)
+def _zeros(dtype, *shape):
+    return _kept_zeros(dtype, *shape) if context.executing_eagerly() else tf.zeros(shape, dtype)
+
+
+@functools.lru_cache(512)  # kept, since making one costs as much as a small op
+def _kept_zeros(dtype, *shape):
+    return tf.zeros(shape, dtype)
 
 
 class _Node:
@@ -542,4 +442,4 @@ def flat(attributes):
 
 def _nothing(dtype):
     """The empty tensor that stands for an input which is not given."""
-    return tf.constant([], dtype)
+    return _zeros(dtype, 0)

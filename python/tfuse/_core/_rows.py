@@ -47,11 +47,11 @@ class Rows:
         """The same for a tensor that broadcasts to the first one."""
         if not self._moved and not self._merged:
             return x
-        x = tf.reshape(x, [1] * (len(self._order) - x.shape.rank) + [size(x, a) for a in range(x.shape.rank)])
+        x = tf.reshape(x, [1] * (len(self._order) - x.shape.rank) + sizes(x))
         if self._moved:
             x = tf.transpose(x, self._order)
         if self._merged:  # what differs along some of the merged axes must be spelled out along all of them
-            kept = [size(x, a) for a in range(len(self._order) - len(self._axes))]
+            kept = sizes(x, 0, len(self._order) - len(self._axes))
             x = tf.broadcast_to(x, [*kept, *self._shape[len(kept):]])
             x = tf.reshape(x, [*kept, product(self._shape[len(kept):])])
         return x
@@ -96,7 +96,14 @@ def integers(op, name, dtype):
 
 def size(x, axis):
     """A number, or a tensor where it is not known yet."""
-    return tf.shape(x)[axis] if x.shape[axis] is None else x.shape[axis]
+    shape = x.shape
+    known = None if shape.rank is None else shape[axis]
+    return tf.shape(x)[axis] if known is None else known
+
+
+def sizes(x, first=0, end=None):
+    """Those of the axes from one on, and before another."""
+    return [size(x, axis) for axis in range(x.shape.rank)[first:end]]
 
 
 def product(sizes):

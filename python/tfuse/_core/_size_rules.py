@@ -17,18 +17,6 @@ def _one(v, rank):
 # ---- axes ----
 
 
-def _of_first(sizes, y, axis):
-    return [(y.op.inputs[0], axis)]
-
-
-def _through(sizes, y, axis):
-    return [(y.op.inputs[y.value_index], axis)]
-
-
-def _first_result(sizes, y, axis):
-    return [(y.op.inputs[0], axis)] if y.value_index == 0 else None
-
-
 def _elementwise(sizes, y, axis):
     if any(x.shape.rank is None for x in y.op.inputs):
         return None
@@ -86,32 +74,23 @@ def _range(sizes, y, axis):
     return count[0] if count and constant(start) == [0] and constant(delta) == [1] else None
 
 
-def _transpose(sizes, y, axis):
-    order = constant(y.op.inputs[1])
-    return None if order is None else [(y.op.inputs[0], order[axis])]
-
-
-def _expand_dims(sizes, y, axis):
-    new = _one(y.op.inputs[1], y.shape.rank)
-    return None if new is None else [(y.op.inputs[0], axis - (axis > new))]
+def _without(x, gone, axis):
+    """An axis of x without those that are gone."""
+    gone = {a % x.shape.rank for a in gone}
+    return [(x, [a for a in range(x.shape.rank) if a not in gone][axis])]
 
 
 def _squeeze(sizes, y, axis):
     x, gone = y.op.inputs[0], y.op.get_attr("squeeze_dims")
-    if not gone or x.shape.rank is None:
-        return None
-    gone = {a % x.shape.rank for a in gone}
-    return [(x, [a for a in range(x.shape.rank) if a not in gone][axis])]
+    return _without(x, gone, axis) if gone and x.shape.rank is not None else None
 
 
 def _reduce(sizes, y, axis):
     x, axes = y.op.inputs[0], constant(y.op.inputs[1])
     if axes is None or x.shape.rank is None:
         return None
-    if "keep_dims" in y.op.node_def.attr and y.op.get_attr("keep_dims"):
-        return [(x, axis)]  # what is reduced is 1, and known
-    gone = {a % x.shape.rank for a in axes}
-    return [(x, [a for a in range(x.shape.rank) if a not in gone][axis])]
+    keeps = "keep_dims" in y.op.node_def.attr and y.op.get_attr("keep_dims")
+    return [(x, axis)] if keeps else _without(x, axes, axis)  # of what is kept, what is reduced is 1, and known
 
 
 def _concat(sizes, y, axis):
@@ -122,9 +101,13 @@ def _concat(sizes, y, axis):
     return plus(*(sizes.size(x, axis) for x in parts)) if axis == along else [(parts[0], axis)]
 
 
-def _pack(sizes, y, axis):
-    new = y.op.get_attr("axis") % y.shape.rank
-    return [(y.op.inputs[0], axis - (axis > new))]
+def _put_in(along):
+    """An axis was put in, whose number along(y) says, or None."""
+    def rule(sizes, y, axis):
+        new = along(y)
+        return None if new is None else [(y.op.inputs[0], axis - (axis > new))]
+
+    return rule
 
 
 def _unpack(sizes, y, axis):
@@ -193,10 +176,6 @@ def _of_indices(last):
     return rule
 
 
-def _one_hot(sizes, y, axis):
-    return [(y.op.inputs[0], axis)] if y.op.get_attr("axis") == -1 and axis < y.shape.rank - 1 else None
-
-
 def _pad(sizes, y, axis):
     pairs = constant(y.op.inputs[1])
     if pairs is None:
@@ -228,17 +207,23 @@ StatelessRandomUniform StatelessRandomUniformV2 StatelessTruncatedNormal Statele
 _WINDOWS = "AvgPool AvgPool3D Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPool3D".split()
 
 RULES = {
-    **dict.fromkeys(_SAME, _of_first),
+    **dict.fromkeys(_SAME, lambda sizes, y, axis: [(y.op.inputs[0], axis)]),
     **dict.fromkeys(_STRETCHED, _elementwise),
     **dict.fromkeys(["Fill", "Empty", *_RANDOM], _by_shape(0)),
     **dict.fromkeys(["All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"], _reduce),
     **dict.fromkeys(["MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"], _matmul),
-    **dict.fromkeys(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"], _first_result),
+    **dict.fromkeys(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"],
+                    lambda sizes, y, axis: [(y.op.inputs[0], axis)] if y.value_index == 0 else None),
     **dict.fromkeys(["Pad", "PadV2", "MirrorPad"], _pad),
     **dict.fromkeys(_WINDOWS, _window),
     **dict.fromkeys(["ConcatV2", "Tfuse>Concat"], _concat),
-    "BroadcastTo": _by_shape(1), "Einsum": _einsum, "ExpandDims": _expand_dims, "GatherNd": _of_indices(1), "GatherV2": _gather,
-    "IdentityN": _through, "OneHot": _one_hot, "Pack": _pack, "Range": _range, "Reshape": _reshape,
-    "ResourceGather": _of_indices(0), "Slice": _slice, "Split": _split(1, 0), "SplitV": _split(0, 2), "Squeeze": _squeeze,
-    "StridedSlice": _strided_slice, "Tile": _tile, "Transpose": _transpose, "Unpack": _unpack,
+    "BroadcastTo": _by_shape(1), "Einsum": _einsum, "GatherNd": _of_indices(1), "GatherV2": _gather, "Range": _range,
+    "Reshape": _reshape, "ResourceGather": _of_indices(0), "Slice": _slice, "Split": _split(1, 0), "SplitV": _split(0, 2),
+    "Squeeze": _squeeze, "StridedSlice": _strided_slice, "Tile": _tile, "Unpack": _unpack,
+    "ExpandDims": _put_in(lambda y: _one(y.op.inputs[1], y.shape.rank)),
+    "Pack": _put_in(lambda y: y.op.get_attr("axis") % y.shape.rank),
+    "IdentityN": lambda sizes, y, axis: [(y.op.inputs[y.value_index], axis)],
+    "OneHot": lambda sizes, y, axis: (
+        [(y.op.inputs[0], axis)] if y.op.get_attr("axis") == -1 and axis < y.shape.rank - 1 else None),
+    "Transpose": lambda sizes, y, axis: (order := constant(y.op.inputs[1])) and [(y.op.inputs[0], order[axis])],
 }

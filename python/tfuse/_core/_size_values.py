@@ -62,18 +62,9 @@ def constant(v):
     return tensor_util.MakeNdarray(v.op.get_attr("value")).ravel().tolist() if v.op.type == "Const" else None
 
 
-def _known(sizes, v):
-    return [number(n) for n in constant(v)]
-
-
 def _shape_of(sizes, v):
     x = v.op.inputs[0]
     return None if x.shape.rank is None else sizes.shape(x)
-
-
-def _the_same(sizes, v):
-    """Of an op that casts, or changes no more than the shape."""
-    return sizes.values(v.op.inputs[0])
 
 
 def _listed(sizes, v):
@@ -156,10 +147,12 @@ def _maximum(sizes, a, b):
 
 
 VALUES = {
-    "Const": _known, "Shape": _shape_of, "Pack": _listed, "ConcatV2": _listed, "StridedSlice": _picked, "GatherV2": _gathered,
-    "Unpack": _unpacked,
-    "Prod": _multiplied, "Size": _count, "FloorDiv": _each(_floor_div), "Maximum": _each(_maximum),
+    "Const": lambda sizes, v: [number(n) for n in constant(v)], "Shape": _shape_of, "Pack": _listed, "ConcatV2": _listed,
+    "StridedSlice": _picked, "GatherV2": _gathered, "Unpack": _unpacked, "Prod": _multiplied, "Size": _count,
+    "FloorDiv": _each(_floor_div), "Maximum": _each(_maximum),
     "AddV2": _each(lambda sizes, a, b: plus(a, b)), "Sub": _each(lambda sizes, a, b: plus(a, minus(b))),
     "Mul": _each(lambda sizes, a, b: times(a, b)), "Neg": _each(lambda sizes, a: minus(a)),
-    **dict.fromkeys(["Cast", "EnsureShape", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"], _the_same),
+    # What casts, or changes no more than the shape.
+    **dict.fromkeys(["Cast", "EnsureShape", "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"],
+                    lambda sizes, v: sizes.values(v.op.inputs[0])),
 }

@@ -44,7 +44,3 @@ class FusedFunction(keras.Operation):
 def apply(op, inputs, attributes):
     op.check_dtype(tf.as_dtype(next(i for i in inputs if hasattr(i, "dtype")).dtype))
     return FusedOperation(op.name, attributes)(*inputs)
-
-
-def call(function, inputs, options):
-    return FusedFunction(function)(*inputs, **options)

@@ -1,6 +1,6 @@
 """tfuse.enable(): tfuse behind Keras itself, and behind KerasHub, whether imported before or after.
 
-Each row of the tables in the modules _behind*.py names an attribute of a module or class, what takes its place, and a
+Each row of the tables in the modules _replaced_*.py names an attribute of a module or class, what takes its place, and a
 guard, which says why tfuse does not serve a call, or nothing. What is not served goes to Keras's own code, with the reason
 in tfuse.explain().
 """
@@ -15,12 +15,13 @@ import keras
 
 from tfuse._core import _explain
 from tfuse._core._op import function
-from tfuse._keras import (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                          _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers, _behind_trainer, _look_back)
+from tfuse._keras import (_look_back, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
+                          _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn, _replaced_optimizers,
+                          _replaced_trainer)
 
-_TABLE = [row for module in (_behind, _behind_arrays, _behind_hub, _behind_hub_attention, _behind_hub_rotary,
-                             _behind_hub_vision, _behind_images, _behind_joined, _behind_optimizers,
-                             _behind_trainer) for row in module.TABLE]
+_TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
+                             _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
+                             _replaced_trainer) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done

@@ -116,15 +116,9 @@ def _leave(slots):
 # ---- feeds ----
 
 
-class _End:
-    """What ends a data set: None, or its error."""
-
-    def __init__(self, error=None):
-        self.error = error
-
-
 class _Drawing:
-    """What a feed and its thread share: the thread must not keep the feed itself alive."""
+    """What a feed and its thread share: the thread must not keep the feed itself alive. Behind the slots of all batches, `ready`
+    has what ends the data set: None, or its error."""
 
     def __init__(self, iterator, device, epoch):
         self.iterator, self.epoch, self.stopped = iterator, epoch, False
@@ -136,7 +130,7 @@ class _Drawing:
         self.thread.start()
 
     def _run(self):
-        last = _End()
+        error = None
         for drawn in itertools.count():
             slot = self.free.get()
             if self.epoch and drawn and drawn % self.epoch == 0:
@@ -147,12 +141,12 @@ class _Drawing:
                 slot.put(tf.nest.flatten(next(self.iterator)))
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
-            except BaseException as error:  # it is raised where the batch is asked for
-                last = _End(error)
+            except BaseException as why:  # it is raised where the batch is asked for
+                error = why
                 break
             self.ready.put(slot)
         self.iterator = None
-        self.ready.put(last)
+        self.ready.put(error)
 
     def stop(self):
         self.stopped = True
@@ -190,28 +184,28 @@ class Feed:
 
     def __init__(self, dataset, device, epoch=0):
         self.spec, self.device, self._epoch, self._taken = dataset.element_spec, device, epoch, 0
-        self._iterator, self._drawing, self._ended = iter(dataset), None, None
+        self._iterator, self._drawing, self._ended, self._error = iter(dataset), None, False, None
 
     def __iter__(self):
         return self
 
     def take(self):
         """The slot of the next batch; None where there is none."""
-        if self._drawing is None and self._ended is None:
+        if self._drawing is None and not self._ended:
             self._drawing, self._iterator = _Drawing(self._iterator, self.device, self._epoch), None
             self._end = weakref.finalize(self, self._drawing.end)
             _all.add(self._drawing)
-        if self._ended is None:
+        if not self._ended:
             if self._epoch and self._taken and self._taken % self._epoch == 0:
                 self._drawing.begun.put(None)
             slot = self._drawing.ready.get()
-            if not isinstance(slot, _End):
+            if isinstance(slot, Slot):
                 self._taken += 1
                 return slot
-            self._ended, self._drawing = slot, None
+            self._ended, self._error, self._drawing = True, slot, None
             self._end()
-        if self._ended.error is not None:
-            raise self._ended.error
+        if self._error is not None:
+            raise self._error
         return None
 
     def give_back(self, slot):

@@ -49,12 +49,12 @@ def activation(x, name):
     return y
 
 
-def add(a, b):
-    """a + b, where one of them is a batch norm or convolution that can add the other; None where none is. An activation that
+def add(x1, x2):
+    """x1 + x2, where one of them is a batch norm or convolution that can add the other; None where none is. An activation that
     follows is joined, too."""
-    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b) and a is not b):
+    if not (_are_alike(x1, x2) and x1 is not x2):
         return None
-    for x, other in (a, b), (b, a):
+    for x, other in (x1, x2), (x2, x1):
         made = _made.of(x, _made.Unfinished) if readers_of(x) == 0 else None
         if made is not None and made.adds:
             note(made.op, "the sum of %s%s" % (made.words, _AND), made.x)
@@ -63,9 +63,14 @@ def add(a, b):
     return None
 
 
-def gate(a, b):
-    """a * b, where one of them is an activation; None where none is."""
-    return _gate(a, b, readers=0)
+def gate(x1, x2):
+    """x1 * x2, where one of them is an activation; None where none is."""
+    return _gate(x1, x2, readers=0)
+
+
+def _are_alike(a, b):
+    """Whether both are made in this function, with one dtype and shape."""
+    return on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b)
 
 
 def gate_before(x):
@@ -84,7 +89,7 @@ def gate_before(x):
 
 def _gate(a, b, readers):
     """gate(a, b), where so many have read each of the two."""
-    if not (on and in_graph(a) and in_graph(b) and a.dtype == b.dtype and _sizes.same_shape(a, b)):
+    if not _are_alike(a, b):
         return None
     for gating, other in (a, b), (b, a):
         x, name = _activated(gating, readers)

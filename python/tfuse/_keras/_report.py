@@ -90,7 +90,6 @@ class Logs(dict):
     def __iter__(self):  # of our own, or dict(logs) would take the values as they are
         return iter(super().keys())
 
-
     def is_under_way(self):
         """Whether there are numbers of a step that may still run."""
         return any(hasattr(dict.__getitem__(self, key), "_tfuse_report") for key in self._unread)

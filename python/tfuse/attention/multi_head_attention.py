@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _explain
+from tfuse._core._layer import made_of
 from tfuse._core._op import FLOATS
 from tfuse.attention.attention import attention
 
@@ -25,10 +26,9 @@ class Served:
     """What takes the place of two methods and one number of an attention layer's class, `home`: that of Keras, or one made
     of it here. Each is given the method of Keras that it replaces."""
 
-    def __init__(self, home, of_keras=None):
-        self._home, self._name = home, home.__name__
-        parameters = inspect.signature((of_keras or home)._compute_attention).parameters
-        self._says_scores = "return_attention_scores" in parameters
+    def __init__(self, home):
+        self.home, self._name = home, home.__name__
+        self._says_scores = "return_attention_scores" in inspect.signature(home._compute_attention).parameters
         self.num_repeats = property(self._get_repeats, self._set_repeats)
 
     def mask(self, keras_own, layer, query, value, query_mask=None, value_mask=None, key_mask=None, attention_mask=None,
@@ -56,28 +56,24 @@ class Served:
 
     def _is_home(self, layer):
         """Not where a class made of it has a method of its own that may know Keras's masks only."""
-        return all(getattr(type(layer), name) is getattr(self._home, name) for name in _METHODS)
+        return all(getattr(type(layer), name) is getattr(self.home, name) for name in _METHODS)
 
+    @_explain.reason
     def _why_not(self, layer, query, key, value, return_attention_scores, unknown):
-        if unknown:
-            return "tfuse does not know %s" % ", ".join(unknown)
+        yield unknown and "tfuse does not know %s" % ", ".join(unknown)
         if not self._says_scores:
             return_attention_scores = getattr(layer, "_return_attention_scores", None)
-            if return_attention_scores is None:
-                return "this Keras computes attention without saying whether the scores are wanted; 3.7 says it"
-        if return_attention_scores:
-            return "return_attention_scores"
-        if any(len(x.shape) != 4 for x in (query, key, value)) or tuple(getattr(layer, "_attention_axes", (1,))) != (1,):
-            return "attention_axes are not the one before the last"
-        if (type(layer)._masked_softmax is not self._home._masked_softmax or
-                getattr(type(layer), "_build_attention", None) is not getattr(self._home, "_build_attention", None) or
-                not isinstance(layer._softmax, keras.layers.Softmax)):
-            return "%s has a softmax of its own" % type(layer).__name__
-        if layer.dropout >= 1:
-            return "dropout leaves nothing"
-        if tf.as_dtype(query.dtype) not in FLOATS:
-            return "tfuse takes float32, float16, bfloat16 and float64, got %s" % query.dtype
-        return ""
+            silent = return_attention_scores is None
+            yield silent and "this Keras computes attention without saying whether the scores are wanted; 3.7 says it"
+        yield return_attention_scores and "return_attention_scores"
+        several = any(len(x.shape) != 4 for x in (query, key, value)) or tuple(getattr(layer, "_attention_axes", (1,))) != (1,)
+        yield several and "attention_axes are not the one before the last"
+        of = lambda cls: (cls._masked_softmax, getattr(cls, "_build_attention", None))
+        other = of(type(layer)) != of(self.home) or not isinstance(layer._softmax, keras.layers.Softmax)
+        yield other and "%s has a softmax of its own" % type(layer).__name__
+        yield layer.dropout >= 1 and "dropout leaves nothing"
+        served = tf.as_dtype(query.dtype) in FLOATS
+        yield not served and "tfuse takes float32, float16, bfloat16 and float64, got %s" % query.dtype
 
     # Keras repeats the heads of key and value this often before it attends. The number stays with the layer.
     def _get_repeats(self, layer):
@@ -108,9 +104,15 @@ def _attend(layer, query, key, value, masks, training):
     return tf.where(keras.ops.cast(masks.query, "bool")[:, :, None, None], output, tf.zeros([], output.dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class MultiHeadAttention(keras.layers.MultiHeadAttention):
-    """keras.layers.MultiHeadAttention by tfuse.attention: same arguments, weights and results.
+def _layer(stock, doc, *properties):
+    served = Served(stock)
+    served.home = made_of(stock, {"_compute_attention_mask": served.mask, "_compute_attention": served.attend}, doc, __name__,
+                          **{name: getattr(served, name) for name in properties})
+    return served.home
+
+
+MultiHeadAttention = _layer(
+    keras.layers.MultiHeadAttention, """keras.layers.MultiHeadAttention by tfuse.attention: same arguments, weights and results.
 
     Memory is linear in the sequence length, with dropout too. Queries that attend to nothing give 0 before the output
     projection. With return_attention_scores, or attention axes other than the one, all is as in Keras.
@@ -118,37 +120,13 @@ class MultiHeadAttention(keras.layers.MultiHeadAttention):
     Example:
       x = tf.random.normal([2, 16, 64])
       y = tfuse.MultiHeadAttention(num_heads=4, key_dim=16)(x, x, use_causal_mask=True)
-    """
-
-    def _compute_attention_mask(self, *inputs, **masks):
-        return _MULTI_HEAD.mask(keras.layers.MultiHeadAttention._compute_attention_mask, self, *inputs, **masks)
-
-    def _compute_attention(self, *inputs, **options):
-        return _MULTI_HEAD.attend(keras.layers.MultiHeadAttention._compute_attention, self, *inputs, **options)
-
-
-_MULTI_HEAD = Served(MultiHeadAttention, keras.layers.MultiHeadAttention)
-
-
-@keras.saving.register_keras_serializable("tfuse")
-class GroupedQueryAttention(keras.layers.GroupQueryAttention):
-    """keras.layers.GroupQueryAttention by tfuse.attention: same arguments, weights and results.
+    """)
+GroupedQueryAttention = _layer(
+    keras.layers.GroupQueryAttention, """keras.layers.GroupQueryAttention by tfuse.attention: same arguments, weights and results.
 
     As tfuse.MultiHeadAttention; and the heads of key and value are not repeated.
 
     Example:
       x = tf.random.normal([2, 16, 64])
       y = tfuse.GroupedQueryAttention(head_dim=16, num_query_heads=4, num_key_value_heads=2)(x, x)
-    """
-
-    num_repeats = property(lambda self: _GROUPED.num_repeats.fget(self),
-                           lambda self, value: _GROUPED.num_repeats.fset(self, value))
-
-    def _compute_attention_mask(self, *inputs, **masks):
-        return _GROUPED.mask(keras.layers.GroupQueryAttention._compute_attention_mask, self, *inputs, **masks)
-
-    def _compute_attention(self, *inputs, **options):
-        return _GROUPED.attend(keras.layers.GroupQueryAttention._compute_attention, self, *inputs, **options)
-
-
-_GROUPED = Served(GroupedQueryAttention, keras.layers.GroupQueryAttention)
+    """, "num_repeats")

@@ -12,7 +12,7 @@ from tfuse.rows.norm import weight
 # x is [outer, channels, inner], and what is per channel a vector.
 
 
-def _apply(x, gamma, beta, mean, variance, residual, activation, epsilon):
+def _apply(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
     wide = lambda v: v[:, None]
     y = (tf.cast(x, real(x.dtype)) - wide(mean)) * wide(tf.math.rsqrt(variance + epsilon))
     if given(gamma):
@@ -76,18 +76,14 @@ def _plain(x, gamma, beta, mean, variance, residual, signs_for, activation="line
     return y, _signs(y) if given(signs_for) else tf.constant([], tf.int64)
 
 
-def _plain_frozen(x, gamma, beta, mean, variance, residual, activation="linear", epsilon=1e-3):
-    return _apply(x, gamma, beta, mean, variance, residual, activation, epsilon)
-
-
-def _behind_kept(dy, kept, activation):
+def _through_kept(dy, kept, activation):
     """What is left of a gradient where `kept` is relu's result: dy, residual, activation."""
     if activation != "relu" or not given(kept):
         return dy, kept, activation
-    return _behind_relu(dy, kept > 0)
+    return _through_relu(dy, kept > 0)
 
 
-def _behind_relu(dy, above):
+def _through_relu(dy, above):
     return tf.where(above, dy, tf.zeros_like(dy)), tf.zeros_like(dy), "linear"
 
 
@@ -101,15 +97,15 @@ def _added(dy, dy_more):
 def _plain_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, signs, activation="linear", epsilon=1e-3):
     """Mean and variance are functions of x, also to whoever differentiates this again."""
     dy = _added(dy, dy_more)
-    dy, residual, activation = (_behind_relu(dy, _from_signs(signs, x)) if given(signs) else
-                                _behind_kept(dy, kept, activation))
+    dy, residual, activation = (_through_relu(dy, _from_signs(signs, x)) if given(signs) else
+                                _through_kept(dy, kept, activation))
     forward = lambda x, gamma, beta, residual: _apply(x, gamma, beta, *_moments(x), residual, activation, epsilon)
     dx, dgamma, dbeta, dresidual = vjp(forward)(dy, x, gamma, beta, residual)
     return dx, dresidual, dgamma, dbeta
 
 
 def _plain_frozen_grad(dy, x, gamma, beta, mean, variance, kept, dy_more, activation="linear", epsilon=1e-3):
-    dy, residual, activation = _behind_kept(_added(dy, dy_more), kept, activation)
+    dy, residual, activation = _through_kept(_added(dy, dy_more), kept, activation)
     forward = lambda *inputs: _apply(*inputs, activation, epsilon)
     dx, *weights, dresidual = vjp(forward)(dy, x, gamma, beta, mean, variance, residual)
     return dx, dresidual, *weights
@@ -162,7 +158,7 @@ _grad = FusedOp("BatchNormGrad", plain=_plain_grad, axes=_AXES)
 _frozen_grad = FusedOp("FrozenBatchNormGrad", plain=_plain_frozen_grad, axes=_AXES)
 _statistics = FusedOp("BatchNormStatistics", plain=_plain_statistics, axes=_AXES)
 _batch_norm = FusedOp("BatchNorm", plain=_plain, gradient=_gradient, axes=_AXES)
-_frozen = FusedOp("FrozenBatchNorm", plain=_plain_frozen, gradient=_frozen_gradient, axes=_AXES)
+_frozen = FusedOp("FrozenBatchNorm", plain=_apply, gradient=_frozen_gradient, axes=_AXES)
 
 
 def _view(x, axis):
@@ -170,7 +166,7 @@ def _view(x, axis):
     rank = x.shape.rank
     sizes, product = tf.shape(x), tf.reduce_prod
     if rank is not None:
-        sizes, product = [_rows.size(x, a) for a in range(rank)], _rows.product
+        sizes, product = _rows.sizes(x), _rows.product
     return tf.reshape(x, [product(sizes[:axis]), sizes[axis], product(sizes[axis + 1:] if axis + 1 else sizes[:0])])
 
 

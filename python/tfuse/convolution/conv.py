@@ -6,7 +6,7 @@ import numbers
 import tensorflow as tf
 
 from tfuse._core import _explain, _library, _made, _rows, _windows
-from tfuse._core._op import FusedOp, composite, given, registry, sized
+from tfuse._core._op import FusedOp, composite, given, registry, sized, vjp
 from tfuse.convolution.channels_first import by_last
 from tfuse.convolution.depthwise_conv import fused as depthwise
 from tfuse.elementwise.scale_bias_act import activation_name, scale_bias_act
@@ -15,6 +15,7 @@ from tfuse.reductions.reduce import reduce_sum
 _MOST_AXES = 3  # TFU_CONV_AXES of the library
 _FORMATS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 _PADDINGS = ("valid", "same", "causal")
+_tf32 = tf.config.experimental.tensor_float_32_execution_enabled
 
 
 # ---- numbers per spatial axis, as attributes ----
@@ -33,16 +34,11 @@ def _each(op, name, value, axes, least):
 # ---- sizes ----
 
 
-def _size(x, axis):
-    """A number, or a tensor where it is not known yet."""
-    return _rows.size(x, axis) if x.shape.rank is not None else tf.shape(x)[axis]
-
-
 def _spatial(x, first, axes):
     """The sizes of x's spatial axes, the first of which is `first`; where their number is not known, all of them as one
     tensor."""
     if axes:
-        return [_size(x, first + i) for i in range(axes)]
+        return [_rows.size(x, first + i) for i in range(axes)]
     return [tf.shape(x)[first:first - 2]]
 
 
@@ -58,7 +54,7 @@ def _shape_of(x, first=0):
     """All sizes of x from an axis on, as _sized."""
     if x.shape.rank is None:
         return _sized([tf.shape(x)[first:]])
-    return _sized([_size(x, axis) for axis in range(first, x.shape.rank)])
+    return _sized(_rows.sizes(x, first))
 
 
 def _most(a, b):
@@ -85,7 +81,7 @@ def _spread_size(n, k, stride, dilation, padding, more):
 
 def _padded(x, kernel, sizes, padding, strides, dilation, before):
     """x with the zeros around it that a result of these sizes reads."""
-    pairs = [_windows.pads(_size(x, 1 + i), _size(sizes, i), _size(kernel, i), s, d, b if padding == "before" else padding)
+    pairs = [_windows.pads(_rows.size(x, 1 + i), _rows.size(sizes, i), _rows.size(kernel, i), s, d, b if padding == "before" else padding)
              for i, (s, d, b) in enumerate(zip(strides, dilation, before))]
     return tf.pad(x, [(0, 0), *pairs, (0, 0)]) if any(isinstance(p, tf.Tensor) or p for pair in pairs for p in pair) else x
 
@@ -106,7 +102,7 @@ def _plain_linear(x, kernel, sizes, padding, strides, dilation, before):
     axes, kernel = x.shape.rank - 2, tf.cast(kernel, x.dtype)
     strides, dilation, before = (_windows.numbers_of(word, axes) for word in (strides, dilation, before))
     y = _convolve(_padded(x, kernel, sizes, padding, strides, dilation, before), kernel, strides, dilation)
-    return y[(slice(None), *(slice(_size(sizes, i)) for i in range(axes)))]
+    return y[(slice(None), *(slice(_rows.size(sizes, i)) for i in range(axes)))]
 
 
 def _plain(x, kernel, bias, residual, sizes, tf32=False, relu=False, **options):
@@ -119,20 +115,13 @@ def _plain(x, kernel, bias, residual, sizes, tf32=False, relu=False, **options):
 def _plain_data(y, kernel, sizes, tf32=False, **options):
     """The gradient with respect to x, wherever that is."""
     axes = y.shape.rank - 2
-    x = tf.zeros([_size(y, 0), *(_size(sizes, i) for i in range(axes + 1))], y.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
-    return tape.gradient(out, x, y)
+    x = tf.zeros([_rows.size(y, 0), *_rows.sizes(sizes, 0, axes + 1)], y.dtype)
+    return vjp(lambda x: _plain_linear(x, kernel, _of_image(y), **options))(y, x)
 
 
 def _plain_filter(x, y, sizes, tf32=False, K=None, **options):
-    axes = x.shape.rank - 2
-    kernel = tf.zeros([_size(sizes, i) for i in range(axes + 2)], x.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(kernel)
-        out = _plain_linear(x, kernel, _sized([_size(y, 1 + i) for i in range(axes)]), **options)
-    return tf.cast(tape.gradient(out, kernel, y), K or x.dtype)
+    kernel = tf.zeros(_rows.sizes(sizes, 0, x.shape.rank), x.dtype)
+    return tf.cast(vjp(lambda kernel: _plain_linear(x, kernel, _of_image(y), **options))(y, kernel), K or x.dtype)
 
 
 # ---- the ops ----
@@ -148,7 +137,7 @@ def _gradient(node, dy):
         g, _, sums = registry["ScaleBiasActGrad"](dy, node.outputs[0], None, zeros, activation="relu")
         dbias = sums if wants_bias else bias
     elif wants_bias:
-        dbias = reduce_sum(tf.reshape(dy, [-1, _size(kernel, -1)]), 0)
+        dbias = reduce_sum(tf.reshape(dy, [-1, _rows.size(kernel, -1)]), 0)
     dx = _data(g, kernel, _shape_of(x, 1), **node.attrs(*_OPTIONS)) if node.wanted(0) else None
     dkernel = _filter_like(kernel, x, g, node) if node.wanted(1) else None
     return dx, dkernel, dbias, g if given(residual) else None, None
@@ -229,10 +218,6 @@ def _axes_of(op, x, kernel, *numbers_):
             op, x.shape, kernel.shape))
     lengths = [len(value) for value in numbers_ if isinstance(value, (list, tuple))]
     return ranks.pop() - 2 if ranks else lengths[0] if lengths else 0
-
-
-def _tf32():
-    return tf.config.experimental.tensor_float_32_execution_enabled()
 
 
 def _finish(y, bias, activation):
@@ -402,7 +387,7 @@ def _spread(x, kernel, bias, activation, strides, padding, output_padding, dilat
             raise ValueError("conv_transpose: output_padding must be less than strides, got %s and %s" % (output_padding, strides))
     n, k = (_spatial(t, first, window.axes) for t, first in ((x, 1), (kernel, 0)))
     sizes = [_spread_size(*numbers_) for numbers_ in zip(n, k, window.strides, window.dilation, [padding] * len(n), more)]
-    outputs = _size(kernel, -2)
+    outputs = _rows.size(kernel, -2)
     y = _data(x, kernel, _sized([*sizes, outputs] if window.axes else [*sizes, tf.reshape(outputs, [1])]), tf32=_tf32(),
               **window.options)
     z = _finish(y, bias, activation)

@@ -7,10 +7,6 @@ from tfuse.convolution import conv as _conv
 RUNGS = ("tensor", "shared", "constant", "direct")
 
 
-def _plain(x, kernel, sizes, tf32=False, rung="tensor", **options):
-    return _conv._plain_linear(x, kernel, sizes, **options)
-
-
 def _gradient(node, dy):
     x, kernel, _ = node.inputs
     dx = _conv._data(dy, kernel, _conv._shape_of(x, 1), **node.attrs(*_conv._OPTIONS)) if node.wanted(0) else None
@@ -18,7 +14,8 @@ def _gradient(node, dy):
     return dx, dkernel, None
 
 
-_own = FusedOp("ConvOwn", _plain, _gradient, axes=_conv._axes)
+_own = FusedOp("ConvOwn", gradient=_gradient, axes=_conv._axes, plain=(
+    lambda x, kernel, sizes, tf32=False, rung="tensor", **options: _conv._plain_linear(x, kernel, sizes, **options)))
 
 
 @composite

@@ -1,21 +1,19 @@
-"""Depthwise convolution with bias and activation in one op, separable convolution, and Keras's layers by them."""
+"""Depthwise convolution with bias and activation in one op, and separable convolution."""
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _made, _rows, _windows
-from tfuse._core._layer import layer_of, not_computed_in
-from tfuse._core._op import FusedOp, composite, given, mark, may_record, real, sized
-from tfuse.convolution.channels_first import by_last, to_last
-from tfuse.elementwise.scale_bias_act import PLAIN, SLOPE_FROM_RESULT, activation_name, known_activation, plain_behind
+from tfuse._core._op import FusedOp, composite, given, mark, may_record, real, sized, vjp
+from tfuse.elementwise.scale_bias_act import PLAIN, SLOPE_FROM_RESULT, activation_name, plain_behind
 from tfuse.products import linear as products
 
 # ---- plain TensorFlow ----
 
 
-def _convolved(x, kernel, size, padding, strides, dilations):
+def _convolved(x, kernel, size, padding="valid", stride_h=1, stride_w=1, dilation_h=1, dilation_w=1):
     """The sums alone, in the arithmetic type: x, shifted, times each place of the kernel."""
+    strides, dilations = (stride_h, stride_w), (dilation_h, dilation_w)
     x, kernel = (tf.cast(t, real(t.dtype)) for t in (x, kernel))
     windows = kernel.shape[:2].as_list()
     if None in windows:
@@ -29,27 +27,21 @@ def _convolved(x, kernel, size, padding, strides, dilations):
             top, left = r * dilations[0], s * dilations[1]
             seen = x[:, top:top + ends[0]:strides[0], left:left + ends[1]:strides[1]]
             total += seen[..., None] * kernel[r, s]
-    return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product([_rows.size(kernel, 2), _rows.size(kernel, 3)])])
+    return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product(_rows.sizes(kernel, 2))])
 
 
-def _plain(x, kernel, bias, size, keep, activation="linear", padding="valid", stride_h=1, stride_w=1, dilation_h=1,
-           dilation_w=1):
-    pre = _convolved(x, kernel, [_rows.size(size, 0), _rows.size(size, 1)], padding, (stride_h, stride_w),
-                     (dilation_h, dilation_w))
+def _plain(x, kernel, bias, size, keep, activation="linear", **geometry):
+    pre = _convolved(x, kernel, _rows.sizes(size, 0, 2), **geometry)
     pre = pre + tf.cast(bias, pre.dtype) if given(bias) else pre
     y = tf.cast(PLAIN[activation](pre), x.dtype)
     return y, tf.cast(pre, x.dtype) if given(keep) else tf.zeros([0], x.dtype)
 
 
-def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", padding="valid", stride_h=1,
-                stride_w=1, dilation_h=1, dilation_w=1):
+def _plain_grad(dy, x, kernel, bias, pre, want_dx, want_dkernel, activation="linear", **geometry):
     dpre, nothing = plain_behind(dy, pre, activation), tf.zeros([0], dy.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch([x, kernel])
-        sums = _convolved(x, kernel, [_rows.size(dy, 1), _rows.size(dy, 2)], padding, (stride_h, stride_w),
-                          (dilation_h, dilation_w))
-    dx, dkernel = tape.gradient(sums, [x, kernel], tf.cast(dpre, sums.dtype))
-    dbias = tf.cast(tf.reduce_sum(tf.cast(dpre, sums.dtype), [0, 1, 2]), dy.dtype)
+    wide = tf.cast(dpre, real(dpre.dtype))
+    dx, dkernel = vjp(lambda x, kernel: _convolved(x, kernel, _rows.sizes(dy, 1, 3), **geometry))(wide, x, kernel)
+    dbias = tf.cast(tf.reduce_sum(wide, [0, 1, 2]), dy.dtype)
     return dx if given(want_dx) else nothing, dkernel if given(want_dkernel) else nothing, dbias if given(bias) else nothing
 
 
@@ -179,53 +171,3 @@ def separable(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None,
     matrix = tf.reshape(pointwise_kernel, tf.shape(pointwise_kernel)[-2:] if known.rank is None else
                         [_rows.size(pointwise_kernel, axis) for axis in (-2, -1)])
     return products.apply(y, matrix, bias, activation, None, training)
-
-
-# ---- Keras ----
-
-
-def why_not_conv(layer, x):
-    """Why tfuse does not serve a convolution layer of Keras's, for this input; or nothing."""
-    if not_computed_in(layer, x) or x.shape.rank == layer.rank + 2:
-        return not_computed_in(layer, x)
-    return "the layer takes %d dimensions, got %s" % (layer.rank + 2, x.shape.rank)
-
-
-def _weights(layer, dtype, *names):
-    weights = (getattr(layer, name) for name in names)
-    return [None if w is None else keras.ops.convert_to_tensor(w, dtype) for w in weights]
-
-
-def _of_layer(f, layer, x, weights, training, turn, padding):
-    name, after = known_activation(layer.activation)
-    g = lambda x: f(x, *_weights(layer, x.dtype, *weights), name, layer.strides, padding or layer.padding, layer.dilation_rate,
-                    training)
-    y = by_last(f.__name__, g, layer.data_format, x, turn=turn)
-    return y if after is None else after(y)
-
-
-def depthwise(layer, x, training=None, turn=to_last, padding=None):
-    """What a Keras DepthwiseConv layer computes. turn: as to_last; padding: one that is not the layer's."""
-    return _of_layer(fused, layer, x, ["kernel", "bias"], training, turn, padding)
-
-
-def separably(layer, x, training=None, turn=to_last, padding=None):
-    """What a Keras SeparableConv layer computes."""
-    return _of_layer(separable, layer, x, ["depthwise_kernel", "pointwise_kernel", "bias"], training, turn, padding)
-
-
-_TEXT = "by tfuse: same arguments, weights and results."
-
-
-def _depthwise(name, example):
-    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: depthwise(layer, inputs, training), _TEXT, example)
-
-
-def _separable(name, example):
-    return layer_of(name, why_not_conv, lambda layer, inputs, training=None: separably(layer, inputs, training), _TEXT, example)
-
-
-DepthwiseConv1D = _depthwise("DepthwiseConv1D", '4, padding="same"')
-DepthwiseConv2D = _depthwise("DepthwiseConv2D", '7, padding="same"')
-SeparableConv1D = _separable("SeparableConv1D", '64, 3, activation="relu"')
-SeparableConv2D = _separable("SeparableConv2D", '64, 3, activation="relu"')

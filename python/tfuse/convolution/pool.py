@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows, _windows
+from tfuse._core._explain import reason
 from tfuse._core._layer import layer_of
-from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized
+from tfuse._core._op import FLOATS, FusedOp, composite, given, mark, may_record, real, sized, vjp
 from tfuse.convolution.channels_first import by_last
 from tfuse.reductions.reduce import reduce_mean
 
@@ -33,13 +34,9 @@ def _seen(x, out, padding, options, outside):
             for d in range(windows[0]) for h in range(windows[1]) for w in range(windows[2])]
 
 
-def _sizes(size):
-    return [_rows.size(size, i) for i in range(3)]
-
-
 def _plain_max(x, size, keep, padding="valid", **options):
-    seen = tf.stack(_seen(x, _sizes(size), padding, options, 0 if padding == "zeros" else -float("inf")))
-    inside = tf.stack(_seen(tf.ones_like(x), _sizes(size), padding, options, int(padding == "zeros")))
+    seen = tf.stack(_seen(x, _rows.sizes(size, 0, 3), padding, options, 0 if padding == "zeros" else -float("inf")))
+    inside = tf.stack(_seen(tf.ones_like(x), _rows.sizes(size, 0, 3), padding, options, int(padding == "zeros")))
     places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
     taps = tf.reshape(tf.range(seen.shape[0], dtype=tf.int64), [-1, 1, 1, 1, 1, 1])
     y = tf.reduce_sum(tf.where(taps == places, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
@@ -48,20 +45,20 @@ def _plain_max(x, size, keep, padding="valid", **options):
     channels = _rows.size(places, 4)
     words = -(-channels // 8)
     places = tf.pad(places, [(0, 0)] * 4 + [(0, words * 8 - channels)])
-    places = tf.reshape(places, [*(_rows.size(places, i) for i in range(4)), words, 8])
+    places = tf.reshape(places, [*_rows.sizes(places, 0, 4), words, 8])
     return y, tf.reduce_sum(tf.bitwise.left_shift(places, tf.constant(_SHIFTS, tf.int64)), -1)
 
 
 def _plain_max_grad(dy, places, size, padding="valid", **options):
     bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
-    where = tf.reshape(bytes_, [*(_rows.size(places, i) for i in range(4)), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
-    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
-    slopes = tf.cast(dy, x.dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        seen = _seen(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options, 0)
-    dx = tape.gradient(seen, x, [tf.where(where == tap, slopes, 0) for tap in range(len(seen))])
-    return tf.cast(dx, dy.dtype)
+    where = tf.reshape(bytes_, [*_rows.sizes(places, 0, 4), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
+    out, wide = _rows.sizes(dy, 1, 4), tf.cast(dy, real(dy.dtype))
+    shares = [tf.where(where == tap, wide, 0) for tap in range(math.prod(options[name] for name in _NAMES[:3]))]
+    return tf.cast(vjp(lambda x: _seen(x, out, padding, options, 0))(shares, _like_input(dy, size)), dy.dtype)
+
+
+def _like_input(dy, size):
+    return tf.zeros([_rows.size(dy, 0), *_rows.sizes(size, 0, 3), _rows.size(dy, 4)], real(dy.dtype))
 
 
 def _averages(x, out, padding, options):
@@ -70,22 +67,19 @@ def _averages(x, out, padding, options):
 
 
 def _plain_average(x, size, padding="valid", **options):
-    return tf.cast(_averages(tf.cast(x, real(x.dtype)), _sizes(size), padding, options), x.dtype)
+    return tf.cast(_averages(tf.cast(x, real(x.dtype)), _rows.sizes(size, 0, 3), padding, options), x.dtype)
 
 
 def _plain_average_grad(dy, size, padding="valid", **options):
-    x = tf.zeros([_rows.size(dy, 0), *_sizes(size), _rows.size(dy, 4)], real(dy.dtype))
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = _averages(x, [_rows.size(dy, 1 + i) for i in range(3)], padding, options)
-    return tf.cast(tape.gradient(y, x, tf.cast(dy, x.dtype)), dy.dtype)
+    averages = lambda x: _averages(x, _rows.sizes(dy, 1, 4), padding, options)
+    return tf.cast(vjp(averages)(tf.cast(dy, real(dy.dtype)), _like_input(dy, size)), dy.dtype)
 
 
 # ---- the ops ----
 
 
 def _size_of(x):
-    return sized(*(_rows.size(x, 1 + i) for i in range(3)))
+    return sized(*_rows.sizes(x, 1, 4))
 
 
 def _max_gradient(node, dy, dplaces):
@@ -122,7 +116,7 @@ def _pooled(op, x, size, strides, padding, zeros, serve):
     padding = word if word in _PADDINGS else _windows.check_pairs(op, padding, axes, _PADDINGS)
     if zeros and word == "same":
         raise ValueError("%s: with zeros=True padding must be (before, after) for each of %d axes, got 'same'" % (op, axes))
-    sizes = [_rows.size(x, axis) for axis in range(axes + 2)]
+    sizes = _rows.sizes(x)
     out = _windows.results(op, sizes[1:-1], windows, strides, padding, [1] * axes)
     ones = [1] * (3 - axes)
     pairs = [*[(0, 0)] * len(ones), *([(0, 0)] * axes if word in _PADDINGS else padding)]
@@ -195,15 +189,12 @@ def global_average_pool(x, keepdims=False):
 # ---- Keras ----
 
 
+@reason
 def why_not_pool(layer, x):
-    """Why tfuse does not serve a pooling layer of Keras's, for this input; or nothing."""
-    if not isinstance(x, tf.Tensor):
-        return "a %s is not dense" % type(x).__name__
-    if x.dtype not in FLOATS:
-        return "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
-    if x.shape.rank is None:
-        return "the number of dimensions is not known"
-    return ""
+    """Why tfuse does not serve a pooling layer of Keras's, for this input."""
+    yield not isinstance(x, tf.Tensor) and "a %s is not dense" % type(x).__name__
+    yield x.dtype not in FLOATS and "tfuse takes float32, float16, bfloat16 and float64, got %s" % x.dtype.name
+    yield x.shape.rank is None and "the number of dimensions is not known"
 
 
 def pool(layer, x):
@@ -218,20 +209,13 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
-_TEXT, _GLOBAL_TEXT = "by tfuse.%s: same arguments and results.", "by tfuse.reduce_mean."
+def _pooling(kind, function):
+    return (layer_of("%sPooling%dD" % (kind, axes), why_not_pool, lambda layer, inputs: pool(layer, inputs),
+                     "by tfuse.%s: same arguments and results." % function, "2") for axes in (1, 2, 3))
 
 
-def _pooling(name, function):
-    return layer_of(name, why_not_pool, lambda layer, inputs: pool(layer, inputs), _TEXT % function, "2")
-
-
-def _global_pooling(name):
-    return layer_of(name, why_not_pool, lambda layer, inputs: global_pool(layer, inputs), _GLOBAL_TEXT, "")
-
-
-MaxPooling1D, MaxPooling2D, MaxPooling3D = (_pooling("MaxPooling%dD" % axes, "max_pool") for axes in (1, 2, 3))
-AveragePooling1D, AveragePooling2D, AveragePooling3D = (
-    _pooling("AveragePooling%dD" % axes, "average_pool") for axes in (1, 2, 3))
+MaxPooling1D, MaxPooling2D, MaxPooling3D = _pooling("Max", "max_pool")
+AveragePooling1D, AveragePooling2D, AveragePooling3D = _pooling("Average", "average_pool")
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -248,4 +232,6 @@ class GlobalAveragePooling1D(keras.layers.GlobalAveragePooling1D):
         return global_pool(self, inputs)
 
 
-GlobalAveragePooling2D, GlobalAveragePooling3D = (_global_pooling("GlobalAveragePooling%dD" % axes) for axes in (2, 3))
+GlobalAveragePooling2D, GlobalAveragePooling3D = (
+    layer_of("GlobalAveragePooling%dD" % axes, why_not_pool, lambda layer, inputs: global_pool(layer, inputs),
+             "by tfuse.reduce_mean.", "") for axes in (2, 3))

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, function
 from tfuse.reductions.reduce import reduce_sum
 
@@ -30,7 +31,7 @@ def add_constant(x, constant):
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class AddConstant(keras.layers.Layer):
+class AddConstant(Layer):
     """Adds one number, which `set_constant` changes in a running model without a new trace.
 
     The number is a weight that is not trained, named "constant": in a loaded SavedModel it is among the variables, and
@@ -44,7 +45,6 @@ class AddConstant(keras.layers.Layer):
 
     def __init__(self, constant=0.0, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.initial = float(constant)
         self._check(self.initial)
         self.constant = self.add_weight(name="constant", shape=(), trainable=False,
@@ -59,9 +59,6 @@ class AddConstant(keras.layers.Layer):
 
     def call(self, x):
         return add_constant(x, keras.ops.convert_to_tensor(self.constant, x.dtype))
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
 
     def get_config(self):
         return {**super().get_config(), "constant": self.initial}

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, composite, function, vjp
 from tfuse.elementwise.scale_bias_act import PLAIN, activation_name
 
@@ -68,7 +69,7 @@ def glu(a, b=None):
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class Gated(keras.layers.Layer):
+class Gated(Layer):
     """act(first half) * second half of an axis, which comes out half as long.
 
     Args:
@@ -78,9 +79,10 @@ class Gated(keras.layers.Layer):
       layer = keras.Sequential([keras.layers.Dense(128), tfuse.Gated("silu")])  # the result has 64 channels
     """
 
+    ARGUMENTS = ("activation", "axis")
+
     def __init__(self, activation="silu", axis=-1, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.activation, self.axis = activation_name(activation), axis
         self.built = True
 
@@ -94,6 +96,3 @@ class Gated(keras.layers.Layer):
                 raise ValueError("Gated: axis %d must be two halves of one size, got shape %s" % (self.axis, tuple(shape)))
             shape[self.axis] //= 2
         return tuple(shape)
-
-    def get_config(self):
-        return {**super().get_config(), "activation": self.activation, "axis": self.axis}

@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _sizes
+from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, composite, real
 
 PAIRINGS = ("half", "interleaved")
@@ -33,22 +34,16 @@ def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, s
     return tf.concat([y, rest], -1) if rotary else y
 
 
-def _plain(query, key, positions, **attributes):
-    return [x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)]
-
-
 def _gradient(node, dquery, dkey):
     query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"),
                        **node.attrs("base", "pairing", "rotary", "scale"))
     return [query, None if dkey is None else key, None]
 
 
-def _axes(inputs):
-    """Axes by letters: batch, time, heads, dimension of a head; key heads."""
-    return {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]}
-
-
-_rope = FusedOp("Rope", plain=_plain, gradient=_gradient, axes=_axes)
+# Axes by letters: batch, time, heads, dimension of a head; key heads.
+_rope = FusedOp("Rope", gradient=_gradient, plain=lambda query, key, positions, **attributes: [
+    x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)],
+    axes=lambda inputs: {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]})
 
 
 @composite
@@ -102,7 +97,7 @@ def embed(layer, scaling_factor, inputs, start_index, positions, pairing="half",
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class RotaryEmbedding(keras.layers.Layer):
+class RotaryEmbedding(Layer):
     """KerasHub's RotaryEmbedding in one kernel: the same arguments, but without Llama 3.1's scaling of frequencies.
 
     Args:
@@ -120,10 +115,11 @@ class RotaryEmbedding(keras.layers.Layer):
       y = tfuse.RotaryEmbedding()(tf.random.normal([2, 16, 8, 64]), start_index=100)
     """
 
+    ARGUMENTS = ("max_wavelength", "scaling_factor", "sequence_axis", "feature_axis", "pairing", "rotary")
+
     def __init__(self, max_wavelength=10000, scaling_factor=1.0, sequence_axis=1, feature_axis=-1, pairing="half",
                  rotary=None, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.max_wavelength, self.scaling_factor = max_wavelength, scaling_factor
         self.sequence_axis, self.feature_axis = sequence_axis, feature_axis
         self.pairing, self.rotary = pairing, rotary
@@ -131,10 +127,3 @@ class RotaryEmbedding(keras.layers.Layer):
 
     def call(self, inputs, start_index=0, positions=None):
         return embed(self, self.scaling_factor, inputs, start_index, positions, self.pairing, self.rotary)
-
-    def compute_output_shape(self, input_shape, **_):
-        return input_shape
-
-    def get_config(self):
-        names = ("max_wavelength", "scaling_factor", "sequence_axis", "feature_axis", "pairing", "rotary")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}

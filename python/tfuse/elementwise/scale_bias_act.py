@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _made
+from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, function, vjp
 
 # What each name means, in plain TensorFlow. The order is that of ops/activations.h.
@@ -126,7 +127,7 @@ _NAMES[gelu] = "gelu_tanh"
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class ScaleBiasAct(keras.layers.Layer):
+class ScaleBiasAct(Layer):
     """A learned scale and bias per channel (last axis), then an activation, in one kernel.
 
     Args:
@@ -138,43 +139,23 @@ class ScaleBiasAct(keras.layers.Layer):
       model = keras.Sequential([keras.layers.Dense(64, use_bias=False), tfuse.ScaleBiasAct("gelu")])
     """
 
+    ARGUMENTS = ("activation", "use_scale", "use_bias")
+
     def __init__(self, activation=None, use_scale=True, use_bias=True, scale_initializer="ones", bias_initializer="zeros",
                  scale_regularizer=None, bias_regularizer=None, scale_constraint=None, bias_constraint=None, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        self.activation = activation_name(activation)
-        self.use_scale, self.use_bias = use_scale, use_bias
-        self.scale_initializer = keras.initializers.get(scale_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.scale_regularizer = keras.regularizers.get(scale_regularizer)
-        self.bias_regularizer = keras.regularizers.get(bias_regularizer)
-        self.scale_constraint = keras.constraints.get(scale_constraint)
-        self.bias_constraint = keras.constraints.get(bias_constraint)
+        self.activation, self.use_scale, self.use_bias = activation_name(activation), use_scale, use_bias
+        self._ask("scale", scale_initializer, scale_regularizer, scale_constraint)
+        self._ask("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def build(self, input_shape):
         channels = input_shape[-1]
         if channels is None:
             raise ValueError("ScaleBiasAct: the last axis of the input must be known, got shape %s" % (input_shape,))
-        self.scale = self.bias = None
-        if self.use_scale:
-            self.scale = self.add_weight(name="scale", shape=(channels,), initializer=self.scale_initializer,
-                                         regularizer=self.scale_regularizer, constraint=self.scale_constraint)
-        if self.use_bias:
-            self.bias = self.add_weight(name="bias", shape=(channels,), initializer=self.bias_initializer,
-                                        regularizer=self.bias_regularizer, constraint=self.bias_constraint)
+        self.scale = self._weight("scale", (channels,)) if self.use_scale else None
+        self.bias = self._weight("bias", (channels,)) if self.use_bias else None
         self.built = True
 
     def call(self, x):
         scale, bias = (None if w is None else keras.ops.convert_to_tensor(w, x.dtype) for w in (self.scale, self.bias))
         return scale_bias_act(x, scale, bias, self.activation)
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        config = {"activation": self.activation, "use_scale": self.use_scale, "use_bias": self.use_bias}
-        for what, module in [("initializer", keras.initializers), ("regularizer", keras.regularizers),
-                             ("constraint", keras.constraints)]:
-            for weight in ("scale", "bias"):
-                config["%s_%s" % (weight, what)] = module.serialize(getattr(self, "%s_%s" % (weight, what)))
-        return {**super().get_config(), **config}

@@ -123,7 +123,7 @@ class Operation:
                         ops.raise_from_not_ok_status(error, None)
         if any(map(is_symbolic, values)):
             from tfuse.jit import _symbolic
-            return _symbolic.apply(self, values)
+            return _symbolic.JitOperation(self.recipe)(*values)
         tensors = self._tensors(values)
         self._check(tensors)
         wanted = tuple(i for i, t in enumerate(tensors) if t.dtype.is_floating and not _is_number(values[i]))

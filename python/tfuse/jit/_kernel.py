@@ -69,15 +69,14 @@ class Kernel:
 def run(kernel, tensors):
     """The outputs of a kernel, a list."""
     if context.executing_eagerly():
-        if kernel.plain and _without_nvrtc():
-            return _plain(kernel, tensors, _without_nvrtc(), "called")
-        types = [t.as_datatype_enum for t in _dtypes(kernel, tensors)]
+        arguments = prepared(kernel, tensors)
         try:  # what the generated wrapper does, but less
-            return execute(context.context(), "Tfuse>Jit", None, list(tensors), *kernel.eager_attributes, "Out", types)
+            if arguments:
+                return execute(context.context(), "Tfuse>Jit", None, list(tensors), *arguments)
         except _NotOkStatusException as error:
-            if kernel.plain and lacks_nvrtc(error):
-                return _plain(kernel, tensors, _without_nvrtc(), "called")
-            ops.raise_from_not_ok_status(error, None)
+            if not (kernel.plain and lacks_nvrtc(error)):
+                ops.raise_from_not_ok_status(error, None)
+        return _plain(kernel, tensors, _without_nvrtc(), "called")
     if _op.inside_xla():
         return _in_xla(kernel, tensors)
     if kernel.plain and _without_nvrtc():
@@ -190,7 +189,8 @@ def sizes(name, text, shapes):
         if alone:
             i = int(alone[1])
             return [_like(i, shapes)[int(alone[2])]]
-        known = re.sub(r"(\d+)\.(n|-?\d+)", lambda m: str(_value(shapes[int(m[1])], m[2])), text)
+        value = lambda shape, what: shape.num_elements() if what == "n" else shape[int(what)]
+        known = re.sub(r"(\d+)\.(n|-?\d+)", lambda m: str(value(shapes[int(m[1])], m[2])), text)
         if "None" in known:
             return [None]
         if not re.fullmatch(r"[\d\s+\-*/%()]+", known):
@@ -201,8 +201,9 @@ def sizes(name, text, shapes):
             name, text.strip(), ", ".join(map(str, shapes)), error)) from None
 
 
-def _value(shape, what):
-    return (shape.num_elements() if what == "n" else shape[int(what)])
+def listed(value):
+    """One or several, as a list."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _known(dims):

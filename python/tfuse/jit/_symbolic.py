@@ -20,7 +20,3 @@ class JitOperation(keras.Operation):
             raise ValueError("%s: a model with it cannot be saved, as grad is a Python function; text can be" % (
                 self.recipe["name"]))
         return {**super().get_config(), "recipe": self.recipe}
-
-
-def apply(operation, inputs):
-    return JitOperation(operation.recipe)(*inputs)

@@ -7,7 +7,7 @@ import time
 import tensorflow as tf
 
 from tfuse._core import _xla
-from tfuse.jit._kernel import Kernel, run, sizes
+from tfuse.jit._kernel import Kernel, listed, run, sizes
 
 
 def raw(source, name, outputs, dtypes=None, gradient=None):
@@ -65,7 +65,7 @@ def check(kernel, *inputs, grid, block, shared=0, args=()):
     source, names = _checked(kernel, counts, [t.dtype for t in tensors] + types)
     launch = time.time_ns()  # a number that no report of another launch, left in memory, begins with
     made = Raw(source, kernel.name, shapes + "; 10", [*types, tf.int64])
-    *outputs, report = made(*tensors, grid=grid, block=block, shared=shared, args=[launch, *_list(args)])
+    *outputs, report = made(*tensors, grid=grid, block=block, shared=shared, args=[launch, *listed(args)])
     found, line, tensor, index, *where = report.numpy().tolist()
     if found == launch:
         raise IndexError("%s, line %d: index %d of %s, which has %d elements; block (%d, %d, %d), thread (%d, %d, %d)"
@@ -118,7 +118,7 @@ class Raw:
             raise ValueError("%s: wants at least one input" % self.name)
         shapes, types = self._results(tensors)
         launch = "; ".join([self._sizes("grid", grid, 2**31 - 1), self._sizes("block", block, 1024),
-                            self._sizes("shared", shared, 2**31 - 1, least=0), ", ".join(map(self._argument, _list(args)))])
+                            self._sizes("shared", shared, 2**31 - 1, least=0), ", ".join(map(self._argument, listed(args)))])
         kernel = self._kernel = Kernel(
             self.name, "raw", self.source, "", tuple("x%d" % i for i in range(len(tensors))),
             tuple("y%d" % i for i in range(len(types))), tuple(types), shapes, launch, None)
@@ -134,7 +134,7 @@ class Raw:
         """The outputs' shapes as text, and their dtypes."""
         if isinstance(self.outputs, str):
             count = self.outputs.count(";") + 1
-            types = [0] * count if self.dtypes is None else [tf.as_dtype(d) for d in _list(self.dtypes)]
+            types = [0] * count if self.dtypes is None else [tf.as_dtype(d) for d in listed(self.dtypes)]
             if len(types) != count:
                 raise ValueError("%s: %d dtypes for the %d outputs of %r" % (self.name, len(types), count, self.outputs))
             return self.outputs, types
@@ -154,7 +154,7 @@ class Raw:
                 sizes[axis] = first + len(marks)
                 marks[sizes[axis]] = "%d.%d" % (i, axis)
             specs.append(tf.TensorSpec(sizes, t.dtype))
-        found = _list(self.outputs(*specs))
+        found = listed(self.outputs(*specs))
         for spec in found:
             if not isinstance(spec, tf.TensorSpec) or not spec.shape.is_fully_defined():
                 raise ValueError("%s: outputs must give a list of tf.TensorSpecs with all sizes, got %r" % (
@@ -170,7 +170,7 @@ class Raw:
         return marks[a]
 
     def _sizes(self, what, value, most, least=1):
-        parts = _list(value)
+        parts = listed(value)
         if not 1 <= len(parts) <= (1 if what == "shared" else 3):
             raise ValueError("%s: %s must be one to three sizes, got %r" % (self.name, what, value))
         if not all(isinstance(p, (int, str)) and not isinstance(p, bool) for p in parts):
@@ -190,7 +190,3 @@ class Raw:
             return str(int(value) if isinstance(value, bool) else value)
         raise ValueError("%s: args must be whole numbers, floats or text of sizes, got %r; tensors are inputs" % (
             self.name, value))
-
-
-def _list(value):
-    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tfuse.jit import _cuda, _derive, _parse, _plain, _program, _tree
 from tfuse.jit._call import Operation, assigned, fresh, needed
-from tfuse.jit._kernel import Kernel
+from tfuse.jit._kernel import Kernel, listed
 
 _A_B = {"a": _tree.name("a"), "b": _tree.name("b")}
 _SUM, _MAX = _tree.call("add", *_A_B.values()), _tree.call("max", *_A_B.values())
@@ -65,8 +65,8 @@ def rows(inputs, outputs, map, reduce, identity=None, post=None, final=None, kee
 
 
 def _passes(owner, known, map, reduce, identity):
-    maps, known, passes = _listed(map), dict(known), []
-    reduces, identities = ([*_listed(v)] * (len(maps) if len(_listed(v)) == 1 else 1) for v in (reduce, identity))
+    maps, known, passes = listed(map), dict(known), []
+    reduces, identities = ([*listed(v)] * (len(maps) if len(listed(v)) == 1 else 1) for v in (reduce, identity))
     if not len(maps) == len(reduces) == len(identities):
         raise ValueError("%s: map has %d passes, reduce %d and identity %d; give one for each pass, or one for all" % (
             owner, len(maps), len(reduces), len(identities)))
@@ -88,10 +88,6 @@ def _passes(owner, known, map, reduce, identity):
         known[result] = _tree.name(result)
         passes.append(Pass(result, value, join, first))
     return passes
-
-
-def _listed(value):
-    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 class Rows(Operation):

@@ -1,20 +1,14 @@
 """Tensors one after the other along an axis: concat; and its gradient, a tensor in parts."""
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfuse._core import _explain, _row
+from tfuse._core import _explain, _row, _rows
 from tfuse._core._list_op import ListOp
 from tfuse._core._op import FLOATS, MOST_AXES, composite, sized
 
 _DTYPES = (*FLOATS, tf.int32, tf.int64, tf.bool)
 _FUSED = "XLA makes its own concatenation part of the kernels around it"
-
-
-def _plain_split(x, sizes, axis):
-    """Sizes are those of empty tensors [size, 0]."""
-    return [tf.split(x, [tf.shape(s)[0] for s in sizes], axis, len(sizes))]
 
 
 def _gradient(arguments, results, dy, axis):
@@ -30,7 +24,8 @@ def _split_gradient(arguments, results, dy, axis):
 
 
 _concat = ListOp("Concat", plain=lambda x, axis: [tf.concat(x, axis)], gradient=_gradient, not_in_xla=_FUSED)
-_split = ListOp("ConcatSplit", plain=_plain_split, gradient=_split_gradient, not_in_xla=_FUSED)
+_split = ListOp("ConcatSplit", gradient=_split_gradient, not_in_xla=_FUSED, plain=lambda x, sizes, axis: [
+    tf.split(x, [tf.shape(size)[0] for size in sizes], axis, len(sizes))])  # sizes are those of empty tensors [size, 0]
 
 
 def _shape(values, axis):
@@ -54,7 +49,7 @@ def _are_views(shape, sizes, axis, dtype):
 
 def split_as(x, like, axis):
     """x in parts along an axis, which are as large as the tensors of a list; what these hold is not read."""
-    sizes = [tf.shape(v)[axis] if v.shape.rank is None or v.shape[axis] is None else v.shape[axis] for v in like]
+    sizes = [_rows.size(v, axis) for v in like]
     if _are_views(like[0].shape, sizes, axis, x.dtype):
         return tf.split(x, sizes, 0)
     parts, = _split(x, [sized(size) for size in sizes], axis=axis)
@@ -85,7 +80,6 @@ def _tensors(values):
     return tensors
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def concat(values, axis, name=None):
     """Returns tensors one after the other along an axis, as tf.concat does.

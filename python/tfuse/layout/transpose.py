@@ -1,6 +1,5 @@
 """Axes in another order: transpose, and what is a transposition between two reshapes."""
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -17,25 +16,15 @@ def _axes(word, rank):
     return [word >> 4 * i & 15 for i in range(rank)]
 
 
-def _plain(x, perm):
-    return tf.transpose(x, _axes(perm, x.shape.rank))
-
-
-def _gradient(node, dy):
-    return _transpose(dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist()))
-
-
-_transpose = FusedOp("Transpose", plain=_plain, gradient=_gradient)
-
-
-def _sizes(x):
-    return [_rows.size(x, axis) for axis in range(x.shape.rank)]
+_transpose = FusedOp(
+    "Transpose", plain=lambda x, perm: tf.transpose(x, _axes(perm, x.shape.rank)), gradient=lambda node, dy: _transpose(
+        dy, perm=_word(np.argsort(_axes(node.attr("perm"), node.inputs[0].shape.rank)).tolist())))
 
 
 def _joined(x, perm):
     """x with fewer axes and the permutation that is then the same: those of one element are dropped, and neighbours that
     stay neighbours are one."""
-    sizes, runs = _sizes(x), []
+    sizes, runs = _rows.sizes(x), []
     for axis in perm:
         if isinstance(sizes[axis], int) and sizes[axis] == 1:
             continue
@@ -56,11 +45,10 @@ def _turned(a, perm):
     if len(order) > MOST_AXES:
         raise ValueError("transpose: a has %d axes; at most %d that move apart are supported, got %d" % (
             len(perm), MOST_AXES, len(order)))
-    sizes = _sizes(a)
+    sizes = _rows.sizes(a)
     return tf.reshape(_transpose(fewer, perm=_word(order)) if order else fewer, [sizes[axis] for axis in perm])
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def transpose(a, perm=None, conjugate=False, name=None):
     """Returns a with its axes in another order, as tf.transpose does: axis i of the result is axis perm[i] of a.
@@ -101,27 +89,36 @@ def _is_left(op, x):
     return left
 
 
-def _blocks(op, x, block_size, data_format):
-    """The input and its sizes (batch, height, width, depth), checked."""
+def _blocks(op, x, block, data_format, inward):
+    """tf.nn.space_to_depth where `inward`, else tf.nn.depth_to_space, as a transposition between two reshapes."""
+    x = tf.convert_to_tensor(x)
+    if _is_left(op, x):
+        return getattr(tf.nn, op)(x, block, data_format)
     if data_format not in ("NHWC", "NCHW"):
         raise ValueError("%s: data_format must be 'NHWC' or 'NCHW', got %r" % (op, data_format))
-    if not isinstance(block_size, (int, np.integer)) or block_size < 2:
-        raise ValueError("%s: block_size must be an integer of at least 2, got %r" % (op, block_size))
+    if not isinstance(block, (int, np.integer)) or block < 2:
+        raise ValueError("%s: block_size must be an integer of at least 2, got %r" % (op, block))
     if x.shape.rank is None:
         x = tf.ensure_shape(x, [None] * 4)
     if x.shape.rank != 4:
         raise ValueError("%s: input must have 4 axes, %s, got shape %s" % (op, data_format, x.shape))
-    sizes = _sizes(x)
-    return x, [sizes[data_format.index(letter)] for letter in "NHWC"]
+    sizes = dict(zip(data_format, _rows.sizes(x)))
+    divided = {"height": ("H", block), "width": ("W", block)} if inward else {"depth": ("C", block * block)}
+    for what, (axis, by) in divided.items():
+        if isinstance(sizes[axis], int) and sizes[axis] % by:
+            raise ValueError("%s: input's %s must be a multiple of %d, got %d" % (op, what, by, sizes[axis]))
+    n, h, w, c = (sizes[axis] for axis in "NHWC")
+    if inward:
+        h, w = h // block, w // block
+        before, after = {"NHWC": [n, h, block, w, block * c], "NCHW": [n, c, h, block, w, block]}, (h, w, c * block * block)
+    else:
+        c = c // (block * block)
+        before, after = {"NHWC": [n, h, w, block, block * c], "NCHW": [n, block, block, c, h, w]}, (h * block, w * block, c)
+    order = [0, 1, 3, 2, 4] if data_format == "NHWC" else [0, 3, 5, 1, 2, 4] if inward else [0, 3, 4, 1, 5, 2]
+    sizes = dict(zip("NHWC", (n, *after)))
+    return tf.reshape(_turned(tf.reshape(x, before[data_format]), order), [sizes[axis] for axis in data_format])
 
 
-def _divisible(op, what, size, by):
-    if isinstance(size, int) and size % by:
-        raise ValueError("%s: input's %s must be a multiple of %d, got %d" % (op, what, by, size))
-    return size // by
-
-
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def space_to_depth(input, block_size, data_format="NHWC", name=None):
     """Returns squares of block_size * block_size pixels as pixels of as many times the depth, as tf.nn.space_to_depth does.
@@ -135,21 +132,9 @@ def space_to_depth(input, block_size, data_format="NHWC", name=None):
     Example:
       y = tfuse.space_to_depth(tf.random.normal([1, 4, 6, 3]), 2)     # [1, 2, 3, 12]
     """
-    x = tf.convert_to_tensor(input)
-    if _is_left("space_to_depth", x):
-        return tf.nn.space_to_depth(x, block_size, data_format)
-    x, (batch, height, width, depth) = _blocks("space_to_depth", x, block_size, data_format)
-    high, wide = (_divisible("space_to_depth", what, size, block_size) for what, size in (("height", height),
-                                                                                          ("width", width)))
-    more = depth * block_size * block_size
-    if data_format == "NHWC":
-        parts = tf.reshape(x, [batch, high, block_size, wide, block_size * depth])
-        return tf.reshape(_turned(parts, [0, 1, 3, 2, 4]), [batch, high, wide, more])
-    parts = tf.reshape(x, [batch, depth, high, block_size, wide, block_size])
-    return tf.reshape(_turned(parts, [0, 3, 5, 1, 2, 4]), [batch, more, high, wide])
+    return _blocks("space_to_depth", input, block_size, data_format, inward=True)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def depth_to_space(input, block_size, data_format="NHWC", name=None):
     """Returns pixels as squares of block_size * block_size pixels of less depth, as tf.nn.depth_to_space does.
@@ -163,14 +148,4 @@ def depth_to_space(input, block_size, data_format="NHWC", name=None):
     Example:
       y = tfuse.depth_to_space(tf.random.normal([1, 2, 3, 12]), 2)    # [1, 4, 6, 3]
     """
-    x = tf.convert_to_tensor(input)
-    if _is_left("depth_to_space", x):
-        return tf.nn.depth_to_space(x, block_size, data_format)
-    x, (batch, height, width, depth) = _blocks("depth_to_space", x, block_size, data_format)
-    less = _divisible("depth_to_space", "depth", depth, block_size * block_size)
-    high, wide = height * block_size, width * block_size
-    if data_format == "NHWC":
-        parts = tf.reshape(x, [batch, height, width, block_size, block_size * less])
-        return tf.reshape(_turned(parts, [0, 1, 3, 2, 4]), [batch, high, wide, less])
-    parts = tf.reshape(x, [batch, block_size, block_size, less, height, width])
-    return tf.reshape(_turned(parts, [0, 3, 4, 1, 5, 2]), [batch, less, high, wide])
+    return _blocks("depth_to_space", input, block_size, data_format, inward=False)

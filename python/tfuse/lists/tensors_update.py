@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfuse._core import _op
+from tfuse._core._explain import reason
 from tfuse._core._list_op import ListOp
 from tfuse._core._op import FLOATS, given, real
 from tfuse.lists import slices
@@ -120,15 +121,12 @@ def update(owner, settings, gradients, variables, slots, decays, rate, step, sca
         _build(settings, places, gradients, rate, step, scale)
 
 
+@reason
 def served(gradient, variable):
-    """"" or why a gradient and its variable cannot be taken."""
-    if variable.dtype not in FLOATS:
-        return "its dtype is %s" % variable.dtype.name
-    if gradient.dtype not in FLOATS:
-        return "its gradient's dtype is %s" % gradient.dtype.name
-    if not hasattr(variable, "handle"):
-        return "it is no resource variable"
-    return ""
+    """Why a gradient and its variable cannot be taken."""
+    yield variable.dtype not in FLOATS and "its dtype is %s" % variable.dtype.name
+    yield gradient.dtype not in FLOATS and "its gradient's dtype is %s" % gradient.dtype.name
+    yield not hasattr(variable, "handle") and "it is no resource variable"
 
 
 def fits(gradient, variable):

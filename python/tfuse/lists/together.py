@@ -35,34 +35,27 @@ def _adam(o):
     return "amsgrad" if o.amsgrad else "adam", slots, {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon}
 
 
-def _lamb(o):
-    return "lamb", [o._momentums, o._velocities], {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon}
-
-
-def _lion(o):
-    return "lion", [o._momentums], {"beta_1": o.beta_1, "beta_2": o.beta_2}
-
-
 def _sgd(o):
     if o.momentum == 0:
         return "sgd", [], {}
     return "nesterov" if o.nesterov else "momentum", [o.momentums], {"beta_1": o.momentum}
 
 
-RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.optimizers.Lion: _lion,
-         keras.optimizers.SGD: _sgd}
+RULES = {keras.optimizers.Adam: _adam, keras.optimizers.AdamW: _adam, keras.optimizers.SGD: _sgd,
+         keras.optimizers.Lion: lambda o: ("lion", [o._momentums], {"beta_1": o.beta_1, "beta_2": o.beta_2})}
 if hasattr(keras.optimizers, "Lamb"):  # from Keras 3.5 on
-    RULES[keras.optimizers.Lamb] = _lamb
+    RULES[keras.optimizers.Lamb] = lambda o: (
+        "lamb", [o._momentums, o._velocities], {"beta_1": o.beta_1, "beta_2": o.beta_2, "epsilon": o.epsilon})
 
 # ---- the step ----
 
-_thread = threading.local()  # .taken: the optimizer whose apply() this thread runs, if its step is a Step
+_thread = threading.local()  # .taken: the optimizer whose apply() this thread runs, if its step is a _Step
 
 
 @contextlib.contextmanager
-def taking(optimizer):
+def _taking(optimizer):
     """For apply(), which calls the methods of an optimizer that clip, decay and update: inside of the block, and in this thread,
-    the first two leave it all to the third, which is a Step. Outside, where others may call them, they do what Keras does.
+    the first two leave it all to the third, which is a _Step. Outside, where others may call them, they do what Keras does.
     None: as outside."""
     before, _thread.taken = getattr(_thread, "taken", None), optimizer
     try:
@@ -71,7 +64,7 @@ def taking(optimizer):
         _thread.taken = before
 
 
-def is_taken(optimizer):
+def _is_taken(optimizer):
     return getattr(_thread, "taken", None) is optimizer
 
 
@@ -84,7 +77,7 @@ def why_not(optimizer):
     return "before Keras 3.5, gradients are clipped before they are accumulated" if accumulates else ""
 
 
-def to_accumulate(optimizer, grads):
+def _to_accumulate(optimizer, grads):
     """An optimizer's gradients, dense where it accumulates them: Keras adds sparse ones to dense variables, in any order."""
     if not getattr(optimizer, "gradient_accumulation_steps", None):
         return grads
@@ -92,26 +85,17 @@ def to_accumulate(optimizer, grads):
     return [slices.summed(g, g.shape[0]) if known(g) else g for g in map(slices.as_tensors, grads)]
 
 
-def explain_own(optimizer, why, grads):
-    """Says in tfuse.explain() that a step is Keras's own, where there is a reason."""
-    if why:
-        _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
+class _Step:
+    """step(gradients, variables, rate) is all of it. Keras's own optimizer clips and decays before it updates; here both wait for
+    the step. Where `_scale` of the optimizer is a tensor, gradients are still to be divided by it."""
 
-
-# What Keras itself does in the three parts of a step, as functions of the arguments that follow the optimizer.
-Stock = collections.namedtuple("Stock", "clip decay update")
-
-
-class Step:
-    """step(gradients, variables, rate) is all of it. rule: a value of RULES. scale: a tensor where gradients are still to be
-    divided by it. Keras's own optimizer clips and decays before it updates; here both wait for the step."""
-
-    def __init__(self, optimizer, rule, stock, scale=None):
-        self._optimizer, self._stock, self._scale = optimizer, stock, scale
-        self._rule, self._slots, self._own = rule(optimizer)
+    def __init__(self, optimizer):
+        self._optimizer, self._scale = optimizer, getattr(optimizer, "_scale", None)
+        self._stock = getattr(optimizer, "_made_of", type(optimizer))  # the class whose methods are Keras's own
+        self._rule, self._slots, self._own = RULES[self._stock](optimizer)
 
     def __call__(self, grads, trainable_variables, learning_rate):
-        with taking(None):
+        with _taking(None):
             self._run(grads, trainable_variables, learning_rate)
 
     def _run(self, grads, trainable_variables, learning_rate):
@@ -133,8 +117,8 @@ class Step:
         if apart:
             self._explain_apart([(whole or reasons[i], grads[i], trainable_variables[i]) for i in apart], len(variables))
             some = [trainable_variables[i] for i in apart]
-            self._stock.decay(some)
-            self._stock.update([grads[i] for i in apart], some, learning_rate)
+            self._stock._apply_weight_decay(self._optimizer, some)
+            self._stock._backend_update_step(self._optimizer, [grads[i] for i in apart], some, learning_rate)
         if together:
             grads, variables = [grads[i] for i in together], [variables[i] for i in together]
             self._update_together(grads, variables, learning_rate, clips, scale)
@@ -159,7 +143,7 @@ class Step:
         dense, bound = not any(isinstance(g, tf.IndexedSlices) for g in grads), self._optimizer.global_clipnorm
         if bound and bound > 0 and dense and not every:
             return clip_by_global_norm(grads, bound)[0]
-        return self._stock.clip(grads)
+        return self._stock._clip_gradients(self._optimizer, grads)
 
     def _update_together(self, grads, variables, rate, clips, scale):
         optimizer = self._optimizer
@@ -204,57 +188,66 @@ def native(variable):
     return variable if isinstance(variable, tf.Variable) else variable.value
 
 
+def is_made_here(optimizer):
+    """Whether it is one of tfuse.optimizers, or of a subclass: _made_of is the class of Keras."""
+    return hasattr(optimizer, "_made_of")
+
+
+def methods(why_not):
+    """What takes the place of an optimizer's methods, by name; each is called with the method it replaces. Keras clips, decays
+    and updates in this order, by three methods: called by apply(), the first two do nothing, and the third does all, where
+    why_not(optimizer) is "". Otherwise, and for whoever else calls them, they are Keras's own."""
+    def apply(own, optimizer, grads, *arguments, **options):
+        why = why_not(optimizer)
+        if not why or is_made_here(optimizer):
+            grads = _to_accumulate(optimizer, grads)
+        with _taking(None if why else optimizer):
+            return own(optimizer, grads, *arguments, **options)
+
+    def update(own, optimizer, grads, *arguments):
+        if _is_taken(optimizer):
+            return _Step(optimizer)(grads, *arguments)
+        why = why_not(optimizer)
+        if why:
+            _explain.note(type(optimizer).__name__, "Keras's own step", why, list(grads)[:1])
+        return own(optimizer, grads, *arguments)
+
+    return {"apply": apply, "_backend_update_step": update,
+            "_clip_gradients": lambda own, optimizer, grads: grads if _is_taken(optimizer) else own(optimizer, grads),
+            "_apply_weight_decay": lambda own, optimizer, variables: (
+                None if _is_taken(optimizer) else own(optimizer, variables))}
+
+
 # ---- around it, a loss scale ----
 
 
-def check_finite(grads, inner, stock):
-    """LossScaleOptimizer's question, in one op. Where an inner optimizer (or None) that takes gradients as they are clips
-    them by a norm, that must be finite too: the squares of scaled gradients overflow long before these do."""
-    tensors = [g for g in grads if g is not None]
-    if any(g.dtype not in FLOATS for g in tensors):
-        return stock(grads)
-    if inner is not None and (inner.clipnorm or inner.global_clipnorm):
-        return tf.math.is_finite(global_norm(tensors))
-    return all_finite(tensors)
+def scale_methods(is_ours):
+    """The same of LossScaleOptimizer, for inner optimizers whose step is ours, as is_ours(inner) tells."""
+    def hands_on(inner):
+        """Whether it can be handed gradients that are still scaled."""
+        accumulates = getattr(inner, "gradient_accumulation_steps", None)
+        return is_ours(inner) and not accumulates and inner._distribution_strategy.num_replicas_in_sync == 1
 
+    def check_finite(own, wrapper, grads):
+        """In one op. Where an inner optimizer that takes gradients as they are clips them by a norm, that must be finite too:
+        the squares of scaled gradients overflow long before these do."""
+        tensors, inner = [g for g in grads if g is not None], wrapper.inner_optimizer
+        if any(g.dtype not in FLOATS for g in tensors):
+            return own(wrapper, grads)
+        if hands_on(inner) and (inner.clipnorm or inner.global_clipnorm):
+            return tf.math.is_finite(global_norm(tensors))
+        return all_finite(tensors)
 
-def takes_scaled(inner):
-    """Whether an optimizer whose step is ours can be handed gradients that are still scaled."""
-    return not getattr(inner, "gradient_accumulation_steps", None) and inner._distribution_strategy.num_replicas_in_sync == 1
+    def finite_step(own, wrapper, grads, trainable_variables):
+        """With gradients that are finite: the inner optimizer divides them on its way."""
+        inner = wrapper.inner_optimizer
+        if not hands_on(inner):
+            return own(wrapper, grads, trainable_variables)
+        inner._scale = tf.convert_to_tensor(wrapper.dynamic_scale)
+        try:
+            inner.apply(grads, trainable_variables)
+        finally:
+            inner._scale = None
+        own(wrapper, [], trainable_variables)  # no gradients, no step: the scale's growth is left
 
-
-def hand_on(wrapper, grads, trainable_variables, stock):
-    """LossScaleOptimizer's step with gradients that are finite: the inner optimizer divides them on its way."""
-    wrapper.inner_optimizer._scale = tf.convert_to_tensor(wrapper.dynamic_scale)
-    try:
-        wrapper.inner_optimizer.apply(grads, trainable_variables)
-    finally:
-        wrapper.inner_optimizer._scale = None
-    stock([], trainable_variables)  # no gradients, no step: the scale's growth is left
-
-
-class Together:
-    """Puts the step over all variables into a Keras optimizer.
-
-    Keras clips, decays and updates in this order, by three methods; called by apply(), the first two do nothing here, and the
-    third does all.
-    """
-
-    _scale = None  # a tensor while LossScaleOptimizer hands on gradients that are still to be divided by it
-
-    def apply(self, grads, trainable_variables=None):
-        with taking(None if why_not(self) else self):
-            return super().apply(to_accumulate(self, grads), trainable_variables)
-
-    def _clip_gradients(self, grads):
-        return grads if is_taken(self) else super()._clip_gradients(grads)
-
-    def _apply_weight_decay(self, variables):
-        return None if is_taken(self) else super()._apply_weight_decay(variables)
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if not is_taken(self):
-            explain_own(self, why_not(self), grads)
-            return super()._backend_update_step(grads, trainable_variables, learning_rate)
-        stock = Stock(super()._clip_gradients, super()._apply_weight_decay, super()._backend_update_step)
-        Step(self, self._rule, stock, self._scale)(grads, trainable_variables, learning_rate)
+    return {"check_finite": check_finite, "_stateful_handle_finite_grads": finite_step}

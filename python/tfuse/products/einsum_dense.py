@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
+from tfuse._core._explain import reason
 from tfuse.products.linear import not_by_type, of_layer, why_not_dense
 
 
@@ -27,16 +28,16 @@ def matrix_axes(equation):
     return (len(summed), outputs) if is_matrix else None
 
 
+@reason
 def why_not_einsum_dense(layer, x):
-    """Why tfuse does not serve the layer, for this input; or nothing."""
+    """Why tfuse does not serve the layer, for this input."""
     axes = matrix_axes(layer.equation)
-    if axes is None:
-        return "%s is not one matrix product" % layer.equation
-    if not set(layer.bias_axes or "") <= set(axes[1]):
-        return "the bias is not per output of the kernel: %s of %s" % (layer.bias_axes, layer.equation)
-    if not isinstance(x, tf.Tensor) or x.shape.rank is None or x.shape.rank <= axes[0]:
-        return "the input has not the axes of %s, and more before them" % layer.equation
-    return why_not_dense(layer, x)
+    yield axes is None and "%s is not one matrix product" % layer.equation
+    others = set(layer.bias_axes or "") - set(axes[1])
+    yield others and "the bias is not per output of the kernel: %s of %s" % (layer.bias_axes, layer.equation)
+    lacks = not isinstance(x, tf.Tensor) or x.shape.rank is None or x.shape.rank <= axes[0]
+    yield lacks and "the input has not the axes of %s, and more before them" % layer.equation
+    yield why_not_dense(layer, x)
 
 
 def einsum_dense(layer, x, training=None):
@@ -44,7 +45,7 @@ def einsum_dense(layer, x, training=None):
     summed, _ = matrix_axes(layer.equation)
     kernel = keras.ops.convert_to_tensor(layer.kernel, x.dtype)
     inputs, outputs = kernel.shape[:summed], kernel.shape[summed:]
-    before = [_rows.size(x, axis) for axis in range(x.shape.rank - summed)]
+    before = _rows.sizes(x, 0, x.shape.rank - summed)
     bias = None
     if layer.bias is not None:
         bias = keras.ops.convert_to_tensor(layer.bias, x.dtype)

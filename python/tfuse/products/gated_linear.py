@@ -2,6 +2,7 @@
 
 import keras
 
+from tfuse._core._layer import Layer
 from tfuse._core._op import FLOATS, composite
 from tfuse.elementwise.gated import gated
 from tfuse.elementwise.scale_bias_act import activation_name
@@ -49,7 +50,7 @@ def _is_pair(value):
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class GatedDense(keras.layers.Layer):
+class GatedDense(Layer):
     """act(first half) * second half of a dense layer with twice as many outputs as `units`.
 
     Its kernel is [inputs, 2 * units], the gate's columns first, and is initialised as a whole.
@@ -64,7 +65,7 @@ class GatedDense(keras.layers.Layer):
       feed_forward = keras.Sequential([tfuse.GatedDense(256, "silu"), keras.layers.Dense(64)])
     """
 
-    _OF_WEIGHTS = {"initializer": keras.initializers, "regularizer": keras.regularizers, "constraint": keras.constraints}
+    ARGUMENTS = ("units", "activation", "use_bias")
 
     def __init__(self, units, activation="silu", use_bias=True, kernel_initializer="glorot_uniform",
                  bias_initializer="zeros", kernel_regularizer=None, bias_regularizer=None, kernel_constraint=None,
@@ -72,16 +73,13 @@ class GatedDense(keras.layers.Layer):
         super().__init__(**kwargs)
         if not isinstance(units, int) or units <= 0:
             raise ValueError("GatedDense: units must be a positive integer, got %r" % (units,))
-        self.supports_masking = True
         self.units, self.activation, self.use_bias = units, activation_name(activation), use_bias
-        asked = {"kernel": (kernel_initializer, kernel_regularizer, kernel_constraint),
-                 "bias": (bias_initializer, bias_regularizer, bias_constraint)}
-        self._asked = {weight: {kind: module.get(value) for (kind, module), value in zip(self._OF_WEIGHTS.items(), values)}
-                       for weight, values in asked.items()}
+        self._ask("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._ask("bias", bias_initializer, bias_regularizer, bias_constraint)
 
     def build(self, input_shape):
-        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 2 * self.units), **self._asked["kernel"])
-        self.bias = self.add_weight(name="bias", shape=(2 * self.units,), **self._asked["bias"]) if self.use_bias else None
+        self.kernel = self._weight("kernel", (input_shape[-1], 2 * self.units))
+        self.bias = self._weight("bias", (2 * self.units,)) if self.use_bias else None
         self.input_spec = keras.layers.InputSpec(min_ndim=2, axes={-1: input_shape[-1]})
         self.built = True
 
@@ -93,8 +91,3 @@ class GatedDense(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
-
-    def get_config(self):
-        weights = {"%s_%s" % (weight, kind): self._OF_WEIGHTS[kind].serialize(value)
-                   for weight, asked in self._asked.items() for kind, value in asked.items()}
-        return {**super().get_config(), "units": self.units, "activation": self.activation, "use_bias": self.use_bias, **weights}

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _explain, _library, _made, _rows
+from tfuse._core._explain import reason
 from tfuse._core._layer import not_computed_in
 from tfuse._core._op import MOST_AXES, FusedOp, composite, given, mark, may_record
 from tfuse.elementwise.scale_bias_act import (PLAIN, SLOPE_FROM_RESULT, activation_name, gelu, known_activation, plain_behind,
@@ -176,13 +177,13 @@ def not_by_type(layer, ours, options):
     return options
 
 
+@reason
 def why_not_dense(layer, x):
-    """Why tfuse does not serve a layer of Keras's, for this input; or nothing."""
-    if not_computed_in(layer, x) or x.shape.rank is None:
-        return not_computed_in(layer, x) or "the number of dimensions is not known"
-    if not 2 <= x.shape.rank <= MOST_AXES:
-        return "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
-    return ""
+    """Why tfuse does not serve a layer of Keras's, for this input."""
+    yield not_computed_in(layer, x)
+    yield x.shape.rank is None and "the number of dimensions is not known"
+    fits = 2 <= x.shape.rank <= MOST_AXES
+    yield not fits and "tfuse.linear takes 2 to %d dimensions, got %d" % (MOST_AXES, x.shape.rank)
 
 
 def dense(layer, x, training=None):

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _library, _rows
+from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, composite, given, real, vjp
 from tfuse.products.linear import linear
 from tfuse.rows.cross_entropy import NOTHING, check_smoothing, integers, plain_sparse
@@ -23,11 +24,7 @@ def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING, 
 
 
 def _plain_grad(x, kernel, bias, labels, dloss, *wanted, **attributes):
-    inputs = [tf.identity(i) for i in (x, kernel, bias)]
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        loss = _losses(*inputs, labels, **attributes)
-    gradients = tape.gradient(loss, inputs, dloss, unconnected_gradients="zero")
+    gradients = vjp(lambda *inputs: _losses(*inputs, labels, **attributes))(dloss, x, kernel, bias)
     return [g if given(w) else tf.zeros([0], x.dtype) for g, w in zip(gradients, wanted)]
 
 
@@ -41,10 +38,6 @@ def _plain(x, kernel, bias, labels, weights, *wanted, **attributes):
     else:
         gradients = [tf.zeros([0], x.dtype)] * 3
     return tf.reduce_sum(loss * weights), *gradients
-
-
-def _plain_scale(x, by):
-    return tf.cast(tf.cast(x, by.dtype) * by, x.dtype)
 
 
 # ---- the ops ----
@@ -83,7 +76,7 @@ _ROWS = "abcdefg"
 _AXES = {**dict.fromkeys(["x", "dx_for"], _ROWS + "i"), **dict.fromkeys(["labels", "dloss"], _ROWS), "weights": _ROWS + "w",
          **dict.fromkeys(["kernel", "dkernel_for"], "yz"), **dict.fromkeys(["bias", "dbias_for"], "o")}
 
-_scale = FusedOp("ScaleLinearCrossEntropy", _plain_scale)
+_scale = FusedOp("ScaleLinearCrossEntropy", lambda x, by: tf.cast(tf.cast(x, by.dtype) * by, x.dtype))
 _grad = FusedOp("LinearCrossEntropyGrad", _plain_grad, axes=_AXES)
 _forward = FusedOp("LinearCrossEntropy", _plain, _gradient, axes=_AXES)
 
@@ -178,7 +171,7 @@ def _is_kept(tensor, training):
 
 
 @keras.saving.register_keras_serializable("tfuse")
-class LanguageModelHead(keras.layers.Layer):
+class LanguageModelHead(Layer):
     """The last layer of a language model together with its loss: logits of hidden states, or their mean cross entropy.
 
     head(hidden) are the logits, for generating text. head(hidden, labels) is tfuse.linear_cross_entropy's mean, one number,
@@ -216,6 +209,8 @@ class LanguageModelHead(keras.layers.Layer):
       model = keras.Model(tokens, head(hidden))  # the same weights, for generating text
     """
 
+    ARGUMENTS = ("vocabulary", "use_bias", "label_smoothing", "ignore_class", "z_loss")
+
     def __init__(self, embedding=None, vocabulary=None, use_bias=False, label_smoothing=0.0, ignore_class=None, z_loss=0.0,
                  kernel_initializer="glorot_uniform", bias_initializer="zeros", **kwargs):
         super().__init__(**kwargs)
@@ -224,8 +219,9 @@ class LanguageModelHead(keras.layers.Layer):
         check_smoothing("LanguageModelHead", label_smoothing)
         self.embedding, self.vocabulary, self.use_bias = embedding, vocabulary, use_bias
         self.label_smoothing, self.ignore_class, self.z_loss = label_smoothing, ignore_class, z_loss
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self._ask("kernel", kernel_initializer)
+        self._ask("bias", bias_initializer)
+        self.supports_masking = False
         self._stands_in = False  # the embedding, for one of the model that the head will be called in
 
     def __call__(self, *inputs, **options):
@@ -251,13 +247,12 @@ class LanguageModelHead(keras.layers.Layer):
     def build(self, hidden_shape):
         self.kernel = self.bias = None
         if self.embedding is None:
-            self.kernel = self.add_weight(name="kernel", shape=(hidden_shape[-1], self.vocabulary),
-                                          initializer=self.kernel_initializer)
+            self.kernel = self._weight("kernel", (hidden_shape[-1], self.vocabulary))
         elif not self.embedding.built:
             self.embedding.build()
         if self.use_bias:
             classes = self.vocabulary or self.embedding.input_dim
-            self.bias = self.add_weight(name="bias", shape=(classes,), initializer=self.bias_initializer)
+            self.bias = self._weight("bias", (classes,))
         self.built = True
 
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
@@ -282,11 +277,7 @@ class LanguageModelHead(keras.layers.Layer):
         embedding = self.embedding and keras.saving.serialize_keras_object(self.embedding)
         calls = [node.input_tensors for node in self._inbound_nodes]
         shared = self._stands_in or any(layer is self.embedding for layer in _before(calls))
-        return {**super().get_config(), "embedding": embedding, "shared": shared, "vocabulary": self.vocabulary,
-                "use_bias": self.use_bias, "label_smoothing": self.label_smoothing, "ignore_class": self.ignore_class,
-                "z_loss": self.z_loss,
-                "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
-                "bias_initializer": keras.initializers.serialize(self.bias_initializer)}
+        return {**super().get_config(), "embedding": embedding, "shared": shared}
 
     @classmethod
     def from_config(cls, config):

@@ -7,18 +7,6 @@ from tfuse._core._op import FusedOp, function
 KINDS = ("tensor", "tiled", "naive")
 
 
-def _plain(a, b, kind="tensor"):
-    return tf.matmul(a, b)
-
-
-def _plain_grad(dy, a, b, kind="tensor"):
-    return tf.matmul(dy, b, transpose_b=True), tf.matmul(a, dy, transpose_a=True)
-
-
-def _gradient(node, dy):
-    return _grad(dy, *node.inputs, kind=node.attr("kind"))
-
-
 def _grad_gradient(node, dda, ddb):
     """Of da = dy . b^T and db = a^T . dy. What these give to a and b is the gradient of a product again."""
     dy, a, b = node.inputs
@@ -30,8 +18,10 @@ def _grad_gradient(node, dda, ddb):
 # Axes by letters: those before the last two, rows, inner, columns.
 _AXES = {"a": "abcdefri", "b": "abcdefic", "dy": "abcdefrc"}
 
-_grad = FusedOp("MatmulOwnGrad", _plain_grad, _grad_gradient, axes=_AXES)
-_matmul = FusedOp("MatmulOwn", _plain, _gradient, axes=_AXES)
+_grad = FusedOp("MatmulOwnGrad", gradient=_grad_gradient, axes=_AXES, plain=lambda dy, a, b, kind="tensor": (
+    tf.matmul(dy, b, transpose_b=True), tf.matmul(a, dy, transpose_a=True)))
+_matmul = FusedOp("MatmulOwn", plain=lambda a, b, kind="tensor": tf.matmul(a, b), axes=_AXES,
+                  gradient=lambda node, dy: _grad(dy, *node.inputs, kind=node.attr("kind")))
 
 
 @function

@@ -6,11 +6,8 @@ from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite
 
 
-def _plain(x, kind="max", axis=0, I=tf.int64):
-    return (tf.argmax if kind == "max" else tf.argmin)(x, axis, I)
-
-
-_op = FusedOp("ArgReduce", plain=_plain, gradient=lambda node, dy: None)
+_op = FusedOp("ArgReduce", gradient=lambda node, dy: None, plain=lambda x, kind="max", axis=0, I=tf.int64: (
+    (tf.argmax if kind == "max" else tf.argmin)(x, axis, I)))
 
 
 def _place(kind, x, axis, output_type):

@@ -22,20 +22,18 @@ def _mask(op, x, axis):
     return sum(1 << (a if a >= 0 else _FROM_END - 1 - a) for a in axes)
 
 
+def _named(axes):
+    """The axes that the attribute names; negative ones count from the end."""
+    return [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END) if axes >> a & 1]
+
+
 def reduced_axes(rank, axes):
-    """The axes of a tensor that the attribute names, in order."""
-    if axes & _ALL:
-        return list(range(rank))
-    return sorted([a for a in range(_FROM_END) if axes >> a & 1]
-                  + [rank - 1 - a for a in range(_FROM_END) if axes >> (_FROM_END + a) & 1])
+    """The same of a tensor, in order, from 0 on."""
+    return list(range(rank)) if axes & _ALL else sorted(a % rank for a in _named(axes))
 
 
 def _plain(x, kind="sum", axes=_ALL, keepdims=False):
-    if x.shape.rank is None:  # as the attribute has them
-        axis = None if axes & _ALL else [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END)
-                                         if axes >> a & 1]
-    else:
-        axis = reduced_axes(x.shape.rank, axes)
+    axis = None if axes & _ALL else _named(axes)
     v = x if x.dtype.is_integer else tf.cast(x, real(x.dtype))
     if kind == "l2":
         y = tf.sqrt(tf.reduce_sum(tf.square(v), axis, keepdims))
@@ -50,13 +48,12 @@ def _spread(node, dy):
     axes, count = node.attr("axes"), None
     if x.shape.rank is not None:
         gone = reduced_axes(x.shape.rank, axes)
-        sizes = [_rows.size(x, a) for a in range(x.shape.rank)]
+        sizes = _rows.sizes(x)
         shape, kept = sizes, [1 if a in gone else size for a, size in enumerate(sizes)]
         count = _rows.product([sizes[a] for a in gone])
     else:
         shape, rank = tf.shape(x), tf.rank(x)
-        named = [a if a < _FROM_END else _FROM_END - 1 - a for a in range(2 * _FROM_END) if axes >> a & 1]
-        gone = tf.range(rank) if axes & _ALL else tf.math.floormod(tf.constant(named, tf.int32), rank)
+        gone = tf.range(rank) if axes & _ALL else tf.math.floormod(tf.constant(_named(axes), tf.int32), rank)
         kept = tf.tensor_scatter_nd_update(shape, gone[:, None], tf.ones_like(gone))
         count = tf.reduce_prod(tf.gather(shape, gone))
     if node.attr("kind") == "mean":
@@ -71,7 +68,7 @@ def _broadcast(x, shape, of):
     each = 8 // x.dtype.size
     if last is None or last % each or each == 1 or (elements is not None and elements < _MANY) or inside_xla():
         return tf.broadcast_to(x, shape)
-    own = [_rows.size(x, a) for a in range(x.shape.rank)]
+    own = _rows.sizes(x)
     joined = tf.reshape(x, [*own[:-1], last // each, each]) if own[-1] != 1 else tf.stack([x] * each, -1)
     y = tf.broadcast_to(tf.bitcast(joined, tf.float64), [*shape[:-1], last // each])
     return tf.reshape(tf.bitcast(y, x.dtype), shape)

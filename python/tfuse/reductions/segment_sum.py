@@ -6,10 +6,6 @@ from tfuse._core import _library, _rows
 from tfuse._core._op import FusedOp, composite, inside_xla, registry, sized
 
 
-def _plain(data, segment_ids, order, room, sorted=True):
-    return tf.math.unsorted_segment_sum(data, segment_ids, tf.shape(room)[0])
-
-
 def _gradient(node, dy):
     if not node.inputs[0].dtype.is_floating:
         return [None] * 4
@@ -27,7 +23,8 @@ def _axes(inputs):
     return {"data": "nabcdefg"[:inputs[0].shape.rank], "segment_ids": "n", "order": order, "room": "sz"}
 
 
-_segments = FusedOp("SegmentSum", plain=_plain, gradient=_gradient, axes=_axes)
+_segments = FusedOp("SegmentSum", gradient=_gradient, axes=_axes, plain=lambda data, segment_ids, order, room, sorted=True: (
+    tf.math.unsorted_segment_sum(data, segment_ids, tf.shape(room)[0])))
 
 
 def _last_and_one(segment_ids):
@@ -55,8 +52,8 @@ def _sum(op, data, segment_ids, num_segments, sorted):
         if not data.shape[:rank].is_compatible_with(segment_ids.shape):
             raise ValueError("%s: data %s must begin with the shape of segment_ids, %s" % (
                 op, data.shape.as_list(), segment_ids.shape.as_list()))
-        rest = [_rows.size(data, a) for a in range(rank, data.shape.rank)]
-        count = _rows.product([_rows.size(segment_ids, a) for a in range(rank)])
+        rest = _rows.sizes(data, rank)
+        count = _rows.product(_rows.sizes(segment_ids))
         data, segment_ids = tf.reshape(data, [count, *rest]), _rows.flat(segment_ids)
     known = tf.get_static_value(_rows.count(op, "num_segments", num_segments))
     if known is not None and int(known) < 0:

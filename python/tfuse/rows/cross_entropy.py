@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, record
 
 from tfuse._core import _rows
-from tfuse._core._op import FusedOp, composite, given, real
+from tfuse._core._op import FusedOp, composite, given, real, vjp
 
 NOTHING = -2**63  # the label that `ignore` names where nothing is ignored
 
@@ -49,10 +49,7 @@ def plain_dense(x, targets, smoothing=0.0, z_loss=0.0):
 def _sparse_gradient(x, labels, _, dloss, **attributes):
     """The gradient op's composition. What the forward pass kept of each row is not used, so that it need not carry a
     gradient of its own."""
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        loss, _ = plain_sparse(x, labels, **attributes)
-    return tape.gradient(loss, x, dloss)
+    return vjp(lambda x: plain_sparse(x, labels, **attributes)[0])(dloss, x)
 
 
 def _dense_gradient(x, targets, stats, dloss, dtargets_for, smoothing=0.0, z_loss=0.0):

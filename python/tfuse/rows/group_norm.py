@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
+from tfuse._core._layer import layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given
 from tfuse.rows.norm import normalise, normalise_grad, weight
 
@@ -58,7 +59,7 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
     if rank is not None and axis % rank == 0:
         raise ValueError("group_norm: axis must not be that of the samples, 0, got %d" % axis)
     moved = rows.take(x)
-    shape = tf.shape(moved) if rank is None else [_rows.size(moved, a) for a in range(rank)]
+    shape = tf.shape(moved) if rank is None else _rows.sizes(moved)
     places = tf.reduce_prod(shape[1:-1]) if rank is None else _rows.product(shape[1:-1])
     groups = shape[-1] if groups == -1 else groups
     if isinstance(shape[-1], int) and (groups < 1 or shape[-1] % groups):
@@ -70,16 +71,7 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
     return rows.give_back(tf.reshape(y, shape))
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class GroupNormalization(keras.layers.GroupNormalization):
-    """keras.layers.GroupNormalization in one pass: same arguments, same weights.
-
-    Example:
-      model = keras.Sequential([keras.layers.Conv2D(64, 3), tfuse.GroupNormalization(groups=8)])
-    """
-
-    def call(self, inputs):
-        if tf.as_dtype(inputs.dtype) not in FLOATS:
-            return super().call(inputs)
-        y = group_norm(inputs, self.gamma, self.beta, self.groups, self.axis, self.epsilon)
-        return keras.ops.cast(y, self.compute_dtype)
+GroupNormalization = layer_of(
+    "GroupNormalization", lambda layer, inputs: tf.as_dtype(inputs.dtype) not in FLOATS, lambda layer, inputs: keras.ops.cast(
+        group_norm(inputs, layer.gamma, layer.beta, layer.groups, layer.axis, layer.epsilon), layer.compute_dtype),
+    "in one pass: same arguments, same weights.", "groups=8")

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _philox, _rows
+from tfuse._core._layer import Layer, layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, vjp
 
 
@@ -133,33 +134,19 @@ def rms_norm(x, gamma=None, axis=-1, epsilon=1e-6, residual=None, dropout=0.0, s
     return _over("rms_norm", "rms", x, gamma, None, axis, epsilon, residual, dropout, seed)
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class LayerNormalization(keras.layers.LayerNormalization):
-    """keras.layers.LayerNormalization in one pass: same arguments, same weights.
-
-    Example:
-      model = keras.Sequential([keras.layers.Dense(64), tfuse.LayerNormalization()])
-    """
-
-    def call(self, inputs):
-        if getattr(self, "rms_scaling", False) or tf.as_dtype(inputs.dtype) not in FLOATS:
-            return super().call(inputs)
-        y = layer_norm(inputs, self.gamma, self.beta, self.axis, self.epsilon)
-        return keras.ops.cast(y, self.compute_dtype)
+LayerNormalization = layer_of(
+    "LayerNormalization", lambda layer, inputs: getattr(layer, "rms_scaling", False) or tf.as_dtype(inputs.dtype) not in FLOATS,
+    lambda layer, inputs: keras.ops.cast(layer_norm(inputs, layer.gamma, layer.beta, layer.axis, layer.epsilon),
+                                         layer.compute_dtype), "in one pass: same arguments, same weights.", "")
 
 
-class _RMSNormalization(keras.layers.Layer):
+class _RMSNormalization(Layer):
     """What Keras's layer has beside build() and call(), for releases before 3.9, which lack it."""
+    ARGUMENTS = ("axis", "epsilon")
 
     def __init__(self, axis=-1, epsilon=1e-6, **kwargs):
         super().__init__(**kwargs)
-        self.axis, self.epsilon = axis, epsilon
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "axis": self.axis, "epsilon": self.epsilon}
+        self.axis, self.epsilon, self.supports_masking = axis, epsilon, False
 
 
 @keras.saving.register_keras_serializable("tfuse")

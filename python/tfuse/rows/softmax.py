@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
+from tfuse._core._layer import layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given, real, registry
 
 
@@ -49,7 +50,7 @@ def _sum_to(mask, d):
             own = own[1:]
         if own and d.shape.as_list()[-len(own):] == own:  # rows added up: the gradient of a bias, in one pass
             columns = mask.shape.num_elements()
-            rows = tf.reshape(d, [_rows.product([_rows.size(d, a) for a in range(d.shape.rank - len(own))]), columns])
+            rows = tf.reshape(d, [_rows.product(_rows.sizes(d, 0, -len(own))), columns])
             total = registry["ScaleBiasActGrad"](rows, rows, None, tf.zeros([columns], d.dtype), activation="linear")[2]
             return tf.reshape(total, mask.shape)
     stretched = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(mask), s1=tf.shape(d)).r0
@@ -70,7 +71,6 @@ def _over(op, x, axis, mask, scale, log):
     return rows.give_back(_softmax(rows.take(x), mask, scale=float(scale), log=log))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def softmax(x, axis=-1, mask=None, scale=1.0):
     """Returns softmax(x * scale + mask), computed in float32, or in float64 for float64.
@@ -90,7 +90,6 @@ def softmax(x, axis=-1, mask=None, scale=1.0):
     return _over("softmax", x, axis, mask, scale, False)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def log_softmax(x, axis=-1, mask=None, scale=1.0):
     """Returns log(softmax(x * scale + mask)); arguments as of tfuse.softmax. What a boolean mask drops is -infinity.
@@ -108,17 +107,8 @@ def kept(mask):
     return keras.ops.greater(mask, keras.ops.cast(0.5, mask.dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
-class Softmax(keras.layers.Softmax):
-    """keras.layers.Softmax in one pass.
-
-    Where the mask is False the result is exactly zero, whatever the input; Keras adds a large negative number.
-
-    Example:
-      p = tfuse.Softmax()(tf.random.normal([2, 3]), mask=tf.constant([[True, True, False]] * 2))
-    """
-
-    def call(self, inputs, mask=None):
-        if tf.as_dtype(inputs.dtype) not in FLOATS:
-            return super().call(inputs, mask=mask)
-        return softmax(inputs, self.axis, kept(mask))
+Softmax = layer_of(
+    "Softmax", lambda layer, inputs: tf.as_dtype(inputs.dtype) not in FLOATS,
+    lambda layer, inputs, mask=None: softmax(inputs, layer.axis, kept(mask)),
+    "in one pass.\n\n    Where the mask is False the result is exactly zero, whatever the input; Keras adds a large negative\n"
+    "    number.", "")

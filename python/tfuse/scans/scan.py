@@ -3,7 +3,6 @@
 import numbers
 import operator
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -113,7 +112,6 @@ def _over(op, kind, x, axis, exclusive, reverse):
     return _scan(x, kind=kind, axis=axis, exclusive=bool(exclusive), reverse=bool(reverse))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def cumsum(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns running sums of x along an axis, as tf.cumsum does. Those of 16-bit floats are made in float32.
@@ -131,7 +129,6 @@ def cumsum(x, axis=0, exclusive=False, reverse=False, name=None):
     return _over("cumsum", "sum", x, axis, exclusive, reverse)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def cumprod(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns running products of x along an axis; arguments as of tfuse.cumsum. Gradients are right where x is 0, too.
@@ -142,7 +139,6 @@ def cumprod(x, axis=0, exclusive=False, reverse=False, name=None):
     return _over("cumprod", "prod", x, axis, exclusive, reverse)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def cummax(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns running maxima of x along an axis; arguments as of tfuse.cumsum. From a NaN on, all are NaN.
@@ -156,7 +152,6 @@ def cummax(x, axis=0, exclusive=False, reverse=False, name=None):
     return _over("cummax", "max", x, axis, exclusive, reverse)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def cumulative_logsumexp(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns running log(sum(exp(x))) along an axis, as tf.math.cumulative_logsumexp does; arguments as of tfuse.cumsum,
@@ -171,7 +166,6 @@ def cumulative_logsumexp(x, axis=0, exclusive=False, reverse=False, name=None):
     return _over("cumulative_logsumexp", "logsumexp", x, axis, exclusive, reverse)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def cumlogsumexp(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns tfuse.cumulative_logsumexp of the same arguments.

@@ -1,6 +1,5 @@
 """How often ids come, and sums of what comes with them."""
 
-import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -25,10 +24,6 @@ def _plain_sums(weights, ids, bins):
     return tf.reshape(tf.math.unsorted_segment_sum(weights, ids, tf.shape(ids)[0] * size), shape)
 
 
-def _plain_weighted(weights, ids, bins):
-    return tf.cast(_plain_sums(weights, ids, bins), weights.dtype)
-
-
 def plain_counts(ids, bins, binary=False):
     counts = _plain_sums(tf.ones_like(ids, tf.int64), ids, bins)
     return tf.cast(counts > 0, tf.int64) if binary else counts
@@ -47,8 +42,9 @@ _AXES = {"bins": "sz", "ids": "abcdefgn", "weights": "abcdefgn", "dsums": "abcde
 _bincount = FusedOp("Bincount", plain=plain_counts, axes=_AXES, gradient=lambda node, dy: [None, None])
 _weights = FusedOp("WeightedBincountGrad", plain=_plain_weights, axes=_AXES, gradient=lambda node, d: [
     _weighted(d, node.inputs[1], sized(_rows.size(node.inputs[0], -1))), None])
-_weighted = FusedOp("WeightedBincount", plain=_plain_weighted, axes=_AXES, gradient=lambda node, dsums: [
-    _weights(dsums, node.inputs[1]), None, None])
+_weighted = FusedOp("WeightedBincount", axes=_AXES,
+                    plain=lambda weights, ids, bins: tf.cast(_plain_sums(weights, ids, bins), weights.dtype),
+                    gradient=lambda node, dsums: [_weights(dsums, node.inputs[1]), None, None])
 
 
 def _size(ids, minlength, maxlength):
@@ -64,7 +60,6 @@ def _size(ids, minlength, maxlength):
     return size if maxlength is None else tf.minimum(size, tf.cast(maxlength, ids.dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def bincount(arr, weights=None, minlength=None, maxlength=None, dtype=tf.int32, name=None, axis=None, binary_output=False):
     """Returns how often each number from 0 on comes, or the sums of weights, as tf.math.bincount; bit for bit repeatable.

@@ -1,6 +1,5 @@
 """How many values fall into each of several bins of one width."""
 
-import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -31,7 +30,6 @@ def _counts(op, values, value_range, nbins, dtype):
     return tf.cast(_histogram(values, value_range, sized(nbins)), _rows.integers(op, "dtype", dtype))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def histogram_fixed_width(values, value_range, nbins=100, dtype=tf.int32, name=None):
     """Returns how many values fall into each of some bins of one width, as tf.histogram_fixed_width.
@@ -50,7 +48,6 @@ def histogram_fixed_width(values, value_range, nbins=100, dtype=tf.int32, name=N
     return _counts("histogram_fixed_width", values, value_range, nbins, dtype)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def histogram(values, value_range, nbins=100, dtype=tf.int32, name=None):
     """Is tfuse.histogram_fixed_width by a shorter name."""

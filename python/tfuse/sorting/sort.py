@@ -1,20 +1,11 @@
 """Rows in order: their values, and the places of these, with gradients."""
 
-import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
 from tfuse._core._op import FusedOp, composite
 
 _DIRECTIONS = ("ASCENDING", "DESCENDING")
-
-
-def _plain_sort(values, descending=False):
-    return tf.sort(values, direction=_DIRECTIONS[descending])
-
-
-def _plain_argsort(values, descending=False):
-    return tf.argsort(values, direction=_DIRECTIONS[descending], stable=True)
 
 
 def _plain_unsort(dy, indices, values):
@@ -26,9 +17,11 @@ def _plain_unsort(dy, indices, values):
 
 AXES = {"places": "kz", "dy": "abcdefgk", "indices": "abcdefgk", **dict.fromkeys(["values", "input"], "abcdefgc")}
 _unsort = FusedOp("Unsort", plain=_plain_unsort, axes=AXES)
-_argsort = FusedOp("Argsort", plain=_plain_argsort, gradient=lambda node, dy: [None])
-_sort = FusedOp("Sort", plain=_plain_sort, gradient=lambda node, dy: _unsort(
-    dy, _argsort(*node.inputs, descending=node.attr("descending")), *node.inputs))
+_argsort = FusedOp("Argsort", gradient=lambda node, dy: [None], plain=lambda values, descending=False: (
+    tf.argsort(values, direction=_DIRECTIONS[descending], stable=True)))
+_sort = FusedOp("Sort", plain=lambda values, descending=False: tf.sort(values, direction=_DIRECTIONS[descending]),
+                gradient=lambda node, dy: _unsort(
+                    dy, _argsort(*node.inputs, descending=node.attr("descending")), *node.inputs))
 
 
 def _over(op, values, axis, direction, fused):
@@ -39,7 +32,6 @@ def _over(op, values, axis, direction, fused):
     return rows.give_back(fused(rows.take(values), descending=direction == "DESCENDING"))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def sort(values, axis=-1, direction="ASCENDING", name=None):
     """Returns the values along an axis in order, as tf.sort. NaN is greater than all others.
@@ -58,7 +50,6 @@ def sort(values, axis=-1, direction="ASCENDING", name=None):
     return _over("sort", values, axis, direction, _sort)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def argsort(values, axis=-1, direction="ASCENDING", stable=True, name=None):
     """Returns the places of the values along an axis, in the order of the values, as int32, as tf.argsort.

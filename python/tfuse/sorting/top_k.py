@@ -3,7 +3,6 @@
 import collections
 import numbers
 
-import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -13,15 +12,11 @@ from tfuse.sorting.sort import AXES
 TopK = collections.namedtuple("TopK", ["values", "indices"])
 
 
-def _plain(input, places):
-    return list(tf.math.top_k(input, _rows.size(places, 0)))
+_top_k = FusedOp("TopK", plain=lambda input, places: list(tf.math.top_k(input, _rows.size(places, 0))), axes=AXES,
+                 gradient=lambda node, dvalues, dindices: [
+                     registry["Unsort"](dvalues, node.outputs[1], node.inputs[0]), None])
 
 
-_top_k = FusedOp("TopK", plain=_plain, axes=AXES, gradient=lambda node, dvalues, dindices: [
-    registry["Unsort"](dvalues, node.outputs[1], node.inputs[0]), None])
-
-
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def top_k(input, k=1, sorted=True, index_type=tf.int32, name=None):
     """Returns the k greatest values of the last axis and their places, as tf.math.top_k. NaN is greater than all others.

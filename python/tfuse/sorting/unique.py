@@ -2,7 +2,6 @@
 
 import collections
 
-import keras
 import tensorflow as tf
 
 from tfuse._core import _rows
@@ -38,7 +37,6 @@ def _with_counts(op, x, out_idx, padded):
     return UniqueWithCounts(y, *(t if out_idx == tf.int32 else tf.cast(t, out_idx) for t in (idx, count)))
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def unique_with_counts(x, out_idx=tf.int32, name=None, padded=False):
     """Returns the distinct values of a vector in the order in which they first come, as tf.unique_with_counts.
@@ -61,7 +59,6 @@ def unique_with_counts(x, out_idx=tf.int32, name=None, padded=False):
     return _with_counts("unique_with_counts", x, out_idx, padded)
 
 
-@keras.saving.register_keras_serializable("tfuse")
 @composite
 def unique_counts(x, out_idx=tf.int32, name=None, padded=False):
     """Is tfuse.unique_with_counts by a shorter name."""

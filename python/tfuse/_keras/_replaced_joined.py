@@ -1,40 +1,20 @@
-"""What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as rows of
-_behind.TABLE: relu and relu6 behind a product,
-a convolution or a batch norm, sums with these, products of an activation with another tensor, heads that are repeated for attention,
-and the mean cross entropy of a product, whose logits then never exist as a whole.
+"""What tfuse.enable() replaces in Keras only where it can be joined with what came before (_look_back.py), as a
+table: relu and relu6 after a product, a convolution or a batch norm, sums with these, products of an activation with another
+tensor, heads that are repeated for attention, and the mean cross entropy of a product, whose logits then never exist as a whole.
 """
 
 import contextlib
+import functools
 import threading
 
 import keras
 import tensorflow as tf
 
 from tfuse._core import _explain, _made
-from tfuse._keras import _behind_images, _look_back, _look_back_attention
-from tfuse._keras._behind import Row
+from tfuse._core._explain import reason
+from tfuse._keras import _look_back, _look_back_attention, _replaced_images
+from tfuse._keras._replaced import Row, or_own
 from tfuse.products.linear_cross_entropy import linear_cross_entropy
-
-
-def _behind(name):
-    """An activation that is as fast by TensorFlow where it stands alone."""
-    def serve(own, x):
-        y = _look_back.activation(x, name)
-        return own(x) if y is None else y
-
-    return serve
-
-
-def _add(own, x1, x2):
-    y = _look_back.add(x1, x2)
-    return own(x1, x2) if y is None else y
-
-
-def _multiply(own, x1, x2):
-    y = _look_back.gate(x1, x2)
-    if y is None:
-        y = _behind_images.scaled(x1, x2)
-    return own(x1, x2) if y is None else y
 
 
 def _watch(own, tape, tensor):
@@ -112,25 +92,19 @@ def _logits_of_a_product(loss, y_pred):
     return logits, _look_back.product_before(logits, readers=1)[0]
 
 
+@reason
 def _why_not(loss, y_true, logits, product, model):
-    if logits.shape[-1] is None or logits.shape[-1] < LEAST_CLASSES:
-        return "there are fewer than %d classes: the logits are small" % LEAST_CLASSES
-    if product.x.dtype == tf.float16:
-        return "in float16 the gradient would take the product once more"
-    if product.activation != "linear":
-        return "the logits are %s of a product" % product.activation
-    if loss.reduction in (None, "none"):
-        return "the losses are not reduced to one number"
-    if loss._fn_kwargs.get("axis", -1) not in (-1, logits.shape.rank - 1):
-        return "the classes are not the last axis"
-    if model._compile_metrics is not None:
-        return "a metric reads the logits, and the product is not worth repeating"
-    labels, rows = tf.convert_to_tensor(y_true).shape, logits.shape[:-1]
-    if labels.rank == logits.shape.rank and labels[-1] == 1:
-        labels = labels[:-1]
-    if labels.rank != rows.rank or not labels.is_compatible_with(rows):
-        return "the target's shape does not match the output's"
-    return ""
+    classes, rows, labels = logits.shape[-1], logits.shape[:-1], tf.convert_to_tensor(y_true).shape
+    small = classes is None or classes < LEAST_CLASSES
+    yield small and "there are fewer than %d classes: the logits are small" % LEAST_CLASSES
+    yield product.x.dtype == tf.float16 and "in float16 the gradient would take the product once more"
+    yield product.activation != "linear" and "the logits are %s of a product" % product.activation
+    yield loss.reduction in (None, "none") and "the losses are not reduced to one number"
+    yield loss._fn_kwargs.get("axis", -1) not in (-1, rows.rank) and "the classes are not the last axis"
+    yield model._compile_metrics is not None and "a metric reads the logits, and the product is not worth repeating"
+    labels = labels[:-1] if labels.rank == rows.rank + 1 and labels[-1] == 1 else labels
+    fits = labels.rank == rows.rank and labels.is_compatible_with(rows)
+    yield not fits and "the target's shape does not match the output's"
 
 
 def _weights(loss, labels, sample_weight, masks):
@@ -147,9 +121,11 @@ def _weights(loss, labels, sample_weight, masks):
 
 TABLE = [
     Row("tensorflow.python.eager.backprop", "GradientTape.watch", _watch),
-    *(Row("keras.src.backend.tensorflow.nn", name, _behind(name)) for name in ("relu", "relu6")),
-    Row("keras.src.backend.tensorflow.numpy", "add", _add),
-    Row("keras.src.backend.tensorflow.numpy", "multiply", _multiply),
+    # As fast by TensorFlow where they stand alone.
+    *(Row("keras.src.backend.tensorflow.nn", name, or_own(functools.partial(_look_back.activation, name=name)))
+      for name in ("relu", "relu6")),
+    Row("keras.src.backend.tensorflow.numpy", "add", or_own(_look_back.add)),
+    Row("keras.src.backend.tensorflow.numpy", "multiply", or_own(_look_back.gate, _replaced_images.scaled)),
     Row("keras.src.backend.tensorflow.numpy", "repeat", _look_back_attention.repeat),
     Row("keras.src.losses.loss", "Loss.__call__", _loss),
     Row("keras.src.trainers.trainer", "Trainer.compute_loss", _loss_of_model),

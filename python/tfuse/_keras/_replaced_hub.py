@@ -1,8 +1,8 @@
-"""What tfuse.enable() replaces in KerasHub, as rows of _behind.TABLE: which attention goes to Keras's dot_product_attention,
+"""What tfuse.enable() replaces in KerasHub, as rows of a table: which attention goes to Keras's dot_product_attention,
 and the RMS norms that its models have of their own.
 
 On TensorFlow, fused_attention_op_available() answers no, and most models then compute attention by einsum. Those that do so
-in any case are in _behind_hub_attention.py and _behind_hub_vision.py. Names are those of KerasHub 0.32; what another release
+in any case are in _replaced_hub_attention.py and _replaced_hub_vision.py. Names are those of KerasHub 0.32; what another release
 has not, it goes without.
 """
 
@@ -11,8 +11,10 @@ import inspect
 import keras
 import tensorflow as tf
 
+from tfuse._core._explain import reason
 from tfuse._core._op import real
-from tfuse._keras._behind import Row, norm_guard, with_the_sum_before
+from tfuse._keras._replaced import Row
+from tfuse._keras._replaced_nn import norm_guard, with_the_sum_before
 from tfuse.rows.norm import rms_norm
 
 
@@ -25,13 +27,12 @@ def _use_fused_attention(own, layer):
     return True
 
 
+@reason
 def _use_fused_attention_guard(layer):
-    if layer.dropout:
-        return "KerasHub's fused path has no dropout"
-    if getattr(layer, "logit_soft_cap", None) and "attn_logits_soft_cap" not in inspect.signature(
-            keras.ops.dot_product_attention).parameters:
-        return "KerasHub's fused path may leave out the soft cap, which this Keras has no argument for"
-    return ""
+    yield layer.dropout and "KerasHub's fused path has no dropout"
+    takes_cap = "attn_logits_soft_cap" in inspect.signature(keras.ops.dot_product_attention).parameters
+    yield getattr(layer, "logit_soft_cap", None) and not takes_cap and (
+        "KerasHub's fused path may leave out the soft cap, which this Keras has no argument for")
 
 
 def _windowed(own, layer, query, key, value, attention_mask=None, cache_update_index=None, **others):

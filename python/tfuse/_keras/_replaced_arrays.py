@@ -1,4 +1,4 @@
-"""What tfuse.enable() replaces of Keras's ops on arrays, as rows of _behind.TABLE: sums, means and extremes, running sums,
+"""What tfuse.enable() replaces of Keras's ops on arrays, as rows of a table: sums, means and extremes, running sums,
 permutations, concatenations, sorting, sums of segments. On a GPU, and where a tensor is large enough that a kernel's speed counts.
 
 These are called for the smallest things, so what is left to Keras is left without a word in tfuse.explain().
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _library, _op
-from tfuse._keras._behind import Row, not_taken
+from tfuse._keras._replaced import Row, not_taken, or_own
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import transpose
 from tfuse.reductions.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum
@@ -37,22 +37,16 @@ def _where_ahead(serve, alone=False):
     """
     known = inspect.signature(serve)
 
-    def instead(own, x, *others, **options):
-        y = None
-        if _worth(x) and (alone or not _op.inside_xla()) and _fits(known, x, *others, **options):
-            y = serve(x, *others, **options)
-        return own(x, *others, **options) if y is None else y
+    def where_ahead(x, *others, **options):
+        if not _worth(x) or not alone and _op.inside_xla():
+            return None
+        try:
+            known.bind(x, *others, **options)
+        except TypeError:  # a later Keras may have more arguments
+            return None
+        return serve(x, *others, **options)
 
-    return instead
-
-
-def _fits(signature, *inputs, **options):
-    """Whether a function has these arguments: a later Keras may have more."""
-    try:
-        signature.bind(*inputs, **options)
-    except TypeError:
-        return False
-    return True
+    return or_own(where_ahead)
 
 
 def _reduction(reduce):
@@ -68,14 +62,6 @@ def _reduction(reduce):
 
 def _extreme(reduce):
     return lambda x, axis=None, keepdims=False, initial=None: reduce(x, axis, keepdims) if initial is None else None
-
-
-def _cumsum(x, axis=None, dtype=None):
-    return None if axis is None or dtype is not None else cumsum(x, axis)
-
-
-def _sort(x, axis=-1):
-    return None if axis is None else sort(x, axis)
 
 
 def _concatenate(own, xs, axis=0):
@@ -103,8 +89,9 @@ TABLE = [
     Row(_NUMPY, "min", _where_ahead(_extreme(reduce_min))),
     Row(_NUMPY, "transpose", _where_ahead(lambda x, axes=None: transpose(x, axes))),
     Row(_NUMPY, "concatenate", _concatenate),
-    Row(_NUMPY, "cumsum", _where_ahead(_cumsum, alone=True)),
-    Row(_NUMPY, "sort", _where_ahead(_sort, alone=True)),
+    Row(_NUMPY, "cumsum", _where_ahead(lambda x, axis=None, dtype=None: (
+        None if axis is None or dtype is not None else cumsum(x, axis)), alone=True)),
+    Row(_NUMPY, "sort", _where_ahead(lambda x, axis=-1: None if axis is None else sort(x, axis), alone=True)),
     Row(_MATH, "top_k", _where_ahead(lambda x, k, sorted=True: top_k(x, k, sorted), alone=True)),
     Row(_MATH, "segment_sum", _where_ahead(_segment_sum, alone=True)),
 ]

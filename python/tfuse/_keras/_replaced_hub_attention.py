@@ -1,9 +1,9 @@
-"""What tfuse.enable() replaces in KerasHub, as rows of _behind.TABLE: attention that its models write out as products and
+"""What tfuse.enable() replaces in KerasHub, as rows of a table: attention that its models write out as products and
 a softmax, since something is added to the scores. Here tfuse.attention takes that as its bias.
 
 A replacement stands for the whole method that has the products in it, so it repeats what that does around them: the
 projections, the cache. Names and arguments are those of KerasHub 0.32. Those of vision models are in
-_behind_hub_vision.py. What is left to KerasHub, and why:
+_replaced_hub_vision.py. What is left to KerasHub, and why:
   Gemma 3n: its text layers hand the weights on as a result, which tfuse.attention never has.
   Audio of Gemma 3n and Gemma 4: blocks of the sequence, with a score for every relative place inside the soft cap.
   XLNet: three kinds of scores, for two streams of queries that share their parts.
@@ -17,9 +17,10 @@ import tensorflow as tf
 from keras import ops
 from keras.src.backend.common import global_state
 
+from tfuse._core._explain import reason
 from tfuse._core._op import real
 from tfuse._keras import _look_back_attention
-from tfuse._keras._behind import Row, by_name, not_taken
+from tfuse._keras._replaced import Row, by_name, not_taken
 from tfuse.attention.attention import attention
 from tfuse.rows.softmax import kept
 
@@ -59,12 +60,11 @@ def _cached(cache, index, project):
     return key, value, ops.stack((key, value), axis=1)
 
 
+@reason
 def guard(x, dropout, cache=None, cache_update_index=None):
-    if not_taken(x):
-        return not_taken(x)
-    if dropout.rate >= 1:
-        return "dropout leaves nothing"
-    return "cache_update_index without a cache" if cache is None and cache_update_index is not None else ""
+    yield not_taken(x)
+    yield dropout.rate >= 1 and "dropout leaves nothing"
+    yield cache is None and cache_update_index is not None and "cache_update_index without a cache"
 
 
 def _mask_guard(mask, *others):

@@ -1,4 +1,4 @@
-"""What tfuse.enable() replaces in KerasHub's models of images and films, as rows of _behind.TABLE: attention that they write
+"""What tfuse.enable() replaces in KerasHub's models of images and films, as rows of a table: attention that they write
 out as products and a softmax, and that tfuse.attention computes as it is. Most of them use Keras's layers, and need no row.
 
 What is left to KerasHub, and why:
@@ -13,8 +13,9 @@ import math
 
 from keras import ops
 
-from tfuse._keras._behind import not_taken
-from tfuse._keras._behind_hub_attention import attend, guard, is_training, joined, row, split
+from tfuse._core._explain import reason
+from tfuse._keras._replaced import not_taken
+from tfuse._keras._replaced_hub_attention import attend, guard, is_training, joined, row, split
 from tfuse.attention.attention import attention
 from tfuse.rows.softmax import kept
 
@@ -79,12 +80,12 @@ def _segformer(own, layer, x):
     return layer.proj_drop(layer.proj(joined(y)))
 
 
+@reason
 def _flux_guard(a):
-    if a.attn_mask is not None or a.dropout_p or a.is_causal:
-        return "Flux attends to all, without dropout"
-    if any(not hasattr(x, "shape") or len(x.shape) != 4 for x in (a.query, a.key, a.value)):
-        return "query, key and value are not all [batch, heads, time, head_dim]"
-    return not_taken(a.query, a.key, a.value)
+    yield (a.attn_mask is not None or a.dropout_p or a.is_causal) and "Flux attends to all, without dropout"
+    odd = [x for x in (a.query, a.key, a.value) if not hasattr(x, "shape") or len(x.shape) != 4]
+    yield odd and "query, key and value are not all [batch, heads, time, head_dim]"
+    yield not_taken(a.query, a.key, a.value)
 
 
 def _vit_guard(a):

@@ -1,5 +1,5 @@
 """What tfuse.enable() replaces of Keras's convolutions, pooling, batch norms, and products and dropout of images, as rows of
-_behind.TABLE. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
+a table. Convolutions and pooling are served where there is a GPU: layers by their call, with bias and activation, and what
 keras.ops has of them."""
 
 import math
@@ -8,15 +8,16 @@ import keras
 import tensorflow as tf
 
 from tfuse._core import _library, _op, _sizes
+from tfuse._core._explain import reason
 from tfuse._core._op import FLOATS, MOST_AXES
 from tfuse._keras import _look_back_images
-from tfuse._keras._behind import Row, by_name, not_taken, on_a_gpu
+from tfuse._keras._replaced import Row, by_name, not_taken, on_a_gpu
 from tfuse._keras._look_back_images import turn
 from tfuse.convolution import depthwise_conv, pool, scale_channels
 from tfuse.convolution.batch_norm import normalise
 from tfuse.convolution.channels_first import by_last, to_first
 from tfuse.convolution.conv import conv, conv_transpose
-from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, why_not_conv
+from tfuse.convolution.conv_layers import conv_layer, conv_transpose_layer, depthwise_layer, separable_layer, why_not_conv
 from tfuse.elementwise.scale_bias_act import scale_bias_act
 from tfuse.reductions.reduce import reduce_max, reduce_mean
 
@@ -28,16 +29,13 @@ def _conv(own, layer, inputs):
     return conv_layer(layer, x, turn, padding=padding)
 
 
+@reason
 def _conv_guard(layer, inputs):
     """A layer may compute its convolution otherwise, by a method of its own."""
     theirs = getattr(keras.src.layers.convolutional.base_conv.BaseConv, "convolution_op", None)
-    if getattr(type(layer), "convolution_op", theirs) is not theirs:
-        return "%s has a convolution_op of its own" % type(layer).__name__
-    return why_not_conv(layer, inputs)
-
-
-def _conv_transpose(own, layer, inputs):
-    return conv_transpose_layer(layer, inputs, turn)
+    other = getattr(type(layer), "convolution_op", theirs) is not theirs
+    yield other and "%s has a convolution_op of its own" % type(layer).__name__
+    yield why_not_conv(layer, inputs)
 
 
 def _by_depth(serve):
@@ -49,22 +47,11 @@ def _by_depth(serve):
     return call
 
 
-def _global_pool(reduce):
-    return lambda own, layer, inputs: pool.global_pool(layer, inputs, reduce)
-
-
-def _global_average_1d(own, layer, inputs, mask=None):
-    return pool.global_pool(layer, inputs)
-
-
-def _global_guard(layer, inputs):
-    if _op.inside_xla():
-        return "XLA joins a reduction with what comes before it"
-    return pool.why_not_pool(layer, inputs)
-
-
-def _global_average_1d_guard(layer, inputs, mask=None):
-    return "a mask says what is averaged" if mask is not None else _global_guard(layer, inputs)
+@reason
+def _global_guard(layer, inputs, mask=None):
+    yield mask is not None and "a mask says what is averaged"
+    yield _op.inside_xla() and "XLA joins a reduction with what comes before it"
+    yield pool.why_not_pool(layer, inputs)
 
 
 def _batch_norm(own, layer, inputs, training=None, mask=None):
@@ -83,20 +70,15 @@ def _batch_norm(own, layer, inputs, training=None, mask=None):
     return keras.ops.cast(y if last is None else to_first(y, turn), layer.compute_dtype)
 
 
+@reason
 def _batch_norm_guard(layer, inputs, training=None, mask=None):
-    if not_taken(inputs):
-        return not_taken(inputs)
-    if len(inputs.shape) < 2:
-        return "there are fewer than two dimensions"
-    if inputs.shape[layer.axis] is None:
-        return "the number of channels is not known"
-    if getattr(layer, "renorm", False):
-        return "renorm=True corrects the statistics"
-    if tf.is_tensor(training):
-        return "training is a tensor"
-    if mask is not None and len(mask.shape) != len(inputs.shape) - 1:
-        return "the mask has not one axis less than the inputs"
-    return ""
+    yield not_taken(inputs)
+    yield len(inputs.shape) < 2 and "there are fewer than two dimensions"
+    yield inputs.shape[layer.axis] is None and "the number of channels is not known"
+    yield getattr(layer, "renorm", False) and "renorm=True corrects the statistics"
+    yield tf.is_tensor(training) and "training is a tensor"
+    odd = mask is not None and len(mask.shape) != len(inputs.shape) - 1
+    yield odd and "the mask has not one axis less than the inputs"
 
 
 def _layer_scale(own, layer, x):
@@ -104,28 +86,29 @@ def _layer_scale(own, layer, x):
     return scale_bias_act(x, keras.ops.convert_to_tensor(layer.gamma, x.dtype))
 
 
+@reason
 def _layer_scale_guard(layer, x):
-    if not_taken(x):
-        return not_taken(x)
-    return "" if list(x.shape[-1:]) == list(layer.gamma.shape) else "the scale is not per channel"
+    yield not_taken(x)
+    yield list(x.shape[-1:]) != list(layer.gamma.shape) and "the scale is not per channel"
 
 
 # ---- functions of the backend, which keras.ops calls ----
 
 
+@reason
 def _image_guard(x, kernels, padding, data_format, spatial=(1, 2, 3)):
     """Of what is common to all of them; kernels: [spatial axes, channels, outputs]."""
-    if not_taken(x, *kernels):
-        return not_taken(x, *kernels)
-    if len(x.shape) - 2 not in spatial or any(len(kernel.shape) != len(x.shape) for kernel in kernels):
-        return "shapes of %s are not those of images" % " and ".join(str(list(t.shape)) for t in (x, *kernels))
-    if len({keras.backend.standardize_dtype(t.dtype) for t in (x, *kernels)}) > 1:
-        return "dtypes differ"
-    if padding.lower() not in ("valid", "same"):
-        return "padding is %s" % padding
-    if x.shape[-1 if _data_format(data_format) == "channels_last" else 1] is None:
-        return "the number of channels is not known"
-    return ""
+    tensors = x, *kernels
+    yield not_taken(*tensors)
+    odd = len(x.shape) - 2 not in spatial or any(len(kernel.shape) != len(x.shape) for kernel in kernels)
+    yield odd and "shapes of %s are not those of images" % " and ".join(str(list(t.shape)) for t in tensors)
+    yield len({keras.backend.standardize_dtype(t.dtype) for t in tensors}) > 1 and "dtypes differ"
+    yield padding.lower() not in ("valid", "same") and "padding is %s" % padding
+    yield _channels(x, data_format) is None and "the number of channels is not known"
+
+
+def _channels(x, data_format):
+    return x.shape[-1 if _data_format(data_format) == "channels_last" else 1]
 
 
 def _data_format(given):
@@ -138,22 +121,20 @@ def _served(f, x, kernels, data_format, **options):
 
 
 def _conv_op(own, inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1):
-    channels = inputs.shape[-1 if _data_format(data_format) == "channels_last" else 1]
     return _served(conv, inputs, [kernel], data_format, strides=strides, padding=padding.lower(), dilation=dilation_rate,
-                   groups=channels // kernel.shape[-2])
+                   groups=_channels(inputs, data_format) // kernel.shape[-2])
 
 
+@reason
 def _conv_op_guard(a):
-    why = _image_guard(a.inputs, [a.kernel], a.padding, a.data_format)
-    if why:
-        return why
-    last = _data_format(a.data_format) == "channels_last"
+    yield _image_guard(a.inputs, [a.kernel], a.padding, a.data_format)
+    first = 1 if _data_format(a.data_format) == "channels_last" else 2
     rates = [a.dilation_rate] * 3 if isinstance(a.dilation_rate, int) else a.dilation_rate
-    sizes = zip(a.inputs.shape[1:-1] if last else a.inputs.shape[2:], a.kernel.shape, rates)
-    if a.padding.lower() == "valid" and any(n is not None and n < (k - 1) * d + 1 for n, k, d in sizes):
-        return "the window does not fit into the input"
-    channels = a.inputs.shape[-1 if last else 1]
-    return "" if a.kernel.shape[-2] and channels % a.kernel.shape[-2] == 0 else "the channels are not those of the kernel"
+    sizes = zip(a.inputs.shape[first:first + len(a.inputs.shape) - 2], a.kernel.shape, rates)
+    beyond = a.padding.lower() == "valid" and any(n is not None and n < (k - 1) * d + 1 for n, k, d in sizes)
+    yield beyond and "the window does not fit into the input"
+    own = a.kernel.shape[-2]
+    yield not (own and _channels(a.inputs, a.data_format) % own == 0) and "the channels are not those of the kernel"
 
 
 def _conv_transpose_op(own, inputs, kernel, strides=1, padding="valid", output_padding=None, data_format=None, dilation_rate=1):
@@ -227,15 +208,16 @@ _NN, _LAYERS = "keras.src.backend.tensorflow.nn", "keras.src.layers."
 SERVED = [  # module and attribute, what serves it, the guard, what it is where there is no GPU
     (_LAYERS + "convolutional.base_conv", "BaseConv.call", _conv, _conv_guard, "convolution"),
     (_LAYERS + "convolutional.conv1d", "Conv1D.call", _conv, _conv_guard, "convolution"),
-    (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", _conv_transpose, why_not_conv, "convolution"),
-    (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_conv.depthwise),
+    (_LAYERS + "convolutional.base_conv_transpose", "BaseConvTranspose.call", lambda own, layer, inputs: (
+        conv_transpose_layer(layer, inputs, turn)), why_not_conv, "convolution"),
+    (_LAYERS + "convolutional.base_depthwise_conv", "BaseDepthwiseConv.call", _by_depth(depthwise_layer),
      why_not_conv, "convolution"),
-    (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(depthwise_conv.separably),
+    (_LAYERS + "convolutional.base_separable_conv", "BaseSeparableConv.call", _by_depth(separable_layer),
      why_not_conv, "convolution"),
-    (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call", _global_average_1d, _global_average_1d_guard,
-     "mean"),
+    (_LAYERS + "pooling.global_average_pooling1d", "GlobalAveragePooling1D.call",
+     lambda own, layer, inputs, mask=None: pool.global_pool(layer, inputs), _global_guard, "mean"),
     *((_LAYERS + "pooling.global_%s_pooling%dd" % (kind.lower(), axes), "Global%sPooling%dD.call" % (kind, axes),
-       _global_pool(reduce), _global_guard, what)
+       lambda own, layer, inputs, reduce=reduce: pool.global_pool(layer, inputs, reduce), _global_guard, what)
       for kind, reduce, what in (("Average", reduce_mean, "mean"), ("Max", reduce_max, "maximum"))
       for axes in (1, 2, 3) if (kind, axes) != ("Average", 1)),
     *((_NN, name, serve, by_name(serve, why_not), what) for name, serve, why_not, what in (

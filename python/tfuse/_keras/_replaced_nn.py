@@ -1,22 +1,19 @@
-"""What tfuse.enable() replaces, as a table, and what takes its place.
+"""What tfuse.enable() replaces of Keras's activations, softmax, losses, norms, linear layers, dropout and attention, as a table.
 
-A replacement is called with the function it replaces, then with that one's arguments. A guard gets the arguments and
-returns why tfuse does not serve them, or "". Relu, tanh, sigmoid and their like are not in the table: as one kernel each,
-TensorFlow's own are as fast, and XLA merges them with their neighbours.
+Relu, tanh, sigmoid and their like are not in it: as one kernel each, TensorFlow's own are as fast, and XLA merges them with
+their neighbours.
 """
 
-import collections
-import inspect
 import numbers
 import operator
-import types
 
 import keras
 import tensorflow as tf
 
-from tfuse._core import _library, _sizes
-from tfuse._core._op import FLOATS, MOST_AXES
+from tfuse._core import _sizes
+from tfuse._core._explain import reason
 from tfuse._keras import _look_back, _look_back_attention
+from tfuse._keras._replaced import Row, are_axes, by_name, listed, not_taken, on_a_gpu, or_own, shape_of, stretches
 from tfuse.attention import multi_head_attention as layers
 from tfuse.attention.attention import attention
 from tfuse.elementwise.scale_bias_act import gelu, hard_swish, mish, silu, softplus
@@ -27,85 +24,20 @@ from tfuse.rows.group_norm import group_norm
 from tfuse.rows.norm import layer_norm, rms_norm
 from tfuse.rows.softmax import kept, log_softmax, softmax
 
-_FLOATS = {dtype.name for dtype in FLOATS}
-Row = collections.namedtuple("Row", "module attribute serve guard in_place", defaults=[None, False])
-
-
-def by_name(serve, why_not):
-    """A guard that hands on the arguments of serve, which it is for, by name: why_not(a) reads a.layer, a.inputs, …"""
-    known = inspect.signature(serve)
-
-    def guard(*inputs, **options):
-        bound = known.bind(None, *inputs, **options)
-        bound.apply_defaults()
-        return why_not(types.SimpleNamespace(**bound.arguments))
-
-    return guard
-
-
-# ---- what tfuse takes ----
-
-
-def not_taken(*tensors):
-    """Why tfuse does not take these tensors, or "". None is no tensor and is taken."""
-    for x in tensors:
-        if isinstance(x, (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)):
-            return "a %s is not dense" % type(x).__name__
-        if x is None:
-            continue
-        if not hasattr(x, "dtype") or not hasattr(x, "shape"):
-            return "a %s is no tensor" % type(x).__name__
-        if keras.backend.standardize_dtype(x.dtype) not in _FLOATS:
-            return "tfuse takes float32, float16, bfloat16 and float64, got %s" % keras.backend.standardize_dtype(x.dtype)
-        if _shape(x) is None:
-            return "the number of dimensions is not known"
-        if len(_shape(x)) > MOST_AXES:
-            return "tfuse takes up to %d dimensions, got %d" % (MOST_AXES, len(_shape(x)))
-    return ""
+# ---- activations, softmax, cross entropy: keras.ops calls these of the backend ----
 
 
 def _one_taken(x):
     return not_taken(x)
 
 
-def _shape(x):
-    """Static sizes; None for those that are not known, and for all of them where not even their number is."""
-    if isinstance(x.shape, tf.TensorShape):
-        return x.shape.as_list() if x.shape.rank is not None else None
-    return list(x.shape)
-
-
-def _listed(axis):
-    """One axis or several as a list of Python's integers. A TypeError, where they are none, declines a guard's call."""
-    return [operator.index(a) for a in (axis if isinstance(axis, (list, tuple)) else [axis])]
-
-
-def _are_axes(x, axes):
-    """Whether these are axes of x, each of them named once."""
-    rank = len(_shape(x))
-    return bool(axes) and all(-rank <= a < rank for a in axes) and len({a % rank for a in axes}) == len(axes)
-
-
-def _stretches(shape, to):
-    """Whether a shape broadcasts to another one, as far as both are known."""
-    return len(shape) <= len(to) and all(a in (1, b) or a is None or b is None for a, b in zip(shape[::-1], to[::-1]))
-
-
-# ---- activations, softmax, cross entropy: keras.ops calls these of the backend ----
-
-
 def _activation(name, alone):
     """What serves an activation: with the product before it, or alone."""
-    return lambda own, x: _joined(x, name, alone)
-
-
-def _joined(x, name, alone):
-    y = _look_back.activation(x, name)
-    return alone(x) if y is None else y
+    return or_own(lambda x: _look_back.activation(x, name), alone)
 
 
 def _gelu(own, x, approximate=True):
-    return _joined(x, "gelu_tanh" if approximate else "gelu", lambda x: gelu(x, approximate))
+    return _activation("gelu_tanh" if approximate else "gelu", lambda x: gelu(x, approximate))(own, x)
 
 
 def _probabilities(own, x, axis=-1):
@@ -114,53 +46,47 @@ def _probabilities(own, x, axis=-1):
     return y
 
 
-def _log_softmax(own, x, axis=-1):
-    return log_softmax(x, operator.index(axis))
-
-
+@reason
 def _softmax_guard(x, axis=-1):
-    if not_taken(x) or axis is None:
-        return not_taken(x) or "softmax over all axes at once"
-    return "" if _are_axes(x, [operator.index(axis)]) else "x has no axis %s" % axis
+    yield not_taken(x)
+    yield axis is None and "softmax over all axes at once"
+    yield not are_axes(x, [operator.index(axis)]) and "x has no axis %s" % axis
 
 
 def _softmax_layer(own, layer, inputs, mask=None):
-    axes = _listed(layer.axis)
+    axes = listed(layer.axis)
     if mask is None and len(axes) == 1:
         return own(layer, inputs)  # that comes by way of the backend's softmax
-    for axis in range(0 if mask is None else -len(_shape(mask)), 0):
+    for axis in range(0 if mask is None else -len(shape_of(mask)), 0):
         inputs = _sizes.stretched(inputs, axis, mask)
     return softmax(inputs, axes, kept(mask))
 
 
+@reason
 def _softmax_layer_guard(layer, inputs, mask=None):
-    if not_taken(inputs) or layer.axis is None:
-        return not_taken(inputs) or "softmax over all axes at once"
-    if not _are_axes(inputs, _listed(layer.axis)):
-        return "the inputs have not the axes %s" % (layer.axis,)
-    if mask is None:
-        return ""
-    if not hasattr(mask, "shape") or _shape(mask) is None or not _stretches(_shape(mask), _shape(inputs)):
-        return "the mask does not broadcast to the inputs"
-    return ""
+    yield not_taken(inputs)
+    yield layer.axis is None and "softmax over all axes at once"
+    yield not are_axes(inputs, listed(layer.axis)) and "the inputs have not the axes %s" % (layer.axis,)
+    known = shape_of(mask) if hasattr(mask, "shape") else None
+    fits = mask is None or known is not None and stretches(known, shape_of(inputs))
+    yield not fits and "the mask does not broadcast to the inputs"
 
 
 def _cross_entropy_guard(sparse):
+    @reason
     def guard(target, output, from_logits=False, axis=-1):
-        if not_taken(output):
-            return not_taken(output)
+        yield not_taken(output)
         made_by = "" if tf.executing_eagerly() or not hasattr(output, "op") else output.op.type
-        if not (from_logits or hasattr(output, "_keras_logits") or made_by == "Softmax"):
-            return "the output is probabilities, not logits"
-        labels, logits = _shape(tf.convert_to_tensor(target)), _shape(output)
-        if not logits or logits[-1] == 0:
-            return "there are no classes"
+        logits_known = from_logits or hasattr(output, "_keras_logits") or made_by == "Softmax"
+        yield not logits_known and "the output is probabilities, not logits"
+        labels, logits = shape_of(tf.convert_to_tensor(target)), shape_of(output)
+        yield (not logits or logits[-1] == 0) and "there are no classes"
         if sparse and labels and len(labels) == len(logits) and labels[-1] == 1:
             labels = labels[:-1]
         wanted = logits[:-1] if sparse else logits
-        if labels is None or not (_stretches(labels, wanted) and _stretches(wanted, labels)):
-            return "the target's shape does not match the output's"
-        return "" if operator.index(axis) in (-1, len(logits) - 1) else "the classes are not the last axis"
+        fits = labels is not None and stretches(labels, wanted) and stretches(wanted, labels)
+        yield not fits and "the target's shape does not match the output's"
+        yield operator.index(axis) not in (-1, len(logits) - 1) and "the classes are not the last axis"
 
     return guard
 
@@ -182,7 +108,7 @@ def _sparse_categorical(own, target, output, from_logits=False, axis=-1):
 def _categorical(own, target, output, from_logits=False, axis=-1):
     logits = _logits(output, from_logits, "categorical_crossentropy")
     targets = tf.cast(target, logits.dtype)
-    for axis in range(len(_shape(logits))):
+    for axis in range(len(shape_of(logits))):
         logits, targets = _sizes.stretched(logits, axis, targets), _sizes.stretched(targets, axis, logits)
     return tf.cast(stock_cross_entropy(logits, targets), logits.dtype)
 
@@ -192,26 +118,24 @@ def _categorical(own, target, output, from_logits=False, axis=-1):
 
 def _axes(x, axis):
     """The axes counted from 0, in the order given, which must be that of x; None where they are not such axes."""
-    given = sorted(_listed(axis))
-    axes = [a % len(_shape(x)) for a in given] if _are_axes(x, given) else None
+    given = sorted(listed(axis))
+    axes = [a % len(shape_of(x)) for a in given] if are_axes(x, given) else None
     return axes if axes == sorted(axes or []) else None
 
 
+@reason
 def norm_guard(x, weights, axis, epsilon, trailing=False):
     """trailing: weights are not moved to their axes, but broadcast."""
-    if not_taken(x, *weights):
-        return not_taken(x, *weights)
-    if not isinstance(axis, (int, list, tuple)):
-        return "the axis is a %s" % type(axis).__name__
+    yield not_taken(x, *weights)
+    yield not isinstance(axis, (int, list, tuple)) and "the axis is a %s" % type(axis).__name__
     axes = _axes(x, axis)
-    if not axes:
-        return "the axes %s are not those of x, in order" % (axis,)
-    shape = [_shape(x)[a] for a in axes]
-    if any(w is not None and (_shape(w) != shape or None in shape) for w in weights):
-        return "weights are not of the axes' shape %s" % shape
-    if trailing and axes != list(range(len(_shape(x)) - len(axes), len(_shape(x)))):
-        return "the axes %s are not the last" % (axis,)
-    return "" if epsilon is None or isinstance(epsilon, numbers.Real) else "epsilon is not a number"
+    yield not axes and "the axes %s are not those of x, in order" % (axis,)
+    shape = [shape_of(x)[a] for a in axes]
+    odd = [w for w in weights if w is not None and (shape_of(w) != shape or None in shape)]
+    yield odd and "weights are not of the axes' shape %s" % shape
+    first = len(shape_of(x)) - len(axes)
+    yield trailing and axes != list(range(first, first + len(axes))) and "the axes %s are not the last" % (axis,)
+    yield not isinstance(epsilon, (numbers.Real, type(None))) and "epsilon is not a number"
 
 
 def _given_epsilon(epsilon):
@@ -221,7 +145,7 @@ def _given_epsilon(epsilon):
 def with_the_sum_before(norm, x, *weights, axes, epsilon):
     """A norm, joined with the addition that made x."""
     whole = lambda x, residual=None, **dropout: norm(x, *weights, axes, epsilon, residual=residual, **dropout)
-    return _look_back.norm(x, whole) if axes == [len(_shape(x)) - 1] else whole(x)
+    return _look_back.norm(x, whole) if axes == [len(shape_of(x)) - 1] else whole(x)
 
 
 def _layer_norm(own, x, gamma=None, beta=None, axis=-1, epsilon=None, rms_scaling=False):
@@ -261,35 +185,19 @@ def _group_norm_layer(own, layer, inputs):
     return keras.ops.cast(y, layer.compute_dtype)
 
 
+@reason
 def _group_norm_layer_guard(layer, inputs):
-    if not_taken(inputs):
-        return not_taken(inputs)
-    return "" if operator.index(layer.axis) % len(_shape(inputs)) else "the channels are the axis of the samples"
+    yield not_taken(inputs)
+    yield operator.index(layer.axis) % len(shape_of(inputs)) == 0 and "the channels are the axis of the samples"
 
 
 # ---- linear layers ----
 
 
-def on_a_gpu(guard, what):
-    """A guard for what is served on a GPU only."""
-    def both(*inputs, **options):
-        if _library.without_gpu():
-            return "there is no GPU, and TensorFlow's own %s is faster on the CPU" % what
-        return guard(*inputs, **options)
-
-    return both
-
-
-def _untrained(guard):
-    return lambda layer, inputs, training=None: guard(layer, inputs)
-
-
-def _dense(own, layer, inputs, training=None):
-    return dense(layer, _look_back.gate_before(inputs), training)
-
-
-def _einsum_dense(own, layer, inputs, training=None):
-    return einsum_dense(layer, _look_back.gate_before(inputs), training)
+def _linear_row(module, name, serve, why_not):
+    return Row(_LAYERS + module, name + ".call", lambda own, layer, inputs, training=None: serve(
+        layer, _look_back.gate_before(inputs), training), on_a_gpu(
+            lambda layer, inputs, training=None: why_not(layer, inputs), "product"))
 
 
 # ---- dropout ----
@@ -300,10 +208,6 @@ def _dropout(own, layer, inputs, training=False):
     if not training or layer.noise_shape is not None or not 0 < layer.rate < 1:
         return own(layer, inputs, training)
     return _look_back.dropped(inputs, layer.rate, layer.seed_generator)
-
-
-def _dropout_guard(layer, inputs, training=False):
-    return not_taken(inputs)
 
 
 # ---- attention ----
@@ -324,24 +228,22 @@ def _attention(own, query, key, value, bias=None, mask=None, scale=None, is_caus
                      is_causal=bool(is_causal) or causal, soft_cap=attn_logits_soft_cap)
 
 
-def _attention_guard(query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
-                     attn_logits_soft_cap=None):
-    if not_taken(query, key, value):
-        return not_taken(query, key, value)
-    shapes = [_shape(x) for x in (query, key, value)]
-    if not all(shape is not None and len(shape) == 4 for shape in shapes):
-        return "query, key and value are not all [batch, time, heads, head_dim]"
+@reason
+def _why_not_attention(a):
+    yield not_taken(a.query, a.key, a.value)
+    shapes = [shape_of(x) for x in (a.query, a.key, a.value)]
+    yield any(len(shape) != 4 for shape in shapes) and "query, key and value are not all [batch, time, heads, head_dim]"
     (batch, queries, heads, _), (_, keys, shared, _), _ = shapes
-    if heads and shared and heads % shared:
-        return "%d heads of the query cannot share %d of the key" % (heads, shared)
-    for name, x in ("bias", bias), ("mask", mask):
-        if x is not None and (not hasattr(x, "shape") or not _stretches(_shape(x) or [], [batch, heads, queries, keys])):
-            return "the %s does not broadcast to [batch, heads, queries, keys]" % name
-    if mask is not None and keras.backend.standardize_dtype(mask.dtype) != "bool":
-        return "the mask is not boolean"
-    if not isinstance(attn_logits_soft_cap, (numbers.Real, type(None))):
-        return "the soft cap is a tensor"
-    return "" if scale is None or isinstance(scale, numbers.Real) else "the scale is a tensor"
+    yield heads and shared and heads % shared and "%d heads of the query cannot share %d of the key" % (heads, shared)
+    for name, x in ("bias", a.bias), ("mask", a.mask):
+        fits = x is None or hasattr(x, "shape") and stretches(shape_of(x) or [], [batch, heads, queries, keys])
+        yield not fits and "the %s does not broadcast to [batch, heads, queries, keys]" % name
+    yield a.mask is not None and keras.backend.standardize_dtype(a.mask.dtype) != "bool" and "the mask is not boolean"
+    yield not isinstance(a.attn_logits_soft_cap, (numbers.Real, type(None))) and "the soft cap is a tensor"
+    yield not isinstance(a.scale, (numbers.Real, type(None))) and "the scale is a tensor"
+
+
+_attention_guard = by_name(_attention, _why_not_attention)
 
 
 def _capped_attention(own, query, key, value, *others, attn_logits_soft_cap=None, **options):
@@ -352,13 +254,13 @@ def _capped_attention(own, query, key, value, *others, attn_logits_soft_cap=None
     return _attention(own, query, key, value, *others, attn_logits_soft_cap=attn_logits_soft_cap, **options)
 
 
+@reason
 def _capped_attention_guard(query, key, value, *others, attn_logits_soft_cap=None, **options):
-    if attn_logits_soft_cap is None:
-        return ""
-    if any(isinstance(x, keras.KerasTensor) for x in (query, key, value)):
-        return "of symbolic tensors, Keras would forget the soft cap where tfuse is not enabled"
-    query, key, value = (keras.ops.convert_to_tensor(x) for x in (query, key, value))
-    return _attention_guard(query, key, value, *others, attn_logits_soft_cap=attn_logits_soft_cap, **options)
+    if attn_logits_soft_cap is not None:
+        symbolic = any(isinstance(x, keras.KerasTensor) for x in (query, key, value))
+        yield symbolic and "of symbolic tensors, Keras would forget the soft cap where tfuse is not enabled"
+        query, key, value = (keras.ops.convert_to_tensor(x) for x in (query, key, value))
+        yield _attention_guard(query, key, value, *others, attn_logits_soft_cap=attn_logits_soft_cap, **options)
 
 
 # ---- the table ----
@@ -370,13 +272,13 @@ _MHA, _GQA = _LAYERS + "attention.multi_head_attention", _LAYERS + "attention.gr
 _MULTI_HEAD, _GROUPED = (layers.Served(c) for c in (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention))
 
 TABLE = [
-    Row(_NN, "gelu", _gelu, lambda x, approximate=True: not_taken(x)),
+    Row(_NN, "gelu", _gelu, by_name(_gelu, lambda a: not_taken(a.x))),
     Row(_NN, "silu", _activation("silu", silu), _one_taken),
     Row(_NN, "softplus", _activation("softplus", softplus), _one_taken),
     Row(_NN, "hard_silu", _activation("hard_swish", hard_swish), _one_taken),
     Row("keras.src.activations.activations", "Mish.static_call", _activation("mish", mish), _one_taken),
     Row(_NN, "softmax", _probabilities, _softmax_guard),
-    Row(_NN, "log_softmax", _log_softmax, _softmax_guard),
+    Row(_NN, "log_softmax", lambda own, x, axis=-1: log_softmax(x, operator.index(axis)), _softmax_guard),
     Row(_LAYERS + "activations.softmax", "Softmax.call", _softmax_layer, _softmax_layer_guard),
     Row(_NN, "sparse_categorical_crossentropy", _sparse_categorical, _cross_entropy_guard(sparse=True)),
     Row(_NN, "categorical_crossentropy", _categorical, _cross_entropy_guard(sparse=False)),
@@ -384,10 +286,9 @@ TABLE = [
     Row("keras.src.ops.nn", "_rms_normalization", _rms_norm, _rms_norm_guard),
     Row(_NORMS + "layer_normalization", "LayerNormalization.call", _layer_norm_layer, _layer_norm_layer_guard),
     Row(_NORMS + "group_normalization", "GroupNormalization.call", _group_norm_layer, _group_norm_layer_guard),
-    Row(_LAYERS + "core.dense", "Dense.call", _dense, on_a_gpu(_untrained(why_not_dense), "product")),
-    Row(_LAYERS + "core.einsum_dense", "EinsumDense.call", _einsum_dense,
-        on_a_gpu(_untrained(why_not_einsum_dense), "product")),
-    Row(_LAYERS + "regularization.dropout", "Dropout.call", _dropout, _dropout_guard),
+    _linear_row("core.dense", "Dense", dense, why_not_dense),
+    _linear_row("core.einsum_dense", "EinsumDense", einsum_dense, why_not_einsum_dense),
+    Row(_LAYERS + "regularization.dropout", "Dropout.call", _dropout, by_name(_dropout, lambda a: not_taken(a.inputs))),
     Row(_NN, "dot_product_attention", _attention, _attention_guard),
     Row("keras.ops", "dot_product_attention", _capped_attention, _capped_attention_guard),
     Row(_MHA, "MultiHeadAttention._compute_attention_mask", _MULTI_HEAD.mask),

@@ -13,7 +13,7 @@ from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library, _xla
 from tfuse._keras import _feed, _report
-from tfuse._keras._behind import Row
+from tfuse._keras._replaced import Row
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
 
