@@ -25,7 +25,7 @@ from tensorflow.python.framework import config
 GPUS = tf.config.list_physical_devices("GPU")
 for gpu in GPUS:
     tf.config.experimental.set_memory_growth(gpu, True)
-# Whether every cell runs all of its shapes (see share() in ops/case_runs.py), and XLA compiles as it does for users.
+# Whether every cell runs all of its shapes (see shapes_of() in ops/case_runs.py), and XLA compiles as it does for users.
 FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"

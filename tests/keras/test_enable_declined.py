@@ -136,7 +136,7 @@ def test_whatever_keras_takes(as_on_a_gpu, name):
         with tfuse.enabled():
             got = outcome(call)
         assert same(got, want), (what, got, want)
-        if not isinstance(want, Exception):
+        if not isinstance(want, Exception) and np.size(want):  # where nothing comes out, nothing runs
             assert ran() or row in all_reasons() or row.split(".")[0] in all_reasons() or row in NO_REASONS, what
             served += bool(ran()) and row not in all_reasons()
     if all(isinstance(want, AttributeError) for want in stock):

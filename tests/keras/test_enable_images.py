@@ -247,7 +247,7 @@ def dropping(batch, dtype, jit):
     """A function(x) that drops images, and the gradient of that."""
     drop = keras.layers.Dropout(0.5, noise_shape=(batch, 1, 1, 1), seed=7, dtype=dtype)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 5, 6, 8], dtype)], jit_compile=jit)
+    @tf.function(input_signature=[tf.TensorSpec([batch, 5, 6, 8], dtype)], jit_compile=jit)
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
