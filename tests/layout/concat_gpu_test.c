@@ -86,7 +86,7 @@ static void there_and_back(tfu_dtype dtype, int64_t rows, const int64_t *width, 
   static unsigned seed = 1;
   const int64_t size = (int64_t)tfu_dtype_size(dtype);
   int64_t all = 0;
-  char *memory[PARTS], *parts[PARTS];
+  char *memory[PARTS] = {NULL}, *parts[PARTS] = {NULL};
   for (int k = 0; k < n; k++) {
     all += width[k];
     memory[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
@@ -100,7 +100,7 @@ static void there_and_back(tfu_dtype dtype, int64_t rows, const int64_t *width, 
     for (int k = 0; k < n; at += width[k++] * size)
       CHECK(!memcmp(whole + at, parts[k] + row * width[k] * size, (size_t)(width[k] * size)));
   CHECK(launches == (n == PARTS ? 2 : 1)); /* of 40 parts 8 are empty, and 32 are two tables */
-  char *back[PARTS], *again[PARTS];
+  char *back[PARTS] = {NULL}, *again[PARTS] = {NULL};
   for (int k = 0; k < n; k++) {
     back[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
     again[k] = back[k] + odd * size;
