@@ -275,9 +275,9 @@ def test_symbolic_tensors():
     x = keras.Input([8])
     model = keras.Model(x, [tfuse.sort(x), tfuse.argsort(x), *tfuse.top_k(x, 3)])
     data = np.random.default_rng(8).normal(size=(4, 8)).astype(np.float32)
-    up, places, values, indices = model(data)
+    up, ascending, values, indices = model(data)
     np.testing.assert_array_equal(up, np.sort(data))
-    np.testing.assert_array_equal(places, np.argsort(data))
+    np.testing.assert_array_equal(ascending, np.argsort(data))
     np.testing.assert_array_equal(values, -np.sort(-data)[:, :3])
     np.testing.assert_array_equal(indices, np.argsort(-data)[:, :3])
 
