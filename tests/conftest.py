@@ -25,7 +25,7 @@ from tensorflow.python.framework import config
 GPUS = tf.config.list_physical_devices("GPU")
 for gpu in GPUS:
     tf.config.experimental.set_memory_growth(gpu, True)
-# Whether every cell runs all of its shapes (see share() in ops/case_runs.py), and XLA compiles as it does for users.
+# Whether every cell runs all of its shapes (see shapes_of() in ops/case_runs.py), and XLA compiles as it does for users.
 FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"
@@ -43,7 +43,7 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 
 import keras
 import tfuse
-from tfuse._core import _library
+from tfuse._core import _explain, _library
 
 _collectives = itertools.count(0, 100000)
 
@@ -81,6 +81,13 @@ def determinism():
 def as_on_a_gpu(monkeypatch):
     """What is left to TensorFlow where there is no GPU is done by tfuse all the same."""
     monkeypatch.setattr(_library, "without_gpu", lambda: False)
+
+
+def since_now():
+    """A function that gives the rows of tfuse.explain() that came after this call and have the values that it is asked for, such
+    as when="ran"."""
+    mark = _explain.mark()
+    return lambda **values: [row for row in _explain.since(mark) if values.items() <= row.items()]
 
 
 def new_process(program, *arguments):

@@ -248,19 +248,16 @@ static void run_call(const tfu_op *op, const char *in, const int64_t *attr, tfu_
 }
 
 static void run_all(void) {
-  for (int i = 0; i < TFU_COUNT(lines) * TFU_COUNT(shapes) * TFU_MOVED; i++) {
-    const struct line *l = &lines[i / TFU_COUNT(shapes) / TFU_MOVED];
-    const tfu_dtype dtype = i % TFU_MOVED;
-    const tfu_shape *x = &shapes[i / TFU_MOVED % TFU_COUNT(shapes)];
-    if (l->dtypes >> dtype & 1)
-      for (int odd = 0; odd < 2; odd++) run_call(l->op, l->in, l->attr, dtype, x, odd);
-  }
   /* Transpositions name their axes by the rank. */
-  for (int i = 0; i < TFU_COUNT(shapes) * TFU_MOVED * 2; i++) {
-    static const int64_t turned[] = {0, 0x0, 0x01, 0x012}, swapped[] = {0, 0x0, 0x01, 0x201};
-    const tfu_shape *x = &shapes[i / 2 / TFU_MOVED];
-    run_call(&tfu_transpose, "x", i % 2 ? &turned[x->rank] : &swapped[x->rank], i / 2 % TFU_MOVED, x, i % 3 == 0);
-  }
+  static const int64_t reversed[] = {0, 0x0, 0x01, 0x012}, swapped[] = {0, 0x0, 0x01, 0x201};
+  for (const tfu_shape *x = shapes; x < shapes + TFU_COUNT(shapes); x++)
+    for (tfu_dtype dtype = 0; dtype < TFU_MOVED; dtype++)
+      for (int odd = 0; odd < 2; odd++) {
+        for (const struct line *l = lines; l < lines + TFU_COUNT(lines); l++)
+          if (l->dtypes >> dtype & 1) run_call(l->op, l->in, l->attr, dtype, x, odd);
+        run_call(&tfu_transpose, "x", &reversed[x->rank], dtype, x, odd);
+        run_call(&tfu_transpose, "x", &swapped[x->rank], dtype, x, odd);
+      }
 }
 
 /* Sets every choice of these families to the least or the most that it may be. */

@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import needs_xla, skip_broken_xla
+from conftest import needs_xla, since_now, skip_broken_xla
 from tfuse import cases
 from tfuse._core import _explain, _library, _op, _row
 
@@ -41,6 +41,24 @@ def result_of(process):
     return out
 
 
+def test_what_came_since_a_mark():
+    """Decisions and runs, and of those that are the same before and after it, the later ones are counted alone."""
+    def call():
+        tfuse.square(tf.zeros([2, 17]))
+        _explain.note("Softplus", "Keras's own code", "a reason", [], "called")
+
+    call()
+    first = since_now()
+    call()
+    second = since_now()
+    call()
+    call()
+    assert [(row["op"], row["calls"]) for row in first()] == [("Softplus", 1), ("Softplus", 2), ("Square", 3)]
+    assert [(row["op"], row["calls"]) for row in second()] == [("Softplus", 2), ("Square", 2)]
+    assert second(when="ran", op="Square", input="float32[2, 17]") == second()[1:]
+    assert since_now()() == [] != tfuse.explain(64)
+
+
 def test_what_nobody_reads_is_not_run():
     """Of a traced function: but for ops that do more than compute, such as those that wait for a batch."""
     stateful = {name for name, op in _op.registry.items() if op._definition.is_stateful}
@@ -51,11 +69,9 @@ def test_what_nobody_reads_is_not_run():
         tfuse.softmax(x)
         return tfuse.square(x)
 
-    _explain._decisions.clear()
-    tfuse.gelu(tf.zeros([7]))
+    told = since_now()
     traced(tf.zeros([3, 5]))
-    rows = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
-    assert rows[len(rows) - 1 - rows[::-1].index("ScaleBiasAct"):] == ["ScaleBiasAct", "Square"]
+    assert [row["op"] for row in told(when="ran")] == ["Square"]
 
 
 # ---- what the library links and exports ----

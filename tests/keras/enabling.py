@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse._core import _explain
+from conftest import since_now
 from tfuse._keras import _replaced_images, _enable
 
 LINEAR = {"Dense.call", "EinsumDense.call", *(row[1] for row in _replaced_images.SERVED)}
@@ -36,10 +36,13 @@ def places():
     return found
 
 
+_since_start = since_now()
+
+
 def start():
-    """What ran() and reasons() tell is what comes after this."""
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))
+    """What told(), ran() and reasons() tell is what comes after this."""
+    global _since_start
+    _since_start = since_now()
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +55,19 @@ def left_as_it_was():
     assert all(after[place] is value for place, value in before.items() if value is not None)
 
 
+def told(**values):
+    """The rows of tfuse.explain() since start() that have these values."""
+    return _since_start(**values)
+
+
 def ran():
-    """The ops of this test, of the last runs that the library remembers."""
-    ops = [row["op"] for row in tfuse.explain(64) if row["when"] == "ran"]
-    return set(ops[-ops[::-1].index("Square"):] if "Square" in ops[:-1] else ops) - {"Square"}
+    """The ops that ran since start(), of the last runs that the library remembers."""
+    return {row["op"] for row in told(when="ran")}
 
 
 def all_reasons():
     """Why what was left to Keras."""
-    return {row["op"]: row["why"] for row in tfuse.explain(64) if row["when"] == "called"}
+    return {row["op"]: row["why"] for row in told(when="called")}
 
 
 def reasons():
@@ -87,7 +94,7 @@ def check_declined(op, why, call):
     with tfuse.enabled():
         got = outcome(call)
     assert all_reasons().get(op) == why
-    row, = [row for row in tfuse.explain(64) if row["op"] == op]
+    row, = told(op=op)
     assert row["route"] == "Keras's own code"
     assert same(got, want) and (not isinstance(want, Exception) or str(got) == str(want)), (got, want)
 

@@ -7,8 +7,7 @@ import sys
 import keras
 import tensorflow as tf
 import tfuse
-from conftest import ROOT
-from tfuse._core import _explain
+from conftest import ROOT, since_now
 
 PATH = ROOT / "examples" / "gpt2.py"
 sys.path.append(str(PATH.parent))
@@ -59,11 +58,8 @@ def command(folder, **options):
 
 def explained(act, *args, **options):
     """What act() returns, and what tfuse.explain() tells of it alone."""
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))  # where it begins, for as long as the library remembers that
-    result, rows = act(*args, **options), tfuse.explain(64)
-    begin = max((i for i, row in enumerate(rows) if row["op"] == "Square"), default=-1)
-    return result, [row for i, row in enumerate(rows) if row["when"] != "ran" or i > begin]
+    told = since_now()
+    return act(*args, **options), told()
 
 
 def runs(rows):

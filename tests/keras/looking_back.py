@@ -3,8 +3,7 @@
 import keras
 import tensorflow as tf
 
-import tfuse
-from enabling import layer, normal
+from enabling import layer, normal, told
 
 X = normal(3, 5, 8)
 DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
@@ -12,13 +11,11 @@ DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
 
 def runs(op):
     """What the library ran of an op since start()."""
-    rows = [row for row in tfuse.explain(64) if row["when"] == "ran"]
-    since = max(i for i, row in enumerate(rows) if row["op"] == "Square")
-    return [row for row in rows[since:] if row["op"] == op for _ in range(row["calls"])]
+    return [row for row in told(op=op, when="ran") for _ in range(row["calls"])]
 
 
 def joined():
-    return [row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"]
+    return [row["why"] for row in told(route="joined by looking back")]
 
 
 def results(f, x, weights, jit):

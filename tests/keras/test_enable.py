@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfuse
 from conftest import new_process, skip_broken_xla
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
-                      left_as_it_was, needs_attention, normal, places, ran, reasons, start)
+                      left_as_it_was, needs_attention, normal, places, ran, reasons, start, told)
 from tfuse._core import _explain, _library
 from tfuse._keras import _enable
 
@@ -264,7 +264,7 @@ def test_linear_layers(as_on_a_gpu, device, name, policy):
     want = layer_results(exact, tf.constant(x))
     with tfuse.enabled():
         got = layer_results(made, tf.constant(x))
-    assert {"Linear", "LinearGrad"} <= ran() and not [row for row in tfuse.explain(64) if row["when"] == "called"]
+    assert {"Linear", "LinearGrad"} <= ran() and not told(when="called")
     assert got[0].dtype == made.compute_dtype and {g.dtype for g in got[1:]} == {tf.float32}
     for a, b in zip(got, want, strict=True):
         close(a, b, 4 * TOLERANCE[made.compute_dtype])
@@ -287,7 +287,7 @@ def test_linear_layers_without_a_gpu(monkeypatch):
     with tfuse.enabled():
         for one, expected in zip(made, want):
             close(one(X), expected, 1e-5)
-    rows = {row["op"]: row for row in tfuse.explain(64) if row["when"] == "called"}
+    rows = {row["op"]: row for row in told(when="called")}
     assert set(rows) == {"Dense.call", "EinsumDense.call"} and all("there is no GPU" in row["why"] for row in rows.values())
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import TOLERANCE, close, left_as_it_was, normal, start  # noqa: F401
+from enabling import TOLERANCE, close, left_as_it_was, normal, ran, start, told  # noqa: F401
 from looking_back import runs
 from tfuse._core import _library
 from tfuse._keras import _replaced_arrays
@@ -104,7 +104,7 @@ def test_not_worth_it(why, monkeypatch):
         monkeypatch.setattr(_library, "without_gpu", lambda: True)
     with tfuse.enabled():
         keras.ops.sum(tf.constant(X), 0)
-    assert not any(map(runs, OPS)) and not [row for row in tfuse.explain(64) if row["when"] == "called"]
+    assert not any(map(runs, OPS)) and not told(when="called")
 
 
 def test_sizes_that_are_not_known():
@@ -155,5 +155,5 @@ def test_a_model_with_skips():
     want = losses()
     with tfuse.enabled():
         got = losses()
-    assert {"Concat", "ConcatSplit"} <= {row["op"] for row in tfuse.explain(64) if row["when"] == "ran"}
+    assert {"Concat", "ConcatSplit"} <= ran()
     np.testing.assert_allclose(got, want, rtol=1e-4)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfuse
 from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, SOFTMAX, TARGETS, X, all_reasons, check_declined, layer,
-                      left_as_it_was, needs_attention, normal, outcome, ran, reasons, reasons_in, same, start)
+                      left_as_it_was, needs_attention, normal, outcome, ran, reasons, reasons_in, same, start, told)
 from tfuse._core import _library
 from tfuse._keras import _enable, _replaced, _replaced_images, _replaced_nn
 
@@ -136,7 +136,7 @@ def test_whatever_keras_takes(as_on_a_gpu, name):
         with tfuse.enabled():
             got = outcome(call)
         assert same(got, want), (what, got, want)
-        if not isinstance(want, Exception):
+        if not isinstance(want, Exception) and np.size(want):  # where nothing comes out, nothing runs
             assert ran() or row in all_reasons() or row.split(".")[0] in all_reasons() or row in NO_REASONS, what
             served += bool(ran()) and row not in all_reasons()
     if all(isinstance(want, AttributeError) for want in stock):
@@ -343,7 +343,7 @@ def test_integers_are_left_to_keras():
             keras.ops.softplus(tf.ones([2], tf.float64))
             with pytest.raises(Exception):
                 keras.ops.softplus(tf.constant([1, 2]))
-    row, = [row for row in tfuse.explain(64) if row["op"] == "softplus"]
+    row, = told(op="softplus")
     assert row["route"] == "Keras's own code" and row["calls"] == 3
     assert row["input"] == "int32[2]" and "got int32" in row["why"]
     assert "softplus" in repr(tfuse.explain())

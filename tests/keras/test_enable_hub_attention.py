@@ -10,7 +10,8 @@ import pytest
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import SPARSE, TOKENS, check_attention, left_as_it_was, needs_attention, ran, reasons, reasons_but_rotary, start
+from enabling import (SPARSE, TOKENS, check_attention, left_as_it_was, needs_attention, ran, reasons, reasons_but_rotary, start,
+                      told)
 
 pytestmark = needs_attention
 HERE = TOKENS > 0
@@ -112,7 +113,7 @@ def test_training(hub, name, jit):
     np.testing.assert_allclose(got, want, rtol=1e-4)
     assert got[1] < got[0]
     assert "AttentionGrad" in ran() and not reasons()
-    traced = {(row["op"], row["route"]) for row in tfuse.explain(64) if row["when"] == "traced"}
+    traced = {(row["op"], row["route"]) for row in told(when="traced")}
     assert not jit or ("AttentionGrad", "XLA custom call") in traced
 
 

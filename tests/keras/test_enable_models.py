@@ -8,7 +8,7 @@ import pytest
 
 import tfuse
 from conftest import GPUS
-from enabling import ATTENTION, SPARSE, TOKENS, close, left_as_it_was, ran, reasons
+from enabling import ATTENTION, SPARSE, TOKENS, close, left_as_it_was, ran, reasons, told
 from tfuse._core import _library
 
 
@@ -37,7 +37,7 @@ def test_training_follows_stock_keras(jit):
     if not (jit and _library.xla_status()):
         linear = {"Linear", "LinearGrad"} if not _library.without_gpu() else {"ScaleBiasAct"}  # gelu is in Linear, or is not
         assert ATTENTION | linear | {"Norm", "NormGrad", "SparseCrossEntropyGrad"} <= ran()
-        assert {row["route"] for row in tfuse.explain(4) if row["when"] == "ran"} == {
+        assert {row["route"] for row in told(when="ran")} == {
             "XLA custom call" if jit else "TensorFlow op"}
     assert not ATTENTION or not reasons()
 

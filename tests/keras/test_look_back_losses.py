@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import RNG, SPARSE, close, left_as_it_was, outcome, ran, same, start
+from enabling import RNG, SPARSE, close, left_as_it_was, outcome, ran, same, start, told
 from looking_back import DENSE, X, joined, results, runs
 from tfuse._core import _library
 from tfuse._keras import _replaced_joined
@@ -176,7 +176,7 @@ def test_loss_in_mixed_precision(policy, head, jit):
     if policy == "mixed_bfloat16":
         check_joined(jit)
     else:
-        assert "in float16 the gradient would take the product once more" in {row["why"] for row in tfuse.explain(64)}
+        assert "in float16 the gradient would take the product once more" in {row["why"] for row in told()}
 
 
 def test_small_logits_stay(monkeypatch):
@@ -199,7 +199,7 @@ def test_losses_that_stay(why, make, loss, options):
     with tfuse.enabled():
         got = trained(make, loss, False, **options)
     check_trained(got, want)
-    assert any(row["why"] == why for row in tfuse.explain(64)) and "LinearCrossEntropy" not in ran()
+    assert told(why=why) and "LinearCrossEntropy" not in ran()
 
 
 @pytest.mark.parametrize("why, loss, labels", [
@@ -216,7 +216,7 @@ def test_losses_that_are_not_served(why, loss, labels):
     want = outcome(lambda: tf.function(f, autograph=False)(X))
     with tfuse.enabled():
         got = outcome(lambda: tf.function(f, autograph=False)(X))
-    assert same(got, want) and why in {row["why"] for row in tfuse.explain(64)}
+    assert same(got, want) and why in {row["why"] for row in told()}
 
 
 def test_a_loss_outside_of_compile_stays(jit):

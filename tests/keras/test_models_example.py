@@ -17,6 +17,7 @@ import tensorflow as tf
 import tfuse
 from conftest import ROOT, skip_broken_xla
 from enabling import left_as_it_was, needs_attention, ran
+from looking_back import joined
 from tfuse._core import _library
 from tfuse._keras import _replaced_joined
 
@@ -64,8 +65,7 @@ def test_models_train_as_in_stock_keras(name, jit, as_on_a_gpu, monkeypatch):
     np.testing.assert_allclose(got, want, rtol=1e-5)
     if not (jit and _library.xla_status()):
         assert (SERVED | {"LinearCrossEntropy"}) - FORGOTTEN.get(name, set()) <= ran()
-    told = {row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"}
-    assert JOINED | BESIDE.get(name, set()) <= told
+    assert JOINED | BESIDE.get(name, set()) <= set(joined())
 
 
 def test_a_unet_trains_as_in_stock_keras(as_on_a_gpu):
@@ -77,7 +77,7 @@ def test_a_unet_trains_as_in_stock_keras(as_on_a_gpu):
     assert got[1] < got[0] - 1e-4
     np.testing.assert_allclose(got, want, rtol=1e-5)
     assert {"BatchNormGrad", "ConvData", "ConvFilter", "TensorsUpdate"} <= ran()
-    assert "relu of a batch norm" in {row["why"] for row in tfuse.explain(64) if row["route"] == "joined by looking back"}
+    assert "relu of a batch norm" in joined()
 
 
 @pytest.mark.parametrize("name", VISION)

@@ -81,44 +81,56 @@ static void run_call(const tfu_op *op, tfu_dtype dtype, int64_t rows, const int6
 
 enum { PARTS = 40 };
 
-/* There and back, with memory that has what is expected of each element. */
+/* There and back, with memory that has what is expected of each element. odd: tensors begin one element later. */
+static void there_and_back(tfu_dtype dtype, int64_t rows, const int64_t *width, int n, int odd) {
+  static unsigned seed = 1;
+  const int64_t size = (int64_t)tfu_dtype_size(dtype);
+  int64_t all = 0;
+  char *memory[PARTS] = {NULL}, *parts[PARTS] = {NULL};
+  for (int k = 0; k < n; k++) {
+    all += width[k];
+    memory[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
+    parts[k] = memory[k] + odd * size;
+    for (int64_t b = 0; b < rows * width[k] * size; b++) parts[k][b] = (char)((seed = seed * 1664525 + 1) >> 24);
+  }
+  char *const whole = aligned_alloc(16, (size_t)(rows * all * size + 31) / 16 * 16);
+  run_call(&tfu_concat, dtype, rows, width, n, parts, whole);
+  int64_t at = 0;
+  for (int64_t row = 0; row < rows; row++)
+    for (int k = 0; k < n; at += width[k++] * size)
+      CHECK(!memcmp(whole + at, parts[k] + row * width[k] * size, (size_t)(width[k] * size)));
+  CHECK(launches == (n == PARTS ? 2 : 1)); /* of 40 parts 8 are empty, and 32 are two tables */
+  char *back[PARTS] = {NULL}, *again[PARTS] = {NULL};
+  for (int k = 0; k < n; k++) {
+    back[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
+    again[k] = back[k] + odd * size;
+  }
+  run_call(&tfu_concat_split, dtype, rows, width, n, again, whole);
+  for (int k = 0; k < n; k++) {
+    CHECK(!memcmp(again[k], parts[k], (size_t)(rows * width[k] * size)));
+    free(back[k]), free(memory[k]);
+  }
+  free(whole);
+}
+
 static void test_there_and_back(void) {
   static const tfu_dtype dtypes[] = {TFU_BOOL, TFU_BF16, TFU_F32, TFU_F64};
-  static const int64_t widths[][PARTS] = {{32, 32}, {1, 2, 3}, {0, 8, 0, 16}, {7}, {5000, 3}, {64, 0, 0}};
-  static const int numbers[] = {2, 3, 4, 1, 2, 3};
-  unsigned seed = 1;
-  for (int i = 0; i < 4 * 2 * 3 * (TFU_COUNT(numbers) + 1); i++) {
-    const tfu_dtype dtype = dtypes[i % 4];
-    const int64_t size = (int64_t)tfu_dtype_size(dtype), odd = i / 4 % 2, rows = (int64_t[]){1, 5, 300}[i / 8 % 3];
-    const int which = i / 24, n = which < TFU_COUNT(numbers) ? numbers[which] : PARTS;
-    int64_t width[PARTS], all = 0;
-    char *memory[PARTS], *parts[PARTS];
-    for (int k = 0; k < n; k++) {
-      width[k] = which < TFU_COUNT(numbers) ? widths[which][k] : k % 5;
-      all += width[k];
-      memory[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
-      parts[k] = memory[k] + odd * size;
-      for (int64_t b = 0; b < rows * width[k] * size; b++) parts[k][b] = (char)((seed = seed * 1664525 + 1) >> 24);
-    }
-    char *const whole = aligned_alloc(16, (size_t)(rows * all * size + 31) / 16 * 16);
-    run_call(&tfu_concat, dtype, rows, width, n, parts, whole);
-    int64_t at = 0;
-    for (int64_t row = 0; row < rows; row++)
-      for (int k = 0; k < n; at += width[k++] * size)
-        CHECK(!memcmp(whole + at, parts[k] + row * width[k] * size, (size_t)(width[k] * size)));
-    CHECK(launches == (n == PARTS ? 2 : 1)); /* of 40 parts 8 are empty, and 32 are two tables */
-    char *back[PARTS], *again[PARTS];
-    for (int k = 0; k < n; k++) {
-      back[k] = aligned_alloc(16, (size_t)((rows * width[k] + odd) * size + 31) / 16 * 16);
-      again[k] = back[k] + odd * size;
-    }
-    run_call(&tfu_concat_split, dtype, rows, width, n, again, whole);
-    for (int k = 0; k < n; k++) {
-      CHECK(!memcmp(again[k], parts[k], (size_t)(rows * width[k] * size)));
-      free(back[k]), free(memory[k]);
-    }
-    free(whole);
-  }
+  static const int64_t rows[] = {1, 5, 300};
+  static const struct {
+    int parts;
+    int64_t widths[PARTS];
+  } lists[] = {{2, {32, 32}},      /* whole vectors */
+               {3, {1, 2, 3}},     /* less than a vector */
+               {4, {0, 8, 0, 16}}, /* empty parts before others */
+               {1, {7}},           /* one part */
+               {2, {5000, 3}},     /* a long part and a short one */
+               {3, {64, 0, 0}},    /* empty parts at the end */
+               {PARTS, {0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4,
+                        0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4}}}; /* more than a table holds */
+  for (int l = 0; l < TFU_COUNT(lists); l++)
+    for (int r = 0; r < TFU_COUNT(rows); r++)
+      for (int d = 0; d < TFU_COUNT(dtypes); d++)
+        for (int odd = 0; odd < 2; odd++) there_and_back(dtypes[d], rows[r], lists[l].widths, lists[l].parts, odd);
 }
 
 /* More than a launch takes: of rows, of one row, of one part. */
@@ -130,10 +142,11 @@ static void test_billions(void) {
       {1, {billions, billions + 64, 16}}, {billions, {32, 32, 1}}, {3, {billions, 7, 5}}, {65536, {65537, 65536, 0}}};
   char *const somewhere = (char *)NULL + 0x100000000000, *const parts[] = {somewhere, somewhere + 2, somewhere};
   counted = 1;
-  for (int i = 0; i < 4 * TFU_COUNT(shapes); i++) {
-    const tfu_op *op = i % 2 ? &tfu_concat : &tfu_concat_split;
-    run_call(op, i / 2 % 2 ? TFU_F32 : TFU_BF16, shapes[i / 4].rows, shapes[i / 4].widths, 3, parts, somewhere);
-  }
+  for (int i = 0; i < TFU_COUNT(shapes); i++)
+    for (int wide = 0; wide < 2; wide++)
+      for (int split = 0; split < 2; split++)
+        run_call(split ? &tfu_concat_split : &tfu_concat, wide ? TFU_F32 : TFU_BF16, shapes[i].rows, shapes[i].widths,
+                 3, parts, somewhere);
 }
 
 int main(void) {

@@ -1,5 +1,7 @@
 """transpose, space_to_depth and depth_to_space against NumPy, on hundreds of random shapes: bits are moved, all is exact."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -59,8 +61,8 @@ def test_what_is_known_while_tracing():
 def test_blocks(device, data_format):
     """There and back is the same, for every dtype and blocks of several sizes; and there is what stock TensorFlow has."""
     rng = np.random.default_rng(2)
-    for i in range(40):
-        size, dtype = int(rng.integers(2, 5)), DTYPES[i % len(DTYPES)]
+    for _, dtype in zip(range(40), itertools.cycle(DTYPES)):
+        size = int(rng.integers(2, 5))
         b, h, w, c = (int(rng.integers(1, 6)) for _ in range(4))
         shape = [b, h * size, w * size, c] if data_format == "NHWC" else [b, c, h * size, w * size]
         x = some(rng, shape, dtype)

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import skip_broken_xla
-from tfuse._core import _explain
+from conftest import since_now, skip_broken_xla
 from tfuse._keras import _enable
 from tfuse.lists import together
 
@@ -55,17 +54,9 @@ def gradients(step, shapes=SHAPES, dtype="float32"):
 
 
 def explained():
-    """Starts tfuse.explain() anew; returns a function that gives what was decided and what ran since, as two lists."""
-    _explain._decisions.clear()
-    tfuse.square(tf.zeros([]))  # what ran since begins after it, or it is forgotten
-
-    def since():
-        rows = tfuse.explain(64)
-        ran = [row for row in rows if row["when"] == "ran"]
-        marks = [i for i, row in enumerate(ran) if row["op"] == "Square"]
-        return [row for row in rows if row["when"] != "ran"], ran[marks[-1] + 1:] if marks else ran
-
-    return since
+    """A function that gives what was decided and what ran since, as two lists."""
+    told = since_now()
+    return lambda: ([row for row in told() if row["when"] != "ran"], told(when="ran"))
 
 
 @contextlib.contextmanager

@@ -25,10 +25,6 @@ ROUTES = {
 }
 
 
-# What routes are tried with: an odd shape of three axes, nothing, more than a tile both ways.
-ROUTED = [(3, 5, 129), (0, 8), (257, 1030)]
-
-
 def full_name(case):
     """With the family's in it, so that `-k FAMILY` finds all that there is of one."""
     family = FAMILIES[case.name]
@@ -44,26 +40,41 @@ def label(value):
 # ---- which shapes a cell runs ----
 
 
-def share(shapes, most, *places):
-    """The shapes that one cell runs, chosen by its places in lists of things that shapes are to be met with.
+# What routes are tried with, and why.
+ODD = (3, 5, 129)  # three axes, and rows of one element more than whole vectors
+EMPTY = (0, 8)  # no elements
+LARGE = (257, 1030)  # more than a tile both ways, and rows of two elements more than whole vectors
+ROUTED = {  # one for each dtype: every shape on every route, and in every dtype
+    # route              float32 float16 bfloat16 float64
+    "graph":             [EMPTY, LARGE, ODD, EMPTY],
+    "unknown dims":      [LARGE, ODD, EMPTY, LARGE],
+    "xla":               [ODD, EMPTY, LARGE, ODD],
+    "xla, unknown dims": [EMPTY, LARGE, ODD, EMPTY],
+}
 
-    Cells take turns: of `most` cells next to each other in one list, each takes another part of the shapes, and so do cells
-    next to each other in another list. Where both lists are at least `most` long, every shape is thus met with every entry
-    of either list; not with every pair of them, as in the full product, which `./run test --config=full` runs.
-    """
-    most = min(most, len(shapes))
-    return shapes if FULL else [shape for i, shape in enumerate(shapes) if (i - sum(places)) % most == 0]
+# Which part of a case's shapes an eager cell runs, where the case has several options: a line for each option, and again from
+# the first on where there are more; a column for each dtype. Part 1 of 3 is the second shape and every third after it. As no
+# number comes twice in a line or a column, but where dtypes are more, each shape is met with every option and every dtype, and
+# not with every pair of them, as in `./run test --config=full`.
+LATIN_SQUARES = [
+    ["0000"],
+    ["0101", "1010"],
+    ["0120", "1201", "2012"],
+    ["0123", "1230", "2301", "3012"],
+]
 
 
 def shapes_of(case, options, dtype, more=()):
     """Those of an eager cell: each shape of the case is met with every dtype, and with all of its options."""
-    return share([*case.shapes, *more], min(len(case.options), len(cases.DTYPES)), case.options.index(options),
-                 cases.DTYPES.index(dtype))
+    shapes = [*case.shapes, *more]
+    square = LATIN_SQUARES[min(len(case.options), len(LATIN_SQUARES), len(shapes)) - 1]
+    line = square[case.options.index(options) % len(square)]
+    return shapes if FULL else shapes[int(line[cases.DTYPES.index(dtype)])::len(square)]
 
 
 def shapes_on(route, dtype):
-    """Those of a cell on another route: each of ROUTED is met with every dtype, and on every route."""
-    return share(ROUTED, len(ROUTED), list(ROUTES).index(route), cases.DTYPES.index(dtype))
+    """Those of a cell on another route."""
+    return [ODD, EMPTY, LARGE] if FULL else [ROUTED[route][cases.DTYPES.index(dtype)]]
 
 
 # ---- running ----

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from tfuse._core import _explain
+from conftest import since_now
 from tfuse.products.batched_matmul import fused
 
 # Functions, what is known of their inputs' shapes while they are traced, and shapes that they are then called with.
@@ -49,10 +49,10 @@ def test_unknown_sizes_that_differ(device, name):
 
     compiled = tf.function(step, autograph=False, jit_compile=True, input_signature=list(map(tf.TensorSpec, known)))
     rng = np.random.default_rng(3)
-    _explain._decisions.clear()
+    told = since_now()
     for shapes in calls:
         inputs = [tf.constant(rng.normal(size=shape), tf.float32) for shape in shapes]
         for got, want in zip(compiled(*inputs), step(*inputs), strict=True):
             assert got.shape == want.shape
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    assert {row["route"] for row in tfuse.explain() if row["when"] == "traced"} == {"XLA custom call"}
+    assert {row["route"] for row in told(when="traced")} == {"XLA custom call"}

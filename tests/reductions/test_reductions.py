@@ -1,5 +1,7 @@
 """Reductions over random ranks, axes and dtypes against NumPy in float64; special values; routes; the same bits."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -83,8 +85,7 @@ def near(got, want, size, dtype, what):
 
 @pytest.mark.parametrize("dtype", CLOSE)
 def test_floats(device, dtype):
-    for i, (shape, axis, keepdims, rng) in enumerate(draws(7, 120)):
-        kind = KINDS[i % len(KINDS)]
+    for (shape, axis, keepdims, rng), kind in zip(draws(7, 120), itertools.cycle(KINDS)):
         values = rng.normal(size=shape) if rng.random() < 0.7 else rng.integers(-3, 4, shape) * 0.5  # with ties and zeros
         x = tf.cast(tf.constant(values), dtype)
         with tf.GradientTape() as tape:
@@ -105,8 +106,7 @@ def test_floats(device, dtype):
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers(device, dtype):
     top = np.iinfo(dtype).max
-    for i, (shape, axis, keepdims, rng) in enumerate(draws(11, 100)):
-        kind = WHOLE[i % len(WHOLE)]
+    for (shape, axis, keepdims, rng), kind in zip(draws(11, 100), itertools.cycle(WHOLE)):
         values = rng.integers(-9, 9, shape) if rng.random() < 0.6 else rng.integers(-top, top, shape)
         x = tf.constant(values, dtype)
         got, want = REDUCE[kind](x, axis, keepdims), getattr(tf, "reduce_" + kind)(x, axis, keepdims)
@@ -116,12 +116,11 @@ def test_integers(device, dtype):
 
 
 def test_places(device):
-    for i, (shape, _, _, rng) in enumerate(draws(13, 200)):
+    both = itertools.product(["float32", "float16", "bfloat16", "float64", "int32", "int64"], [tf.int32, tf.int64])
+    for (shape, _, _, rng), (dtype, kind) in zip(draws(13, 200), itertools.cycle(both)):
         if not shape or not np.prod(shape):
             continue
-        dtype = ["float32", "float16", "bfloat16", "float64", "int32", "int64"][i % 6]
         x, axis = tf.cast(tf.constant(rng.integers(-4, 5, shape)), dtype), int(rng.integers(-len(shape), len(shape)))
-        kind = [tf.int32, tf.int64][i % 2]
         for ours, theirs in ((tfuse.argmax, np.argmax), (tfuse.argmin, np.argmin)):
             got = ours(x, axis, kind)
             assert got.dtype == kind and np.array_equal(got, theirs(as64(x), axis)), (shape, axis, dtype)

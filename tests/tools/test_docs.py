@@ -144,6 +144,19 @@ def test_readme_is_short():
     assert len(text_of("README.md").splitlines()) <= 150
 
 
+def test_the_fields_words_are_where_the_page_says():
+    """Every file beside an idea has one of its words in bold, at least; and the project's own words are few."""
+    tables = text_of("docs/design.md").partition("## Words\n")[2]
+    ideas, own = re.findall(r"^\|---\|---\|\n((?:\|.*\n)+)", tables, re.MULTILINE)
+    for idea, where in re.findall(r"^\| (.*) \| (.*) \|$", ideas, re.MULTILINE):
+        words, files = re.findall(r"\*\*(.+?)\*\*", idea), re.findall(r"`([^`]+)`", where)
+        assert words and files, idea
+        for path in files:
+            text = re.sub(r"\s+(\* )?", " ", text_of(path)).lower()  # a comment may break a line between two words
+            assert any(word.lower() in text for word in words), "%s does not say %s" % (path, idea)
+    assert len(own.splitlines()) <= 15
+
+
 # ---- links ----
 
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, needs_xla, new_process, skip_broken_xla
-from tfuse._core import _explain, _library
+from conftest import GPUS, needs_xla, new_process, since_now, skip_broken_xla
+from tfuse._core import _library
 from tfuse._tools import _idle, _profile
 
 PROFILE = "import sys; from tfuse.__main__ import main; sys.exit(main(['profile', *sys.argv[1:]]))"
@@ -84,10 +84,10 @@ def test_what_is_offered_without_a_gpu(kind, monkeypatch):
     by_kind = {"Dense": [4], "EinsumDense": ["abc,cd->abd", [None, 4]], "GroupNormalization|Depthwise|(Max|Average)Pool.*": [2],
                "(Separable)?Conv.*": [4, 2]}
     arguments = next((values for pattern, values in by_kind.items() if re.match(pattern, kind)), [])
-    _explain._decisions.clear()
+    told = since_now()
     with tfuse.enabled():
         layer(*arguments)(tf.ones([2, *[5] * axes, 4]))
-    left = ["there is no GPU" in row["why"] for row in tfuse.explain() if row["when"] == "called"]
+    left = ["there is no GPU" in row["why"] for row in told(when="called")]
     assert any(left) == (_profile.BY_LAYER[kind] in _profile.ON_A_GPU)
 
 

@@ -11,6 +11,7 @@ _KEPT = 512  # decisions: more than a large model makes in a trace
 _KEPT_RUNS = 64  # of each kind, by the library
 _decisions = collections.OrderedDict()  # by what they say, the latest last; each of a trace has a key of its own
 _noted = 0  # decisions, those that are kept no more included
+_marks = 0  # calls of mark(); decisions that are the same before one and after it are counted apart
 _before_enable = None  # what calls() was when tfuse.enable() switched tfuse on; None while it is off
 _lock = threading.Lock()
 
@@ -21,19 +22,32 @@ def note(op, route, reason, inputs, when="traced", counts=True):
     global _noted
     row = {"op": op, "when": when, "route": route, "device": "", "kernel": "", "input": _described(*inputs[:1]),
            "why": reason}
-    key = object() if when == "traced" else tuple(row.values())
     with _lock:
+        key = object() if when == "traced" else (_marks, *row.values())
         _noted += counts
-        before = _decisions.pop(key, {"calls": 0})
-        _decisions[key] = {"calls": before["calls"] + 1, **row}
+        _, before = _decisions.pop(key, (_marks, {"calls": 0}))
+        _decisions[key] = _marks, {"calls": before["calls"] + 1, **row}
         if len(_decisions) > _KEPT:
             _decisions.popitem(last=False)
 
 
+def _all_runs():
+    """How many runs there have been so far, which is the number of the next one."""
+    return sum(_library.library.tfu_trace_read(captured, -1, ctypes.byref(ctypes.c_int64()), None, 0)
+               for captured in (False, True))
+
+
 def calls():
     """How many decisions and runs there have been so far."""
-    return _noted + sum(_library.library.tfu_trace_read(captured, -1, ctypes.byref(ctypes.c_int64()), None, 0)
-                        for captured in (False, True))
+    return _noted + _all_runs()
+
+
+def mark():
+    """This moment, as since() takes it: the numbers of the mark and of the next run."""
+    global _marks
+    with _lock:
+        _marks += 1
+        return _marks, _all_runs()
 
 
 def reason(reasons):
@@ -114,23 +128,27 @@ def explain(last=_KEPT):
       last: how many at most: of decisions, of runs, and of runs that were captured into a CUDA graph, which are seen once.
         512 decisions are kept, and 64 runs of each kind.
     """
-    if last <= 0:
-        return Explanation()
+    return since((0, 0), last) if last > 0 else Explanation()
+
+
+def since(mark, last=_KEPT):
+    """What explain() returns, without all that came before a mark()."""
     with _lock:
-        decisions = list(_decisions.values())
+        decisions = [row for marks, row in _decisions.values() if marks >= mark[0]]
         unused = _before_enable is not None and _before_enable == calls()
-    runs = sorted(_runs(True)[-last:] + _runs(False)[-last:], key=lambda run: run[0])
+    runs = sorted(_runs(True, mark[1])[-last:] + _runs(False, mark[1])[-last:], key=lambda run: run[0])
     return Explanation(decisions[-last:] + [row for _, row in runs], unused)
 
 
-def _runs(captured):
-    """The last runs that were captured, or the last others, as pairs: which of all runs it was, and the row; oldest first."""
+def _runs(captured, first=0):
+    """The last runs that were captured, or the last others, from the run of number `first` on, as pairs: which of all runs it
+    was, and the row; oldest first."""
     runs, number, text = [], ctypes.c_int64(), ctypes.create_string_buffer(512)
     read = lambda i: _library.library.tfu_trace_read(captured, i, ctypes.byref(number), text, len(text))
     total = read(-1)
     for i in range(max(0, total - _KEPT_RUNS), total):
         read(i)
-        if not text.value:
+        if not text.value or number.value < first:
             continue
         op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
