@@ -209,9 +209,12 @@ def global_pool(layer, x, reduce=reduce_mean):
     return reduce(x, list(range(first, first + x.shape.rank - 2)), keepdims=layer.keepdims)
 
 
+_TEXT = "by tfuse.%s: same arguments and results."
+
+
 def _pooling(kind, function):
-    return (layer_of("%sPooling%dD" % (kind, axes), why_not_pool, lambda layer, inputs: pool(layer, inputs),
-                     "by tfuse.%s: same arguments and results." % function, "2") for axes in (1, 2, 3))
+    return (layer_of("%sPooling%dD" % (kind, axes), why_not_pool, lambda layer, inputs: pool(layer, inputs), _TEXT % function, "2")
+            for axes in (1, 2, 3))
 
 
 MaxPooling1D, MaxPooling2D, MaxPooling3D = _pooling("Max", "max_pool")
