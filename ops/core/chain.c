@@ -20,7 +20,8 @@ static const char *type_in(const char *argument) {
   return type + strspn(type, " ");
 }
 
-tfu_dtype tfu_declared_type(const tfu_op *op, const char *argument, const tfu_tensor *in) {
+/* The type of an argument of a row: its own, or that of another input which is declared alike, or of the first. */
+static tfu_dtype declared_type(const tfu_op *op, const char *argument, const tfu_tensor *in) {
   static const struct {
     const char *word;
     tfu_dtype dtype;
@@ -67,14 +68,14 @@ static tfu_code take(chain *s, const tfu_step *step, tfu_call *call) {
   }
   for (int i = 0; step->op->in[i]; i++)
     if (step->in[i].kind == TFU_NOT_GIVEN)
-      call->in[i] = (tfu_tensor){.dtype = tfu_declared_type(step->op, step->op->in[i], call->in), .shape = {.rank = 1}};
+      call->in[i] = (tfu_tensor){.dtype = declared_type(step->op, step->op->in[i], call->in), .shape = {.rank = 1}};
   return TFU_OK;
 }
 
 static tfu_code give(chain *s, const tfu_step *step, tfu_call *call, const tfu_shape *shapes) {
   for (int i = 0; step->op->out[i]; i++) {
     const tfu_operand *to = &step->out[i];
-    tfu_tensor t = {.dtype = tfu_declared_type(step->op, step->op->out[i], call->in), .shape = shapes[i]};
+    tfu_tensor t = {.dtype = declared_type(step->op, step->op->out[i], call->in), .shape = shapes[i]};
     TFU_REQUIRE(call->err, to->kind != TFU_NOT_GIVEN || !tfu_count(&t.shape), "output %s of shape %s must be kept",
                 step->op->out[i], tfu_show(&t.shape).text);
     if (to->kind == TFU_INPUT) {
@@ -224,8 +225,8 @@ tfu_code tfu_chain_gpu(tfu_call *call) {
 }
 
 static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
-  TFU_REQUIRE(err, l->in[0].n > 0 && l->in[0].at->dtype == TFU_U8, "the first input must be the memory, of uint8%s",
-              "");
+  TFU_REQUIRE(err, l->in[0].at->dtype == TFU_U8, "the first input must be the memory, of uint8, got %s",
+              tfu_dtype_name(l->in[0].at->dtype));
   TFU_REQUIRE(err, attr[TIMES].i >= 0, "times must be at least 0, got %lld", (long long)attr[TIMES].i);
   l->shapes[0] = (tfu_shape){.rank = 0};
   return TFU_OK;

@@ -2,9 +2,9 @@
  *
  * Its text has a line for each op, here of three:
  *
- *   norm t0 t1 = i2 i3 - | mode=rms epsilon=1e-06
- *   linear t2 = t0 i4 - | activation=none
- *   rope i5 = t2:4x1x32x64 i6 | …
+ *   norm t0 t1 t2 = i2 - i3 - - | kind=rms epsilon=1e-06 rate=0
+ *   linear t3 t4 = t0 i4 - - - | activation=linear tf32=0
+ *   square i5 = t3:4x1x32x64 |
  *
  * Before '=' are the op's outputs, behind it its inputs, behind '|' all its attributes but types. i2 is input 2 of the
  * chain, t0 is temporary 0, and - is what is not given. A shape behind a name, sizes with x between them, says how
@@ -43,9 +43,5 @@ void tfu_chain_free(tfu_chain_steps *steps);
 
 /* The bytes that the memory of a chain must have, with such inputs, of which the first is the memory. */
 TFU_MUST_USE tfu_code tfu_chain_room(const char *text, const tfu_tensor *inputs, int n, size_t *bytes, tfu_error *err);
-
-/* The type of an argument of a row, "y: T", of which `type` is the text behind the colon, by that of in[0] and, where
- * another input is declared of the same type, by that input's. */
-tfu_dtype tfu_declared_type(const tfu_op *op, const char *argument, const tfu_tensor *in);
 
 #endif

@@ -83,3 +83,8 @@ def test_unknown_attributes():
     chain.call("square", chain.input(tf.zeros([4])), power=2)
     with pytest.raises(TypeError, match="square has no attribute power"):
         chain.run()
+
+
+def test_the_memory_comes_first():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the first input must be the memory, of uint8, got float32"):
+        _library.raw("chain")([tf.zeros([4])], text="square i0 = i0 |")

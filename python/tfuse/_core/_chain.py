@@ -2,7 +2,7 @@
 
   chain = Chain()
   x, weight = chain.input(x), chain.input(weight)
-  y, _ = chain.call("norm", x, weight, None, mode="rms")
+  y, _, _ = chain.call("norm", x, None, weight, None, None, kind="rms")
   chain.call("scale_bias_act", y, None, None, into=[x], activation="silu")
   chain.run(times=8)                                # x = silu(rms_norm(x)), eight times over
 
@@ -61,7 +61,7 @@ class Chain:
 
     def take_inputs(self, other):
         """Goes on with the inputs of another chain that does the same, in the memory that it has."""
-        if other._written() != self._text:
+        if other._written() != self._written():
             raise ValueError("the other chain does something else")
         self._inputs = other._inputs
 

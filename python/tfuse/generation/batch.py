@@ -9,7 +9,6 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core._chain import Chain
 from tfuse.generation import steps
 from tfuse.generation.decoders import NotServed, decoder_of
 
@@ -55,20 +54,9 @@ class _Batch:
         if self.sequences.stops.shape[0] != len(stops):
             self.sequences.stops = tf.zeros([len(stops)], tf.int64)
             self.chains.clear()
-        _write(self.sequences, tokens=tokens, lengths=lengths, limits=whole(room, np.int64), done=whole(0, np.int64),
-               stops=stops, seeds=seeds, temperature=whole(settings["temperature"], np.float32),
-               top_p=whole(settings["top_p"], np.float32), top_k=whole(settings["top_k"], np.int64))
-
-
-def _write(sequences, **values):
-    """Into the memory that the tensors have."""
-    chain = Chain()
-    for name, value in values.items():
-        if np.size(value):
-            flat = tf.constant(np.ravel(value))[None]
-            chain.call("take_rows", chain.input(flat), chain.input(tf.zeros([1], tf.int64)),
-                       into=[chain.input(getattr(sequences, name))])
-    chain.run()
+        steps.write(self.sequences, tokens=tokens, lengths=lengths, limits=whole(room, np.int64), done=whole(0, np.int64),
+                    stops=stops, seeds=seeds, temperature=whole(settings["temperature"], np.float32),
+                    top_p=whole(settings["top_p"], np.float32), top_k=whole(settings["top_k"], np.int64))
 
 
 def generate(model, inputs, stop_token_ids=None):
@@ -83,7 +71,7 @@ def generate(model, inputs, stop_token_ids=None):
     if set(inputs) != {"token_ids", "padding_mask"}:
         raise NotServed("the inputs %s" % ", ".join(sorted(inputs)))
     mine = _kept.get(model)
-    if mine is None or mine.size != (batch, room) or mine.sequences.stops is None:
+    if mine is None or mine.size != (batch, room):
         _kept[model] = mine = _Batch(decoder, batch, room)
     stops = np.asarray([] if stop_token_ids is None else stop_token_ids, np.int64).ravel()
     mine.begin(tokens.astype(np.int64), lengths.astype(np.int64), stops, _seeds(model.sampler, batch), settings)

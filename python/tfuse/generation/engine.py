@@ -3,13 +3,13 @@ prompts begin alike."""
 
 import collections
 import dataclasses
+import types
 import typing
 
 import numpy as np
 import tensorflow as tf
 
 from tfuse.generation import steps
-from tfuse.generation.batch import _write as write
 from tfuse.generation.batch import settings_of
 from tfuse.generation.decoders import decoder_of
 
@@ -103,7 +103,7 @@ class Engine:
         self._host["done"][:] = 1
         self._host["places"][:] = -1
         self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
-        self._stops, self._next, self._step, self._prompts, self._changed = set(), 0, None, {}, True
+        self._next, self._step, self._prompts, self._changed = 0, None, {}, True
 
     # ---- requests ----
 
@@ -222,10 +222,10 @@ class Engine:
         values = {"words": words, "places": places, "positions": positions,
                   "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
         if n not in self._prompts:
-            tensors = _Given({name: tf.constant(np.asarray(value, np.int64)) + 0 for name, value in values.items()})
+            tensors = types.SimpleNamespace(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
             self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors))
         tensors, chain = self._prompts[n]
-        write(tensors, **values)
+        steps.write(tensors, **values)
         chain.run()
         request.ready = end
         for i in range(begin // PAGE, end // PAGE):
@@ -248,10 +248,5 @@ class Engine:
     def _put(self):
         """Tells the device what has changed here."""
         if self._changed:
-            write(self._s, **{name: value for name, value in self._host.items() if name not in ("tokens", "stops")})
+            steps.write(self._s, **{name: value for name, value in self._host.items() if name not in ("tokens", "stops")})
         self._changed = False
-
-
-class _Given:
-    def __init__(self, tensors):
-        vars(self).update(tensors)

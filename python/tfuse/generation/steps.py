@@ -28,6 +28,17 @@ class Sequences:
         self.stops = ints(0)
 
 
+def write(tensors, **values):
+    """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know."""
+    chain = Chain()
+    for name, value in values.items():
+        if np.size(value):
+            flat = tf.constant(np.ravel(value))[None]
+            chain.call("take_rows", chain.input(flat), chain.input(tf.zeros([1], tf.int64)),
+                       into=[chain.input(getattr(tensors, name))])
+    chain.run()
+
+
 def step(decoder, cache, sequences, words=None, places=None, positions=None):
     """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
 
