@@ -188,6 +188,13 @@ struct tfu_call {
 
 /* Memory where the tensors live, 16-byte aligned, good until the call's work is done; released by the binding. */
 TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
+/* The same for `count` values of what `pointer` points to. */
+#define TFU_SCRATCH(call, count, pointer)                                        \
+  do {                                                                           \
+    void *memory_;                                                               \
+    TFU_TRY(tfu_scratch((call), (size_t)(count) * sizeof *(pointer), &memory_)); \
+    (pointer) = memory_;                                                         \
+  } while (0)
 /* Whether there is so much, for ops that can do with less: always, but where the call is captured. */
 int tfu_has_scratch(const tfu_call *call, size_t bytes);
 

@@ -51,11 +51,10 @@ static tfu_code FN(widened)(tfu_call *call, const tfu_tensor *t, const void **va
   const int64_t n = tfu_count(&t->shape);
   *values = t->data;
   if (n == 0 || t->dtype == tfu_real(t->dtype)) return TFU_OK;
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)n * sizeof(REAL), &memory));
-  for (int64_t at = 0; at < n; at += TFU_TILE)
-    FN(tfu_load)(t->data, t->dtype, at, (int)least(TFU_TILE, n - at), (REAL *)memory + at);
-  *values = memory;
+  REAL *wide;
+  TFU_SCRATCH(call, n, wide);
+  for (TFU_EACH_TILE(at, some, 0, n)) FN(tfu_load)(t->data, t->dtype, at, (int)some, wide + at);
+  *values = wide;
   return TFU_OK;
 }
 
@@ -230,14 +229,12 @@ static void FN(filter_block)(void *job, int64_t task) {
 static tfu_code FN(filter)(tfu_call *call, depthwise_job *j, const tfu_tensor *dkernel) {
   enum { MOST = 1 << 22 }; /* sums of all blocks, unless one has more */
   const int64_t count = tfu_count(&dkernel->shape);
-  void *memory;
   j->lines = j->d.batch * j->d.h.out;
   j->blocks = least(least(j->lines, WORKERS), count < MOST ? MOST / count : 1);
   if (j->blocks < 1) j->blocks = 1; /* no lines still have sums: zero */
   j->stretch = least(j->outputs, STRETCH);
   j->stretches = divide_up(j->outputs, j->stretch);
-  TFU_TRY(tfu_scratch(call, (size_t)(j->blocks * count) * sizeof *j->sums, &memory));
-  j->sums = memory;
+  TFU_SCRATCH(call, j->blocks * count, j->sums);
   tfu_parallel(j->blocks * j->stretches, FN(filter_block), j);
   for (int64_t i = 0; i < count; i++) {
     double total = j->sums[i];

@@ -31,10 +31,8 @@ tfu_code tfu_tensors_norm_cpu(tfu_call *call) {
   const tfu_list *x = &call->lists->in[0], *out = call->lists->out;
   norms m = {.x = x};
   TFU_TRY(tensors_chunks_open(call, x, &m.chunks));
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)m.chunks.n * (sizeof *m.sums + 1) + 1, &memory));
-  m.sums = memory;
-  m.bad = (unsigned char *)(m.sums + m.chunks.n);
+  TFU_SCRATCH(call, m.chunks.n, m.sums);
+  TFU_SCRATCH(call, m.chunks.n, m.bad);
   tfu_parallel(m.chunks.n, x->at->dtype == TFU_F64 ? square_f64 : square_f32, &m);
   double all = 0;
   int bad = 0;

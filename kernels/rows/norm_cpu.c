@@ -35,11 +35,10 @@ TFU_BY_REAL(tfu_norm_grad_cpu)
 #else
 
 static tfu_code FN(weights)(tfu_call *call, const tfu_tensor *given, int64_t cols, REAL otherwise, const void **out) {
-  void *memory;
+  REAL *all;
   *out = given->data;
   if (tfu_given(&given->shape)) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, (size_t)cols * sizeof(REAL), &memory));
-  REAL *all = memory;
+  TFU_SCRATCH(call, cols, all);
   for (int64_t i = 0; i < cols; i++) all[i] = otherwise;
   *out = all;
   return TFU_OK;
