@@ -51,13 +51,6 @@ typedef struct FN(view) {
   REAL e[TFU_CHUNK];
 } FN(view);
 
-static void FN(keep)(REAL *s, const REAL *x, REAL scale, const uint8_t *kept, int n) {
-  TFU_VECTORISED(i, n) {
-    const REAL score = x[i] * scale;
-    s[i] = kept[i] ? score : -(REAL)INFINITY;
-  }
-}
-
 /* s = x * scale + added; added may be s. */
 static void FN(add)(REAL *s, const REAL *x, REAL scale, const REAL *added, int n) {
   TFU_VECTORISED(i, n) s[i] = x[i] * scale + added[i];
@@ -71,7 +64,10 @@ static const REAL *FN(scores)(FN(view) * v, int64_t at, int64_t mask_at, int n) 
   const int boolean = j->mask && j->mask->dtype == TFU_BOOL;
   const uint8_t *kept = boolean ? (const uint8_t *)j->mask->data + mask_at : NULL;
   if (boolean && j->stretch.column) {
-    FN(keep)(v->e, x, scale, kept, n);
+    TFU_VECTORISED(i, n) {
+      const REAL score = x[i] * scale;
+      v->e[i] = kept[i] ? score : -(REAL)INFINITY;
+    }
   } else if (j->mask && j->stretch.column) {
     FN(add)(v->e, x, scale, FN(tfu_read)(&v->mask, mask_at, n), n);
   } else { /* one value for the whole row; x + -0 is x, even for x = -0 */
@@ -81,13 +77,6 @@ static const REAL *FN(scores)(FN(view) * v, int64_t at, int64_t mask_at, int n) 
     FN(add)(v->e, x, scale, v->e, n);
   }
   return v->e;
-}
-
-static void FN(scaled)(REAL *y, const REAL *e, REAL factor, int n) {
-  TFU_VECTORISED(i, n) y[i] = e[i] * factor;
-}
-static void FN(lowered)(REAL *y, const REAL *s, REAL max, REAL log_sum, int n) {
-  TFU_VECTORISED(i, n) y[i] = s[i] - max - log_sum;
 }
 
 static void FN(forward_row)(FN(view) * v, int64_t at, int64_t mask_at) {
@@ -103,11 +92,15 @@ static void FN(forward_row)(FN(view) * v, int64_t at, int64_t mask_at) {
     const int kept = n == cols && !j->log; /* the exponentials are still in v->e */
     const REAL *s = kept ? v->e : FN(scores)(v, at + col, mask_at + col * step, (int)n);
     REAL *y = FN(tfu_write)(&v->y, at + col, n);
-    if (empty)
+    if (empty) {
       for (int i = 0; i < n; i++) y[i] = nothing;
-    else if (j->log) FN(lowered)(y, s, max, log_sum, (int)n);
-    else if (kept) FN(scaled)(y, s, factor, (int)n);
-    else FN(tfu_exp_line)(y, s, max, factor, 0, (int)n);
+    } else if (j->log) {
+      TFU_VECTORISED(i, n) y[i] = s[i] - max - log_sum;
+    } else if (kept) {
+      TFU_VECTORISED(i, n) y[i] = s[i] * factor;
+    } else {
+      FN(tfu_exp_line)(y, s, max, factor, 0, (int)n);
+    }
   }
 }
 
