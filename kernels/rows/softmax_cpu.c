@@ -15,14 +15,17 @@ typedef struct job {
   int log;
 } job;
 
-static tfu_code prepare(tfu_call *call, job *j) {
-  const tfu_tensor *x = &call->in[0], *mask = &call->in[1];
-  *j = (job){.call = call, .plan = tfu_plan_rows_cpu(&x->shape), .scale = call->attr[0].f, .log = call->attr[1].b};
-  if (!tfu_given(&mask->shape)) return TFU_OK;
-  TFU_REQUIRE(call->err, mask->dtype == TFU_BOOL || mask->dtype == x->dtype, "mask must be bool or %s like x, got %s",
-              tfu_dtype_name(x->dtype), tfu_dtype_name(mask->dtype));
-  j->mask = mask;
-  j->stretch = tfu_stretch_of(&mask->shape, &x->shape);
+/* mask: NULL or empty where there is none. */
+static tfu_code run(tfu_call *call, const tfu_tensor *mask, void (*task)(void *, int64_t)) {
+  const tfu_tensor *x = &call->in[0];
+  job j = {.call = call, .plan = tfu_plan_rows_cpu(&x->shape), .scale = call->attr[0].f, .log = call->attr[1].b};
+  if (mask && tfu_given(&mask->shape)) {
+    TFU_REQUIRE(call->err, mask->dtype == TFU_BOOL || mask->dtype == x->dtype, "mask must be bool or %s like x, got %s",
+                tfu_dtype_name(x->dtype), tfu_dtype_name(mask->dtype));
+    j.mask = mask;
+    j.stretch = tfu_stretch_of(&mask->shape, &x->shape);
+  }
+  tfu_parallel(j.plan.tasks, task, &j);
   return TFU_OK;
 }
 
@@ -38,8 +41,9 @@ static int all_masked(const job *j, int64_t mask_at) {
 
 #define TFU_SELF "kernels/rows/softmax_cpu.c"
 #include "kernels/core/cpu/stamp.h"
-TFU_BY_REAL(tfu_softmax_cpu)
-TFU_BY_REAL(tfu_softmax_grad_cpu)
+
+tfu_code tfu_softmax_cpu(tfu_call *call) { return run(call, &call->in[1], TFU_OF_REAL(call, forward_task)); }
+tfu_code tfu_softmax_grad_cpu(tfu_call *call) { return run(call, NULL, TFU_OF_REAL(call, backward_task)); }
 
 #else
 
@@ -117,13 +121,6 @@ static void FN(forward_task)(void *arg, int64_t task) {
   FN(tfu_flush)(&v.y);
 }
 
-static tfu_code FN(tfu_softmax_cpu)(tfu_call *call) {
-  job j;
-  TFU_TRY(prepare(call, &j));
-  tfu_parallel(j.plan.tasks, FN(forward_task), &j);
-  return TFU_OK;
-}
-
 static void FN(grad_chunk)(REAL *dx, const REAL *dy, const REAL *y, REAL scale, REAL sum, int n) {
   TFU_VECTORISED(i, n) dx[i] = scale * y[i] * (dy[i] - sum);
 }
@@ -157,12 +154,5 @@ static void FN(backward_task)(void *arg, int64_t task) {
     }
   }
   FN(tfu_flush)(&dx);
-}
-
-static tfu_code FN(tfu_softmax_grad_cpu)(tfu_call *call) {
-  job j = {
-      .call = call, .plan = tfu_plan_rows_cpu(&call->in[1].shape), .scale = call->attr[0].f, .log = call->attr[1].b};
-  tfu_parallel(j.plan.tasks, FN(backward_task), &j);
-  return TFU_OK;
 }
 #endif
