@@ -13,6 +13,7 @@
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/recycle.h"
 #include "kernels/elementwise/scale_bias_act.h"
+#include "kernels/products/few_rows.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/linear_way.h"
 #include "ops/products/linear.h"
@@ -152,10 +153,27 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
+TFU_CHOICE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
+
+static tfu_code few_rows(const linear_call *l, int *served) {
+  const few_rows_args a = {.x = l->x,
+                           .kernel = l->kernel,
+                           .bias = l->bias,
+                           .residual = l->residual,
+                           .y = l->y,
+                           .outputs = l->outputs,
+                           .inputs = l->inputs,
+                           .rows = (int)l->rows,
+                           .activation = l->act};
+  return l->inputs > 0 ? tfu_few_rows_run(l->call, a, l->dtype, served) : TFU_OK;
+}
+
 tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   tfu_gemm_gpu one;
   int served = 0, in_one = 1;
+  if (!l.pre && l.rows <= few_rows_most()) TFU_TRY(few_rows(&l, &served));
+  if (served) return TFU_OK;
   if (!as_one(&l, &one)) return in_two(&l);
   if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &in_one));
   if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));

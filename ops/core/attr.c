@@ -1,5 +1,6 @@
 /* attr.c - reads a row's attributes, which are in TensorFlow's own notation. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bind.h"
@@ -39,6 +40,16 @@ int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
     open = strchr(close + 1, '\'');
   }
   return -1;
+}
+
+tfu_value tfu_attr_value(const tfu_attr *a, const char *text) {
+  switch (a->kind) {
+    case TFU_ATTR_FLOAT: return (tfu_value){.f = strtof(text, NULL)};
+    case TFU_ATTR_CHOICE: return (tfu_value){.i = tfu_attr_choice(a, text, strlen(text))};
+    case TFU_ATTR_STRING: return (tfu_value){.s = tfu_intern(text, strlen(text))};
+    case TFU_ATTR_BOOL: return (tfu_value){.b = atoi(text)};
+    default: return (tfu_value){.i = strtoll(text, NULL, 10)};
+  }
 }
 
 void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr) {

@@ -39,8 +39,19 @@ typedef struct tfu_attr {
 TFU_MUST_USE int tfu_attr_parse(const char *text, tfu_attr *attr);
 /* The index of word among the choices, or -1. */
 int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length);
+/* The value that a text stands for; of a choice that is none, -1. A string's is interned. */
+tfu_value tfu_attr_value(const tfu_attr *attr, const char *text);
 /* Drops the texts among a row's attributes, of which those that were not read are NULL. */
 void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr);
+
+/* ---- what Python asks before a call (row.c) ---- */
+
+/* A tensor as Python tells it, of which sizes may be unknown. */
+typedef struct tfu_spec {
+  const char *dtype; /* "float32" … */
+  tfu_shape shape;
+} tfu_spec;
+TFU_MUST_USE tfu_code tfu_tensor_of(const tfu_spec *spec, tfu_tensor *tensor, tfu_error *err);
 
 /* ---- calls (call.c) ---- */
 

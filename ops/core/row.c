@@ -5,26 +5,10 @@
 
 #include "bind.h"
 
-/* A tensor as Python tells it, of which sizes may be unknown. */
-typedef struct tfu_spec {
-  const char *dtype; /* "float32" … */
-  tfu_shape shape;
-} tfu_spec;
-
-static tfu_code tensor_of(const tfu_spec *spec, tfu_tensor *t, tfu_error *err) {
+tfu_code tfu_tensor_of(const tfu_spec *spec, tfu_tensor *t, tfu_error *err) {
   *t = (tfu_tensor){.shape = spec->shape};
   while (t->dtype < TFU_DTYPES && strcmp(tfu_dtype_name(t->dtype), spec->dtype)) t->dtype++;
   return t->dtype < TFU_DTYPES ? TFU_OK : tfu_fail(err, TFU_UNIMPLEMENTED, "dtype %s is not supported", spec->dtype);
-}
-
-static tfu_value value_of(const tfu_attr *a, const char *text) {
-  switch (a->kind) {
-    case TFU_ATTR_FLOAT: return (tfu_value){.f = strtof(text, NULL)};
-    case TFU_ATTR_CHOICE: return (tfu_value){.i = tfu_attr_choice(a, text, strlen(text))};
-    case TFU_ATTR_STRING: return (tfu_value){.s = tfu_intern(text, strlen(text))};
-    case TFU_ATTR_BOOL: return (tfu_value){.b = atoi(text)};
-    default: return (tfu_value){.i = strtoll(text, NULL, 10)};
-  }
 }
 
 /* The call's attributes, of which attrs has names and values in turn up to a NULL, and its inputs. */
@@ -35,12 +19,12 @@ static tfu_code fill(tfu_call *call, tfu_lists *lists, const tfu_spec *in, const
     const char *const *at = attrs;
     while (*at && strcmp(*at, a.name)) at += 2;
     TFU_REQUIRE(call->err, *at, "attribute %s is missing", a.name);
-    call->attr[i] = value_of(&a, at[1]);
+    call->attr[i] = tfu_attr_value(&a, at[1]);
   }
   TFU_TRY(tfu_lists_open(call, lists));
   int n;
   tfu_tensor *tensors = tfu_inputs(call, &n);
-  for (int i = 0; i < n; i++) TFU_TRY(tensor_of(&in[i], &tensors[i], call->err));
+  for (int i = 0; i < n; i++) TFU_TRY(tfu_tensor_of(&in[i], &tensors[i], call->err));
   return TFU_OK;
 }
 
@@ -83,7 +67,7 @@ TFU_EXPORT int64_t tfu_row_more_room(const char *stem, const tfu_spec *in, const
   tfu_error err;
   tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
   tfu_code code = fill(&call, NULL, in, attrs);
-  for (int i = 0; code == TFU_OK && call.op->out[i]; i++) code = tensor_of(&out[i], &call.out[i], &err);
+  for (int i = 0; code == TFU_OK && call.op->out[i]; i++) code = tfu_tensor_of(&out[i], &call.out[i], &err);
   const int64_t bytes = code == TFU_OK && call.op->more_room ? (int64_t)call.op->more_room(&call) : 0;
   release(&call);
   return bytes;

@@ -3,6 +3,8 @@
 import json
 import re
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -113,9 +115,16 @@ def test_tables_of_families():
 
 
 def test_every_case_has_a_family():
-    ops = [case.name for members in cases.all_cases().values() for case in members]
+    ops = [case.name for found in (cases.all_cases(), cases.all_timed()) for members in found.values() for case in members]
     assert all(_bench_table.family_of(op) for op in ops) and _bench_table.family_of("nonsense") is None
     assert set(_bench_table.NOTES) == set(_bench_table.FAMILIES)
+
+
+def test_no_case_makes_a_tensor_before_it_runs():
+    """Or TensorFlow would take its GPU's memory while `bench --torch` is imported, and leave nothing to PyTorch."""
+    code = ("from tensorflow.python.eager import context\nfrom tfuse._tools import _bench\n"
+            "raise SystemExit(context.context()._initialized)")
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 0
 
 
 def png_size(path):
@@ -144,11 +153,20 @@ def test_pictures(tmp_path):
 
 
 def test_every_bar_is_known():
-    for case in (case for members in cases.all_cases().values() for case in members):
-        for (dtype, shape, *only), limits in case.bars.items():
-            assert set(limits) <= set(_bench_table.BARS), case.name
-            assert dtype in cases.DTYPES and shape in case.sizes + case.sweep, case.name
-            assert all(dict(wanted) in (case.timed or case.options) for wanted in only), case.name
+    for timed in (timed for members in cases.all_timed().values() for timed in members):
+        for (dtype, shape, *only), limits in timed.bars.items():
+            assert set(limits) <= set(_bench_table.BARS), timed.name
+            assert dtype in cases.DTYPES and shape in timed.sizes + timed.sweep, timed.name
+            assert all(dict(wanted) in timed.options for wanted in only), timed.name
+
+
+def test_what_is_timed_has_names_of_its_own():
+    """A saved row is found by the name: of a case of the tests, or of the benchmark alone."""
+    names = [timed.name for members in cases.all_timed().values() for timed in members]
+    assert len(set(names)) == len(names)
+    true = {case.name: case for members in cases.all_cases().values() for case in members}
+    for timed in (timed for members in cases.all_timed().values() for timed in members):
+        assert true.get(timed.name, timed.case) is timed.case, timed.name
 
 
 @pytest.mark.skipif(not (ROOT / "benchmarks").exists(), reason="not in the source tree")

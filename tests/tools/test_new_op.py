@@ -156,6 +156,7 @@ def test_lists(made):
     (["bend", "--attributes", "Alpha: float = 1"], "a name in --attributes must be small letters.*got 'Alpha'"),
     (["bend", "--attributes", "dx: float = 1"], "an attribute must not be called 'dx'"),
     (["bend", "--attributes", "share: float = 1"], "an attribute must not be called 'share'"),
+    (["bend", "--kind", "map", "--attributes", "left: float = 1"], "an attribute must not be called 'left'"),
     (["bend", "--inputs", "x, a, b, c, d", "--attributes", "up: float = 1, low: float = 1"],
      "at most 5 weights and attributes here, got 6"),
 ])

@@ -37,7 +37,7 @@ def waves():
 class FakeEntry:
     """Takes seconds(values of the library's choices, by name) by a clock that drifts, and is off by `noise` at random."""
 
-    case, dtype, direction = types.SimpleNamespace(name="fake"), "float32", "forward"
+    line, direction = types.SimpleNamespace(timed=types.SimpleNamespace(name="fake"), dtype="float32"), "forward"
 
     def __init__(self, label, seconds, asked=("forward_waves",), noise=0.0, drift=0.0, stem="softmax"):
         self.label, self.seconds, self.asked, self.stem, self.noise, self.drift = label, seconds, asked, stem, noise, drift
@@ -67,12 +67,12 @@ def valley(best, depth=1.0):
 
 
 def test_every_choice_is_timed_by_a_benchmark():
-    """Or `tune` could not find it: its stem is that of cases which have sizes to time."""
-    families = cases.all_cases()
+    """Or `tune` could not find it: its stem is that of cases which are timed."""
+    families = cases.all_timed()
     assert len({(c.stem, c.name) for c in _tune.choices()}) == len(_tune.choices()) > 10
     for choice in _tune.choices():
         for family in choice.families:
-            assert any(case.sizes for case in families.get(family, ())), "%s of %s" % (choice.name, choice.file)
+            assert families.get(family), "%s of %s" % (choice.name, choice.file)
 
 
 def test_candidates():
@@ -234,10 +234,11 @@ def test_the_command(monkeypatch, capsys):
 
 
 def test_ops_by_function_and_by_stem():
-    members = cases.all_cases()
+    members = cases.all_timed()
     assert _tune.members_of("norm") == ("norm", members["norm"])
     module, named = _tune.members_of("rms_norm")
-    assert module == "norm" and {_tune.function_of(case) for case in named} == {"rms_norm"} and all(c.sizes for c in named)
+    assert module == "norm" and {_tune.function_of(timed) for timed in named} == {"rms_norm"}
+    assert {timed.name for timed in _tune.members_of("sort")[1]} == {"sort", "argsort"}, "a stem is that of all its functions"
     assert _tune.members_of("log_softmax") == ("softmax", members["softmax"])  # the benchmark does not time it
     assert _tune.members_of("nonsense") == (None, [])
 
@@ -251,10 +252,9 @@ def test_entries_are_the_benchmarks():
         asked.append(f(setup()))
         return {"tfuse": 0.5}
 
-    case = cases.all_cases()["softmax"][0]
-    bench = types.SimpleNamespace(clock=types.SimpleNamespace(time=clock), copy=8.0, dtypes=["float32"],
-                                  shapes=lambda case, dtype: [(4, 8)])
-    forward, backward = _tune.entries_of(bench, [case])
+    bench = types.SimpleNamespace(clock=types.SimpleNamespace(time=clock), copy=8.0, lines=lambda members: [
+        _bench.Line(members[0], "float32", (4, 8), {})])
+    forward, backward = _tune.entries_of(bench, cases.all_timed()["softmax"])
     assert (forward.label, backward.label) == ("softmax float32 4×8, forward", "softmax float32 4×8, backward")
     assert forward.timer()() == backward.timer()() == 0.5
     y, (dx,) = asked
@@ -265,10 +265,10 @@ def test_entries_are_the_benchmarks():
 
 @needs_gpu
 def test_a_launch_asks_for_its_own_choices():
-    bench = types.SimpleNamespace(dtypes=["bfloat16"], shapes=lambda case, dtype: [(64, 256)])
+    bench = types.SimpleNamespace(lines=lambda members: [_bench.Line(members[0], "bfloat16", (64, 256), {})])
     some = [c for c in _tune.choices() if c.stem == "softmax"]
     with tf.device("GPU:0"):
-        forward, backward = _tune.entries_of(bench, cases.all_cases()["softmax"][:1])
+        forward, backward = _tune.entries_of(bench, cases.all_timed()["softmax"])
         assert forward.asks(some) >= {("softmax", "forward_waves"), ("softmax", "ring_from")}
         assert ("softmax", "backward_cluster") in backward.asks(some)
         assert ("softmax", "forward_waves") not in backward.asks(some)

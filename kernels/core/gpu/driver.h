@@ -43,10 +43,17 @@
   X(cuEventElapsedTime)                          \
   X(cuEventDestroy_v2)                           \
   X(cuStreamWaitEvent)
-/* From CUDA 12.5 on, cuKernelGetParamInfo from 12.4; NULL in an older driver. */
-#define TFU_DRIVER_NEWER(X) \
-  X(cuKernelGetParamInfo)   \
-  X(cuCtxRecordEvent)       \
+/* Those that work can do without; NULL in a driver that has them not. cuCtx… are from CUDA 12.5, cuKernelGetParamInfo
+ * from 12.4. */
+#define TFU_DRIVER_NEWER(X)      \
+  X(cuGraphDestroy)              \
+  X(cuGraphExecDestroy)          \
+  X(cuGraphInstantiateWithFlags) \
+  X(cuGraphLaunch)               \
+  X(cuStreamBeginCapture_v2)     \
+  X(cuStreamEndCapture)          \
+  X(cuKernelGetParamInfo)        \
+  X(cuCtxRecordEvent)            \
   X(cuCtxWaitEvent)
 
 typedef struct tfu_driver {

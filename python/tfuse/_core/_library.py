@@ -42,6 +42,7 @@ def _load(path):
             ("tfu_xla_traits", ctypes.c_int, [ctypes.c_char_p]),
             ("tfu_stream_route", ctypes.c_char_p, []),
             ("tfu_build", ctypes.c_char_p, []),
+            ("tfu_chain_bytes", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]),
             ("tfu_doc", ctypes.c_char_p, [ctypes.c_char_p]),
             ("tfu_image_name", ctypes.c_char_p, [ctypes.c_int]),
             ("tfu_image_missing", ctypes.c_char_p, [ctypes.c_int]),

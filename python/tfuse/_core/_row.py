@@ -26,7 +26,7 @@ def asks(stem):
 def shapes(stem, inputs, attributes, outputs):
     """The shapes of so many outputs. Raises ValueError for what the op would refuse."""
     found = (_Shape * outputs)()
-    wrong = _library.library.tfu_row_shapes(stem.encode(), _specs(inputs), _texts(attributes), found)
+    wrong = _library.library.tfu_row_shapes(stem.encode(), specs(inputs), _texts(attributes), found)
     if wrong:
         raise ValueError("%s: %s" % (stem, wrong.decode()))
     return [tf.TensorShape(None if s.rank < 0 else [None if n < 0 else n for n in s.dim[:s.rank]]) for s in found]
@@ -34,10 +34,11 @@ def shapes(stem, inputs, attributes, outputs):
 
 def more_room(stem, inputs, attributes, outputs):
     """Bytes of scratch that a captured call with such outputs wants beside what all of this op have."""
-    return _library.library.tfu_row_more_room(stem.encode(), _specs(inputs), _texts(attributes), _specs(outputs))
+    return _library.library.tfu_row_more_room(stem.encode(), specs(inputs), _texts(attributes), specs(outputs))
 
 
-def _specs(tensors):
+def specs(tensors):
+    """Types and shapes of tensors, as the library takes them."""
     specs = (_Spec * len(tensors))()
     for spec, t in zip(specs, tensors):
         sizes = [] if t.shape.rank is None else t.shape.as_list()

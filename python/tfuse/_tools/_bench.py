@@ -1,6 +1,7 @@
 """python -m tfuse bench: every op against stock TensorFlow, XLA and torch.compile, and against the speed of a plain copy."""
 
 import argparse
+import collections
 import concurrent.futures
 import datetime
 import faulthandler
@@ -11,7 +12,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +24,10 @@ from tfuse._tools._bench_table import RIVALS, TORCH, check_bars, label
 
 # Who computes, and how. "tfuse in XLA" is the same kernel, called from a function compiled by XLA.
 RUNNERS = {
-    "tfuse": lambda case: tf.function(_resident(case, case.run), autograph=False),
-    "tfuse in XLA": lambda case: tf.function(_resident(case, case.run), autograph=False, jit_compile=True),
-    "stock": lambda case: tf.function(_resident(case, case.rival), autograph=False),
-    "XLA": lambda case: tf.function(_resident(case, case.rival), autograph=False, jit_compile=True),
+    "tfuse": lambda timed: _function(timed.case, timed.case.run),
+    "tfuse in XLA": lambda timed: _function(timed.case, timed.case.run, jit_compile=True),
+    "stock": lambda timed: _function(timed.case, timed.rival),
+    "XLA": lambda timed: _function(timed.case, timed.rival, jit_compile=True),
 }
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
@@ -98,7 +98,7 @@ def main(arguments):
         parser.error("no line has %s; without --only all are timed" % " or ".join(map(repr, chosen.only)))
     bench.summary()
     if chosen.save:
-        bench.save(pathlib.Path(chosen.save))
+        bench.save()
     if not chosen.bars:
         return 0
     return 0 if all([check_bars(bench.about, bench.rows, chosen.ops), _bench_optimizers.check_bars(bench.steps)]) else 1
@@ -108,6 +108,18 @@ def _family(name):
     """The family that a function belongs to; what is none stays as it is."""
     module = getattr(getattr(tfuse, name, None), "__module__", "").rpartition(".")[2]
     return module if name not in FAMILIES and module in FAMILIES else name
+
+
+class Line(collections.namedtuple("Line", "timed dtype shape options")):
+    """What is timed at once."""
+
+    @property
+    def key(self):
+        return {"op": self.timed.name, **self.options, "dtype": self.dtype, "shape": self.shape}
+
+    @property
+    def label(self):
+        return label(self.key)
 
 
 class Bench:
@@ -133,17 +145,13 @@ class Bench:
         print("a plain copy moves %.3f TB/s (read and written)\n" % self.about["copy_TB_per_s"])
         print("%-62s %-9s %9s %8s %7s %9s %9s %9s %13s  ms" % (
             "", "", "tfuse", "both", "of copy", "in XLA", *RIVALS), flush=True)
-        for family, members in cases.all_cases().items():
+        for family, members in cases.all_timed().items():
             if self.chosen.ops and family not in self.chosen.ops:
                 continue
-            for case in members:
-                for dtype in self.dtypes:
-                    for shape in self.shapes(case, dtype):
-                        for options in case.timed or case.options:
-                            line = label({"op": case.name, **options, "dtype": dtype, "shape": shape})
-                            if not self.chosen.only or any(text in line for text in self.chosen.only):
-                                self._time(case, dtype, shape, options)
-                                self._keep()
+            for line in self.lines(members):
+                if not self.chosen.only or any(text in line.label for text in self.chosen.only):
+                    self._time(line)
+                    self._keep()
         if not self.chosen.ops or "optimizers" in self.chosen.ops:
             for row in _bench_optimizers.steps(self):
                 self.steps.append({**row, "commit": self.about["commit"], "date": self.about["date"]})
@@ -153,42 +161,47 @@ class Bench:
         if self.gpu and (not self.chosen.ops or "jit" in self.chosen.ops):
             self._first_calls()
 
-    def shapes(self, case, dtype):
+    def lines(self, members):
+        return [Line(timed, dtype, shape, options) for timed in members for dtype in self.dtypes
+                for shape in self.shapes(timed, dtype) for options in timed.options]
+
+    def shapes(self, timed, dtype):
         """What is timed of a case; one that has the same types for every dtype, once."""
-        if dtype != self.dtypes[0] and all(i.dtype not in (None, "real") for i in case.inputs.values()):
+        if dtype != self.dtypes[0] and all(i.dtype not in (None, "real") for i in timed.case.inputs.values()):
             return []
         if self.gpu:
-            return case.sizes + case.sweep * (dtype == "bfloat16")
-        return case.cpu_sizes or [_shrink(shape) for shape in case.sizes[:1]]
+            return timed.sizes + timed.sweep * (dtype == "bfloat16")
+        return timed.cpu_sizes or [_shrink(shape) for shape in timed.sizes[:1]]
 
-    def _time(self, case, dtype, shape, options):
+    def _runs(self, name, timed, shape):
+        if name in RIVALS and (self.chosen.no_rivals or not timed.stock_can(shape) or name == "XLA" and not timed.xla_can):
+            return False
+        return not ("XLA" in name and _library.xla_status()) and (self.gpu or name != "tfuse in XLA")
+
+    def _time(self, line):
+        timed, dtype, shape, options = line
         with tf.device(self.device):
-            *given, dy = case.tensors_on_device(shape, dtype)
-            inputs, forward, backward = _as_floats(given), {}, {}
-            for name, make in RUNNERS.items():
-                if name in RIVALS and self.chosen.no_rivals or "XLA" in name and _library.xla_status():
-                    continue
-                if not self.gpu and name == "tfuse in XLA" or name in RIVALS and not case.stock_can(shape):
-                    continue
-                if name == "XLA" and not case.xla_can:
-                    continue
-                forward[name], backward[name] = directions(case, make(case), inputs, dy, options)
-            if case.pace:
-                pace = tf.function(case.pace, autograph=False)
+            *given, dy = timed.case.tensors_on_device(shape, dtype)
+            inputs = _as_floats(given)
+            both = {name: directions(timed.case, make(timed), inputs, dy, options)
+                    for name, make in RUNNERS.items() if self._runs(name, timed, shape)}
+            forward, backward = ({name: pair[i] for name, pair in both.items()} for i in (0, 1))
+            if timed.pace:
+                pace = tf.function(timed.pace, autograph=False)
                 forward["matmul"] = lambda _: pace(*inputs), lambda: None
             results = self.clock.time(forward), self.clock.time(backward)
-            extra = _extra_memory(backward["tfuse"]) if self.gpu and case.flops else None
-            if self.chosen.torch and _beside_torch(case, dtype, shape):
-                self._time_torch(case, given, options, results)
+            extra = _extra_memory(backward["tfuse"]) if self.gpu and timed.flops else None
+            if self.chosen.torch and _beside_torch(timed, dtype, shape):
+                self._time_torch(timed.case, given, options, results)
         matmul = results[0].pop("matmul", None)
         for i, direction in enumerate(("forward", "backward")):
-            size = moved(case, direction, dtype, shape, options)
-            row = {"op": case.name, **options, "dtype": dtype, "shape": list(shape), "direction": direction,
+            size = timed.moved(direction, dtype, shape)
+            row = {**line.key, "shape": list(shape), "direction": direction,
                    "commit": self.about["commit"], "date": self.about["date"], "bytes": size,
                    "ms": {name: seconds * 1e3 for name, seconds in results[i].items()},
                    "percent_of_copy": 100 * size / results[i]["tfuse"] / self.copy}
-            if case.flops:
-                row["TF_per_s"] = case.flops(direction, shape, options) / results[i]["tfuse"] / 1e12
+            if timed.flops:
+                row["TF_per_s"] = timed.flops(shape, options)[i] / results[i]["tfuse"] / 1e12
             if matmul and not i:
                 row["matmul_ms"], row["percent_of_matmul"] = matmul * 1e3, 100 * matmul / results[0]["tfuse"]
             if matmul and i:  # of three products
@@ -228,7 +241,7 @@ class Bench:
         return answer
 
     def _eager_overhead(self):
-        """Microseconds of an eager call on a small tensor, host and device together, as a loop in Python sees it."""
+        """Microseconds of an eager call on a small tensor."""
         with tf.device(self.device):
             x, v = tf.random.normal([64, 64]), tf.random.normal([64])
             silu = tfuse.jit.elementwise("T x", "T y", "y = x / (1 + exp(-x))")
@@ -241,11 +254,7 @@ class Bench:
             times = {name: [] for name in calls}
             for _ in range(30):  # interleaved, so that all see the same machine
                 for name, call in calls.items():
-                    start = time.perf_counter()
-                    for _ in range(200):
-                        call()
-                    tf.test.experimental.sync_devices()
-                    times[name].append((time.perf_counter() - start) / 200 * 1e6)
+                    times[name].append(_driver.wall_seconds(call, 200) * 1e6)
         self.about["eager_us"] = {name: float(np.median(t)) for name, t in times.items()}
         print("\nan eager call on [64, 64], microseconds: " + ", ".join(
             "%s %.1f" % item for item in self.about["eager_us"].items()))
@@ -276,39 +285,35 @@ class Bench:
                 worst = min(some, key=lambda r: r["percent_of_copy"])
                 print("slowest %s: %.1f%% of copy speed, %s" % (direction, worst["percent_of_copy"], label(worst)))
 
-    def save(self, folder):
-        path = self._write(folder)
+    def save(self):
+        path = self._keep()
         print("\nwrote", path)
         try:
-            for picture in _bench_plots.draw(folder):
+            for picture in _bench_plots.draw(path.parent):
                 print("wrote", picture)
         except ImportError:
             print("no pictures: pip install matplotlib")
 
     def _keep(self):
-        """What is timed is not lost if the run is cut short."""
-        if self.chosen.save:
-            self._write(pathlib.Path(self.chosen.save))
-
-    def _write(self, folder):
-        """Rows that the file has and this run has not timed stay, with the commit that they were timed at."""
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        """What is timed is not lost if the run is cut short. Rows that the file has and this run has not timed stay, with the
+        commit that they were timed at."""
+        if not self.chosen.save:
+            return None
+        path = pathlib.Path(self.chosen.save) / (self.about["hardware"].replace(" ", "_").lower() + ".json")
+        path.parent.mkdir(parents=True, exist_ok=True)
         saved = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        steps = {_bench_optimizers.label(step): step for step in saved.get("steps", [])}
-        for step in self.steps:
-            steps[_bench_optimizers.label(step)] = _with_rivals(step, steps.get(_bench_optimizers.label(step)))
+        whole = {**saved, **self.about, "rows": merged(saved["rows"], self.rows),
+                 "steps": merged(saved.get("steps", []), self.steps, _bench_optimizers.label)}
         aside = path.with_suffix(".tmp")  # if the run is cut short here, the file is still whole
-        aside.write_text(json.dumps({**saved, **self.about, "rows": merged(saved["rows"], self.rows),
-                                     "steps": list(steps.values())}, indent=1) + "\n")
+        aside.write_text(json.dumps(whole, indent=1) + "\n")
         os.replace(aside, path)
         return path
 
 
-def _beside_torch(case, dtype, shape):
+def _beside_torch(timed, dtype, shape):
     """Whether torch.compile is timed: where it matters most, and wherever a bar asks how long it takes."""
-    asked = any("torch" in limits for key, limits in case.bars.items() if key[:2] == (dtype, shape))
-    return asked or dtype in TORCH_DTYPES and (shape == case.sizes[0] or bool(case.flops))
+    asked = any("torch" in limits for key, limits in timed.bars.items() if key[:2] == (dtype, shape))
+    return asked or dtype in TORCH_DTYPES and (shape == timed.sizes[0] or bool(timed.flops))
 
 
 def _speed(row):
@@ -317,15 +322,13 @@ def _speed(row):
     return "%.3g TF/s" % row["TF_per_s"] if "TF_per_s" in row else "%.1f%%" % row["percent_of_copy"]
 
 
-def merged(saved, timed):
+def merged(saved, timed, key=lambda row: (label(row), row["direction"])):
     """Both, in the order that the ops have; of what both have, the latter, with the rivals' times of the former where the
     latter has none: those do not depend on tfuse. Their commit is kept beside them."""
-    before = {_key(row): row for row in saved}
-    again = {_key(row) for row in timed}
-    order = [case.name for members in cases.all_cases().values() for case in members]
-    rows = [row for row in saved if _key(row) not in again]
-    rows += [_with_rivals(row, before.get(_key(row))) for row in timed]
-    return sorted(rows, key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
+    rows = {key(row): row for row in saved}
+    rows.update({key(row): _with_rivals(row, rows.get(key(row))) for row in timed})
+    order = [timed.name for members in cases.all_timed().values() for timed in members]
+    return sorted(rows.values(), key=lambda row: order.index(row["op"]) if row["op"] in order else len(order))
 
 
 def _with_rivals(row, before):
@@ -338,29 +341,18 @@ def _with_rivals(row, before):
     return {**row, **kept, "rivals_commit": before.get("rivals_commit", before.get("commit"))}
 
 
-def _key(row):
-    return label(row), row["direction"]
-
-
-def moved(case, direction, dtype, shape, options):
-    """Bytes that a case must at least read and write."""
-    passes = case.passes[direction == "backward"]
-    elements = case.elements(direction, shape, options) if case.elements else passes * int(np.prod(shape))
-    return tf.as_dtype(dtype).size * elements
-
-
 def _as_floats(tensors):
     """The tensors; what is int32, as float32 with the same bits. TensorFlow keeps int32 tensors that go into a function or
     come out of one in the host's memory, and what is timed would be the way there and back."""
     return tf.nest.map_structure(lambda t: tf.bitcast(t, tf.float32) if t.dtype == tf.int32 else t, tensors)
 
 
-def _resident(case, f):
-    """f of what _as_floats() made of the case's inputs; so are its results."""
+def _function(case, f, **jit):
+    """f of what _as_floats() made of the case's inputs, as a graph; so are its results."""
     def run(*inputs, **options):
         whole = (i.dtype == "int32" for i in case.inputs.values())
         return _as_floats(f(*(tf.bitcast(x, tf.int32) if w else x for x, w in zip(inputs, whole)), **options))
-    return run
+    return tf.function(run, autograph=False, **jit)
 
 
 def directions(case, f, inputs, dy, options):

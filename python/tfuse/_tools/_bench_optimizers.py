@@ -4,12 +4,12 @@ and slots, and assigns them back."""
 
 import functools
 import statistics
-import time
 
 import keras
 import tensorflow as tf
 
 import tfuse
+from tfuse._tools import _driver
 
 # (variables, elements of each) -> most milliseconds on the GPU, and of the whole step; for an NVIDIA H200.
 BARS = {(400, 250_000): (0.85, 2.0), (5000, 1000): (None, 3.0)}
@@ -120,12 +120,4 @@ def _least(bench, count, elements):
 
 def _wall(step, choose=statistics.median, rounds=7, calls=5):
     step()
-    times = []
-    for _ in range(rounds):
-        tf.test.experimental.sync_devices()
-        start = time.perf_counter()
-        for _ in range(calls):
-            step()
-        tf.test.experimental.sync_devices()
-        times.append((time.perf_counter() - start) / calls)
-    return choose(times) * 1e3
+    return 1e3 * choose([_driver.wall_seconds(step, calls) for _ in range(rounds)])

@@ -117,13 +117,13 @@ def check_bars(about, rows, families=()):
     all do. A bar that nothing was timed for is said to be open, and is not held against the run."""
     copy, pairs, failed = about["copy_TB_per_s"] * 1e12, list(zip(_beside_naive(rows[::2]), rows[1::2])), 0
     print("\nbars, on %s:" % about["hardware"])
-    chosen = [members for family, members in cases.all_cases().items() if family in families or not families]
-    if not any(case.bars for members in chosen for case in members):
+    chosen = [one for family, members in cases.all_timed().items() if family in families or not families for one in members]
+    if not any(one.bars for one in chosen):
         print("  none: no case asks for anything")
-    for case in (case for members in chosen for case in members):
-        names = {name for options in case.options for name in options}
-        for (dtype, shape, *only), limits in case.bars.items():
-            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (case.name, dtype, shape) and
+    for one in chosen:
+        names = {name for options in one.options for name in options}
+        for (dtype, shape, *only), limits in one.bars.items():
+            timed = [p for p in pairs if (p[0]["op"], p[0]["dtype"], tuple(p[0]["shape"])) == (one.name, dtype, shape) and
                      all(dict(wanted) == {name: _option(p[0][name]) for name in names if name in p[0]} for wanted in only)]
             for kind, limit in limits.items():
                 measure, at_least, text = BARS[kind]
@@ -134,7 +134,7 @@ def check_bars(about, rows, families=()):
                 failed += not holds
                 print("  %-5s %s %s: %s, at %s %s" % (
                     "open" if value is None else "holds" if holds else "FAILS", kind,
-                    label(worst[0]) if worst else " ".join([case.name, *("%s=%s" % option for wanted in only for option in wanted),
+                    label(worst[0]) if worst else " ".join([one.name, *("%s=%s" % option for wanted in only for option in wanted),
                                                             dtype, "×".join(map(str, shape))]),
                     "not timed" if value is None else text % value, "least" if at_least else "most", text % limit))
     return not failed
@@ -158,8 +158,8 @@ def family_of(op):
     """The family that a saved row's op belongs to. A name that the cases do not have, as one that is timed with another
     setting of the library, is taken for its beginning's."""
     begin = lambda name: name.split(",")[0]
-    files = {name: file for file, members in cases.all_cases().items() for case in members
-             for name in (case.name, begin(case.name))}
+    files = {name: file for found in (cases.all_cases(), cases.all_timed()) for file, members in found.items()
+             for case in members for name in (case.name, begin(case.name))}
     return next((family for family, some in FAMILIES.items() if files.get(op, files.get(begin(op))) in some), None)
 
 

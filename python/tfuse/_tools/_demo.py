@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import statistics
 import sys
 import textwrap
@@ -19,6 +18,7 @@ import time
 
 import keras
 import numpy as np
+import rich.progress
 import tensorflow as tf
 
 import tfuse
@@ -135,21 +135,13 @@ def _others():
 # ---- what is shown ----
 
 
-class Progress:
-    """A bar on a terminal, which goes away; nothing elsewhere."""
-
-    def __init__(self):
-        self.shown = sys.stdout.isatty()
-
-    def show(self, part, text):
-        if self.shown:
-            full = round(24 * min(1, part))
-            line = "  [%s%s] %s" % ("#" * full, "." * (24 - full), text)
-            print("\r%s\x1b[K" % line[:shutil.get_terminal_size().columns - 1], end="", flush=True)
-
-    def clear(self):
-        if self.shown:
-            print("\r\x1b[K", end="", flush=True)
+@contextlib.contextmanager
+def progress():
+    """A bar on a terminal, which goes away, and nothing elsewhere; gives the function that shows a part and a text."""
+    columns = rich.progress.BarColumn(24), rich.progress.TextColumn("{task.description}")
+    with rich.progress.Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as shown:
+        task = shown.add_task("", total=1)
+        yield lambda part, text: shown.update(task, completed=part, description=text)
 
 
 def table(runs, memory, tokens):
@@ -211,27 +203,27 @@ def choose():
     return {**GPU, "batch": next(batch for batch, least in NEEDED.items() if gpu.memory >= least)}, gpu.name
 
 
-def compare(runs, text, turns, seconds, progress):
+def compare(runs, text, turns, seconds, show):
     """Trains all in turns, at least three each, until the time is over; returns the bytes that a step of each takes."""
     for i, (name, run) in enumerate(runs.items()):
-        progress.show(i / len(runs), "tracing " + name)
+        show(i / len(runs), "tracing " + name)
         run.train(text, 1)
     begin = time.perf_counter()
     for turn in range(turns):
         if turn >= 3 and time.perf_counter() - begin > seconds:
             break
         for name, run in runs.items():
-            progress.show(turn / turns, "in turns: %s, step %d, loss %.2f" % (name, len(run.losses), run.losses[-1]))
+            show(turn / turns, "in turns: %s, step %d, loss %.2f" % (name, len(run.losses), run.losses[-1]))
             run.seconds.append(run.train(text, TURN) / TURN)
-    progress.show(1, "memory")
+    show(1, "memory")
     return {name: run.memory(text) for name, run in runs.items()}
 
 
-def go_on(run, text, steps, seconds, progress):
+def go_on(run, text, steps, seconds, show):
     """Trains one until so many steps are made, or the time is over."""
     begin = time.perf_counter()
     while len(run.losses) < steps and time.perf_counter() - begin < seconds:
-        progress.show(len(run.losses) / steps, "going on: step %d, loss %.2f" % (len(run.losses), run.losses[-1]))
+        show(len(run.losses) / steps, "going on: step %d, loss %.2f" % (len(run.losses), run.losses[-1]))
         run.train(text, TURN)
 
 
@@ -243,23 +235,23 @@ def main(arguments):
                         help="training steps of the model that generates text (200); others take half as many")
     parser.add_argument("--seconds", type=float, default=50, help="time after which training stops early (50)")
     chosen = parser.parse_args(arguments)
-    (setting, machine), progress = choose(), Progress()
+    setting, machine = choose()
     keras.config.set_dtype_policy(setting["policy"])
     text, known = words()
     versions = tfuse.__version__, tf.__version__, keras.__version__
     print("tfuse %s, TensorFlow %s, Keras %s, %s" % (*versions, machine), flush=True)
-    progress.show(0, "making the models")
-    runs = {name: Run(name, setting, len(known), chosen.steps) for name in setting["runs"]}
+    with progress() as show:
+        show(0, "making the models")
+        runs = {name: Run(name, setting, len(known), chosen.steps) for name in setting["runs"]}
     ours = setting["runs"][-1]
     last = runs[ours]
     tokens = setting["batch"] * last.model.length
-    progress.clear()
     print("\nGPT-2 in plain Keras, %.1f million parameters, %d × %d tokens a step, trained by each in turns of %d steps:" % (
         last.model.count_params() / 1e6, setting["batch"], last.model.length, TURN), flush=True)
     begin, others = time.perf_counter(), _others()
-    memory = compare(runs, text, max(1, chosen.steps // 2 // TURN), 0.6 * chosen.seconds, progress)
+    with progress() as show:
+        memory = compare(runs, text, max(1, chosen.steps // 2 // TURN), 0.6 * chosen.seconds, show)
     busy = (_others() - others) / (time.perf_counter() - begin)
-    progress.clear()
     print("\n".join(table(runs, memory, tokens)))
     if FUSED in runs:
         print("  %s says five places in tfuse's words, as class Fused of examples/gpt2_model.py does." % FUSED)
@@ -275,11 +267,11 @@ def main(arguments):
         return 1
     print("\nWhat tfuse.explain() says of the last steps:\n" + "\n".join(explained()), flush=True)
 
-    go_on(last, text, chosen.steps, 0.4 * chosen.seconds, progress)
-    progress.show(1, "writing")
-    with tfuse.enabled():
-        tokens = list(last.model.generate(list(text[:PROMPT]), 60))
-    progress.clear()
+    with progress() as show:
+        go_on(last, text, chosen.steps, 0.4 * chosen.seconds, show)
+        show(1, "writing")
+        with tfuse.enabled():
+            tokens = list(last.model.generate(list(text[:PROMPT]), 60))
     print("\nWhat it writes after %d steps on the text of the licence, a word a token:" % len(last.losses))
     print(textwrap.fill(written(known, [*text[:PROMPT], *tokens]), 100, initial_indent="  ", subsequent_indent="  "))
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tfuse._core import _library
 
-
 _FILLER = 1 << 30  # bytes: half a millisecond's copy
 
 
@@ -26,8 +25,7 @@ class Driver:
 
     def __init__(self, cuda):
         self.cuda, self.error = cuda, ""
-        result = cuda.cuInit(0)
-        if result:
+        if result := cuda.cuInit(0):
             self.error = "cuInit: %s" % self._name(result)
 
     @staticmethod
@@ -43,29 +41,28 @@ class Driver:
         return (text.value or b"error %d" % result).decode()
 
     def call(self, function, *arguments):
-        result = getattr(self.cuda, function)(*arguments)
-        if result:
+        if result := getattr(self.cuda, function)(*arguments):
             raise RuntimeError("%s: %s" % (function, self._name(result)))
+
+    def get(self, function, *arguments, kind=ctypes.c_int):
+        """What a function writes to its first argument."""
+        value = kind()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value
 
     def version(self):
         """The CUDA that the driver serves: 12050 is 12.5."""
-        number = ctypes.c_int()
-        self.call("cuDriverGetVersion", ctypes.byref(number))
-        return number.value
+        return self.get("cuDriverGetVersion")
 
     def devices(self):
-        count = ctypes.c_int()
-        self.call("cuDeviceGetCount", ctypes.byref(count))
-        return [self._device(i) for i in range(count.value)]
+        return [self._device(i) for i in range(self.get("cuDeviceGetCount"))]
 
     def _device(self, ordinal):
-        name, memory = ctypes.create_string_buffer(128), ctypes.c_size_t()
+        name = ctypes.create_string_buffer(128)
         self.call("cuDeviceGetName", name, len(name), ordinal)
-        self.call("cuDeviceTotalMem_v2", ctypes.byref(memory), ordinal)
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self.call("cuDeviceGetAttribute", ctypes.byref(major), 75, ordinal)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
-        self.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, ordinal)  # … _MINOR
-        return Gpu(ordinal, name.value.decode(), major.value * 10 + minor.value, memory.value)
+        major, minor = (self.get("cuDeviceGetAttribute", a, ordinal) for a in (75, 76))  # COMPUTE_CAPABILITY_MAJOR, _MINOR
+        memory = self.get("cuDeviceTotalMem_v2", ordinal, kind=ctypes.c_size_t)
+        return Gpu(ordinal, name.value.decode(), major * 10 + minor, memory)
 
 
 class WallClock:
@@ -99,6 +96,16 @@ class WallClock:
         return (time.perf_counter() - start) / calls
 
 
+def wall_seconds(call, calls):
+    """Of a call, host and device together, as a loop in Python sees it."""
+    tf.test.experimental.sync_devices()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    tf.test.experimental.sync_devices()
+    return (time.perf_counter() - start) / calls
+
+
 class GpuClock:
     """The same on the GPU's own clock: events on TensorFlow's stream, around calls that are all queued before the first
     of them runs, so that the host's speed plays no part."""
@@ -117,15 +124,17 @@ class GpuClock:
         context = ctypes.c_void_p()
         self._driver.call("cuStreamGetCtx", self._stream, ctypes.byref(context))
         self._driver.call("cuCtxSetCurrent", context)
-        self._begin, self._end = ctypes.c_void_p(), ctypes.c_void_p()
-        for event in (self._begin, self._end):
-            self._driver.call("cuEventCreate", ctypes.byref(event), 0)
+        self._begin, self._end = (
+            ctypes.c_void_p(self._driver.get("cuEventCreate", 0, kind=ctypes.c_void_p)) for _ in range(2))
         self._filler_seconds = 1.0
         self._filler_seconds = self._round(lambda _: self._fill(), lambda: None, 8, 0)
 
     def _fill(self):
         """Keeps the GPU busy with a copy: a product would leave it too hot for its full clock."""
-        self._driver.call("cuMemcpyDtoDAsync_v2", *self._filler_at, ctypes.c_size_t(_FILLER), self._stream)
+        self._copy(*self._filler_at, _FILLER)
+
+    def _copy(self, to, source, size):
+        self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream)
 
     def _round(self, f, setup, calls, host_seconds):
         """Seconds per call; host_seconds is what queueing one takes."""
@@ -137,9 +146,7 @@ class GpuClock:
             f(items.pop())
         self._driver.call("cuEventRecord", self._end, self._stream)
         self._driver.call("cuEventSynchronize", self._end)
-        milliseconds = ctypes.c_float()
-        self._driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), self._begin, self._end)
-        return milliseconds.value / 1e3 / calls
+        return self._driver.get("cuEventElapsedTime", self._begin, self._end, kind=ctypes.c_float) / 1e3 / calls
 
     def _host_seconds(self, f, setup):
         item = setup()
@@ -166,8 +173,7 @@ class GpuClock:
         with tf.device("GPU:0"):
             a, b = (tf.zeros([size // 4]) for _ in range(2))
         to, source = _address(a), _address(b)
-        copy = lambda _: self._driver.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self._stream)
-        return 2 * size / self.time({"copy": (copy, lambda: None)})["copy"]
+        return 2 * size / self.time({"copy": (lambda _: self._copy(to, source, size), lambda: None)})["copy"]
 
 
 def _address(tensor):

@@ -35,8 +35,8 @@ namespace new operator register restrict short signed sizeof static struct switc
 void volatile""".split())
 _OURS = {"dy", "dtype", "value", "y"}  # names that the files use themselves
 # And those of functions' bodies, beside single letters.
-_LOCALS = set("""bits call channels cols dx each end in inputs job module node np out products real ring row rows run share
-shape squares sum sums task tf tfuse tile walk xs ys ds gs""".split())
+_LOCALS = set("""arg at begin bits call channels col cols dx each end in inputs job left module node np out plan products range real
+result ring root row rows run share shape squares sum sums task tf tfuse tile walk xs ys ds gs""".split())
 
 
 class Refused(Exception):

@@ -197,25 +197,23 @@ def _case_words(op, factor, scale):
                     "return [dy * %sr * r%s]" % (factor, (", total(%sdy * {0} * r, rows)" % scale) * len(op.weights))]
     else:
         gradient = ["return [%s]" % ", ".join("%sdy / (1 + np.abs(%s))**2" % (scale, n) for n in op.inputs)]
-    public = "" if op.own else "tfuse."
-    integers = ["[1.0]" if n in op.weights else "[[1]]" for n in op.inputs]
-    rejects = [("%s: %s must be float32.*got int32" % (op.stem, first), integers)]
+    rejects = [("%s: %s must be float32.*got int32" % (op.stem, first), "=[[1]], ".join(op.tensors) + "=[[1]]")]
     for wrong in rest:
-        ones = ["tf.ones([%s])" % ("4" if n == wrong else "3" if n in op.weights else "2, 3") for n in op.inputs]
         what = "3 values, one per channel" if wrong in op.weights else "the shape of " + first
-        rejects.append(("%s must have %s" % (wrong, what), ones))
+        rejects.append(("%s must have %s" % (wrong, what), wrong + "=ones(4)"))
     if op.kind == "rows":
-        rejects.append((first + " must have at least one dimension", ["tf.constant(1.0)"]))
-    indent = " " * (4 if op.own else 13)
+        rejects.append((first + " must have at least one dimension", first + "=ones()"))
     tried = ", ".join('"%s": %s' % (name, 0.75 - 0.5 * i) for i, name in enumerate(op.attributes))  # exact in float32
     return {
-        "case_imports": "Case" + (", Input, total" if op.weights else ", cancelling" if op.kind == "rows" else ""),
+        "case_imports": ", ".join(name for name, used in [
+            ("Case", True), ("Input", op.weights), ("Timed", not op.own), ("cancelling", op.kind == "rows"), ("ones", True),
+            ("refusing", True), ("total", op.weights)] if used),
+        "right": ", ".join("%s=ones(%s)" % (n, "3" if n in op.weights else "2, 3") for n in op.inputs),
         "gradient": "".join("    %s\n" % line.format(first) for line in gradient),
         "channels": '\n_channels = Input(lambda shape: shape[-1:], dtype="real")\n' if op.weights else "",
         "case_inputs": ", ".join(
             '"%s": %s' % (n, "_channels" if n in op.weights else "lambda shape: shape") for n in op.inputs),
         "summed": ", summed=lambda shape: shape[-1]" if op.kind == "rows" else "",
         "options": ", options=[{%s}]" % tried if tried else "",
-        "rejects": ",\n".join('%s("%s",\n%s lambda: %s%s(%s))' % (
-            indent, message, indent, public, op.stem, ", ".join(values)) for message, values in rejects),
+        "rejects": ",\n".join('%s_refused("%s", %s)' % (" " * (16 if op.own else 13), *pair) for pair in rejects),
     }

@@ -11,7 +11,6 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 import tfuse
-from tfuse import cases
 from tfuse._core import _library, _list_op, _op
 
 # The modules of each family, in the order in which they are read.

@@ -56,7 +56,8 @@ BY_SCOPE = {"dot_product_attention": "attention", "Gelu": "gelu", "gelu": "gelu"
             "layer_normalization": "layer_norm", "moments": "layer_norm"}
 EXPLAINED = {"linear": "dense|linear", "attention": "attention", "layer_norm": "layer_norm|^norm", "gelu": "gelu|scale_bias",
              "conv": "^(base)?conv", "depthwise_conv": "depthwise", "separable_conv": "separable", "max_pool": "max_?pool",
-             "average_pool": "average_?pool", "global_average_pool": "^globalaverage", "rms_norm": "rms_norm|^norm", "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
+             "average_pool": "average_?pool", "global_average_pool": "^globalaverage", "rms_norm": "rms_norm|^norm",
+             "sparse_cross_entropy": "sparse_c", "cross_entropy": "^(categorical|cross)"}
 # Ops that no kernel stands behind: they run others, or wait for them.
 NO_WORK = re.compile("^(__inference_.*|_?(Arg|Retval|Send|Recv|HostSend|HostRecv)|NoOp|.*PartitionedCall|_Xla.*|"
                      "Xla(Launch|Run)|While|If|Stateless(If|While))$")
@@ -178,35 +179,33 @@ def events(planes):
     return device, found, bool(programs) and not any(e.shown for e in found)
 
 
+def _timed(plane, lines=""):
+    """(own name, milliseconds, what is told of it) of every event on lines whose names begin so."""
+    for line in plane.lines:
+        for event in line.events if line.name.startswith(lines) else ():
+            yield plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9, _stats(plane, event)
+
+
 def _ops(plane, programs):
     """TensorFlow's executor names an op's run `scope/name:Type`; what XLA runs on the CPU has a stat `hlo_op`."""
-    for line in plane.lines:
-        for event in line.events:
-            name, ms = plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9
-            scope, colon, kind = name.rpartition(":")
-            if colon and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_>]*", kind) and "::" not in name and not NO_WORK.match(kind):
-                yield Event(scope, kind, ms)
-            elif event.stats:
-                stats = _stats(plane, event)
-                if "hlo_op" in stats and getattr(_instruction(stats, programs), "opcode", "") not in XLA_RUNS_OTHERS:
-                    yield _xla_event(stats, ms, programs)
+    for name, ms, stats in _timed(plane):
+        scope, colon, kind = name.rpartition(":")
+        if colon and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_>]*", kind) and "::" not in name and not NO_WORK.match(kind):
+            yield Event(scope, kind, ms)
+        elif "hlo_op" in stats and getattr(_instruction(stats, programs), "opcode", "") not in XLA_RUNS_OTHERS:
+            yield _xla_event(stats, ms, programs)
 
 
 def _device_events(plane, programs):
     """Kernels and copies, by the op that launched them as far as it is told, else by their own name."""
-    for line in plane.lines:
-        if not line.name.startswith("Stream"):
-            continue
-        for event in line.events:
-            own, ms = plane.event_metadata[event.metadata_id].name, event.duration_ps / 1e9
-            stats = _stats(plane, event)
-            scope, colon, kind = stats.get("tf_op", "").split("#")[0].rpartition(":")
-            if "hlo_op" in stats:
-                yield _xla_event(stats, ms, programs)
-            elif colon:
-                yield Event(scope, kind, ms)
-            else:
-                yield Event(own, re.sub(r"<.*|\(.*|^void ", "", own).split("::")[-1][:40], ms)
+    for own, ms, stats in _timed(plane, "Stream"):
+        scope, colon, kind = stats.get("tf_op", "").split("#")[0].rpartition(":")
+        if "hlo_op" in stats:
+            yield _xla_event(stats, ms, programs)
+        elif colon:
+            yield Event(scope, kind, ms)
+        else:
+            yield Event(own, re.sub(r"<.*|\(.*|^void ", "", own).split("::")[-1][:40], ms)
 
 
 def _stats(plane, event):

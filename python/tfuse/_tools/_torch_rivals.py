@@ -52,10 +52,6 @@ def _residual(x, gamma, residual, dropout, seed):
     return _rms_norm(h, gamma), h
 
 
-def _group_norm(x, gamma, beta, groups):
-    return F.group_norm(x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1)
-
-
 def _batch_norm(x, gamma, beta, mean, variance, residual=None, activation="linear"):
     """In channels_last, which is what a permuted view of x is."""
     y = F.batch_norm(x.movedim(-1, 1), mean.clone(), variance.clone(), gamma, beta, True, 0.25, EPSILON).movedim(1, -1)
@@ -66,10 +62,6 @@ def _conv_norm(x, kernel, *rest, activation="linear"):
     return _batch_norm(_conv()(x, kernel), *rest, activation=activation)
 
 
-def _linear(x, kernel, bias, activation):
-    return ACTIVATIONS[activation](torch.addmm(bias, x, kernel))
-
-
 def _conv(strides=1):
     """Channels last, as it is fastest in PyTorch."""
     def conv(x, kernel, bias=None, activation="linear"):
@@ -77,22 +69,6 @@ def _conv(strides=1):
         return ACTIVATIONS[activation](y).permute(0, 2, 3, 1)
 
     return conv
-
-
-def _bmm(a, b):
-    """Plain cuBLAS: there is nothing to compile."""
-    return torch.bmm(a, b)
-
-
-_bmm.compiled = False
-
-
-def _gated_linear(x, kernel, activation):
-    return _gated(x @ kernel, activation)
-
-
-def _linear_cross_entropy(x, kernel, labels):
-    return F.cross_entropy((x @ kernel).float(), labels)
 
 
 def _depthwise_conv(x, kernel, bias, activation):
@@ -109,8 +85,15 @@ def _reduce(x, kind, axis=-1):
             "l2": torch.linalg.vector_norm}[kind](x, dim=axis)
 
 
+def _as_is(f):
+    """A rival of which there is nothing to compile, as of plain cuBLAS."""
+    rival = lambda *inputs, **options: f(*inputs, **options)
+    rival.compiled = False
+    return rival
+
+
 def _attention(backend):
-    """By one of PyTorch's own kernels, which needs no compiling. Heads go before time, which copies nothing."""
+    """By one of PyTorch's own kernels. Heads go before time, which copies nothing."""
     def attention(query, key, value, is_causal=False):
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         with sdpa_kernel(backend):
@@ -118,8 +101,7 @@ def _attention(backend):
                                                enable_gqa=query.shape[1] != key.shape[1])
         return y.transpose(1, 2)
 
-    attention.compiled = False
-    return attention
+    return _as_is(attention)
 
 
 _ATTENTION = [_attention(backend) for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
@@ -143,7 +125,8 @@ RIVALS = {
     "layer_norm": lambda x, gamma, beta: F.layer_norm(x, x.shape[-1:], gamma.to(x.dtype), beta.to(x.dtype), EPSILON),
     "rms_norm": _rms_norm,
     "rms_norm, residual and dropout": _residual,
-    "group_norm": _group_norm,
+    "group_norm": lambda x, gamma, beta, groups: F.group_norm(
+        x.movedim(-1, 1), groups, gamma.to(x.dtype), beta.to(x.dtype), EPSILON).movedim(1, -1),
     **dict.fromkeys(["depthwise_conv, 3 by 3, speed", "depthwise_conv, 7 by 7, speed"], _depthwise_conv),
     **dict.fromkeys(["batch_norm", "batch_norm, no residual"], _batch_norm),
     **dict.fromkeys(["transpose", "transpose, last first", "transpose, middle", "transpose, ends"],
@@ -155,13 +138,14 @@ RIVALS = {
     "cumprod": lambda x, axis=0: torch.cumprod(x, axis),
     "cummax": lambda x, axis=0: torch.cummax(x, axis).values,
     "cumulative_logsumexp": lambda x, axis=0: torch.logcumsumexp(x, axis),
-    "batched_matmul, speed": _bmm,
-    **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"], _linear),
+    "batched_matmul, speed": _as_is(torch.bmm),
+    **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"],
+                    lambda x, kernel, bias, activation: ACTIVATIONS[activation](torch.addmm(bias, x, kernel))),
     **dict.fromkeys(["conv, speed", "conv, ResNet 1x1", "conv, ResNet 3x3"], _conv()),
     "conv, ResNet stem": _conv(2),
     "conv_norm, speed": _conv_norm,
-    "gated_linear, speed": _gated_linear,
-    "linear_cross_entropy, speed": _linear_cross_entropy,
+    "gated_linear, speed": lambda x, kernel, activation: _gated(x @ kernel, activation),
+    "linear_cross_entropy, speed": lambda x, kernel, labels: F.cross_entropy((x @ kernel).float(), labels),
     **dict.fromkeys(["attention, speed", "attention, speed, own kernel", "attention, decoding",
                      "attention, decoding, own kernel"], _ATTENTION),
 }

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfuse import cases
 from tfuse._core import _library
-from tfuse._tools import _bench, _bench_table
+from tfuse._tools import _bench
 
 WORTH = 0.005  # of the time: less is no reason to change a number
 REACTS = 0.02  # of the time: what changes by less, over all values, does not depend on the number
@@ -69,22 +69,18 @@ def choices():
 class Entry:
     """One direction of one line of the benchmark."""
     bench: object
-    case: object
-    dtype: str
-    shape: tuple
-    options: dict
+    line: _bench.Line
     direction: str
 
     @property
     def label(self):
-        return "%s, %s" % (_bench_table.label({"op": self.case.name, **self.options, "dtype": self.dtype,
-                                               "shape": self.shape}), self.direction)
+        return "%s, %s" % (self.line.label, self.direction)
 
     def functions(self):
         """(f, setup) as the benchmark's clock takes them."""
-        *inputs, dy = self.case.tensors_on_device(self.shape, self.dtype)
-        both = _bench.directions(self.case, _bench.RUNNERS["tfuse"](self.case), inputs, dy, self.options)
-        return both[self.direction == "backward"]
+        timed, dtype, shape, options = self.line
+        *inputs, dy = timed.case.tensors_on_device(shape, dtype)
+        return _bench.directions(timed.case, _bench.RUNNERS["tfuse"](timed), inputs, dy, options)[self.direction == "backward"]
 
     def timer(self):
         """A function that gives the seconds of a run."""
@@ -104,24 +100,22 @@ class Entry:
 
     def speed(self, seconds):
         """In percent of the copy's, or in TF/s where arithmetic sets the pace."""
-        if self.case.flops:
-            return self.case.flops(self.direction, self.shape, self.options) / seconds / 1e12
-        moved = _bench.moved(self.case, self.direction, self.dtype, self.shape, self.options)
-        return 100 * moved / seconds / self.bench.copy
+        timed, dtype, shape, options = self.line
+        if timed.flops:
+            return timed.flops(shape, options)[self.direction == "backward"] / seconds / 1e12
+        return 100 * timed.moved(self.direction, dtype, shape) / seconds / self.bench.copy
 
 
 def entries_of(bench, members):
     """Every line of the cases' benchmark, in both directions."""
-    return [Entry(bench, case, dtype, shape, options, direction)
-            for case in members for dtype in bench.dtypes for shape in bench.shapes(case, dtype)
-            for options in case.timed or case.options for direction in ("forward", "backward")]
+    return [Entry(bench, line, direction) for line in bench.lines(members) for direction in ("forward", "backward")]
 
 
 def first_of_each(entries):
     """Of each case, dtype and direction the first entry."""
     kinds = {}
     for entry in entries:
-        kinds.setdefault((entry.case.name, entry.dtype, entry.direction), entry)
+        kinds.setdefault((entry.line.timed.name, entry.line.dtype, entry.direction), entry)
     return list(kinds.values())
 
 
@@ -264,15 +258,14 @@ def function_of(case):
 
 
 def members_of(op):
-    """(module, cases to time) of a function or a stem; (None, []) where there is no such op. A function that the benchmark
-    does not time has those of its stem."""
-    all_cases = cases.all_cases()
-    if op in all_cases:
-        return op, all_cases[op]
-    for module, members in all_cases.items():
-        named = [case for case in members if function_of(case) == op]
-        if named:
-            return module, [case for case in named if case.sizes] or members
+    """(module, what to time) of a function or a stem; (None, []) where there is no such op. A function that the benchmark
+    does not time has what its stem has."""
+    timed = cases.all_timed()
+    if op in timed:
+        return op, timed[op]
+    for module, members in cases.all_cases().items():
+        if op in map(function_of, [*members, *timed[module]]):
+            return module, [one for one in timed[module] if function_of(one) == op] or timed[module]
     return None, []
 
 

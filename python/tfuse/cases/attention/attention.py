@@ -1,3 +1,4 @@
+import functools
 import os
 
 import numpy as np
@@ -5,19 +6,13 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _philox
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, Timed, by_name, fitting, of_terms, squares, sums, twice
 
 # A case's shape is (batch, queries, keys, heads, key heads, head_dim).
 _SHAPES = [(2, 5, 7, 4, 2, 8), (1, 1, 1, 1, 1, 1), (0, 3, 4, 2, 1, 8), (2, 0, 5, 2, 2, 8), (2, 3, 0, 2, 1, 8),
            (1, 70, 67, 2, 2, 7), (2, 66, 30, 4, 1, 40), (1, 20, 130, 2, 2, 64), (1, 33, 64, 2, 1, 72),
            (1, 1, 129, 4, 2, 128), (1, 9, 66, 3, 1, 256), (1, 5, 70, 1, 1, 320)]
-
-
-def _fit(shape):
-    if len(shape) == 6:
-        return shape
-    rows = int(np.prod(shape[:-1]))
-    return (min(rows, 2), min(rows, 40), min(shape[-1], 70), 4, 2, 32)
+_fit = fitting(6, lambda rows, columns: (min(rows, 2), min(rows, 40), min(columns, 70), 4, 2, 32))
 
 
 def _summed(shape):
@@ -85,8 +80,8 @@ def reference(query, key, value, **options):
     group = _group(query, key)
     key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
     p, factor, _, _, size = weights(query, key, **options)
-    mean = lambda p, value: np.einsum("bhqk,bkhd->bqhd", p, value)
-    return of_terms(mean(p * factor, value), mean((p * factor)**2 * (1 + size * size), value * value))
+    kept = of_terms(p * factor, (p * factor)**2 * (1 + size * size))
+    return sums(lambda p, value: np.einsum("bhqk,bkhd->bqhd", p, value), kept, value)
 
 
 def gradient(dy, query, key, value, dlse=0, bias=None, **options):
@@ -98,18 +93,17 @@ def gradient(dy, query, key, value, dlse=0, bias=None, **options):
     group, shared = _group(query, key), key.shape
     key, value = np.repeat(key, group, 2), np.repeat(value, group, 2)
     p, factor, _, slope, size = weights(query, key, bias, **options)
-    scores = lambda dy, value: np.einsum("bqhd,bkhd->bhqk", dy, value) * factor
-    sums = lambda x: x.reshape(*shared[:3], group, x.shape[-1]).sum(3)  # over the heads that share a key
-    by_key = lambda x, y: sums(np.einsum("bhqk,bqhd->bkhd", x, y))
+    scores = lambda dy, value, factor: np.einsum("bqhd,bkhd->bhqk", dy, value) * factor
+    over_heads = lambda x: x.reshape(*shared[:3], group, x.shape[-1]).sum(3)  # those that share a key
+    by_key = lambda x, y: over_heads(np.einsum("bhqk,bqhd->bkhd", x, y))
     by_query = lambda x, y: np.einsum("bhqk,bkhd->bqhd", x, y)
-    dp, p2 = scores(dy, value), p * p * (1 + size * size)
-    ds = p * (dp - np.sum(p * dp, -1, keepdims=True) + np.asarray(dlse)[..., None])
-    dp2 = scores(dy * dy, value * value) * factor
-    ds2 = p2 * (dp2 + np.sum(p * p * dp2, -1, keepdims=True))
-    gradients = [of_terms(by_query(slope * ds, key), by_query(slope**2 * ds2, key * key)),
-                 of_terms(by_key(slope * ds, query), by_key(slope**2 * ds2, query * query)),
-                 of_terms(by_key(p * factor, dy), by_key(p2 * factor**2, dy * dy))]
-    return gradients if bias is None else [*gradients, of_terms(*(unstretched(x, bias.shape) for x in (ds, ds2)))]
+    dp, p2 = sums(scores, dy, value, factor), p * p * (1 + size * size)
+    ds = of_terms(p * (np.asarray(dp) - np.sum(p * dp, -1, keepdims=True) + np.asarray(dlse)[..., None]),
+                  p2 * (squares(dp) + np.sum(p * p * squares(dp), -1, keepdims=True)))
+    dscores = sums(np.multiply, slope, ds)
+    gradients = [sums(by_query, dscores, key), sums(by_key, dscores, query),
+                 sums(by_key, of_terms(p * factor, p2 * factor**2), dy)]
+    return gradients if bias is None else [*gradients, sums(lambda x: unstretched(x, bias.shape), ds)]
 
 
 def unstretched(x, shape):
@@ -165,11 +159,9 @@ _LENGTHS = {name: Input(lambda s: s[:1], lambda rng, own, s, axis=axis: rng.inte
 def case(name, names=(), **more):
     """A case of query, key and value with the inputs that are named."""
     inputs = {"query": _QUERY, "key": _KEY, "value": _VALUE, **{n: {"bias": _BIAS, "mask": _MASK, **_LENGTHS}[n] for n in names}}
-    named = lambda f: lambda *tensors, **options: f(**dict(zip(inputs, tensors)), **options)
-    return Case(name=name, run=named(tfuse.attention), plain=named(naive), reference=named(reference),
-                gradient=lambda dy, *tensors, **options: gradient(dy, **dict(zip(inputs, tensors)), **options),
-                inputs=inputs, outputs={"output": _OUTPUT}, summed=_summed,
-                **{"shapes": _SHAPES, "fit": _fit, "sizes": [], **more})
+    return Case(name=name, run=by_name(tfuse.attention, inputs), plain=by_name(naive, inputs),
+                reference=by_name(reference, inputs), gradient=by_name(gradient, ["dy", *inputs]), inputs=inputs,
+                outputs={"output": _OUTPUT}, summed=_summed, shapes=_SHAPES, fit=_fit, **more)
 
 
 # ---- keys and values in pages ----
@@ -190,37 +182,30 @@ def _table(rng, own, shape):
     return rng.permutation(own[0] * own[1] + 1)[:own[0] * own[1]].reshape(own)
 
 
-def _dense(pages, table):
-    return pages[table].reshape(table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:])
-
-
-def _paged_reference(query, key_pages, value_pages, table, key_lengths, **options):
-    return reference(query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
-                     key_lengths=key_lengths, **options)
+def _of_pages(f, gather, reshape):
+    """f of what the pages of the table hold, of arrays or tensors."""
+    def call(query, key_pages, value_pages, table, key_lengths, **options):
+        key, value = (reshape(gather(pages, table, axis=0), [table.shape[0], table.shape[1] * _PAGE, *pages.shape[2:]])
+                      for pages in (key_pages, value_pages))
+        return f(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
+    return call
 
 
 def _paged_gradient(dy, query, key_pages, value_pages, table, key_lengths, **options):
-    dquery, *others = gradient(dy, query, _dense(key_pages, table), _dense(value_pages, table), is_causal=True, align="last",
-                               key_lengths=key_lengths, **options)
-    results = [dquery]
-    for of, pages in zip(others, (key_pages, value_pages)):
-        value, squares = np.zeros_like(pages), np.zeros_like(pages)
-        value[table] = np.reshape(of, [*table.shape, *pages.shape[1:]])  # no page is in the table twice
-        squares[table] = np.reshape(of.terms**2, [*table.shape, *pages.shape[1:]])
-        results.append(of_terms(value, squares))
-    return results
+    of_pages = _of_pages(functools.partial(gradient, dy), np.take, np.reshape)
+    dquery, *others = of_pages(query, key_pages, value_pages, table, key_lengths, **options)
+
+    def in_pages(pages, of):
+        made = np.zeros_like(pages)
+        made[table] = np.reshape(of, [*table.shape, *pages.shape[1:]])  # no page is in the table twice
+        return made
+
+    return [dquery, *(sums(functools.partial(in_pages, pages), of) for of, pages in zip(others, (key_pages, value_pages)))]
 
 
-def _paged_naive(query, key_pages, value_pages, table, key_lengths, **options):
-    batch, steps = table.shape[0], table.shape[1] * _PAGE
-    key, value = (tf.reshape(tf.gather(pages, table), [batch, steps, *pages.shape[2:]])
-                  for pages in (key_pages, value_pages))
-    return naive(query, key, value, is_causal=True, align="last", key_lengths=key_lengths, **options)
-
-
-_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_paged_naive, reference=_paged_reference,
-              gradient=_paged_gradient, shapes=_SHAPES, fit=_fit, summed=_summed, sizes=[],
-              options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
+_PAGED = Case(name="paged_attention", run=tfuse.paged_attention, plain=_of_pages(naive, tf.gather, tf.reshape),
+              reference=_of_pages(reference, np.take, np.reshape), gradient=_paged_gradient, shapes=_SHAPES, fit=_fit,
+              summed=_summed, options=[{}, {"window": 20, "scale": 0.5}, {"soft_cap": 1.5}],
               inputs={"query": _QUERY, "key_pages": _pages(lambda s: s[5]), "value_pages": _pages(value_dim),
                       "table": Input(lambda s: (s[0], _width(s)), _table, "int64", False),
                       "key_lengths": _LENGTHS["key_lengths"]},
@@ -236,18 +221,17 @@ _OWN = os.environ.get("TFUSE_CUDNN") == "0"
 _CAUSAL = (("is_causal", True),)
 
 
-def _flops(direction, shape, options):
+def _flops(shape, options):
     """Two products forward, five backward; half of that where causal."""
     batch, queries, keys, heads, _, head_dim = shape
-    pairs = queries * keys / (2 if options.get("is_causal") else 1)
-    return (4 if direction == "forward" else 10) * batch * heads * head_dim * pairs
+    once = 2 * batch * heads * head_dim * queries * keys / (2 if options.get("is_causal") else 1)
+    return 2 * once, 5 * once
 
 
-def _elements(direction, shape, options):
+def _elements(shape):
     """What is read and written at least: query, key, value and output, or those and their gradients."""
     batch, queries, keys, heads, key_heads, head_dim = shape
-    once = 2 * batch * head_dim * (queries * heads + keys * key_heads)
-    return once if direction == "forward" else 2 * once
+    return twice(2 * batch * head_dim * (queries * heads + keys * key_heads))
 
 
 def _stock_can(shape):
@@ -255,12 +239,11 @@ def _stock_can(shape):
     return shape[0] * shape[1] * shape[2] * shape[3] < 2**31
 
 
-def timed(name, sizes, bars=(), causal=(False, True), also=(), **more):
-    """A case that only the benchmark has; `also` are options beside is_causal."""
+def _timed(name, sizes, bars=(), causal=(False, True), also=(), **more):
+    """`also` are options beside is_causal."""
     options = [{**({"is_causal": True} if c else {}), **dict(also)} for c in causal]
-    return case(name + ", own kernel" * _OWN, shapes=[], options=options, sizes=sizes,
-                elements=_elements, stock_can=_stock_can,
-                bars={("bfloat16", *where): limits for where, limits in bars}, **more)
+    return Timed(case(name + ", own kernel" * _OWN, options=options), sizes, elements=_elements, stock_can=_stock_can,
+                 bars={("bfloat16", *where): limits for where, limits in bars}, **more)
 
 
 _D128, _D64, _GROUPED = (4, 4096, 4096, 16, 16, 128), (4, 4096, 4096, 32, 32, 64), (4, 4096, 4096, 16, 4, 128)
@@ -281,10 +264,12 @@ CASES = [
     case("attention, lengths", ["mask", "query_lengths", "key_lengths"], options=[
         {"window": (9, 4), **_DROPOUT}, {"is_causal": True, "align": "last"}, {"window": 9, "soft_cap": 1.0}]),
     _PAGED,
-    timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
-          cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
-    timed("attention, soft cap", [_D128, _GEMMA], also={"soft_cap": 50.0}, flops=_flops,
-          cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
-    timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
-          cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
+]
+TIMES = [
+    _timed("attention, speed", [_D128, _D64, _GROUPED, _ODD], _FAST, sweep=_CURVE + _SINGLE, flops=_flops,
+           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    _timed("attention, soft cap", [_D128, _GEMMA], also={"soft_cap": 50.0}, flops=_flops,
+           cpu_sizes=[(1, 1024, 1024, 8, 8, 64)]),
+    _timed("attention, decoding", _DECODE, [((shape, ()), {"forward": 80}) for shape in _DECODE] * (not _OWN), causal=[False],
+           cpu_sizes=[(1, 1, 8192, 32, 8, 128)]),
 ]

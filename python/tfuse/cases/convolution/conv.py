@@ -5,14 +5,13 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _windows
-from tfuse.cases import Case, Input, of_terms
-from tfuse.cases.elementwise.scale_bias_act import slopes, value
+from tfuse.cases import AHEAD, Case, Input, Timed, each, fitting, ones, plus, refusing, sums, twice, volume
+from tfuse.cases.elementwise.scale_bias_act import activated, plain_epilogue, slopes
 from tfuse.convolution import conv as op
-from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is (batch, spatial axes …, channels, outputs).
-_PLANE = [(2, 9, 7, 8, 5), (1, 1, 1, 2, 2), (0, 4, 5, 4, 6), (2, 4, 5, 0, 4), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34), (1, 5, 40, 34, 8),
-          (2, 17, 19, 16, 72)]
+PLANE = [(2, 9, 7, 8, 5), (1, 1, 1, 2, 2), (0, 4, 5, 4, 6), (2, 4, 5, 0, 4), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34),
+         (1, 5, 40, 34, 8), (2, 17, 19, 16, 72)]
 
 
 class Geometry:
@@ -82,36 +81,31 @@ class Geometry:
         wide = self.wide(x)
         kernel = np.zeros([*self.size, x.shape[-1] // self.groups, y.shape[-1]])
         for tap, seen in self.taps(x.shape[1:-1]):
-            flat = [t.reshape(int(np.prod(t.shape[:-2])), *t.shape[-2:]) for t in (self._split(wide[seen]), self._split(y))]
+            flat = [t.reshape(volume(t.shape[:-2]), *t.shape[-2:]) for t in (self._split(wide[seen]), self._split(y))]
             kernel[tap] = np.einsum("ngc,ngk->cgk", *flat).reshape(kernel[tap].shape)
         return kernel
 
-
-def _finish(y, y2, bias, residual, activation):
-    """What comes behind the sums y, whose squares' sums are y2."""
-    for more in (bias, residual):
-        y, y2 = (y, y2) if more is None else (y + more, y2 + more**2)
-    return value(y, activation), y, y2
+    def gradients(self, g, x, kernel):
+        """Of x and kernel."""
+        return [sums(lambda g, kernel: self.data(g, kernel, x.shape[1:-1]), g, kernel), sums(self.filter, x, g)]
 
 
-def _sum(t):
-    return t.reshape(-1, t.shape[-1]).sum(0) if t.size else np.zeros(t.shape[-1])
+def _bias_gradient(g):
+    return sums(lambda g: g.reshape(-1, g.shape[-1]).sum(0) if g.size else np.zeros(g.shape[-1]), g)
 
 
-def _truth(geometry):
+def truth(geometry):
+    """Reference and gradient."""
+    def pre(x, kernel, bias, residual):
+        return plus(sums(geometry.forward, x, kernel), bias, residual)
+
     def reference(x, kernel, bias=None, residual=None, activation="linear"):
-        y, _, y2 = _finish(geometry.forward(x, kernel), geometry.forward(x * x, kernel * kernel), bias, residual, activation)
-        return of_terms(y, y2)
+        return activated(pre(x, kernel, bias, residual), activation)
 
     def gradient(dy, x, kernel, bias=None, residual=None, activation="linear"):
-        _, pre, pre2 = _finish(geometry.forward(x, kernel), geometry.forward(x * x, kernel * kernel), bias, residual, activation)
-        g, g2 = slopes(dy, pre, pre2, activation)
-        spatial = x.shape[1:-1]
-        gradients = [of_terms(geometry.data(g, kernel, spatial), geometry.data(g2, kernel * kernel, spatial)),
-                     of_terms(geometry.filter(x, g), geometry.filter(x * x, g2))]
-        if bias is not None:
-            gradients.append(of_terms(_sum(g), _sum(g2)))
-        return gradients if residual is None else [*gradients, of_terms(g, g2)]
+        g = slopes(dy, pre(x, kernel, bias, residual), activation)
+        more = [(bias, _bias_gradient(g)), (residual, g)]
+        return [*geometry.gradients(g, x, kernel), *(gradient for given, gradient in more if given is not None)]
 
     return reference, gradient
 
@@ -127,11 +121,15 @@ def naive(geometry, x, kernel):
     return tf.concat([op._plain_linear(a, b, tf.zeros([*sizes, 0]), **options) for a, b in parts], -1)
 
 
-def _naive(geometry):
+def by_stock(geometry, x, kernel):
+    """As Keras calls it."""
+    x = x if isinstance(geometry.padding, str) else tf.pad(x, [(0, 0), *geometry.padding, (0, 0)])
+    return tf.nn.convolution(x, kernel, geometry.strides, "SAME" if geometry.padding == "same" else "VALID")
+
+
+def _plain(geometry, convolve=naive):
     def plain(x, kernel, bias=None, residual=None, activation="linear"):
-        y = naive(geometry, x, kernel)
-        y = y if bias is None else y + bias
-        return PLAIN[activation](y if residual is None else y + residual)
+        return plain_epilogue(convolve(geometry, x, kernel), bias, activation, residual)
 
     return plain
 
@@ -146,13 +144,6 @@ def _fused(geometry):
     return run
 
 
-def _public(geometry):
-    def run(x, kernel, bias=None, residual=None, activation=None):
-        return tfuse.conv(x, kernel, bias, activation, residual, **geometry.options())
-
-    return run
-
-
 def _weights(rng, own, shape):
     """So that results are as large as what they are made of."""
     return rng.normal(size=own) / np.sqrt(max(np.prod(own[:-1]), 1))
@@ -160,130 +151,112 @@ def _weights(rng, own, shape):
 
 def places(shape):
     """Of all images, over which the gradient of a kernel sums: more than a window has."""
-    return int(np.prod(shape[:-2]))
+    return volume(shape[:-2])
 
 
-def _fit(axes):
+def fit_of(axes):
     """Small: references are slow. Sizes still tell cells apart."""
-    def fit(shape):
-        if len(shape) == axes + 3:
-            return shape
-        rows, cols = int(np.prod(shape[:-1])), shape[-1]
-        return (min(rows, 2), *(11, 9, 8)[:axes], 2 * min(cols, 5), 6)
-
-    return fit
+    return fitting(axes + 3, lambda rows, columns: (min(rows, 2), *(11, 9, 8)[:axes], 2 * min(columns, 5), 6))
 
 
-def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shapes=None, run=None, **more):
-    axes, groups = len(geometry.size), geometry.groups
-    reference, gradient = _truth(geometry)
-    out = lambda shape: (shape[0], *geometry.out(shape[1:-2]), shape[-1])
-    all_inputs = {"x": lambda shape: shape[:-1],
-                  "kernel": Input(lambda shape: (*geometry.size, shape[-2] // groups, shape[-1]), _weights),
-                  "bias": lambda shape: shape[-1:], "residual": out}
-    volume = lambda t: int(np.prod(t))
-    window = int(np.prod(geometry.size))
-    elements = lambda direction, shape, options: (1 if direction == "forward" else 2) * (
-        volume(shape[:-1]) + volume(out(shape)) + window * volume(shape[-2:]) // groups)
-    flops = lambda direction, shape, options: (2 if direction == "forward" else 4) * volume(out(shape)) * window * (
-        shape[-2] // groups)
-    return Case(name=name, run=(run or _fused)(geometry), plain=_naive(geometry), reference=reference, gradient=gradient,
-                fit=_fit(axes), summed=places, special=False, inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)},
-                outputs={"value": out}, elements=elements, flops=flops, options=[{"activation": a} for a in activations],
-                **{"shapes": _PLANE if shapes is None else shapes, "sizes": [], **more})
+def out_of(geometry):
+    return lambda shape: (shape[0], *geometry.out(shape[1:-2]), shape[-1])
 
 
-def timed(name, geometry, sizes, activation="linear", inputs=(), bars=None):
-    """A case that only the benchmark has."""
-    def rival(x, kernel, bias=None, activation="linear"):
-        """As Keras calls it."""
-        same = geometry.padding == "same"
-        x = x if isinstance(geometry.padding, str) else tf.pad(x, [(0, 0), *geometry.padding, (0, 0)])
-        y = tf.nn.convolution(x, kernel, geometry.strides, "SAME" if same else "VALID")
-        return PLAIN[activation](y if bias is None else y + bias)
-
-    limits = {("bfloat16", shape): bars for shape in sizes} if bars else {}
-    return case(name, geometry, inputs, (activation,), run=_public, shapes=[], sizes=sizes, rival=rival, bars=limits,
-                cpu_sizes=[(2, *(28,) * len(geometry.size), *sizes[0][-2:])])
+def kernel_of(geometry):
+    return Input(lambda shape: (*geometry.size, shape[-2] // geometry.groups, shape[-1]), _weights)
 
 
-def transposed_case(name, geometry, activations=("linear", "relu"), shapes=None, **more):
+def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shapes=PLANE, run=_fused, **more):
+    reference, gradient = truth(geometry)
+    all_inputs = {"x": lambda shape: shape[:-1], "kernel": kernel_of(geometry), "bias": lambda shape: shape[-1:],
+                  "residual": out_of(geometry)}
+    return Case(name=name, run=run(geometry), plain=_plain(geometry), reference=reference, gradient=gradient,
+                fit=fit_of(len(geometry.size)), summed=places, special=False, shapes=shapes,
+                inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)}, outputs={"value": out_of(geometry)},
+                options=each("activation", activations), **more)
+
+
+def timed(case, geometry, sizes, results=1, **more):
+    """`results`: how often a result, or its gradient, is read or written."""
+    out, window, groups = out_of(geometry), volume(geometry.size), geometry.groups
+    return Timed(case, sizes, elements=lambda shape: twice(
+        volume(shape[:-1]) + results * volume(out(shape)) + window * volume(shape[-2:]) // groups),
+        flops=lambda shape, options: twice(2 * volume(out(shape)) * window * (shape[-2] // groups)), **more)
+
+
+def cpu_size(geometry, size):
+    return (2, *(28,) * len(geometry.size), *size[-2:])
+
+
+def _timed(name, geometry, sizes, activation="linear", inputs=(), bars=AHEAD):
+    public = lambda geometry: lambda x, kernel, bias=None, activation=None: tfuse.conv(
+        x, kernel, bias, activation, **geometry.options())
+    return timed(case(name, geometry, inputs, [activation], run=public), geometry, sizes, rival=_plain(geometry, by_stock),
+                 bars={("bfloat16", shape): bars for shape in sizes}, cpu_sizes=[cpu_size(geometry, sizes[0])])
+
+
+def _transposed(name, geometry, activations=("linear", "relu"), shapes=PLANE[:3] + PLANE[5:7], **more):
     """Of conv_transpose, which is the gradient of the geometry's convolution: from its result to its input."""
-    axes = len(geometry.size)
     options = {"strides": geometry.strides, "padding": geometry.padding, "dilation": geometry.dilation}
     spread = lambda spatial: tuple(op._spread_size(*numbers, geometry.padding, None) for numbers in zip(
         spatial, geometry.size, geometry.strides, geometry.dilation))
-    squared = lambda x, kernel: geometry.data(x * x, kernel * kernel, spread(x.shape[1:-1]))
-    pre_of = lambda x, kernel, bias: _finish(geometry.data(x, kernel, spread(x.shape[1:-1])), squared(x, kernel), bias, None,
-                                             "linear")[1:]
-
-    def reference(x, kernel, bias, activation="linear"):
-        pre, pre2 = pre_of(x, kernel, bias)
-        return of_terms(value(pre, activation), pre2)
+    pre = lambda x, kernel, bias: plus(sums(lambda x, kernel: geometry.data(x, kernel, spread(x.shape[1:-1])), x, kernel), bias)
 
     def gradient(dy, x, kernel, bias, activation="linear"):
-        g, g2 = slopes(dy, *pre_of(x, kernel, bias), activation)
-        return [of_terms(geometry.forward(g, kernel), geometry.forward(g2, kernel * kernel)),
-                of_terms(geometry.filter(g, x), geometry.filter(g2, x * x)), of_terms(_sum(g), _sum(g2))]
+        g = slopes(dy, pre(x, kernel, bias), activation)
+        return [sums(geometry.forward, g, kernel), sums(geometry.filter, g, x), _bias_gradient(g)]
 
     def plain(x, kernel, bias, activation="linear"):
         big = tf.zeros([x.shape[0], *spread(x.shape[1:-1]), kernel.shape[-2]], x.dtype)
         with tf.GradientTape() as tape:
             tape.watch(big)
             small = naive(geometry, big, kernel)
-        return PLAIN[activation](tape.gradient(small, big, x) + bias)
+        return plain_epilogue(tape.gradient(small, big, x), bias, activation)
 
-    def run(x, kernel, bias, activation=None):
-        return tfuse.conv_transpose(x, kernel, bias, activation, **options)
-
-    out = lambda shape: (shape[0], *spread(shape[1:-2]), shape[-1])
-    return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, fit=_fit(axes), special=False,
-                summed=places, inputs={"x": lambda shape: shape[:-1],
+    return Case(name=name, run=lambda x, kernel, bias, activation: tfuse.conv_transpose(x, kernel, bias, activation, **options),
+                plain=plain, reference=lambda x, kernel, bias, activation: activated(pre(x, kernel, bias), activation),
+                gradient=gradient, fit=fit_of(len(geometry.size)), special=False, summed=places, shapes=shapes,
+                inputs={"x": lambda shape: shape[:-1],
                         "kernel": Input(lambda shape: (*geometry.size, shape[-1], shape[-2]), _weights),
                         "bias": lambda shape: shape[-1:]},
-                outputs={"value": out}, options=[{"activation": a} for a in activations],
-                **{"shapes": shapes or _PLANE[:3] + _PLANE[5:7], "sizes": [], **more})
-
-
-_X, _KERNEL = (lambda: tf.ones([2, 5, 5, 4])), (lambda: tf.ones([3, 3, 4, 6]))
+                outputs={"value": lambda shape: (shape[0], *spread(shape[1:-2]), shape[-1])},
+                options=each("activation", activations), **more)
 
 
 def rejects(name, f):
     """What conv and conv_own refuse alike."""
-    return [
-        (name + ": x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
-         lambda: f(tf.ones([2, 3]), _KERNEL())),
-        (name + ": x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
-         lambda: f(tf.ones([2, 5, 4]), _KERNEL())),
-        (name + ": the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel .3, 3, 4, 6.",
-         lambda: f(tf.ones([2, 5, 5, 5]), _KERNEL())),
-        ("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
-         lambda: f(_X(), tf.ones([3, 3, 2, 5]), groups=2)),
-        (name + ": kernel must be float32 like x, got float16", lambda: f(_X(), tf.ones([3, 3, 4, 6], tf.float16))),
-        (name + ": strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0",
-         lambda: f(_X(), _KERNEL(), strides=0)),
-        (name + ": padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
-         lambda: f(_X(), _KERNEL(), padding="full")),
+    refused = refusing(f, x=ones(2, 5, 5, 4), kernel=ones(3, 3, 4, 6))
+    return refused, [
+        refused(name + ": x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 3.",
+                x=ones(2, 3)),
+        refused(name + ": x and kernel must have the same number of dimensions, got shapes .2, 5, 4. and .3, 3, 4, 6.",
+                x=ones(2, 5, 4)),
+        refused(name + ": the channels of x must be groups times those of kernel, got 5 channels, 1 group and kernel "
+                ".3, 3, 4, 6.", x=ones(2, 5, 5, 5)),
+        refused("the outputs of kernel .3, 3, 2, 5. must be a multiple of its groups, of which x with 4 channels has 2, got 5",
+                kernel=ones(3, 3, 2, 5), groups=2),
+        refused(name + ": kernel must be float32 like x, got float16", kernel=ones(3, 3, 4, 6, dtype=tf.float16)),
+        refused(name + ": strides must be an integer from 1 to 1048575, or one for each of 2 spatial axes, got 0", strides=0),
+        refused(name + ": padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
+                padding="full"),
     ]
 
 
-_AHEAD = {"of_XLA": 1.0, "of_torch": 1.0}
-
+_refused, _rejects = rejects("conv", tfuse.conv)
+_back = refusing(tfuse.conv_transpose, x=ones(2, 5, 5, 4), kernel=ones(3, 3, 6, 4))
 CASES = [
     case("conv", Geometry((3, 3), padding="same"), activations=("linear", "relu", "gelu", "silu"), rejects=[
-        *rejects("conv", tfuse.conv),
-        ("bias must be a vector with one value per output, the last axis of kernel .3, 3, 4, 6., got shape .4.",
-         lambda: tfuse.conv(_X(), _KERNEL(), tf.ones([4]))),
-        ("residual must have the shape of the convolution, .2, 3, 3, 6., got .2, 5, 5, 6.",
-         lambda: tfuse.conv(_X(), _KERNEL(), residual=tf.ones([2, 5, 5, 6]))),
-        ("conv: dilation must be an integer from 1 .* got .1, 2, 3.", lambda: tfuse.conv(_X(), _KERNEL(), dilation=[1, 2, 3])),
-        ("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
-         lambda: tfuse.conv(_X(), _KERNEL(), padding=[(1, -1), (0, 0)])),
-        ("conv: groups must be an integer from 1 on, got 0", lambda: tfuse.conv(_X(), _KERNEL(), groups=0)),
-        ("conv: data_format must be channels_last or channels_first, got 'NCHW'",
-         lambda: tfuse.conv(_X(), _KERNEL(), data_format="NCHW")),
-        ("activation must be one of linear, relu, .*got 'swoosh'",
-         lambda: tfuse.conv(_X(), _KERNEL(), activation="swoosh"))]),
+        *_rejects,
+        _refused("bias must be a vector with one value per output, the last axis of kernel .3, 3, 4, 6., got shape .4.",
+                 bias=ones(4)),
+        _refused("residual must have the shape of the convolution, .2, 3, 3, 6., got .2, 5, 5, 6.", residual=ones(2, 5, 5, 6)),
+        _refused("conv: dilation must be an integer from 1 .* got .1, 2, 3.", dilation=[1, 2, 3]),
+        _refused("conv: padding must be one of valid, same, causal, or .before, after. for each of 2 spatial axes, got",
+                 padding=[(1, -1), (0, 0)]),
+        _refused("conv: groups must be an integer from 1 on, got 0", groups=0),
+        _refused("conv: data_format must be channels_last or channels_first, got 'NCHW'", data_format="NCHW"),
+        _refused("activation must be one of linear, relu, .*got 'swoosh'", activation="swoosh")]),
     case("conv, residual", Geometry((3, 2), strides=2, padding=[(1, 2), (0, 1)]), ["bias", "residual"], ("relu", "tanh")),
     case("conv, groups", Geometry((3, 3), padding="same", dilation=2, groups=2), [], ("linear",), shapes=[
         (2, 9, 7, 8, 6), (1, 1, 1, 2, 2), (0, 4, 5, 4, 6), (2, 4, 5, 4, 0), (3, 12, 11, 6, 34), (2, 17, 19, 16, 72)]),
@@ -291,18 +264,17 @@ CASES = [
         (2, 30, 8, 5), (1, 1, 1, 1), (0, 4, 5, 4), (3, 101, 6, 34)]),
     case("conv, three axes", Geometry((2, 3, 2), strides=(1, 2, 3)), [], ("linear",), shapes=[
         (2, 5, 7, 6, 8, 5), (1, 2, 3, 2, 1, 1), (2, 1, 3, 3, 4, 4), (1, 4, 9, 8, 6, 17)]),
-    timed("conv, speed", Geometry((3, 3), padding="same"), [(64, 56, 56, 256, 256)], "relu", ["bias"],
-          {"ms": 0.95, "of_XLA": 1.0, "of_torch": 1.0}),
-    timed("conv, ResNet 1x1", Geometry((1, 1)), [(256, 56, 56, 64, 256), (256, 14, 14, 1024, 256)], bars=_AHEAD),
-    timed("conv, ResNet 3x3", Geometry((3, 3), padding="same"), [(256, 56, 56, 64, 64), (256, 7, 7, 512, 512)], bars=_AHEAD),
-    timed("conv, ResNet stem", Geometry((7, 7), strides=2, padding=[(3, 3), (3, 3)]), [(256, 224, 224, 3, 64)], bars=_AHEAD),
-    transposed_case("conv_transpose", Geometry((3, 2), strides=2, padding="same"), rejects=[
-        ("conv_transpose: padding must be valid or same, got 'causal'",
-         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 4]), padding="causal")),
-        ("conv_transpose: output_padding must be less than strides, got 2 and 2",
-         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 4]), strides=2, output_padding=2)),
-        ("the last axis of y and of kernel must be of one size, got shapes .2, 5, 5, 4. and .3, 3, 6, 5.",
-         lambda: tfuse.conv_transpose(_X(), tf.ones([3, 3, 6, 5])))]),
-    transposed_case("conv_transpose, one axis", Geometry((3,), dilation=2), ("linear",), shapes=[
+    _transposed("conv_transpose", Geometry((3, 2), strides=2, padding="same"), rejects=[
+        _back("conv_transpose: padding must be valid or same, got 'causal'", padding="causal"),
+        _back("conv_transpose: output_padding must be less than strides, got 2 and 2", strides=2, output_padding=2),
+        _back("the last axis of y and of kernel must be of one size, got shapes .2, 5, 5, 4. and .3, 3, 6, 5.",
+              kernel=ones(3, 3, 6, 5))]),
+    _transposed("conv_transpose, one axis", Geometry((3,), dilation=2), ("linear",), shapes=[
         (2, 30, 8, 5), (1, 1, 1, 1), (3, 40, 6, 34)]),
+]
+TIMES = [
+    _timed("conv, speed", Geometry((3, 3), padding="same"), [(64, 56, 56, 256, 256)], "relu", ["bias"], {"ms": 0.95, **AHEAD}),
+    _timed("conv, ResNet 1x1", Geometry((1, 1)), [(256, 56, 56, 64, 256), (256, 14, 14, 1024, 256)]),
+    _timed("conv, ResNet 3x3", Geometry((3, 3), padding="same"), [(256, 56, 56, 64, 64), (256, 7, 7, 512, 512)]),
+    _timed("conv, ResNet stem", Geometry((7, 7), strides=2, padding=[(3, 3), (3, 3)]), [(256, 224, 224, 3, 64)]),
 ]

@@ -3,9 +3,9 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core import _windows
-from tfuse.cases import Case, Input, bars, of_terms
+from tfuse.cases import AHEAD, Case, Input, Timed, bars, each, fitting, ones, refusing, sums, volume
 from tfuse.cases.convolution import conv
-from tfuse.cases.elementwise.scale_bias_act import slopes, value
+from tfuse.cases.elementwise.scale_bias_act import plain_epilogue
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is x's: [batch, height, width, channels], or without a height.
@@ -18,35 +18,28 @@ class Geometry(conv.Geometry):
 
     def __init__(self, size, strides=1, padding="valid", dilation=1, multiplier=1):
         super().__init__(size, strides, padding, dilation)
-        self.multiplier = multiplier
+        self.multiplier, axes = multiplier, len(size)
+        self.fit = fitting(axes + 2, lambda rows, columns: (min(rows, 2), *(9, 8, 7)[:axes], min(columns, 34)))
 
     def options(self):
         return {"strides": self.strides, "padding": self.padding, "dilation": self.dilation}
 
-    def fit(self, shape):
-        """Makes of any shape one that the case can have."""
-        axes = len(self.size)
-        if len(shape) == axes + 2:
-            return shape
-        return (min(int(np.prod(shape[:-1])), 2), *(9, 8, 7)[:axes], min(shape[-1], 34))
-
     def result(self, shape):
         return (shape[0], *self.out(shape[1:-1]), shape[-1] * self.multiplier)
 
-    def sums(self, x, kernel):
-        wide, total = self.wide(x), np.zeros(self.result(x.shape))
-        for tap, places in self.taps(x.shape[1:-1]):
-            total += (wide[places][..., None] * kernel[tap]).reshape(total.shape)
-        return total
+    def _grouped(self, x, kernel):
+        """The convolution of as many groups as x has channels, and its kernel."""
+        return (conv.Geometry(self.size, self.strides, self.padding, self.dilation, x.shape[-1]),
+                kernel.reshape(*self.size, 1, kernel.shape[-2] * kernel.shape[-1]))
 
-    def sums_back(self, g, x, kernel):
-        """Gradients of x and kernel."""
-        wide, dkernel = self.wide(x), np.zeros(kernel.shape)
-        dx, g = np.zeros(wide.shape), g.reshape(*g.shape[:-1], *kernel.shape[-2:])
-        for tap, places in self.taps(x.shape[1:-1]):
-            dx[places] += (g * kernel[tap]).sum(-1)
-            dkernel[tap] = (wide[places][..., None] * g).sum(tuple(range(g.ndim - 2)))
-        return dx[self.padded(x.shape[1:-1])[1]], dkernel
+    def forward(self, x, kernel):
+        grouped, filters = self._grouped(x, kernel)
+        return grouped.forward(x, filters)
+
+    def gradients(self, g, x, kernel):
+        grouped, filters = self._grouped(x, kernel)
+        dx, dfilters = grouped.gradients(g, x, filters)
+        return [dx, sums(lambda filters: filters.reshape(kernel.shape), dfilters)]
 
     def stock(self, x, kernel):
         """TensorFlow's own."""
@@ -68,71 +61,45 @@ def _case(name, geometry, activations, bias=True, **more):
     if bias:
         inputs["bias"] = lambda shape: (shape[-1] * geometry.multiplier,)
 
-    def pre(x, kernel, bias=None):
-        add = 0 if bias is None else bias
-        return geometry.sums(x, kernel) + add, geometry.sums(x * x, kernel * kernel) + add * add
-
-    def reference(x, kernel, bias=None, activation="linear"):
-        sums, squares = pre(x, kernel, bias)
-        return of_terms(value(sums, activation), squares)
-
-    def gradient(dy, x, kernel, bias=None, activation="linear"):
-        g, g2 = slopes(dy, *pre(x, kernel, bias), activation)
-        gradients = [of_terms(v, s) for v, s in zip(geometry.sums_back(g, x, kernel),
-                                                    geometry.sums_back(g2, x * x, kernel * kernel))]
-        places = tuple(range(g.ndim - 1))
-        return gradients if bias is None else [*gradients, of_terms(g.sum(places), g2.sum(places))]
-
-    def plain(x, kernel, bias=None, activation="linear"):
-        y = geometry.stock(x, kernel)
-        return PLAIN[activation](y if bias is None else y + bias)
-
     def run(x, kernel, bias=None, activation="linear"):
         return tfuse.depthwise_conv(x, kernel, bias, activation, **geometry.options())
 
-    shapes = _LINES if len(geometry.size) == 1 else _SHAPES
-    return Case(**{**dict(name=name, run=run, plain=plain, reference=reference, gradient=gradient, inputs=inputs,
-                          outputs={"value": geometry.result}, options=[{"activation": a} for a in activations],
-                          fit=geometry.fit, shapes=shapes, special=False, sizes=[],
-                          summed=lambda shape: int(np.prod(shape[:-1]))), **more})
+    def plain(x, kernel, bias=None, activation="linear"):
+        return plain_epilogue(geometry.stock(x, kernel), bias, activation)
 
-
-_SIZE, _AHEAD = (64, 56, 56, 384), {"of_XLA": 1.0, "of_torch": 1.0}
+    reference, gradient = conv.truth(geometry)
+    return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, inputs=inputs,
+                outputs={"value": geometry.result}, options=each("activation", activations), fit=geometry.fit,
+                shapes=_LINES if len(geometry.size) == 1 else _SHAPES, special=False,
+                summed=lambda shape: volume(shape[:-1]), **more)
 
 
 def _timed(name, geometry, cpu_size, **limits):
-    """A case that only the benchmark has."""
-    return _case(name, geometry, ["linear"], shapes=[], sizes=[_SIZE], cpu_sizes=[cpu_size],
-                 bars=bars(_SIZE, dtypes=["bfloat16"], **limits, **_AHEAD))
+    return Timed(_case(name, geometry, ["linear"]), [_SIZE], cpu_sizes=[cpu_size],
+                 bars=bars(_SIZE, dtypes=["bfloat16"], **limits, **AHEAD))
 
 
-_ones = lambda *shape: tf.ones(shape)
+_SIZE = (64, 56, 56, 384)
+_refused = refusing(tfuse.depthwise_conv, x=ones(1, 5, 5, 2), kernel=ones(3, 3, 2, 1))
 CASES = [
     _case("depthwise_conv", Geometry((3, 3), padding="same"), PLAIN, rejects=[
-        ("depthwise_conv: x must be .batch, height, width, channels. and kernel .*, or both without their height, got shapes .* "
-         r"\(2, 3\)", lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(2, 3))),
-        ("the last axis of x and the third of kernel must be of one size, got shapes .1, 5, 5, 2. and .3, 3, 4, 1.",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 4, 1))),
-        ("bias must be a vector with one value for each channel of the result, the last two axes of kernel .3, 3, 2, 2., got "
-         "shape .2.", lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 2), _ones(2))),
-        ("depthwise_conv: the window reaches over 7 places along the height, and x has 5; padding 'same' would make room",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(4, 2, 2, 1), dilation=2)),
-        ("the window must have at least one place along the width, got 0",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 0, 2, 1), padding="same")),
-        ("depthwise_conv: padding must be 'valid' or 'same', got 'causal'",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 1), padding="causal")),
-        ("depthwise_conv: strides must be an integer of at least 1, or 2 of them, one for each axis, got 0",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 1), strides=0)),
-        (r"depthwise_conv: dilation must be .* got \(1, 2, 3\)",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 1), dilation=(1, 2, 3))),
-        ("the stride along the height must be 1 to 16777216, got 33554432",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 1), strides=1 << 25, padding="same")),
-        ("depthwise_conv: kernel must be float32 like x, got float16",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), tf.ones([3, 3, 2, 1], tf.float16))),
-        ("depthwise_conv: x must be float32.*got int32", lambda: tfuse.depthwise_conv(
-            tf.ones([1, 5, 5, 2], tf.int32), tf.ones([3, 3, 2, 1], tf.int32))),
-        ("activation must be one of linear, relu, .*got 'swoosh'",
-         lambda: tfuse.depthwise_conv(_ones(1, 5, 5, 2), _ones(3, 3, 2, 1), activation="swoosh")),
+        _refused("depthwise_conv: x must be .batch, height, width, channels. and kernel .*, or both without their height, got "
+                 r"shapes .* \(2, 3\)", kernel=ones(2, 3)),
+        _refused("the last axis of x and the third of kernel must be of one size, got shapes .1, 5, 5, 2. and .3, 3, 4, 1.",
+                 kernel=ones(3, 3, 4, 1)),
+        _refused("bias must be a vector with one value for each channel of the result, the last two axes of kernel "
+                 ".3, 3, 2, 2., got shape .2.", kernel=ones(3, 3, 2, 2), bias=ones(2)),
+        _refused("depthwise_conv: the window reaches over 7 places along the height, and x has 5; padding 'same' would make "
+                 "room", kernel=ones(4, 2, 2, 1), dilation=2),
+        _refused("the window must have at least one place along the width, got 0", kernel=ones(3, 0, 2, 1), padding="same"),
+        _refused("depthwise_conv: padding must be 'valid' or 'same', got 'causal'", padding="causal"),
+        _refused("depthwise_conv: strides must be an integer of at least 1, or 2 of them, one for each axis, got 0", strides=0),
+        _refused(r"depthwise_conv: dilation must be .* got \(1, 2, 3\)", dilation=(1, 2, 3)),
+        _refused("the stride along the height must be 1 to 16777216, got 33554432", strides=1 << 25, padding="same"),
+        _refused("depthwise_conv: kernel must be float32 like x, got float16", kernel=ones(3, 3, 2, 1, dtype=tf.float16)),
+        _refused("depthwise_conv: x must be float32.*got int32", x=ones(1, 5, 5, 2, dtype=tf.int32),
+                 kernel=ones(3, 3, 2, 1, dtype=tf.int32)),
+        _refused("activation must be one of linear, relu, .*got 'swoosh'", activation="swoosh"),
     ]),
     _case("depthwise_conv, stride 2", Geometry((3, 3), 2, "same"), ["linear", "silu"]),
     _case("depthwise_conv, 5 by 5", Geometry((5, 5)), ["linear", "relu"], bias=False),
@@ -142,6 +109,8 @@ CASES = [
     _case("depthwise_conv, any window", Geometry((4, 2), padding="same", dilation=2, multiplier=3), ["linear", "tanh"]),
     _case("depthwise_conv, of lines", Geometry((4,), padding="causal"), ["linear", "relu", "silu"]),
     _case("depthwise_conv, of lines, any", Geometry((6,), 2, "same", multiplier=2), ["linear"], bias=False),
+]
+TIMES = [
     _timed("depthwise_conv, 3 by 3, speed", Geometry((3, 3), padding="same"), (8, 28, 28, 96), forward=75),
     _timed("depthwise_conv, 7 by 7, speed", Geometry((7, 7), padding="same"), (8, 14, 14, 96)),
 ]

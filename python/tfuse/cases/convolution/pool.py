@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, bars, of_terms
+from tfuse.cases import Case, Timed, bars, ones, refusing, sums, volume
 from tfuse._core._op import sized
 from tfuse.cases.convolution.depthwise_conv import Geometry
 from tfuse.convolution.pool import _NAMES, _plain_average, _plain_max
@@ -34,10 +34,11 @@ class Pools(Geometry):
         return {"size": self.size, "strides": self.strides, "padding": self.padding, "zeros": self.zeros}
 
     def volumes(self, f):
-        sizes = dict(zip(_NAMES, [*self.size, *self.strides]))
-        none = [tf.zeros([0], tf.bool)] * (f is _plain_max)
-        first = lambda y: y[0] if f is _plain_max else y
-        return lambda x: first(f(x, sized(*self.out(x.shape[1:-1])), *none, padding=self.padding, **sizes))
+        def call(x):
+            given = x, sized(*self.out(x.shape[1:-1])), *[tf.zeros([0], tf.bool)] * (f is _plain_max)
+            y = f(*given, padding=self.padding, **dict(zip(_NAMES, [*self.size, *self.strides])))
+            return y[0] if f is _plain_max else y
+        return call
 
     def stock(self, f):
         if len(self.size) == 3:  # stock TensorFlow has no float64 there
@@ -49,10 +50,9 @@ class Pools(Geometry):
 
 
 def _case(name, run, geometry, stock, reference, gradient, **more):
-    return Case(**{**dict(name=name, run=lambda x: run(x, **geometry.options()), plain=geometry.stock(stock),
-                          reference=reference, gradient=gradient, inputs={"x": lambda shape: shape},
-                          outputs={"value": geometry.result}, fit=geometry.fit, shapes=_SHAPES[len(geometry.size)],
-                          summed=lambda shape: int(np.prod(geometry.size)), special=False, sizes=[]), **more})
+    return Case(name=name, run=lambda x: run(x, **geometry.options()), plain=geometry.stock(stock), reference=reference,
+                gradient=gradient, outputs={"value": geometry.result}, fit=geometry.fit, shapes=_SHAPES[len(geometry.size)],
+                summed=lambda shape: volume(geometry.size), special=False, **more)
 
 
 def _max(name, *window, **more):
@@ -61,7 +61,7 @@ def _max(name, *window, **more):
 
     def gradient(dy, x):
         where = np.argmax(g.stack(x, outside), 0)
-        return [g.spread(x, [dy * (where == tap) for tap in range(int(np.prod(g.size)))])]
+        return [g.spread(x, [dy * (where == tap) for tap in range(volume(g.size))])]
 
     return _case(name, tfuse.max_pool, g, tf.nn.max_pool, lambda x: g.stack(x, outside).max(0), gradient, **more)
 
@@ -71,62 +71,48 @@ def _average(name, *window, **more):
     count = lambda x: g.stack(np.ones_like(x), int(g.zeros)).sum(0)
 
     def gradient(dy, x):
-        share = dy / count(x)
-        many = int(np.prod(g.size))
-        return [of_terms(g.spread(x, [share] * many), g.spread(x, [share * share] * many))]
+        return [sums(lambda share: g.spread(x, [share] * volume(g.size)), dy / count(x))]
 
     def reference(x):
-        return of_terms(g.stack(x, 0).sum(0) / count(x), g.stack(x * x, 0).sum(0) / count(x)**2)
+        return sums(lambda x, share: g.stack(x, 0).sum(0) * share, x, 1 / count(x))
 
     return _case(name, tfuse.average_pool, g, tf.nn.avg_pool, reference, gradient, **more)
 
 
-_LARGE = (256, 112, 112, 64)
-
-
-def _once(direction, shape, options, window=4):
-    """What is read and written at least, in elements: the input, and the result of a quarter of it; half a place each."""
-    n = int(np.prod(shape))
-    return n + n // window
-
-
-_ones = lambda *shape: tf.ones(shape)
+_refused = refusing(tfuse.max_pool, x=ones(2, 3, 3, 1), size=2)
 CASES = [
     _max("max_pool", (3, 3), 2, "same", rejects=[
-        (r"max_pool: x must be .batch, 1 to 3 sizes, channels., got shape \(2, 3\)", lambda: tfuse.max_pool(_ones(2, 3), 2)),
-        ("max_pool: size must be an integer of at least 1, or 2 of them, one for each axis, got 0",
-         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 0)),
-        (r"max_pool: strides must be .* got \(1, 2, 3\)", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, (1, 2, 3))),
-        ("max_pool: padding must be one of valid, same, or .before, after. for each of 2 spatial axes, got 'causal'",
-         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="causal")),
-        (r"max_pool: padding must be .* got \[\(1, -1\), \(0, 0\)\]",
-         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(1, -1), (0, 0)])),
-        ("MaxPool: padding must be less than the window, along the height 2 places over an x of 3, unless zeros count, got 2 "
-         "before and 1 behind", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(2, 1), (0, 0)])),
-        ("MaxPool: padding must be less than the window, along the width 2 places over an x of 3, unless zeros count, got 1 "
-         "before and 2 behind", lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding=[(0, 0), (1, 2)])),
-        ("MaxPool: padding must be less than the window, along the height 2 places over an x of 0, unless zeros count, got 1 "
-         "before and 1 behind", lambda: tfuse.max_pool(_ones(2, 0, 3, 1), 2, padding=[(1, 1), (0, 0)])),
-        ("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
-         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 2, padding="same", zeros=True)),
-        ("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
-         lambda: tfuse.max_pool(_ones(2, 3, 3, 1), 5, 1)),
-        ("max_pool: x must be float32.*got int32", lambda: tfuse.max_pool(tf.ones([2, 3, 3, 1], tf.int32), 2)),
+        _refused(r"max_pool: x must be .batch, 1 to 3 sizes, channels., got shape \(2, 3\)", x=ones(2, 3)),
+        _refused("max_pool: size must be an integer of at least 1, or 2 of them, one for each axis, got 0", size=0),
+        _refused(r"max_pool: strides must be .* got \(1, 2, 3\)", strides=(1, 2, 3)),
+        _refused("max_pool: padding must be one of valid, same, or .before, after. for each of 2 spatial axes, got 'causal'",
+                 padding="causal"),
+        _refused(r"max_pool: padding must be .* got \[\(1, -1\), \(0, 0\)\]", padding=[(1, -1), (0, 0)]),
+        _refused("MaxPool: padding must be less than the window, along the height 2 places over an x of 3, unless zeros "
+                 "count, got 2 before and 1 behind", padding=[(2, 1), (0, 0)]),
+        _refused("MaxPool: padding must be less than the window, along the width 2 places over an x of 3, unless zeros "
+                 "count, got 1 before and 2 behind", padding=[(0, 0), (1, 2)]),
+        _refused("MaxPool: padding must be less than the window, along the height 2 places over an x of 0, unless zeros "
+                 "count, got 1 before and 1 behind", x=ones(2, 0, 3, 1), padding=[(1, 1), (0, 0)]),
+        _refused("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
+                 padding="same", zeros=True),
+        _refused("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
+                 size=5, strides=1),
+        _refused("max_pool: x must be float32.*got int32", x=ones(2, 3, 3, 1, dtype=tf.int32)),
     ]),
     _max("max_pool, side by side", (2, 2), 2),
     _max("max_pool, of lines", (3,), 1, "same"),
     _max("max_pool, zeros around", (3, 3), 2, ((1, 1), (1, 2)), True),
     _max("max_pool, of volumes", (2, 3, 2), (1, 2, 2), "same"),
-    _average("average_pool", (3, 3), 2, "same", rejects=[
-        ("average_pool: the window reaches over 5 places along the width, and x has 3",
-         lambda: tfuse.average_pool(_ones(2, 9, 3, 1), 5, 1)),
-    ]),
+    _average("average_pool", (3, 3), 2, "same", rejects=[refusing(tfuse.average_pool)(
+        "average_pool: the window reaches over 5 places along the width, and x has 3", x=ones(2, 9, 3, 1), size=5, strides=1)]),
     _average("average_pool, side by side", (2, 2), 2),
     _average("average_pool, of lines", (3,), 1, "same"),
     _average("average_pool, zeros around", (3, 3), 2, ((1, 1), (0, 4)), True),
     _average("average_pool, of volumes", (2, 3, 2), (1, 2, 2), "valid"),
-    _max("max_pool, speed", (3, 3), 2, "same", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
-         bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
-    _average("average_pool, speed", (2, 2), 2, "valid", shapes=[], sizes=[_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=_once,
-             bars=bars(_LARGE, dtypes=["bfloat16"], forward=60)),
 ]
+_LARGE = (256, 112, 112, 64)
+# What is read and written at least: the input, and the result of a quarter of it.
+TIMES = [Timed(case, [_LARGE], cpu_sizes=[(8, 28, 28, 64)], elements=lambda shape: [volume(shape) * 5 // 4] * 2,
+               bars=bars(_LARGE, dtypes=["bfloat16"], forward=60))
+         for case in (_max("max_pool, speed", (3, 3), 2, "same"), _average("average_pool, speed", (2, 2), 2, "valid"))]

@@ -2,10 +2,11 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import SHAPES, Case, Input, bars, of_terms
+from tfuse.cases import Case, Timed, bars, ones, refusing, sums, volume
 
 # (images, places …, channels): many places, so that a gradient's sum comes in parts; single channels; packs in several tiles.
-_SHAPES = [shape if len(shape) > 2 else (shape[0], 3, shape[-1]) for shape in SHAPES if len(shape) > 1] + [
+_SHAPES = [
+    (4, 3, 8), (1, 3, 1), (7, 3, 3), (0, 3, 8), (3, 5, 129), (513, 3, 1030), (4099, 3, 2), (1, 3, 100003),
     (2, 65, 33, 8), (1, 150, 129, 24), (3, 5, 7, 2056), (2, 7, 300), (5, 4, 3, 2, 16), (0, 4, 8), (3, 0, 8), (3, 4, 0), (4, 6)]
 _SIZE = (256, 56, 56, 144)
 
@@ -15,24 +16,21 @@ def _scale(shape):
 
 
 def _gradient(dy, x, scale):
-    places, terms = tuple(range(1, x.ndim - 1)), dy * x
-    return [dy * scale, of_terms(terms.sum(places, keepdims=True), np.sum(terms * terms, places, keepdims=True))]
+    places = tuple(range(1, x.ndim - 1))
+    return [dy * scale, sums(lambda dy, x: np.sum(dy * x, places, keepdims=True), dy, x)]
 
 
+_refused = refusing(tfuse.scale_channels, x=ones(2, 4, 3))
 CASES = [
     Case(name="scale_channels", run=tfuse.scale_channels, plain=lambda x, scale: x * scale,
-         reference=lambda x, scale: x * scale, gradient=_gradient, shapes=_SHAPES, sizes=[_SIZE],
-         summed=lambda shape: int(np.prod(shape[1:-1])),
-         inputs={"x": lambda shape: shape, "scale": Input(_scale)}, passes=(2, 3), cpu_sizes=[(8, 56, 56, 144)],
-         bars=bars(_SIZE, forward=90, backward=85), rejects=[
-             ("x must be .images, places …, channels., got shape .3.", lambda: tfuse.scale_channels(tf.ones([3]), tf.ones([3]))),
-             ("scale must have the shape of x, .2, 4, 3., with 1 for all but the first and last axis, got .2, 4, 3.",
-              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 4, 3]))),
-             ("scale must have the shape of x, .2, 4, 3., .* got .2, 1, 4.",
-              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 4]))),
-             ("scale must be float32 like x, got float16",
-              lambda: tfuse.scale_channels(tf.ones([2, 4, 3]), tf.ones([2, 3], tf.float16))),
-             ("x must be float32.*got int32",
-              lambda: tfuse.scale_channels(tf.ones([2, 4, 3], tf.int32), tf.ones([2, 3], tf.int32))),
+         reference=lambda x, scale: x * scale, gradient=_gradient, shapes=_SHAPES, summed=lambda shape: volume(shape[1:-1]),
+         inputs={"x": lambda shape: shape, "scale": _scale}, rejects=[
+             _refused("x must be .images, places …, channels., got shape .3.", x=ones(3), scale=ones(3)),
+             _refused("scale must have the shape of x, .2, 4, 3., with 1 for all but the first and last axis, got .2, 4, 3.",
+                      scale=ones(2, 4, 3)),
+             _refused("scale must have the shape of x, .2, 4, 3., .* got .2, 1, 4.", scale=ones(2, 4)),
+             _refused("scale must be float32 like x, got float16", scale=ones(2, 3, dtype=tf.float16)),
+             _refused("x must be float32.*got int32", x=ones(2, 4, 3, dtype=tf.int32), scale=ones(2, 3, dtype=tf.int32)),
          ]),
 ]
+TIMES = [Timed(CASES[0], [_SIZE], cpu_sizes=[(8, 56, 56, 144)], bars=bars(_SIZE, forward=90, backward=85))]

@@ -1,8 +1,7 @@
 import numpy as np
-import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, bars
+from tfuse.cases import Case, Input, Timed, bars, ones, refusing
 from tfuse.elementwise.rope import plain
 
 _SHAPES = [(2, 5, 3, 8), (1, 1, 1, 4), (0, 3, 2, 8), (2, 0, 2, 8), (3, 7, 5, 130), (2, 515, 4, 64),
@@ -38,7 +37,7 @@ def _case(name, inputs, **options):
     """A case of a query, with what else it takes."""
     return Case(name=name, run=lambda query, positions=0, **o: tfuse.rope(query, None, positions, **o), plain=_plain,
                 reference=_turn, gradient=lambda dy, query, *p, **o: [_turn(dy, *p, inverse=True, **o)],
-                inputs={"query": lambda shape: shape, **inputs}, shapes=_SHAPES, fit=_fit, passes=(2, 2), **options)
+                inputs={"query": lambda shape: shape, **inputs}, shapes=_SHAPES, fit=_fit, **options)
 
 
 def _plain(query, positions=0, rotary=None, **options):
@@ -53,41 +52,34 @@ def _both(f):
     return lambda query, key, **options: (f(query, **options), f(key, **options))
 
 
+_PAIR = {"query": lambda shape: shape, "key": lambda shape: (*shape[:2], 1, shape[3])}
+_refused, _two = refusing(tfuse.rope, query=ones(1, 2, 3, 4)), refusing(tfuse.rope, query=ones(2, 3, 5, 4))
 CASES = [
     _case("rope", {}, options=[{}, {"pairing": "interleaved"}, {"positions": 1000, "base": 500000.0, "scale": 0.25},
-                               {"rotary": 4}, {"rotary": 4, "pairing": "interleaved"}],
-          sizes=[_SIZE], timed=[{}, {"pairing": "interleaved"}],
-          bars=bars(_SIZE, forward=90, backward=90), rejects=[
-        ("query must be .batch, time, heads, head_dim., got shape .2, 3.", lambda: tfuse.rope(tf.ones([2, 3]))),
-        ("head_dim of query must be even, got shape .1, 2, 3, 5.", lambda: tfuse.rope(tf.ones([1, 2, 3, 5]))),
-        ("head_dim of key must be even", lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), tf.ones([1, 2, 3, 5]))),
-        ("key must have the shape of query up to the heads, .1, 2, 3, 4., got .1, 2, 3, 6.",
-         lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), tf.ones([1, 2, 3, 6]))),
-        ("key must have the shape of query up to the heads, .2, 3, 1, 4., got .1, 3, 1, 4.",
-         lambda: tfuse.rope(tf.ones([2, 3, 5, 4]), tf.ones([1, 3, 1, 4]))),
-        ("key must have the shape of query up to the heads, .2, 3, 1, 4., got .2, 7, 1, 4.",
-         lambda: tfuse.rope(tf.ones([2, 3, 5, 4]), tf.ones([2, 7, 1, 4]))),
-        ("key must be .batch, time, heads, head_dim., got shape .2, 3, 4.",
-         lambda: tfuse.rope(tf.ones([2, 3, 5, 4]), tf.ones([2, 3, 4]))),
-        ("query must be .batch, time, heads, head_dim., got shape .0.",
-         lambda: tfuse.rope(tf.ones([0]), tf.ones([2, 3, 5, 4]))),
-        ("rotary must be even and at most head_dim, 4, got 6", lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), rotary=6)),
-        ("rotary must be even and at most head_dim, 4, got 3", lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), rotary=3)),
-        ("positions must have the shape of .batch. of query, .2., got .3.",
-         lambda: tfuse.rope(tf.ones([2, 2, 3, 4]), positions=[1, 2, 3])),
-        ("positions must have the shape of .batch, time. of query, .2, 2., got .2, 3.",
-         lambda: tfuse.rope(tf.ones([2, 2, 3, 4]), positions=[[1, 2, 3], [4, 5, 6]])),
-        ("positions must be a number, .batch. or .batch, time., got shape .1, 1, 1.",
-         lambda: tfuse.rope(tf.ones([1, 1, 3, 4]), positions=[[[1]]])),
-        ("rope: positions must be int32 or int64, got float64", lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), positions=0.5)),
-        ("rope: pairing must be one of half, interleaved, got 'thirds'",
-         lambda: tfuse.rope(tf.ones([1, 2, 3, 4]), pairing="thirds")),
+                               {"rotary": 4}, {"rotary": 4, "pairing": "interleaved"}], rejects=[
+        _refused("query must be .batch, time, heads, head_dim., got shape .2, 3.", query=ones(2, 3)),
+        _refused("head_dim of query must be even, got shape .1, 2, 3, 5.", query=ones(1, 2, 3, 5)),
+        _refused("head_dim of key must be even", key=ones(1, 2, 3, 5)),
+        _refused("key must have the shape of query up to the heads, .1, 2, 3, 4., got .1, 2, 3, 6.", key=ones(1, 2, 3, 6)),
+        _two("key must have the shape of query up to the heads, .2, 3, 1, 4., got .1, 3, 1, 4.", key=ones(1, 3, 1, 4)),
+        _two("key must have the shape of query up to the heads, .2, 3, 1, 4., got .2, 7, 1, 4.", key=ones(2, 7, 1, 4)),
+        _two("key must be .batch, time, heads, head_dim., got shape .2, 3, 4.", key=ones(2, 3, 4)),
+        _two("query must be .batch, time, heads, head_dim., got shape .0.", query=ones(0), key=ones(2, 3, 5, 4)),
+        _refused("rotary must be even and at most head_dim, 4, got 6", rotary=6),
+        _refused("rotary must be even and at most head_dim, 4, got 3", rotary=3),
+        _refused("positions must have the shape of .batch. of query, .2., got .3.",
+                 query=ones(2, 2, 3, 4), positions=[1, 2, 3]),
+        _refused("positions must have the shape of .batch, time. of query, .2, 2., got .2, 3.",
+                 query=ones(2, 2, 3, 4), positions=[[1, 2, 3], [4, 5, 6]]),
+        _refused("positions must be a number, .batch. or .batch, time., got shape .1, 1, 1.",
+                 query=ones(1, 1, 3, 4), positions=[[[1]]]),
+        _refused("rope: positions must be int32 or int64, got float64", positions=0.5),
+        _refused("rope: pairing must be one of half, interleaved, got 'thirds'", pairing="thirds"),
     ]),
-    _case("rope, offsets", _positions("int32", lambda shape: shape[:1]), sizes=[]),
-    _case("rope, positions", _positions("int64", lambda shape: shape[:2]), sizes=[]),
+    _case("rope, offsets", _positions("int32", lambda shape: shape[:1])),
+    _case("rope, positions", _positions("int64", lambda shape: shape[:2])),
     Case(name="rope, key", run=tfuse.rope, plain=_both(_plain), reference=_both(_turn), fit=_fit, shapes=_SHAPES,
-         gradient=lambda dy, query, key, **o: [_turn(d, inverse=True, **o) for d in dy],
-         inputs={"query": lambda shape: shape, "key": lambda shape: (*shape[:2], 1, shape[3])},
-         outputs={"query": lambda shape: shape, "key": lambda shape: (*shape[:2], 1, shape[3])},
-         options=[{}, {"positions": 17, "pairing": "interleaved"}], passes=(2, 2), sizes=[]),
+         gradient=lambda dy, query, key, **o: [_turn(d, inverse=True, **o) for d in dy], inputs=_PAIR, outputs=_PAIR,
+         options=[{}, {"positions": 17, "pairing": "interleaved"}]),
 ]
+TIMES = [Timed(CASES[0], [_SIZE], [{}, {"pairing": "interleaved"}], passes=(2, 2), bars=bars(_SIZE, forward=90, backward=90))]

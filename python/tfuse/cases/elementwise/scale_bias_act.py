@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, bars, total
+from tfuse.cases import Case, Timed, bars, each, of_terms, ones, refusing, squares, total
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 
@@ -46,12 +46,26 @@ def slope(v, activation):
     return ACTIVATIONS[activation](v + 1e-30j).imag * 1e30
 
 
-def slopes(dy, pre, pre2, activation):
-    """dy times the slope at pre, and its square: pre is a sum, of terms whose squares add up to pre2, and is rounded; what that
-    does to the slope is a term."""
-    step, g = 1e-4, dy * slope(pre, activation)
-    bend = (slope(pre + step, activation) - slope(pre - step, activation)) / (2 * step)
-    return g, g * g + dy**2 * bend**2 * pre2
+def activated(pre, activation):
+    """Of a sum, with the size of its terms."""
+    return of_terms(value(pre, activation), squares(pre))
+
+
+def curve(v, activation, step=1e-4):
+    """The slope's own."""
+    return (slope(v + step, activation) - slope(v - step, activation)) / (2 * step)
+
+
+def slopes(dy, pre, activation):
+    """dy times the slope at pre: a sum, which is rounded; what that does to the slope is a term."""
+    g = dy * slope(pre, activation)
+    return of_terms(g, g * g + dy**2 * curve(pre, activation)**2 * squares(pre))
+
+
+def plain_epilogue(y, bias=None, activation="linear", residual=None):
+    """What follows sums, in stock TensorFlow."""
+    y = y if bias is None else y + bias
+    return PLAIN[activation](y if residual is None else y + residual)
 
 
 def _reference(x, scale=1.0, bias=0.0, activation="linear"):
@@ -71,11 +85,7 @@ def _gradient(dy, x, scale=None, bias=None, activation="linear"):
 
 
 def _plain(x, scale=None, bias=None, activation="linear"):
-    if scale is not None:
-        x = x * scale
-    if bias is not None:
-        x = x + bias
-    return PLAIN[activation](x)
+    return plain_epilogue(x if scale is None else x * scale, bias, activation)
 
 
 def _case(name, inputs, **options):
@@ -87,31 +97,27 @@ def _channels(shape):
     return shape[-1:]
 
 
+_refused = refusing(tfuse.scale_bias_act, x=ones(2, 3))
 CASES = [
-    _case("scale_bias_act", {"scale": _channels, "bias": _channels}, options=[{"activation": a} for a in PLAIN], bars={
-        **bars((16384, 8192), forward=95, backward=90), **bars((16383, 8191), forward=80, backward=80)}, rejects=[
-        ("scale must have 3 values, one per channel .last axis. of x .2, 3., got 4",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([4]))),
-        ("bias must have 3 values, .*got 4", lambda: tfuse.scale_bias_act(tf.ones([2, 3]), bias=tf.ones([4]))),
-        ("scale must be a vector with one value per channel of x, got shape .2, 3.",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([2, 3]))),
-        ("bias must be a vector with one value per channel of x, got shape ..",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3]), bias=1.0)),
-        ("x must have at least one dimension to have a value of bias for each channel",
-         lambda: tfuse.scale_bias_act(tf.constant(1.0), bias=tf.ones([1]))),
-        ("scale_bias_act: scale must be float32 like x, got float64",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3]), tf.ones([3], tf.float64))),
-        ("scale_bias_act: x must be float32, float16, bfloat16 or float64, got int32",
-         lambda: tfuse.scale_bias_act(tf.constant([[1]]))),
-        ("scale_bias_act: scale must fit float16.*got 1e.06",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3], tf.float16), 1e6)),
-        ("activation must be one of linear, relu, .* or None, got 'swoosh'",
-         lambda: tfuse.scale_bias_act(tf.ones([2, 3]), activation="swoosh")),
-        ("activation must be one of .*got <function softmax", lambda: tfuse.ScaleBiasAct(keras.activations.softmax)),
+    _case("scale_bias_act", {"scale": _channels, "bias": _channels}, options=each("activation", PLAIN), rejects=[
+        _refused("scale must have 3 values, one per channel .last axis. of x .2, 3., got 4", scale=ones(4)),
+        _refused("bias must have 3 values, .*got 4", bias=ones(4)),
+        _refused("scale must be a vector with one value per channel of x, got shape .2, 3.", scale=ones(2, 3)),
+        _refused("bias must be a vector with one value per channel of x, got shape ..", bias=1.0),
+        _refused("x must have at least one dimension to have a value of bias for each channel", x=ones(), bias=ones(1)),
+        _refused("scale_bias_act: scale must be float32 like x, got float64", scale=ones(3, dtype=tf.float64)),
+        _refused("scale_bias_act: x must be float32, float16, bfloat16 or float64, got int32", x=ones(1, 1, dtype=tf.int32)),
+        _refused("scale_bias_act: scale must fit float16.*got 1e.06", x=ones(2, 3, dtype=tf.float16), scale=1e6),
+        _refused("activation must be one of linear, relu, .* or None, got 'swoosh'", activation="swoosh"),
+        refusing(tfuse.ScaleBiasAct)("activation must be one of .*got <function softmax", activation=keras.activations.softmax),
     ]),
     _case("scale_bias_act, one scale", {"scale": lambda shape: (), "bias": _channels},
-          options=[{"activation": a} for a in ("linear", "gelu")], sizes=[(16384, 8192)]),
-    _case("scale_bias_act, scale only", {"scale": _channels}, options=[{"activation": "relu"}], sizes=[]),
-    _case("activation", {}, options=[{"activation": a} for a in PLAIN], sizes=[(16384, 8192)],
-          timed=[{"activation": a} for a in ("relu", "gelu", "tanh")]),
+          options=each("activation", ["linear", "gelu"])),
+    _case("scale_bias_act, scale only", {"scale": _channels}, options=each("activation", ["relu"])),
+    _case("activation", {}, options=each("activation", PLAIN)),
+]
+TIMES = [
+    Timed(CASES[0], bars={**bars((16384, 8192), forward=95, backward=90), **bars((16383, 8191), forward=80, backward=80)}),
+    Timed(CASES[1], [(16384, 8192)]),
+    Timed(CASES[3], [(16384, 8192)], each("activation", ["relu", "gelu", "tanh"])),
 ]

@@ -10,20 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core._op import real
-from tfuse.cases import Case, Input
+from tfuse.cases import Case, Input, each, ones, refusing
 from tfuse.lists import tensors_update
 
 _RATE, _B1, _B2, _EPSILON, _DECAY, _BOUND, _T = 0.125, 0.75, 0.875, 1e-7, 0.0625, 1.5, 3
 _HYPER = [_DECAY, _BOUND, _B1, _B2, 1 - _B1, 1 - _B2, _EPSILON, 1.0]
 _SCALE = 8.0  # large tensors are clipped by their norms still, small ones are not
-
-
-def _floats(shape):
-    return Input(shape, gradient=False)
-
-
-def _positive(shape):
-    return Input(shape, values=lambda rng, own, _: rng.uniform(0.5, 2, own), gradient=False)
 
 
 def _step(f, g, w, m, v, h, rule, clip="value", scale=None, squares=False):
@@ -74,43 +66,40 @@ def _reference(*inputs, **options):
         return list(_formula(*inputs, **options))
 
 
-CASES = [
-    Case(name="tensors_update", run=functools.partial(_step, tensors_update.op),
-         plain=functools.partial(_step, tensors_update.op.plain), reference=_reference,
-         gradient=lambda dy, *inputs, **options: [],
-         inputs={"g": _floats(lambda shape: shape), "w": _floats(lambda shape: shape), "m": _floats(lambda shape: shape),
-                 "v": _positive(lambda shape: shape), "h": _positive(lambda shape: shape)},
-         outputs={name: lambda shape: shape for name in "wmvh"}, options=[{"rule": rule} for rule in tensors_update.SLOTS] + [
-             {"rule": rule, "clip": clip, "scale": _SCALE} for rule in ("momentum", "adam", "lamb")
-             for clip in ("value", "norm", "global_norm")] + [
-             {"rule": rule, "squares": True} for rule in ("momentum", "adam", "amsgrad", "lamb")],
-         special=False, sizes=[], rejects=[
-             ("gradient 0 must have the shape of its weight, .3., got .2.", lambda: _reject(tf.ones([2]), [tf.ones([3])] * 2)),
-             ("gradient 0 must have the shape of its weight, .3., twice as long along the first axis, got .3.",
-              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, squares=True)),
-             ("norm and scale must be empty where gradients come with the sums of squares",
-              lambda: _reject(tf.ones([6]), [tf.ones([3])] * 2, norm=1.0, squares=True)),
-             ("norm and scale must be empty where gradients come with the sums of squares",
-              lambda: _reject(tf.ones([6]), [tf.ones([3])] * 2, scale=1.0, squares=True)),
-             ("gradients that come with the sums of squares must be of the weights' type, float32, got float16",
-              lambda: _reject(tf.ones([6], tf.float16), [tf.ones([3])] * 2, squares=True)),
-             ("slot 1 must have the shape of its weight, .3., got .4.",
-              lambda: _reject(tf.ones([3]), [tf.ones([3]), tf.ones([4])])),
-             ("the rule wants 2 slots for 1 weights, got 1", lambda: _reject(tf.ones([3]), [tf.ones([3])])),
-             ("hyper must have 8", lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, hyper=[1.0])),
-             ("norm must be a single number or a vector of 0 or 1 values, got shape .2.",
-              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, norm=tf.ones([2]))),
-             ("norm must be a single number .* got shape .0, 2.",
-              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, norm=tf.ones([0, 2]))),
-             ("scale must be a single number .* got shape .0, 2.",
-              lambda: _reject(tf.ones([3]), [tf.ones([3])] * 2, scale=tf.ones([0, 2]))),
-             ("rate, hyper, norm and scale must be float64 where weights are float64, got float32",
-              lambda: _reject(tf.ones([3]), [tf.ones([3], tf.float64)] * 2, dtype=tf.float64)),
-         ]),
-]
-
-
-def _reject(gradient, slots, hyper=_HYPER, norm=(), scale=(), dtype=tf.float32, squares=False):
+def _rejecting(gradient, slots, hyper=_HYPER, norm=(), scale=(), dtype=tf.float32, squares=False):
     floats = lambda value: tf.convert_to_tensor(value, tf.float32)
     return tensors_update.op([gradient], [tf.ones([3], dtype)], slots, tf.constant(_RATE), tf.constant(2, tf.int64),
                              floats(hyper), floats(norm), floats(scale), rule="adam", squares=squares)
+
+
+_refused = refusing(_rejecting, gradient=ones(3), slots=[ones(3)] * 2)
+_FLOATS = Input(lambda shape: shape, gradient=False)
+_POSITIVE = Input(lambda shape: shape, values=lambda rng, own, _: rng.uniform(0.5, 2, own), gradient=False)
+CASES = [
+    Case(name="tensors_update", run=functools.partial(_step, tensors_update.op),
+         plain=functools.partial(_step, tensors_update.op.plain), reference=_reference,
+         inputs={**dict.fromkeys("gwm", _FLOATS), **dict.fromkeys("vh", _POSITIVE)}, outputs=dict.fromkeys("wmvh", _FLOATS),
+         options=[*each("rule", tensors_update.SLOTS),
+                  *({"rule": rule, "clip": clip, "scale": _SCALE} for rule in ("momentum", "adam", "lamb")
+                    for clip in ("value", "norm", "global_norm")),
+                  *({"rule": rule, "squares": True} for rule in ("momentum", "adam", "amsgrad", "lamb"))],
+         special=False, rejects=[
+             _refused("gradient 0 must have the shape of its weight, .3., got .2.", gradient=ones(2)),
+             _refused("gradient 0 must have the shape of its weight, .3., twice as long along the first axis, got .3.",
+                      squares=True),
+             _refused("norm and scale must be empty where gradients come with the sums of squares",
+                      gradient=ones(6), norm=1.0, squares=True),
+             _refused("norm and scale must be empty where gradients come with the sums of squares",
+                      gradient=ones(6), scale=1.0, squares=True),
+             _refused("gradients that come with the sums of squares must be of the weights' type, float32, got float16",
+                      gradient=ones(6, dtype=tf.float16), squares=True),
+             _refused("slot 1 must have the shape of its weight, .3., got .4.", slots=[ones(3), ones(4)]),
+             _refused("the rule wants 2 slots for 1 weights, got 1", slots=[ones(3)]),
+             _refused("hyper must have 8", hyper=[1.0]),
+             _refused("norm must be a single number or a vector of 0 or 1 values, got shape .2.", norm=ones(2)),
+             _refused("norm must be a single number .* got shape .0, 2.", norm=ones(0, 2)),
+             _refused("scale must be a single number .* got shape .0, 2.", scale=ones(0, 2)),
+             _refused("rate, hyper, norm and scale must be float64 where weights are float64, got float32",
+                      slots=[ones(3, dtype=tf.float64)] * 2, dtype=tf.float64),
+         ]),
+]

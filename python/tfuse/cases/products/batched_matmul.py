@@ -2,20 +2,14 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms, product_flops
+from tfuse.cases import Case, Input, Timed, fitting, longest_axis, ones, product_flops, refusing, sums, twice, volume
 from tfuse.products.batched_matmul import fused
 
 # A case's shape is (…, m, k, n), the batch first. None has a batch of [several, 1]: with oneDNN, TensorFlow's own product of
 # such a batch with one matrix reads beyond its input and ends the process (tensorflow/tensorflow issue 117700).
 _SHAPES = [(2, 3, 4, 8, 5), (1, 1, 1, 1, 1), (0, 3, 4, 8, 5), (2, 0, 4, 8, 5), (2, 3, 0, 8, 5), (2, 3, 4, 0, 5),
            (2, 3, 4, 8, 0), (2, 2, 129, 130, 67), (1, 3, 43, 257, 16), (3, 2, 7, 3, 129), (2, 2, 1, 1000, 3)]
-
-
-def _fit(shape):
-    if len(shape) == 5:
-        return shape
-    rows = int(np.prod(shape[:-1]))
-    return (min(rows, 2), min(rows, 3), min(rows, 33), min(shape[-1], 150), 40)
+_fit = fitting(5, lambda rows, columns: (min(rows, 2), min(rows, 3), min(rows, 33), min(columns, 150), 40))
 
 
 def _turned(x, turn):
@@ -29,14 +23,14 @@ def _summed(x, shape):
 
 
 def _reference(a, b, transpose_a=False, transpose_b=False, scale=1.0):
-    a, b = _turned(a, transpose_a), _turned(b, transpose_b)
-    return of_terms(scale * (a @ b), scale**2 * ((a * a) @ (b * b)))
+    return sums(lambda a, b, scale: scale * (a @ b), _turned(a, transpose_a), _turned(b, transpose_b), scale)
 
 
 def _gradient(dy, a, b, transpose_a=False, transpose_b=False, scale=1.0):
-    product = lambda x, y, like, turn: of_terms(
-        _turned(_summed(scale * (x @ y), _turned(like, turn).shape), turn),
-        _turned(_summed(scale**2 * ((x * x) @ (y * y)), _turned(like, turn).shape), turn))
+    def product(x, y, like, turn):
+        shape = _turned(like, turn).shape
+        return sums(lambda x, y, scale: _turned(_summed(scale * (x @ y), shape), turn), x, y, scale)
+
     left, right = _turned(a, transpose_a), _turned(b, transpose_b)
     return [product(dy, _turned(right, True), a, transpose_a), product(_turned(left, True), dy, b, transpose_b)]
 
@@ -46,52 +40,49 @@ def _naive(a, b, transpose_a=False, transpose_b=False, scale=1.0):
     return y if scale == 1 else y * tf.cast(scale, y.dtype)
 
 
-def _elements(direction, shape, options):
+def elements(shape):
+    """What is read and written at least: a, b and the result, or those and their gradients."""
     *batch, m, k, n = shape
-    return (1 if direction == "forward" else 2) * int(np.prod(batch)) * (m * k + k * n + m * n)
+    return twice(volume(batch) * (m * k + k * n + m * n))
 
 
-def case(name, a, b, options, **more):
+def _case(name, a, b, options, run=fused, **more):
     """a and b: which axes of the batch they have, or "-" for an axis of size 1."""
     turn_a, turn_b = (options[0].get(turn, False) for turn in ("transpose_a", "transpose_b"))
     matrix = lambda batch, rows, cols, turned: lambda shape: (
-        *(1 if i == "-" else shape[int(i)] for i in batch), *((shape[cols], shape[rows]) if turned else (shape[rows], shape[cols])))
+        *(1 if i == "-" else shape[int(i)] for i in batch),
+        *((shape[cols], shape[rows]) if turned else (shape[rows], shape[cols])))
     weights = lambda rng, own, shape: rng.normal(size=own) / np.sqrt(max(shape[-2], 1))
-    return Case(name=name, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
+    return Case(name=name, run=run, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
                 inputs={"a": matrix(a, -3, -2, turn_a), "b": Input(matrix(b, -2, -1, turn_b), weights)},
-                outputs={"value": lambda shape: (*shape[:-3], shape[-3], shape[-1])}, options=options, elements=_elements,
-                summed=longest_axis, flops=product_flops, **{"run": fused, "shapes": _SHAPES, "sizes": [], **more})
+                outputs={"value": lambda shape: (*shape[:-3], shape[-3], shape[-1])}, options=options, summed=longest_axis,
+                shapes=_SHAPES, **more)
 
 
 _TIMED = (64, 1024, 128, 1024)
-_ones = tf.ones
-
+_refused = refusing(tfuse.batched_matmul, a=ones(2, 3), b=ones(3, 5))
 CASES = [
-    case("batched_matmul", "01", "01", [{}, {"scale": 0.25}], rejects=[
-        ("the last axis of a and the last but one of b must be of one size, got shapes .5, 2, 3. and .5, 4, 6.",
-         lambda: tfuse.batched_matmul(_ones([5, 2, 3]), _ones([5, 4, 6]))),
-        ("got shapes .2, 3. transposed and .4, 6. transposed",
-         lambda: tfuse.batched_matmul(_ones([2, 3]), _ones([4, 6]), transpose_a=True, transpose_b=True)),
-        ("a must be ...., rows, columns. with two dimensions or more, got shape .3.",
-         lambda: tfuse.batched_matmul(_ones([3]), _ones([3, 5]))),
-        ("b must be ...., rows, columns. with two dimensions or more, got shape .3.",
-         lambda: tfuse.batched_matmul(_ones([2, 3]), _ones([3]))),
-        ("the axes of a and b before the last two must broadcast, got shapes .2, 2, 3. and .3, 3, 5.",
-         lambda: tfuse.batched_matmul(_ones([2, 2, 3]), _ones([3, 3, 5]))),
-        ("batched_matmul: b must be float32 like a, got float16",
-         lambda: tfuse.batched_matmul(_ones([2, 3]), _ones([3, 5], tf.float16))),
-        ("batched_matmul: a must be float32, float16, bfloat16 or float64, got int32",
-         lambda: tfuse.batched_matmul(_ones([2, 3], tf.int32), _ones([3, 5], tf.int32))),
+    _case("batched_matmul", "01", "01", [{}, {"scale": 0.25}], rejects=[
+        _refused("the last axis of a and the last but one of b must be of one size, got shapes .5, 2, 3. and .5, 4, 6.",
+                 a=ones(5, 2, 3), b=ones(5, 4, 6)),
+        _refused("got shapes .2, 3. transposed and .4, 6. transposed", b=ones(4, 6), transpose_a=True, transpose_b=True),
+        _refused("a must be ...., rows, columns. with two dimensions or more, got shape .3.", a=ones(3)),
+        _refused("b must be ...., rows, columns. with two dimensions or more, got shape .3.", b=ones(3)),
+        _refused("the axes of a and b before the last two must broadcast, got shapes .2, 2, 3. and .3, 3, 5.",
+                 a=ones(2, 2, 3), b=ones(3, 3, 5)),
+        _refused("batched_matmul: b must be float32 like a, got float16", b=ones(3, 5, dtype=tf.float16)),
+        _refused("batched_matmul: a must be float32, float16, bfloat16 or float64, got int32",
+                 a=ones(2, 3, dtype=tf.int32), b=ones(3, 5, dtype=tf.int32)),
     ]),
-    case("batched_matmul, b turned", "01", "01", [{"transpose_b": True}]),
-    case("batched_matmul, a turned", "01", "01", [{"transpose_a": True, "scale": -2.0}]),
-    case("batched_matmul, both turned", "01", "01", [{"transpose_a": True, "transpose_b": True}]),
-    case("batched_matmul, one b", "01", "", [{}]),
-    case("batched_matmul, one b, turned", "01", "", [{"transpose_b": True}]),
-    case("batched_matmul, one a", "", "01", [{}]),
-    case("batched_matmul, one b for the inner axis", "01", "0-", [{}]),
-    case("batched_matmul, every a with every b", "1", "0-", [{}]),
-    case("batched_matmul, every a with every b, turned", "1", "0-", [{"transpose_a": True, "transpose_b": True}]),
-    case("batched_matmul, speed", "0", "0", [{}], run=tfuse.batched_matmul, shapes=[], sizes=[_TIMED],
-         cpu_sizes=[(16, 256, 128, 256)], bars={("bfloat16", _TIMED): {"torch": 1.0}}),
+    _case("batched_matmul, b turned", "01", "01", [{"transpose_b": True}]),
+    _case("batched_matmul, a turned", "01", "01", [{"transpose_a": True, "scale": -2.0}]),
+    _case("batched_matmul, both turned", "01", "01", [{"transpose_a": True, "transpose_b": True}]),
+    _case("batched_matmul, one b", "01", "", [{}]),
+    _case("batched_matmul, one b, turned", "01", "", [{"transpose_b": True}]),
+    _case("batched_matmul, one a", "", "01", [{}]),
+    _case("batched_matmul, one b for the inner axis", "01", "0-", [{}]),
+    _case("batched_matmul, every a with every b", "1", "0-", [{}]),
+    _case("batched_matmul, every a with every b, turned", "1", "0-", [{"transpose_a": True, "transpose_b": True}]),
 ]
+TIMES = [Timed(_case("batched_matmul, speed", "0", "0", [{}], tfuse.batched_matmul), [_TIMED], cpu_sizes=[(16, 256, 128, 256)],
+               elements=elements, flops=product_flops, bars={("bfloat16", _TIMED): {"torch": 1.0}})]

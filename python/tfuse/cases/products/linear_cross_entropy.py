@@ -1,9 +1,12 @@
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms, total
-from tfuse.cases.products.linear import fit, rows
+from tfuse.cases import Case, Input, Timed, longest_axis, of_terms, ones, refusing, squares, sums, total, volume
+from tfuse.cases.products.linear import fit, gradients, product
+from tfuse.cases.rows import cross_entropy
 from tfuse.rows.cross_entropy import plain_sparse
 
 # A case's shape is (…, inputs, classes): x is all of it but the last. Chunks have 512 rows on the CPU, on the GPU 1024 or
@@ -14,23 +17,16 @@ _SIZE = (16384, 768, 50304)
 _SOFT = {"label_smoothing": 0.1, "z_loss": 1e-2}
 
 
-def _fit(shape):
-    return shape if shape == _SIZE else fit(shape)
-
-
 def _turn(kernel, transpose_kernel):
     return kernel.T if transpose_kernel else kernel
 
 
 def _parts(x, kernel, labels, bias, label_smoothing, z_loss, transpose_kernel):
     """Logits, how large the terms are that they are sums of, log(sum(exp)), targets, z_loss."""
-    smoothing, z_loss = (float(np.float32(value)) for value in (label_smoothing, z_loss))  # the op's attributes are floats
-    kernel, bias = _turn(kernel, transpose_kernel), 0 if bias is None else bias
-    logits, terms = x @ kernel + bias, np.sqrt((x * x) @ (kernel * kernel) + bias * bias)
-    top = logits.max(-1, keepdims=True)
-    lse = np.log(np.exp(logits - top).sum(-1, keepdims=True)) + top
-    targets = labels[..., None] == np.arange(logits.shape[-1])
-    return logits, terms, lse, (1 - smoothing) * targets + smoothing / logits.shape[-1], z_loss
+    both = product(x, _turn(kernel, transpose_kernel), bias)
+    targets, lse, _, z_loss = cross_entropy.parts(
+        np.asarray(both), cross_entropy.one_hot(both, labels), label_smoothing, z_loss)
+    return np.asarray(both), both.terms, lse, targets, z_loss
 
 
 def _losses(x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None, transpose_kernel=False):
@@ -38,7 +34,7 @@ def _losses(x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignor
     kept = (labels != ignore_class)[..., None]
     loss = total(np.where(kept, np.concatenate([targets * (lse - logits), z_loss * lse**2], -1), 0), -1)
     rounded = np.where(kept, targets, 0) * terms
-    return of_terms(np.asarray(loss), loss.terms**2 + (rounded * rounded).sum(-1))
+    return of_terms(loss, squares(loss) + (rounded * rounded).sum(-1))
 
 
 def _gradient(dloss, x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None,
@@ -46,13 +42,11 @@ def _gradient(dloss, x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0
     """What the rounding of logits does to their gradient is a term, too."""
     logits, terms, lse, targets, z_loss = _parts(x, kernel, labels, bias, label_smoothing, z_loss, transpose_kernel)
     dloss = np.where(labels != ignore_class, dloss, 0)[..., None]
-    softmax, kernel = np.exp(logits - lse), _turn(kernel, transpose_kernel)
+    softmax = np.exp(logits - lse)
     d = dloss * ((1 + 2 * z_loss * lse) * softmax - targets)
-    d2 = d * d + (dloss * softmax * (1 + terms))**2
-    dkernel, squares = rows(x).T @ rows(d), rows(x * x).T @ rows(d2)
-    gradients = [of_terms(d @ kernel.T, d2 @ (kernel * kernel).T),
-                 of_terms(_turn(dkernel, transpose_kernel), _turn(squares, transpose_kernel))]
-    return gradients if bias is None else [*gradients, of_terms(rows(d).sum(0), rows(d2).sum(0))]
+    d = of_terms(d, d * d + (dloss * softmax * (1 + terms))**2)
+    dx, dkernel, *dbias = gradients(d, x, _turn(kernel, transpose_kernel), bias)
+    return [dx, sums(lambda t: _turn(t, transpose_kernel), dkernel), *dbias]
 
 
 def _scale(labels, reduction, ignore_class=None, **_):
@@ -60,16 +54,14 @@ def _scale(labels, reduction, ignore_class=None, **_):
 
 
 def _reduced(x, kernel, labels, bias, weights, reduction, **options):
-    losses = _losses(x, kernel, labels, bias, **options)
-    scale = _scale(labels, reduction, **options)
-    return of_terms(scale * np.sum(weights * losses), np.sum((scale * weights * losses.terms)**2))
+    losses, scale = _losses(x, kernel, labels, bias, **options), _scale(labels, reduction, **options)
+    return sums(lambda losses, weights, scale: scale * np.sum(weights * losses), losses, weights, scale)
 
 
 def _reduced_gradient(dloss, x, kernel, labels, bias, weights, reduction, **options):
     dloss = dloss * _scale(labels, reduction, **options)
-    losses = _losses(x, kernel, labels, bias, **options)
     return [*_gradient(dloss * weights, x, kernel, labels, bias, **options),
-            of_terms(dloss * np.asarray(losses), (dloss * losses.terms)**2)]
+            sums(np.multiply, dloss, _losses(x, kernel, labels, bias, **options))]
 
 
 def _plain(x, kernel, labels, bias=None, label_smoothing=0.0, z_loss=0.0, ignore_class=None, transpose_kernel=False):
@@ -108,56 +100,45 @@ _X, _BIAS = (lambda shape: shape[:-1]), (lambda shape: shape[-1:])
 _ROWS, _ONE = Input(lambda shape: shape[:-2], dtype="real"), Input(lambda shape: (), dtype="real")
 # Of one sign: losses that cancel to nearly 0 would leave of their sum what chance leaves of their roundings.
 _SHARES = Input(lambda shape: shape[:-2], lambda rng, own, _: np.abs(rng.normal(size=own)), "real")
-_ARGUMENTS = tf.ones([2, 3]), tf.ones([3, 5]), [1, 2]
+_ALL = {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS, "weights": _SHARES}
+_EMBEDDINGS = {**_ALL, "kernel": _TURNED, "labels": _labels("int32", -1)}
 
 
-def _case(name, inputs, outputs, **options):
-    return Case(name=name, inputs=inputs, outputs={"loss": outputs}, fit=_fit, special=False, summed=longest_axis,
-                **{"shapes": _SHAPES, **options})
+def _case(name, inputs, names, run=tfuse.linear_cross_entropy, plain=_plain, reference=_losses, gradient=_gradient, loss=_ROWS,
+          **more):
+    return Case(name=name, run=run, plain=plain, reference=reference, gradient=gradient, outputs={"loss": loss}, fit=fit,
+                inputs={n: inputs[n] for n in ("x", "kernel", "labels", *names)}, special=False, summed=longest_axis,
+                shapes=_SHAPES, **more)
 
 
-def _rejected(message, change):
-    x, kernel, labels = _ARGUMENTS
-    arguments = {"x": x, "kernel": kernel, "labels": labels, **change}
-    return message, lambda: tfuse.linear_cross_entropy(**arguments)
-
-
+_REDUCED = {"run": _run_reduced, "plain": _plain_reduced, "reference": _reduced, "gradient": _reduced_gradient, "loss": _ONE}
+_TIED = {"transpose_kernel": True, "ignore_class": -1}
+_refused = refusing(tfuse.linear_cross_entropy, x=ones(2, 3), kernel=ones(3, 5), labels=[1, 2])
 CASES = [
-    _case("linear_cross_entropy", {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS}, _ROWS,
-          run=tfuse.linear_cross_entropy, plain=_plain, reference=_losses, gradient=_gradient, sizes=[],
-          options=[{}, _SOFT, {"label_smoothing": 0.3, "ignore_class": 0}], rejects=[
-              _rejected("the last axis of x and the inputs of kernel, .inputs, classes., must be of one size, got shapes "
-                        ".2, 3. and .4, 5.", {"kernel": tf.ones([4, 5])}),
-              _rejected("the last axis of x and the inputs of kernel, .classes, inputs., must be of one size, got shapes "
-                        ".2, 3. and .3, 5.", {"transpose_kernel": True}),
-              _rejected("x must be ...., inputs. with two dimensions or more, got shape .3.", {"x": tf.ones([3])}),
-              _rejected("kernel must be .inputs, classes., got shape .3.", {"kernel": tf.ones([3])}),
-              _rejected("kernel must have one class or more, got shape .3, 0.", {"kernel": tf.ones([3, 0])}),
-              _rejected("bias must be a vector with one value per class of kernel .3, 5., got shape .4.",
-                        {"bias": tf.ones([4])}),
-              _rejected("labels must have the shape of the rows of x, .2., got .3.", {"labels": [1, 2, 3]}),
-              _rejected("linear_cross_entropy: labels must be int32 or int64, got float32", {"labels": tf.ones([2])}),
-              _rejected("linear_cross_entropy: kernel must be float32 like x, got float16",
-                        {"kernel": tf.ones([3, 5], tf.float16)}),
-              _rejected("linear_cross_entropy: label_smoothing must be from 0 to 1, got 1.5", {"label_smoothing": 1.5}),
-              _rejected("reduction must be None, 'sum' or 'mean', got 'average'", {"reduction": "average"}),
-          ]),
-    _case("linear_cross_entropy, embeddings",
-          {"x": _X, "kernel": _TURNED, "labels": _labels("int32", -1)}, _ROWS, run=tfuse.linear_cross_entropy,
-          plain=_plain, reference=_losses, gradient=_gradient, sizes=[],
-          options=[{"transpose_kernel": True, "ignore_class": -1}, {**_SOFT, "transpose_kernel": True, "ignore_class": -1}]),
-    _case("linear_cross_entropy, reduced",
-          {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS, "weights": _SHARES}, _ONE,
-          run=_run_reduced, plain=_plain_reduced, reference=_reduced, gradient=_reduced_gradient, sizes=[],
-          options=[{"reduction": "sum"}, {**_SOFT, "reduction": "mean", "ignore_class": 1}, {"reduction": "mean"}]),
-    _case("linear_cross_entropy, embeddings, reduced",
-          {"x": _X, "kernel": _TURNED, "labels": _labels("int32", -1), "bias": _BIAS, "weights": _SHARES}, _ONE,
-          run=_run_reduced, plain=_plain_reduced, reference=_reduced, gradient=_reduced_gradient, sizes=[],
-          options=[{"reduction": "mean", "transpose_kernel": True, "ignore_class": -1}]),
-    _case("linear_cross_entropy, speed", {"x": _X, "kernel": _KERNEL, "labels": _labels("int64")}, _ONE,
-          run=lambda x, kernel, labels: tfuse.linear_cross_entropy(x, kernel, labels, reduction="mean"),
-          plain=_stock_mean, reference=None, gradient=None, shapes=[], sizes=[_SIZE], cpu_sizes=[(2048, 256, 8192)],
-          elements=lambda direction, shape, options: shape[1] * (shape[0] + shape[2]) * (2 if direction == "forward" else 2),
-          flops=lambda direction, shape, options: 6 * int(np.prod(shape)) * (direction == "forward"),
-          bars={("bfloat16", _SIZE): {"of_XLA": 1.0, "memory": 0.15 * 2 * _SIZE[0] * _SIZE[2] / 1e6}}),  # 15% of the logits
+    _case("linear_cross_entropy", _ALL, ["bias"], options=[{}, _SOFT, {"label_smoothing": 0.3, "ignore_class": 0}], rejects=[
+        _refused("the last axis of x and the inputs of kernel, .inputs, classes., must be of one size, got shapes "
+                 ".2, 3. and .4, 5.", kernel=ones(4, 5)),
+        _refused("the last axis of x and the inputs of kernel, .classes, inputs., must be of one size, got shapes "
+                 ".2, 3. and .3, 5.", transpose_kernel=True),
+        _refused("x must be ...., inputs. with two dimensions or more, got shape .3.", x=ones(3)),
+        _refused("kernel must be .inputs, classes., got shape .3.", kernel=ones(3)),
+        _refused("kernel must have one class or more, got shape .3, 0.", kernel=ones(3, 0)),
+        _refused("bias must be a vector with one value per class of kernel .3, 5., got shape .4.", bias=ones(4)),
+        _refused("labels must have the shape of the rows of x, .2., got .3.", labels=[1, 2, 3]),
+        _refused("linear_cross_entropy: labels must be int32 or int64, got float32", labels=ones(2)),
+        _refused("linear_cross_entropy: kernel must be float32 like x, got float16", kernel=ones(3, 5, dtype=tf.float16)),
+        _refused("linear_cross_entropy: label_smoothing must be from 0 to 1, got 1.5", label_smoothing=1.5),
+        _refused("reduction must be None, 'sum' or 'mean', got 'average'", reduction="average"),
+    ]),
+    _case("linear_cross_entropy, embeddings", _EMBEDDINGS, [], options=[_TIED, {**_SOFT, **_TIED}]),
+    _case("linear_cross_entropy, reduced", _ALL, ["bias", "weights"], **_REDUCED, options=[
+        {"reduction": "sum"}, {**_SOFT, "reduction": "mean", "ignore_class": 1}, {"reduction": "mean"}]),
+    _case("linear_cross_entropy, embeddings, reduced", _EMBEDDINGS, ["bias", "weights"], **_REDUCED,
+          options=[{"reduction": "mean", **_TIED}]),
 ]
+_mean = functools.partial(tfuse.linear_cross_entropy, reduction="mean")
+TIMES = [Timed(
+    _case("linear_cross_entropy, speed", _ALL, [], _mean, _stock_mean, loss=_ONE), [_SIZE], cpu_sizes=[(2048, 256, 8192)],
+    elements=lambda shape: [2 * shape[1] * (shape[0] + shape[2])] * 2,
+    flops=lambda shape, options: (6 * volume(shape), 0),
+    bars={("bfloat16", _SIZE): {"of_XLA": 1.0, "memory": 0.15 * 2 * _SIZE[0] * _SIZE[2] / 1e6}})]  # 15% of the logits

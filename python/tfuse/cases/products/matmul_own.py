@@ -2,7 +2,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, longest_axis, of_terms, product_flops
+from tfuse.cases import Case, Input, Timed, each, longest_axis, ones, product_flops, refusing, sums, volume
+from tfuse.cases.products.batched_matmul import elements
+from tfuse.cases.products.linear import out, weights
 from tfuse.products.matmul_own import KINDS
 
 # A case's shape is (…, rows, inner, columns).
@@ -18,60 +20,42 @@ def _fit(shape):
 
 
 def _reference(a, b, kind="tensor"):
-    return of_terms(a @ b, (a * a) @ (b * b))
+    return sums(np.matmul, a, b)
 
 
 def _gradient(dy, a, b, kind="tensor"):
     turn = lambda t: np.swapaxes(t, -1, -2)
-    return [of_terms(dy @ turn(b), (dy * dy) @ turn(b * b)), of_terms(turn(a) @ dy, turn(a * a) @ (dy * dy))]
+    return [sums(np.matmul, dy, turn(b)), sums(np.matmul, turn(a), dy)]
 
 
-def _elements(direction, shape, options):
-    """What is read and written at least: a, b and the result, or those and their gradients."""
-    *batch, rows, inner, columns = shape
-    once = int(np.prod(batch)) * (rows * inner + inner * columns + rows * columns)
-    return once if direction == "forward" else 2 * once - int(np.prod(batch)) * rows * columns
+def _elements(shape):
+    """The result is not read again."""
+    forward, backward = elements(shape)
+    return forward, backward - volume(shape[:-2]) * shape[-1]
 
 
 def _inner(shape):
     return (*shape[:-3], *shape[-2:])
 
 
-def _weights(rng, own, shape):
-    """So that results are as large as what they are made of."""
-    return rng.normal(size=own) / np.sqrt(max(own[-2], 1))
+def _case(name, b, **more):
+    return Case(name=name, run=tfuse.matmul_own, plain=lambda a, b, kind: tf.matmul(a, b), reference=_reference,
+                gradient=_gradient, fit=_fit, special=False, inputs={"a": lambda shape: shape[:-1], "b": b},
+                outputs={"value": out}, summed=longest_axis, shapes=_SHAPES, options=each("kind", KINDS), **more)
 
 
-def _out(shape):
-    return (*shape[:-2], shape[-1])
-
-
-def _naive(a, b, kind="tensor"):
-    return tf.matmul(a, b)
-
-
-def case(name, b, **more):
-    return Case(name=name, run=tfuse.matmul_own, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit,
-                special=False, inputs={"a": lambda shape: shape[:-1], "b": b}, outputs={"value": _out}, elements=_elements,
-                summed=longest_axis, options=[{"kind": kind} for kind in KINDS], **more)
-
-
+_refused = refusing(tfuse.matmul_own, a=ones(2, 3), b=ones(3, 5))
 CASES = [
-    case("matmul_own", Input(_inner, _weights), shapes=_SHAPES, sizes=[], rejects=[
-        ("the last axis of a and the one before the last of b must be of one size, and the axes before those the same, got "
-         "shapes .2, 3. and .4, 5.", lambda: tfuse.matmul_own(tf.ones([2, 3]), tf.ones([4, 5]))),
-        ("got shapes .2, 3, 4. and .3, 4, 5.", lambda: tfuse.matmul_own(tf.ones([2, 3, 4]), tf.ones([3, 4, 5]))),
-        ("a must be ...., rows, inner. with two dimensions or more, got shape .3.",
-         lambda: tfuse.matmul_own(tf.ones([3]), tf.ones([3, 5]))),
-        ("b must be ...., inner, columns. with two dimensions or more, got shape .3.",
-         lambda: tfuse.matmul_own(tf.ones([2, 3]), tf.ones([3]))),
-        ("matmul_own: b must be float32 like a, got float16",
-         lambda: tfuse.matmul_own(tf.ones([2, 3]), tf.ones([3, 5], tf.float16))),
-        ("kind must be one of tensor, tiled, naive, got 'fast'",
-         lambda: tfuse.matmul_own(tf.ones([2, 3]), tf.ones([3, 5]), kind="fast")),
+    _case("matmul_own", Input(_inner, weights), rejects=[
+        _refused("the last axis of a and the one before the last of b must be of one size, and the axes before those the same, "
+                 "got shapes .2, 3. and .4, 5.", b=ones(4, 5)),
+        _refused("got shapes .2, 3, 4. and .3, 4, 5.", a=ones(2, 3, 4), b=ones(3, 4, 5)),
+        _refused("a must be ...., rows, inner. with two dimensions or more, got shape .3.", a=ones(3)),
+        _refused("b must be ...., inner, columns. with two dimensions or more, got shape .3.", b=ones(3)),
+        _refused("matmul_own: b must be float32 like a, got float16", b=ones(3, 5, dtype=tf.float16)),
+        _refused("kind must be one of tensor, tiled, naive, got 'fast'", kind="fast"),
     ]),
-    case("own matmul 8192³", _inner, shapes=[], sizes=[_LARGE], cpu_sizes=[(512, 768, 768)], pace=tf.matmul,
-         flops=product_flops,
-         bars={("bfloat16", _LARGE, (("kind", "tensor"),)): {"of_matmul": 50},
-               ("bfloat16", _LARGE, (("kind", "tiled"),)): {"times_naive": 5}}),
 ]
+TIMES = [Timed(_case("own matmul 8192³", _inner), [_LARGE], cpu_sizes=[(512, 768, 768)], pace=tf.matmul, elements=_elements,
+               flops=product_flops, bars={("bfloat16", _LARGE, (("kind", "tensor"),)): {"of_matmul": 50},
+                                          ("bfloat16", _LARGE, (("kind", "tiled"),)): {"times_naive": 5}})]

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, Timed, of_terms, ones, refusing, sums
 
 LONG = (1, 2**27)
 
@@ -16,22 +16,20 @@ def _along(f):
     return scan
 
 
-def _before(y, first):
-    """Each place's result as that of the place before."""
-    return np.concatenate([np.full_like(y[:1], first), y[:-1]])
+def _accumulated(function, first):
+    """The running result; where it is exclusive, each place's as that of the place before."""
+    def scan(x, exclusive):
+        y = function.accumulate(x, 0)
+        return np.concatenate([np.full_like(y[:1], first), y[:-1]]) if exclusive else y
+    return _along(scan)
 
 
-_sum = _along(lambda x, exclusive: _before(np.cumsum(x, 0), 0) if exclusive else np.cumsum(x, 0))
-_prod = _along(lambda x, exclusive: _before(np.cumprod(x, 0), 1) if exclusive else np.cumprod(x, 0))
-_max = _along(lambda x, exclusive: _before(np.maximum.accumulate(x, 0), -np.inf) if exclusive else (
-    np.maximum.accumulate(x, 0)))
-_lse = _along(lambda x, exclusive: _before(np.logaddexp.accumulate(x, 0), -np.inf) if exclusive else (
-    np.logaddexp.accumulate(x, 0)))
+_sum, _prod = _accumulated(np.add, 0), _accumulated(np.multiply, 1)
+_max, _lse = _accumulated(np.maximum, -np.inf), _accumulated(np.logaddexp, -np.inf)
 
 
 def _sums(x, **options):
-    """With the size of the terms, which cancel."""
-    return of_terms(_sum(x, **options), _sum(x * x, **options))
+    return sums(lambda x: _sum(x, **options), x)
 
 
 def _back(options):
@@ -112,33 +110,30 @@ def _near_one(rng, shape, case):
 _LAST = {"axis": -1}
 _WAYS = [{}, _LAST, {"axis": -1, "exclusive": True, "reverse": True}, {"axis": -2, "exclusive": True}]
 _SHAPES = [(4, 8), (1, 1), (7, 3), (0, 8), (3, 5, 129), (33, 1030), (4099, 2), (1, 10003)]
-_bad = [("%s: x must be float32.*got bool", lambda f: f(tf.constant([True]))),
-        ("%s: axis must be one of x .2, 3., got 2", lambda f: f(tf.ones([2, 3]), axis=2)),
-        ("%s: axis must be one of x .*, got 0", lambda f: f(tf.constant(1.0))),
-        ("%s: axis must be a number that is known", lambda f: f(tf.ones([2, 3]), axis=[0]))]
 
 
-def _rejects(name, f):
-    return [(pattern % name, lambda make=make: make(f)) for pattern, make in _bad]
+def _case(name, run, dtypes=("float32.*", "bool"), **more):
+    refused = refusing(run, x=ones(2, 3))
+    return Case(name=name, run=run, summed=max, rejects=[
+        refused("%s: x must be %s, got %s" % (name, *dtypes), x=ones(1, dtype=dtypes[1])),
+        refused(name + ": axis must be one of x .2, 3., got 2", axis=2),
+        refused(name + ": axis must be one of x .*, got 0", x=ones()),
+        refused(name + ": axis must be a number that is known", axis=[0])], **more)
 
 
 CASES = [
-    Case(name="cumsum", run=tfuse.cumsum, plain=tf.cumsum, reference=_sums, gradient=_sum_gradient,
-         inputs={"x": lambda shape: shape}, options=_WAYS, passes=(2, 2), sizes=[(16384, 8192), (16383, 8191), LONG],
-         summed=max, timed=[_LAST, {}], rejects=_rejects("cumsum", tfuse.cumsum), bars={
-             (dtype, shape, (("axis", -1),)): {"forward": least} for dtype, shape, least in (
-                 ("float32", (16384, 8192), 85), ("float32", LONG, 85))}),
-    Case(name="cumprod", run=tfuse.cumprod, plain=tf.math.cumprod, reference=_finely(_prod), gradient=_prod_gradient,
-         inputs={"x": Input(lambda shape: shape, _near_one)}, options=_WAYS, shapes=_SHAPES, sizes=[(4096, 4096)],
-         special=False,  # what is infinite on the way to 0 depends on the order of the products
-         summed=max, timed=[_LAST], rejects=_rejects("cumprod", tfuse.cumprod)),
-    Case(name="cummax", run=tfuse.cummax, plain=_stock_max, reference=_max, gradient=_max_gradient,
-         inputs={"x": lambda shape: shape}, options=_WAYS[:2] + [{"axis": -1, "reverse": True}], shapes=_SHAPES,
-         sizes=[(4096, 4096)], summed=max, timed=[_LAST], rejects=_rejects("cummax", tfuse.cummax)),
-    Case(name="cumulative_logsumexp", run=tfuse.cumulative_logsumexp, plain=tf.math.cumulative_logsumexp, reference=_lse,
-         gradient=_lse_gradient, inputs={"x": lambda shape: shape}, options=_WAYS[:2] + [{"axis": -2, "reverse": True}],
-         shapes=_SHAPES, sizes=[(4096, 4096)], summed=max, timed=[_LAST], rejects=[
-             *_rejects("cumulative_logsumexp", tfuse.cumulative_logsumexp)[1:],
-             ("cumulative_logsumexp: x must be float32, float16, bfloat16 or float64, got int32",
-              lambda: tfuse.cumulative_logsumexp(tf.constant([1])))]),
+    _case("cumsum", tfuse.cumsum, plain=tf.cumsum, reference=_sums, gradient=_sum_gradient, options=_WAYS),
+    _case("cumprod", tfuse.cumprod, plain=tf.math.cumprod, reference=_finely(_prod), gradient=_prod_gradient,
+          inputs={"x": Input(lambda shape: shape, _near_one)}, options=_WAYS, shapes=_SHAPES,
+          special=False),  # what is infinite on the way to 0 depends on the order of the products
+    _case("cummax", tfuse.cummax, plain=_stock_max, reference=_max, gradient=_max_gradient,
+          options=_WAYS[:2] + [{"axis": -1, "reverse": True}], shapes=_SHAPES),
+    _case("cumulative_logsumexp", tfuse.cumulative_logsumexp, ("float32, float16, bfloat16 or float64", "int32"),
+          plain=tf.math.cumulative_logsumexp, reference=_lse, gradient=_lse_gradient,
+          options=_WAYS[:2] + [{"axis": -2, "reverse": True}], shapes=_SHAPES),
+]
+TIMES = [
+    Timed(CASES[0], [(16384, 8192), (16383, 8191), LONG], [_LAST, {}], passes=(2, 2), bars={
+        ("float32", shape, (("axis", -1),)): {"forward": 85} for shape in ((16384, 8192), LONG)}),
+    *(Timed(case, [(4096, 4096)], [_LAST]) for case in CASES[1:]),
 ]

@@ -1,8 +1,10 @@
+import functools
+
 import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, of_terms
+from tfuse.cases import Case, Input, Timed, ones, refusing, sums, volume
 
 _SIZE = 200  # bins; there are ids beyond them
 _LENGTHS = {"minlength": _SIZE, "maxlength": _SIZE}
@@ -13,24 +15,23 @@ _wide_ids = Input(lambda shape: shape, _draw, "int64", False)
 
 
 def _sums(ids, weights, axis=None):
-    """The sum of the weights of each bin, and of their squares."""
+    """The sum of the weights of each bin."""
     ids, weights = (x.reshape((-1, x.shape[-1]) if axis == -1 else (1, -1)) for x in (ids, weights))
-    rows = [(np.bincount(i[i < _SIZE], w[i < _SIZE], _SIZE), np.bincount(i[i < _SIZE], w[i < _SIZE]**2, _SIZE))
-            for i, w in zip(ids, weights)]
-    sums, squares = (np.reshape(x, (-1, _SIZE)) for x in zip(*rows)) if rows else (np.zeros((0, _SIZE)),) * 2
-    return (sums, squares) if axis == -1 else (sums.sum(0), squares.sum(0))
+    rows = [np.bincount(i[i < _SIZE], w[i < _SIZE], _SIZE) for i, w in zip(ids, weights)]
+    return np.reshape(rows, (-1, _SIZE))
+
+
+def _shaped(sums, ids, axis):
+    return sums.reshape((*ids.shape[:-1], _SIZE) if axis == -1 else (_SIZE,))
 
 
 def _counts(ids, axis=None, binary_output=False):
-    counts = _sums(ids, np.ones(ids.shape), axis)[0]
-    counts = np.minimum(counts, 1) if binary_output else counts
-    return counts.reshape(*ids.shape[:-1], _SIZE) if axis == -1 else counts
+    counts = _shaped(_sums(ids, np.ones(ids.shape), axis), ids, axis)
+    return np.minimum(counts, 1) if binary_output else counts
 
 
 def _weighted(ids, weights, axis=None):
-    sums, squares = _sums(ids, weights, axis)
-    shape = (*ids.shape[:-1], _SIZE) if axis == -1 else (_SIZE,)
-    return of_terms(sums.reshape(shape), squares.reshape(shape))
+    return sums(lambda weights: _shaped(_sums(ids, weights, axis), ids, axis), weights)
 
 
 def _weights_gradient(dy, ids, weights, axis=None):
@@ -55,25 +56,28 @@ def _plain_weighted(ids, weights, axis=None):
     return tf.reshape(sums, tf.concat([tf.shape(ids)[:-1], [_SIZE]], 0)) if axis == -1 else sums
 
 
-_rows_or_all = lambda shape: (_SIZE,)
+def _case(name, axis, ids, inputs, outputs, plain, reference, gradient=None, **more):
+    """Over all, or along the last axis."""
+    given = {} if axis is None else {"axis": axis}
+    of = lambda f: lambda *inputs, **options: f(*inputs, **given, **options)
+    return Case(name=name, run=of(functools.partial(tfuse.bincount, **_LENGTHS)), plain=of(plain), reference=of(reference),
+                gradient=gradient and of(gradient), inputs={"arr": ids, **inputs}, special=False,
+                outputs={result: Input(lambda shape: (*shape[:-1], _SIZE) if given else (_SIZE,), dtype=dtype)
+                         for result, dtype in outputs.items()}, **more)
+
+
+_WEIGHTS = {"weights": lambda shape: shape}
+_refused = refusing(tfuse.bincount)
 CASES = [
-    Case(name="bincount", run=lambda ids, **o: tfuse.bincount(ids, **_LENGTHS, **o), plain=_plain, reference=_counts,
-         gradient=lambda dy, ids, **o: [], inputs={"arr": _ids}, outputs={"counts": Input(_rows_or_all, dtype="int32")},
-         options=[{}, {"binary_output": True}], special=False, passes=(1, 0), sizes=[(1 << 27,)], timed=[{}],
-         cpu_sizes=[(4096, 4096)], rejects=[
-             ("bincount: axis must be None, 0 or -1, got 1", lambda: tfuse.bincount(tf.constant([[1]]), axis=1)),
-             ("bincount: binary_output must be False where weights are given",
-              lambda: tfuse.bincount([1], [1.0], binary_output=True)),
-             ("bincount: weights must have the shape of arr", lambda: tfuse.bincount([1, 2], tf.ones([3])))]),
-    Case(name="bincount, rows", run=lambda ids: tfuse.bincount(ids, axis=-1, **_LENGTHS), plain=lambda ids: _plain(ids, -1),
-         reference=lambda ids: _counts(ids, -1), gradient=lambda dy, ids: [], inputs={"arr": _ids}, special=False, sizes=[],
-         outputs={"counts": Input(lambda shape: (*shape[:-1], _SIZE), dtype="int32")}),
-    Case(name="bincount, weights", run=lambda ids, w: tfuse.bincount(ids, w, **_LENGTHS), plain=_plain_weighted,
-         reference=_weighted, gradient=_weights_gradient, inputs={"arr": _wide_ids, "weights": lambda shape: shape},
-         outputs={"sums": _rows_or_all}, summed=lambda shape: int(np.prod(shape)), special=False, passes=(2, 2),
-         sizes=[(1 << 20,)], cpu_sizes=[(4096, 4096)]),
-    Case(name="bincount, rows of weights", run=lambda ids, w: tfuse.bincount(ids, w, axis=-1, **_LENGTHS), special=False,
-         plain=lambda ids, w: _plain_weighted(ids, w, -1), reference=lambda ids, w: _weighted(ids, w, -1), sizes=[],
-         gradient=lambda dy, ids, w: _weights_gradient(dy, ids, w, -1), inputs={"arr": _ids, "weights": lambda shape: shape},
-         outputs={"sums": lambda shape: (*shape[:-1], _SIZE)}, summed=lambda shape: shape[-1]),
+    _case("bincount", None, _ids, {}, {"counts": "int32"}, _plain, _counts, options=[{}, {"binary_output": True}], rejects=[
+        _refused("bincount: axis must be None, 0 or -1, got 1", arr=[[1]], axis=1),
+        _refused("bincount: binary_output must be False where weights are given", arr=[1], weights=[1.0], binary_output=True),
+        _refused("bincount: weights must have the shape of arr", arr=[1, 2], weights=ones(3))]),
+    _case("bincount, rows", -1, _ids, {}, {"counts": "int32"}, _plain, _counts),
+    _case("bincount, weights", None, _wide_ids, _WEIGHTS, {"sums": None}, _plain_weighted, _weighted, _weights_gradient,
+          summed=volume),
+    _case("bincount, rows of weights", -1, _ids, _WEIGHTS, {"sums": None}, _plain_weighted, _weighted, _weights_gradient,
+          summed=lambda shape: shape[-1]),
 ]
+TIMES = [Timed(CASES[0], [(1 << 27,)], [{}], cpu_sizes=[(4096, 4096)], passes=(1, 0)),
+         Timed(CASES[2], [(1 << 20,)], cpu_sizes=[(4096, 4096)], passes=(2, 2))]

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, bars
+from tfuse.cases import Case, Input, Timed, bars, ones, refusing
 
 _DIRECTIONS = [{}, {"direction": "DESCENDING"}]
 _SIZES = [(1 << 20, 1024), (1, 1 << 27)]
@@ -22,20 +22,21 @@ def _gradient(dy, x, direction="ASCENDING"):
     return [dx]
 
 
+_sort, _argsort = (refusing(f, values=[1.0]) for f in (tfuse.sort, tfuse.argsort))
 CASES = [
     Case(name="sort", run=tfuse.sort, plain=tf.sort, gradient=_gradient, inputs={"values": lambda shape: shape},
-         reference=lambda x, **o: np.take_along_axis(x, order(x, **o), -1), options=_DIRECTIONS, special=False, sizes=_SIZES,
-         timed=[{}], cpu_sizes=[(4096, 4096)], bars=bars(*_SIZES, dtypes=["float32"], torch=1.0), rejects=[
-             ("sort: values must be float32, float16, bfloat16, float64, int32 or int64, got bool",
-              lambda: tfuse.sort(tf.constant([True]))),
-             ("values must have at least one dimension, got a single number", lambda: tfuse.sort(tf.constant(1.0))),
-             ("sort: axis must be one or several axes of x .2, 3., got 2", lambda: tfuse.sort(tf.ones([2, 3]), axis=2)),
-             ("sort: direction must be 'ASCENDING' or 'DESCENDING', got 'UP'", lambda: tfuse.sort([1.0], direction="UP"))]),
+         reference=lambda x, **o: np.take_along_axis(x, order(x, **o), -1), options=_DIRECTIONS, special=False, rejects=[
+             _sort("sort: values must be float32, float16, bfloat16, float64, int32 or int64, got bool",
+                   values=ones(1, dtype=tf.bool)),
+             _sort("values must have at least one dimension, got a single number", values=1.0),
+             _sort("sort: axis must be one or several axes of x .2, 3., got 2", values=ones(2, 3), axis=2),
+             _sort("sort: direction must be 'ASCENDING' or 'DESCENDING', got 'UP'", direction="UP")]),
     Case(name="argsort", run=tfuse.argsort, plain=lambda x, **o: tf.argsort(x, stable=True, **o), reference=order,
-         gradient=lambda dy, x, **o: [], inputs={"values": Input(lambda shape: shape, gradient=False)},
-         outputs={"places": Input(lambda shape: shape, dtype="int32")}, options=_DIRECTIONS, special=False, sizes=_SIZES,
-         timed=[{}], cpu_sizes=[(4096, 4096)], rejects=[
-             ("argsort: values must be .*got bool", lambda: tfuse.argsort(tf.constant([True]))),
-             ("argsort: axis must be .*got -3", lambda: tfuse.argsort(tf.ones([2, 3]), axis=-3)),
-             ("argsort: direction must be .*got None", lambda: tfuse.argsort([1.0], direction=None))]),
+         inputs={"values": Input(lambda shape: shape, gradient=False)},
+         outputs={"places": Input(lambda shape: shape, dtype="int32")}, options=_DIRECTIONS, special=False, rejects=[
+             _argsort("argsort: values must be .*got bool", values=ones(1, dtype=tf.bool)),
+             _argsort("argsort: axis must be .*got -3", values=ones(2, 3), axis=-3),
+             _argsort("argsort: direction must be .*got None", direction=None)]),
 ]
+TIMES = [Timed(case, _SIZES, [{}], cpu_sizes=[(4096, 4096)], bars=limits) for case, limits in zip(
+    CASES, [bars(*_SIZES, dtypes=["float32"], torch=1.0), {}])]

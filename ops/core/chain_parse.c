@@ -1,0 +1,117 @@
+/* chain_parse.c - reads the text of a chain: chain.h has an example. */
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "chain.h"
+
+static const char *skip(const char *at) { return at + strspn(at, " "); }
+
+/* Whether the next word is this one; then `at` moves behind it. */
+static int is_next(const char **at, char mark) {
+  const char *c = skip(*at);
+  if (*c != mark) return 0;
+  *at = c + 1;
+  return 1;
+}
+
+static tfu_code read_operand(const char **at, tfu_operand *operand, tfu_error *err) {
+  const char *c = skip(*at);
+  char *end;
+  *operand = (tfu_operand){.kind = TFU_NOT_GIVEN};
+  if (*c == '-') return *at = c + 1, TFU_OK;
+  TFU_REQUIRE(err, (*c == 'i' || *c == 't') && isdigit((unsigned char)c[1]),
+              "expected i and a number, t and a number, or -, got \"%.20s\"", c);
+  operand->kind = *c == 'i' ? TFU_INPUT : TFU_TEMPORARY;
+  operand->number = (int)strtol(c + 1, &end, 10);
+  TFU_REQUIRE(err, operand->kind == TFU_INPUT || operand->number < TFU_CHAIN_TEMPS, "there are %d temporaries, got t%d",
+              TFU_CHAIN_TEMPS, operand->number);
+  if (*end == ':') {
+    operand->seen = 1;
+    for (tfu_shape *s = &operand->shape; *end == ':' || *end == 'x';) {
+      TFU_REQUIRE(err, s->rank < TFU_MAX_RANK && isdigit((unsigned char)end[1]), "no shape: \"%.20s\"", c);
+      s->dim[s->rank++] = strtoll(end + 1, &end, 10);
+    }
+  }
+  return *at = end, TFU_OK;
+}
+
+static tfu_code read_operands(const char **at, const char *const *declared, tfu_operand *operand, tfu_error *err) {
+  for (int i = 0; declared[i]; i++) TFU_TRY(read_operand(at, &operand[i], err));
+  return TFU_OK;
+}
+
+/* The attribute's value in "a=1 b=2" up to the line's end; NULL: it has none there. */
+static const char *value_in(const char *line, const char *name, size_t *length) {
+  const size_t n = strlen(name);
+  for (const char *c = skip(line); *c && *c != '\n'; c = skip(c + strcspn(c, " \n")))
+    if (!strncmp(c, name, n) && c[n] == '=') return *length = strcspn(c + n + 1, " \n"), c + n + 1;
+  return NULL;
+}
+
+static tfu_code read_attributes(const char *line, tfu_step *step, tfu_error *err) {
+  for (int i = 0; step->op->attr[i]; i++) {
+    tfu_attr a;
+    size_t length;
+    if (!tfu_attr_parse(step->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
+    const char *text = value_in(line, a.name, &length);
+    TFU_REQUIRE(err, text, "attribute %s of %s is missing", a.name, step->op->name);
+    char word[64];
+    TFU_REQUIRE(err, length < sizeof word || a.kind == TFU_ATTR_STRING, "attribute %s of %s is too long", a.name,
+                step->op->name);
+    if (a.kind == TFU_ATTR_STRING) {
+      step->attr[i].s = tfu_intern(text, length);
+      if (!step->attr[i].s) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+      continue;
+    }
+    memcpy(word, text, length);
+    word[length] = 0;
+    step->attr[i] = tfu_attr_value(&a, word);
+    TFU_REQUIRE(err, a.kind != TFU_ATTR_CHOICE || step->attr[i].i >= 0, "attribute %s of %s cannot be %s", a.name,
+                step->op->name, word);
+  }
+  return TFU_OK;
+}
+
+static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
+  char stem[64];
+  const size_t n = strcspn(at, " \n");
+  TFU_REQUIRE(err, n > 0 && n < sizeof stem, "no op: \"%.20s\"", at);
+  memcpy(stem, at, n);
+  stem[n] = 0;
+  const tfu_entry *entry = tfu_find(stem);
+  TFU_REQUIRE(err, entry && entry->op->shape, "there is no op %s that a chain can have", stem);
+  step->op = entry->op;
+  at += n;
+  TFU_TRY(read_operands(&at, step->op->out, step->out, err));
+  TFU_REQUIRE(err, is_next(&at, '='), "%s has %d outputs: expected = behind them, got \"%.20s\"", stem,
+              tfu_args(step->op->out), skip(at));
+  TFU_TRY(read_operands(&at, step->op->in, step->in, err));
+  const int end = is_next(&at, '|');
+  TFU_REQUIRE(err, end || !*skip(at) || *skip(at) == '\n', "%s has %d inputs: expected | behind them, got \"%.20s\"",
+              stem, tfu_args(step->op->in), skip(at));
+  return read_attributes(at, step, err);
+}
+
+tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err) {
+  int lines = 1;
+  for (const char *c = text; *c; c++) lines += *c == '\n';
+  *steps = (tfu_chain_steps){.step = calloc((size_t)lines, sizeof *steps->step)};
+  if (!steps->step) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  for (const char *line = text; *line; line += *line == '\n') {
+    if (*line != '\n') {
+      const tfu_code code = read_line(line, &steps->step[steps->n], err);
+      steps->n++; /* also of one that failed: its attributes are dropped with the others */
+      TFU_TRY(code);
+    }
+    line += strcspn(line, "\n");
+  }
+  return TFU_OK;
+}
+
+void tfu_chain_free(tfu_chain_steps *steps) {
+  for (int i = 0; i < steps->n; i++)
+    if (steps->step[i].op) tfu_attrs_drop(steps->step[i].op, steps->step[i].attr);
+  free(steps->step);
+  *steps = (tfu_chain_steps){.step = NULL};
+}

@@ -1,0 +1,1 @@
+"""Generation: decoders' steps as chains of ops, and many requests at once."""

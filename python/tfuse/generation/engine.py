@@ -1,0 +1,257 @@
+"""Many requests at once: they join and leave between steps, their keys and values lie in pages that they share where their
+prompts begin alike."""
+
+import collections
+import dataclasses
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse.generation import steps
+from tfuse.generation.batch import _write as write
+from tfuse.generation.batch import settings_of
+from tfuse.generation.decoders import decoder_of
+
+PAGE = 64  # steps of a page
+CHUNK = 512  # words of a prompt that are processed between two steps, at most
+
+
+class Pages:
+    """Which pages are free, and which have the beginning of a prompt that another may have, too."""
+
+    def __init__(self, n):
+        self.free, self.users, self.known, self.names = list(range(n))[::-1], collections.Counter(), {}, {}
+        self.unused = collections.OrderedDict()  # pages with a name and no user, the one that was used last at the end
+
+    def available(self):
+        return len(self.free) + len(self.unused)
+
+    def find(self, name):
+        """The page with these words, and those before it; or None."""
+        return self.known.get(name)
+
+    def use(self, page):
+        self.users[page] += 1
+        self.unused.pop(page, None)
+
+    def take(self):
+        """A page for words of one's own."""
+        if not self.free:
+            page, _ = self.unused.popitem(last=False)
+            del self.known[self.names.pop(page)]
+            self.free.append(page)
+        page = self.free.pop()
+        self.users[page] = 1
+        return page
+
+    def name(self, page, name):
+        """Says what a page has, once it has it."""
+        if name not in self.known and page not in self.names:
+            self.known[name], self.names[page] = page, name
+
+    def leave(self, page):
+        self.users[page] -= 1
+        if self.users[page]:
+            return
+        del self.users[page]
+        if page in self.names:
+            self.unused[page] = None
+        else:
+            self.free.append(page)
+
+
+@dataclasses.dataclass
+class Request:
+    number: int
+    prompt: list
+    limit: int  # words in all
+    settings: dict
+    stops: tuple
+    seed: int
+    on_token: typing.Optional[typing.Callable]
+    tokens: list = dataclasses.field(default_factory=list)  # new ones
+    pages: list = dataclasses.field(default_factory=list)
+    row: int = -1  # of the batch; -1: it waits
+    ready: int = 0  # words of the prompt whose keys and values are in the cache
+    error: typing.Optional[BaseException] = None
+
+
+class Engine:
+    """Generates for requests that come and go.
+
+      engine = Engine(model, pages=2048)
+      first = engine.add([5, 17, 3], max_new_tokens=20)
+      while engine.busy():
+          engine.step()
+      engine.result(first)
+
+    Args:
+      model: a CausalLM of KerasHub.
+      pages: how many pages of 64 words all requests may have at one time.
+      rows: how many requests run at one time, at most.
+      room: the most words of a request, its prompt included.
+    """
+
+    def __init__(self, model, pages, rows=32, room=2048):
+        self.decoder = decoder_of(model)
+        self._sampler, self._room, self._rows = model.sampler, room, rows
+        self._pages = Pages(pages)
+        self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
+        self._s = steps.Sequences(rows, room, -(-room // PAGE))
+        self._host = {name: tensor.numpy() for name, tensor in vars(self._s).items()}
+        self._host["done"][:] = 1
+        self._host["places"][:] = -1
+        self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
+        self._stops, self._next, self._step, self._prompts, self._changed = set(), 0, None, {}, True
+
+    # ---- requests ----
+
+    def add(self, prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None):
+        """Has a prompt, a list of ids, continued; returns the request's number.
+
+        on_token(number, token) is called with each new word. Raises ValueError for a request that can never run."""
+        prompt = [int(token) for token in prompt]
+        limit = len(prompt) + int(max_new_tokens)
+        if not prompt or max_new_tokens < 1:
+            raise ValueError("tfuse.generate: a prompt has at least one word and asks for at least one, got %d and %d" % (
+                len(prompt), max_new_tokens))
+        if limit > self._room:
+            raise ValueError("tfuse.generate: a prompt of %d words and %d new ones are more than the %d that a request may have"
+                             % (len(prompt), max_new_tokens, self._room))
+        wanted, there = -(-limit // PAGE), len(self._pages.free) + len(self._pages.unused) + len(self._pages.users)
+        if wanted > there:
+            raise ValueError("tfuse.generate: %d words take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
+        number, self._next = self._next, self._next + 1
+        request = Request(number, prompt, limit, settings_of(sampler or self._sampler), tuple(stop_token_ids or ()),
+                          number if seed is None else seed, on_token)
+        self._requests[number] = request
+        self._waiting.append(request)
+        return number
+
+    def cancel(self, number):
+        """Ends a request as it is."""
+        request = self._requests[number]
+        if request in self._waiting:
+            self._waiting.remove(request)
+        self._end(request)
+
+    def result(self, number):
+        """The new words of a request, which is then forgotten. Raises what its on_token has raised."""
+        request = self._requests.pop(number)
+        if request.error is not None:
+            raise request.error
+        return request.tokens
+
+    def busy(self):
+        return bool(self._waiting) or any(self._running)
+
+    def _end(self, request):
+        if request.row >= 0:
+            self._running[request.row] = None
+            self._host["done"][request.row], self._host["places"][request.row] = 1, -1
+            self._changed = True
+        for page in request.pages:
+            self._pages.leave(page)
+        request.row, request.pages = -1, []
+
+    # ---- steps ----
+
+    def step(self):
+        """One new word for each request that runs; before that, requests join, and one of them reads some of its prompt."""
+        while self._waiting and self._admit(self._waiting[0]):
+            self._waiting.popleft()
+        reading = next((r for r in self._running if r is not None and r.ready < len(r.prompt) - 1), None)
+        if reading is not None:
+            self._read(reading)
+        if all(r is None or r.ready < len(r.prompt) - 1 for r in self._running):
+            return
+        self._put()
+        if self._step is None:
+            self._step = steps.step(self.decoder, self._cache, self._s)
+        self._step.run()
+        for name in ("lengths", "done", "current", "places", "positions"):
+            self._host[name][...] = getattr(self._s, name).numpy()
+        for request in [r for r in self._running if r is not None and r.ready == len(r.prompt) - 1]:
+            self._grown(request)
+
+    def _grown(self, request):
+        length = int(self._host["lengths"][request.row])
+        if length == len(request.prompt) + len(request.tokens):
+            return
+        token = int(self._host["current"][request.row])
+        request.tokens.append(token)
+        try:
+            if request.on_token is not None:
+                request.on_token(request.number, token)
+        except BaseException as error:  # it ends this request, and no other
+            request.error = error
+        if request.error is not None or length >= request.limit or token in request.stops:
+            self._end(request)
+
+    def _admit(self, request):
+        """Gives a request a row and its pages, if there are any."""
+        row = next((i for i, r in enumerate(self._running) if r is None), -1)
+        names = [tuple(request.prompt[:end]) for end in range(PAGE, len(request.prompt), PAGE)]
+        shared = []
+        for name in names:
+            page = self._pages.find(name)
+            if page is None:
+                break
+            shared.append(page)
+        own = -(-request.limit // PAGE) - len(shared)
+        if row < 0 or own > self._pages.available() - sum(page in self._pages.unused for page in shared):
+            return False
+        for page in shared:
+            self._pages.use(page)
+        request.pages = shared + [self._pages.take() for _ in range(own)]
+        request.ready, request.row, self._running[row] = min(len(shared) * PAGE, len(request.prompt) - 1), row, request
+        self._host["table"][row, :len(request.pages)] = request.pages
+        if request.ready == len(request.prompt) - 1:
+            self._start(request)
+        return True
+
+    def _read(self, request):
+        """Puts some words of a prompt into the cache."""
+        begin, end = request.ready, min(request.ready + CHUNK, len(request.prompt) - 1)
+        n = next(size for size in (64, 128, 256, CHUNK) if size >= end - begin)
+        at = np.arange(end - begin) + begin
+        words, places, positions = np.zeros([1, n], np.int64), np.full([1, n], -1), np.zeros([1, n], np.int64)
+        words[0, n - len(at):], positions[0, n - len(at):] = request.prompt[begin:end], at
+        places[0, n - len(at):] = np.array(request.pages)[at // PAGE] * PAGE + at % PAGE
+        values = {"words": words, "places": places, "positions": positions,
+                  "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
+        if n not in self._prompts:
+            tensors = _Given({name: tf.constant(np.asarray(value, np.int64)) + 0 for name, value in values.items()})
+            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors))
+        tensors, chain = self._prompts[n]
+        write(tensors, **values)
+        chain.run()
+        request.ready = end
+        for i in range(begin // PAGE, end // PAGE):
+            self._pages.name(request.pages[i], tuple(request.prompt[:(i + 1) * PAGE]))
+        if end == len(request.prompt) - 1:
+            self._start(request)
+
+    def _start(self, request):
+        """From now on it takes part in steps: the first one reads the last word of its prompt."""
+        row, last, host = request.row, len(request.prompt) - 1, self._host
+        host["tokens"][row, :last + 1] = request.prompt
+        host["lengths"][row], host["limits"][row], host["done"][row] = last + 1, request.limit, 0
+        host["current"][row], host["positions"][row] = request.prompt[last], last
+        host["places"][row] = request.pages[last // PAGE] * PAGE + last % PAGE
+        host["seeds"][row] = request.seed
+        for name, value in request.settings.items():
+            host[name][row] = value
+        self._changed = True
+
+    def _put(self):
+        """Tells the device what has changed here."""
+        if self._changed:
+            write(self._s, **{name: value for name, value in self._host.items() if name not in ("tokens", "stops")})
+        self._changed = False
+
+
+class _Given:
+    def __init__(self, tensors):
+        vars(self).update(tensors)

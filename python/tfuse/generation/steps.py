@@ -1,0 +1,131 @@
+"""A step of a decoder as a chain: some words of each sequence in, the next word of each out."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfuse._core._chain import Chain
+
+
+class Cache:
+    """Keys and values of sequences, in pages: [pages, page_size, heads, head_dim] for each layer."""
+
+    def __init__(self, decoder, pages, page_size, dtype):
+        self.page_size, self.layers = page_size, []
+        for block in decoder.blocks:
+            shape = [pages, page_size, block.attention.shared_heads, block.attention.head_dim]
+            self.layers.append((tf.zeros(shape, dtype), tf.zeros(shape, dtype)))
+
+
+class Sequences:
+    """What is known of the sequences of a batch, on the device: ops write it in place."""
+
+    def __init__(self, batch, room, pages):
+        ints = lambda *shape: tf.zeros(shape, tf.int64)
+        self.tokens, self.table = ints(batch, room), ints(batch, pages)
+        self.lengths, self.limits, self.seeds, self.top_k = (ints(batch) for _ in range(4))
+        self.done, self.current, self.places, self.positions = ints(batch), ints(batch), ints(batch), ints(batch, 1)
+        self.temperature, self.top_p = tf.zeros([batch]), tf.ones([batch])
+        self.stops = ints(0)
+
+
+def step(decoder, cache, sequences, words=None, places=None, positions=None):
+    """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
+
+    `places` are where their keys and values go, rows of the cache, and `positions` where they are in their sequence, both
+    [batch, n]; the last words of a row are the sequence's last. Without them a sequence's current word is meant, as the step
+    before left it."""
+    chain, s = Chain(), sequences
+    given = {name: chain.input(tensor) for name, tensor in vars(s).items()}
+    batch, n = (s.tokens.shape[0], 1) if words is None else words.shape
+    begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
+        ("current", words), ("places", places), ("positions", positions))]
+    at = _Writer(chain, batch, n, *begin, given["table"], given["lengths"])
+    x = at.blocks(decoder, cache)
+    if n > 1:  # of each sequence the last
+        x = chain.call("take_rows", x, chain.input(tf.constant(np.arange(1, batch + 1) * n - 1)))
+    logits = at.logits(decoder, x)
+    ids = chain.call("sample_logits", logits, *(given[name] for name in ("temperature", "top_k", "top_p", "seeds", "lengths")))
+    chain.call("advance", ids, *(given[name] for name in ("tokens", "lengths", "done", "limits", "stops", "table")),
+               into=[given[name] for name in ("tokens", "lengths", "done", "current", "places", "positions")],
+               page_size=cache.page_size)
+    return chain
+
+
+def prompt(decoder, cache, words, places, positions, table, lengths):
+    """A chain that puts keys and values of words, [batch, n], into the cache, and no more."""
+    chain = Chain()
+    at = _Writer(chain, *words.shape, *map(chain.input, (words, places, positions, table, lengths)))
+    at.blocks(decoder, cache)
+    return chain
+
+
+class _Writer:
+    """Adds the parts of a decoder to a chain."""
+
+    def __init__(self, chain, batch, n, words, places, positions, table, lengths):
+        self.chain, self.batch, self.n, self.table, self.lengths = chain, batch, n, table, lengths
+        self.words = words.seen_as(batch * n)
+        self.places, self.positions = places.seen_as(batch, n), positions.seen_as(batch, n)
+
+    def blocks(self, decoder, cache):
+        """What comes out of the last block, normed, [batch * n, width]."""
+        call, read = self.chain.call, self.chain.input
+        x, added = call("take_rows", read(decoder.table), self.words), None
+        if decoder.scale != 1:
+            x = call("scale_bias_act", x, read(tf.fill([decoder.table.shape[1]], tf.cast(decoder.scale, decoder.table.dtype))), None)
+        if decoder.positions is not None:
+            added = call("take_rows", read(decoder.positions), self.positions.seen_as(self.batch * self.n))
+        for block, pages in zip(decoder.blocks, cache.layers):
+            x, added = self.block(block, x, added, *map(read, pages))
+        return self.norm(decoder.norm, x, added)[0]
+
+    def norm(self, norm, x, added=None):
+        """The norm of x + added, and that sum."""
+        beta = None if norm.beta is None else self.chain.input(norm.beta)
+        y, total, _ = self.chain.call("norm", x, added, self.chain.input(norm.gamma), beta, None, kind=norm.kind,
+                                      epsilon=norm.epsilon)
+        return y, x if added is None else total
+
+    def product(self, product, x, residual=None, activation="linear"):
+        bias = None if product.bias is None else self.chain.input(product.bias)
+        return self.chain.call("linear", x, self.chain.input(product.kernel), bias, residual, None, activation=activation)[0]
+
+    def logits(self, decoder, x):
+        words, dtype = decoder.head.shape[0], decoder.head.dtype
+        y = self.chain.call("batched_matmul", x, self.chain.input(decoder.head), None, None, self.chain.input(tf.ones([1], dtype)))
+        if decoder.soft_cap:
+            for by, activation in ((1 / decoder.soft_cap, "tanh"), (decoder.soft_cap, "linear")):
+                y = self.chain.call("scale_bias_act", y, self.chain.input(tf.fill([words], tf.cast(by, dtype))), None,
+                                    activation=activation)
+        return y
+
+    def sum(self, product, y, x, norm):
+        """x and what is to be added to it: the product itself adds, unless it is normed before."""
+        if norm is None:
+            return self.product(product, y, residual=x), None
+        return x, self.norm(norm, self.product(product, y))[0]
+
+    def block(self, block, x, added, keys, values):
+        y, x = self.norm(block.before_attention, x, added)
+        y = self.attention(block.attention, y, keys, values)
+        x, added = self.sum(block.attention.output, y, x, block.after_attention)
+        y, x = self.norm(block.before_mlp, x, added)
+        mlp = block.mlp
+        if mlp.gate is None:
+            y = self.product(mlp.up, y, activation=mlp.activation)
+        else:
+            y = self.chain.call("gated", self.product(mlp.gate, y), self.product(mlp.up, y), activation=mlp.activation)
+        return self.sum(mlp.down, y, x, block.after_mlp)
+
+    def attention(self, a, x, keys, values):
+        heads = lambda y, n: y.seen_as(self.batch, self.n, n, a.head_dim)
+        query, key, value = (heads(self.product(p, x), n) for p, n in (
+            (a.query, a.heads), (a.key, a.shared_heads), (a.value, a.shared_heads)))
+        if a.query_norm is not None:
+            query, key = self.norm(a.query_norm, query)[0], self.norm(a.key_norm, key)[0]
+        if a.rope is not None:
+            query, key = self.chain.call("rope", query, key, self.positions, **a.rope)
+        self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
+        y = self.chain.call("paged_attention", query, keys, values, self.table, self.lengths, scale=a.scale, align="last",
+                            left=a.window, right=0, soft_cap=a.soft_cap)
+        return y.seen_as(self.batch * self.n, a.heads * a.head_dim)

@@ -1,0 +1,85 @@
+"""Chains: ops that run one after the other as one op give what they give by themselves."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfuse._core import _library
+from tfuse._core._chain import Chain
+
+norm, linear = _library.raw("norm"), _library.raw("linear")  # what their functions leave to TensorFlow on a CPU is not meant here
+
+ROWS, WIDTH, HIDDEN = 3, 16, 32
+
+
+def tensors(dtype):
+    rng = np.random.default_rng(0)
+    shapes = [(ROWS, WIDTH), (WIDTH,), (WIDTH, HIDDEN), (HIDDEN,), (HIDDEN, WIDTH)]
+    return [tf.cast(tf.constant(rng.normal(size=shape) / 4), dtype) for shape in shapes]
+
+
+def block(chain, x, scale, up, bias, down):
+    """x + gelu(rms_norm(x) . up + bias) . down, written to x."""
+    normed, _, _ = chain.call("norm", x, None, scale, None, None, kind="rms", epsilon=1e-6)
+    inner, _ = chain.call("linear", normed, up, bias, None, None, activation="gelu")
+    chain.call("linear", inner, down, None, x, None, into=[x])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("runs, times", [(1, 1), (4, 1), (1, 4), (2, 0)])
+def test_what_ops_give_by_themselves(dtype, runs, times):
+    """On a GPU the first run queues the ops, the second captures them, and later ones launch the graph."""
+    x, scale, up, bias, down = tensors(dtype)
+    scale, expected, empty = tf.cast(scale, "float32"), x, tf.zeros([0], dtype)
+    for _ in range(runs * times):
+        y = norm(expected, empty, scale, tf.zeros([0]), tf.zeros([0], "int64"), kind="rms", epsilon=1e-6).y
+        y = linear(y, up, bias, empty, empty, activation="gelu").y
+        expected = linear(y, down, empty, expected, empty).y
+    chain, x = Chain(), x + 0
+    block(chain, *map(chain.input, [x, scale, up, bias, down]))
+    for _ in range(runs):
+        chain.run(times)
+    np.testing.assert_array_equal(tf.cast(x, "float32"), tf.cast(expected, "float32"))
+
+
+def test_shapes_can_be_seen_otherwise():
+    x, y = tf.random.normal([6, 4]), tf.zeros([3, 8])
+    chain = Chain()
+    chain.call("transpose", chain.input(x).seen_as(2, 3, 4), into=[chain.input(y)], perm=0x201)
+    chain.run()
+    np.testing.assert_array_equal(tf.reshape(y, [3, 2, 4]), tf.transpose(tf.reshape(x, [2, 3, 4]), [1, 0, 2]))
+
+
+def test_temporaries_are_few():
+    """Values that nobody reads any more leave their memory to others."""
+    x = tf.random.normal([64])
+    chain = Chain()
+    at = chain.input(x)
+    for _ in range(100):
+        at = chain.call("square", at)
+    chain.run()
+    assert len(chain._memory) <= 2 * 256
+
+
+REFUSED = {
+    "unlike": (lambda c, x: c.call("square", x.seen_as(5)), r"op 0, Square: i1 of shape \[4\] cannot be seen as \[5\]"),
+    "shape rule": (lambda c, x: c.call("transpose", x, perm=5), r"op 0, Transpose: perm must name each axis"),
+    "result": (lambda c, x: c.call("square", x, into=[c.input(tf.zeros([3]))]), r"float32\[4\], and i2, .* is float32\[3\]"),
+    "no op": (lambda c, x: c.call("chain", x), "there is no op chain that a chain can have"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name):
+    add, message = REFUSED[name]
+    chain = Chain()
+    add(chain, chain.input(tf.zeros([4])))
+    with pytest.raises(ValueError, match=message):
+        chain.run()
+
+
+def test_unknown_attributes():
+    chain = Chain()
+    chain.call("square", chain.input(tf.zeros([4])), power=2)
+    with pytest.raises(TypeError, match="square has no attribute power"):
+        chain.run()

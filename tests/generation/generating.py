@@ -1,0 +1,27 @@
+"""Small decoders of KerasHub with random weights, for tests of generation."""
+
+import functools
+import zlib
+
+import keras
+import keras_hub
+
+SIZES = {"vocabulary_size": 97, "num_layers": 3, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
+         "intermediate_dim": 48}
+FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen": {}, "Qwen3": {"head_dim": 16}, "Phi3": {},
+            "GPT2": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
+            "Gemma": {"head_dim": 8, "query_head_dim_normalize": True, "use_post_ffw_norm": True, "use_post_attention_norm": True,
+                      "final_logit_soft_cap": 3.0, "attention_logit_soft_cap": 2.0, "sliding_window_size": 6,
+                      "use_sliding_window_attention": True}}
+
+
+@functools.lru_cache(None)
+def model(family, **options):
+    made = getattr(keras_hub.models, family + "CausalLM")(
+        getattr(keras_hub.models, family + "Backbone")(
+            **{name: value for name, value in {**SIZES, **FAMILIES[family], **options}.items() if value is not None}))
+    for v in made.trainable_variables:
+        about = 1.0 if "norm" in v.path else 0.0
+        v.assign(about + keras.random.normal(v.shape, stddev=0.3, seed=zlib.crc32(v.path.split("/", 1)[-1].encode()) % 1000))
+    made.compile(sampler="greedy", jit_compile=False)
+    return made
