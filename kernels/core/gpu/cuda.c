@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/table.h"
@@ -147,40 +148,46 @@ typedef struct tfu_loaded {
   char label[96]; /* for tfuse.explain() */
 } tfu_loaded;
 
+/* Those of one image. */
+typedef struct tfu_variants {
+  _Atomic(void *) of[TFU_MAX_VARIANTS][TFU_MAX_KEYS];
+} tfu_variants;
+
 const char *const tfu_bits[] = {"b8", "b16", "b32", "b64"}, *const tfu_any[] = {"any"};
 
 int tfu_bits_of(size_t bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
 
+/* What is in the slot: `mine`, or where another thread was first, its own. Mine may be NULL for want of memory. */
+static void *publish(_Atomic(void *) *slot, void *mine) {
+  void *theirs = NULL;
+  if (mine && atomic_compare_exchange_strong(slot, &theirs, mine)) return mine;
+  free(mine);
+  return theirs;
+}
+
 static tfu_code find(tfu_kernel *k, int image, int variant, int key, tfu_loaded **out, tfu_error *err) {
-  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][key];
-  if ((*out = atomic_load_explicit(slot, memory_order_acquire))) return TFU_OK;
+  tfu_variants *all = atomic_load_explicit(&k->loaded[image], memory_order_acquire);
+  if (all && (*out = atomic_load_explicit(&all->of[variant][key], memory_order_acquire))) return TFU_OK;
 
   const tfu_driver *d;
+  const tfu_image *i = &k->module->images[image];
   void *library;
+  tfu_loaded found = {.function.static_shared = TFU_STATIC_SHARED}, *kept = NULL;
   char name[80];
-  tfu_loaded *mine, *theirs = NULL;
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(load_library(k->module, image, &library, err));
   snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
            k->keys ? k->keys[key] : tfu_dtype_tag((tfu_dtype)key));
-  if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  const tfu_code code =
-      tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&mine->function.kernel, library, name), name, err);
-  if (code != TFU_OK) {
-    free(mine);
-    return code;
+  TFU_TRY(tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&found.function.kernel, library, name), name, err));
+  snprintf(found.label, sizeof found.label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
+  if (!all) all = publish(&k->loaded[image], calloc(1, sizeof *all));
+  if (all && (kept = malloc(sizeof *kept))) {
+    memcpy(kept, &found, sizeof *kept);
+    kept->function.name = kept->label;
+    kept = publish(&all->of[variant][key], kept);
   }
-  const tfu_image *i = &k->module->images[image];
-  snprintf(mine->label, sizeof mine->label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
-  mine->function.name = mine->label;
-  mine->function.static_shared = TFU_STATIC_SHARED;
-  if (atomic_compare_exchange_strong(slot, &theirs, mine)) {
-    *out = mine;
-  } else { /* another thread was first */
-    free(mine);
-    *out = theirs;
-  }
-  return TFU_OK;
+  *out = kept;
+  return kept ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
 }
 
 tfu_launch_text tfu_show_launch(const int64_t g[3], const int64_t b[3], int64_t shared) {

@@ -28,7 +28,7 @@ typedef struct tfu_kernel {
   const char *name;
   const char *const *variants; /* NULL: the kernel has none */
   const char *const *keys;     /* at most TFU_MAX_KEYS; NULL: the tags of dtypes */
-  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MAX_KEYS];
+  _Atomic(void *) loaded[TFU_MAX_IMAGES]; /* by variant and key; made with the first that is launched */
 } tfu_kernel;
 
 typedef struct tfu_grid {
