@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/nvidia/library.h"
+#include "kernels/core/gpu/library.h"
 
 /* ---- descriptors ---- */
 
