@@ -27,65 +27,32 @@ TFU_EXPORT const char *tfu_xla_status(void) { return status; }
 
 /* ---- a call frame as a tfu_call ---- */
 
-static tfu_code to_dtype(XLA_FFI_DataType type, tfu_dtype *dtype, tfu_error *err) {
-  switch (type) {
-    case XLA_FFI_DataType_F32: *dtype = TFU_F32; return TFU_OK;
-    case XLA_FFI_DataType_F16: *dtype = TFU_F16; return TFU_OK;
-    case XLA_FFI_DataType_BF16: *dtype = TFU_BF16; return TFU_OK;
-    case XLA_FFI_DataType_F64: *dtype = TFU_F64; return TFU_OK;
-    case XLA_FFI_DataType_S32: *dtype = TFU_I32; return TFU_OK;
-    case XLA_FFI_DataType_S64: *dtype = TFU_I64; return TFU_OK;
-    case XLA_FFI_DataType_PRED: *dtype = TFU_BOOL; return TFU_OK;
-    default: return tfu_fail(err, TFU_UNIMPLEMENTED, "XLA dtype number %d is not supported", (int)type);
-  }
-}
+static const int numbers[] = {
+    [TFU_F32] = XLA_FFI_DataType_F32,  [TFU_F16] = XLA_FFI_DataType_F16, [TFU_BF16] = XLA_FFI_DataType_BF16,
+    [TFU_F64] = XLA_FFI_DataType_F64,  [TFU_I32] = XLA_FFI_DataType_S32, [TFU_I64] = XLA_FFI_DataType_S64,
+    [TFU_BOOL] = XLA_FFI_DataType_PRED};
 
 static tfu_code view(const char *argument, const XLA_FFI_Buffer *b, tfu_tensor *v, tfu_error *err) {
-  *v = (tfu_tensor){.data = b->data, .shape.rank = (int)b->rank};
-  TFU_REQUIRE(err, b->rank <= TFU_MAX_RANK, "%s has %d dimensions, at most %d are supported: reshape it", argument,
-              (int)b->rank, TFU_MAX_RANK);
-  for (int i = 0; i < v->shape.rank; i++) v->shape.dim[i] = b->dims[i];
-  return to_dtype(b->dtype, &v->dtype, err);
-}
-
-static int find_attr(const XLA_FFI_Attrs *attrs, const char *name) {
-  for (int i = 0; i < attrs->size; i++)
-    if (attrs->names[i]->len == strlen(name) && !memcmp(attrs->names[i]->ptr, name, attrs->names[i]->len)) return i;
-  return -1;
+  return tfu_view(argument, b->data, b->rank, b->dims, (int)b->dtype, numbers, TFU_COUNT(numbers), v, err);
 }
 
 /* In the frame a choice is a string like a text, a list of types is its length, and anything else a scalar of the kind
  * that the row names. */
-static tfu_code read_attr(const tfu_attr *a, XLA_FFI_AttrType type, const void *data, tfu_value *v, tfu_error *err) {
+static tfu_code read_attr(const tfu_attr *a, void *attrs_, tfu_value *v, tfu_error *err) {
+  const XLA_FFI_Attrs *attrs = attrs_;
   const int text = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
-  TFU_REQUIRE(err, type == (text ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
+  const size_t length = strlen(a->name);
+  int i = 0;
+  while (i < attrs->size && (attrs->names[i]->len != length || memcmp(attrs->names[i]->ptr, a->name, length))) i++;
+  TFU_REQUIRE(err, i < attrs->size, "the custom call has no attribute %s", a->name);
+  TFU_REQUIRE(err, attrs->types[i] == (text ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
               "attribute %s of the custom call has the wrong type", a->name);
-  if (text) {
-    const XLA_FFI_ByteSpan *word = data;
-    if (a->kind == TFU_ATTR_STRING) {
-      v->s = tfu_intern(word->ptr, word->len);
-      return v->s ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-    }
-    v->i = tfu_attr_choice(a, word->ptr, word->len);
-    TFU_REQUIRE(err, v->i >= 0, "attribute %s must be one of %s, got '%.*s'", a->name, a->choices, (int)word->len,
-                word->ptr);
-    return TFU_OK;
-  }
-  const void *scalar = ((const XLA_FFI_Scalar *)data)->value;
+  const XLA_FFI_ByteSpan *word = attrs->attrs[i];
+  if (text) return tfu_attr_word(a, word->ptr, word->len, v, err);
+  const void *scalar = ((const XLA_FFI_Scalar *)attrs->attrs[i])->value;
   if (a->kind == TFU_ATTR_FLOAT) v->f = *(const float *)scalar;
-  if (a->kind == TFU_ATTR_INT || a->kind == TFU_ATTR_TYPES) v->i = *(const int64_t *)scalar;
-  if (a->kind == TFU_ATTR_BOOL) v->b = *(const unsigned char *)scalar;
-  return TFU_OK;
-}
-
-static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
-  for (int i = 0; call->op->attr[i]; i++) {
-    tfu_attr a;
-    if (!tfu_attr_parse(call->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
-    const int at = find_attr(attrs, a.name);
-    TFU_REQUIRE(call->err, at >= 0, "the custom call has no attribute %s", a.name);
-    TFU_TRY(read_attr(&a, attrs->types[at], attrs->attrs[at], &call->attr[i], call->err));
-  }
+  else if (a->kind == TFU_ATTR_BOOL) v->b = *(const unsigned char *)scalar;
+  else v->i = *(const int64_t *)scalar;
   return TFU_OK;
 }
 
@@ -94,7 +61,7 @@ static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
 static tfu_code read_frame(const XLA_FFI_CallFrame *f, int rooms, tfu_call *call, tfu_lists *lists, int64_t *elements) {
   tfu_shape own[TFU_MAX_ARGS];
   int inputs, outputs;
-  TFU_TRY(read_attrs(&f->attrs, call));
+  TFU_TRY(tfu_attrs_read(call->op, read_attr, (void *)&f->attrs, call->attr, call->err));
   TFU_TRY(tfu_lists_open(call, lists));
   tfu_tensor *in = tfu_inputs(call, &inputs), *out = tfu_outputs(call, &outputs);
   TFU_REQUIRE(call->err, f->args.size == inputs && f->rets.size == outputs + rooms,
@@ -187,10 +154,9 @@ static int answered_metadata(const XLA_FFI_CallFrame *f, tfu_handler k) {
 }
 
 static XLA_FFI_Error *to_xla(const tfu_op *op, tfu_code code, const tfu_error *err) {
-  char text[sizeof err->text + 64];
-  tfu_explain_error(op, err, text, sizeof text);
+  const tfu_error_text shown = tfu_show_error(op, err);
   XLA_FFI_Error_Create_Args a = {
-      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = text, .errc = (XLA_FFI_Error_Code)code};
+      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = shown.text, .errc = (XLA_FFI_Error_Code)code};
   return api->XLA_FFI_Error_Create(&a);
 }
 
