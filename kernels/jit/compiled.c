@@ -218,10 +218,9 @@ tfu_code jit_compiled_get(const jit_variant *v, jit_compiled **compiled, tfu_err
 /* ---- launching ---- */
 
 int jit_parameter(const jit_compiled *c, int i) {
-  const tfu_driver *d;
-  tfu_error ignored;
+  const tfu_driver *d = tfu_driver_if_any();
   size_t offset, size = 0;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || !d->cuKernelGetParamInfo) return -1;
+  if (!d || !d->cuKernelGetParamInfo) return -1;
   return d->cuKernelGetParamInfo(c->function.kernel, (size_t)i, &offset, &size) ? 0 : (int)size;
 }
 

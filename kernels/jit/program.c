@@ -45,9 +45,11 @@ static int read_step(const char *word, jit_step *step) {
   return 0;
 }
 
+int jit_operands(jit_op function) { return functions[function].operands; }
+
 /* What the step takes from the stack, and whether it pushes something. */
 static int pops(const jit_step *s) {
-  if (s->op < JIT_CONSTANT) return functions[s->op].operands;
+  if (s->op < JIT_CONSTANT) return jit_operands(s->op);
   return s->op >= JIT_SET_OUTPUT;
 }
 static int pushes(const jit_step *s) { return s->op < JIT_SET_OUTPUT; }

@@ -19,6 +19,10 @@
 #include "kernels/core/table.h"
 #include "xla/ffi/api/c_api.h"
 
+/* The argument of one of XLA's functions. */
+#define ARGS(function, ...) \
+  &(function##_Args) { .struct_size = function##_Args_STRUCT_SIZE, __VA_ARGS__ }
+
 static const XLA_FFI_Api *api;
 static char status[256] = "the library was not initialised";
 
@@ -95,8 +99,7 @@ typedef struct run {
 } run;
 
 static void drop(XLA_FFI_Error *e) {
-  XLA_FFI_Error_Destroy_Args d = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = e};
-  if (e) api->XLA_FFI_Error_Destroy(&d);
+  if (e) api->XLA_FFI_Error_Destroy(ARGS(XLA_FFI_Error_Destroy, .error = e));
 }
 
 /* Of the call's room while there is any; what is captured has nothing else. */
@@ -113,10 +116,10 @@ static void *allocate(tfu_call *call, size_t bytes) {
   if (call->captured || r->n == TFU_COUNT(r->held)) return NULL;
   if (r->gpu) {
     /* An alignment above 16 is refused; what comes is 256-byte aligned all the same. */
-    XLA_FFI_DeviceMemory_Allocate_Args m = {
-        .struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE, .ctx = r->ctx, .size = bytes, .alignment = 16};
-    XLA_FFI_Error *e = api->XLA_FFI_DeviceMemory_Allocate(&m);
-    data = e ? NULL : m.data;
+    XLA_FFI_DeviceMemory_Allocate_Args *m =
+        ARGS(XLA_FFI_DeviceMemory_Allocate, .ctx = r->ctx, .size = bytes, .alignment = 16);
+    XLA_FFI_Error *e = api->XLA_FFI_DeviceMemory_Allocate(m);
+    data = e ? NULL : m->data;
     drop(e);
   } else {
     data = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -130,15 +133,11 @@ static void *allocate(tfu_call *call, size_t bytes) {
 
 static void release(run *r) {
   while (r->n-- > 0) {
-    if (!r->gpu) {
-      free(r->held[r->n].data);
-      continue;
-    }
-    XLA_FFI_DeviceMemory_Free_Args m = {.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE,
-                                        .ctx = r->ctx,
-                                        .size = r->held[r->n].size,
-                                        .data = r->held[r->n].data};
-    drop(api->XLA_FFI_DeviceMemory_Free(&m));
+    void *data = r->held[r->n].data;
+    if (!r->gpu) free(data);
+    else
+      drop(api->XLA_FFI_DeviceMemory_Free(
+          ARGS(XLA_FFI_DeviceMemory_Free, .ctx = r->ctx, .size = r->held[r->n].size, .data = data)));
   }
 }
 
@@ -155,15 +154,13 @@ static int answered_metadata(const XLA_FFI_CallFrame *f, tfu_handler k) {
 
 static XLA_FFI_Error *to_xla(const tfu_op *op, tfu_code code, const tfu_error *err) {
   const tfu_error_text shown = tfu_show_error(op, err);
-  XLA_FFI_Error_Create_Args a = {
-      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = shown.text, .errc = (XLA_FFI_Error_Code)code};
-  return api->XLA_FFI_Error_Create(&a);
+  return api->XLA_FFI_Error_Create(ARGS(XLA_FFI_Error_Create, .message = shown.text, .errc = (XLA_FFI_Error_Code)code));
 }
 
 static XLA_FFI_Error *get_stream(run *r, void **stream) {
-  XLA_FFI_Stream_Get_Args s = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE, .ctx = r->ctx};
-  XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(&s);
-  *stream = s.stream;
+  XLA_FFI_Stream_Get_Args *s = ARGS(XLA_FFI_Stream_Get, .ctx = r->ctx);
+  XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(s);
+  *stream = s->stream;
   return e;
 }
 
@@ -313,15 +310,13 @@ int tfu_xla_ask(XLA_FFI_Handler *handler) {
 }
 
 static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on, XLA_FFI_Handler *before) {
-  XLA_FFI_Handler_Register_Args a = {.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
-                                     .name = {name, strlen(name)},
-                                     .platform = {platform, strlen(platform)},
-                                     .bundle = {.initialize = before, .execute = run_on}};
-  XLA_FFI_Error *e = api->XLA_FFI_Handler_Register(&a);
+  XLA_FFI_Error *e = api->XLA_FFI_Handler_Register(ARGS(XLA_FFI_Handler_Register, .name = {name, strlen(name)},
+                                                        .platform = {platform, strlen(platform)},
+                                                        .bundle = {.initialize = before, .execute = run_on}));
   if (!e) return 1;
-  XLA_FFI_Error_GetMessage_Args m = {.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = e};
-  api->XLA_FFI_Error_GetMessage(&m);
-  snprintf(status, sizeof status, "XLA refused %s on %s: %s", name, platform, m.message);
+  XLA_FFI_Error_GetMessage_Args *m = ARGS(XLA_FFI_Error_GetMessage, .error = e);
+  api->XLA_FFI_Error_GetMessage(m);
+  snprintf(status, sizeof status, "XLA refused %s on %s: %s", name, platform, m->message);
   drop(e);
   return 0;
 }

@@ -62,11 +62,10 @@ tfu_code tfu_per_gpu(tfu_table *table, const void *with, void **mine, tfu_error 
 }
 
 void tfu_device_name(char *name, int size) {
-  const tfu_driver *d;
+  const tfu_driver *d = tfu_driver_if_any();
   CUdevice ordinal;
-  tfu_error ignored;
   if (size > 0) name[0] = 0;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuCtxGetDevice(&ordinal)) return;
+  if (!d || d->cuCtxGetDevice(&ordinal)) return;
   if (d->cuDeviceGetName(name, size, ordinal) && size > 0) name[0] = 0;
 }
 

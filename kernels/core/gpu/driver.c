@@ -19,6 +19,18 @@ __attribute__((weak)) tfu_code tfu_driver_get(const tfu_driver **out, tfu_error 
   return missing ? tfu_fail(err, TFU_PRECONDITION, "%s", missing) : TFU_OK;
 }
 
+const tfu_driver *tfu_driver_if_any(void) {
+  const tfu_driver *d;
+  tfu_error ignored;
+  return tfu_driver_get(&d, &ignored) == TFU_OK ? d : NULL;
+}
+
+tfu_code tfu_create_stream(const void *gpu, void *stream, void *driver, tfu_error *err) {
+  const tfu_driver *d = driver;
+  (void)gpu;
+  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
+}
+
 tfu_code tfu_driver_code(const tfu_driver *d, CUresult result, const char *what, tfu_error *err) {
   const char *name = "unknown CUDA error", *text = "";
   if (result == CUDA_SUCCESS) return TFU_OK;

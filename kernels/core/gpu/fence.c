@@ -4,14 +4,8 @@
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/table.h"
 
-static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
-  const tfu_driver *d = driver;
-  (void)gpu;
-  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
-}
-
 tfu_code tfu_fence_open(void **stream, tfu_error *err) {
-  static tfu_table streams = TFU_PER_GPU(create);
+  static tfu_table streams = TFU_PER_GPU(tfu_create_stream);
   const tfu_driver *d;
   CUcontext context;
   void *mine = NULL;
