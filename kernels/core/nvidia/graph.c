@@ -187,20 +187,17 @@ static cudnnBackendDescriptor_t describe_window(tfu_graph *g, cudnnDataType_t co
                   VALUES(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, axes, w->stride));
 }
 
-/* The three operations have the same attributes under names of their own. */
-#define NAMES(type, name, x, w, y)                                                                                \
-  {                                                                                                               \
-    CUDNN_BACKEND_OPERATION_CONVOLUTION_##type##_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_CONV_DESC, \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##x, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##w,             \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_##y, CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_ALPHA,           \
-        CUDNN_ATTR_OPERATION_CONVOLUTION_##name##_BETA                                                            \
-  }
+/* The three operations have the same attributes in the same order. */
+enum { ALPHA, BETA, WINDOW, W, X, Y };
 static const struct {
   cudnnBackendDescriptorType_t type;
-  cudnnBackendAttributeName_t window, x, w, y, alpha, beta;
-} convolutions[] = {[TFU_GRAPH_FORWARD] = NAMES(FORWARD, FORWARD, X, W, Y),
-                    [TFU_GRAPH_BACKWARD_DATA] = NAMES(BACKWARD_DATA, BWD_DATA, DX, W, DY),
-                    [TFU_GRAPH_BACKWARD_FILTER] = NAMES(BACKWARD_FILTER, BWD_FILTER, X, DW, DY)};
+  cudnnBackendAttributeName_t first;
+} convolutions[] = {[TFU_GRAPH_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA},
+                    [TFU_GRAPH_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA},
+                    [TFU_GRAPH_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA}};
 
 void tfu_graph_conv(tfu_graph *g, tfu_graph_conv_kind kind, cudnnDataType_t compute, const tfu_graph_window *window,
                     const tfu_node *x, const tfu_node *w, const tfu_node *y) {
@@ -210,12 +207,13 @@ void tfu_graph_conv(tfu_graph *g, tfu_graph_conv_kind kind, cudnnDataType_t comp
   const double wide_one = 1, none = 0; /* a double that is zero begins with a float that is */
   const float one = 1;
   const cudnnBackendDescriptor_t math = describe_window(g, compute, window);
-  const attribute attributes[] = {{"window", convolutions[kind].window, desc, 1, &math},
-                                  {"x", convolutions[kind].x, desc, 1, &x->desc},
-                                  {"w", convolutions[kind].w, desc, 1, &w->desc},
-                                  {"y", convolutions[kind].y, desc, 1, &y->desc},
-                                  {"alpha", convolutions[kind].alpha, number, 1, wide ? (const void *)&wide_one : &one},
-                                  {"beta", convolutions[kind].beta, number, 1, &none}};
+  const cudnnBackendAttributeName_t first = convolutions[kind].first;
+  const attribute attributes[] = {{"window", first + WINDOW, desc, 1, &math},
+                                  {"x", first + X, desc, 1, &x->desc},
+                                  {"w", first + W, desc, 1, &w->desc},
+                                  {"y", first + Y, desc, 1, &y->desc},
+                                  {"alpha", first + ALPHA, number, 1, wide ? (const void *)&wide_one : &one},
+                                  {"beta", first + BETA, number, 1, &none}};
   add(g, describe(g, convolutions[kind].type, "convolution operation", attributes, TFU_COUNT(attributes)));
 }
 
