@@ -75,7 +75,7 @@ const char *tfu_output_name(const tfu_call *call, int i);
 
 /* Runs the shape rule on the call's inputs: the shapes of all its outputs, which are in call->lists or in `own`, that
  * has room for TFU_MAX_ARGS. */
-TFU_MUST_USE tfu_code tfu_rule(tfu_call *call, tfu_shape *own, const tfu_shape **shapes);
+TFU_MUST_USE tfu_code tfu_infer_shapes(tfu_call *call, tfu_shape *own, const tfu_shape **shapes);
 /* The same where dims are all known; *elements is the sum of all outputs'. Fails where one has more bytes than memory
  * could have. */
 TFU_MUST_USE tfu_code tfu_infer(tfu_call *call, tfu_shape *own, int64_t *elements);

@@ -28,7 +28,7 @@ tfu_code tfu_view(const char *argument, void *data, int64_t rank, const int64_t 
   return tfu_fail(err, TFU_UNIMPLEMENTED, "%s has dtype number %d, which is not supported", argument, number);
 }
 
-tfu_code tfu_rule(tfu_call *call, tfu_shape *own, const tfu_shape **shapes) {
+tfu_code tfu_infer_shapes(tfu_call *call, tfu_shape *own, const tfu_shape **shapes) {
   tfu_shape in[TFU_MAX_ARGS];
   *shapes = call->lists ? call->lists->shapes : own;
   if (call->lists) return call->op->lists(call->lists, call->attr, call->err);
@@ -39,7 +39,7 @@ tfu_code tfu_rule(tfu_call *call, tfu_shape *own, const tfu_shape **shapes) {
 tfu_code tfu_infer(tfu_call *call, tfu_shape *own, int64_t *elements) {
   const tfu_shape *shapes;
   int outputs;
-  TFU_TRY(tfu_rule(call, own, &shapes));
+  TFU_TRY(tfu_infer_shapes(call, own, &shapes));
   (void)tfu_outputs(call, &outputs);
   *elements = 0;
   for (int i = 0; i < outputs; i++) {

@@ -59,7 +59,7 @@ TFU_EXPORT const char *tfu_row_shapes(const char *stem, const tfu_spec *in, cons
   tfu_shape own[TFU_MAX_ARGS];
   const tfu_shape *shapes;
   tfu_code code = fill(&call, &lists, in, attrs);
-  if (code == TFU_OK) code = tfu_rule(&call, own, &shapes);
+  if (code == TFU_OK) code = tfu_infer_shapes(&call, own, &shapes);
   if (code == TFU_OK) memcpy(out, shapes, (size_t)(call.lists ? lists.outputs : tfu_args(call.op->out)) * sizeof *out);
   release(&call);
   return code == TFU_OK ? "" : err.text;
