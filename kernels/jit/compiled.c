@@ -55,13 +55,11 @@ static void write_head(FILE *to, const jit_variant *v) {
       [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
   int wide = 0;
   put(to, "#include \"jit_types.cuh\"\n");
-  for (int i = 0; i < v->inputs; i++) {
-    put(to, "typedef %s T%d;\n", types[v->in[i]], i);
-    wide |= v->in[i] == TFU_F64;
-  }
-  for (int i = 0; i < v->outputs; i++) {
-    put(to, "typedef %s U%d;\n", types[v->out[i]], i);
-    wide |= v->out[i] == TFU_F64;
+  for (int i = 0; i < v->inputs + v->outputs; i++) {
+    const int output = i >= v->inputs, place = output ? i - v->inputs : i;
+    const int dtype = output ? v->out[place] : v->in[place];
+    put(to, "typedef %s %c%d;\n", types[dtype], "TU"[output], place);
+    wide |= dtype == TFU_F64;
   }
   put(to, "typedef %s R;\n", wide ? "double" : "float");
   if (v->kind == TFU_JIT_RAW) return;

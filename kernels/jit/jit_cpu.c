@@ -49,12 +49,7 @@ static int64_t to_integer(double v, int bits) {
                      : (int64_t)v;
 }
 
-static float from_bf16(uint16_t bits) {
-  const uint32_t wide = (uint32_t)bits << 16;
-  float v;
-  memcpy(&v, &wide, sizeof v);
-  return v;
-}
+static float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
 
 #define TFU_SELF "kernels/jit/jit_cpu.c"
 #include "kernels/core/cpu/stamp.h"

@@ -86,8 +86,7 @@ tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
 }
 
 tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory) {
-  *memory = bytes ? call->allocate(call, bytes) : NULL;
-  if (*memory || !bytes) return TFU_OK;
+  if (tfu_try_scratch(call, bytes, memory)) return TFU_OK;
   return tfu_fail(call->err, TFU_EXHAUSTED, "out of memory allocating %zu bytes of scratch", bytes);
 }
 

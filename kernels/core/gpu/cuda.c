@@ -106,6 +106,13 @@ tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err) {
                   capability % 10, names, mend);
 }
 
+static tfu_code image_now(const tfu_module *m, int *image, tfu_error *err) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, err));
+  *image = tfu_image_for(m->images, device.capability);
+  return *image < 0 ? tfu_no_image(m->images, device.capability, err) : TFU_OK;
+}
+
 static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error *err) {
   static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
@@ -126,13 +133,11 @@ static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error
 
 tfu_code tfu_variable(tfu_module *m, const char *name, void **address, size_t *bytes, tfu_error *err) {
   const tfu_driver *d;
-  tfu_device device;
   void *library;
+  int image;
   CUdeviceptr at = 0;
   TFU_TRY(tfu_driver_get(&d, err));
-  TFU_TRY(tfu_device_now(&device, err));
-  const int image = tfu_image_for(m->images, device.capability);
-  if (image < 0) return tfu_no_image(m->images, device.capability, err);
+  TFU_TRY(image_now(m, &image, err));
   TFU_TRY(load_library(m, image, &library, err));
   TFU_TRY(tfu_driver_code(d, d->cuLibraryGetGlobal(&at, bytes, library, name), name, err));
   *address = (void *)(uintptr_t)at;
@@ -247,11 +252,9 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
 }
 
 tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid grid, void *args) {
-  tfu_device device;
   tfu_loaded *loaded;
-  TFU_TRY(tfu_device_now(&device, call->err));
-  const int image = tfu_image_for(k->module->images, device.capability);
-  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
+  int image;
+  TFU_TRY(image_now(k->module, &image, call->err));
   TFU_TRY(find(k, image, variant, key, &loaded, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
   return tfu_start(call, &loaded->function, grid, (void *[]){args});

@@ -58,25 +58,16 @@ const char *tfu_tuned_path(void) {
 
 /* ---- lines ---- */
 
-static const char digits[] = "0123456789abcdef";
-
 static int write_line(char *to, const tfu_tuned_line *line) {
   char hex[2 * TFU_TUNED_DATA + 1] = "";
-  for (int i = 0; i < TFU_TUNED_DATA; i++) {
-    hex[2 * i] = digits[line->choice.data[i] >> 4];
-    hex[2 * i + 1] = digits[line->choice.data[i] & 15];
-  }
+  for (int i = 0; i < TFU_TUNED_DATA; i++) snprintf(hex + 2 * i, 3, "%02x", line->choice.data[i]);
   const int n = snprintf(to, LINE, "%s\t%.3f\t%s\t%s", line->text, line->choice.microseconds, hex, line->choice.label);
   return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", hash_of(to, (size_t)n));
 }
 
 static int read_hex(const char *hex, unsigned char *data) {
-  if (strlen(hex) != 2 * TFU_TUNED_DATA) return 0;
-  for (int i = 0; i < 2 * TFU_TUNED_DATA; i++) {
-    const char *digit = strchr(digits, hex[i]);
-    if (!digit) return 0;
-    data[i / 2] = (unsigned char)(data[i / 2] << 4 | (digit - digits));
-  }
+  if (strlen(hex) != 2 * TFU_TUNED_DATA || strspn(hex, "0123456789abcdef") != 2 * TFU_TUNED_DATA) return 0;
+  for (int i = 0; i < TFU_TUNED_DATA; i++) sscanf(hex + 2 * i, "%2hhx", &data[i]);
   return 1;
 }
 
