@@ -129,6 +129,10 @@ typedef struct tfu_call tfu_call;
 /* One rule, two uses: at graph time dims may be unknown and attr is NULL; at run time it validates and sizes. Of a row
  * with `attr_shapes`, Python asks it at graph time too, with attributes and dims that may be unknown. */
 typedef tfu_code tfu_shape_fn(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err);
+/* The head of such a rule, with these names; it need not read the attributes. */
+#define TFU_SHAPE_RULE(name)                                                                               \
+  static tfu_code name(const tfu_shape *in, tfu_shape *out, __attribute__((unused)) const tfu_value *attr, \
+                       tfu_error *err)
 /* Lists of tensors, for ops with arguments like "x: N * T", or "x: In" where In is a list of types: one entry per
  * argument, of one tensor where it is no list. */
 typedef struct tfu_list {
@@ -188,6 +192,13 @@ struct tfu_call {
 
 /* Memory where the tensors live, 16-byte aligned, good until the call's work is done; released by the binding. */
 TFU_MUST_USE tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory);
+/* The same for `count` values of what `pointer` points to. */
+#define TFU_SCRATCH(call, count, pointer)                                        \
+  do {                                                                           \
+    void *memory_;                                                               \
+    TFU_TRY(tfu_scratch((call), (size_t)(count) * sizeof *(pointer), &memory_)); \
+    (pointer) = memory_;                                                         \
+  } while (0)
 /* Whether there is so much, for ops that can do with less: always, but where the call is captured. */
 int tfu_has_scratch(const tfu_call *call, size_t bytes);
 

@@ -52,7 +52,7 @@ static inline int same_shape(const tfu_shape *a, const tfu_shape *b) {
 typedef struct run {
   tfu_call call;
   tfu_error err;
-  void *held[8];
+  void *held[2 * TFU_MAX_ARGS]; /* as many as the bindings have */
   int n, most;
 } run;
 

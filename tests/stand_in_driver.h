@@ -48,7 +48,7 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
 }
 
 /* Kernels by their names, which are what their handles are. */
-static char names[32][64];
+static char names[256][64];
 static inline CUresult get_named_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
   int i = 0;

@@ -19,9 +19,7 @@ static int64_t row_tasks(const attention_job *job, int b) {
 }
 
 static tfu_code prepare(tfu_call *call, attention_job *job, plan *p) {
-  void *memory;
-  TFU_TRY(tfu_scratch(call, ((size_t)job->a.batch + 1) * sizeof(int64_t), &memory));
-  p->first_task = memory;
+  TFU_SCRATCH(call, job->a.batch + 1, p->first_task);
   p->first_task[0] = 0;
   for (int b = 0; b < job->a.batch; b++) p->first_task[b + 1] = p->first_task[b] + row_tasks(job, b) * job->a.key_heads;
   job->more = p;

@@ -43,19 +43,10 @@ static tfu_kernel before = {.module = &module, .name = "attention_before"};
 static tfu_kernel after = {.module = &module, .name = "attention_after"};
 
 /* As many threads as there are items, but no more blocks than fill the GPU: the kernels go round. */
-static tfu_grid grid_for(const tfu_attention_request *r, int64_t items) {
-  const int64_t blocks = divide_up(items, TFU_THREADS), most = (int64_t)r->multiprocessors * 8;
-  return (tfu_grid){.x = (unsigned)(blocks < most ? blocks : most), .threads = TFU_THREADS};
-}
-
-static tfu_code open_lengths(tfu_call *call, const tfu_attention_request *r, attention_edges *e) {
-  const int64_t rows = (int64_t)r->key.batch * r->key.heads * r->key.queries;
-  return tfu_launch(call, &before, 0, r->dtype, grid_for(r, e->stats ? rows : r->key.batch), e);
-}
-
-static tfu_code close_lengths(tfu_call *call, const tfu_attention_request *r, attention_edges *e) {
-  const int64_t rows = (int64_t)r->key.batch * r->key.heads * r->key.queries;
-  return tfu_launch(call, &after, 0, r->dtype, grid_for(r, rows * 32), e);
+static tfu_code launch(tfu_call *call, const tfu_attention_request *r, tfu_kernel *kernel, size_t items,
+                       attention_edges *e) {
+  const int64_t blocks = least(divide_up((int64_t)items, TFU_THREADS), (int64_t)r->multiprocessors * 8);
+  return tfu_launch(call, kernel, 0, r->dtype, (tfu_grid){.x = (unsigned)blocks, .threads = TFU_THREADS}, e);
 }
 
 /* ---- running ---- */
@@ -106,11 +97,11 @@ static tfu_code run(tfu_call *call, const tfu_attention_request *r, tfu_graph *g
                        .lowest = r->dtype == TFU_F16 ? 0xfc00 : 0xff80,
                        .stats = own_stats ? memory[TFU_AT_STATS] : NULL};
   call->kernel = r->backward ? "cuDNN attention gradient" : "cuDNN attention";
-  if (k->lengths || own_stats) TFU_TRY(open_lengths(call, r, &e));
+  if (k->lengths || own_stats) TFU_TRY(launch(call, r, &before, own_stats ? rows : (size_t)k->batch, &e));
   if (r->backward && g->dnn->version < 90600) /* later ones clear it themselves */
     TFU_TRY(tfu_fill(call, memory[TFU_AT_DQUERY_SUM], 0, rows * (size_t)k->head_dim));
   TFU_TRY(tfu_graph_run(g, handle, memory, scratch + workspace, call->err));
-  return edges ? close_lengths(call, r, &e) : TFU_OK;
+  return edges ? launch(call, r, &after, rows * 32, &e) : TFU_OK;
 }
 
 /* Whether there is memory for a run. Of a gradient there always is: it is not captured. */

@@ -28,21 +28,19 @@ typedef struct grad_plan {
   int row_tiles, key_tiles; /* of bias */
 } grad_plan;
 
-static int tiles(int n, int of) { return divide_up(n, of); }
-
 static int chunks_of(const attention_args *a) {
   const int64_t heads = (int64_t)a->batch * a->key_heads, wanted = heads ? divide_up(ENOUGH_TASKS, heads) : 1;
   const int64_t count = (int64_t)a->batch * a->queries * a->heads * a->head_dim, room = MOST_COPIED / (count + 1);
-  const int blocks = tiles(a->keys, TFU_ATT_KEYS), most = blocks < MOST_CHUNKS ? blocks : MOST_CHUNKS;
-  const int64_t chunks = wanted < most ? wanted : most;
-  return chunks < room ? (chunks < 1 ? 1 : (int)chunks) : room < 1 ? 1 : (int)room;
+  const int64_t most = least(divide_up(a->keys, TFU_ATT_KEYS), MOST_CHUNKS);
+  const int64_t chunks = least(least(wanted, most), room);
+  return chunks < 1 ? 1 : (int)chunks;
 }
 
 static void plan_bias(const attention_args *a, grad_plan *p) {
   const int all[4] = {a->batch, a->heads, a->queries, a->keys};
   for (int i = 0; i < 4; i++) p->sizes[i] = a->bias_step[i] ? all[i] : 1;
-  p->row_tiles = tiles(p->sizes[2], TFU_ATT_ROWS);
-  p->key_tiles = tiles(p->sizes[3], TFU_ATT_KEYS);
+  p->row_tiles = (int)divide_up(p->sizes[2], TFU_ATT_ROWS);
+  p->key_tiles = (int)divide_up(p->sizes[3], TFU_ATT_KEYS);
 }
 
 #define TFU_SELF "kernels/attention/attention_grad_cpu.c"
@@ -102,12 +100,6 @@ static void FN(take_keys)(FN(space) * g, int key) {
   FN(tfu_transpose)(g->value_t, TFU_ATT_KEYS, values.at, values.row, t->keys, a->value_dim);
 }
 
-static void FN(take_rows)(FN(space) * g) {
-  const attention_args *a = &g->tile.job->a;
-  FN(tfu_tile_rows)(&g->tile, a->query, a->head_dim, (REAL)a->scale, g->tile.query);
-  FN(tfu_tile_rows)(&g->tile, a->doutput, a->value_dim, 1, g->doutput);
-}
-
 static void FN(score_gradient)(REAL *ds, const REAL *p, REAL delta, int n) {
   TFU_VECTORISED(i, n) ds[i] = p[i] * (ds[i] - delta);
 }
@@ -141,14 +133,23 @@ static void FN(differentiate_row)(FN(space) * g, int r) {
   }
 }
 
-/* ds and the weights after dropout, of the rows and keys that were taken. */
-static void FN(differentiate)(FN(space) * g) {
+/* ds and the weights after dropout, of the keys that were taken and a tile's rows, those before `end_row`. Returns
+ * whether any of the rows may attend to one of the keys: nothing is done where not. */
+static int FN(differentiate)(FN(space) * g, int64_t end_row) {
   FN(attention_tile) *t = &g->tile;
+  const attention_args *a = &t->job->a;
+  int first, end;
+  t->rows = (int)least(end_row - t->first_row, TFU_ATT_ROWS);
+  FN(tfu_tile_band)(t, &first, &end);
+  if (end <= t->key || first >= t->key + t->keys) return 0;
+  FN(tfu_tile_rows)(t, a->query, a->head_dim, (REAL)a->scale, t->query);
+  FN(tfu_tile_rows)(t, a->doutput, a->value_dim, 1, g->doutput);
   const FN(tfu_matrix) ds = FN(tfu_rows_at)(g->ds, TFU_ATT_KEYS), doutput = FN(tfu_rows_at)(g->doutput, t->v_width);
   const FN(tfu_matrix) value_t = FN(tfu_rows_at)(g->value_t, TFU_ATT_KEYS);
   FN(tfu_tile_scores)(t, FN(tfu_rows_at)(g->key, t->q_width));
-  FN(tfu_product)(ds, doutput, value_t, t->rows, t->keys, t->job->a.value_dim, 0);
+  FN(tfu_product)(ds, doutput, value_t, t->rows, t->keys, a->value_dim, 0);
   for (int r = 0; r < t->rows; r++) FN(differentiate_row)(g, r);
+  return 1;
 }
 
 /* ---- query, key and value ---- */
@@ -204,21 +205,13 @@ static void FN(task)(const attention_job *job, int64_t task, void *space) {
   t->heads = job->group;
   t->s = tfu_sequence_of(a, t->b);
   const int64_t rows = (int64_t)t->s.queries * job->group;
-  const int blocks = tiles(t->s.keys, TFU_ATT_KEYS), first_block = (int)((int64_t)blocks * chunk / p->chunks);
-  const int end_block = (int)((int64_t)blocks * (chunk + 1) / p->chunks);
-  for (int block = first_block; block < end_block; block++) {
-    FN(take_keys)(&g, block * TFU_ATT_KEYS);
+  const int64_t blocks = divide_up(t->s.keys, TFU_ATT_KEYS);
+  for (int64_t block = blocks * chunk / p->chunks; block < blocks * (chunk + 1) / p->chunks; block++) {
+    FN(take_keys)(&g, (int)block * TFU_ATT_KEYS);
     memset(g.dkey, 0, (size_t)(TFU_ATT_KEYS * t->q_width) * sizeof(REAL));
     memset(g.dvalue, 0, (size_t)(TFU_ATT_KEYS * t->v_width) * sizeof(REAL));
-    for (t->first_row = 0; t->first_row < rows; t->first_row += TFU_ATT_ROWS) {
-      int first, end;
-      t->rows = rows - t->first_row < TFU_ATT_ROWS ? (int)(rows - t->first_row) : TFU_ATT_ROWS;
-      FN(tfu_tile_band)(t, &first, &end);
-      if (end <= t->key || first >= t->key + t->keys) continue;
-      FN(take_rows)(&g);
-      FN(differentiate)(&g);
-      FN(add_tile)(&g, (REAL *)p->dquery + chunk * p->count);
-    }
+    for (t->first_row = 0; t->first_row < rows; t->first_row += TFU_ATT_ROWS)
+      if (FN(differentiate)(&g, rows)) FN(add_tile)(&g, (REAL *)p->dquery + chunk * p->count);
     FN(store_keys)(&g, a->dkey, g.dkey, t->q_width, a->head_dim);
     FN(store_keys)(&g, a->dvalue, g.dvalue, t->v_width, a->value_dim);
   }
@@ -273,15 +266,8 @@ static void FN(bias_head)(FN(space) * g, double *sum, int row, int key) {
   const int end_key = keys_apart && key + TFU_ATT_KEYS < t->s.keys ? key + TFU_ATT_KEYS : t->s.keys;
   for (; key < end_key; key += TFU_ATT_KEYS) {
     FN(take_keys)(g, key);
-    for (t->first_row = row; t->first_row < end_row; t->first_row += TFU_ATT_ROWS) {
-      int first, end;
-      t->rows = end_row - t->first_row < TFU_ATT_ROWS ? end_row - (int)t->first_row : TFU_ATT_ROWS;
-      FN(tfu_tile_band)(t, &first, &end);
-      if (end <= t->key || first >= t->key + t->keys) continue;
-      FN(take_rows)(g);
-      FN(differentiate)(g);
-      FN(add_bias)(g, sum, rows_apart, keys_apart);
-    }
+    for (t->first_row = row; t->first_row < end_row; t->first_row += TFU_ATT_ROWS)
+      if (FN(differentiate)(g, end_row)) FN(add_bias)(g, sum, rows_apart, keys_apart);
   }
 }
 

@@ -150,10 +150,8 @@ static size_t plan_decode(const tfu_device *device, attention_work *w) {
 static tfu_code launch_decode(tfu_call *call, tfu_dtype dtype, const struct block *b, size_t bytes, attention_work *w) {
   const attention_args *a = &w->a;
   const int64_t each = w->tiles * (int64_t)a->key_heads * a->batch;
-  void *parts;
   if (bytes == 0) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, bytes, &parts));
-  w->parts = parts;
+  TFU_SCRATCH(call, bytes / sizeof *w->parts, w->parts);
   TFU_TRY(launch(call, &decode, variant_of(b), dtype, each * w->splits, grid_of(b, a), w));
   return launch(call, &join_parts, 0, dtype, query_rows(a), (tfu_grid){.threads = TFU_JOIN_THREADS}, w);
 }

@@ -161,9 +161,7 @@ static REAL FN(rstd)(const tfu_call *call, REAL variance) {
 /* gamma / deviation. */
 static tfu_code FN(scales)(tfu_call *call, const batch_norm_view *v, const REAL *variance, const REAL *gamma,
                            REAL **scale) {
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)v->channels * sizeof(REAL), &memory));
-  *scale = memory;
+  TFU_SCRATCH(call, v->channels, *scale);
   for (int64_t c = 0; c < v->channels; c++) (*scale)[c] = FN(rstd)(call, variance[c]) * (gamma ? gamma[c] : 1);
   return TFU_OK;
 }
@@ -223,9 +221,8 @@ static tfu_code FN(tfu_batch_norm_statistics_cpu)(tfu_call *call) {
   REAL *mean = out[TFU_BATCHSTATISTICS_BATCH_MEAN].data, *variance = out[TFU_BATCHSTATISTICS_BATCH_VARIANCE].data;
   REAL *new_mean = out[TFU_BATCHSTATISTICS_NEW_MEAN].data, *new_variance = out[TFU_BATCHSTATISTICS_NEW_VARIANCE].data;
   const double count = v.n ? (double)v.count : 1, update = v.n ? (double)call->attr[TFU_BATCHSTATISTICS_UPDATE].f : 0;
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)v.channels * sizeof(double), &memory));
-  double *totals = memory;
+  double *totals;
+  TFU_SCRATCH(call, v.channels, totals);
   TFU_TRY(FN(pass)(call, &v, &sum, &x, NULL, NULL, FN(sum_loop), NULL, totals));
   for (int64_t c = 0; c < v.channels; c++) mean[c] = (REAL)(totals[c] / count);
   TFU_TRY(FN(pass)(call, &v, &squares, &x, (const REAL *const[]){mean}, NULL, FN(squares_loop), NULL, totals));
@@ -274,15 +271,15 @@ static tfu_code FN(gradient)(tfu_call *call, int frozen, const void *signs) {
   if (tfu_given(&in[TFU_BATCHNORMGRAD_KEPT].shape)) tensor[kept = tensors++] = &in[TFU_BATCHNORMGRAD_KEPT];
   if (tfu_given(&in[TFU_BATCHNORMGRAD_DY_MORE].shape)) tensor[more = tensors++] = &in[TFU_BATCHNORMGRAD_DY_MORE];
   const batch_norm_view v = tfu_batch_norm_view(x);
-  void *totals, *slopes;
-  REAL *scale;
-  TFU_TRY(tfu_scratch(call, 2 * (size_t)v.channels * sizeof(double), &totals));
-  TFU_TRY(tfu_scratch(call, 2 * (size_t)v.channels * sizeof(REAL), &slopes));
+  double *totals;
+  REAL *scale, *slopes;
+  TFU_SCRATCH(call, 2 * v.channels, totals);
+  TFU_SCRATCH(call, 2 * v.channels, slopes);
   TFU_TRY(
       FN(scales)(call, &v, in[TFU_BATCHNORMGRAD_VARIANCE].data, tfu_given_data(&in[TFU_BATCHNORMGRAD_GAMMA]), &scale));
 
   const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, tfu_given_data(&in[TFU_BATCHNORMGRAD_BETA]),
-                           frozen ? NULL : slopes, frozen ? NULL : (REAL *)slopes + v.channels};
+                           frozen ? NULL : slopes, frozen ? NULL : slopes + v.channels};
   const int bent = kept || signs; /* behind a residual: then g is written */
   const tfu_channels first = {tensors, 3, bent, 2, {0, 1, -0.0f}};
   const how as_was = {.act = &tfu_activations[activation],

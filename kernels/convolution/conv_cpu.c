@@ -18,9 +18,10 @@ enum { PART = 8 << 20 /* bytes of windows at a time */, ROWS = 32 /* windows of 
 typedef struct windows {
   const conv_shape *s;
   int spread;                  /* ConvData's: positions are x's, elements y's */
-  const char *from;            /* of the group */
+  const char *from;            /* of a group */
   char *to;                    /* [rows, window, width] */
-  int64_t first, rows;         /* positions */
+  int64_t all, most;           /* positions, and how many are copied at a time */
+  int64_t first, rows;         /* those that are */
   int64_t pixel, width;        /* bytes: from one position of the tensor to the next, and of the group there */
   const int64_t *grid, *image; /* sizes of what positions count, and of the tensor that is read */
 } windows;
@@ -61,28 +62,35 @@ static void copy_range(void *windows_, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
 }
 
-static void copy_windows(windows *w) { tfu_parallel_ranges(w->rows, ROWS, copy_range, w); }
-
-/* Those of a group, of as many positions as are copied at a time. */
-static windows windows_of(const conv_shape *s, int spread, const void *data, size_t size, int64_t group) {
-  const int64_t own = spread ? s->k : s->c, width = own * (int64_t)size, bytes = conv_volume(s->window) * width;
-  windows w = {.s = s,
-               .spread = spread,
-               .from = (const char *)data + group * width,
-               .pixel = s->groups * width,
-               .width = width,
-               .grid = spread ? s->in : s->out,
-               .image = spread ? s->out : s->in};
-  const int64_t all = s->batch * conv_volume(w.grid), most = bytes ? PART / bytes : all;
-  w.rows = most < 1 ? 1 : most < all ? most : all;
-  return w;
+/* The next positions, as many as are copied at a time; 0 behind the last. */
+static int next_windows(windows *w) {
+  w->first += w->rows;
+  w->rows = least(w->most, w->all - w->first);
+  if (w->rows > 0) tfu_parallel_ranges(w->rows, ROWS, copy_range, w);
+  return w->rows > 0;
 }
 
-static tfu_code take_space(tfu_call *call, windows *w) {
-  void *space;
-  TFU_TRY(tfu_scratch(call, (size_t)(w->rows * conv_volume(w->s->window) * w->width) + 1, &space));
-  w->to = space;
+/* Those of the first group, and memory for them. */
+static tfu_code open_windows(tfu_call *call, const conv_shape *s, int spread, const tfu_tensor *from, windows *w) {
+  const int64_t width = (spread ? s->k : s->c) * (int64_t)tfu_dtype_size(from->dtype);
+  const int64_t bytes = conv_volume(s->window) * width;
+  *w = (windows){.s = s,
+                 .spread = spread,
+                 .from = from->data,
+                 .pixel = s->groups * width,
+                 .width = width,
+                 .grid = spread ? s->in : s->out,
+                 .image = spread ? s->out : s->in};
+  w->all = s->batch * conv_volume(w->grid);
+  w->most = bytes ? least(w->all, PART / bytes) : w->all;
+  if (w->most < 1) w->most = 1;
+  TFU_SCRATCH(call, w->most * bytes + 1, w->to);
   return TFU_OK;
+}
+
+static windows of_group(windows w, int64_t group) {
+  w.from += group * w.width;
+  return w;
 }
 
 /* ---- kernels ---- */
@@ -100,10 +108,10 @@ static void turn_kernel(const conv_shape *s, const char *kernel, int64_t group, 
 static tfu_code alike(tfu_call *call, const tfu_tensor *kernel, tfu_dtype dtype, const void **data) {
   const int64_t count = tfu_count(&kernel->shape);
   float buffer[TFU_TILE];
-  void *copy;
+  char *copy;
   *data = kernel->data;
   if (kernel->dtype == dtype) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, (size_t)count * tfu_dtype_size(dtype) + 1, &copy));
+  TFU_SCRATCH(call, (size_t)count * tfu_dtype_size(dtype) + 1, copy);
   *data = copy;
   for (TFU_EACH_TILE(at, n, 0, count))
     tfu_store_f32(copy, dtype, at, (int)n, tfu_load_f32(kernel->data, kernel->dtype, at, (int)n, buffer));
@@ -144,11 +152,8 @@ static void FN(finish)(void *target_, int64_t row, int64_t col, int n, REAL *lin
 
 /* The product of all windows of a group with `right`, [window elements, columns]. */
 static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, int64_t columns, target t) {
-  const int64_t all = w.s->batch * conv_volume(w.grid), part = w.rows;
   const int64_t depth = conv_volume(w.s->window) * (w.spread ? w.s->k : w.s->c);
-  for (; w.first < all; w.first += part) {
-    w.rows = all - w.first < part ? all - w.first : part;
-    copy_windows(&w);
+  while (next_windows(&w)) {
     t.first = w.first;
     const tfu_operand left = {.data = w.to, .dtype = right.dtype, .row = depth};
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, right, w.rows, columns, depth, FN(finish), &t));
@@ -156,25 +161,32 @@ static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, 
   return TFU_OK;
 }
 
-static tfu_code FN(forward)(tfu_call *call, target t) {
-  const conv_shape s = tfu_conv_forward_read(call);
-  const tfu_tensor *x = &call->in[TFU_CONV_X], *kernel = &call->in[TFU_CONV_KERNEL];
-  const size_t size = tfu_dtype_size(x->dtype);
-  t.y = &call->out[0], t.width = s.groups * s.k;
-  windows w = windows_of(&s, 0, x->data, size, 0);
-  tfu_recycled space;
+/* y of x or, spread, x of y: for each group its windows times the kernel as it lies, or turned. */
+static tfu_code FN(convolve)(tfu_call *call, const conv_shape *s, int spread, const tfu_tensor *from,
+                             const tfu_tensor *kernel, target t) {
+  const size_t size = tfu_dtype_size(from->dtype);
+  const int64_t columns = spread ? s->c : s->k;
   const void *data;
-  TFU_TRY(alike(call, kernel, x->dtype, &data));
-  TFU_TRY(take_space(call, &w));
+  char *turned = NULL;
+  windows w;
+  tfu_recycled space;
+  t.y = &call->out[0], t.width = s->groups * columns;
+  TFU_TRY(alike(call, kernel, from->dtype, &data));
+  TFU_TRY(open_windows(call, s, spread, from, &w));
+  if (spread) TFU_SCRATCH(call, (size_t)(conv_volume(s->window) * s->k * s->c) * size + 1, turned);
   tfu_recycled_open(&space, call);
-  for (int64_t g = 0; g < s.groups; g++) {
-    const tfu_operand right = {
-        .data = (const char *)data + (size_t)(g * s.k) * size, .dtype = x->dtype, .row = t.width};
-    t.col = g * s.k;
-    w.from = (const char *)x->data + g * w.width;
-    TFU_TRY(FN(multiply)(&space, w, right, s.k, t));
+  for (int64_t g = 0; g < s->groups; g++) {
+    tfu_operand right = {.data = (const char *)data + (size_t)(g * s->k) * size, .dtype = from->dtype, .row = t.width};
+    if (spread) turn_kernel(s, data, g, size, turned), right.data = turned, right.row = s->c;
+    t.col = g * columns;
+    TFU_TRY(FN(multiply)(&space, of_group(w, g), right, columns, t));
   }
   return TFU_OK;
+}
+
+static tfu_code FN(forward)(tfu_call *call, target t) {
+  const conv_shape s = tfu_conv_forward_read(call);
+  return FN(convolve)(call, &s, 0, &call->in[TFU_CONV_X], &call->in[TFU_CONV_KERNEL], t);
 }
 
 static tfu_code FN(tfu_conv_cpu)(tfu_call *call) {
@@ -187,24 +199,7 @@ static tfu_code FN(tfu_conv_bare_cpu)(tfu_call *call) { return FN(forward)(call,
 
 static tfu_code FN(tfu_conv_data_cpu)(tfu_call *call) {
   const conv_shape s = tfu_conv_data_read(call);
-  const tfu_tensor *y = &call->in[TFU_CONV_DATA_Y], *kernel = &call->in[TFU_CONV_DATA_KERNEL];
-  const size_t size = tfu_dtype_size(y->dtype);
-  target t = {.y = &call->out[0], .width = s.groups * s.c};
-  windows w = windows_of(&s, 1, y->data, size, 0);
-  tfu_recycled space;
-  const void *data;
-  void *turned;
-  TFU_TRY(alike(call, kernel, y->dtype, &data));
-  TFU_TRY(take_space(call, &w));
-  TFU_TRY(tfu_scratch(call, (size_t)(conv_volume(s.window) * s.k * s.c) * size + 1, &turned));
-  tfu_recycled_open(&space, call);
-  for (int64_t g = 0; g < s.groups; g++) {
-    turn_kernel(&s, data, g, size, turned);
-    t.col = g * s.c;
-    w.from = (const char *)y->data + g * w.width;
-    TFU_TRY(FN(multiply)(&space, w, (tfu_operand){.data = turned, .dtype = y->dtype, .row = s.c}, s.c, t));
-  }
-  return TFU_OK;
+  return FN(convolve)(call, &s, 1, &call->in[TFU_CONV_DATA_Y], &call->in[TFU_CONV_DATA_KERNEL], (target){.relu = 0});
 }
 
 /* Sums of a part of the windows, added to those before. */
@@ -220,12 +215,10 @@ static void FN(add_sums)(void *sums_, int64_t row, int64_t col, int n, REAL *lin
 }
 
 static tfu_code FN(sum_group)(tfu_recycled *space, windows w, tfu_operand y, FN(sums) sums) {
-  const int64_t all = w.s->batch * conv_volume(w.grid), part = w.rows, rows = conv_volume(w.s->window) * w.s->c;
+  const int64_t rows = conv_volume(w.s->window) * w.s->c;
   const char *const begin = y.data;
   memset(sums.at, 0, (size_t)(rows * sums.columns) * sizeof(REAL));
-  for (; w.first < all; w.first += part) {
-    w.rows = all - w.first < part ? all - w.first : part;
-    copy_windows(&w);
+  while (next_windows(&w)) {
     y.data = begin + (size_t)(w.first * y.row) * tfu_dtype_size(y.dtype);
     const tfu_operand left = {.data = w.to, .dtype = y.dtype, .row = rows, .turned = 1};
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, y, rows, sums.columns, w.rows, FN(add_sums), &sums));
@@ -238,20 +231,19 @@ static tfu_code FN(tfu_conv_filter_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_CONV_FILTER_X], *y = &call->in[TFU_CONV_FILTER_Y], *kernel = &call->out[0];
   const size_t size = tfu_dtype_size(x->dtype);
   const int64_t rows = conv_volume(s.window) * s.c;
-  windows w = windows_of(&s, 0, x->data, size, 0);
+  windows w;
   tfu_recycled space;
-  void *sums;
-  TFU_TRY(take_space(call, &w));
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * s.k) * sizeof(REAL), &sums));
+  REAL *sums;
+  TFU_TRY(open_windows(call, &s, 0, x, &w));
+  TFU_SCRATCH(call, rows * s.k, sums);
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s.groups; g++) {
     const tfu_operand right = {
         .data = (const char *)y->data + (size_t)(g * s.k) * size, .dtype = y->dtype, .row = s.groups * s.k};
-    w.from = (const char *)x->data + g * w.width;
-    TFU_TRY(FN(sum_group)(&space, w, right, (FN(sums)){sums, s.k}));
+    TFU_TRY(FN(sum_group)(&space, of_group(w, g), right, (FN(sums)){sums, s.k}));
     for (int64_t r = 0; r < rows; r++)
       for (TFU_EACH_TILE(at, n, 0, s.k))
-        FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, (int)n, (REAL *)sums + r * s.k + at);
+        FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, (int)n, sums + r * s.k + at);
   }
   return TFU_OK;
 }

@@ -16,8 +16,9 @@ enum { STRETCH = 256, PART = 4096, WORKERS = 64 }; /* channels; sums of a part; 
 
 typedef struct depthwise_job {
   tfu_depthwise d;
-  int64_t outputs;           /* channels of the result */
-  int64_t stretch, part;     /* channels of the result, and places, of a part */
+  int back;                  /* dx is made of dy, and not y of x */
+  int64_t outputs;           /* channels of y */
+  int64_t stretch, part;     /* channels of y, and places, of a part */
   int64_t lines, workers;    /* lines are dealt out to as many tasks */
   tfu_tensor from, to, pre;  /* x, y, pre; or dy, dx and nothing */
   const void *kernel, *bias; /* in the arithmetic type */
@@ -38,6 +39,9 @@ static int64_t seen(const tfu_window *w, int64_t o, int64_t k) {
   const int64_t i = o * w->stride - w->before + k * w->dilation;
   return i < 0 || i >= w->in ? -1 : i;
 }
+static inline int64_t joined(const tfu_window *w, int64_t at, int64_t k, int sees) {
+  return sees ? seen(w, at, k) : met(w, at, k);
+}
 
 #define TFU_SELF "kernels/convolution/depthwise_conv_cpu.c"
 #include "kernels/core/cpu/stamp.h"
@@ -51,11 +55,10 @@ static tfu_code FN(widened)(tfu_call *call, const tfu_tensor *t, const void **va
   const int64_t n = tfu_count(&t->shape);
   *values = t->data;
   if (n == 0 || t->dtype == tfu_real(t->dtype)) return TFU_OK;
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)n * sizeof(REAL), &memory));
-  for (int64_t at = 0; at < n; at += TFU_TILE)
-    FN(tfu_load)(t->data, t->dtype, at, (int)least(TFU_TILE, n - at), (REAL *)memory + at);
-  *values = memory;
+  REAL *wide;
+  TFU_SCRATCH(call, n, wide);
+  for (TFU_EACH_TILE(at, some, 0, n)) FN(tfu_load)(t->data, t->dtype, at, (int)some, wide + at);
+  *values = wide;
   return TFU_OK;
 }
 
@@ -75,115 +78,98 @@ static void FN(multiply_add)(REAL *restrict sum, const REAL *restrict a, const R
   for (int k = 0; k < n; k++) sum[k] += a[k] * b[k];
 }
 
-/* ---- y ---- */
+/* ---- y, and dx ---- */
 
-static void FN(forward_part)(const depthwise_job *j, int64_t batch, int64_t row, int64_t column, int places,
-                             int64_t output, int n, REAL *room) {
+/* Some places of a line of the result, and n of its channels from `output` on, counted as those of y. */
+typedef struct FN(part) {
+  int64_t batch, row, column, output;
+  int places, n;
+  REAL *sums, *wide, *narrow, *ones; /* [places][n], and of each other so many channels */
+} FN(part);
+
+/* The sums of a part. Every place of the other tensor that reaches it is loaded once, and goes to all that it reaches.
+ */
+static void FN(sum_part)(const depthwise_job *j, const FN(part) * p) {
   const tfu_window *h = &j->d.h, *w = &j->d.w;
-  REAL *sums = room, *wide = sums + j->part * j->stretch, *narrow = wide + j->stretch, *ones = narrow + j->stretch;
-  const REAL *kernel = (const REAL *)j->kernel + output;
-  const int64_t first = column * w->stride - w->before;
-  const int64_t end = least(w->in, first + (places - 1) * w->stride + (w->size - 1) * w->dilation + 1);
-  memset(sums, 0, (size_t)(places * n) * sizeof *sums);
-  for (int k = 0; k < n; k++) ones[k] = 1;
+  const int64_t height = j->back ? h->out : h->in, width = j->back ? w->out : w->in;
+  const REAL *kernel = (const REAL *)j->kernel + p->output;
+  const int64_t reach = (w->size - 1) * w->dilation, last = p->column + p->places - 1;
+  const int64_t first = j->back ? (p->column + w->before - reach) / w->stride : p->column * w->stride - w->before;
+  const int64_t end = j->back ? (last + w->before) / w->stride : last * w->stride - w->before + reach;
+  memset(p->sums, 0, (size_t)(p->places * p->n) * sizeof *p->sums);
   for (int64_t r = 0; r < h->size; r++) {
-    const int64_t line = seen(h, row, r);
-    if (line < 0) continue;
-    for (int64_t i = first < 0 ? 0 : first; i < end; i++) {
-      const REAL *x = NULL;
+    const int64_t line = joined(h, p->row, r, !j->back);
+    for (int64_t i = first < 0 ? 0 : first; line >= 0 && i <= end && i < width; i++) {
+      const int64_t place = (p->batch * height + line) * width + i;
+      const REAL *values = NULL;
       for (int64_t c = 0; c < w->size; c++) {
-        const int64_t o = met(w, i, c) - column;
-        if (o < 0 || o >= places) continue;
-        if (!x) x = FN(spread)(j, &j->from, (batch * h->in + line) * w->in + i, output, n, wide, narrow);
-        FN(multiply_add)(sums + o * n, x, kernel + (r * w->size + c) * j->outputs, n);
+        const int64_t to = joined(w, i, c, j->back) - p->column;
+        if (to < 0 || to >= p->places) continue;
+        if (!values)
+          values = j->back ? FN(tfu_load)(j->from.data, j->from.dtype, place * j->outputs + p->output, p->n, p->wide)
+                           : FN(spread)(j, &j->from, place, p->output, p->n, p->wide, p->narrow);
+        FN(multiply_add)(p->sums + to * p->n, values, kernel + (r * w->size + c) * j->outputs, p->n);
       }
     }
   }
-  for (int o = 0; o < places; o++) {
-    const int64_t at = ((batch * h->out + row) * w->out + column + o) * j->outputs + output;
-    REAL *values = sums + o * n;
-    if (j->bias)
-      for (int k = 0; k < n; k++) values[k] += ((const REAL *)j->bias)[output + k];
+}
+
+static void FN(forward_part)(const depthwise_job *j, const FN(part) * p) {
+  const int n = p->n;
+  for (int o = 0; o < p->places; o++) {
+    const int64_t place = (p->batch * j->d.h.out + p->row) * j->d.w.out + p->column + o;
+    const int64_t at = place * j->outputs + p->output;
+    REAL *values = p->sums + o * n;
+    for (int k = 0; j->bias && k < n; k++) values[k] += ((const REAL *)j->bias)[p->output + k];
     if (tfu_count(&j->pre.shape)) FN(tfu_store)(j->pre.data, j->pre.dtype, at, n, values);
-    for (int k = 0; k < n; k++) narrow[k] = (REAL)-0.0;
-    j->act->FN(value)(values, values, ones, narrow, n);
+    for (int k = 0; k < n; k++) p->ones[k] = 1, p->narrow[k] = (REAL)-0.0;
+    j->act->FN(value)(values, values, p->ones, p->narrow, n);
     FN(tfu_store)(j->to.data, j->to.dtype, at, n, values);
   }
 }
 
-/* ---- dx ---- */
-
-static void FN(backward_part)(const depthwise_job *j, int64_t batch, int64_t row, int64_t column, int places,
-                              int64_t output, int n, REAL *room) {
-  const tfu_window *h = &j->d.h, *w = &j->d.w;
-  const int64_t m = j->d.multiplier, channel = output / m;
-  REAL *sums = room, *wide = sums + j->part * j->stretch;
-  const REAL *kernel = (const REAL *)j->kernel + output;
-  const int channels = (int)(n / m);
-  memset(sums, 0, (size_t)(places * n) * sizeof *sums);
-  for (int64_t r = 0; r < h->size; r++) {
-    const int64_t line = met(h, row, r);
-    if (line < 0) continue;
-    for (int64_t o = 0; o < w->out; o++) {
-      const int64_t first = o * w->stride - w->before - column;
-      const REAL *dy = NULL;
-      if (first >= places || first + (w->size - 1) * w->dilation < 0) continue;
-      for (int64_t c = 0; c < w->size; c++) {
-        const int64_t i = first + c * w->dilation;
-        if (i < 0 || i >= places) continue;
-        if (!dy) {
-          const int64_t at = ((batch * h->out + line) * w->out + o) * j->outputs + output;
-          dy = FN(tfu_load)(j->from.data, j->from.dtype, at, n, wide);
-        }
-        FN(multiply_add)(sums + i * n, dy, kernel + (r * w->size + c) * j->outputs, n);
-      }
+/* A channel of dx is the sum of its `multiplier` ones. */
+static void FN(backward_part)(const depthwise_job *j, const FN(part) * p) {
+  const int64_t m = j->d.multiplier;
+  const int channels = (int)(p->n / m);
+  for (int i = 0; i < p->places; i++) {
+    const int64_t place = (p->batch * j->d.h.in + p->row) * j->d.w.in + p->column + i;
+    REAL *values = p->sums + i * p->n;
+    for (int c = 0; m > 1 && c < channels; c++) {
+      REAL total = 0;
+      for (int64_t k = 0; k < m; k++) total += values[c * m + k];
+      values[c] = total;
     }
-  }
-  for (int i = 0; i < places; i++) {
-    REAL *values = sums + i * n;
-    if (m > 1) {
-      for (int c = 0; c < channels; c++) {
-        REAL total = 0;
-        for (int64_t k = 0; k < m; k++) total += values[c * m + k];
-        values[c] = total;
-      }
-    }
-    FN(tfu_store)
-    (j->to.data, j->to.dtype, ((batch * h->in + row) * w->in + column + i) * j->d.channels + channel, channels, values);
+    FN(tfu_store)(j->to.data, j->to.dtype, place * j->d.channels + p->output / m, channels, values);
   }
 }
 
-/* ---- lines of either ---- */
-
-typedef void FN(part)(const depthwise_job *j, int64_t batch, int64_t row, int64_t column, int places, int64_t output,
-                      int n, REAL *room);
-
-static void FN(lines)(const depthwise_job *j, int64_t worker, int64_t height, int64_t width, FN(part) * make) {
-  REAL *room = (REAL *)j->room + worker * j->room_size;
+static void FN(lines)(void *job, int64_t worker) {
+  const depthwise_job *j = job;
+  const int64_t height = j->back ? j->d.h.in : j->d.h.out, width = j->back ? j->d.w.in : j->d.w.out;
+  REAL *room = (REAL *)j->room + worker * j->room_size, *after = room + j->part * j->stretch;
+  FN(part) p = {.sums = room, .wide = after, .narrow = after + j->stretch, .ones = after + 2 * j->stretch};
   for (int64_t line = worker; line < j->lines; line += j->workers)
-    for (int64_t output = 0; output < j->outputs; output += j->stretch)
-      for (int64_t column = 0; column < width; column += j->part)
-        make(j, line / height, line % height, column, (int)least(j->part, width - column), output,
-             (int)least(j->stretch, j->outputs - output), room);
-}
-static void FN(forward_lines)(void *job, int64_t worker) {
-  const depthwise_job *j = job;
-  FN(lines)(j, worker, j->d.h.out, j->d.w.out, FN(forward_part));
-}
-static void FN(backward_lines)(void *job, int64_t worker) {
-  const depthwise_job *j = job;
-  FN(lines)(j, worker, j->d.h.in, j->d.w.in, FN(backward_part));
+    for (p.output = 0; p.output < j->outputs; p.output += j->stretch)
+      for (p.column = 0; p.column < width; p.column += j->part) {
+        p.batch = line / height, p.row = line % height;
+        p.places = (int)least(j->part, width - p.column), p.n = (int)least(j->stretch, j->outputs - p.output);
+        FN(sum_part)(j, &p);
+        (j->back ? FN(backward_part) : FN(forward_part))(j, &p);
+      }
 }
 
 /* Parts, and room for the sums and three buffers of every worker. */
-static tfu_code FN(deal_out)(tfu_call *call, depthwise_job *j, int64_t height, int64_t width) {
-  const int64_t m = j->d.multiplier;
+static tfu_code FN(run_lines)(tfu_call *call, depthwise_job *j) {
+  const int64_t m = j->d.multiplier, width = j->back ? j->d.w.in : j->d.w.out;
   j->stretch = least(j->outputs, m > STRETCH ? m : STRETCH / m * m); /* whole channels of x */
   j->part = least(width, j->stretch < PART ? PART / j->stretch : 1);
-  j->lines = j->d.batch * height;
+  j->lines = j->d.batch * (j->back ? j->d.h.in : j->d.h.out);
   j->workers = least(j->lines, WORKERS);
   j->room_size = (j->part + 3) * j->stretch;
-  return tfu_scratch(call, (size_t)(j->workers * j->room_size) * sizeof(REAL), &j->room);
+  TFU_TRY(tfu_scratch(call, (size_t)(j->workers * j->room_size) * sizeof(REAL), &j->room));
+  tfu_parallel(j->workers, FN(lines), j);
+  return TFU_OK;
 }
 
 static tfu_code FN(tfu_depthwise_conv_cpu)(tfu_call *call) {
@@ -197,9 +183,7 @@ static tfu_code FN(tfu_depthwise_conv_cpu)(tfu_call *call) {
   TFU_TRY(tfu_depthwise_read(&x->shape, &kernel->shape, call->attr, &j.d, call->err));
   TFU_TRY(FN(widened)(call, kernel, &j.kernel));
   if (tfu_count(&bias->shape)) TFU_TRY(FN(widened)(call, bias, &j.bias));
-  TFU_TRY(FN(deal_out)(call, &j, j.d.h.out, j.d.w.out));
-  tfu_parallel(j.workers, FN(forward_lines), &j);
-  return TFU_OK;
+  return FN(run_lines)(call, &j);
 }
 
 /* ---- dkernel ---- */
@@ -230,14 +214,12 @@ static void FN(filter_block)(void *job, int64_t task) {
 static tfu_code FN(filter)(tfu_call *call, depthwise_job *j, const tfu_tensor *dkernel) {
   enum { MOST = 1 << 22 }; /* sums of all blocks, unless one has more */
   const int64_t count = tfu_count(&dkernel->shape);
-  void *memory;
   j->lines = j->d.batch * j->d.h.out;
   j->blocks = least(least(j->lines, WORKERS), count < MOST ? MOST / count : 1);
   if (j->blocks < 1) j->blocks = 1; /* no lines still have sums: zero */
   j->stretch = least(j->outputs, STRETCH);
   j->stretches = divide_up(j->outputs, j->stretch);
-  TFU_TRY(tfu_scratch(call, (size_t)(j->blocks * count) * sizeof *j->sums, &memory));
-  j->sums = memory;
+  TFU_SCRATCH(call, j->blocks * count, j->sums);
   tfu_parallel(j->blocks * j->stretches, FN(filter_block), j);
   for (int64_t i = 0; i < count; i++) {
     double total = j->sums[i];
@@ -251,7 +233,7 @@ static tfu_code FN(filter)(tfu_call *call, depthwise_job *j, const tfu_tensor *d
 static tfu_code FN(tfu_depthwise_conv_grad_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_DEPTHGRAD_X], *kernel = &call->in[TFU_DEPTHGRAD_KERNEL];
   const tfu_tensor *dx = &call->out[TFU_DEPTHGRAD_DX], *dkernel = &call->out[TFU_DEPTHGRAD_DKERNEL];
-  depthwise_job j = {.outputs = tfu_cols(&call->in[TFU_DEPTHGRAD_DY].shape)};
+  depthwise_job j = {.back = 1, .outputs = tfu_cols(&call->in[TFU_DEPTHGRAD_DY].shape)};
   TFU_TRY(tfu_depthwise_read(&x->shape, &kernel->shape, call->attr, &j.d, call->err));
   TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_DEPTHWISE_ACTIVATION].i, &call->in[TFU_DEPTHGRAD_DY],
                            &call->in[TFU_DEPTHGRAD_PRE], &j.from, &call->out[TFU_DEPTHGRAD_DBIAS]));
@@ -260,8 +242,7 @@ static tfu_code FN(tfu_depthwise_conv_grad_cpu)(tfu_call *call) {
   } else if (tfu_count(&dx->shape)) {
     j.to = *dx;
     TFU_TRY(FN(widened)(call, kernel, &j.kernel));
-    TFU_TRY(FN(deal_out)(call, &j, j.d.h.in, j.d.w.in));
-    tfu_parallel(j.workers, FN(backward_lines), &j);
+    TFU_TRY(FN(run_lines)(call, &j));
   }
   j.to = *x;
   return tfu_count(&dkernel->shape) ? FN(filter)(call, &j, dkernel) : TFU_OK;

@@ -85,11 +85,25 @@ static tfu_grid grid_of(const depthwise_strips *s) {
 
 /* ---- y and dx ---- */
 
-static tfu_code run_any(tfu_call *call, tfu_kernel *kernel, tfu_dtype dtype, depthwise_args *a) {
+/* dx's places along an axis, counted from a multiple of the stride in the padding. */
+static int64_t places_back(const tfu_window *w) { return w->in + w->before % w->stride; }
+
+/* y of x or, back, dx of dy: by strips or element by element. */
+static tfu_code run(tfu_call *call, const tfu_depthwise *d, tfu_dtype dtype, int back, depthwise_args a) {
+  const void *const data[] = {a.from, a.kernel, a.bias, a.to, a.pre};
+  const int window = window_of(d, dtype);
   tfu_device device;
+  a.h = axis_of(&d->h), a.w = axis_of(&d->w);
+  a.channels = d->channels, a.multiplier = d->multiplier;
+  if (window >= 0 && in_packs(d, dtype, data, TFU_COUNT(data))) {
+    a.strips =
+        back ? strips_of(d, dtype, places_back(&d->h), places_back(&d->w)) : strips_of(d, dtype, d->h.out, d->w.out);
+    return tfu_launch(call, back ? &strip_back : &strip, window, dtype, grid_of(&a.strips), &a);
+  }
   TFU_TRY(tfu_device_now(&device, call->err));
-  const int64_t blocks = least(divide_up(a->elements, TFU_THREADS), (int64_t)device.multiprocessors * 64);
-  return tfu_launch(call, kernel, 0, dtype, (tfu_grid){.x = (unsigned)blocks, .threads = TFU_THREADS}, a);
+  const int64_t blocks = least(divide_up(a.elements, TFU_THREADS), (int64_t)device.multiprocessors * 64);
+  const tfu_grid grid = {.x = (unsigned)blocks, .threads = TFU_THREADS};
+  return tfu_launch(call, back ? &any_back : &any, 0, dtype, grid, &a);
 }
 
 tfu_code tfu_depthwise_conv_gpu(tfu_call *call) {
@@ -97,42 +111,14 @@ tfu_code tfu_depthwise_conv_gpu(tfu_call *call) {
   const tfu_tensor *y = &call->out[TFU_DEPTHWISE_Y];
   tfu_depthwise d;
   TFU_TRY(tfu_depthwise_read(&x->shape, &kernel->shape, call->attr, &d, call->err));
-  depthwise_args a = {.from = x->data,
-                      .kernel = kernel->data,
-                      .bias = tfu_given_data(&call->in[TFU_DEPTHWISE_BIAS]),
-                      .to = y->data,
-                      .pre = tfu_given_data(&call->out[TFU_DEPTHWISE_PRE]),
-                      .h = axis_of(&d.h),
-                      .w = axis_of(&d.w),
-                      .channels = d.channels,
-                      .multiplier = d.multiplier,
-                      .elements = tfu_count(&y->shape),
-                      .activation = (int)call->attr[TFU_DEPTHWISE_ACTIVATION].i};
-  const int window = window_of(&d, x->dtype);
-  const void *const data[] = {a.from, a.kernel, a.bias, a.to, a.pre};
-  if (window < 0 || !in_packs(&d, x->dtype, data, TFU_COUNT(data))) return run_any(call, &any, x->dtype, &a);
-  a.strips = strips_of(&d, x->dtype, d.h.out, d.w.out);
-  return tfu_launch(call, &strip, window, x->dtype, grid_of(&a.strips), &a);
-}
-
-/* dx's places along an axis, counted from a multiple of the stride in the padding. */
-static int64_t places_back(const tfu_window *w) { return w->in + w->before % w->stride; }
-
-static tfu_code run_dx(tfu_call *call, const tfu_depthwise *d, tfu_dtype dtype, const void *dpre) {
-  const tfu_tensor *dx = &call->out[TFU_DEPTHGRAD_DX];
-  depthwise_args a = {.from = dpre,
-                      .kernel = call->in[TFU_DEPTHGRAD_KERNEL].data,
-                      .to = dx->data,
-                      .h = axis_of(&d->h),
-                      .w = axis_of(&d->w),
-                      .channels = d->channels,
-                      .multiplier = d->multiplier,
-                      .elements = tfu_count(&dx->shape)};
-  const int window = window_of(d, dtype);
-  const void *const data[] = {a.from, a.kernel, a.to};
-  if (window < 0 || !in_packs(d, dtype, data, TFU_COUNT(data))) return run_any(call, &any_back, dtype, &a);
-  a.strips = strips_of(d, dtype, places_back(&d->h), places_back(&d->w));
-  return tfu_launch(call, &strip_back, window, dtype, grid_of(&a.strips), &a);
+  return run(call, &d, x->dtype, 0,
+             (depthwise_args){.from = x->data,
+                              .kernel = kernel->data,
+                              .bias = tfu_given_data(&call->in[TFU_DEPTHWISE_BIAS]),
+                              .to = y->data,
+                              .pre = tfu_given_data(&call->out[TFU_DEPTHWISE_PRE]),
+                              .elements = tfu_count(&y->shape),
+                              .activation = (int)call->attr[TFU_DEPTHWISE_ACTIVATION].i});
 }
 
 /* ---- dkernel and dbias ---- */
@@ -213,7 +199,9 @@ tfu_code tfu_depthwise_conv_grad_gpu(tfu_call *call) {
                                 call->in[TFU_DEPTHGRAD_PRE].data, dbias));
     dbias = &none;
   }
-  if (tfu_count(&dx->shape)) TFU_TRY(run_dx(call, &d, dy->dtype, dpre));
+  const depthwise_args for_dx = {
+      .from = dpre, .kernel = call->in[TFU_DEPTHGRAD_KERNEL].data, .to = dx->data, .elements = tfu_count(&dx->shape)};
+  if (for_dx.elements) TFU_TRY(run(call, &d, dy->dtype, 1, for_dx));
   if (tfu_count(&dkernel->shape) || tfu_count(&dbias->shape))
     return run_filter(call, &d, dy->dtype, dpre, dkernel, dbias);
   return TFU_OK;

@@ -13,6 +13,8 @@ typedef struct pool_job {
   tfu_tensor from, to;
   uint64_t *places; /* NULL: not wanted */
   int64_t words;
+  int back;   /* what is made is dx, and not y */
+  void *make; /* of the arithmetic type */
 } pool_job;
 
 /* What is gone through along an axis: the input's places that window o sees, with those outside where zeros count; or
@@ -160,8 +162,11 @@ static void FN(make_average_grad)(const pool_job *j, const pool_place *at, int64
   }
 }
 
-static void FN(make_line)(const pool_job *j, int64_t line, int back, FN(make) * make) {
+static void FN(make_line)(void *job, int64_t line) {
+  const pool_job *j = job;
   const tfu_window *axis = j->p.axis;
+  FN(make) *make = (FN(make) *)j->make;
+  const int back = j->back;
   const int64_t height = back ? axis[1].in : axis[1].out, depth = back ? axis[0].in : axis[0].out;
   const int64_t width = back ? axis[2].in : axis[2].out;
   pool_place at = {.batch = line / height / depth, .at = {line / height % depth, line % height, 0}};
@@ -178,37 +183,28 @@ static void FN(make_line)(const pool_job *j, int64_t line, int back, FN(make) * 
   }
 }
 
-#define LINES(name, back) \
-  static void FN(name##_line)(void *job, int64_t line) { FN(make_line)(job, line, back, FN(make_##name)); }
-LINES(max, 0)
-LINES(max_grad, 1)
-LINES(average, 0)
-LINES(average_grad, 1)
-#undef LINES
-
-/* `back`: what is made is dx, and not y. */
 static tfu_code FN(run)(tfu_call *call, int back, const tfu_tensor *from, const tfu_tensor *to, void *places,
-                        void (*line)(void *job, int64_t line)) {
-  pool_job j = {.from = *from, .to = *to, .places = places};
+                        FN(make) * make) {
+  pool_job j = {.from = *from, .to = *to, .places = places, .back = back, .make = (void *)make};
   TFU_TRY(tfu_pool_read(back ? &to->shape : &from->shape, call->attr, &j.p, call->err));
   j.words = divide_up(j.p.channels, TFU_POOL_BYTES);
-  tfu_parallel(to->shape.dim[0] * to->shape.dim[1] * to->shape.dim[2], line, &j);
+  tfu_parallel(to->shape.dim[0] * to->shape.dim[1] * to->shape.dim[2], FN(make_line), &j);
   return TFU_OK;
 }
 
 static tfu_code FN(tfu_max_pool_cpu)(tfu_call *call) {
   const tfu_tensor *places = &call->out[TFU_POOL_PLACES];
   return FN(run)(call, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y],
-                 tfu_count(&places->shape) ? places->data : NULL, FN(max_line));
+                 tfu_count(&places->shape) ? places->data : NULL, FN(make_max));
 }
 static tfu_code FN(tfu_max_pool_grad_cpu)(tfu_call *call) {
   return FN(run)(call, 1, &call->in[TFU_MAXGRAD_DY], &call->out[0], call->in[TFU_MAXGRAD_PLACES].data,
-                 FN(max_grad_line));
+                 FN(make_max_grad));
 }
 static tfu_code FN(tfu_average_pool_cpu)(tfu_call *call) {
-  return FN(run)(call, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], NULL, FN(average_line));
+  return FN(run)(call, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], NULL, FN(make_average));
 }
 static tfu_code FN(tfu_average_pool_grad_cpu)(tfu_call *call) {
-  return FN(run)(call, 1, &call->in[TFU_AVERAGEGRAD_DY], &call->out[0], NULL, FN(average_grad_line));
+  return FN(run)(call, 1, &call->in[TFU_AVERAGEGRAD_DY], &call->out[0], NULL, FN(make_average_grad));
 }
 #endif

@@ -12,8 +12,26 @@ typedef struct scale_job {
 
 #define TFU_SELF "kernels/convolution/scale_channels_cpu.c"
 #include "kernels/core/cpu/stamp.h"
-TFU_BY_REAL(tfu_scale_channels_cpu)
-TFU_BY_REAL(tfu_scale_channels_grad_cpu)
+
+static tfu_code run(const tfu_call *call, scale_job j) {
+  const tfu_shape *shape = &j.x->shape;
+  j.channels = tfu_cols(shape);
+  j.tiles = divide_up(j.channels, TFU_TILE);
+  j.places = 1;
+  for (int i = 1; i < shape->rank - 1; i++) j.places *= shape->dim[i];
+  tfu_parallel(shape->dim[0] * j.tiles, TFU_OF_REAL(call, scale_task), &j);
+  return TFU_OK;
+}
+
+tfu_code tfu_scale_channels_cpu(tfu_call *call) {
+  const tfu_tensor *in = call->in;
+  return run(call, (scale_job){.x = &in[0], .scale = &in[1], .y = &call->out[0], .drop = call->attr[0].b});
+}
+
+tfu_code tfu_scale_channels_grad_cpu(tfu_call *call) {
+  const tfu_tensor *in = call->in, *out = call->out;
+  return run(call, (scale_job){.dy = &in[0], .x = &in[1], .scale = &in[2], .y = &out[0], .dscale = &out[1]});
+}
 
 #else
 
@@ -38,25 +56,5 @@ static void FN(scale_task)(void *arg, int64_t task) {
   if (!j->dscale) return;
   for (int k = 0; k < n; k++) room[k] = (REAL)sum[k];
   FN(tfu_store)(j->dscale->data, j->dscale->dtype, image * j->channels + first, n, room);
-}
-
-static tfu_code FN(scale_run)(scale_job *j) {
-  const tfu_shape *shape = &j->x->shape;
-  j->channels = tfu_cols(shape);
-  j->tiles = divide_up(j->channels, TFU_TILE);
-  j->places = 1;
-  for (int i = 1; i < shape->rank - 1; i++) j->places *= shape->dim[i];
-  tfu_parallel(shape->dim[0] * j->tiles, FN(scale_task), j);
-  return TFU_OK;
-}
-
-static tfu_code FN(tfu_scale_channels_cpu)(tfu_call *call) {
-  return FN(scale_run)(
-      &(scale_job){.x = &call->in[0], .scale = &call->in[1], .y = &call->out[0], .drop = call->attr[0].b});
-}
-
-static tfu_code FN(tfu_scale_channels_grad_cpu)(tfu_call *call) {
-  return FN(scale_run)(&(scale_job){
-      .dy = &call->in[0], .x = &call->in[1], .scale = &call->in[2], .y = &call->out[0], .dscale = &call->out[1]});
 }
 #endif

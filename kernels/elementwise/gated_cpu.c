@@ -11,8 +11,8 @@ typedef struct job {
   const tfu_tensor *a, *b;
   const tfu_activation *act;
   int split;
-  int64_t rows, cols;          /* of y; one row where it is not split             */
-  int64_t across, down, tiles; /* tiles in a row, rows in a tile: one of them is 1 */
+  int64_t rows, cols;   /* of y; one row where it is not split             */
+  int64_t across, down; /* tiles in a row, rows in a tile: one of them is 1 */
 } job;
 
 /* Elements at .. at + n of y, and where those of a begin. */
@@ -21,25 +21,9 @@ typedef struct tile {
   int n, gathered;
 } tile;
 
-static job plan(tfu_call *call, const tfu_tensor *a, const tfu_tensor *b, const tfu_shape *y) {
-  job j = {.call = call, .a = a, .b = b, .act = &tfu_activations[call->attr[0].i], .split = !tfu_given(&b->shape)};
-  j.rows = j.split ? tfu_rows(y) : 1;
-  j.cols = j.split ? tfu_cols(y) : tfu_count(y);
-  j.across = divide_up(j.cols, TFU_TILE);
-  j.down = j.cols < TFU_TILE ? TFU_TILE / j.cols : 1;
-  j.tiles = j.across * divide_up(j.rows, j.down);
-  return j;
-}
-
-static tfu_code run(job *j, void (*range)(void *, int64_t, int64_t)) {
-  tfu_parallel_ranges(j->tiles, tfu_task_size(j->tiles * TFU_TILE, TFU_TILE) / TFU_TILE, range, j);
-  return TFU_OK;
-}
-
 static tile tile_of(const job *j, int64_t i) {
   const int64_t row = i / j->across * j->down, col = i % j->across * TFU_TILE;
-  const int64_t rows = j->rows - row < j->down ? j->rows - row : j->down;
-  const int64_t cols = j->cols - col < TFU_TILE ? j->cols - col : TFU_TILE;
+  const int64_t rows = least(j->rows - row, j->down), cols = least(j->cols - col, TFU_TILE);
   return (tile){.at = row * j->cols + col,
                 .a_at = row * j->cols * (j->split ? 2 : 1) + col,
                 .n = (int)(rows * cols),
@@ -48,8 +32,26 @@ static tile tile_of(const job *j, int64_t i) {
 
 #define TFU_SELF "kernels/elementwise/gated_cpu.c"
 #include "kernels/core/cpu/stamp.h"
-TFU_BY_REAL(tfu_gated_cpu)
-TFU_BY_REAL(tfu_gated_grad_cpu)
+
+/* y: the op's result, or dy. */
+static tfu_code run(tfu_call *call, const tfu_tensor *a, const tfu_tensor *b, const tfu_shape *y,
+                    void (*range)(void *, int64_t, int64_t)) {
+  job j = {.call = call, .a = a, .b = b, .act = &tfu_activations[call->attr[0].i], .split = !tfu_given(&b->shape)};
+  j.rows = j.split ? tfu_rows(y) : 1;
+  j.cols = j.split ? tfu_cols(y) : tfu_count(y);
+  j.across = divide_up(j.cols, TFU_TILE);
+  j.down = j.cols < TFU_TILE ? TFU_TILE / j.cols : 1;
+  const int64_t tiles = j.across * divide_up(j.rows, j.down);
+  tfu_parallel_ranges(tiles, tfu_task_size(tiles * TFU_TILE, TFU_TILE) / TFU_TILE, range, &j);
+  return TFU_OK;
+}
+
+tfu_code tfu_gated_cpu(tfu_call *call) {
+  return run(call, &call->in[0], &call->in[1], &call->out[0].shape, TFU_OF_REAL(call, forward_range));
+}
+tfu_code tfu_gated_grad_cpu(tfu_call *call) {
+  return run(call, &call->in[1], &call->in[2], &call->in[0].shape, TFU_OF_REAL(call, backward_range));
+}
 
 #else
 
@@ -99,11 +101,6 @@ static void FN(forward_range)(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-static tfu_code FN(tfu_gated_cpu)(tfu_call *call) {
-  job j = plan(call, &call->in[0], &call->in[1], &call->out[0].shape);
-  return run(&j, FN(forward_range));
-}
-
 /* Puts the gradients of a tile where its factors came from. */
 static void FN(deliver)(const job *j, const tile *t, FN(buffers) * s, const REAL *da, const REAL *db) {
   const tfu_tensor *out = j->call->out, *second = j->split ? &out[0] : &out[1];
@@ -137,10 +134,5 @@ static void FN(backward_range)(void *arg, int64_t begin, int64_t end) {
     FN(multiply)(db, db, g, t.n);
     FN(deliver)(j, &t, &s, da, db);
   }
-}
-
-static tfu_code FN(tfu_gated_grad_cpu)(tfu_call *call) {
-  job j = plan(call, &call->in[1], &call->in[2], &call->in[0].shape);
-  return run(&j, FN(backward_range));
 }
 #endif

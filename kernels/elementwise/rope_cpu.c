@@ -46,9 +46,8 @@ static tfu_code plan(tfu_call *call, job *j, size_t real) {
              .inverse = call->attr[TFU_ROPE_INVERSE].b,
              .scale = call->attr[TFU_ROPE_SCALE].f};
   TFU_TRY(tfu_check_integers(call, "positions", &call->in[2]));
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)(j->rotary / 2) * sizeof(double), &memory));
-  double *frequencies = memory;
+  double *frequencies;
+  TFU_SCRATCH(call, j->rotary / 2, frequencies);
   for (int64_t i = 0; i < j->rotary / 2; i++)
     frequencies[i] = pow(call->attr[TFU_ROPE_BASE].f, -2.0 * (double)i / (double)j->rotary);
   j->frequencies = frequencies;

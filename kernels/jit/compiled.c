@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "kernels/jit/compiled.h"
 
 #include <inttypes.h>
@@ -34,83 +35,64 @@ void jit_variant_of(const tfu_call *call, int capability, jit_variant *v) {
 
 /* ---- text ---- */
 
-/* A text that grows; without memory it ends, and `failed` says so. */
-typedef struct writer {
-  char *text;
-  size_t n, room;
-  int failed;
-} writer;
-
-__attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...) {
-  for (;;) {
-    va_list ap;
-    va_start(ap, format);
-    const int n = vsnprintf(w->text ? w->text + w->n : NULL, w->room - w->n, format, ap);
-    va_end(ap);
-    if (n >= 0 && (size_t)n < w->room - w->n) {
-      w->n += (size_t)n;
-      return;
-    }
-    char *more = n < 0 || w->failed ? NULL : realloc(w->text, 2 * w->room + (size_t)n + 1);
-    w->failed |= !more;
-    if (!more) return;
-    w->text = more;
-    w->room = 2 * w->room + (size_t)n + 1;
-  }
+__attribute__((format(printf, 2, 3))) static void put(FILE *to, const char *format, ...) {
+  va_list ap;
+  va_start(ap, format);
+  vfprintf(to, format, ap);
+  va_end(ap);
 }
 
-static void write_list(writer *w, const char *name, const char *before, const char *behind, int n) {
-  put(w, "#define %s ", name);
-  for (int i = 0; i < n; i++) {
-    put(w, "%s", i ? ", " : "");
-    put(w, "%s%d%s", before, i, behind);
-  }
-  put(w, "\n");
+static void write_list(FILE *to, const char *name, const char *before, const char *behind, int n) {
+  put(to, "#define %s ", name);
+  for (int i = 0; i < n; i++) put(to, "%s%s%d%s", i ? ", " : "", before, i, behind);
+  put(to, "\n");
 }
 
 /* Types of tensors and arithmetic, and the numbers of the walk. */
-static void write_head(writer *w, const jit_variant *v) {
+static void write_head(FILE *to, const jit_variant *v) {
   static const char *const types[TFU_MOVED] = {
       [TFU_F32] = "float",   [TFU_F16] = "f16",     [TFU_BF16] = "bf16", [TFU_F64] = "double",
       [TFU_I32] = "int32_t", [TFU_I64] = "int64_t", [TFU_BOOL] = "bool"};
   int wide = 0;
-  put(w, "#include \"jit_types.cuh\"\n");
-  for (int i = 0; i < v->inputs; i++) {
-    put(w, "typedef %s T%d;\n", types[v->in[i]], i);
-    wide |= v->in[i] == TFU_F64;
+  put(to, "#include \"jit_types.cuh\"\n");
+  for (int i = 0; i < v->inputs + v->outputs; i++) {
+    const int output = i >= v->inputs, place = output ? i - v->inputs : i;
+    const int dtype = output ? v->out[place] : v->in[place];
+    put(to, "typedef %s %c%d;\n", types[dtype], "TU"[output], place);
+    wide |= dtype == TFU_F64;
   }
-  for (int i = 0; i < v->outputs; i++) {
-    put(w, "typedef %s U%d;\n", types[v->out[i]], i);
-    wide |= v->out[i] == TFU_F64;
-  }
-  put(w, "typedef %s R;\n", wide ? "double" : "float");
+  put(to, "typedef %s R;\n", wide ? "double" : "float");
   if (v->kind == TFU_JIT_RAW) return;
-  put(w, "#define JIT_CALL_(a, b) a##b\n#define JIT_CALL(a, b) JIT_CALL_(a, b)\n");
-  put(w, "#define JIT_ENTRY JIT_CALL(tfuse_jit_, JIT_NAME)\n");
-  write_list(w, "JIT_TYPES_IN", "T", "", v->inputs);
-  write_list(w, "JIT_TYPES_OUT", "U", "", v->outputs);
-  write_list(w, "JIT_ARGS_X", "x[", "]", v->inputs);
-  write_list(w, "JIT_ARGS_Y", "y[", "]", v->outputs);
+  put(to, "#define JIT_CALL_(a, b) a##b\n#define JIT_CALL(a, b) JIT_CALL_(a, b)\n");
+  put(to, "#define JIT_ENTRY JIT_CALL(tfuse_jit_, JIT_NAME)\n");
+  write_list(to, "JIT_TYPES_IN", "T", "", v->inputs);
+  write_list(to, "JIT_TYPES_OUT", "U", "", v->outputs);
+  write_list(to, "JIT_ARGS_X", "x[", "]", v->inputs);
+  write_list(to, "JIT_ARGS_Y", "y[", "]", v->outputs);
   const struct {
     const char *name;
     int value;
   } numbers[] = {{"N", v->n},         {"SINGLE", v->single},   {"MOVES", v->moves},
                  {"AXES", v->axes},   {"THREADS", v->threads}, {"UNROLL", v->unroll},
                  {"LANES", v->lanes}, {"PACKS", v->packs}};
-  for (int i = 0; i < TFU_COUNT(numbers); i++) put(w, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
-  if (v->small) put(w, "#define JIT_SMALL\n");
-  if (v->quick && !wide) put(w, "#define exp(x) __expf(x)\n"); /* off by 1e-5 at most; in few instructions */
+  for (int i = 0; i < TFU_COUNT(numbers); i++) put(to, "#define JIT_%s %d\n", numbers[i].name, numbers[i].value);
+  if (v->small) put(to, "#define JIT_SMALL\n");
+  if (v->quick && !wide) put(to, "#define exp(x) __expf(x)\n"); /* off by 1e-5 at most; in few instructions */
 }
 
 char *jit_text(const jit_variant *v, char *entry, size_t room) {
   static const char *const walks[] = {"jit_elementwise.cuh", "jit_rows.cuh"};
-  writer w = {.n = 0};
-  write_head(&w, v);
-  put(&w, "#line 1 \"%s\"\n%s\n", v->name, v->source); /* the user's own lines */
-  if (v->kind != TFU_JIT_RAW) put(&w, "#line 1 \"tfuse\"\n#include \"%s\"\n", walks[v->kind]);
+  char *text = NULL;
+  size_t size;
+  FILE *to = open_memstream(&text, &size);
+  if (!to) return NULL;
+  write_head(to, v);
+  put(to, "#line 1 \"%s\"\n%s\n", v->name, v->source); /* the user's own lines */
+  if (v->kind != TFU_JIT_RAW) put(to, "#line 1 \"tfuse\"\n#include \"%s\"\n", walks[v->kind]);
   snprintf(entry, room, "%s%s", v->kind == TFU_JIT_RAW ? "" : "tfuse_jit_", v->name);
-  if (!w.failed) return w.text;
-  free(w.text);
+  const int failed = ferror(to);
+  if (!fclose(to) && !failed) return text;
+  free(text);
   return NULL;
 }
 
@@ -234,10 +216,9 @@ tfu_code jit_compiled_get(const jit_variant *v, jit_compiled **compiled, tfu_err
 /* ---- launching ---- */
 
 int jit_parameter(const jit_compiled *c, int i) {
-  const tfu_driver *d;
-  tfu_error ignored;
+  const tfu_driver *d = tfu_driver_if_any();
   size_t offset, size = 0;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || !d->cuKernelGetParamInfo) return -1;
+  if (!d || !d->cuKernelGetParamInfo) return -1;
   return d->cuKernelGetParamInfo(c->function.kernel, (size_t)i, &offset, &size) ? 0 : (int)size;
 }
 

@@ -49,12 +49,7 @@ static int64_t to_integer(double v, int bits) {
                      : (int64_t)v;
 }
 
-static float from_bf16(uint16_t bits) {
-  const uint32_t wide = (uint32_t)bits << 16;
-  float v;
-  memcpy(&v, &wide, sizeof v);
-  return v;
-}
+static float from_bf16(uint16_t bits) { return from_bits((uint32_t)bits << 16); }
 
 #define TFU_SELF "kernels/jit/jit_cpu.c"
 #include "kernels/core/cpu/stamp.h"
@@ -124,11 +119,6 @@ static void (*const FN(steps)[])(const REAL *, const REAL *, const REAL *, REAL 
     JIT_FUNCTIONS(X)
 #undef X
 };
-static const int FN(operands)[] = {
-#define X(name, operands, value) operands,
-    JIT_FUNCTIONS(X)
-#undef X
-};
 
 static const REAL *FN(fill)(REAL *to, REAL value, int n) {
   for (int i = 0; i < n; i++) to[i] = value;
@@ -152,7 +142,7 @@ static const REAL *FN(run)(const jit_section *s, FN(frame) * f, int n) {
       case JIT_SET_OUTPUT: memmove(f->y[step->index], at[--top], (size_t)n * sizeof(REAL)); break;
       case JIT_SET_LOCAL: memmove(f->local[step->index], at[--top], (size_t)n * sizeof(REAL)); break;
       default:
-        top -= FN(operands)[step->op];
+        top -= jit_operands(step->op);
         FN(steps)[step->op](at[top], at[top + 1], at[top + 2], f->stack[top], n);
         at[top] = f->stack[top];
         top++;
@@ -182,24 +172,19 @@ static const REAL *FN(load)(const tfu_tensor *x, int64_t first, const int64_t *p
 }
 
 static void FN(store)(const tfu_tensor *y, int64_t first, int n, const REAL *v) {
+#define STORE(type, value) \
+  for (int k = 0; k < n; k++) ((type *)y->data)[first + k] = (type)(value)
   float narrow[BLOCK];
   switch (y->dtype) {
-    case TFU_F64:
-      for (int k = 0; k < n; k++) ((double *)y->data)[first + k] = (double)v[k];
-      break;
-    case TFU_I32:
-      for (int k = 0; k < n; k++) ((int32_t *)y->data)[first + k] = (int32_t)to_integer((double)v[k], 32);
-      break;
-    case TFU_I64:
-      for (int k = 0; k < n; k++) ((int64_t *)y->data)[first + k] = to_integer((double)v[k], 64);
-      break;
-    case TFU_BOOL:
-      for (int k = 0; k < n; k++) ((uint8_t *)y->data)[first + k] = v[k] != 0;
-      break;
+    case TFU_F64: STORE(double, v[k]); break;
+    case TFU_I32: STORE(int32_t, to_integer((double)v[k], 32)); break;
+    case TFU_I64: STORE(int64_t, to_integer((double)v[k], 64)); break;
+    case TFU_BOOL: STORE(uint8_t, v[k] != 0); break;
     default:
       for (int k = 0; k < n; k++) narrow[k] = (float)v[k];
       tfu_store_f32(y->data, y->dtype, first, n, narrow);
   }
+#undef STORE
 }
 
 static void FN(some_elements)(void *arg, int64_t task) {

@@ -39,12 +39,6 @@ static int is_quick(const tfu_list *out) {
 
 static int count(unsigned bits) { return __builtin_popcount(bits); }
 
-static int power_above(int64_t n) {
-  int p = 1;
-  while (p < n) p *= 2;
-  return p;
-}
-
 static tfu_code start(tfu_call *call, const jit_variant *v, int64_t blocks, jit_args *args) {
   jit_compiled *compiled = NULL;
   TFU_TRY(jit_compiled_get(v, &compiled, call->err));

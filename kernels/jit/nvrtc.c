@@ -10,27 +10,38 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/core/nvidia/library.h"
+#include "kernels/core/gpu/library.h"
 #include "kernels/jit/nvrtc_note.h"
 
 typedef void *program; /* nvrtcProgram */
 
-static struct {
-  int (*nvrtcVersion)(int *major, int *minor);
-  const char *(*nvrtcGetErrorString)(int result);
-  int (*nvrtcGetNumSupportedArchs)(int *n);
-  int (*nvrtcGetSupportedArchs)(int *archs);
-  int (*nvrtcCreateProgram)(program *, const char *text, const char *name, int headers, const char *const *texts,
-                            const char *const *names);
-  int (*nvrtcAddNameExpression)(program, const char *name);
-  int (*nvrtcCompileProgram)(program, int options, const char *const *option);
-  int (*nvrtcGetLoweredName)(program, const char *name, const char **lowered);
-  int (*nvrtcGetProgramLogSize)(program, size_t *);
-  int (*nvrtcGetProgramLog)(program, char *);
-  int (*nvrtcGetCUBINSize)(program, size_t *);
-  int (*nvrtcGetCUBIN)(program, char *);
-  int (*nvrtcDestroyProgram)(program *);
-} nvrtc;
+#define FUNCTIONS(X)                                                                                                  \
+  X(int, nvrtcVersion, (int *major, int *minor))                                                                      \
+  X(const char *, nvrtcGetErrorString, (int result))                                                                  \
+  X(int, nvrtcGetNumSupportedArchs, (int *n))                                                                         \
+  X(int, nvrtcGetSupportedArchs, (int *archs))                                                                        \
+  X(int, nvrtcCreateProgram,                                                                                          \
+    (program *, const char *text, const char *name, int headers, const char *const *texts, const char *const *names)) \
+  X(int, nvrtcAddNameExpression, (program, const char *name))                                                         \
+  X(int, nvrtcCompileProgram, (program, int options, const char *const *option))                                      \
+  X(int, nvrtcGetLoweredName, (program, const char *name, const char **lowered))                                      \
+  X(int, nvrtcGetProgramLogSize, (program, size_t *))                                                                 \
+  X(int, nvrtcGetProgramLog, (program, char *))                                                                       \
+  X(int, nvrtcGetCUBINSize, (program, size_t *))                                                                      \
+  X(int, nvrtcGetCUBIN, (program, char *))                                                                            \
+  X(int, nvrtcDestroyProgram, (program *))
+
+static struct { FUNCTIONS(TFU_POINTER) } nvrtc;
+static const char *const functions[] = {FUNCTIONS(TFU_NAME) NULL};
+static tfu_shared library = {
+    .called = "libnvrtc.so.12 or .13",
+    .names = {"libnvrtc.so.12", "libnvrtc.so.13"},
+    .folders = {"nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib"},
+    .functions = functions,
+    .table = &nvrtc,
+    .why =
+        "kernels are compiled by NVRTC, and there is no %s: pip install nvidia-cuda-nvrtc-cu12 (tensorflow[and-cuda] "
+        "has it), or put its folder into LD_LIBRARY_PATH"};
 
 enum { MOST_OPTIONS = 16, OPTIONS = 8 * PATH_MAX };
 
@@ -55,9 +66,9 @@ static void add_headers(knowledge *k) {
   static const char *const places[] = {"../../cuda_runtime/include", "../../cuda_cccl/include", "../include",
                                        "../include/cccl"};
   char path[PATH_MAX], real[PATH_MAX];
-  const char *library = k->facts.path, *end = strrchr(library, '/');
+  const char *own = k->facts.path, *end = strrchr(own, '/');
   for (int i = 0; end && i < TFU_COUNT(places); i++) {
-    const int n = snprintf(path, sizeof path, "%.*s/%s", (int)(end - library), library, places[i]);
+    const int n = snprintf(path, sizeof path, "%.*s/%s", (int)(end - own), own, places[i]);
     if (n < (int)sizeof path && realpath(path, real) && !access(real, R_OK)) add_option(k, "-I%s", real);
   }
 }
@@ -70,39 +81,15 @@ static void know(knowledge *k) {
   atomic_store(&known, k);
 }
 
-static const char *const names[] = {"libnvrtc.so.12", "libnvrtc.so.13", NULL};
-
 static void open_nvrtc(void) {
-  static const char *const folders[] = {"nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", NULL};
-  void *library = tfu_open_library(names, folders);
-  /* Somebody else had loaded it, from where only the note says. */
-  if (!library && *noted.facts.path) library = dlopen(noted.facts.path, RTLD_NOW);
-  const char *absent = library ? NULL : "libnvrtc.so.12 or .13";
   jit_nvrtc_facts *facts = &opened.facts;
   int major = 0, minor = 0;
-#define FIND(name)                                            \
-  if (library) *(void **)&nvrtc.name = dlsym(library, #name); \
-  if (library && !nvrtc.name) absent = #name;
-  FIND(nvrtcVersion)
-  FIND(nvrtcGetErrorString)
-  FIND(nvrtcGetNumSupportedArchs)
-  FIND(nvrtcGetSupportedArchs)
-  FIND(nvrtcCreateProgram)
-  FIND(nvrtcAddNameExpression)
-  FIND(nvrtcCompileProgram)
-  FIND(nvrtcGetLoweredName)
-  FIND(nvrtcGetProgramLogSize)
-  FIND(nvrtcGetProgramLog)
-  FIND(nvrtcGetCUBINSize)
-  FIND(nvrtcGetCUBIN)
-  FIND(nvrtcDestroyProgram)
-#undef FIND
-  if (absent || nvrtc.nvrtcVersion(&major, &minor)) {
-    snprintf(
-        opened.missing, sizeof opened.missing,
-        "kernels are compiled by NVRTC, and there is no %s: pip install nvidia-cuda-nvrtc-cu12 (tensorflow[and-cuda] "
-        "has it), or put its folder into LD_LIBRARY_PATH",
-        absent ? absent : "version");
+  if (*noted.facts.path)
+    library.path = noted.facts.path; /* somebody else may have loaded it, from where only that says */
+  const char *missing = tfu_shared_open(&library);
+  if (missing) snprintf(opened.missing, sizeof opened.missing, "%s", missing);
+  else if (nvrtc.nvrtcVersion(&major, &minor)) snprintf(opened.missing, sizeof opened.missing, library.why, "version");
+  if (*opened.missing) {
     jit_note_forget(); /* or the next process would hope in vain, too */
     atomic_store(&known, &opened);
     return;
@@ -125,11 +112,10 @@ static void open_once(void) {
 
 /* Opens what somebody has loaded already, and otherwise reads the note. */
 static void begin(void) {
-  void *library = NULL;
-  for (int i = 0; names[i] && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
-  if (!library && jit_note_read(&noted.facts)) know(&noted);
+  void *loaded = tfu_opened_library(library.names);
+  if (!loaded && jit_note_read(&noted.facts)) know(&noted);
   else open_once();
-  if (library) dlclose(library);
+  if (loaded) dlclose(loaded);
 }
 
 static const knowledge *ready(void) {

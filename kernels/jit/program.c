@@ -45,9 +45,11 @@ static int read_step(const char *word, jit_step *step) {
   return 0;
 }
 
+int jit_operands(jit_op function) { return functions[function].operands; }
+
 /* What the step takes from the stack, and whether it pushes something. */
 static int pops(const jit_step *s) {
-  if (s->op < JIT_CONSTANT) return functions[s->op].operands;
+  if (s->op < JIT_CONSTANT) return jit_operands(s->op);
   return s->op >= JIT_SET_OUTPUT;
 }
 static int pushes(const jit_step *s) { return s->op < JIT_SET_OUTPUT; }
@@ -55,21 +57,19 @@ static int pushes(const jit_step *s) { return s->op < JIT_SET_OUTPUT; }
 static jit_section *section_of(jit_program *p, const char *word) {
   static const struct {
     const char *name;
-    size_t first;
-  } passes[] = {{"map", offsetof(jit_program, map)},
-                {"reduce", offsetof(jit_program, reduce)},
-                {"identity", offsetof(jit_program, identity)}};
-  if (!strcmp(word, "body:")) return &p->body;
-  if (!strcmp(word, "post:")) return &p->post;
-  if (!strcmp(word, "final:")) return &p->final;
-  for (int i = 0; i < TFU_COUNT(passes); i++) {
-    const size_t n = strlen(passes[i].name);
-    char *end;
-    if (strncmp(word, passes[i].name, n)) continue;
-    const long pass = strtol(word + n, &end, 10);
+    size_t at;
+    int numbered; /* it is the first of those of the passes */
+  } sections[] = {{"body", offsetof(jit_program, body), 0},     {"post", offsetof(jit_program, post), 0},
+                  {"final", offsetof(jit_program, final), 0},   {"map", offsetof(jit_program, map), 1},
+                  {"reduce", offsetof(jit_program, reduce), 1}, {"identity", offsetof(jit_program, identity), 1}};
+  for (int i = 0; i < TFU_COUNT(sections); i++) {
+    const size_t n = strlen(sections[i].name);
+    char *end = (char *)word + n;
+    if (strncmp(word, sections[i].name, n)) continue;
+    const long pass = sections[i].numbered ? strtol(end, &end, 10) : 0;
     if (strcmp(end, ":") || pass < 0 || pass >= JIT_MOST_PASSES) return NULL;
-    if (p->passes <= pass) p->passes = (int)pass + 1;
-    return (jit_section *)((char *)p + passes[i].first) + pass;
+    if (sections[i].numbered && p->passes <= pass) p->passes = (int)pass + 1;
+    return (jit_section *)((char *)p + sections[i].at) + pass;
   }
   return NULL;
 }

@@ -60,6 +60,8 @@ typedef enum jit_op {
   JIT_SET_LOCAL
 } jit_op;
 
+int jit_operands(jit_op function);
+
 typedef struct jit_step {
   jit_op op;
   int index;

@@ -41,9 +41,7 @@ static void move(void *arg, int64_t at, int64_t end) {
 
 static tfu_code run(tfu_call *call, int split) {
   job j = {.sides = tfu_sides_of(call, split)};
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)j.sides.n * sizeof *j.width, &memory));
-  j.width = memory;
+  TFU_SCRATCH(call, j.sides.n, j.width);
   for (int i = 0; i < j.sides.n; i++) j.width[i] = tfu_side_width(&j.sides, i);
   const int64_t size = j.sides.size, n = j.sides.rows * j.sides.pitch / size;
   tfu_parallel_ranges(n * size, tfu_task_size(n, 512) * size, move, &j);

@@ -5,9 +5,7 @@
 enum { CHUNK = 1 << 14 }; /* elements: 64 KiB of float32, some microseconds of work */
 
 tfu_code tensors_chunks_open(tfu_call *call, const tfu_list *list, tensors_chunks_cpu *c) {
-  void *memory;
-  TFU_TRY(tfu_scratch(call, ((size_t)list->n + 1) * sizeof *c->first, &memory));
-  c->first = memory;
+  TFU_SCRATCH(call, list->n + 1, c->first);
   c->n = 0;
   for (int i = 0; i < list->n; i++) {
     c->first[i] = c->n;

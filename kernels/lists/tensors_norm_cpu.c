@@ -15,8 +15,8 @@ typedef struct norms {
 
 typedef struct clipping {
   const tfu_list *x, *y;
+  const tfu_tensor *norm, *clip;
   tensors_chunks_cpu chunks;
-  double scale;
 } clipping;
 
 #define TFU_SELF "kernels/lists/tensors_norm_cpu.c"
@@ -31,10 +31,8 @@ tfu_code tfu_tensors_norm_cpu(tfu_call *call) {
   const tfu_list *x = &call->lists->in[0], *out = call->lists->out;
   norms m = {.x = x};
   TFU_TRY(tensors_chunks_open(call, x, &m.chunks));
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)m.chunks.n * (sizeof *m.sums + 1) + 1, &memory));
-  m.sums = memory;
-  m.bad = (unsigned char *)(m.sums + m.chunks.n);
+  TFU_SCRATCH(call, m.chunks.n, m.sums);
+  TFU_SCRATCH(call, m.chunks.n, m.bad);
   tfu_parallel(m.chunks.n, x->at->dtype == TFU_F64 ? square_f64 : square_f32, &m);
   double all = 0;
   int bad = 0;
@@ -51,16 +49,9 @@ tfu_code tfu_tensors_norm_cpu(tfu_call *call) {
 
 tfu_code tfu_clip_by_tensors_norm_cpu(tfu_call *call) {
   const tfu_list *in = call->lists->in;
-  clipping m = {.x = &in[0], .y = &call->lists->out[0]};
+  clipping m = {.x = &in[0], .y = &call->lists->out[0], .norm = in[1].at, .clip = in[2].at};
   TFU_TRY(tensors_chunks_open(call, m.x, &m.chunks));
-  if (in[1].at->dtype == TFU_F64) {
-    const double norm = *(double *)in[1].at->data, clip = *(double *)in[2].at->data;
-    m.scale = clip * fmin(1 / norm, 1 / clip) + (norm - norm);
-  } else {
-    const float norm = *(float *)in[1].at->data, clip = *(float *)in[2].at->data;
-    m.scale = clip * fminf(1 / norm, 1 / clip) + (norm - norm);
-  }
-  tfu_parallel(m.chunks.n, in[1].at->dtype == TFU_F64 ? clip_f64 : clip_f32, &m);
+  tfu_parallel(m.chunks.n, m.norm->dtype == TFU_F64 ? clip_f64 : clip_f32, &m);
   return TFU_OK;
 }
 
@@ -92,7 +83,8 @@ static void FN(clip)(void *arg, int64_t task) {
   const clipping *m = arg;
   const tensors_piece p = tensors_piece_of(&m->chunks, m->x, task);
   const tfu_tensor *x = &m->x->at[p.tensor], *out = &m->y->at[p.tensor];
-  const REAL scale = (REAL)m->scale;
+  const REAL norm = *(const REAL *)m->norm->data, clip = *(const REAL *)m->clip->data;
+  const REAL scale = clip * (1 / norm < 1 / clip ? 1 / norm : 1 / clip) + (norm - norm);
   REAL buffer[2][TFU_TILE];
   for (TFU_EACH_TILE(at, left, p.begin, p.end)) {
     const int n = (int)left;

@@ -14,11 +14,8 @@ static tfu_grid blocks(int n) { return (tfu_grid){.x = (unsigned)n, .threads = T
 tfu_code tfu_tensors_norm_gpu(tfu_call *call) {
   const tfu_list *x = &call->lists->in[0], *out = call->lists->out;
   const tfu_dtype dtype = x->at->dtype, real = out[0].at->dtype;
-  const size_t chunks = (size_t)tensors_chunks(x->at, x->n);
   norm_args a = {.norm = out[0].at->data, .norms = out[1].at->data, .finite = out[2].at->data, .n = x->n};
-  void *memory;
-  TFU_TRY(tfu_scratch(call, 2 * (chunks + (size_t)x->n) * sizeof *a.chunks, &memory));
-  a.sums = memory;
+  TFU_SCRATCH(call, 2 * (tensors_chunks(x->at, x->n) + x->n), a.sums);
   a.chunks = a.sums + 2 * x->n;
   for (int from = 0; from < x->n;) {
     from = tensors_fill(&a.table, (const tfu_tensor *const[]){x->at}, 1, x->n, from);

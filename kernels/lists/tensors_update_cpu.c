@@ -64,9 +64,7 @@ tfu_code tfu_tensors_update_cpu(tfu_call *call) {
   void (*const task)(void *, int64_t) = f64 ? task_f64 : task_f32;
   TFU_TRY(tensors_chunks_open(call, u.weights, &u.chunks));
   if (u.rule == TFU_RULE_lamb) {
-    void *memory;
-    TFU_TRY(tfu_scratch(call, (size_t)(2 * u.chunks.n + u.weights->n) * sizeof *u.sums, &memory));
-    u.sums = memory;
+    TFU_SCRATCH(call, 2 * u.chunks.n + u.weights->n, u.sums);
     tfu_parallel(u.chunks.n, task, &u);
     u.ratios = u.sums + 2 * u.chunks.n;
     find_ratios(&u, f64, u.ratios);
@@ -116,76 +114,36 @@ static FN(numbers) FN(read)(const update *u, int tensor) {
   return n;
 }
 
-/* Rules, a tile at a time: g, w and the slots s are changed in place. */
+/* Rules, a tile at a time: w and the slots are changed in place. A rule is a statement of element i of the gradient g,
+ * the weight w, the slots m, v and top, and of g's square, with the step's numbers k. */
 typedef void FN(rule)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count);
-
-static void FN(sgd)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  const REAL rate = n->rate;
-  (void)s;
-  TFU_VECTORISED(i, count) w[i] -= g[i] * rate;
-}
-
-static void FN(momentum)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  const REAL rate = n->rate, beta = n->beta_1;
-  REAL *m = s[0];
-  TFU_VECTORISED(i, count) {
-    m[i] = m[i] * beta - g[i] * rate;
-    w[i] += m[i];
+#define RULE(name, ...)                                                                                \
+  static void FN(name)(const FN(numbers) * n, const REAL *g, REAL *w, REAL(*s)[TFU_TILE], int count) { \
+    const FN(numbers) k = *n;                                                                          \
+    const REAL *square = s[SQUARE];                                                                    \
+    REAL *m = s[0], *v = s[1], *top = s[2];                                                            \
+    (void)g, (void)w, (void)square, (void)m, (void)v, (void)top;                                       \
+    TFU_VECTORISED(i, count) {                                                                         \
+      __VA_ARGS__                                                                                      \
+    }                                                                                                  \
   }
-}
+#define MOMENTS m[i] += (g[i] - m[i]) * k.rest_1, v[i] += (square[i] - v[i]) * k.rest_2
+#define DESCEND(v) w[i] -= m[i] * k.alpha / (FN(root)((v)[i]) + k.epsilon)
+#define LAMB_STEP (m[i] / k.bias_1 / (FN(root)(v[i] / k.bias_2) + k.epsilon))
 
-static void FN(nesterov)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  const REAL rate = n->rate, beta = n->beta_1;
-  REAL *m = s[0];
-  TFU_VECTORISED(i, count) {
-    m[i] = m[i] * beta - g[i] * rate;
-    w[i] += m[i] * beta - g[i] * rate;
-  }
-}
-
-static void FN(moments)(const FN(numbers) * n, const REAL *g, REAL (*s)[TFU_TILE], int count) {
-  const REAL rest_1 = n->rest_1, rest_2 = n->rest_2;
-  const REAL *square = s[SQUARE];
-  REAL *m = s[0], *v = s[1];
-  TFU_VECTORISED(i, count) {
-    m[i] += (g[i] - m[i]) * rest_1;
-    v[i] += (square[i] - v[i]) * rest_2;
-  }
-}
-
-static void FN(descend)(const FN(numbers) * n, REAL *w, const REAL *m, const REAL *v, int count) {
-  const REAL alpha = n->alpha, epsilon = n->epsilon;
-  TFU_VECTORISED(i, count) w[i] -= m[i] * alpha / (FN(root)(v[i]) + epsilon);
-}
-
-static void FN(adam)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  FN(moments)(n, g, s, count);
-  FN(descend)(n, w, s[0], s[1], count);
-}
-
-static void FN(amsgrad)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  FN(moments)(n, g, s, count);
-  TFU_VECTORISED(i, count) s[2][i] = IS_MAX(s[2][i], s[1][i]) ? s[2][i] : s[1][i];
-  FN(descend)(n, w, s[0], s[2], count);
-}
-
-static void FN(lion)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  const REAL rate = n->rate, beta_1 = n->beta_1, beta_2 = n->beta_2, rest_1 = n->rest_1, rest_2 = n->rest_2;
-  REAL *m = s[0];
-  TFU_VECTORISED(i, count) {
-    const REAL way = m[i] * beta_1 + g[i] * rest_1;
-    w[i] -= rate * (way > 0 ? 1 : way < 0 ? -1 : way); /* NaN stays */
-    m[i] = m[i] * beta_2 + g[i] * rest_2;
-  }
-}
-
-/* The second walk: the slots are new already. */
-static void FN(lamb)(const FN(numbers) * n, const REAL *g, REAL *w, REAL (*s)[TFU_TILE], int count) {
-  const REAL step = n->ratio * n->rate, bias_1 = n->bias_1, bias_2 = n->bias_2, epsilon = n->epsilon;
-  const REAL *m = s[0], *v = s[1];
-  (void)g;
-  TFU_VECTORISED(i, count) w[i] -= step * (m[i] / bias_1 / (FN(root)(v[i] / bias_2) + epsilon));
-}
+RULE(sgd, w[i] -= g[i] * k.rate;)
+RULE(momentum, m[i] = m[i] * k.beta_1 - g[i] * k.rate; w[i] += m[i];)
+RULE(nesterov, m[i] = m[i] * k.beta_1 - g[i] * k.rate; w[i] += m[i] * k.beta_1 - g[i] * k.rate;)
+RULE(adam, MOMENTS; DESCEND(v);)
+RULE(amsgrad, MOMENTS; top[i] = IS_MAX(top[i], v[i]) ? top[i] : v[i]; DESCEND(top);)
+RULE(lion, const REAL way = m[i] * k.beta_1 + g[i] * k.rest_1; /* NaN stays */
+     w[i] -= k.rate * (way > 0   ? 1
+                       : way < 0 ? -1
+                                 : way);
+     m[i] = m[i] * k.beta_2 + g[i] * k.rest_2;)
+/* Lamb's first walk, which also adds up w * w and u * u; and its second: the slots are new already. */
+RULE(lamb_slots, MOMENTS;)
+RULE(lamb, w[i] -= k.ratio * k.rate * LAMB_STEP;)
 
 static FN(rule) *const FN(rules)[TFU_RULE_COUNT] = {
 #define X(name, slots) [TFU_RULE_##name] = FN(name),
@@ -195,25 +153,24 @@ static FN(rule) *const FN(rules)[TFU_RULE_COUNT] = {
 
 /* Adds a tile's w * w and u * u to the sums of a chunk. */
 static void FN(lamb_sums)(const FN(numbers) * n, const REAL *w, REAL (*s)[TFU_TILE], int count, double *sums) {
+  const FN(numbers) k = *n;
+  const REAL *m = s[0], *v = s[1];
   for (int i = 0; i < count; i++) {
-    const REAL u = s[0][i] / n->bias_1 / (FN(root)(s[1][i] / n->bias_2) + n->epsilon);
+    const REAL u = LAMB_STEP;
     sums[0] += (double)(w[i] * w[i]);
     sums[1] += (double)(u * u);
   }
 }
 
-static void FN(prepare)(const FN(numbers) * n, REAL *g, REAL *w, int count) {
+static void FN(prepare)(const FN(numbers) * n, REAL *g, REAL *w, REAL *square, int count) {
   const REAL factor = n->factor, divisor = n->divisor, bound = n->bound, decay = n->decay, rate = n->rate;
   TFU_VECTORISED(i, count) {
     const REAL v = g[i] * factor / divisor;
     g[i] = v < -bound ? -bound : v > bound ? bound : v;
+    square[i] = g[i] * g[i];
   }
   if (decay == 0) return;
   TFU_VECTORISED(i, count) w[i] -= w[i] * decay * rate;
-}
-
-static void FN(square)(const REAL *g, REAL *square, int count) {
-  TFU_VECTORISED(i, count) square[i] = g[i] * g[i];
 }
 
 static void FN(copy_in)(const tfu_tensor *t, int64_t at, int n, REAL *to) {
@@ -235,11 +192,10 @@ static void FN(task)(void *arg, int64_t task) {
     FN(copy_in)(&u->gradients->at[t], at, m, g);
     FN(copy_in)(&u->weights->at[t], at, m, w);
     for (int k = 0; k < slots; k++) FN(copy_in)(&old[k * count + t], at, m, s[k]);
-    FN(prepare)(&n, g, w, m);
+    FN(prepare)(&n, g, w, s[SQUARE], m);
     if (u->squares) FN(copy_in)(&u->gradients->at[t], tfu_count(&u->weights->at[t].shape) + at, m, s[SQUARE]);
-    else FN(square)(g, s[SQUARE], m);
     if (first) {
-      FN(moments)(&n, g, s, m);
+      FN(lamb_slots)(&n, g, w, s, m);
       FN(lamb_sums)(&n, w, s, m, sums);
     } else {
       FN(rules)[u->rule](&n, g, w, s, m);
@@ -250,4 +206,8 @@ static void FN(task)(void *arg, int64_t task) {
   }
   if (first) memcpy(u->sums + 2 * task, sums, sizeof sums);
 }
+#undef RULE
+#undef MOMENTS
+#undef DESCEND
+#undef LAMB_STEP
 #endif

@@ -64,10 +64,7 @@ tfu_code tfu_tensors_update_gpu(tfu_call *call) {
     lists[NEW_SLOT + k] = k < slots ? out[1].at + (size_t)k * n : in[TFU_UPDATE_WEIGHTS].at;
   }
   if (lamb) {
-    void *memory;
-    const size_t chunks = (size_t)tensors_chunks(in[TFU_UPDATE_WEIGHTS].at, n);
-    TFU_TRY(tfu_scratch(call, (2 * chunks + (size_t)n) * sizeof *a.chunks, &memory));
-    a.ratios = memory;
+    TFU_SCRATCH(call, 2 * tensors_chunks(in[TFU_UPDATE_WEIGHTS].at, n) + n, a.ratios);
     a.chunks = a.ratios + n;
   }
   for (int from = 0; from < n;) {

@@ -13,9 +13,7 @@
 #include "kernels/products/products.h"
 
 enum { CHAIN = 16 }; /* terms of a product in exact float32, where that is part of a sum; or those of one matrix */
-#ifndef PARTS_BYTES  /* as in a test */
-#define PARTS_BYTES (64 << 20) /* of what is written out to be summed, unless a single result is larger */
-#endif
+int64_t tfu_batched_parts = 64 << 20;
 
 typedef tfu_code (*for_one)(tfu_call *call, const tfu_gemm_gpu *g);
 
@@ -84,7 +82,7 @@ static int64_t cut_chain(tfu_products *p, int64_t of_one) {
 /* Gives axes that are summed over places before those of y, from the last on, while there is room: for all of an axis,
  * or for *step of it. Returns which axis that is; those before it have no places of their own. */
 static int spread(tfu_products *p, int64_t elements, size_t bytes, int64_t *step) {
-  int64_t room = PARTS_BYTES / (int64_t)bytes / elements;
+  int64_t room = tfu_batched_parts / (int64_t)bytes / elements;
   int cut = p->axes - 1;
   for (; cut > p->kept && room >= p->axis[cut].size; cut--) {
     p->axis[cut].y = elements;

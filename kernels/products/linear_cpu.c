@@ -48,9 +48,9 @@ static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
 
 /* Ones, and bias, which is -0 where there is none: x + -0 is x, even for x = -0. */
 static tfu_code FN(spread)(tfu_call *call, forward_job *j, const tfu_tensor *bias) {
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)(TFU_GEMM_COLS + j->outputs) * sizeof(REAL), &memory));
-  REAL *ones = memory, *wide = ones + TFU_GEMM_COLS, one;
+  REAL *ones, *wide, one;
+  TFU_SCRATCH(call, TFU_GEMM_COLS, ones);
+  TFU_SCRATCH(call, j->outputs, wide);
   const int given = tfu_count(&bias->shape) > 0;
   for (int i = 0; i < TFU_GEMM_COLS; i++) ones[i] = 1;
   for (int64_t i = 0; i < j->outputs; i++)

@@ -145,9 +145,8 @@ static tfu_code FN(take_memory)(tfu_call *call, job *j) {
   TFU_TRY(tfu_scratch(call, (size_t)most * 2 * sizeof(REAL), &j->logits.stats));
   if (!j->loss) TFU_TRY(tfu_scratch(call, (size_t)j->rows * sizeof(REAL), &j->loss));
   if (tfu_count(&j->dbias.shape)) {
-    void *sums;
-    TFU_TRY(tfu_scratch(call, (size_t)j->classes * sizeof(double), &sums));
-    j->dbias_sums = memset(sums, 0, (size_t)j->classes * sizeof(double));
+    TFU_SCRATCH(call, j->classes, j->dbias_sums);
+    memset(j->dbias_sums, 0, (size_t)j->classes * sizeof *j->dbias_sums);
   }
   j->dkernel_sums = j->dkernel.data;
   return j->dkernel.dtype == real ? TFU_OK : tfu_scratch(call, (size_t)elements * sizeof(REAL), &j->dkernel_sums);

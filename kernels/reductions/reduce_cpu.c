@@ -147,11 +147,7 @@ static tfu_code run_stage(tfu_call *call, stage *s, const tfu_tensor *y, int las
     s->tasks = s->outer * s->parts * s->strips;
   }
   s->y = last && s->parts == 1 ? y : NULL;
-  if (!s->y) {
-    void *memory;
-    TFU_TRY(tfu_scratch(call, (size_t)(s->outer * s->parts * s->inner) * sizeof *s->to, &memory));
-    s->to = memory;
-  }
+  if (!s->y) TFU_SCRATCH(call, s->outer * s->parts * s->inner, s->to);
   tfu_parallel(s->tasks, task, s);
   s->x = NULL;
   s->states = s->to;

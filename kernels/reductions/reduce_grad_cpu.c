@@ -104,10 +104,9 @@ static tfu_code FN(tfu_reduce_grad_cpu)(tfu_call *call) {
   int64_t all = 1;
   for (int i = 0; i < g.n; i++) all *= g.reduced[i];
   tfu_state *states;
-  void *memory;
-  TFU_TRY(tfu_reduce_states(call, x, &g, (int)call->attr[0].i, &states));
-  TFU_TRY(tfu_scratch(call, (size_t)results * sizeof(pair), &memory));
-  job j = {.x = x, .dx = &call->out[0], .groups = &g, .pairs = memory, .kind = (int)call->attr[0].i};
+  job j = {.x = x, .dx = &call->out[0], .groups = &g, .kind = (int)call->attr[0].i};
+  TFU_TRY(tfu_reduce_states(call, x, &g, j.kind, &states));
+  TFU_SCRATCH(call, results, j.pairs);
   for (int64_t i = 0; i < results; i++) {
     REAL one;
     j.pairs[i] = pair_of(j.kind, states[i], *FN(tfu_load)(dy->data, dy->dtype, i, 1, &one), all);

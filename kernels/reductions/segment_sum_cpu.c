@@ -24,9 +24,8 @@ static tfu_code check(tfu_call *call, const tfu_tensor *ids, int64_t segments, i
 
 /* Stable: rows of one segment keep their order. */
 static tfu_code put_in_order(tfu_call *call, const tfu_tensor *ids, int sorted, job *j) {
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)(j->segments + 2) * sizeof *j->offsets, &memory));
-  int64_t *offsets = memory, *order;
+  int64_t *offsets, *order;
+  TFU_SCRATCH(call, j->segments + 2, offsets);
   memset(offsets, 0, (size_t)(j->segments + 2) * sizeof *offsets);
   for (int64_t i = 0; i < j->rows; i++)
     if (tfu_integer(ids, i) >= 0) offsets[tfu_integer(ids, i) + 2]++;
@@ -34,8 +33,7 @@ static tfu_code put_in_order(tfu_call *call, const tfu_tensor *ids, int sorted, 
     offsets[s + 1] += offsets[s]; /* [s + 1]: where s begins, and what is filled */
   j->offsets = offsets + 1;
   if (sorted) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, (size_t)j->rows * sizeof *order, &memory));
-  order = memory;
+  TFU_SCRATCH(call, j->rows, order);
   for (int64_t i = 0; i < j->rows; i++)
     if (tfu_integer(ids, i) >= 0) order[offsets[tfu_integer(ids, i) + 1]++] = i;
   j->offsets = offsets; /* filled, they are where the next ones begin */

@@ -46,9 +46,7 @@ tfu_code tfu_segment_sum_gpu(tfu_call *call) {
               "order must be given on a GPU where ids are not sorted");
   if (a.rows == 0) return tfu_clear(call, y->data, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype));
   a.inner = tfu_count(&y->shape) / a.segments;
-  void *memory;
-  TFU_TRY(tfu_scratch(call, (size_t)(a.segments + 1) * sizeof *a.offsets, &memory));
-  a.offsets = memory;
+  TFU_SCRATCH(call, a.segments + 1, a.offsets);
   const tfu_grid grid = {.x = blocks(a.rows + 1, TFU_SEGMENT_THREADS), .threads = TFU_SEGMENT_THREADS};
   TFU_TRY(tfu_launch(call, &offsets, 0, TFU_I64, grid, &a));
   const int64_t chunks = a.rows / TFU_SEGMENT_CHUNK;

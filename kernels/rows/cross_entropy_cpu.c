@@ -14,17 +14,20 @@ typedef struct job {
   double smoothing, z_loss;
 } job;
 
-static job prepare(tfu_call *call) {
-  return (job){.call = call,
-               .plan = tfu_plan_rows_cpu(&call->in[0].shape),
-               .smoothing = call->attr[0].f,
-               .z_loss = call->attr[1].f};
+static tfu_code run(tfu_call *call, void (*task)(void *, int64_t)) {
+  job j = {.call = call,
+           .plan = tfu_plan_rows_cpu(&call->in[0].shape),
+           .smoothing = call->attr[0].f,
+           .z_loss = call->attr[1].f};
+  tfu_parallel(j.plan.tasks, task, &j);
+  return TFU_OK;
 }
 
 #define TFU_SELF "kernels/rows/cross_entropy_cpu.c"
 #include "kernels/core/cpu/stamp.h"
-TFU_BY_REAL(tfu_cross_entropy_cpu)
-TFU_BY_REAL(tfu_cross_entropy_grad_cpu)
+
+tfu_code tfu_cross_entropy_cpu(tfu_call *call) { return run(call, TFU_OF_REAL(call, forward_task)); }
+tfu_code tfu_cross_entropy_grad_cpu(tfu_call *call) { return run(call, TFU_OF_REAL(call, backward_task)); }
 
 #else
 
@@ -61,12 +64,6 @@ static void FN(forward_task)(void *arg, int64_t task) {
   }
 }
 
-static tfu_code FN(tfu_cross_entropy_cpu)(tfu_call *call) {
-  job j = prepare(call);
-  tfu_parallel(j.plan.tasks, FN(forward_task), &j);
-  return TFU_OK;
-}
-
 static void FN(backward_task)(void *arg, int64_t task) {
   const job *j = arg;
   const int64_t cols = j->plan.cols, end = tfu_end_row(&j->plan, task);
@@ -98,11 +95,5 @@ static void FN(backward_task)(void *arg, int64_t task) {
   }
   FN(tfu_flush)(&dx);
   if (wanted) FN(tfu_flush)(&dtargets);
-}
-
-static tfu_code FN(tfu_cross_entropy_grad_cpu)(tfu_call *call) {
-  job j = prepare(call);
-  tfu_parallel(j.plan.tasks, FN(backward_task), &j);
-  return TFU_OK;
 }
 #endif

@@ -126,32 +126,27 @@ static int one_place(const tfu_shape *x) {
 static int64_t rows_of(const tfu_shape *x) { return tfu_count(x) ? x->dim[0] * x->dim[2] : 0; }
 
 tfu_code tfu_group_norm_gpu(tfu_call *call) {
-  const tfu_tensor *in = call->in, *out = call->out;
-  const int64_t *dim = in[0].shape.dim;
-  if (!one_place(&in[0].shape)) return forward_places(call);
-  const tfu_norm_tensors t = {.rows = rows_of(&in[0].shape),
-                              .cols = dim[3],
-                              .period = dim[2],
-                              .x = &in[0],
-                              .gamma = &in[1],
-                              .beta = &in[2],
-                              .y = &out[0],
-                              .stats = &out[1]};
-  return tfu_norm_rows(call, &t, 0, call->attr[0].f, 0);
+  const tfu_tensor *in = call->in, *out = call->out, *x = &in[0];
+  if (!one_place(&x->shape)) return forward_places(call);
+  return tfu_norm_rows(call, x->dtype, rows_of(&x->shape), x->shape.dim[3],
+                       (norm_args){.y = out[0].data,
+                                   .stats = out[1].data,
+                                   .x = x->data,
+                                   .gamma = tfu_given_data(&in[1]),
+                                   .beta = tfu_given_data(&in[2]),
+                                   .period = (int)x->shape.dim[2],
+                                   .epsilon = call->attr[0].f});
 }
 
 tfu_code tfu_group_norm_grad_gpu(tfu_call *call) {
-  const tfu_tensor *in = call->in, *out = call->out;
-  const int64_t *dim = in[1].shape.dim;
-  if (!one_place(&in[1].shape)) return backward_places(call);
-  const tfu_norm_grad_tensors t = {.rows = rows_of(&in[1].shape),
-                                   .cols = dim[3],
-                                   .period = dim[2],
-                                   .dy = &in[0],
-                                   .x = &in[1],
-                                   .gamma = &in[2],
-                                   .stats = &in[4],
-                                   .dx = &out[0],
-                                   .dweights = &out[1]};
-  return tfu_norm_rows_grad(call, &t, 0, 0);
+  const tfu_tensor *in = call->in, *out = call->out, *x = &in[1];
+  if (!one_place(&x->shape)) return backward_places(call);
+  return tfu_norm_rows_grad(call, x->dtype, rows_of(&x->shape), x->shape.dim[3],
+                            (norm_grad_args){.dx = out[0].data,
+                                             .dy = in[0].data,
+                                             .x = x->data,
+                                             .gamma = tfu_given_data(&in[2]),
+                                             .stats = in[4].data,
+                                             .period = (int)x->shape.dim[2]},
+                            &out[1]);
 }

@@ -35,11 +35,10 @@ TFU_BY_REAL(tfu_norm_grad_cpu)
 #else
 
 static tfu_code FN(weights)(tfu_call *call, const tfu_tensor *given, int64_t cols, REAL otherwise, const void **out) {
-  void *memory;
+  REAL *all;
   *out = given->data;
   if (tfu_given(&given->shape)) return TFU_OK;
-  TFU_TRY(tfu_scratch(call, (size_t)cols * sizeof(REAL), &memory));
-  REAL *all = memory;
+  TFU_SCRATCH(call, cols, all);
   for (int64_t i = 0; i < cols; i++) all[i] = otherwise;
   *out = all;
   return TFU_OK;
@@ -171,9 +170,6 @@ static FN(line) FN(line_of)(const job *j, FN(windows) * w, int64_t row) {
 static void FN(gradient)(REAL *dh, const REAL *dy, const REAL *x, const REAL *gamma, FN(line) l, int n) {
   TFU_VECTORISED(i, n) dh[i] = l.rstd * (dy[i] * gamma[i] - l.middle - (x[i] - l.mean) * l.rstd * l.slope);
 }
-static void FN(add)(REAL *v, const REAL *a, int n) {
-  TFU_VECTORISED(i, n) v[i] += a[i];
-}
 
 static void FN(backward_row)(const job *j, FN(windows) * w, int64_t row) {
   const FN(line) line = FN(line_of)(j, w, row);
@@ -183,7 +179,8 @@ static void FN(backward_row)(const job *j, FN(windows) * w, int64_t row) {
     const REAL *dy = FN(tfu_read)(&w->dy, at + col, n), *x = FN(tfu_read)(&w->x, at + col, n);
     REAL *dx = FN(tfu_write)(&w->dx, at + col, n), *dh = j->dropped ? FN(tfu_write)(&w->dresidual, at + col, n) : dx;
     FN(gradient)(dh, dy, x, (const REAL *)j->gamma + col, line, n);
-    if (w->dsum.tensor) FN(add)(dh, FN(tfu_read)(&w->dsum, at + col, n), n);
+    const REAL *dsum = w->dsum.tensor ? FN(tfu_read)(&w->dsum, at + col, n) : NULL;
+    for (int i = 0; dsum && i < n; i++) dh[i] += dsum[i];
     if (j->dropped) FN(tfu_drop_tile)(&j->drop, dx, dh, at + col, n);
   }
 }

@@ -2,7 +2,6 @@
 
 #include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/walk.h"
-#include "kernels/rows/norm.h"
 #include "ops/rows/norm.h"
 
 TFU_MODULE(norm);
@@ -66,37 +65,25 @@ static tfu_code forward_pass(tfu_call *call, const tfu_row_kernel *k, tfu_row_jo
   return tfu_launch(call, kernel, variant, job.dtype, grid, a);
 }
 
-tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *t, int rms, float epsilon, float rate) {
-  norm_args a = {.y = t->y->data,
-                 .sum = tfu_given_data(t->sum),
-                 .stats = t->stats->data,
-                 .x = t->x->data,
-                 .residual = tfu_given_data(t->residual),
-                 .gamma = tfu_given_data(t->gamma),
-                 .beta = tfu_given_data(t->beta),
-                 .seed = tfu_given_data(t->seed),
-                 .period = (int)t->period,
-                 .rms = rms,
-                 .epsilon = epsilon,
-                 .rate = rate};
+tfu_code tfu_norm_rows(tfu_call *call, tfu_dtype dtype, int64_t rows, int64_t cols, norm_args a) {
   const int full = a.residual || a.seed;
   const tfu_row_kernel kernel = {.any = &any_forward,
                                  .has = TFU_HAS_RING,
                                  .elements = TFU_NORM_ELEMENTS,
-                                 .looks = rms ? 2 : 3,
+                                 .looks = a.rms ? 2 : 3,
                                  .threads = sharing_threads(),
-                                 .waves = rms ? rms_waves() : layer_waves(),
+                                 .waves = a.rms ? rms_waves() : layer_waves(),
                                  .cluster = forward_cluster(),
-                                 .found = found_bytes(t->x->dtype),
+                                 .found = found_bytes(dtype),
                                  .ring = {full ? ring_from() * 2 / 3 : ring_from(), ring_share(), ring_ahead()}};
-  tfu_row_job job = {.rows = t->rows,
-                     .cols = t->cols,
-                     .dtype = t->x->dtype,
+  tfu_row_job job = {.rows = rows,
+                     .cols = cols,
+                     .dtype = dtype,
                      .tensors = a.residual ? 2 : 1,
-                     .aligned = aligned(call, t->rows * t->cols, a.gamma, a.beta)};
+                     .aligned = aligned(call, rows * cols, a.gamma, a.beta)};
   int parts = 1;
-  if (t->rows == 0) return TFU_OK;
-  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
+  if (rows == 0) return TFU_OK;
+  if (a.period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
   if (parts == 1 || !tfu_has_scratch(call, (size_t)job.rows * (size_t)parts * kernel.found))
     return forward_pass(call, &kernel, job, TFU_WHOLE, &a);
   TFU_TRY(tfu_split(call, &kernel, parts, &job));
@@ -127,19 +114,9 @@ static tfu_code backward_pass(tfu_call *call, const tfu_row_kernel *k, tfu_row_j
   return tfu_launch(call, kernel, variant, job.dtype, grid, a);
 }
 
-tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int rms, float rate) {
-  const int sums = tfu_count(&t->dweights[0].shape) || tfu_count(&t->dweights[1].shape);
-  norm_grad_args a = {.dx = t->dx->data,
-                      .dresidual = tfu_given_data(t->dresidual),
-                      .dy = t->dy->data,
-                      .dsum = tfu_given_data(t->dsum),
-                      .x = t->x->data,
-                      .gamma = tfu_given_data(t->gamma),
-                      .stats = t->stats->data,
-                      .seed = tfu_given_data(t->seed),
-                      .period = (int)t->period,
-                      .rms = rms,
-                      .rate = rate};
+tfu_code tfu_norm_rows_grad(tfu_call *call, tfu_dtype dtype, int64_t rows, int64_t cols, norm_grad_args a,
+                            const tfu_tensor *dweights) {
+  const int sums = tfu_count(&dweights[0].shape) || tfu_count(&dweights[1].shape);
   const tfu_row_kernel kernel = {.any = &any_backward,
                                  .elements = TFU_NORM_GRAD_ELEMENTS,
                                  .looks = 2,
@@ -147,15 +124,15 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
                                  .waves = 1,
                                  .cluster = backward_cluster(),
                                  .resident = grad_resident(),
-                                 .found = found_bytes(t->x->dtype)};
-  tfu_row_job job = {.rows = t->rows,
-                     .cols = t->cols,
-                     .dtype = t->x->dtype,
+                                 .found = found_bytes(dtype)};
+  tfu_row_job job = {.rows = rows,
+                     .cols = cols,
+                     .dtype = dtype,
                      .tensors = a.dsum ? 3 : 2,
-                     .aligned = aligned(call, t->rows * t->cols, a.gamma, NULL)};
+                     .aligned = aligned(call, rows * cols, a.gamma, NULL)};
   int parts = 1;
   int64_t seats;
-  if (t->period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
+  if (a.period == 1) TFU_TRY(tfu_parts_of(call, &kernel, &job, &parts));
   if (parts > 1) {
     TFU_TRY(tfu_split(call, &kernel, parts, &job));
     a.period = parts;
@@ -163,39 +140,39 @@ tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *t, int 
   }
   TFU_TRY(backward_pass(call, &kernel, job, parts > 1 ? TFU_JOIN : TFU_WHOLE, sums, &a, &seats));
   if (!sums) return TFU_OK;
-  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * job.cols, rms ? 1 : 2, t->dweights);
+  return tfu_fold_gpu(call, a.partial, seats / a.period, a.period * job.cols, a.rms ? 1 : 2, dweights);
 }
 
 tfu_code tfu_norm_gpu(tfu_call *call) {
-  const tfu_tensor *in = call->in, *out = call->out;
-  const tfu_norm_tensors t = {.rows = tfu_rows(&in[TFU_NORM_X].shape),
-                              .cols = tfu_cols(&in[TFU_NORM_X].shape),
-                              .period = 1,
-                              .x = &in[TFU_NORM_X],
-                              .residual = &in[TFU_NORM_RESIDUAL],
-                              .gamma = &in[TFU_NORM_GAMMA],
-                              .beta = &in[TFU_NORM_BETA],
-                              .seed = &in[TFU_NORM_SEED],
-                              .y = &out[TFU_NORM_Y],
-                              .sum = &out[TFU_NORM_SUM],
-                              .stats = &out[TFU_NORM_STATS]};
-  return tfu_norm_rows(call, &t, call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM, call->attr[TFU_NORM_EPSILON].f,
-                       call->attr[TFU_NORM_RATE].f);
+  const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_NORM_X];
+  return tfu_norm_rows(call, x->dtype, tfu_rows(&x->shape), tfu_cols(&x->shape),
+                       (norm_args){.y = out[TFU_NORM_Y].data,
+                                   .sum = tfu_given_data(&out[TFU_NORM_SUM]),
+                                   .stats = out[TFU_NORM_STATS].data,
+                                   .x = x->data,
+                                   .residual = tfu_given_data(&in[TFU_NORM_RESIDUAL]),
+                                   .gamma = tfu_given_data(&in[TFU_NORM_GAMMA]),
+                                   .beta = tfu_given_data(&in[TFU_NORM_BETA]),
+                                   .seed = tfu_given_data(&in[TFU_NORM_SEED]),
+                                   .period = 1,
+                                   .rms = call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM,
+                                   .epsilon = call->attr[TFU_NORM_EPSILON].f,
+                                   .rate = call->attr[TFU_NORM_RATE].f});
 }
 
 tfu_code tfu_norm_grad_gpu(tfu_call *call) {
-  const tfu_tensor *in = call->in, *out = call->out;
-  const tfu_norm_grad_tensors t = {.rows = tfu_rows(&in[TFU_NORMGRAD_X].shape),
-                                   .cols = tfu_cols(&in[TFU_NORMGRAD_X].shape),
-                                   .period = 1,
-                                   .dy = &in[TFU_NORMGRAD_DY],
-                                   .dsum = &in[TFU_NORMGRAD_DSUM],
-                                   .x = &in[TFU_NORMGRAD_X],
-                                   .gamma = &in[TFU_NORMGRAD_GAMMA],
-                                   .stats = &in[TFU_NORMGRAD_STATS],
-                                   .seed = &in[TFU_NORMGRAD_SEED],
-                                   .dx = &out[TFU_NORMGRAD_DX],
-                                   .dresidual = &out[TFU_NORMGRAD_DRESIDUAL],
-                                   .dweights = &out[TFU_NORMGRAD_DGAMMA]};
-  return tfu_norm_rows_grad(call, &t, call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM, call->attr[TFU_NORMGRAD_RATE].f);
+  const tfu_tensor *in = call->in, *out = call->out, *x = &in[TFU_NORMGRAD_X];
+  return tfu_norm_rows_grad(call, x->dtype, tfu_rows(&x->shape), tfu_cols(&x->shape),
+                            (norm_grad_args){.dx = out[TFU_NORMGRAD_DX].data,
+                                             .dresidual = tfu_given_data(&out[TFU_NORMGRAD_DRESIDUAL]),
+                                             .dy = in[TFU_NORMGRAD_DY].data,
+                                             .dsum = tfu_given_data(&in[TFU_NORMGRAD_DSUM]),
+                                             .x = x->data,
+                                             .gamma = tfu_given_data(&in[TFU_NORMGRAD_GAMMA]),
+                                             .stats = in[TFU_NORMGRAD_STATS].data,
+                                             .seed = tfu_given_data(&in[TFU_NORMGRAD_SEED]),
+                                             .period = 1,
+                                             .rms = call->attr[TFU_NORM_KIND].i == TFU_RMS_NORM,
+                                             .rate = call->attr[TFU_NORMGRAD_RATE].f},
+                            &out[TFU_NORMGRAD_DGAMMA]);
 }

@@ -2,21 +2,11 @@
 #ifndef TFUSE_NORM_GPU_H_
 #define TFUSE_NORM_GPU_H_
 
-#include "tfuse.h"
+#include "kernels/rows/norm.h"
 
-/* Tensors may be NULL or empty where optional. Row r has the weights r % period. */
-typedef struct tfu_norm_tensors {
-  int64_t rows, cols, period;
-  const tfu_tensor *x, *residual, *gamma, *beta, *seed, *y, *sum, *stats;
-} tfu_norm_tensors;
-TFU_MUST_USE tfu_code tfu_norm_rows(tfu_call *call, const tfu_norm_tensors *tensors, int rms, float epsilon,
-                                    float rate);
-
-typedef struct tfu_norm_grad_tensors {
-  int64_t rows, cols, period;
-  const tfu_tensor *dy, *dsum, *x, *gamma, *stats, *seed, *dx, *dresidual;
-  const tfu_tensor *dweights; /* two: of gamma, of beta */
-} tfu_norm_grad_tensors;
-TFU_MUST_USE tfu_code tfu_norm_rows_grad(tfu_call *call, const tfu_norm_grad_tensors *tensors, int rms, float rate);
+/* The arguments are all there but for what a launch is planned by; dweights are two: of gamma, of beta. */
+TFU_MUST_USE tfu_code tfu_norm_rows(tfu_call *call, tfu_dtype dtype, int64_t rows, int64_t cols, norm_args a);
+TFU_MUST_USE tfu_code tfu_norm_rows_grad(tfu_call *call, tfu_dtype dtype, int64_t rows, int64_t cols, norm_grad_args a,
+                                         const tfu_tensor *dweights);
 
 #endif

@@ -15,14 +15,17 @@ typedef struct job {
   int log;
 } job;
 
-static tfu_code prepare(tfu_call *call, job *j) {
-  const tfu_tensor *x = &call->in[0], *mask = &call->in[1];
-  *j = (job){.call = call, .plan = tfu_plan_rows_cpu(&x->shape), .scale = call->attr[0].f, .log = call->attr[1].b};
-  if (!tfu_given(&mask->shape)) return TFU_OK;
-  TFU_REQUIRE(call->err, mask->dtype == TFU_BOOL || mask->dtype == x->dtype, "mask must be bool or %s like x, got %s",
-              tfu_dtype_name(x->dtype), tfu_dtype_name(mask->dtype));
-  j->mask = mask;
-  j->stretch = tfu_stretch_of(&mask->shape, &x->shape);
+/* mask: NULL or empty where there is none. */
+static tfu_code run(tfu_call *call, const tfu_tensor *mask, void (*task)(void *, int64_t)) {
+  const tfu_tensor *x = &call->in[0];
+  job j = {.call = call, .plan = tfu_plan_rows_cpu(&x->shape), .scale = call->attr[0].f, .log = call->attr[1].b};
+  if (mask && tfu_given(&mask->shape)) {
+    TFU_REQUIRE(call->err, mask->dtype == TFU_BOOL || mask->dtype == x->dtype, "mask must be bool or %s like x, got %s",
+                tfu_dtype_name(x->dtype), tfu_dtype_name(mask->dtype));
+    j.mask = mask;
+    j.stretch = tfu_stretch_of(&mask->shape, &x->shape);
+  }
+  tfu_parallel(j.plan.tasks, task, &j);
   return TFU_OK;
 }
 
@@ -38,8 +41,9 @@ static int all_masked(const job *j, int64_t mask_at) {
 
 #define TFU_SELF "kernels/rows/softmax_cpu.c"
 #include "kernels/core/cpu/stamp.h"
-TFU_BY_REAL(tfu_softmax_cpu)
-TFU_BY_REAL(tfu_softmax_grad_cpu)
+
+tfu_code tfu_softmax_cpu(tfu_call *call) { return run(call, &call->in[1], TFU_OF_REAL(call, forward_task)); }
+tfu_code tfu_softmax_grad_cpu(tfu_call *call) { return run(call, NULL, TFU_OF_REAL(call, backward_task)); }
 
 #else
 
@@ -50,13 +54,6 @@ typedef struct FN(view) {
   FN(tfu_writer) y;
   REAL e[TFU_CHUNK];
 } FN(view);
-
-static void FN(keep)(REAL *s, const REAL *x, REAL scale, const uint8_t *kept, int n) {
-  TFU_VECTORISED(i, n) {
-    const REAL score = x[i] * scale;
-    s[i] = kept[i] ? score : -(REAL)INFINITY;
-  }
-}
 
 /* s = x * scale + added; added may be s. */
 static void FN(add)(REAL *s, const REAL *x, REAL scale, const REAL *added, int n) {
@@ -71,7 +68,10 @@ static const REAL *FN(scores)(FN(view) * v, int64_t at, int64_t mask_at, int n) 
   const int boolean = j->mask && j->mask->dtype == TFU_BOOL;
   const uint8_t *kept = boolean ? (const uint8_t *)j->mask->data + mask_at : NULL;
   if (boolean && j->stretch.column) {
-    FN(keep)(v->e, x, scale, kept, n);
+    TFU_VECTORISED(i, n) {
+      const REAL score = x[i] * scale;
+      v->e[i] = kept[i] ? score : -(REAL)INFINITY;
+    }
   } else if (j->mask && j->stretch.column) {
     FN(add)(v->e, x, scale, FN(tfu_read)(&v->mask, mask_at, n), n);
   } else { /* one value for the whole row; x + -0 is x, even for x = -0 */
@@ -81,13 +81,6 @@ static const REAL *FN(scores)(FN(view) * v, int64_t at, int64_t mask_at, int n) 
     FN(add)(v->e, x, scale, v->e, n);
   }
   return v->e;
-}
-
-static void FN(scaled)(REAL *y, const REAL *e, REAL factor, int n) {
-  TFU_VECTORISED(i, n) y[i] = e[i] * factor;
-}
-static void FN(lowered)(REAL *y, const REAL *s, REAL max, REAL log_sum, int n) {
-  TFU_VECTORISED(i, n) y[i] = s[i] - max - log_sum;
 }
 
 static void FN(forward_row)(FN(view) * v, int64_t at, int64_t mask_at) {
@@ -103,11 +96,15 @@ static void FN(forward_row)(FN(view) * v, int64_t at, int64_t mask_at) {
     const int kept = n == cols && !j->log; /* the exponentials are still in v->e */
     const REAL *s = kept ? v->e : FN(scores)(v, at + col, mask_at + col * step, (int)n);
     REAL *y = FN(tfu_write)(&v->y, at + col, n);
-    if (empty)
+    if (empty) {
       for (int i = 0; i < n; i++) y[i] = nothing;
-    else if (j->log) FN(lowered)(y, s, max, log_sum, (int)n);
-    else if (kept) FN(scaled)(y, s, factor, (int)n);
-    else FN(tfu_exp_line)(y, s, max, factor, 0, (int)n);
+    } else if (j->log) {
+      TFU_VECTORISED(i, n) y[i] = s[i] - max - log_sum;
+    } else if (kept) {
+      TFU_VECTORISED(i, n) y[i] = s[i] * factor;
+    } else {
+      FN(tfu_exp_line)(y, s, max, factor, 0, (int)n);
+    }
   }
 }
 
@@ -122,13 +119,6 @@ static void FN(forward_task)(void *arg, int64_t task) {
   for (int64_t row = first; row < end; row++)
     FN(forward_row)(&v, row * j->plan.cols, j->mask ? tfu_stretch_row(&j->stretch, row) : 0);
   FN(tfu_flush)(&v.y);
-}
-
-static tfu_code FN(tfu_softmax_cpu)(tfu_call *call) {
-  job j;
-  TFU_TRY(prepare(call, &j));
-  tfu_parallel(j.plan.tasks, FN(forward_task), &j);
-  return TFU_OK;
 }
 
 static void FN(grad_chunk)(REAL *dx, const REAL *dy, const REAL *y, REAL scale, REAL sum, int n) {
@@ -164,12 +154,5 @@ static void FN(backward_task)(void *arg, int64_t task) {
     }
   }
   FN(tfu_flush)(&dx);
-}
-
-static tfu_code FN(tfu_softmax_grad_cpu)(tfu_call *call) {
-  job j = {
-      .call = call, .plan = tfu_plan_rows_cpu(&call->in[1].shape), .scale = call->attr[0].f, .log = call->attr[1].b};
-  tfu_parallel(j.plan.tasks, FN(backward_task), &j);
-  return TFU_OK;
 }
 #endif

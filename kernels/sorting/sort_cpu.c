@@ -58,15 +58,14 @@ tfu_code tfu_argsort_cpu(tfu_call *call) { return sort(call, 1); }
 
 typedef struct unsort_run {
   const tfu_call *call;
-  int64_t rows, cols, k, per_task;
+  int64_t cols, k;
   int bad; /* a place that is none: all tasks that meet one write the same */
 } unsort_run;
 
-static void unsort_rows(void *arg, int64_t task) {
+static void unsort_rows(void *arg, int64_t row, int64_t end) {
   unsort_run *r = arg;
   const size_t size = tfu_dtype_size(r->call->out[0].dtype);
-  const int64_t end = (task + 1) * r->per_task < r->rows ? (task + 1) * r->per_task : r->rows;
-  for (int64_t row = task * r->per_task; row < end; row++) {
+  for (; row < end; row++) {
     const int32_t *places = (const int32_t *)r->call->in[1].data + row * r->k;
     const char *dy = (const char *)r->call->in[0].data + (size_t)(row * r->k) * size;
     char *dx = (char *)r->call->out[0].data + (size_t)(row * r->cols) * size;
@@ -85,10 +84,8 @@ static void unsort_rows(void *arg, int64_t task) {
 
 tfu_code tfu_unsort_cpu(tfu_call *call) {
   const tfu_shape *x = &call->in[2].shape;
-  unsort_run r = {.call = call, .rows = tfu_rows(x), .cols = tfu_cols(x), .k = tfu_cols(&call->in[1].shape)};
-  const int64_t most = (int64_t)tfu_threads() * 4;
-  r.per_task = divide_up(r.rows, most);
-  tfu_parallel(divide_up(r.rows, r.per_task), unsort_rows, &r);
+  unsort_run r = {.call = call, .cols = tfu_cols(x), .k = tfu_cols(&call->in[1].shape)};
+  tfu_parallel_ranges(tfu_rows(x), divide_up(tfu_rows(x), (int64_t)tfu_threads() * 4), unsort_rows, &r);
   TFU_REQUIRE(call->err, !r.bad, "indices must be places of values, from 0 up to %lld", (long long)r.cols);
   return TFU_OK;
 }
@@ -121,7 +118,7 @@ static void KEYED(give)(const sort_run *r, int64_t row, const KEYED(tfu_line) * 
 
 static void KEYED(sort_rows)(void *arg, int64_t task) {
   const sort_run *r = arg;
-  const int64_t end = (task + 1) * r->per_task < r->rows ? (task + 1) * r->per_task : r->rows;
+  const int64_t end = least((task + 1) * r->per_task, r->rows);
   for (int64_t row = task * r->per_task; row < end; row++) {
     KEYED(tfu_line) line = KEYED(line_in)(r, r->room + (size_t)task * r->room_of_task);
     KEYED(fill)(r, row, &line);

@@ -21,8 +21,8 @@ enum { SORTED_COLS = 256 }; /* rows of so many or fewer are sorted, several by o
 enum { MOST_PARTS = 1024 };
 
 static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, int64_t cols, int64_t k) {
-  void *places;
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(int32_t), &places));
+  int32_t *places;
+  TFU_SCRATCH(call, rows * cols, places);
   const radix_job job = {.from = x->data,
                          .dtype = x->dtype,
                          .order = tfu_wide_order_of(x->dtype, 1, 1),
@@ -84,17 +84,14 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   while (parts > 1 && cols - (parts - 1) * divide_up(cols, parts) < k) parts--;
   if (parts <= 1) return launch(call, &a, x->dtype, key);
   top_args of_parts = a;
-  void *keys, *places;
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &keys));
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * sizeof(uint32_t), &places));
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &of_parts.keys));
+  TFU_SCRATCH(call, rows * parts * k, of_parts.places);
   of_parts.parts = (int)parts;
   of_parts.part_cols = divide_up(cols, parts);
   of_parts.values = NULL;
-  of_parts.keys = keys;
-  of_parts.places = places;
   TFU_TRY(launch(call, &of_parts, x->dtype, key));
-  a.x = keys;
-  a.from_places = places;
+  a.x = of_parts.keys;
+  a.from_places = (uint32_t *)of_parts.places;
   a.cols = a.part_cols = parts * k;
   return launch(call, &a, x->dtype, key);
 }

@@ -19,9 +19,8 @@ static tfu_code KEYED(unique)(tfu_call *call, tfu_order order) {
   int32_t *idx = call->out[1].data, *count = call->out[2].data, number = 0;
   int64_t size = 64, most = 64;
   while (most < 2 * n) most *= 2;
-  void *room;
-  TFU_TRY(tfu_scratch(call, (size_t)most * sizeof(int32_t), &room));
-  int32_t *table = room; /* a number of y and 1, or 0 */
+  int32_t *table; /* a number of y and 1, or 0 */
+  TFU_SCRATCH(call, most, table);
   memset(table, 0, (size_t)size * sizeof *table);
   for (int64_t i = 0; i < n; i++) {
     const KEY key = KEYED(tfu_to_key)(x[i], order);

@@ -114,7 +114,7 @@ static tfu_shape output_of(const tfu_shape *query, const tfu_shape *value) {
   return s;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check(in, attr, err));
   out[0] = output_of(&in[TFU_ATT_QUERY], &in[TFU_ATT_VALUE]);
   out[1] = per_query(&in[TFU_ATT_QUERY]);
@@ -137,7 +137,7 @@ const tfu_op tfu_attention = {
     .room = TFU_ATTENTION_ROOM,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   const tfu_shape *same = in + 1, output = output_of(&same[TFU_ATT_QUERY], &same[TFU_ATT_VALUE]);
   const tfu_shape stats = per_query(&same[TFU_ATT_QUERY]);
   TFU_TRY(check(same, attr, err));
@@ -164,7 +164,7 @@ const tfu_op tfu_attention_grad = {
     TFU_KERNELS(attention_grad),
 };
 
-static tfu_code paged_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(paged_shape) {
   const tfu_shape *table = &in[TFU_PAGED_TABLE];
   tfu_shape wanted = {.rank = 2,
                       .dim = {in[TFU_PAGED_QUERY].rank == 4 ? in[TFU_PAGED_QUERY].dim[0] : TFU_UNKNOWN, TFU_UNKNOWN}};

@@ -40,9 +40,8 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *weights, tfu_error *e
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *x = &in[TFU_BATCHNORM_X], *residual = &in[TFU_BATCHNORM_RESIDUAL];
-  (void)attr;
   TFU_TRY(check(x, &in[TFU_BATCHNORM_GAMMA], err));
   if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x", x, err));
   out[TFU_BATCHNORM_Y] = *x;
@@ -55,7 +54,7 @@ static int may_have_words(const tfu_shape *s, int64_t last) {
   return s->rank == TFU_UNKNOWN || (s->rank == 2 && tfu_may_be(s->dim[1], last));
 }
 
-static tfu_code training_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(training_shape) {
   const tfu_shape *wanted = &in[TFU_BATCHNORM_SIGNS_FOR];
   TFU_TRY(forward_shape(in, out, attr, err));
   TFU_REQUIRE(err, !tfu_given(wanted) || may_have_words(wanted, 0), "signs_for must be [words, 0], got shape %s",
@@ -66,10 +65,9 @@ static tfu_code training_shape(const tfu_shape *in, tfu_shape *out, const tfu_va
   return TFU_OK;
 }
 
-static tfu_code statistics_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(statistics_shape) {
   const tfu_shape *x = &in[TFU_BATCHSTATISTICS_X], none = {.rank = 1};
   const tfu_shape weights[] = {none, none, in[TFU_BATCHSTATISTICS_MEAN], in[TFU_BATCHSTATISTICS_VARIANCE]};
-  (void)attr;
   TFU_TRY(check(x, weights, err));
   const tfu_shape channels = channels_of(x), *shift = &in[TFU_BATCHSTATISTICS_SHIFT];
   if (tfu_given(shift)) TFU_TRY(tfu_match("shift", shift, "x's channels", &channels, err));
@@ -131,7 +129,7 @@ static tfu_code shared_grad_shape(const tfu_shape *in, tfu_shape *out, tfu_error
 }
 
 /* How many words of signs there must be is for the kernels to say, which know T. */
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   const tfu_shape *signs = &in[TFU_BATCHNORMGRAD_SIGNS];
   TFU_TRY(shared_grad_shape(in, out, err));
   if (!tfu_given(signs)) return TFU_OK;
@@ -156,8 +154,7 @@ const tfu_op tfu_batch_norm_grad = {
     .in_place = 1,
 };
 
-static tfu_code frozen_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(frozen_grad_shape) {
   TFU_TRY(shared_grad_shape(in, out, err));
   out[TFU_BATCHNORMGRAD_DMEAN] = in[TFU_BATCHNORMGRAD_MEAN];
   out[TFU_BATCHNORMGRAD_DVARIANCE] = in[TFU_BATCHNORMGRAD_VARIANCE];

@@ -81,7 +81,7 @@ static tfu_shape image(int rank, int64_t first, const tfu_shape *from, int begin
 static const char x_axes[] = "[batch, spatial axes, channels]", y_axes[] = "[batch, spatial axes, outputs]",
                   kernel_axes[] = "[spatial axes, channels of a group, outputs]";
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *x = &in[TFU_CONV_X], *kernel = &in[TFU_CONV_KERNEL], *bias = &in[TFU_CONV_BIAS];
   const tfu_shape *residual = &in[TFU_CONV_RESIDUAL], *sizes = &in[TFU_CONV_SIZES];
   const int64_t outputs = size(kernel, -1);
@@ -125,7 +125,7 @@ const tfu_op tfu_conv = {
     .more_room = tfu_conv_more_room,
 };
 
-static tfu_code data_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(data_shape) {
   const tfu_shape *y = &in[TFU_CONV_DATA_Y], *kernel = &in[TFU_CONV_DATA_KERNEL], *sizes = &in[TFU_CONV_DATA_SIZES];
   TFU_TRY(check_rank("y", y, y_axes, TFU_UNKNOWN, 0, err));
   const int rank = known_rank(y, kernel);
@@ -155,7 +155,7 @@ const tfu_op tfu_conv_data = {
     .more_room = tfu_conv_data_more_room,
 };
 
-static tfu_code filter_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(filter_shape) {
   const tfu_shape *x = &in[TFU_CONV_FILTER_X], *y = &in[TFU_CONV_FILTER_Y], *sizes = &in[TFU_CONV_FILTER_SIZES];
   TFU_TRY(check_rank("x", x, x_axes, TFU_UNKNOWN, 0, err));
   const int rank = known_rank(x, y);

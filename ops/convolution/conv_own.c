@@ -4,7 +4,7 @@
  * `rung` says by which of the kernels, on a GPU; the CPU has one. */
 #include "ops/convolution/conv_own.h"
 
-static tfu_code own_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(own_shape) {
   return tfu_conv_shape(&in[TFU_CONV_X], &in[TFU_CONV_KERNEL], &in[TFU_CONV_OWN_SIZES], &out[0], attr, err);
 }
 

@@ -37,7 +37,7 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *kernel, const tfu_sha
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *x = &in[TFU_DEPTHWISE_X], *kernel = &in[TFU_DEPTHWISE_KERNEL], *size = &in[TFU_DEPTHWISE_SIZE];
   TFU_TRY(check(x, kernel, &in[TFU_DEPTHWISE_BIAS], err));
   TFU_REQUIRE(err, !known(size) || (size->rank == 3 && tfu_may_be(size->dim[2], 0)),
@@ -77,7 +77,7 @@ static tfu_code check_mark(const char *name, const tfu_shape *s, tfu_error *err)
   return TFU_OK;
 }
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   const tfu_shape *dy = &in[TFU_DEPTHGRAD_DY], *x = &in[TFU_DEPTHGRAD_X], *kernel = &in[TFU_DEPTHGRAD_KERNEL];
   const tfu_shape *bias = &in[TFU_DEPTHGRAD_BIAS], *pre = &in[TFU_DEPTHGRAD_PRE];
   TFU_TRY(check(x, kernel, bias, err));

@@ -46,7 +46,7 @@ static tfu_code check_sizes(const char *name, const char *by, const tfu_shape *l
   return TFU_OK;
 }
 
-static tfu_code average_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(average_shape) {
   TFU_TRY(check_images("x", &in[TFU_POOL_X], err));
   TFU_TRY(sized_like(&in[TFU_POOL_X], &in[TFU_POOL_SIZE], &out[TFU_POOL_Y], err));
   return attr ? check_sizes("size", "x", &in[TFU_POOL_X], &out[TFU_POOL_Y], attr, err) : TFU_OK;
@@ -62,7 +62,7 @@ static tfu_code check_window(const tfu_shape *y, const tfu_value *attr, tfu_erro
   return TFU_OK;
 }
 
-static tfu_code max_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(max_shape) {
   TFU_TRY(average_shape(in, out, attr, err));
   if (attr && tfu_given(&in[TFU_POOL_KEEP])) TFU_TRY(check_window(&out[TFU_POOL_Y], attr, err));
   tfu_shape places = out[TFU_POOL_Y];
@@ -71,13 +71,13 @@ static tfu_code max_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *
   return TFU_OK;
 }
 
-static tfu_code average_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(average_grad_shape) {
   TFU_TRY(check_images("dy", &in[TFU_AVERAGEGRAD_DY], err));
   TFU_TRY(sized_like(&in[TFU_AVERAGEGRAD_DY], &in[TFU_AVERAGEGRAD_SIZE], &out[0], err));
   return attr ? check_sizes("dy", "the size of x,", &out[0], &in[TFU_AVERAGEGRAD_DY], attr, err) : TFU_OK;
 }
 
-static tfu_code max_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(max_grad_shape) {
   const tfu_shape *dy = &in[TFU_MAXGRAD_DY];
   const tfu_shape average[] = {*dy, in[TFU_MAXGRAD_SIZE]};
   TFU_TRY(average_grad_shape(average, out, attr, err));

@@ -17,15 +17,13 @@ static tfu_code check_scale(const tfu_shape *x, const tfu_shape *scale, tfu_erro
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check_scale(&in[0], &in[1], err));
   out[0] = in[0];
   return TFU_OK;
 }
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(grad_shape) {
   TFU_TRY(check_scale(&in[1], &in[2], err));
   TFU_TRY(tfu_match("dy", &in[0], "x", &in[1], err));
   out[0] = in[1];

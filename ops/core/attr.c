@@ -42,14 +42,28 @@ int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
   return -1;
 }
 
-tfu_value tfu_attr_value(const tfu_attr *a, const char *text) {
-  switch (a->kind) {
-    case TFU_ATTR_FLOAT: return (tfu_value){.f = strtof(text, NULL)};
-    case TFU_ATTR_CHOICE: return (tfu_value){.i = tfu_attr_choice(a, text, strlen(text))};
-    case TFU_ATTR_STRING: return (tfu_value){.s = tfu_intern(text, strlen(text))};
-    case TFU_ATTR_BOOL: return (tfu_value){.b = atoi(text)};
-    default: return (tfu_value){.i = strtoll(text, NULL, 10)};
+tfu_code tfu_attr_word(const tfu_attr *a, const char *word, size_t length, tfu_value *v, tfu_error *err) {
+  if (a->kind == TFU_ATTR_STRING)
+    return (v->s = tfu_intern(word, length)) ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  v->i = tfu_attr_choice(a, word, length);
+  TFU_REQUIRE(err, v->i >= 0, "attribute %s must be one of %s, got '%.*s'", a->name, a->choices, (int)length, word);
+  return TFU_OK;
+}
+
+tfu_code tfu_attr_text(const tfu_attr *a, const char *text, size_t length, tfu_value *v, tfu_error *err) {
+  if (a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING) return tfu_attr_word(a, text, length, v, err);
+  if (a->kind == TFU_ATTR_FLOAT) v->f = strtof(text, NULL);
+  else if (a->kind == TFU_ATTR_BOOL) v->b = atoi(text);
+  else v->i = strtoll(text, NULL, 10);
+  return TFU_OK;
+}
+
+tfu_code tfu_attrs_read(const tfu_op *op, tfu_attr_reader *read, void *from, tfu_value *values, tfu_error *err) {
+  for (int i = 0; op->attr[i]; i++) {
+    tfu_attr a;
+    if (tfu_attr_parse(op->attr[i], &a) && a.kind != TFU_ATTR_DTYPE) TFU_TRY(read(&a, from, &values[i], err));
   }
+  return TFU_OK;
 }
 
 void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr) {

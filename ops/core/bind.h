@@ -39,8 +39,17 @@ typedef struct tfu_attr {
 TFU_MUST_USE int tfu_attr_parse(const char *text, tfu_attr *attr);
 /* The index of word among the choices, or -1. */
 int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length);
-/* The value that a text stands for; of a choice that is none, -1. A string's is interned. */
-tfu_value tfu_attr_value(const tfu_attr *attr, const char *text);
+/* The value of an attribute that is a choice or a text. */
+TFU_MUST_USE tfu_code tfu_attr_word(const tfu_attr *attr, const char *word, size_t length, tfu_value *value,
+                                    tfu_error *err);
+/* The value of any attribute but a dtype, from a text in which a number may be followed by anything but digits. */
+TFU_MUST_USE tfu_code tfu_attr_text(const tfu_attr *attr, const char *text, size_t length, tfu_value *value,
+                                    tfu_error *err);
+/* Reads all of a row's attributes but dtypes, which every tensor has itself, by a function that knows where they are.
+ */
+typedef tfu_code tfu_attr_reader(const tfu_attr *attr, void *from, tfu_value *value, tfu_error *err);
+TFU_MUST_USE tfu_code tfu_attrs_read(const tfu_op *op, tfu_attr_reader *read, void *from, tfu_value *values,
+                                     tfu_error *err);
 /* Drops the texts among a row's attributes, of which those that were not read are NULL. */
 void tfu_attrs_drop(const tfu_op *op, const tfu_value *attr);
 
@@ -57,6 +66,12 @@ TFU_MUST_USE tfu_code tfu_tensor_of(const tfu_spec *spec, tfu_tensor *tensor, tf
 
 int tfu_args(const char *const *list); /* entries before the NULL */
 
+/* A tensor as a framework shows it. `numbers` are the framework's own of dtypes, by tfu_dtype. */
+TFU_MUST_USE tfu_code tfu_view(const char *argument, void *data, int64_t rank, const int64_t *dims, int number,
+                               const int *numbers, int count, tfu_tensor *tensor, tfu_error *err);
+/* Fails where the argument has more axes than a shape has room for. */
+TFU_MUST_USE tfu_code tfu_check_rank(const char *argument, int64_t rank, tfu_error *err);
+
 /* ---- lists (lists.c) ---- */
 
 /* Of an op with lists: makes room for all its tensors and their shapes, as many as its number attributes say. Does
@@ -70,16 +85,21 @@ tfu_tensor *tfu_outputs(tfu_call *call, int *n);
 const char *tfu_input_name(const tfu_call *call, int i);
 const char *tfu_output_name(const tfu_call *call, int i);
 
-/* Runs the shape rule on the call's inputs and sizes the outputs; *elements is their sum. Dims are all known, and no
- * output has more bytes than memory could have. `out` has room for TFU_MAX_ARGS; of an op with lists the shapes are in
- * call->lists. */
-TFU_MUST_USE tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements);
+/* Runs the shape rule on the call's inputs: the shapes of all its outputs, which are in call->lists or in `own`, that
+ * has room for TFU_MAX_ARGS. */
+TFU_MUST_USE tfu_code tfu_infer_shapes(tfu_call *call, tfu_shape *own, const tfu_shape **shapes);
+/* The same where dims are all known; *elements is the sum of all outputs'. Fails where one has more bytes than memory
+ * could have. */
+TFU_MUST_USE tfu_code tfu_infer(tfu_call *call, tfu_shape *own, int64_t *elements);
 /* What a row declares as S has the type that in[0] is computed in: kernels count on it. Lists check their own. */
 TFU_MUST_USE tfu_code tfu_check_reals(const tfu_call *call);
 /* Runs the op's kernel and leaves a trace of it. */
 TFU_MUST_USE tfu_code tfu_execute(tfu_call *call, const char *route, int gpu);
 /* "Op: text", as TensorFlow and XLA report it. */
-void tfu_explain_error(const tfu_op *op, const tfu_error *err, char *text, size_t size);
+typedef struct tfu_error_text {
+  char text[sizeof(tfu_error) + 64];
+} tfu_error_text;
+tfu_error_text tfu_show_error(const tfu_op *op, const tfu_error *err);
 
 /* ---- traces (trace.c): the last runs, for tfuse.explain() ---- */
 

@@ -12,25 +12,43 @@ int tfu_args(const char *const *list) {
   return n;
 }
 
-tfu_code tfu_infer(tfu_call *call, tfu_shape *out, int64_t *elements) {
+tfu_code tfu_check_rank(const char *argument, int64_t rank, tfu_error *err) {
+  TFU_REQUIRE(err, rank <= TFU_MAX_RANK, "%s has %d dimensions, at most %d are supported: reshape it", argument,
+              (int)rank, TFU_MAX_RANK);
+  return TFU_OK;
+}
+
+tfu_code tfu_view(const char *argument, void *data, int64_t rank, const int64_t *dims, int number, const int *numbers,
+                  int count, tfu_tensor *t, tfu_error *err) {
+  TFU_TRY(tfu_check_rank(argument, rank, err));
+  *t = (tfu_tensor){.data = data, .shape.rank = (int)rank};
+  for (int i = 0; i < rank; i++) t->shape.dim[i] = dims[i];
+  while ((int)t->dtype < count && numbers[t->dtype] != number) t->dtype++;
+  if ((int)t->dtype < count) return TFU_OK;
+  return tfu_fail(err, TFU_UNIMPLEMENTED, "%s has dtype number %d, which is not supported", argument, number);
+}
+
+tfu_code tfu_infer_shapes(tfu_call *call, tfu_shape *own, const tfu_shape **shapes) {
   tfu_shape in[TFU_MAX_ARGS];
+  *shapes = call->lists ? call->lists->shapes : own;
+  if (call->lists) return call->op->lists(call->lists, call->attr, call->err);
+  for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
+  return call->op->shape(in, own, call->attr, call->err);
+}
+
+tfu_code tfu_infer(tfu_call *call, tfu_shape *own, int64_t *elements) {
+  const tfu_shape *shapes;
   int outputs;
+  TFU_TRY(tfu_infer_shapes(call, own, &shapes));
   (void)tfu_outputs(call, &outputs);
-  if (call->lists) {
-    TFU_TRY(call->op->lists(call->lists, call->attr, call->err));
-    out = call->lists->shapes;
-  } else {
-    for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
-    TFU_TRY(call->op->shape(in, out, call->attr, call->err));
-  }
   *elements = 0;
   for (int i = 0; i < outputs; i++) {
     int64_t n = 1, bytes;
-    for (int d = 0; d < out[i].rank; d++)
-      if (__builtin_mul_overflow(n, out[i].dim[d], &n)) n = INT64_MAX;
+    for (int d = 0; d < shapes[i].rank; d++)
+      if (__builtin_mul_overflow(n, shapes[i].dim[d], &n)) n = INT64_MAX;
     if (__builtin_mul_overflow(n, (int64_t)sizeof(double), &bytes) || __builtin_add_overflow(*elements, n, elements))
       return tfu_fail(call->err, TFU_EXHAUSTED, "output %s of shape %s is larger than any memory",
-                      tfu_output_name(call, i), tfu_show(&out[i]).text);
+                      tfu_output_name(call, i), tfu_show(&shapes[i]).text);
   }
   return TFU_OK;
 }
@@ -68,8 +86,7 @@ tfu_code tfu_execute(tfu_call *call, const char *route, int gpu) {
 }
 
 tfu_code tfu_scratch(tfu_call *call, size_t bytes, void **memory) {
-  *memory = bytes ? call->allocate(call, bytes) : NULL;
-  if (*memory || !bytes) return TFU_OK;
+  if (tfu_try_scratch(call, bytes, memory)) return TFU_OK;
   return tfu_fail(call->err, TFU_EXHAUSTED, "out of memory allocating %zu bytes of scratch", bytes);
 }
 
@@ -81,6 +98,8 @@ int tfu_try_scratch(tfu_call *call, size_t bytes, void **memory) {
   return *memory || !bytes;
 }
 
-void tfu_explain_error(const tfu_op *op, const tfu_error *err, char *text, size_t size) {
-  snprintf(text, size, "%s: %s", op->name, err->text);
+tfu_error_text tfu_show_error(const tfu_op *op, const tfu_error *err) {
+  tfu_error_text t;
+  snprintf(t.text, sizeof t.text, "%s: %s", op->name, err->text);
+  return t;
 }

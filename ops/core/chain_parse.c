@@ -51,28 +51,11 @@ static const char *value_in(const char *line, const char *name, size_t *length) 
   return NULL;
 }
 
-static tfu_code read_attributes(const char *line, tfu_step *step, tfu_error *err) {
-  for (int i = 0; step->op->attr[i]; i++) {
-    tfu_attr a;
-    size_t length;
-    if (!tfu_attr_parse(step->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
-    const char *text = value_in(line, a.name, &length);
-    TFU_REQUIRE(err, text, "attribute %s of %s is missing", a.name, step->op->name);
-    char word[64];
-    TFU_REQUIRE(err, length < sizeof word || a.kind == TFU_ATTR_STRING, "attribute %s of %s is too long", a.name,
-                step->op->name);
-    if (a.kind == TFU_ATTR_STRING) {
-      step->attr[i].s = tfu_intern(text, length);
-      if (!step->attr[i].s) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-      continue;
-    }
-    memcpy(word, text, length);
-    word[length] = 0;
-    step->attr[i] = tfu_attr_value(&a, word);
-    TFU_REQUIRE(err, a.kind != TFU_ATTR_CHOICE || step->attr[i].i >= 0, "attribute %s of %s cannot be %s", a.name,
-                step->op->name, word);
-  }
-  return TFU_OK;
+static tfu_code read_attribute(const tfu_attr *a, void *line, tfu_value *value, tfu_error *err) {
+  size_t length;
+  const char *text = value_in(line, a->name, &length);
+  TFU_REQUIRE(err, text, "attribute %s is missing", a->name);
+  return tfu_attr_text(a, text, length, value, err);
 }
 
 static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
@@ -92,7 +75,7 @@ static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
   const int end = is_next(&at, '|');
   TFU_REQUIRE(err, end || !*skip(at) || *skip(at) == '\n', "%s has %d inputs: expected | behind them, got \"%.20s\"",
               stem, tfu_args(step->op->in), skip(at));
-  return read_attributes(at, step, err);
+  return tfu_attrs_read(step->op, read_attribute, (void *)(uintptr_t)at, step->attr, err);
 }
 
 tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err) {

@@ -11,32 +11,22 @@ tfu_code tfu_tensor_of(const tfu_spec *spec, tfu_tensor *t, tfu_error *err) {
   return t->dtype < TFU_DTYPES ? TFU_OK : tfu_fail(err, TFU_UNIMPLEMENTED, "dtype %s is not supported", spec->dtype);
 }
 
-/* The call's attributes, of which attrs has names and values in turn up to a NULL, and its inputs. */
+/* Of `attrs_`, which has names and values in turn up to a NULL. */
+static tfu_code read_attr(const tfu_attr *a, void *attrs_, tfu_value *v, tfu_error *err) {
+  const char *const *at = attrs_;
+  while (*at && strcmp(*at, a->name)) at += 2;
+  TFU_REQUIRE(err, *at, "attribute %s is missing", a->name);
+  return tfu_attr_text(a, at[1], strlen(at[1]), v, err);
+}
+
+/* The call's attributes and inputs. */
 static tfu_code fill(tfu_call *call, tfu_lists *lists, const tfu_spec *in, const char *const *attrs) {
-  for (int i = 0; call->op->attr[i]; i++) {
-    tfu_attr a;
-    if (!tfu_attr_parse(call->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
-    const char *const *at = attrs;
-    while (*at && strcmp(*at, a.name)) at += 2;
-    TFU_REQUIRE(call->err, *at, "attribute %s is missing", a.name);
-    call->attr[i] = tfu_attr_value(&a, at[1]);
-  }
+  TFU_TRY(tfu_attrs_read(call->op, read_attr, (void *)attrs, call->attr, call->err));
   TFU_TRY(tfu_lists_open(call, lists));
   int n;
   tfu_tensor *tensors = tfu_inputs(call, &n);
   for (int i = 0; i < n; i++) TFU_TRY(tfu_tensor_of(&in[i], &tensors[i], call->err));
   return TFU_OK;
-}
-
-static tfu_code infer(tfu_call *call, tfu_shape *out) {
-  tfu_shape in[TFU_MAX_ARGS];
-  if (call->lists) {
-    TFU_TRY(call->op->lists(call->lists, call->attr, call->err));
-    memcpy(out, call->lists->shapes, (size_t)call->lists->outputs * sizeof *out);
-    return TFU_OK;
-  }
-  for (int i = 0; call->op->in[i]; i++) in[i] = call->in[i].shape;
-  return call->op->shape(in, out, call->attr, call->err);
 }
 
 static void release(tfu_call *call) {
@@ -55,8 +45,11 @@ TFU_EXPORT const char *tfu_row_shapes(const char *stem, const tfu_spec *in, cons
   static _Thread_local tfu_error err;
   tfu_lists lists;
   tfu_call call = {.op = tfu_find(stem)->op, .err = &err};
+  tfu_shape own[TFU_MAX_ARGS];
+  const tfu_shape *shapes;
   tfu_code code = fill(&call, &lists, in, attrs);
-  if (code == TFU_OK) code = infer(&call, out);
+  if (code == TFU_OK) code = tfu_infer_shapes(&call, own, &shapes);
+  if (code == TFU_OK) memcpy(out, shapes, (size_t)(call.lists ? lists.outputs : tfu_args(call.op->out)) * sizeof *out);
   release(&call);
   return code == TFU_OK ? "" : err.text;
 }

@@ -4,13 +4,12 @@
  * pointer to its StreamInterface, whose third virtual function (after two destructors) returns a pointer to the
  * stream. Should a later TensorFlow no longer export it, or TFUSE_STREAM=fence ask for it, the work runs on a stream
  * of our own between two fences (kernels/core/gpu/fence.c). */
-#define _GNU_SOURCE
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bind.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/library.h"
 
 #define SYMBOL "_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"
 
@@ -29,8 +28,7 @@ static const gpu_device *(*device_of)(void *ctx);
 
 __attribute__((constructor)) static void find(void) {
   const char *forced = getenv("TFUSE_STREAM");
-  void *framework = dlopen("libtensorflow_framework.so.2", RTLD_NOW | RTLD_NOLOAD);
-  if (framework && !(forced && !strcmp(forced, "fence"))) *(void **)&device_of = dlsym(framework, SYMBOL);
+  if (!forced || strcmp(forced, "fence")) *(void **)&device_of = tfu_of_tensorflow(SYMBOL);
 }
 
 TFU_EXPORT const char *tfu_stream_route(void) {

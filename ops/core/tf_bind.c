@@ -13,28 +13,10 @@ typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/ops.h"
 
-static tfu_code to_dtype(TF_DataType type, tfu_dtype *dtype, tfu_error *err) {
-  switch (type) {
-    case TF_FLOAT: *dtype = TFU_F32; return TFU_OK;
-    case TF_HALF: *dtype = TFU_F16; return TFU_OK;
-    case TF_BFLOAT16: *dtype = TFU_BF16; return TFU_OK;
-    case TF_DOUBLE: *dtype = TFU_F64; return TFU_OK;
-    case TF_INT32: *dtype = TFU_I32; return TFU_OK;
-    case TF_INT64: *dtype = TFU_I64; return TFU_OK;
-    case TF_BOOL: *dtype = TFU_BOOL; return TFU_OK;
-    case TF_UINT8: *dtype = TFU_U8; return TFU_OK;
-    case TF_INT8: *dtype = TFU_I8; return TFU_OK;
-    case TF_UINT16: *dtype = TFU_U16; return TFU_OK;
-    case TF_INT16: *dtype = TFU_I16; return TFU_OK;
-    default: return tfu_fail(err, TFU_UNIMPLEMENTED, "TensorFlow dtype number %d is not supported", (int)type);
-  }
-}
-
-static tfu_code check_rank(const char *argument, int rank, tfu_error *err) {
-  TFU_REQUIRE(err, rank <= TFU_MAX_RANK, "%s has %d dimensions, at most %d are supported: reshape it", argument, rank,
-              TFU_MAX_RANK);
-  return TFU_OK;
-}
+static const int numbers[] = {
+    [TFU_F32] = TF_FLOAT, [TFU_F16] = TF_HALF,   [TFU_BF16] = TF_BFLOAT16, [TFU_F64] = TF_DOUBLE,
+    [TFU_I32] = TF_INT32, [TFU_I64] = TF_INT64,  [TFU_BOOL] = TF_BOOL,     [TFU_U8] = TF_UINT8,
+    [TFU_I8] = TF_INT8,   [TFU_U16] = TF_UINT16, [TFU_I16] = TF_INT16};
 
 /* ---- running ---- */
 
@@ -54,14 +36,17 @@ typedef struct run {
 
 static int failed(const run *r) { return TF_GetCode(r->status) != TF_OK; }
 
-static tfu_code view(const char *argument, const TF_Tensor *t, tfu_tensor *v, tfu_error *err) {
-  *v = (tfu_tensor){.data = TF_TensorData(t), .shape.rank = TF_NumDims(t)};
-  TFU_TRY(check_rank(argument, v->shape.rank, err));
-  for (int i = 0; i < v->shape.rank; i++) v->shape.dim[i] = TF_Dim(t, i);
-  return to_dtype(TF_TensorType(t), &v->dtype, err);
+/* The context keeps the tensor. Our handle goes at once: a live one would forbid reusing the buffer. */
+static tfu_code view(const char *argument, TF_Tensor *t, tfu_tensor *v, tfu_error *err) {
+  int64_t dims[TFU_MAX_RANK];
+  const int rank = TF_NumDims(t);
+  for (int i = 0; i < rank && i < TFU_MAX_RANK; i++) dims[i] = TF_Dim(t, i);
+  const tfu_code code =
+      tfu_view(argument, TF_TensorData(t), rank, dims, (int)TF_TensorType(t), numbers, TFU_COUNT(numbers), v, err);
+  TF_DeleteTensor(t);
+  return code;
 }
 
-/* The context itself keeps the inputs alive. Our handles go at once: a live one would forbid reusing the buffer. */
 static tfu_code take_inputs(run *r, tfu_call *call) {
   int n;
   tfu_tensor *in = tfu_inputs(call, &n);
@@ -70,19 +55,16 @@ static tfu_code take_inputs(run *r, tfu_call *call) {
     TF_GetInput(r->ctx, i, &t, r->status);
     if (failed(r)) return TFU_OK;
     if (!t) return tfu_fail(call->err, TFU_INTERNAL, "TensorFlow gives no tensor for %s", tfu_input_name(call, i));
-    const tfu_code code = view(tfu_input_name(call, i), t, &in[i], call->err);
-    TF_DeleteTensor(t);
-    TFU_TRY(code);
+    TFU_TRY(view(tfu_input_name(call, i), t, &in[i], call->err));
   }
   return TFU_OK;
 }
 
-/* The context keeps the outputs too. */
 static tfu_code make_outputs(run *r, tfu_call *call, int64_t *elements) {
   tfu_shape own[TFU_MAX_ARGS];
-  TFU_TRY(tfu_infer(call, own, elements));
   int n;
   tfu_tensor *out = tfu_outputs(call, &n);
+  TFU_TRY(tfu_infer(call, own, elements));
   const tfu_shape *shape = call->lists ? call->lists->shapes : own;
   const int reuse = !call->op->in_place ? 0 : call->lists ? call->lists->out[0].n : 1;
   for (int i = 0; i < n; i++) {
@@ -96,9 +78,7 @@ static tfu_code make_outputs(run *r, tfu_call *call, int64_t *elements) {
                             r->status);
     }
     if (failed(r) || !t) return TFU_OK;
-    const tfu_code code = view(tfu_output_name(call, i), t, &out[i], call->err);
-    TF_DeleteTensor(t);
-    TFU_TRY(code);
+    TFU_TRY(view(tfu_output_name(call, i), t, &out[i], call->err));
   }
   return TFU_OK;
 }
@@ -139,12 +119,9 @@ static void compute(const kernel *k, TF_OpKernelContext *ctx, int gpu) {
   if (code == TFU_OK && !failed(&r)) code = make_outputs(&r, &call, &elements);
   const int ran = code == TFU_OK && !failed(&r) && elements > 0;
   if (ran) code = gpu ? execute_on_stream(&r, &call) : tfu_execute(&call, "TensorFlow op", 0);
-  if (ran && code == TFU_OK) TF_SetStatus(r.status, TF_OK, "");   /* scratch that was refused was done without */
-  if (code != TFU_OK && !(code == TFU_EXHAUSTED && failed(&r))) { /* else TensorFlow's own status is the cause */
-    char text[sizeof err.text + 64];
-    tfu_explain_error(k->op, &err, text, sizeof text);
-    TF_SetStatus(r.status, (TF_Code)code, text);
-  }
+  if (ran && code == TFU_OK) TF_SetStatus(r.status, TF_OK, ""); /* scratch that was refused was done without */
+  if (code != TFU_OK && !(code == TFU_EXHAUSTED && failed(&r))) /* else TensorFlow's own status is the cause */
+    TF_SetStatus(r.status, (TF_Code)code, tfu_show_error(k->op, &err).text);
   if (failed(&r)) TF_OpKernelContext_Failure(ctx, r.status);
   while (r.n > 0) TF_DeleteTensor(r.held[--r.n]);
   tfu_lists_close(&call);
@@ -156,63 +133,48 @@ static void compute_gpu(void *k, TF_OpKernelContext *ctx) { compute(k, ctx, 1); 
 
 /* ---- constructing ---- */
 
-/* TensorFlow has checked the word against the choices already; this finds its index. */
-static int64_t read_choice(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
-  char word[64];
-  int32_t entries = 0, bytes = 0;
-  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
-  if (TF_GetCode(status) != TF_OK) return 0;
-  if (bytes > (int32_t)sizeof word) {
-    TF_SetStatus(status, TF_INVALID_ARGUMENT, "attribute too long");
-    return 0;
-  }
-  TF_OpKernelConstruction_GetAttrString(ctx, a->name, word, sizeof word, status);
-  return tfu_attr_choice(a, word, (size_t)bytes);
+/* Where attributes are read from. Its errors are TensorFlow's own, unless they are ours. */
+typedef struct construction {
+  TF_OpKernelConstruction *ctx;
+  TF_Status *status;
+} construction;
+
+static tfu_code read_word(const construction *c, const tfu_attr *a, int32_t bytes, tfu_value *v, tfu_error *err) {
+  char *word = malloc((size_t)bytes + 1);
+  if (!word) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+  TF_OpKernelConstruction_GetAttrString(c->ctx, a->name, word, (size_t)bytes, c->status);
+  tfu_code code = (tfu_code)TF_GetCode(c->status);
+  if (code == TFU_OK) code = tfu_attr_word(a, word, (size_t)bytes, v, err);
+  free(word);
+  return code;
 }
 
-static const char *read_string(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
-  int32_t entries = 0, bytes = 0;
-  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
-  char *text = TF_GetCode(status) == TF_OK ? malloc((size_t)bytes + 1) : NULL;
-  if (text) TF_OpKernelConstruction_GetAttrString(ctx, a->name, text, (size_t)bytes, status);
-  const char *kept = text && TF_GetCode(status) == TF_OK ? tfu_intern(text, (size_t)bytes) : NULL;
-  free(text);
-  if (!kept && TF_GetCode(status) == TF_OK) TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "out of memory");
-  return kept;
-}
-
-static int64_t count_types(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
-  int32_t entries = 0, bytes = 0;
-  TF_OpKernelConstruction_GetAttrSize(ctx, a->name, &entries, &bytes, status);
-  return entries;
-}
-
-static tfu_value read_attr(TF_OpKernelConstruction *ctx, const tfu_attr *a, TF_Status *status) {
-  tfu_value v = {.i = 0};
+static tfu_code read_attr(const tfu_attr *a, void *construction_, tfu_value *v, tfu_error *err) {
+  const construction *c = construction_;
   unsigned char flag = 0;
+  int32_t entries = 0, bytes = 0;
   switch (a->kind) {
-    case TFU_ATTR_DTYPE: break; /* every tensor carries its own */
-    case TFU_ATTR_FLOAT: TF_OpKernelConstruction_GetAttrFloat(ctx, a->name, &v.f, status); break;
-    case TFU_ATTR_INT: TF_OpKernelConstruction_GetAttrInt64(ctx, a->name, &v.i, status); break;
-    case TFU_ATTR_BOOL: TF_OpKernelConstruction_GetAttrBool(ctx, a->name, &flag, status), v.b = flag; break;
-    case TFU_ATTR_CHOICE: v.i = read_choice(ctx, a, status); break;
-    case TFU_ATTR_STRING: v.s = read_string(ctx, a, status); break;
-    case TFU_ATTR_TYPES: v.i = count_types(ctx, a, status); break;
+    case TFU_ATTR_FLOAT: TF_OpKernelConstruction_GetAttrFloat(c->ctx, a->name, &v->f, c->status); break;
+    case TFU_ATTR_INT: TF_OpKernelConstruction_GetAttrInt64(c->ctx, a->name, &v->i, c->status); break;
+    case TFU_ATTR_BOOL: TF_OpKernelConstruction_GetAttrBool(c->ctx, a->name, &flag, c->status), v->b = flag; break;
+    default: TF_OpKernelConstruction_GetAttrSize(c->ctx, a->name, &entries, &bytes, c->status);
   }
-  return v;
+  const tfu_code code = (tfu_code)TF_GetCode(c->status);
+  if (a->kind == TFU_ATTR_TYPES) v->i = entries;
+  const int word = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
+  return code == TFU_OK && word ? read_word(c, a, bytes, v, err) : code;
 }
 
 void *tfu_tf_create(const tfu_op *op, TF_OpKernelConstruction *ctx) {
-  TF_Status *status = TF_NewStatus();
+  tfu_error err = {"out of host memory"};
+  construction c = {.ctx = ctx, .status = TF_NewStatus()};
   kernel *k = calloc(1, sizeof *k);
   if (k) k->op = op;
-  else TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "out of memory");
-  for (int i = 0; k && op->attr[i] && TF_GetCode(status) == TF_OK; i++) {
-    tfu_attr a;
-    if (tfu_attr_parse(op->attr[i], &a)) k->attr[i] = read_attr(ctx, &a, status);
-  }
-  if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(ctx, status);
-  TF_DeleteStatus(status);
+  const tfu_code code = k ? tfu_attrs_read(op, read_attr, &c, k->attr, &err) : TFU_EXHAUSTED;
+  if (code != TFU_OK && TF_GetCode(c.status) == TF_OK)
+    TF_SetStatus(c.status, (TF_Code)code, tfu_show_error(op, &err).text);
+  if (code != TFU_OK) TF_OpKernelConstruction_Failure(ctx, c.status);
+  TF_DeleteStatus(c.status);
   return k;
 }
 
@@ -229,7 +191,7 @@ static tfu_code read_shape(TF_ShapeInferenceContext *ctx, const char *argument, 
   s->rank = TFU_UNKNOWN;
   if (!TF_ShapeInferenceContextRankKnown(ctx, h)) return TFU_OK;
   const int rank = (int)TF_ShapeInferenceContextRank(ctx, h);
-  TFU_TRY(check_rank(argument, rank, err));
+  TFU_TRY(tfu_check_rank(argument, rank, err));
   TF_DimensionHandle *d = TF_NewDimensionHandle();
   for (s->rank = 0; s->rank < rank; s->rank++) {
     TF_ShapeInferenceContextDim(ctx, h, s->rank, d);
@@ -270,11 +232,7 @@ void tfu_tf_infer(const tfu_op *op, TF_ShapeInferenceContext *ctx, TF_Status *st
   TF_ShapeInferenceContextSetUnknownShape(ctx, status);
   if (op->lists) return; /* the Python wrapper knows them */
   const tfu_code code = infer_all(op, ctx, out, status, &err);
-  if (code != TFU_OK) {
-    char text[sizeof err.text + 64];
-    tfu_explain_error(op, &err, text, sizeof text);
-    TF_SetStatus(status, (TF_Code)code, text);
-  }
+  if (code != TFU_OK) TF_SetStatus(status, (TF_Code)code, tfu_show_error(op, &err).text);
   for (int i = 0; op->out[i] && TF_GetCode(status) == TF_OK; i++)
     if (out[i].rank != TFU_UNKNOWN) write_shape(ctx, i, &out[i], status);
 }

@@ -19,6 +19,10 @@
 #include "kernels/core/table.h"
 #include "xla/ffi/api/c_api.h"
 
+/* The argument of one of XLA's functions. */
+#define ARGS(function, ...) \
+  &(function##_Args) { .struct_size = function##_Args_STRUCT_SIZE, __VA_ARGS__ }
+
 static const XLA_FFI_Api *api;
 static char status[256] = "the library was not initialised";
 
@@ -27,65 +31,32 @@ TFU_EXPORT const char *tfu_xla_status(void) { return status; }
 
 /* ---- a call frame as a tfu_call ---- */
 
-static tfu_code to_dtype(XLA_FFI_DataType type, tfu_dtype *dtype, tfu_error *err) {
-  switch (type) {
-    case XLA_FFI_DataType_F32: *dtype = TFU_F32; return TFU_OK;
-    case XLA_FFI_DataType_F16: *dtype = TFU_F16; return TFU_OK;
-    case XLA_FFI_DataType_BF16: *dtype = TFU_BF16; return TFU_OK;
-    case XLA_FFI_DataType_F64: *dtype = TFU_F64; return TFU_OK;
-    case XLA_FFI_DataType_S32: *dtype = TFU_I32; return TFU_OK;
-    case XLA_FFI_DataType_S64: *dtype = TFU_I64; return TFU_OK;
-    case XLA_FFI_DataType_PRED: *dtype = TFU_BOOL; return TFU_OK;
-    default: return tfu_fail(err, TFU_UNIMPLEMENTED, "XLA dtype number %d is not supported", (int)type);
-  }
-}
+static const int numbers[] = {
+    [TFU_F32] = XLA_FFI_DataType_F32,  [TFU_F16] = XLA_FFI_DataType_F16, [TFU_BF16] = XLA_FFI_DataType_BF16,
+    [TFU_F64] = XLA_FFI_DataType_F64,  [TFU_I32] = XLA_FFI_DataType_S32, [TFU_I64] = XLA_FFI_DataType_S64,
+    [TFU_BOOL] = XLA_FFI_DataType_PRED};
 
 static tfu_code view(const char *argument, const XLA_FFI_Buffer *b, tfu_tensor *v, tfu_error *err) {
-  *v = (tfu_tensor){.data = b->data, .shape.rank = (int)b->rank};
-  TFU_REQUIRE(err, b->rank <= TFU_MAX_RANK, "%s has %d dimensions, at most %d are supported: reshape it", argument,
-              (int)b->rank, TFU_MAX_RANK);
-  for (int i = 0; i < v->shape.rank; i++) v->shape.dim[i] = b->dims[i];
-  return to_dtype(b->dtype, &v->dtype, err);
-}
-
-static int find_attr(const XLA_FFI_Attrs *attrs, const char *name) {
-  for (int i = 0; i < attrs->size; i++)
-    if (attrs->names[i]->len == strlen(name) && !memcmp(attrs->names[i]->ptr, name, attrs->names[i]->len)) return i;
-  return -1;
+  return tfu_view(argument, b->data, b->rank, b->dims, (int)b->dtype, numbers, TFU_COUNT(numbers), v, err);
 }
 
 /* In the frame a choice is a string like a text, a list of types is its length, and anything else a scalar of the kind
  * that the row names. */
-static tfu_code read_attr(const tfu_attr *a, XLA_FFI_AttrType type, const void *data, tfu_value *v, tfu_error *err) {
+static tfu_code read_attr(const tfu_attr *a, void *attrs_, tfu_value *v, tfu_error *err) {
+  const XLA_FFI_Attrs *attrs = attrs_;
   const int text = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
-  TFU_REQUIRE(err, type == (text ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
+  const size_t length = strlen(a->name);
+  int i = 0;
+  while (i < attrs->size && (attrs->names[i]->len != length || memcmp(attrs->names[i]->ptr, a->name, length))) i++;
+  TFU_REQUIRE(err, i < attrs->size, "the custom call has no attribute %s", a->name);
+  TFU_REQUIRE(err, attrs->types[i] == (text ? XLA_FFI_AttrType_STRING : XLA_FFI_AttrType_SCALAR),
               "attribute %s of the custom call has the wrong type", a->name);
-  if (text) {
-    const XLA_FFI_ByteSpan *word = data;
-    if (a->kind == TFU_ATTR_STRING) {
-      v->s = tfu_intern(word->ptr, word->len);
-      return v->s ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-    }
-    v->i = tfu_attr_choice(a, word->ptr, word->len);
-    TFU_REQUIRE(err, v->i >= 0, "attribute %s must be one of %s, got '%.*s'", a->name, a->choices, (int)word->len,
-                word->ptr);
-    return TFU_OK;
-  }
-  const void *scalar = ((const XLA_FFI_Scalar *)data)->value;
+  const XLA_FFI_ByteSpan *word = attrs->attrs[i];
+  if (text) return tfu_attr_word(a, word->ptr, word->len, v, err);
+  const void *scalar = ((const XLA_FFI_Scalar *)attrs->attrs[i])->value;
   if (a->kind == TFU_ATTR_FLOAT) v->f = *(const float *)scalar;
-  if (a->kind == TFU_ATTR_INT || a->kind == TFU_ATTR_TYPES) v->i = *(const int64_t *)scalar;
-  if (a->kind == TFU_ATTR_BOOL) v->b = *(const unsigned char *)scalar;
-  return TFU_OK;
-}
-
-static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
-  for (int i = 0; call->op->attr[i]; i++) {
-    tfu_attr a;
-    if (!tfu_attr_parse(call->op->attr[i], &a) || a.kind == TFU_ATTR_DTYPE) continue;
-    const int at = find_attr(attrs, a.name);
-    TFU_REQUIRE(call->err, at >= 0, "the custom call has no attribute %s", a.name);
-    TFU_TRY(read_attr(&a, attrs->types[at], attrs->attrs[at], &call->attr[i], call->err));
-  }
+  else if (a->kind == TFU_ATTR_BOOL) v->b = *(const unsigned char *)scalar;
+  else v->i = *(const int64_t *)scalar;
   return TFU_OK;
 }
 
@@ -94,7 +65,7 @@ static tfu_code read_attrs(const XLA_FFI_Attrs *attrs, tfu_call *call) {
 static tfu_code read_frame(const XLA_FFI_CallFrame *f, int rooms, tfu_call *call, tfu_lists *lists, int64_t *elements) {
   tfu_shape own[TFU_MAX_ARGS];
   int inputs, outputs;
-  TFU_TRY(read_attrs(&f->attrs, call));
+  TFU_TRY(tfu_attrs_read(call->op, read_attr, (void *)&f->attrs, call->attr, call->err));
   TFU_TRY(tfu_lists_open(call, lists));
   tfu_tensor *in = tfu_inputs(call, &inputs), *out = tfu_outputs(call, &outputs);
   TFU_REQUIRE(call->err, f->args.size == inputs && f->rets.size == outputs + rooms,
@@ -128,8 +99,7 @@ typedef struct run {
 } run;
 
 static void drop(XLA_FFI_Error *e) {
-  XLA_FFI_Error_Destroy_Args d = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, .error = e};
-  if (e) api->XLA_FFI_Error_Destroy(&d);
+  if (e) api->XLA_FFI_Error_Destroy(ARGS(XLA_FFI_Error_Destroy, .error = e));
 }
 
 /* Of the call's room while there is any; what is captured has nothing else. */
@@ -146,10 +116,10 @@ static void *allocate(tfu_call *call, size_t bytes) {
   if (call->captured || r->n == TFU_COUNT(r->held)) return NULL;
   if (r->gpu) {
     /* An alignment above 16 is refused; what comes is 256-byte aligned all the same. */
-    XLA_FFI_DeviceMemory_Allocate_Args m = {
-        .struct_size = XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE, .ctx = r->ctx, .size = bytes, .alignment = 16};
-    XLA_FFI_Error *e = api->XLA_FFI_DeviceMemory_Allocate(&m);
-    data = e ? NULL : m.data;
+    XLA_FFI_DeviceMemory_Allocate_Args *m =
+        ARGS(XLA_FFI_DeviceMemory_Allocate, .ctx = r->ctx, .size = bytes, .alignment = 16);
+    XLA_FFI_Error *e = api->XLA_FFI_DeviceMemory_Allocate(m);
+    data = e ? NULL : m->data;
     drop(e);
   } else {
     data = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -163,15 +133,11 @@ static void *allocate(tfu_call *call, size_t bytes) {
 
 static void release(run *r) {
   while (r->n-- > 0) {
-    if (!r->gpu) {
-      free(r->held[r->n].data);
-      continue;
-    }
-    XLA_FFI_DeviceMemory_Free_Args m = {.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE,
-                                        .ctx = r->ctx,
-                                        .size = r->held[r->n].size,
-                                        .data = r->held[r->n].data};
-    drop(api->XLA_FFI_DeviceMemory_Free(&m));
+    void *data = r->held[r->n].data;
+    if (!r->gpu) free(data);
+    else
+      drop(api->XLA_FFI_DeviceMemory_Free(
+          ARGS(XLA_FFI_DeviceMemory_Free, .ctx = r->ctx, .size = r->held[r->n].size, .data = data)));
   }
 }
 
@@ -187,17 +153,14 @@ static int answered_metadata(const XLA_FFI_CallFrame *f, tfu_handler k) {
 }
 
 static XLA_FFI_Error *to_xla(const tfu_op *op, tfu_code code, const tfu_error *err) {
-  char text[sizeof err->text + 64];
-  tfu_explain_error(op, err, text, sizeof text);
-  XLA_FFI_Error_Create_Args a = {
-      .struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE, .message = text, .errc = (XLA_FFI_Error_Code)code};
-  return api->XLA_FFI_Error_Create(&a);
+  const tfu_error_text shown = tfu_show_error(op, err);
+  return api->XLA_FFI_Error_Create(ARGS(XLA_FFI_Error_Create, .message = shown.text, .errc = (XLA_FFI_Error_Code)code));
 }
 
 static XLA_FFI_Error *get_stream(run *r, void **stream) {
-  XLA_FFI_Stream_Get_Args s = {.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE, .ctx = r->ctx};
-  XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(&s);
-  *stream = s.stream;
+  XLA_FFI_Stream_Get_Args *s = ARGS(XLA_FFI_Stream_Get, .ctx = r->ctx);
+  XLA_FFI_Error *e = api->XLA_FFI_Stream_Get(s);
+  *stream = s->stream;
   return e;
 }
 
@@ -347,15 +310,13 @@ int tfu_xla_ask(XLA_FFI_Handler *handler) {
 }
 
 static int offer(const char *name, const char *platform, XLA_FFI_Handler *run_on, XLA_FFI_Handler *before) {
-  XLA_FFI_Handler_Register_Args a = {.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE,
-                                     .name = {name, strlen(name)},
-                                     .platform = {platform, strlen(platform)},
-                                     .bundle = {.initialize = before, .execute = run_on}};
-  XLA_FFI_Error *e = api->XLA_FFI_Handler_Register(&a);
+  XLA_FFI_Error *e = api->XLA_FFI_Handler_Register(ARGS(XLA_FFI_Handler_Register, .name = {name, strlen(name)},
+                                                        .platform = {platform, strlen(platform)},
+                                                        .bundle = {.initialize = before, .execute = run_on}));
   if (!e) return 1;
-  XLA_FFI_Error_GetMessage_Args m = {.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, .error = e};
-  api->XLA_FFI_Error_GetMessage(&m);
-  snprintf(status, sizeof status, "XLA refused %s on %s: %s", name, platform, m.message);
+  XLA_FFI_Error_GetMessage_Args *m = ARGS(XLA_FFI_Error_GetMessage, .error = e);
+  api->XLA_FFI_Error_GetMessage(m);
+  snprintf(status, sizeof status, "XLA refused %s on %s: %s", name, platform, m->message);
   drop(e);
   return 0;
 }

@@ -3,8 +3,7 @@
  */
 #include "tfuse.h"
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   TFU_REQUIRE(err, in[1].rank == 0 || in[1].rank == TFU_UNKNOWN,
               "constant must be a single number (shape []), got shape %s", tfu_show(&in[1]).text);
   out[0] = in[0];

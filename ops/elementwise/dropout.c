@@ -2,8 +2,7 @@
  * computed from seed and i (kernels/core/philox.h), never stored, and the same on CPU, GPU and in XLA. */
 #include "tfuse.h"
 
-static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(shape) {
   TFU_REQUIRE(err, in[1].rank <= 0, "seed must be a single number (shape []), got shape %s", tfu_show(&in[1]).text);
   out[0] = in[0];
   return TFU_OK;

@@ -15,8 +15,7 @@ static tfu_code halve(const tfu_shape *a, tfu_shape *y, tfu_error *err) {
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   if (!tfu_given(&in[1])) return halve(&in[0], &out[0], err);
   TFU_TRY(tfu_match("b", &in[1], "a", &in[0], err));
   /* Whether b is given may not be known yet. */
@@ -36,7 +35,7 @@ const tfu_op tfu_gated = {
     .capturable = 1,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   tfu_shape y;
   TFU_TRY(forward_shape(in + 1, &y, attr, err));
   TFU_TRY(tfu_match("dy", &in[0], "the result", &y, err));

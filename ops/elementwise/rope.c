@@ -17,7 +17,7 @@ static tfu_code check_positions(const tfu_shape *x, const tfu_shape *p, tfu_erro
   return tfu_match("positions", p, p->rank == 1 ? "[batch] of query" : "[batch, time] of query", &wanted, err);
 }
 
-static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(shape) {
   static const char *const names[] = {"query", "key"};
   for (int i = 0; i < 2; i++) {
     out[i] = in[i];

@@ -10,8 +10,7 @@ static tfu_code check_operands(const tfu_shape *x, const tfu_shape *scale, const
   return tfu_per_channel(x, "bias", bias, err);
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check_operands(&in[0], &in[1], &in[2], err));
   out[0] = in[0];
   return TFU_OK;
@@ -29,8 +28,7 @@ const tfu_op tfu_scale_bias_act = {
     .in_place = 1,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(grad_shape) {
   TFU_TRY(tfu_match("dy", &in[0], "x", &in[1], err));
   TFU_TRY(check_operands(&in[1], &in[2], &in[3], err));
   out[0] = in[1];

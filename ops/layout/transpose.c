@@ -3,7 +3,7 @@
  * The attribute perm has four bits for each axis of y, the lowest for the first. */
 #include "tfuse.h"
 
-static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(shape) {
   const int rank = in[0].rank;
   unsigned seen = 0;
   out[0].rank = rank;

@@ -53,8 +53,7 @@ static tfu_code check_like(const tfu_shape *like, const tfu_shape *y, tfu_error 
   return tfu_broadcasts("like", like, "a . b", y, err);
 }
 
-static tfu_code batched_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(batched_shape) {
   const tfu_shape *a = &in[TFU_BATCHED_A], *b = &in[TFU_BATCHED_B], *like = &in[TFU_BATCHED_LIKE];
   const tfu_shape *turn_a = &in[TFU_BATCHED_TURN_A], *turn_b = &in[TFU_BATCHED_TURN_B];
   TFU_TRY(check_matrices("a", a, err));

@@ -38,8 +38,7 @@ static tfu_code check_bias(const tfu_shape *bias, int64_t outputs, const char *o
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *x = &in[TFU_LINEAR_X], *kernel = &in[TFU_LINEAR_KERNEL], *residual = &in[TFU_LINEAR_RESIDUAL];
   TFU_TRY(check_matrix("x", x, 1, "[..., inputs] with two dimensions or more", err));
   TFU_TRY(check_matrix("kernel", kernel, 0, "[inputs, outputs]", err));
@@ -71,7 +70,7 @@ static tfu_shape matrix_if(const tfu_shape *when, int64_t rows, int64_t cols) {
   return tfu_like_if(&matrix, when);
 }
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   const tfu_shape *dy = &in[TFU_LINGRAD_DY], *x = &in[TFU_LINGRAD_X], *kernel = &in[TFU_LINGRAD_KERNEL];
   const tfu_shape *bias = &in[TFU_LINGRAD_BIAS], *pre = &in[TFU_LINGRAD_PRE];
   TFU_TRY(check_matrix("dy", dy, 1, "[..., outputs] with two dimensions or more", err));

@@ -55,7 +55,7 @@ static tfu_code check_gradients(const tfu_shape *in, tfu_shape *out, tfu_error *
 
 static int certainly_given(const tfu_shape *s) { return s->rank != TFU_UNKNOWN && tfu_given(s); }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *weights = &in[TFU_LCE_WEIGHTS];
   tfu_shape rows;
   TFU_TRY(check_inputs(in, attr, &rows, err));
@@ -83,7 +83,7 @@ const tfu_op tfu_linear_cross_entropy = {
     TFU_KERNELS(linear_cross_entropy),
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   tfu_shape rows;
   TFU_TRY(check_inputs(in, attr, &rows, err));
   TFU_TRY(tfu_match("dloss", &in[TFU_LCE_WEIGHTS], "the rows of x", &rows, err));
@@ -100,8 +100,7 @@ const tfu_op tfu_linear_cross_entropy_grad = {
     TFU_KERNELS(linear_cross_entropy_grad),
 };
 
-static tfu_code scale_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(scale_shape) {
   TFU_REQUIRE(err, in[1].rank == 0 || in[1].rank == TFU_UNKNOWN, "by must be a single number (shape []), got shape %s",
               tfu_show(&in[1]).text);
   out[0] = in[0];

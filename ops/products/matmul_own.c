@@ -22,8 +22,7 @@ static tfu_shape with_matrix(const tfu_shape *s, int64_t rows, int64_t cols) {
 static int64_t rows_of(const tfu_shape *s) { return s->rank == TFU_UNKNOWN ? TFU_UNKNOWN : s->dim[s->rank - 2]; }
 static int64_t cols_of(const tfu_shape *s) { return s->rank == TFU_UNKNOWN ? TFU_UNKNOWN : s->dim[s->rank - 1]; }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   const tfu_shape *a = &in[TFU_MATMUL_A], *b = &in[TFU_MATMUL_B];
   TFU_TRY(check_matrices("a", a, "[..., rows, inner] with two dimensions or more", err));
   TFU_TRY(check_matrices("b", b, "[..., inner, columns] with two dimensions or more", err));
@@ -48,7 +47,7 @@ const tfu_op tfu_matmul_own = {
     TFU_KERNELS(matmul_own),
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   tfu_shape y;
   const tfu_shape *a = &in[TFU_MATMULGRAD_A], *b = &in[TFU_MATMULGRAD_B];
   TFU_TRY(forward_shape((const tfu_shape[]){[TFU_MATMUL_A] = *a, [TFU_MATMUL_B] = *b}, &y, attr, err));

@@ -3,7 +3,7 @@
  * the place is 0. An axis without elements is refused unless the result has none either. */
 #include "ops/reductions/axes.h"
 
-static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(shape) {
   unsigned reduced;
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   out[0].rank = TFU_UNKNOWN;

@@ -13,7 +13,7 @@
 #define KIND "kind: {'sum', 'mean', 'max', 'min', 'prod', 'logsumexp', 'variance', 'std', 'l2'} = 'sum'"
 
 /* Without attributes nothing is known of y. */
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   unsigned reduced;
   out[0].rank = attr && attr[1].i & TFU_ALL_AXES && !attr[2].b ? 0 : TFU_UNKNOWN;
   if (!attr || in[0].rank == TFU_UNKNOWN) return TFU_OK;
@@ -33,7 +33,7 @@ const tfu_op tfu_reduce = {
     TFU_KERNELS(reduce),
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   out[0] = in[1];
   if (!attr) return TFU_OK;
   unsigned reduced;

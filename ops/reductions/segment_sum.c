@@ -8,9 +8,8 @@
  * order that it gives them. */
 #include "tfuse.h"
 
-static tfu_code shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(shape) {
   const tfu_shape *data = &in[0], *ids = &in[1], *order = &in[2], *room = &in[3];
-  (void)attr;
   if (ids->rank != TFU_UNKNOWN)
     TFU_REQUIRE(err, ids->rank == 1, "segment_ids must be a vector, got shape %s", tfu_show(ids).text);
   if (data->rank != TFU_UNKNOWN) {

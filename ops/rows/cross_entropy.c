@@ -12,8 +12,7 @@
  * nothing. */
 #include "tfuse.h"
 
-static tfu_code dense_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(dense_shape) {
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
   out[0] = tfu_leading(&in[0]);
@@ -32,8 +31,7 @@ const tfu_op tfu_cross_entropy = {
     .capturable = 1,
 };
 
-static tfu_code dense_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(dense_grad_shape) {
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   TFU_TRY(tfu_match("targets", &in[1], "x", &in[0], err));
   const tfu_shape rows = tfu_leading(&in[0]), stats = tfu_append(&rows, 3);
@@ -59,8 +57,7 @@ const tfu_op tfu_cross_entropy_grad = {
 
 /* ---- integer labels ---- */
 
-static tfu_code sparse_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(sparse_shape) {
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   const tfu_shape rows = tfu_leading(&in[0]);
   TFU_TRY(tfu_match("labels", &in[1], "the rows of x", &rows, err));
@@ -84,7 +81,7 @@ const tfu_op tfu_sparse_cross_entropy = {
     .capturable = 1,
 };
 
-static tfu_code sparse_grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(sparse_grad_shape) {
   tfu_shape forward[2];
   TFU_TRY(sparse_shape(in, forward, attr, err));
   TFU_TRY(tfu_match("stats", &in[2], "the rows of x with two values each", &forward[1], err));

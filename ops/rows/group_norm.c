@@ -21,8 +21,7 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *gamma, const tfu_shap
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check(&in[0], &in[1], &in[2], &out[1], err));
   out[0] = in[0];
   return TFU_OK;
@@ -41,9 +40,8 @@ const tfu_op tfu_group_norm = {
     TFU_KERNELS(group_norm),
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(grad_shape) {
   tfu_shape stats;
-  (void)attr;
   TFU_TRY(tfu_match("dy", &in[0], "x", &in[1], err));
   TFU_TRY(check(&in[1], &in[2], &in[3], &stats, err));
   TFU_TRY(tfu_match("stats", &in[4], "x's samples and groups with two values each", &stats, err));

@@ -24,7 +24,7 @@ static tfu_code check_weights(const tfu_shape *x, const tfu_shape *gamma, const 
   return TFU_OK;
 }
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check_weights(&in[TFU_NORM_X], &in[TFU_NORM_GAMMA], &in[TFU_NORM_BETA], &in[TFU_NORM_SEED], err));
   TFU_REQUIRE(err, !attr || attr[TFU_NORM_KIND].i != TFU_RMS_NORM || !tfu_given(&in[TFU_NORM_BETA]),
               "kind 'rms' has no beta; add it afterwards");
@@ -53,8 +53,7 @@ const tfu_op tfu_norm = {
     .room = TFU_ROWS_ROOM,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(grad_shape) {
   TFU_TRY(
       check_weights(&in[TFU_NORMGRAD_X], &in[TFU_NORMGRAD_GAMMA], &in[TFU_NORMGRAD_BETA], &in[TFU_NORMGRAD_SEED], err));
   TFU_TRY(tfu_match("dy", &in[TFU_NORMGRAD_DY], "x", &in[TFU_NORMGRAD_X], err));

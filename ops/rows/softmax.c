@@ -5,8 +5,7 @@
  * scale * y * (dy - sum of dy * y), for its logarithm dx = scale * (dy - exp(y) * sum of dy). */
 #include "tfuse.h"
 
-static tfu_code forward_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(tfu_has_rows("x", &in[0], err));
   if (tfu_given(&in[1])) TFU_TRY(tfu_broadcasts("mask", &in[1], "x", &in[0], err));
   out[0] = in[0];
@@ -27,8 +26,7 @@ const tfu_op tfu_softmax = {
     .in_place = 1,
 };
 
-static tfu_code grad_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(grad_shape) {
   TFU_TRY(tfu_has_rows("y", &in[1], err));
   TFU_TRY(tfu_match("dy", &in[0], "y", &in[1], err));
   out[0] = in[1];

@@ -10,7 +10,7 @@ static tfu_code check_axis(const tfu_shape *x, const tfu_value *attr, int64_t ax
   return TFU_OK;
 }
 
-static tfu_code scan_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(scan_shape) {
   TFU_TRY(check_axis(&in[0], attr, attr ? attr[1].i : 0, err));
   out[0] = in[0];
   return TFU_OK;
@@ -28,7 +28,7 @@ const tfu_op tfu_scan = {
     .in_place = 1,
 };
 
-static tfu_code recurrence_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(recurrence_shape) {
   TFU_TRY(check_axis(&in[0], attr, attr ? attr[0].i : 0, err));
   TFU_TRY(tfu_match("factor", &in[1], "x", &in[0], err));
   out[0] = in[0];

@@ -3,8 +3,7 @@
  * are an error on the CPU. Counts are exact, and sums are taken in an order that depends on the shapes alone. */
 #include "bins.h"
 
-static tfu_code counts_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(counts_shape) {
   int64_t size;
   TFU_TRY(tfu_has_rows("ids", &in[0], err));
   TFU_TRY(tfu_bins_of(&in[1], &size, err));
@@ -23,7 +22,7 @@ const tfu_op tfu_bincount = {
     TFU_KERNELS(bincount),
 };
 
-static tfu_code sums_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(sums_shape) {
   TFU_TRY(tfu_match("weights", &in[0], "ids", &in[1], err));
   return counts_shape(&in[1], out, attr, err);
 }
@@ -38,8 +37,7 @@ const tfu_op tfu_weighted_bincount = {
     TFU_KERNELS(weighted_bincount),
 };
 
-static tfu_code weights_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(weights_shape) {
   TFU_TRY(tfu_has_rows("dsums", &in[0], err));
   TFU_TRY(tfu_has_rows("ids", &in[1], err));
   const tfu_shape sums = tfu_leading(&in[0]), ids = tfu_leading(&in[1]);

@@ -7,8 +7,7 @@
  * nothing is counted then. */
 #include "bins.h"
 
-static tfu_code histogram_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(histogram_shape) {
   int64_t size;
   if (in[1].rank != TFU_UNKNOWN)
     TFU_REQUIRE(err, in[1].rank == 1 && tfu_may_be(in[1].dim[0], 2), "range must be two values, got shape %s",

@@ -5,8 +5,7 @@
  * NaN is greater than all others. -0.0 and 0.0 are equal for places; among the values of Sort -0.0 is the less. */
 #include "tfuse.h"
 
-static tfu_code sort_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(sort_shape) {
   TFU_TRY(tfu_has_rows("values", &in[0], err));
   out[0] = in[0];
   return TFU_OK;
@@ -32,8 +31,7 @@ const tfu_op tfu_argsort = {
     TFU_KERNELS(argsort),
 };
 
-static tfu_code unsort_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(unsort_shape) {
   TFU_TRY(tfu_has_rows("values", &in[2], err));
   TFU_TRY(tfu_match("dy", &in[0], "indices", &in[1], err));
   const tfu_shape rows = tfu_leading(&in[1]), wanted = tfu_leading(&in[2]);

@@ -3,8 +3,7 @@
  * k. */
 #include "tfuse.h"
 
-static tfu_code top_k_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(top_k_shape) {
   TFU_TRY(tfu_has_rows("input", &in[0], err));
   int64_t k = TFU_UNKNOWN;
   if (in[1].rank != TFU_UNKNOWN) {

@@ -3,8 +3,7 @@
  * them is 0. -0.0 and 0.0 are equal, and each NaN is a value of its own. */
 #include "tfuse.h"
 
-static tfu_code unique_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
-  (void)attr;
+TFU_SHAPE_RULE(unique_shape) {
   TFU_REQUIRE(err, in[0].rank == 1 || in[0].rank == TFU_UNKNOWN, "x must be a vector, got shape %s",
               tfu_show(&in[0]).text);
   TFU_REQUIRE(err, in[0].rank != 1 || in[0].dim[0] <= INT32_MAX, "x must have less than 2^31 values, got %lld",

@@ -2,7 +2,7 @@
  * the host's side is copied beside the work that runs, and `unstage` hands it to the work that comes next. */
 #include "ops/staging/slots.h"
 
-static tfu_code stage_rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
+TFU_SHAPE_RULE(stage_rule) {
   (void)in;
   out[0] = (tfu_shape){.rank = 1, .dim = {TFU_UNKNOWN}};
   if (!attr) return TFU_OK;

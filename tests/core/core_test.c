@@ -178,12 +178,25 @@ static void test_counts(void) {
 
 static void test_errors(void) {
   tfu_error err;
-  char text[12];
   CHECK(tfu_fail(&err, TFU_INTERNAL, "%d of %s", 2, "x") == TFU_INTERNAL);
   CHECK_TEXT(err.text, "2 of x");
-  tfu_explain_error(&tfu_square, &err, text, sizeof text); /* cut off, not written past the end */
-  CHECK_TEXT(text, "Square: 2 o");
+  CHECK_TEXT(tfu_show_error(&tfu_square, &err).text, "Square: 2 of x");
   CHECK(tfu_fail(&err, TFU_INVALID, "%5000d", 1) == TFU_INVALID && strlen(err.text) == sizeof err.text - 1);
+  CHECK(strlen(tfu_show_error(&tfu_square, &err).text) == strlen("Square: ") + strlen(err.text));
+}
+
+/* A tensor as a framework shows it, whose numbers of dtypes are these. */
+static void test_view(void) {
+  static const int numbers[] = {[TFU_F32] = 7, [TFU_F16] = 3, [TFU_BF16] = 9};
+  const int64_t dims[TFU_MAX_RANK + 1] = {4, 5, 6};
+  tfu_tensor t;
+  tfu_error err;
+  CHECK(tfu_view("x: T", &err, 3, dims, 9, numbers, TFU_COUNT(numbers), &t, &err) == TFU_OK);
+  CHECK(t.data == &err && t.dtype == TFU_BF16 && same_shape(&t.shape, &(tfu_shape)SHAPE(4, 5, 6)));
+  CHECK(tfu_view("x: T", &err, 3, dims, 0, numbers, TFU_COUNT(numbers), &t, &err) == TFU_UNIMPLEMENTED);
+  CHECK_TEXT(err.text, "x: T has dtype number 0, which is not supported");
+  CHECK(tfu_view("x: T", &err, TFU_MAX_RANK + 1, dims, 7, numbers, TFU_COUNT(numbers), &t, &err) == TFU_INVALID);
+  CHECK_TEXT(err.text, "x: T has 9 dimensions, at most 8 are supported: reshape it");
 }
 
 /* ---- attributes ---- */
@@ -417,6 +430,7 @@ int main(void) {
   test_show();
   test_counts();
   test_errors();
+  test_view();
   test_attributes();
   test_infer();
   test_lists();

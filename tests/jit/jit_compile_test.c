@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 
-#include "kernels/core/nvidia/library.h"
+#include "kernels/core/gpu/library.h"
 #include "kernels/jit/compiled.h"
 #include "kernels/jit/cubins.h"
 #include "kernels/jit/jit_args.h"

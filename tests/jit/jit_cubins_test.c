@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "kernels/core/nvidia/library.h"
+#include "kernels/core/gpu/library.h"
 #include "kernels/jit/cubins.h"
 #include "kernels/jit/nvrtc_note.h"
 #include "tests/check.h"

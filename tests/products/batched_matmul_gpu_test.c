@@ -1,30 +1,19 @@
-/* batched_matmul_gpu_test.c - what products the GPU's batched product is made of, without a GPU: the file is compiled
- * in here, against a product and a sum of our own that compute on the host. Results are compared with the CPU kernel's,
- * and the number and size of the products with what they should be. */
+/* batched_matmul_gpu_test.c - what products the GPU's batched product is made of, without a GPU: against a product and
+ * a sum of our own that compute on the host. Results are compared with the CPU kernel's, and the number and size of the
+ * products with what they should be. */
 #include <math.h>
 
-#include "kernels/core/gpu/walk.h"
 #include "kernels/products/gemm_gpu.h"
 #include "ops/products/batched_matmul.h"
-#include "tests/check.h"
+#include "tests/products/host_kernels.h"
 
 /* ---- the GPU ---- */
 
-#define PARTS_BYTES 4096
 static tfu_gemm_gpu last; /* product that was run */
 static int runs, sums, adding, tried;
 
-static double get(tfu_dtype dtype, const void *data, int64_t i) {
-  return dtype == TFU_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
-}
-
-static void put(tfu_dtype dtype, void *data, int64_t i, double v) {
-  if (dtype == TFU_F32) ((float *)data)[i] = (float)v;
-  else ((double *)data)[i] = v;
-}
-
 /* Of float32 and float64, in double. */
-static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
+tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
   void *workspace;
   TFU_TRY(tfu_scratch(call, 1000, &workspace));
   memset(workspace, 1, 1000);
@@ -37,9 +26,9 @@ static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
         const int64_t a = z * g->a_stride, b = z * g->b_stride, d = z * g->d_stride + i * g->n + j;
         double v = 0;
         for (int64_t k = 0; k < g->k; k++)
-          v += get(g->dtype, g->a, a + (g->a_turned ? k * g->m + i : i * g->k + k)) *
-               get(g->dtype, g->b, b + (g->b_turned ? j * g->k + k : k * g->n + j));
-        put(g->dtype, g->d, d, *g->scale * v + (g->c ? get(g->dtype, g->c, d) : 0));
+          v += at(g->a, g->dtype, a + (g->a_turned ? k * g->m + i : i * g->k + k)) *
+               at(g->b, g->dtype, b + (g->b_turned ? j * g->k + k : k * g->n + j));
+        put(g->d, g->dtype, d, *g->scale * v + (g->c ? at(g->c, g->dtype, d) : 0));
       }
   runs++;
   adding += g->c != NULL;
@@ -48,40 +37,28 @@ static tfu_code product(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
 }
 
 /* Spoils the result, as it may. */
-static tfu_code timing(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
+tfu_code tfu_gemm_gpu_time(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   CHECK(call && g->c == g->d);
   for (int64_t z = 0; z < g->batch; z++)
-    for (int64_t i = 0; i < g->m * g->n; i++) put(g->dtype, g->d, z * g->d_stride + i, 1e9);
+    for (int64_t i = 0; i < g->m * g->n; i++) put(g->d, g->dtype, z * g->d_stride + i, 1e9);
   tried++;
   return *served = 1, *microseconds = 1, TFU_OK;
 }
 
-static tfu_code sum(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
-                    const tfu_tensor *out) {
-  (void)call;
-  CHECK(quantities == 1 && tfu_count(&out->shape) == width && last.wide);
-  CHECK((size_t)(blocks * width) * tfu_dtype_size(out->dtype) <= PARTS_BYTES);
-  for (int64_t i = 0; i < width; i++) {
-    double v = 0;
-    for (int64_t z = 0; z < blocks; z++) v += get(out->dtype, partial, z * width + i);
-    put(out->dtype, out->data, i, v);
-  }
+static void sum(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const tfu_fold_args *a = args;
+  CHECK(a->quantities == 1 && a->count[0] == a->width && last.wide);
+  CHECK(a->blocks * a->width * (int64_t)tfu_dtype_size(dtype) <= tfu_batched_parts);
+  fold(args, dtype, c);
   sums++;
+}
+
+tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
+  static const tfu_driver own = {STAND_INS, HOST_KERNEL_STAND_INS};
+  (void)err;
+  *driver = &own;
   return TFU_OK;
 }
-
-static tfu_code clear(tfu_call *call, void *memory, size_t bytes) {
-  return (void)call, memset(memory, 0, bytes), TFU_OK;
-}
-
-#define tfu_gemm_gpu_run product
-#define tfu_gemm_gpu_time timing
-#define tfu_fold_gpu sum
-#define tfu_clear clear
-#define tfu_batched_matmul_gpu tested
-#define run run_product
-#include "kernels/products/batched_matmul_gpu.c"
-#undef run
 
 /* ---- against the CPU ---- */
 
@@ -99,7 +76,7 @@ static tfu_tensor filled(tfu_shape shape, const problem *p, uint32_t state) {
   tfu_tensor t = {calloc((size_t)tfu_count(&shape) + 1, sizeof(double)), p->exact ? TFU_F32 : TFU_F64, shape};
   for (int64_t i = 0; i < tfu_count(&shape); i++) {
     state = state * 1664525u + 1013904223u;
-    put(t.dtype, t.data, i, (double)(int32_t)state / 2147483648.0);
+    put(t.data, t.dtype, i, (double)(int32_t)state / 2147483648.0);
   }
   return t;
 }
@@ -111,16 +88,16 @@ static void check_problem(int line, const problem *p) {
   run *r = start(&tfu_batched_matmul);
   memcpy(r->call.in, in, sizeof in);
   r->call.attr[TFU_BATCHED_SCALE].f = p->by_0 ? 0 : 0.5;
-  for (int i = 0; i < 2 && p->by_0; i++) put(in[i].dtype, in[i].data, i, INFINITY);
+  for (int i = 0; i < 2 && p->by_0; i++) put(in[i].data, in[i].dtype, i, INFINITY);
   const tfu_tensor want = filled(p->y, p, 6), got = filled(p->y, p, 7);
   r->call.out[0] = want;
   CHECK_FOR(finish(r, "test") == TFU_OK, "of line %d: %s", line, r->err.text);
   r->call.out[0] = got;
   runs = sums = adding = tried = 0;
   int64_t nans = 0;
-  CHECK_FOR(tested(&r->call) == TFU_OK, "of line %d: %s", line, r->err.text);
+  CHECK_FOR(tfu_batched_matmul_gpu(&r->call) == TFU_OK, "of line %d: %s", line, r->err.text);
   for (int64_t i = 0; i < tfu_count(&p->y); i++) {
-    const double g = get(got.dtype, got.data, i), w = get(want.dtype, want.data, i);
+    const double g = at(got.data, got.dtype, i), w = at(want.data, want.dtype, i);
     CHECK_FOR(isnan(w) ? isnan(g) : fabs(g - w) < (p->exact ? 1e-4 : 1e-12), "of line %d at %lld: %g, not %g", line,
               (long long)i, g, w);
     nans += isnan(w);
@@ -227,6 +204,9 @@ static void test_by_0(void) {
 }
 
 int main(void) {
+  static const host_kernel kernels[] = {{"fold", sum}, {NULL, NULL}};
+  host_kernels = kernels;
+  tfu_batched_parts = 4096;
   test_batches();
   test_sums();
   test_exact();

@@ -2,7 +2,7 @@
  * products, and of what is put together from them, without a GPU.
  *
  * A test's main begins with open_cache() and ends with close_cache(); tensors are from filled() and go by drop(), a run
- * that calls what is tested goes by end_run(). What is queued and is no product calls count_pass(). */
+ * that calls what is tested goes by end_run(). Kernels that are no product are those of the test (host_kernels.h). */
 #ifndef TFUSE_CUBLASLT_STAND_IN_H_
 #define TFUSE_CUBLASLT_STAND_IN_H_
 
@@ -14,9 +14,8 @@
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/matmul_own.h"
 #include "tests/check.h"
-#include "tests/products/any_dtype.h"
+#include "tests/products/host_kernels.h"
 #include "tests/stand_in_clock.h"
-#include "tests/stand_in_driver.h"
 
 /* ---- what a test sets ---- */
 
@@ -29,20 +28,10 @@ static int64_t offset;      /* elements from an aligned address to each tensor: 
 /* ---- what it looks at ---- */
 
 static int products, epilogues_run, proposals; /* of cuBLASLt */
-static int own_products;
-static int last_algo;        /* that cuBLASLt ran */
-static int open_descriptors; /* not yet destroyed */
-static uint32_t wished[4];   /* what its A, B, C and D are aligned to, as it was told last */
-
-static inline void count_pass(void) { now += pass_time; }
-
-/* For epilogues, and for the passes of a test. */
-static double activate(int act, double v, int derivative) {
-  const double one = 1, zero = -0.0;
-  double out;
-  (derivative ? tfu_activations[act].grad_f64 : tfu_activations[act].value_f64)(&out, &v, &one, &zero, 1);
-  return out;
-}
+static int own_products, passes;               /* launches of kernels that are products, and of others */
+static int last_algo;                          /* that cuBLASLt ran */
+static int open_descriptors;                   /* not yet destroyed */
+static uint32_t wished[4];                     /* what its A, B, C and D are aligned to, as it was told last */
 
 /* ---- a cuBLASLt ---- */
 
@@ -210,17 +199,11 @@ const tfu_cublaslt *tfu_cublaslt_get(const char **why) {
 
 /* ---- a driver ---- */
 
-/* Of our own product; its kernels are the only ones. */
-static CUresult launch_own(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
-  const char *name = (const char *)f;
-  const matmul_args a = *(const matmul_args *)args[0];
-  tfu_dtype dtype = 0;
-  (void)c, (void)extra;
-  while (dtype < TFU_F64 && strcmp(strrchr(name, '_') + 1, tfu_dtype_tag(dtype))) dtype++;
+static void multiply(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const matmul_args a = *(const matmul_args *)args;
   const tfu_dtype out = a.wide ? tfu_real(dtype) : dtype;
-  CHECK_FOR(!strncmp(name, "matmul_", 7) && strncmp(name, "matmul_naive", 12), "%s", name);
+  (void)c;
   CHECK((missing || a.alpha == 0) && a.batch == 1 && a.slices == 1 && a.m && a.n && a.k);
-  own_products++;
   for (int64_t i = 0; i < a.m; i++)
     for (int64_t j = 0; j < a.n; j++) {
       double v = 0;
@@ -229,7 +212,20 @@ static CUresult launch_own(const CUlaunchConfig *c, CUfunction f, void **args, v
       v = v * a.alpha + (a.c ? at(a.c, out, i * a.n + j) : 0) + (a.bias ? at(a.bias, dtype, j) : 0);
       put(a.d, out, i * a.n + j, v);
     }
-  return CUDA_SUCCESS;
+}
+
+/* Our own product takes no time here: it is not timed against others. */
+static CUresult launch_any(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
+  static const host_kernel own[] = {{"matmul", multiply}, {NULL, NULL}};
+  const host_kernel *const others = host_kernels;
+  const int before = launches, is_own = !strncmp((const char *)f, "matmul_", 7);
+  CHECK_FOR(strncmp((const char *)f, "matmul_naive", 12), "%s", (const char *)f);
+  if (is_own) host_kernels = own;
+  const CUresult r = launch_on_host(c, f, args, extra);
+  host_kernels = others;
+  *(is_own ? &own_products : &passes) += launches - before;
+  now += is_own ? 0 : pass_time * (float)(launches - before);
+  return r;
 }
 
 static CUresult device_name(char *name, int size, CUdevice device) {
@@ -238,17 +234,12 @@ static CUresult device_name(char *name, int size, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-static CUresult fill_bytes(CUdeviceptr to, unsigned char value, size_t n, CUstream stream) {
-  (void)stream;
-  memset((void *)(uintptr_t)to, value, n);
-  return CUDA_SUCCESS;
-}
 tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
   static const tfu_driver own = {STAND_INS,
                                  CLOCK_STAND_INS,
                                  .cuDeviceGetName = device_name,
                                  .cuLibraryGetKernel = get_named_kernel,
-                                 .cuLaunchKernelEx = launch_own,
+                                 .cuLaunchKernelEx = launch_any,
                                  .cuMemsetD8Async = fill_bytes};
   (void)err;
   *driver = &own;

@@ -1,25 +1,19 @@
-/* linear_cross_entropy_gpu_test.c - how linear_cross_entropy goes through its chunks on a GPU, without one: the file is
- * compiled in here, against products and kernels of our own that compute on the host. Checked are layouts, sums that
- * grow from chunk to chunk, their way into the output in place, and memory, against the CPU kernels. */
+/* linear_cross_entropy_gpu_test.c - how linear_cross_entropy goes through its chunks on a GPU, without one: against
+ * products and kernels of our own that compute on the host. Checked are layouts, sums that grow from chunk to chunk,
+ * their way into the output in place, and memory, against the CPU kernels. */
 #include <math.h>
 
-#include "kernels/core/gpu/channels.h"
-#include "kernels/core/gpu/walk.h"
-#include "kernels/core/recycle.h"
-#include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/linear_cross_entropy.h"
 #include "kernels/rows/cross_entropy.h"
 #include "kernels/rows/sparse_cross_entropy_cpu.h"
 #include "ops/products/linear_cross_entropy.h"
-#include "tests/check.h"
-#include "tests/products/any_dtype.h"
+#include "tests/products/host_kernels.h"
 
 /* ---- what takes the GPU's place ---- */
 
 static int no_bias;     /* products have no epilogue for it */
 static int trials;      /* products that were timed         */
-static int dry;         /* nothing is computed              */
 static int64_t largest; /* rows of logits                   */
 
 static double element(const void *data, tfu_dtype dtype, int turned, int64_t rows, int64_t cols, int64_t apart,
@@ -28,7 +22,7 @@ static double element(const void *data, tfu_dtype dtype, int turned, int64_t row
   return at(data, dtype, turned ? k * apart + i : i * apart + k);
 }
 
-static tfu_code multiply(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
+tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
   const tfu_dtype out = g->wide ? TFU_F32 : g->dtype;
   void *workspace;
   *served = !(no_bias && g->bias);
@@ -47,7 +41,7 @@ static tfu_code multiply(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
 }
 
 /* A trial leaves what is not a result. */
-static tfu_code time_product(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
+tfu_code tfu_gemm_gpu_time(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   (void)call;
   CHECK(g->c == g->d);
   trials++;
@@ -55,9 +49,9 @@ static tfu_code time_product(tfu_call *call, const tfu_gemm_gpu *g, int *served,
   return *microseconds = 1, *served = 1, TFU_OK;
 }
 
-static tfu_code cross_entropy(tfu_call *call, int gradient, tfu_dtype dtype, int64_t rows, int64_t cols, int aligned,
-                              cross_entropy_args *a) {
-  const tfu_shape shape = {.rank = 2, .dim = {rows, cols}};
+static void cross_entropy(const cross_entropy_args *a, tfu_dtype dtype, int gradient) {
+  const int64_t rows = a->rows.rows;
+  const tfu_shape shape = {.rank = 2, .dim = {rows, a->rows.cols}};
   const tfu_sparse_rows s = {.plan = tfu_plan_rows_cpu(&shape),
                              .x = {(void *)a->x, dtype, shape},
                              .labels = {(void *)a->labels, a->wide ? TFU_I64 : TFU_I32, {.rank = 1, .dim = {rows}}},
@@ -68,51 +62,23 @@ static tfu_code cross_entropy(tfu_call *call, int gradient, tfu_dtype dtype, int
                              .smoothing = a->smoothing,
                              .z_loss = a->z_loss,
                              .ignored = a->ignore};
-  (void)call;
-  CHECK(aligned && (uintptr_t)a->x % 16 == 0);
+  CHECK(a->rows.aligned && (uintptr_t)a->x % 16 == 0 && a->rows.parts == 1);
   if (rows > largest) largest = rows;
-  if (dry) return TFU_OK;
   if (dtype == TFU_F64) (gradient ? tfu_sparse_backward_f64 : tfu_sparse_forward_f64)(&s);
   else (gradient ? tfu_sparse_backward_f32 : tfu_sparse_forward_f32)(&s);
-  return TFU_OK;
 }
-
-static tfu_code bias_act(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *y, const void *x,
-                         const void *bias) {
-  CHECK(act == TFU_ACT_linear);
-  for (int64_t i = 0; i < n; i++) put(y, dtype, i, at(x, dtype, i) + at(bias, dtype, i % cols));
-  return (void)call, TFU_OK;
+static void find_losses(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  (void)c, cross_entropy(args, dtype, 0);
 }
-
-static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *dx, const void *dy,
-                         const void *x, const tfu_tensor *dbias) {
-  CHECK(act == TFU_ACT_linear && dx == dy && x == dy && tfu_count(&dbias->shape) == cols);
-  for (int64_t c = 0; c < cols; c++) {
-    double sum = 0;
-    for (int64_t i = c; i < n; i += cols) sum += at(dy, dtype, i);
-    put(dbias->data, dbias->dtype, c, sum);
-  }
-  return (void)call, TFU_OK;
-}
-
-static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
-                     const tfu_tensor *out) {
-  CHECK(quantities == 1 && tfu_count(&out->shape) == width);
-  for (int64_t c = 0; c < width; c++) {
-    double sum = 0;
-    for (int64_t b = 0; b < blocks; b++) sum += at(partial, tfu_real(out->dtype), b * width + c);
-    put(out->data, out->dtype, c, sum);
-  }
-  return (void)call, TFU_OK;
-}
-
-static tfu_code clear_memory(tfu_call *call, void *memory, size_t bytes) {
-  return memset(memory, 0, bytes), (void)call, TFU_OK;
+static void find_slopes(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  (void)c, cross_entropy(args, dtype, 1);
 }
 
 /* Blocks in an order that no GPU promises not to have: the last first. Each reads all before it writes. */
-static void narrow_all(const linear_cross_entropy_narrow_args *a, tfu_dtype dtype, int64_t blocks) {
+static void narrow(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
   enum { BLOCK = TFU_THREADS * TFU_NARROW_ELEMENTS };
+  const linear_cross_entropy_narrow_args *a = args;
+  const int64_t blocks = c->gridDimX;
   float v[BLOCK];
   CHECK((uintptr_t)a->to % 16 == 0 && (uintptr_t)a->from % 16 == 0 && blocks * BLOCK >= a->n);
   for (int64_t b = blocks - 1; b >= 0; b--) {
@@ -122,31 +88,27 @@ static void narrow_all(const linear_cross_entropy_narrow_args *a, tfu_dtype dtyp
   }
 }
 
-static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid, void *args) {
-  (void)call, (void)variant;
-  if (!strcmp(kernel->name, "linear_cross_entropy_narrow")) return narrow_all(args, dtype, grid.x), TFU_OK;
-  CHECK_TEXT(kernel->name, "linear_cross_entropy_total");
+static void sum_up(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
   const linear_cross_entropy_total_args *a = args;
   double sum = 0;
+  (void)c;
   for (int64_t i = 0; i < a->n; i++) sum += at(a->losses, dtype, i) * at(a->weights, dtype, i);
   put(a->total, dtype, 0, sum);
-  return TFU_OK;
 }
 
-#define tfu_gemm_gpu_run multiply
-#define tfu_gemm_gpu_time time_product
-#define tfu_sparse_cross_entropy_launch cross_entropy
-#define tfu_bias_act_launch bias_act
-#define tfu_act_grad_launch act_grad
-#define tfu_fold_gpu fold
-#define tfu_clear clear_memory
-#define tfu_launch launch
-#define tfu_linear_cross_entropy_gpu tested_forward
-#define tfu_linear_cross_entropy_grad_gpu tested_grad
-#define tfu_scale_linear_cross_entropy_gpu tested_scale
-#define run run_all
-#include "kernels/products/linear_cross_entropy_gpu.c"
-#undef run
+static const host_kernel kernels[] = {HOST_PASSES,
+                                      {"sparse_cross_entropy", find_losses},
+                                      {"sparse_cross_entropy_grad", find_slopes},
+                                      {"linear_cross_entropy_narrow", narrow},
+                                      {"linear_cross_entropy_total", sum_up},
+                                      {NULL, NULL}};
+
+tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
+  static const tfu_driver own = {STAND_INS, HOST_KERNEL_STAND_INS};
+  (void)err;
+  *driver = &own;
+  return TFU_OK;
+}
 
 /* ---- against the CPU ---- */
 
@@ -208,7 +170,8 @@ static void compare(const problem *p, tfu_dtype dtype, int gradient_op) {
   CHECK_FOR(finish(cpu, "test") == TFU_OK, "%s", cpu->err.text);
   trials = 0;
   largest = 0;
-  CHECK_FOR((gradient_op ? tested_grad : tested_forward)(&gpu->call) == TFU_OK, "%s", gpu->err.text);
+  CHECK_FOR((gradient_op ? tfu_linear_cross_entropy_grad_gpu : tfu_linear_cross_entropy_gpu)(&gpu->call) == TFU_OK,
+            "%s", gpu->err.text);
   CHECK_FOR(!p->rows || (p->rows + largest - 1) / largest == p->chunks, "chunks of %d rows", (int)largest);
   CHECK((trials > 0) == (p->gradients && p->chunks > 1 && p->inputs > 0));
   for (int i = 0; cpu->call.op->out[i]; i++) {
@@ -239,7 +202,7 @@ static void test_memory_gpu(void) {
   r->call.allocate = count_and_allocate;
   scratch = 0;
   dry = 1;
-  CHECK_FOR(tested_forward(&r->call) == TFU_OK, "%s", r->err.text);
+  CHECK_FOR(tfu_linear_cross_entropy_gpu(&r->call) == TFU_OK, "%s", r->err.text);
   dry = 0;
   CHECK_FOR(scratch <= 16384 * 512 * 2 * 13 / 100, "%zu bytes", scratch);
   release(r);
@@ -261,6 +224,7 @@ int main(void) {
       {1025, 40, 7, 0, 1, 1, 1, 2},   {1025, 5, 40, 1, 1, 1, 1, 2}, {2500, 17, 19, 0, 0, 1, 1, 3},
       {2500, 33, 300, 1, 1, 1, 1, 3}, {2500, 9, 11, 1, 1, 0, 1, 3}, {1300, 9, 11, 0, 1, 0, 0, 2},
       {0, 3, 4, 0, 1, 1, 1, 0},       {1100, 0, 4, 0, 1, 1, 1, 2}};
+  host_kernels = kernels;
   static const tfu_dtype dtypes[] = {TFU_F32, TFU_F16, TFU_BF16, TFU_F64};
   for (no_bias = 0; no_bias < 2; no_bias++)
     for (int d = 0; d < TFU_COUNT(dtypes); d++)

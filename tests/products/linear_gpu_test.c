@@ -1,94 +1,34 @@
-/* linear_gpu_test.c - what products and passes linear layers are made of on a GPU, without one: the file is compiled in
- * here, against a cuBLASLt and kernels of our own that compute on the host. Checked are layouts, epilogues, fallbacks
- * and which way is taken, against the CPU kernels. */
+/* linear_gpu_test.c - what products and passes linear layers are made of on a GPU, without one: against a cuBLASLt and
+ * kernels of our own that compute on the host. Checked are layouts, epilogues, fallbacks and which way is taken,
+ * against the CPU kernels. */
 #include <math.h>
 
-#include "kernels/core/gpu/channels.h"
-#include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/linear.h"
 #include "ops/products/linear.h"
-#include "tests/check.h"
-#include "tests/products/any_dtype.h"
 #include "tests/products/cublaslt_stand_in.h"
 
-/* ---- passes ---- */
+/* ---- kernels of its own ---- */
 
-static int passes;
-
-static tfu_code clear_memory(tfu_call *call, void *memory, size_t bytes) {
-  if (bytes) memset(memory, 0, bytes);
-  return (void)call, TFU_OK;
-}
-static tfu_code bias_act(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *y, const void *x,
-                         const void *bias) {
-  (void)call;
-  passes++, count_pass();
-  for (int64_t i = 0; i < n; i++)
-    put(y, dtype, i, activate(act, at(x, dtype, i) + (bias ? at(bias, dtype, i % cols) : 0), 0));
-  return TFU_OK;
-}
-static tfu_code act_grad(tfu_call *call, int act, tfu_dtype dtype, int64_t n, int64_t cols, void *dx, const void *dy,
-                         const void *x, const tfu_tensor *dbias) {
-  (void)call;
-  passes++, count_pass();
-  const int64_t wanted = tfu_count(&dbias->shape);
-  double *sums = calloc((size_t)cols + 1, sizeof *sums);
-  for (int64_t i = 0; i < n; i++) {
-    const double g = at(dy, dtype, i) * activate(act, at(x, dtype, i), 1);
-    sums[i % cols] += g;
-    put(dx, dtype, i, g);
-  }
-  for (int64_t i = 0; i < wanted; i++) put(dbias->data, dtype, i, sums[i]);
-  free(sums);
-  return TFU_OK;
-}
-static void sum_on_host(const linear_sums_args *a, tfu_dtype dtype) {
-  const tfu_dtype real = tfu_real(dtype);
-  for (int64_t col = 0; col < a->cols; col++) {
-    double sum = 0;
-    for (int64_t row = 0; row < a->rows; row++) sum += at(a->dy, dtype, row * a->cols + col);
-    put(a->partial, real, col, sum);
+static void sum_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const linear_sums_args *a = args;
+  for (int64_t i = 0; i < a->cols * (int64_t)c->gridDimY; i++) {
+    double sum = 0; /* in the first of the blocks */
+    for (int64_t row = 0; row < a->rows && i < a->cols; row++) sum += at(a->dy, dtype, row * a->cols + i);
+    put(a->partial, tfu_real(dtype), i, sum);
   }
 }
-static tfu_code fold(tfu_call *call, const void *partial, int64_t blocks, int64_t width, int quantities,
-                     const tfu_tensor *out) {
-  (void)call;
-  CHECK(blocks == 1 && quantities == 1 && width == tfu_count(&out->shape));
-  for (int64_t i = 0; i < width; i++) put(out->data, out->dtype, i, at(partial, tfu_real(out->dtype), i));
-  return TFU_OK;
-}
-static tfu_code launch(tfu_call *call, tfu_kernel *kernel, int variant, tfu_dtype dtype, tfu_grid grid, void *args) {
-  (void)call, (void)variant, (void)grid;
-  passes++, count_pass();
-  CHECK_TEXT(kernel->name, "linear_sums");
-  sum_on_host(args, dtype);
-  return TFU_OK;
-}
-static tfu_code channels(tfu_call *call, tfu_kernel *kernel, int act, const tfu_channels *op, tfu_dtype dtype,
-                         int64_t n, int64_t cols, tfu_channels_args *a, const tfu_tensor *sums) {
-  (void)call, (void)sums;
-  passes++, count_pass();
-  CHECK_TEXT(kernel->name, "linear_finish");
-  CHECK(op->tensors == 2 && op->weights == 1 && op->results == 1 && op->sums == 0);
-  CHECK(a->count[0] == 0 || a->count[0] == cols);
-  for (int64_t i = 0; i < n; i++) {
-    const double bias = a->count[0] ? at(a->w[0], dtype, i % a->count[0]) : op->absent[0];
-    put(a->y[0], dtype, i, activate(act, at(a->x[0], dtype, i) + bias, 0) + at(a->x[1], dtype, i));
+
+static void finish_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const tfu_channels_args *a = args;
+  (void)c;
+  for (int64_t i = 0; i < a->walk.n; i++) {
+    const double v = activate(a->activation, at(a->x[0], dtype, i) + weight(a, 0, dtype, i), 0);
+    put(a->y[0], dtype, i, v + at(a->x[1], dtype, i));
   }
-  return TFU_OK;
 }
 
-/* ---- the file, with all that taking the place of the real ---- */
-
-#define tfu_clear clear_memory
-#define tfu_bias_act_launch bias_act
-#define tfu_act_grad_launch act_grad
-#define tfu_channels_launch channels
-#define tfu_launch launch
-#define tfu_fold_gpu fold
-#define tfu_linear_gpu tested_linear
-#define tfu_linear_grad_gpu tested_linear_grad
-#include "kernels/products/linear_gpu.c"
+static const host_kernel kernels[] = {
+    HOST_PASSES, {"linear_sums", sum_rows}, {"linear_finish", finish_rows}, {NULL, NULL}};
 
 /* ---- against the CPU ---- */
 
@@ -139,7 +79,7 @@ static void check_forward(const layer *l, tfu_dtype dtype) {
   r->call.out[0] = filled(dtype, y, 6);
   r->call.out[1] = filled(dtype, l->keep ? y : none, 7);
   CHECK_FOR(finish(r, "test") == TFU_OK, "%s", r->err.text);
-  compare_all(r, tested_linear, "forward", l, dtype);
+  compare_all(r, tfu_linear_gpu, "forward", l, dtype);
   release(r);
 }
 
@@ -156,7 +96,7 @@ static void check_gradient(const layer *l, tfu_dtype dtype, int dx, int dkernel)
   r->call.out[1] = filled(dtype, dkernel ? kernel : none, 7);
   r->call.out[2] = filled(dtype, l->bias ? bias : none, 8);
   CHECK_FOR(finish(r, "test") == TFU_OK, "%s", r->err.text);
-  compare_all(r, tested_linear_grad, "gradient", l, dtype);
+  compare_all(r, tfu_linear_grad_gpu, "gradient", l, dtype);
   release(r);
 }
 
@@ -234,6 +174,7 @@ static void test_without_cublaslt(void) {
 }
 
 int main(void) {
+  host_kernels = kernels;
   if (!open_cache()) return 1;
   check_everything();
   test_costs();

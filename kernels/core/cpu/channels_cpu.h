@@ -59,13 +59,8 @@ TFU_MUST_USE tfu_code tfu_channels_cpu_call(tfu_call *call, const tfu_channels *
       for (int k = 0; k < adds && summing; k++) t->sums[k][i] += s[k];                                   \
     }                                                                                                    \
   }
-#define TFU_CHANNELS(stem, tensors, weights, stored, results, sums, ...)              \
-  TFU_CHANNELS_LOOP_(stem, float, f32, tensors, weights, results, sums, __VA_ARGS__)  \
-  TFU_CHANNELS_LOOP_(stem, double, f64, tensors, weights, results, sums, __VA_ARGS__) \
-  tfu_code tfu_##stem##_cpu(tfu_call *call) {                                         \
-    static const tfu_channels op = TFU_CHANNELS_OP(tensors, weights, results, sums);  \
-    return tfu_channels_cpu_call(call, &op, stem##_loop_f32, stem##_loop_f64, NULL);  \
-  }
+#define TFU_CHANNELS(stem, tensors, weights, stored, results, sums, ...) \
+  TFU_CHANNELS_WITH(stem, tensors, weights, stored, results, sums, 0, __VA_ARGS__)
 #define TFU_CHANNELS_WITH(stem, tensors, weights, stored, results, sums, attributes, ...)          \
   TFU_CHANNELS_LOOP_(stem, float, f32, tensors, weights + attributes, results, sums, __VA_ARGS__)  \
   TFU_CHANNELS_LOOP_(stem, double, f64, tensors, weights + attributes, results, sums, __VA_ARGS__) \

@@ -33,25 +33,6 @@ static void draw(uint64_t counter, uint64_t seed, uint32_t *words, int n) {
   }
 }
 
-/* Integers in the order of the floats with these bits: their maximum is one instruction for many lanes, where that of
- * floats must tell NaN apart. NaN is above all, or below all if its sign is set. The map is its own inverse. */
-static inline int32_t rank_f32(float x) {
-  int32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits ^ (bits >> 31 & INT32_MAX);
-}
-static inline float ranked_f32(int32_t rank) { return from_bits((uint32_t)(rank ^ (rank >> 31 & INT32_MAX))); }
-static inline int64_t rank_f64(double x) {
-  int64_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits ^ (bits >> 63 & INT64_MAX);
-}
-static inline double ranked_f64(int64_t rank) {
-  const int64_t bits = rank ^ (rank >> 63 & INT64_MAX);
-  double x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
 typedef int32_t rank_type_f32;
 typedef int64_t rank_type_f64;
 
@@ -59,6 +40,24 @@ typedef int64_t rank_type_f64;
 #include "kernels/core/cpu/stamp.h"
 
 #else
+
+/* Integers in the order of the floats with these bits: their maximum is one instruction for many lanes, where that of
+ * floats must tell NaN apart. NaN is above all, or below all if its sign is set. The map is its own inverse. */
+static inline FN(rank_type) FN(turn_negatives)(FN(rank_type) bits) {
+  const int sign = 8 * (int)sizeof bits - 1;
+  return bits ^ (bits >> sign & (FN(rank_type))(((uint64_t)1 << sign) - 1));
+}
+static inline FN(rank_type) FN(rank)(REAL x) {
+  FN(rank_type) bits;
+  memcpy(&bits, &x, sizeof bits);
+  return FN(turn_negatives)(bits);
+}
+static inline REAL FN(ranked)(FN(rank_type) rank) {
+  REAL x;
+  rank = FN(turn_negatives)(rank);
+  memcpy(&x, &rank, sizeof x);
+  return x;
+}
 
 REAL FN(tfu_greatest)(const REAL *v, int n) {
   FN(rank_type) best = FN(rank)(-(REAL)INFINITY);

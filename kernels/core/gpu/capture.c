@@ -3,11 +3,9 @@
 #include "kernels/core/gpu/driver.h"
 
 int tfu_may_wait(const tfu_call *call) {
-  const tfu_driver *d;
+  const tfu_driver *d = tfu_driver_if_any();
   CUstreamCaptureStatus status;
-  tfu_error ignored;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuStreamIsCapturing(call->stream, &status)) return 0;
-  return status == CU_STREAM_CAPTURE_STATUS_NONE;
+  return d && !d->cuStreamIsCapturing(call->stream, &status) && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 tfu_code tfu_capture_close(const tfu_call *call) {
@@ -24,9 +22,8 @@ tfu_code tfu_capture_close(const tfu_call *call) {
 }
 
 static int exchange(CUstreamCaptureMode mode) {
-  const tfu_driver *d;
-  tfu_error ignored;
-  if (tfu_driver_get(&d, &ignored) == TFU_OK) d->cuThreadExchangeStreamCaptureMode(&mode);
+  const tfu_driver *d = tfu_driver_if_any();
+  if (d) d->cuThreadExchangeStreamCaptureMode(&mode);
   return (int)mode;
 }
 

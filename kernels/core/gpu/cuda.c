@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/table.h"
@@ -61,11 +62,10 @@ tfu_code tfu_per_gpu(tfu_table *table, const void *with, void **mine, tfu_error 
 }
 
 void tfu_device_name(char *name, int size) {
-  const tfu_driver *d;
+  const tfu_driver *d = tfu_driver_if_any();
   CUdevice ordinal;
-  tfu_error ignored;
   if (size > 0) name[0] = 0;
-  if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuCtxGetDevice(&ordinal)) return;
+  if (!d || d->cuCtxGetDevice(&ordinal)) return;
   if (d->cuDeviceGetName(name, size, ordinal) && size > 0) name[0] = 0;
 }
 
@@ -106,6 +106,13 @@ tfu_code tfu_no_image(const tfu_image *images, int capability, tfu_error *err) {
                   capability % 10, names, mend);
 }
 
+static tfu_code image_now(const tfu_module *m, int *image, tfu_error *err) {
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, err));
+  *image = tfu_image_for(m->images, device.capability);
+  return *image < 0 ? tfu_no_image(m->images, device.capability, err) : TFU_OK;
+}
+
 static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error *err) {
   static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
@@ -126,13 +133,11 @@ static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error
 
 tfu_code tfu_variable(tfu_module *m, const char *name, void **address, size_t *bytes, tfu_error *err) {
   const tfu_driver *d;
-  tfu_device device;
   void *library;
+  int image;
   CUdeviceptr at = 0;
   TFU_TRY(tfu_driver_get(&d, err));
-  TFU_TRY(tfu_device_now(&device, err));
-  const int image = tfu_image_for(m->images, device.capability);
-  if (image < 0) return tfu_no_image(m->images, device.capability, err);
+  TFU_TRY(image_now(m, &image, err));
   TFU_TRY(load_library(m, image, &library, err));
   TFU_TRY(tfu_driver_code(d, d->cuLibraryGetGlobal(&at, bytes, library, name), name, err));
   *address = (void *)(uintptr_t)at;
@@ -147,40 +152,46 @@ typedef struct tfu_loaded {
   char label[96]; /* for tfuse.explain() */
 } tfu_loaded;
 
+/* Those of one image. */
+typedef struct tfu_variants {
+  _Atomic(void *) of[TFU_MAX_VARIANTS][TFU_MAX_KEYS];
+} tfu_variants;
+
 const char *const tfu_bits[] = {"b8", "b16", "b32", "b64"}, *const tfu_any[] = {"any"};
 
 int tfu_bits_of(size_t bytes) { return bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3; }
 
+/* What is in the slot: `mine`, or where another thread was first, its own. Mine may be NULL for want of memory. */
+static void *publish(_Atomic(void *) *slot, void *mine) {
+  void *theirs = NULL;
+  if (mine && atomic_compare_exchange_strong(slot, &theirs, mine)) return mine;
+  free(mine);
+  return theirs;
+}
+
 static tfu_code find(tfu_kernel *k, int image, int variant, int key, tfu_loaded **out, tfu_error *err) {
-  _Atomic(tfu_loaded *) *slot = &k->loaded[image][variant][key];
-  if ((*out = atomic_load_explicit(slot, memory_order_acquire))) return TFU_OK;
+  tfu_variants *all = atomic_load_explicit(&k->loaded[image], memory_order_acquire);
+  if (all && (*out = atomic_load_explicit(&all->of[variant][key], memory_order_acquire))) return TFU_OK;
 
   const tfu_driver *d;
+  const tfu_image *i = &k->module->images[image];
   void *library;
+  tfu_loaded found = {.function.static_shared = TFU_STATIC_SHARED}, *kept = NULL;
   char name[80];
-  tfu_loaded *mine, *theirs = NULL;
   TFU_TRY(tfu_driver_get(&d, err));
   TFU_TRY(load_library(k->module, image, &library, err));
   snprintf(name, sizeof name, "%s%s%s_%s", k->name, k->variants ? "_" : "", k->variants ? k->variants[variant] : "",
            k->keys ? k->keys[key] : tfu_dtype_tag((tfu_dtype)key));
-  if (!(mine = calloc(1, sizeof *mine))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  const tfu_code code =
-      tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&mine->function.kernel, library, name), name, err);
-  if (code != TFU_OK) {
-    free(mine);
-    return code;
+  TFU_TRY(tfu_driver_code(d, d->cuLibraryGetKernel((CUkernel *)&found.function.kernel, library, name), name, err));
+  snprintf(found.label, sizeof found.label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
+  if (!all) all = publish(&k->loaded[image], calloc(1, sizeof *all));
+  if (all && (kept = malloc(sizeof *kept))) {
+    memcpy(kept, &found, sizeof *kept);
+    kept->function.name = kept->label;
+    kept = publish(&all->of[variant][key], kept);
   }
-  const tfu_image *i = &k->module->images[image];
-  snprintf(mine->label, sizeof mine->label, "%s (%s_%d)", name, i->is_ptx ? "compute" : "sm", i->capability);
-  mine->function.name = mine->label;
-  mine->function.static_shared = TFU_STATIC_SHARED;
-  if (atomic_compare_exchange_strong(slot, &theirs, mine)) {
-    *out = mine;
-  } else { /* another thread was first */
-    free(mine);
-    *out = theirs;
-  }
-  return TFU_OK;
+  *out = kept;
+  return kept ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
 }
 
 tfu_launch_text tfu_show_launch(const int64_t g[3], const int64_t b[3], int64_t shared) {
@@ -241,11 +252,9 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
 }
 
 tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid grid, void *args) {
-  tfu_device device;
   tfu_loaded *loaded;
-  TFU_TRY(tfu_device_now(&device, call->err));
-  const int image = tfu_image_for(k->module->images, device.capability);
-  if (image < 0) return tfu_no_image(k->module->images, device.capability, call->err);
+  int image;
+  TFU_TRY(image_now(k->module, &image, call->err));
   TFU_TRY(find(k, image, variant, key, &loaded, call->err));
   if (!call->kernel) call->kernel = loaded->label; /* the first is the one that names the work */
   return tfu_start(call, &loaded->function, grid, (void *[]){args});

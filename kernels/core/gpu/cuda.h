@@ -26,9 +26,9 @@ typedef struct tfu_module {
 typedef struct tfu_kernel {
   tfu_module *module;
   const char *name;
-  const char *const *variants; /* NULL: the kernel has none */
-  const char *const *keys;     /* at most TFU_MAX_KEYS; NULL: the tags of dtypes */
-  _Atomic(struct tfu_loaded *) loaded[TFU_MAX_IMAGES][TFU_MAX_VARIANTS][TFU_MAX_KEYS];
+  const char *const *variants;            /* NULL: the kernel has none */
+  const char *const *keys;                /* at most TFU_MAX_KEYS; NULL: the tags of dtypes */
+  _Atomic(void *) loaded[TFU_MAX_IMAGES]; /* by variant and key; made with the first that is launched */
 } tfu_kernel;
 
 typedef struct tfu_grid {

@@ -1,34 +1,34 @@
 #include "kernels/core/gpu/driver.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-
-static tfu_driver driver;
-static const char *missing; /* NULL once everything is found */
-
-static void open_driver(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!library) {
-    missing = "libcuda.so.1";
-    return;
-  }
-#define X(name) *(void **)&driver.name = dlsym(library, #name);
-  TFU_DRIVER(X)
-  TFU_DRIVER_NEWER(X)
-#undef X
-#define X(name) \
-  if (!driver.name) missing = #name;
-  TFU_DRIVER(X)
-#undef X
-}
+#include "kernels/core/gpu/library.h"
 
 /* Weak, for a test may put a driver of its own in its place. */
 __attribute__((weak)) tfu_code tfu_driver_get(const tfu_driver **out, tfu_error *err) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, open_driver);
+#define X(name) #name,
+  static const char *const functions[] = {TFU_DRIVER(X) NULL}, *const newer[] = {TFU_DRIVER_NEWER(X) NULL};
+#undef X
+  static tfu_driver driver;
+  static tfu_shared library = {.called = "libcuda.so.1",
+                               .names = {"libcuda.so.1"},
+                               .functions = functions,
+                               .newer = newer,
+                               .table = &driver,
+                               .why = "the NVIDIA driver lacks %s: install driver 525 or later"};
+  const char *missing = tfu_shared_open(&library);
   *out = &driver;
-  if (!missing) return TFU_OK;
-  return tfu_fail(err, TFU_PRECONDITION, "the NVIDIA driver lacks %s: install driver 525 or later", missing);
+  return missing ? tfu_fail(err, TFU_PRECONDITION, "%s", missing) : TFU_OK;
+}
+
+const tfu_driver *tfu_driver_if_any(void) {
+  const tfu_driver *d;
+  tfu_error ignored;
+  return tfu_driver_get(&d, &ignored) == TFU_OK ? d : NULL;
+}
+
+tfu_code tfu_create_stream(const void *gpu, void *stream, void *driver, tfu_error *err) {
+  const tfu_driver *d = driver;
+  (void)gpu;
+  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream", err);
 }
 
 tfu_code tfu_driver_code(const tfu_driver *d, CUresult result, const char *what, tfu_error *err) {

@@ -66,6 +66,12 @@ typedef struct tfu_driver {
 /* Opens the driver once; FailedPrecondition, naming what is missing, if there is none or it is too old. */
 TFU_MUST_USE tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err);
 
+/* The same for what can do without: NULL where there is none. */
+const tfu_driver *tfu_driver_if_any(void);
+
+/* Of a table of streams that are our own, one for each GPU (TFU_PER_GPU). */
+TFU_MUST_USE tfu_code tfu_create_stream(const void *gpu, void *stream, void *driver, tfu_error *err);
+
 /* A driver result as ours: "what: CUDA_ERROR_… (its text)". */
 TFU_MUST_USE tfu_code tfu_driver_code(const tfu_driver *driver, CUresult result, const char *what, tfu_error *err);
 

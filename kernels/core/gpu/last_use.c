@@ -12,11 +12,10 @@ static int place_of(const tfu_last_use *use, void *stream) {
 }
 
 void tfu_use(tfu_last_use *use, const tfu_call *call) {
-  const tfu_driver *d;
-  tfu_error ignored;
+  const tfu_driver *d = tfu_driver_if_any();
   const int i = place_of(use, call->stream);
   CUevent event = use->by[i].event;
-  if (use->for_ever || tfu_driver_get(&d, &ignored) != TFU_OK) return;
+  if (use->for_ever || !d) return;
   use->for_ever = 1;
   if (!tfu_may_wait(call)) return;
   if (!event && d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING)) return;
@@ -28,18 +27,18 @@ void tfu_use(tfu_last_use *use, const tfu_call *call) {
 }
 
 int tfu_use_done(const tfu_last_use *use) {
-  const tfu_driver *d;
-  tfu_error ignored;
   if (use->for_ever) return 0;
-  for (int i = 0; i < TFU_USE_STREAMS && use->by[i].event; i++)
-    if (tfu_driver_get(&d, &ignored) != TFU_OK || d->cuEventQuery(use->by[i].event) != CUDA_SUCCESS) return 0;
+  for (int i = 0; i < TFU_USE_STREAMS && use->by[i].event; i++) {
+    const tfu_driver *d = tfu_driver_if_any();
+    if (!d || d->cuEventQuery(use->by[i].event) != CUDA_SUCCESS) return 0;
+  }
   return 1;
 }
 
 void tfu_use_close(tfu_last_use *use) {
-  const tfu_driver *d;
-  tfu_error ignored;
-  for (int i = 0; i < TFU_USE_STREAMS && use->by[i].event; i++)
-    if (tfu_driver_get(&d, &ignored) == TFU_OK) d->cuEventDestroy_v2(use->by[i].event);
+  for (int i = 0; i < TFU_USE_STREAMS && use->by[i].event; i++) {
+    const tfu_driver *d = tfu_driver_if_any();
+    if (d) d->cuEventDestroy_v2(use->by[i].event);
+  }
   *use = (tfu_last_use){.for_ever = 0};
 }

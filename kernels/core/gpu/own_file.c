@@ -9,7 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-int tfu_make_folder(const char *path) {
+/* Makes the folder of a path, and those above it, with mode 0700; whether it is there. */
+static int make_folder(const char *path) {
   char folder[PATH_MAX];
   if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder) return 0;
   for (char *at = folder + 1; (at = strchr(at, '/')); at++) {
@@ -33,7 +34,7 @@ FILE *tfu_open_own(const char *path) {
 }
 
 FILE *tfu_create_beside(const char *path, char *name) {
-  if (!*path || !tfu_make_folder(path)) return NULL;
+  if (!*path || !make_folder(path)) return NULL;
   if (snprintf(name, PATH_MAX, "%s.XXXXXX", path) >= PATH_MAX) return NULL;
   const int fd = mkstemp(name); /* mode 0600 */
   FILE *file = fd < 0 ? NULL : fdopen(fd, "w");

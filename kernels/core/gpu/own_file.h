@@ -4,8 +4,6 @@
 
 #include <stdio.h>
 
-/* Makes the folder of a path, and those above it, with mode 0700; whether it is there. */
-int tfu_make_folder(const char *path);
 /* Opens for reading what is a file of this user alone: what others may write is not to be trusted with what runs here.
  * NULL: it is not. */
 FILE *tfu_open_own(const char *path);

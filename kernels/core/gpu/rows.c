@@ -18,12 +18,6 @@ enum {
   AHEAD = 8,          /* packs of any rows on their way to a thread */
 };
 
-static int power_above(int64_t n) {
-  int p = 1;
-  while (p < n) p *= 2;
-  return p;
-}
-
 /* What a variant is planned from, and what it makes: the plan, and a grid without its blocks along y. */
 typedef struct planning {
   const tfu_row_kernel *k;

@@ -14,15 +14,9 @@ struct tfu_transfer {
   CUevent sent, taken; /* one that was never recorded counts as done */
 };
 
-static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
-  const tfu_driver *d = driver;
-  (void)gpu;
-  return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream for copies", err);
-}
-
 tfu_code tfu_transfer_open(tfu_transfer **out, size_t bytes, void *stream, tfu_error *err) {
   enum { EVENT = CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC }; /* who waits leaves its core to others */
-  static tfu_table streams = TFU_PER_GPU(create);
+  static tfu_table streams = TFU_PER_GPU(tfu_create_stream);
   const tfu_driver *d;
   void *copying;
   TFU_TRY(tfu_driver_get(&d, err));

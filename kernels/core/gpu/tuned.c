@@ -8,6 +8,7 @@
 
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/determinism.h"
+#include "kernels/core/gpu/library.h"
 #include "kernels/core/gpu/tuned_file.h"
 #include "kernels/core/table.h"
 
@@ -28,8 +29,7 @@ static int tuning;
 static tfu_tuned_lines stored; /* what the file had when it was first looked at */
 
 static void start(void) {
-  const char *value = getenv("TFUSE_AUTOTUNE");
-  tuning = !value || strcmp(value, "0") != 0;
+  tuning = !tfu_switched_off("TFUSE_AUTOTUNE");
   if (tuning) tfu_tuned_read(tfu_tuned_path(), &stored);
 }
 

@@ -15,8 +15,7 @@ static const char first_line[] = "tfuse tuned 1\n";
 
 enum { LINE = TFU_TUNED_TEXT + 2 * TFU_TUNED_DATA + TFU_TUNED_LABEL + 64 };
 
-/* FNV-1a. */
-uint64_t tfu_tuned_hash(const void *bytes, size_t n) { return tfu_hash(TFU_HASH_START, bytes, n); }
+static uint64_t hash_of(const void *bytes, size_t n) { return tfu_hash(TFU_HASH_START, bytes, n); }
 
 /* ---- lists ---- */
 
@@ -30,11 +29,11 @@ void tfu_tuned_append(tfu_tuned_lines *l, const tfu_tuned_line *line) {
     l->room = room;
   }
   l->line[l->n] = *line;
-  l->line[l->n++].hash = tfu_tuned_hash(line->text, strlen(line->text));
+  l->line[l->n++].hash = hash_of(line->text, strlen(line->text));
 }
 
 const tfu_tuned_line *tfu_tuned_find(const tfu_tuned_lines *l, const char *text) {
-  const uint64_t hash = tfu_tuned_hash(text, strlen(text));
+  const uint64_t hash = hash_of(text, strlen(text));
   for (int i = 0; i < l->n; i++)
     if (l->line[i].hash == hash && !strcmp(l->line[i].text, text)) return &l->line[i];
   return NULL;
@@ -59,25 +58,16 @@ const char *tfu_tuned_path(void) {
 
 /* ---- lines ---- */
 
-static const char digits[] = "0123456789abcdef";
-
 static int write_line(char *to, const tfu_tuned_line *line) {
   char hex[2 * TFU_TUNED_DATA + 1] = "";
-  for (int i = 0; i < TFU_TUNED_DATA; i++) {
-    hex[2 * i] = digits[line->choice.data[i] >> 4];
-    hex[2 * i + 1] = digits[line->choice.data[i] & 15];
-  }
+  for (int i = 0; i < TFU_TUNED_DATA; i++) snprintf(hex + 2 * i, 3, "%02x", line->choice.data[i]);
   const int n = snprintf(to, LINE, "%s\t%.3f\t%s\t%s", line->text, line->choice.microseconds, hex, line->choice.label);
-  return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", tfu_tuned_hash(to, (size_t)n));
+  return n + snprintf(to + n, (size_t)(LINE - n), "\t%016" PRIx64 "\n", hash_of(to, (size_t)n));
 }
 
 static int read_hex(const char *hex, unsigned char *data) {
-  if (strlen(hex) != 2 * TFU_TUNED_DATA) return 0;
-  for (int i = 0; i < 2 * TFU_TUNED_DATA; i++) {
-    const char *digit = strchr(digits, hex[i]);
-    if (!digit) return 0;
-    data[i / 2] = (unsigned char)(data[i / 2] << 4 | (digit - digits));
-  }
+  if (strlen(hex) != 2 * TFU_TUNED_DATA || strspn(hex, "0123456789abcdef") != 2 * TFU_TUNED_DATA) return 0;
+  for (int i = 0; i < TFU_TUNED_DATA; i++) sscanf(hex + 2 * i, "%2hhx", &data[i]);
   return 1;
 }
 
@@ -86,7 +76,7 @@ static int read_line(char *text, tfu_tuned_line *line) {
   enum { FIELDS = 5 };
   char *field[FIELDS], *checksum = strrchr(text, '\t'), *end;
   int n = 0;
-  if (!checksum || tfu_tuned_hash(text, (size_t)(checksum - text)) != strtoull(checksum + 1, NULL, 16)) return 0;
+  if (!checksum || hash_of(text, (size_t)(checksum - text)) != strtoull(checksum + 1, NULL, 16)) return 0;
   for (char *at = text; at && n < FIELDS; at = end ? end + 1 : NULL) {
     field[n++] = at;
     if ((end = strchr(at, '\t'))) *end = 0;

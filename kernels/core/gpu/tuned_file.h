@@ -25,6 +25,4 @@ void tfu_tuned_read(const char *path, tfu_tuned_lines *lines);
 /* Puts a new file in its place, or leaves all as it is. */
 void tfu_tuned_write(const char *path, const tfu_tuned_lines *lines);
 
-uint64_t tfu_tuned_hash(const void *bytes, size_t n);
-
 #endif

@@ -2,13 +2,12 @@
 #ifndef TFUSE_CUBLASLT_H_
 #define TFUSE_CUBLASLT_H_
 
+#include "kernels/core/gpu/library.h"
 #include "kernels/core/nvidia/cublaslt_api.h"
 #include "tfuse.h"
 
 typedef struct tfu_cublaslt {
-#define X(result, name, arguments) result(*name) arguments;
-  TFU_CUBLASLT_FUNCTIONS(X)
-#undef X
+  TFU_CUBLASLT_FUNCTIONS(TFU_POINTER)
   int version; /* 130100 is 13.1.0 */
 } tfu_cublaslt;
 

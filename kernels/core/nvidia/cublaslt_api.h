@@ -42,7 +42,6 @@
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6) \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7) \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8) \
-  X(cublasLtReductionScheme_t, CUBLASLT_REDUCTION_SCHEME_NONE, 0)                        \
   X(cublasLtReductionScheme_t, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2)                \
   X(cublasLtMatmulAlgoConfigAttributes_t, CUBLASLT_ALGO_CONFIG_ID, 0)
 

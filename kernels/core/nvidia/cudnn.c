@@ -1,46 +1,29 @@
 #include "kernels/core/nvidia/cudnn.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/core/gpu/cuda.h"
-#include "kernels/core/nvidia/library.h"
 #include "kernels/core/table.h"
 
-/* ---- the library ---- */
-
-static tfu_cudnn cudnn;
-static const char *missing; /* NULL once everything is found */
-
-static void open_cudnn(void) {
-  static const char *const names[] = {"libcudnn.so.9", NULL}, *const folders[] = {"nvidia/cudnn/lib", NULL};
-  void *library = tfu_open_library(names, folders);
-  if (!library) {
-    missing = "libcudnn.so.9 is not there: pip install 'tensorflow[and-cuda]' brings it";
-    return;
-  }
-#define X(result, name, arguments) \
-  if (!missing && !(*(void **)&cudnn.name = dlsym(library, #name))) missing = "libcudnn.so.9 lacks " #name;
-  TFU_CUDNN_FUNCTIONS(X)
-#undef X
-  if (!missing) cudnn.version = (int)cudnn.cudnnGetVersion();
-}
+static void ask_version(void *cudnn) { ((tfu_cudnn *)cudnn)->version = (int)((tfu_cudnn *)cudnn)->cudnnGetVersion(); }
 
 const tfu_cudnn *tfu_cudnn_get(const char **why) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, open_cudnn);
-  *why = missing;
-  return missing ? NULL : &cudnn;
+  static const char *const functions[] = {TFU_CUDNN_FUNCTIONS(TFU_NAME) NULL};
+  static tfu_cudnn cudnn;
+  static tfu_shared library = {.called = "libcudnn.so.9",
+                               .names = {"libcudnn.so.9"},
+                               .folders = {"nvidia/cudnn/lib"},
+                               .functions = functions,
+                               .table = &cudnn,
+                               .ready = ask_version,
+                               .why = "%s is not there: pip install 'tensorflow[and-cuda]' brings it"};
+  *why = tfu_shared_open(&library);
+  return *why ? NULL : &cudnn;
 }
 
 static int allowed;
 
-static void read_environment(void) {
-  const char *value = getenv("TFUSE_CUDNN");
-  allowed = !value || strcmp(value, "0") != 0;
-}
+static void read_environment(void) { allowed = !tfu_switched_off("TFUSE_CUDNN"); }
 
 int tfu_cudnn_allowed(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;

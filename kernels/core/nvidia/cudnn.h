@@ -2,13 +2,12 @@
 #ifndef TFUSE_CUDNN_H_
 #define TFUSE_CUDNN_H_
 
+#include "kernels/core/gpu/library.h"
 #include "kernels/core/nvidia/cudnn_api.h"
 #include "tfuse.h"
 
 typedef struct tfu_cudnn {
-#define X(result, name, arguments) result(*name) arguments;
-  TFU_CUDNN_FUNCTIONS(X)
-#undef X
+  TFU_CUDNN_FUNCTIONS(TFU_POINTER)
   int version; /* 91900 is 9.19.0 */
 } tfu_cudnn;
 

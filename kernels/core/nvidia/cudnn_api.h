@@ -7,6 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The attributes of a convolution and of its gradients: the same ones in the same order, of which some are called D….
+ */
+#define TFU_CUDNN_CONVOLUTION(X, kind, first, dw, dx, dy)                                        \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA, first)         \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_BETA, first + 1)      \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_CONV_DESC, first + 2) \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##dw##W, first + 3)   \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##dx##X, first + 4)   \
+  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##dy##Y, first + 5)
+
 /* X(type, name, value) */
 #define TFU_CUDNN_CONSTANTS(X)                                                                        \
   X(cudnnStatus_t, CUDNN_STATUS_SUCCESS, 0)                                                           \
@@ -63,24 +73,9 @@
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, 400)                               \
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)                        \
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402)                       \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, 700)                 \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, 701)                  \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, 702)             \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, 703)                     \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, 704)                     \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, 705)                     \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, 706)                \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, 707)                 \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, 708)            \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, 709)                    \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, 710)                   \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, 711)                   \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, 712)              \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA, 713)               \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, 714)          \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, 715)                 \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, 716)                  \
-  X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, 717)                 \
+  TFU_CUDNN_CONVOLUTION(X, FORWARD, 700, , , )                                                        \
+  TFU_CUDNN_CONVOLUTION(X, BWD_DATA, 706, , D, D)                                                     \
+  TFU_CUDNN_CONVOLUTION(X, BWD_FILTER, 712, D, , D)                                                   \
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750)                   \
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, 751)                           \
   X(cudnnBackendAttributeName_t, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, 752)                           \

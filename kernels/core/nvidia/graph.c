@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/core/nvidia/library.h"
+#include "kernels/core/gpu/library.h"
 
 /* ---- descriptors ---- */
 
@@ -25,20 +25,37 @@ static cudnnBackendDescriptor_t create(tfu_graph *g, cudnnBackendDescriptorType_
 }
 #define CREATE(g, type) create(g, type, #type)
 
-static void set(tfu_graph *g, cudnnBackendDescriptor_t desc, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t count, const void *values, const char *what) {
-  if (g->code == TFU_OK) check(g, g->dnn->cudnnBackendSetAttribute(desc, name, type, count, values), what);
-}
-#define SET(g, desc, name, type, count, values) set(g, desc, name, type, count, values, #name)
-#define SET_DESC(g, desc, name, value) \
-  set(g, desc, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &(cudnnBackendDescriptor_t){value}, #name)
+/* An attribute: so many values of a type. NULL: it is left out. */
+typedef struct attribute {
+  const char *what;
+  cudnnBackendAttributeName_t name;
+  cudnnBackendAttributeType_t type;
+  int64_t count;
+  const void *values;
+} attribute;
+#define VALUES(name, type, count, values) \
+  { #name, name, type, count, values }
+#define DESC(name, desc) VALUES(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, desc)
+/* Of a node; NULL: there is none. */
+#define NODE(name, node) DESC(name, node ? &node->desc : NULL)
 
-static void finalize(tfu_graph *g, cudnnBackendDescriptor_t desc, const char *what) {
+static void set(tfu_graph *g, cudnnBackendDescriptor_t desc, const attribute *a, int n) {
+  for (int i = 0; i < n && g->code == TFU_OK; i++)
+    if (a[i].values)
+      check(g, g->dnn->cudnnBackendSetAttribute(desc, a[i].name, a[i].type, a[i].count, a[i].values), a[i].what);
+}
+
+static cudnnBackendDescriptor_t describe(tfu_graph *g, cudnnBackendDescriptorType_t type, const char *what,
+                                         const attribute *attributes, int n) {
+  cudnnBackendDescriptor_t desc = create(g, type, what);
+  set(g, desc, attributes, n);
   if (g->code == TFU_OK) check(g, g->dnn->cudnnBackendFinalize(desc), what);
+  return desc;
 }
+#define LIST(...) (const attribute[]){__VA_ARGS__}, TFU_COUNT(((const attribute[]){__VA_ARGS__}))
+#define DESCRIBE(g, type, ...) describe(g, type, #type, LIST(__VA_ARGS__))
 
-static void add(tfu_graph *g, cudnnBackendDescriptor_t op, const char *what) {
-  finalize(g, op, what);
+static void add(tfu_graph *g, cudnnBackendDescriptor_t op) {
   if (room(g, g->n_ops, TFU_GRAPH_OPS, "operations in a graph")) g->ops[g->n_ops++] = op;
 }
 
@@ -68,17 +85,17 @@ static tfu_node tensor(tfu_graph *g, int64_t id, int is_virtual, int by_value, c
                        const int64_t *dim, const int64_t *stride) {
   const int64_t alignment = 16;
   const char yes = 1, no = 0; /* cuDNN's booleans are C++'s */
-  tfu_node t = {.desc = CREATE(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR), .rank = rank};
+  tfu_node t = {.rank = rank};
   memcpy(t.dim, dim, (size_t)rank * sizeof *dim);
   memcpy(t.stride, stride, (size_t)rank * sizeof *stride);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-  SET(g, t.desc, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, is_virtual ? &yes : &no);
-  if (by_value) SET(g, t.desc, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
-  finalize(g, t.desc, "tensor");
+  t.desc =
+      DESCRIBE(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, VALUES(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type),
+               VALUES(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, dim),
+               VALUES(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, stride),
+               VALUES(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id),
+               VALUES(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment),
+               VALUES(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, is_virtual ? &yes : &no),
+               VALUES(CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, by_value ? &yes : NULL));
   return t;
 }
 
@@ -116,116 +133,88 @@ void tfu_graph_packed(int rank, const int64_t *dim, int64_t *stride) {
 
 /* ---- operations ---- */
 
+static const cudnnDataType_t in_float = CUDNN_DATA_FLOAT;
+
 void tfu_graph_pointwise(tfu_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int axis, const tfu_node *x,
                          const tfu_node *b, const tfu_node *t, const tfu_node *y) {
   const int64_t along = axis;
-  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  SET(g, math, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-  SET(g, math, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-  if (axis >= 0) SET(g, math, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &along);
-  finalize(g, math, "pointwise");
-  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, math);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x->desc);
-  if (b) SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->desc);
-  if (t) SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y->desc);
-  add(g, op, "pointwise operation");
+  const cudnnBackendDescriptor_t math = DESCRIBE(
+      g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, VALUES(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode),
+      VALUES(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute),
+      VALUES(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, axis >= 0 ? &along : NULL));
+  add(g, DESCRIBE(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                  DESC(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &math),
+                  NODE(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x), NODE(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b),
+                  NODE(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t), NODE(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y)));
 }
 
 void tfu_graph_reduce(tfu_graph *g, cudnnReduceTensorOp_t mode, const tfu_node *x, const tfu_node *y) {
-  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-  SET(g, math, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
-  SET(g, math, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-  finalize(g, math, "reduction");
-  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, math);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y->desc);
-  add(g, op, "reduction operation");
+  const cudnnBackendDescriptor_t math =
+      DESCRIBE(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
+               VALUES(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode),
+               VALUES(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_float));
+  add(g, DESCRIBE(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, DESC(CUDNN_ATTR_OPERATION_REDUCTION_DESC, &math),
+                  NODE(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x), NODE(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y)));
 }
 
 void tfu_graph_matmul(tfu_graph *g, const tfu_node *a, const tfu_node *b, const tfu_node *c, const tfu_node *m,
                       const tfu_node *n, const tfu_node *k) {
-  const cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-  SET(g, math, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-  finalize(g, math, "matmul");
-  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, math);
-  if (m) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m->desc);
-  if (n) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n->desc);
-  if (k) SET_DESC(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k->desc);
-  add(g, op, "matmul operation");
+  const cudnnBackendDescriptor_t math = DESCRIBE(
+      g, CUDNN_BACKEND_MATMUL_DESCRIPTOR, VALUES(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &in_float));
+  add(g,
+      DESCRIBE(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, NODE(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a),
+               NODE(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b), NODE(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c),
+               DESC(CUDNN_ATTR_OPERATION_MATMUL_DESC, &math), NODE(CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m),
+               NODE(CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n),
+               NODE(CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k)));
 }
 
 void tfu_graph_reshape(tfu_graph *g, const tfu_node *x, const tfu_node *y) {
-  cudnnBackendDescriptor_t op = CREATE(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x->desc);
-  SET_DESC(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y->desc);
-  add(g, op, "reshape operation");
+  add(g, DESCRIBE(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, NODE(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x),
+                  NODE(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y)));
 }
 
 static cudnnBackendDescriptor_t describe_window(tfu_graph *g, cudnnDataType_t compute, const tfu_graph_window *w) {
   const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   const int64_t axes = w->axes;
-  cudnnBackendDescriptor_t math = CREATE(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &axes);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, axes, w->before);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, axes, w->after);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, axes, w->dilation);
-  SET(g, math, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, axes, w->stride);
-  finalize(g, math, "convolution");
-  return math;
+  return DESCRIBE(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR,
+                  VALUES(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &axes),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, axes, w->before),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, axes, w->after),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, axes, w->dilation),
+                  VALUES(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, axes, w->stride));
 }
 
-/* What the three operations call their attributes. */
+/* The three operations have the same attributes in the same order. */
+enum { ALPHA, BETA, WINDOW, W, X, Y };
 static const struct {
   cudnnBackendDescriptorType_t type;
-  cudnnBackendAttributeName_t window, x, w, y, alpha, beta;
-} convolutions[] = {
-    [TFU_GRAPH_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-    [TFU_GRAPH_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-    [TFU_GRAPH_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
-};
+  cudnnBackendAttributeName_t first;
+} convolutions[] = {[TFU_GRAPH_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                                           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA},
+                    [TFU_GRAPH_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA},
+                    [TFU_GRAPH_BACKWARD_FILTER] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA}};
 
 void tfu_graph_conv(tfu_graph *g, tfu_graph_conv_kind kind, cudnnDataType_t compute, const tfu_graph_window *window,
                     const tfu_node *x, const tfu_node *w, const tfu_node *y) {
   const int wide = compute == CUDNN_DATA_DOUBLE;
-  const cudnnBackendAttributeType_t type = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
-  const double wide_one = 1, wide_none = 0;
-  const float one = 1, none = 0;
-  cudnnBackendDescriptor_t math = describe_window(g, compute, window);
-  cudnnBackendDescriptor_t op = create(g, convolutions[kind].type, "convolution operation");
-  set(g, op, convolutions[kind].window, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &math, "window");
-  set(g, op, convolutions[kind].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x->desc, "x");
-  set(g, op, convolutions[kind].w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w->desc, "w");
-  set(g, op, convolutions[kind].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y->desc, "y");
-  set(g, op, convolutions[kind].alpha, type, 1, wide ? (const void *)&wide_one : &one, "alpha");
-  set(g, op, convolutions[kind].beta, type, 1, wide ? (const void *)&wide_none : &none, "beta");
-  add(g, op, "convolution operation");
+  const cudnnBackendAttributeType_t desc = CUDNN_TYPE_BACKEND_DESCRIPTOR;
+  const cudnnBackendAttributeType_t number = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
+  const double wide_one = 1, none = 0; /* a double that is zero begins with a float that is */
+  const float one = 1;
+  const cudnnBackendDescriptor_t math = describe_window(g, compute, window);
+  const cudnnBackendAttributeName_t first = convolutions[kind].first;
+  const attribute attributes[] = {{"window", first + WINDOW, desc, 1, &math},
+                                  {"x", first + X, desc, 1, &x->desc},
+                                  {"w", first + W, desc, 1, &w->desc},
+                                  {"y", first + Y, desc, 1, &y->desc},
+                                  {"alpha", first + ALPHA, number, 1, wide ? (const void *)&wide_one : &one},
+                                  {"beta", first + BETA, number, 1, &none}};
+  add(g, describe(g, convolutions[kind].type, "convolution operation", attributes, TFU_COUNT(attributes)));
 }
 
 tfu_node tfu_graph_unary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_node *x) {
@@ -241,14 +230,6 @@ tfu_node tfu_graph_binary(tfu_graph *g, cudnnPointwiseMode_t mode, const tfu_nod
 }
 
 /* ---- planning ---- */
-
-static cudnnBackendDescriptor_t close_graph(tfu_graph *g, cudnnHandle_t handle) {
-  cudnnBackendDescriptor_t graph = CREATE(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
-  if (handle) SET(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-  finalize(g, graph, "operation graph");
-  return graph;
-}
 
 /* cuDNN opens NVRTC with the first configuration of an engine that is to be compiled, and closes it with the last: 37
  * times in conv_graph_test. Unloaded, it leaves some 70 KB each time, and threads that were in it may crash. */
@@ -266,9 +247,10 @@ static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandl
   int64_t found = 0;
   most -= g->n_configs;
   cudnnBackendDescriptor_t heuristics = CREATE(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-  SET(g, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (!handle) SET_DESC(g, heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, properties);
+  set(g, heuristics,
+      LIST(DESC(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &graph),
+           VALUES(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode),
+           DESC(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, handle ? NULL : &properties)));
   for (int i = 0; i < most; i++) config[i] = CREATE(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   if (g->code != TFU_OK) return g->code;
   TFU_TRY(tfu_cudnn_code(dnn, dnn->cudnnBackendFinalize(heuristics), "heuristics", err));
@@ -333,7 +315,10 @@ tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescripto
                        unsigned avoid, int fewest, tfu_error *err) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   tfu_code code = TFU_OK;
-  cudnnBackendDescriptor_t graph = close_graph(g, handle);
+  const cudnnBackendDescriptor_t graph =
+      DESCRIBE(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+               VALUES(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops),
+               VALUES(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, handle ? &handle : NULL));
   for (int i = 0; i < TFU_COUNT(modes) && (!i || g->n_configs < fewest) && g->code == TFU_OK; i++) {
     tfu_error later;
     const int first = g->n_configs;
@@ -341,10 +326,7 @@ tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescripto
     if (!i) code = mine;
     if (mine == TFU_OK && (avoid || fewest)) sift(g, first, avoid, fewest);
   }
-  if (g->code != TFU_OK) {
-    *err = g->err;
-    return g->code;
-  }
+  if (g->code != TFU_OK) return *err = g->err, g->code;
   if (g->n_configs) return TFU_OK;
   return code != TFU_OK ? code : tfu_fail(err, TFU_UNIMPLEMENTED, "cuDNN has no engine for this graph");
 }
@@ -353,12 +335,10 @@ tfu_code tfu_graph_take(tfu_graph *g, cudnnHandle_t handle, int i, tfu_error *er
   int64_t count = 0;
   g->plan = NULL;
   cudnnBackendDescriptor_t plan = CREATE(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-  SET_DESC(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, g->config[i]);
-  if (handle) SET(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-  if (g->code != TFU_OK) {
-    *err = g->err;
-    return g->code;
-  }
+  set(g, plan,
+      LIST(DESC(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &g->config[i]),
+           VALUES(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, handle ? &handle : NULL)));
+  if (g->code != TFU_OK) return *err = g->err, g->code;
   TFU_TRY(tfu_cudnn_code(g->dnn, g->dnn->cudnnBackendFinalize(plan), "execution plan", err));
   TFU_TRY(tfu_cudnn_code(g->dnn,
                          g->dnn->cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
