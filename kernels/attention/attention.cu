@@ -8,11 +8,11 @@
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_tile.cuh"
 
-/* Shared memory has three tiles of rows of D elements: the block's ROWS queries, STEPS keys and STEPS values; behind
+/* Shared memory has three tiles of rows of D elements: the block's ROWS queries, STEPS keys and STEPS values; after
  * them the warps' bits for dropout. Warp i has queries i * OWN and on: their scores of one tile, p, and their output so
- * far are in its registers, in the accumulators' layout (mma.cuh). In a turn of the loop the values are on their way
- * while scores are made of the keys, and the next keys while the values are multiplied: one tile of each is enough. The
- * band is looked at only in tiles that have keys which not all of the block's queries attend to. */
+ * far are in its registers, in the accumulators' layout (mma.cuh). In an iteration of the loop the values are on their
+ * way while scores are made of the keys, and the next keys while the values are multiplied: one tile of each is enough.
+ * The band is looked at only in tiles that have keys which not all of the block's queries attend to. */
 template <typename T, int D, bool FULL>
 __device__ inline void forward(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800

@@ -1,9 +1,9 @@
 /* attention.h - attention in numbers (ops/attention/attention.c says what they mean), for every kernel of it. Host and
  * device.
  *
- * A step is a place in time, of queries or of keys. A pair is a query and a key of one head. A query's band are the
- * keys that it may attend to by its place alone. Keys may lie in pages (a paged KV cache). Other words are explained in
- * docs/design.md#words. */
+ * A step is a position in time, of queries or of keys. A pair is a query and a key of one head. A query's band are the
+ * keys that it may attend to by its position alone. Keys may lie in pages (a paged KV cache). Other words are explained
+ * in docs/design.md#words. */
 #ifndef TFUSE_KERNELS_ATTENTION_H_
 #define TFUSE_KERNELS_ATTENTION_H_
 
@@ -66,7 +66,7 @@ TFU_ATTENTION tfu_sequence tfu_sequence_of(const attention_args *a, int b) {
   return s;
 }
 
-/* The keys that query i may attend to by its place: first <= j < end. */
+/* The keys that query i may attend to by its position: first <= j < end. */
 TFU_ATTENTION void tfu_band(const attention_args *a, const tfu_sequence *s, int i, int *first, int *end) {
   const int64_t at = (int64_t)i + s->shift;
   const int64_t low = a->left < 0 ? 0 : at - a->left, high = a->right < 0 ? s->keys : at + a->right + 1;

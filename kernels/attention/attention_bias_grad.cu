@@ -4,7 +4,7 @@
 #include "kernels/attention/attention_grad.cuh"
 
 /* Shared memory has the rows of one tile of scores: ROWS queries and their doutput, STEPS keys and values, D elements
- * each; behind them the warps' bits for dropout. The sum of ds is in registers, in the accumulators' layout (mma.cuh),
+ * each; after them the warps' bits for dropout. The sum of ds is in registers, in the accumulators' layout (mma.cuh),
  * and at the end takes the tiles' place, as [ROWS][STEPS] floats. */
 template <typename T, int D>
 __device__ inline void by_bias(const attention_work &w) {

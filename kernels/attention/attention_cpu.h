@@ -13,8 +13,8 @@
 /* 64 x 64 floats are 16 KB: scores, and what they are made of, stay in a second-level cache at any usual head_dim. */
 enum { TFU_ATT_ROWS = 64, TFU_ATT_KEYS = 64 };
 
-/* Up to this many rows (a step of decoding) scores are made of keys as they are: turning a tile of them would cost more
- * than the scores. The gradient does as attention did, and gets the same scores. */
+/* Up to this many rows (a step of decoding) scores are made of keys as they are: transposing a tile of them would cost
+ * more than the scores. The gradient does as attention did, and gets the same scores. */
 enum { TFU_ATT_FEW = 4 };
 
 typedef struct attention_job attention_job;
@@ -70,7 +70,7 @@ static inline int FN(tfu_tile_head)(const FN(attention_tile) * t, int r) {
   return t->head + (int)((t->first_row + r) % t->heads);
 }
 
-/* The first key that any row may attend to by its place, and the one behind the last. */
+/* The first key that any row may attend to by its position, and the one after the last. */
 void FN(tfu_tile_band)(const FN(attention_tile) * t, int *first, int *end);
 
 /* Rows of query, or of what is shaped like it, times factor, into [rows, padded width]; 0 beyond the query's length. */

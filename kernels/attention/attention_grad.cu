@@ -85,8 +85,8 @@ __device__ inline void by_query(const attention_work &w) {
  *
  * Shared memory has the block's ROWS keys and their values; then STAGES pairs of tiles, STEPS queries and their
  * doutput; then the two numbers of each of these queries (attention_work.rows) and the warps' bits for dropout. All is
- * turned here: the rows of p and ds are keys, i * OWN and on for warp i, and their columns are queries. So both go from
- * registers into the products that follow as left factors, dvalue += p doutput and dkey += ds query. */
+ * transposed here: the rows of p and ds are keys, i * OWN and on for warp i, and their columns are queries. So both go
+ * from registers into the products that follow as left factors, dvalue += p doutput and dkey += ds query. */
 template <typename T, int D, bool FULL, bool BOTH>
 __device__ inline void by_key(const attention_work &w) {
 #if __CUDA_ARCH__ >= 800

@@ -31,13 +31,13 @@ struct attention_head {
         factor(special ? 1 : by) {}
 
   /* Products of query and key as scores in base 2, divided by the factor; at the edge, some are not in the band. Rows
-   * are queries from row0 on; TURNED, keys. */
-  template <bool TURNED, int M, int N>
+   * are queries from row0 on; TRANSPOSED, keys. */
+  template <bool TRANSPOSED, int M, int N>
   __device__ void score(float (&v)[M][N][4], int row0, int col0, bool edge) const {
-    if (special) finish_scores<TURNED>(v, pairs, by, row0, col0);
+    if (special) finish_scores<TRANSPOSED>(v, pairs, by, row0, col0);
     if (edge)
       for_results(v, [&](float &x, int row, int col) {
-        if (!(TURNED ? band.has(col0 + col, row0 + row) : band.has(row0 + row, col0 + col))) x = -INFINITE;
+        if (!(TRANSPOSED ? band.has(col0 + col, row0 + row) : band.has(row0 + row, col0 + col))) x = -INFINITE;
       });
   }
 };

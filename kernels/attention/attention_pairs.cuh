@@ -15,7 +15,7 @@ __device__ inline float exp2_of(float x) {
   return y;
 }
 
-/* Which keys query i may attend to by its place, as tfu_band() says; in 32 bits, which hold all that can be here. */
+/* Which keys query i may attend to by its position, as tfu_band() says; in 32 bits, which hold all that can be here. */
 struct attention_band {
   int shift, keys, left, right;
   __device__ attention_band(const attention_args &a, const tfu_sequence &s)
@@ -91,17 +91,17 @@ __device__ inline float slope_at(float product, float inside) {
 }
 
 /* Products of queries and keys as scores in base 2 with soft cap, bias and mask. Rows are queries from row0 on and
- * columns keys from col0 on; TURNED, rows are keys. What lies beyond the tensors reads their last values: such pairs do
- * not count.
+ * columns keys from col0 on; TRANSPOSED, rows are keys. What lies beyond the tensors reads their last values: such
+ * pairs do not count.
  */
-template <bool TURNED, typename T, int M, int N>
+template <bool TRANSPOSED, typename T, int M, int N>
 __device__ inline void finish_scores(float (&v)[M][N][4], const attention_pairs<T> &pairs, float by, int row0,
                                      int col0) {
   const attention_args &a = pairs.a;
   /* Keys are neighbours, or one for all: an int counts their elements. */
   const auto for_values = [&](const auto *data, const int64_t(&step)[4], auto f) {
     for_results(v, [&](float &x, int row, int col) {
-      const int query = TURNED ? col0 + col : row0 + row, key = TURNED ? row0 + row : col0 + col;
+      const int query = TRANSPOSED ? col0 + col : row0 + row, key = TRANSPOSED ? row0 + row : col0 + col;
       const auto *of_query = data + (int64_t)min(query, a.queries - 1) * (int)step[2];
       f(x, of_query[min(key, a.keys - 1) * (int)step[3]]);
     });

@@ -14,7 +14,7 @@ struct attention_place {
  * work, and the short ones fill up the end. Tiles of a head are neighbours, so that what they share stays in the cache.
  *
  * Where ragged, sequence b's tiles begin at place first step / rows + b, which leaves room for all tiles before. What
- * lies behind the last sequence is one more, without queries and keys. */
+ * lies after the last sequence is one more, without queries and keys. */
 template <bool KEYS>
 __device__ inline attention_place place_of(const attention_work &w, int rows) {
   const attention_args &a = w.a;

@@ -16,7 +16,7 @@ __device__ inline void load_columns(const batch_norm_args &args, int64_t first_c
   enum { M = packed<R>::N };
   const tfu_channels_args &a = args.channels;
   const int64_t inner = args.inner, channels = a.count[0]; /* the first is the mean, and always given */
-  int64_t channel = first_column / inner, place = first_column - channel * inner;
+  int64_t channel = first_column / inner, position = first_column - channel * inner;
   bool whole = inner == 1 && channels % N == 0;
   UNROLLED(i, WEIGHTS) whole = whole && (uintptr_t)a.w[i] % 16 == 0;
   if (whole) {
@@ -39,8 +39,8 @@ __device__ inline void load_columns(const batch_norm_args &args, int64_t first_c
       for (int k = 1; k < N; k++) w[i][k - 1] = w[i][k];
       w[i][N - 1] = a.w[i] ? ((const R *)a.w[i])[channel] : (R)a.absent[i];
     }
-    if (++place == inner) {
-      place = 0;
+    if (++position == inner) {
+      position = 0;
       if (++channel == channels) channel = 0;
     }
   }
@@ -82,7 +82,7 @@ struct act_bent {
 };
 
 /* What a formula may be able to do, by bits: the tensor more, where there is one, is added to its first tensor; where
- * its first result is above 0 goes to signs, if that is wanted; or signs is one more x behind the others, 1 or 0. */
+ * its first result is above 0 goes to signs, if that is wanted; or signs is one more x after the others, 1 or 0. */
 enum { TAKES_MORE = 1, WRITES_SIGNS = 2, READS_SIGNS = 4 };
 
 template <typename T, int TRAITS>
@@ -126,11 +126,11 @@ struct batch_norm_beside {
     unsigned bits = 0;
     UNROLLED(k, N) bits |= stored[k] > 0 ? 1u << k : 0;
     uint8_t *const to = (uint8_t *)a.signs;
-    int64_t place = at / N;
-    to[place] = (uint8_t)(bits & ((1u << left) - 1));
+    int64_t position = at / N;
+    to[position] = (uint8_t)(bits & ((1u << left) - 1));
     if (at + N < walk.n) return;
     ONCE
-    while (++place % 8) to[place] = 0;
+    while (++position % 8) to[position] = 0;
   }
   /* The same read; 0 beyond the end. */
   __device__ unsigned read_signs(const tfu_walk &walk, int64_t at) const {

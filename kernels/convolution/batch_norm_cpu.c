@@ -280,7 +280,7 @@ static tfu_code FN(gradient)(tfu_call *call, int frozen, const void *signs) {
 
   const REAL *weights[] = {in[TFU_BATCHNORMGRAD_MEAN].data, scale, tfu_given_data(&in[TFU_BATCHNORMGRAD_BETA]),
                            frozen ? NULL : slopes, frozen ? NULL : slopes + v.channels};
-  const int bent = kept || signs; /* behind a residual: then g is written */
+  const int bent = kept || signs; /* after a residual: then g is written */
   const tfu_channels first = {tensors, 3, bent, 2, {0, 1, -0.0f}};
   const how as_was = {.act = &tfu_activations[activation],
                       .kept = kept,

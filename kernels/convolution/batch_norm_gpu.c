@@ -1,7 +1,7 @@
 #include "kernels/convolution/batch_norm_gpu.h"
 
 #include "kernels/convolution/batch_norm.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/reductions/reduce.h"
 #include "ops/convolution/batch_norm.h"
@@ -34,10 +34,10 @@ static tfu_kernel grad_settle = {.module = &grad_module, .name = "batch_norm_gra
 /* Per multiprocessor, by reasoning, not by measurement. Without sums: fewer than for other formulas, since a block
  * begins with more weights. With sums: what these leave behind grows with the blocks, and two have 72 KiB on their way;
  * with signs, which take the place of a tensor there, three have. */
-TFU_CHOICE(blocks, 32, 1, 256);
-TFU_CHOICE(sums_blocks, 2, 1, 64);
-TFU_CHOICE(signs_blocks, 3, 1, 64);
-TFU_CHOICE(reader_blocks, 3, 1, 64); /* that write nothing but sums: as many as run at once by their 80 registers */
+TFU_TUNABLE(blocks, 32, 1, 256);
+TFU_TUNABLE(sums_blocks, 2, 1, 64);
+TFU_TUNABLE(signs_blocks, 3, 1, 64);
+TFU_TUNABLE(reader_blocks, 3, 1, 64); /* that write nothing but sums: as many as run at once by their 80 registers */
 
 _Static_assert((int)BATCH_NORM_STATE_MEAN == (int)TFU_SPREAD_MEAN &&
                    (int)BATCH_NORM_STATE_SQUARES == (int)TFU_SPREAD_SQUARES &&
@@ -52,7 +52,7 @@ static tfu_grid per_channel(const batch_norm_view *v, int across) {
   return (tfu_grid){.x = (unsigned)divide_up(v->channels, across), .threads = TFU_THREADS};
 }
 
-/* Whether a kernel in float serves the activation, behind a residual or without one. */
+/* Whether a kernel in float serves the activation, after a residual or without one. */
 static int has_own(int activation, int residual) {
   const int curved = activation == TFU_ACT_silu || activation == TFU_ACT_hard_swish;
   return variants[activation] && !(residual && curved);
@@ -143,7 +143,7 @@ typedef struct job {
   int activation;
   const void *dy, *dy_more; /* their sum is what comes from above; dy_more may be NULL */
   const void *x;
-  const void *kept;       /* behind a residual: y of relu, else the residual; or NULL */
+  const void *kept;       /* after a residual: y of relu, else the residual; or NULL */
   void *signs;            /* those of y in the place of kept; or NULL */
   void *g;                /* where dy * act' is kept, or NULL: then passes make it of dy */
   const void *weights[4]; /* mean, variance, gamma, beta */

@@ -8,7 +8,7 @@
 #include "kernels/core/gpu/channels.h"
 
 /* The kernels of a pass, for the activations that convolutions are most often followed by; `bent` serves relu, relu6
- * and leaky_relu. One more kernel serves all others, and silu and hard_swish behind a residual, in double: a kernel for
+ * and leaky_relu. One more kernel serves all others, and silu and hard_swish after a residual, in double: a kernel for
  * each activation would be more than three times the code. */
 #define BATCH_NORM_ACTIVATIONS(X) X(linear) X(bent) X(silu) X(hard_swish)
 
@@ -48,7 +48,7 @@ typedef struct batch_norm_grad_settle_args {
   int64_t channels, count;
   int64_t inner; /* columns of a channel, which are neighbours */
   float epsilon;
-  const void *partial; /* [blocks][2][width]: of every column, perhaps in several copies one behind the other */
+  const void *partial; /* [blocks][2][width]: of every column, perhaps in several copies one after the other */
   int64_t blocks, width;
   const void *gamma, *variance;
   void *dgamma, *dbeta, *dmean, *dvariance;

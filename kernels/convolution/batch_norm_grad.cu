@@ -64,17 +64,17 @@ __device__ inline void batch_norm_grad_settle(const batch_norm_grad_settle_args 
   const int64_t cols = a.channels * a.inner, copies = a.width / cols;
   const int64_t entries = c < a.channels ? a.blocks * copies * a.inner : 0;
   const R *const from = (const R *)a.partial + c * a.inner;
-  /* An entry is a place of a copy of a block, and so is the way to the lane's next one: no division in the loop. */
-  const int64_t rows = lanes / a.inner, places = lanes - rows * a.inner, blocks = rows / copies;
+  /* An entry is a position of a copy of a block, and so is the way to the lane's next one: no division in the loop. */
+  const int64_t rows = lanes / a.inner, positions = lanes - rows * a.inner, blocks = rows / copies;
   const int64_t row = lane / a.inner;
-  int64_t place = lane - row * a.inner, block = row / copies, copy = row - block * copies;
+  int64_t position = lane - row * a.inner, block = row / copies, copy = row - block * copies;
   double to_gamma = 0, to_beta = 0;
   _Pragma("unroll 8") for (int64_t e = lane; e < entries; e += lanes) {
-    const R *const at = from + block * 2 * a.width + copy * cols + place;
+    const R *const at = from + block * 2 * a.width + copy * cols + position;
     to_gamma += at[0];
     to_beta += at[a.width];
-    place += places, copy += rows - blocks * copies, block += blocks;
-    if (place >= a.inner) place -= a.inner, copy++;
+    position += positions, copy += rows - blocks * copies, block += blocks;
+    if (position >= a.inner) position -= a.inner, copy++;
     if (copy >= copies) copy -= copies, block++;
   }
   to_gamma = sum_lanes(across, to_gamma);

@@ -4,7 +4,7 @@
 
 static int64_t number(const tfu_call *call, int attr, int axis) { return tfu_axis_number(call->attr[attr].i, axis); }
 
-/* As TensorFlow pads for SAME: what y reaches beyond x, half of it before x, the odd one behind. */
+/* As TensorFlow pads for SAME: what y reaches beyond x, half of it before x, the odd one after. */
 static int64_t half_beyond(const conv_shape *s, int a) {
   const int64_t reach = (s->out[a] - 1) * s->stride[a] + (s->window[a] - 1) * s->dilation[a] + 1;
   return s->out[a] > 0 && reach > s->in[a] ? (reach - s->in[a]) / 2 : 0;

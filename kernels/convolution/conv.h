@@ -24,7 +24,7 @@ conv_shape tfu_conv_forward_read(const tfu_call *call);
 conv_shape tfu_conv_data_read(const tfu_call *call);
 conv_shape tfu_conv_filter_read(const tfu_call *call);
 
-/* Conv on the CPU with nothing behind the sums, of a call that has no more than x, kernel and Conv's attributes. */
+/* Conv on the CPU with nothing after the sums, of a call that has no more than x, kernel and Conv's attributes. */
 TFU_MUST_USE tfu_code tfu_conv_bare_cpu(tfu_call *call);
 
 /* Elements along the three axes. */

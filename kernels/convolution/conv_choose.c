@@ -1,6 +1,6 @@
 /* conv_choose.c - which of cuDNN's engines computes a convolution is decided by timing and, in exact float32, by error,
- * with timing switched off too, once (tuned.h). What is remembered is a place in the list of proposals that cuDNN makes
- * for the shape, the same for one version and GPU. */
+ * with timing switched off too, once (tuned.h). What is remembered is a position in the list of proposals that cuDNN
+ * makes for the shape, the same for one version and GPU. */
 #include "kernels/convolution/conv_choose.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 _Static_assert(sizeof(conv_key) <= TFU_TUNED_KEY, "tuned.h has room for it");
 
-static const char *const products[CONV_PRODUCTS] = {
+static const char *const passes[CONV_PASSES] = {
     [CONV_FORWARD] = "convolution", [CONV_DATA] = "data gradient", [CONV_FILTER] = "filter gradient"};
 
 static void describe(const void *key, void *request_, char *text, size_t size) {
@@ -20,7 +20,7 @@ static void describe(const void *key, void *request_, char *text, size_t size) {
   snprintf(text, size,
            "cuDNN %d, %s %s%s epilogue %d, %d x %dx%dx%d to %dx%dx%d, window %dx%dx%d, groups %d of %d to %d, stride "
            "%dx%dx%d, dilation %dx%dx%d, before %dx%dx%d",
-           r->dnn->version, products[k->product], tfu_dtype_name((tfu_dtype)k->dtype),
+           r->dnn->version, passes[k->pass], tfu_dtype_name((tfu_dtype)k->dtype),
            k->tf32             ? " as tf32"
            : tfu_conv_exact(k) ? " exact"
                                : "",
@@ -59,7 +59,7 @@ static int choose_among(conv_request *r, int timed, tfu_choice *choice) {
   if (!choice->none) {
     choice->microseconds = best.microseconds;
     memcpy(choice->data, &c, sizeof c);
-    tfu_choice_label(choice, "cuDNN %s%s, engine %d", products[r->key.product], r->key.epilogue ? " with epilogue" : "",
+    tfu_choice_label(choice, "cuDNN %s%s, engine %d", passes[r->key.pass], r->key.epilogue ? " with epilogue" : "",
                      tfu_graph_engine(g, c.best));
   }
   tfu_graph_free(g);

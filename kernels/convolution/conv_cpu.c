@@ -1,7 +1,7 @@
 /* Convolution on the CPU: products of matrices, by im2col. A row of the left one is what a window sees, [window,
  * channels of a group], copied together for some thousand positions at a time; the right one is the kernel as it lies.
  * In ConvData the positions are those of x, what a window sees of y are the elements that reach them, and the kernel is
- * turned. ConvFilter multiplies the windows, turned, with y, and adds the sums of each part to those before. */
+ * transposed. ConvFilter multiplies the windows, transposed, with y, and adds the sums of each part to those before. */
 #ifndef REAL
 #include "kernels/convolution/conv.h"
 
@@ -62,7 +62,7 @@ static void copy_range(void *windows_, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
 }
 
-/* The next positions, as many as are copied at a time; 0 behind the last. */
+/* The next positions, as many as are copied at a time; 0 after the last. */
 static int next_windows(windows *w) {
   w->first += w->rows;
   w->rows = least(w->most, w->all - w->first);
@@ -96,7 +96,7 @@ static windows of_group(windows w, int64_t group) {
 /* ---- kernels ---- */
 
 /* [window, outputs of a group, channels] of a group of the kernel. */
-static void turn_kernel(const conv_shape *s, const char *kernel, int64_t group, size_t size, char *to) {
+static void transpose_kernel(const conv_shape *s, const char *kernel, int64_t group, size_t size, char *to) {
   const int64_t taps = conv_volume(s->window);
   for (int64_t t = 0; t < taps; t++)
     for (int64_t k = 0; k < s->k; k++)
@@ -161,23 +161,23 @@ static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, 
   return TFU_OK;
 }
 
-/* y of x or, spread, x of y: for each group its windows times the kernel as it lies, or turned. */
+/* y of x or, spread, x of y: for each group its windows times the kernel as it lies, or transposed. */
 static tfu_code FN(convolve)(tfu_call *call, const conv_shape *s, int spread, const tfu_tensor *from,
                              const tfu_tensor *kernel, target t) {
   const size_t size = tfu_dtype_size(from->dtype);
   const int64_t columns = spread ? s->c : s->k;
   const void *data;
-  char *turned = NULL;
+  char *transposed = NULL;
   windows w;
   tfu_recycled space;
   t.y = &call->out[0], t.width = s->groups * columns;
   TFU_TRY(alike(call, kernel, from->dtype, &data));
   TFU_TRY(open_windows(call, s, spread, from, &w));
-  if (spread) TFU_SCRATCH(call, (size_t)(conv_volume(s->window) * s->k * s->c) * size + 1, turned);
+  if (spread) TFU_SCRATCH(call, (size_t)(conv_volume(s->window) * s->k * s->c) * size + 1, transposed);
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s->groups; g++) {
     tfu_operand right = {.data = (const char *)data + (size_t)(g * s->k) * size, .dtype = from->dtype, .row = t.width};
-    if (spread) turn_kernel(s, data, g, size, turned), right.data = turned, right.row = s->c;
+    if (spread) transpose_kernel(s, data, g, size, transposed), right.data = transposed, right.row = s->c;
     t.col = g * columns;
     TFU_TRY(FN(multiply)(&space, of_group(w, g), right, columns, t));
   }
@@ -220,7 +220,7 @@ static tfu_code FN(sum_group)(tfu_recycled *space, windows w, tfu_operand y, FN(
   memset(sums.at, 0, (size_t)(rows * sums.columns) * sizeof(REAL));
   while (next_windows(&w)) {
     y.data = begin + (size_t)(w.first * y.row) * tfu_dtype_size(y.dtype);
-    const tfu_operand left = {.data = w.to, .dtype = y.dtype, .row = rows, .turned = 1};
+    const tfu_operand left = {.data = w.to, .dtype = y.dtype, .row = rows, .transposed = 1};
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, y, rows, sums.columns, w.rows, FN(add_sums), &sums));
   }
   return TFU_OK;

@@ -2,18 +2,18 @@
 #include "kernels/convolution/conv_cudnn.h"
 
 #include "kernels/convolution/conv_choose.h"
-#include "kernels/convolution/conv_kernel.h"
+#include "kernels/convolution/conv_weights.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/layout/transpose.h"
 
 static const char no_room[] = "cuDNN wants more scratch memory than there is";
 
 /* The matrix [rows][cols] from its transpose. */
-static tfu_turn turn_of(int64_t rows, int64_t cols) {
-  return (tfu_turn){.axes = 2, .size = {rows, cols}, .from = {1, rows}, .to = {cols, 1}};
+static tfu_permutation permutation_of(int64_t rows, int64_t cols) {
+  return (tfu_permutation){.axes = 2, .size = {rows, cols}, .from = {1, rows}, .to = {cols, 1}};
 }
 
-/* The bias where there is none, but something behind it. */
+/* The bias where there is none, but something after it. */
 static tfu_code zero_bias(conv_request *r) {
   const size_t bytes = (size_t)(r->key.groups * r->key.k) * tfu_dtype_size((tfu_dtype)r->key.dtype);
   if (!(r->key.epilogue & CONV_ADDS_BIAS) || r->a->bias) return TFU_OK;
@@ -22,7 +22,7 @@ static tfu_code zero_bias(conv_request *r) {
 }
 
 /* Whether there is memory for the kernel as cuDNN takes it, where that differs from ours. */
-static int has_turned(conv_request *r) {
+static int has_transposed(conv_request *r) {
   const conv_shape *s = &r->a->s;
   const int64_t rows = conv_volume(s->window) * s->c, outputs = s->groups * s->k;
   return (!r->a->wide && (rows == 1 || outputs == 1)) ||
@@ -30,16 +30,17 @@ static int has_turned(conv_request *r) {
                               &r->memory[CONV_AT_KERNEL]);
 }
 
-/* Before the run, or behind it where the kernel is what was asked for. */
-static tfu_code turn_kernel(conv_request *r, int behind) {
+/* Before the run, or after it where the kernel is what was asked for. */
+static tfu_code transpose_kernel(conv_request *r, int after) {
   const conv_shape *s = &r->a->s;
   const int64_t rows = conv_volume(s->window) * s->c, outputs = s->groups * s->k;
   const int64_t size = (int64_t)tfu_dtype_size((tfu_dtype)r->key.dtype);
-  void *ours = r->a->kernel, *turned = r->memory[CONV_AT_KERNEL];
-  if (ours == turned || behind != (r->key.product == CONV_FILTER)) return TFU_OK;
-  if (r->a->wide) return tfu_conv_kernel_turn(r->call, (tfu_dtype)r->key.dtype, behind, rows, outputs, ours, turned);
-  return behind ? tfu_turn_gpu(r->call, turn_of(rows, outputs), turned, ours, size)
-                : tfu_turn_gpu(r->call, turn_of(outputs, rows), ours, turned, size);
+  void *ours = r->a->kernel, *transposed = r->memory[CONV_AT_KERNEL];
+  if (ours == transposed || after != (r->key.pass == CONV_FILTER)) return TFU_OK;
+  if (r->a->wide)
+    return tfu_conv_weights_transpose(r->call, (tfu_dtype)r->key.dtype, after, rows, outputs, ours, transposed);
+  return after ? tfu_permute_gpu(r->call, permutation_of(rows, outputs), transposed, ours, size)
+               : tfu_permute_gpu(r->call, permutation_of(outputs, rows), ours, transposed, size);
 }
 
 /* A plan, and its workspace; NULL where either is not to be had. */
@@ -75,19 +76,19 @@ static tfu_code serve(conv_request *r, int *served, const char **why) {
   const char *label;
   TFU_TRY(zero_bias(r));
   *why = no_room;
-  if (!has_turned(r)) return TFU_OK;
-  TFU_TRY(turn_kernel(r, 0));
+  if (!has_transposed(r)) return TFU_OK;
+  TFU_TRY(transpose_kernel(r, 0));
   tfu_planned *p = prepare(r, &label, why);
   if (!p) return TFU_OK;
   *served = 1;
   r->call->kernel = label ? label : "cuDNN convolution";
   const tfu_code code = tfu_graph_run(p->graph, r->handle->handle, r->memory, r->workspace, r->call->err);
   tfu_conv_plan_put(p, r->call);
-  return code == TFU_OK ? turn_kernel(r, 1) : code;
+  return code == TFU_OK ? transpose_kernel(r, 1) : code;
 }
 
-tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32, const conv_args *a,
-                        int *served, const char **why) {
+tfu_code tfu_conv_cudnn(tfu_call *call, conv_pass pass, tfu_dtype dtype, int tf32, const conv_args *a, int *served,
+                        const char **why) {
   conv_request r = {.call = call,
                     .a = a,
                     .memory = {[CONV_AT_X] = a->x,
@@ -101,7 +102,7 @@ tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, i
   r.dnn = tfu_cudnn_get(why);
   if (!r.dnn) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, call->err));
-  if ((*why = tfu_conv_key_of(a, product, dtype, tf32, device.ordinal, &r.key))) return TFU_OK;
+  if ((*why = tfu_conv_key_of(a, pass, dtype, tf32, device.ordinal, &r.key))) return TFU_OK;
   *why = "cuDNN cannot be started";
   const int mode = call->captured ? tfu_capture_relax() : 0;
   const tfu_code started = tfu_cudnn_borrow(r.dnn, call->stream, &r.handle, &ignored);

@@ -11,7 +11,7 @@ enum { CONV_ADDS_RESIDUAL = 1, CONV_ADDS_BIAS = 2, CONV_RELU = 4 };
 
 /* All that a plan depends on. Compared as bytes, so it has no gaps. */
 typedef struct conv_key {
-  int32_t product, dtype, tf32, ordinal, epilogue;
+  int32_t pass, dtype, tf32, ordinal, epilogue;
   int32_t batch, groups, c, k;
   int32_t in[CONV_AXES], out[CONV_AXES], window[CONV_AXES];
   int32_t stride[CONV_AXES], dilation[CONV_AXES], before[CONV_AXES];
@@ -22,8 +22,7 @@ _Static_assert(sizeof(conv_key) == 27 * sizeof(int32_t), "a gap would be compare
 enum { CONV_AT_X, CONV_AT_KERNEL, CONV_AT_Y, CONV_AT_BIAS, CONV_AT_RESIDUAL, CONV_SLOTS };
 
 /* The key, where cuDNN may be asked; else why it is not, a static text. */
-const char *tfu_conv_key_of(const conv_args *a, conv_product product, tfu_dtype dtype, int tf32, int ordinal,
-                            conv_key *key);
+const char *tfu_conv_key_of(const conv_args *a, conv_pass pass, tfu_dtype dtype, int tf32, int ordinal, conv_key *key);
 /* Describes the key's graph in g, which is new. */
 void tfu_conv_describe(tfu_graph *g, const conv_key *k);
 /* Whether float32 is multiplied as it is. Engines lose different amounts then, and the choice looks at that. */
@@ -37,13 +36,13 @@ int tfu_conv_trusts(const conv_key *k, int engine);
 /* How far apart keys are, for tuners (tuned.h). */
 double tfu_conv_apart(const void *key, const void *other);
 
-/* By cuDNN, with bias, residual and relu in its own epilogue or in a pass behind it; call->why says why it is not
+/* By cuDNN, with bias, residual and relu in its own epilogue or in a pass after it; call->why says why it is not
  * served. */
-TFU_MUST_USE tfu_code tfu_conv_by_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,
-                                        const conv_args *a, int *served);
+TFU_MUST_USE tfu_code tfu_conv_by_cudnn(tfu_call *call, conv_pass pass, tfu_dtype dtype, int tf32, const conv_args *a,
+                                        int *served);
 
 /* Queues it on the call's stream, if cuDNN serves it; else *why says why not, a static text. */
-TFU_MUST_USE tfu_code tfu_conv_cudnn(tfu_call *call, conv_product product, tfu_dtype dtype, int tf32,
-                                     const conv_args *a, int *served, const char **why);
+TFU_MUST_USE tfu_code tfu_conv_cudnn(tfu_call *call, conv_pass pass, tfu_dtype dtype, int tf32, const conv_args *a,
+                                     int *served, const char **why);
 
 #endif

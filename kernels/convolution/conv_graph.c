@@ -40,7 +40,7 @@ static conv_shape shape_of(const conv_key *k) {
   return s;
 }
 
-const char *tfu_conv_key_of(const conv_args *args, conv_product product, tfu_dtype dtype, int tf32, int ordinal,
+const char *tfu_conv_key_of(const conv_args *args, conv_pass pass, tfu_dtype dtype, int tf32, int ordinal,
                             conv_key *key) {
   const conv_shape *s = &args->s;
   if (!fits(s->batch * s->groups * s->c * conv_volume(s->in)) ||
@@ -53,7 +53,7 @@ const char *tfu_conv_key_of(const conv_args *args, conv_product product, tfu_dty
     if (s->before[a] >= reach || after >= reach || out_of(s, a, after) != s->out[a])
       return "cuDNN takes no padding as large as the window";
   }
-  *key = (conv_key){.product = (int32_t)product,
+  *key = (conv_key){.pass = (int32_t)pass,
                     .dtype = (int32_t)dtype,
                     .tf32 = dtype == TFU_F32 && tf32,
                     .ordinal = ordinal,
@@ -88,10 +88,10 @@ unsigned tfu_conv_avoid(const conv_key *k) {
   return always | (tfu_conv_exact(k) ? inexact : 0);
 }
 
-/* The filter gradient's engine 1 computes as if there were as much padding behind x as before it. */
+/* The filter gradient's engine 1 computes as if there were as much padding after x as before it. */
 int tfu_conv_trusts(const conv_key *k, int engine) {
   const conv_shape s = shape_of(k);
-  if (k->product != CONV_FILTER || engine != 1) return 1;
+  if (k->pass != CONV_FILTER || engine != 1) return 1;
   for (int a = 0; a < CONV_AXES; a++)
     if (after_of(&s, a) != s.before[a]) return 0;
   return 1;
@@ -144,7 +144,7 @@ static tfu_graph_window window_of(const sketch *t) {
   return w;
 }
 
-/* One step behind the convolution: x = mode(x, b), which is y itself where it is the last. */
+/* One step after the convolution: x = mode(x, b), which is y itself where it is the last. */
 static void follow(sketch *t, cudnnPointwiseMode_t mode, cudnnDataType_t compute, tfu_node *x, const tfu_node *b,
                    int last) {
   const conv_shape *s = &t->s;
@@ -154,9 +154,9 @@ static void follow(sketch *t, cudnnPointwiseMode_t mode, cudnnDataType_t compute
 }
 
 void tfu_conv_describe(tfu_graph *g, const conv_key *k) {
-  static const tfu_graph_conv_kind kinds[CONV_PRODUCTS] = {[CONV_FORWARD] = TFU_GRAPH_FORWARD,
-                                                           [CONV_DATA] = TFU_GRAPH_BACKWARD_DATA,
-                                                           [CONV_FILTER] = TFU_GRAPH_BACKWARD_FILTER};
+  static const tfu_graph_conv_kind kinds[CONV_PASSES] = {[CONV_FORWARD] = TFU_GRAPH_FORWARD,
+                                                         [CONV_DATA] = TFU_GRAPH_BACKWARD_DATA,
+                                                         [CONV_FILTER] = TFU_GRAPH_BACKWARD_FILTER};
   sketch t = open_sketch(g, k);
   const conv_shape *s = &t.s;
   const cudnnDataType_t compute = t.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
@@ -165,7 +165,7 @@ void tfu_conv_describe(tfu_graph *g, const conv_key *k) {
   const tfu_node x = image(&t, CONV_AT_X, s->batch, s->groups * s->c, s->in),
                  kernel = image(&t, CONV_AT_KERNEL, outputs, s->c, s->window);
   tfu_node y = image(&t, k->epilogue ? -1 : CONV_AT_Y, s->batch, outputs, s->out);
-  tfu_graph_conv(g, kinds[k->product], compute, &window, &x, &kernel, &y);
+  tfu_graph_conv(g, kinds[k->pass], compute, &window, &x, &kernel, &y);
   if (k->epilogue & CONV_ADDS_RESIDUAL) {
     const tfu_node residual = image(&t, CONV_AT_RESIDUAL, s->batch, outputs, s->out);
     follow(&t, CUDNN_POINTWISE_ADD, compute, &y, &residual, k->epilogue < 2 * CONV_ADDS_RESIDUAL);

@@ -1,4 +1,4 @@
-/* The first rung, a thread per result (conv_own.h): convolution, and the two products of its gradient,
+/* The first rung, a thread per result (conv_own.h): convolution, and the two passes of its gradient,
  * of which that of the filter is split over positions where there are few results (split-K). */
 #include "kernels/convolution/conv_own.cuh"
 
@@ -21,7 +21,7 @@ __device__ inline void conv_direct(const conv_args &a) {
   const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, n = s.batch * volume(s.out) * outputs;
   for (int64_t to = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; to < n; to += (int64_t)gridDim.x * TFU_THREADS) {
     const int64_t k = to % outputs;
-    const place o(to / outputs, s.out);
+    const coordinates o(to / outputs, s.out);
     const T *x = (const T *)a.x + k / s.k * s.c, *kernel = (const T *)a.kernel + k;
     acc<T> sum = 0;
     int64_t tap[CONV_AXES];
@@ -43,7 +43,7 @@ __device__ inline void conv_data_direct(const conv_args &a) {
   const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, n = s.batch * volume(s.in) * channels;
   for (int64_t to = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; to < n; to += (int64_t)gridDim.x * TFU_THREADS) {
     const int64_t c = to % channels, group = c / s.c;
-    const place i(to / channels, s.in);
+    const coordinates i(to / channels, s.in);
     const T *y = (const T *)a.y + group * s.k, *kernel = (const T *)a.kernel + (c % s.c) * outputs + group * s.k;
     acc<T> sum = 0;
     int64_t tap[CONV_AXES];
@@ -77,7 +77,7 @@ __device__ inline void conv_filter_direct(const conv_args &a) {
     for (int64_t p = begin + share; p < end;) {
       acc<T> part = 0;
       for (int i = 0; i < CHAIN && p < end; i++, p += SHARE) {
-        const int64_t pixel = pixel_of_x(s, place(p, s.out), tap);
+        const int64_t pixel = pixel_of_x(s, coordinates(p, s.out), tap);
         if (pixel >= 0) part += (acc<T>)x[pixel * channels] * (acc<T>)y[p * outputs];
       }
       sum += part;

@@ -10,18 +10,18 @@ enum { CHAIN = 16 };
 
 __device__ inline int64_t volume(const int64_t (&sizes)[CONV_AXES]) { return sizes[0] * sizes[1] * sizes[2]; }
 
-/* A place of an image: its number in the batch and where it is along the three axes. */
-struct place {
+/* A position of an image: its number in the batch and where it is along the three axes. */
+struct coordinates {
   int64_t n, at[CONV_AXES];
-  __device__ place(int64_t index, const int64_t (&sizes)[CONV_AXES]) {
+  __device__ coordinates(int64_t index, const int64_t (&sizes)[CONV_AXES]) {
     at[2] = index % sizes[2], index /= sizes[2];
     at[1] = index % sizes[1], index /= sizes[1];
     at[0] = index % sizes[0], n = index / sizes[0];
   }
 };
 
-/* The place of x that tap `tap` of the window at `o` sees, as an index of its pixels; -1 where that is outside. */
-__device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const int64_t (&tap)[CONV_AXES]) {
+/* The position of x that tap `tap` of the window at `o` sees, as an index of its pixels; -1 where that is outside. */
+__device__ inline int64_t pixel_of_x(const conv_shape &s, const coordinates &o, const int64_t (&tap)[CONV_AXES]) {
   int64_t index = o.n;
   bool inside = true;
   UNROLLED(a, CONV_AXES) {
@@ -32,8 +32,8 @@ __device__ inline int64_t pixel_of_x(const conv_shape &s, const place &o, const 
   return inside ? index : -1;
 }
 
-/* The place of y whose tap `tap` sees x at `i`; -1 where there is none. */
-__device__ inline int64_t pixel_of_y(const conv_shape &s, const place &i, const int64_t (&tap)[CONV_AXES]) {
+/* The position of y whose tap `tap` sees x at `i`; -1 where there is none. */
+__device__ inline int64_t pixel_of_y(const conv_shape &s, const coordinates &i, const int64_t (&tap)[CONV_AXES]) {
   int64_t index = i.n;
   bool inside = true;
   UNROLLED(a, CONV_AXES) {

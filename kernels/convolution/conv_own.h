@@ -15,7 +15,7 @@
 
 #include "kernels/convolution/conv.h"
 
-typedef enum conv_product { CONV_FORWARD, CONV_DATA, CONV_FILTER, CONV_PRODUCTS } conv_product;
+typedef enum conv_pass { CONV_FORWARD, CONV_DATA, CONV_FILTER, CONV_PASSES } conv_pass;
 
 /* One of x, kernel and y is the result. */
 typedef struct conv_args {
@@ -23,7 +23,7 @@ typedef struct conv_args {
   void *x, *kernel, *y;
   const void *bias, *residual; /* of y; NULL: none */
   int relu;
-  int wide;      /* the kernel is float32, all else of 16 bits: cuDNN's way alone takes it so (conv_kernel.h) */
+  int wide;      /* the kernel is float32, all else of 16 bits: cuDNN's way alone takes it so (conv_weights.h) */
   int64_t slice; /* of ConvFilter: positions that one part of its sums has … */
   void *partial; /* … which are [slices][kernel], of the type that is computed in */
 } conv_args;
@@ -47,10 +47,10 @@ static inline int64_t conv_seen(const conv_shape *s, int axis, int results) {
 #include "ops/convolution/conv_own.h"
 #include "tfuse.h"
 
-/* Queues it on the call's stream: the forward product by the rung that is wanted, or by the next one below it that
+/* Queues it on the call's stream: the forward pass by the rung that is wanted, or by the next one below it that
  * serves, and then call->why says why, unless it says something already. tf32: whether float32 may be rounded to that.
  */
-TFU_MUST_USE tfu_code tfu_conv_own_run(tfu_call *call, conv_product product, conv_rung rung, int tf32, tfu_dtype dtype,
+TFU_MUST_USE tfu_code tfu_conv_own_run(tfu_call *call, conv_pass pass, conv_rung rung, int tf32, tfu_dtype dtype,
                                        conv_args a);
 #endif
 

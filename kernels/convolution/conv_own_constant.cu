@@ -15,7 +15,7 @@ __device__ inline void conv_constant(const conv_args &a) {
   const int64_t position = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x;
   if (position >= s.batch * volume(s.out)) return;
   const int64_t channels = s.groups * s.c, outputs = s.groups * s.k, k = blockIdx.y * N;
-  const place o(position, s.out);
+  const coordinates o(position, s.out);
   const T *const x = (const T *)a.x + k / s.k * s.c;
   const int packs = (int)outputs / N, c = (int)s.c;
   int pack = blockIdx.y;

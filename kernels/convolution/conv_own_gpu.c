@@ -1,4 +1,4 @@
-/* Launches the ladder of conv_own.h, and the two products of its gradient. */
+/* Launches the ladder of conv_own.h, and the two passes of its gradient. */
 #include "kernels/convolution/conv_own.h"
 
 #include <limits.h>
@@ -23,7 +23,7 @@ static tfu_kernel filter_kernel = {.module = &module, .name = "conv_filter_direc
 
 /* ---- what the rungs take ---- */
 
-/* All that is known of a forward product. */
+/* All that is known of a forward pass. */
 typedef struct task {
   const conv_args *a;
   tfu_dtype dtype;
@@ -49,7 +49,7 @@ static int is_plane(const conv_shape *s) {
   return s->in[0] == 1 && s->out[0] == 1 && s->window[0] == 1 && s->before[0] == 0;
 }
 
-/* Whether all places along x and y, and outside of x as far as windows reach, can be counted in 32 bits. */
+/* Whether all positions along x and y, and outside of x as far as windows reach, can be counted in 32 bits. */
 static int in_ints(const conv_shape *s) {
   enum { MOST = 1 << 28, COUNT = INT_MAX - TFU_PANEL_ROWS /* a tile may reach beyond the last */ };
   for (int axis = 0; axis < CONV_AXES; axis++)
@@ -88,7 +88,7 @@ static const char *tensor_hindrance(const task *t) {
   if (!is_plane(s)) return "tensor takes one or two spatial axes";
   if (!packs_of_y(t) || !in_packs(t, s->c) || !begins_on_pack(t->a->x) || !begins_on_pack(t->a->kernel))
     return "tensor takes channels and outputs of a group in multiples of 16 bytes";
-  return in_ints(s) ? NULL : "tensor takes places that can be counted in 32 bits";
+  return in_ints(s) ? NULL : "tensor takes positions that can be counted in 32 bits";
 }
 
 /* The rung that serves, from the one that is wanted on; sums of nothing are left to direct. */
@@ -165,14 +165,13 @@ static tfu_code run_filter(tfu_call *call, tfu_dtype dtype, conv_args *a) {
   return tfu_fold_gpu(call, a->partial, slices, rows * outputs, 1, &out);
 }
 
-tfu_code tfu_conv_own_run(tfu_call *call, conv_product product, conv_rung rung, int tf32, tfu_dtype dtype,
-                          conv_args a) {
+tfu_code tfu_conv_own_run(tfu_call *call, conv_pass pass, conv_rung rung, int tf32, tfu_dtype dtype, conv_args a) {
   const conv_shape *s = &a.s;
-  if (product == CONV_FILTER) return run_filter(call, dtype, &a);
+  if (pass == CONV_FILTER) return run_filter(call, dtype, &a);
   const int64_t results =
-      s->batch * s->groups * (product == CONV_DATA ? conv_volume(s->in) * s->c : conv_volume(s->out) * s->k);
+      s->batch * s->groups * (pass == CONV_DATA ? conv_volume(s->in) * s->c : conv_volume(s->out) * s->k);
   if (results == 0) return TFU_OK;
-  if (product == CONV_DATA) return tfu_launch(call, &data_kernel, 0, dtype, grid_of_results(results), &a);
+  if (pass == CONV_DATA) return tfu_launch(call, &data_kernel, 0, dtype, grid_of_results(results), &a);
   task t = {.a = &a, .dtype = dtype, .tf32 = tf32};
   const char *why;
   TFU_TRY(tfu_device_now(&t.device, call->err));

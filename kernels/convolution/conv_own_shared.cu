@@ -81,7 +81,7 @@ struct conv_tile {
 };
 
 /* Thread t has outputs OWN (t % ACROSS) .. and PLACES neighbours of a row. While the weights of a tap are multiplied,
- * those of the next are on their way in registers; two places in shared memory take turns. */
+ * those of the next are on their way in registers; two slots in shared memory take turns. */
 template <typename T>
 __device__ inline void conv_shared(const conv_args &a) {
   typedef conv_tile<T> t;
@@ -118,7 +118,7 @@ __device__ inline void conv_shared(const conv_args &a) {
       __syncthreads();
     }
   }
-  /* Always the first place, and the others move up: one copy of the code that finishes them serves all. */
+  /* Always the first position, and the others move up: one copy of the code that finishes them serves all. */
   const int64_t h = tile.row + row, k = tile.k + own;
   ONCE
   for (int i = 0; i < PLACES; i++) {

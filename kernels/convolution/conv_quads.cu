@@ -35,9 +35,9 @@ __device__ inline void conv_quads_kernel(const conv_quads_args &a) {
     const int e = (int)digit(rest, CONV_QUAD_HALF), half = (int)digit(rest, 2);
     const uint32_t j = digit(rest, a.quad_cols);
     const int64_t at = conv_quads_source(&a, rest, j, half, e);
-    const int64_t place = at < 0 ? 0 : at * a.inner + output;
-    if (!a.back) to[unit] = at < 0 ? (uint16_t)0 : from[place];
-    else if (at >= 0) to[place] = from[unit];
+    const int64_t position = at < 0 ? 0 : at * a.inner + output;
+    if (!a.back) to[unit] = at < 0 ? (uint16_t)0 : from[position];
+    else if (at >= 0) to[position] = from[unit];
   }
 }
 

@@ -1,10 +1,10 @@
 /* conv_quads.h - a convolution of stride 2 over few channels as one of stride 1 over 16 of them, for images that have
  * too few for tensor cores, by space-to-depth: the first layer of most networks.
  *
- * A quad is two rows and two columns of x, with its padding, as one place with 16 channels: 8 for each of the two rows,
- * of which 2 c are the channels of its two columns and the rest 0. With q(x)[i][j][half][e] = x[2 i + half][2 c j + e],
- * columns and channels of x being one axis, and the kernel arranged alike, with 0 for the taps that a window of an odd
- * size has not,
+ * A quad is two rows and two columns of x, with its padding, as one position with 16 channels: 8 for each of the two
+ * rows, of which 2 c are the channels of its two columns and the rest 0. With q(x)[i][j][half][e] = x[2 i + half][2 c j
+ * + e], columns and channels of x being one axis, and the kernel arranged alike, with 0 for the taps that a window of
+ * an odd size has not,
  *
  *   y[p][q] = sum over r, t of x[2 p + r][2 c q + t] k[r][t]
  *           = sum over i, j, half, e of q(x)[p + i][q + j][half][e] q(k)[i][j][half][e]
@@ -42,8 +42,8 @@ static inline int64_t conv_quads_source(const conv_quads_args *a, uint32_t i, ui
 #include "kernels/convolution/conv_own.h"
 
 /* Whether quads can serve it; if so, the convolution of quads without its x and kernel, and how these two are made. */
-int tfu_conv_in_quads(conv_product product, tfu_dtype dtype, const conv_args *a, conv_args *made,
-                      conv_quads_args *image, conv_quads_args *kernel);
+int tfu_conv_in_quads(conv_pass pass, tfu_dtype dtype, const conv_args *a, conv_args *made, conv_quads_args *image,
+                      conv_quads_args *kernel);
 /* Bytes of x, and of the kernel, in quads. */
 static inline size_t conv_quads_image_bytes(const conv_quads_args *image) {
   return (size_t)image->units * CONV_QUAD_HALF * 2;
@@ -53,8 +53,7 @@ static inline size_t conv_quads_kernel_bytes(const conv_quads_args *kernel) { re
 /* Queues it on the call's stream, where quads are the faster way; else, and where cuDNN does not serve it, *served is
  * 0.
  */
-TFU_MUST_USE tfu_code tfu_conv_quads(tfu_call *call, conv_product product, tfu_dtype dtype, const conv_args *a,
-                                     int *served);
+TFU_MUST_USE tfu_code tfu_conv_quads(tfu_call *call, conv_pass pass, tfu_dtype dtype, const conv_args *a, int *served);
 #endif
 
 #endif

@@ -7,8 +7,8 @@
 
 #include "kernels/convolution/conv_cudnn.h"
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/trial.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/core/recycle.h"
@@ -18,12 +18,12 @@ static tfu_kernel move_image = {.module = &module, .name = "conv_quads_image", .
 static tfu_kernel move_kernel = {.module = &module, .name = "conv_quads_kernel", .keys = tfu_bits};
 
 /* 0: never; 1: where a timing says so; 2: wherever they can be. */
-TFU_CHOICE(in_quads, 1, 0, 2);
-TFU_CHOICE(quad_blocks, 32, 1, 128); /* per multiprocessor */
+TFU_TUNABLE(in_quads, 1, 0, 2);
+TFU_TUNABLE(quad_blocks, 32, 1, 128); /* per multiprocessor */
 
 typedef struct quads {
   tfu_call *call;
-  conv_product product;
+  conv_pass pass;
   tfu_dtype dtype;
   const conv_args *plain;
   conv_args made;
@@ -33,12 +33,12 @@ typedef struct quads {
   int way, short_of_memory;
 } quads;
 
-int tfu_conv_in_quads(conv_product product, tfu_dtype dtype, const conv_args *a, conv_args *made,
-                      conv_quads_args *image, conv_quads_args *kernel) {
+int tfu_conv_in_quads(conv_pass pass, tfu_dtype dtype, const conv_args *a, conv_args *made, conv_quads_args *image,
+                      conv_quads_args *kernel) {
   const conv_shape *s = &a->s;
   conv_shape *q = &made->s;
-  int can = product != CONV_DATA && tfu_dtype_size(dtype) == 2 && s->groups == 1 && s->c >= 1 &&
-            s->c <= CONV_QUAD_MOST && s->in[0] == 1 && s->out[0] == 1 && s->window[0] == 1 && s->before[0] == 0;
+  int can = pass != CONV_DATA && tfu_dtype_size(dtype) == 2 && s->groups == 1 && s->c >= 1 && s->c <= CONV_QUAD_MOST &&
+            s->in[0] == 1 && s->out[0] == 1 && s->window[0] == 1 && s->before[0] == 0;
   *made = *a;
   q->c = CONV_QUAD;
   q->stride[0] = 1;
@@ -61,7 +61,7 @@ int tfu_conv_in_quads(conv_product product, tfu_dtype dtype, const conv_args *a,
                              .quad_cols = (uint32_t)q->in[2],
                              .inner = 1};
   *kernel = (conv_quads_args){.units = (uint32_t)kernels,
-                              .back = product == CONV_FILTER,
+                              .back = pass == CONV_FILTER,
                               .rows = (int)s->window[1],
                               .cols = (int)(s->window[2] * s->c),
                               .wide = (int)(2 * s->c),
@@ -93,7 +93,7 @@ static tfu_code run(tfu_call *call, quads *q, int *served) {
   made.kernel = (char *)made.x + images;
   TFU_TRY(move(call, &move_image, q->image, q->plain->x, made.x));
   if (!q->kernel.back) TFU_TRY(move(call, &move_kernel, q->kernel, q->plain->kernel, made.kernel));
-  TFU_TRY(tfu_conv_by_cudnn(call, q->product, q->dtype, 0, &made, served));
+  TFU_TRY(tfu_conv_by_cudnn(call, q->pass, q->dtype, 0, &made, served));
   return *served && q->kernel.back ? move(call, &move_kernel, q->kernel, made.kernel, q->plain->kernel) : TFU_OK;
 }
 
@@ -109,7 +109,7 @@ static void describe(const void *key, void *quads_, char *text, size_t size) {
   snprintf(text, size,
            "cuDNN %d, quads or not, product %d %s epilogue %d, %d x %dx%d to %dx%d, window %dx%d, %d to %d, before "
            "%dx%d",
-           dnn ? dnn->version : 0, k->product, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch, k->in[1],
+           dnn ? dnn->version : 0, k->pass, tfu_dtype_name((tfu_dtype)k->dtype), k->epilogue, k->batch, k->in[1],
            k->in[2], k->out[1], k->out[2], k->window[1], k->window[2], k->c, k->k, k->before[1], k->before[2]);
 }
 
@@ -133,7 +133,7 @@ static tfu_code run_way(void *quads_) {
   tfu_call *call = tfu_recycle(&q->space);
   int served = 0;
   if (q->way == IN_QUADS) TFU_TRY(run(call, q, &served));
-  else TFU_TRY(tfu_conv_by_cudnn(call, q->product, q->dtype, 0, q->plain, &served));
+  else TFU_TRY(tfu_conv_by_cudnn(call, q->pass, q->dtype, 0, q->plain, &served));
   return served ? TFU_OK : tfu_fail(call->err, TFU_UNIMPLEMENTED, "cuDNN does not serve it");
 }
 
@@ -160,16 +160,16 @@ static const tfu_tuner tuner = {.bytes = sizeof(conv_key),
                                 .apart = tfu_conv_apart,
                                 .adopt = adopt};
 
-tfu_code tfu_conv_quads(tfu_call *call, conv_product product, tfu_dtype dtype, const conv_args *a, int *served) {
-  quads q = {.call = call, .product = product, .dtype = dtype, .plain = a};
+tfu_code tfu_conv_quads(tfu_call *call, conv_pass pass, tfu_dtype dtype, const conv_args *a, int *served) {
+  quads q = {.call = call, .pass = pass, .dtype = dtype, .plain = a};
   const char *label = NULL;
   tfu_choice choice = {.data = {IN_QUADS}};
   tfu_device device;
   conv_key key;
   *served = 0;
-  if (!in_quads() || !tfu_conv_in_quads(product, dtype, a, &q.made, &q.image, &q.kernel)) return TFU_OK;
+  if (!in_quads() || !tfu_conv_in_quads(pass, dtype, a, &q.made, &q.image, &q.kernel)) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, call->err));
-  if (tfu_conv_key_of(a, product, dtype, 0, device.ordinal, &key)) return TFU_OK;
+  if (tfu_conv_key_of(a, pass, dtype, 0, device.ordinal, &key)) return TFU_OK;
   if (in_quads() == 1) label = tfu_tuned_get(&tuner, &key, &q, &choice);
   if (choice.data[0] != IN_QUADS) return TFU_OK;
   TFU_TRY(run(call, &q, served));

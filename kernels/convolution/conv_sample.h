@@ -11,21 +11,21 @@ enum { CONV_SAMPLE_MOST = 64, CONV_SAMPLE_LEAST = 8 /* results */, CONV_SAMPLE_B
 typedef struct conv_sample_args {
   conv_args a;
   const float *result;
-  double *sums, *got;     /* [places][parts][2], of terms and of their magnitudes; [places], what `result` has */
+  double *sums, *got;     /* [samples][parts][2], of terms and of their magnitudes; [samples], what `result` has */
   int64_t results, terms; /* of the whole tensor; of one result */
-  int32_t product, places, parts;
-  int32_t turned; /* the result is a kernel as cuDNN writes it, [outputs, spatial axes, channels] */
+  int32_t pass, samples, parts;
+  int32_t transposed; /* the result is a kernel as cuDNN writes it, [outputs, spatial axes, channels] */
 } conv_sample_args;
 
 /* Which result the sample's number i is: they are spread evenly, from the first to the last. */
-static inline int64_t conv_sample_place(const conv_sample_args *m, int i) {
-  return m->places > 1 ? (m->results - 1) * i / (m->places - 1) : 0;
+static inline int64_t conv_sample_index(const conv_sample_args *m, int i) {
+  return m->samples > 1 ? (m->results - 1) * i / (m->samples - 1) : 0;
 }
 
 /* Where result `at`, as our tensors count, lies in `result`. */
 static inline int64_t conv_sample_where(const conv_sample_args *m, int64_t at) {
   const int64_t outputs = m->a.s.groups * m->a.s.k;
-  return m->turned ? at % outputs * (m->results / outputs) + at / outputs : at;
+  return m->transposed ? at % outputs * (m->results / outputs) + at / outputs : at;
 }
 
 #ifndef TFU_DEVICE
@@ -36,9 +36,9 @@ typedef struct conv_sample {
 } conv_sample;
 
 /* How many results, by how many parts: with more terms than 2^20 fewer results. */
-conv_sample_args tfu_conv_sample_plan(conv_product product, const conv_args *a);
+conv_sample_args tfu_conv_sample_plan(conv_pass pass, const conv_args *a);
 /* Takes the sums. The host waits for them, and below for what is queued before. */
-TFU_MUST_USE tfu_code tfu_conv_sample_take(tfu_call *call, conv_product product, const conv_args *a, const void *result,
+TFU_MUST_USE tfu_code tfu_conv_sample_take(tfu_call *call, conv_pass pass, const conv_args *a, const void *result,
                                            conv_sample *sample);
 /* The root mean square of (result - sum) / size, as of now. */
 TFU_MUST_USE tfu_code tfu_conv_sample_error(tfu_call *call, conv_sample *sample, double *error);

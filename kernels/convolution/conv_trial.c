@@ -33,11 +33,11 @@ static tfu_code run_biased(void *request, void *bias) {
 
 /* Results in exact float32 as they should be. */
 static tfu_code take_sample(void *request) {
-  static const int at[CONV_PRODUCTS] = {
+  static const int at[CONV_PASSES] = {
       [CONV_FORWARD] = CONV_AT_Y, [CONV_DATA] = CONV_AT_X, [CONV_FILTER] = CONV_AT_KERNEL};
   const conv_request *r = request;
-  const conv_product product = (conv_product)r->key.product;
-  return tfu_conv_sample_take(r->call, product, r->a, r->memory[at[product]], r->sample);
+  const conv_pass pass = (conv_pass)r->key.pass;
+  return tfu_conv_sample_take(r->call, pass, r->a, r->memory[at[pass]], r->sample);
 }
 
 static tfu_code error_of(void *request, double *error, double *limit) {
@@ -57,15 +57,14 @@ typedef struct own_run {
 static tfu_code open_own(void *own_) {
   own_run *own = own_;
   conv_sample_args *m = &own->sample.m;
-  if (m->turned) m->result = own->r->a->kernel, m->turned = 0;
+  if (m->transposed) m->result = own->r->a->kernel, m->transposed = 0;
   tfu_recycled_open(&own->space, own->r->call);
   return TFU_OK;
 }
 
 static tfu_code run_own(void *own_) {
   own_run *own = own_;
-  return tfu_conv_own_run(tfu_recycle(&own->space), (conv_product)own->r->key.product, CONV_TENSOR, 0, TFU_F32,
-                          *own->r->a);
+  return tfu_conv_own_run(tfu_recycle(&own->space), (conv_pass)own->r->key.pass, CONV_TENSOR, 0, TFU_F32, *own->r->a);
 }
 
 static tfu_code error_of_own(void *own_, double *error, double *limit) {

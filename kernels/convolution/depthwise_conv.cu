@@ -1,5 +1,5 @@
 /* Depthwise convolution with any window, multiplier and number of channels: a thread for each element of y or dx, and
- * for the filter's gradient threads that share the places of each tap. kernels/convolution/depthwise_strips.cu and
+ * for the filter's gradient threads that share the positions of each tap. kernels/convolution/depthwise_strips.cu and
  * depthwise_filter.cu serve the usual windows. */
 #include "kernels/convolution/depthwise_conv.h"
 
@@ -10,9 +10,9 @@ struct element {
   int64_t batch, channel;
   int row, column;
   __device__ element(int64_t e, int height, int width, int64_t channels) {
-    const int64_t place = e / channels, line = place / width;
-    channel = e - place * channels;
-    column = (int)(place - line * width);
+    const int64_t position = e / channels, line = position / width;
+    channel = e - position * channels;
+    column = (int)(position - line * width);
     batch = line / height;
     row = (int)(line - batch * height);
   }
@@ -44,7 +44,7 @@ __device__ inline void depthwise_any(const depthwise_args &a) {
   }
 }
 
-/* The place of dy that meets place i of dx in tap k, or -1. */
+/* The position of dy that meets position i of dx in tap k, or -1. */
 __device__ inline int met(int i, int k, const depthwise_axis &axis) {
   const int from = i + axis.before - k * axis.dilation;
   if (from < 0 || from % axis.stride) return -1;
@@ -74,8 +74,8 @@ __device__ inline void depthwise_any_back(const depthwise_args &a) {
   }
 }
 
-/* A block has LANES neighbouring channels of the result in one tap, or for the bias, and a share of the places, which
- * its rows of threads take in turn. */
+/* A block has LANES neighbouring channels of the result in one tap, or for the bias, and a share of the positions,
+ * which its rows of threads take in turn. */
 template <typename T>
 __device__ inline void depthwise_any_filter(const depthwise_filter_args &a) {
   enum { LANES = 32, ROWS = TFU_THREADS / LANES };
@@ -88,10 +88,12 @@ __device__ inline void depthwise_any_filter(const depthwise_filter_args &a) {
             c = (int)(tap % a.w.size) * a.w.dilation - a.w.before;
   acc<T> sum = 0;
   if (output < outputs) {
-    for (int64_t place = (int64_t)blockIdx.y * ROWS + own; place < a.places; place += (int64_t)gridDim.y * ROWS) {
-      const acc<T> slope = (acc<T>)((const T *)a.dy)[place * outputs + output];
-      const int64_t line = place / a.w.out, batch = line / a.h.out;
-      const int i = (int)(line - batch * a.h.out) * a.h.stride + r, j = (int)(place - line * a.w.out) * a.w.stride + c;
+    for (int64_t position = (int64_t)blockIdx.y * ROWS + own; position < a.positions;
+         position += (int64_t)gridDim.y * ROWS) {
+      const acc<T> slope = (acc<T>)((const T *)a.dy)[position * outputs + output];
+      const int64_t line = position / a.w.out, batch = line / a.h.out;
+      const int i = (int)(line - batch * a.h.out) * a.h.stride + r,
+                j = (int)(position - line * a.w.out) * a.w.stride + c;
       if (tap == taps) sum += slope;
       else if (i >= 0 && i < a.h.in && j >= 0 && j < a.w.in)
         sum += slope * (acc<T>)((const T *)a.x)[((batch * a.h.in + i) * a.w.in + j) * a.channels + channel];

@@ -1,10 +1,10 @@
 /* depthwise_conv.h - what the launch of a depthwise convolution hands the device.
  *
- * Windows of 3 and 5 places a side with stride 1 or 2, and those of 7 with stride 1, are computed in strips: a thread
- * has a square of SIDE * SIDE places of the result and a few neighbouring channels. It reads every place of the input
- * that these need once, and holds the filter in registers. Threads of a block stand side by side along the channels,
- * `lanes` of them, and then along the strips, in swaths that are as high as wide, so that what neighbours share is in
- * the cache of their multiprocessor. All other windows are computed by one thread for each element. */
+ * Windows of 3 and 5 positions a side with stride 1 or 2, and those of 7 with stride 1, are computed in strips: a
+ * thread has a square of SIDE * SIDE positions of the result and a few neighbouring channels. It reads every position
+ * of the input that these need once, and holds the filter in registers. Threads of a block stand side by side along the
+ * channels, `lanes` of them, and then along the strips, in swaths that are as high as wide, so that what neighbours
+ * share is in the cache of their multiprocessor. All other windows are computed by one thread for each element. */
 #ifndef TFUSE_DEPTHWISE_CONV_H_
 #define TFUSE_DEPTHWISE_CONV_H_
 
@@ -13,7 +13,8 @@
 #define TFU_STRIP_SIDE 4
 #define TFU_STRIP_THREADS 128
 
-/* Elements of a thread's channels for windows of `size` places a side: more would take more registers than there are.
+/* Elements of a thread's channels for windows of `size` positions a side: more would take more registers than there
+ * are.
  */
 #define TFU_STRIP_CHANNELS(size, bytes) ((size) == 3 && (bytes) == 2 ? 4 : 2)
 
@@ -44,13 +45,14 @@ typedef struct depthwise_args {
   int activation;
 } depthwise_args;
 
-/* dkernel and dbias of x and dy, as partial sums of shares of the places: [shares][places of the window][channels]. */
+/* dkernel and dbias of x and dy, as partial sums of shares of the positions: [shares][positions of the
+ * window][channels]. */
 typedef struct depthwise_filter_args {
   const void *x, *dy;
   void *dkernel, *dbias; /* dbias: NULL is not wanted */
   depthwise_axis h, w;
   depthwise_strips strips;
-  int64_t channels, multiplier, places; /* places of dy */
+  int64_t channels, multiplier, positions; /* positions of dy */
 } depthwise_filter_args;
 
 #endif

@@ -1,5 +1,5 @@
-/* depthwise_conv on the CPU: lines of the result are tasks. A line is made in parts, some places of a stretch of
- * channels, whose sums stay in the first-level cache while the places of x that they need pass by, each of which is
+/* depthwise_conv on the CPU: lines of the result are tasks. A line is made in parts, some positions of a stretch of
+ * channels, whose sums stay in the first-level cache while the positions of x that they need pass by, each of which is
  * widened once.
  *
  * Loops run over the channels of the result; x is spread out to these where the multiplier is not 1. The gradient of
@@ -18,23 +18,23 @@ typedef struct depthwise_job {
   tfu_depthwise d;
   int back;                  /* dx is made of dy, and not y of x */
   int64_t outputs;           /* channels of y */
-  int64_t stretch, part;     /* channels of y, and places, of a part */
+  int64_t stretch, part;     /* channels of y, and positions, of a part */
   int64_t lines, workers;    /* lines are dealt out to as many tasks */
   tfu_tensor from, to, pre;  /* x, y, pre; or dy, dx and nothing */
   const void *kernel, *bias; /* in the arithmetic type */
   const tfu_activation *act;
   void *room; /* of the workers, room_size values each */
   int64_t room_size;
-  double *sums; /* [blocks][places of the window][outputs] */
+  double *sums; /* [blocks][positions of the window][outputs] */
   int64_t blocks, stretches;
 } depthwise_job;
 
-/* The place of a window's axis that meets place i of the input in tap k, or -1. */
+/* The position of a window's axis that meets position i of the input in tap k, or -1. */
 static int64_t met(const tfu_window *w, int64_t i, int64_t k) {
   const int64_t from = i + w->before - k * w->dilation;
   return from < 0 || from % w->stride || from / w->stride >= w->out ? -1 : from / w->stride;
 }
-/* The place of the input that tap k of the window at o sees, or -1. */
+/* The position of the input that tap k of the window at o sees, or -1. */
 static int64_t seen(const tfu_window *w, int64_t o, int64_t k) {
   const int64_t i = o * w->stride - w->before + k * w->dilation;
   return i < 0 || i >= w->in ? -1 : i;
@@ -62,14 +62,14 @@ static tfu_code FN(widened)(tfu_call *call, const tfu_tensor *t, const void **va
   return TFU_OK;
 }
 
-/* n values for channels of the result from `output` on, at a place of x: every channel `multiplier` times. */
-static const REAL *FN(spread)(const depthwise_job *j, const tfu_tensor *x, int64_t place, int64_t output, int n,
+/* n values for channels of the result from `output` on, at a position of x: every channel `multiplier` times. */
+static const REAL *FN(spread)(const depthwise_job *j, const tfu_tensor *x, int64_t position, int64_t output, int n,
                               REAL *buffer, REAL *narrow) {
   const int64_t m = j->d.multiplier, channel = output / m;
-  if (m == 1) return FN(tfu_load)(x->data, x->dtype, place * j->d.channels + channel, n, buffer);
+  if (m == 1) return FN(tfu_load)(x->data, x->dtype, position * j->d.channels + channel, n, buffer);
   const int64_t last = (output + n - 1) / m;
   const REAL *values =
-      FN(tfu_load)(x->data, x->dtype, place * j->d.channels + channel, (int)(last - channel + 1), narrow);
+      FN(tfu_load)(x->data, x->dtype, position * j->d.channels + channel, (int)(last - channel + 1), narrow);
   for (int k = 0; k < n; k++) buffer[k] = values[(output + k) / m - channel];
   return buffer;
 }
@@ -80,34 +80,35 @@ static void FN(multiply_add)(REAL *restrict sum, const REAL *restrict a, const R
 
 /* ---- y, and dx ---- */
 
-/* Some places of a line of the result, and n of its channels from `output` on, counted as those of y. */
+/* Some positions of a line of the result, and n of its channels from `output` on, counted as those of y. */
 typedef struct FN(part) {
   int64_t batch, row, column, output;
-  int places, n;
-  REAL *sums, *wide, *narrow, *ones; /* [places][n], and of each other so many channels */
+  int positions, n;
+  REAL *sums, *wide, *narrow, *ones; /* [positions][n], and of each other so many channels */
 } FN(part);
 
-/* The sums of a part. Every place of the other tensor that reaches it is loaded once, and goes to all that it reaches.
+/* The sums of a part. Every position of the other tensor that reaches it is loaded once, and goes to all that it
+ * reaches.
  */
 static void FN(sum_part)(const depthwise_job *j, const FN(part) * p) {
   const tfu_window *h = &j->d.h, *w = &j->d.w;
   const int64_t height = j->back ? h->out : h->in, width = j->back ? w->out : w->in;
   const REAL *kernel = (const REAL *)j->kernel + p->output;
-  const int64_t reach = (w->size - 1) * w->dilation, last = p->column + p->places - 1;
+  const int64_t reach = (w->size - 1) * w->dilation, last = p->column + p->positions - 1;
   const int64_t first = j->back ? (p->column + w->before - reach) / w->stride : p->column * w->stride - w->before;
   const int64_t end = j->back ? (last + w->before) / w->stride : last * w->stride - w->before + reach;
-  memset(p->sums, 0, (size_t)(p->places * p->n) * sizeof *p->sums);
+  memset(p->sums, 0, (size_t)(p->positions * p->n) * sizeof *p->sums);
   for (int64_t r = 0; r < h->size; r++) {
     const int64_t line = joined(h, p->row, r, !j->back);
     for (int64_t i = first < 0 ? 0 : first; line >= 0 && i <= end && i < width; i++) {
-      const int64_t place = (p->batch * height + line) * width + i;
+      const int64_t position = (p->batch * height + line) * width + i;
       const REAL *values = NULL;
       for (int64_t c = 0; c < w->size; c++) {
         const int64_t to = joined(w, i, c, j->back) - p->column;
-        if (to < 0 || to >= p->places) continue;
+        if (to < 0 || to >= p->positions) continue;
         if (!values)
-          values = j->back ? FN(tfu_load)(j->from.data, j->from.dtype, place * j->outputs + p->output, p->n, p->wide)
-                           : FN(spread)(j, &j->from, place, p->output, p->n, p->wide, p->narrow);
+          values = j->back ? FN(tfu_load)(j->from.data, j->from.dtype, position * j->outputs + p->output, p->n, p->wide)
+                           : FN(spread)(j, &j->from, position, p->output, p->n, p->wide, p->narrow);
         FN(multiply_add)(p->sums + to * p->n, values, kernel + (r * w->size + c) * j->outputs, p->n);
       }
     }
@@ -116,9 +117,9 @@ static void FN(sum_part)(const depthwise_job *j, const FN(part) * p) {
 
 static void FN(forward_part)(const depthwise_job *j, const FN(part) * p) {
   const int n = p->n;
-  for (int o = 0; o < p->places; o++) {
-    const int64_t place = (p->batch * j->d.h.out + p->row) * j->d.w.out + p->column + o;
-    const int64_t at = place * j->outputs + p->output;
+  for (int o = 0; o < p->positions; o++) {
+    const int64_t position = (p->batch * j->d.h.out + p->row) * j->d.w.out + p->column + o;
+    const int64_t at = position * j->outputs + p->output;
     REAL *values = p->sums + o * n;
     for (int k = 0; j->bias && k < n; k++) values[k] += ((const REAL *)j->bias)[p->output + k];
     if (tfu_count(&j->pre.shape)) FN(tfu_store)(j->pre.data, j->pre.dtype, at, n, values);
@@ -132,15 +133,15 @@ static void FN(forward_part)(const depthwise_job *j, const FN(part) * p) {
 static void FN(backward_part)(const depthwise_job *j, const FN(part) * p) {
   const int64_t m = j->d.multiplier;
   const int channels = (int)(p->n / m);
-  for (int i = 0; i < p->places; i++) {
-    const int64_t place = (p->batch * j->d.h.in + p->row) * j->d.w.in + p->column + i;
+  for (int i = 0; i < p->positions; i++) {
+    const int64_t position = (p->batch * j->d.h.in + p->row) * j->d.w.in + p->column + i;
     REAL *values = p->sums + i * p->n;
     for (int c = 0; m > 1 && c < channels; c++) {
       REAL total = 0;
       for (int64_t k = 0; k < m; k++) total += values[c * m + k];
       values[c] = total;
     }
-    FN(tfu_store)(j->to.data, j->to.dtype, place * j->d.channels + p->output / m, channels, values);
+    FN(tfu_store)(j->to.data, j->to.dtype, position * j->d.channels + p->output / m, channels, values);
   }
 }
 
@@ -153,7 +154,7 @@ static void FN(lines)(void *job, int64_t worker) {
     for (p.output = 0; p.output < j->outputs; p.output += j->stretch)
       for (p.column = 0; p.column < width; p.column += j->part) {
         p.batch = line / height, p.row = line % height;
-        p.places = (int)least(j->part, width - p.column), p.n = (int)least(j->stretch, j->outputs - p.output);
+        p.positions = (int)least(j->part, width - p.column), p.n = (int)least(j->stretch, j->outputs - p.output);
         FN(sum_part)(j, &p);
         (j->back ? FN(backward_part) : FN(forward_part))(j, &p);
       }

@@ -5,17 +5,17 @@
 
 #include "kernels/convolution/depthwise_conv.h"
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/elementwise/scale_bias_act.h"
 
 /* Packs of channels that threads of a block stand side by side on: 64 or 128 bytes, whole sectors of memory. The fewer
  * they are, the more strips a block has, whose neighbours read the same places. */
-TFU_CHOICE(side_by_side, 16, 1, 32);
+TFU_TUNABLE(side_by_side, 16, 1, 32);
 /* Strips along the height that follow each other before those along the width do: a block of 8 strips is 2 by 4. */
-TFU_CHOICE(swath, 2, 1, 8);
+TFU_TUNABLE(swath, 2, 1, 8);
 /* Blocks per multiprocessor of what is summed element by element. */
-TFU_CHOICE(any_blocks, 16, 1, 64);
+TFU_TUNABLE(any_blocks, 16, 1, 64);
 
 /* What networks have: 7 by 7 with a stride of 2 would be a fifth of the device code, and is nobody's. */
 static const char *const windows[] = {"3_1", "3_2", "5_1", "5_2", "7_1"};
@@ -85,7 +85,7 @@ static tfu_grid grid_of(const depthwise_strips *s) {
 
 /* ---- y and dx ---- */
 
-/* dx's places along an axis, counted from a multiple of the stride in the padding. */
+/* dx's positions along an axis, counted from a multiple of the stride in the padding. */
 static int64_t places_back(const tfu_window *w) { return w->in + w->before % w->stride; }
 
 /* y of x or, back, dx of dy: by strips or element by element. */
@@ -123,7 +123,8 @@ tfu_code tfu_depthwise_conv_gpu(tfu_call *call) {
 
 /* ---- dkernel and dbias ---- */
 
-/* In how many shares the places are summed: as many blocks as the multiprocessors hold, where each has enough to do. */
+/* In how many shares the positions are summed: as many blocks as the multiprocessors hold, where each has enough to do.
+ */
 static tfu_code shares_of(tfu_call *call, int64_t columns, int64_t per_multiprocessor, int64_t most, int64_t *shares) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -134,7 +135,7 @@ static tfu_code shares_of(tfu_call *call, int64_t columns, int64_t per_multiproc
 
 static tfu_code run_filter(tfu_call *call, const tfu_depthwise *d, tfu_dtype dtype, const void *dpre,
                            const tfu_tensor *dkernel, const tfu_tensor *dbias) {
-  enum { FEWEST = 4 }; /* strips, or rows of places, that a block has of each of its threads */
+  enum { FEWEST = 4 }; /* strips, or rows of positions, that a block has of each of its threads */
   const int64_t outputs = d->channels * d->multiplier, taps = d->h.size * d->w.size;
   const size_t real = tfu_dtype_size(tfu_real(dtype));
   const int wants_bias = tfu_count(&dbias->shape) > 0, window = window_of(d, dtype);
@@ -144,7 +145,7 @@ static tfu_code run_filter(tfu_call *call, const tfu_depthwise *d, tfu_dtype dty
                              .w = axis_of(&d->w),
                              .channels = d->channels,
                              .multiplier = d->multiplier,
-                             .places = d->batch * d->h.out * d->w.out};
+                             .positions = d->batch * d->h.out * d->w.out};
   const void *const data[] = {a.x, a.dy};
   const int by_strips = window >= 0 && in_packs(d, dtype, data, TFU_COUNT(data));
   tfu_grid grid = {.threads = by_strips ? TFU_STRIP_THREADS : TFU_THREADS};
@@ -159,10 +160,10 @@ static tfu_code run_filter(tfu_call *call, const tfu_depthwise *d, tfu_dtype dty
     const int64_t blocks = divide_up(outputs, LANES) * (taps + wants_bias);
     if (blocks > INT32_MAX)
       return tfu_fail(call->err, TFU_UNIMPLEMENTED,
-                      "kernel has %lld places and %lld channels, which is too many for a gradient", (long long)taps,
+                      "kernel has %lld positions and %lld channels, which is too many for a gradient", (long long)taps,
                       (long long)outputs);
     grid.x = (unsigned)blocks;
-    TFU_TRY(shares_of(call, blocks, any_blocks(), divide_up(a.places, (int64_t)ROWS * FEWEST), &shares));
+    TFU_TRY(shares_of(call, blocks, any_blocks(), divide_up(a.positions, (int64_t)ROWS * FEWEST), &shares));
   }
   grid.y = (unsigned)shares;
   TFU_TRY(tfu_scratch(call, (size_t)(shares * taps * outputs) * real, &a.dkernel));

@@ -1,11 +1,11 @@
 /* The gradient of a depthwise convolution's filter, and of its bias, in strips of dy;
  * kernels/convolution/depthwise_conv.h says what strips are.
  *
- *   dkernel[r, c] = sum of x[i * STRIDE - before + r, j * STRIDE - before + c] * dy[i, j] over all places i, j of a
+ *   dkernel[r, c] = sum of x[i * STRIDE - before + r, j * STRIDE - before + c] * dy[i, j] over all positions i, j of a
  * batch
  *
  * A thread holds all taps' sums of its channels in registers while it goes through its share of the strips; a strip's
- * dy is in registers too, and every place of x that meets it is read once. At the end a block adds up its threads, a
+ * dy is in registers too, and every position of x that meets it is read once. At the end a block adds up its threads, a
  * row of the window at a time, and leaves the sums to a fold: always in the same order. */
 #include "kernels/convolution/depthwise_strips.cuh"
 
@@ -31,7 +31,7 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
 
   ONCE
   for (int strip = idle ? s.count : (int)blockIdx.y * s.per + within; strip < s.count; strip += gridDim.y * s.per) {
-    const strip_place at(s, strip, channel);
+    const strip_position at(s, strip, channel);
     const int dy_row = at.row * SIDE, dy_column = at.column * SIDE;
     const int row = dy_row * STRIDE - a.h.before, column = dy_column * STRIDE - a.w.before;
     const unsigned columns = inside<LINES>(column, a.w.in), dy_columns = inside<SIDE>(dy_column, a.w.out);
@@ -44,9 +44,9 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
     strip_line<T, V, LINES> seen;
     seen.load(from, step, (unsigned)row < (unsigned)a.h.in ? columns : 0);
     float g[SIDE][SIDE][V];
-    UNROLLED(place, SIDE * SIDE) {
-      pack::widen(slopes[place / SIDE].at[place % SIDE], g[place / SIDE][place % SIDE]);
-      UNROLLED(k, V) bias[k] += g[place / SIDE][place % SIDE][k];
+    UNROLLED(position, SIDE * SIDE) {
+      pack::widen(slopes[position / SIDE].at[position % SIDE], g[position / SIDE][position % SIDE]);
+      UNROLLED(k, V) bias[k] += g[position / SIDE][position % SIDE][k];
     }
     UNROLLED(i, LINES) {
       const char *const below = settled(from + (uint64_t)line * (i + 1));
@@ -85,8 +85,8 @@ __device__ inline void depthwise_filter(const depthwise_filter_args &a) {
                                : (float *)a.dbias + (int64_t)blockIdx.y * s.channels;
     ONCE
     for (int i = threadIdx.x; i < quantities * packs * V; i += TFU_STRIP_THREADS) {
-      const int c = i / (packs * V), place = i - c * packs * V;
-      to[(int64_t)c * s.channels + first + place] = add_up(c, place % V, place / V);
+      const int c = i / (packs * V), position = i - c * packs * V;
+      to[(int64_t)c * s.channels + first + position] = add_up(c, position % V, position / V);
     }
     __syncthreads();
   }

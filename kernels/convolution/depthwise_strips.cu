@@ -1,15 +1,15 @@
 /* Depthwise convolution in strips: y of x, and dx of dy; kernels/convolution/depthwise_conv.h says what strips are.
  *
- * Along one axis, place p of a strip and place j of what it reads meet in tap j - p * STRIDE of the window. In dx of dy
- * it is the other way round: with places counted from the padding's beginning, dx's u and dy's o meet in tap u - o *
- * STRIDE. A strip begins at a multiple of STRIDE there, so which taps there are is known to the compiler, and those
- * that there are not cost nothing. A window of 7 takes 784 multiplications for each channel of a strip and reads 100
- * places. */
+ * Along one axis, position p of a strip and position j of what it reads meet in tap j - p * STRIDE of the window. In dx
+ * of dy it is the other way round: with positions counted from the padding's beginning, dx's u and dy's o meet in tap u
+ * - o * STRIDE. A strip begins at a multiple of STRIDE there, so which taps there are is known to the compiler, and
+ * those that there are not cost nothing. A window of 7 takes 784 multiplications for each channel of a strip and reads
+ * 100 positions. */
 #include "kernels/convolution/depthwise_strips.cuh"
 
 #include "kernels/convolution/depthwise_finish.cuh"
 
-/* A pack of y, so many bytes behind its beginning. */
+/* A pack of y, so many bytes after its beginning. */
 template <typename T, int V>
 __device__ inline void store_result(const depthwise_args &a, int64_t offset, float (&v)[V]) {
   typedef channels_of<T, V> pack;
@@ -27,7 +27,7 @@ template <typename T, int SIZE, int STRIDE, bool BACK>
 __device__ inline void depthwise_strip(const depthwise_args &a) {
   enum {
     V = TFU_STRIP_CHANNELS(SIZE, sizeof(T)),
-    REACH = BACK ? (SIZE - 1) / STRIDE : 0, /* places before a strip's own that it reads */
+    REACH = BACK ? (SIZE - 1) / STRIDE : 0, /* positions before a strip's own that it reads */
     LINES = BACK ? (SIDE - 1) / STRIDE + REACH + 1 : (SIDE - 1) * STRIDE + SIZE,
   };
   typedef channels_of<T, V> pack;
@@ -36,7 +36,7 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   const int within = threadIdx.x / s.lanes, strip = (int)(blockIdx.x / s.groups) * s.per + within;
   const int channel = ((int)(blockIdx.x % s.groups) * s.lanes + (int)threadIdx.x - within * s.lanes) * V;
   if (within >= s.per || strip >= s.count || channel >= s.channels) return;
-  const strip_place at(s, strip, channel);
+  const strip_position at(s, strip, channel);
 
   /* Where the strip begins in `to` and in `from`. */
   const int start_h = BACK ? a.h.before / STRIDE * STRIDE : 0, start_w = BACK ? a.w.before / STRIDE * STRIDE : 0;
@@ -53,8 +53,8 @@ __device__ inline void depthwise_strip(const depthwise_args &a) {
   UNROLLED(tap, SIZE * SIZE) pack::widen(load_pack<bits>(kernel, step, tap), weight[tap / SIZE][tap % SIZE]);
   UNROLLED(k, V) start[k] = 0;
   if (!BACK && a.bias) pack::widen(load_pack<bits>((const char *)a.bias + own, 0, 0), start);
-  UNROLLED(place, SIDE * SIDE)
-    UNROLLED(k, V) sum[place / SIDE][place % SIDE][k] = start[k];
+  UNROLLED(position, SIDE * SIDE)
+    UNROLLED(k, V) sum[position / SIDE][position % SIDE][k] = start[k];
 
   const unsigned columns = inside<LINES>(column, from_w);
   const char *const from =

@@ -1,5 +1,5 @@
 /* depthwise_strips.cuh - what the strips of depthwise convolutions share: which strip a thread has, its packs of
- * channels, and a line of the places that it reads. */
+ * channels, and a line of the positions that it reads. */
 #pragma once
 
 #include "kernels/convolution/depthwise_conv.h"
@@ -40,10 +40,10 @@ struct channels_of<float, 2> {
   static __device__ bits none() { return make_float2(0, 0); }
 };
 
-/* A thread's place: its first channel, and the strip's number along each axis. */
-struct strip_place {
+/* A thread's position: its first channel, and the strip's number along each axis. */
+struct strip_position {
   int channel, batch, row, column;
-  __device__ strip_place(const depthwise_strips &s, int strip, int channel) : channel(channel) {
+  __device__ strip_position(const depthwise_strips &s, int strip, int channel) : channel(channel) {
     const int in_swath = strip / s.swath, above = in_swath / s.wide;
     column = in_swath - above * s.wide;
     batch = above / s.swaths;
@@ -64,13 +64,14 @@ __device__ inline P load_pack(const char *first, unsigned step, int i) {
   return __ldg((const P *)(first + (uint64_t)step * (unsigned)i));
 }
 
-/* COLUMNS neighbouring places of a line, of which those outside of the tensor are 0. */
+/* COLUMNS neighbouring positions of a line, of which those outside of the tensor are 0. */
 template <typename T, int V, int COLUMNS>
 struct strip_line {
   typedef channels_of<T, V> pack;
   typename pack::bits at[COLUMNS];
 
-  /* All on their way at once, or place j alone. A place has `step` bytes; inside has a bit for each that there is. */
+  /* All on their way at once, or position j alone. A position has `step` bytes; inside has a bit for each that there
+   * is. */
   __device__ void load(const char *first, unsigned step, unsigned inside) {
     UNROLLED(j, COLUMNS) load(j, first, step, inside);
   }
@@ -80,7 +81,7 @@ struct strip_line {
   }
 };
 
-/* The bits of those of COLUMNS places from `first` on that are within [0, size). */
+/* The bits of those of COLUMNS positions from `first` on that are within [0, size). */
 template <int COLUMNS>
 __device__ inline unsigned inside(int first, int size) {
   unsigned bits = 0;

@@ -1,18 +1,18 @@
-/* Pooling: a thread has a unit, 8 channels at one place of the result, and goes through the places that its window
- * sees. In gradients a unit of dx goes through the windows that see its place: every element is made by one thread, in
- * a fixed order. Neighbouring windows find in the cache what they share. Windows that most networks have are served by
- * pool_by_two.cu. */
+/* Pooling: a thread has a unit, 8 channels at one position of the result, and goes through the positions that its
+ * window sees. In gradients a unit of dx goes through the windows that see its position: every element is made by one
+ * thread, in a fixed order. Neighbouring windows find in the cache what they share. Windows that most networks have are
+ * served by pool_by_two.cu. */
 #include "kernels/convolution/pool.cuh"
 
-/* Where a unit is: its batch, its place along the three axes and in all, its first channel, and how many channels there
- * are of it. */
+/* Where a unit is: its batch, its position along the three axes and in all, its first channel, and how many channels
+ * there are of it. */
 struct unit_place {
-  int64_t batch, place;
+  int64_t batch, position;
   int at[3], word, channel, left;
   __device__ unit_place(const pool_args &a, int64_t unit, bool back) {
     if (a.by[0].by) {
       uint32_t rest = divide((uint32_t)unit, a.by[0]);
-      word = (int)((uint32_t)unit - rest * a.by[0].by), place = rest;
+      word = (int)((uint32_t)unit - rest * a.by[0].by), position = rest;
       UNROLL
       for (int i = 2; i >= 0; i--) {
         const uint32_t outer = divide(rest, a.by[3 - i]);
@@ -21,7 +21,7 @@ struct unit_place {
       batch = rest;
     } else {
       int64_t rest = unit / a.words;
-      word = (int)(unit - rest * a.words), place = rest;
+      word = (int)(unit - rest * a.words), position = rest;
       UNROLL
       for (int i = 2; i >= 0; i--) {
         const int size = back ? a.axis[i].in : a.axis[i].out;
@@ -35,8 +35,8 @@ struct unit_place {
   }
 };
 
-/* Along an axis, what is gone through: the input's places that window o sees, from `first` up to `end`, with those
- * outside where zeros count; or the windows that see place i. */
+/* Along an axis, what is gone through: the input's positions that window o sees, from `first` up to `end`, with those
+ * outside where zeros count; or the windows that see position i. */
 struct span {
   int first, end;
   __device__ static span seen(const pool_args &args, int axis, int o) {
@@ -45,13 +45,14 @@ struct span {
     return {args.zeros ? from : max(from, 0), args.zeros ? from + a.size : min(from + a.size, a.in)};
   }
   __device__ static span seeing(const pool_axis &a, int i) {
-    const int behind = i + a.before - a.size + 1;
-    return {behind > 0 ? (behind + a.stride - 1) / a.stride : 0, min((i + a.before) / a.stride + 1, a.out)};
+    const int after = i + a.before - a.size + 1;
+    return {after > 0 ? (after + a.stride - 1) / a.stride : 0, min((i + a.before) / a.stride + 1, a.out)};
   }
   __device__ int count() const { return end - first; }
 };
 
-/* Goes through all places of three spans: each(d, h, w). Three at once, since what takes time is to wait for memory. */
+/* Goes through all positions of three spans: each(d, h, w). Three at once, since what takes time is to wait for memory.
+ */
 template <typename F>
 __device__ inline void through(const span (&s)[3], F each) {
   for (int d = s[0].first; d < s[0].end; d++)
@@ -71,13 +72,13 @@ __device__ inline void for_units(const pool_args &a, bool back, F run) {
   }
 }
 
-__device__ inline int64_t input_place(const pool_args &a, int64_t batch, int d, int h, int w) {
+__device__ inline int64_t input_position(const pool_args &a, int64_t batch, int d, int h, int w) {
   return ((batch * a.axis[0].in + d) * a.axis[1].in + h) * a.axis[2].in + w;
 }
-__device__ inline int64_t output_place(const pool_args &a, int64_t batch, int d, int h, int w) {
+__device__ inline int64_t output_position(const pool_args &a, int64_t batch, int d, int h, int w) {
   return ((batch * a.axis[0].out + d) * a.axis[1].out + h) * a.axis[2].out + w;
 }
-/* The number of an input's place in the window at (od, oh, ow). */
+/* The number of an input's position in the window at (od, oh, ow). */
 __device__ inline int tap(const pool_args &a, int d, int h, int w, int od, int oh, int ow) {
   const int kd = d + a.axis[0].before - od * a.axis[0].stride, kh = h + a.axis[1].before - oh * a.axis[1].stride;
   return (kd * a.axis[1].size + kh) * a.axis[2].size + w + a.axis[2].before - ow * a.axis[2].stride;
@@ -88,11 +89,11 @@ template <typename T>
 __device__ inline void load_x(const pool_args &a, const unit_place &at, int d, int h, int w, acc<T> (&v)[UNIT]) {
   const bool inside = (unsigned)d < (unsigned)a.axis[0].in && (unsigned)h < (unsigned)a.axis[1].in &&
                       (unsigned)w < (unsigned)a.axis[2].in;
-  const int64_t place = input_place(a, at.batch, d, h, w) * a.channels + at.channel;
-  load_unit<T>(a.from, place, inside ? at.left : 0, a.aligned && inside, v);
+  const int64_t position = input_position(a, at.batch, d, h, w) * a.channels + at.channel;
+  load_unit<T>(a.from, position, inside ? at.left : 0, a.aligned && inside, v);
 }
 
-/* The greatest alone, where nobody wants to know its place: an instruction for each value. */
+/* The greatest alone, where nobody wants to know its position: an instruction for each value. */
 template <typename T>
 __device__ inline void max_pool_bare(const pool_args &a) {
   for_units(a, false, [&](int64_t, const unit_place &at, const span(&seen)[3]) {
@@ -103,7 +104,7 @@ __device__ inline void max_pool_bare(const pool_args &a) {
       load_x<T>(a, at, d, h, w, v);
       UNROLLED(k, UNIT) best[k] = top_of(v[k], best[k]);
     });
-    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
+    store_unit<T>(a.to, at.position * a.channels + at.channel, at.left, a.aligned, best);
   });
 }
 
@@ -123,10 +124,10 @@ __device__ inline void max_pool(const pool_args &a) {
         best[k] = greater ? v[k] : best[k], where[k] = greater ? here : where[k];
       }
     });
-    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, best);
+    store_unit<T>(a.to, at.position * a.channels + at.channel, at.left, a.aligned, best);
     uint64_t word = 0;
     UNROLLED(k, UNIT) word |= (uint64_t)(k < at.left ? where[k] : 0) << 8 * k;
-    a.places[unit] = (int64_t)word;
+    a.positions[unit] = (int64_t)word;
   });
 }
 
@@ -138,7 +139,7 @@ __device__ inline void store_sums(const pool_args &a, bool back, Add add, Many m
     UNROLLED(k, UNIT) sum[k] = 0;
     through(spans, [&](int d, int h, int w) { add(at, d, h, w, sum); });
     divide_unit<T>(many(spans), sum);
-    store_unit<T>(a.to, at.place * a.channels + at.channel, at.left, a.aligned, sum);
+    store_unit<T>(a.to, at.position * a.channels + at.channel, at.left, a.aligned, sum);
   });
 }
 
@@ -146,10 +147,10 @@ template <typename T>
 __device__ inline void max_pool_grad(const pool_args &a) {
   const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
-    const int64_t place = output_place(a, at.batch, d, h, w);
-    const uint64_t word = (uint64_t)a.places[place * a.words + at.word];
+    const int64_t position = output_position(a, at.batch, d, h, w);
+    const uint64_t word = (uint64_t)a.positions[position * a.words + at.word];
     const unsigned here = tap(a, at.at[0], at.at[1], at.at[2], d, h, w);
-    load_unit<T>(a.from, place * a.channels + at.channel, at.left, a.aligned, v);
+    load_unit<T>(a.from, position * a.channels + at.channel, at.left, a.aligned, v);
     UNROLLED(k, UNIT) sum[k] += (unsigned)(word >> 8 * k & 255) == here ? v[k] : (acc<T>)0;
   };
   store_sums<T>(a, true, add, [](const span(&)[3]) { return 1; });
@@ -169,7 +170,7 @@ template <typename T>
 __device__ inline void average_pool_grad(const pool_args &a) {
   const auto add = [&](const unit_place &at, int d, int h, int w, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
-    load_unit<T>(a.from, output_place(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
+    load_unit<T>(a.from, output_position(a, at.batch, d, h, w) * a.channels + at.channel, at.left, a.aligned, v);
     const acc<T> share =
         1 / ((acc<T>)span::seen(a, 0, d).count() * span::seen(a, 1, h).count() * span::seen(a, 2, w).count());
     UNROLLED(k, UNIT) sum[k] += v[k] * share;

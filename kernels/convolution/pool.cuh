@@ -1,4 +1,4 @@
-/* pool.cuh - what the kernels of pooling share: a unit is 8 channels at one place, in registers. */
+/* pool.cuh - what the kernels of pooling share: a unit is 8 channels at one position, in registers. */
 #pragma once
 
 #include "kernels/convolution/pool.h"

@@ -1,7 +1,7 @@
 /* Pooling of images at stride 2 over windows of 2 x 2 or 3 x 3, as most networks have it: all taps are unrolled, and
- * their places are constants. A thread has a unit, 8 channels: forward of one place of the result, whose window it goes
- * through; in gradients of a quad of dx, two rows by two columns, which the same windows see. Sums are in the order
- * that pool.cu has, so both give the same bits.
+ * their positions are constants. A thread has a unit, 8 channels: forward of one position of the result, whose window
+ * it goes through; in gradients of a quad of dx, two rows by two columns, which the same windows see. Sums are in the
+ * order that pool.cu has, so both give the same bits.
  *
  * With p = i + before, a row i of x is tap 0 of window p / 2 where p is even, and of a window of 3 also tap 2 of the
  * window before; it is tap 1 of window p / 2 where p is odd. So the quad q, rows 2 q - before and the next, is seen by
@@ -106,7 +106,7 @@ struct greatest {
     }
   }
   __device__ void store(T *to) const { store_unit<T>(to, 0, UNIT, 1, best); }
-  __device__ uint64_t places() const {
+  __device__ uint64_t positions() const {
     uint64_t word = 0;
     UNROLLED(k, UNIT) word |= (uint64_t)where[k] << 8 * k;
     return word;
@@ -131,7 +131,7 @@ struct greatest_pairs {
     take_one(v.x, 0, here), take_one(v.y, 1, here), take_one(v.z, 2, here), take_one(v.w, 3, here);
   }
   __device__ void store(T *to) const { store_bits(to, make_int4(best[0], best[1], best[2], best[3])); }
-  __device__ uint64_t places() const { /* the low byte of each half */
+  __device__ uint64_t positions() const { /* the low byte of each half */
     const unsigned low = __byte_perm(where[0], where[1], 0x6420), high = __byte_perm(where[2], where[3], 0x6420);
     return (uint64_t)high << 32 | low;
   }
@@ -154,7 +154,7 @@ __device__ inline void max_by_two(const pool_args &a) {
     greatest<T> top((unsigned)(above * SIZE + left));
     UNROLLED(i, SIZE * SIZE) top.take(seen.tap[i], (unsigned)i);
     top.store((T *)a.to + unit * UNIT);
-    if (a.places) a.places[unit] = (int64_t)top.places();
+    if (a.positions) a.positions[unit] = (int64_t)top.positions();
   });
 }
 
@@ -184,7 +184,7 @@ __device__ inline void average_by_two(const pool_args &a) {
 /* ---- backward ---- */
 
 /* Quads of dx. load(u, there, oh, ow, window) fills in what is wanted of a window, for all that see the quad before the
- * first is used; add(window, tap, sum) is called for all pairs of a window and a place of the quad that it sees. */
+ * first is used; add(window, tap, sum) is called for all pairs of a window and a position of the quad that it sees. */
 template <typename T, int SIZE, typename WINDOW, typename Load, typename Add>
 __device__ inline void store_quads(const pool_args &a, Load load, Add add) {
   enum { BACK = (SIZE - 1) / 2, WINDOWS = BACK + 1 }; /* along an axis */
@@ -197,8 +197,8 @@ __device__ inline void store_quads(const pool_args &a, Load load, Add add) {
       load(u, (unsigned)oh < (unsigned)high.out && (unsigned)ow < (unsigned)wide.out, oh, ow, window[i]);
     }
     T *const image = (T *)a.to + input_image(a, u);
-    UNROLLED(place, 4) {
-      const int row = place / 2, col = place % 2, i = 2 * h + row - high.before, j = 2 * w + col - wide.before;
+    UNROLLED(position, 4) {
+      const int row = position / 2, col = position % 2, i = 2 * h + row - high.before, j = 2 * w + col - wide.before;
       acc<T> sum[UNIT];
       UNROLLED(k, UNIT) sum[k] = 0;
       UNROLLED(n, WINDOWS * WINDOWS) {
@@ -219,7 +219,7 @@ __device__ inline int64_t window_unit(const pool_args &a, const by_two_unit &u, 
 template <typename T>
 struct max_window {
   unit_bits<T> dy;
-  uint64_t places;
+  uint64_t positions;
 };
 
 template <typename T, int SIZE>
@@ -227,18 +227,18 @@ __device__ inline void max_grad_by_two(const pool_args &a) {
   const auto load = [&](const by_two_unit &u, bool there, int oh, int ow, max_window<T> &w) {
     const int64_t unit = window_unit(a, u, oh, ow);
     w.dy.load((const T *)a.from + unit * UNIT, there, 0);
-    w.places = ~(uint64_t)0; /* which is no tap */
-    if (there) w.places = (uint64_t)a.places[unit];
+    w.positions = ~(uint64_t)0; /* which is no tap */
+    if (there) w.positions = (uint64_t)a.positions[unit];
   };
   const auto add = [](const max_window<T> &w, int tap, acc<T>(&sum)[UNIT]) {
     acc<T> v[UNIT];
     w.dy.widen(v);
-    UNROLLED(k, UNIT) sum[k] += (int)(w.places >> 8 * k & 255) == tap ? v[k] : (acc<T>)0;
+    UNROLLED(k, UNIT) sum[k] += (int)(w.positions >> 8 * k & 255) == tap ? v[k] : (acc<T>)0;
   };
   store_quads<T, SIZE, max_window<T>>(a, load, add);
 }
 
-/* dy of a window, and what of it each place gets. */
+/* dy of a window, and what of it each position gets. */
 template <typename T>
 struct average_window {
   unit_bits<T> dy;

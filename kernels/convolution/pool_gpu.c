@@ -1,7 +1,7 @@
 #include "kernels/convolution/pool.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "ops/convolution/pool.h"
 
@@ -29,8 +29,8 @@ static pooling average_forward = POOLING("average_pool", "average_by_two", 4);
 static pooling average_backward = POOLING("average_pool_grad", "average_grad_by_two", 2);
 
 /* Blocks per multiprocessor, which then go through the units in turn. */
-TFU_CHOICE(blocks, 32, 1, 128);
-TFU_CHOICE(by_two, 1, 0, 1); /* whether pool_by_two.cu serves what it can */
+TFU_TUNABLE(blocks, 32, 1, 128);
+TFU_TUNABLE(by_two, 1, 0, 1); /* whether pool_by_two.cu serves what it can */
 
 /* The windows' size, if pool_by_two.cu serves them; else 0. */
 static int size_by_two(const pooling *by, const pool_args *a, tfu_dtype dtype) {
@@ -47,7 +47,7 @@ static int64_t quads_of(const pool_axis *a) { return (a->in - 1 + a->before) / 2
 
 /* What the kernel reads and writes; `back`: the second of them is dx, and not y. */
 static tfu_code run(tfu_call *call, pooling *by, int back, const tfu_tensor *from, const tfu_tensor *to,
-                    int64_t *places) {
+                    int64_t *positions) {
   tfu_pool p;
   tfu_device device;
   TFU_TRY(tfu_pool_read(back ? &to->shape : &from->shape, call->attr, &p, call->err));
@@ -56,7 +56,7 @@ static tfu_code run(tfu_call *call, pooling *by, int back, const tfu_tensor *fro
               (long long)p.channels);
   pool_args a = {.from = from->data,
                  .to = to->data,
-                 .places = places,
+                 .positions = positions,
                  .channels = (int)p.channels,
                  .words = (int)divide_up(p.channels, TFU_POOL_UNIT),
                  .zeros = p.zeros,
@@ -84,13 +84,13 @@ static tfu_code run(tfu_call *call, pooling *by, int back, const tfu_tensor *fro
 }
 
 tfu_code tfu_max_pool_gpu(tfu_call *call) {
-  const tfu_tensor *places = &call->out[TFU_POOL_PLACES];
-  int64_t *const wanted = tfu_count(&places->shape) ? places->data : NULL;
+  const tfu_tensor *positions = &call->out[TFU_POOL_POSITIONS];
+  int64_t *const wanted = tfu_count(&positions->shape) ? positions->data : NULL;
   return run(call, wanted ? &max_forward : &max_bare, 0, &call->in[TFU_POOL_X], &call->out[TFU_POOL_Y], wanted);
 }
 
 tfu_code tfu_max_pool_grad_gpu(tfu_call *call) {
-  return run(call, &max_backward, 1, &call->in[TFU_MAXGRAD_DY], &call->out[0], call->in[TFU_MAXGRAD_PLACES].data);
+  return run(call, &max_backward, 1, &call->in[TFU_MAXGRAD_DY], &call->out[0], call->in[TFU_MAXGRAD_POSITIONS].data);
 }
 
 tfu_code tfu_average_pool_gpu(tfu_call *call) {

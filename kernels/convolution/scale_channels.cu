@@ -1,5 +1,5 @@
 /* x times a number for each image and channel, and its gradient in one pass over memory: a thread keeps its channels,
- * so their scale and their sums of dy * x stay in registers while it goes through the places of an image. */
+ * so their scale and their sums of dy * x stay in registers while it goes through the positions of an image. */
 #include "kernels/convolution/scale_channels.h"
 
 #include "kernels/core/device/pack.cuh"
@@ -20,7 +20,7 @@ struct word_of<T, 1> {
   static __device__ T narrow(const acc<T> (&v)[1]) { return (T)v[0]; }
 };
 
-/* Where a thread is: its word, and the places that it begins and ends at. */
+/* Where a thread is: its word, and the positions that it begins and ends at. */
 struct walker {
   int64_t word, first, end;
   int row;
@@ -30,12 +30,12 @@ struct walker {
     row = threadIdx.x / a.lanes;
     word = tile * a.lanes + (threadIdx.x - row * a.lanes);
     works = row < a.rows && word < a.words;
-    end = min((part + 1) * a.part, a.places);
+    end = min((part + 1) * a.part, a.positions);
     first = works ? part * a.part + row : end;
   }
 };
 
-/* each(place, words of the tensors there) for the thread's places of an image. */
+/* each(position, words of the tensors there) for the thread's positions of an image. */
 template <typename T, int N, int TENSORS, typename F>
 __device__ inline void for_places(const scale_channels_args &a, const walker &w, const T *const (&from)[TENSORS],
                                   F each) {
@@ -61,7 +61,7 @@ __device__ inline void scale_channels(const scale_channels_args &a) {
   const walker w(a);
   if (!w.works) return;
   for (int64_t image = blockIdx.y; image < a.images; image += gridDim.y) {
-    const int64_t base = image * a.places * a.channels + w.word * N;
+    const int64_t base = image * a.positions * a.channels + w.word * N;
     const T *const from[1] = {(const T *)a.x + base};
     T *const to = (T *)a.y + base;
     acc<T> s[N];
@@ -97,7 +97,7 @@ __device__ inline void scale_channels_grad(const scale_channels_args &a) {
   const walker w(a);
   const int64_t part = blockIdx.x / a.tiles;
   for (int64_t image = blockIdx.y; image < a.images; image += gridDim.y) {
-    const int64_t base = image * a.places * a.channels + w.word * N, channel = image * a.channels + w.word * N;
+    const int64_t base = image * a.positions * a.channels + w.word * N, channel = image * a.channels + w.word * N;
     const T *const from[2] = {(const T *)a.dy + base, (const T *)a.x + base};
     T *const to = (T *)a.y + base;
     acc<T> s[N], sum[N];

@@ -1,12 +1,12 @@
-/* scale_channels on the CPU: a task has some channels of an image, and goes through its places. The sums of a gradient
- * are taken in double: an image may have many places, which are added up one after the other. */
+/* scale_channels on the CPU: a task has some channels of an image, and goes through its positions. The sums of a
+ * gradient are taken in double: an image may have many positions, which are added up one after the other. */
 #ifndef REAL
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/rows_cpu.h"
 
 typedef struct scale_job {
   const tfu_tensor *dy, *x, *scale, *y, *dscale; /* dy and dscale: of the gradient alone, where y is dx */
-  int64_t places, channels, tiles;
+  int64_t positions, channels, tiles;
   int drop;
 } scale_job;
 
@@ -17,8 +17,8 @@ static tfu_code run(const tfu_call *call, scale_job j) {
   const tfu_shape *shape = &j.x->shape;
   j.channels = tfu_cols(shape);
   j.tiles = divide_up(j.channels, TFU_TILE);
-  j.places = 1;
-  for (int i = 1; i < shape->rank - 1; i++) j.places *= shape->dim[i];
+  j.positions = 1;
+  for (int i = 1; i < shape->rank - 1; i++) j.positions *= shape->dim[i];
   tfu_parallel(shape->dim[0] * j.tiles, TFU_OF_REAL(call, scale_task), &j);
   return TFU_OK;
 }
@@ -42,8 +42,8 @@ static void FN(scale_task)(void *arg, int64_t task) {
   REAL scales[TFU_TILE], xs[TFU_TILE], dys[TFU_TILE], room[TFU_TILE];
   double sum[TFU_TILE] = {0};
   const REAL *s = FN(tfu_load)(j->scale->data, j->scale->dtype, image * j->channels + first, n, scales);
-  for (int64_t p = 0; p < j->places; p++) {
-    const int64_t at = (image * j->places + p) * j->channels + first;
+  for (int64_t p = 0; p < j->positions; p++) {
+    const int64_t at = (image * j->positions + p) * j->channels + first;
     const REAL *x = FN(tfu_load)(j->x->data, j->x->dtype, at, n, xs), *factor = x;
     if (j->dscale) {
       const REAL *dy = factor = FN(tfu_load)(j->dy->data, j->dy->dtype, at, n, dys);

@@ -1,7 +1,7 @@
 #include "kernels/convolution/scale_channels.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 
 TFU_MODULE(scale_channels);
@@ -12,30 +12,30 @@ static tfu_kernel backward = {.module = &module, .name = "scale_channels_grad", 
 /* Blocks per multiprocessor, by measurement on an H200 at [256, 56, 56, 144]: at 32, 64, 128, 256 blocks float32
  * reaches 81, 86, 93, 98% of the copy's speed and bfloat16 79, 87, 89, 90%. With sums, of which each part of an image
  * leaves some behind: at 8, 32, 64, 128 blocks 84, 91, 93, 95% and 86, 91, 92, 84%. */
-TFU_CHOICE(blocks, 256, 1, 512);
-TFU_CHOICE(sums_blocks, 64, 1, 512);
+TFU_TUNABLE(blocks, 256, 1, 512);
+TFU_TUNABLE(sums_blocks, 64, 1, 512);
 
 static int begins_on_a_pack(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-/* How x [images, places …, channels] is dealt out to about so many blocks per multiprocessor; returns whether words are
- * packs. */
+/* How x [images, positions …, channels] is dealt out to about so many blocks per multiprocessor; returns whether words
+ * are packs. */
 static int deal_out(const tfu_tensor *x, int64_t wanted, int aligned, scale_channels_args *a, tfu_grid *grid) {
   const int64_t pack = 16 / (int64_t)tfu_dtype_size(x->dtype);
   const int rank = x->shape.rank;
   a->images = x->shape.dim[0];
   a->channels = x->shape.dim[rank - 1];
-  a->places = 1;
-  for (int i = 1; i < rank - 1; i++) a->places *= x->shape.dim[i];
+  a->positions = 1;
+  for (int i = 1; i < rank - 1; i++) a->positions *= x->shape.dim[i];
   const int packs = aligned && a->channels % pack == 0;
   a->words = packs ? a->channels / pack : a->channels;
   a->tiles = divide_up(a->words, TFU_THREADS);
   a->lanes = (int)divide_up(a->words, a->tiles);
   a->rows = TFU_THREADS / a->lanes;
-  /* A part is as many turns of a thread's loop for all blocks, but the last of an image. */
-  const int64_t turn = (int64_t)TFU_SCALE_AHEAD * a->rows, turns = divide_up(a->places, turn);
+  /* A part is as many iterations of a thread's loop for all blocks, but the last of an image. */
+  const int64_t iteration = (int64_t)TFU_SCALE_AHEAD * a->rows, iterations = divide_up(a->positions, iteration);
   const int64_t parts = divide_up(wanted, a->images * a->tiles);
-  a->part = turn * divide_up(turns, parts);
-  *grid = (tfu_grid){.x = (unsigned)(a->tiles * (a->part ? divide_up(a->places, a->part) : 1)),
+  a->part = iteration * divide_up(iterations, parts);
+  *grid = (tfu_grid){.x = (unsigned)(a->tiles * (a->part ? divide_up(a->positions, a->part) : 1)),
                      .y = (unsigned)least(a->images, 65535),
                      .threads = (unsigned)divide_up(a->lanes * a->rows, 32) * 32};
   return packs;

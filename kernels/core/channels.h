@@ -17,7 +17,7 @@
  *   x[0] … and w[0] …. All are REAL, which is float, or double for float64. Functions are those of <tgmath.h>.
  *
  * TFU_CHANNELS_WITH has one more number before the formula: how many attributes it reads, floats, which are the op's
- * first ones. They come behind the weights: w[weights] is the first. `stored` is S then, or they would be rounded to T.
+ * first ones. They come after the weights: w[weights] is the first. `stored` is S then, or they would be rounded to T.
  *
  * An element is read before it is written, so the first result may be the first tensor's memory (tfu_op.in_place). */
 #ifndef TFUSE_CHANNELS_H_

@@ -1,9 +1,9 @@
 /* panels.h - the tiles of a product on tensor cores (device/panels.cuh), for those who launch it.
  *
  * A block has ROWS x COLS results, sums LINE bytes of terms at a time, and has STAGES such tiles in shared memory. TF/s
- * on an H200, bfloat16, 8192 x 8192 x 8192, both factors as they lie / b turned, for terms x tiles: 64 x 3 497 / 489,
- * 32 x 4 483 / 472, 32 x 3 476 / 449. The three take 144 KiB of shared memory for 16 bits, which compute capabilities
- * 8.6, 8.9 and 12.x do not have. What is compiled for 12.x alone leaves the kernels empty. */
+ * on an H200, bfloat16, 8192 x 8192 x 8192, both factors as they lie / b transposed, for terms x tiles: 64 x 3 497 /
+ * 489, 32 x 4 483 / 472, 32 x 3 476 / 449. The three take 144 KiB of shared memory for 16 bits, which compute
+ * capabilities 8.6, 8.9 and 12.x do not have. What is compiled for 12.x alone leaves the kernels empty. */
 #ifndef TFUSE_PANELS_H_
 #define TFUSE_PANELS_H_
 

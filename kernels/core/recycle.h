@@ -1,4 +1,4 @@
-/* recycle.h - scratch memory for a loop, whose turns use the same again and again.
+/* recycle.h - scratch memory for a loop, whose iterations use the same again and again.
  *
  * What a call takes as scratch it has to its end. A loop that runs parts of other ops by the dozen, each with scratch
  * of its own, runs them on a call of its own instead, whose memory is free again at every tfu_recycle. On a GPU that is

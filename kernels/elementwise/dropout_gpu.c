@@ -1,10 +1,10 @@
 #include "kernels/elementwise/dropout.h"
 
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(dropout);
 
-TFU_CHOICE(blocks, 64, 1, 256); /* per multiprocessor */
+TFU_TUNABLE(blocks, 64, 1, 256); /* per multiprocessor */
 
 tfu_code tfu_dropout_gpu(tfu_call *call) {
   static tfu_kernel kernel = {.module = &module, .name = "dropout"};

@@ -1,4 +1,4 @@
-/* Rotary embedding (ops/elementwise/rope.c): pair i of a head turns by position * base^(-i / pairs).
+/* Rotary embedding (ops/elementwise/rope.c): pair i of a head is rotated by position * base^(-i / pairs).
  *
  * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
  * an angle of a million turns is as accurate as one below a turn. x is [tokens][heads][head_dim]. A thread keeps its
@@ -9,8 +9,8 @@
 
 typedef unsigned long long fraction; /* of a turn, in units of 2^-64 */
 
-/* What a pair turns by for each position. In float64 it is the angle itself, whose whole turns sincos() takes away as
- * exactly as they came: a fraction would have to have more digits than the base has. */
+/* What a pair is rotated by for each position. In float64 it is the angle itself, whose whole turns sincos() takes away
+ * as exactly as they came: a fraction would have to have more digits than the base has. */
 template <typename T>
 struct angle_of {
   typedef fraction type;
@@ -63,20 +63,21 @@ __device__ inline void sine_cosine<double>(double radians, double *sine, double 
 }
 
 template <typename T>
-__device__ inline void turn(acc<T> s, acc<T> c, acc<T> &x, acc<T> &y) {
+__device__ inline void rotate(acc<T> s, acc<T> c, acc<T> &x, acc<T> &y) {
   const acc<T> was = x;
   x = was * c - y * s;
   y = was * s + y * c;
 }
 template <typename T>
-__device__ inline void turn(angle<T> by, acc<T> &x, acc<T> &y) {
+__device__ inline void rotate(angle<T> by, acc<T> &x, acc<T> &y) {
   acc<T> s, c;
   sine_cosine<T>(by, &s, &c);
-  turn<T>(s, c, x, y);
+  rotate<T>(s, c, x, y);
 }
 
 /* Pairs half a head apart: bits[h][0] is a pack of the first half of a head, bits[h][1] the pack half a head further. A
- * thread has the same pairs of several heads of a token, which turn by one angle, and goes on to other tokens. */
+ * thread has the same pairs of several heads of a token, which are rotated by one angle, and goes on to other tokens.
+ */
 template <typename T>
 __device__ inline void rope_half(const rope_args &a) {
   enum { N = packed<T>::N };
@@ -102,7 +103,7 @@ __device__ inline void rope_half(const rope_args &a) {
       acc<T> u[N], v[N];
       widen_pack<T>(bits[h][0], u);
       widen_pack<T>(bits[h][1], v);
-      UNROLLED(k, N) turn<T>(s[k], c[k], u[k], v[k]);
+      UNROLLED(k, N) rotate<T>(s[k], c[k], u[k], v[k]);
       store_bits((T *)a.y + place + h * next, narrow_pack<T>(u));
       store_bits((T *)a.y + place + h * next + a.half, narrow_pack<T>(v));
     }
@@ -129,24 +130,24 @@ __device__ inline void rope_interleaved(const rope_args &a) {
     const angle<T> position = position_of(a, token);
     stream.next(bits);
     widen_pack<T>(bits[0], v);
-    UNROLLED(k, N / 2) turn<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
+    UNROLLED(k, N / 2) rotate<T>(turns[k] * position, v[2 * k], v[2 * k + 1]);
     store_bits((T *)a.y + stream.at(), narrow_pack<T>(v));
   }
 }
 TFU_KERNEL(rope_interleaved, rope_args)
 
-/* Any head: a pair at a time. Heads whose first part alone turns, or that are no whole number of packs. */
+/* Any head: a pair at a time. Heads whose first part alone is rotated, or that are no whole number of packs. */
 template <typename T>
 __device__ inline void rope_part(const rope_args &a) {
   const int64_t pairs = a.head_dim / 2;
   for (int64_t at = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; at < a.walk.n;
        at += (int64_t)gridDim.x * TFU_THREADS) {
     const int64_t head = at / pairs, i = at - head * pairs;
-    const bool turns = i < a.half;
-    const int64_t first = head * a.head_dim + (turns && !a.interleaved ? i : 2 * i);
-    const int64_t second = turns && !a.interleaved ? first + a.half : first + 1;
+    const bool rotates = i < a.half;
+    const int64_t first = head * a.head_dim + (rotates && !a.interleaved ? i : 2 * i);
+    const int64_t second = rotates && !a.interleaved ? first + a.half : first + 1;
     acc<T> u = (acc<T>)((const T *)a.x)[first], v = (acc<T>)((const T *)a.x)[second];
-    if (turns) turn<T>(frequency<T>(a, i) * (angle<T>)position_of(a, head / a.heads), u, v);
+    if (rotates) rotate<T>(frequency<T>(a, i) * (angle<T>)position_of(a, head / a.heads), u, v);
     ((T *)a.y)[first] = (T)u;
     ((T *)a.y)[second] = (T)v;
   }

@@ -73,8 +73,8 @@ static void FN(fill_table)(const job *j, double position, REAL *table) {
   }
 }
 
-static void FN(turn_halves)(REAL *y, REAL *z, const REAL *p, const REAL *q, const REAL *cosine, const REAL *sine,
-                            int n) {
+static void FN(rotate_halves)(REAL *y, REAL *z, const REAL *p, const REAL *q, const REAL *cosine, const REAL *sine,
+                              int n) {
   TFU_VECTORISED(i, n) {
     const REAL a = p[i], b = q[i];
     y[i] = a * cosine[i] - b * sine[i];
@@ -82,7 +82,7 @@ static void FN(turn_halves)(REAL *y, REAL *z, const REAL *p, const REAL *q, cons
   }
 }
 
-static void FN(turn_pairs)(REAL *y, const REAL *p, const REAL *cosine, const REAL *sine, int n) {
+static void FN(rotate_pairs)(REAL *y, const REAL *p, const REAL *cosine, const REAL *sine, int n) {
   TFU_VECTORISED(i, n) {
     const REAL a = p[2 * i], b = p[2 * i + 1];
     y[2 * i] = a * cosine[i] - b * sine[i];
@@ -91,7 +91,7 @@ static void FN(turn_pairs)(REAL *y, const REAL *p, const REAL *cosine, const REA
 }
 
 /* One head, from element `at` on. */
-static void FN(turn_head)(const job *j, const tfu_tensor *x, const tfu_tensor *y, int64_t at, const REAL *table) {
+static void FN(rotate_head)(const job *j, const tfu_tensor *x, const tfu_tensor *y, int64_t at, const REAL *table) {
   enum { PIECE = TFU_TILE / 2 };
   REAL xs[TFU_TILE], ys[TFU_TILE];
   const int64_t half = j->rotary / 2;
@@ -101,13 +101,13 @@ static void FN(turn_head)(const job *j, const tfu_tensor *x, const tfu_tensor *y
     const int64_t first = at + (j->interleaved ? 2 * i : i), second = at + half + i;
     REAL *v = FN(tfu_room)(y->data, y->dtype, first, ys);
     if (j->interleaved) {
-      FN(turn_pairs)(v, FN(tfu_load)(x->data, x->dtype, first, 2 * n, xs), cosine, sine, n);
+      FN(rotate_pairs)(v, FN(tfu_load)(x->data, x->dtype, first, 2 * n, xs), cosine, sine, n);
       FN(tfu_store)(y->data, y->dtype, first, 2 * n, v);
       continue;
     }
     REAL *w = FN(tfu_room)(y->data, y->dtype, second, ys + PIECE);
     const REAL *p = FN(tfu_load)(x->data, x->dtype, first, n, xs);
-    FN(turn_halves)(v, w, p, FN(tfu_load)(x->data, x->dtype, second, n, xs + PIECE), cosine, sine, n);
+    FN(rotate_halves)(v, w, p, FN(tfu_load)(x->data, x->dtype, second, n, xs + PIECE), cosine, sine, n);
     FN(tfu_store)(y->data, y->dtype, first, n, v);
     FN(tfu_store)(y->data, y->dtype, second, n, w);
   }
@@ -129,7 +129,7 @@ static void FN(task)(void *arg, int64_t task) {
       const tfu_tensor *x = &j->call->in[k], *y = &j->call->out[k];
       if (!tfu_given(&x->shape)) continue;
       const int64_t heads = x->shape.dim[2], first = (p.b * j->time + p.t) * heads;
-      for (int64_t h = 0; h < heads; h++) FN(turn_head)(j, x, y, (first + h) * j->head, table);
+      for (int64_t h = 0; h < heads; h++) FN(rotate_head)(j, x, y, (first + h) * j->head, table);
     }
   }
 }

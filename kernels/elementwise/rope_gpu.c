@@ -1,7 +1,7 @@
 #include "kernels/elementwise/rope.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "ops/elementwise/rope.h"
 
 TFU_MODULE(rope);
@@ -9,8 +9,8 @@ static tfu_kernel half = {.module = &module, .name = "rope_half"};
 static tfu_kernel interleaved = {.module = &module, .name = "rope_interleaved"};
 static tfu_kernel part = {.module = &module, .name = "rope_part"};
 
-TFU_CHOICE(blocks, 32, 1, 256);     /* per multiprocessor                */
-TFU_CHOICE(half_blocks, 8, 1, 256); /* the same, where pairs are half a head apart */
+TFU_TUNABLE(blocks, 32, 1, 256);     /* per multiprocessor                */
+TFU_TUNABLE(half_blocks, 8, 1, 256); /* the same, where pairs are half a head apart */
 
 /* Blocks in a number by which threads go on by whole heads. */
 static tfu_code halves(tfu_call *call, tfu_dtype dtype, rope_args a) {

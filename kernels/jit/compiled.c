@@ -42,9 +42,9 @@ __attribute__((format(printf, 2, 3))) static void put(FILE *to, const char *form
   va_end(ap);
 }
 
-static void write_list(FILE *to, const char *name, const char *before, const char *behind, int n) {
+static void write_list(FILE *to, const char *name, const char *before, const char *after, int n) {
   put(to, "#define %s ", name);
-  for (int i = 0; i < n; i++) put(to, "%s%s%d%s", i ? ", " : "", before, i, behind);
+  for (int i = 0; i < n; i++) put(to, "%s%s%d%s", i ? ", " : "", before, i, after);
   put(to, "\n");
 }
 

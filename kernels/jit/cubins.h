@@ -7,7 +7,7 @@
 #include "kernels/jit/nvrtc.h"
 #include "tfuse.h"
 
-/* Bytes of all files; the oldest go first. */
+/* Bytes of all files; evicted oldest first. */
 enum { JIT_MOST_BYTES = 64 << 20 };
 
 /* What an image depends on, as two hashes. */

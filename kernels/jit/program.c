@@ -16,7 +16,7 @@ static const struct {
 #undef X
 };
 
-/* Words with a number behind them, and those without. */
+/* Words with a number after them, and those without. */
 static const struct {
   const char *name;
   jit_op op;

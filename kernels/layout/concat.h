@@ -1,6 +1,6 @@
 /* concat.h - tensors side by side along an axis, and what the launch hands the device.
  *
- * All axes before that one are rows. Of a row, part i has width(i) bytes: its size along the axis times all axes behind
+ * All axes before that one are rows. Of a row, part i has width(i) bytes: its size along the axis times all axes after
  * it. So the whole has rows as long as those of all parts together, and to join parts or to split a whole is to copy
  * rows, whatever their bytes mean. */
 #ifndef TFUSE_CONCAT_H_

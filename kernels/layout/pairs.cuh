@@ -6,10 +6,10 @@
 #include "kernels/layout/transpose.h"
 
 /* The tile of a block: its place along a and b, and where its matrix begins in x and y. */
-struct turned_tile {
+struct transposed_tile {
   uint32_t a, b;
   int64_t from, to;
-  __device__ turned_tile(const transpose_tiles_args &t) {
+  __device__ transposed_tile(const transpose_tiles_args &t) {
     const uint32_t matrix = divide(blockIdx.x, t.tiles), tile = blockIdx.x - matrix * t.tiles.by;
     const uint32_t strip = divide(tile, t.strip), within = tile - strip * t.strip.by,
                    high = t.tiles_b - strip * t.swath;
@@ -28,20 +28,20 @@ struct turned_tile {
   }
 };
 
-enum { TURN_ROUNDS = 8 }; /* units of a thread that are on their way to shared memory at once */
+enum { TRANSPOSE_ROUNDS = 8 }; /* units of a thread that are on their way to shared memory at once */
 
 /* A block's stretch of n units of memory, to shared memory. */
 template <typename U>
 __device__ inline void copy_stretch(const U *from, U *to, int n) {
   from += threadIdx.x, to += threadIdx.x;
   ONCE
-  for (int left = n - (int)threadIdx.x; left > 0; left -= TURN_ROUNDS * TFU_TURN_THREADS) {
-    U unit[TURN_ROUNDS];
-    UNROLLED(k, TURN_ROUNDS)
-      if (k * TFU_TURN_THREADS < left) unit[k] = from[k * TFU_TURN_THREADS];
-    UNROLLED(k, TURN_ROUNDS)
-      if (k * TFU_TURN_THREADS < left) to[k * TFU_TURN_THREADS] = unit[k];
-    from += TURN_ROUNDS * TFU_TURN_THREADS, to += TURN_ROUNDS * TFU_TURN_THREADS;
+  for (int left = n - (int)threadIdx.x; left > 0; left -= TRANSPOSE_ROUNDS * TFU_TRANSPOSE_THREADS) {
+    U unit[TRANSPOSE_ROUNDS];
+    UNROLLED(k, TRANSPOSE_ROUNDS)
+      if (k * TFU_TRANSPOSE_THREADS < left) unit[k] = from[k * TFU_TRANSPOSE_THREADS];
+    UNROLLED(k, TRANSPOSE_ROUNDS)
+      if (k * TFU_TRANSPOSE_THREADS < left) to[k * TFU_TRANSPOSE_THREADS] = unit[k];
+    from += TRANSPOSE_ROUNDS * TFU_TRANSPOSE_THREADS, to += TRANSPOSE_ROUNDS * TFU_TRANSPOSE_THREADS;
   }
 }
 
@@ -62,12 +62,12 @@ struct own_pair {
  * odd, so that neighbours along b are in different banks. Half of another row's pair may be read, and is not used. */
 template <int SIZE>
 __device__ inline void transpose_pairs(const transpose_tiles_args &t) {
-  enum { ROUNDS = TURN_ROUNDS, BITS = 8 * SIZE };
+  enum { ROUNDS = TRANSPOSE_ROUNDS, BITS = 8 * SIZE };
   typedef typename bits_of<SIZE>::type U;
   typedef typename bits_of<2 * SIZE>::type W;
   extern __shared__ int4 memory[];
   U *tile = (U *)memory;
-  const turned_tile at(t);
+  const transposed_tile at(t);
   const int na = min(t.tile_a, t.a - at.a), nb = min(t.tile_b, t.b - at.b);
   const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
   U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
@@ -79,7 +79,7 @@ __device__ inline void transpose_pairs(const transpose_tiles_args &t) {
     tile += odd;
     if (threadIdx.x == 0 && (n + odd) % 2) tile[n - 1] = last;
   } else {
-    const int step = TFU_TURN_THREADS >> t.shift_a, apart = step * t.pitch;
+    const int step = TFU_TRANSPOSE_THREADS >> t.shift_a, apart = step * t.pitch;
     const int64_t far = step * t.b_from;
     int b = threadIdx.x >> t.shift_a;
     x += b * t.b_from;
@@ -104,7 +104,7 @@ __device__ inline void transpose_pairs(const transpose_tiles_args &t) {
     }
   }
   __syncthreads();
-  const int step = TFU_TURN_THREADS >> t.shift_b;
+  const int step = TFU_TRANSPOSE_THREADS >> t.shift_b;
   const int64_t far = step * t.a_to;
   int a = threadIdx.x >> t.shift_b;
   y += a * t.a_to;

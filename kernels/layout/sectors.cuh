@@ -20,7 +20,7 @@ __device__ inline int fetch_stretch(const U *x, int4 *memory, int n) {
   const int4 *from = (const int4 *)(x - place);
 #if __CUDA_ARCH__ >= 800
   const unsigned to = (unsigned)__cvta_generic_to_shared(memory);
-  _Pragma("unroll 4") for (int i = threadIdx.x; i < packs; i += TFU_TURN_THREADS) copy_pack(to + i * 16, from + i);
+  _Pragma("unroll 4") for (int i = threadIdx.x; i < packs; i += TFU_TRANSPOSE_THREADS) copy_pack(to + i * 16, from + i);
   close_copies();
 #else
   copy_stretch(from, memory, packs);
@@ -35,9 +35,9 @@ __device__ inline int fetch_stretch(const U *x, int4 *memory, int n) {
  * halves has room for one more on either side. */
 template <typename U>
 __device__ inline void fetch_rows(const transpose_tiles_args &t, const U *x, U *tile, int na, int nb) {
-  enum { PAIR = sizeof(U) == 2, ROUNDS = TURN_ROUNDS };
+  enum { PAIR = sizeof(U) == 2, ROUNDS = TRANSPOSE_ROUNDS };
   const int words = PAIR ? na / 2 + 1 : na;
-  const int down = TFU_TURN_THREADS / words, along = TFU_TURN_THREADS % words;
+  const int down = TFU_TRANSPOSE_THREADS / words, along = TFU_TRANSPOSE_THREADS % words;
   int b = threadIdx.x / words, word = threadIdx.x % words;
   x += b * t.b_from;
   ONCE
@@ -62,10 +62,10 @@ __device__ inline void fetch_rows(const transpose_tiles_args &t, const U *x, U *
 /* Rows of y from shared memory, which has the columns from `begin` on. Threads stand side by side along b, with a word
  * of 4 bytes each: an element, or two. The pitch is odd, so that what a warp reads is in different banks. */
 template <typename U>
-__device__ inline void put_sectors(const transpose_tiles_args &t, const turned_tile &at, const U *tile, int na,
+__device__ inline void put_sectors(const transpose_tiles_args &t, const transposed_tile &at, const U *tile, int na,
                                    int begin) {
-  enum { PAIR = sizeof(U) == 2, ROUNDS = TURN_ROUNDS / 2 };
-  const int ahead = (int)(threadIdx.x & ((1 << t.shift_b) - 1)) << PAIR, step = TFU_TURN_THREADS >> t.shift_b;
+  enum { PAIR = sizeof(U) == 2, ROUNDS = TRANSPOSE_ROUNDS / 2 };
+  const int ahead = (int)(threadIdx.x & ((1 << t.shift_b) - 1)) << PAIR, step = TFU_TRANSPOSE_THREADS >> t.shift_b;
   const int column = (int)at.b + ahead, end = ahead < (int)t.tile_b ? na : 0, all = (int)t.b;
   const int64_t far = step * t.a_to;
   int a = threadIdx.x >> t.shift_b;
@@ -89,7 +89,7 @@ template <int SIZE>
 __device__ inline void transpose_sectors(const transpose_tiles_args &t) {
   typedef typename bits_of<SIZE>::type U;
   extern __shared__ int4 memory[];
-  const turned_tile at(t);
+  const transposed_tile at(t);
   const int na = (int)min(t.tile_a, t.a - at.a);
   const int begin = (int)(at.b - min(at.b, (uint32_t)t.border - 1)), end = (int)min(at.b + t.tile_b, t.b);
   const U *x = (const U *)t.x + at.from + begin * t.b_from + at.a;

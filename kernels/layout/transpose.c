@@ -1,9 +1,9 @@
 #include "kernels/layout/transpose.h"
 
-tfu_turn tfu_turn_of(const tfu_call *call) {
+tfu_permutation tfu_permutation_of(const tfu_call *call) {
   const tfu_shape *x = &call->in[0].shape;
   int64_t stride[TFU_MAX_RANK], n = 1;
-  tfu_turn t = {.axes = 0};
+  tfu_permutation t = {.axes = 0};
   for (int i = x->rank; i-- > 0; n *= x->dim[i]) stride[i] = n;
   for (int i = 0; i < x->rank; i++) {
     const int axis = (int)(call->attr[0].i >> 4 * i & 15);

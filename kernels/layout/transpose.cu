@@ -10,17 +10,17 @@ template <typename U, int ROUNDS>
 __device__ inline void move_units(const transpose_rows_args &a, uint32_t first, const int64_t (&from)[ROUNDS]) {
   U unit[ROUNDS];
   UNROLLED(k, ROUNDS)
-    if (first + k * TFU_TURN_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
+    if (first + k * TFU_TRANSPOSE_THREADS < a.units) unit[k] = ((const U *)a.x)[from[k]];
   U *y = (U *)a.y + first;
   UNROLLED(k, ROUNDS)
-    if (first + k * TFU_TURN_THREADS < a.units) y[k * TFU_TURN_THREADS] = unit[k];
+    if (first + k * TFU_TRANSPOSE_THREADS < a.units) y[k * TFU_TRANSPOSE_THREADS] = unit[k];
 }
 template <int ROUNDS>
 __device__ inline void transpose_rows(const transpose_rows_args &a) {
-  const uint32_t first = blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x;
+  const uint32_t first = blockIdx.x * (ROUNDS * TFU_TRANSPOSE_THREADS) + threadIdx.x;
   uint32_t rest[ROUNDS];
   int64_t from[ROUNDS];
-  UNROLLED(k, ROUNDS) rest[k] = first + k * TFU_TURN_THREADS, from[k] = 0;
+  UNROLLED(k, ROUNDS) rest[k] = first + k * TFU_TRANSPOSE_THREADS, from[k] = 0;
   ONCE
   for (int axis = 0; axis < a.axes; axis++) {
     const tfu_divisor size = a.size[axis];
@@ -66,9 +66,9 @@ template <typename U>
 __device__ inline void transpose_runs(const transpose_rows_args &a) {
   enum { N = 16 / sizeof(U), ROUNDS = TFU_RUN_ROUNDS };
   U unit[ROUNDS][N];
-  const uint32_t first = (blockIdx.x * (ROUNDS * TFU_TURN_THREADS) + threadIdx.x) * N;
+  const uint32_t first = (blockIdx.x * (ROUNDS * TFU_TRANSPOSE_THREADS) + threadIdx.x) * N;
   UNROLLED(k, ROUNDS) {
-    const uint32_t at = first + k * TFU_TURN_THREADS * N;
+    const uint32_t at = first + k * TFU_TRANSPOSE_THREADS * N;
     if (at >= a.units) continue;
     const uint32_t row = divide(at, a.size[0]), place = at - row * a.size[0].by;
     const int left = (int)min(a.size[0].by - place, (uint32_t)N), last = (int)min(a.units - at, (uint32_t)N);
@@ -78,7 +78,7 @@ __device__ inline void transpose_runs(const transpose_rows_args &a) {
       if (n < last) unit[k][n] = (n < left ? from : then)[n];
   }
   UNROLLED(k, ROUNDS) {
-    const uint32_t at = first + k * TFU_TURN_THREADS * N;
+    const uint32_t at = first + k * TFU_TRANSPOSE_THREADS * N;
     if (at >= a.units) continue;
     U *y = (U *)a.y + at;
     if (a.units - at >= N) {
@@ -95,18 +95,18 @@ __device__ inline void transpose_runs(const transpose_rows_args &a) {
  * different banks. */
 template <int SIZE>
 __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
-  enum { ROUNDS = TURN_ROUNDS };
+  enum { ROUNDS = TRANSPOSE_ROUNDS };
   typedef typename bits_of<SIZE>::type U;
   extern __shared__ int4 memory[];
   U *tile = (U *)memory;
-  const turned_tile at(t);
+  const transposed_tile at(t);
   const uint32_t na = min(t.tile_a, t.a - at.a), nb = min(t.tile_b, t.b - at.b);
   const U *x = (const U *)t.x + at.from + at.b * t.b_from + at.a;
   U *y = (U *)t.y + at.to + at.a * t.a_to + at.b;
   if (t.dense) {
     copy_stretch(x, tile, (int)(na * nb));
   } else {
-    const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TURN_THREADS >> t.shift_a;
+    const uint32_t a = threadIdx.x & ((1u << t.shift_a) - 1), step = TFU_TRANSPOSE_THREADS >> t.shift_a;
     const uint32_t end = a < na ? nb : 0;
     const int64_t far = step * t.b_from;
     const int apart = step * t.pitch;
@@ -125,7 +125,7 @@ __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
     }
   }
   __syncthreads();
-  const uint32_t b = threadIdx.x & ((1u << t.shift_b) - 1), step = TFU_TURN_THREADS >> t.shift_b;
+  const uint32_t b = threadIdx.x & ((1u << t.shift_b) - 1), step = TFU_TRANSPOSE_THREADS >> t.shift_b;
   const uint32_t end = b < nb ? na : 0;
   const int64_t far = step * t.a_to;
   uint32_t a = threadIdx.x >> t.shift_b;
@@ -139,12 +139,12 @@ __device__ inline void transpose_tiles(const transpose_tiles_args &t) {
   }
 }
 
-/* A small square of N packs of N elements, turned in registers. */
-__device__ inline void turn_square(const int4 (&x)[2], int4 (&y)[2]) {
+/* A small square of N packs of N elements, transposed in registers. */
+__device__ inline void transpose_in_registers(const int4 (&x)[2], int4 (&y)[2]) {
   y[0] = make_int4(x[0].x, x[0].y, x[1].x, x[1].y);
   y[1] = make_int4(x[0].z, x[0].w, x[1].z, x[1].w);
 }
-__device__ inline void turn_square(const int4 (&x)[4], int4 (&y)[4]) {
+__device__ inline void transpose_in_registers(const int4 (&x)[4], int4 (&y)[4]) {
   y[0] = make_int4(x[0].x, x[1].x, x[2].x, x[3].x);
   y[1] = make_int4(x[0].y, x[1].y, x[2].y, x[3].y);
   y[2] = make_int4(x[0].z, x[1].z, x[2].z, x[3].z);
@@ -155,7 +155,7 @@ __device__ inline int4 join_halves(int a, int b, int c, int d, int e, int f, int
   return make_int4(__byte_perm(a, b, which), __byte_perm(c, d, which), __byte_perm(e, f, which),
                    __byte_perm(g, h, which));
 }
-__device__ inline void turn_square(const int4 (&x)[8], int4 (&y)[8]) {
+__device__ inline void transpose_in_registers(const int4 (&x)[8], int4 (&y)[8]) {
 #define HALVES(i, part)                                                                                               \
   y[i] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x5410); \
   y[i + 1] = join_halves(x[0].part, x[1].part, x[2].part, x[3].part, x[4].part, x[5].part, x[6].part, x[7].part, 0x7632)
@@ -170,7 +170,7 @@ __device__ inline void turn_square(const int4 (&x)[8], int4 (&y)[8]) {
  * threads stand along a and 4 along b: it reads 128 bytes side by side and writes 64, in whole sectors of memory both
  * times. Of a block, 2 warps stand along a and 4 along b. */
 template <int SIZE>
-__device__ inline void turn_squares(const transpose_tiles_args &t, const turned_tile &at) {
+__device__ inline void transpose_in_squares(const transpose_tiles_args &t, const transposed_tile &at) {
   enum { N = 16 / SIZE, SQUARES = N == 2 ? 2 : 1 };
   typedef typename bits_of<SIZE>::type U;
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -186,18 +186,18 @@ __device__ inline void turn_squares(const transpose_tiles_args &t, const turned_
   UNROLLED(s, SQUARES) {
     if (b + s * 16 * N >= t.b) continue;
     int4 out[N];
-    turn_square(in[s], out);
+    transpose_in_registers(in[s], out);
     UNROLLED(k, N) store_bits(y + k * t.a_to + b + s * 16 * N, out[k]);
   }
 }
 __device__ inline void transpose_squares(const transpose_tiles_args &t) {
-  const turned_tile at(t);
-  if (t.bytes == 4) turn_squares<4>(t, at);
-  else if (t.bytes == 2) turn_squares<2>(t, at);
-  else turn_squares<8>(t, at);
+  const transposed_tile at(t);
+  if (t.bytes == 4) transpose_in_squares<4>(t, at);
+  else if (t.bytes == 2) transpose_in_squares<2>(t, at);
+  else transpose_in_squares<8>(t, at);
 }
 
-#define KERNEL(label, args, ...) TFU_STAMP((TFU_TURN_THREADS), label, args, __VA_ARGS__)
+#define KERNEL(label, args, ...) TFU_STAMP((TFU_TRANSPOSE_THREADS), label, args, __VA_ARGS__)
 KERNEL(transpose_rows_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS>)
 KERNEL(transpose_packs_any, transpose_rows_args, transpose_rows<TFU_ROW_ROUNDS / 2>)
 KERNEL(transpose_runs_b8, transpose_rows_args, transpose_runs<uint8_t>)
@@ -218,4 +218,4 @@ KERNEL(transpose_tiles_b64, transpose_tiles_args, transpose_tiles<8>)
 #else
 #define MANY 4
 #endif
-TFU_STAMP((TFU_TURN_THREADS, MANY), transpose_squares_any, transpose_tiles_args, transpose_squares)
+TFU_STAMP((TFU_TRANSPOSE_THREADS, MANY), transpose_squares_any, transpose_tiles_args, transpose_squares)

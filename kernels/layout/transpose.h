@@ -2,22 +2,22 @@
  *
  * Axes of one element are dropped, and axes that are neighbours in x and in y are joined to one. Where then the last
  * axis of both is the same, y is made of x's rows in another order; else tiles of two axes, the last of x and the last
- * of y, are turned. */
+ * of y, are transposed. */
 #ifndef TFUSE_TRANSPOSE_H_
 #define TFUSE_TRANSPOSE_H_
 
 #include "kernels/core/divisor.h"
 
-#define TFU_TURN_AXES 8
-#define TFU_TURN_THREADS 256
+#define TFU_TRANSPOSE_AXES 8
+#define TFU_TRANSPOSE_THREADS 256
 #define TFU_ROW_ROUNDS 8 /* units of rows that a thread moves, of 16 bytes half as many */
 #define TFU_RUN_ROUNDS 2 /* packs that a thread puts together of small units           */
 
 /* y's axes, the outermost first, in units of so many bytes: sizes, and how far apart neighbours are in x and y. */
-typedef struct tfu_turn {
+typedef struct tfu_permutation {
   int axes;
-  int64_t size[TFU_TURN_AXES], from[TFU_TURN_AXES], to[TFU_TURN_AXES];
-} tfu_turn;
+  int64_t size[TFU_TRANSPOSE_AXES], from[TFU_TRANSPOSE_AXES], to[TFU_TRANSPOSE_AXES];
+} tfu_permutation;
 
 /* Unit i of y comes from x[the sum of i's coordinate along each axis times from]. */
 typedef struct transpose_rows_args {
@@ -26,8 +26,8 @@ typedef struct transpose_rows_args {
   uint32_t units;
   int bytes; /* of a unit */
   int axes;
-  tfu_divisor size[TFU_TURN_AXES]; /* the innermost axis first */
-  int64_t from[TFU_TURN_AXES];
+  tfu_divisor size[TFU_TRANSPOSE_AXES]; /* the innermost axis first */
+  int64_t from[TFU_TRANSPOSE_AXES];
 } transpose_rows_args;
 
 /* Axis a is the last of x, b the last of y; the others are batches of such matrices. */
@@ -45,17 +45,18 @@ typedef struct transpose_tiles_args {
   uint32_t tiles_a, tiles_b, swath; /* so many tiles along b are taken before the next along a             */
   tfu_divisor tiles, strip;         /* tiles of a matrix; of a swath                                       */
   int axes;                         /* of the batch, the innermost first                                   */
-  tfu_divisor size[TFU_TURN_AXES];
-  int64_t from[TFU_TURN_AXES], to[TFU_TURN_AXES];
+  tfu_divisor size[TFU_TRANSPOSE_AXES];
+  int64_t from[TFU_TRANSPOSE_AXES], to[TFU_TRANSPOSE_AXES];
 } transpose_tiles_args;
 
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
 /* The transposition of a call, with at least one axis. */
-tfu_turn tfu_turn_of(const tfu_call *call);
+tfu_permutation tfu_permutation_of(const tfu_call *call);
 /* Elements of so many bytes from x to y, on the GPU. */
-TFU_MUST_USE tfu_code tfu_turn_gpu(tfu_call *call, tfu_turn turn, const void *x, void *y, int64_t size);
+TFU_MUST_USE tfu_code tfu_permute_gpu(tfu_call *call, tfu_permutation permutation, const void *x, void *y,
+                                      int64_t size);
 #endif
 
 #endif

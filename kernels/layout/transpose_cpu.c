@@ -14,13 +14,13 @@ typedef struct job {
   const char *x;
   char *y;
   size_t size;
-  tfu_turn turn;
+  tfu_permutation permutation;
   int a, b;             /* the axes of tiles: of y's, the one that is x's last, and the last */
   int64_t across, down; /* tiles along b, and along a                                        */
 } job;
 
 /* Where in x and y matrix or row number i of the axes beside `a` and `b` begins, in elements. */
-static void place(const tfu_turn *t, int a, int b, int64_t i, int64_t *from, int64_t *to) {
+static void place(const tfu_permutation *t, int a, int b, int64_t i, int64_t *from, int64_t *to) {
   *from = *to = 0;
   for (int axis = t->axes; axis-- > 0;) {
     if (axis == a || axis == b) continue;
@@ -32,7 +32,7 @@ static void place(const tfu_turn *t, int a, int b, int64_t i, int64_t *from, int
 
 static void copy_rows(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
-  const tfu_turn *t = &j->turn;
+  const tfu_permutation *t = &j->permutation;
   const size_t bytes = (size_t)t->size[t->axes - 1] * j->size;
   for (int64_t row = begin; row < end; row++) {
     int64_t from, to;
@@ -41,9 +41,9 @@ static void copy_rows(void *arg, int64_t begin, int64_t end) {
   }
 }
 
-/* tile[a][b] = x[b][a]. Blocks of N by N, of whole vectors, are turned in registers: a step puts the elements of row i
- * and of row i + N / 2 alternately into rows 2 i and 2 i + 1, and as many steps as N has bits turn the block. What is
- * left at the edges moves element by element. */
+/* tile[a][b] = x[b][a]. Blocks of N by N, of whole vectors, are transposed in registers: a step puts the elements of
+ * row i and of row i + N / 2 alternately into rows 2 i and 2 i + 1, and as many steps as N has bits transpose the
+ * block. What is left at the edges moves element by element. */
 #define FILL(type, N)                                                                            \
   static void fill_##type(type *tile, const type *x, int64_t far, int na, int nb) {              \
     typedef type vector __attribute__((vector_size(16)));                                        \
@@ -55,14 +55,14 @@ static void copy_rows(void *arg, int64_t begin, int64_t end) {
     const int whole_a = na / N * N, whole_b = nb / N * N;                                        \
     for (int b = 0; b < whole_b; b += N)                                                         \
       for (int a = 0; a < whole_a; a += N) {                                                     \
-        vector rows[N], turned[N];                                                               \
+        vector rows[N], transposed[N];                                                           \
         for (int i = 0; i < N; i++) memcpy(&rows[i], x + (b + i) * far + a, sizeof rows[i]);     \
         for (int step = N; step > 1; step /= 2) {                                                \
           for (int i = 0; i < N / 2; i++) {                                                      \
-            turned[2 * i] = __builtin_shuffle(rows[i], rows[i + N / 2], low);                    \
-            turned[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + N / 2], high);               \
+            transposed[2 * i] = __builtin_shuffle(rows[i], rows[i + N / 2], low);                \
+            transposed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + N / 2], high);           \
           }                                                                                      \
-          memcpy(rows, turned, sizeof rows);                                                     \
+          memcpy(rows, transposed, sizeof rows);                                                 \
         }                                                                                        \
         for (int i = 0; i < N; i++) memcpy(tile + (a + i) * SIDE + b, &rows[i], sizeof rows[i]); \
       }                                                                                          \
@@ -81,9 +81,9 @@ static void fill(void *tile, const void *x, size_t size, int64_t far, int na, in
   else fill_uint64_t(tile, x, far, na, nb);
 }
 
-static void turn_tiles(void *arg, int64_t begin, int64_t end) {
+static void permute_tiles(void *arg, int64_t begin, int64_t end) {
   const job *j = arg;
-  const tfu_turn *t = &j->turn;
+  const tfu_permutation *t = &j->permutation;
   const int64_t size = (int64_t)j->size, far = t->from[j->b], apart = t->to[j->a];
   for (int64_t i = begin; i < end; i++) {
     const int64_t a = i % j->down * SIDE, b = i / j->down % j->across * SIDE;
@@ -102,8 +102,8 @@ tfu_code tfu_transpose_cpu(tfu_call *call) {
   job j = {.x = call->in[0].data,
            .y = call->out[0].data,
            .size = tfu_dtype_size(call->in[0].dtype),
-           .turn = tfu_turn_of(call)};
-  tfu_turn *t = &j.turn;
+           .permutation = tfu_permutation_of(call)};
+  tfu_permutation *t = &j.permutation;
   int64_t n = tfu_count(&call->in[0].shape);
   j.b = t->axes - 1;
   while (t->from[j.a] != 1) j.a++;
@@ -113,7 +113,7 @@ tfu_code tfu_transpose_cpu(tfu_call *call) {
       const int64_t whole = n / PIECE * PIECE, done = whole * (int64_t)j.size;
       memcpy(j.y + done, j.x + done, (size_t)(n - whole) * j.size);
       if (!whole) return TFU_OK;
-      *t = (tfu_turn){.axes = 2, .size = {n / PIECE, PIECE}, .from = {PIECE, 1}, .to = {PIECE, 1}};
+      *t = (tfu_permutation){.axes = 2, .size = {n / PIECE, PIECE}, .from = {PIECE, 1}, .to = {PIECE, 1}};
       j.b = 1;
       n = whole;
     }
@@ -124,6 +124,6 @@ tfu_code tfu_transpose_cpu(tfu_call *call) {
   j.across = divide_up(t->size[j.b], SIDE);
   j.down = divide_up(t->size[j.a], SIDE);
   const int64_t all = n / t->size[j.a] / t->size[j.b] * j.across * j.down, each = n / all > 0 ? n / all : 1;
-  tfu_parallel_ranges(all, divide_up(tfu_task_size(n, 512), each), turn_tiles, &j);
+  tfu_parallel_ranges(all, divide_up(tfu_task_size(n, 512), each), permute_tiles, &j);
   return TFU_OK;
 }

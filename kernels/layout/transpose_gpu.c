@@ -1,23 +1,23 @@
 #include "kernels/layout/transpose.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(transpose);
 
 /* Tiles along y's last axis that are taken before the next along x's: both then touch stretches of memory that are as
  * many tiles long, instead of one whole strip of x and a sliver of each of y's rows. */
-TFU_CHOICE(swath, 8, 1, 64);
+TFU_TUNABLE(swath, 8, 1, 64);
 /* Bytes from which on a tile of packs is wide enough: of narrower matrices most threads of a block would be idle. */
-TFU_CHOICE(narrow, 64, 16, 512);
+TFU_TUNABLE(wide_enough, 64, 16, 512);
 /* Of matrices of odd sizes: bytes of y, as a power of two, that only one tile writes to, a sector of memory or more;
  * with 0, tiles end anywhere (pairs.cuh). Words of 4 bytes of y's rows, as a power of two, and KiB of shared memory
  * that a tile has at most. A tile then reads an eighth more than it writes. On an H200, (0, 3, 1, 2) of [37, 513, 65,
  * 129] has 91, 53, 48% of the copy speed in bfloat16 with 5, 6, 7, and 58 with 0; in float32 90, 89, 55 and 71. */
-TFU_CHOICE(border_bits, 5, 0, 7);
-TFU_CHOICE(reach_bits, 6, 5, 7);
-TFU_CHOICE(room, 40, 8, 48);
+TFU_TUNABLE(border_bits, 5, 0, 7);
+TFU_TUNABLE(reach_bits, 6, 5, 7);
+TFU_TUNABLE(room, 40, 8, 48);
 
 enum { DENSE_BYTES = 40 * 1024 }; /* of a tile, at most */
 enum { MOST = 1 << 30 };          /* elements of a launch: what kernels divide is less than 2^31 */
@@ -31,14 +31,14 @@ static int shift_for(int64_t n) {
 
 /* Whether all that a pack may begin at is a multiple of `bytes`: x, y, and the distances along all axes but the last of
  * each. */
-static int whole(const tfu_turn *t, const char *x, const char *y, int64_t size, int64_t bytes) {
+static int whole(const tfu_permutation *t, const char *x, const char *y, int64_t size, int64_t bytes) {
   if ((uintptr_t)x % (size_t)bytes || (uintptr_t)y % (size_t)bytes) return 0;
   for (int i = 0; i < t->axes; i++)
     if ((t->from[i] != 1 && t->from[i] * size % bytes) || (t->to[i] != 1 && t->to[i] * size % bytes)) return 0;
   return 1;
 }
 
-static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char *y, int64_t size) {
+static tfu_code move_rows(tfu_call *call, const tfu_permutation *t, const char *x, char *y, int64_t size) {
   static tfu_kernel by_size = {.module = &module, .name = "transpose_rows", .keys = tfu_any};
   static tfu_kernel by_packs = {.module = &module, .name = "transpose_packs", .keys = tfu_any};
   static tfu_kernel by_runs = {.module = &module, .name = "transpose_runs", .keys = tfu_bits};
@@ -57,12 +57,12 @@ static tfu_code move_rows(tfu_call *call, const tfu_turn *t, const char *x, char
   a.units = (uint32_t)n;
   a.bytes = (int)unit;
   if (t->from[last] == 1 && unit < 8 && (int64_t)a.size[0].by * unit >= 16 && (uintptr_t)y % 16 == 0) {
-    const int64_t packs = (n * unit + 15) / 16, each = TFU_TURN_THREADS * TFU_RUN_ROUNDS;
-    const tfu_grid grid = {.x = (unsigned)(divide_up(packs, each)), .threads = TFU_TURN_THREADS};
+    const int64_t packs = (n * unit + 15) / 16, each = TFU_TRANSPOSE_THREADS * TFU_RUN_ROUNDS;
+    const tfu_grid grid = {.x = (unsigned)(divide_up(packs, each)), .threads = TFU_TRANSPOSE_THREADS};
     return tfu_launch(call, &by_runs, 0, tfu_bits_of((size_t)unit), grid, &a);
   }
-  const int64_t each = TFU_TURN_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
-  const tfu_grid grid = {.x = (unsigned)(divide_up(n, each)), .threads = TFU_TURN_THREADS};
+  const int64_t each = TFU_TRANSPOSE_THREADS * (unit == 16 ? TFU_ROW_ROUNDS / 2 : TFU_ROW_ROUNDS);
+  const tfu_grid grid = {.x = (unsigned)(divide_up(n, each)), .threads = TFU_TRANSPOSE_THREADS};
   return tfu_launch(call, unit == 16 ? &by_packs : &by_size, 0, 0, grid, &a);
 }
 
@@ -98,15 +98,16 @@ static unsigned plan_sectors(transpose_tiles_args *args, int64_t size) {
   return (unsigned)(rows * a->pitch * size) + 16;
 }
 
-static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const char *x, char *y, int64_t size) {
+static tfu_code permute_tiles(tfu_call *call, const tfu_permutation *t, int axis_a, const char *x, char *y,
+                              int64_t size) {
   static tfu_kernel any = {.module = &module, .name = "transpose_tiles", .keys = tfu_bits};
   static tfu_kernel squares = {.module = &module, .name = "transpose_squares", .keys = tfu_any};
   static tfu_kernel pairs = {.module = &module, .name = "transpose_pairs", .keys = tfu_bits};
   static tfu_kernel sectors = {.module = &module, .name = "transpose_sectors", .keys = tfu_bits};
   const int axis_b = t->axes - 1;
   const int64_t na = t->size[axis_a], nb = t->size[axis_b], side = 16 / size;
-  const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= narrow() && nb * size >= narrow() &&
-                       whole(t, x, y, size, 16);
+  const int in_packs = size > 1 && na % side == 0 && nb % side == 0 && na * size >= wide_enough() &&
+                       nb * size >= wide_enough() && whole(t, x, y, size, 16);
   transpose_tiles_args a = {.y = y,
                             .x = x,
                             .bytes = (int)size,
@@ -115,7 +116,7 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
                             .b_from = t->from[axis_b],
                             .a_to = t->to[axis_a],
                             .swath = (uint32_t)swath()};
-  tfu_grid grid = {.threads = TFU_TURN_THREADS};
+  tfu_grid grid = {.threads = TFU_TRANSPOSE_THREADS};
   const int in_pairs =
       (size == 2 || size == 4) && na >= 32 && nb >= 32 && ((uintptr_t)x | (uintptr_t)y) % (2 * (size_t)size) == 0;
   const int in_sectors = !in_packs && in_pairs && (uintptr_t)x % 16 == 0 && (grid.shared = plan_sectors(&a, size));
@@ -169,30 +170,31 @@ static tfu_code turn_tiles(tfu_call *call, const tfu_turn *t, int axis_a, const 
 }
 
 /* What is too large for one launch is cut along y's first axis, so that y's pieces are whole stretches of memory. */
-static tfu_code turn(tfu_call *call, tfu_turn t, const char *x, char *y, int64_t size) {
+static tfu_code permute(tfu_call *call, tfu_permutation t, const char *x, char *y, int64_t size) {
   const int64_t slice = t.to[0], per = slice >= MOST ? 1 : MOST / slice;
   if (t.size[0] > per) {
-    tfu_turn piece = t;
+    tfu_permutation piece = t;
     for (int64_t i = 0; i < t.size[0]; i += per) {
       piece.size[0] = least(per, t.size[0] - i);
-      TFU_TRY(turn(call, piece, x + i * t.from[0] * size, y + i * t.to[0] * size, size));
+      TFU_TRY(permute(call, piece, x + i * t.from[0] * size, y + i * t.to[0] * size, size));
     }
     return TFU_OK;
   }
   if (t.size[0] == 1 && t.axes > 1) {
     t.axes--;
     for (int i = 0; i < t.axes; i++) t.size[i] = t.size[i + 1], t.from[i] = t.from[i + 1], t.to[i] = t.to[i + 1];
-    return turn(call, t, x, y, size);
+    return permute(call, t, x, y, size);
   }
   int a = 0;
   while (a < t.axes && t.from[a] != 1) a++;
-  return a >= t.axes - 1 ? move_rows(call, &t, x, y, size) : turn_tiles(call, &t, a, x, y, size);
+  return a >= t.axes - 1 ? move_rows(call, &t, x, y, size) : permute_tiles(call, &t, a, x, y, size);
 }
 
-tfu_code tfu_turn_gpu(tfu_call *call, tfu_turn t, const void *x, void *y, int64_t size) {
-  return turn(call, t, x, y, size);
+tfu_code tfu_permute_gpu(tfu_call *call, tfu_permutation t, const void *x, void *y, int64_t size) {
+  return permute(call, t, x, y, size);
 }
 
 tfu_code tfu_transpose_gpu(tfu_call *call) {
-  return turn(call, tfu_turn_of(call), call->in[0].data, call->out[0].data, (int64_t)tfu_dtype_size(call->in[0].dtype));
+  return permute(call, tfu_permutation_of(call), call->in[0].data, call->out[0].data,
+                 (int64_t)tfu_dtype_size(call->in[0].dtype));
 }

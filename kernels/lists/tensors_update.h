@@ -12,7 +12,7 @@ enum { WEIGHT, GRADIENT, SLOT, NEW_WEIGHT = SLOT + 3, NEW_SLOT };
 /* The rules, as in ops/lists/rules.h. */
 enum { UPDATE_sgd, UPDATE_momentum, UPDATE_nesterov, UPDATE_adam, UPDATE_amsgrad, UPDATE_lion, UPDATE_lamb };
 /* What gradients are of: the weights' type, or 16 bits beside float32; or the weights' type, and the sums of squares
- * lie behind them. */
+ * lie after them. */
 enum { GRADIENTS_OWN, GRADIENTS_F16, GRADIENTS_BF16, GRADIENTS_SQUARES };
 
 typedef struct update_args {

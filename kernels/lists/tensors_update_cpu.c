@@ -18,7 +18,7 @@ _Static_assert((int)HYPERS == TFU_HYPERS, "the op and the kernels count the same
 typedef struct update {
   const tfu_list *gradients, *weights, *slots, *new_weights, *new_slots;
   const tfu_tensor *rate, *step, *hyper, *norm, *scale;
-  int rule, squares; /* squares: whether those of a gradient lie behind it */
+  int rule, squares; /* squares: whether those of a gradient lie after it */
   tensors_chunks_cpu chunks;
   double *sums;   /* lamb, by chunk: of w * w and u * u */
   double *ratios; /* by tensor; NULL in lamb's first walk */

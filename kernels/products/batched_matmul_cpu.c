@@ -25,10 +25,10 @@ static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
 
 static tfu_code FN(tfu_batched_matmul_cpu)(tfu_call *call) {
   const tfu_tensor *a = &call->in[TFU_BATCHED_A], *b = &call->in[TFU_BATCHED_B], *y = &call->out[0];
-  const int turn_a = tfu_given(&call->in[TFU_BATCHED_TURN_A].shape);
-  const int turn_b = tfu_given(&call->in[TFU_BATCHED_TURN_B].shape);
-  const tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
-  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, turn_a), tfu_operand_of(b, turn_b), &p, FN(finish),
+  const int transpose_a = tfu_given(&call->in[TFU_BATCHED_TRANSPOSE_A].shape);
+  const int transpose_b = tfu_given(&call->in[TFU_BATCHED_TRANSPOSE_B].shape);
+  const tfu_products p = tfu_products_of(&a->shape, transpose_a, &b->shape, transpose_b, &y->shape);
+  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, transpose_a), tfu_operand_of(b, transpose_b), &p, FN(finish),
                             &(result){.y = y, .scale = call->attr[TFU_BATCHED_SCALE].f});
 }
 #endif

@@ -116,7 +116,7 @@ static tfu_code for_parts(tfu_recycled *space, const tfu_products *p, tfu_gemm_g
   return TFU_OK;
 }
 
-/* y as sums of products, which are written out; `rest` more terms are behind those of the last axis. */
+/* y as sums of products, which are written out; `rest` more terms are after those of the last axis. */
 static tfu_code run_sums(tfu_call *call, tfu_recycled *space, tfu_products p, tfu_gemm_gpu g, int64_t rest) {
   const tfu_tensor *y = &call->out[0];
   const int64_t elements = tfu_count(&y->shape);
@@ -127,31 +127,31 @@ static tfu_code run_sums(tfu_call *call, tfu_recycled *space, tfu_products p, tf
   const int in_place = sums == 1 && tfu_real(y->dtype) == y->dtype;
   if (!in_place) TFU_TRY(tfu_scratch(call, (size_t)(sums * elements) * bytes, &g.d));
   g.wide = 1;
-  tfu_products behind = p;
+  tfu_products after = p;
   tfu_gemm_gpu tail = g;
-  const tfu_batch_axis last = p.axis[--behind.axes];
+  const tfu_batch_axis last = p.axis[--after.axes];
   tail.a = at(g.a, g.dtype, last.size * last.a);
   tail.b = at(g.b, g.dtype, last.size * last.b);
   tail.c = g.d;
   tail.k = rest;
-  static const for_one turns[] = {try_out, run};
-  for (int i = 0; i < TFU_COUNT(turns); i++) {
-    TFU_TRY(for_parts(space, &p, g, cut, step, turns[i]));
-    if (rest) TFU_TRY(for_parts(space, &behind, tail, cut, step, turns[i]));
+  static const for_one steps[] = {try_out, run};
+  for (int i = 0; i < TFU_COUNT(steps); i++) {
+    TFU_TRY(for_parts(space, &p, g, cut, step, steps[i]));
+    if (rest) TFU_TRY(for_parts(space, &after, tail, cut, step, steps[i]));
   }
   return in_place ? TFU_OK : tfu_fold_gpu(call, g.d, sums, elements, 1, y);
 }
 
 tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
   const tfu_tensor *a = &call->in[TFU_BATCHED_A], *b = &call->in[TFU_BATCHED_B], *y = &call->out[0];
-  const int turn_a = tfu_given(&call->in[TFU_BATCHED_TURN_A].shape);
-  const int turn_b = tfu_given(&call->in[TFU_BATCHED_TURN_B].shape);
+  const int transpose_a = tfu_given(&call->in[TFU_BATCHED_TRANSPOSE_A].shape);
+  const int transpose_b = tfu_given(&call->in[TFU_BATCHED_TRANSPOSE_B].shape);
   const int tf32 = call->attr[TFU_BATCHED_TF32].b;
   const double scale = call->attr[TFU_BATCHED_SCALE].f;
-  tfu_products p = tfu_products_of(&a->shape, turn_a, &b->shape, turn_b, &y->shape);
+  tfu_products p = tfu_products_of(&a->shape, transpose_a, &b->shape, transpose_b, &y->shape);
   if (p.k == 0 || tfu_batch_count(&p, p.kept, p.axes) == 0)
     return tfu_clear(call, y->data, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype));
-  const int64_t of_one = a->shape.dim[a->shape.rank - (turn_a ? 2 : 1)];
+  const int64_t of_one = a->shape.dim[a->shape.rank - (transpose_a ? 2 : 1)];
   const int64_t rest = tfu_gemm_exact(y->dtype, tf32) ? cut_chain(&p, of_one) : 0;
   const tfu_gemm_gpu g = {.a = a->data,
                           .b = b->data,
@@ -159,8 +159,8 @@ tfu_code tfu_batched_matmul_gpu(tfu_call *call) {
                           .m = p.m,
                           .n = p.n,
                           .k = p.k,
-                          .a_turned = turn_a,
-                          .b_turned = turn_b,
+                          .a_transposed = transpose_a,
+                          .b_transposed = transpose_b,
                           .dtype = y->dtype,
                           .tf32 = tf32,
                           .scale = &scale};

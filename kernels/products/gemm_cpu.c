@@ -12,7 +12,7 @@
 enum { PIECES = 16 };
 
 /* Lines that are walked down are apart by no power of two, or they would share a few sets of the cache: rows of the
- * result, and those of a where it is turned (15% of a product of 128 x 256 x 256). */
+ * result, and those of a where it is transposed (15% of a product of 128 x 256 x 256). */
 enum { ROWS = 128, DEPTH = 256, APART = TFU_GEMM_COLS + 16, FEW_ROWS = 2 * TFU_PRODUCT_ROWS };
 _Static_assert((int)ROWS == (int)TFU_GEMM_COLS, "APART is for both");
 
@@ -49,9 +49,9 @@ static void FN(copy)(REAL *to, const tfu_operand *x, int64_t line, int64_t at, i
   if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-/* Rows i .. i + m and terms at .. at + k of a; where it is turned, its lines run along the rows. */
+/* Rows i .. i + m and terms at .. at + k of a; where it is transposed, its lines run along the rows. */
 static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i, int m, int64_t at, int k) {
-  if (a->turned) {
+  if (a->transposed) {
     for (int t = 0; t < k; t++) FN(copy)(s->a + t * APART, a, at + t, i, m);
     return FN(tfu_columns_at)(s->a, APART);
   }
@@ -63,7 +63,7 @@ static FN(tfu_matrix) FN(take_a)(const tfu_operand *a, FN(space) * s, int64_t i,
 static FN(tfu_matrix)
     FN(take_strip)(const tfu_operand *b, FN(space) * s, REAL *strip, int64_t at, int k, int64_t col, int n) {
   enum { COLS = TFU_PRODUCT_COLS(REAL) };
-  if (b->turned) {
+  if (b->transposed) {
     for (int c = 0; c < n; c++) FN(copy)(s->lines + c * DEPTH, b, col + c, at, k);
     FN(tfu_transpose)(strip, COLS, s->lines, DEPTH, n, k);
   } else {
@@ -75,7 +75,7 @@ static FN(tfu_matrix)
 /* For a few rows the copy of b would cost more than the product; it is used where it lies, if it can be. */
 static int FN(in_place)(const tfu_operand *b, int m, int n) {
   const tfu_dtype real = sizeof(REAL) == sizeof(double) ? TFU_F64 : TFU_F32;
-  return m <= FEW_ROWS && !b->turned && b->dtype == real && n == TFU_PRODUCT_COLS(REAL);
+  return m <= FEW_ROWS && !b->transposed && b->dtype == real && n == TFU_PRODUCT_COLS(REAL);
 }
 
 /* Adds terms at .. at + k of one product to the block, whose first element is (row, col); or begins with them. */

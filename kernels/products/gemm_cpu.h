@@ -10,17 +10,17 @@
 /* The most columns of a result that are finished at once. */
 enum { TFU_GEMM_COLS = 128 };
 
-/* A matrix in memory: element (i, j) is at i * row + j, or at j * row + i where it is turned. */
+/* A matrix in memory: element (i, j) is at i * row + j, or at j * row + i where it is transposed. */
 typedef struct tfu_operand {
   const void *data;
   tfu_dtype dtype;
   int64_t row;
-  int turned;
+  int transposed;
 } tfu_operand;
 
-/* A tensor's last two axes, as they lie or turned. */
-static inline tfu_operand tfu_operand_of(const tfu_tensor *t, int turned) {
-  return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape), .turned = turned};
+/* A tensor's last two axes, as they lie or transposed. */
+static inline tfu_operand tfu_operand_of(const tfu_tensor *t, int transposed) {
+  return (tfu_operand){.data = t->data, .dtype = t->dtype, .row = tfu_cols(&t->shape), .transposed = transposed};
 }
 
 #define TFU_SELF "kernels/products/gemm_cpu.h"

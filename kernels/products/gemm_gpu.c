@@ -70,7 +70,7 @@ static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *
 static cublasStatus_t describe_matrices(problem *p) {
   const tfu_gemm_gpu *g = p->g;
   const tfu_dtype out = g->wide ? tfu_real(g->dtype) : g->dtype;
-  const int64_t a_rows = g->a_turned ? g->m : g->k, b_rows = g->b_turned ? g->k : g->n; /* to cuBLASLt */
+  const int64_t a_rows = g->a_transposed ? g->m : g->k, b_rows = g->b_transposed ? g->k : g->n; /* to cuBLASLt */
   cublasStatus_t s = describe_matrix(p, &p->a, g->dtype, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
   if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
   if (!s) s = describe_matrix(p, &p->c, out, g->n, g->m, 0, g->c ? g->c_stride : g->d_stride);
@@ -91,13 +91,14 @@ static cublasStatus_t set_epilogue(const problem *p) {
 
 static cublasStatus_t open_problem(problem *p) {
   const tfu_gemm_gpu *g = p->g;
-  const int32_t turn_a = g->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, turn_b = g->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const int32_t transpose_a = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                transpose_b = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasComputeType_t compute = g->dtype == TFU_F64              ? CUBLAS_COMPUTE_64F
                                       : g->dtype == TFU_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                        : CUBLAS_COMPUTE_32F;
   cublasStatus_t s = p->lt->cublasLtMatmulDescCreate(&p->desc, compute, types[tfu_real(g->dtype)]);
-  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &turn_a, sizeof turn_a);
-  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &turn_b, sizeof turn_b);
+  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a);
+  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b);
   if (!s) s = set_epilogue(p);
   return s ? s : describe_matrices(p);
 }
@@ -311,15 +312,15 @@ static tfu_code solve(problem *p, int *served, float *microseconds) {
 
 /* ---- without cuBLASLt ---- */
 
-static matmul_factor own_factor(const void *data, int64_t stored_cols, int turned, int64_t batch) {
+static matmul_factor own_factor(const void *data, int64_t stored_cols, int transposed, int64_t batch) {
   return (matmul_factor){
-      .data = data, .row = turned ? 1 : stored_cols, .col = turned ? stored_cols : 1, .batch = batch};
+      .data = data, .row = transposed ? 1 : stored_cols, .col = transposed ? stored_cols : 1, .batch = batch};
 }
 
 static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
-  const int64_t a_row = g->a_row ? g->a_row : g->a_turned ? g->m : g->k;
-  const matmul_args a = {.a = own_factor(g->a, a_row, g->a_turned, g->a_stride),
-                         .b = own_factor(g->b, g->b_turned ? g->k : g->n, g->b_turned, g->b_stride),
+  const int64_t a_row = g->a_row ? g->a_row : g->a_transposed ? g->m : g->k;
+  const matmul_args a = {.a = own_factor(g->a, a_row, g->a_transposed, g->a_stride),
+                         .b = own_factor(g->b, g->b_transposed ? g->k : g->n, g->b_transposed, g->b_stride),
                          .c = g->c,
                          .bias = g->bias,
                          .d = g->d,

@@ -1,8 +1,8 @@
 /* gemm_gpu.h - one product of matrices on the GPU, by cuBLASLt, with what its epilogues can do to the result; or a
  * batch of such products.
  *
- *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; turned ones are stored
- *                                     the other way round
+ *   d = epilogue(scale * a b + c)     a is [m, k], b is [k, n], c and d are [m, n], row-major; transposed ones are
+ * stored the other way round
  *
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 (tfu_gemm_exact)
  * it is the first that cuBLASLt proposes, and no epilogue has gelu. */
@@ -25,7 +25,7 @@ typedef struct tfu_gemm_gpu {
   const void *a, *b, *c; /* c may be NULL, or d */
   void *d;
   int64_t m, n, k;
-  int a_turned, b_turned;
+  int a_transposed, b_transposed;
   int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
   int wide; /* c and d are of the type that is computed in, tfu_real(dtype) */

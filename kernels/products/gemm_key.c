@@ -31,8 +31,8 @@ tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal) {
                         .dtype = (int32_t)g->dtype,
                         .tf32 = g->dtype == TFU_F32 && g->tf32,
                         .wide = g->wide && tfu_real(g->dtype) != g->dtype,
-                        .a_turned = !!g->a_turned,
-                        .b_turned = !!g->b_turned,
+                        .a_transposed = !!g->a_transposed,
+                        .b_transposed = !!g->b_transposed,
                         .epilogue = (int32_t)g->epilogue,
                         .bias = g->bias != NULL,
                         .c = g->c != NULL,
@@ -51,7 +51,7 @@ void tfu_gemm_key_text(const tfu_gemm_key *k, int library, char *text, size_t si
            k->tf32                                        ? " as tf32"
            : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
                                                           : "",
-           k->wide ? " to float32" : "", k->a_turned ? 'T' : 'N', k->b_turned ? 'T' : 'N', apart,
+           k->wide ? " to float32" : "", k->a_transposed ? 'T' : 'N', k->b_transposed ? 'T' : 'N', apart,
            tfu_epilogue_names[k->epilogue], k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0],
            (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
 }

@@ -10,7 +10,7 @@
 #include "kernels/products/gemm_cpu.h"
 
 static tfu_operand rows_of(const tfu_tensor *t) { return tfu_operand_of(t, 0); }
-static tfu_operand turned(const tfu_tensor *t) { return tfu_operand_of(t, 1); }
+static tfu_operand transposed(const tfu_tensor *t) { return tfu_operand_of(t, 1); }
 
 typedef struct forward_job {
   tfu_tensor y, pre, residual; /* without elements: there is none */
@@ -81,11 +81,11 @@ static tfu_code FN(tfu_linear_grad_cpu)(tfu_call *call) {
                            &call->in[TFU_LINGRAD_PRE], &dpre, &call->out[TFU_LINGRAD_DBIAS]));
   const int64_t rows = tfu_rows(&dpre.shape), outputs = tfu_cols(&dpre.shape);
   if (tfu_count(&dx->shape))
-    TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), turned(kernel), rows, tfu_cols(&dx->shape), outputs, FN(tfu_gemm_store),
-                         dx));
+    TFU_TRY(FN(tfu_gemm)(call, rows_of(&dpre), transposed(kernel), rows, tfu_cols(&dx->shape), outputs,
+                         FN(tfu_gemm_store), dx));
   if (tfu_count(&dkernel->shape))
-    TFU_TRY(
-        FN(tfu_gemm)(call, turned(x), rows_of(&dpre), tfu_cols(&x->shape), outputs, rows, FN(tfu_gemm_store), dkernel));
+    TFU_TRY(FN(tfu_gemm)(call, transposed(x), rows_of(&dpre), tfu_cols(&x->shape), outputs, rows, FN(tfu_gemm_store),
+                         dkernel));
   return TFU_OK;
 }
 #endif

@@ -20,19 +20,19 @@ typedef struct job {
   tfu_tensor x, kernel, bias, labels, weights;
   tfu_tensor dx, dkernel, dbias;           /* without elements: not wanted */
   int64_t rows, inputs, classes, first, n; /* first, n: the chunk's rows */
-  int turned, wanted;
+  int transposed, wanted;
   tfu_sparse_rows logits; /* of the chunk */
   void *loss;             /* of all rows  */
   void *dkernel_sums;     /* as dkernel, in the arithmetic type; may be dkernel */
   double *dbias_sums;
 } job;
 
-/* Rows from `row` on of a matrix with `cols` columns, or the matrix they are when it is turned. */
-static tfu_operand matrix(const tfu_tensor *t, int64_t row, int64_t cols, int turned) {
+/* Rows from `row` on of a matrix with `cols` columns, or the matrix they are when it is transposed. */
+static tfu_operand matrix(const tfu_tensor *t, int64_t row, int64_t cols, int transposed) {
   return (tfu_operand){.data = (char *)t->data + (size_t)(row * cols) * tfu_dtype_size(t->dtype),
                        .dtype = t->dtype,
                        .row = cols,
-                       .turned = turned};
+                       .transposed = transposed};
 }
 
 static job read_call(tfu_call *call, const tfu_tensor *gradients) {
@@ -45,10 +45,10 @@ static job read_call(tfu_call *call, const tfu_tensor *gradients) {
            .dx = gradients[TFU_LCE_DX],
            .dkernel = gradients[TFU_LCE_DKERNEL],
            .dbias = gradients[TFU_LCE_DBIAS],
-           .turned = call->attr[TFU_LCE_TURNED].b};
+           .transposed = call->attr[TFU_LCE_TRANSPOSED].b};
   j.rows = tfu_rows(&j.x.shape);
   j.inputs = tfu_cols(&j.x.shape);
-  j.classes = j.kernel.shape.dim[j.turned ? 0 : 1];
+  j.classes = j.kernel.shape.dim[j.transposed ? 0 : 1];
   j.wanted = tfu_count(&j.dx.shape) + tfu_count(&j.dkernel.shape) + tfu_count(&j.dbias.shape) > 0;
   j.logits = (tfu_sparse_rows){.smoothing = call->attr[TFU_LCE_SMOOTHING].f,
                                .z_loss = call->attr[TFU_LCE_Z_LOSS].f,
@@ -108,13 +108,13 @@ static tfu_code FN(backward_chunk)(job *j) {
   j->logits.dloss = (const REAL *)j->weights.data + j->first;
   FN(tfu_sparse_backward)(&j->logits);
   if (tfu_count(&j->dx.shape)) {
-    const tfu_operand kernel = matrix(&j->kernel, 0, tfu_cols(&j->kernel.shape), !j->turned);
+    const tfu_operand kernel = matrix(&j->kernel, 0, tfu_cols(&j->kernel.shape), !j->transposed);
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(&j->space), dlogits, kernel, j->n, j->inputs, j->classes, FN(put_dx), j));
   }
   if (tfu_count(&j->dkernel.shape)) {
     const int64_t *dim = j->dkernel.shape.dim;
-    tfu_operand a = j->turned ? dlogits : x, b = j->turned ? x : dlogits;
-    a.turned = 1;
+    tfu_operand a = j->transposed ? dlogits : x, b = j->transposed ? x : dlogits;
+    a.transposed = 1;
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(&j->space), a, b, dim[0], dim[1], j->n, FN(add_dkernel), j));
   }
   if (j->dbias_sums) tfu_parallel(divide_up(j->classes, COLUMNS), FN(add_dbias), j);
@@ -123,7 +123,7 @@ static tfu_code FN(backward_chunk)(job *j) {
 
 static tfu_code FN(chunk)(job *j) {
   const tfu_operand x = matrix(&j->x, j->first, j->inputs, 0);
-  const tfu_operand kernel = matrix(&j->kernel, 0, tfu_cols(&j->kernel.shape), j->turned);
+  const tfu_operand kernel = matrix(&j->kernel, 0, tfu_cols(&j->kernel.shape), j->transposed);
   j->logits.x.shape.dim[0] = j->n;
   j->logits.dx = j->logits.x;
   j->logits.plan = tfu_plan_rows_cpu(&j->logits.x.shape);

@@ -38,7 +38,7 @@ typedef struct job {
   tfu_dtype dtype, real;
   size_t size; /* of an element */
   int64_t rows, inputs, classes, step;
-  int turned, wide, wanted; /* wide: dkernel grows in float32, and is of 16 bits */
+  int transposed, wide, wanted; /* wide: dkernel grows in float32, and is of 16 bits */
   tfu_tensor x, kernel, bias, labels, weights;
   tfu_tensor dx, dkernel, dbias; /* without elements: not wanted */
   void *logits, *stats, *loss;
@@ -59,7 +59,7 @@ static job read_call(tfu_call *call, const tfu_tensor *gradients) {
            .size = tfu_dtype_size(in[TFU_LCE_X].dtype),
            .rows = tfu_rows(&in[TFU_LCE_X].shape),
            .inputs = tfu_cols(&in[TFU_LCE_X].shape),
-           .turned = call->attr[TFU_LCE_TURNED].b,
+           .transposed = call->attr[TFU_LCE_TRANSPOSED].b,
            .x = in[TFU_LCE_X],
            .kernel = in[TFU_LCE_KERNEL],
            .bias = in[TFU_LCE_BIAS],
@@ -68,7 +68,7 @@ static job read_call(tfu_call *call, const tfu_tensor *gradients) {
            .dx = gradients[TFU_LCE_DX],
            .dkernel = gradients[TFU_LCE_DKERNEL],
            .dbias = gradients[TFU_LCE_DBIAS]};
-  j.classes = j.kernel.shape.dim[j.turned ? 0 : 1];
+  j.classes = j.kernel.shape.dim[j.transposed ? 0 : 1];
   j.wanted = has(&j.dx) || has(&j.dkernel) || has(&j.dbias);
   j.wide = j.real != j.dtype && has(&j.dkernel);
   return j;
@@ -117,7 +117,7 @@ static tfu_code make_logits(job *j, int64_t first, int64_t n) {
                     .m = n,
                     .n = j->classes,
                     .k = j->inputs,
-                    .b_turned = j->turned,
+                    .b_transposed = j->transposed,
                     .dtype = j->dtype,
                     .tf32 = j->call->attr[TFU_LCE_TF32].b,
                     .bias = has(&j->bias) ? j->bias.data : NULL};
@@ -140,7 +140,7 @@ static tfu_code make_dx(job *j, int64_t first, int64_t n) {
                           .m = n,
                           .n = j->inputs,
                           .k = j->classes,
-                          .b_turned = !j->turned,
+                          .b_transposed = !j->transposed,
                           .dtype = j->dtype,
                           .tf32 = j->call->attr[TFU_LCE_TF32].b};
   return run_product(j, &g);
@@ -149,15 +149,15 @@ static tfu_code make_dx(job *j, int64_t first, int64_t n) {
 /* Rows of dkernel, from n rows of x and of dlogits: x^T . dlogits, or the other way round. */
 static tfu_gemm_gpu product_for_part(const job *j, const part *p, int64_t first, int64_t n) {
   const void *x = row_of(&j->x, first, j->inputs);
-  const char *a = j->turned ? j->logits : x;
+  const char *a = j->transposed ? j->logits : x;
   return (tfu_gemm_gpu){.a = a + (size_t)p->first * j->size,
-                        .b = j->turned ? x : j->logits,
+                        .b = j->transposed ? x : j->logits,
                         .c = first ? p->sums : NULL,
                         .d = p->sums,
                         .m = p->rows,
                         .n = j->dkernel.shape.dim[1],
                         .k = n,
-                        .a_turned = 1,
+                        .a_transposed = 1,
                         .a_row = j->dkernel.shape.dim[0],
                         .dtype = j->dtype,
                         .wide = j->wide,

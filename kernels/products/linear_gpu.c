@@ -1,8 +1,8 @@
 /* linear on the GPU: cuBLASLt's product with as much of the rest in its epilogue as it has and as is faster; what is
  * left is one pass over memory.
  *
- * bias is an epilogue, a residual behind no activation is cuBLASLt's own C, relu and gelu by tanh (but for exact
- * float32) are epilogues, the latter with pre as a by-product. Any other activation, and a residual behind one, is the
+ * bias is an epilogue, a residual after no activation is cuBLASLt's own C, relu and gelu by tanh (but for exact
+ * float32) are epilogues, the latter with pre as a by-product. Any other activation, and a residual after one, is the
  * pass. In the gradient dpre is a pass, which has the sums of bias too: cuBLASLt's DGELU and DRELU want to follow the
  * product that makes dy, which is another layer's. Without an activation dpre is dy, and the sums are the epilogue of
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
@@ -10,7 +10,7 @@
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/channels.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/recycle.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/few_rows.h"
@@ -153,7 +153,7 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
-TFU_CHOICE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
+TFU_TUNABLE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
 
 static tfu_code few_rows(const linear_call *l, int *served) {
   const few_rows_args a = {.x = l->x,
@@ -204,7 +204,7 @@ typedef struct sums {
 } sums;
 
 /* Blocks per multiprocessor, unless a thread would have less than four rows: enough for every one to be full. */
-TFU_CHOICE(sums_blocks, 8, 1, 64);
+TFU_TUNABLE(sums_blocks, 8, 1, 64);
 
 static tfu_code deal_out(tfu_call *call, const tfu_tensor *dy, linear_sums_args *a, tfu_grid *grid) {
   enum { WARP = 32, FEWEST = 4 };
@@ -293,7 +293,7 @@ tfu_code tfu_linear_grad_gpu(tfu_call *call) {
                                .m = rows,
                                .n = tfu_cols(&dx->shape),
                                .k = outputs,
-                               .b_turned = 1,
+                               .b_transposed = 1,
                                .dtype = dy->dtype,
                                .tf32 = tf32};
   const tfu_gemm_gpu for_dkernel = {.a = x->data,
@@ -302,7 +302,7 @@ tfu_code tfu_linear_grad_gpu(tfu_call *call) {
                                     .m = tfu_cols(&x->shape),
                                     .n = outputs,
                                     .k = rows,
-                                    .a_turned = 1,
+                                    .a_transposed = 1,
                                     .dtype = dy->dtype,
                                     .tf32 = tf32};
   if (wants_dkernel) TFU_TRY(run_dkernel(call, &for_dkernel, left));

@@ -147,9 +147,9 @@ struct tiles {
   }
 };
 
-/* Thread t has rows own(t / REACH, i) and columns own(t % REACH, j) of the block's results. In a turn the tile that
- * waits in the threads' registers goes to shared memory, the next one sets out for the registers, and the one in shared
- * memory is multiplied. */
+/* Thread t has rows own(t / REACH, i) and columns own(t % REACH, j) of the block's results. In an iteration the tile
+ * that waits in the threads' registers goes to shared memory, the next one sets out for the registers, and the one in
+ * shared memory is multiplied. */
 template <typename T>
 __device__ inline void matmul_tiled(const matmul_args &a) {
   typedef tiles<T> t;
@@ -201,16 +201,16 @@ STAMP_TILED(1, f64, double)
 /* ---- tensor cores ---- */
 
 /* What the panels of both factors make is in panels.cuh; this says where they lie and where results go. */
-template <typename T, bool A_TURNED, bool B_TURNED>
+template <typename T, bool A_TRANSPOSED, bool B_TRANSPOSED>
 __device__ inline void matmul_tensor(const matmul_args &a) {
 #if TFU_HAS_PANELS(__CUDA_ARCH__ / 10)
   enum { ROWS = TFU_PANEL_ROWS, COLS = TFU_PANEL_COLS(sizeof(T)), DEPTH = TFU_PANEL_DEPTH(sizeof(T)) };
   extern __shared__ __align__(1024) char memory[];
   const matmul_place at = place_of(a, ROWS, COLS);
-  matrix_panel<T, ROWS, false, A_TURNED> left(start_of<T>(a.a, at, at.row, at.first), a.a.row, a.a.col, a.m - at.row,
-                                              at.terms);
-  matrix_panel<T, COLS, true, !B_TURNED> right(start_of<T>(a.b, at, at.first, at.col), a.b.col, a.b.row, a.n - at.col,
-                                               at.terms);
+  matrix_panel<T, ROWS, false, A_TRANSPOSED> left(start_of<T>(a.a, at, at.row, at.first), a.a.row, a.a.col,
+                                                  a.m - at.row, at.terms);
+  matrix_panel<T, COLS, true, !B_TRANSPOSED> right(start_of<T>(a.b, at, at.first, at.col), a.b.col, a.b.row,
+                                                   a.n - at.col, at.terms);
   multiply_panels<T>(left, right, (at.terms + DEPTH - 1) / DEPTH, memory, [&](int row, int col, const float(&two)[2]) {
     const int64_t r = at.row + row, c = at.col + col;
     if (r < a.m && c < a.n) finish<T>(a, at, place_in_d(a, at, r, c), c, two);
@@ -218,9 +218,9 @@ __device__ inline void matmul_tensor(const matmul_args &a) {
 #endif
 }
 
-#define STAMP(layout, a_turned, b_turned, tag, T)                                            \
+#define STAMP(layout, a_transposed, b_transposed, tag, T)                                    \
   TFU_STAMP((TFU_THREADS, 1), matmul_tensor_##layout##_##tag, __grid_constant__ matmul_args, \
-            matmul_tensor<T, a_turned, b_turned>)
+            matmul_tensor<T, a_transposed, b_transposed>)
 TFU_HALVES(STAMP, nn, false, false)
 TFU_HALVES(STAMP, nt, false, true)
 TFU_HALVES(STAMP, tn, true, false)

@@ -6,8 +6,7 @@
  * tiled   tiles of a and b in shared memory, 8 x 8 results per thread
  * tensor  tiles in shared memory, products on tensor cores; float16 and bfloat16, compute capability 8.0 on
  *
- * Any sizes, any alignment. Sums are in float, in double for float64, in a fixed order. docs/design.md#words says what
- * own, tile and turned mean. */
+ * Any sizes, any alignment. Sums are in float, in double for float64, in a fixed order. */
 #ifndef TFUSE_KERNELS_MATMUL_OWN_H_
 #define TFUSE_KERNELS_MATMUL_OWN_H_
 
@@ -28,7 +27,7 @@ typedef struct matmul_args {
   double alpha;
   int wide;             /* c and d are of the type that sums are in, not of the factors' */
   int slices;           /* parts of k that are summed apart … */
-  int64_t slice, parts; /* … each of this many terms, to a d this many elements behind the one before */
+  int64_t slice, parts; /* … each of this many terms, to a d this many elements after the one before */
 } matmul_args;
 
 #ifndef TFU_DEVICE

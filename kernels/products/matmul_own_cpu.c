@@ -12,11 +12,11 @@ TFU_BY_REAL(tfu_matmul_own_grad_cpu)
 
 #else
 
-static tfu_code FN(multiply)(tfu_call *call, const tfu_tensor *a, int a_turned, const tfu_tensor *b, int b_turned,
-                             const tfu_tensor *d) {
-  const tfu_products p = tfu_products_of(&a->shape, a_turned, &b->shape, b_turned, &d->shape);
-  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, a_turned), tfu_operand_of(b, b_turned), &p, FN(tfu_gemm_store),
-                            (void *)d);
+static tfu_code FN(multiply)(tfu_call *call, const tfu_tensor *a, int a_transposed, const tfu_tensor *b,
+                             int b_transposed, const tfu_tensor *d) {
+  const tfu_products p = tfu_products_of(&a->shape, a_transposed, &b->shape, b_transposed, &d->shape);
+  return FN(tfu_gemm_batch)(call, tfu_operand_of(a, a_transposed), tfu_operand_of(b, b_transposed), &p,
+                            FN(tfu_gemm_store), (void *)d);
 }
 
 static tfu_code FN(tfu_matmul_own_cpu)(tfu_call *call) {

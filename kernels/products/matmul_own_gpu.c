@@ -12,7 +12,7 @@ TFU_MODULE(matmul_own);
 
 static const char *const layouts[] = {"nn", "nt", "tn", "tt"};
 enum { SIDE_NAIVE = 16, SIDE_TILED = 128 }; /* of a block's results */
-enum { NARROW = 2 /* bytes of the types that tensor cores take */ };
+enum { HALF = 2 /* bytes of the types that tensor cores take */ };
 
 static struct rung {
   tfu_kernel kernel;
@@ -21,21 +21,21 @@ static struct rung {
 } rungs[] = {
     [TFU_OWN_TENSOR] = {{.module = &module, .name = "matmul_tensor", .variants = layouts},
                         TFU_PANEL_ROWS,
-                        TFU_PANEL_COLS(NARROW),
-                        TFU_PANEL_SHARED(NARROW)},
+                        TFU_PANEL_COLS(HALF),
+                        TFU_PANEL_SHARED(HALF)},
     [TFU_OWN_TILED] = {{.module = &module, .name = "matmul_tiled"}, SIDE_TILED, SIDE_TILED, 0},
     [TFU_OWN_NAIVE] = {{.module = &module, .name = "matmul_naive"}, SIDE_NAIVE, SIDE_NAIVE, 0},
 };
 
 /* ---- what tensor cores take ---- */
 
-enum { CHUNK = 16 / NARROW /* elements of 16 bytes */ };
+enum { CHUNK = 16 / HALF /* elements of 16 bytes */ };
 
-static int turned(const matmul_factor *f) { return f->col != 1; }
+static int transposed(const matmul_factor *f) { return f->col != 1; }
 
 /* Whether a factor is whole chunks of 16 bytes: copies have that size. `inner` is its side that is contiguous. */
 static int in_chunks(const matmul_factor *f, int64_t inner, int64_t batch) {
-  const int64_t stride = turned(f) ? f->col : f->row;
+  const int64_t stride = transposed(f) ? f->col : f->row;
   return (uintptr_t)f->data % 16 == 0 && inner % CHUNK == 0 && stride % CHUNK == 0 &&
          (batch == 1 || f->batch % CHUNK == 0);
 }
@@ -49,10 +49,10 @@ static int in_pairs(const matmul_args *a, size_t size) {
 /* NULL where tensor cores can serve, or why they cannot. */
 static const char *hindrance(const matmul_args *a, tfu_dtype dtype, const tfu_device *device) {
   if (dtype != TFU_F16 && dtype != TFU_BF16) return "tiled, since the tensor kernel takes float16 and bfloat16";
-  if (!tfu_panels_fit(device, NARROW))
+  if (!tfu_panels_fit(device, HALF))
     return "tiled, since the GPU is too old for the tensor kernel, or has too little shared memory";
-  if (!in_chunks(&a->a, turned(&a->a) ? a->m : a->k, a->batch) ||
-      !in_chunks(&a->b, turned(&a->b) ? a->k : a->n, a->batch) ||
+  if (!in_chunks(&a->a, transposed(&a->a) ? a->m : a->k, a->batch) ||
+      !in_chunks(&a->b, transposed(&a->b) ? a->k : a->n, a->batch) ||
       !in_pairs(a, a->wide ? sizeof(float) : tfu_dtype_size(dtype)))
     return "tiled, since the tensor kernel takes rows of multiples of 16 bytes";
   return NULL;
@@ -71,7 +71,7 @@ static int64_t slices_of(const matmul_args *a, int64_t blocks, const tfu_device 
 }
 
 static tfu_code launch(tfu_call *call, struct rung *r, tfu_dtype dtype, int64_t blocks, matmul_args *a) {
-  const int layout = r->kernel.variants ? 2 * turned(&a->a) + turned(&a->b) : 0;
+  const int layout = r->kernel.variants ? 2 * transposed(&a->a) + transposed(&a->b) : 0;
   TFU_REQUIRE(call->err, blocks <= INT_MAX && a->slice <= INT_MAX,
               "the product is too large: %lld blocks, sums of %lld terms", (long long)blocks, (long long)a->slice);
   const tfu_grid grid = {.x = (unsigned)blocks, .threads = TFU_THREADS, .shared = r->shared};
@@ -93,7 +93,7 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
   const size_t real_size = tfu_dtype_size(tfu_real(dtype));
   a.slices = (int)slices_of(&a, blocks, &device);
   if (!tfu_has_scratch(call, (size_t)(a.slices * count) * real_size)) a.slices = 1;
-  a.slice = divide_up(divide_up(a.k, a.slices), TFU_PANEL_DEPTH(NARROW)) * TFU_PANEL_DEPTH(NARROW);
+  a.slice = divide_up(divide_up(a.k, a.slices), TFU_PANEL_DEPTH(HALF)) * TFU_PANEL_DEPTH(HALF);
   a.slices = a.k > 0 ? (int)divide_up(a.k, a.slice) : 1;
   a.parts = 0;
   if (a.slices == 1) return launch(call, r, dtype, blocks, &a);
@@ -110,22 +110,23 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
 
 /* ---- the op ---- */
 
-/* The last two axes of t, as they lie or turned. */
-static matmul_factor factor_of(const tfu_tensor *t, int turn) {
+/* The last two axes of t, as they lie or transposed. */
+static matmul_factor factor_of(const tfu_tensor *t, int transpose) {
   const int64_t cols = tfu_cols(&t->shape), rows = t->shape.dim[t->shape.rank - 2];
-  return (matmul_factor){.data = t->data, .row = turn ? 1 : cols, .col = turn ? cols : 1, .batch = rows * cols};
+  return (matmul_factor){
+      .data = t->data, .row = transpose ? 1 : cols, .col = transpose ? cols : 1, .batch = rows * cols};
 }
 
-static tfu_code multiply(tfu_call *call, const tfu_tensor *a, int a_turned, const tfu_tensor *b, int b_turned,
+static tfu_code multiply(tfu_call *call, const tfu_tensor *a, int a_transposed, const tfu_tensor *b, int b_transposed,
                          const tfu_tensor *d) {
   const int rank = d->shape.rank;
   const int64_t m = d->shape.dim[rank - 2], n = d->shape.dim[rank - 1], count = tfu_count(&d->shape);
-  const matmul_args args = {.a = factor_of(a, a_turned),
-                            .b = factor_of(b, b_turned),
+  const matmul_args args = {.a = factor_of(a, a_transposed),
+                            .b = factor_of(b, b_transposed),
                             .d = d->data,
                             .m = m,
                             .n = n,
-                            .k = a->shape.dim[a_turned ? rank - 2 : rank - 1],
+                            .k = a->shape.dim[a_transposed ? rank - 2 : rank - 1],
                             .batch = count ? count / (m * n) : 0,
                             .d_batch = m * n,
                             .alpha = 1};

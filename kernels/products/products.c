@@ -34,20 +34,21 @@ static int axes_of(const tfu_shape *a, const tfu_shape *b, const tfu_shape *y, t
 }
 
 /* Makes the axis rows or terms of the product; 0 where it cannot be. */
-static int absorb(tfu_products *p, const tfu_batch_axis *x, int a_turned, int b_turned) {
+static int absorb(tfu_products *p, const tfu_batch_axis *x, int a_transposed, int b_transposed) {
   const int64_t in_a = p->m * p->k, in_b = p->k * p->n, in_y = p->m * p->n;
-  if (x->y == in_y && x->a == in_a && x->b == 0 && !a_turned) return p->m *= x->size, 1;
-  if (x->y == 0 && x->a == in_a && x->b == in_b && a_turned && !b_turned) return p->k *= x->size, 1;
+  if (x->y == in_y && x->a == in_a && x->b == 0 && !a_transposed) return p->m *= x->size, 1;
+  if (x->y == 0 && x->a == in_a && x->b == in_b && a_transposed && !b_transposed) return p->k *= x->size, 1;
   return 0;
 }
 
-tfu_products tfu_products_of(const tfu_shape *a, int a_turned, const tfu_shape *b, int b_turned, const tfu_shape *y) {
-  tfu_products p = {.m = size_at(y, 2), .n = size_at(y, 1), .k = size_at(a, a_turned ? 2 : 1)};
+tfu_products tfu_products_of(const tfu_shape *a, int a_transposed, const tfu_shape *b, int b_transposed,
+                             const tfu_shape *y) {
+  tfu_products p = {.m = size_at(y, 2), .n = size_at(y, 1), .k = size_at(a, a_transposed ? 2 : 1)};
   tfu_batch_axis all[TFU_MAX_RANK];
   const int n = axes_of(a, b, y, all);
   int left = 0;
   for (int i = 0; i < n; i++)
-    if (!absorb(&p, &all[i], a_turned, b_turned)) all[left++] = all[i];
+    if (!absorb(&p, &all[i], a_transposed, b_transposed)) all[left++] = all[i];
   for (int summed = 0; summed < 2; summed++) {
     for (int i = left - 1; i >= 0; i--)
       if ((all[i].y == 0) == summed) p.axis[p.axes++] = all[i];

@@ -23,7 +23,8 @@ typedef struct tfu_products {
 } tfu_products;
 
 /* The shapes fit, as BatchedMatmul's rule has it. Turned matrices are stored the other way round. */
-tfu_products tfu_products_of(const tfu_shape *a, int a_turned, const tfu_shape *b, int b_turned, const tfu_shape *y);
+tfu_products tfu_products_of(const tfu_shape *a, int a_transposed, const tfu_shape *b, int b_transposed,
+                             const tfu_shape *y);
 
 /* How many matrices the axes `from` up to `to` have. */
 int64_t tfu_batch_count(const tfu_products *p, int from, int to);

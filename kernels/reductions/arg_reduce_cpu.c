@@ -1,5 +1,5 @@
-/* The first place of the greatest or least value on the CPU; tasks are rows, or strips of columns. Of values that are
- * all the lowest finite one or less, or NaN, the place is 0. */
+/* The first index of the greatest or least value on the CPU; tasks are rows, or strips of columns. Of values that are
+ * all the lowest finite one or less, or NaN, the index is 0. */
 #include "kernels/core/arithmetic.h"
 #include "kernels/reductions/reduce_cpu.h"
 
@@ -9,9 +9,9 @@ typedef struct job {
   int least;
 } job;
 
-static void store(const job *j, int64_t at, int64_t place) {
-  if (j->y->dtype == TFU_I32) ((int32_t *)j->y->data)[at] = (int32_t)place;
-  else ((int64_t *)j->y->data)[at] = place;
+static void store(const job *j, int64_t at, int64_t index) {
+  if (j->y->dtype == TFU_I32) ((int32_t *)j->y->data)[at] = (int32_t)index;
+  else ((int64_t *)j->y->data)[at] = index;
 }
 
 static double lowest(tfu_dtype dtype) {
@@ -21,29 +21,29 @@ static double lowest(tfu_dtype dtype) {
                              : -0x1.fffffep127;
 }
 
-/* For each type of values: columns' best ones, row by row; and rows, whose best value is found before its place. v are
+/* For each type of values: columns' best ones, row by row; and rows, whose best value is found before its index. v are
  * the n values from x[at] on. */
-#define STAMP(TYPE, tag, START, TURN, LOAD, TOP)                                      \
+#define STAMP(TYPE, tag, START, NEGATED, LOAD, TOP)                                   \
   static void columns_##tag(const job *j, int64_t outer, int64_t column, int n) {     \
     TYPE best[TFU_TILE], buffer[TFU_TILE];                                            \
-    int64_t place[TFU_TILE] = {0};                                                    \
+    int64_t index[TFU_TILE] = {0};                                                    \
     (void)buffer;                                                                     \
     for (int i = 0; i < n; i++) best[i] = (START);                                    \
     for (int64_t row = 0; row < j->count; row++) {                                    \
       const int64_t at = (outer * j->count + row) * j->inner + column;                \
       const TYPE *v = (LOAD);                                                         \
       for (int i = 0; i < n; i++) {                                                   \
-        const TYPE value = j->least ? (TURN) : v[i];                                  \
+        const TYPE value = j->least ? (NEGATED) : v[i];                               \
         const int more = value > best[i];                                             \
         best[i] = more ? value : best[i];                                             \
-        place[i] = more ? row : place[i];                                             \
+        index[i] = more ? row : index[i];                                             \
       }                                                                               \
     }                                                                                 \
-    for (int i = 0; i < n; i++) store(j, outer * j->inner + column + i, place[i]);    \
+    for (int i = 0; i < n; i++) store(j, outer * j->inner + column + i, index[i]);    \
   }                                                                                   \
   static void row_##tag(const job *j, int64_t row) {                                  \
     TYPE best = (START), buffer[TFU_TILE];                                            \
-    int64_t place = 0;                                                                \
+    int64_t index = 0;                                                                \
     (void)buffer;                                                                     \
     for (int64_t first = 0; first < j->count; first += TFU_TILE) {                    \
       const int n = (int)(j->count - first < TFU_TILE ? j->count - first : TFU_TILE); \
@@ -52,22 +52,22 @@ static double lowest(tfu_dtype dtype) {
       int i = 0;                                                                      \
       if (!(top > best)) continue;                                                    \
       best = top;                                                                     \
-      while ((j->least ? (TURN) : v[i]) != top) i++;                                  \
-      place = first + i;                                                              \
+      while ((j->least ? (NEGATED) : v[i]) != top) i++;                               \
+      index = first + i;                                                              \
     }                                                                                 \
-    store(j, row, place);                                                             \
+    store(j, row, index);                                                             \
   }
 
-static float top_f32(const float *v, int n, int turned) { return tfu_top_f32(v, n, turned, &(int){0}); }
-static double top_f64(const double *v, int n, int turned) { return tfu_top_f64(v, n, turned, &(int){0}); }
-static int32_t top_i32(const int32_t *v, int n, int turned) {
+static float top_f32(const float *v, int n, int negated) { return tfu_top_f32(v, n, negated, &(int){0}); }
+static double top_f64(const double *v, int n, int negated) { return tfu_top_f64(v, n, negated, &(int){0}); }
+static int32_t top_i32(const int32_t *v, int n, int negated) {
   int32_t top = INT32_MIN;
-  for (int i = 0; i < n; i++) top = (v[i] ^ -turned) > top ? v[i] ^ -turned : top;
+  for (int i = 0; i < n; i++) top = (v[i] ^ -negated) > top ? v[i] ^ -negated : top;
   return top;
 }
-static int64_t top_i64(const int64_t *v, int n, int turned) {
+static int64_t top_i64(const int64_t *v, int n, int negated) {
   int64_t top = INT64_MIN;
-  for (int i = 0; i < n; i++) top = (v[i] ^ -(int64_t)turned) > top ? v[i] ^ -(int64_t)turned : top;
+  for (int i = 0; i < n; i++) top = (v[i] ^ -(int64_t)negated) > top ? v[i] ^ -(int64_t)negated : top;
   return top;
 }
 

@@ -4,7 +4,7 @@
  *
  * A kind is started once, and takes N values at a time with add: value(i) is number i of them, and real(i) says whether
  * it is there, i a constant. Values that are not there are nothing(), two of them as T stores them, which changes no
- * result. count is how many are there, seen how many came before, and place(i) tells where value i is in its part of a
+ * result. count is how many are there, seen how many came before, and index(i) tells where value i is in its part of a
  * row, i a variable. known(begin) is the state at the end; WORDS numbers of it matter. */
 #pragma once
 
@@ -47,8 +47,8 @@ struct most {
   __device__ float operator()(float a, float b) const { return larger(a, b); }
 };
 
-/* The values of minima and of their places count with the opposite sign. */
-struct turn_sign {
+/* The values of minima and of their indices count with the opposite sign. */
+struct flip_sign {
   unsigned sign = 0;
   __device__ float operator()(float v) const { return __uint_as_float(__float_as_uint(v) ^ sign); }
 };
@@ -87,13 +87,13 @@ template <typename T>
 struct tops {
   typedef top_state<float> state;
   enum { GROUP = TFU_TOPS, WORDS = 1 };
-  turn_sign turn;
+  flip_sign flip;
   float top = -infinity<float>();
-  __device__ void start(const reduce_args &a) { turn.sign = a.turned ? 0x80000000u : 0; }
-  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  __device__ void start(const reduce_args &a) { flip.sign = a.negated ? 0x80000000u : 0; }
+  __device__ unsigned nothing() const { return stored<T>(flip(-infinity<float>())); }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
-    top = top_of(top, folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); }));
+    top = top_of(top, folded<N>([&](int i) { return flip(value(i)); }, [](float a, float b) { return top_of(a, b); }));
   }
   __device__ state known(int64_t) const { return {top, 0}; }
 };
@@ -103,14 +103,14 @@ template <typename T>
 struct ties {
   typedef top_state<float> state;
   enum { GROUP = TFU_TOPS, WORDS = 2 };
-  turn_sign turn;
+  flip_sign flip;
   state s = {-infinity<float>(), 0};
-  __device__ void start(const reduce_args &a) { turn.sign = a.turned ? 0x80000000u : 0; }
-  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  __device__ void start(const reduce_args &a) { flip.sign = a.negated ? 0x80000000u : 0; }
+  __device__ unsigned nothing() const { return stored<T>(flip(-infinity<float>())); }
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A real, P, int, int) {
-    const float top = folded<N>([&](int i) { return turn(value(i)); }, [](float a, float b) { return top_of(a, b); });
-    const float as_stored = turn(top);
+    const float top = folded<N>([&](int i) { return flip(value(i)); }, [](float a, float b) { return top_of(a, b); });
+    const float as_stored = flip(top);
     int equal = 0;
     UNROLLED(i, N) equal += real(i) && value(i) == as_stored;
     s.join({top, (float)equal});
@@ -218,33 +218,33 @@ struct spreads {
   }
 };
 
-/* Values come in the order of their places. Only those above the least finite one count. */
+/* Values come in the order of their indices. Only those above the least finite one count. */
 template <typename T>
-struct places {
-  typedef place_state<float> state;
-  enum { GROUP = TFU_PLACES, WORDS = 3 };
-  turn_sign turn;
+struct indices {
+  typedef index_state<float> state;
+  enum { GROUP = TFU_INDICES, WORDS = 3 };
+  flip_sign flip;
   float top;
   int at = -1; /* none yet */
   __device__ void start(const reduce_args &a) {
-    turn.sign = a.turned ? 0x80000000u : 0;
+    flip.sign = a.negated ? 0x80000000u : 0;
     top = least_finite<float>(a.from);
   }
-  __device__ unsigned nothing() const { return stored<T>(turn(-infinity<float>())); }
+  __device__ unsigned nothing() const { return stored<T>(flip(-infinity<float>())); }
   template <int N, typename V, typename A, typename P>
-  __device__ void add(V value, A, P place, int, int) {
-    const float high = folded<N>([&](int i) { return turn(value(i)); }, most());
+  __device__ void add(V value, A, P index, int, int) {
+    const float high = folded<N>([&](int i) { return flip(value(i)); }, most());
     if (!(high > top)) return;
-    const float as_stored = turn(high);
+    const float as_stored = flip(high);
     int first = 0;
     UNROLL
     for (int i = N - 1; i >= 0; i--) first = value(i) == as_stored ? i : first;
     top = high;
-    at = place(first);
+    at = index(first);
   }
   __device__ state known(int64_t begin) const {
     state s = {top, 0, 0};
-    if (at >= 0) s.set_place(begin + at);
+    if (at >= 0) s.set_index(begin + at);
     return s;
   }
 };
@@ -253,7 +253,7 @@ struct places {
 template <typename T, typename K>
 __device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, const typename K::state &s) {
   if (!a.y) store_state<float>(a, n, at, s);
-  else if constexpr (K::GROUP == TFU_PLACES) store_one(a.y, at, a.to, s.place());
+  else if constexpr (K::GROUP == TFU_INDICES) store_one(a.y, at, a.to, s.index());
   else store_one(a.y, at, sizeof(T) == 4 ? TFU_AS_F32 : a.to, s.result(a.kind, a.all));
 }
 
@@ -269,6 +269,6 @@ __device__ inline void store_as(const reduce_args &a, int64_t n, int64_t at, con
   KERNEL(name##_sums_##tag, name<T, sums<T>>)         \
   KERNEL(name##_products_##tag, name<T, products<T>>) \
   KERNEL(name##_tops_##tag, name<T, tops<T>>)         \
-  KERNEL(name##_places_##tag, name<T, places<T>>)
+  KERNEL(name##_indices_##tag, name<T, indices<T>>)
 #define TFU_KINDS_WITH_SLOPES(KERNEL, name) TFU_SINGLES(TFU_SLOPES_OF, KERNEL, name)
 #define TFU_KINDS(KERNEL, name) TFU_SINGLES(TFU_KINDS_OF, KERNEL, name)

@@ -5,7 +5,7 @@
 template <typename R>
 __device__ inline void store(const reduce_args &a, int64_t n, int64_t at, const state<R> &s) {
   if (!a.y) store_state<R>(a, n, at, s);
-  else if (a.kind == TFU_REDUCE_ARG) store_one(a.y, at, a.to, s.places.place());
+  else if (a.kind == TFU_REDUCE_ARG) store_one(a.y, at, a.to, s.indices.index());
   else store_one(a.y, at, a.to, s.result(a));
 }
 
@@ -27,7 +27,7 @@ __device__ inline void join_block(const reduce_args &a, state<R> &s, int lane, i
 }
 
 /* Two neighbouring columns for each thread, where they can be read at once. 1 << lane_bits threads share the columns
- * and take their rows in turn. */
+ * and take their rows in flip. */
 __device__ inline void reduce_twos(const reduce_args &a) {
   enum { AHEAD = 8 };
   const int size = size_bits(a.from), across = TFU_REDUCE_THREADS >> a.lane_bits, lanes = 1 << a.lane_bits;
@@ -86,7 +86,7 @@ __device__ inline void reduce_twos(const reduce_args &a) {
 /* Values, or states where a.joins says so: [outer][count][inner] become [outer][parts][inner]. A thread reads one
  * element at a time, and neighbours read neighbours: they are of inner, or of count where a.beside says so. Wide types
  * need no more than that; values that are computed in float are taken by the two kernels above, but for columns that do
- * not come in pairs. Those, and states of float, are computed in double here (a.narrow). */
+ * not come in pairs. Those, and states of float, are computed in double here (a.float_states). */
 template <typename R>
 __device__ inline void reduce_any(const reduce_args &a) {
   enum { AHEAD = 4 };
@@ -100,7 +100,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
   state<R> s = state<R>::none(a);
   if (outer < a.outer) {
     const int64_t from = outer * a.count * a.inner + column;
-    const bool narrow = is_real<R>::value && a.narrow;
+    const bool float_states = is_real<R>::value && a.float_states;
     ONCE
     for (int64_t i = begin + lane; i < end && !a.joins; i += AHEAD * lanes) {
       const int64_t left = (end - i + lanes - 1) >> a.lane_bits;
@@ -108,7 +108,7 @@ __device__ inline void reduce_any(const reduce_args &a) {
       R v[AHEAD];
       UNROLLED(j, AHEAD) {
         const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
-        v[j] = narrow ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
+        v[j] = float_states ? (R)load_one<float>(a.x, at, a.from) : load_one<R>(a.x, at, a.from);
       }
       s.add(a, v, m, i, lanes);
     }
@@ -119,8 +119,8 @@ __device__ inline void reduce_any(const reduce_args &a) {
       state<R> others[AHEAD];
       UNROLLED(j, AHEAD) {
         const int64_t at = from + (i + (j < m ? j * lanes : 0)) * a.inner;
-        others[j] =
-            narrow ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group) : load_state<R>(a.x, a.words, n, at);
+        others[j] = float_states ? converted<R>(load_state<float>(a.x, a.words, n, at), a.group)
+                                 : load_state<R>(a.x, a.words, n, at);
       }
       ONCE
       for (int j = 0; j < m; j++) {
@@ -133,9 +133,9 @@ __device__ inline void reduce_any(const reduce_args &a) {
   join_block(a, s, lane, a.beside ? 1 : across);
   if (lane != 0 || outer >= a.outer) return;
   const int64_t result = (outer * a.parts + blockIdx.y) * a.inner + column;
-  if (!is_real<R>::value || !a.narrow) return store(a, lines * a.parts, result, s);
+  if (!is_real<R>::value || !a.float_states) return store(a, lines * a.parts, result, s);
   if (!a.y) return store(a, lines * a.parts, result, converted<float>(s, a.group));
-  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.places.place());
+  if (a.kind == TFU_REDUCE_ARG) store_one(a.y, result, a.to, s.indices.index());
   else store_one(a.y, result, a.to, (float)s.result(a));
 }
 

@@ -2,7 +2,7 @@
  *
  * R is the type of arithmetic: float, double, or int64 for both integers. All members are numbers of type R, at most
  * TFU_STATE_WORDS of them. add takes the first m of M values, 0 < m, of which v[i] is number first + i * step of those
- * that are reduced; join takes another state, whose values come behind; result is that of a kind, of `all` values. */
+ * that are reduced; join takes another state, whose values come after; result is that of a kind, of `all` values. */
 #pragma once
 
 #include "kernels/core/device/online_softmax.cuh"
@@ -234,27 +234,27 @@ struct spread_state {
   }
 };
 
-/* The greatest value above the least finite one, and the bits of its first place: in one number, or in two of float. */
+/* The greatest value above the least finite one, and the bits of its first index: in one number, or in two of float. */
 template <typename R>
-struct place_state {
+struct index_state {
   R top, low, high;
 
   /* Values come in order, but for single ones: those may stand before what was seen. */
   template <int M>
   __device__ void add(const reduce_args &, R (&v)[M], int m, int64_t first, int64_t step) {
-    int64_t at = place();
+    int64_t at = index();
     UNROLLED(i, M)
       if (i < m && (v[i] > top || (i == 0 && v[i] == top && first < at))) top = v[i], at = first + i * step;
-    set_place(at);
+    set_index(at);
   }
-  __device__ void join(const place_state &o) {
-    if (o.top > top || (o.top == top && o.place() < place())) *this = o;
+  __device__ void join(const index_state &o) {
+    if (o.top > top || (o.top == top && o.index() < index())) *this = o;
   }
-  __device__ int64_t place() const {
+  __device__ int64_t index() const {
     if constexpr (sizeof(R) == 8) return *(const int64_t *)&low;
     else return (int64_t)((uint64_t)__float_as_uint(high) << 32 | __float_as_uint(low));
   }
-  __device__ void set_place(int64_t at) {
+  __device__ void set_index(int64_t at) {
     if constexpr (sizeof(R) == 8) *(int64_t *)&low = at;
     else low = __uint_as_float((uint32_t)at), high = __uint_as_float((uint32_t)(at >> 32));
   }
@@ -270,24 +270,24 @@ union state {
   product_state<R> products;
   exponential_state<R> exponentials;
   spread_state<R> spreads;
-  place_state<R> places;
+  index_state<R> indices;
 
   static __device__ state none(const reduce_args &k) {
-    const bool least = k.group == TFU_TOPS || k.group == TFU_EXPONENTIALS || k.group == TFU_PLACES;
-    const bool finite = k.group == TFU_PLACES || !is_real<R>::value;
+    const bool least = k.group == TFU_TOPS || k.group == TFU_EXPONENTIALS || k.group == TFU_INDICES;
+    const bool finite = k.group == TFU_INDICES || !is_real<R>::value;
     return {{least ? (finite ? least_finite<R>(k.from) : least_of<R>()) : (R)(k.group == TFU_PRODUCTS)}};
   }
   template <int M>
   __device__ void add(const reduce_args &k, R (&v)[M], int m, int64_t first, int64_t step) {
-    if (k.turned) {
+    if (k.negated) {
       UNROLLED(i, M) v[i] = opposite(v[i]);
     }
-    if (k.group == TFU_PLACES) places.add(k, v, m, first, step);
+    if (k.group == TFU_INDICES) indices.add(k, v, m, first, step);
     else as_kind(k.group, [&](auto own) { (this->*own).add(k, v, m, first, step); });
   }
   /* Out of line, as few are joined. */
   __device__ void join(const reduce_args &k, const state &o) { *this = joined(k.group, *this, o); }
-  /* That of places is their place(). */
+  /* That of indices is their index(). */
   __device__ R result(const reduce_args &k) const { return finished(k.group, k.kind, k.all, *this); }
 
  private:
@@ -310,7 +310,7 @@ union state {
     return y;
   }
   static __device__ __noinline__ state joined(int group, state s, state o) {
-    if (group == TFU_PLACES) s.places.join(o.places);
+    if (group == TFU_INDICES) s.indices.join(o.indices);
     else as_kind(group, [&](auto own) { (s.*own).join(o.*own); });
     return s;
   }
@@ -343,6 +343,6 @@ __device__ inline state<R> converted(const state<F> &s, int group) {
     const double mean = (double)s.spreads.mean + s.spreads.rest;
     other.spreads.mean = (R)mean, other.spreads.rest = (R)(mean - other.spreads.mean);
   }
-  if (group == TFU_PLACES) other.places.set_place(s.places.place());
+  if (group == TFU_INDICES) other.indices.set_index(s.indices.index());
   return other;
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* In the order of the row's choices (ops/reductions/reduce.c), and one more for the place of the greatest or least. */
+/* In the order of the row's choices (ops/reductions/reduce.c), and one more for the index of the greatest or least. */
 enum {
   TFU_REDUCE_SUM,
   TFU_REDUCE_MEAN,
@@ -23,7 +23,7 @@ enum {
 };
 
 /* The kinds that differ in what a state is. */
-enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_PLACES };
+enum { TFU_SUMS, TFU_TOPS, TFU_PRODUCTS, TFU_EXPONENTIALS, TFU_SPREADS, TFU_INDICES };
 
 #define TFU_REDUCE_THREADS 256
 #define TFU_BATCH 32         /* elements that a thread loads before it looks at them */
@@ -48,17 +48,17 @@ typedef struct reduce_args {
   int64_t share; /* a part has so many of count, the last one perhaps fewer              */
   int64_t all;   /* values that a result is made of                                      */
   /* In reduce_columns, where narrow columns are joined: rows of x that lie side by side are taken for one row of
-   * `inner` columns, of which every period'th is the same column of x. `tail` elements behind each outer's last such
+   * `inner` columns, of which every period'th is the same column of x. `tail` elements after each outer's last such
    * row are left. Results are [outer][parts][period]. 0 and 0 elsewhere. */
   int period, tail;
   int parts, kind, group, words;
-  int lane_bits; /* 1 << lane_bits threads share a row or column …                      */
-  int beside;    /* … in reduce_any, whether these are neighbours                       */
-  int narrow;    /* in reduce_any: values are computed in float elsewhere, and states are floats */
-  int joins;     /* x are states                                                        */
-  int turned;    /* the least is looked for, as the greatest of the opposite values     */
-  int ties;      /* the greatest values are counted                                     */
-  int from, to;  /* how x and y are stored                                              */
+  int lane_bits;    /* 1 << lane_bits threads share a row or column …                      */
+  int beside;       /* … in reduce_any, whether these are neighbours                       */
+  int float_states; /* in reduce_any: values are computed in float elsewhere, and states are floats */
+  int joins;        /* x are states                                                        */
+  int negated;      /* the least is looked for, as the greatest of the opposite values     */
+  int ties;         /* the greatest values are counted                                     */
+  int from, to;     /* how x and y are stored                                              */
 } reduce_args;
 
 /* What the gradient needs of each element of y: two numbers, made of its state and of dy. */
@@ -69,7 +69,7 @@ typedef struct reduce_pairs_args {
   int kind, from;
 } reduce_pairs_args;
 
-/* Groups of axes, the last one first, kept and reduced in turn. For columns, [outer][count][inner] as above. */
+/* Groups of axes, the last one first, kept and reduced in flip. For columns, [outer][count][inner] as above. */
 #define TFU_REDUCE_GROUPS 9
 typedef struct reduce_grad_args {
   void *dx;
@@ -93,7 +93,7 @@ static inline int tfu_float_group(int kind) {
     case TFU_REDUCE_LSE: return TFU_EXPONENTIALS;
     case TFU_REDUCE_VARIANCE:
     case TFU_REDUCE_STD: return TFU_SPREADS;
-    case TFU_REDUCE_ARG: return TFU_PLACES;
+    case TFU_REDUCE_ARG: return TFU_INDICES;
     default: return TFU_SUMS;
   }
 }
@@ -130,7 +130,7 @@ TFU_MUST_USE tfu_code tfu_reduce_to_parts(tfu_call *call, const tfu_tensor *x, c
 
 /* Reduces x, of a shape that the groups give, to results in y, or to states in *states, which it makes room for. */
 TFU_MUST_USE tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind,
-                                        int turned, const tfu_tensor *y, const void **states);
+                                        int negated, const tfu_tensor *y, const void **states);
 #endif
 
 #endif

@@ -3,7 +3,7 @@
 #include "kernels/reductions/kinds.cuh"
 
 /* There are less than 2^31 columns in all. A pack's columns for each thread. 1 << lane_bits threads share the columns
- * and take their rows in turn.
+ * and take their rows in flip.
  *
  * Joined columns (a.period) are those of one outer for each block, without lanes. What the threads know of columns that
  * are the same in x is joined like what lanes know of theirs. */
@@ -23,7 +23,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
     const int64_t step = a.inner << a.lane_bits;
     const T *x =
         (const T *)a.x + (outer * a.count + begin + lane) * a.inner + (int64_t)outer * a.tail + (line - outer * inner);
-    const auto place = [&](int row, int c) { return period ? row * together + (beside * V + c) / period : row; };
+    const auto index = [&](int row, int c) { return period ? row * together + (beside * V + c) / period : row; };
     int seen = 0;
     ONCE
     for (int row = lane; row < n; row += ROWS * lanes, x += ROWS * step) {
@@ -41,7 +41,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       }
       UNROLLED(c, V)
         kind[c].template add<ROWS>([&](int i) { return element<T>(bits[i], c); }, [&](int i) { return i < there; },
-                                   [&](int i) { return place(row + i * lanes, c); }, there, seen);
+                                   [&](int i) { return index(row + i * lanes, c); }, there, seen);
       seen += there;
     }
     if (a.tail && blockIdx.y + 1 == a.parts) {
@@ -49,7 +49,7 @@ __device__ inline void reduce_columns(const reduce_args &a) {
       UNROLLED(c, V) {
         if (beside * V + c >= a.tail) continue;
         const float v = single<T>(rest, beside * V + c);
-        kind[c].template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return place(n, c); }, 1,
+        kind[c].template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return index(n, c); }, 1,
                                 seen);
       }
     }

@@ -12,7 +12,7 @@ typedef struct stage {
   const tfu_state *states; /* or states */
   int64_t outer, count, inner, all;
   int64_t joined, share, parts, strips, tasks, per_task;
-  int kind, turned, ties, group;
+  int kind, negated, ties, group;
   tfu_dtype dtype;
   tfu_state *to;       /* [outer][parts][inner], */
   const tfu_tensor *y; /* or results             */
@@ -56,14 +56,14 @@ static tfu_state line_state(const stage *s, int64_t at, int n) {
   if (s->dtype == TFU_BF16 && s->group == TFU_SUMS && s->kind != TFU_REDUCE_L2)
     return (tfu_state){.a = sum_of_bf16((const uint16_t *)x->data + at, n)};
   if (s->dtype >= TFU_FLOATS) return tfu_line_state_int(s->kind, x, at, n);
-  if (s->dtype == TFU_F64) return tfu_line_state_f64(s->kind, s->turned, s->ties, (const double *)x->data + at, n);
-  return tfu_line_state_f32(s->kind, s->turned, s->ties, tfu_load_f32(x->data, x->dtype, at, n, narrow), n);
+  if (s->dtype == TFU_F64) return tfu_line_state_f64(s->kind, s->negated, s->ties, (const double *)x->data + at, n);
+  return tfu_line_state_f32(s->kind, s->negated, s->ties, tfu_load_f32(x->data, x->dtype, at, n, narrow), n);
 }
 
 static void column_states(const stage *s, int64_t at, int64_t stride, int rows, int n, tfu_state *found) {
   if (s->dtype >= TFU_FLOATS) tfu_column_states_int(s->kind, s->x, at, stride, rows, n, found);
-  else if (s->dtype == TFU_F64) tfu_column_states_f64(s->kind, s->turned, s->ties, s->x, at, stride, rows, n, found);
-  else tfu_column_states_f32(s->kind, s->turned, s->ties, s->x, at, stride, rows, n, found);
+  else if (s->dtype == TFU_F64) tfu_column_states_f64(s->kind, s->negated, s->ties, s->x, at, stride, rows, n, found);
+  else tfu_column_states_f32(s->kind, s->negated, s->ties, s->x, at, stride, rows, n, found);
 }
 
 /* Parts of rows: each task has some, `per_task`. */
@@ -162,7 +162,7 @@ static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *gr
              .inner = 1,
              .all = 1,
              .kind = kind,
-             .turned = kind == TFU_REDUCE_MIN,
+             .negated = kind == TFU_REDUCE_MIN,
              .dtype = x->dtype,
              .ties = !y};
   s.group = tfu_reduce_group(kind, x->dtype);

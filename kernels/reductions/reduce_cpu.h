@@ -20,7 +20,7 @@ typedef struct tfu_state {
 } tfu_state;
 
 /* Groups of integers, beside those of reduce.h. */
-enum { TFU_WHOLE_SUMS = TFU_PLACES + 1, TFU_WHOLE_TOPS, TFU_WHOLE_PRODUCTS };
+enum { TFU_WHOLE_SUMS = TFU_INDICES + 1, TFU_WHOLE_TOPS, TFU_WHOLE_PRODUCTS };
 
 int tfu_reduce_group(int kind, tfu_dtype dtype);
 /* Of no values, for a tensor of a dtype. */
@@ -30,19 +30,19 @@ void tfu_state_join(int group, tfu_state *s, tfu_state other);
 double tfu_state_result(int kind, tfu_state s, int64_t n);
 
 /* The state of n <= TFU_CHUNK values in a line, and those of n <= TFU_COLUMNS columns of `rows` <= TFU_ROWS rows, whose
- * row r begins at x[at + r * stride], joined to what is in s. `turned` looks for the least instead of the greatest, and
- * `ties` counts how often it is there. */
+ * row r begins at x[at + r * stride], joined to what is in s. `negated` looks for the least instead of the greatest,
+ * and `ties` counts how often it is there. */
 enum { TFU_ROWS = 16, TFU_COLUMNS = 2048 };
-tfu_state tfu_line_state_f32(int kind, int turned, int ties, const float *v, int n);
-tfu_state tfu_line_state_f64(int kind, int turned, int ties, const double *v, int n);
-void tfu_column_states_f32(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+tfu_state tfu_line_state_f32(int kind, int negated, int ties, const float *v, int n);
+tfu_state tfu_line_state_f64(int kind, int negated, int ties, const double *v, int n);
+void tfu_column_states_f32(int kind, int negated, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
                            int n, tfu_state *s);
-void tfu_column_states_f64(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+void tfu_column_states_f64(int kind, int negated, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
                            int n, tfu_state *s);
 
-/* The greatest of n values that are not NaN, or of the negative values if turned; minus infinity if there are none. */
-float tfu_top_f32(const float *v, int n, int turned, int *nan);
-double tfu_top_f64(const double *v, int n, int turned, int *nan);
+/* The greatest of n values that are not NaN, or of the negative values if negated; minus infinity if there are none. */
+float tfu_top_f32(const float *v, int n, int negated, int *nan);
+double tfu_top_f64(const double *v, int n, int negated, int *nan);
 
 /* The same for integers, and what becomes of a state at last. */
 tfu_state tfu_line_state_int(int kind, const tfu_tensor *x, int64_t at, int n);

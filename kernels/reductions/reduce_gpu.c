@@ -1,14 +1,14 @@
 #include "kernels/reductions/reduce.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(reduce);
 TFU_MODULE_AS(rows_module, reduce_rows);
 TFU_MODULE_AS(columns_module, reduce_columns);
 /* What kinds.cuh calls them, in the order of tfu_reduce_variant. */
-const char *const tfu_reduce_variants[] = {"sums", "squares", "tops", "ties", "products", "exps", "spreads", "places"};
+const char *const tfu_reduce_variants[] = {"sums", "squares", "tops", "ties", "products", "exps", "spreads", "indices"};
 static tfu_kernel rows = {.module = &rows_module, .name = "reduce_rows", .variants = tfu_reduce_variants};
 static tfu_kernel columns = {.module = &columns_module, .name = "reduce_columns", .variants = tfu_reduce_variants};
 static tfu_kernel twos = {.module = &module, .name = "reduce_twos"};
@@ -17,14 +17,14 @@ static tfu_kernel any = {.module = &module, .name = "reduce_any"};
 /* Packs that a thread has of a row before more threads share it; blocks for each multiprocessor before rows or columns
  * are cut into parts; packs or pairs of columns that lie beside each other in a block. The middle three are measured on
  * an H200, the first and the last by reasoning. */
-TFU_CHOICE(row_packs, 8, 1, 64);
-TFU_CHOICE(row_blocks, 4, 1, 64);
-TFU_CHOICE(column_blocks, 8, 1, 64);
-TFU_CHOICE(column_bits, 4, 3, 8);
-TFU_CHOICE(pair_bits, 6, 3, 8);
+TFU_TUNABLE(row_packs, 8, 1, 64);
+TFU_TUNABLE(row_blocks, 4, 1, 64);
+TFU_TUNABLE(column_blocks, 8, 1, 64);
+TFU_TUNABLE(column_bits, 4, 3, 8);
+TFU_TUNABLE(pair_bits, 6, 3, 8);
 /* Blocks for each multiprocessor where narrow columns are joined. As many as are there at a time, and all alike: more
  * would leave more states to join. */
-TFU_CHOICE(joined_blocks, 4, 1, 64);
+TFU_TUNABLE(joined_blocks, 4, 1, 64);
 
 enum {
   LANE_BITS = 8,
@@ -70,7 +70,7 @@ static int words_of(int group, tfu_dtype real, int ties) {
     case TFU_PRODUCTS: return real == TFU_I64 ? 1 : 3;
     case TFU_EXPONENTIALS: return 2;
     case TFU_SPREADS: return 4;
-    case TFU_PLACES: return real == TFU_F32 ? 3 : 2;
+    case TFU_INDICES: return real == TFU_F32 ? 3 : 2;
     default: return 1;
   }
 }
@@ -151,10 +151,10 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
     a->y = NULL;
   }
   a->states = states;
-  a->narrow = kernel == &any && real == TFU_F32;
+  a->float_states = kernel == &any && real == TFU_F32;
   if (kernel == &rows || kernel == &columns)
     TFU_TRY(tfu_launch(call, kernel, tfu_reduce_variant(a->kind, a->ties), dtype, grid, a));
-  else TFU_TRY(tfu_launch(call, kernel, 0, a->narrow ? TFU_F64 : real, grid, a));
+  else TFU_TRY(tfu_launch(call, kernel, 0, a->float_states ? TFU_F64 : real, grid, a));
   a->y = y;
   a->x = states;
   a->joins = 1;
@@ -164,7 +164,7 @@ static tfu_code launch(tfu_call *call, tfu_dtype dtype, reduce_args *a, int64_t 
 }
 
 /* To results in y, or to states of at most `few` parts. */
-static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
+static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int negated,
                        const tfu_tensor *y, int64_t few, tfu_reduce_parts *left) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -179,7 +179,7 @@ static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *gr
                    .all = all || x->dtype < TFU_FLOATS ? all : 1,
                    .kind = kind,
                    .group = tfu_float_group(kind),
-                   .turned = turned,
+                   .negated = negated,
                    .ties = !y,
                    .from = x->dtype,
                    .to = y ? (int)y->dtype : 0};
@@ -204,10 +204,10 @@ static tfu_code reduce(tfu_call *call, const tfu_tensor *x, const tfu_groups *gr
   return TFU_OK;
 }
 
-tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int turned,
+tfu_code tfu_reduce_launch(tfu_call *call, const tfu_tensor *x, const tfu_groups *groups, int kind, int negated,
                            const tfu_tensor *y, const void **states) {
   tfu_reduce_parts left = {0};
-  TFU_TRY(reduce(call, x, groups, kind, turned, y, 1, &left));
+  TFU_TRY(reduce(call, x, groups, kind, negated, y, 1, &left));
   if (states) *states = left.states;
   return TFU_OK;
 }

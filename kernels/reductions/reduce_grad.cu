@@ -34,8 +34,8 @@ static __device__ __noinline__ int64_t result_of(const reduce_grad_args &a, int6
   bool kept = a.kept_last;
   ONCE
   for (int g = 0; g < a.groups; g++, kept = !kept) {
-    const int64_t size = a.size[g], rest = divide(at, size), place = at - rest * size;
-    if (kept) result += place * results, results *= size;
+    const int64_t size = a.size[g], rest = divide(at, size), index = at - rest * size;
+    if (kept) result += index * results, results *= size;
     at = rest;
   }
   return result;

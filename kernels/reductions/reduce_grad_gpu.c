@@ -29,7 +29,7 @@ static tfu_code whole_rows(tfu_call *call, const tfu_groups *g, int kind) {
                    .count = g->reduced[0],
                    .all = g->reduced[0],
                    .kind = kind,
-                   .turned = kind == TFU_REDUCE_MIN,
+                   .negated = kind == TFU_REDUCE_MIN,
                    .from = x->dtype};
   /* Some lanes even for a short row, so that they read its sectors of memory together. */
   while (TFU_BATCH << a.lane_bits < a.count || (a.lane_bits < 3 && 1 << a.lane_bits < packs)) a.lane_bits++;

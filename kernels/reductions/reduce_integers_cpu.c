@@ -29,13 +29,13 @@ enum { LANES = 16 };
   }
 #define LINE(name, TYPE, UNSIGNED, LEAST)                                         \
   static uint64_t name(int kind, const TYPE *v, int n) {                          \
-    const TYPE turn = kind == TFU_REDUCE_MIN ? -1 : 0;                            \
+    const TYPE flip = kind == TFU_REDUCE_MIN ? -1 : 0;                            \
     const int product = kind == TFU_REDUCE_PROD;                                  \
     UNSIGNED s[LANES];                                                            \
     TYPE top[LANES];                                                              \
     for (int k = 0; k < LANES; k++) s[k] = product, top[k] = LEAST;               \
     if (kind == TFU_REDUCE_MAX || kind == TFU_REDUCE_MIN) {                       \
-      ROUND(top[k] = (x ^ turn) > top[k] ? (TYPE)(x ^ turn) : top[k])             \
+      ROUND(top[k] = (x ^ flip) > top[k] ? (TYPE)(x ^ flip) : top[k])             \
       for (int k = 1; k < LANES; k++) top[0] = top[k] > top[0] ? top[k] : top[0]; \
       return (uint64_t)(int64_t)top[0];                                           \
     }                                                                             \

@@ -2,7 +2,7 @@
 #include "kernels/reductions/reduce_rows.cuh"
 
 /* A part of a row for every 1 << lane_bits threads. The row may begin anywhere: what lies before its first whole pack
- * and behind its last one is taken element by element. */
+ * and after its last one is taken element by element. */
 template <typename T, typename K>
 __device__ inline void reduce_rows(const reduce_args &a) {
   enum { V = packed<T>::N, PACKS = TFU_BATCH / V };
@@ -37,12 +37,12 @@ __device__ inline void reduce_rows(const reduce_args &a) {
       seen += there * V;
     }
     s = kind.known(begin);
-    const int behind = head + packs * V, alone = head + n - behind;
+    const int after = head + packs * V, alone = head + n - after;
     ONCE
     for (int i = lane; i < alone; i += lanes) {
       K one;
       one.start(a);
-      const int at = i < head ? i : behind + i - head;
+      const int at = i < head ? i : after + i - head;
       const float v = single<T>(x, at);
       one.template add<1>([&](int) { return v; }, [](int) { return true; }, [&](int) { return at; }, 1, 0);
       s.join(one.known(begin));

@@ -4,7 +4,7 @@
 
 #include "kernels/reductions/kinds.cuh"
 
-/* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has place first + i
+/* Adds the values of a thread's packs to a kind. Pack i is there if i < packs, and its first value has index first + i
  * * stride. */
 template <typename T, typename K, int PACKS>
 __device__ inline void add_packs(K &kind, const int4 (&bits)[PACKS], int packs, int first, int stride, int seen) {
@@ -25,9 +25,9 @@ __device__ inline void join_row(typename K::state &s, int lanes) {
     UNROLLED(i, K::WORDS) ((float *)&o)[i] = __shfl_xor_sync(0xffffffffu, word_of<float>(s, i), offset);
     /* The lower lane's state comes first for both, so that they get the same bits. */
     const bool low = !(threadIdx.x & offset);
-    const typename K::state behind = low ? o : s;
+    const typename K::state after = low ? o : s;
     s = low ? s : o;
-    s.join(behind);
+    s.join(after);
   }
   if (lanes <= 32) return;
   const int warp = threadIdx.x / 32, first = warp & ~((lanes >> 5) - 1);

@@ -124,9 +124,9 @@ static inline FN(values) FN(larger)(FN(values) x, FN(values) best) {
 #endif
 }
 
-REAL FN(tfu_top)(const REAL *v, int n, int turned, int *nan) {
+REAL FN(tfu_top)(const REAL *v, int n, int negated, int *nan) {
   enum { EACH = 16 / sizeof(REAL) };
-  const REAL sign = turned ? -1 : 1;
+  const REAL sign = negated ? -1 : 1;
   REAL top = -(REAL)INFINITY;
   int i = 0;
   *nan = 0;
@@ -201,12 +201,12 @@ static tfu_state FN(product)(const REAL *v, int n) {
   return s;
 }
 
-tfu_state FN(tfu_line_state)(int kind, int turned, int ties, const REAL *v, int n) {
-  const REAL sign = turned ? -1 : 1;
+tfu_state FN(tfu_line_state)(int kind, int negated, int ties, const REAL *v, int n) {
+  const REAL sign = negated ? -1 : 1;
   switch (tfu_reduce_group(kind, TFU_F32)) {
     case TFU_TOPS: {
       int nan;
-      const REAL top = FN(tfu_top)(v, n, turned, &nan);
+      const REAL top = FN(tfu_top)(v, n, negated, &nan);
       if (nan) return (tfu_state){.a = NAN};
       return (tfu_state){.a = top, .b = ties ? TFU_SUM(n, (REAL)(v[i] * sign == top)) : 0};
     }
@@ -234,10 +234,10 @@ tfu_state FN(tfu_line_state)(int kind, int turned, int ties, const REAL *v, int 
   const REAL *v;    \
   for (int r = 0; r < rows && (v = FN(tfu_load)(x->data, x->dtype, at + r * stride, n, buffer), 1); r++)
 
-void FN(tfu_column_states)(int kind, int turned, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
+void FN(tfu_column_states)(int kind, int negated, int ties, const tfu_tensor *x, int64_t at, int64_t stride, int rows,
                            int n, tfu_state *s) {
   REAL a[TFU_COLUMNS], b[TFU_COLUMNS], buffer[TFU_COLUMNS];
-  const REAL sign = turned ? -1 : 1;
+  const REAL sign = negated ? -1 : 1;
   const int group = tfu_reduce_group(kind, TFU_F32), squares = kind == TFU_REDUCE_L2;
   for (int i = 0; i < n; i++) a[i] = group == TFU_TOPS || group == TFU_EXPONENTIALS ? -(REAL)INFINITY : 0;
   memset(b, 0, (size_t)n * sizeof *b);

@@ -2,7 +2,7 @@
  *
  * Rows are seen in the order of their ids, so a segment is a run of them, which begins at offsets[segment]. Rows are
  * also cut into chunks. A chunk that lies in one segment is summed up by itself, into `chunks`, and a segment adds the
- * sums of such chunks to those of the rows before and behind: so even one segment of all rows keeps the whole GPU busy.
+ * sums of such chunks to those of the rows before and after: so even one segment of all rows keeps the whole GPU busy.
  */
 #ifndef TFUSE_SEGMENT_SUM_H_
 #define TFUSE_SEGMENT_SUM_H_

@@ -98,7 +98,7 @@ static void sum_segment(const job *j, int64_t segment, int64_t col, int n) {
   }
 }
 
-/* The first segment that begins at a row or behind it. */
+/* The first segment that begins at a row or after it. */
 static int64_t segment_from(const job *j, int64_t row) {
   int64_t low = 0, high = j->segments;
   while (low < high) {
@@ -109,7 +109,7 @@ static int64_t segment_from(const job *j, int64_t row) {
   return low;
 }
 
-/* The segments that begin within the task's share of the rows, those without rows behind the last among them. Where
+/* The segments that begin within the task's share of the rows, those without rows after the last among them. Where
  * segments are few, tasks have strips of columns as well. */
 static void task(void *arg, int64_t task) {
   const job *j = arg;

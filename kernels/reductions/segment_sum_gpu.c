@@ -1,8 +1,8 @@
 #include "kernels/reductions/segment_sum.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(segment_sum);
 static tfu_kernel offsets = {.module = &module, .name = "segment_offsets"};
@@ -11,7 +11,7 @@ static tfu_kernel packs = {.module = &module, .name = "segment_packs"};
 
 /* Rows of a segment that a thread has, on average, before more threads share its columns. On an H200, 16,384 rows of
  * 8192 in 1024 segments that are not sorted take 0.206, 0.161 and 0.147 ms in bfloat16 with 8, 16 and 32 of them. */
-TFU_CHOICE(segment_rows, 32, 1, 64);
+TFU_TUNABLE(segment_rows, 32, 1, 64);
 
 static unsigned blocks(int64_t n, int64_t each) { return (unsigned)(divide_up(n, each)); }
 

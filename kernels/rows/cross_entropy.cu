@@ -1,7 +1,7 @@
 /* The loss of softmax(x) against labels or probabilities, and its gradient (ops/rows/cross_entropy.c). One look at the
  * logits, by online softmax, and at the probabilities is enough: so a row of any length has one block, and comes in
  * chunks where registers cannot hold it. The gradient is elementwise, and blocks that share a row need not agree.
- * docs/design.md#words says what look, agree and leads mean. */
+ * docs/design.md#words says what a look is. */
 #include "kernels/rows/cross_entropy.h"
 
 #include "kernels/core/device/online_softmax.cuh"
@@ -35,7 +35,7 @@ struct join_logits {
   }
 };
 
-/* Once the row's threads agree on maximum and sums, the one that leads writes
+/* Once the row's threads agree on maximum and sums, the leader writes
  *
  *   loss = log(sum) + (1 - smoothing) * (max - x[label]) + smoothing * (max - mean of x) + z_loss * lse^2,
  *
@@ -50,7 +50,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
     logits_of<T> total = {online_softmax<T>::none(), 0};
     row_sum<R, false> sum;
     /* Where every thread needs one, they are on their way together with the rows. */
-    const int64_t early = PACKS == NARROW && walk.active() ? label_of(a, walk.row) : 0;
+    const int64_t early = PACKS == THREAD && walk.active() ? label_of(a, walk.row) : 0;
     walk.template look<true, true>([&](const auto &p, int, const int4(&bits)[1]) {
       R x[N];
       if (a.smoothing != 0) {
@@ -61,14 +61,14 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
       total.powers.add(x, online_softmax<T>::unit());
     });
     total.sum = sum.sum;
-    total = walk.agree(total, join_logits<T>());
+    total = walk.all_reduce(total, join_logits<T>());
     total.powers.settle();
-    if (!walk.active() || !walk.leads()) continue;
-    const row_label label(a, PACKS == NARROW ? early : label_of(a, walk.row));
+    if (!walk.active() || !walk.is_leader()) continue;
+    const row_label label(a, PACKS == THREAD ? early : label_of(a, walk.row));
     const R shift = total.powers.shift(), log_sum = log_of(total.powers.sum), lse = shift + log_sum;
     R picked = 0;
     if (label.valid) {
-      if constexpr (PACKS == NARROW) picked = (R)walk.element(0, (int)label.label);
+      if constexpr (PACKS == THREAD) picked = (R)walk.element(0, (int)label.label);
       else picked = (R)((const T *)a.x)[walk.row * cols + label.label];
     }
     const R part = a.smoothing;
@@ -81,7 +81,7 @@ __device__ inline void sparse_cross_entropy(const cross_entropy_args &a) {
   walk.finish();
 }
 TFU_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
-TFU_NARROW_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args)
+TFU_THREAD_ROW_KERNEL(sparse_cross_entropy, cross_entropy_args)
 
 /* A row's softmax again, from (maximum, sum of exponentials), to the last digit: log(sum(exp(x))) alone would lose as
  * many as it has before the point. */
@@ -133,7 +133,7 @@ __device__ inline void sparse_cross_entropy_grad(const cross_entropy_args &a) {
   }
 }
 TFU_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args, TFU_CROSS_ENTROPY_ELEMENTS, 1024)
-TFU_NARROW_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args)
+TFU_THREAD_ROW_KERNEL(sparse_cross_entropy_grad, cross_entropy_args)
 
 /* What one look at logits and probabilities t finds: sums of t, of t * (x - shift) and of x - shift, where shift is
  * that of the powers, which moves with their maximum. */
@@ -187,13 +187,13 @@ __device__ inline void cross_entropy(const cross_entropy_args &a) {
       targets.add(p, x, t, shift, even != 0);
     });
     const R own = logits.shift();
-    logits = walk.agree(logits, join_online_softmax<T>{online_softmax<T>::unit()});
+    logits = walk.all_reduce(logits, join_online_softmax<T>{online_softmax<T>::unit()});
     logits.settle();
     const R shift = logits.shift(), log_sum = log_of(logits.sum), lse = shift + log_sum;
     targets.rise(shift - own);
-    const two<R> total = walk.agree(
+    const two<R> total = walk.all_reduce(
         two<R>{most * targets.cost.sum + (even != 0 ? even * targets.even.sum : 0), targets.weight.sum}, add_two());
-    if (!walk.active() || !walk.leads()) continue;
+    if (!walk.active() || !walk.is_leader()) continue;
     const R weight = most * total.b + (R)a.smoothing;
     ((R *)a.loss)[walk.row] = weight * log_sum - total.a + (R)a.z_loss * lse * lse;
     ((R *)a.stats)[3 * walk.row] = shift;

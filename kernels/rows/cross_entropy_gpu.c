@@ -1,13 +1,13 @@
 #include "kernels/rows/cross_entropy.h"
 
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(cross_entropy);
 
 /* By measurement on an H200 at [8192, 50304], bfloat16: at 1, 4, 16 waves forward reaches 94, 101, 97% of the copy
  * speed, backward 74, 85, 92%. */
-TFU_CHOICE(forward_waves, 4, 1, 64);
-TFU_CHOICE(backward_waves, 16, 1, 64);
+TFU_TUNABLE(forward_waves, 4, 1, 64);
+TFU_TUNABLE(backward_waves, 16, 1, 64);
 
 static tfu_kernel kernels[2][2] = {
     {{.module = &module, .name = "cross_entropy", .variants = tfu_row_variants},
@@ -20,7 +20,7 @@ static tfu_code launch(tfu_call *call, int sparse, int gradient, tfu_dtype dtype
   tfu_kernel *own = &kernels[sparse][gradient];
   const tfu_row_kernel kernel = {.kernel = own,
                                  .any = own,
-                                 .has = (sparse ? TFU_HAS_NARROW : 0u) | (gradient ? TFU_SEPARATE : 0u),
+                                 .has = (sparse ? TFU_HAS_THREAD : 0u) | (gradient ? TFU_SEPARATE : 0u),
                                  .elements = TFU_CROSS_ENTROPY_ELEMENTS,
                                  .looks = 1,
                                  .threads = 1024,

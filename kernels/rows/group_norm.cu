@@ -1,33 +1,33 @@
-/* Group normalisation over many places (ops/rows/group_norm.c): what belongs to a group is scattered, so a sample's
+/* Group normalisation over many positions (ops/rows/group_norm.c): what belongs to a group is scattered, so a sample's
  * channels are summed first, each by itself, then joined into groups; a second walk over x writes the result.
  *
- * x is [samples, places, channels], and a group some neighbouring channels. The grid of both walks: along x, a block
- * for each chunk of each sample's places; along y, as many as a place has channels for. A block's threads are `lanes`
- * side by side, each with V channels, and the rows of lanes below each other take the chunk's places in turn:
- * neighbours read what lies side by side, and what belongs to a channel stays in registers.
+ * x is [samples, positions, channels], and a group some neighbouring channels. The grid of both walks: along x, a block
+ * for each chunk of each sample's positions; along y, as many as a position has channels for. A block's threads are
+ * `lanes` side by side, each with V channels, and the rows of lanes below each other take the chunk's positions in
+ * turn: neighbours read what lies side by side, and what belongs to a channel stays in registers.
  *
- * Backward, with n = (x - mean) * rstd and g = dy * gamma: the sums of dy * n and dy over places give dgamma and dbeta,
- * and, weighted by gamma and joined into groups, the means in dx = rstd * (g - mean(g) - n * mean(g * n)). */
+ * Backward, with n = (x - mean) * rstd and g = dy * gamma: the sums of dy * n and dy over positions give dgamma and
+ * dbeta, and, weighted by gamma and joined into groups, the means in dx = rstd * (g - mean(g) - n * mean(g * n)). */
 #include "kernels/rows/group_norm.h"
 
 #include "kernels/core/device/pack.cuh"
 
-/* A thread's V channels of a place; V is a pack, or 1 where channels do not fill packs and for doubles. */
+/* A thread's V channels of a position; V is a pack, or 1 where channels do not fill packs and for doubles. */
 template <typename T, int V>
 struct channels_of {
-  int64_t sample, first, place, end, step; /* the channels, and the places to visit */
+  int64_t sample, first, position, end, step; /* the channels, and the positions to visit */
   __device__ channels_of(const group_norm_args &a) {
     const int per_block = TFU_THREADS / a.lanes;
     sample = blockIdx.x / (unsigned)a.chunks;
     const int64_t chunk = blockIdx.x % (unsigned)a.chunks;
     first = ((int64_t)blockIdx.y * a.lanes + threadIdx.x % a.lanes) * V;
-    place = chunk * a.chunk + threadIdx.x / a.lanes;
-    end = (chunk + 1) * a.chunk < a.places ? (chunk + 1) * a.chunk : a.places;
+    position = chunk * a.chunk + threadIdx.x / a.lanes;
+    end = (chunk + 1) * a.chunk < a.positions ? (chunk + 1) * a.chunk : a.positions;
     step = per_block;
-    if (threadIdx.x / a.lanes >= per_block || first >= a.channels) place = end;
+    if (threadIdx.x / a.lanes >= per_block || first >= a.channels) position = end;
   }
-  __device__ int64_t at(const group_norm_args &a, int64_t place) const {
-    return (sample * a.places + place) * a.channels + first;
+  __device__ int64_t at(const group_norm_args &a, int64_t position) const {
+    return (sample * a.positions + position) * a.channels + first;
   }
 };
 
@@ -91,21 +91,21 @@ __device__ inline void leave_sums(const group_norm_args &a, const R (&one)[V], c
     if (channel >= a.channels) continue;
     double total = 0;
 #pragma unroll 4
-    for (int place = 0; place < per_block; place++) total += room[k][lane + place * a.lanes];
+    for (int position = 0; position < per_block; position++) total += room[k][lane + position * a.lanes];
     ((R *)a.partial)[((int64_t)blockIdx.x * 2 + k / V) * a.channels + channel] = (R)total;
   }
 }
 
-/* Sums of d = x - x at the first place, and of d^2, of which the variance is a difference: a small one only where the
- * first place is far from all others. */
+/* Sums of d = x - x at the first position, and of d^2, of which the variance is a difference: a small one only where
+ * the first position is far from all others. */
 template <typename T, int V>
 __device__ inline void group_sums(const group_norm_args &a) {
   typedef acc<T> R;
   const channels_of<T, V> c(a);
   R first[V] = {};
   row_sum<R, false> sum[V], squares[V];
-  if (c.place < c.end) load((const T *)a.x + c.at(a, 0), first);
-  for (int64_t p = c.place; p < c.end; p += c.step) {
+  if (c.position < c.end) load((const T *)a.x + c.at(a, 0), first);
+  for (int64_t p = c.position; p < c.end; p += c.step) {
     R x[V];
     load((const T *)a.x + c.at(a, p), x);
     UNROLLED(k, V) {
@@ -123,11 +123,11 @@ template <typename T, int V>
 __device__ inline void group_apply(const group_norm_args &a) {
   typedef acc<T> R;
   const channels_of<T, V> c(a);
-  if (c.place >= c.end) return;
+  if (c.position >= c.end) return;
   const channel_facts<R, V> f(a, c.sample, c.first);
   R beta[V];
   UNROLLED(k, V) beta[k] = a.beta ? ((const R *)a.beta)[c.first + k] : 0;
-  for (int64_t p = c.place; p < c.end; p += c.step) {
+  for (int64_t p = c.position; p < c.end; p += c.step) {
     R x[V];
     load((const T *)a.x + c.at(a, p), x);
     UNROLLED(k, V) x[k] = (x[k] - f.mean[k]) * f.rstd[k] * f.gamma[k] + beta[k];
@@ -141,7 +141,7 @@ __device__ inline void group_grad_sums(const group_norm_args &a) {
   const channels_of<T, V> c(a);
   R to_gamma[V] = {}, to_beta[V] = {};
   const channel_facts<R, V> f(a, c.sample, c.first);
-  for (int64_t p = c.place; p < c.end; p += c.step) {
+  for (int64_t p = c.position; p < c.end; p += c.step) {
     R x[V], dy[V];
     load((const T *)a.x + c.at(a, p), x);
     load((const T *)a.dy + c.at(a, p), dy);
@@ -157,11 +157,11 @@ template <typename T, int V>
 __device__ inline void group_grad_apply(const group_norm_args &a) {
   typedef acc<T> R;
   const channels_of<T, V> c(a);
-  if (c.place >= c.end) return;
+  if (c.position >= c.end) return;
   const channel_facts<R, V> f(a, c.sample, c.first);
   R mean_n[V], mean_g[V];
   load_pairs(a.means, a, c.sample, c.first, mean_n, mean_g);
-  for (int64_t p = c.place; p < c.end; p += c.step) {
+  for (int64_t p = c.position; p < c.end; p += c.step) {
     R x[V], dy[V];
     load((const T *)a.x + c.at(a, p), x);
     load((const T *)a.dy + c.at(a, p), dy);
@@ -186,12 +186,12 @@ __device__ inline double block_sum(double v) {
 
 /* One block per sample and group: mean and rstd from the sums of its channels, which the threads take in turn. The mean
  * comes first. Then the squares about it: of a channel, those about its own mean, which the sums of d and d^2 give, and
- * for each place what that mean is off. */
+ * for each position what that mean is off. */
 template <typename T>
 __device__ inline void group_join(const group_norm_args &a) {
   typedef acc<T> R;
   const int64_t sample = blockIdx.x / a.groups, group = blockIdx.x % a.groups;
-  const double count = (double)a.places * a.group;
+  const double count = (double)a.positions * a.group;
   double mean = 0, square = 0;
   ONCE
   for (int pass = 0; pass < 2; pass++) {
@@ -206,9 +206,10 @@ __device__ inline void group_join(const group_norm_args &a) {
         sum += from[0];
         squares += from[a.channels];
       }
-      const double first = (double)(R)((const T *)a.x)[sample * a.places * a.channels + c],
-                   own = first + sum / a.places;
-      total += pass == 0 ? own * a.places : squares - sum * sum / a.places + a.places * (own - mean) * (own - mean);
+      const double first = (double)(R)((const T *)a.x)[sample * a.positions * a.channels + c],
+                   own = first + sum / a.positions;
+      total +=
+          pass == 0 ? own * a.positions : squares - sum * sum / a.positions + a.positions * (own - mean) * (own - mean);
     }
     *(pass == 0 ? &mean : &square) = block_sum(total) / count;
   }
@@ -238,7 +239,7 @@ __device__ inline void group_grad_join(const group_norm_args &a) {
     chunk += chunks;
     if (channel >= a.group) channel -= a.group, chunk++;
   }
-  const double count = (double)a.places * a.group;
+  const double count = (double)a.positions * a.group;
   of_n = block_sum(of_n) / count;
   of_g = block_sum(of_g) / count;
   if (threadIdx.x) return;

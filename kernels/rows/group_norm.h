@@ -1,4 +1,4 @@
-/* group_norm.h - what the launch hands the device. x is [samples, places, channels]. */
+/* group_norm.h - what the launch hands the device. x is [samples, positions, channels]. */
 #ifndef TFUSE_KERNELS_GROUP_NORM_H_
 #define TFUSE_KERNELS_GROUP_NORM_H_
 
@@ -8,11 +8,12 @@
 #define TFU_GROUP_HELD_PARTS 8 /* at most */
 
 typedef struct group_norm_args {
-  int64_t samples, places, channels, group; /* group: channels of one */
-  int64_t chunk, chunks;                    /* places that a block takes, and blocks of a sample */
-  int groups;                               /* of a sample                                       */
-  int lanes;                                /* threads of a place                                */
-  int bundle, parts; /* in group_held: groups of a block, 1 or 2, and packs that a place has of them, a power of two */
+  int64_t samples, positions, channels, group; /* group: channels of one */
+  int64_t chunk, chunks;                       /* positions that a block takes, and blocks of a sample */
+  int groups;                                  /* of a sample                                       */
+  int lanes;                                   /* threads of a position                                */
+  int bundle,
+      parts; /* in group_held: groups of a block, 1 or 2, and packs that a position has of them, a power of two */
   float epsilon;
   void *y;       /* or dx                                                                        */
   void *stats;   /* (mean, rstd) of samples and groups                                           */

@@ -1,6 +1,6 @@
 /* group_norm on the CPU: y = (x - mean) * rstd * gamma + beta, statistics over a sample's group of channels.
  *
- * A sample is a matrix, places by channels, and a group some of its columns: all sums are taken down the columns, in
+ * A sample is a matrix, positions by channels, and a group some of its columns: all sums are taken down the columns, in
  * double, and then over the channels of a group. Short rows are joined until they fill a tile, so that loops are long;
  * what belongs to a channel is spread out to the length of a joined row. A pass over a sample is a step; after each,
  * its sums are settled into what the next step needs.
@@ -8,7 +8,8 @@
  * Small samples are whole tasks, several to one. A large one is cut into blocks of rows, and each step is a loop over
  * all blocks. Neither depends on the number of threads, nor does the order of any sum.
  *
- * Where a sample is one place, groups lie in memory one behind the other, and the forward pass takes each as a row. */
+ * Where a sample is one position, groups lie in memory one after the other, and the forward pass takes each as a row.
+ */
 #ifndef REAL
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/fold_cpu.h"
@@ -23,7 +24,7 @@ enum { SUMS = 2, BLOCK = 64 * 1024, MOST_TASKS = 64 };
 typedef struct job {
   tfu_call *call;
   const tfu_tensor *x, *dy, *gamma, *beta, *stats, *result;
-  int64_t samples, places, groups, channels, group_channels;
+  int64_t samples, positions, groups, channels, group_channels;
   int64_t width, rows, block_rows, blocks; /* joined rows of a sample                       */
   int64_t per_task, tasks;                 /* samples of a task, where a sample is one block */
   double epsilon;
@@ -35,14 +36,14 @@ typedef struct job {
 
 static tfu_code plan(job *j, size_t real) {
   const int64_t *dim = j->x->shape.dim;
-  j->samples = dim[0], j->places = dim[1], j->groups = dim[2], j->group_channels = dim[3];
+  j->samples = dim[0], j->positions = dim[1], j->groups = dim[2], j->group_channels = dim[3];
   j->channels = j->groups * j->group_channels;
-  const int64_t fit = j->channels ? TFU_TILE / j->channels : 1, join = fit < 1 ? 1 : least(fit, j->places + 1);
+  const int64_t fit = j->channels ? TFU_TILE / j->channels : 1, join = fit < 1 ? 1 : least(fit, j->positions + 1);
   j->width = join * j->channels;
-  j->rows = divide_up(j->places, join);
+  j->rows = divide_up(j->positions, join);
   j->block_rows = j->width ? BLOCK / j->width + 1 : 1;
   j->blocks = j->rows > j->block_rows ? divide_up(j->rows, j->block_rows) : 1;
-  const int64_t size = j->places * j->channels, few = size ? BLOCK / size + 1 : BLOCK;
+  const int64_t size = j->positions * j->channels, few = size ? BLOCK / size + 1 : BLOCK;
   j->per_task = few * MOST_TASKS > j->samples ? few : divide_up(j->samples, MOST_TASKS);
   j->tasks = divide_up(j->samples, j->per_task);
   const int64_t owners = j->blocks == 1 ? j->tasks : j->samples;
@@ -88,7 +89,7 @@ static void FN(add_scaled)(REAL *y, const REAL *dy, const REAL *factor, int n) {
 
 /* One step over one block of a sample. sums and spread are the block's own and the sample's. */
 static void FN(walk)(const job *j, step now, int64_t sample, int64_t block, double *sums, const REAL *spread) {
-  const int64_t size = j->places * j->channels, end = least((block + 1) * j->block_rows, j->rows);
+  const int64_t size = j->positions * j->channels, end = least((block + 1) * j->block_rows, j->rows);
   REAL xs[TFU_TILE], gs[TFU_TILE], ys[TFU_TILE];
   if (now != NORMALISE && now != GRADIENT && j->width)
     memset(sums, 0, (size_t)(SUMS * j->width) * sizeof *sums); /* without channels there are none */
@@ -117,7 +118,7 @@ static REAL FN(weight)(const tfu_tensor *t, int64_t channel, REAL otherwise) {
 /* What a group of a sample has after a step, put into the columns of its channels. */
 static void FN(settle_group)(const job *j, step now, int64_t sample, int64_t group, const double *sums, REAL *spread) {
   const int64_t first = group * j->group_channels, end = first + j->group_channels, width = j->width;
-  const double n = (double)(j->places * j->group_channels);
+  const double n = (double)(j->positions * j->group_channels);
   REAL *stats = (REAL *)j->stats->data + 2 * (sample * j->groups + group);
   enum { PART = 128 }; /* channels that are added up apart: a group may have as many as there are */
   double total = 0, products = 0;
@@ -170,7 +171,7 @@ static void FN(scale_row)(REAL *y, const REAL *x, const REAL *stats, const REAL 
   TFU_VECTORISED(i, n) y[i] = (x[i] - mean) * (gamma ? rstd * gamma[i] : rstd) + (beta ? beta[i] : (REAL)-0.0);
 }
 
-/* All steps of a forward pass over one group of a sample of one place. */
+/* All steps of a forward pass over one group of a sample of one position. */
 static void FN(normalise_row)(const job *j, int64_t sample, int64_t group) {
   const int64_t cols = j->group_channels, at = (sample * j->groups + group) * cols;
   const REAL *gamma = tfu_given(&j->gamma->shape) ? (const REAL *)j->gamma->data + group * cols : NULL;
@@ -200,8 +201,8 @@ static void FN(samples_task)(void *arg, int64_t task) {
   REAL *spread = (REAL *)j->spread + task * SPREAD * j->width;
   const step *steps = j->dy ? backward_steps : forward_steps;
   for (int64_t sample = task * j->per_task; sample < end; sample++) {
-    for (int64_t g = 0; j->places == 1 && !j->dy && g < j->groups; g++) FN(normalise_row)(j, sample, g);
-    if (j->places == 1 && !j->dy) continue;
+    for (int64_t g = 0; j->positions == 1 && !j->dy && g < j->groups; g++) FN(normalise_row)(j, sample, g);
+    if (j->positions == 1 && !j->dy) continue;
     if (j->dy) FN(recall)(j, sample, spread);
     for (int i = 0; i < (j->dy ? TFU_COUNT(backward_steps) : TFU_COUNT(forward_steps)); i++) {
       FN(walk)(j, steps[i], sample, 0, sums, spread);

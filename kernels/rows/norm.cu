@@ -5,7 +5,7 @@
  * twice: with g = dy * gamma and n = (x - mean) * rstd, for the means of g and g * n, then to write
  * dx = rstd * (g - mean(g) - n * mean(g * n)) + dsum. Where a thread keeps its columns, their weights stay in its
  * registers and, for the gradients of these, their sums over rows. FULL kernels know residual and dropout; those for
- * any rows know everything. docs/design.md#words says what look, agree, leads, seat, joined, part and found mean. */
+ * any rows know everything. docs/design.md#words says what look and seat mean, rows.cuh what found does. */
 #include "kernels/rows/norm.h"
 
 #include "kernels/core/device/drop.cuh"
@@ -122,7 +122,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       }
     };
     two<R> found = {0, 0}; /* sums of h and of (h - mean)^2 */
-    if (walk.pass() != TFU_JOIN) found.a = walk.agree(sum.sum, add_up());
+    if (walk.pass() != TFU_JOIN) found.a = walk.all_reduce(sum.sum, add_up());
     R mean = rms ? 0 : mean_of(found.a);
     if (!rms && walk.pass() != TFU_JOIN) {
       row_sum<R, (PACKS > 0)> squares;
@@ -132,11 +132,11 @@ __device__ inline void norm_rows(const norm_args &a) {
         UNROLLED(k, N) h[k] = p.owns(k) ? h[k] - mean : 0;
         squares += dot_of(h, h);
       });
-      found.b = walk.agree(squares.sum, add_up());
+      found.b = walk.all_reduce(squares.sum, add_up());
     }
     if (rms) found.b = found.a;
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = found;
+      if (walk.active() && walk.is_leader()) ((two<R> *)a.rows.found)[walk.row] = found;
       continue;
     }
     if (walk.pass() == TFU_JOIN) {
@@ -148,7 +148,7 @@ __device__ inline void norm_rows(const norm_args &a) {
       });
     }
     const R rstd = rsqrt_of(mean_of_all(found.b) + (R)a.epsilon);
-    if (walk.active() && walk.leads() && walk.real_row() * walk.parts() == walk.row)
+    if (walk.active() && walk.is_leader() && walk.real_row() * walk.parts() == walk.row)
       ((two<R> *)a.stats)[walk.real_row()] = two<R>{mean, rstd};
     walk.template look<false, true>([&](const auto &p, int i, const int4(&bits)[TENSORS]) {
       R h[N], scale[N], shift[N];
@@ -162,7 +162,7 @@ __device__ inline void norm_rows(const norm_args &a) {
   walk.finish();
 }
 
-/* Adds v to sums that other threads of the row may have added to in earlier rows; agree() stands in between. */
+/* Adds v to sums that other threads of the row may have added to in earlier rows; all_reduce() stands in between. */
 template <typename P, typename R, int N>
 __device__ inline void add_columns(R *sums, const P &p, R factor, const R (&v)[N]) {
   UNROLLED(k, N)
@@ -228,13 +228,13 @@ __device__ inline void norm_rows_grad(const norm_grad_args &a) {
       with_n = walk.template sum_parts<two<R>>([](two<R> part) { return part.a; });
       of_g = walk.template sum_parts<two<R>>([](two<R> part) { return part.b; });
     } else if (KIND == RMS) {
-      with_n = walk.agree(with_n, add_up());
+      with_n = walk.all_reduce(with_n, add_up());
     } else {
-      const two<R> both = walk.agree(two<R>{with_n, of_g}, add_two());
+      const two<R> both = walk.all_reduce(two<R>{with_n, of_g}, add_two());
       with_n = both.a, of_g = both.b;
     }
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
+      if (walk.active() && walk.is_leader()) ((two<R> *)a.rows.found)[walk.row] = two<R>{with_n, of_g};
       continue;
     }
     const R mean_n = mean_of(with_n) * rstd, mean_g = rms ? 0 : mean_of(of_g);

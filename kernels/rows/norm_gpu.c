@@ -1,6 +1,6 @@
 #include "kernels/rows/norm_gpu.h"
 
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "ops/rows/norm.h"
 
@@ -21,15 +21,15 @@ static tfu_kernel any_forward = KERNEL(norm), any_backward = KERNEL(norm_grad);
  * 65,536 columns. Backward, a cluster of 2 has 57% at 16,384 columns, of 4 33% at 32,768,
  * split rows 47% at 65,536; every block leaves a row of partial sums: with 512 instead of 1024 threads per
  * multiprocessor it takes 12% less time. */
-TFU_CHOICE(layer_waves, 4, 1, 64);
-TFU_CHOICE(rms_waves, 16, 1, 64);
-TFU_CHOICE(sharing_threads, 256, 128, TFU_NORM_THREADS);
-TFU_CHOICE(forward_cluster, 8, 1, 8);
-TFU_CHOICE(ring_from, 48, 16, 1024); /* a third less with residual or dropout, which no blocks take alone */
-TFU_CHOICE(ring_share, 64, 16, 128);
-TFU_CHOICE(ring_ahead, 1, 1, 12);
-TFU_CHOICE(backward_cluster, 2, 1, 8);
-TFU_CHOICE(grad_resident, 512, 256, 2048);
+TFU_TUNABLE(layer_waves, 4, 1, 64);
+TFU_TUNABLE(rms_waves, 16, 1, 64);
+TFU_TUNABLE(sharing_threads, 256, 128, TFU_NORM_THREADS);
+TFU_TUNABLE(forward_cluster, 8, 1, 8);
+TFU_TUNABLE(ring_from, 48, 16, 1024); /* a third less with residual or dropout, which no blocks take alone */
+TFU_TUNABLE(ring_share, 64, 16, 128);
+TFU_TUNABLE(ring_ahead, 1, 1, 12);
+TFU_TUNABLE(backward_cluster, 2, 1, 8);
+TFU_TUNABLE(grad_resident, 512, 256, 2048);
 
 /* What kernels read in whole packs: rows and weights. */
 static int aligned(const tfu_call *call, int64_t elements, const void *gamma, const void *beta) {

@@ -1,6 +1,6 @@
 /* softmax(x * scale + mask) of every row, or its logarithm, and the gradient (ops/rows/softmax.c has the formulas). A
  * row is looked at twice: for its maximum and the sum of exp(x - maximum), by online softmax, so that one look does,
- * and to write the result. docs/design.md#words says what look, agree, leads and found mean. */
+ * and to write the result. docs/design.md#words says what a look is, rows.cuh what found is. */
 #include "kernels/rows/softmax.h"
 
 #include "kernels/core/device/online_softmax.cuh"
@@ -100,10 +100,10 @@ __device__ inline void softmax(const softmax_args &a) {
       walk.template for_parts<online_softmax<T>>([&](const online_softmax<T> &part) { total.join(part, factor); });
       total.join_lanes(whole_warp(), factor);
     } else {
-      total = walk.agree(total, join_online_softmax<T>{factor});
+      total = walk.all_reduce(total, join_online_softmax<T>{factor});
     }
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((online_softmax<T> *)a.rows.found)[walk.row] = total;
+      if (walk.active() && walk.is_leader()) ((online_softmax<T> *)a.rows.found)[walk.row] = total;
       continue;
     }
     total.settle();
@@ -143,7 +143,7 @@ TFU_HELD_ROW_KERNEL(softmax_plain, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_ROW_KERNEL(softmax_general, softmax_args, TFU_SOFTMAX_ELEMENTS, 1024)
 TFU_RING_ROW_KERNEL(softmax_plain, softmax_args)
 TFU_RING_ROW_KERNEL(softmax_general, softmax_args)
-TFU_NARROW_ROW_KERNEL(softmax_general, softmax_args)
+TFU_THREAD_ROW_KERNEL(softmax_general, softmax_args)
 
 /* The first look finds the row's sum of dy * y, or of dy for the logarithm; the second writes dx. In split rows that
  * sum is found and joined as above. */
@@ -166,11 +166,11 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
     if (walk.pass() == TFU_JOIN) {
       dot = walk.template sum_parts<R>([](R part) { return part; });
     } else {
-      const two<R> total = walk.agree(two<R>{sum.sum, sum.lost}, add_carefully());
+      const two<R> total = walk.all_reduce(two<R>{sum.sum, sum.lost}, add_carefully());
       dot = total.a - total.b;
     }
     if (walk.pass() == TFU_FIND) {
-      if (walk.active() && walk.leads()) ((R *)a.rows.found)[walk.row] = dot;
+      if (walk.active() && walk.is_leader()) ((R *)a.rows.found)[walk.row] = dot;
       continue;
     }
     T *dx = (T *)a.dx + walk.row * a.rows.cols;
@@ -190,4 +190,4 @@ __device__ inline void softmax_grad(const softmax_grad_args &a) {
   walk.finish();
 }
 TFU_ROW_KERNEL(softmax_grad, softmax_grad_args, TFU_SOFTMAX_ELEMENTS, 1024)
-TFU_NARROW_ROW_KERNEL(softmax_grad, softmax_grad_args)
+TFU_THREAD_ROW_KERNEL(softmax_grad, softmax_grad_args)

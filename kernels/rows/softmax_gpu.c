@@ -1,6 +1,6 @@
 #include "kernels/rows/softmax.h"
 
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 
 TFU_MODULE(softmax);
 /* The second for masks, for scales that are not positive and for rows of any kind. */
@@ -11,14 +11,14 @@ static tfu_kernel backward = {.module = &module, .name = "softmax_grad", .varian
 /* By measurement on an H200, bfloat16. Forward at [16384, 8192] 16 waves are best: blocks of two rows even out what
  * long-lived ones do not, and of one, they start too often. Backward, a block for every row is at least as fast at
  * every length, and at 32,768 columns has 93 against 76% of the copy speed. */
-TFU_CHOICE(forward_waves, 16, 1, 64);
+TFU_TUNABLE(forward_waves, 16, 1, 64);
 /* KiB of a row, KiB of its share for types of two bytes, twice as much for float32, and groups. On an H200, shares of
  * 64 and 128 KiB have 79 and 80% of the copy speed at 65,536 columns in bfloat16, 74 and 68 at 262,144; in float32 57
  * and 64, 49 and 57. */
-TFU_CHOICE(ring_from, 48, 16, 1024);
-TFU_CHOICE(ring_share, 64, 16, 128);
-TFU_CHOICE(ring_ahead, 1, 1, 12);
-TFU_CHOICE(backward_cluster, 2, 1, 8);
+TFU_TUNABLE(ring_from, 48, 16, 1024);
+TFU_TUNABLE(ring_share, 64, 16, 128);
+TFU_TUNABLE(ring_ahead, 1, 1, 12);
+TFU_TUNABLE(backward_cluster, 2, 1, 8);
 
 static tfu_code mask_kind(tfu_call *call, const tfu_tensor *x, const tfu_tensor *mask, int *kind) {
   *kind = !tfu_given(&mask->shape) ? TFU_MASK_NONE : mask->dtype == TFU_BOOL ? TFU_MASK_KEEP : TFU_MASK_ADD;
@@ -44,7 +44,7 @@ tfu_code tfu_softmax_gpu(tfu_call *call) {
   const int general = a.mask_kind != TFU_MASK_NONE || !(a.scale > 0);
   const tfu_row_kernel kernel = {.kernel = &forward[general],
                                  .any = &forward[1],
-                                 .has = TFU_HAS_RING | TFU_HAS_NARROW,
+                                 .has = TFU_HAS_RING | TFU_HAS_THREAD,
                                  .elements = TFU_SOFTMAX_ELEMENTS,
                                  .looks = 2,
                                  .threads = 1024,
@@ -66,7 +66,7 @@ tfu_code tfu_softmax_grad_gpu(tfu_call *call) {
                            .aligned = tfu_aligned(call, tfu_count(&y->shape))};
   const tfu_row_kernel kernel = {.kernel = &backward,
                                  .any = &backward,
-                                 .has = TFU_ALONE | TFU_HAS_NARROW,
+                                 .has = TFU_ALONE | TFU_HAS_THREAD,
                                  .elements = TFU_SOFTMAX_ELEMENTS,
                                  .looks = 2,
                                  .threads = 1024,

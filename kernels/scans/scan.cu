@@ -50,8 +50,8 @@ __device__ inline void fetch_edges(const lanes_packs p, uint64_t nothing) {
     uint8_t *bytes = (uint8_t *)__cvta_shared_to_generic(p.slot + k * p.gap());
     ONCE
     for (int n = 0; n < 16; n++) {
-      const int64_t place = p.at(pack) + n - p.begin;
-      if (place < 0 || place >= p.bytes) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
+      const int64_t position = p.at(pack) + n - p.begin;
+      if (position < 0 || position >= p.bytes) bytes[n] = (uint8_t)(nothing >> 8 * (n % 8));
     }
   }
 }
@@ -140,14 +140,14 @@ struct scanned_pack {
   enum { N = packed<typename OP::stored>::N };
   typedef typename OP::stored T;
   typename OP::real v[N];
-  __device__ void load(unsigned from, bool turned) {
+  __device__ void load(unsigned from, bool reversed) {
     typename computed<T>::type w[N];
     widen_pack<T>(load_shared(from), w);
-    UNROLLED(n, N) v[n] = turned ? w[N - 1 - n] : w[n];
+    UNROLLED(n, N) v[n] = reversed ? w[N - 1 - n] : w[n];
   }
-  __device__ void store(unsigned to, bool turned) const {
+  __device__ void store(unsigned to, bool reversed) const {
     typename computed<T>::type w[N];
-    UNROLLED(n, N) w[n] = (typename computed<T>::type)(turned ? v[N - 1 - n] : v[n]);
+    UNROLLED(n, N) w[n] = (typename computed<T>::type)(reversed ? v[N - 1 - n] : v[n]);
     store_shared(to, narrow_pack<T>(w));
   }
 };
@@ -199,15 +199,15 @@ __device__ inline void scan_row(const scan_lanes_of_row &l) {
   at = own;
   ONCE
   for (int k = 0; k < each; k++, at += step) {
-    const bool exclusive = hidden(a.what.exclusive), turned = hidden(reverse);
-    x.load(at, turned);
-    if (OP::FACTOR) factor.load(at + factors, turned);
+    const bool exclusive = hidden(a.what.exclusive), reversed = hidden(reverse);
+    x.load(at, reversed);
+    if (OP::FACTOR) factor.load(at + factors, reversed);
     UNROLLED(n, N) {
       const S next = OP::join(now, OP::of(x.v[n], OP::FACTOR ? factor.v[n] : 0));
       x.v[n] = OP::value(exclusive ? now : next);
       now = next;
     }
-    x.store(at, turned);
+    x.store(at, reversed);
   }
 }
 

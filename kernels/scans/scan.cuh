@@ -55,23 +55,23 @@ __device__ inline typename OP::state state_before(told_state<typename OP::state>
   const int lane = threadIdx.x % M;
   told_state<S> *slot = slots + tile, *end = slots + tiles; /* this tile's, then this group's; where its level's end */
   S all = total, before = OP::none();
-  int place = tile, length = groups;
+  int position = tile, length = groups;
   bool last = true;
   ONCE
   for (int level = 0; level < 2; level++) {
     if (last && lane == 0) slot->tell(all);
-    const int within = place % M;
+    const int within = position % M;
     S s = OP::none();
     if (lane < within) s = (slot - within + lane)->wait();
     s = of_lane(scan_lanes<OP>(s, M), M - 1, M);
     all = OP::join(s, all); /* of the group, as far as this tile */
     before = OP::join(s, before);
     last = last && within == M - 1;
-    place /= M;
-    slot = end + place;
+    position /= M;
+    slot = end + position;
     end += length;
   }
-  if (place > 0) {
+  if (position > 0) {
     const S s = slot->wait();
     all = OP::join(s, all), before = OP::join(s, before);
   }

@@ -44,7 +44,7 @@ typedef struct scan_columns_args {
   int shift;      /* 1 << shift threads stand side by side along inner, the others along length */
   int64_t strips; /* of so many columns                                                         */
   int chunks;     /* into which the length is cut                                               */
-  int64_t chunk;  /* places of a chunk                                                          */
+  int64_t chunk;  /* positions of a chunk                                                          */
   void *totals;   /* [outer, chunks, inner], where there are several chunks                     */
   int find;       /* only totals are wanted                                                     */
 } scan_columns_args;

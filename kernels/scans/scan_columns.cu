@@ -1,7 +1,7 @@
 /* Scans along an axis that is not the last one: one read and one write of memory where there are columns enough. A
- * thread has one column, and some places of it at a time. Threads stand side by side along the columns, 1 << shift of
- * them, and the other groups of the block take the places that follow. The block goes down its chunk of the axis, and
- * carries the state of what lies above; the next places are prefetched while these are scanned. */
+ * thread has one column, and some positions of it at a time. Threads stand side by side along the columns, 1 << shift
+ * of them, and the other groups of the block take the places that follow. The block goes down its chunk of the axis,
+ * and carries the state of what lies above; the next positions are prefetched while these are scanned. */
 #include "kernels/scans/scan.cuh"
 
 /* A number as it is stored, in the type that it is computed in, and back. */
@@ -76,13 +76,14 @@ __device__ inline typename OP::state join_groups(typename OP::state own, typenam
   return OP::join(above, before);
 }
 
-/* What a thread has: its column, from `origin` on in steps along the axis, and its group's places of the block's chunk.
+/* What a thread has: its column, from `origin` on in steps along the axis, and its group's positions of the block's
+ * chunk.
  */
 struct column_of_thread {
   int group, groups;
   unsigned chunk;
   int64_t start, last, end;    /* of the chunk, and this thread's, which has none beyond the last column */
-  int64_t origin, step, total; /* the place of the chunk's total */
+  int64_t origin, step, total; /* the position of the chunk's total */
   __device__ column_of_thread(const scan_columns_args &a) {
     group = threadIdx.x >> a.shift, groups = TFU_SCAN_THREADS >> a.shift;
     const unsigned part = blockIdx.x / (unsigned)a.strips, strip = blockIdx.x - part * (unsigned)a.strips;
@@ -107,14 +108,14 @@ __device__ inline void scan_columns(const scan_columns_args &a, const column_of_
   const int64_t far = c.step * (int64_t)sizeof(T);
   S *totals = (S *)a.totals + c.total;
 
-  /* The first round sends for places, and joins the chunks above, which the groups share. */
+  /* The first round sends for positions, and joins the chunks above, which the groups share. */
   S above = OP::none(), run = OP::none();
   if (a.chunks > 1 && !a.find && c.end) {
     const unsigned share = ((c.chunk << a.shift) + TFU_SCAN_THREADS - 1) / TFU_SCAN_THREADS, first = c.group * share;
     ONCE
     for (unsigned i = first; i < min(c.chunk, first + share); i++) above = OP::join(above, totals[i * a.inner]);
   }
-  R v[K], f[K]; /* this round's places */
+  R v[K], f[K]; /* this round's positions */
   UNROLLED(k, K) v[k] = OP::nothing(), f[k] = OP::no_factor();
   int left = 0, half = 0; /* how many of them there are */
   ONCE

@@ -13,7 +13,7 @@
 typedef struct job {
   tfu_call *call;
   tfu_scanned s;
-  int64_t strips; /* runs of columns side by side; tasks are of rows, or of strips of each outer place */
+  int64_t strips; /* runs of columns side by side; tasks are of rows, or of strips of each outer position */
 } job;
 
 /* Whole numbers need no widening. */
@@ -91,7 +91,7 @@ static void FN(begin)(FN(running) * r, int kind, int n) {
   for (int i = 0; i < n; i++) r->run[i] = FN(nothing)(kind), r->more[i] = 0, r->wide[i] = 0;
 }
 
-/* One place further, of n scans side by side. */
+/* One position further, of n scans side by side. */
 static void FN(step)(int kind, int exclusive, FN(running) * r, REAL *y, const REAL *x, const REAL *factor, int n) {
   REAL *run = r->run, *more = r->more;
   double *wide = r->wide;
@@ -159,7 +159,7 @@ static void FN(along)(int kind, int exclusive, FN(running) * run, REAL *y, const
   run->run[0] = r;
 }
 
-static void FN(turn_round)(REAL *to, const REAL *from, int n) {
+static void FN(reverse)(REAL *to, const REAL *from, int n) {
   for (int i = 0; i < n; i++) to[i] = from[n - 1 - i];
 }
 
@@ -169,7 +169,7 @@ static void FN(row)(const job *j, int64_t row) {
   const int64_t length = j->s.length, first = row * length;
   const int recurs = j->s.kind == TFU_SCAN_RECURRENCE;
   FN(running) run;
-  REAL room[3][TFU_TILE], turned[3][TFU_TILE];
+  REAL room[3][TFU_TILE], reversed[3][TFU_TILE];
   FN(begin)(&run, j->s.kind, 1);
   for (TFU_EACH_TILE(i, left, 0, length)) {
     const int n = (int)left;
@@ -178,10 +178,10 @@ static void FN(row)(const job *j, int64_t row) {
     REAL *to = FN(tfu_room)(y->data, y->dtype, at, room[2]);
     if (recurs) f = FN(tfu_load)(factor->data, factor->dtype, at, n, room[1]);
     if (j->s.reverse) {
-      FN(turn_round)(turned[0], v, n);
-      if (recurs) FN(turn_round)(turned[1], f, n);
-      FN(along)(j->s.kind, j->s.exclusive, &run, turned[2], turned[0], turned[1], n);
-      FN(turn_round)(to, turned[2], n);
+      FN(reverse)(reversed[0], v, n);
+      if (recurs) FN(reverse)(reversed[1], f, n);
+      FN(along)(j->s.kind, j->s.exclusive, &run, reversed[2], reversed[0], reversed[1], n);
+      FN(reverse)(to, reversed[2], n);
     } else {
       FN(along)(j->s.kind, j->s.exclusive, &run, to, v, f, n);
     }
@@ -189,7 +189,7 @@ static void FN(row)(const job *j, int64_t row) {
   }
 }
 
-/* A strip of columns, place by place. */
+/* A strip of columns, position by position. */
 static void FN(strip)(const job *j, int64_t outer, int64_t column, int n) {
   const tfu_tensor *x = &j->call->in[0], *factor = &j->call->in[1], *y = &j->call->out[0];
   const int recurs = j->s.kind == TFU_SCAN_RECURRENCE;
@@ -197,8 +197,8 @@ static void FN(strip)(const job *j, int64_t outer, int64_t column, int n) {
   REAL room[3][TFU_TILE];
   FN(begin)(&run, j->s.kind, n);
   for (int64_t i = 0; i < j->s.length; i++) {
-    const int64_t place = outer * j->s.length + (j->s.reverse ? j->s.length - 1 - i : i),
-                  at = place * j->s.inner + column;
+    const int64_t position = outer * j->s.length + (j->s.reverse ? j->s.length - 1 - i : i),
+                  at = position * j->s.inner + column;
     const REAL *v = FN(tfu_load)(x->data, x->dtype, at, n, room[0]);
     const REAL *f = recurs ? FN(tfu_load)(factor->data, factor->dtype, at, n, room[1]) : NULL;
     REAL *to = FN(tfu_room)(y->data, y->dtype, at, room[2]);

@@ -1,8 +1,8 @@
 #include "kernels/scans/scan.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/layout/transpose.h"
 
 TFU_MODULE(scan);
@@ -20,10 +20,10 @@ static int variant_of(int kind) {
 
 /* Warps of a tile of a long row, of 4 KiB each. Large tiles have fewer totals to wait for, small ones let more blocks
  * read while others wait. */
-TFU_CHOICE(tile_warps, 12, 2, 16);
+TFU_TUNABLE(tile_warps, 12, 2, 16);
 /* Blocks of columns for each multiprocessor, below which strips are made narrower, and then the axis is cut, which
  * costs another look at memory. */
-TFU_CHOICE(column_blocks, 2, 1, 16);
+TFU_TUNABLE(column_blocks, 2, 1, 16);
 
 /* Bytes of a state: of one number or two, in the type that they are computed in. */
 static size_t state_size(int kind, tfu_dtype dtype) {
@@ -67,10 +67,10 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
                       .apart = (uintptr_t)what.y % 16 != x % 16,
                       .nothing = {nothing(s->kind, dtype), nothing(TFU_SCAN_PROD, dtype)}};
   if (recurs && (uintptr_t)what.factor % 16 != x % 16) { /* the factor's packs shall begin where x's do */
-    const tfu_turn copy = {.axes = 1, .size = {count * s->length}, .from = {1}, .to = {1}};
+    const tfu_permutation copy = {.axes = 1, .size = {count * s->length}, .from = {1}, .to = {1}};
     void *room;
     TFU_TRY(tfu_scratch(call, (size_t)(count * bytes) + 16, &room));
-    TFU_TRY(tfu_turn_gpu(call, copy, what.factor, (char *)room + x % 16, size));
+    TFU_TRY(tfu_permute_gpu(call, copy, what.factor, (char *)room + x % 16, size));
     a.what.factor = (char *)room + x % 16;
   }
   tfu_device device;
@@ -109,7 +109,7 @@ static tfu_code scan_rows(tfu_call *call, const tfu_scanned *s) {
 
 static tfu_code scan_columns(tfu_call *call, const tfu_scanned *s) {
   const tfu_tensor *x = &call->in[0];
-  const int recurs = s->kind == TFU_SCAN_RECURRENCE, places = TFU_SCAN_COLUMN(recurs);
+  const int recurs = s->kind == TFU_SCAN_RECURRENCE, positions = TFU_SCAN_COLUMN(recurs);
   scan_columns_args a = {.what = what_of(call, s),
                          .kind = s->kind,
                          .length = s->length,
@@ -128,12 +128,12 @@ static tfu_code scan_columns(tfu_call *call, const tfu_scanned *s) {
   /* As wide as a block, unless the columns are fewer or so long that threads on top of each other have something to do;
    * then down to 128 bytes, and to 64 where blocks are few. */
   while (a.shift > 0 && (1 << (a.shift - 1)) >= a.inner) a.shift--;
-  while (a.shift > 0 && (size << a.shift) > 128 && s->length > places * (TFU_SCAN_THREADS >> a.shift)) a.shift--;
+  while (a.shift > 0 && (size << a.shift) > 128 && s->length > positions * (TFU_SCAN_THREADS >> a.shift)) a.shift--;
   if ((size << a.shift) == 128 && s->outer * divide_up(a.inner, (int64_t)1 << a.shift) < wanted &&
-      s->length > places * (TFU_SCAN_THREADS >> a.shift))
+      s->length > positions * (TFU_SCAN_THREADS >> a.shift))
     a.shift--;
   a.strips = divide_up(a.inner, (int64_t)1 << a.shift);
-  const int64_t high = places * (TFU_SCAN_THREADS >> a.shift), blocks = s->outer * a.strips;
+  const int64_t high = positions * (TFU_SCAN_THREADS >> a.shift), blocks = s->outer * a.strips;
   if (2 * blocks < wanted && s->length > 4 * high) {
     int64_t chunks = divide_up(wanted, blocks);
     if (chunks > s->length / (2 * high)) chunks = s->length / (2 * high);

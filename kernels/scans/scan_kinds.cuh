@@ -2,7 +2,7 @@
  * of exponentials (online softmax), and how they join.
  *
  * A state says all that matters of a stretch of values: its sum, its maximum and the like. join(a, b) is the state of a
- * stretch a with b behind it. */
+ * stretch a with b after it. */
 #pragma once
 
 #include "kernels/core/device/pack.cuh"

@@ -199,7 +199,7 @@ __device__ inline void bin_sum(const bin_sum_args &a) {
   ONCE
   for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
     R w;
-    weight_at(a, row + (a.places ? a.places[row + i] : i), w);
+    weight_at(a, row + (a.indices ? a.indices[row + i] : i), w);
     sum += w;
   }
   sums[threadIdx.x] = sum;

@@ -29,7 +29,7 @@ typedef struct bin_args {
 typedef struct bin_sum_args {
   const void *weights;
   const uint32_t *keys,
-      *places;   /* of each row: bins in order, and the places of their weights; NULL: weights are in order */
+      *indices;  /* of each row: bins in order, and the indices of their weights; NULL: weights are in order */
   void *partial; /* [parts][rows * size]                                        */
   void *sums;
   int64_t rows, cols, size;

@@ -2,7 +2,7 @@
  *
  * A row is cut into parts, as many as its shape says and not the threads, so that sums repeat. Each part has bins of
  * its own, which are added up in order. A part is walked in tiles, for which first the bins are found; those that are
- * no bin get one more, behind the last. Where bins are few there are several copies of them, taken in turn: one bin
+ * no bin get one more, after the last. Where bins are few there are several copies of them, taken in turn: one bin
  * that comes again and again would have to wait for itself. */
 #include "kernels/core/arithmetic.h"
 #include "kernels/sorting/bins_cpu.h"

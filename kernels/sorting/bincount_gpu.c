@@ -1,7 +1,7 @@
 #include "kernels/sorting/bincount.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
 #include "kernels/sorting/radix.h"
@@ -15,9 +15,9 @@ static tfu_kernel bin_sum = {.module = &module, .name = "bin_sum", .variants = v
 static tfu_kernel bin_join = {.module = &module, .name = "bin_join", .keys = tfu_any};
 static tfu_kernel bin_take = {.module = &module, .name = "bin_take", .keys = tfu_bits};
 
-TFU_CHOICE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most                                      */
-TFU_CHOICE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
-TFU_CHOICE(most_copies, 32, 1, 32);  /* of bins in shared memory: one that is asked for often waits     */
+TFU_TUNABLE(bin_blocks, 8, 1, 32);    /* per multiprocessor at most                                      */
+TFU_TUNABLE(take_blocks, 32, 1, 128); /* per multiprocessor, of the gradient                            */
+TFU_TUNABLE(most_copies, 32, 1, 32);  /* of bins in shared memory: one that is asked for often waits     */
 
 static tfu_code check_size(const tfu_call *call, int64_t size) {
   TFU_REQUIRE(call->err, size < INT32_MAX, "bins must be less than 2^31 - 1, got %lld", (long long)size);
@@ -59,7 +59,7 @@ tfu_code tfu_bincount_gpu(tfu_call *call) {
   return tfu_bins_gpu(call, &a);
 }
 
-/* Ids are sorted by as many digits as their bins have, and weights of 4 bytes, or else their places, with them; then
+/* Ids are sorted by as many digits as their bins have, and weights of 4 bytes, or else their indices, with them; then
  * each bin's weights lie in a row, in the order that they have. Long bins are summed in parts, as many for all. */
 tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
   enum { PART = 8192, MOST_PARTS = 64, FEW = 1024 };
@@ -70,10 +70,10 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
     return tfu_clear(call, call->out[0].data, (size_t)(rows * size) * tfu_dtype_size(weights->dtype));
   TFU_TRY(check_size(call, size));
   bin_args a = {.of = ids->data, .rows = rows, .cols = cols, .size = size, .kind = (int)ids->dtype};
-  void *keys, *sorted, *places, *partial;
+  void *keys, *sorted, *indices, *partial;
   TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(uint32_t), &keys));
   TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(uint32_t), &sorted));
-  TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(uint32_t), &places));
+  TFU_TRY(tfu_scratch(call, (size_t)(rows * cols) * sizeof(uint32_t), &indices));
   a.keys = keys;
   const tfu_grid grid = {.x = (unsigned)least(divide_up(rows * cols, TFU_THREADS * 4), 1 << 20),
                          .threads = TFU_THREADS};
@@ -85,14 +85,14 @@ tfu_code tfu_weighted_bincount_gpu(tfu_call *call) {
                    .cols = cols,
                    .sorted = sorted,
                    .keys = 1,
-                   .places = places,
+                   .indices = indices,
                    .carried = tfu_dtype_size(weights->dtype) == 4 ? weights->data : NULL};
   while (job.bits < 32 && size >> job.bits) job.bits++;
   TFU_TRY(tfu_radix_gpu(call, &job));
   const int64_t each = cols / size, parts = each / PART;
-  bin_sum_args s = {.weights = job.carried ? places : weights->data,
+  bin_sum_args s = {.weights = job.carried ? indices : weights->data,
                     .keys = sorted,
-                    .places = job.carried ? NULL : places,
+                    .indices = job.carried ? NULL : indices,
                     .sums = call->out[0].data,
                     .rows = rows,
                     .cols = cols,

@@ -2,7 +2,7 @@
  * KEY is the unsigned type, and KEYED(name) a name for it.
  *
  * Of floats NaN, of either sign, is greater than all others and comes back as one NaN. -0.0 is less than 0.0 where the
- * keys are all there is, and their equal (`ties`) where places are asked for, so that the lower place comes first.
+ * keys are all there is, and their equal (`ties`) where indices are asked for, so that the lower index comes first.
  * `flip` is all ones where the greatest number is to have the least key. */
 #ifndef KEY
 #ifndef TFUSE_KEYS_H_

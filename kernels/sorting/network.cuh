@@ -1,10 +1,10 @@
 /* network.cuh - a bitonic network: rows of up to 32 words for each lane of a warp, or of a block, sorted in registers
  * by comparing in pairs, by warp shuffle between lanes.
  *
- * Words are keys, or keys with their places below, which makes all differ and the order stable. Word i of a lane is
+ * Words are keys, or keys with their indices below, which makes all differ and the order stable. Word i of a lane is
  * number lane * ITEMS + i. Runs of two, four, … are merged: first each word is compared with the one as far from the
  * other end of both runs, then with those half as far, a quarter, … The lesser goes to the lower number. Rows are read
- * in any order, and written through shared memory, where a gap behind each lane's words keeps lanes on different banks.
+ * in any order, and written through shared memory, where a gap after each lane's words keeps lanes on different banks.
  */
 #pragma once
 
@@ -86,13 +86,13 @@ __device__ inline void sort_lanes(W (&w)[ITEMS], int count, W *line) {
   }
 }
 
-/* Words of 64 bits have a key of 32 above the place, those of 32 bits one of 16. */
-__device__ inline uint32_t composed(uint32_t key, int place, uint32_t) { return (key & 0xffff0000u) | (uint32_t)place; }
-__device__ inline uint64_t composed(uint32_t key, int place, uint64_t) { return (uint64_t)key << 32 | (uint32_t)place; }
+/* Words of 64 bits have a key of 32 above the index, those of 32 bits one of 16. */
+__device__ inline uint32_t composed(uint32_t key, int index, uint32_t) { return (key & 0xffff0000u) | (uint32_t)index; }
+__device__ inline uint64_t composed(uint32_t key, int index, uint64_t) { return (uint64_t)key << 32 | (uint32_t)index; }
 __device__ inline uint32_t key_of(uint32_t word) { return word & 0xffff0000u; }
 __device__ inline uint32_t key_of(uint64_t word) { return (uint32_t)(word >> 32); }
-__device__ inline uint32_t place_of(uint32_t word) { return word & 0xffffu; }
-__device__ inline uint32_t place_of(uint64_t word) { return (uint32_t)word; }
+__device__ inline uint32_t index_of(uint32_t word) { return word & 0xffffu; }
+__device__ inline uint32_t index_of(uint64_t word) { return (uint32_t)word; }
 
 /* Every so many'th number from the first on, as far as there are any, all read before one is used. */
 template <typename B, typename W, int ITEMS>
@@ -113,12 +113,12 @@ __device__ inline void sort_network(const radix_args &a) {
     const int n = row < a.rows ? (int)a.cols : 0;
     const int64_t first = row * a.cols + lane;
     W w[ITEMS];
-    if (sizeof(W) == 8 && !a.places) read_row<uint64_t>(a.from, first, n - lane, lanes, w);
-    else if (a.narrow) read_row<uint16_t>(a.from, first, n - lane, lanes, w);
+    if (sizeof(W) == 8 && !a.indices) read_row<uint64_t>(a.from, first, n - lane, lanes, w);
+    else if (a.of_16_bits) read_row<uint16_t>(a.from, first, n - lane, lanes, w);
     else read_row<uint32_t>(a.from, first, n - lane, lanes, w);
     UNROLLED(i, ITEMS) {
-      const uint32_t bits = a.narrow ? (uint32_t)w[i] << 16 : (uint32_t)w[i];
-      const W word = a.places         ? composed(tfu_to_key_32(bits, a.order), lanes * i + lane, (W)0)
+      const uint32_t bits = a.of_16_bits ? (uint32_t)w[i] << 16 : (uint32_t)w[i];
+      const W word = a.indices        ? composed(tfu_to_key_32(bits, a.order), lanes * i + lane, (W)0)
                      : sizeof(W) == 8 ? (W)tfu_to_key_64(w[i], a.order)
                                       : (W)tfu_to_key_32(bits, a.order);
       w[i] = lanes * i + lane < n ? word : ~(W)0;
@@ -129,18 +129,18 @@ __device__ inline void sort_network(const radix_args &a) {
     _Pragma("unroll 4") for (int at = lane; at < n; at += lanes) {
       const W word = line[at + at / ITEMS];
       const int64_t to = row * a.cols + at;
-      if (!a.places) {
-        if (a.decode) store_key(a.keys, to, a.narrow, a.order, word);
+      if (!a.indices) {
+        if (a.decode) store_key(a.keys, to, a.of_16_bits, a.order, word);
         else ((W *)a.keys)[to] = word;
         continue;
       }
-      a.places[to] = a.carried ? a.carried[row * a.cols + place_of(word)] : place_of(word);
+      a.indices[to] = a.carried ? a.carried[row * a.cols + index_of(word)] : index_of(word);
       if (!a.keys) continue;
       if (a.decode) {
-        store_key(a.keys, to, a.narrow, a.order, key_of(word));
+        store_key(a.keys, to, a.of_16_bits, a.order, key_of(word));
       } else { /* what is below a key of 16 bits is made again */
         const uint32_t bits = tfu_from_key_32(key_of(word), a.order);
-        ((uint32_t *)a.keys)[to] = a.narrow ? tfu_to_key_32(bits & 0xffff0000u, a.order) : key_of(word);
+        ((uint32_t *)a.keys)[to] = a.of_16_bits ? tfu_to_key_32(bits & 0xffff0000u, a.order) : key_of(word);
       }
     }
     BLOCK ? __syncthreads() : __syncwarp();

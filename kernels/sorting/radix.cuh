@@ -6,16 +6,16 @@
 
 /* The key of a number as it is stored, and the number of a key. Of 16 bits, both are in the upper half of 32: what is
  * below is the same for all keys whose upper halves are equal. `order` is that of the wide number. */
-__device__ inline void load_key(const void *from, int64_t at, bool narrow, tfu_order o, uint32_t &key) {
-  const uint32_t bits = narrow ? (uint32_t)((const uint16_t *)from)[at] << 16 : ((const uint32_t *)from)[at];
+__device__ inline void load_key(const void *from, int64_t at, bool of_16_bits, tfu_order o, uint32_t &key) {
+  const uint32_t bits = of_16_bits ? (uint32_t)((const uint16_t *)from)[at] << 16 : ((const uint32_t *)from)[at];
   key = tfu_to_key_32(bits, o);
 }
 __device__ inline void load_key(const void *from, int64_t at, bool, tfu_order o, uint64_t &key) {
   key = tfu_to_key_64(((const uint64_t *)from)[at], o);
 }
-__device__ inline void store_key(void *to, int64_t at, bool narrow, tfu_order o, uint32_t key) {
+__device__ inline void store_key(void *to, int64_t at, bool of_16_bits, tfu_order o, uint32_t key) {
   const uint32_t bits = tfu_from_key_32(key, o);
-  if (narrow) ((uint16_t *)to)[at] = (uint16_t)(bits >> 16);
+  if (of_16_bits) ((uint16_t *)to)[at] = (uint16_t)(bits >> 16);
   else ((uint32_t *)to)[at] = bits;
 }
 __device__ inline void store_key(void *to, int64_t at, bool, tfu_order o, uint64_t key) {
@@ -24,7 +24,7 @@ __device__ inline void store_key(void *to, int64_t at, bool, tfu_order o, uint64
 
 template <typename K>
 __device__ inline unsigned digit_of(K key, int shift) {
-  return (unsigned)(key >> shift) & (TFU_PILES - 1);
+  return (unsigned)(key >> shift) & (TFU_BUCKETS - 1);
 }
 
 /* The lanes that have this bit of the digit as the caller has it. The compiler would look at the bit twice. */
@@ -56,12 +56,12 @@ __device__ inline unsigned scan_warp(unsigned v) { /* with those of the lanes be
 }
 
 /* Makes of 256 counts how many come before each. Called by the first warp. */
-__device__ inline void scan_piles(unsigned *counts) {
-  unsigned v[TFU_PILES / 32], sum = 0;
-  const int first = threadIdx.x * (TFU_PILES / 32);
-  UNROLLED(i, TFU_PILES / 32) sum += v[i] = counts[first + i];
+__device__ inline void scan_buckets(unsigned *counts) {
+  unsigned v[TFU_BUCKETS / 32], sum = 0;
+  const int first = threadIdx.x * (TFU_BUCKETS / 32);
+  UNROLLED(i, TFU_BUCKETS / 32) sum += v[i] = counts[first + i];
   unsigned before = scan_warp(sum) - sum;
-  UNROLLED(i, TFU_PILES / 32) {
+  UNROLLED(i, TFU_BUCKETS / 32) {
     counts[first + i] = before;
     before += v[i];
   }
@@ -76,44 +76,44 @@ __device__ inline bool look_again(int flag) {
 /* A tile is what a block has in shared memory: each warp has `items` times 32 keys that follow each other. What is
  * beyond the keys that there are is filled up with the greatest key, and stays behind them.
  *
- * A pass over one digit is: clear_counts, then counts of the warp's own keys by their digits, start_piles, and
+ * A pass over one digit is: clear_counts, then counts of the warp's own keys by their digits, start_buckets, and
  * move_keys. */
 __device__ inline void clear_counts(unsigned *counts) {
-  unsigned *mine = counts + threadIdx.x / 32 * TFU_PILES;
+  unsigned *mine = counts + threadIdx.x / 32 * TFU_BUCKETS;
   ONCE
-  for (int d = threadIdx.x % 32; d < TFU_PILES; d += 32) mine[d] = 0;
+  for (int d = threadIdx.x % 32; d < TFU_BUCKETS; d += 32) mine[d] = 0;
   __syncwarp();
 }
 
-/* Makes of the counts [warp][digit] where in the tile the warp's first key of that digit goes. `piles` is left with
+/* Makes of the counts [warp][digit] where in the tile the warp's first key of that digit goes. `buckets` is left with
  * where the digit begins. One copy of it serves all kernels. */
-static __device__ __noinline__ void start_piles(unsigned *counts, unsigned *piles) {
+static __device__ __noinline__ void start_buckets(unsigned *counts, unsigned *buckets) {
   const int warps = blockDim.x / 32;
   __syncthreads();
   ONCE
-  for (int d = threadIdx.x; d < TFU_PILES; d += blockDim.x) {
+  for (int d = threadIdx.x; d < TFU_BUCKETS; d += blockDim.x) {
     unsigned sum = 0;
     _Pragma("unroll 4") for (int w = 0; w < warps; w++) {
-      const unsigned here = counts[w * TFU_PILES + d];
-      counts[w * TFU_PILES + d] = sum;
+      const unsigned here = counts[w * TFU_BUCKETS + d];
+      counts[w * TFU_BUCKETS + d] = sum;
       sum += here;
     }
-    piles[d] = sum;
+    buckets[d] = sum;
   }
   __syncthreads();
-  if (threadIdx.x < 32) scan_piles(piles);
+  if (threadIdx.x < 32) scan_buckets(buckets);
   __syncthreads();
-  unsigned *mine = counts + threadIdx.x / 32 * TFU_PILES;
+  unsigned *mine = counts + threadIdx.x / 32 * TFU_BUCKETS;
   ONCE
-  for (int d = threadIdx.x % 32; d < TFU_PILES; d += 32) mine[d] += piles[d];
+  for (int d = threadIdx.x % 32; d < TFU_BUCKETS; d += 32) mine[d] += buckets[d];
   __syncwarp();
 }
 
-/* Moves the warp's keys to their piles, in the order that they have. moved(at, to) is told about each. The lanes of one
- * digit take places one behind the other, and the first of them says where the next ones go on. */
+/* Moves the warp's keys to their buckets, in the order that they have. moved(at, to) is told about each. The lanes of
+ * one digit take slots one after the other, and the first of them says where the next ones go on. */
 template <typename K, typename Moved>
 __device__ inline void move_keys(const K *from, K *to, int items, int shift, unsigned *counts, Moved moved) {
-  unsigned *mine = counts + threadIdx.x / 32 * TFU_PILES;
+  unsigned *mine = counts + threadIdx.x / 32 * TFU_BUCKETS;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 32 * items + lane;
   K next = from[first];
   ONCE

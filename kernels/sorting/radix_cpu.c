@@ -1,5 +1,6 @@
-/* From the lowest digit up, keys are dealt out to 256 piles, in the order they have, and the piles put behind each
- * other. A digit that all keys share is passed over. Short lines are sorted by insertion: the piles would cost more. */
+/* From the lowest digit up, keys are dealt out to 256 buckets, in the order they have, and the buckets put after each
+ * other. A digit that all keys share is passed over. Short lines are sorted by insertion: the buckets would cost more.
+ */
 #ifndef KEY
 #include "kernels/sorting/radix_cpu.h"
 
@@ -15,37 +16,37 @@ int64_t tfu_radix_counts(void) { return (int64_t)tfu_threads() * CHUNKS_PER_THRE
 
 static void KEYED(insert)(KEYED(tfu_line) * l) {
   KEY *keys = l->keys;
-  uint32_t *places = l->places;
+  uint32_t *indices = l->indices;
   for (int64_t i = 1; i < l->n; i++) {
     const KEY key = keys[i];
-    const uint32_t place = places ? places[i] : 0;
+    const uint32_t index = indices ? indices[i] : 0;
     int64_t to = i;
     for (; to > 0 && keys[to - 1] > key; to--) {
       keys[to] = keys[to - 1];
-      if (places) places[to] = places[to - 1];
+      if (indices) indices[to] = indices[to - 1];
     }
     keys[to] = key;
-    if (places) places[to] = place;
+    if (indices) indices[to] = index;
   }
 }
 
-/* Moves keys `from` up to `to` to the next places of their piles. */
+/* Moves keys `from` up to `to` to the next slots of their buckets. */
 static void KEYED(deal)(const KEYED(tfu_line) * l, int shift, int64_t from, int64_t to, int64_t *next) {
   const KEY *keys = l->keys;
   KEY *restrict to_keys = l->other_keys;
-  uint32_t *restrict to_places = l->other_places;
+  uint32_t *restrict to_indices = l->other_indices;
   for (int64_t i = from; i < to; i++) {
     const int64_t at = next[(uint8_t)(keys[i] >> shift)]++;
     to_keys[at] = keys[i];
-    if (to_places) to_places[at] = l->places[i];
+    if (to_indices) to_indices[at] = l->indices[i];
   }
 }
 
 static void KEYED(swap)(KEYED(tfu_line) * l) {
   KEY *keys = l->keys;
-  uint32_t *places = l->places;
+  uint32_t *indices = l->indices;
   l->keys = l->other_keys, l->other_keys = keys;
-  l->places = l->other_places, l->other_places = places;
+  l->indices = l->other_indices, l->other_indices = indices;
 }
 
 void KEYED(tfu_radix)(KEYED(tfu_line) * l) {

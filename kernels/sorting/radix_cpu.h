@@ -17,11 +17,11 @@ enum { TFU_LONG_LINE = 1 << 17 };
 #endif
 #else
 
-/* n keys, and a place that comes with each unless places are NULL, with as much room again. Sorting may change the two
- * buffers' roles: what is sorted, and what the sort leaves, is in keys and places, the rest in other_…. */
+/* n keys, and an index that comes with each unless indices are NULL, with as much room again. Sorting may change the
+ * two buffers' roles: what is sorted, and what the sort leaves, is in keys and indices, the rest in other_…. */
 typedef struct KEYED(tfu_line) {
   KEY *keys, *other_keys;
-  uint32_t *places, *other_places;
+  uint32_t *indices, *other_indices;
   int64_t n;
 } KEYED(tfu_line);
 

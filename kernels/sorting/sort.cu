@@ -1,16 +1,16 @@
-/* Keys in order, by radix sort or bitonic networks (see radix.h), and numbers of 2, 4 or 8 bytes moved from the places
+/* Keys in order, by radix sort or bitonic networks (see radix.h), and numbers of 2, 4 or 8 bytes moved from the indices
  * that a list says, or to them. */
 #include "kernels/sorting/sort.h"
 
 #include "kernels/sorting/network.cuh"
 #include "kernels/sorting/sweep.cuh"
 
-/* ---- very short rows: a key's place is how many come before it ---- */
+/* ---- very short rows: a key's index is how many come before it ---- */
 
 template <typename K>
 __device__ inline void radix_short(const radix_args &a) {
   K *line = (K *)shared_memory, *sorted = line + TFU_THREADS;
-  uint32_t *places = (uint32_t *)(sorted + TFU_THREADS);
+  uint32_t *indices = (uint32_t *)(sorted + TFU_THREADS);
   const int cols = (int)a.cols, own = threadIdx.x / cols * cols;
   ONCE
   for (int64_t row = (int64_t)blockIdx.x * a.at_a_time; row < a.rows; row += (int64_t)gridDim.x * a.at_a_time) {
@@ -18,7 +18,7 @@ __device__ inline void radix_short(const radix_args &a) {
     const int n = left < a.at_a_time * cols ? (int)left : a.at_a_time * cols;
     const bool has = threadIdx.x < n;
     K key = 0;
-    if (has) load_key(a.from, first + threadIdx.x, a.narrow, a.order, key);
+    if (has) load_key(a.from, first + threadIdx.x, a.of_16_bits, a.order, key);
     line[threadIdx.x] = key;
     __syncthreads();
     if (has) {
@@ -26,16 +26,16 @@ __device__ inline void radix_short(const radix_args &a) {
       ONCE
       for (int j = own; j < own + cols; j++) before += line[j] < key || (line[j] == key && j < threadIdx.x);
       sorted[before] = key;
-      places[before] = threadIdx.x - own;
+      indices[before] = threadIdx.x - own;
     }
     __syncthreads();
     if (has && a.keys) {
-      if (a.decode) store_key(a.keys, first + threadIdx.x, a.narrow, a.order, sorted[threadIdx.x]);
+      if (a.decode) store_key(a.keys, first + threadIdx.x, a.of_16_bits, a.order, sorted[threadIdx.x]);
       else ((K *)a.keys)[first + threadIdx.x] = sorted[threadIdx.x];
     }
-    if (has && a.places) {
-      const uint32_t place = places[threadIdx.x];
-      a.places[first + threadIdx.x] = a.carried ? a.carried[first + threadIdx.x / cols * cols + place] : place;
+    if (has && a.indices) {
+      const uint32_t index = indices[threadIdx.x];
+      a.indices[first + threadIdx.x] = a.carried ? a.carried[first + threadIdx.x / cols * cols + index] : index;
     }
   }
 }
@@ -44,42 +44,43 @@ __device__ inline void radix_short(const radix_args &a) {
 
 template <typename K>
 __device__ inline void radix_rows(const radix_args &a) {
-  const bool with_places = a.places;
+  const bool with_indices = a.indices;
   const int tile = blockDim.x * a.items, n = (int)a.cols, first = threadIdx.x / 32 * 32 * a.items + threadIdx.x % 32;
   K *line = (K *)shared_memory, *other = line + tile;
-  uint16_t *places = (uint16_t *)(other + tile), *other_places = places + (with_places ? tile : 0);
-  unsigned *counts = (unsigned *)(other_places + (with_places ? tile : 0)),
-           *piles = counts + blockDim.x / 32 * TFU_PILES;
+  uint16_t *indices = (uint16_t *)(other + tile), *other_indices = indices + (with_indices ? tile : 0);
+  unsigned *counts = (unsigned *)(other_indices + (with_indices ? tile : 0)),
+           *buckets = counts + blockDim.x / 32 * TFU_BUCKETS;
   ONCE
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     __syncthreads();
     _Pragma("unroll 4") for (int at = threadIdx.x; at < tile; at += blockDim.x) {
       K key = ~(K)0;
-      if (at < n) load_key(a.from, row * n + at, a.narrow, a.order, key);
+      if (at < n) load_key(a.from, row * n + at, a.of_16_bits, a.order, key);
       line[at] = key;
-      if (look_again(with_places)) places[at] = (uint16_t)at;
+      if (look_again(with_indices)) indices[at] = (uint16_t)at;
     }
     __syncthreads();
     ONCE
     for (int shift = a.shift; shift < a.end; shift += 8) {
       clear_counts(counts);
       _Pragma("unroll 2") for (int i = 0; i < a.items; i++)
-          atomicAdd(&counts[threadIdx.x / 32 * TFU_PILES + digit_of(line[first + 32 * i], shift)], 1u);
-      start_piles(counts, piles);
+          atomicAdd(&counts[threadIdx.x / 32 * TFU_BUCKETS + digit_of(line[first + 32 * i], shift)], 1u);
+      start_buckets(counts, buckets);
       move_keys(line, other, a.items, shift, counts, [&](int at, unsigned to) {
-        if (look_again(with_places)) other_places[to] = places[at];
+        if (look_again(with_indices)) other_indices[to] = indices[at];
       });
       __syncthreads();
       K *const keys = line;
       line = other, other = keys;
-      uint16_t *const of_keys = places;
-      places = other_places, other_places = of_keys;
+      uint16_t *const of_keys = indices;
+      indices = other_indices, other_indices = of_keys;
     }
     ONCE
     for (int at = threadIdx.x; at < n; at += blockDim.x) {
-      if (a.keys && a.decode) store_key(a.keys, row * n + at, a.narrow, a.order, line[at]);
+      if (a.keys && a.decode) store_key(a.keys, row * n + at, a.of_16_bits, a.order, line[at]);
       else if (a.keys) ((K *)a.keys)[row * n + at] = line[at];
-      if (look_again(with_places)) a.places[row * n + at] = a.carried ? a.carried[row * n + places[at]] : places[at];
+      if (look_again(with_indices))
+        a.indices[row * n + at] = a.carried ? a.carried[row * n + indices[at]] : indices[at];
     }
   }
 }
@@ -139,20 +140,20 @@ __device__ inline void store_number(void *to, int64_t at, int size, uint64_t num
   else ((uint64_t *)to)[at] = number;
 }
 
-/* Named after a float, as all kernels are; it moves numbers of any size. Blocks take what lies behind each other, and
+/* Named after a float, as all kernels are; it moves numbers of any size. Blocks take what lies one after another, and
  * begin in that order, so that numbers which go near each other go there at the same time. */
 extern "C" __global__ void __launch_bounds__(TFU_THREADS) move_any(const move_args a) {
   const int64_t first = (int64_t)blockIdx.x * (TFU_THREADS * TFU_MOVE_EACH) + threadIdx.x;
-  int64_t other[TFU_MOVE_EACH]; /* where the place is, among all rows; negative: there is none */
+  int64_t other[TFU_MOVE_EACH]; /* where the index is, among all rows; negative: there is none */
   uint64_t numbers[TFU_MOVE_EACH];
   UNROLLED(i, TFU_MOVE_EACH) {
     const int64_t at = first + i * TFU_THREADS;
     other[i] = -1;
     if (at >= a.n) continue;
     const int64_t row = row_of(at, a.k);
-    const int place = a.places[row * a.stride + (at - row * a.k)];
-    if (place >= 0 && place < a.cols) other[i] = row * a.cols + place;
-    if (look_again(a.copied != 0)) a.copied[at] = place;
+    const int index = a.indices[row * a.stride + (at - row * a.k)];
+    if (index >= 0 && index < a.cols) other[i] = row * a.cols + index;
+    if (look_again(a.copied != 0)) a.copied[at] = index;
   }
   UNROLLED(i, TFU_MOVE_EACH) {
     const int64_t from = look_again(a.put) ? first + i * TFU_THREADS : other[i];
@@ -173,9 +174,9 @@ extern "C" __global__ void __launch_bounds__(TFU_THREADS) put_rows_any(const mov
                              at += blockDim.x)((uint32_t *)shared_memory)[at] = 0;
     __syncthreads();
     _Pragma("unroll 4") for (int at = threadIdx.x; at < k; at += blockDim.x) {
-      const int place = a.places[row * a.stride + at];
-      if (place >= 0 && place < cols)
-        store_number(shared_memory, place, a.size,
+      const int index = a.indices[row * a.stride + at];
+      if (index >= 0 && index < cols)
+        store_number(shared_memory, index, a.size,
                      load_number((const char *)a.from + (row * k + at) * a.apart, a.size));
     }
     __syncthreads();

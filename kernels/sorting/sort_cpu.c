@@ -9,29 +9,29 @@ typedef struct sort_run {
   tfu_tensor *y;
   tfu_order order;
   int64_t rows, cols, per_task;
-  char *room; /* of each task: two buffers of keys, then, if wanted, two of places */
+  char *room; /* of each task: two buffers of keys, then, if wanted, two of indices */
   size_t room_of_task;
-  int wants_places;
+  int wants_indices;
 } sort_run;
 
 static size_t line_bytes(const sort_run *r) {
   const size_t n = (size_t)(r->cols + 7) / 8 * 8;
-  return 2 * n * tfu_dtype_size(r->x->dtype) + (r->wants_places ? 2 * n * sizeof(uint32_t) : 0);
+  return 2 * n * tfu_dtype_size(r->x->dtype) + (r->wants_indices ? 2 * n * sizeof(uint32_t) : 0);
 }
 
 #define TFU_SELF "kernels/sorting/sort_cpu.c"
 #include "kernels/sorting/by_key.h"
 
-static tfu_code sort(tfu_call *call, int wants_places) {
+static tfu_code sort(tfu_call *call, int wants_indices) {
   const tfu_tensor *x = &call->in[0];
   sort_run r = {.x = x,
                 .y = &call->out[0],
-                .order = tfu_order_of(x->dtype, call->attr[0].b, wants_places),
+                .order = tfu_order_of(x->dtype, call->attr[0].b, wants_indices),
                 .rows = tfu_rows(&x->shape),
                 .cols = tfu_cols(&x->shape),
-                .wants_places = wants_places};
-  TFU_REQUIRE(call->err, r.cols <= (wants_places ? INT32_MAX : UINT32_MAX),
-              "a row must have less than 2^%d values, got %lld", wants_places ? 31 : 32, (long long)r.cols);
+                .wants_indices = wants_indices};
+  TFU_REQUIRE(call->err, r.cols <= (wants_indices ? INT32_MAX : UINT32_MAX),
+              "a row must have less than 2^%d values, got %lld", wants_indices ? 31 : 32, (long long)r.cols);
   const int64_t most = (int64_t)tfu_threads() * 4;
   const int together = r.cols >= TFU_LONG_LINE && r.rows < tfu_threads();
   r.per_task = divide_up(r.rows, most);
@@ -59,25 +59,25 @@ tfu_code tfu_argsort_cpu(tfu_call *call) { return sort(call, 1); }
 typedef struct unsort_run {
   const tfu_call *call;
   int64_t cols, k;
-  int bad; /* a place that is none: all tasks that meet one write the same */
+  int bad; /* an index that is none: all tasks that meet one write the same */
 } unsort_run;
 
 static void unsort_rows(void *arg, int64_t row, int64_t end) {
   unsort_run *r = arg;
   const size_t size = tfu_dtype_size(r->call->out[0].dtype);
   for (; row < end; row++) {
-    const int32_t *places = (const int32_t *)r->call->in[1].data + row * r->k;
+    const int32_t *indices = (const int32_t *)r->call->in[1].data + row * r->k;
     const char *dy = (const char *)r->call->in[0].data + (size_t)(row * r->k) * size;
     char *dx = (char *)r->call->out[0].data + (size_t)(row * r->cols) * size;
     if (r->k < r->cols) memset(dx, 0, (size_t)r->cols * size);
     for (int64_t j = 0; j < r->k; j++) {
-      if (places[j] < 0 || places[j] >= r->cols) {
+      if (indices[j] < 0 || indices[j] >= r->cols) {
         __atomic_store_n(&r->bad, 1, __ATOMIC_RELAXED);
         continue;
       }
-      if (size == 2) ((uint16_t *)dx)[places[j]] = ((const uint16_t *)dy)[j];
-      else if (size == 4) ((uint32_t *)dx)[places[j]] = ((const uint32_t *)dy)[j];
-      else ((uint64_t *)dx)[places[j]] = ((const uint64_t *)dy)[j];
+      if (size == 2) ((uint16_t *)dx)[indices[j]] = ((const uint16_t *)dy)[j];
+      else if (size == 4) ((uint32_t *)dx)[indices[j]] = ((const uint32_t *)dy)[j];
+      else ((uint64_t *)dx)[indices[j]] = ((const uint64_t *)dy)[j];
     }
   }
 }
@@ -86,7 +86,7 @@ tfu_code tfu_unsort_cpu(tfu_call *call) {
   const tfu_shape *x = &call->in[2].shape;
   unsort_run r = {.call = call, .cols = tfu_cols(x), .k = tfu_cols(&call->in[1].shape)};
   tfu_parallel_ranges(tfu_rows(x), divide_up(tfu_rows(x), (int64_t)tfu_threads() * 4), unsort_rows, &r);
-  TFU_REQUIRE(call->err, !r.bad, "indices must be places of values, from 0 up to %lld", (long long)r.cols);
+  TFU_REQUIRE(call->err, !r.bad, "indices must be those of values, from 0 up to %lld", (long long)r.cols);
   return TFU_OK;
 }
 #else
@@ -95,21 +95,21 @@ static KEYED(tfu_line) KEYED(line_in)(const sort_run *r, char *room) {
   const int64_t n = (r->cols + 7) / 8 * 8;
   KEYED(tfu_line) l = {.keys = (KEY *)room, .n = r->cols};
   l.other_keys = l.keys + n;
-  if (!r->wants_places) return l;
-  l.places = (uint32_t *)(l.other_keys + n);
-  l.other_places = l.places + n;
+  if (!r->wants_indices) return l;
+  l.indices = (uint32_t *)(l.other_keys + n);
+  l.other_indices = l.indices + n;
   return l;
 }
 
 static void KEYED(fill)(const sort_run *r, int64_t row, KEYED(tfu_line) * l) {
   const KEY *x = (const KEY *)r->x->data + row * r->cols;
   for (int64_t i = 0; i < l->n; i++) l->keys[i] = KEYED(tfu_to_key)(x[i], r->order);
-  for (int64_t i = 0; l->places && i < l->n; i++) l->places[i] = (uint32_t)i;
+  for (int64_t i = 0; l->indices && i < l->n; i++) l->indices[i] = (uint32_t)i;
 }
 
 static void KEYED(give)(const sort_run *r, int64_t row, const KEYED(tfu_line) * l) {
-  if (r->wants_places) {
-    memcpy((int32_t *)r->y->data + row * r->cols, l->places, (size_t)l->n * sizeof(int32_t));
+  if (r->wants_indices) {
+    memcpy((int32_t *)r->y->data + row * r->cols, l->indices, (size_t)l->n * sizeof(int32_t));
     return;
   }
   KEY *y = (KEY *)r->y->data + row * r->cols;

@@ -1,14 +1,14 @@
 /* The k greatest of a row (selection by a threshold), by one block. The order is descending, so the least key is that
  * of the greatest number.
  *
- * The block keeps keys with their places in shared memory. When it has enough, it sorts them by key and place, forgets
+ * The block keeps keys with their indices in shared memory. When it has enough, it sorts them by key and index, forgets
  * all but the first k, and from then on takes only what comes before the last of these. That number, the limit, is what
  * packs are compared with as they are read: in most there is nothing greater, and no key is made. What is equal to the
- * limit and comes later in the row is not taken either. The order of key and place is total, so it does not matter in
+ * limit and comes later in the row is not taken either. The order of key and index is total, so it does not matter in
  * which order threads put what they keep.
  *
  * A long row is cut into parts; the keys that these give are then a row of their own, in which those that are equal are
- * still in the order of their places. */
+ * still in the order of their indices. */
 #include "kernels/sorting/top_k.h"
 
 #include "kernels/sorting/radix.cuh"
@@ -104,11 +104,11 @@ struct top_number<uint64_t> {
 
 /* Sorts n entries, which become a power of two. */
 template <typename K>
-__device__ inline void sort_kept(K *keys, uint32_t *places, int n) {
+__device__ inline void sort_kept(K *keys, uint32_t *indices, int n) {
   int size = 2;
   while (size < n) size *= 2;
   ONCE
-  for (int i = n + threadIdx.x; i < size; i += blockDim.x) keys[i] = ~(K)0, places[i] = ~0u;
+  for (int i = n + threadIdx.x; i < size; i += blockDim.x) keys[i] = ~(K)0, indices[i] = ~0u;
   ONCE
   for (int run = 2; run <= size; run *= 2) ONCE
   for (int by = run / 2; by > 0; by /= 2) {
@@ -117,10 +117,10 @@ __device__ inline void sort_kept(K *keys, uint32_t *places, int n) {
     for (int t = threadIdx.x; t < size / 2; t += blockDim.x) {
       const int i = 2 * t - (t & (by - 1)), j = i + by;
       const K a = keys[i], b = keys[j];
-      const uint32_t p = places[i], q = places[j];
+      const uint32_t p = indices[i], q = indices[j];
       if ((a > b || (a == b && p > q)) == ((i & run) == 0)) {
         keys[i] = b, keys[j] = a;
-        places[i] = q, places[j] = p;
+        indices[i] = q, indices[j] = p;
       }
     }
   }
@@ -141,7 +141,7 @@ __device__ inline void top_k(const top_args &a) {
   const B *x = (const B *)a.x + row * a.cols;
   const int room = 2 * a.enough;
   K *keys = (K *)shared_memory, last = 0;
-  uint32_t *places = (uint32_t *)(keys + room), last_place = 0;
+  uint32_t *indices = (uint32_t *)(keys + room), last_index = 0;
   bool all = true; /* until there is a limit */
   K limit = 0;
   if (threadIdx.x == 0) kept = 0;
@@ -172,18 +172,18 @@ __device__ inline void top_k(const top_args &a) {
       while (left) {
         const int bit = __ffs((int)left) - 1;
         left &= left - 1;
-        const int64_t place = at + bit / N * STRIDE + bit % N;
-        const K key = number::of(x[place], a.order);
-        if (!all && !(key < last || (key == last && (uint32_t)place < last_place))) continue;
+        const int64_t index = at + bit / N * STRIDE + bit % N;
+        const K key = number::of(x[index], a.order);
+        if (!all && !(key < last || (key == last && (uint32_t)index < last_index))) continue;
         const int slot = atomicAdd(&kept, 1);
         full = full || slot >= a.enough;
-        if (slot < room) keys[slot] = key, places[slot] = (uint32_t)place;
+        if (slot < room) keys[slot] = key, indices[slot] = (uint32_t)index;
         else wait |= 1u << bit;
       }
       if (!__syncthreads_or(full)) break;
       const int n = kept < room ? kept : room;
-      sort_kept(keys, places, n);
-      last = keys[a.k - 1], last_place = places[a.k - 1];
+      sort_kept(keys, indices, n);
+      last = keys[a.k - 1], last_index = indices[a.k - 1];
       limit = number::bits(last, a.order);
       all = false;
       left = wait;
@@ -191,15 +191,15 @@ __device__ inline void top_k(const top_args &a) {
       __syncthreads();
     }
   }
-  sort_kept(keys, places, kept);
+  sort_kept(keys, indices, kept);
   const int64_t to = (int64_t)blockIdx.x * a.k;
   ONCE
   for (int j = threadIdx.x; j < a.k; j += blockDim.x) {
-    const uint32_t place = a.from_places ? a.from_places[row * a.cols + places[j]] : places[j];
-    a.places[to + j] = (int32_t)place;
+    const uint32_t index = a.from_indices ? a.from_indices[row * a.cols + indices[j]] : indices[j];
+    a.indices[to + j] = (int32_t)index;
     if (a.keys) ((K *)a.keys)[to + j] = keys[j];
     if (!a.values) continue;
-    const int64_t from = row * a.number_cols + place;
+    const int64_t from = row * a.number_cols + index;
     if (a.of_16_bits) ((uint16_t *)a.values)[to + j] = ((const uint16_t *)a.numbers)[from];
     else ((K *)a.values)[to + j] = ((const K *)a.numbers)[from];
   }

@@ -8,12 +8,12 @@
 #define TFU_TOP_PACKS 4
 
 typedef struct top_args {
-  const void *x; /* numbers; keys where from_places are given      */
-  const uint32_t *from_places;
+  const void *x; /* numbers; keys where from_indices are given      */
+  const uint32_t *from_indices;
   void *values; /* the numbers found; NULL: the keys, in `keys`   */
   void *keys;
   const void *numbers; /* where the values are taken from                */
-  int32_t *places;
+  int32_t *indices;
   tfu_order order;
   int64_t rows, cols;  /* of x                                           */
   int64_t number_cols; /* of `numbers`                                   */

@@ -12,7 +12,7 @@ enum { LEAST_ROOM = 48, MOST_ROOM = 1024 };
 typedef struct top_run {
   const tfu_tensor *x;
   void *values;
-  int32_t *places;
+  int32_t *indices;
   tfu_order order;
   int64_t rows, cols, k, per_task, room_keys;
   char *room;
@@ -26,7 +26,7 @@ tfu_code tfu_top_k_cpu(tfu_call *call) {
   const tfu_tensor *x = &call->in[0];
   top_run r = {.x = x,
                .values = call->out[0].data,
-               .places = call->out[1].data,
+               .indices = call->out[1].data,
                .order = tfu_order_of(x->dtype, 1, 1),
                .rows = tfu_rows(&x->shape),
                .cols = tfu_cols(&x->shape),
@@ -53,12 +53,12 @@ static void KEYED(top_row)(const top_run *r, int64_t row, char *room) {
   const KEY *x = (const KEY *)r->x->data + row * r->cols;
   KEYED(tfu_line) l = {.keys = (KEY *)room};
   l.other_keys = l.keys + r->room_keys;
-  l.places = (uint32_t *)(l.other_keys + r->room_keys);
-  l.other_places = l.places + r->room_keys;
+  l.indices = (uint32_t *)(l.other_keys + r->room_keys);
+  l.other_indices = l.indices + r->room_keys;
   int64_t i = 0;
   for (; i < r->cols && l.n < 2 * r->k; i++, l.n++) {
     l.keys[l.n] = KEYED(tfu_to_key)(x[i], r->order);
-    l.places[l.n] = (uint32_t)i;
+    l.indices[l.n] = (uint32_t)i;
   }
   KEYED(tfu_radix)(&l);
   while (i < r->cols) {
@@ -73,7 +73,7 @@ static void KEYED(top_row)(const top_run *r, int64_t row, char *room) {
         for (int j = 0; j < RUN; j++) any |= keys[j] < least;
         for (int j = 0; any && j < RUN; j++) {
           l.keys[l.n] = keys[j];
-          l.places[l.n] = (uint32_t)(i + j);
+          l.indices[l.n] = (uint32_t)(i + j);
           l.n += keys[j] < least;
         }
         i += RUN;
@@ -82,14 +82,14 @@ static void KEYED(top_row)(const top_run *r, int64_t row, char *room) {
       if (r->cols - i >= RUN && l.n > r->k) break; /* full but for less than a run */
       const KEY key = KEYED(tfu_to_key)(x[i], r->order);
       l.keys[l.n] = key;
-      l.places[l.n] = (uint32_t)i++;
+      l.indices[l.n] = (uint32_t)i++;
       l.n += key < least;
     }
     KEYED(tfu_radix)(&l);
   }
   for (int64_t j = 0; j < r->k; j++) {
-    r->places[row * r->k + j] = (int32_t)l.places[j];
-    ((KEY *)r->values)[row * r->k + j] = x[l.places[j]];
+    r->indices[row * r->k + j] = (int32_t)l.indices[j];
+    ((KEY *)r->values)[row * r->k + j] = x[l.indices[j]];
   }
 }
 

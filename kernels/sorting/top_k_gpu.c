@@ -1,7 +1,7 @@
 #include "kernels/sorting/top_k.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
 #include "kernels/sorting/radix.h"
@@ -13,27 +13,27 @@ static const char *const variants[] = {"values", "whole"};
 static tfu_kernel top_k = {.module = &module, .name = "top_k", .variants = variants};
 static tfu_kernel top_k_keys = {.module = &module, .name = "top_k_keys", .keys = tfu_bits};
 
-TFU_CHOICE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
-TFU_CHOICE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
-TFU_CHOICE(top_blocks, 5, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
+TFU_TUNABLE(most_k, 1024, 1, 2048);       /* beyond which whole rows are sorted                               */
+TFU_TUNABLE(least_enough, 512, 64, 2048); /* kept ones before the first sorting                               */
+TFU_TUNABLE(top_blocks, 5, 1, 32);        /* per multiprocessor: so many parts of rows there are, if possible */
 
 enum { SORTED_COLS = 256 }; /* rows of so many or fewer are sorted, several by one block */
 enum { MOST_PARTS = 1024 };
 
 static tfu_code by_sorting(tfu_call *call, const tfu_tensor *x, int64_t rows, int64_t cols, int64_t k) {
-  int32_t *places;
-  TFU_SCRATCH(call, rows * cols, places);
+  int32_t *indices;
+  TFU_SCRATCH(call, rows * cols, indices);
   const radix_job job = {.from = x->data,
                          .dtype = x->dtype,
                          .order = tfu_wide_order_of(x->dtype, 1, 1),
                          .rows = rows,
                          .cols = cols,
-                         .places = places};
+                         .indices = indices};
   TFU_TRY(tfu_radix_gpu(call, &job));
   return tfu_move_gpu(call, x->dtype,
                       (move_args){.from = x->data,
                                   .to = call->out[0].data,
-                                  .places = places,
+                                  .indices = indices,
                                   .n = rows * k,
                                   .k = k,
                                   .cols = cols,
@@ -47,7 +47,7 @@ static size_t shared_of(int enough, size_t key) { return 2 * (size_t)enough * (k
 static tfu_code launch(tfu_call *call, top_args *a, tfu_dtype dtype, size_t key) {
   const tfu_grid grid = {
       .x = (unsigned)(a->rows * a->parts), .threads = TFU_THREADS, .shared = (unsigned)shared_of(a->enough, key)};
-  if (a->from_places) return tfu_launch(call, &top_k_keys, 0, tfu_bits_of(key), grid, a);
+  if (a->from_indices) return tfu_launch(call, &top_k_keys, 0, tfu_bits_of(key), grid, a);
   return tfu_launch(call, &top_k, dtype < TFU_FLOATS ? VALUES : WHOLE, dtype, grid, a);
 }
 
@@ -67,7 +67,7 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   top_args a = {.x = x->data,
                 .values = call->out[0].data,
                 .numbers = x->data,
-                .places = call->out[1].data,
+                .indices = call->out[1].data,
                 .order = tfu_wide_order_of(x->dtype, 1, 1),
                 .rows = rows,
                 .cols = cols,
@@ -85,13 +85,13 @@ tfu_code tfu_top_k_gpu(tfu_call *call) {
   if (parts <= 1) return launch(call, &a, x->dtype, key);
   top_args of_parts = a;
   TFU_TRY(tfu_scratch(call, (size_t)(rows * parts * k) * key, &of_parts.keys));
-  TFU_SCRATCH(call, rows * parts * k, of_parts.places);
+  TFU_SCRATCH(call, rows * parts * k, of_parts.indices);
   of_parts.parts = (int)parts;
   of_parts.part_cols = divide_up(cols, parts);
   of_parts.values = NULL;
   TFU_TRY(launch(call, &of_parts, x->dtype, key));
   a.x = of_parts.keys;
-  a.from_places = (uint32_t *)of_parts.places;
+  a.from_indices = (uint32_t *)of_parts.indices;
   a.cols = a.part_cols = parts * k;
   return launch(call, &a, x->dtype, key);
 }

@@ -1,6 +1,6 @@
 /* The distinct values of a vector from its keys in order (stream compaction). Where a key differs from the one before,
- * a value begins: that is its head, and as the order is stable, its place in x is the value's first. Heads are numbered
- * twice: in the order of keys, and, by a bit for each place, in the order of x, which is the value's rank. */
+ * a value begins: that is its head, and as the order is stable, its index in x is the value's first. Heads are numbered
+ * twice: in the order of keys, and, by a bit for each index, in the order of x, which is the value's rank. */
 #include "kernels/sorting/unique.h"
 
 #include "kernels/sorting/radix.cuh"
@@ -48,14 +48,14 @@ __device__ inline unsigned own_heads(const unique_args &a) {
   return heads;
 }
 
-/* How many values begin in each tile, and at which places in x. */
+/* How many values begin in each tile, and at which indices in x. */
 template <typename K>
 __device__ inline void unique_mark(const unique_args &a) {
   const unsigned heads = own_heads<K>(a);
   UNROLLED(i, EACH)
     if (heads >> i & 1) {
-      const uint32_t place = a.places[own_first() + i];
-      atomicOr(&a.marks[place / 32], 1u << place % 32);
+      const uint32_t index = a.indices[own_first() + i];
+      atomicOr(&a.marks[index / 32], 1u << index % 32);
     }
   unsigned total;
   scan_block(__popc(heads), &total);
@@ -69,17 +69,17 @@ __device__ inline void unique_heads(const unique_args &a) {
   unsigned total, value = a.before[blockIdx.x] + scan_block(__popc(heads), &total);
   UNROLLED(i, EACH) {
     if (!(heads >> i & 1)) continue;
-    const uint32_t place = a.places[own_first() + i], word = place / 32;
-    const uint32_t rank = a.marks_before[word] + __popc(a.marks[word] & ((1u << place % 32) - 1));
+    const uint32_t index = a.indices[own_first() + i], word = index / 32;
+    const uint32_t rank = a.marks_before[word] + __popc(a.marks[word] & ((1u << index % 32) - 1));
     a.heads[value] = (uint32_t)own_first() + i;
     a.ranks[value++] = rank;
-    if (a.size == 4) ((uint32_t *)a.y)[rank] = ((const uint32_t *)a.x)[place];
-    else if (a.size == 2) ((uint16_t *)a.y)[rank] = ((const uint16_t *)a.x)[place];
-    else ((uint64_t *)a.y)[rank] = ((const uint64_t *)a.x)[place];
+    if (a.size == 4) ((uint32_t *)a.y)[rank] = ((const uint32_t *)a.x)[index];
+    else if (a.size == 2) ((uint16_t *)a.y)[rank] = ((const uint16_t *)a.x)[index];
+    else ((uint64_t *)a.y)[rank] = ((const uint64_t *)a.x)[index];
   }
 }
 
-/* For each key, at its place in x, the rank of its value; and how often each value comes. */
+/* For each key, at its index in x, the rank of its value; and how often each value comes. */
 template <typename K>
 __device__ inline void unique_write(const unique_args &a) {
   const unsigned heads = own_heads<K>(a), number = (unsigned)*a.number;
@@ -90,7 +90,7 @@ __device__ inline void unique_write(const unique_args &a) {
     const bool head = heads >> i & 1;
     value += head;
     const uint32_t rank = a.ranks[value];
-    a.idx[a.places[at]] = (int32_t)rank;
+    a.idx[a.indices[at]] = (int32_t)rank;
     if (head) a.count[rank] = (int32_t)((value + 1 < number ? a.heads[value + 1] : (uint32_t)a.n) - (uint32_t)at);
   }
 }

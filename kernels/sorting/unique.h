@@ -8,8 +8,8 @@
 
 typedef struct unique_args {
   const void *x, *keys; /* numbers; their keys in order, with room for whole packs                 */
-  const uint32_t *places;
-  uint32_t *marks;        /* a bit for each place in x: set where a value comes first              */
+  const uint32_t *indices;
+  uint32_t *marks;        /* a bit for each index in x: set where a value comes first              */
   uint32_t *marks_before; /* of each word of marks: how many are set in those before               */
   uint32_t *before;       /* of each tile of keys: how many values begin in it, then in those before */
   uint32_t *words_before; /* of each tile of words: how many marks it has, then those before       */

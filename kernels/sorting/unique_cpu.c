@@ -1,4 +1,4 @@
-/* Unique on the CPU: a table of places, open to the next free one, twice as large as there are values. */
+/* Unique on the CPU: a table of slots, open to the next free one, twice as large as there are values. */
 #ifndef KEY
 #include "kernels/sorting/radix_cpu.h"
 

@@ -1,7 +1,7 @@
 #include "kernels/sorting/unique.h"
 
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/core/gpu/walk.h"
 #include "kernels/sorting/order.h"
 #include "kernels/sorting/radix.h"
@@ -24,9 +24,9 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
   if (n == 0) return tfu_clear(call, out[3].data, word);
   TFU_TRY(tfu_clear(call, out[0].data, (size_t)n * size));
   TFU_TRY(tfu_clear(call, out[2].data, (size_t)n * word));
-  void *keys, *places, *of_heads, *ranks, *marks, *marks_before, *before, *words_before;
+  void *keys, *indices, *of_heads, *ranks, *marks, *marks_before, *before, *words_before;
   TFU_TRY(tfu_scratch(call, (size_t)(n + TFU_UNIQUE_EACH) * key, &keys));
-  TFU_TRY(tfu_scratch(call, (size_t)n * word, &places));
+  TFU_TRY(tfu_scratch(call, (size_t)n * word, &indices));
   TFU_TRY(tfu_scratch(call, (size_t)n * word, &of_heads));
   TFU_TRY(tfu_scratch(call, (size_t)n * word, &ranks));
   TFU_TRY(tfu_scratch(call, (size_t)words * word, &marks));
@@ -41,11 +41,11 @@ tfu_code tfu_unique_gpu(tfu_call *call) {
                          .cols = n,
                          .sorted = keys,
                          .keys = 1,
-                         .places = places};
+                         .indices = indices};
   TFU_TRY(tfu_radix_gpu(call, &job));
   unique_args a = {.x = x->data,
                    .keys = keys,
-                   .places = places,
+                   .indices = indices,
                    .marks = marks,
                    .marks_before = marks_before,
                    .before = before,

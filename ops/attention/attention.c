@@ -10,7 +10,7 @@
  * cap(x) is soft_cap * tanh(x / soft_cap), and x where soft_cap is 0.
  *
  * query is [batch, queries, heads, head_dim]; key and value may have fewer heads, each serving as many query heads, and
- * value another head_dim. bias and mask broadcast to [batch, heads, queries, keys]. Ragged sequences come one behind
+ * value another head_dim. bias and mask broadcast to [batch, heads, queries, keys]. Ragged sequences come one after
  * the other, [steps, heads, head_dim], and their lengths as [batch + 1] splits; stats is [heads, steps] then. What is
  * not given is an empty vector. tf32 allows float32 products on a GPU to read their factors with 10 bits after the
  * point. Lengths are int64: TensorFlow keeps int32 in the CPU's memory, and would have the CPU

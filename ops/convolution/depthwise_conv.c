@@ -2,7 +2,7 @@
  *
  *   pre[n, i, j, c * M + m] = bias[c * M + m] + sum of x[n, i * stride + r * dilation - before, j …, c] * kernel[r, s,
  * c, m] dpre = dy * act'(pre),  dx and dkernel by the products with the other one,  dbias = sum of dpre over all
- * places.
+ * positions.
  *
  * window.h says what padding means. bias is an empty vector where there is none. size is [height, width, 0] of the
  * result: a size that comes of another one by a formula is known to no shape rule while a graph is built. pre is an

@@ -52,8 +52,8 @@ static inline TFU_MUST_USE tfu_code tfu_depthwise_read(const tfu_shape *x, const
                       .size = kernel->dim[1],
                       .stride = attr[TFU_DEPTHWISE_STRIDE_W].i,
                       .dilation = attr[TFU_DEPTHWISE_DILATION_W].i};
-  TFU_TRY(tfu_window_place(&d->h, attr[TFU_DEPTHWISE_PADDING].i, "height", err));
-  return tfu_window_place(&d->w, attr[TFU_DEPTHWISE_PADDING].i, "width", err);
+  TFU_TRY(tfu_window_position(&d->h, attr[TFU_DEPTHWISE_PADDING].i, "height", err));
+  return tfu_window_position(&d->w, attr[TFU_DEPTHWISE_PADDING].i, "width", err);
 }
 
 #endif

@@ -1,13 +1,13 @@
-/* The greatest, or the average, of the places of x that a window sees, for each channel; and their gradients.
+/* The greatest, or the average, of the positions of x that a window sees, for each channel; and their gradients.
  *
- * x is [batch, depth, height, width, channels]; window.h says what padding means: places outside of x are not seen, and
- * an average counts only those that are; where padding is "zeros" they are, as 0. size is [depth, height, width, 0] of
- * the result, since a size that comes of another one by a formula is known to no shape rule while a graph is built; in
- * gradients, it is that of x.
+ * x is [batch, depth, height, width, channels]; window.h says what padding means: positions outside of x are not seen,
+ * and an average counts only those that are; where padding is "zeros" they are, as 0. size is [depth, height, width, 0]
+ * of the result, since a size that comes of another one by a formula is known to no shape rule while a graph is built;
+ * in gradients, it is that of x.
  *
  * NaN is greater than all others, and of equal values the first counts. Where it stands in its window, depth first, is
- * `places`, a byte each (pool.h), wanted where `keep` is given; the gradient goes there, and nowhere where it is one of
- * the zeros around x. */
+ * `positions`, a byte each (pool.h), wanted where `keep` is given; the gradient goes there, and nowhere where it is one
+ * of the zeros around x. */
 #include "ops/convolution/pool.h"
 
 #include "tfuse.h"
@@ -57,7 +57,7 @@ static tfu_code check_window(const tfu_shape *y, const tfu_value *attr, tfu_erro
   if (tfu_count(y) == 0) return TFU_OK;
   const int64_t d = attr[TFU_POOL_WINDOW].i, h = attr[TFU_POOL_WINDOW + 1].i, w = attr[TFU_POOL_WINDOW + 2].i;
   TFU_REQUIRE(err, d <= TFU_POOL_MOST && h <= TFU_POOL_MOST && w <= TFU_POOL_MOST && d * h * w <= TFU_POOL_MOST,
-              "windows of at most %d places can be kept for a gradient, got %lld * %lld * %lld", (int)TFU_POOL_MOST,
+              "windows of at most %d elements can be kept for a gradient, got %lld * %lld * %lld", (int)TFU_POOL_MOST,
               (long long)d, (long long)h, (long long)w);
   return TFU_OK;
 }
@@ -65,9 +65,9 @@ static tfu_code check_window(const tfu_shape *y, const tfu_value *attr, tfu_erro
 TFU_SHAPE_RULE(max_shape) {
   TFU_TRY(average_shape(in, out, attr, err));
   if (attr && tfu_given(&in[TFU_POOL_KEEP])) TFU_TRY(check_window(&out[TFU_POOL_Y], attr, err));
-  tfu_shape places = out[TFU_POOL_Y];
-  places.dim[4] = words(places.dim[4]);
-  out[TFU_POOL_PLACES] = tfu_like_if(&places, &in[TFU_POOL_KEEP]);
+  tfu_shape positions = out[TFU_POOL_Y];
+  positions.dim[4] = words(positions.dim[4]);
+  out[TFU_POOL_POSITIONS] = tfu_like_if(&positions, &in[TFU_POOL_KEEP]);
   return TFU_OK;
 }
 
@@ -83,18 +83,18 @@ TFU_SHAPE_RULE(max_grad_shape) {
   TFU_TRY(average_grad_shape(average, out, attr, err));
   if (attr) TFU_TRY(check_window(dy, attr, err));
   if (!known(dy)) return TFU_OK;
-  tfu_shape places = *dy;
-  places.dim[4] = words(dy->dim[4]);
-  return tfu_match("places", &in[TFU_MAXGRAD_PLACES], "a byte for each element of dy", &places, err);
+  tfu_shape positions = *dy;
+  positions.dim[4] = words(dy->dim[4]);
+  return tfu_match("positions", &in[TFU_MAXGRAD_POSITIONS], "a byte for each element of dy", &positions, err);
 }
 
 const tfu_op tfu_max_pool = {
     .name = "MaxPool",
     .doc =
-        "The greatest value in each window; where keep is given, also its place in the window, 8 channels' in a "
+        "The greatest value in each window; where keep is given, also its position in the window, 8 channels' in a "
         "number.",
     .in = {"x: T", "size: bool", "keep: bool"},
-    .out = {"y: T", "places: int64"},
+    .out = {"y: T", "positions: int64"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = max_shape,
     TFU_KERNELS(max_pool),
@@ -103,8 +103,8 @@ const tfu_op tfu_max_pool = {
 
 const tfu_op tfu_max_pool_grad = {
     .name = "MaxPoolGrad",
-    .doc = "Gradient of MaxPool: dy goes where places says; size is that of x.",
-    .in = {"dy: T", "places: int64", "size: bool"},
+    .doc = "Gradient of MaxPool: dy goes where positions says; size is that of x.",
+    .in = {"dy: T", "positions: int64", "size: bool"},
     .out = {"dx: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},
     .shape = max_grad_shape,
@@ -125,7 +125,7 @@ const tfu_op tfu_average_pool = {
 
 const tfu_op tfu_average_pool_grad = {
     .name = "AveragePoolGrad",
-    .doc = "Gradient of AveragePool: each place of a window gets its share of dy; size is that of x.",
+    .doc = "Gradient of AveragePool: each position of a window gets its share of dy; size is that of x.",
     .in = {"dy: T", "size: bool"},
     .out = {"dx: T"},
     .attr = {TFU_POOL_ATTRS, TFU_T_FLOATS},

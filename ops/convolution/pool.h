@@ -19,8 +19,8 @@ enum {
       "after: int = 0"
 
 enum { TFU_POOL_X, TFU_POOL_SIZE, TFU_POOL_KEEP };
-enum { TFU_POOL_Y, TFU_POOL_PLACES };
-enum { TFU_MAXGRAD_DY, TFU_MAXGRAD_PLACES, TFU_MAXGRAD_SIZE };
+enum { TFU_POOL_Y, TFU_POOL_POSITIONS };
+enum { TFU_MAXGRAD_DY, TFU_MAXGRAD_POSITIONS, TFU_MAXGRAD_SIZE };
 enum { TFU_AVERAGEGRAD_DY, TFU_AVERAGEGRAD_SIZE };
 
 /* Places inside of windows are bytes, TFU_POOL_BYTES channels' in a word of int64; the first channel's is the lowest.
@@ -30,7 +30,7 @@ enum { TFU_POOL_MOST = 256, TFU_POOL_BYTES = 8 };
 /* Windows over [batch, depth, height, width, channels]. */
 typedef struct tfu_pool {
   int64_t batch, channels;
-  int zeros; /* places outside of x count, as 0 */
+  int zeros; /* positions outside of x count, as 0 */
   tfu_window axis[TFU_POOL_AXES];
 } tfu_pool;
 
@@ -47,7 +47,7 @@ static inline TFU_MUST_USE tfu_code tfu_pool_read(const tfu_shape *x, const tfu_
                               .dilation = 1,
                               .before = tfu_axis_number(attr[TFU_POOL_BEFORE].i, i),
                               .after = tfu_axis_number(attr[TFU_POOL_AFTER].i, i)};
-    TFU_TRY(tfu_window_place(&p->axis[i], padding, names[i], err));
+    TFU_TRY(tfu_window_position(&p->axis[i], padding, names[i], err));
   }
   return TFU_OK;
 }

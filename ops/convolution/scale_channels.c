@@ -1,12 +1,12 @@
 /* y = x * scale, where scale has a number for each image and channel, as squeeze-and-excitation has it; and its
- * gradient: dx = dy * scale, dscale = sum of dy * x over the places of an image.
+ * gradient: dx = dy * scale, dscale = sum of dy * x over the positions of an image.
  *
- * x is [images, places …, channels], and scale the same with 1 for all places. With `drop`, what is multiplied by 0 is
- * 0, also if it is infinite or no number: the dropout of whole images. */
+ * x is [images, positions …, channels], and scale the same with 1 for all positions. With `drop`, what is multiplied by
+ * 0 is 0, also if it is infinite or no number: the dropout of whole images. */
 #include "tfuse.h"
 
 static tfu_code check_scale(const tfu_shape *x, const tfu_shape *scale, tfu_error *err) {
-  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2, "x must be [images, places …, channels], got shape %s",
+  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2, "x must be [images, positions …, channels], got shape %s",
               tfu_show(x).text);
   if (x->rank == TFU_UNKNOWN || scale->rank == TFU_UNKNOWN) return TFU_OK;
   int fits = x->rank == scale->rank;

@@ -20,7 +20,7 @@ int tfu_attr_parse(const char *text, tfu_attr *attr) {
   *attr = (tfu_attr){.choices = NULL};
   if (sscanf(text, " %31[^: ] : %n", attr->name, &at) != 1 || !at) return 0;
   if (text[at] == '{') {
-    attr->kind = strchr(text + at, '\'') ? TFU_ATTR_CHOICE : TFU_ATTR_DTYPE;
+    attr->kind = strchr(text + at, '\'') ? TFU_ATTR_ENUM : TFU_ATTR_DTYPE;
     attr->choices = text + at;
     return 1;
   }
@@ -30,7 +30,7 @@ int tfu_attr_parse(const char *text, tfu_attr *attr) {
   return 0;
 }
 
-int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
+int tfu_attr_enum(const tfu_attr *attr, const char *word, size_t length) {
   const char *end = strchr(attr->choices, '}');
   int index = 0;
   for (const char *open = strchr(attr->choices, '\''); open && open < end; index++) {
@@ -45,13 +45,13 @@ int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length) {
 tfu_code tfu_attr_word(const tfu_attr *a, const char *word, size_t length, tfu_value *v, tfu_error *err) {
   if (a->kind == TFU_ATTR_STRING)
     return (v->s = tfu_intern(word, length)) ? TFU_OK : tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  v->i = tfu_attr_choice(a, word, length);
+  v->i = tfu_attr_enum(a, word, length);
   TFU_REQUIRE(err, v->i >= 0, "attribute %s must be one of %s, got '%.*s'", a->name, a->choices, (int)length, word);
   return TFU_OK;
 }
 
 tfu_code tfu_attr_text(const tfu_attr *a, const char *text, size_t length, tfu_value *v, tfu_error *err) {
-  if (a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING) return tfu_attr_word(a, text, length, v, err);
+  if (a->kind == TFU_ATTR_ENUM || a->kind == TFU_ATTR_STRING) return tfu_attr_word(a, text, length, v, err);
   if (a->kind == TFU_ATTR_FLOAT) v->f = strtof(text, NULL);
   else if (a->kind == TFU_ATTR_BOOL) v->b = atoi(text);
   else v->i = strtoll(text, NULL, 10);

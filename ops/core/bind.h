@@ -24,7 +24,7 @@ typedef enum tfu_attr_kind {
   TFU_ATTR_FLOAT,
   TFU_ATTR_INT,
   TFU_ATTR_BOOL,
-  TFU_ATTR_CHOICE,
+  TFU_ATTR_ENUM,
   TFU_ATTR_STRING,
   TFU_ATTR_TYPES
 } tfu_attr_kind;
@@ -32,13 +32,13 @@ typedef enum tfu_attr_kind {
 typedef struct tfu_attr {
   char name[32];
   tfu_attr_kind kind;
-  const char *choices; /* the text from '{' on, for TFU_ATTR_CHOICE */
+  const char *choices; /* the text from '{' on, for TFU_ATTR_ENUM */
 } tfu_attr;
 
 /* Reads "epsilon: float = 1e-6"; 0 if it is no attribute we know. */
 TFU_MUST_USE int tfu_attr_parse(const char *text, tfu_attr *attr);
 /* The index of word among the choices, or -1. */
-int tfu_attr_choice(const tfu_attr *attr, const char *word, size_t length);
+int tfu_attr_enum(const tfu_attr *attr, const char *word, size_t length);
 /* The value of an attribute that is a choice or a text. */
 TFU_MUST_USE tfu_code tfu_attr_word(const tfu_attr *attr, const char *word, size_t length, tfu_value *value,
                                     tfu_error *err);

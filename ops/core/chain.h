@@ -6,8 +6,8 @@
  *   linear t3 t4 = t0 i4 - - - | activation=linear tf32=0
  *   square i5 = t3:4x1x32x64 |
  *
- * Before '=' are the op's outputs, behind it its inputs, behind '|' all its attributes but types. i2 is input 2 of the
- * chain, t0 is temporary 0, and - is what is not given. A shape behind a name, sizes with x between them, says how
+ * Before '=' are the op's outputs, after it its inputs, after '|' all its attributes but types. i2 is input 2 of the
+ * chain, t0 is temporary 0, and - is what is not given. A shape after a name, sizes with x between them, says how
  * the elements are seen. An output that is an input of the chain is written in place. A temporary is as large as the
  * largest that is kept in it, and lies in input 0, the chain's memory. */
 #ifndef TFUSE_CHAIN_H_

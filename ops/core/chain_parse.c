@@ -9,7 +9,7 @@
 
 static const char *skip(const char *at) { return at + strspn(at, " "); }
 
-/* Whether the next word is this one; then `at` moves behind it. */
+/* Whether the next word is this one; then `at` moves after it. */
 static int is_next(const char **at, char mark) {
   const char *c = skip(*at);
   if (*c != mark) return 0;
@@ -69,11 +69,11 @@ static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
   step->op = entry->op;
   at += n;
   TFU_TRY(read_operands(&at, step->op->out, step->out, err));
-  TFU_REQUIRE(err, is_next(&at, '='), "%s has %d outputs: expected = behind them, got \"%.20s\"", stem,
+  TFU_REQUIRE(err, is_next(&at, '='), "%s has %d outputs: expected = after them, got \"%.20s\"", stem,
               tfu_args(step->op->out), skip(at));
   TFU_TRY(read_operands(&at, step->op->in, step->in, err));
   const int end = is_next(&at, '|');
-  TFU_REQUIRE(err, end || !*skip(at) || *skip(at) == '\n', "%s has %d inputs: expected | behind them, got \"%.20s\"",
+  TFU_REQUIRE(err, end || !*skip(at) || *skip(at) == '\n', "%s has %d inputs: expected | after them, got \"%.20s\"",
               stem, tfu_args(step->op->in), skip(at));
   return tfu_attrs_read(step->op, read_attribute, (void *)(uintptr_t)at, step->attr, err);
 }

@@ -26,7 +26,7 @@ typedef struct kernel {
 } kernel;
 
 /* What one run holds; released together, however it ends. Scratch returns to TensorFlow's allocator as soon as the
- * work is queued: what it serves next is queued behind. */
+ * work is queued: what it serves next is queued after. */
 typedef struct run {
   TF_OpKernelContext *ctx;
   TF_Status *status;
@@ -161,7 +161,7 @@ static tfu_code read_attr(const tfu_attr *a, void *construction_, tfu_value *v, 
   }
   const tfu_code code = (tfu_code)TF_GetCode(c->status);
   if (a->kind == TFU_ATTR_TYPES) v->i = entries;
-  const int word = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
+  const int word = a->kind == TFU_ATTR_ENUM || a->kind == TFU_ATTR_STRING;
   return code == TFU_OK && word ? read_word(c, a, bytes, v, err) : code;
 }
 

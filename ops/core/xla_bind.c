@@ -44,7 +44,7 @@ static tfu_code view(const char *argument, const XLA_FFI_Buffer *b, tfu_tensor *
  * that the row names. */
 static tfu_code read_attr(const tfu_attr *a, void *attrs_, tfu_value *v, tfu_error *err) {
   const XLA_FFI_Attrs *attrs = attrs_;
-  const int text = a->kind == TFU_ATTR_CHOICE || a->kind == TFU_ATTR_STRING;
+  const int text = a->kind == TFU_ATTR_ENUM || a->kind == TFU_ATTR_STRING;
   const size_t length = strlen(a->name);
   int i = 0;
   while (i < attrs->size && (attrs->names[i]->len != length || memcmp(attrs->names[i]->ptr, a->name, length))) i++;

@@ -1,9 +1,9 @@
 /* Rotary embedding of query and key, [batch, time, heads, head_dim], in one pass: pair i of a head's first d = `rotary`
- * elements (0: all) is turned by the angle position * base^(-2i / d); the rest stays as it is. Pairs are (i, i + d /
+ * elements (0: all) is rotated by the angle position * base^(-2i / d); the rest stays as it is. Pairs are (i, i + d /
  * 2), or (2i, 2i + 1) where interleaved. key is an empty tensor where not given; it may have another number of heads.
  *
  * position of (b, t): positions + t for one number, positions[b] + t for a vector, positions[b, t] for a matrix. The
- * gradient is the same op with `inverse`, which turns back. */
+ * gradient is the same op with `inverse`, which rotates back. */
 #include "ops/elementwise/rope.h"
 
 #include "tfuse.h"

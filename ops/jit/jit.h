@@ -34,7 +34,7 @@ TFU_EXPORT const char *tfu_jit_register(const char *kernel, int kind, const char
 
 /* Sizes as text. An expression has integers, + - * / % and parentheses, "1.2" for the size of axis 2 of input 1 ("1.-1"
  * for its last), and "1.n" for all its elements. A list has expressions with commas between, or "like 1" for all sizes
- * of input 1, and ends with the text or at a semicolon. Both move *at behind what they read; `what` is for messages. */
+ * of input 1, and ends with the text or at a semicolon. Both move *at past what they read; `what` is for messages. */
 typedef struct tfu_sizes {
   const char *at, *what;
   const tfu_list *in;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { TFU_BATCHED_A, TFU_BATCHED_B, TFU_BATCHED_LIKE, TFU_BATCHED_TURN_A, TFU_BATCHED_TURN_B };
+enum { TFU_BATCHED_A, TFU_BATCHED_B, TFU_BATCHED_LIKE, TFU_BATCHED_TRANSPOSE_A, TFU_BATCHED_TRANSPOSE_B };
 enum { TFU_BATCHED_SCALE, TFU_BATCHED_TF32 };
 
 /* Bytes of what the GPU writes out to be summed, unless a single result is larger; a test has less. */

@@ -3,7 +3,7 @@
  *
  *   dx = dlogits . kernel^T,  dkernel = x^T . dlogits,  dbias = sum of dlogits over the rows,
  *
- * with dlogits that of a row's loss times dloss of the row. `turned` says that kernel is [classes, inputs], as
+ * with dlogits that of a row's loss times dloss of the row. `transposed` says that kernel is [classes, inputs], as
  * embeddings are, and not [inputs, classes].
  *
  * Without weights the result is the loss of every row, and the gradient has to compute the logits again. With weights,
@@ -18,13 +18,13 @@
 /* Whether an axis of the kernel may have this size: the one it is, or while that is not known, any. */
 static int axis_may_be(const tfu_shape *kernel, const tfu_value *attr, int axis, int64_t size) {
   if (kernel->rank == TFU_UNKNOWN) return 1;
-  if (attr) return tfu_may_be(kernel->dim[attr[TFU_LCE_TURNED].b ? 1 - axis : axis], size);
+  if (attr) return tfu_may_be(kernel->dim[attr[TFU_LCE_TRANSPOSED].b ? 1 - axis : axis], size);
   return tfu_may_be(kernel->dim[0], size) || tfu_may_be(kernel->dim[1], size);
 }
 
 static tfu_code check_inputs(const tfu_shape *in, const tfu_value *attr, tfu_shape *rows, tfu_error *err) {
   const tfu_shape *x = &in[TFU_LCE_X], *kernel = &in[TFU_LCE_KERNEL], *bias = &in[TFU_LCE_BIAS];
-  const char *axes = attr && attr[TFU_LCE_TURNED].b ? "[classes, inputs]" : "[inputs, classes]";
+  const char *axes = attr && attr[TFU_LCE_TRANSPOSED].b ? "[classes, inputs]" : "[inputs, classes]";
   TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2,
               "x must be [..., inputs] with two dimensions or more, got shape %s", tfu_show(x).text);
   TFU_REQUIRE(err, kernel->rank == TFU_UNKNOWN || kernel->rank == 2, "kernel must be %s, got shape %s", axes,

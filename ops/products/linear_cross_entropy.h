@@ -3,9 +3,9 @@
 #define TFUSE_LINEAR_CROSS_ENTROPY_H_
 
 /* In this order for both ops. */
-enum { TFU_LCE_SMOOTHING, TFU_LCE_Z_LOSS, TFU_LCE_IGNORE, TFU_LCE_TURNED, TFU_LCE_TF32 };
-#define TFU_LCE_ATTRS                                                                                            \
-  "smoothing: float = 0.0", "z_loss: float = 0.0", "ignore: int = -9223372036854775808", "turned: bool = false", \
+enum { TFU_LCE_SMOOTHING, TFU_LCE_Z_LOSS, TFU_LCE_IGNORE, TFU_LCE_TRANSPOSED, TFU_LCE_TF32 };
+#define TFU_LCE_ATTRS                                                                                                \
+  "smoothing: float = 0.0", "z_loss: float = 0.0", "ignore: int = -9223372036854775808", "transposed: bool = false", \
       "tf32: bool = false", "L: {int32, int64}"
 
 /* Of both, too; TFU_LCE_WEIGHTS is dloss in the gradient. */

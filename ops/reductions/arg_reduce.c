@@ -1,6 +1,6 @@
-/* Where along an axis the greatest or the least value of x stands: the first such place. As in TensorFlow, a value
+/* Where along an axis the greatest or the least value of x stands: the first such index. As in TensorFlow, a value
  * counts only if it is greater (less) than the lowest (highest) finite number: NaN never does, and where nothing counts
- * the place is 0. An axis without elements is refused unless the result has none either. */
+ * the index is 0. An axis without elements is refused unless the result has none either. */
 #include "ops/reductions/axes.h"
 
 TFU_SHAPE_RULE(shape) {
@@ -23,7 +23,7 @@ TFU_SHAPE_RULE(shape) {
 
 const tfu_op tfu_arg_reduce = {
     .name = "ArgReduce",
-    .doc = "The first place along an axis where x is greatest, or least.",
+    .doc = "The first index along an axis where x is greatest, or least.",
     .in = {"x: T"},
     .out = {"y: I"},
     .attr = {"kind: {'max', 'min'} = 'max'", "axis: int = 0", "T: {float, half, bfloat16, double, int32, int64}",

@@ -1,8 +1,9 @@
-/* y = (x - mean) * rstd * gamma + beta, with mean and variance over one sample's group of channels and all its places.
+/* y = (x - mean) * rstd * gamma + beta, with mean and variance over one sample's group of channels and all its
+ * positions.
  *
- * x is [samples, places, groups, channels of a group]: a view of [samples, ..., channels] that costs nothing. gamma and
- * beta have a value per channel, or are empty; stats keeps (mean, rstd) of each sample and group. One group is layer
- * normalisation over all but the samples, one channel per group is instance normalisation. */
+ * x is [samples, positions, groups, channels of a group]: a view of [samples, ..., channels] that costs nothing. gamma
+ * and beta have a value per channel, or are empty; stats keeps (mean, rstd) of each sample and group. One group is
+ * layer normalisation over all but the samples, one channel per group is instance normalisation. */
 #include "tfuse.h"
 
 static tfu_code check(const tfu_shape *x, const tfu_shape *gamma, const tfu_shape *beta, tfu_shape *stats,
@@ -11,7 +12,7 @@ static tfu_code check(const tfu_shape *x, const tfu_shape *gamma, const tfu_shap
   static const char *const names[] = {"gamma", "beta"};
   *stats = (tfu_shape){.rank = TFU_UNKNOWN};
   if (x->rank == TFU_UNKNOWN) return TFU_OK;
-  TFU_REQUIRE(err, x->rank == 4, "x must be [samples, places, groups, channels of a group], got shape %s",
+  TFU_REQUIRE(err, x->rank == 4, "x must be [samples, positions, groups, channels of a group], got shape %s",
               tfu_show(x).text);
   const int known = x->dim[2] != TFU_UNKNOWN && x->dim[3] != TFU_UNKNOWN;
   tfu_shape channels = {.rank = 1, .dim = {known ? x->dim[2] * x->dim[3] : TFU_UNKNOWN}};
@@ -30,7 +31,7 @@ TFU_SHAPE_RULE(forward_shape) {
 const tfu_op tfu_group_norm = {
     .name = "GroupNorm",
     .doc =
-        "Normalisation of x, [samples, places, groups, channels of a group], over places and channels of a group, "
+        "Normalisation of x, [samples, positions, groups, channels of a group], over a group's positions and channels, "
         "times "
         "gamma, plus beta; also mean and 1 / deviation.",
     .in = {"x: T", "gamma: S", "beta: S"},

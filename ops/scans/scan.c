@@ -1,5 +1,5 @@
 /* Running results along an axis: y_i is made of x_0 … x_i, and of x_0 … x_{i-1} where it is exclusive; in reverse, of
- * what lies behind instead of before. The first exclusive result is that of nothing: 0 for sums, 1 for products, minus
+ * what lies after instead of before. The first exclusive result is that of nothing: 0 for sums, 1 for products, minus
  * infinity (of integers, the lowest) for maxima and logarithms of sums of exponentials. NaN spreads in all of them. */
 #include "tfuse.h"
 

@@ -1,8 +1,8 @@
-/* Sort: the values of each row (the last axis) in order. Argsort: their places in the row, in that order; of equal
- * values the lower place comes first. Unsort: what is at place j of a row of dy goes to place indices[j] of dx, and all
+/* Sort: the values of each row (the last axis) in order. Argsort: their indices in the row, in that order; of equal
+ * values the lower index comes first. Unsort: what is at index j of a row of dy goes to index indices[j] of dx, and all
  * else is 0; this is the gradient of values that were moved so.
  *
- * NaN is greater than all others. -0.0 and 0.0 are equal for places; among the values of Sort -0.0 is the less. */
+ * NaN is greater than all others. -0.0 and 0.0 are equal for indices; among the values of Sort -0.0 is the less. */
 #include "tfuse.h"
 
 TFU_SHAPE_RULE(sort_shape) {
@@ -23,7 +23,7 @@ const tfu_op tfu_sort = {
 
 const tfu_op tfu_argsort = {
     .name = "Argsort",
-    .doc = "The places of each row's values in order; of equal values the lower place comes first.",
+    .doc = "The indices of each row's values in order; of equal values the lower index comes first.",
     .in = {"values: T"},
     .out = {"indices: int32"},
     .attr = {"descending: bool = false", TFU_T_NUMBERS},
@@ -43,7 +43,7 @@ TFU_SHAPE_RULE(unsort_shape) {
 
 const tfu_op tfu_unsort = {
     .name = "Unsort",
-    .doc = "Row by row dx[indices[j]] = dy[j], and 0 elsewhere; dx is like values. No place may come twice.",
+    .doc = "Row by row dx[indices[j]] = dy[j], and 0 elsewhere; dx is like values. No index may come twice.",
     .in = {"dy: T", "indices: int32", "values: T"},
     .out = {"dx: T"},
     .attr = {TFU_T_NUMBERS},

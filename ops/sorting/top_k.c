@@ -1,5 +1,5 @@
-/* The k greatest of each row (the last axis) and their places, greatest first, as Argsort descending gives them: of
- * equal values the lower place comes first, and NaN is greater than all others. `places` is [k, 0]: its first axis says
+/* The k greatest of each row (the last axis) and their indices, greatest first, as Argsort descending gives them: of
+ * equal values the lower index comes first, and NaN is greater than all others. `k` is [k, 0]: its first axis says
  * k. */
 #include "tfuse.h"
 
@@ -7,7 +7,7 @@ TFU_SHAPE_RULE(top_k_shape) {
   TFU_TRY(tfu_has_rows("input", &in[0], err));
   int64_t k = TFU_UNKNOWN;
   if (in[1].rank != TFU_UNKNOWN) {
-    TFU_REQUIRE(err, in[1].rank == 2, "places must be [k, 0], got %s", tfu_show(&in[1]).text);
+    TFU_REQUIRE(err, in[1].rank == 2, "k must be [k, 0], got %s", tfu_show(&in[1]).text);
     k = in[1].dim[0];
   }
   if (in[0].rank != TFU_UNKNOWN && k != TFU_UNKNOWN)
@@ -23,8 +23,8 @@ TFU_SHAPE_RULE(top_k_shape) {
 
 const tfu_op tfu_top_k = {
     .name = "TopK",
-    .doc = "The k greatest of each row (last axis) and their places, greatest first; places is [k, 0].",
-    .in = {"input: T", "places: bool"},
+    .doc = "The k greatest of each row (last axis) and their indices, greatest first; k is [k, 0].",
+    .in = {"input: T", "k: bool"},
     .out = {"values: T", "indices: int32"},
     .attr = {TFU_T_NUMBERS},
     .shape = top_k_shape,

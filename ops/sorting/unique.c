@@ -16,7 +16,8 @@ TFU_SHAPE_RULE(unique_shape) {
 
 const tfu_op tfu_unique = {
     .name = "Unique",
-    .doc = "The distinct values of a vector in the order of their first places, where each is, and how often it comes.",
+    .doc =
+        "The distinct values of a vector in the order of their first indices, where each is, and how often it comes.",
     .in = {"x: T"},
     .out = {"y: T", "idx: int32", "count: int32", "number: int32"},
     .attr = {TFU_T_NUMBERS},

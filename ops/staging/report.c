@@ -1,4 +1,4 @@
-/* Numbers of a step, copied to the host behind it. See ops/staging/reports.h. */
+/* Numbers of a step, copied to the host after it. See ops/staging/reports.h. */
 #include "ops/staging/reports.h"
 
 /* TensorFlow runs an op for its outputs: this one has a zero. */

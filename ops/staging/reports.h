@@ -1,6 +1,6 @@
 /* reports.h - numbers on their way back from the device.
  *
- * The op Report has the numbers of a step (its loss, its metrics) copied to the host behind the step, and nobody waits.
+ * The op Report has the numbers of a step (its loss, its metrics) copied to the host after the step, and nobody waits.
  * Whoever wants them asks for them by the number of the step, and waits for that step alone: TensorFlow's own copies
  * wait for all that is queued by then, which may be steps that follow. */
 #ifndef TFUSE_REPORTS_H_

@@ -179,7 +179,7 @@ static void test_gradient(void) {
   }
 }
 
-/* Two sequences one behind the other are what each of them is alone; so are pages. */
+/* Two sequences one after the other are what each of them is alone; so are pages. */
 static void test_ragged_and_paged(void) {
   const sizes s = {1, 9, 9, 2, 1, 6, 6, 1, -1, 0, 0, 0};
   const int starts[] = {0, 2, 9};

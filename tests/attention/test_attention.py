@@ -312,7 +312,7 @@ def test_ragged_dropout_is_the_plain_composition(device):
 
 
 def test_steps_that_no_sequence_has(device):
-    """As where ragged values are padded behind, to a size that XLA can know."""
+    """As where ragged values are padded after, to a size that XLA can know."""
     values, splits = [normal(10, 2, 8, seed=i) for i in range(3)], tf.constant([0, 3, 7], tf.int64)
     f = lambda *v: _attention(*v, None, None, splits, splits, None, scale=1.0)
     y, lse = f(*values)

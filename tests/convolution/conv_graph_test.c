@@ -8,7 +8,7 @@
 
 typedef struct problem {
   const char *name;
-  int product, epilogue, axes; /* spatial axes */
+  int pass, epilogue, axes; /* spatial axes */
   int64_t batch, groups, c, k, in[3], window[3], stride[3], dilation[3], before[3], after[3];
 } problem;
 
@@ -74,7 +74,7 @@ static conv_shape shape_of(const problem *p) {
 
 static conv_key key_of(const problem *p, tfu_dtype dtype, int tf32) {
   static char some[16] __attribute__((aligned(16)));
-  conv_key key = {.product = -1};
+  conv_key key = {.pass = -1};
   const conv_args a = {.s = shape_of(p),
                        .x = some,
                        .kernel = some,
@@ -82,7 +82,7 @@ static conv_key key_of(const problem *p, tfu_dtype dtype, int tf32) {
                        .bias = p->epilogue & CONV_ADDS_BIAS ? some : NULL,
                        .residual = p->epilogue & CONV_ADDS_RESIDUAL ? some : NULL,
                        .relu = p->epilogue & CONV_RELU};
-  const char *why = tfu_conv_key_of(&a, (conv_product)p->product, dtype, tf32, 0, &key);
+  const char *why = tfu_conv_key_of(&a, (conv_pass)p->pass, dtype, tf32, 0, &key);
   CHECK_FOR(!why, "%s: %s", p->name, why ? why : "");
   return key;
 }
@@ -98,7 +98,7 @@ static int plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties, cons
   int engine = -1, compiled = 0, others = 0;
   for (int i = 1; i < proposals; i++) others += tfu_graph_engine(g, i) != tfu_graph_engine(g, 0);
   CHECK_FOR(!tfu_conv_exact(key) || others, "in exact float32 there is nothing to choose from for product %d",
-            key->product);
+            key->pass);
   for (int i = 0; code == TFU_OK && i < g->n_configs; i++) {
     engine = tfu_graph_engine(g, i);
     const tfu_code taken = tfu_graph_take(g, NULL, i, &err);
@@ -110,18 +110,18 @@ static int plans(const tfu_cudnn *dnn, cudnnBackendDescriptor_t properties, cons
            (long long)g->workspace, code == TFU_OK ? "" : err.text);
   const int loaded = nvrtc_is_loaded();
   tfu_graph_free(g);
-  CHECK_FOR(loaded == nvrtc_is_loaded(), "with the graph of product %d cuDNN unloads NVRTC", key->product);
+  CHECK_FOR(loaded == nvrtc_is_loaded(), "with the graph of pass %d cuDNN unloads NVRTC", key->pass);
   return code == TFU_OK;
 }
 
-/* Where padding differs before and behind x, one engine of the filter gradient is wrong. */
+/* Where padding differs before and after x, one engine of the filter gradient is wrong. */
 static void test_trusts(void) {
   for (int i = 0; i < TFU_COUNT(problems); i++) {
     const problem *p = &problems[i];
     const conv_key key = key_of(p, TFU_F32, 0);
     int same = 1;
     for (int a = 0; a < p->axes; a++) same &= p->before[a] == p->after[a];
-    CHECK_FOR(tfu_conv_trusts(&key, 1) == (p->product != CONV_FILTER || same), "%s", p->name);
+    CHECK_FOR(tfu_conv_trusts(&key, 1) == (p->pass != CONV_FILTER || same), "%s", p->name);
     CHECK_FOR(tfu_conv_trusts(&key, 0), "%s", p->name);
   }
 }

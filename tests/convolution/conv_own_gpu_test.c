@@ -72,7 +72,7 @@ tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
 
 enum { TIGHT = 1 << TFU_AXIS_BITS | 1 }; /* 1 along two axes */
 
-/* A call of ConvOwn with two spatial axes; `odd` bytes behind an aligned address. */
+/* A call of ConvOwn with two spatial axes; `odd` bytes after an aligned address. */
 typedef struct sample {
   conv_rung rung;
   tfu_dtype dtype;
@@ -119,7 +119,7 @@ int main(void) {
       {CONV_TENSOR, TFU_F16, 0, 0, 1, 9, 9, 8, 7, 3, 1, 1, 1, "conv_shared_f16", packs, 1, 1, 9856},
       {CONV_TENSOR, TFU_F16, 0, 2, 1, 9, 9, 8, 8, 3, 1, 1, 1, "conv_shared_f16", packs, 1, 1, 9856},
       {CONV_SHARED, TFU_F16, 0, 2, 1, 37, 37, 3, 64, 7, 1, 2, 1, "conv_shared_f16", "", 2, 1, (21 * 37 + 128) * 32},
-      /* 208 x 216 places of x, eight channels of each, are more than a block has. */
+      /* 208 x 216 positions of x, eight channels of each, are more than a block has. */
       {CONV_SHARED, TFU_F16, 0, 0, 1, 300, 300, 8, 8, 3, 1, 1, 100, "conv_direct_f16",
        "shared takes what windows see in shared memory", 313, 1, 0},
       {CONV_TENSOR, TFU_F16, 0, 0, 1, 300, 300, 8, 8, 3, 1, 1, 100, "conv_tensor_f16", "", 79, 1, 144 << 10},

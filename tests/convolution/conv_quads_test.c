@@ -21,13 +21,13 @@ static conv_args args_of(const sample *s) {
 
 static double number(int64_t i) { return (double)(i * 7919 % 101) - 50; }
 
-/* Element `unit` of the tensor in quads, as a place in the other one; negative where it is 0. */
+/* Element `unit` of the tensor in quads, as a position in the other one; negative where it is 0. */
 static int64_t source(const conv_quads_args *a, int64_t unit) {
   const int64_t inner = unit % a->inner, quad = unit / a->inner / CONV_QUAD_HALF;
   const int e = (int)(unit / a->inner % CONV_QUAD_HALF), half = (int)(quad % 2);
-  const int64_t place = quad / 2 / a->quad_cols, batch = place / a->quad_rows;
+  const int64_t position = quad / 2 / a->quad_cols, batch = position / a->quad_rows;
   const int64_t at =
-      conv_quads_source(a, (uint32_t)(place % a->quad_rows), (uint32_t)(quad / 2 % a->quad_cols), half, e);
+      conv_quads_source(a, (uint32_t)(position % a->quad_rows), (uint32_t)(quad / 2 % a->quad_cols), half, e);
   return at < 0 ? -1 : ((batch * a->rows * a->cols) + at) * a->inner + inner;
 }
 
@@ -36,7 +36,7 @@ static void arrange(const conv_quads_args *a, int64_t elements, const double *fr
   for (int64_t unit = 0; unit < elements; unit++) to[unit] = source(a, unit) < 0 ? 0 : from[source(a, unit)];
 }
 
-/* Calls each(x, kernel, y) with the places of every product. */
+/* Calls each(x, kernel, y) with the positions of every product. */
 typedef void product_fn(void *with, int64_t x, int64_t kernel, int64_t y);
 static void go_through(const conv_shape *s, product_fn *each, void *with) {
   for (int64_t n = 0; n < s->batch; n++)
@@ -98,10 +98,10 @@ static void check_sample(const sample *s) {
   CHECK(found == n_kernel); /* each is written, once */
 }
 
-static int takes(conv_product product, tfu_dtype dtype, const conv_args *a) {
+static int takes(conv_pass pass, tfu_dtype dtype, const conv_args *a) {
   conv_args made;
   conv_quads_args image, kernel;
-  return tfu_conv_in_quads(product, dtype, a, &made, &image, &kernel);
+  return tfu_conv_in_quads(pass, dtype, a, &made, &image, &kernel);
 }
 
 int main(void) {

@@ -8,7 +8,7 @@
 
 /* ---- the driver ---- */
 
-static double sums[CONV_SAMPLE_MOST], sizes[CONV_SAMPLE_MOST]; /* of every place, put into its last part */
+static double sums[CONV_SAMPLE_MOST], sizes[CONV_SAMPLE_MOST]; /* of every sample, put into its last part */
 static CUlaunchConfig last;
 
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
@@ -21,10 +21,10 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
   const conv_sample_args *m = args[0];
   (void)extra;
   last = *c;
-  for (int i = 0; i < m->places; i++) {
+  for (int i = 0; i < m->samples; i++) {
     double *part = m->sums + (int64_t)i * m->parts * 2;
     if (!strcmp((const char *)f, "sampled")) {
-      m->got[i] = (double)m->result[conv_sample_where(m, conv_sample_place(m, i))];
+      m->got[i] = (double)m->result[conv_sample_where(m, conv_sample_index(m, i))];
       continue;
     }
     memset(part, 0, (size_t)m->parts * 2 * sizeof *part);
@@ -85,9 +85,9 @@ static conv_args square(int64_t batch, int64_t size, int64_t groups, int64_t c, 
 
 static void test_plan(void) {
   static const struct {
-    conv_product product;
+    conv_pass pass;
     int64_t batch, size, groups, c, k, results, terms;
-    int places, parts;
+    int samples, parts;
   } plans[] = {
       {CONV_FORWARD, 8, 56, 1, 64, 128, 8 * 56 * 56 * 128, 9 * 64, 64, 2},
       {CONV_DATA, 8, 56, 1, 64, 128, 8 * 56 * 56 * 64, 9 * 128, 64, 4},
@@ -95,24 +95,24 @@ static void test_plan(void) {
       {CONV_FORWARD, 2, 9, 4, 3, 5, 2 * 81 * 20, 27, 64, 1},
       {CONV_DATA, 2, 9, 4, 3, 5, 2 * 81 * 12, 45, 64, 1},
       {CONV_FILTER, 2, 9, 4, 3, 5, 9 * 3 * 20, 2 * 81, 64, 1},
-      {CONV_FILTER, 1, 2, 1, 1, 2, 18, 4, 18, 1}, /* fewer results than places */
+      {CONV_FILTER, 1, 2, 1, 1, 2, 18, 4, 18, 1}, /* fewer results than samples */
       {CONV_FILTER, 1 << 6, 1 << 7, 1, 64, 64, 9 << 12, 1 << 20, 64, 16},
       {CONV_FILTER, 1 << 8, 1 << 7, 1, 64, 64, 9 << 12, 1 << 22, 16, 64},
       {CONV_FILTER, 1 << 15, 1 << 7, 1, 3, 3, 81, 1 << 29, 8, 128},
   };
   for (int i = 0; i < TFU_COUNT(plans); i++) {
     const conv_args a = square(plans[i].batch, plans[i].size, plans[i].groups, plans[i].c, plans[i].k);
-    const conv_sample_args m = tfu_conv_sample_plan(plans[i].product, &a);
+    const conv_sample_args m = tfu_conv_sample_plan(plans[i].pass, &a);
     CHECK_FOR(m.results == plans[i].results && m.terms == plans[i].terms, "%d: %lld results of %lld terms", i,
               (long long)m.results, (long long)m.terms);
-    CHECK_FOR(m.places == plans[i].places && m.parts == plans[i].parts, "%d: %d places in %d parts", i, m.places,
+    CHECK_FOR(m.samples == plans[i].samples && m.parts == plans[i].parts, "%d: %d samples in %d parts", i, m.samples,
               m.parts);
-    CHECK(m.places * m.parts <= CONV_SAMPLE_BLOCKS);
-    CHECK(conv_sample_place(&m, 0) == 0 && conv_sample_place(&m, m.places - 1) == m.results - 1);
-    for (int p = 1; p < m.places; p++) CHECK(conv_sample_place(&m, p) > conv_sample_place(&m, p - 1));
+    CHECK(m.samples * m.parts <= CONV_SAMPLE_BLOCKS);
+    CHECK(conv_sample_index(&m, 0) == 0 && conv_sample_index(&m, m.samples - 1) == m.results - 1);
+    for (int p = 1; p < m.samples; p++) CHECK(conv_sample_index(&m, p) > conv_sample_index(&m, p - 1));
   }
   const conv_args one = square(1, 1, 1, 1, 1);
-  CHECK(conv_sample_place(&(conv_sample_args){.a = one, .results = 1, .places = 1}, 0) == 0);
+  CHECK(conv_sample_index(&(conv_sample_args){.a = one, .results = 1, .samples = 1}, 0) == 0);
 }
 
 /* cuDNN's kernel is [outputs, taps and channels], ours [taps and channels, outputs]. */
@@ -126,8 +126,8 @@ static void test_where(void) {
 
 /* ---- errors ---- */
 
-/* Results that are 1 of 4, and `apart` of that too much; the first place's sum and size are the given ones. */
-static double error_of(conv_product product, float apart, double sum, double size, int relu, double *limit) {
+/* Results that are 1 of 4, and `apart` of that too much; the first sample's sum and size are the given ones. */
+static double error_of(conv_pass pass, float apart, double sum, double size, int relu, double *limit) {
   static float result[2 * 81 * 8];
   run *r = start(&tfu_conv_own);
   conv_sample s;
@@ -137,8 +137,8 @@ static double error_of(conv_product product, float apart, double sum, double siz
   for (int i = 0; i < TFU_COUNT(result); i++) result[i] = 1 + 4 * apart;
   for (int i = 0; i < CONV_SAMPLE_MOST; i++) sums[i] = i ? 1 : sum, sizes[i] = i ? 4 : size;
   if (relu) result[0] = 0;
-  CHECK(tfu_conv_sample_take(&r->call, product, &a, result, &s) == TFU_OK);
-  CHECK(last.gridDimX == (unsigned)s.m.places && last.gridDimY == (unsigned)s.m.parts && last.blockDimX == 256);
+  CHECK(tfu_conv_sample_take(&r->call, pass, &a, result, &s) == TFU_OK);
+  CHECK(last.gridDimX == (unsigned)s.m.samples && last.gridDimY == (unsigned)s.m.parts && last.blockDimX == 256);
   CHECK(tfu_conv_sample_error(&r->call, &s, &error) == TFU_OK);
   if (limit) *limit = tfu_conv_sample_limit(&s);
   for (int i = 0; i < r->n; i++) free(r->held[i]);
@@ -148,18 +148,18 @@ static double error_of(conv_product product, float apart, double sum, double siz
 
 static void test_error(void) {
   double limit;
-  for (int p = 0; p < CONV_PRODUCTS; p++) {
-    CHECK(error_of((conv_product)p, 0, 1, 4, 0, NULL) == 0);
-    CHECK(error_of((conv_product)p, 0x1p-12f, 1, 4, 0, &limit) == 0x1p-12);
+  for (int p = 0; p < CONV_PASSES; p++) {
+    CHECK(error_of((conv_pass)p, 0, 1, 4, 0, NULL) == 0);
+    CHECK(error_of((conv_pass)p, 0x1p-12f, 1, 4, 0, &limit) == 0x1p-12);
     CHECK(limit > 64 * FLT_EPSILON && limit < 0x1p-12);
-    CHECK(error_of((conv_product)p, NAN, 1, 4, 0, NULL) == INFINITY);
-    /* One place of 64 that is wrong. */
-    CHECK(error_of((conv_product)p, 0, -1, 4, 0, &limit) == sqrt(0.25 / 64) && limit < sqrt(0.25 / 64));
+    CHECK(error_of((conv_pass)p, NAN, 1, 4, 0, NULL) == INFINITY);
+    /* One sample of 64 that is wrong. */
+    CHECK(error_of((conv_pass)p, 0, -1, 4, 0, &limit) == sqrt(0.25 / 64) && limit < sqrt(0.25 / 64));
     /* What float cannot hold is not judged, nor is what has no terms. */
-    CHECK(error_of((conv_product)p, 0x1p-12f, 1e39, 1e39, 0, NULL) == 0x1p-12);
-    CHECK(error_of((conv_product)p, 0x1p-12f, 1e-40, 1e-40, 0, NULL) == 0x1p-12);
-    CHECK(error_of((conv_product)p, 0x1p-12f, NAN, NAN, 0, NULL) == 0x1p-12);
-    CHECK(error_of((conv_product)p, 0x1p-12f, 0, 0, 0, NULL) == 0x1p-12);
+    CHECK(error_of((conv_pass)p, 0x1p-12f, 1e39, 1e39, 0, NULL) == 0x1p-12);
+    CHECK(error_of((conv_pass)p, 0x1p-12f, 1e-40, 1e-40, 0, NULL) == 0x1p-12);
+    CHECK(error_of((conv_pass)p, 0x1p-12f, NAN, NAN, 0, NULL) == 0x1p-12);
+    CHECK(error_of((conv_pass)p, 0x1p-12f, 0, 0, 0, NULL) == 0x1p-12);
   }
   CHECK(error_of(CONV_FORWARD, 0, -3, 4, 1, NULL) == 0); /* relu makes 0 of it */
 }

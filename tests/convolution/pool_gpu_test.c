@@ -23,7 +23,7 @@ tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
   return TFU_OK;
 }
 
-/* Windows over images, or films where depth is more than 1; `odd` bytes behind an aligned address. */
+/* Windows over images, or films where depth is more than 1; `odd` bytes after an aligned address. */
 typedef struct sample {
   tfu_dtype dtype;
   int64_t batch, depth, high, wide, channels, size, stride, before, odd;
@@ -48,9 +48,9 @@ static void check_sample(const sample *s) {
     call.attr[TFU_POOL_BEFORE].i = call.attr[TFU_POOL_AFTER].i = s->before << TFU_AXIS_BITS | s->before
                                                                                                   << 2 * TFU_AXIS_BITS;
     call.in[0] = (tfu_tensor){memory + s->odd, s->dtype, back ? y : x};
-    call.in[TFU_MAXGRAD_PLACES] = (tfu_tensor){memory, TFU_I64, SHAPE(1)};
+    call.in[TFU_MAXGRAD_POSITIONS] = (tfu_tensor){memory, TFU_I64, SHAPE(1)};
     call.out[0] = (tfu_tensor){memory, s->dtype, back ? x : y};
-    call.out[TFU_POOL_PLACES] = (tfu_tensor){memory, TFU_I64, SHAPE(1)};
+    call.out[TFU_POOL_POSITIONS] = (tfu_tensor){memory, TFU_I64, SHAPE(1)};
     CHECK_FOR(tfu_execute(&call, "test", 1) == TFU_OK, "%s", err.text);
     CHECK_TEXT(ran, back ? s->backward : s->forward);
     CHECK_FOR(!back || seen.units == s->units, "%s: %lld units", ran, (long long)seen.units);

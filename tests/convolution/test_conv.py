@@ -117,7 +117,7 @@ STEMS = {"ResNet": ((7, 7), [(3, 3), (3, 3)], (2, 20, 24, 3, 8)), "odd sizes": (
 @pytest.fixture
 def in_quads():
     """Quads are taken wherever they can be, also where they are not faster."""
-    choice, = [c for c in _tune.choices() if (c.stem, c.name) == ("conv_quads", "in_quads")]
+    choice, = [c for c in _tune.tunables() if (c.stem, c.name) == ("conv_quads", "in_quads")]
     choice.put(2)
     yield
     choice.put(choice.value)

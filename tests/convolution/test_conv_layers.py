@@ -48,8 +48,8 @@ def test_as_keras(name):
         if options.get("data_format") == "channels_first":
             last = pair(name, 4, **{**options, "data_format": "channels_last"})[0][1]
             x = tf.random.normal(shape)
-            turned = tf.transpose(x, [0, *range(2, len(shape)), 1])
-            np.testing.assert_allclose(tf.transpose(ours(x), [0, *range(2, len(shape)), 1]), last(turned), rtol=1e-4, atol=1e-4)
+            transposed = tf.transpose(x, [0, *range(2, len(shape)), 1])
+            np.testing.assert_allclose(tf.transpose(ours(x), [0, *range(2, len(shape)), 1]), last(transposed), 1e-4, 1e-4)
             continue
         x = tf.random.normal(shape)
         for got, want in zip(step(ours, x), step(theirs, x), strict=True):

@@ -125,12 +125,12 @@ def test_explain(rung, dtype, window, channels, outputs, kernel, why):
 @needs_gpu
 @every_dtype
 def test_conv_without_cudnn(monkeypatch, dtype):
-    """With bias, residual and relu behind the sums, by the rung that each shape can have."""
+    """With bias, residual and relu after the sums, by the rung that each shape can have."""
     monkeypatch.setenv("TFUSE_CUDNN", "0")
     done = new_process("""if True:
         import sys, numpy as np, tensorflow as tf, tfuse
         rng, dtype = np.random.default_rng(1), sys.argv[1]
-        def step(f, tensors):  # a gradient behind relu would be that of another function where a sum is nearly 0
+        def step(f, tensors):  # a gradient after relu would be that of another function where a sum is nearly 0
             with tf.GradientTape() as tape:
                 tape.watch(tensors)
                 y = f(*tensors)

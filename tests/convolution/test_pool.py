@@ -95,7 +95,7 @@ def test_special_values(device, dtype, channels):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tfuse.max_pool(x, size)
-        for got in (y, tfuse.max_pool(x, size)):  # with places, and without
+        for got in (y, tfuse.max_pool(x, size)):  # with positions, and without
             got = tf.cast(got, tf.float64).numpy().reshape(len(want), channels)
             assert np.array_equal(got, np.repeat(np.array(want)[:, None], channels, -1), equal_nan=True), size
         dx = tf.cast(tape.gradient(y, x, tf.ones_like(y)), tf.float64).numpy().reshape(len(want), 4, channels)
@@ -140,7 +140,8 @@ def test_large_windows(device):
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tfuse.max_pool(x, 40)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="windows of at most 256 places can be kept for a gradient, got 1 . 40 . 40"):
+    with pytest.raises(tf.errors.InvalidArgumentError,
+                       match="windows of at most 256 elements can be kept for a gradient, got 1 . 40 . 40"):
         tape.gradient(y, x)
 
 
@@ -148,8 +149,8 @@ def test_large_windows(device):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_global_average_pool(device, axes, dtype):
     x = tf.cast(tf.random.normal(SHAPES[axes], seed=2), dtype)
-    places = list(range(1, axes + 1))
-    want = tf.reduce_mean(tf.cast(x, tf.float64), places)
+    positions = list(range(1, axes + 1))
+    want = tf.reduce_mean(tf.cast(x, tf.float64), positions)
     epsilon = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3, "float64": 1e-14}[dtype]
     np.testing.assert_allclose(tf.cast(tfuse.global_average_pool(x), tf.float64), want, rtol=epsilon, atol=epsilon)
     assert tfuse.global_average_pool(x, keepdims=True).shape == [2, *[1] * axes, SHAPES[axes][-1]]
@@ -173,9 +174,9 @@ def test_layers_are_keras_s(device, axes, name, options, tmp_path):
     assert type(again.layers[-1]) is type(layer)
     np.testing.assert_array_equal(again(x), model(x))
     first = type(layer).from_config({**layer.get_config(), "data_format": "channels_first"})
-    turned = np.moveaxis(x.numpy(), -1, 1)
-    want = type(stock).from_config({**stock.get_config(), "data_format": "channels_first"})(turned)
-    np.testing.assert_allclose(first(turned), want, rtol=1e-5, atol=1e-6)
+    transposed = np.moveaxis(x.numpy(), -1, 1)
+    want = type(stock).from_config({**stock.get_config(), "data_format": "channels_first"})(transposed)
+    np.testing.assert_allclose(first(transposed), want, rtol=1e-5, atol=1e-6)
 
 
 def test_mask(device):

@@ -80,7 +80,7 @@ static const struct rule {
      {SHAPE(2, 3), SHAPE(4, 0)},
      {},
      "k must be at most 3, the size of the last axis of input [2, 3], got 4"},
-    {&tfu_top_k, {SHAPE(2, 3), SHAPE(4)}, {}, "places must be [k, 0], got [4]"},
+    {&tfu_top_k, {SHAPE(2, 3), SHAPE(4)}, {}, "k must be [k, 0], got [4]"},
     {&tfu_unsort, {SHAPE(2, 3), SHAPE(2, 3), SHAPE(2, 5)}, {SHAPE(2, 5)}, NULL},
     {&tfu_unsort, {SHAPE(2, 3), SHAPE(2, 4), SHAPE(2, 5)}, {}, "dy must have the shape of indices, [2, 4], got [2, 3]"},
     {&tfu_unsort,
@@ -135,9 +135,9 @@ static void test_rows(void) {
       tfu_attr a;
       char word[64] = "";
       CHECK_FOR(tfu_attr_parse(op->attr[k], &a), "%s", op->attr[k]);
-      if (a.kind != TFU_ATTR_CHOICE) continue;
+      if (a.kind != TFU_ATTR_ENUM) continue;
       CHECK_FOR(sscanf(strchr(a.choices, '='), "= '%63[^']'", word) == 1, "%s", op->attr[k]);
-      CHECK_FOR(tfu_attr_choice(&a, word, strlen(word)) >= 0, "%s", word); /* the default is one of the choices */
+      CHECK_FOR(tfu_attr_enum(&a, word, strlen(word)) >= 0, "%s", word); /* the default is one of the choices */
     }
   }
 }
@@ -211,8 +211,8 @@ static void test_attributes(void) {
       {"axis: int", "axis", TFU_ATTR_INT},
       {"groups: int >= 1 = 1", "groups", TFU_ATTR_INT},
       {" causal :bool = false", "causal", TFU_ATTR_BOOL},
-      {"mode:{'a','b'} = 'b'", "mode", TFU_ATTR_CHOICE},
-      {TFU_ACTIVATION_ATTR, "activation", TFU_ATTR_CHOICE},
+      {"mode:{'a','b'} = 'b'", "mode", TFU_ATTR_ENUM},
+      {TFU_ACTIVATION_ATTR, "activation", TFU_ATTR_ENUM},
       {"source: string = ''", "source", TFU_ATTR_STRING},
       {"In: list({float, half}) >= 1", "In", TFU_ATTR_TYPES},
   };
@@ -227,12 +227,12 @@ static void test_attributes(void) {
   for (int i = 0; i < TFU_COUNT(bad); i++) CHECK_FOR(!tfu_attr_parse(bad[i], &a), "%s", bad[i]);
 
   CHECK(tfu_attr_parse("mode: {'a', 'bc', 'b'} = 'd'", &a));
-  CHECK(tfu_attr_choice(&a, "a", 1) == 0 && tfu_attr_choice(&a, "bc", 2) == 1 && tfu_attr_choice(&a, "b", 1) == 2);
-  CHECK(tfu_attr_choice(&a, "bcx", 2) == 1); /* the word need not end with a zero */
-  CHECK(tfu_attr_choice(&a, "d", 1) == -1);  /* not among the choices, only after them */
-  CHECK(tfu_attr_choice(&a, "", 0) == -1 && tfu_attr_choice(&a, ", ", 2) == -1 && tfu_attr_choice(&a, "abc", 3) == -1);
+  CHECK(tfu_attr_enum(&a, "a", 1) == 0 && tfu_attr_enum(&a, "bc", 2) == 1 && tfu_attr_enum(&a, "b", 1) == 2);
+  CHECK(tfu_attr_enum(&a, "bcx", 2) == 1); /* the word need not end with a zero */
+  CHECK(tfu_attr_enum(&a, "d", 1) == -1);  /* not among the choices, only after them */
+  CHECK(tfu_attr_enum(&a, "", 0) == -1 && tfu_attr_enum(&a, ", ", 2) == -1 && tfu_attr_enum(&a, "abc", 3) == -1);
   CHECK(tfu_attr_parse(TFU_ACTIVATION_ATTR, &a));
-#define X(name) CHECK(tfu_attr_choice(&a, #name, strlen(#name)) == TFU_ACT_##name);
+#define X(name) CHECK(tfu_attr_enum(&a, #name, strlen(#name)) == TFU_ACT_##name);
   TFU_ACTIVATIONS(X)
 #undef X
 }

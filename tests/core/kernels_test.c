@@ -100,7 +100,9 @@ static const row rows[] = {
     {&tfu_linear, {"nc", "c9", "9", "n9", ""}, "activation=gelu rest=columns"},
     {&tfu_linear, {"nc", "c9", "0", "0", "0"}, ""},
     {&tfu_linear_cross_entropy, {"nc", "c9", "9", "n<9", "0", "0", "0", "0"}, "z_loss=0.01 ignore=0 rest=columns"},
-    {&tfu_linear_cross_entropy, {"nc", "9c", "9", "n<9", "n1", "nc", "9c", "9"}, "turned=true L=int32 rest=columns"},
+    {&tfu_linear_cross_entropy,
+     {"nc", "9c", "9", "n<9", "n1", "nc", "9c", "9"},
+     "transposed=true L=int32 rest=columns"},
     {&tfu_linear_cross_entropy_grad, {"nc", "c9", "9", "n<9", "n", "nc", "c9", "9"}, "smoothing=0.1 rest=columns"},
     {&tfu_linear_grad, {"n9", "nc", "c9", "9", "n9"}, "activation=gelu rest=columns"},
     {&tfu_matmul_own, {"2nc", "2c9"}, ""},
@@ -241,9 +243,9 @@ static void set_attributes(const row *w, tfu_value *value) {
       case TFU_ATTR_FLOAT: value[i].f = strtof(text, NULL); break;
       case TFU_ATTR_INT: value[i].i = strtoll(text, NULL, 10); break;
       case TFU_ATTR_BOOL: value[i].b = *text == 't'; break;
-      case TFU_ATTR_CHOICE: value[i].i = tfu_attr_choice(&a, text, strcspn(text, " '")); break;
+      case TFU_ATTR_ENUM: value[i].i = tfu_attr_enum(&a, text, strcspn(text, " '")); break;
     }
-    CHECK_FOR(*text && (a.kind != TFU_ATTR_CHOICE || value[i].i >= 0), "%s: %s", w->op->name, a.name);
+    CHECK_FOR(*text && (a.kind != TFU_ATTR_ENUM || value[i].i >= 0), "%s: %s", w->op->name, a.name);
   }
 }
 

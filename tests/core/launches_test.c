@@ -1,16 +1,16 @@
 /* launches_test.c - what rows, reductions, scans, transpositions, sorting and batch norms ask of a GPU, without one:
  * against a driver of our own that looks at launches and runs none. So shapes may be larger than any memory, and every
- * choice may have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU
+ * tunable may have any number of its range. Under --config=ubsan, a division by zero on the way fails, which an Arm CPU
  * would not notice. */
 #include "kernels/core/arithmetic.h"
-#include "kernels/core/gpu/choice.h"
 #include "kernels/core/gpu/rows.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/reductions/reduce.h"
 #include "tests/stand_in_driver.h"
 
 /* ---- the driver ---- */
 
-static int launches, rings, narrow, joined;
+static int launches, rings, thread, joined;
 static const char *what = ""; /* is run, for messages */
 static tfu_dtype running;     /* its dtype            */
 static int64_t elements_of_x; /* which it has         */
@@ -18,7 +18,7 @@ static int64_t elements_of_x; /* which it has         */
 static CUresult get_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   (void)library;
   *kernel = (CUkernel)(strstr(name, "_ring_")            ? &rings
-                       : strstr(name, "_narrow_")        ? &narrow
+                       : strstr(name, "_thread_")        ? &thread
                        : strstr(name, "reduce_columns_") ? &joined
                                                          : &launches);
   return CUDA_SUCCESS;
@@ -51,15 +51,15 @@ static void check_ring(const CUlaunchConfig *c, const tfu_row_plan *r) {
 }
 
 /* A row for each thread, tiles of whole packs, and a pack more than that in each slot. */
-static void check_narrow(const CUlaunchConfig *c, const tfu_row_plan *r) {
+static void check_thread(const CUlaunchConfig *c, const tfu_row_plan *r) {
   const int64_t bytes = r->cols * (int64_t)tfu_dtype_size(running);
-  narrow++;
+  thread++;
   CHECK_FOR(running != TFU_F64 && r->aligned && bytes % 16 && bytes * r->tensors <= 256 && r->lanes == 1 &&
-                r->pass == TFU_WHOLE && c->blockDimX == TFU_NARROW_THREADS && c->gridDimX == 1 &&
-                (int64_t)r->share * 16 == bytes * TFU_NARROW_THREADS &&
-                c->sharedMemBytes == (unsigned)(TFU_NARROW_SLOTS * r->tensors * (r->share + 1) * 16) &&
-                (r->rows == 0 || (int64_t)(c->gridDimY - 1) * TFU_NARROW_THREADS < r->rows),
-            "%s: narrow rows of %lld bytes", what, (long long)bytes);
+                r->pass == TFU_WHOLE && c->blockDimX == TFU_THREAD_ROWS_THREADS && c->gridDimX == 1 &&
+                (int64_t)r->share * 16 == bytes * TFU_THREAD_ROWS_THREADS &&
+                c->sharedMemBytes == (unsigned)(TFU_THREAD_ROWS_SLOTS * r->tensors * (r->share + 1) * 16) &&
+                (r->rows == 0 || (int64_t)(c->gridDimY - 1) * TFU_THREAD_ROWS_THREADS < r->rows),
+            "%s: thread rows of %lld bytes", what, (long long)bytes);
 }
 
 /* Columns: packs begin on 16 bytes in every row, the parts are all of count, and where columns are joined, a block has
@@ -85,7 +85,7 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
   (void)extra;
   launches++;
   if (f == (CUfunction)&rings) check_ring(c, args[0]);
-  if (f == (CUfunction)&narrow) check_narrow(c, args[0]);
+  if (f == (CUfunction)&thread) check_thread(c, args[0]);
   if (f == (CUfunction)&joined) check_columns(c, args[0]);
   CHECK_FOR(
       c->gridDimX >= 1 && c->gridDimX <= INT32_MAX && c->gridDimY >= 1 && c->gridDimY <= 65535 && c->gridDimZ == 1,
@@ -260,31 +260,31 @@ static void run_all(void) {
       }
 }
 
-/* Sets every choice of these families to the least or the most that it may be. */
-static int set_choices(int most) {
+/* Sets every tunable of these families to the least or the most that it may be. */
+static int set_tunables(int most) {
   static const char *const stems =
       " softmax cross_entropy norm reduce segment_sum scan transpose sort top_k bincount channels batch_norm ";
   int found = 0;
-  for (int i = 0; *tfu_choice_text(i); i++) {
+  for (int i = 0; *tfu_tunable_text(i); i++) {
     char stem[64], name[64], own[72];
     int value, least, largest;
-    if (sscanf(tfu_choice_text(i),
+    if (sscanf(tfu_tunable_text(i),
                "{\"stem\": \"%63[^\"]\", \"name\": \"%63[^\"]\", \"value\": %d, \"least\": %d, \"most\": %d", stem,
                name, &value, &least, &largest) != 5)
       continue;
     snprintf(own, sizeof own, " %s ", stem);
     if (!strstr(stems, own)) continue;
-    CHECK_TEXT(tfu_choice_set(stem, name, most ? largest : least), "");
+    CHECK_TEXT(tfu_tunable_set(stem, name, most ? largest : least), "");
     found++;
   }
   return found;
 }
 
 int main(void) {
-  for (int choice = -1; choice < 2; choice++) {
-    if (choice >= 0) CHECK(set_choices(choice) >= 10);
+  for (int tunable = -1; tunable < 2; tunable++) {
+    if (tunable >= 0) CHECK(set_tunables(tunable) >= 10);
     for (gpu = 0; gpu < TFU_COUNT(gpus); gpu++) run_all();
   }
-  CHECK(launches > 10000 && rings > 100 && narrow > 100 && joined > 100);
+  CHECK(launches > 10000 && rings > 100 && thread > 100 && joined > 100);
   return verdict();
 }

@@ -201,7 +201,7 @@ def test_training_with_dropout(jit):
 # ---- rotary embedding ----
 
 
-def turned(x, positions, base=10000.0):
+def rotated(x, positions, base=10000.0):
     """As KerasHub writes it: x [batch, time, …, features], positions [time] or [batch, time]."""
     d = x.shape[-1]
     angles = np.asarray(positions, "float64")[..., None] / base**(np.arange(0, d, 2) / d)
@@ -218,14 +218,14 @@ close = lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5, atol=
 
 def test_positions(device):
     every = np.array([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
-    close(tfuse.rope(QUERY), turned(QUERY, np.arange(5)))
-    close(tfuse.rope(QUERY, positions=7), turned(QUERY, 7 + np.arange(5)))
-    close(tfuse.rope(QUERY, positions=tf.constant(7, tf.int64)), turned(QUERY, 7 + np.arange(5)))
-    close(tfuse.rope(QUERY, positions=[7, 0]), turned(QUERY, np.array([[7], [0]]) + np.arange(5)))
-    close(tfuse.rope(QUERY, positions=tf.constant(every, tf.int32)), turned(QUERY, every))
+    close(tfuse.rope(QUERY), rotated(QUERY, np.arange(5)))
+    close(tfuse.rope(QUERY, positions=7), rotated(QUERY, 7 + np.arange(5)))
+    close(tfuse.rope(QUERY, positions=tf.constant(7, tf.int64)), rotated(QUERY, 7 + np.arange(5)))
+    close(tfuse.rope(QUERY, positions=[7, 0]), rotated(QUERY, np.array([[7], [0]]) + np.arange(5)))
+    close(tfuse.rope(QUERY, positions=tf.constant(every, tf.int32)), rotated(QUERY, every))
     query, key = tfuse.rope(QUERY, QUERY[:, :, :1], positions=every)
-    close(query, turned(QUERY, every))
-    close(key, turned(QUERY[:, :, :1], every))
+    close(query, rotated(QUERY, every))
+    close(key, rotated(QUERY[:, :, :1], every))
 
 
 def test_pairings_are_one_but_for_the_order(device):
@@ -245,14 +245,14 @@ def test_turning_keeps_lengths_and_distances(device):
 def test_far_positions(device):
     """Angles keep their digits where float32 would lose them."""
     for position in (100_000, 1_000_003):
-        np.testing.assert_allclose(tfuse.rope(QUERY, positions=position), turned(QUERY, position + np.arange(5)), atol=1e-4)
+        np.testing.assert_allclose(tfuse.rope(QUERY, positions=position), rotated(QUERY, position + np.arange(5)), atol=1e-4)
 
 
 def test_a_key_of_other_places_than_the_query(device, jit):
     """Batch and time are the query's, also where they and the heads are known only when the function runs."""
     f = tf.function(tfuse.rope, jit_compile=jit, autograph=False, input_signature=[tf.TensorSpec([None, None, None, 8])] * 2)
     for got, want in zip(f(QUERY, QUERY[:, :, :1]), (QUERY, QUERY[:, :, :1]), strict=True):
-        close(got, turned(want, np.arange(5)))
+        close(got, rotated(want, np.arange(5)))
     for key in (QUERY[:1], QUERY[:, :4], np.concatenate([QUERY, QUERY]), np.concatenate([QUERY, QUERY], 1)):
         wrong = "key must have the shape of query up to the heads, .2, 5, 3, 8., got .%d, %d, 3, 8." % key.shape[:2]
         with pytest.raises(tf.errors.InvalidArgumentError, match=wrong):
@@ -266,7 +266,7 @@ def test_gradient_of_one_of_two(device):
             tape.watch([q, k])
             y = tfuse.rope(q, k, 3)[which]
         gradients = tape.gradient(y, [q, k], tf.ones_like(y))
-        close(gradients[which], turned(np.ones(y.shape), -3 - np.arange(5)))
+        close(gradients[which], rotated(np.ones(y.shape), -3 - np.arange(5)))
         other = gradients[1 - which]
         assert other is None or not np.any(other)
 
@@ -275,18 +275,18 @@ def test_gradient_of_one_of_two(device):
 def test_layer(device, shape):
     x = RNG.normal(size=shape).astype("float32")
     layer = tfuse.RotaryEmbedding(max_wavelength=500, scaling_factor=2.0)
-    close(layer(x), turned(x, np.arange(5) / 2, 500))
-    close(layer(x, start_index=3), turned(x, (3 + np.arange(5)) / 2, 500))
-    close(layer(x, start_index=tf.constant(3)), turned(x, (3 + np.arange(5)) / 2, 500))
-    close(layer(x, positions=tf.constant([4, 2, 0, 2, 9])), turned(x, np.array([4, 2, 0, 2, 9]) / 2, 500))
+    close(layer(x), rotated(x, np.arange(5) / 2, 500))
+    close(layer(x, start_index=3), rotated(x, (3 + np.arange(5)) / 2, 500))
+    close(layer(x, start_index=tf.constant(3)), rotated(x, (3 + np.arange(5)) / 2, 500))
+    close(layer(x, positions=tf.constant([4, 2, 0, 2, 9])), rotated(x, np.array([4, 2, 0, 2, 9]) / 2, 500))
     close(layer(x, positions=tf.constant([[4, 2, 0, 2, 9], [1, 1, 2, 3, 5]])),
-          turned(x, np.array([[4, 2, 0, 2, 9], [1, 1, 2, 3, 5]]) / 2, 500))
+          rotated(x, np.array([[4, 2, 0, 2, 9], [1, 1, 2, 3, 5]]) / 2, 500))
 
 
 def test_layer_on_other_axes(device):
     x = RNG.normal(size=(2, 3, 8, 5)).astype("float32")  # batch, heads, features, time
     got = tfuse.RotaryEmbedding(sequence_axis=3, feature_axis=2)(x)
-    close(got, np.transpose(turned(np.transpose(x, (0, 3, 1, 2)), np.arange(5)), (0, 2, 3, 1)))
+    close(got, np.transpose(rotated(np.transpose(x, (0, 3, 1, 2)), np.arange(5)), (0, 2, 3, 1)))
 
 
 def test_layer_in_a_model(tmp_path, jit):

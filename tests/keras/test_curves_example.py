@@ -124,7 +124,7 @@ def test_curves_within_the_spread(policy):
 
 @pytest.mark.parametrize("losses", [
     STOCK + 2.1 * NOISE, STOCK + NOISE + BUMP, STOCK + 2.5e-3, np.where(np.arange(100) == 70, np.nan, STOCK),
-    np.concatenate([STOCK[:1], STOCK[:-1]])], ids=["wider", "one window", "a constant", "nan", "a step behind"])
+    np.concatenate([STOCK[:1], STOCK[:-1]])], ids=["wider", "one window", "a constant", "nan", "a step after"])
 def test_curves_outside_of_the_spread(losses):
     assert verdict(losses) == NOT_WITHIN
 

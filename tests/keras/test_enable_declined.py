@@ -23,7 +23,7 @@ from tfuse._keras import _enable, _replaced, _replaced_images, _replaced_nn
 seeded = keras.initializers.RandomNormal(seed=1)
 UNKNOWN = dict(input_signature=[tf.TensorSpec(None)], autograph=False)
 KERNELS = [normal(2, 2, 8, 3), normal(2, 2, 3, 8), normal(2, 2, 8, 2), normal(1, 1, 16, 3)]
-TAKES = {  # for each row of the table, and what comes with a comma behind its name
+TAKES = {  # for each row of the table, and what comes with a comma after its name
     "gelu": lambda x: keras.ops.gelu(x),
     "silu": lambda x: keras.ops.silu(x),
     "softplus": lambda x: keras.ops.softplus(x),
@@ -85,7 +85,7 @@ AXES = [0, 1, -2, np.int64(0), np.int32(-1), np.array(1), (0,), [1], (0, 1), [0,
 
 
 def test_every_row_is_called_with_whatever_keras_takes():
-    without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention behind them gets
+    without_input = {"_compute_attention_mask", "num_repeats"}  # which hand over what the attention after them gets
     rows = {row.attribute for row in _replaced_nn.TABLE + _replaced_images.TABLE if row.attribute.split(".")[-1] not in without_input}
     assert {name.split(",")[0] for name in TAKES} == rows
 
@@ -281,7 +281,7 @@ DECLINED = [  # what explain() calls it, why it is left to Keras, the call
         lambda x: keras.ops.conv(x, KERNELS[0]), input_signature=[tf.TensorSpec([None] * 4)], autograph=False)(Q)),
     ("conv", "the window does not fit into the input", lambda: keras.ops.conv(tf.constant(Q[:, :1]), KERNELS[0])),
     ("conv", "the channels are not those of the kernel", lambda: keras.ops.conv(Q[..., :3], KERNELS[0])),
-    ("max_pool", "a window has more than 256 places", lambda: keras.ops.max_pool(tf.ones([1, 20, 20, 1]), 17)),
+    ("max_pool", "a window has more than 256 elements", lambda: keras.ops.max_pool(tf.ones([1, 20, 20, 1]), 17)),
     ("EinsumDense.call", "abc,bcd->abd is not one matrix product", lambda: einsum_of("abc,bcd->abd", (5, 4))(X)),
     ("EinsumDense.call", "the bias is not per output of the kernel: bd of abc,cd->abd",
      lambda: einsum_of("abc,cd->abd", (5, 4), bias_axes="bd")(X)),

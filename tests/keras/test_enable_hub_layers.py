@@ -36,7 +36,7 @@ def built(module, name, *shapes, dtype="float32", **options):
 
 
 X, STATES = normal(3, 6, 16), normal(3, 7, 16)
-LATER = normal(3, 2, 16)  # two steps that come behind others which are in a cache
+LATER = normal(3, 2, 16)  # two steps that come after others which are in a cache
 SOME = np.random.default_rng(1).random((3, 6, 6)) < 0.7
 SOME[..., 0] = True
 NONE = SOME.copy()

@@ -19,7 +19,7 @@ MODELS = {  # what TensorFlow computes of images, and what is joined how often
                          "zeros around the input as padding": 2}),
     "MobileNetV2": (set(), {"relu6 of a batch norm": 35, "the sum of a batch norm and another tensor": 10,
                             "zeros around the input as padding": 4}),
-    # Sums behind stochastic depth, and the mean and variance of the input.
+    # Sums after stochastic depth, and the mean and variance of the input.
     "EfficientNetB0": ({"Mul", "AddV2", "RealDiv", "Sub"}, {
         "silu of a batch norm": 33, "zeros around the input as padding": 5, "silu of a convolution": 0}),
     "ConvNeXtTiny": ({"AddV2", "RealDiv", "Sub"}, {"gelu of a product": 18}),

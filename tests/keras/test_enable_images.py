@@ -1,4 +1,4 @@
-"""tfuse.enable() behind convolutions and pooling, as layers and in keras.ops: results and gradients are Keras's, or the call is
+"""tfuse.enable() after convolutions and pooling, as layers and in keras.ops: results and gradients are Keras's, or the call is
 left to Keras."""
 
 import keras

@@ -18,7 +18,7 @@ NORMS = [layer(keras.layers.LayerNormalization, None, 5, width) for width in (8,
 
 # ---- activations ----
 
-TURNED = layer(lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 4), bias_axes="de"), None, 5, 8)
+TRANSPOSED = layer(lambda: keras.layers.EinsumDense("abc,cde->abde", (None, 2, 4), bias_axes="de"), None, 5, 8)
 LAMBDA = layer(lambda: keras.layers.Dense(16, activation=lambda x: keras.activations.gelu(x, approximate=True)), None, 5, 8)
 MATRIX = keras.Variable(normal(8, 16), name="matrix")
 ACTIVATED = {
@@ -29,7 +29,7 @@ ACTIVATED = {
     "mish": (DENSE, lambda x: keras.activations.mish(DENSE(x)), "mish of a product"),
     "softplus": (DENSE, lambda x: keras.ops.softplus(DENSE(x)), "softplus of a product"),
     "hard_silu": (DENSE, lambda x: keras.ops.hard_silu(DENSE(x)), "hard_swish of a product"),
-    "EinsumDense": (TURNED, lambda x: keras.ops.gelu(TURNED(x)), "gelu_tanh of a product"),
+    "EinsumDense": (TRANSPOSED, lambda x: keras.ops.gelu(TRANSPOSED(x)), "gelu_tanh of a product"),
     "reshaped": (DENSE, lambda x: keras.ops.silu(keras.ops.reshape(DENSE(x), (-1, 4))), "silu of a product"),
     "matmul": (None, lambda x: keras.ops.silu(keras.ops.matmul(x, MATRIX)), "silu of a product"),
 }
@@ -57,7 +57,7 @@ def test_activation_of_a_product(jit, name):
     lambda x: keras.ops.silu(keras.ops.gelu(x)),
     lambda x: keras.ops.gelu(tf.matmul(x, MATRIX.value) + tf.ones([1])),
     lambda x: keras.ops.gelu(tf.nn.bias_add(tf.matmul(x, MATRIX.value[:, :5]), tf.range(5.0), "NC...")),
-], ids=["something between", "a matrix that is turned", "another dtype", "no product", "one number as a bias",
+], ids=["something between", "a matrix that is transposed", "another dtype", "no product", "one number as a bias",
         "a bias of another axis"])
 def test_what_is_not_joined(f):
     want = results(f, X, [], False)
@@ -303,7 +303,7 @@ WIDE = layer(lambda: keras.layers.Dense(8), None, 5, 8)
 
 
 def pre_norm(x):
-    """As GPT-2 has it: two blocks, and a norm behind them."""
+    """As GPT-2 has it: two blocks, and a norm after them."""
     h = x + WIDE(NORMS[0](x))
     h = h + WIDE(NORMS[1](h))
     return NORMS[2](h)

@@ -257,7 +257,7 @@ def test_residual_networks_train_alike(jit):
 
 
 def test_channels_are_moved_at_the_ends_alone():
-    """Once behind the input, and once before what takes them first."""
+    """Once after the input, and once before what takes them first."""
     model = residual_network("channels_first")
     with tfuse.enabled():
         graph = tf.function(lambda x: model(x, training=True)).get_concrete_function(tf.TensorSpec([2, 3, 8, 8])).graph

@@ -186,7 +186,7 @@ def test_an_interrupted_save_leaves_the_checkpoint_before_it(tmp_path, monkeypat
 
 @pytest.mark.parametrize("mode", ["stock", "tfuse"])
 def test_text_is_written_from_the_cache_as_without_one(mode):
-    """Also behind the cache's end, where half of it is read once more. Kernels are large, or each token would follow from the
+    """Also after the cache's end, where half of it is read once more. Kernels are large, or each token would follow from the
     one before it alone."""
     length, count = 16, 40
     _, model = trained(mode=mode, steps=2, layers=1, length=length)

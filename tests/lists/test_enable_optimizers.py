@@ -94,7 +94,7 @@ def norms(optimizer, size=10.0):
 @BOTH
 @pytest.mark.parametrize("option, bound", [("clipnorm", 1.0), ("clipvalue", 2.0), ("global_clipnorm", 0.5 ** 0.5)])
 def test_clips_outside_of_apply(library, option, bound):
-    """Also behind an apply() that has failed half-way."""
+    """Also after an apply() that has failed half-way."""
     with tfuse.enabled():
         optimizer = library.AdamW(**{option: 1.0})
         assert norms(optimizer) == pytest.approx([bound] * 2)

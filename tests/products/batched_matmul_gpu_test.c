@@ -26,8 +26,8 @@ tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
         const int64_t a = z * g->a_stride, b = z * g->b_stride, d = z * g->d_stride + i * g->n + j;
         double v = 0;
         for (int64_t k = 0; k < g->k; k++)
-          v += at(g->a, g->dtype, a + (g->a_turned ? k * g->m + i : i * g->k + k)) *
-               at(g->b, g->dtype, b + (g->b_turned ? j * g->k + k : k * g->n + j));
+          v += at(g->a, g->dtype, a + (g->a_transposed ? k * g->m + i : i * g->k + k)) *
+               at(g->b, g->dtype, b + (g->b_transposed ? j * g->k + k : k * g->n + j));
         put(g->d, g->dtype, d, *g->scale * v + (g->c ? at(g->c, g->dtype, d) : 0));
       }
   runs++;
@@ -64,12 +64,12 @@ tfu_code tfu_driver_get(const tfu_driver **driver, tfu_error *err) {
 
 typedef struct problem {
   tfu_shape a, b, y;
-  int turn_a, turn_b, like; /* y is like the third input */
-  int exact;                /* float32, else float64 */
-  int by_0;                 /* the scale is 0, and each input has an infinity */
-  int products, sums;       /* that it takes */
-  int adding, tried;        /* products that add to earlier ones, and that are tried out */
-  int64_t m, k, batch;      /* of the last product */
+  int transpose_a, transpose_b, like; /* y is like the third input */
+  int exact;                          /* float32, else float64 */
+  int by_0;                           /* the scale is 0, and each input has an infinity */
+  int products, sums;                 /* that it takes */
+  int adding, tried;                  /* products that add to earlier ones, and that are tried out */
+  int64_t m, k, batch;                /* of the last product */
 } problem;
 
 static tfu_tensor filled(tfu_shape shape, const problem *p, uint32_t state) {
@@ -84,7 +84,7 @@ static tfu_tensor filled(tfu_shape shape, const problem *p, uint32_t state) {
 static void check_problem(int line, const problem *p) {
   const tfu_shape none = SHAPE(0), yes = SHAPE(0, 0);
   const tfu_tensor in[] = {filled(p->a, p, 1), filled(p->b, p, 2), filled(p->like ? p->y : none, p, 3),
-                           filled(p->turn_a ? yes : none, p, 4), filled(p->turn_b ? yes : none, p, 5)};
+                           filled(p->transpose_a ? yes : none, p, 4), filled(p->transpose_b ? yes : none, p, 5)};
   run *r = start(&tfu_batched_matmul);
   memcpy(r->call.in, in, sizeof in);
   r->call.attr[TFU_BATCHED_SCALE].f = p->by_0 ? 0 : 0.5;
@@ -119,13 +119,13 @@ static void test_batches(void) {
   /* One batch; all its axes are one. */
   IS_MADE_OF(SHAPE(3, 4), SHAPE(4, 5), SHAPE(3, 5), .products = 1, .m = 3, .k = 4, .batch = 1);
   IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 3, .k = 4, .batch = 12);
-  IS_MADE_OF(SHAPE(2, 1, 6, 4, 3), SHAPE(2, 1, 6, 5, 4), SHAPE(2, 1, 6, 3, 5), .turn_a = 1, .turn_b = 1, .products = 1,
-             .m = 3, .k = 4, .batch = 12);
-  /* What has one b is rows, unless a is turned. */
+  IS_MADE_OF(SHAPE(2, 1, 6, 4, 3), SHAPE(2, 1, 6, 5, 4), SHAPE(2, 1, 6, 3, 5), .transpose_a = 1, .transpose_b = 1,
+             .products = 1, .m = 3, .k = 4, .batch = 12);
+  /* What has one b is rows, unless a is transposed. */
   IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 36, .k = 4, .batch = 1);
-  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 1, 5, 4), SHAPE(2, 6, 3, 5), .turn_b = 1, .products = 1, .m = 18, .k = 4,
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 1, 5, 4), SHAPE(2, 6, 3, 5), .transpose_b = 1, .products = 1, .m = 18, .k = 4,
              .batch = 2);
-  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(4, 5), SHAPE(2, 6, 3, 5), .turn_a = 1, .products = 1, .m = 3, .k = 4,
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(4, 5), SHAPE(2, 6, 3, 5), .transpose_a = 1, .products = 1, .m = 3, .k = 4,
              .batch = 12);
   /* One a for all is a batch. */
   IS_MADE_OF(SHAPE(3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .products = 1, .m = 3, .k = 4, .batch = 12);
@@ -139,12 +139,12 @@ static void test_batches(void) {
 
 static void test_sums(void) {
   /* Terms go on from one matrix to the next: the gradient of weights that all of a batch share. */
-  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(3, 5), .turn_a = 1, .like = 1, .products = 1, .m = 3, .k = 48,
-             .batch = 1);
-  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(2, 1, 3, 5), .turn_a = 1, .like = 1, .products = 1, .m = 3,
-             .k = 24, .batch = 2);
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(3, 5), .transpose_a = 1, .like = 1, .products = 1, .m = 3,
+             .k = 48, .batch = 1);
+  IS_MADE_OF(SHAPE(2, 6, 4, 3), SHAPE(2, 6, 4, 5), SHAPE(2, 1, 3, 5), .transpose_a = 1, .like = 1, .products = 1,
+             .m = 3, .k = 24, .batch = 2);
   /* They do not: what is summed is written first. */
-  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .turn_b = 1, .like = 1, .products = 1, .sums = 1,
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .transpose_b = 1, .like = 1, .products = 1, .sums = 1,
              .m = 3, .k = 4, .batch = 12);
   IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(6, 3, 5), .like = 1, .products = 2, .sums = 1, .m = 3, .k = 4,
              .batch = 6);
@@ -157,19 +157,19 @@ static void test_sums(void) {
 
 static void test_exact(void) {
   /* Chains of a matrix, or of 16 terms; what is left is added to the first. */
-  IS_MADE_OF(SHAPE(2, 3, 150, 3), SHAPE(2, 3, 150, 5), SHAPE(3, 5), .exact = 1, .turn_a = 1, .like = 1, .products = 1,
-             .sums = 1, .m = 3, .k = 150, .batch = 6);
-  IS_MADE_OF(SHAPE(6, 64, 3), SHAPE(6, 64, 5), SHAPE(3, 5), .exact = 1, .turn_a = 1, .like = 1, .products = 1,
+  IS_MADE_OF(SHAPE(2, 3, 150, 3), SHAPE(2, 3, 150, 5), SHAPE(3, 5), .exact = 1, .transpose_a = 1, .like = 1,
+             .products = 1, .sums = 1, .m = 3, .k = 150, .batch = 6);
+  IS_MADE_OF(SHAPE(6, 64, 3), SHAPE(6, 64, 5), SHAPE(3, 5), .exact = 1, .transpose_a = 1, .like = 1, .products = 1,
              .sums = 1, .m = 3, .k = 64, .batch = 6);
-  IS_MADE_OF(SHAPE(2, 3, 11, 3), SHAPE(2, 3, 11, 5), SHAPE(3, 5), .exact = 1, .turn_a = 1, .like = 1, .products = 2,
-             .sums = 1, .adding = 1, .tried = 1, .m = 3, .k = 2, .batch = 1);
-  IS_MADE_OF(SHAPE(2, 6, 11, 3), SHAPE(2, 6, 11, 5), SHAPE(2, 1, 3, 5), .exact = 1, .turn_a = 1, .like = 1,
+  IS_MADE_OF(SHAPE(2, 3, 11, 3), SHAPE(2, 3, 11, 5), SHAPE(3, 5), .exact = 1, .transpose_a = 1, .like = 1,
+             .products = 2, .sums = 1, .adding = 1, .tried = 1, .m = 3, .k = 2, .batch = 1);
+  IS_MADE_OF(SHAPE(2, 6, 11, 3), SHAPE(2, 6, 11, 5), SHAPE(2, 1, 3, 5), .exact = 1, .transpose_a = 1, .like = 1,
              .products = 3, .sums = 1, .adding = 1, .tried = 1, .m = 3, .k = 2, .batch = 2);
   /* With an axis that is summed over beside it. */
-  IS_MADE_OF(SHAPE(3, 5, 9, 3), SHAPE(1, 5, 9, 5), SHAPE(3, 5), .exact = 1, .turn_a = 1, .like = 1, .products = 3,
+  IS_MADE_OF(SHAPE(3, 5, 9, 3), SHAPE(1, 5, 9, 5), SHAPE(3, 5), .exact = 1, .transpose_a = 1, .like = 1, .products = 3,
              .sums = 1, .adding = 1, .tried = 1, .m = 3, .k = 13, .batch = 3);
   /* A single chain, and none that goes on. */
-  IS_MADE_OF(SHAPE(300, 3), SHAPE(300, 5), SHAPE(3, 5), .exact = 1, .turn_a = 1, .products = 1, .m = 3, .k = 300,
+  IS_MADE_OF(SHAPE(300, 3), SHAPE(300, 5), SHAPE(3, 5), .exact = 1, .transpose_a = 1, .products = 1, .m = 3, .k = 300,
              .batch = 1);
   IS_MADE_OF(SHAPE(2, 3, 300), SHAPE(300, 5), SHAPE(2, 3, 5), .exact = 1, .products = 1, .m = 6, .k = 300, .batch = 1);
 }
@@ -186,10 +186,10 @@ static void test_parts(void) {
   IS_MADE_OF(SHAPE(3, 4, 2, 8, 1), SHAPE(3, 4, 2, 1, 8), SHAPE(4, 1, 8, 8), .like = 1, .products = 3 * 2, .sums = 1,
              .adding = 2 * 2, .tried = 2 * 2, .m = 8, .k = 1, .batch = 4);
   /* A chain in parts, with what is left of it. */
-  IS_MADE_OF(SHAPE(5, 15, 32), SHAPE(5, 15, 16), SHAPE(32, 16), .exact = 1, .turn_a = 1, .like = 1, .products = 3,
+  IS_MADE_OF(SHAPE(5, 15, 32), SHAPE(5, 15, 16), SHAPE(32, 16), .exact = 1, .transpose_a = 1, .like = 1, .products = 3,
              .sums = 1, .adding = 2, .tried = 2, .m = 32, .k = 11, .batch = 1);
   /* A single result at a time needs no other place than its own. */
-  IS_MADE_OF(SHAPE(5, 15, 64), SHAPE(5, 15, 16), SHAPE(64, 16), .exact = 1, .turn_a = 1, .like = 1, .products = 5,
+  IS_MADE_OF(SHAPE(5, 15, 64), SHAPE(5, 15, 16), SHAPE(64, 16), .exact = 1, .transpose_a = 1, .like = 1, .products = 5,
              .adding = 4, .tried = 4, .m = 64, .k = 11, .batch = 1);
 }
 
@@ -197,9 +197,9 @@ static void test_parts(void) {
 static void test_by_0(void) {
   IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 4, 5), SHAPE(2, 6, 3, 5), .by_0 = 1, .products = 1, .m = 3, .k = 4,
              .batch = 12);
-  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .by_0 = 1, .turn_b = 1, .like = 1, .products = 1,
+  IS_MADE_OF(SHAPE(2, 6, 3, 4), SHAPE(2, 6, 5, 4), SHAPE(3, 5), .by_0 = 1, .transpose_b = 1, .like = 1, .products = 1,
              .sums = 1, .m = 3, .k = 4, .batch = 12);
-  IS_MADE_OF(SHAPE(2, 3, 11, 3), SHAPE(2, 3, 11, 5), SHAPE(3, 5), .by_0 = 1, .exact = 1, .turn_a = 1, .like = 1,
+  IS_MADE_OF(SHAPE(2, 3, 11, 3), SHAPE(2, 3, 11, 5), SHAPE(3, 5), .by_0 = 1, .exact = 1, .transpose_a = 1, .like = 1,
              .products = 2, .sums = 1, .adding = 1, .tried = 1, .m = 3, .k = 2, .batch = 1);
 }
 

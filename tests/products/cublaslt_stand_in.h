@@ -36,7 +36,7 @@ static uint32_t wished[4];                     /* what its A, B, C and D are ali
 /* ---- a cuBLASLt ---- */
 
 struct tfu_matmul_desc {
-  int32_t turn_a, turn_b;
+  int32_t transpose_a, transpose_b;
   uint32_t epilogue;
   void *bias, *aux;
   int64_t aux_ld;
@@ -64,12 +64,10 @@ static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
     cublasLtMatmulDescAttributes_t which;
     void *to;
     size_t bytes;
-  } all[] = {{CUBLASLT_MATMUL_DESC_TRANSA, &d->turn_a, 4},
-             {CUBLASLT_MATMUL_DESC_TRANSB, &d->turn_b, 4},
-             {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, 4},
-             {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, 8},
-             {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, 8},
-             {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, 8}};
+  } all[] = {
+      {CUBLASLT_MATMUL_DESC_TRANSA, &d->transpose_a, 4},       {CUBLASLT_MATMUL_DESC_TRANSB, &d->transpose_b, 4},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, 4},        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, 8},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, 8}};
   for (int i = 0; i < TFU_COUNT(all); i++)
     if (all[i].which == which && all[i].bytes == n) return memcpy(all[i].to, v, n), CUBLAS_STATUS_SUCCESS;
   return 7;
@@ -127,8 +125,8 @@ static cublasStatus_t config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlg
   return memcpy(value, algo->data, n), *written = n, CUBLAS_STATUS_SUCCESS;
 }
 
-static double element(const void *data, cublasLtMatrixLayout_t l, int turned, int64_t z, int64_t i, int64_t j) {
-  return at(data, dtype_of(l->type), z * l->stride + (turned ? j + i * l->ld : i + j * l->ld));
+static double element(const void *data, cublasLtMatrixLayout_t l, int transposed, int64_t z, int64_t i, int64_t j) {
+  return at(data, dtype_of(l->type), z * l->stride + (transposed ? j + i * l->ld : i + j * l->ld));
 }
 
 /* D = epilogue(alpha op(A) op(B) + beta C), columns side by side; what is multiplied by 0 does not count. */
@@ -142,11 +140,11 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
   if (last_algo == 1) return 15; /* CUBLAS_STATUS_NOT_SUPPORTED */
   if (last_algo == 3) CHECK(bytes >= 4096 && (uintptr_t)workspace % 256 == 0), memset(workspace, 1, bytes);
   const tfu_dtype dtype = dtype_of(dl->type); /* of the vectors too: where D is wider there are none */
-  const int64_t depth = d->turn_a ? al->rows : al->cols;
+  const int64_t depth = d->transpose_a ? al->rows : al->cols;
   const double scale = dtype == TFU_F64 ? *(const double *)alpha : *(const float *)alpha;
   const double keep = dtype == TFU_F64 ? *(const double *)beta : *(const float *)beta;
-  CHECK(depth == (d->turn_b ? bl->cols : bl->rows) && dl->rows == (d->turn_a ? al->cols : al->rows) &&
-        dl->cols == (d->turn_b ? bl->rows : bl->cols));
+  CHECK(depth == (d->transpose_b ? bl->cols : bl->rows) && dl->rows == (d->transpose_a ? al->cols : al->rows) &&
+        dl->cols == (d->transpose_b ? bl->rows : bl->cols));
   CHECK(al->batch == dl->batch && bl->batch == dl->batch && cl->batch == dl->batch);
   CHECK(dl->batch == 1 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT);
   const int sums = d->epilogue == CUBLASLT_EPILOGUE_BGRADA, bias = !sums && d->epilogue & CUBLASLT_EPILOGUE_BIAS;
@@ -157,11 +155,12 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
   for (int64_t all = 0; all < dl->batch * dl->rows; all++) {
     const int64_t z = all / dl->rows, i = all % dl->rows;
     double row = 0;
-    for (int64_t k = 0; k < depth && sums; k++) row += element(a, al, d->turn_a, z, i, k);
+    for (int64_t k = 0; k < depth && sums; k++) row += element(a, al, d->transpose_a, z, i, k);
     if (sums) put(d->bias, dtype, i, row);
     for (int64_t j = 0; j < dl->cols; j++) {
       double v = 0;
-      for (int64_t k = 0; k < depth; k++) v += element(a, al, d->turn_a, z, i, k) * element(b, bl, d->turn_b, z, k, j);
+      for (int64_t k = 0; k < depth; k++)
+        v += element(a, al, d->transpose_a, z, i, k) * element(b, bl, d->transpose_b, z, k, j);
       v = (scale != 0 ? v * scale : 0) + (keep != 0 ? keep * element(c, cl, 0, z, i, j) : 0) +
           (bias ? at(d->bias, dtype, i) : 0);
       if (d->epilogue & 128) put(d->aux, dtype, i + j * d->aux_ld, v);

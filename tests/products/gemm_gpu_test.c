@@ -194,8 +194,8 @@ static void test_questions(void) {
   APART((void)g, g.m = 3);
   APART((void)g, g.n = 16);
   APART((void)g, g.k = 5);
-  APART((void)g, g.a_turned = 1);
-  APART((void)g, g.b_turned = 1);
+  APART((void)g, g.a_transposed = 1);
+  APART((void)g, g.b_transposed = 1);
   APART(g.a_row = 8, g.a_row = 16);
   APART((void)g, g.dtype = TFU_F16);
   APART(g.dtype = TFU_F32, g.tf32 = 1);
@@ -317,7 +317,7 @@ static void test_batch(void) {
                           .m = M,
                           .n = N,
                           .k = K,
-                          .b_turned = 1,
+                          .b_transposed = 1,
                           .dtype = TFU_BF16,
                           .wide = 1,
                           .scale = &(double){-2},
@@ -356,7 +356,7 @@ static void test_sums_in_place(void) {
                           .m = 2,
                           .n = 2,
                           .k = 3,
-                          .a_turned = 1,
+                          .a_transposed = 1,
                           .a_row = 4,
                           .dtype = TFU_BF16,
                           .wide = 1};
@@ -389,7 +389,7 @@ static void test_without_cublaslt(void) {
                     .k = 3,
                     .dtype = TFU_F32,
                     .scale = &(double){2},
-                    .a_turned = 1,
+                    .a_transposed = 1,
                     .a_row = 4,
                     .a = (float[12]){1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0, 0},
                     .b = (float[6]){1, 0, 0, 1, 1, 1},

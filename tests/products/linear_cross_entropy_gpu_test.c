@@ -16,10 +16,10 @@ static int no_bias;     /* products have no epilogue for it */
 static int trials;      /* products that were timed         */
 static int64_t largest; /* rows of logits                   */
 
-static double element(const void *data, tfu_dtype dtype, int turned, int64_t rows, int64_t cols, int64_t apart,
+static double element(const void *data, tfu_dtype dtype, int transposed, int64_t rows, int64_t cols, int64_t apart,
                       int64_t i, int64_t k) {
-  if (!apart) apart = turned ? rows : cols;
-  return at(data, dtype, turned ? k * apart + i : i * apart + k);
+  if (!apart) apart = transposed ? rows : cols;
+  return at(data, dtype, transposed ? k * apart + i : i * apart + k);
 }
 
 tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
@@ -33,8 +33,8 @@ tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served) {
     for (int64_t j = 0; j < g->n; j++) {
       double v = g->c ? at(g->c, out, i * g->n + j) : 0;
       for (int64_t k = 0; k < g->k; k++)
-        v += element(g->a, g->dtype, g->a_turned, g->m, g->k, g->a_row, i, k) *
-             element(g->b, g->dtype, g->b_turned, g->k, g->n, 0, k, j);
+        v += element(g->a, g->dtype, g->a_transposed, g->m, g->k, g->a_row, i, k) *
+             element(g->b, g->dtype, g->b_transposed, g->k, g->n, 0, k, j);
       put(g->d, out, i * g->n + j, v + (g->bias ? at(g->bias, g->dtype, j) : 0));
     }
   return TFU_OK;
@@ -130,12 +130,13 @@ static tfu_tensor filled(tfu_dtype dtype, tfu_shape shape, uint32_t seed, double
 
 typedef struct problem {
   int64_t rows, inputs, classes;
-  int turned, bias, gradients, summed, chunks;
+  int transposed, bias, gradients, summed, chunks;
 } problem;
 
 static run *prepare(const problem *p, tfu_dtype dtype, int gradient_op) {
   const tfu_shape x = SHAPE(p->rows, p->inputs), none = SHAPE(0), bias = SHAPE(p->classes), rows = SHAPE(p->rows);
-  const tfu_shape kernel = {.rank = 2, .dim = {p->turned ? p->classes : p->inputs, p->turned ? p->inputs : p->classes}};
+  const tfu_shape kernel = {.rank = 2,
+                            .dim = {p->transposed ? p->classes : p->inputs, p->transposed ? p->inputs : p->classes}};
   const tfu_shape weights = SHAPE(p->rows, 1), one = SCALAR;
   const tfu_shape wanted[3] = {p->gradients ? x : none, p->gradients ? kernel : none,
                                p->gradients && p->bias ? bias : none};
@@ -143,7 +144,7 @@ static run *prepare(const problem *p, tfu_dtype dtype, int gradient_op) {
   r->call.attr[TFU_LCE_SMOOTHING].f = 0.125f;
   r->call.attr[TFU_LCE_Z_LOSS].f = 0.0625f;
   r->call.attr[TFU_LCE_IGNORE].i = 1;
-  r->call.attr[TFU_LCE_TURNED].b = p->turned;
+  r->call.attr[TFU_LCE_TRANSPOSED].b = p->transposed;
   tfu_tensor *in = r->call.in, *out = r->call.out;
   in[TFU_LCE_X] = filled(dtype, x, 1, -1, 1);
   in[TFU_LCE_KERNEL] = filled(dtype, kernel, 2, -0.5, 0.5);
@@ -182,8 +183,8 @@ static void compare(const problem *p, tfu_dtype dtype, int gradient_op) {
       most = fmax(most, fabs(w));
       worst = isnan(off) ? INFINITY : fmax(worst, off);
     }
-    CHECK_FOR(worst <= epsilon * fmax(most, 1e-3), "%s of %s, %d x %d x %d, turned %d: off by %g of %g",
-              cpu->call.op->out[i], tfu_dtype_name(dtype), (int)p->rows, (int)p->inputs, (int)p->classes, p->turned,
+    CHECK_FOR(worst <= epsilon * fmax(most, 1e-3), "%s of %s, %d x %d x %d, transposed %d: off by %g of %g",
+              cpu->call.op->out[i], tfu_dtype_name(dtype), (int)p->rows, (int)p->inputs, (int)p->classes, p->transposed,
               worst, most);
   }
   release(cpu), release(gpu);

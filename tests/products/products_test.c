@@ -32,7 +32,7 @@ static char *block_of(const tfu_tensor *t, int64_t offset) {
   return (char *)t->data - offset * (int64_t)tfu_dtype_size(t->dtype);
 }
 
-/* Memory that ends with the tensor, so that a sanitizer sees what is read or written behind it. */
+/* Memory that ends with the tensor, so that a sanitizer sees what is read or written after it. */
 static void place(tfu_tensor *t, int64_t offset) {
   const size_t size = tfu_dtype_size(t->dtype), bytes = (size_t)(tfu_count(&t->shape) + offset) * size;
   void *block = NULL;
@@ -117,7 +117,7 @@ static void check_sample(const sample *s, tfu_dtype dtype, int64_t classes) {
 /* Products of [m, k] and [k, n]; with and without what is optional, and either way round. */
 static void check_products(int64_t m, int64_t k, int64_t n, tfu_dtype dtype) {
   const tfu_shape none = SHAPE(0), yes = SHAPE(0, 0), x = SHAPE(m, k), kernel = SHAPE(k, n), y = SHAPE(m, n);
-  const tfu_shape bias = SHAPE(n), rows = SHAPE(m), shares = SHAPE(m, 1), turned = SHAPE(n, k), one = SCALAR;
+  const tfu_shape bias = SHAPE(n), rows = SHAPE(m), shares = SHAPE(m, 1), transposed = SHAPE(n, k), one = SCALAR;
   const tfu_shape as = SHAPE(2, m, k), bs = SHAPE(2, k, n), ys = SHAPE(2, m, n), as_turned = SHAPE(2, k, m);
   const tfu_shape bs_turned = SHAPE(2, n, k), sides = SHAPE(m, 2 * n);
 #define ACT(name) [TFU_LINEAR_ACTIVATION].i = TFU_ACT_##name
@@ -134,9 +134,13 @@ static void check_products(int64_t m, int64_t k, int64_t n, tfu_dtype dtype) {
       {&tfu_matmul_own_grad, {ys, as, bs}, {{0}}},
       {&tfu_linear_cross_entropy, {x, kernel, none, rows, none, none, none, none}, {LOSS}},
       {&tfu_linear_cross_entropy, {x, kernel, bias, rows, shares, x, kernel, bias}, {LOSS}},
-      {&tfu_linear_cross_entropy, {x, turned, bias, rows, shares, x, turned, bias}, {LOSS, [TFU_LCE_TURNED].b = 1}},
+      {&tfu_linear_cross_entropy,
+       {x, transposed, bias, rows, shares, x, transposed, bias},
+       {LOSS, [TFU_LCE_TRANSPOSED].b = 1}},
       {&tfu_linear_cross_entropy_grad, {x, kernel, bias, rows, rows, x, kernel, bias}, {LOSS}},
-      {&tfu_linear_cross_entropy_grad, {x, turned, none, rows, rows, x, turned, none}, {LOSS, [TFU_LCE_TURNED].b = 1}},
+      {&tfu_linear_cross_entropy_grad,
+       {x, transposed, none, rows, rows, x, transposed, none},
+       {LOSS, [TFU_LCE_TRANSPOSED].b = 1}},
       {&tfu_scale_linear_cross_entropy, {x, one}, {{0}}},
       {&tfu_gated, {y, y}, {ACT(silu)}}, /* what gated_linear is beside linear */
       {&tfu_gated, {sides, none}, {ACT(silu)}},

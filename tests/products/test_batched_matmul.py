@@ -34,7 +34,8 @@ def gradients(f, *inputs, **options):
 @pytest.mark.parametrize("turn", [{}, {"transpose_a": True}, {"transpose_b": True}, {"transpose_a": True, "transpose_b": True}],
                          ids=lambda turn: " ".join(turn) or "plain")
 def test_values_and_gradients(device, call, batch_a, batch_b, turn):
-    matrix = lambda batch, rows, cols, turned: normal(*batch, *((cols, rows) if turned else (rows, cols)), dtype="float64")
+    matrix = lambda batch, rows, cols, transposed: normal(
+        *batch, *((cols, rows) if transposed else (rows, cols)), dtype="float64")
     a, b = matrix(batch_a, 3, 5, "transpose_a" in turn), matrix(batch_b, 5, 2, "transpose_b" in turn)
     for got, want in zip(gradients(call, a, b, **turn, scale=0.5), gradients(stock, a, b, **turn, scale=0.5), strict=True):
         assert got.shape == want.shape

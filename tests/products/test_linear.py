@@ -149,9 +149,9 @@ def test_sums_of_a_million(device, dtype, result, rows, inputs, outputs):
 
 
 # What is multiplied, of two square matrices.
-VIEWS = {"x turned": lambda x, kernel: (tf.transpose(x), kernel),
-         "kernel turned": lambda x, kernel: (x, tf.transpose(kernel)),
-         "both turned": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
+VIEWS = {"x transposed": lambda x, kernel: (tf.transpose(x), kernel),
+         "kernel transposed": lambda x, kernel: (x, tf.transpose(kernel)),
+         "both transposed": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
          "every other input": lambda x, kernel: (x[:, ::2], kernel[::2]),
          "every third output, backwards": lambda x, kernel: (x[::-2], kernel[:, ::-3])}
 

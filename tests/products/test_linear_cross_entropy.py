@@ -209,9 +209,9 @@ def test_half_precision_has_gradients_of_many_rows(device, reduction, route):
 
 @pytest.mark.parametrize("route", ["eager", "graph", "xla"])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, route):
+def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, transposed, biased, route):
     """As exact as with a number of classes that is a multiple of 8. By the mean of some draws: of one, a loss is one number,
     and the naive one's error in it may be nothing by chance."""
     if route == "xla":
@@ -220,17 +220,17 @@ def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, 
     labels = np.append(RNG.integers(0, classes, rows - 3), [classes - 1, classes - 2, 5])
 
     def naive(x, kernel, bias=0):
-        logits = tf.matmul(x, kernel, transpose_b=turned) + bias
+        logits = tf.matmul(x, kernel, transpose_b=transposed) + bias
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(tf.where(labels == 5, tf.zeros_like(losses), losses)) / 1024
 
     ours = lambda x, kernel, bias=None: tfuse.linear_cross_entropy(
-        x, kernel, labels, bias, transpose_kernel=turned, reduction="sum", ignore_class=5) / 1024
+        x, kernel, labels, bias, transpose_kernel=transposed, reduction="sum", ignore_class=5) / 1024
     f = lambda *t: gradients(ours, *t)
     f = f if route == "eager" else tf.function(f, jit_compile=route == "xla")
     errors = []
     for _ in range(draws):
-        inputs = [normal(rows, 16, dtype=dtype), normal(*(classes, 16) if turned else (16, classes), dtype=dtype)]
+        inputs = [normal(rows, 16, dtype=dtype), normal(*(classes, 16) if transposed else (16, classes), dtype=dtype)]
         inputs += [normal(classes, dtype=dtype)] * biased
         exact = [cases.as64(t) for t in gradients(naive, *(tf.cast(t, tf.float64) for t in inputs))]
         got, own = f(*inputs), gradients(naive, *inputs)
@@ -240,11 +240,11 @@ def test_classes_that_fill_no_packs(as_on_a_gpu, device, dtype, turned, biased, 
     assert np.all(got <= 2 * own + 1e-6), (got, own)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_bias_that_fills_packs_costs_no_product(as_on_a_gpu, jit, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_bias_that_fills_packs_costs_no_product(as_on_a_gpu, jit, transposed):
     """Gradients come with the loss, as without it: nothing is computed again."""
-    x, kernel = normal(4, 16, dtype="bfloat16"), normal(*(1027, 16) if turned else (16, 1027), dtype="bfloat16")
-    f = lambda *t: gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, [1, 2, 3, 4], transpose_kernel=turned,
+    x, kernel = normal(4, 16, dtype="bfloat16"), normal(*(1027, 16) if transposed else (16, 1027), dtype="bfloat16")
+    f = lambda *t: gradients(lambda x, k: tfuse.linear_cross_entropy(x, k, [1, 2, 3, 4], transpose_kernel=transposed,
                                                                      reduction="mean"), *t)
     told = since_now()
     tf.function(f, autograph=False, jit_compile=jit)(x, kernel)
@@ -288,11 +288,12 @@ def test_unknown_shapes(device):
 
 
 @needs_xla
-@pytest.mark.parametrize("turned", [False, True])
-def test_unknown_inputs_inside_xla(device, turned):
+@pytest.mark.parametrize("transposed", [False, True])
+def test_unknown_inputs_inside_xla(device, transposed):
     """How many inputs there are the kernel says, where x does not, as behind Keras's product of a batch of unknown size."""
-    inputs = [tf.TensorSpec([None, None]), tf.TensorSpec([7, 5] if turned else [5, 7]), tf.TensorSpec([None], tf.int64)]
-    step = lambda x, kernel, labels: tfuse.linear_cross_entropy(x, kernel, labels, transpose_kernel=turned, reduction="mean")
+    inputs = [tf.TensorSpec([None, None]), tf.TensorSpec([7, 5] if transposed else [5, 7]), tf.TensorSpec([None], tf.int64)]
+    step = lambda x, kernel, labels: tfuse.linear_cross_entropy(
+        x, kernel, labels, transpose_kernel=transposed, reduction="mean")
     tensors = tf.random.normal([3, 5]), tf.random.normal(inputs[1].shape), tf.constant([1, 6, 0], tf.int64)
     got = tf.function(step, input_signature=inputs, jit_compile=True)(*tensors)
     np.testing.assert_allclose(got, step(*tensors), rtol=1e-5)
@@ -325,9 +326,9 @@ BOTH = {
 }
 
 # What is multiplied, of two square matrices.
-VIEWS = {"x turned": lambda x, kernel: (tf.transpose(x), kernel),
-         "kernel turned": lambda x, kernel: (x, tf.transpose(kernel)),
-         "both turned": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
+VIEWS = {"x transposed": lambda x, kernel: (tf.transpose(x), kernel),
+         "kernel transposed": lambda x, kernel: (x, tf.transpose(kernel)),
+         "both transposed": lambda x, kernel: (tf.transpose(x), tf.transpose(kernel)),
          "every other input": lambda x, kernel: (x[:, ::2], kernel[::2]),
          "every other output, backwards": lambda x, kernel: (x[::-2], kernel[:, ::-2])}
 

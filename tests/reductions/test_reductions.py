@@ -115,7 +115,7 @@ def test_integers(device, dtype):
         assert got.dtype == want.dtype and np.array_equal(got, want), (kind, shape, axis, keepdims)
 
 
-def test_places(device):
+def test_indices(device):
     both = itertools.product(["float32", "float16", "bfloat16", "float64", "int32", "int64"], [tf.int32, tf.int64])
     for (shape, _, _, rng), (dtype, kind) in zip(draws(13, 200), itertools.cycle(both)):
         if not shape or not np.prod(shape):
@@ -127,14 +127,14 @@ def test_places(device):
 
 
 @pytest.mark.parametrize("dtype", CLOSE)
-def test_places_of_special_values(device, dtype):
+def test_indices_of_special_values(device, dtype):
     nan, inf, top = np.nan, np.inf, float(tf.as_dtype(dtype).max)
     with tf.device("CPU:0"):
         rows = tf.constant([[nan, 1, 2], [1, nan, 2], [2, 1, nan], [nan, nan, nan], [-inf, nan, -inf], [nan, -inf, -inf],
                             [nan, inf, inf], [-inf, -inf, 1], [-inf, -top, -inf], [inf, top, inf], [0.0, -0.0, 0.0]], dtype)
         want = [f(rows, 1) for f in (tf.argmax, tf.argmin)]
     for f, w in zip((tfuse.argmax, tfuse.argmin), want):
-        for repeats in (1, 40):  # the first place again, in a row that many threads share
+        for repeats in (1, 40):  # the first index again, in a row that many threads share
             assert np.array_equal(f(tf.tile(rows, [1, repeats]), 1), w)
         assert np.array_equal(f(tf.transpose(rows), 0), w)
 

@@ -379,14 +379,14 @@ def test_group_norm_against_keras(device, route, axis, groups):
     close(gradients(route(lambda x: ours(x, gamma, beta)), x)[0], gradients(layer, x)[0], 64)
 
 
-@pytest.mark.parametrize("places, channels", [(30200, 6), (300, 600)])
-def test_group_norm_of_large_samples(device, places, channels):
+@pytest.mark.parametrize("positions, channels", [(30200, 6), (300, 600)])
+def test_group_norm_of_large_samples(device, positions, channels):
     """So large that the CPU cuts each into blocks: three of joined rows, or of rows longer than a tile."""
-    x = normal(2, places, channels) + np.linspace(-2, 2, places, dtype="float32")[:, None]
+    x = normal(2, positions, channels) + np.linspace(-2, 2, positions, dtype="float32")[:, None]
     gamma, beta = normal(channels, seed=1), normal(channels, seed=2)
 
     def exact(x, gamma, beta):
-        grouped = tf.reshape(x, [2, places, 3, -1])
+        grouped = tf.reshape(x, [2, positions, 3, -1])
         mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
         return tf.reshape((grouped - mean) / tf.sqrt(variance + 1e-3), x.shape) * gamma + beta
 
@@ -398,14 +398,16 @@ def test_group_norm_of_large_samples(device, places, channels):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("places, channels, groups", [(49, 256, 32), (3136, 64, 8), (57, 64, 4), (1030, 32, 1), (300, 24, 3)])
-def test_group_norm_of_many_samples(device, dtype, places, channels, groups):
-    """So many that on a GPU a block has all places of a group, or of two; far from 0, where squares would cancel."""
-    x = tf.cast(normal(140, places, channels) + 30, dtype)
-    gamma, beta, dy = normal(channels, seed=1), normal(channels, seed=2), tf.cast(normal(140, places, channels, seed=3), dtype)
+@pytest.mark.parametrize("positions, channels, groups", [
+    (49, 256, 32), (3136, 64, 8), (57, 64, 4), (1030, 32, 1), (300, 24, 3)])
+def test_group_norm_of_many_samples(device, dtype, positions, channels, groups):
+    """So many that on a GPU a block has all positions of a group, or of two; far from 0, where squares would cancel."""
+    x = tf.cast(normal(140, positions, channels) + 30, dtype)
+    gamma, beta = normal(channels, seed=1), normal(channels, seed=2)
+    dy = tf.cast(normal(140, positions, channels, seed=3), dtype)
 
     def exact(x, gamma, beta):
-        grouped = tf.reshape(x, [140, places, groups, -1])
+        grouped = tf.reshape(x, [140, positions, groups, -1])
         mean, variance = tf.nn.moments(grouped, [1, 3], keepdims=True)
         return tf.reshape((grouped - mean) / tf.sqrt(variance + 1e-3), x.shape) * gamma + beta
 
@@ -417,7 +419,7 @@ def test_group_norm_of_many_samples(device, dtype, places, channels, groups):
 
     got = both(functools.partial(tfuse.group_norm, groups=groups), x, tf.constant(gamma), tf.constant(beta))
     want = both(exact, *[tf.cast(t, tf.float64) for t in (x, gamma, beta)])
-    for g, w, terms in zip(got, want, (1, 1, 140 * places, 140 * places)):
+    for g, w, terms in zip(got, want, (1, 1, 140 * positions, 140 * positions)):
         room = 2e-2 if g.dtype == tf.bfloat16 else 2e-5 * np.sqrt(terms)
         np.testing.assert_allclose(tf.cast(g, tf.float64), w, rtol=room, atol=room)
 

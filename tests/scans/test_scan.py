@@ -90,16 +90,16 @@ def test_nan_spreads(device):
 
 @pytest.mark.parametrize("name", SCANS)
 def test_nan_spreads_from_any_place(device, name):
-    """From the first, the last and some places between, to all behind it in its row and to no other row."""
+    """From the first, the last and some positions between, to all after it in its row and to no other row."""
     for n, axis in [(5, 1), (5, 0), (1000, 1), (1000, 0), (100003, 1)]:
-        places = [0, 1, n // 2, n - 2, n - 1, n]  # the last one is in no row
-        x = np.full([len(places), n], 1.0, np.float32)
-        for row, place in enumerate(places[:-1]):
-            x[row, place] = np.nan
+        positions = [0, 1, n // 2, n - 2, n - 1, n]  # the last one is in no row
+        x = np.full([len(positions), n], 1.0, np.float32)
+        for row, position in enumerate(positions[:-1]):
+            x[row, position] = np.nan
         for reverse in (False, True):
-            behind = [np.arange(n) <= p if reverse and p < n else np.arange(n) >= p for p in places]
+            after = [np.arange(n) <= p if reverse and p < n else np.arange(n) >= p for p in positions]
             y = SCANS[name][0](tf.constant(x if axis else x.T), axis, reverse=reverse).numpy()
-            assert np.array_equal(np.isnan(y if axis else y.T), behind), (n, axis, reverse)
+            assert np.array_equal(np.isnan(y if axis else y.T), after), (n, axis, reverse)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -121,8 +121,8 @@ def test_gradient_of_products_with_zeros(device):
         x = rng.normal(size=n) * (rng.random(n) < 0.7)
         dy = rng.normal(size=n)
         want, order = np.zeros(n), range(n)[::-1] if reverse else range(n)
-        for place, i in enumerate(order):
-            members = [k for k in order][:place if exclusive else place + 1]
+        for position, i in enumerate(order):
+            members = [k for k in order][:position if exclusive else position + 1]
             for k in members:
                 want[k] += dy[i] * np.prod([x[m] for m in members if m != k])
         v = tf.constant(x)

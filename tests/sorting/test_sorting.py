@@ -49,12 +49,12 @@ def test_sort_and_argsort(device):
         axis = int(rng.integers(-len(shape), len(shape)))
         direction = ["ASCENDING", "DESCENDING"][rng.integers(2)]
         moved = np.moveaxis(as_array(x), axis, -1)
-        places = order(moved, direction)
-        want = np.moveaxis(np.take_along_axis(moved, places, -1), -1, axis)
+        indices = order(moved, direction)
+        want = np.moveaxis(np.take_along_axis(moved, indices, -1), -1, axis)
         got = tfuse.sort(x, axis, direction), tfuse.argsort(x, axis, direction)
         assert got[0].dtype == x.dtype and got[1].dtype == tf.int32
         np.testing.assert_array_equal(as_array(got[0]), want, str((shape, dtype, kind, axis, direction)))
-        np.testing.assert_array_equal(got[1], np.moveaxis(places, -1, axis), str((shape, dtype, kind, axis, direction)))
+        np.testing.assert_array_equal(got[1], np.moveaxis(indices, -1, axis), str((shape, dtype, kind, axis, direction)))
 
 
 # Around where kernels take another way: counting, networks of warps and blocks, one tile, several.
@@ -63,10 +63,10 @@ def test_lengths_of_rows(device, cols):
     rng = np.random.default_rng(cols)
     for dtype in DTYPES:
         for x in [tf.ones([3, cols], dtype)] + [drawn(rng, [3, cols], dtype, kind) for kind in ("distinct", "special")]:
-            places = order(as_array(x), "DESCENDING")
-            np.testing.assert_array_equal(tfuse.argsort(x, direction="DESCENDING"), places, dtype)
+            indices = order(as_array(x), "DESCENDING")
+            np.testing.assert_array_equal(tfuse.argsort(x, direction="DESCENDING"), indices, dtype)
             np.testing.assert_array_equal(as_array(tfuse.sort(x, direction="DESCENDING")),
-                                          np.take_along_axis(as_array(x), places, -1), dtype)
+                                          np.take_along_axis(as_array(x), indices, -1), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -76,10 +76,10 @@ def test_top_k_of_rows_in_order(device, dtype):
         up = np.arange(cols) // 3 % 2000
         for row in (up, -up, np.sort(up), np.ones(cols)):
             x = tf.cast(tf.constant(np.stack([row, row[::-1]])), dtype)
-            places = order(as_array(x), "DESCENDING")[:, :k]
+            indices = order(as_array(x), "DESCENDING")[:, :k]
             got = tfuse.top_k(x, k)
-            np.testing.assert_array_equal(got.indices, places, str((cols, k)))
-            np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), places, -1), str((cols, k)))
+            np.testing.assert_array_equal(got.indices, indices, str((cols, k)))
+            np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), indices, -1), str((cols, k)))
 
 
 def test_edges_of_bins(device):
@@ -90,8 +90,8 @@ def test_edges_of_bins(device):
         x = np.concatenate([edges, np.nextafter(edges, np.float32(np.inf)), np.nextafter(edges, np.float32(-np.inf))])
         ends = np.array([low, high], np.float32)
         first, last = ends.astype(np.float64)
-        place = (np.maximum(x.astype(np.float64), first) - first) / ((last - first) / bins)
-        want = np.bincount(np.minimum(place, bins - 1).astype(int), minlength=bins)
+        index = (np.maximum(x.astype(np.float64), first) - first) / ((last - first) / bins)
+        want = np.bincount(np.minimum(index, bins - 1).astype(int), minlength=bins)
         np.testing.assert_array_equal(tfuse.histogram(tf.constant(x), tf.constant(ends), bins), want, str((low, high, bins)))
 
 
@@ -135,10 +135,10 @@ def test_top_k(device):
     for rng, shape, dtype, kind in draws(2, 200):
         x = drawn(rng, shape, dtype, kind)
         k = int(rng.integers(shape[-1] + 1))
-        places = order(as_array(x), "DESCENDING")[..., :k]
+        indices = order(as_array(x), "DESCENDING")[..., :k]
         got = tfuse.top_k(x, k, index_type=[tf.int32, tf.int64][rng.integers(2)])
-        np.testing.assert_array_equal(got.indices, places, str((shape, dtype, kind, k)))
-        np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), places, -1))
+        np.testing.assert_array_equal(got.indices, indices, str((shape, dtype, kind, k)))
+        np.testing.assert_array_equal(as_array(got.values), np.take_along_axis(as_array(x), indices, -1))
 
 
 def test_top_k_of_long_rows(device):
@@ -199,9 +199,9 @@ def test_bincount_of_large_numbers(device):
 def test_unsort_refuses_what_is_no_place():
     """Seen on the CPU, where it would be written into another row."""
     with tf.device("CPU:0"):
-        for places in ([3, 0], [0, -1]):
-            with pytest.raises(tf.errors.InvalidArgumentError, match="indices must be places of values, from 0 up to 3"):
-                sort._unsort(tf.ones([2, 1]), tf.constant(places)[:, None], tf.ones([2, 3]))
+        for indices in ([3, 0], [0, -1]):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="indices must be those of values, from 0 up to 3"):
+                sort._unsort(tf.ones([2, 1]), tf.constant(indices)[:, None], tf.ones([2, 3]))
 
 
 def test_bincount_of_a_negative_number(device):
@@ -221,10 +221,10 @@ def test_histogram(device):
         values = as_array(x).ravel().astype(np.float64)
         values = values[~np.isnan(values)]
         width = (np.float64(high) - low) / bins
-        places = np.minimum((np.maximum(values, low) - low) / width, bins - 1).astype(int)
+        indices = np.minimum((np.maximum(values, low) - low) / width, bins - 1).astype(int)
         got = tfuse.histogram(x, tf.constant([low, high], dtype), bins, tf.int64)
         assert got.dtype == tf.int64
-        np.testing.assert_array_equal(got, np.bincount(places, minlength=bins), str((shape, dtype, kind)))
+        np.testing.assert_array_equal(got, np.bincount(indices, minlength=bins), str((shape, dtype, kind)))
 
 
 def test_repeats_bit_for_bit(device):
@@ -286,18 +286,18 @@ def check_gradients(rows, cols, dtype, k):
     """Those of sort, and of the k greatest."""
     rng = np.random.default_rng(cols)
     x, dy = (tf.cast(rng.permuted(np.tile(np.arange(cols) % 2000, (rows, 1)), axis=1), dtype) for _ in range(2))
-    places = order(as_array(x), "DESCENDING")
+    indices = order(as_array(x), "DESCENDING")
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
         down, first = tfuse.sort(x, direction="DESCENDING"), tfuse.top_k(x, k).values
     for y, n in ((down, cols), (first, k)):
         want = np.zeros_like(as_array(x))
-        np.put_along_axis(want, places[:, :n], as_array(dy)[:, :n], -1)
+        np.put_along_axis(want, indices[:, :n], as_array(dy)[:, :n], -1)
         np.testing.assert_array_equal(as_array(tape.gradient(y, x, dy[:, :n])), want, str((cols, dtype, n)))
 
 
 def test_gradients_of_rows_of_any_length(device):
-    """Rows that a block of the GPU puts in order in shared memory, and those before and behind them."""
+    """Rows that a block of the GPU puts in order in shared memory, and those before and after them."""
     for cols, dtype in itertools.product((255, 256, 1001, 4096, 8193, 16385), (tf.float16, tf.float32, tf.float64)):
         check_gradients(3, cols, dtype, 100)
 
@@ -305,7 +305,7 @@ def test_gradients_of_rows_of_any_length(device):
 def test_gradients_of_rows_that_caches_do_not_hold(device):
     """There, the GPU brings numbers near to where they go before it puts them there; if it is told to, of shorter rows too."""
     check_gradients(1, (1 << 22) + 3, tf.float32, 1 << 22)
-    choice, = [c for c in _tune.choices() if (c.stem, c.name) == ("sort", "scattered")]
+    choice, = [c for c in _tune.tunables() if (c.stem, c.name) == ("sort", "scattered")]
     choice.put(choice.least)
     try:
         for (rows, cols), dtype in itertools.product(((3, choice.least + 7), (1, 300007)), (tf.float16, tf.float32)):

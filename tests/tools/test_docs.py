@@ -259,7 +259,7 @@ def test_commands_exist(page, capsys):
         with pytest.raises(SystemExit):
             commands.main([name, "--help"])
         usage = capsys.readouterr().out
-        own = rest.partition(".py")[0]  # behind a script come the script's own
+        own = rest.partition(".py")[0]  # after a script come the script's own
         for option in re.findall(r"(?<!\S)--[\w-]+", own):
             assert option in usage, "%s %s" % (name, option)
     for name in re.findall(r"python -m tfuse ([\w-]+)", text):

@@ -64,7 +64,7 @@ def run(source, *arguments):
 
 
 def test_what_is_lost_is_printed(source, tmp_path):
-    """A test that ends the process among them; those behind it are run all the same."""
+    """A test that ends the process among them; those after it are run all the same."""
     kept, file = tmp_path / "stock", "keras/src/losses/some_test.py::"
     for _ in range(2):  # the second time, stock is not run again
         status, lines, progress = run(source, "losses", "--stock", kept)

@@ -14,28 +14,28 @@ from tfuse._tools import _bench, _tune
 
 
 def chosen(stem, name):
-    found, = [c for c in _tune.choices() if (c.stem, c.name) == (stem, name)]
+    found, = [c for c in _tune.tunables() if (c.stem, c.name) == (stem, name)]
     return found
 
 
 @pytest.fixture(autouse=True)
 def as_before():
     """Every test leaves the library's values as they were."""
-    before = {(c.stem, c.name): c.value for c in _tune.choices()}
+    before = {(c.stem, c.name): c.value for c in _tune.tunables()}
     yield
-    assert {(c.stem, c.name): c.value for c in _tune.choices()} == before
+    assert {(c.stem, c.name): c.value for c in _tune.tunables()} == before
 
 
 @pytest.fixture
 def waves():
-    """A choice with the value 16 and the range 1 to 64."""
-    choice = chosen("softmax", "forward_waves")
-    yield choice
-    choice.put(choice.value)
+    """A tunable with the value 16 and the range 1 to 64."""
+    tunable = chosen("softmax", "forward_waves")
+    yield tunable
+    tunable.put(tunable.value)
 
 
 class FakeEntry:
-    """Takes seconds(values of the library's choices, by name) by a clock that drifts, and is off by `noise` at random."""
+    """Takes seconds(values of the library's tunables, by name) by a clock that drifts, and is off by `noise` at random."""
 
     line, direction = types.SimpleNamespace(timed=types.SimpleNamespace(name="fake"), dtype="float32"), "forward"
 
@@ -49,7 +49,7 @@ class FakeEntry:
     def timer(self):
         def time():
             self.runs += 1
-            value = self.seconds({c.name: c.value for c in _tune.choices() if c.stem == self.stem})
+            value = self.seconds({c.name: c.value for c in _tune.tunables() if c.stem == self.stem})
             return value * (1 + self.drift * self.runs) * (1 + self.noise * self.random.uniform(-1, 1))
 
         return time
@@ -63,23 +63,23 @@ def valley(best, depth=1.0):
     return lambda values: 1 + 0.1 * depth * abs(math.log2(values["forward_waves"] / best))
 
 
-# ---- the choices ----
+# ---- the tunables ----
 
 
 def test_every_choice_is_timed_by_a_benchmark():
     """Or `tune` could not find it: its stem is that of cases which are timed."""
     families = cases.all_timed()
-    assert len({(c.stem, c.name) for c in _tune.choices()}) == len(_tune.choices()) > 10
-    for choice in _tune.choices():
-        for family in choice.families:
-            assert families.get(family), "%s of %s" % (choice.name, choice.file)
+    assert len({(c.stem, c.name) for c in _tune.tunables()}) == len(_tune.tunables()) > 10
+    for tunable in _tune.tunables():
+        for family in tunable.families:
+            assert families.get(family), "%s of %s" % (tunable.name, tunable.file)
 
 
 def test_candidates():
-    choice = _tune.Choice("a", "b", 20, 3, 50, "", 0, False)
-    assert choice.candidates() == [3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 50]
-    assert choice.candidates(quick=True) == [3, 4, 8, 16, 20, 32, 50]
-    assert _tune.Choice("a", "b", 1, 0, 2, "", 0, False).candidates() == [0, 1, 2]
+    tunable = _tune.Tunable("a", "b", 20, 3, 50, "", 0, False)
+    assert tunable.candidates() == [3, 4, 6, 8, 12, 16, 20, 24, 32, 48, 50]
+    assert tunable.candidates(quick=True) == [3, 4, 8, 16, 20, 32, 50]
+    assert _tune.Tunable("a", "b", 1, 0, 2, "", 0, False).candidates() == [0, 1, 2]
 
 
 def test_values_are_the_librarys(waves):
@@ -138,8 +138,8 @@ def console():
 
 
 def test_one_choice_at_a_time(capsys):
-    """The second choice is searched with the first at its best; all are the library's own again at the end."""
-    some = [c for c in _tune.choices() if c.stem == "softmax"]
+    """The second tunable is searched with the first at its best; all are the library's own again at the end."""
+    some = [c for c in _tune.tunables() if c.stem == "softmax"]
     names = [c.name for c in some]
     assert names == ["forward_waves", "ring_from", "ring_share", "ring_ahead", "backward_cluster"]
     seen = set()
@@ -149,7 +149,7 @@ def test_one_choice_at_a_time(capsys):
         return valley(4)(values) + 0.1 * (values["backward_cluster"] != 8)
 
     found = _tune.tune(some, [FakeEntry("softmax float32", seconds, [names[0], names[-1]])], console())
-    assert [(f.choice.name, f.best) for f in found] == [("forward_waves", 4), ("backward_cluster", 8)]
+    assert [(f.tunable.name, f.best) for f in found] == [("forward_waves", 4), ("backward_cluster", 8)]
     assert (4, 6) in seen and (16, 6) not in seen
     assert chosen("softmax", "forward_waves").value == 16
     printed = capsys.readouterr().out
@@ -161,10 +161,10 @@ def test_one_choice_at_a_time(capsys):
     lines = [line for f in found for line in _tune.verdict(f)]
     assert lines == ["%s:%d: forward_waves = 4 takes 15.4%% less time than 16 (single entries 15.4%% to 15.4%% less):" % (
                          some[0].file, some[0].line),
-                     "    TFU_CHOICE(forward_waves, 4, 1, 64);",
+                     "    TFU_TUNABLE(forward_waves, 4, 1, 64);",
                      "%s:%d: backward_cluster = 8 takes 9.1%% less time than 2 (single entries 9.1%% to 9.1%% less):" % (
                          some[-1].file, some[-1].line),
-                     "    TFU_CHOICE(backward_cluster, 8, 1, 8);"]
+                     "    TFU_TUNABLE(backward_cluster, 8, 1, 8);"]
 
 
 def test_the_values_come_back_after_an_error(waves):
@@ -200,12 +200,13 @@ def test_what_stays_says_why(waves):
 def test_listing(capsys):
     assert _tune.main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    for choice in _tune.choices():
-        assert [*", ".join(choice.families).split(), choice.name, str(choice.value), str(choice.least), "to", str(choice.most),
-                "%s:%d" % (choice.file, choice.line)] in lines
+    for tunable in _tune.tunables():
+        assert [*", ".join(tunable.families).split(), tunable.name, str(tunable.value), str(tunable.least), "to",
+                str(tunable.most),
+                "%s:%d" % (tunable.file, tunable.line)] in lines
 
 
-@pytest.mark.parametrize("op, says", [("attention", "attention: it has no choices"), ("nonsense", "nonsense: no such op")])
+@pytest.mark.parametrize("op, says", [("attention", "attention: it has no tunables"), ("nonsense", "nonsense: no such op")])
 def test_ops_without_choices(op, says, capsys):
     with pytest.raises(SystemExit) as left:
         _tune.main([op])
@@ -230,7 +231,7 @@ def test_the_command(monkeypatch, capsys):
     printed = capsys.readouterr().out
     *_, better, line = printed.splitlines()
     assert printed.startswith("made up, TensorFlow made up")
-    assert "forward_waves = 8 takes 9.1% less time than 16" in better and line == "    TFU_CHOICE(forward_waves, 8, 1, 64);"
+    assert "forward_waves = 8 takes 9.1% less time than 16" in better and line == "    TFU_TUNABLE(forward_waves, 8, 1, 64);"
 
 
 def test_ops_by_function_and_by_stem():
@@ -266,7 +267,7 @@ def test_entries_are_the_benchmarks():
 @needs_gpu
 def test_a_launch_asks_for_its_own_choices():
     bench = types.SimpleNamespace(lines=lambda members: [_bench.Line(members[0], "bfloat16", (64, 256), {})])
-    some = [c for c in _tune.choices() if c.stem == "softmax"]
+    some = [c for c in _tune.tunables() if c.stem == "softmax"]
     with tf.device("GPU:0"):
         forward, backward = _tune.entries_of(bench, cases.all_timed()["softmax"])
         assert forward.asks(some) >= {("softmax", "forward_waves"), ("softmax", "ring_from")}

@@ -3,7 +3,8 @@
  * A kernel works on tiles of at most TFU_TILE elements, in float, or in double for float64. Tiles of float16 and
  * bfloat16 are widened into a buffer that stays in the first-level cache, so loops are written once per arithmetic
  * type, not per storage type. A file that needs both types reads itself through kernels/core/cpu/stamp.h.
- * docs/design.md#words says what tiles, tasks, folds and joined rows are. */
+ * A task is what a thread takes at a time, a fold a sum down columns; docs/design.md#words says what joined rows are.
+ */
 #ifndef TFUSE_CPU_H_
 #define TFUSE_CPU_H_
 

@@ -24,7 +24,7 @@ typedef struct FN(tfu_matrix) {
   REAL *at;
   int64_t row, column;
 } FN(tfu_matrix);
-/* Rows of elements side by side, `row` apart; and the same turned, so that they are columns. */
+/* Rows of elements side by side, `row` apart; and the same transposed, so that they are columns. */
 static inline FN(tfu_matrix) FN(tfu_rows_at)(REAL *at, int64_t row) { return (FN(tfu_matrix)){at, row, 1}; }
 static inline FN(tfu_matrix) FN(tfu_columns_at)(REAL *at, int64_t row) { return (FN(tfu_matrix)){at, 1, row}; }
 

@@ -100,7 +100,7 @@ typedef struct FN(tfu_reader) {
   REAL buffer[sizeof(REAL) == sizeof(float) ? TFU_CHUNK : 1]; /* float64 is never widened */
 } FN(tfu_reader);
 
-/* For reading up to element `end`: what lies behind it may be another task's to write. */
+/* For reading up to element `end`: what lies after it may be another task's to write. */
 void FN(tfu_open)(FN(tfu_reader) * r, const tfu_tensor *t, int64_t end);
 void FN(tfu_refill)(FN(tfu_reader) * r, int64_t at);
 /* n <= TFU_CHUNK elements from `at` on, valid until the next call. */

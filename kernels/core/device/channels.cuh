@@ -17,7 +17,7 @@ struct stored_S {
 };
 
 /* What a formula may have beside it, for the length of a thread's walk: weights that it makes by itself, further values
- * of each element behind those of its tensors, and what it makes of the elements that were computed. Here, nothing. */
+ * of each element after those of its tensors, and what it makes of the elements that were computed. Here, nothing. */
 struct nothing_beside {
   enum { OWN_WEIGHTS = 0, VALUES = 0 };
   __device__ void start(const tfu_walk &, int64_t) {}
@@ -28,7 +28,7 @@ struct nothing_beside {
   __device__ void after(const tfu_walk &, int64_t, int, const Y &) {}
 };
 
-/* The sums of a block's columns, one behind the other in shared memory, become its partial sums. Where a
+/* The sums of a block's columns, one after the other in shared memory, become its partial sums. Where a
  * joined row has several copies of the channels in a block, these are added up first, always the upper half to the
  * lower one, so that a fold has a row of each block to read, and not one of each copy. */
 template <int SUMS, typename R, int COLUMNS>
@@ -49,11 +49,11 @@ __device__ inline void store_sums(const tfu_channels_args &a, R (&sums)[SUMS][CO
   const int64_t first = (int64_t)blockIdx.x * COLUMNS,
                 block = by_channel ? blockIdx.y * gridDim.x + blockIdx.x : blockIdx.y;
   R *const partial = (R *)a.partial + block * SUMS * a.sum_width + (by_channel ? 0 : first);
-  const int turn = by_channel ? (int)first % cols : 0; /* the channel of the block's first column */
+  const int first_channel = by_channel ? (int)first % cols : 0; /* the channel of the block's first column */
   const int64_t end = by_channel ? cols : a.walk.width - first;
   ONCE
   for (int i = threadIdx.x; i < cols && i < end; i += TFU_THREADS) {
-    const int at = turn + i < cols ? turn + i : turn + i - cols;
+    const int at = first_channel + i < cols ? first_channel + i : first_channel + i - cols;
     UNROLLED(q, SUMS) partial[q * a.sum_width + at] = sums[q][i];
   }
 }

@@ -35,7 +35,7 @@ __device__ inline void load_matrices(unsigned at, unsigned (&v)[4]) {
                : "r"(at)
                : "memory");
 }
-__device__ inline void load_matrices_turned(unsigned at, unsigned (&v)[4]) {
+__device__ inline void load_matrices_transposed(unsigned at, unsigned (&v)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(at)
@@ -123,7 +123,7 @@ __device__ inline factor<float> narrow_results(const float (&c)[4], const float 
  *
  * A matrix load takes four matrices of 8 x 8, and lane l says where row l % 8 of matrix l / 8 begins. Down a factor
  * first (lanes_down), matrices 0 and 1 are rows 0 .. 7 and 8 .. 15 of the first eight columns; across first
- * (right_turned), they are the first and the second eight columns of rows 0 .. 7. */
+ * (right_transposed), they are the first and the second eight columns of rows 0 .. 7. */
 template <typename T, int D>
 struct tile {
   enum { ROW = D * (int)sizeof(T), CHUNKS = ROW / 16, N = packed<T>::N };
@@ -137,8 +137,8 @@ struct tile {
     load_matrices((lanes_down() ^ (k * 2)) + row * ROW, f.v);
     return f;
   }
-  /* Right, turned: its columns are rows n .. n + 15, its rows are columns k .. k + 15. */
-  __device__ factor<T> right_turned(int n, int k) const {
+  /* Right, transposed: its columns are rows n .. n + 15, its rows are columns k .. k + 15. */
+  __device__ factor<T> right_transposed(int n, int k) const {
     const unsigned l = lane_id(), row = (l & 7) + (l >> 4) * 8;
     factor<T> f;
     load_matrices(((at + row * ROW + (((l >> 3 & 1) ^ (l & 7)) << 4)) ^ (k * 2)) + n * ROW, f.v);
@@ -147,7 +147,7 @@ struct tile {
   /* Right, as it lies: rows k .. k + 15 by columns n .. n + 15. */
   __device__ factor<T> right(int k, int n) const {
     factor<T> f;
-    load_matrices_turned((lanes_down() ^ (n * 2)) + k * ROW, f.v);
+    load_matrices_transposed((lanes_down() ^ (n * 2)) + k * ROW, f.v);
     return f;
   }
 
@@ -174,7 +174,7 @@ struct tile<float, D> {
     }
     return f;
   }
-  __device__ factor<float> right_turned(int n, int k) const {
+  __device__ factor<float> right_transposed(int n, int k) const {
     factor<float> f;
     UNROLLED(i, 4) {
       const float2 v = two((pairs() ^ ((k + 8 * (i % 2)) * 4)) + (n + 8 * (i / 2)) * ROW);
@@ -212,8 +212,8 @@ struct tile<float, D> {
   }
 };
 
-/* acc = left x right turned, over their D columns: 16 * M rows of left, from `row` on, by 8 * N rows of right. Of
- * float, 32 columns are work enough for one turn of a loop. */
+/* acc = left x right transposed, over their D columns: 16 * M rows of left, from `row` on, by 8 * N rows of right. Of
+ * float, 32 columns are work enough for one iteration of a loop. */
 template <typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
@@ -224,7 +224,7 @@ __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &le
     UNROLLED(m, M) l[m] = left.left(row + 16 * m, k);
     UNROLL
     for (int n = 0; n < N; n += 2) {
-      const factor<T> r = right.right_turned(8 * n, k);
+      const factor<T> r = right.right_transposed(8 * n, k);
       UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }

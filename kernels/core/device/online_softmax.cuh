@@ -142,7 +142,7 @@ struct online_softmax {
   }
 };
 
-/* Joins them for row_team::agree. */
+/* Joins them for row_team::all_reduce. */
 template <typename T>
 struct join_online_softmax {
   acc<T> factor;

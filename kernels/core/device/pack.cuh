@@ -1,5 +1,5 @@
 /* pack.cuh - storage types and 16-byte packs for device code. T is storage, arithmetic in float (double for double).
- * docs/design.md#words says what packs, walks, joined rows and the like are. */
+ * docs/design.md#words says what packs, walks and joined rows are. */
 #pragma once
 
 #include <cuda_bf16.h>

@@ -31,7 +31,7 @@ struct panel_tile : panel_lines<T, SIDE, ALONG> {
   typedef panel_lines<T, SIDE, ALONG> layout;
   /* This lane's address for a matrix load, of the part that begins at `first` of SIDE. The four 8 x 8 matrices of a
    * load come down the lines first or across them first (mma.cuh); left and right factors want them in different
-   * orders, and ALONG, where the load is a turned one, exchanges these. */
+   * orders, and ALONG, where the load is a transposed one, exchanges these. */
   static __device__ unsigned lane(int first) {
     const unsigned l = lane_id();
     const int line = RIGHT == ALONG ? l & 15 : (l & 7) + (l >> 4) * 8, chunk = RIGHT == ALONG ? l >> 4 : l >> 3 & 1;
@@ -40,7 +40,7 @@ struct panel_tile : panel_lines<T, SIDE, ALONG> {
   /* Factor i, 16 of SIDE by the terms 16 k .. 16 k + 15, from the lane's address. */
   static __device__ factor<T> load(unsigned lane, int i, int k) {
     factor<T> f;
-    if (ALONG) load_matrices_turned((lane ^ (i * 32)) + k * 16 * layout::LINE, f.v);
+    if (ALONG) load_matrices_transposed((lane ^ (i * 32)) + k * 16 * layout::LINE, f.v);
     else load_matrices((lane ^ (k * 32)) + i * 16 * layout::LINE, f.v);
     return f;
   }
@@ -106,11 +106,11 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
   const unsigned left_lane = LEFT::lane(row), right_lane = LEFT::BYTES + RIGHT::lane(col);
 
   unsigned reading = begin, writing = begin;
-  const auto turn = [&](unsigned stage) { return stage + STAGE == end ? begin : stage + STAGE; };
+  const auto next_stage = [&](unsigned stage) { return stage + STAGE == end ? begin : stage + STAGE; };
   const auto fetch = [&](bool more) {
     if (more) left.fetch(writing), right.fetch(writing + LEFT::BYTES);
     close_copies();
-    writing = turn(writing);
+    writing = next_stage(writing);
   };
   float sum[HIGH / 16][OWN / 8][4] = {};
   factor<T> l[2][HIGH / 16], r[2][OWN / 16]; /* of these terms and of the next */
@@ -129,7 +129,7 @@ __device__ inline void multiply_panels(LEFT &left, RIGHT &right, int count, char
       if (k == STEPS - 1) { /* the last factors of this tile are read: it may go, and the next must be there */
         wait_for_copies<STAGES - 2>();
         __syncthreads();
-        reading = turn(reading);
+        reading = next_stage(reading);
       }
       load((k + 1) % 2, (k + 1) % STEPS);
       if (k == 0) fetch(tile + STAGES - 1 < count);

@@ -1,6 +1,6 @@
 /* row_team.cuh - the threads that share a row: where they are, and how they agree on a value: by warp shuffle, then
- * through shared memory, then through that of a cluster (mbarrier, st.async). docs/design.md#words says what a team, a
- * share, a seat and the parts of a split row are. */
+ * through shared memory, then through that of a cluster (mbarrier, st.async). docs/design.md#words says what a
+ * team and a seat are. A share is the packs of a row that one block takes; a very long row is split into parts. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -188,7 +188,7 @@ struct row_team {
   __device__ int64_t real_row() const { return real_row(row); }
   __device__ int64_t real_row(int64_t row) const { return parts() == 1 ? row : (unsigned)row / (unsigned)parts(); }
   /* Whether this thread speaks for the row. */
-  __device__ bool leads() const { return lane == 0 && blockIdx.x == 0; }
+  __device__ bool is_leader() const { return lane == 0 && blockIdx.x == 0; }
   /* Which of the rows that all blocks take at a time is this thread's. */
   __device__ int seat() const { return (int)blockIdx.y * per_block + sub; }
   /* In a split row: f(found) for some of its parts by each lane, all of them by every warp. */
@@ -220,36 +220,36 @@ struct row_team {
    * this one, and one barrier is enough. For the same reason a block sends the value after next only when all others
    * have sent the next, and so are done with this one. */
   template <typename J, typename V>
-  __device__ V agree(V v, J join = J()) {
+  __device__ V all_reduce(V v, J join = J()) {
     if (REACH > OVER_WARP && r.lanes >= 32) join.lanes(v, whole_warp());
     else join.lanes(v, r.lanes);
     if (REACH == OVER_WARP || r.lanes <= 32) return v;
     __shared__ V warps[2][32], blocks[2][TFU_MOST_CLUSTER];
-    const int turn = agreed & 1, phase = agreed >> 1 & 1;
+    const int parity = agreed & 1, phase = agreed >> 1 & 1;
     agreed++;
-    if (threadIdx.x % 32 == 0) warps[turn][threadIdx.x / 32] = v;
+    if (threadIdx.x % 32 == 0) warps[parity][threadIdx.x / 32] = v;
     __syncthreads();
     const int count = r.lanes / 32;
-    v = warps[turn][threadIdx.x & (count - 1)];
+    v = warps[parity][threadIdx.x & (count - 1)];
     join.lanes(v, count);
     if (REACH == OVER_BLOCK || r.cluster == 1) return v;
-    if (threadIdx.x == 0) expect_bytes(arrival(turn), r.cluster * (int)sizeof(V));
+    if (threadIdx.x == 0) expect_bytes(arrival(parity), r.cluster * (int)sizeof(V));
     if (threadIdx.x < r.cluster)
-      send((unsigned)__cvta_generic_to_shared(&blocks[turn][blockIdx.x]), arrival(turn), threadIdx.x, v);
-    wait_for_arrival(arrival(turn), phase);
-    v = blocks[turn][threadIdx.x & (r.cluster - 1)];
+      send((unsigned)__cvta_generic_to_shared(&blocks[parity][blockIdx.x]), arrival(parity), threadIdx.x, v);
+    wait_for_arrival(arrival(parity), phase);
+    v = blocks[parity][threadIdx.x & (r.cluster - 1)];
     join.lanes(v, r.cluster);
     return v;
   }
 
  protected:
-  /* Which of the block's rows is the thread's, how many it has at a time, and how often agree() was called. */
+  /* Which of the block's rows is the thread's, how many it has at a time, and how often all_reduce() was called. */
   int sub, per_block, agreed = 0;
   int64_t first_of_block;
 
   /* Where values come from the blocks of a cluster, in turn. */
-  static __device__ unsigned arrival(int turn) {
+  static __device__ unsigned arrival(int parity) {
     __shared__ uint64_t arrivals[2];
-    return (unsigned)__cvta_generic_to_shared(&arrivals[turn]);
+    return (unsigned)__cvta_generic_to_shared(&arrivals[parity]);
   }
 };

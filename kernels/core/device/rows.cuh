@@ -1,5 +1,6 @@
 /* rows.cuh - the device side of rows.h: a kernel's walk over its rows, and what a row's threads agree on.
- * docs/design.md#words says what look, agree, leads, seat, found, held and any mean.
+ * docs/design.md#words says what team, look and seat mean. Held rows stay in registers; any rows begin anywhere.
+ * found is what the parts of a split row have found, which a second launch joins.
  *
  *   typename rows<T, PACKS, TENSORS>::walk walk(a.rows, {x, ...});
  *   for (; walk.more(); walk.next()) { walk.look<true, false>(f); ... walk.look<false, true>(f); }
@@ -10,15 +11,15 @@
  * last, which is done with them. Rows beyond the end have no packs; their threads still take part in what a warp or
  * block does together. With PACKS > 0 a thread has up to so many packs of a row, i is which, and they stay in its
  * registers; with PACKS = 0 a row may be anything, i is 0, and packs stay in shared memory where there is room; with
- * PACKS = RING they always do. With PACKS = NARROW a row is a thread's own. */
+ * PACKS = RING they always do. With PACKS = THREAD a row is a thread's own. */
 #pragma once
 
 #include "kernels/core/device/any_rows.cuh"
 #include "kernels/core/device/held_rows.cuh"
-#include "kernels/core/device/narrow_rows.cuh"
 #include "kernels/core/device/ring_rows.cuh"
+#include "kernels/core/device/thread_rows.cuh"
 
-enum { RING = -1, NARROW = -2 };
+enum { RING = -1, THREAD = -2 };
 
 /* CHUNKS: held rows may come in chunks, for kernels that look once. AHEAD: the next rows wait in shared memory; without
  * it the kernel must be TFU_ALONE, so that the plan has no memory for them either. */
@@ -35,8 +36,8 @@ struct rows<T, RING, TENSORS, CHUNKS, AHEAD> {
   typedef ring_rows<T, TENSORS> walk;
 };
 template <typename T, int TENSORS, bool CHUNKS, bool AHEAD>
-struct rows<T, NARROW, TENSORS, CHUNKS, AHEAD> {
-  typedef narrow_rows<T, TENSORS> walk;
+struct rows<T, THREAD, TENSORS, CHUNKS, AHEAD> {
+  typedef thread_rows<T, TENSORS> walk;
 };
 
 /* The sum of a pack: by halves, which keeps chains of additions short. */
@@ -140,10 +141,10 @@ constexpr int packs_of_elements(int elements) {
 #define TFU_ROW_KERNEL(function, args, elements, threads) \
   TFU_HELD_ROW_KERNEL(function, args, elements, threads)  \
   TFU_ANY_ROW_KERNEL(function, args)
-/* For rows that are a thread's own (TFU_HAS_NARROW): not for kernels that store to several tensors. */
-#define TFU_NARROW_ROW_KERNEL_(function, args, tag, T) \
-  TFU_STAMP((TFU_NARROW_THREADS, 8), function##_narrow_##tag, args, function<T, NARROW>)
-#define TFU_NARROW_ROW_KERNEL(function, args) TFU_SINGLES(TFU_NARROW_ROW_KERNEL_, function, args)
+/* For rows that are a thread's own (TFU_HAS_THREAD): not for kernels that store to several tensors. */
+#define TFU_THREAD_ROW_KERNEL_(function, args, tag, T) \
+  TFU_STAMP((TFU_THREAD_ROWS_THREADS, 8), function##_thread_##tag, args, function<T, THREAD>)
+#define TFU_THREAD_ROW_KERNEL(function, args) TFU_SINGLES(TFU_THREAD_ROW_KERNEL_, function, args)
 /* For long rows (TFU_HAS_RING): two blocks may share a multiprocessor. */
 #if __CUDA_ARCH__ >= 800
 #define TFU_RING_ROW_KERNEL_(function, args, tag, T) \

@@ -5,7 +5,7 @@
  * barrier is needed. Compute capability 7 has no asynchronous copies: there, packs are loaded when asked for.
  *
  * A pack that is not whole (the tensor ends within it, or it does not begin where packs do) is put together in its
- * slot when it is asked for, element by element. It leaves the slot like any other, so that the arithmetic behind is
+ * slot when it is asked for, element by element. It leaves the slot like any other, so that the arithmetic after is
  * there once. */
 #pragma once
 
@@ -46,7 +46,7 @@ struct pack_stream {
   const tfu_walk &walk;
   const int64_t half;
   const T *tensor[TENSORS];
-  int64_t fetched, rest; /* the element that is fetched next, and how far it lies behind the beginning of its half */
+  int64_t fetched, rest; /* the element that is fetched next, and how far it lies after the beginning of its half */
   int ahead;             /* the row that is fetched next                                                        */
   int whole, rows;       /* rows of whole packs, rows in all                                                    */
   unsigned slots, slot;  /* this thread's place in shared memory, and where in it the next packs go             */

@@ -14,7 +14,7 @@ struct pack_walk {
   typedef acc<T> (&outputs)[OUT ? OUT : 1][N];
 
   const tfu_walk &walk;
-  const int64_t half, rest; /* rest: how far the thread's elements lie behind the beginning of their half */
+  const int64_t half, rest; /* rest: how far the thread's elements lie after the beginning of their half */
   stream_type stream;
 
   /* Begins to fetch; col is the thread's own and lies within the walk. */

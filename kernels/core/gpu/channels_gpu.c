@@ -2,16 +2,16 @@
 
 #include <string.h>
 
-#include "kernels/core/gpu/choice.h"
+#include "kernels/core/gpu/tunable.h"
 
 /* Blocks per multiprocessor, by measurement on an H200 over all activations of scale_bias_act at [16384, 8192]. Without
  * sums, for each byte of an element: at 32, 64, 128 blocks float32 reaches at worst 93, 95, 97% of the copy speed,
  * while bfloat16 falls behind from 128 on. With sums: at 2, 3, 4 blocks at worst 94, 91, 92% for float32 and 92, 86,
  * 83% for bfloat16, for every block leaves partial sums behind. What only reads has as many as a multiprocessor holds
  * of its kernel for 16 bits, by the registers, so that all run at once. */
-TFU_CHOICE(blocks_per_byte, 32, 1, 128);
-TFU_CHOICE(sums_blocks, 2, 1, 64);
-TFU_CHOICE(reader_blocks, 6, 1, 64);
+TFU_TUNABLE(blocks_per_byte, 32, 1, 128);
+TFU_TUNABLE(sums_blocks, 2, 1, 64);
+TFU_TUNABLE(reader_blocks, 6, 1, 64);
 
 const char *const tfu_activation_variants[TFU_ACTS + 1] = {TFU_ACTIVATIONS(TFU_NAMED_) "any"};
 _Static_assert((int)TFU_ACTS < (int)TFU_MAX_VARIANTS, "every activation is a variant of a kernel");

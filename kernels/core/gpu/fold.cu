@@ -1,9 +1,9 @@
-/* The second half of every column sum (a fold, or two-pass reduction; docs/design.md#words): many partial sums per
+/* The second half of every column sum (a fold, or two-pass reduction): many partial sums per
  * channel become one, in a fixed order. In double: there are few of them, and the result keeps the accuracy of the
  * first half.
  *
  * The partial sums are [blocks][quantities][width]. Where rows were joined, a row of `width` has several copies of the
- * channels one behind the other, so an entry of a channel is a block and a copy. The grid has a row of blocks for each
+ * channels one after the other, so an entry of a channel is a block and a copy. The grid has a row of blocks for each
  * quantity. A block of threads has some neighbouring channels, so that its reads lie side by side; the threads of a
  * channel (lanes) take its entries in turn, and their sums are added by halves. */
 #include "kernels/core/device/pack.cuh"

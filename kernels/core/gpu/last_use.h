@@ -10,7 +10,7 @@ enum { TFU_USE_STREAMS = 4 };
 /* All zero: not used yet. */
 typedef struct tfu_last_use {
   struct {
-    void *stream, *event; /* CUevent behind the last use on the stream */
+    void *stream, *event; /* CUevent after the last use on the stream */
   } by[TFU_USE_STREAMS];
   int for_ever; /* the end of a use cannot be told: it is part of a captured graph, or an event failed */
 } tfu_last_use;

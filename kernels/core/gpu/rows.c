@@ -3,7 +3,7 @@
 #include "kernels/core/arithmetic.h"
 
 const char *const tfu_row_variants[] = {
-    [TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any", [TFU_RING] = "ring", [TFU_NARROW] = "narrow"};
+    [TFU_SHORT] = "short", [TFU_LONG] = "long", [TFU_ANY] = "any", [TFU_RING] = "ring", [TFU_THREAD] = "thread"};
 
 enum {
   WARP = 32,
@@ -12,8 +12,8 @@ enum {
   RESIDENT = 1024,    /* threads of a multiprocessor to plan for                                     */
   RING_CLUSTER = 8,   /* blocks that share rows of a ring: what every GPU with clusters allows       */
   CLUSTER_WAVES = 4,  /* at most: clusters start slowly */
-  NARROW_WAVES = 4,   /* at most: a block shall have several tiles, or none waits in shared memory */
-  NARROW_BYTES = 256, /* of a row's tensors: more, and too few rows fit on a multiprocessor       */
+  THREAD_WAVES = 4,   /* at most: a block shall have several tiles, or none waits in shared memory */
+  THREAD_BYTES = 256, /* of a row's tensors: more, and too few rows fit on a multiprocessor       */
   MOST_PARTS = 4096,  /* of a split row; no divisor below: it stays whole                                 */
   AHEAD = 8,          /* packs of any rows on their way to a thread */
 };
@@ -94,16 +94,16 @@ static int plan_ring(const planning *p) {
 }
 
 /* Short rows that are no whole packs, one for each thread. */
-static int plan_narrow(const planning *p) {
+static int plan_thread(const planning *p) {
   const tfu_row_job *j = p->j;
   tfu_row_plan *r = p->r;
   const int64_t bytes = j->cols * (int64_t)tfu_dtype_size(j->dtype);
-  if (!(p->k->has & TFU_HAS_NARROW) || !r->odd || j->dtype == TFU_F64 || bytes * j->tensors > NARROW_BYTES) return 0;
-  r->share = (int)bytes * TFU_NARROW_THREADS / 16;
+  if (!(p->k->has & TFU_HAS_THREAD) || !r->odd || j->dtype == TFU_F64 || bytes * j->tensors > THREAD_BYTES) return 0;
+  r->share = (int)bytes * TFU_THREAD_ROWS_THREADS / 16;
   r->lanes = r->cluster = 1;
-  r->slots = TFU_NARROW_SLOTS;
-  p->grid->threads = TFU_NARROW_THREADS;
-  p->grid->shared = (unsigned)(TFU_NARROW_SLOTS * j->tensors * (r->share + 1)) * 16;
+  r->slots = TFU_THREAD_ROWS_SLOTS;
+  p->grid->threads = TFU_THREAD_ROWS_THREADS;
+  p->grid->shared = (unsigned)(TFU_THREAD_ROWS_SLOTS * j->tensors * (r->share + 1)) * 16;
   return (int)p->grid->shared <= tfu_dynamic_shared(&p->device);
 }
 
@@ -133,7 +133,7 @@ static const struct {
 } planners[] = {{TFU_RING, plan_ring},
                 {TFU_SHORT, plan_short},
                 {TFU_LONG, plan_long},
-                {TFU_NARROW, plan_narrow},
+                {TFU_THREAD, plan_thread},
                 {TFU_ANY, plan_any}};
 
 /* Packs of a row that a thread may have in registers. */
@@ -169,7 +169,7 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_kernel *k, const tfu_row_jo
   const int64_t fit = least((k->resident && r->lanes > WARP ? k->resident : RESIDENT) / grid->threads,
                             p.device.shared / ((int64_t)grid->shared + 1024));
   const int64_t waves = *variant == TFU_RING     ? 1
-                        : *variant == TFU_NARROW ? least(k->waves, NARROW_WAVES)
+                        : *variant == TFU_THREAD ? least(k->waves, THREAD_WAVES)
                         : r->cluster > 1         ? least(k->waves, CLUSTER_WAVES)
                                                  : k->waves;
   const int64_t places = (int64_t)p.device.multiprocessors * (fit > 1 ? fit : 1) * (waves ? waves : 1);
@@ -226,7 +226,7 @@ static tfu_code launch_pass(tfu_call *call, const tfu_row_kernel *k, tfu_row_job
   int variant;
   job.pass = pass;
   TFU_TRY(tfu_plan_rows(call, k, &job, rows, &grid, &variant));
-  const int any = variant == TFU_ANY || variant == TFU_NARROW;
+  const int any = variant == TFU_ANY || variant == TFU_THREAD;
   return tfu_launch(call, any ? k->any : k->kernel, variant, job.dtype, grid, args);
 }
 

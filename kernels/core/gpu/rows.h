@@ -5,13 +5,13 @@
  * whole block, or all blocks of a cluster, each with its share of the packs. Rows of whole packs that fit stay in
  * registers while a kernel looks at them, and the next ones, prefetched, wait in shared memory. Longer ones stay in
  * shared memory, in a ring, if the kernel has a variant for that. Any others are walked pack by pack, or, where they
- * are narrow and the kernel has a variant for that, one by each thread.
+ * are short and the kernel has a variant for that, one by each thread.
  *
  * A row too long for all that is split: its parts are taken for rows, in two launches. The first finds what each part
  * gives to what the row has to agree on, the second joins these and writes. So one huge row keeps the whole GPU busy,
  * at the price of reading it twice.
  *
- * docs/design.md#words says what a look, a seat and the like are. */
+ * docs/design.md#words says what a look and a seat are. */
 #ifndef TFUSE_ROWS_H_
 #define TFUSE_ROWS_H_
 
@@ -45,31 +45,31 @@ enum { TFU_WHOLE, TFU_FIND, TFU_JOIN };
 /* Of a ring: packs of a thread in a group, and threads of a block, at most. */
 #define TFU_RING_PACKS 2
 #define TFU_RING_THREADS 512
-/* Of narrow rows: threads of a block, each with a row, and tiles of so many rows that are in shared memory or on their
- * way there. 32 threads or a multiple of that, so that tiles are whole packs. */
-#define TFU_NARROW_THREADS 128
-#define TFU_NARROW_SLOTS 2
+/* Of rows of a thread each: threads of a block, each with a row, and tiles of so many rows that are in shared memory or
+ * on their way there. 32 threads or a multiple of that, so that tiles are whole packs. */
+#define TFU_THREAD_ROWS_THREADS 128
+#define TFU_THREAD_ROWS_SLOTS 2
 
 #ifndef TFU_DEVICE
 #include "kernels/core/gpu/cuda.h"
 
 /* Kernels come in variants: "short" has one pack per thread and row, "long" some, "any" takes any rows, and "ring" long
- * ones, "narrow" short ones that are no whole packs, where there is such a variant. */
-enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING, TFU_NARROW };
+ * ones, "thread" short ones that are no whole packs, where there is such a variant. */
+enum { TFU_SHORT, TFU_LONG, TFU_ANY, TFU_RING, TFU_THREAD };
 #pragma GCC visibility push(default)
 extern const char *const tfu_row_variants[];
 
 /* What a kernel has beside the variants short, long and any, and how it takes its rows. */
 enum {
   TFU_HAS_RING = 1 << 0,
-  TFU_HAS_NARROW = 1 << 1,
+  TFU_HAS_THREAD = 1 << 1,
   TFU_SEPARATE = 1 << 2, /* columns do not depend on each other: a row may be split without a cluster */
   TFU_ALONE = 1 << 3     /* a held row has a block for itself, and nothing waits in shared memory      */
 };
 
-/* All that the planner has to know of a kernel: a table of its numbers, of which some are choices (choice.h). */
+/* All that the planner has to know of a kernel: a table of its numbers, of which some are choices (tunable.h). */
 typedef struct tfu_row_kernel {
-  tfu_kernel *kernel, *any; /* any: for rows of any kind, and narrow ones                                  */
+  tfu_kernel *kernel, *any; /* any: for rows of any kind, and of a thread                                  */
   unsigned has;             /* of the above                                                                */
   int elements;             /* of a row that a thread may have                                             */
   int looks;                /* how often it walks over a row                                               */

@@ -12,7 +12,7 @@
 #include "kernels/core/gpu/tuned_file.h"
 #include "kernels/core/table.h"
 
-/* All of it counts: what lies behind a shorter key is zero. */
+/* All of it counts: what lies after a shorter key is zero. */
 typedef struct tuned_key {
   const tfu_tuner *tuner;
   int64_t timing; /* whether choices were made by timing when it was */

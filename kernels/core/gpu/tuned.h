@@ -4,7 +4,7 @@
  *
  *   what was asked <tab> microseconds <tab> the choice in hex <tab> its name <tab> checksum
  *
- * behind a first line that names the format. The folder is $TFUSE_CACHE, else tfuse in $XDG_CACHE_HOME or ~/.cache, of
+ * after a first line that names the format. The folder is $TFUSE_CACHE, else tfuse in $XDG_CACHE_HOME or ~/.cache, of
  * mode 0700. A file that cannot be read, or lines that are damaged, cost another timing and nothing else; one that
  * cannot be written is not. Processes that write at once each leave a whole file. TFUSE_AUTOTUNE=0 switches timing and
  * file off, and so does determinism.h: the library's own first proposal is taken then.
@@ -59,7 +59,7 @@ typedef struct tfu_tuner {
  * newer choice's text then: it is to be shown, not to be compared. */
 const char *tfu_tuned_get(const tfu_tuner *tuner, const void *key, void *with, tfu_choice *choice);
 
-/* Names a choice, and says behind that how long it took, where it was timed. */
+/* Names a choice, and says after that how long it took, where it was timed. */
 void tfu_choice_label(tfu_choice *choice, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Whether choices are made by timing, at present. */

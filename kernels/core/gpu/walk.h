@@ -3,7 +3,7 @@
  * [rows, cols] is walked as joined rows: enough rows are taken together that a joined row is a multiple of 128 bytes, a
  * line of the cache, and keeps a block's threads busy. A thread keeps its columns for life and steps down the joined
  * rows (a grid-stride loop), so what belongs to a channel (a scale, a running sum) stays in registers, and an odd
- * number of channels costs nothing. docs/design.md#words says what a pack, a fold and the like are. */
+ * number of channels costs nothing. docs/design.md#words says what a pack and a walk are. */
 #ifndef TFUSE_WALK_H_
 #define TFUSE_WALK_H_
 

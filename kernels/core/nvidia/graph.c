@@ -238,7 +238,7 @@ static void keep_nvrtc(void) {
   tfu_keep_loaded(names);
 }
 
-/* Engine configurations by a mode of heuristics, best first, behind those that are in g->config. That there are none is
+/* Engine configurations by a mode of heuristics, best first, after those that are in g->config. That there are none is
  * no failure. */
 static tfu_code propose(tfu_graph *g, cudnnBackendDescriptor_t graph, cudnnHandle_t handle,
                         cudnnBackendDescriptor_t properties, cudnnBackendHeurMode_t mode, int most, tfu_error *err) {

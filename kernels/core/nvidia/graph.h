@@ -95,7 +95,7 @@ TFU_MUST_USE tfu_code tfu_graph_plan(tfu_graph *g, cudnnHandle_t handle, cudnnBa
 
 /* The same in two steps, for who chooses among the proposals. Asks for those, as many as `most`, that have none of the
  * notes in `avoid`, bits by CUDNN_NUMERICAL_NOTE_…. Where `fewest` is not 0, those that cuDNN has to compile first come
- * only where there are no others, and where there are fewer than `fewest`, those that cuDNN falls back to come behind
+ * only where there are no others, and where there are fewer than `fewest`, those that cuDNN falls back to come after
  * them. Fails where there are none then. */
 TFU_MUST_USE tfu_code tfu_graph_ask(tfu_graph *g, cudnnHandle_t handle, cudnnBackendDescriptor_t properties, int most,
                                     unsigned avoid, int fewest, tfu_error *err);

@@ -60,8 +60,8 @@ def _load(path):
             ("tfu_slot_put", ctypes.c_char_p, [ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 4]),
             ("tfu_threads", ctypes.c_int, []),
             ("tfu_tuned_path", ctypes.c_char_p, []),
-            ("tfu_choice_text", ctypes.c_char_p, [ctypes.c_int]),
-            ("tfu_choice_set", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
+            ("tfu_tunable_text", ctypes.c_char_p, [ctypes.c_int]),
+            ("tfu_tunable_set", ctypes.c_char_p, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]),
             ("tfu_trace_read", ctypes.c_int64, [ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64),
                                                 ctypes.c_char_p, ctypes.c_size_t]),
             ("tfu_trace_stream", ctypes.c_void_p, [])]:

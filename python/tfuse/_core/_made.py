@@ -6,8 +6,8 @@ import collections
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-# act(x . kernel + bias), with the kernel as it is or, if turned, transposed. training as tfuse.linear takes it.
-Product = collections.namedtuple("Product", "x kernel bias activation turned training", defaults=[False, None])
+# act(x . kernel + bias), with the kernel as it is, or transposed. training as tfuse.linear takes it.
+Product = collections.namedtuple("Product", "x kernel bias activation transposed training", defaults=[False, None])
 # act(x), by the name of the activation.
 Activation = collections.namedtuple("Activation", "x name")
 # A batch norm or a convolution of x without activation, by the op's name and in words: again(activation, residual) is the same

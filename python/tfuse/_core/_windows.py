@@ -49,12 +49,12 @@ def numbers_of(word, axes):
 
 
 def reach(size, dilation=1):
-    """How many places a window spans."""
+    """How many positions a window spans."""
     return (size - 1) * dilation + 1
 
 
 def results(op, sizes, windows, strides, padding, dilations):
-    """How many places the result has along each axis: numbers, or tensors where the sizes are such. padding is a word, or
+    """How many positions the result has along each axis: numbers, or tensors where the sizes are such. padding is a word, or
     (before, after) for each axis."""
     found = []
     pairs = [(0, 0)] * len(sizes) if isinstance(padding, str) else padding
@@ -66,7 +66,7 @@ def results(op, sizes, windows, strides, padding, dilations):
         elif not isinstance(n, numbers.Integral) or not isinstance(window, numbers.Integral):
             found.append(tf.maximum((n - span + stride) // stride, 0))  # the op refuses what does not fit
         elif n - span + stride <= -stride:  # less is no result, as in TensorFlow, whose division rounds towards zero
-            raise ValueError("%s: the window reaches over %d places along the %s, and x has %d%s; padding 'same' would make "
+            raise ValueError("%s: the window reaches over %d positions along the %s, and x has %d%s; padding 'same' would make "
                              "room" % (op, span, axis, n, " with its padding" * (sum(pair) > 0)))
         else:
             found.append(max((n - span + stride) // stride, 0))
@@ -74,7 +74,7 @@ def results(op, sizes, windows, strides, padding, dilations):
 
 
 def pads(n, out, window, stride, dilation, padding):
-    """How much is missing before and behind n places, so that `out` windows see something everywhere. padding is a word, or
+    """How much is missing before and after n positions, so that `out` windows see something everywhere. padding is a word, or
     what is before them."""
     span = reach(window, dilation)
     greatest = max if all(isinstance(v, numbers.Integral) for v in (n, out, window)) else tf.maximum

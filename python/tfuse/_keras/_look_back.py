@@ -1,6 +1,6 @@
 """Fusion by looking back. While a function is traced, what made a tensor is known. When an activation, a gate, a norm or a
 loss is traced, and its input comes from an op that can be joined with it, the op that joins the two is called. The first one
-is then read by nobody, and is not run: a tf.function leaves out what no result needs, and XLA does, too.
+then has no consumers, and is pruned: a tf.function leaves out what no result needs, and so does XLA.
 
 Who will read a tensor later is not known. If somebody reads the first one after all, it is computed beside the joined op, and
 results are the same. Where somebody has read it already, or a tape watches it, nothing is joined. A joined op is a function of
@@ -40,7 +40,7 @@ def activation(x, name):
         note(made.op, "%s of %s%s" % (name, made.words, "" if residual is None else _AND), made.x)
         return made.again(name, residual)
     product, shapes = product_before(x)
-    if product is None or product.activation != "linear" or product.turned:
+    if product is None or product.activation != "linear" or product.transposed:
         return None
     note("Linear", "%s of a product" % name, product.x)
     y = fused(product.x, product.kernel, product.bias, name, training=product.training)
@@ -222,7 +222,7 @@ def readers_of(x):
 
 
 def in_graph(x):
-    """Whether x is made in the function that is being traced, not in one around it: a loop would join anew in every turn."""
+    """Whether x is made in the function that is being traced, not in one around it: a loop would join in every iteration."""
     return isinstance(x, tf.Tensor) and not isinstance(x, EagerTensor) and x.graph == tf.compat.v1.get_default_graph()
 
 
@@ -247,18 +247,18 @@ def _stock_product(op):
     x, kernel = op.inputs
     if x.shape.rank is None or x.shape.rank < 2 or kernel.shape.rank != 2:
         return None
-    kernel, turned = _matrix(kernel, op.get_attr(turns[1]))
-    if bias is not None and not _sizes.same_size(bias, 0, kernel, 0 if turned else 1):
+    kernel, transposed = _matrix(kernel, op.get_attr(turns[1]))
+    if bias is not None and not _sizes.same_size(bias, 0, kernel, 0 if transposed else 1):
         return None
-    return _made.Product(x, kernel, bias, "linear", turned)
+    return _made.Product(x, kernel, bias, "linear", transposed)
 
 
-def _matrix(kernel, turned):
+def _matrix(kernel, transposed):
     """A matrix as it lies in memory, and whether it is multiplied transposed."""
     while True:
         op = kernel.op
         if op.type == "Transpose" and np.array_equal(tf.get_static_value(op.inputs[1]), [1, 0]):
-            turned = not turned
+            transposed = not transposed
         elif not (op.type == "Reshape" and kernel.shape.is_fully_defined() and _sizes.same_shape(kernel, op.inputs[0])):
-            return kernel, turned
+            return kernel, transposed
         kernel = op.inputs[0]

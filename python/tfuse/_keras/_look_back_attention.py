@@ -44,13 +44,13 @@ def without_causal(mask, query, key):
         if not _casts(both):
             expanded.append(_expanded(both))
         both = both.op.inputs[0]
-    rank, both = both.shape.rank, _narrow(both)
+    rank, both = both.shape.rank, _before_broadcast(both)
     if _is_causal(mask, steps) or _is_causal(both, steps):
         _look_back.note("Attention", "the mask is causal", mask)
         return True, None
     for one, other in [both.op.inputs, both.op.inputs[::-1]] if both.op.type in _BOTH else []:
-        other = _narrow(other)
-        if _is_causal(_narrow(one), steps) and other.shape.rank is not None:
+        other = _before_broadcast(other)
+        if _is_causal(_before_broadcast(one), steps) and other.shape.rank is not None:
             _look_back.note("Attention", "the mask is causal, and another", mask)
             for axis in [0] * (rank - other.shape.rank) + expanded[::-1]:
                 other = tf.expand_dims(other, axis)
@@ -58,8 +58,8 @@ def without_causal(mask, query, key):
     return False, mask
 
 
-def _narrow(mask):
-    """A mask before it was stretched along axes, and before it was cast."""
+def _before_broadcast(mask):
+    """A mask before it was broadcast along axes, and before it was cast."""
     while _casts(mask) or mask.op.type == "BroadcastTo" and mask.op.inputs[0].shape.rank:
         mask = mask.op.inputs[0]
     return mask

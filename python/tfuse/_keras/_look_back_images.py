@@ -27,7 +27,7 @@ def turn(x):
     last = last_of(x)
     if last is not None:
         return last
-    _explain.note("Transpose", "channels first", "moved to the end for this op, and back behind it", [x])
+    _explain.note("Transpose", "channels first", "moved to the end for this op, and back after it", [x])
     return channels_first.to_last(x)
 
 

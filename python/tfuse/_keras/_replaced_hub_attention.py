@@ -160,7 +160,7 @@ def _t5_bias(layer, queries, keys, start):
     picked for every distance, and the others are copies of it, whose gradients are sums along an axis.
 
     With period queries + keys, w[j - i] for j >= i and w[period + j - i] for j < i are the distance's: query i has w moved
-    on by i. Rows that are all w, written one behind the other and read in rows of period - 1, are moved so."""
+    on by i. Rows that are all w, written one after the other and read in rows of period - 1, are moved so."""
     period = queries + keys
     place = tf.range(period)
     distance = tf.where(place < keys, place, place - period) - tf.cast(start, place.dtype)

@@ -53,8 +53,8 @@ def _sam(own, layer, query, value, key):
 
 def _flux(own, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
     """Heads come before time."""
-    turned = lambda x: ops.transpose(x, (0, 2, 1, 3))
-    return turned(attention(*map(turned, (query, key, value)), scale=scale))
+    transposed = lambda x: ops.transpose(x, (0, 2, 1, 3))
+    return transposed(attention(*map(transposed, (query, key, value)), scale=scale))
 
 
 def _d_fine(own, layer, hidden_states, position_embeddings=None, attention_mask=None, output_attentions=False,

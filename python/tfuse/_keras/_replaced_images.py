@@ -166,8 +166,9 @@ def _pool_op_guard(a):
 
 
 def _max_pool_op_guard(a):
-    places = a.pool_size ** (len(a.inputs.shape) - 2) if isinstance(a.pool_size, int) else math.prod(a.pool_size)
-    return _pool_op_guard(a) or ("a window has more than %d places" % pool.MOST_PLACES if places > pool.MOST_PLACES else "")
+    elements = a.pool_size ** (len(a.inputs.shape) - 2) if isinstance(a.pool_size, int) else math.prod(a.pool_size)
+    large = elements > pool.MOST_ELEMENTS
+    return _pool_op_guard(a) or ("a window has more than %d elements" % pool.MOST_ELEMENTS if large else "")
 
 
 # ---- images times numbers ----

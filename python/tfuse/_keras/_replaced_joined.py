@@ -72,7 +72,7 @@ def _loss(own, loss, y_true, y_pred, sample_weight=None):
     if product.x.shape.rank != logits.shape.rank:  # rows of several axes as one
         labels, weights = tf.reshape(labels, [-1]), tf.reshape(weights, [-1])
     total = linear_cross_entropy(product.x, product.kernel, labels, product.bias, ignore_class=ignored, weights=weights,
-                                 transpose_kernel=product.turned, reduction="sum", training=training)
+                                 transpose_kernel=product.transposed, reduction="sum", training=training)
     return tf.cast(total, _dtype(loss))
 
 

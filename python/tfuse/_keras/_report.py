@@ -1,6 +1,6 @@
 """Numbers of a step that nobody waits for unless they are read.
 
-What a step returns as its logs, a loss and metrics, is copied to the host behind the step (ops/staging/reports.h). Reading it waits
+What a step returns as its logs, a loss and metrics, is copied to the host after the step (ops/staging/reports.h). Reading it waits
 for that step alone, and lets other threads of Python run meanwhile. TensorFlow's own reading of a tensor on a GPU waits for all
 steps that are queued, and nothing of Python runs until then.
 """

@@ -57,7 +57,7 @@ def batch_of(text, step, batch, length):
 
 
 def written(known, tokens):
-    """Words as a text: no space before punctuation that ends something, none behind what opens."""
+    """Words as a text: no space before punctuation that ends something, none after what opens."""
     return re.sub(r" ([,.;:)\]])|([(\[]) ", r"\1\2", " ".join(known[token] for token in tokens if token < len(known)))
 
 

@@ -83,7 +83,7 @@ class WallClock:
         return {name: statistics.median(s) for name, s in seconds.items()}
 
     def _settle(self, f, setup, seconds=0.05):
-        """Calls that do not count: behind another function, it takes threads some time to find their cores again."""
+        """Calls that do not count: after another function, it takes threads some time to find their cores again."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._round(f, setup, 1)

@@ -1,8 +1,8 @@
 """python -m tfuse new-op NAME: writes the files of a new op, into a checkout of tfuse or a repository of your own.
 
 Writes all of an op: kernels for CPU and GPU, its gradient, the Python function, and the case that tests and benchmark
-read. What it computes is a stand-in until you put your own formula there. The files build, and pass the shared tests, as
-they are. docs/new_op.md tells what is in them. Kinds:
+read. It computes a placeholder until you put in your own formula. The files build, and pass the shared tests, as
+they are. docs/new_op.md describes them. Kinds:
 
   elementwise  formulas, written once for CPU and GPU; inputs after the first are weights per channel, at most 4
   rows         kernels that see a whole row, the last axis, before they write it; one input

@@ -195,7 +195,7 @@ def _tensor(shape, dtype, gradient, classes):
 
 def _median(f, setup, rounds=7, calls=CALLS):
     """Seconds per call by torch's own events; f(setup()) is called, setup stays out of the time. As in _driver.GpuClock, all
-    calls are queued behind other work, so that the host's speed plays no part."""
+    calls are queued after other work, so that the host's speed plays no part."""
     if not _filler:
         _filler.extend(torch.zeros(1 << 28, device="cuda") for _ in range(2))
     for _ in range(3):  # the first compiles

@@ -1,4 +1,4 @@
-"""python -m tfuse tune: finds the numbers of an op's launch again, by measurement (kernels/core/gpu/choice.h)."""
+"""python -m tfuse tune: finds the numbers of an op's launch again, by measurement (kernels/core/gpu/tunable.h)."""
 
 import argparse
 import dataclasses
@@ -19,15 +19,15 @@ from tfuse._tools import _bench
 
 WORTH = 0.005  # of the time: less is no reason to change a number
 REACTS = 0.02  # of the time: what changes by less, over all values, does not depend on the number
-# A stem that has no cases, and the ops that ask for its choices.
+# A stem that has no cases, and the ops that ask for its tunables.
 SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant"), "conv_quads": ("conv",)}
 
 
-# ---- the library's choices ----
+# ---- the library's tunables ----
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Tunable:
     stem: str
     name: str
     value: int
@@ -39,7 +39,7 @@ class Choice:
 
     def put(self, value):
         """Has the library's launches use the value from now on."""
-        why = _library.library.tfu_choice_set(self.stem.encode(), self.name.encode(), value).decode()
+        why = _library.library.tfu_tunable_set(self.stem.encode(), self.name.encode(), value).decode()
         if why:
             raise ValueError(why)
 
@@ -55,11 +55,11 @@ class Choice:
         return sorted(value for value in found if self.least <= value <= self.most)
 
 
-def choices():
+def tunables():
     """All that the library has, in the order of the sources."""
-    texts = iter(map(_library.library.tfu_choice_text, itertools.count()))
-    found = (Choice(**json.loads(text)) for text in itertools.takewhile(bool, texts))
-    return sorted(found, key=lambda choice: (choice.file, choice.line))
+    texts = iter(map(_library.library.tfu_tunable_text, itertools.count()))
+    found = (Tunable(**json.loads(text)) for text in itertools.takewhile(bool, texts))
+    return sorted(found, key=lambda tunable: (tunable.file, tunable.line))
 
 
 # ---- what is timed ----
@@ -88,15 +88,15 @@ class Entry:
         return lambda: self.bench.clock.time({"tfuse": functions})["tfuse"]
 
     def asks(self, some):
-        """Which of some choices this direction's launches ask for. Matrix products time their own ways in a first run,
+        """Which of some tunables this direction's launches ask for. Matrix products time their own ways in a first run,
         which is this one, with the values that the library has."""
         f, setup = self.functions()
         f(setup())
         item = setup()
-        for choice in some:
-            choice.put(choice.value)
+        for tunable in some:
+            tunable.put(tunable.value)
         f(item)
-        return {(c.stem, c.name) for c in choices() if c.asked}
+        return {(c.stem, c.name) for c in tunables() if c.asked}
 
     def speed(self, seconds):
         """In percent of the copy's, or in TF/s where arithmetic sets the pace."""
@@ -124,7 +124,7 @@ def first_of_each(entries):
 
 @dataclasses.dataclass
 class Found:
-    choice: Choice
+    tunable: Tunable
     times: dict  # {entry: {value: seconds}}
     best: int
     shares: list  # of each entry that reacts, the time with the best in parts of that with the library's own value
@@ -139,19 +139,19 @@ class Found:
         return {entry: of for entry, of in self.times.items() if max(of.values()) > (1 + REACTS) * min(of.values())}
 
 
-def measure(choice, values, entries, rounds, tick=lambda: None):
+def measure(tunable, values, entries, rounds, tick=lambda: None):
     """{entry: {value: seconds}}."""
-    return {entry: _times_of(entry, choice, values, rounds, tick) for entry in entries}
+    return {entry: _times_of(entry, tunable, values, rounds, tick) for entry in entries}
 
 
-def _times_of(entry, choice, values, rounds, tick):
+def _times_of(entry, tunable, values, rounds, tick):
     """In each round the values take their turns there and back, so that a clock that drifts slows all of them alike; the
     median of the rounds leaves out one that was disturbed."""
     seconds, timer = {value: [] for value in values}, entry.timer()
     for _ in range(rounds):
         there_and_back = {value: [] for value in values}
         for value in [*values, *reversed(values)]:
-            choice.put(value)
+            tunable.put(value)
             there_and_back[value].append(timer())
             tick()
         for value, pair in there_and_back.items():
@@ -164,18 +164,18 @@ def shares(times, value, than):
     return [of[value] / of[than] for of in times.values()]
 
 
-def search(choice, entries, quick=False, tick=lambda: None):
+def search(tunable, entries, quick=False, tick=lambda: None):
     """The value with the least time, as the geometric mean over the entries has it. The luckiest of many looks better than
     it is: so that value and the library's own are timed once more, and only that counts. Leaves the best in the library."""
-    values, own, rounds = choice.candidates(quick), choice.value, _rounds(quick)
-    found = Found(choice, measure(choice, values, entries, rounds, tick), own, [])
+    values, own, rounds = tunable.candidates(quick), tunable.value, _rounds(quick)
+    found = Found(tunable, measure(tunable, values, entries, rounds, tick), own, [])
     reacting = found.reacting
     if reacting:
         best = min(values, key=lambda value: (statistics.geometric_mean(shares(reacting, value, own)), abs(value - own)))
-        again = shares(measure(choice, [own, best], reacting, 2 * rounds, tick), best, own) if best != own else []
+        again = shares(measure(tunable, [own, best], reacting, 2 * rounds, tick), best, own) if best != own else []
         if again and statistics.geometric_mean(again) < 1 - WORTH:
             found.best, found.shares = best, again
-    choice.put(found.best)
+    tunable.put(found.best)
     return found
 
 
@@ -184,28 +184,28 @@ def _rounds(quick):
 
 
 def tune(some, entries, console, quick=False):
-    """Searches one choice after the other, each with those before at their best; prints and returns what it finds. The
+    """Searches one tunable after the other, each with those before at their best; prints and returns what it finds. The
     library has its own values again afterwards."""
     found = []
     try:
         uses = {entry: entry.asks(some) for entry in rich.progress.track(
-            entries, "which entries ask for which choice", console=console, transient=True)}
-        for choice in some:
-            own = [entry for entry in entries if (choice.stem, choice.name) in uses[entry]]
+            entries, "which entries ask for which tunable", console=console, transient=True)}
+        for tunable in some:
+            own = [entry for entry in entries if (tunable.stem, tunable.name) in uses[entry]]
             own = first_of_each(own) if quick else own
             if not own:
-                console.print("\n%s: no entry asks for it, so nothing is tried" % choice.name)
+                console.print("\n%s: no entry asks for it, so nothing is tried" % tunable.name)
                 continue
             console.print("\n%s: %d values from %d to %d, %d entries" % (
-                choice.name, len(choice.candidates(quick)), choice.least, choice.most, len(own)))
+                tunable.name, len(tunable.candidates(quick)), tunable.least, tunable.most, len(own)))
             with rich.progress.Progress(console=console, transient=True) as progress:
-                turns = len(choice.candidates(quick)) + 4  # with those of the two that are timed once more
+                turns = len(tunable.candidates(quick)) + 4  # with those of the two that are timed once more
                 task = progress.add_task("timing", total=2 * _rounds(quick) * turns * len(own))
-                found.append(search(choice, own, quick, lambda: progress.advance(task)))
+                found.append(search(tunable, own, quick, lambda: progress.advance(task)))
             console.print(table(found[-1]))
     finally:
-        for choice in some:
-            choice.put(choice.value)
+        for tunable in some:
+            tunable.put(tunable.value)
     return found
 
 
@@ -214,7 +214,7 @@ def tune(some, entries, console, quick=False):
 
 def table(found):
     """The speed of each entry with each value, and the time of those that react."""
-    own, reacting = found.choice.value, found.reacting
+    own, reacting = found.tunable.value, found.reacting
     made = rich.table.Table(title="percent of the copy's speed, or TF/s", title_justify="left", box=rich.box.SIMPLE,
                             padding=(0, 1, 0, 0), show_footer=True)
     made.add_column("", footer="time in percent of that with %d" % own, min_width=20)
@@ -228,8 +228,8 @@ def table(found):
 
 
 def verdict(found):
-    """What to do about a choice, as lines."""
-    c = found.choice
+    """What to do about a tunable, as lines."""
+    c = found.tunable
     where, less = "%s:%d: %s" % (c.file, c.line, c.name), lambda share: 100 * (1 - share)
     if not found.reacting:
         return ["%s = %d stays: no entry depends on it" % (where, c.value)]
@@ -237,12 +237,12 @@ def verdict(found):
         return ["%s = %d stays: no other value takes %.1f%% less time" % (where, c.value, 100 * WORTH)]
     return ["%s = %d takes %.1f%% less time than %d (single entries %.1f%% to %.1f%% less):" % (
         where, found.best, less(found.share), c.value, less(max(found.shares)), less(min(found.shares))),
-            "    TFU_CHOICE(%s, %d, %d, %d);" % (c.name, found.best, c.least, c.most)]
+            "    TFU_TUNABLE(%s, %d, %d, %d);" % (c.name, found.best, c.least, c.most)]
 
 
 def listing(some):
     made = rich.table.Table(box=rich.box.SIMPLE, padding=(0, 2, 0, 0))
-    for name, justify in [("op", "left"), ("choice", "left"), ("value", "right"), ("range", "left"), ("where", "left")]:
+    for name, justify in [("op", "left"), ("tunable", "left"), ("value", "right"), ("range", "left"), ("where", "left")]:
         made.add_column(name, justify=justify, no_wrap=True)
     for c in some:
         made.add_row(", ".join(c.families), c.name, str(c.value), "%d to %d" % (c.least, c.most), "%s:%d" % (c.file, c.line))
@@ -270,9 +270,9 @@ def members_of(op):
 
 
 def ops_with(some):
-    """The ops that have choices, in words."""
+    """The ops that have tunables, in words."""
     texts = []
-    for family in sorted({family for choice in some for family in choice.families}):
+    for family in sorted({family for tunable in some for family in tunable.families}):
         names = dict.fromkeys(map(function_of, cases.all_cases().get(family, ())))
         others = ", ".join(name for name in names if name != family)
         texts.append("%s (%s)" % (family, others) if others else family)
@@ -283,27 +283,27 @@ def main(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m tfuse tune", formatter_class=argparse.RawDescriptionHelpFormatter, description=(
             "Finds launch parameters that only a measurement can find, such as the number of blocks per multiprocessor.\n"
-            "They are called choices, and are defined in kernels/FAMILY/STEM_gpu.c:\n\n"
-            "  TFU_CHOICE(name, value, least, most);\n\n"
+            "They are called tunables, and are defined in kernels/FAMILY/STEM_gpu.c:\n\n"
+            "  TFU_TUNABLE(name, value, least, most);\n\n"
             "Each is tried from least to most, one after the other, at all sizes that `python -m tfuse bench OP` times,\n"
             "forward and backward. At the end come the lines that would make the op faster on this GPU, for you to put\n"
             "into the C file. No file is changed. Nothing else should run on the GPU meanwhile.\n\n"
-            "Without OP it lists all choices: their values, their ranges, and where they are defined."))
+            "Without OP it lists all tunables: their values, their ranges, and where they are defined."))
     parser.add_argument("op", nargs="?", metavar="OP", help="a function or a stem, as in: rms_norm, or norm for all norms")
     parser.add_argument("--dtype", action="append", choices=cases.DTYPES, help="default: float32 and bfloat16")
     parser.add_argument("--quick", action="store_true",
                         help="a first look: each case at its first shape, powers of two only, fewer rounds")
     chosen = parser.parse_args(arguments)
     console = rich.console.Console(width=None if sys.stdout.isatty() else 160, highlight=False, markup=False)
-    known = choices()
+    known = tunables()
     if chosen.op is None:
         console.print(listing(known))
         return 0
     module, members = members_of(chosen.op)
-    some = [choice for choice in known if module in choice.families]
+    some = [tunable for tunable in known if module in tunable.families]
     if not some:
-        parser.error("%s: %s; these have choices: %s" % (
-            chosen.op, "it has no choices" if module else "no such op", ops_with(known)))
+        parser.error("%s: %s; these have tunables: %s" % (
+            chosen.op, "it has no tunables" if module else "no such op", ops_with(known)))
     if not tf.config.list_physical_devices("GPU"):
         print("tune measures on a GPU, and TensorFlow sees none here: python -m tfuse doctor says more", file=sys.stderr)
         return 1

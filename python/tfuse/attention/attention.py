@@ -150,7 +150,7 @@ def attention(query, key, value, bias=None, mask=None, scale=None, is_causal=Fal
       query: float tensor, [batch, queries, heads, head_dim]; or a tf.RaggedTensor [batch, (queries), heads, head_dim], and
         then so are key and value, and there is no bias, no mask and no lengths.
       key: [batch, keys, key heads, head_dim]. The heads of query are a multiple of those of key: each head of key serves
-        as many heads of query, one behind the other (grouped and multi-query attention).
+        as many heads of query, one after the other (grouped and multi-query attention).
       value: like key, possibly with another head_dim, which the result then has.
       bias: is added to the scores; broadcasts to [batch, heads, queries, keys], and has a gradient.
       mask: booleans, True where a query attends to a key; broadcasts likewise.
@@ -223,7 +223,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
       query: float tensor, [batch, queries, heads, head_dim].
       key_pages: [pages, page_size, key heads, head_dim].
       value_pages: like key_pages, possibly with another head_dim.
-      table: integers, [batch, pages of a sequence]. What lies behind a sequence's length is not read.
+      table: integers, [batch, pages of a sequence]. What lies after a sequence's length is not read.
       key_lengths: integers, [batch]: the steps of each sequence, the queries' own included.
       scale, window, soft_cap: as in tfuse.attention; of a window only the part before counts.
 
@@ -298,7 +298,7 @@ def _check_heads(query, key, value):
 
 
 def _flat(query, key, value, others):
-    """Splits of query; ragged tensors as the op takes them: values one sequence behind the other; both splits."""
+    """Splits of query; ragged tensors as the op takes them: values one sequence after the other; both splits."""
     for name, x in others.items():
         if x is not None:
             raise ValueError("attention: %s must not be given where query is ragged" % name)

@@ -1,4 +1,4 @@
-"""Tensors with their channels first, [batch, channels, spatial axes], for ops that take them last: turned, and turned back."""
+"""Tensors with their channels first, [batch, channels, spatial axes], for ops that take them last: moved, and moved back."""
 
 from tfuse._core import _made, _rows
 from tfuse.layout.transpose import transpose

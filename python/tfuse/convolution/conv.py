@@ -69,7 +69,7 @@ def _result_size(n, k, stride, dilation, padding):
 
 
 def _spread_size(n, k, stride, dilation, padding, more):
-    """Along an axis, of a transposed convolution, by Keras's rules; more is what comes behind it, or None."""
+    """Along an axis, of a transposed convolution, by Keras's rules; more is what comes after it, or None."""
     reach = (k - 1) * dilation + 1
     if padding == "same":
         return n * stride if more is None else _most((n - 1) * stride + reach % 2 + more, 0)
@@ -88,7 +88,7 @@ def _padded(x, kernel, sizes, padding, strides, dilation, before):
 
 def _convolve(x, kernel, strides, dilation):
     """By TensorFlow's own op, without padding. It takes no strides where there is dilation, but what they leave out can be
-    left out behind it."""
+    left out after it."""
     axes = len(strides)
     both = max(strides) > 1 and max(dilation) > 1
     if kernel.shape[-2] == 0:  # sums of nothing, which TensorFlow refuses on a GPU: of a channel of zeros
@@ -231,7 +231,7 @@ def _result_sizes(x, kernel, window):
 
 
 def fused(x, kernel, bias, residual, window, activation):
-    """tfuse.conv by the ops, wherever they run: relu is a part of the convolution, any other activation a pass behind it,
+    """tfuse.conv by the ops, wherever they run: relu is a part of the convolution, any other activation a pass after it,
     which then has the bias, too."""
     sizes = _result_sizes(x, kernel, window)
     inside = activation in ("linear", "relu")
@@ -356,7 +356,7 @@ def conv_transpose(x, kernel, bias=None, activation=None, strides=1, padding="va
       activation: as in tfuse.scale_bias_act.
       strides, dilation: an integer, or one for each spatial axis.
       padding: "valid" or "same".
-      output_padding: how many elements the result has behind the least that there must be, an integer or one for each axis.
+      output_padding: how many elements the result has after the least that there must be, an integer or one for each axis.
         None: as many as make it as large as Keras's, x's size times the stride where padding is "same".
       data_format: "channels_last", or "channels_first", for x and the result: those are transposed then.
 

@@ -28,7 +28,7 @@ def _kernel(layer, x):
 
 
 def _of_layer(f, layer, x, kernels, turn, **options):
-    """f with a layer's weights and activation, which is applied behind it where it is not in the table. turn: as to_last;
+    """f with a layer's weights and activation, which is applied after it where it is not in the table. turn: as to_last;
     options: those that are not the layer's, too."""
     name, after = known_activation(layer.activation)
     bias = None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype)

@@ -1,4 +1,4 @@
-"""A convolution and the batch normalisation behind it, as one function."""
+"""A convolution and the batch normalisation after it, as one function."""
 
 import tensorflow as tf
 

@@ -12,7 +12,7 @@ from tfuse.products import linear as products
 
 
 def _convolved(x, kernel, size, padding="valid", stride_h=1, stride_w=1, dilation_h=1, dilation_w=1):
-    """The sums alone, in the arithmetic type: x, shifted, times each place of the kernel."""
+    """The sums alone, in the arithmetic type: x, shifted, times each position of the kernel."""
     strides, dilations = (stride_h, stride_w), (dilation_h, dilation_w)
     x, kernel = (tf.cast(t, real(t.dtype)) for t in (x, kernel))
     windows = kernel.shape[:2].as_list()
@@ -146,7 +146,7 @@ def depthwise_conv(x, kernel, bias=None, activation=None, strides=1, padding="va
 
 @composite
 def separable_conv(x, depthwise_kernel, pointwise_kernel, bias=None, activation=None, strides=1, padding="valid", dilation=1):
-    """Returns act(bias + the channels of a depthwise convolution, mixed at each place), as keras.ops.separable_conv does.
+    """Returns act(bias + the channels of a depthwise convolution, mixed at each position), as keras.ops.separable_conv does.
 
     Args:
       x, depthwise_kernel, strides, padding, dilation: as in tfuse.depthwise_conv.

@@ -15,7 +15,7 @@ from tfuse.reductions.reduce import reduce_mean
 _NAMES = [kind + axis for kind in ("window_", "stride_") for axis in "dhw"]
 _ATTRIBUTES = ["padding", *_NAMES, "before", "after"]
 _PADDINGS = ("valid", "same")
-MOST_PLACES = 256  # places of a window that a byte can tell apart
+MOST_ELEMENTS = 256  # positions of a window that a byte can tell apart
 _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 
 
@@ -23,7 +23,7 @@ _SHIFTS = [8 * i for i in range(8)]  # of the channels' bytes in a word
 
 
 def _seen(x, out, padding, options, outside):
-    """For each place of the window, in order, what of x it sees; `outside` where that is outside of x."""
+    """For each position of the window, in order, what of x it sees; `outside` where that is outside of x."""
     windows, strides = ([options[kind + axis] for axis in "dhw"] for kind in ("window_", "stride_"))
     by_numbers = padding in ("pairs", "zeros")
     paddings = _windows.numbers_of(options["before"], 3) if by_numbers else [padding] * 3
@@ -37,21 +37,21 @@ def _seen(x, out, padding, options, outside):
 def _plain_max(x, size, keep, padding="valid", **options):
     seen = tf.stack(_seen(x, _rows.sizes(size, 0, 3), padding, options, 0 if padding == "zeros" else -float("inf")))
     inside = tf.stack(_seen(tf.ones_like(x), _rows.sizes(size, 0, 3), padding, options, int(padding == "zeros")))
-    places = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
+    positions = tf.argmax(tf.where(inside > 0, seen, -float("inf")), 0)  # the first of equal values
     taps = tf.reshape(tf.range(seen.shape[0], dtype=tf.int64), [-1, 1, 1, 1, 1, 1])
-    y = tf.reduce_sum(tf.where(taps == places, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
+    y = tf.reduce_sum(tf.where(taps == positions, seen, 0), 0)  # that of reduce_max would divide the gradient among equals
     if not given(keep):
         return y, tf.zeros([0], tf.int64)
-    channels = _rows.size(places, 4)
+    channels = _rows.size(positions, 4)
     words = -(-channels // 8)
-    places = tf.pad(places, [(0, 0)] * 4 + [(0, words * 8 - channels)])
-    places = tf.reshape(places, [*_rows.sizes(places, 0, 4), words, 8])
-    return y, tf.reduce_sum(tf.bitwise.left_shift(places, tf.constant(_SHIFTS, tf.int64)), -1)
+    positions = tf.pad(positions, [(0, 0)] * 4 + [(0, words * 8 - channels)])
+    positions = tf.reshape(positions, [*_rows.sizes(positions, 0, 4), words, 8])
+    return y, tf.reduce_sum(tf.bitwise.left_shift(positions, tf.constant(_SHIFTS, tf.int64)), -1)
 
 
-def _plain_max_grad(dy, places, size, padding="valid", **options):
-    bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(places[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
-    where = tf.reshape(bytes_, [*_rows.sizes(places, 0, 4), _rows.size(places, 4) * 8])[..., :_rows.size(dy, 4)]
+def _plain_max_grad(dy, positions, size, padding="valid", **options):
+    bytes_ = tf.bitwise.bitwise_and(tf.bitwise.right_shift(positions[..., None], tf.constant(_SHIFTS, tf.int64)), 255)
+    where = tf.reshape(bytes_, [*_rows.sizes(positions, 0, 4), _rows.size(positions, 4) * 8])[..., :_rows.size(dy, 4)]
     out, wide = _rows.sizes(dy, 1, 4), tf.cast(dy, real(dy.dtype))
     shares = [tf.where(where == tap, wide, 0) for tap in range(math.prod(options[name] for name in _NAMES[:3]))]
     return tf.cast(vjp(lambda x: _seen(x, out, padding, options, 0))(shares, _like_input(dy, size)), dy.dtype)
@@ -84,15 +84,15 @@ def _size_of(x):
 
 def _max_gradient(node, dy, dplaces):
     x, size, _ = node.inputs
-    places, attributes = node.outputs[1], node.attrs(*_ATTRIBUTES)
-    if not given(places):
-        places = _max(x, size, mark(tf.bool), **attributes)[1]
-    return [_max_grad(dy, places, _size_of(x), **attributes), None, None]
+    positions, attributes = node.outputs[1], node.attrs(*_ATTRIBUTES)
+    if not given(positions):
+        positions = _max(x, size, mark(tf.bool), **attributes)[1]
+    return [_max_grad(dy, positions, _size_of(x), **attributes), None, None]
 
 
 # Axes by letters: n batch, c channels; x's sizes are d, h, w, the result's p, q, r. In gradients, size is x's.
 _AXES = {"x": "ndhwc", "size": "pqrz", "keep": "kl"}
-_GRAD_AXES = {"dy": "npqrc", "places": "npqre", "size": "dhwz"}
+_GRAD_AXES = {"dy": "npqrc", "positions": "npqre", "size": "dhwz"}
 _max_grad = FusedOp("MaxPoolGrad", _plain_max_grad, axes=_GRAD_AXES)
 _average_grad = FusedOp("AveragePoolGrad", _plain_average_grad, axes=_GRAD_AXES)
 _max = FusedOp("MaxPool", _plain_max, _max_gradient, axes=_AXES)
@@ -130,23 +130,23 @@ def _pooled(op, x, size, strides, padding, zeros, serve):
 def max_pool(x, size, strides=None, padding="valid", zeros=False):
     """Returns the greatest value that each window sees, channel by channel, as keras.ops.max_pool does.
 
-    NaN is greater than all others. For the gradient the place of the greatest is kept, a byte for each value of the result;
+    NaN is greater than all others. For the gradient the position of the greatest is kept, a byte for each value of the result;
     of equal values, the first gets it all.
 
     Args:
       x: float tensor [batch, 1 to 3 sizes, channels].
-      size: of the window, an integer or one for each axis; at most 256 places in all where there is a gradient.
+      size: of the window, an integer or one for each axis; at most 256 elements in all where there is a gradient.
       strides: the same; None: those of size.
       padding: "valid", none, and no results where the window is too long for x; "same", so that the result has the size of x
         divided by the stride, as TensorFlow pads; or (before, after) for each axis.
-      zeros: what is around x. False: nothing, and every window must see a place of x. True: zeros, as a ZeroPadding layer
+      zeros: what is around x. False: nothing, and every window must see a position of x. True: zeros, as a ZeroPadding layer
         puts them there; a window whose greatest is one of them gives no gradient.
 
     Example:
       y = tfuse.max_pool(tf.random.normal([8, 32, 32, 64]), 3, strides=2, padding="same")
     """
     def serve(x, out, attributes):
-        keep = may_record() and math.prod(attributes[name] for name in _NAMES[:3]) <= MOST_PLACES
+        keep = may_record() and math.prod(attributes[name] for name in _NAMES[:3]) <= MOST_ELEMENTS
         return _max(x, out, mark(tf.bool) if keep else None, **attributes)[0]
 
     return _pooled("max_pool", x, size, strides, padding, zeros, serve)
@@ -159,7 +159,7 @@ def average_pool(x, size, strides=None, padding="valid", zeros=False):
 
     Args:
       x, size, strides, padding: as in tfuse.max_pool; size may be any.
-      zeros: whether places outside of x count, as 0.
+      zeros: whether positions outside of x count, as 0.
 
     Example:
       y = tfuse.average_pool(tf.random.normal([8, 32, 32, 64]), 2)
@@ -174,7 +174,7 @@ def global_average_pool(x, keepdims=False):
 
     Args:
       x: float tensor [batch, 1 to 3 sizes, channels], with a known number of axes.
-      keepdims: whether these axes stay, with one place each.
+      keepdims: whether these axes stay, with one position each.
 
     Example:
       y = tfuse.global_average_pool(tf.random.normal([8, 32, 32, 64]))       # [8, 64]

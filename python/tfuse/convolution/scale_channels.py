@@ -17,7 +17,7 @@ def _gradient(node, dy):
     return _grad(dy, x, scale)
 
 
-_BROADCAST = range(1, MOST_AXES - 1)  # axes of places, of which scale has 1
+_BROADCAST = range(1, MOST_AXES - 1)  # axes of positions, of which scale has 1
 _grad = FusedOp("ScaleChannelsGrad", plain=vjp(_plain), stretched=_BROADCAST, like={"dscale": "scale"})
 _scale = FusedOp("ScaleChannels", plain=_plain, gradient=_gradient, stretched=_BROADCAST, stretching=["scale"])
 
@@ -27,7 +27,7 @@ def scale_channels(x, scale):
     """Returns x * scale, with a number for each image and channel; and its gradients in one pass over memory.
 
     Args:
-      x: float tensor [images, places …, channels].
+      x: float tensor [images, positions …, channels].
       scale: [images, channels], or the same with axes of 1 between them, as the rank of x has.
 
     Raises:

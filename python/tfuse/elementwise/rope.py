@@ -20,17 +20,17 @@ def _angles(positions, time, d, base, scale, dtype):
 
 
 def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, scale=1.0):
-    """One tensor turned, in plain TensorFlow. Angles are in float32 at least."""
+    """One tensor rotated, in plain TensorFlow. Angles are in float32 at least."""
     d = rotary or x.shape[-1]
     angles = _angles(positions, tf.shape(x)[1], d, base, scale, real(x.dtype))
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(-angles if inverse else angles), x.dtype)
-    turned, rest = x[..., :d], x[..., d:]
+    rotated, rest = x[..., :d], x[..., d:]
     if pairing == "half":
-        a, b = tf.split(turned, 2, -1)
+        a, b = tf.split(rotated, 2, -1)
         y = tf.concat([a * cos - b * sin, b * cos + a * sin], -1)
     else:
-        a, b = turned[..., ::2], turned[..., 1::2]
-        y = tf.reshape(tf.stack([a * cos - b * sin, b * cos + a * sin], -1), tf.shape(turned))
+        a, b = rotated[..., ::2], rotated[..., 1::2]
+        y = tf.reshape(tf.stack([a * cos - b * sin, b * cos + a * sin], -1), tf.shape(rotated))
     return tf.concat([y, rest], -1) if rotary else y
 
 
@@ -48,9 +48,9 @@ _rope = FusedOp("Rope", gradient=_gradient, plain=lambda query, key, positions, 
 
 @composite
 def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0):
-    """Returns query turned by its positions, or (query, key) where a key is given.
+    """Returns query rotated by its positions, or (query, key) where a key is given.
 
-    Pair i of a head is turned by the angle scale * position * base^(-2 i / d).
+    Pair i of a head is rotated by the angle scale * position * base^(-2 i / d).
 
     Args:
       query: float tensor, [batch, time, heads, head_dim].
@@ -59,7 +59,7 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
         are all of them.
       pairing: "half": element i goes with i + d / 2, as in Llama and KerasHub; "interleaved": 2 i with 2 i + 1, as in
         the paper.
-      rotary: d, the elements of a head that are turned, the first ones; the rest stays as it is. None: all.
+      rotary: d, the elements of a head that are rotated, the first ones; the rest stays as it is. None: all.
       scale: factor on positions.
 
     Raises:
@@ -71,9 +71,9 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
     """
     if pairing not in PAIRINGS:
         raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
-    turn = lambda query, key: _rope(query, key, positions, base=float(base), pairing=pairing, rotary=int(rotary or 0),
+    rotate = lambda query, key: _rope(query, key, positions, base=float(base), pairing=pairing, rotary=int(rotary or 0),
                                     inverse=False, scale=float(scale))
-    return turn(query, None)[0] if key is None else tuple(turn(query, key))
+    return rotate(query, None)[0] if key is None else tuple(rotate(query, key))
 
 
 def embed(layer, scaling_factor, inputs, start_index, positions, pairing="half", rotary=None):

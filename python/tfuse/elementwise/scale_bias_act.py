@@ -42,7 +42,7 @@ def activation_name(activation):
 
 
 def known_activation(activation):
-    """The table's name for a layer's activation and None; or "linear" and the activation, which is applied behind."""
+    """The table's name for a layer's activation and None; or "linear" and the activation, which is applied after."""
     try:
         return activation_name(activation), None
     except ValueError:

@@ -47,7 +47,7 @@ def _kinds(values):
 class _Ready(NamedTuple):
     """How a call goes whose values are of kinds that were checked before."""
     numbers: tuple  # (place, the tensor that the number there became), …
-    arguments: tuple  # of execute(), behind the tensors
+    arguments: tuple  # of execute(), after the tensors
     wanted: tuple  # inputs that a tape may ask the gradients of
 
 

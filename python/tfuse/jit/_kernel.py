@@ -89,7 +89,7 @@ def run(kernel, tensors):
 
 
 def prepared(kernel, tensors):
-    """What execute() of "Tfuse>Jit" takes behind a list of tensors that have the dtypes of these. None: the kernel is computed
+    """What execute() of "Tfuse>Jit" takes after a list of tensors that have the dtypes of these. None: the kernel is computed
     in another way here."""
     if kernel.plain and _without_nvrtc():
         return None

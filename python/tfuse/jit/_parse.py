@@ -104,8 +104,8 @@ class _Parser:
         goes_on = (*INFIX, "?", ":")
         for i, token in enumerate(found):
             if token[1] == "\n":
-                behind = next(t for t in found[i + 1:] if t[1] != "\n")
-                if behind[1] in goes_on or i and found[i - 1][1] in (*goes_on, "=", "!", ",", "\n"):
+                after = next(t for t in found[i + 1:] if t[1] != "\n")
+                if after[1] in goes_on or i and found[i - 1][1] in (*goes_on, "=", "!", ",", "\n"):
                     continue
             yield token
 
@@ -161,7 +161,7 @@ class _Parser:
                 raise self._error("this value is not used: only the last statement may do without \"name =\"", place)
 
     def _expression(self):
-        """The node of the expression that begins at the next token. What waits for a value behind it is kept in a list and not
+        """The node of the expression that begins at the next token. What waits for a value after it is kept in a list and not
         in calls of Python, so that texts may nest as deep as they like."""
         values, waiting, step = [], [], self._operand
         while step:
@@ -169,7 +169,7 @@ class _Parser:
         return values.pop()
 
     def _operand(self, values, waiting):
-        """Takes what begins a value, or is one; returns the step behind it."""
+        """Takes what begins a value, or is one; returns the step after it."""
         kind, text, place = self._next()
         if text in _PREFIX:
             waiting.append(_Waiting(8, _PREFIX[text], 1))
@@ -206,7 +206,7 @@ class _Parser:
         if len(values) > before and self._take(","):
             waiting.append(opened)
             return self._operand
-        self._expect(")", "behind the arguments of %s" % token)
+        self._expect(")", "after the arguments of %s" % token)
         values[before:] = [self._call(token, place, values[before:])]
         return self._behind
 

@@ -79,7 +79,7 @@ def simplified(op, *args):
 
 
 def order(roots):
-    """All nodes that roots are made of, each once, behind its arguments."""
+    """All nodes that roots are made of, each once, after its arguments."""
     done, todo = {}, list(reversed(roots))
     while todo:
         node = todo[-1]

@@ -74,7 +74,7 @@ def check(kernel, *inputs, grid, block, shared=0, args=()):
 
 
 def _checked(kernel, counts, types):
-    """The source with two more parameters behind its tensors, and a first statement that says where these begin; and
+    """The source with two more parameters after its tensors, and a first statement that says where these begin; and
     the names of the tensors."""
     name = kernel.name.partition("<")[0]
     found = re.search(r"(__global__[^;{}]*?\b%s\s*\()([^{;]*)(\)\s*\{)" % re.escape(name), kernel.source)

@@ -203,7 +203,7 @@ class Rows(Operation):
         With e[i] an element's values, r the results and g[k] the gradient of result k, the gradient of e[i] is
           d post(e[i], r) * dy[i] + sum over k of g[k] * share(k, i) * d map_k(e[i], r),
         where share is 1 in a sum; in a maximum it is 1 / count for the `count` elements that are equal to it, and 0 for
-        others. g[k] is the sum over i of the same, as a derivative by r[k], with the passes behind k; final is one term
+        others. g[k] is the sum over i of the same, as a derivative by r[k], with the passes after k; final is one term
         and no sum.
         """
         passes, sums = list(self.run_passes), list(zip(self.roots, dy))

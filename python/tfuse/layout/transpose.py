@@ -37,7 +37,7 @@ def _joined(x, perm):
             [places.index(i) for i in range(len(runs))])
 
 
-def _turned(a, perm):
+def _transposed(a, perm):
     """a with its axes in the order of perm, a list; any number of axes."""
     if len(perm) <= MOST_AXES:
         return _transpose(a, perm=_word(perm))
@@ -78,7 +78,7 @@ def transpose(a, perm=None, conjugate=False, name=None):
         raise ValueError("transpose: perm must name each axis of a %s once, got %s" % (a.shape, order))
     if rank is None:
         a = tf.ensure_shape(a, [None] * len(axes))
-    return _turned(a, axes) if axes else tf.identity(a)
+    return _transposed(a, axes) if axes else tf.identity(a)
 
 
 def _is_left(op, x):
@@ -116,7 +116,7 @@ def _blocks(op, x, block, data_format, inward):
         before, after = {"NHWC": [n, h, w, block, block * c], "NCHW": [n, block, block, c, h, w]}, (h * block, w * block, c)
     order = [0, 1, 3, 2, 4] if data_format == "NHWC" else [0, 3, 5, 1, 2, 4] if inward else [0, 3, 4, 1, 5, 2]
     sizes = dict(zip("NHWC", (n, *after)))
-    return tf.reshape(_turned(tf.reshape(x, before[data_format]), order), [sizes[axis] for axis in data_format])
+    return tf.reshape(_transposed(tf.reshape(x, before[data_format]), order), [sizes[axis] for axis in data_format])
 
 
 @composite

@@ -2,7 +2,7 @@
 which may come several times. An Embedding's gradient is one.
 
 What Keras does with them is followed: the norm that clips is that of the values, which are clipped before they are added up;
-and what stands for the square of a gradient is the sum of the values' squares, but behind a global norm, where Keras adds them
+and what stands for the square of a gradient is the sum of the values' squares, but after a global norm, where Keras adds them
 up first. Adam, Lamb and Lion, momentum and weight decay change every row of a variable, so there the values are added up into
 a dense gradient, which is written once and read once. SGD alone changes the rows that have values, and writes no others.
 
@@ -24,7 +24,7 @@ def as_tensors(gradient):
 
 
 def summed(slices, rows, squares=False):
-    """The values, added up by row, for a variable of so many rows; `squares`: behind them, their squares, added up likewise.
+    """The values, added up by row, for a variable of so many rows; `squares`: after them, their squares, added up likewise.
     Rows that no variable has are refused, or on a GPU left out, as in TensorFlow."""
     values, indices = slices.values, slices.indices
     if not squares:
@@ -32,8 +32,8 @@ def summed(slices, rows, squares=False):
     # TensorFlow computes with int32 in the host's memory. What lies outside of the first half must not lie in the second.
     indices = tf.cast(indices, tf.int64)
     indices = tf.where(indices < rows, indices, 2 * rows)
-    behind = tf.where(indices < 0, indices, indices + rows)
-    return unsorted_segment_sum(tf.concat([values, tf.square(values)], 0), tf.concat([indices, behind], 0), 2 * rows)
+    after = tf.where(indices < 0, indices, indices + rows)
+    return unsorted_segment_sum(tf.concat([values, tf.square(values)], 0), tf.concat([indices, after], 0), 2 * rows)
 
 
 def descend(handle, slices, rate):

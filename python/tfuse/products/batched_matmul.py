@@ -6,8 +6,8 @@ from tfuse._core import _explain, _library, _rows
 from tfuse._core._op import FusedOp, composite, given, mark
 
 
-def _plain(a, b, like, turn_a, turn_b, scale=1.0, tf32=False):
-    y = tf.matmul(a, b, transpose_a=given(turn_a), transpose_b=given(turn_b))
+def _plain(a, b, like, transpose_a, transpose_b, scale=1.0, tf32=False):
+    y = tf.matmul(a, b, transpose_a=given(transpose_a), transpose_b=given(transpose_b))
     y = y if scale == 1 else y * tf.cast(scale, y.dtype)
     if not given(like):
         return y
@@ -17,14 +17,14 @@ def _plain(a, b, like, turn_a, turn_b, scale=1.0, tf32=False):
 
 def _gradient(node, dy):
     """The op is its own gradient: what a or b was stretched along is summed over by `like`."""
-    a, b, _, turn_a, turn_b = node.inputs
-    turn_a, turn_b = given(turn_a), given(turn_b)
+    a, b, _, transpose_a, transpose_b = node.inputs
+    transpose_a, transpose_b = given(transpose_a), given(transpose_b)
     product = lambda *inputs: _product(*inputs, node.attr("scale"), node.attr("tf32"))
     da = db = None
     if node.wanted(0):
-        da = product(b, dy, a, turn_b, True) if turn_a else product(dy, b, a, False, not turn_b)
+        da = product(b, dy, a, transpose_b, True) if transpose_a else product(dy, b, a, False, not transpose_b)
     if node.wanted(1):
-        db = product(dy, a, b, True, turn_a) if turn_b else product(a, dy, b, not turn_a, False)
+        db = product(dy, a, b, True, transpose_a) if transpose_b else product(a, dy, b, not transpose_a, False)
     return da, db, None, None, None
 
 
@@ -33,17 +33,18 @@ _BATCH = "abcdef"
 
 def _axes(inputs):
     """Axes by letters: m rows, n columns, k terms, and those of the batch before them."""
-    turn_a, turn_b = (given(turn) for turn in inputs[3:])
-    return {"a": _BATCH + ("km" if turn_a else "mk"), "b": _BATCH + ("nk" if turn_b else "kn"), "like": _BATCH + "mn",
-            "turn_a": "wx", "turn_b": "yz"}
+    transpose_a, transpose_b = (given(transpose) for transpose in inputs[3:])
+    return {"a": _BATCH + ("km" if transpose_a else "mk"), "b": _BATCH + ("nk" if transpose_b else "kn"), "like": _BATCH + "mn",
+            "transpose_a": "wx", "transpose_b": "yz"}
 
 
 _batched = FusedOp("BatchedMatmul", _plain, _gradient, axes=_axes, stretched=_BATCH, like={"y": "like"})
 
 
-def _product(a, b, like, turn_a, turn_b, scale, tf32):
+def _product(a, b, like, transpose_a, transpose_b, scale, tf32):
     """By the op; like is None, or a tensor with the batch that the result is to have."""
-    return _batched(a, b, like, *(mark(a.dtype) if turn else None for turn in (turn_a, turn_b)), scale=scale, tf32=tf32)
+    marks = [mark(a.dtype) if transpose else None for transpose in (transpose_a, transpose_b)]
+    return _batched(a, b, like, *marks, scale=scale, tf32=tf32)
 
 
 def fused(a, b, transpose_a=False, transpose_b=False, scale=1.0):
@@ -57,7 +58,7 @@ def composed(a, b, transpose_a=False, transpose_b=False, scale=1.0):
     a, b, *others = _batched.tensors(a, b, None, None, None)
     if not _fit(a, b, transpose_a, transpose_b):
         return fused(a, b, transpose_a, transpose_b, scale)  # says what is wrong
-    others = [mark(a.dtype) if turn else nothing for turn, nothing in zip((False, transpose_a, transpose_b), others)]
+    others = [mark(a.dtype) if transpose else nothing for transpose, nothing in zip((False, transpose_a, transpose_b), others)]
     return _plain(a, b, *others, scale=float(scale))
 
 

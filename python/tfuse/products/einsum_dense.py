@@ -61,7 +61,7 @@ class EinsumDense(keras.layers.EinsumDense):
     """keras.layers.EinsumDense in one op: same arguments, weights and results.
 
     Equations that are a matrix product as the tensors lie, such as "abc,cd->abd", "abc,cde->abde" and "abcd,cde->abe", go to
-    tfuse.linear; all others are computed as Keras does. An activation that is not in tfuse's table is applied behind it.
+    tfuse.linear; all others are computed as Keras does. An activation that is not in tfuse's table is applied after it.
 
     Example:
       y = tfuse.EinsumDense("abc,cde->abde", output_shape=(None, 4, 16))(tf.random.normal([2, 8, 64]))

@@ -1,4 +1,4 @@
-"""act(x . kernel + bias) + residual: a matrix product with all that comes behind it in one op; and Keras's Dense by it."""
+"""act(x . kernel + bias) + residual: a matrix product with all that comes after it in one op; and Keras's Dense by it."""
 
 import inspect
 
@@ -150,7 +150,7 @@ def linear(x, kernel, bias=None, activation=None, residual=None):
 class Dense(keras.layers.Dense):
     """keras.layers.Dense in one op: same arguments, weights and results.
 
-    An activation that is not in tfuse's table is applied behind it. "gelu_tanh" is one more name for it.
+    An activation that is not in tfuse's table is applied after it. "gelu_tanh" is one more name for it.
 
     Example:
       layer = tfuse.Dense(128, "gelu")
@@ -193,7 +193,7 @@ def dense(layer, x, training=None):
 
 
 def of_layer(layer, x, kernel, bias, training, shape=None):
-    """linear with a layer's activation, which is applied behind it, to a result of that shape, where it is not in the table."""
+    """linear with a layer's activation, which is applied after it, to a result of that shape, where it is not in the table."""
     name, after = known_activation(layer.activation)
     y = apply(x, kernel, bias, name, None, training)
     y = y if shape is None else tf.reshape(y, shape)

@@ -18,8 +18,8 @@ _REDUCTIONS = (None, "sum", "mean")
 # ---- plain TensorFlow ----
 
 
-def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING, turned=False, tf32=False):
-    logits = tf.tensordot(x, kernel, [[-1], [1 if turned else 0]])
+def _losses(x, kernel, bias, labels, smoothing=0.0, z_loss=0.0, ignore=NOTHING, transposed=False, tf32=False):
+    logits = tf.tensordot(x, kernel, [[-1], [1 if transposed else 0]])
     return plain_sparse(logits + bias if given(bias) else logits, labels, smoothing, z_loss, ignore)[0]
 
 
@@ -48,7 +48,7 @@ def _gradient(node, dloss, *dkept):
     makes up zeros where nobody does, and they cannot be told from others: so there, where a tape records, nothing that was
     kept is used."""
     x, kernel, bias, labels, weights, *_ = node.inputs
-    attributes = node.attrs("smoothing", "z_loss", "ignore", "turned", "tf32")
+    attributes = node.attrs("smoothing", "z_loss", "ignore", "transposed", "tf32")
     summed, kept, eager = given(weights), node.outputs[1:], context.executing_eagerly()
     some = any(map(given, kept))  # then nobody wants what was not kept: so it is of a bias that only fills packs
     wanted = [given(i) and node.wanted(n) and (given(k) or not some) for n, (i, k) in enumerate(zip((x, kernel, bias), kept))]
@@ -121,7 +121,7 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
     if reduction not in _REDUCTIONS:
         raise ValueError("linear_cross_entropy: reduction must be None, 'sum' or 'mean', got %r" % (reduction,))
     x, labels = _rows.tensor(x), integers(labels)
-    attributes = {"smoothing": float(label_smoothing), "z_loss": float(z_loss), "turned": bool(transpose_kernel),
+    attributes = {"smoothing": float(label_smoothing), "z_loss": float(z_loss), "transposed": bool(transpose_kernel),
                   "ignore": NOTHING if ignore_class is None else int(ignore_class),
                   "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
     x, kernel, bias, labels, *_ = _forward.tensors(x, kernel, bias, labels, None, None, None, None)
@@ -149,7 +149,7 @@ def linear_cross_entropy(x, kernel, labels, bias=None, label_smoothing=0.0, igno
 def _whole_packs(kernel, bias, labels, attributes):
     """Kernel, bias and labels with some classes more, so that rows of logits begin at multiples of 16 bytes: products of 16 bits
     take several times as long where they do not. The logits of these classes are -infinity, so that they change nothing."""
-    classes = kernel.shape[0 if attributes["turned"] else 1] if kernel.shape.rank == 2 else None
+    classes = kernel.shape[0 if attributes["transposed"] else 1] if kernel.shape.rank == 2 else None
     more = -(classes or 0) % 8
     if not more or classes < 1024 or kernel.dtype.size != 2 or attributes["smoothing"] or attributes["ignore"] >= classes:
         return kernel, bias, labels
@@ -157,7 +157,7 @@ def _whole_packs(kernel, bias, labels, attributes):
         bias = tf.zeros([classes], kernel.dtype)
     elif not bias.shape.is_compatible_with([classes]):
         return kernel, bias, labels  # the op says what is wrong
-    kernel = tf.pad(kernel, [[0, more], [0, 0]] if attributes["turned"] else [[0, 0], [0, more]])
+    kernel = tf.pad(kernel, [[0, more], [0, 0]] if attributes["transposed"] else [[0, 0], [0, more]])
     bias = tf.pad(bias, [[0, more]], constant_values=-np.inf)
     return kernel, bias, tf.where(labels < classes, labels, labels + more)  # what is no class stays none
 

@@ -1,1 +1,1 @@
-"""Reductions over axes: sums, extremes, variances, places of extremes, sums of segments."""
+"""Reductions over axes: sums, extremes, variances, indices of extremes, sums of segments."""

@@ -1,4 +1,4 @@
-"""The places of the greatest and least values along an axis."""
+"""The indices of the greatest and least values along an axis."""
 
 import tensorflow as tf
 
@@ -10,7 +10,7 @@ _op = FusedOp("ArgReduce", gradient=lambda node, dy: None, plain=lambda x, kind=
     (tf.argmax if kind == "max" else tf.argmin)(x, axis, I)))
 
 
-def _place(kind, x, axis, output_type):
+def _index(kind, x, axis, output_type):
     op, x = "arg" + kind, _rows.tensor(x)
     axis, *others = _rows.axes_of(op, 0 if axis is None else axis)
     if others:
@@ -25,7 +25,7 @@ def _place(kind, x, axis, output_type):
 
 @composite
 def argmax(input, axis=None, output_type=tf.int64, name=None):
-    """Returns the first place along an axis where the greatest value stands, as tf.argmax does. NaN plays no part.
+    """Returns the first index along an axis where the greatest value stands, as tf.argmax does. NaN plays no part.
 
     Args:
       input: float tensor, or int32 or int64.
@@ -36,14 +36,14 @@ def argmax(input, axis=None, output_type=tf.int64, name=None):
     Example:
       best = tfuse.argmax(tf.random.normal([8, 1000]), axis=-1)
     """
-    return _place("max", input, axis, output_type)
+    return _index("max", input, axis, output_type)
 
 
 @composite
 def argmin(input, axis=None, output_type=tf.int64, name=None):
-    """Returns the first place along an axis where the least value stands; arguments as of tfuse.argmax.
+    """Returns the first index along an axis where the least value stands; arguments as of tfuse.argmax.
 
     Example:
       nearest = tfuse.argmin(tf.random.uniform([8, 1000]), axis=-1, output_type=tf.int32)
     """
-    return _place("min", input, axis, output_type)
+    return _index("min", input, axis, output_type)

@@ -8,7 +8,7 @@ from tfuse._core._layer import layer_of
 from tfuse._core._op import FLOATS, FusedOp, composite, given
 from tfuse.rows.norm import normalise, normalise_grad, weight
 
-_AXES = [1, 3]  # of [samples, places, groups, channels of a group]
+_AXES = [1, 3]  # of [samples, positions, groups, channels of a group]
 
 
 def _per_channel(w, x):
@@ -26,7 +26,7 @@ def _plain_grad(dy, x, gamma, beta, stats):
     return dx, tf.reshape(dgamma, tf.shape(gamma)), tf.reshape(dbeta, tf.shape(beta))
 
 
-# Axes by letters: samples, places, groups, channels of a group; all channels; numbers of stats.
+# Axes by letters: samples, positions, groups, channels of a group; all channels; numbers of stats.
 _LETTERS = {"x": "spgc", "dy": "spgc", "gamma": "a", "beta": "a", "stats": "sgn"}
 
 _grad = FusedOp("GroupNormGrad", plain=_plain_grad, axes=_LETTERS)
@@ -36,7 +36,7 @@ _group_norm = FusedOp("GroupNorm", plain=_plain, axes=_LETTERS,  # of stats see 
 
 @composite
 def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
-    """Returns (x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance over all places of a sample and
+    """Returns (x - mean) / sqrt(variance + epsilon) * gamma + beta, with mean and variance over all positions of a sample and
     the channels of a group.
 
     Computed in float32, or in float64 for float64.
@@ -60,12 +60,12 @@ def group_norm(x, gamma=None, beta=None, groups=32, axis=-1, epsilon=1e-3):
         raise ValueError("group_norm: axis must not be that of the samples, 0, got %d" % axis)
     moved = rows.take(x)
     shape = tf.shape(moved) if rank is None else _rows.sizes(moved)
-    places = tf.reduce_prod(shape[1:-1]) if rank is None else _rows.product(shape[1:-1])
+    positions = tf.reduce_prod(shape[1:-1]) if rank is None else _rows.product(shape[1:-1])
     groups = shape[-1] if groups == -1 else groups
     if isinstance(shape[-1], int) and (groups < 1 or shape[-1] % groups):
         raise ValueError("group_norm: groups must divide the channels of x, got %d groups for %d channels" % (
             groups, shape[-1]))
-    view = tf.reshape(moved, [shape[0], places, groups, shape[-1] // groups])
+    view = tf.reshape(moved, [shape[0], positions, groups, shape[-1] // groups])
     gamma, beta = (weight("group_norm", name, w, x.dtype) for name, w in (("gamma", gamma), ("beta", beta)))
     y, _ = _group_norm(view, gamma, beta, epsilon=float(epsilon))
     return rows.give_back(tf.reshape(y, shape))

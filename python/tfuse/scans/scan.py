@@ -10,10 +10,10 @@ from tfuse._core._op import FLOATS, FusedOp, composite, real
 
 
 def _before(v, n, axis, fill):
-    """v, n places further along an axis, with `fill` where that leaves nothing."""
+    """v, n positions further along an axis, with `fill` where that leaves nothing."""
     rank = tf.rank(v) if v.shape.rank is None else v.shape.rank
-    places = tf.tensor_scatter_nd_update(tf.ones([rank], tf.int32), [[axis % rank]], [-1])
-    index = tf.reshape(tf.range(tf.shape(v)[axis]), places if v.shape.rank is None else tf.ensure_shape(places, [rank]))
+    positions = tf.tensor_scatter_nd_update(tf.ones([rank], tf.int32), [[axis % rank]], [-1])
+    index = tf.reshape(tf.range(tf.shape(v)[axis]), positions if v.shape.rank is None else tf.ensure_shape(positions, [rank]))
     return tf.where(index < n, tf.cast(fill, v.dtype), tf.roll(v, n, axis))
 
 
@@ -24,7 +24,7 @@ def _steps(v, axis):
 
 
 def _plain_max(x, axis, exclusive, reverse):
-    """By doubling: after a step of s places each maximum is over 2 * s of them."""
+    """By doubling: after a step of s positions each maximum is over 2 * s of them."""
     y = tf.reverse(x, [axis]) if reverse else x
     if exclusive:
         y = _before(y, 1, axis, _lowest(x.dtype))
@@ -45,7 +45,7 @@ def _plain(x, kind="sum", axis=0, exclusive=False, reverse=False):
 
 
 def _plain_recurrence(x, factor, axis=0, exclusive=False, reverse=False):
-    """By doubling: factor and x of 2 * s places at a time."""
+    """By doubling: factor and x of 2 * s positions at a time."""
     b, a = (tf.reverse(v, [axis]) if reverse else v for v in (tf.cast(x, real(x.dtype)), tf.cast(factor, real(x.dtype))))
     for s in _steps(x, axis):
         a, b = a * _before(a, s, axis, 1), a * _before(b, s, axis, 0) + b
@@ -119,7 +119,7 @@ def cumsum(x, axis=0, exclusive=False, reverse=False, name=None):
     Args:
       x: tensor of float32, float16, bfloat16, float64, int32 or int64.
       axis: a number.
-      exclusive: whether each sum is of what comes before its place, without that place's own value.
+      exclusive: whether each sum is of what comes before its position, without that position's own value.
       reverse: whether sums begin at the end.
       name: of no effect.
 
@@ -143,7 +143,7 @@ def cumprod(x, axis=0, exclusive=False, reverse=False, name=None):
 def cummax(x, axis=0, exclusive=False, reverse=False, name=None):
     """Returns running maxima of x along an axis; arguments as of tfuse.cumsum. From a NaN on, all are NaN.
 
-    The first exclusive maximum is minus infinity, of integers the lowest there is. A gradient goes to the place where the
+    The first exclusive maximum is minus infinity, of integers the lowest there is. A gradient goes to the position where the
     maximum first was what it is.
 
     Example:

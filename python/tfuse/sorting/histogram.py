@@ -10,8 +10,8 @@ from tfuse.sorting.bincount import plain_counts
 def _plain(values, range, bins):
     values, (low, high) = tf.reshape(tf.cast(values, tf.float64), [-1]), tf.unstack(tf.cast(range, tf.float64))
     last = tf.cast(tf.shape(bins)[0] - 1, tf.float64)
-    place = tf.minimum((tf.maximum(values, low) - low) / ((high - low) / (last + 1)), last)
-    return plain_counts(tf.where(tf.math.is_nan(values), -1, tf.cast(place, tf.int32)), bins)
+    index = tf.minimum((tf.maximum(values, low) - low) / ((high - low) / (last + 1)), last)
+    return plain_counts(tf.where(tf.math.is_nan(values), -1, tf.cast(index, tf.int32)), bins)
 
 
 _histogram = FusedOp("Histogram", plain=_plain, axes={"bins": "sz", "values": "abcdefgh", "range": "t"},

@@ -1,4 +1,4 @@
-"""Rows in order: their values, and the places of these, with gradients."""
+"""Rows in order: their values, and the indices of these, with gradients."""
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ def _plain_unsort(dy, indices, values):
     return tf.reshape(dx, tf.shape(values))
 
 
-AXES = {"places": "kz", "dy": "abcdefgk", "indices": "abcdefgk", **dict.fromkeys(["values", "input"], "abcdefgc")}
+AXES = {"k": "kz", "dy": "abcdefgk", "indices": "abcdefgk", **dict.fromkeys(["values", "input"], "abcdefgc")}
 _unsort = FusedOp("Unsort", plain=_plain_unsort, axes=AXES)
 _argsort = FusedOp("Argsort", gradient=lambda node, dy: [None], plain=lambda values, descending=False: (
     tf.argsort(values, direction=_DIRECTIONS[descending], stable=True)))
@@ -52,11 +52,11 @@ def sort(values, axis=-1, direction="ASCENDING", name=None):
 
 @composite
 def argsort(values, axis=-1, direction="ASCENDING", stable=True, name=None):
-    """Returns the places of the values along an axis, in the order of the values, as int32, as tf.argsort.
+    """Returns the indices of the values along an axis, in the order of the values, as int32, as tf.argsort.
 
     Args:
       values, axis, direction, name: as in tfuse.sort.
-      stable: not used: of equal values, -0.0 and 0.0 among them, the lower place always comes first.
+      stable: not used: of equal values, -0.0 and 0.0 among them, the lower index always comes first.
 
     Example:
       order = tfuse.argsort(tf.constant([3, 1, 2]))

@@ -12,20 +12,20 @@ from tfuse.sorting.sort import AXES
 TopK = collections.namedtuple("TopK", ["values", "indices"])
 
 
-_top_k = FusedOp("TopK", plain=lambda input, places: list(tf.math.top_k(input, _rows.size(places, 0))), axes=AXES,
+_top_k = FusedOp("TopK", plain=lambda input, indices: list(tf.math.top_k(input, _rows.size(k, 0))), axes=AXES,
                  gradient=lambda node, dvalues, dindices: [
                      registry["Unsort"](dvalues, node.outputs[1], node.inputs[0]), None])
 
 
 @composite
 def top_k(input, k=1, sorted=True, index_type=tf.int32, name=None):
-    """Returns the k greatest values of the last axis and their places, as tf.math.top_k. NaN is greater than all others.
+    """Returns the k greatest values of the last axis and their indices, as tf.math.top_k. NaN is greater than all others.
 
     Args:
       input: float, int32 or int64 tensor.
       k: an integer, or a tensor of one; from 0 up to the size of the last axis.
-      sorted: not used: the greatest always comes first, and of equal values the one with the lower place.
-      index_type: dtype of the places.
+      sorted: not used: the greatest always comes first, and of equal values the one with the lower index.
+      index_type: dtype of the indices.
       name: not used.
 
     Returns:

@@ -18,8 +18,8 @@ def _plain(x):
     first = tf.math.unsorted_segment_min(order, of_value, n)
     rank = tf.cumsum(tf.scatter_nd(order[:, None], tf.cast(heads, tf.int32), [n])) - 1  # of places that are the first
     of_each = tf.gather(rank, tf.gather(first, of_value))
-    places = tf.where(heads, of_each, n)  # behind the last: left out
-    y = tf.scatter_nd(places[:, None], by_value, [n + 1])[:n]
+    indices = tf.where(heads, of_each, n)  # after the last: left out
+    y = tf.scatter_nd(indices[:, None], by_value, [n + 1])[:n]
     count = tf.math.unsorted_segment_sum(tf.ones_like(of_each), of_each, n)
     return [y, tf.scatter_nd(order[:, None], of_each, [n]), count, tf.reduce_sum(tf.cast(heads, tf.int32))]
 
@@ -47,7 +47,7 @@ def unique_with_counts(x, out_idx=tf.int32, name=None, padded=False):
       x: float, int32 or int64 vector.
       out_idx: dtype of idx and count.
       name: not used.
-      padded: y and count have as many entries as x, zeros behind the last. Inside jit_compile=True this has to be, and on
+      padded: y and count have as many entries as x, zeros after the last. Inside jit_compile=True this has to be, and on
         a GPU nothing waits.
 
     Returns:

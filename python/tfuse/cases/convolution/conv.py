@@ -149,7 +149,7 @@ def _weights(rng, own, shape):
     return rng.normal(size=own) / np.sqrt(max(np.prod(own[:-1]), 1))
 
 
-def places(shape):
+def positions(shape):
     """Of all images, over which the gradient of a kernel sums: more than a window has."""
     return volume(shape[:-2])
 
@@ -172,7 +172,7 @@ def case(name, geometry, inputs=("bias",), activations=("linear", "relu"), shape
     all_inputs = {"x": lambda shape: shape[:-1], "kernel": kernel_of(geometry), "bias": lambda shape: shape[-1:],
                   "residual": out_of(geometry)}
     return Case(name=name, run=run(geometry), plain=_plain(geometry), reference=reference, gradient=gradient,
-                fit=fit_of(len(geometry.size)), summed=places, special=False, shapes=shapes,
+                fit=fit_of(len(geometry.size)), summed=positions, special=False, shapes=shapes,
                 inputs={i: all_inputs[i] for i in ("x", "kernel", *inputs)}, outputs={"value": out_of(geometry)},
                 options=each("activation", activations), **more)
 
@@ -216,7 +216,7 @@ def _transposed(name, geometry, activations=("linear", "relu"), shapes=PLANE[:3]
 
     return Case(name=name, run=lambda x, kernel, bias, activation: tfuse.conv_transpose(x, kernel, bias, activation, **options),
                 plain=plain, reference=lambda x, kernel, bias, activation: activated(pre(x, kernel, bias), activation),
-                gradient=gradient, fit=fit_of(len(geometry.size)), special=False, summed=places, shapes=shapes,
+                gradient=gradient, fit=fit_of(len(geometry.size)), special=False, summed=positions, shapes=shapes,
                 inputs={"x": lambda shape: shape[:-1],
                         "kernel": Input(lambda shape: (*geometry.size, shape[-1], shape[-2]), _weights),
                         "bias": lambda shape: shape[-1:]},

@@ -34,7 +34,7 @@ def _case(name, geometry, training=True, residual=False, activations=("linear", 
               **({"residual": out} if residual else {})}
     of = lambda f, *first: by_name(f, [*first, *inputs], geometry=geometry, training=training)
     return Case(name=name, run=of(_run), plain=of(_plain), reference=of(_reference), gradient=of(_gradient, "dy"),
-                fit=conv.fit_of(len(geometry.size)), summed=conv.places, special=False, shapes=shapes, inputs=inputs,
+                fit=conv.fit_of(len(geometry.size)), summed=conv.positions, special=False, shapes=shapes, inputs=inputs,
                 outputs=batch_norm.results(out, channels, training), options=each("activation", activations), **more)
 
 

@@ -12,7 +12,7 @@ def _without_rung(f):
 
 
 def _case(name, geometry, rungs=RUNGS, **more):
-    """That of tfuse.conv with nothing behind the sums, by every rung. A shape is (batch, axes …, channels, outputs)."""
+    """That of tfuse.conv with nothing after the sums, by every rung. A shape is (batch, axes …, channels, outputs)."""
     of_conv = conv.case(name, geometry, inputs=(), activations=("linear",), **more)
 
     def run(x, kernel, rung):

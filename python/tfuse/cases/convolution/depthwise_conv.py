@@ -89,9 +89,9 @@ CASES = [
                  kernel=ones(3, 3, 4, 1)),
         _refused("bias must be a vector with one value for each channel of the result, the last two axes of kernel "
                  ".3, 3, 2, 2., got shape .2.", kernel=ones(3, 3, 2, 2), bias=ones(2)),
-        _refused("depthwise_conv: the window reaches over 7 places along the height, and x has 5; padding 'same' would make "
+        _refused("depthwise_conv: the window reaches over 7 positions along the height, and x has 5; padding 'same' would make "
                  "room", kernel=ones(4, 2, 2, 1), dilation=2),
-        _refused("the window must have at least one place along the width, got 0", kernel=ones(3, 0, 2, 1), padding="same"),
+        _refused("the window must have at least one position along the width, got 0", kernel=ones(3, 0, 2, 1), padding="same"),
         _refused("depthwise_conv: padding must be 'valid' or 'same', got 'causal'", padding="causal"),
         _refused("depthwise_conv: strides must be an integer of at least 1, or 2 of them, one for each axis, got 0", strides=0),
         _refused(r"depthwise_conv: dilation must be .* got \(1, 2, 3\)", dilation=(1, 2, 3)),

@@ -21,13 +21,13 @@ class Pools(Geometry):
 
     def stack(self, x, outside):
         wide = self.wide(x, outside)
-        return np.stack([wide[places] for _, places in self.taps(x.shape[1:-1])])
+        return np.stack([wide[positions] for _, positions in self.taps(x.shape[1:-1])])
 
     def spread(self, x, parts):
-        """Of parts for each place of the window, the sums where these are in x."""
+        """Of parts for each position of the window, the sums where these are in x."""
         total = np.zeros(self.wide(x).shape)
-        for (_, places), part in zip(self.taps(x.shape[1:-1]), parts):
-            total[places] += part
+        for (_, positions), part in zip(self.taps(x.shape[1:-1]), parts):
+            total[positions] += part
         return total[self.padded(x.shape[1:-1])[1]]
 
     def options(self):
@@ -88,15 +88,15 @@ CASES = [
         _refused("max_pool: padding must be one of valid, same, or .before, after. for each of 2 spatial axes, got 'causal'",
                  padding="causal"),
         _refused(r"max_pool: padding must be .* got \[\(1, -1\), \(0, 0\)\]", padding=[(1, -1), (0, 0)]),
-        _refused("MaxPool: padding must be less than the window, along the height 2 places over an x of 3, unless zeros "
-                 "count, got 2 before and 1 behind", padding=[(2, 1), (0, 0)]),
-        _refused("MaxPool: padding must be less than the window, along the width 2 places over an x of 3, unless zeros "
-                 "count, got 1 before and 2 behind", padding=[(0, 0), (1, 2)]),
-        _refused("MaxPool: padding must be less than the window, along the height 2 places over an x of 0, unless zeros "
-                 "count, got 1 before and 1 behind", x=ones(2, 0, 3, 1), padding=[(1, 1), (0, 0)]),
+        _refused("MaxPool: padding must be less than the window, along the height 2 positions over an x of 3, unless zeros "
+                 "count, got 2 before and 1 after", padding=[(2, 1), (0, 0)]),
+        _refused("MaxPool: padding must be less than the window, along the width 2 positions over an x of 3, unless zeros "
+                 "count, got 1 before and 2 after", padding=[(0, 0), (1, 2)]),
+        _refused("MaxPool: padding must be less than the window, along the height 2 positions over an x of 0, unless zeros "
+                 "count, got 1 before and 1 after", x=ones(2, 0, 3, 1), padding=[(1, 1), (0, 0)]),
         _refused("max_pool: with zeros=True padding must be .before, after. for each of 2 axes, got 'same'",
                  padding="same", zeros=True),
-        _refused("max_pool: the window reaches over 5 places along the height, and x has 3; padding 'same' would make room",
+        _refused("max_pool: the window reaches over 5 positions along the height, and x has 3; padding 'same' would make room",
                  size=5, strides=1),
         _refused("max_pool: x must be float32.*got int32", x=ones(2, 3, 3, 1, dtype=tf.int32)),
     ]),
@@ -105,7 +105,8 @@ CASES = [
     _max("max_pool, zeros around", (3, 3), 2, ((1, 1), (1, 2)), True),
     _max("max_pool, of volumes", (2, 3, 2), (1, 2, 2), "same"),
     _average("average_pool", (3, 3), 2, "same", rejects=[refusing(tfuse.average_pool)(
-        "average_pool: the window reaches over 5 places along the width, and x has 3", x=ones(2, 9, 3, 1), size=5, strides=1)]),
+        "average_pool: the window reaches over 5 positions along the width, and x has 3",
+        x=ones(2, 9, 3, 1), size=5, strides=1)]),
     _average("average_pool, side by side", (2, 2), 2),
     _average("average_pool, of lines", (3,), 1, "same"),
     _average("average_pool, zeros around", (3, 3), 2, ((1, 1), (0, 4)), True),

@@ -58,10 +58,10 @@ def _blocks(name, run, stock, there, back, to, **more):
                     gradient=lambda dy, x, data_format: [either(back, np.transpose)(dy, data_format)], outputs={"value": to},
                     options=[{"data_format": data_format}], shapes=[(4, 8), (1, 1), (7, 3), (0, 8), (33, 130)], **more)
 
-    turned = lambda shape, order: tuple(shape[axis] for axis in order)
+    transposed = lambda shape, order: tuple(shape[axis] for axis in order)
     return [case(name, "NHWC", _pixels, lambda shape: to(*shape), **more),
-            case(name + ", NCHW", "NCHW", lambda shape: turned(_pixels(shape), first),
-                 lambda shape: turned(to(*turned(shape, last)), first))]
+            case(name + ", NCHW", "NCHW", lambda shape: transposed(_pixels(shape), first),
+                 lambda shape: transposed(to(*transposed(shape, last)), first))]
 
 
 def _timed(case, sizes, **more):

@@ -12,8 +12,8 @@ _SHAPES = [(2, 3, 4, 8, 5), (1, 1, 1, 1, 1), (0, 3, 4, 8, 5), (2, 0, 4, 8, 5), (
 _fit = fitting(5, lambda rows, columns: (min(rows, 2), min(rows, 3), min(rows, 33), min(columns, 150), 40))
 
 
-def _turned(x, turn):
-    return np.swapaxes(x, -1, -2) if turn else x
+def _transposed(x, transpose):
+    return np.swapaxes(x, -1, -2) if transpose else x
 
 
 def _summed(x, shape):
@@ -23,16 +23,16 @@ def _summed(x, shape):
 
 
 def _reference(a, b, transpose_a=False, transpose_b=False, scale=1.0):
-    return sums(lambda a, b, scale: scale * (a @ b), _turned(a, transpose_a), _turned(b, transpose_b), scale)
+    return sums(lambda a, b, scale: scale * (a @ b), _transposed(a, transpose_a), _transposed(b, transpose_b), scale)
 
 
 def _gradient(dy, a, b, transpose_a=False, transpose_b=False, scale=1.0):
-    def product(x, y, like, turn):
-        shape = _turned(like, turn).shape
-        return sums(lambda x, y, scale: _turned(_summed(scale * (x @ y), shape), turn), x, y, scale)
+    def product(x, y, like, transpose):
+        shape = _transposed(like, transpose).shape
+        return sums(lambda x, y, scale: _transposed(_summed(scale * (x @ y), shape), transpose), x, y, scale)
 
-    left, right = _turned(a, transpose_a), _turned(b, transpose_b)
-    return [product(dy, _turned(right, True), a, transpose_a), product(_turned(left, True), dy, b, transpose_b)]
+    left, right = _transposed(a, transpose_a), _transposed(b, transpose_b)
+    return [product(dy, _transposed(right, True), a, transpose_a), product(_transposed(left, True), dy, b, transpose_b)]
 
 
 def _naive(a, b, transpose_a=False, transpose_b=False, scale=1.0):
@@ -48,13 +48,13 @@ def elements(shape):
 
 def _case(name, a, b, options, run=fused, **more):
     """a and b: which axes of the batch they have, or "-" for an axis of size 1."""
-    turn_a, turn_b = (options[0].get(turn, False) for turn in ("transpose_a", "transpose_b"))
-    matrix = lambda batch, rows, cols, turned: lambda shape: (
+    transpose_a, transpose_b = (options[0].get(transpose, False) for transpose in ("transpose_a", "transpose_b"))
+    matrix = lambda batch, rows, cols, transposed: lambda shape: (
         *(1 if i == "-" else shape[int(i)] for i in batch),
-        *((shape[cols], shape[rows]) if turned else (shape[rows], shape[cols])))
+        *((shape[cols], shape[rows]) if transposed else (shape[rows], shape[cols])))
     weights = lambda rng, own, shape: rng.normal(size=own) / np.sqrt(max(shape[-2], 1))
     return Case(name=name, run=run, plain=_naive, reference=_reference, gradient=_gradient, fit=_fit, special=False,
-                inputs={"a": matrix(a, -3, -2, turn_a), "b": Input(matrix(b, -2, -1, turn_b), weights)},
+                inputs={"a": matrix(a, -3, -2, transpose_a), "b": Input(matrix(b, -2, -1, transpose_b), weights)},
                 outputs={"value": lambda shape: (*shape[:-3], shape[-3], shape[-1])}, options=options, summed=longest_axis,
                 shapes=_SHAPES, **more)
 
@@ -74,15 +74,15 @@ CASES = [
         _refused("batched_matmul: a must be float32, float16, bfloat16 or float64, got int32",
                  a=ones(2, 3, dtype=tf.int32), b=ones(3, 5, dtype=tf.int32)),
     ]),
-    _case("batched_matmul, b turned", "01", "01", [{"transpose_b": True}]),
-    _case("batched_matmul, a turned", "01", "01", [{"transpose_a": True, "scale": -2.0}]),
-    _case("batched_matmul, both turned", "01", "01", [{"transpose_a": True, "transpose_b": True}]),
+    _case("batched_matmul, b transposed", "01", "01", [{"transpose_b": True}]),
+    _case("batched_matmul, a transposed", "01", "01", [{"transpose_a": True, "scale": -2.0}]),
+    _case("batched_matmul, both transposed", "01", "01", [{"transpose_a": True, "transpose_b": True}]),
     _case("batched_matmul, one b", "01", "", [{}]),
-    _case("batched_matmul, one b, turned", "01", "", [{"transpose_b": True}]),
+    _case("batched_matmul, one b, transposed", "01", "", [{"transpose_b": True}]),
     _case("batched_matmul, one a", "", "01", [{}]),
     _case("batched_matmul, one b for the inner axis", "01", "0-", [{}]),
     _case("batched_matmul, every a with every b", "1", "0-", [{}]),
-    _case("batched_matmul, every a with every b, turned", "1", "0-", [{"transpose_a": True, "transpose_b": True}]),
+    _case("batched_matmul, every a with every b, transposed", "1", "0-", [{"transpose_a": True, "transpose_b": True}]),
 ]
 TIMES = [Timed(_case("batched_matmul, speed", "0", "0", [{}], tfuse.batched_matmul), [_TIMED], cpu_sizes=[(16, 256, 128, 256)],
                elements=elements, flops=product_flops, bars={("bfloat16", _TIMED): {"torch": 1.0}})]

@@ -95,13 +95,13 @@ def _weights(rng, own, shape):
     return rng.normal(size=own) / np.sqrt(max(shape[-2], 1))
 
 
-_KERNEL, _TURNED = Input(lambda shape: shape[-2:], _weights), Input(lambda shape: shape[:-3:-1], _weights)
+_KERNEL, _TRANSPOSED = Input(lambda shape: shape[-2:], _weights), Input(lambda shape: shape[:-3:-1], _weights)
 _X, _BIAS = (lambda shape: shape[:-1]), (lambda shape: shape[-1:])
 _ROWS, _ONE = Input(lambda shape: shape[:-2], dtype="real"), Input(lambda shape: (), dtype="real")
 # Of one sign: losses that cancel to nearly 0 would leave of their sum what chance leaves of their roundings.
 _SHARES = Input(lambda shape: shape[:-2], lambda rng, own, _: np.abs(rng.normal(size=own)), "real")
 _ALL = {"x": _X, "kernel": _KERNEL, "labels": _labels("int64"), "bias": _BIAS, "weights": _SHARES}
-_EMBEDDINGS = {**_ALL, "kernel": _TURNED, "labels": _labels("int32", -1)}
+_EMBEDDINGS = {**_ALL, "kernel": _TRANSPOSED, "labels": _labels("int32", -1)}
 
 
 def _case(name, inputs, names, run=tfuse.linear_cross_entropy, plain=_plain, reference=_losses, gradient=_gradient, loss=_ROWS,

@@ -24,8 +24,8 @@ def _reference(a, b, kind="tensor"):
 
 
 def _gradient(dy, a, b, kind="tensor"):
-    turn = lambda t: np.swapaxes(t, -1, -2)
-    return [sums(np.matmul, dy, turn(b)), sums(np.matmul, turn(a), dy)]
+    transpose = lambda t: np.swapaxes(t, -1, -2)
+    return [sums(np.matmul, dy, transpose(b)), sums(np.matmul, transpose(a), dy)]
 
 
 def _elements(shape):

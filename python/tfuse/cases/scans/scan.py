@@ -17,7 +17,7 @@ def _along(f):
 
 
 def _accumulated(function, first):
-    """The running result; where it is exclusive, each place's as that of the place before."""
+    """The running result; where it is exclusive, each position's as that of the position before."""
     def scan(x, exclusive):
         y = function.accumulate(x, 0)
         return np.concatenate([np.full_like(y[:1], first), y[:-1]]) if exclusive else y

@@ -9,7 +9,7 @@ _SIZES = [(1 << 20, 1024), (1, 1 << 27)]
 
 
 def order(x, direction="ASCENDING"):
-    """The places of each row's values in order; NaN is the greatest, and of equal values the lower place comes first."""
+    """The indices of each row's values in order; NaN is the greatest, and of equal values the lower index comes first."""
     if direction == "ASCENDING":
         return np.argsort(x, -1, kind="stable")
     turned = np.argsort(x[..., ::-1], -1, kind="stable")[..., ::-1]
@@ -33,7 +33,7 @@ CASES = [
              _sort("sort: direction must be 'ASCENDING' or 'DESCENDING', got 'UP'", direction="UP")]),
     Case(name="argsort", run=tfuse.argsort, plain=lambda x, **o: tf.argsort(x, stable=True, **o), reference=order,
          inputs={"values": Input(lambda shape: shape, gradient=False)},
-         outputs={"places": Input(lambda shape: shape, dtype="int32")}, options=_DIRECTIONS, special=False, rejects=[
+         outputs={"indices": Input(lambda shape: shape, dtype="int32")}, options=_DIRECTIONS, special=False, rejects=[
              _argsort("argsort: values must be .*got bool", values=ones(1, dtype=tf.bool)),
              _argsort("argsort: axis must be .*got -3", values=ones(2, 3), axis=-3),
              _argsort("argsort: direction must be .*got None", direction=None)]),

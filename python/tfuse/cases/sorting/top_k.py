@@ -6,13 +6,13 @@ from tfuse.cases import Case, Timed, bars, ones, refusing
 from tfuse.cases.sorting.sort import order
 
 
-def _places(x, k):
+def _indices(x, k):
     return order(x, "DESCENDING")[..., :k]
 
 
 def _gradient(dy, x, k):
     dx = np.zeros_like(x)
-    np.put_along_axis(dx, _places(x, k), dy, -1)
+    np.put_along_axis(dx, _indices(x, k), dy, -1)
     return [dx]
 
 
@@ -24,7 +24,7 @@ def _case(name, k, **options):
 
     return Case(name=name, run=lambda x: tfuse.top_k(x, of(x.shape, x)).values,
                 plain=lambda x: tf.math.top_k(x, of(x.shape, x)).values,
-                reference=lambda x: np.take_along_axis(x, _places(x, of(x.shape)), -1),
+                reference=lambda x: np.take_along_axis(x, _indices(x, of(x.shape)), -1),
                 gradient=lambda dy, x: _gradient(dy, x, of(x.shape)), inputs={"input": lambda shape: shape},
                 outputs={"values": lambda shape: (*shape[:-1], of(shape))}, special=False, **options)
 

@@ -1,14 +1,14 @@
-/* A convolution's kernel between float32 and 16 bits, turned (conv_kernel.h). Most of them take no longer than a launch
- * does: a block has a small tile, so that many blocks share one. Each element is read and written once. */
-#include "kernels/convolution/conv_kernel.h"
+/* A convolution's kernel between float32 and 16 bits, transposed (conv_weights.h). Most of them take no longer than a
+ * launch does: a block has a small tile, so that many blocks share one. Each element is read and written once. */
+#include "kernels/convolution/conv_weights.h"
 
 #include "kernels/core/device/pack.cuh"
 
 /* Threads stand side by side along the columns that are read, then along those that are written; the tile's odd pitch
  * keeps both ways free of bank conflicts. */
 template <typename FROM, typename TO>
-__device__ inline void turn(const conv_kernel_args &a) {
-  enum { TILE = CONV_KERNEL_TILE, STEP = TFU_THREADS / TILE };
+__device__ inline void transpose(const conv_weights_args &a) {
+  enum { TILE = CONV_WEIGHTS_TILE, STEP = TFU_THREADS / TILE };
   __shared__ float tile[TILE][TILE + 1];
   const int64_t across = (a.cols + TILE - 1) / TILE;
   const int64_t row = blockIdx.x / across * TILE, col = blockIdx.x % across * TILE;
@@ -22,7 +22,7 @@ __device__ inline void turn(const conv_kernel_args &a) {
     if (col + i < a.cols && row + x < a.rows) ((TO *)a.to)[(col + i) * a.rows + row + x] = (TO)tile[x][i];
 }
 
-#define STAMP(name, tag, T)                                             \
-  TFU_KERNEL_AS_(name##_narrow_##tag, conv_kernel_args, turn<float, T>) \
-  TFU_KERNEL_AS_(name##_widen_##tag, conv_kernel_args, turn<T, float>)
-TFU_HALVES(STAMP, conv_kernel)
+#define STAMP(name, tag, T)                                                   \
+  TFU_KERNEL_AS_(name##_narrow_##tag, conv_weights_args, transpose<float, T>) \
+  TFU_KERNEL_AS_(name##_widen_##tag, conv_weights_args, transpose<T, float>)
+TFU_HALVES(STAMP, conv_weights)

@@ -1,36 +1,36 @@
-/* narrow_rows.cuh - the walk over rows so short that each is a thread's own; the next tile of them is prefetched. */
+/* thread_rows.cuh - the walk over rows so short that each is a thread's own; the next tile of them is prefetched. */
 #pragma once
 
 #include "kernels/core/device/row_team.cuh"
 
 /* Short rows that are no whole packs, of tensors that begin on 16 bytes: one for each thread. A tile is here the rows
  * of a block, which lie side by side and are r.share whole packs. It comes to shared memory pack by pack, whosever rows
- * these belong to, while the threads work on the tile before. The ring is [TFU_NARROW_SLOTS][tensors][r.share + 1]
+ * these belong to, while the threads work on the tile before. The ring is [TFU_THREAD_ROWS_SLOTS][tensors][r.share + 1]
  * packs: the last is never filled, so that a look may read beyond the last row.
  *
  * A look takes N elements at a time, from the word on in which the row begins: of 16-bit types that word may belong to
  * the row before, too, and any_place says which elements are the row's own. What is stored takes the place of what was
  * read, and the tile leaves as it has come, pack by pack. */
 template <typename T, int TENSORS>
-struct narrow_rows : row_team<OVER_WARP> {
+struct thread_rows : row_team<OVER_WARP> {
   enum { N = packed<T>::N, PER_WORD = 4 / sizeof(T) };
   static constexpr bool fixed = false;
 
-  __device__ narrow_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : row_team<OVER_WARP>(rows) {
+  __device__ thread_rows(const tfu_row_plan &rows, const T *const (&tensors)[TENSORS]) : row_team<OVER_WARP>(rows) {
     extern __shared__ int4 ring[];
     UNROLLED(t, TENSORS) from[t] = tensors[t];
     slots = (unsigned)__cvta_generic_to_shared(ring);
     fetch_row = first_of_block;
     if (threadIdx.x == 0) written() = nullptr;
     ONCE
-    for (int i = 0; i < TFU_NARROW_SLOTS; i++) fetch();
+    for (int i = 0; i < TFU_THREAD_ROWS_SLOTS; i++) fetch();
   }
 
   __device__ bool keeps() const { return true; }
   __device__ int column(int) const { return 0; }
   __device__ bool has(int) const { return false; }
   template <typename J, typename V>
-  __device__ V agree(V v, J = J()) const {
+  __device__ V all_reduce(V v, J = J()) const {
     return v;
   }
 
@@ -38,7 +38,7 @@ struct narrow_rows : row_team<OVER_WARP> {
   template <bool FIRST, bool LAST, typename F>
   __device__ void look(F f) {
     if (FIRST) {
-      wait_for_copies<TFU_NARROW_SLOTS - 1>();
+      wait_for_copies<TFU_THREAD_ROWS_SLOTS - 1>();
       __syncthreads();
     }
     if (!active()) return;
@@ -124,7 +124,7 @@ struct narrow_rows : row_team<OVER_WARP> {
     });
     close_copies();
     fetch_row += step();
-    slot = slot + 1 == TFU_NARROW_SLOTS ? 0 : slot + 1;
+    slot = slot + 1 == TFU_THREAD_ROWS_SLOTS ? 0 : slot + 1;
   }
   static __device__ void copy(unsigned to, const T *from, int count) {
 #if __CUDA_ARCH__ >= 800

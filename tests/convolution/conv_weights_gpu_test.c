@@ -1,9 +1,9 @@
-/* conv_kernel_gpu_test.c - a kernel in float32 beside data of 16 bits, without a GPU: against a driver of our own that
+/* conv_weights_gpu_test.c - a kernel in float32 beside data of 16 bits, without a GPU: against a driver of our own that
  * turns kernels on the CPU as its arguments say, and notes the names of all else. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "kernels/convolution/conv_kernel.h"
+#include "kernels/convolution/conv_weights.h"
 #include "kernels/core/cpu/cpu.h"
 #include "ops/convolution/conv.h"
 #include "tests/stand_in_driver.h"
@@ -16,7 +16,7 @@ static char queued[256]; /* what is queued, in words */
 
 static tfu_dtype dtype_of(const char *name) { return strstr(name, "_bf16") ? TFU_BF16 : TFU_F16; }
 
-static void turn(const conv_kernel_args *a, tfu_dtype from, tfu_dtype to) {
+static void transpose(const conv_weights_args *a, tfu_dtype from, tfu_dtype to) {
   for (int64_t i = 0; i < a->rows; i++)
     for (int64_t k = 0; k < a->cols; k++) {
       float buffer;
@@ -29,12 +29,12 @@ static CUresult launch(const CUlaunchConfig *c, CUfunction f, void **args, void 
   (void)extra;
   strncat(queued, queued[0] ? ", " : "", sizeof queued - strlen(queued) - 1);
   strncat(queued, name, sizeof queued - strlen(queued) - 1);
-  if (strncmp(name, "conv_kernel_", 12)) return CUDA_SUCCESS;
-  const conv_kernel_args *a = args[0];
-  const int64_t tiles = (a->rows + CONV_KERNEL_TILE - 1) / CONV_KERNEL_TILE;
-  CHECK(c->gridDimX == tiles * ((a->cols + CONV_KERNEL_TILE - 1) / CONV_KERNEL_TILE) && c->blockDimX == 256);
-  if (strstr(name, "narrow")) turn(a, TFU_F32, dtype_of(name));
-  else turn(a, dtype_of(name), TFU_F32);
+  if (strncmp(name, "conv_weights_", 13)) return CUDA_SUCCESS;
+  const conv_weights_args *a = args[0];
+  const int64_t tiles = (a->rows + CONV_WEIGHTS_TILE - 1) / CONV_WEIGHTS_TILE;
+  CHECK(c->gridDimX == tiles * ((a->cols + CONV_WEIGHTS_TILE - 1) / CONV_WEIGHTS_TILE) && c->blockDimX == 256);
+  if (strstr(name, "narrow")) transpose(a, TFU_F32, dtype_of(name));
+  else transpose(a, dtype_of(name), TFU_F32);
   return CUDA_SUCCESS;
 }
 
@@ -58,15 +58,15 @@ static void check_turns(void) {
     for (tfu_dtype dtype = TFU_F16; dtype <= TFU_BF16; dtype++) {
       const int64_t rows = shapes[s][0], outputs = shapes[s][1];
       float buffer;
-      CHECK(tfu_conv_kernel_turn(&call, dtype, 0, rows, outputs, wide, narrow) == TFU_OK);
+      CHECK(tfu_conv_weights_transpose(&call, dtype, 0, rows, outputs, wide, narrow) == TFU_OK);
       for (int64_t i = 0; i < rows * outputs; i++)
         CHECK(*tfu_load_f32(narrow, dtype, i % outputs * rows + i / outputs, 1, &buffer) == wide[i]);
-      CHECK(tfu_conv_kernel_turn(&call, dtype, 1, rows, outputs, back, narrow) == TFU_OK);
+      CHECK(tfu_conv_weights_transpose(&call, dtype, 1, rows, outputs, back, narrow) == TFU_OK);
       CHECK(!memcmp(wide, back, (size_t)(rows * outputs) * sizeof *wide));
     }
   queued[0] = 0;
-  CHECK(tfu_conv_kernel_turn(&call, TFU_F16, 0, 0, 7, NULL, NULL) == TFU_OK && !queued[0]);
-  CHECK(tfu_conv_kernel_turn(&call, TFU_F16, 0, INT64_C(1) << 40, 64, NULL, NULL) == TFU_INVALID);
+  CHECK(tfu_conv_weights_transpose(&call, TFU_F16, 0, 0, 7, NULL, NULL) == TFU_OK && !queued[0]);
+  CHECK(tfu_conv_weights_transpose(&call, TFU_F16, 0, INT64_C(1) << 40, 64, NULL, NULL) == TFU_INVALID);
   CHECK_TEXT(err.text, "the kernel is too large: 68719476736 blocks");
 }
 
@@ -88,7 +88,7 @@ static void check_call(const tfu_op *op, tfu_dtype dtype, const char *wanted) {
   queued[0] = 0;
   CHECK_FOR(tfu_execute(call, "test", 1) == TFU_OK, "%s", r->err.text);
   CHECK_TEXT(queued, wanted);
-  CHECK(!strstr(call->kernel, "conv_kernel"));
+  CHECK(!strstr(call->kernel, "conv_weights"));
   while (r->n > 0) free(r->held[--r->n]);
   free(r);
 }
@@ -106,10 +106,10 @@ static void check_dtypes(void) {
 int main(void) {
   setenv("TFUSE_CUDNN", "0", 1);
   check_turns();
-  check_call(&tfu_conv, TFU_BF16, "conv_kernel_narrow_bf16, conv_tensor_bf16");
-  check_call(&tfu_conv, TFU_F16, "conv_kernel_narrow_f16, conv_tensor_f16");
-  check_call(&tfu_conv_data, TFU_BF16, "conv_kernel_narrow_bf16, conv_data_direct_bf16");
-  check_call(&tfu_conv_filter, TFU_BF16, "conv_filter_direct_bf16, fold_bf16, conv_kernel_widen_bf16");
+  check_call(&tfu_conv, TFU_BF16, "conv_weights_narrow_bf16, conv_tensor_bf16");
+  check_call(&tfu_conv, TFU_F16, "conv_weights_narrow_f16, conv_tensor_f16");
+  check_call(&tfu_conv_data, TFU_BF16, "conv_weights_narrow_bf16, conv_data_direct_bf16");
+  check_call(&tfu_conv_filter, TFU_BF16, "conv_filter_direct_bf16, fold_bf16, conv_weights_widen_bf16");
   check_dtypes();
   return verdict();
 }
