@@ -1,10 +1,13 @@
 """The ops between the products of a generation's step: rows of tables and caches, words that are drawn, sequences that grow."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfuse._core import _library
+from tfuse.generation import steps
 
 take_rows, put_rows = _library.raw("take_rows"), _library.raw("put_rows")
 sample_logits, advance = _library.raw("sample_logits"), _library.raw("advance")
@@ -133,3 +136,15 @@ def test_sequences_grow_and_end():
     assert {name: getattr(found, name).numpy().tolist() for name in names} == {
         "new_tokens": [[5, 6, 8, 0], [7, 2, 0, 0], [1, 2, 3, 4], [9, 9, 0, 0]], "new_lengths": [3, 2, 4, 2],
         "new_done": [0, 1, 1, 1], "current": [8, 2, 4, 9], "places": [6, -1, -1, -1], "positions": [[2], [1], [3], [1]]}
+
+
+def test_what_is_read_is_what_was_written():
+    """On a GPU a tensor's numpy(), np.asarray() and bool() give again what they gave before; on a CPU these cannot fail."""
+    first, second = tf.zeros([2, 2], tf.int64), tf.zeros([3], tf.int64)
+    tensors = types.SimpleNamespace(first=first, second=second)
+    for value in range(1, 4):
+        steps.write(tensors, first=np.full([2, 2], value), second=np.arange(3) * value)
+        for found, expected in ((steps.read(first, second), [[[value] * 2] * 2, [0, value, 2 * value]]),
+                                (steps.read(second), [[0, value, 2 * value]])):
+            assert [x.tolist() for x in found] == expected
+        assert steps.read(first)[0].shape == (2, 2)

@@ -79,10 +79,10 @@ def generate(model, inputs, stop_token_ids=None):
     mine.chain(n, steps.step(decoder, mine.cache, mine.sequences, *_prompts(tokens, lengths, n, mine.sequences))).run()
     more = mine.chain(1, steps.step(decoder, mine.cache, mine.sequences))
     left = room - int(lengths.min()) - 1
-    while left > 0 and not bool(tf.reduce_all(mine.sequences.done != 0)):
+    while left > 0 and not steps.read(mine.sequences.done)[0].all():
         more.run(min(left, AT_A_TIME))
         left -= AT_A_TIME
-    return _outputs(mine.sequences.tokens, inputs, mask, stops)
+    return _outputs(*steps.read(mine.sequences.tokens), inputs, mask, stops)
 
 
 def _prompts(tokens, lengths, n, sequences):
@@ -102,9 +102,8 @@ def _seeds(sampler, batch):
     return (np.arange(batch, dtype=np.int64) << 20) + (first & 0xfffff) + ((second & 0x7fffff) << 40)
 
 
-def _outputs(tokens, inputs, mask, stops):
+def _outputs(found, inputs, mask, stops):
     """As generate_step has them: a sequence's words up to its first new stop."""
-    found = tokens.numpy()
     kept = np.ones_like(mask)
     if len(stops):
         ends = np.isin(found, stops) & ~mask

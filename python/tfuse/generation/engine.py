@@ -99,7 +99,7 @@ class Engine:
         self._pages = Pages(pages)
         self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
         self._s = steps.Sequences(rows, room, -(-room // PAGE))
-        self._host = {name: tensor.numpy() for name, tensor in vars(self._s).items()}
+        self._host = {name: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for name, tensor in vars(self._s).items()}
         self._host["done"][:] = 1
         self._host["places"][:] = -1
         self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
@@ -170,8 +170,8 @@ class Engine:
         if self._step is None:
             self._step = steps.step(self.decoder, self._cache, self._s)
         self._step.run()
-        for name in ("lengths", "done", "current", "places", "positions"):
-            self._host[name][...] = getattr(self._s, name).numpy()
+        grown = ("lengths", "done", "current", "places", "positions")
+        self._host.update(zip(grown, steps.read(*(getattr(self._s, name) for name in grown))))
         for request in [r for r in self._running if r is not None and r.ready == len(r.prompt) - 1]:
             self._grown(request)
 

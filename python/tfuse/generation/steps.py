@@ -39,6 +39,16 @@ def write(tensors, **values):
     chain.run()
 
 
+def read(*tensors):
+    """What int64 tensors have now, as arrays of their shapes.
+
+    What an eager tensor has is kept on the host once it was read from a GPU, and what a chain has written since is not seen
+    there. So one op makes a new tensor of all of them, which is copied at once."""
+    joined = tf.concat([t if t.shape.rank == 1 else tf.reshape(t, [-1]) for t in (*tensors, tf.zeros([1], tf.int64))], 0)
+    found = np.split(joined.numpy(), np.cumsum([t.shape.num_elements() for t in tensors]))
+    return [values.reshape(tensor.shape) for values, tensor in zip(found, tensors)]
+
+
 def step(decoder, cache, sequences, words=None, places=None, positions=None):
     """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
 
