@@ -5,6 +5,7 @@ import zlib
 
 import keras
 import keras_hub
+import numpy as np
 
 SIZES = {"vocabulary_size": 97, "num_layers": 3, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
          "intermediate_dim": 48}
@@ -15,8 +16,8 @@ FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen":
                       "use_sliding_window_attention": True}}
 
 
-@functools.lru_cache(None)
-def model(family, **options):
+def fresh(family, **options):
+    """A model of one's own."""
     made = getattr(keras_hub.models, family + "CausalLM")(
         getattr(keras_hub.models, family + "Backbone")(
             **{name: value for name, value in {**SIZES, **FAMILIES[family], **options}.items() if value is not None}))
@@ -25,3 +26,20 @@ def model(family, **options):
         v.assign(about + keras.random.normal(v.shape, stddev=0.3, seed=zlib.crc32(v.path.split("/", 1)[-1].encode()) % 1000))
     made.compile(sampler="greedy", jit_compile=False)
     return made
+
+
+model = functools.lru_cache(None)(fresh)  # one that all tests may have
+
+
+def prompts(lengths, room, seed=0):
+    mask = np.arange(room) < np.array(lengths)[:, None]
+    ids = np.random.default_rng(seed).integers(1, 97, size=mask.shape)
+    return {"token_ids": np.where(mask, ids, 0).astype("int32"), "padding_mask": mask}
+
+
+def assert_same(ours, stock):
+    """The same words, as far as there are any: what comes after a stop is left open."""
+    kept = np.asarray(stock["padding_mask"]).astype(bool)
+    np.testing.assert_array_equal(ours["padding_mask"], kept)
+    np.testing.assert_array_equal(np.asarray(ours["token_ids"])[kept], np.asarray(stock["token_ids"])[kept])
+    assert ours["token_ids"].dtype == "int32"

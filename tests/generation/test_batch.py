@@ -1,33 +1,36 @@
-"""model.generate() by chains gives what KerasHub's own gives."""
+"""model.generate() by chains gives what KerasHub's own gives; what is left to KerasHub, and why, is in test_enable_generate.py."""
 
+import gc
+import threading
+import weakref
+
+import keras
 import keras_hub
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from generating import FAMILIES, model
+import tfuse
+from conftest import since_now
+from generating import FAMILIES, assert_same, fresh, model, prompts
 from tfuse.generation import batch
-from tfuse.generation.decoders import NotServed
-
-
-def prompts(lengths, room, seed=0):
-    mask = np.arange(room) < np.array(lengths)[:, None]
-    ids = np.random.default_rng(seed).integers(1, 97, size=mask.shape)
-    return {"token_ids": np.where(mask, ids, 0).astype("int32"), "padding_mask": mask}
-
-
-def assert_same(ours, stock):
-    kept = np.asarray(stock["padding_mask"]).astype(bool)
-    np.testing.assert_array_equal(ours["padding_mask"], kept)
-    np.testing.assert_array_equal(np.asarray(ours["token_ids"])[kept], np.asarray(stock["token_ids"])[kept])
-    assert ours["token_ids"].dtype == "int32"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_words_of_keras_hub(family):
-    """Prompts of several lengths, one of them longer than a page."""
-    lm, x = model(family), prompts([5, 3, 70], 90)
+def test_the_words_of_keras_hub(as_on_a_gpu, family):
+    """Prompts of several lengths, one of them longer than a page and one that has no room for more."""
+    lm, x = model(family), prompts([5, 3, 70, 90], 90)
     stops = None if family == "Llama" else (7, 9)
-    assert_same(batch.generate(lm, x, stops), lm.generate(x, stop_token_ids=stops))
+    stock = lm.generate(x, stop_token_ids=stops)
+    told = since_now()
+    with tfuse.enabled():
+        assert_same(lm.generate(x, stop_token_ids=stops), stock)
+    assert told(route="chain", when="ran") and not told(op="CausalLM.generate")
+
+
+def test_prompts_without_room():
+    x = prompts([12, 12], 12)
+    assert_same(batch.generate(model("Llama"), x, (7,)), x)
 
 
 def test_weights_may_change():
@@ -58,16 +61,58 @@ def _compiled(lm, sampler):
     return lm
 
 
-@pytest.mark.parametrize("sampler, why", [
-    (keras_hub.samplers.BeamSampler(num_beams=2), "the sampler is a BeamSampler"),
-    (keras_hub.samplers.ContrastiveSampler(), "the sampler is a ContrastiveSampler")], ids=["beam", "contrastive"])
-def test_samplers_that_are_left(sampler, why):
-    with pytest.raises(NotServed, match=why):
-        batch.generate(_compiled(model("Llama"), sampler), prompts([4], 12))
+def test_the_dtype_of_ids():
+    x = prompts([4, 2], 12)
+    wide = {**x, "token_ids": x["token_ids"].astype("int64")}
+    found = batch.generate(_compiled(model("Llama"), "greedy"), wide)
+    assert found["token_ids"].dtype == tf.int64 and found["padding_mask"].dtype == tf.bool
+    assert_same({**found, "token_ids": tf.cast(found["token_ids"], "int32")}, batch.generate(model("Llama"), x))
 
 
-def test_prompts_that_are_left():
+def test_weights_that_are_converted():
+    """Variables of float32 in a model that computes in bfloat16 give what the same variables in bfloat16 give."""
+    x = prompts([4, 9], 40)
+    mixed, pure = (fresh("Llama", num_layers=1, dtype=dtype) for dtype in ("mixed_bfloat16", "bfloat16"))
+    pure.set_weights([tf.cast(w, "bfloat16") for w in mixed.get_weights()])
+    assert keras.backend.standardize_dtype(mixed.variables[0].dtype) == "float32"
+    assert_same(batch.generate(mixed, x), batch.generate(pure, x))
+
+
+def test_nothing_of_a_model_stays():
+    """Neither weights after a call, which would be there twice while the model is trained, nor anything once it is gone."""
+    lm = fresh("Llama", num_layers=1)
+    lm.make_generate_function()
+    batch.generate(lm, prompts([4], 12))
+    kept = batch._kept[lm].batch
+    for *_, chain, places in kept.chains.values():
+        assert places and all(chain._inputs[i] is None for i, _ in places)
+    gone = weakref.ref(lm), weakref.ref(kept)
+    del lm, kept, chain
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_a_large_cache_does_not_stay(monkeypatch):
+    lm, x = fresh("Llama", num_layers=1), prompts([4], 12)
+    first = batch.generate(lm, x)
+    assert batch._kept[lm].batch.bytes() == 2 * 64 * 2 * 8 * 4
+    monkeypatch.setattr(batch, "KEPT_BYTES", 100)
+    assert_same(batch.generate(lm, x), first)
+    assert batch._kept[lm].batch is None
+
+
+def test_several_threads():
     lm = _compiled(model("Llama"), "greedy")
-    padded = prompts([4], 12)
-    with pytest.raises(NotServed, match="prompts do not begin their rows"):
-        batch.generate(lm, {name: value[:, ::-1] for name, value in padded.items()})
+    given = [prompts([3 + i, 5], 20 + i % 2, seed=i) for i in range(6)]
+    expected, found = [batch.generate(lm, x) for x in given], [None] * 6
+
+    def work(i):
+        found[i] = batch.generate(lm, given[i])
+
+    threads = [threading.Thread(target=work, args=[i]) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for ours, alone in zip(found, expected):
+        assert_same(ours, alone)

@@ -59,11 +59,15 @@ class Chain:
             self._memory = tf.zeros([max(self._bytes(), 1)], tf.uint8)
         return _chain([self._memory, *self._inputs], text=self._text, times=times)
 
-    def take_inputs(self, other):
-        """Goes on with the inputs of another chain that does the same, in the memory that it has."""
-        if other._written() != self._written():
-            raise ValueError("the other chain does something else")
-        self._inputs = other._inputs
+    def places(self, tensors):
+        """Where the chain has some of these tensors: pairs of an input's number and one of the list."""
+        known = {id(tensor): i for i, tensor in enumerate(tensors)}
+        return [(i, known[id(tensor)]) for i, tensor in enumerate(self._inputs) if id(tensor) in known]
+
+    def exchange(self, places, tensors):
+        """Reads other tensors in these places, of the dtypes and shapes that the chain was written for. None: keeps nothing."""
+        for i, j in places:
+            self._inputs[i] = tensors[j]
 
     def _bytes(self):
         tensors, found = [tf.TensorSpec([0], tf.uint8), *self._inputs], ctypes.c_size_t()

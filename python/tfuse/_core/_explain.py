@@ -120,7 +120,7 @@ def explain(last=_KEPT):
     """Returns what the last calls did: decisions taken while tracing, then runs as the library saw them.
 
     Each is a dict: op, when ("traced", "ran", or "called": a function of Keras that tfuse.enable() put tfuse behind), route
-    (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back), device, kernel, the first
+    (TensorFlow op, XLA custom call, plain TensorFlow, Keras's own code, joined by looking back, chain), device, kernel, the first
     input's dtype and shape, how many such calls there were, and why. Printing it gives a table, in which those that differ in
     their input alone are one, and what its columns mean; and where nothing has called tfuse since tfuse.enable(), that and why.
 
@@ -140,6 +140,9 @@ def since(mark, last=_KEPT):
     return Explanation(decisions[-last:] + [row for _, row in runs], unused)
 
 
+_INSIDE = {"TensorFlow op": "", "chain": "inside a step of generation"}
+
+
 def _runs(captured, first=0):
     """The last runs that were captured, or the last others, from the run of number `first` on, as pairs: which of all runs it
     was, and the row; oldest first."""
@@ -152,7 +155,7 @@ def _runs(captured, first=0):
             continue
         op, route, device, kernel, dtype, shape, why = text.value.decode().split("\t")
         row = {"op": op, "when": "ran", "route": route, "device": device, "kernel": kernel, "input": dtype + shape,
-               "why": "; ".join(filter(None, ["" if route == "TensorFlow op" else "inside jit_compile=True",
+               "why": "; ".join(filter(None, [_INSIDE.get(route, "inside jit_compile=True"),
                                               "its inputs are on the " + device, why]))}
         same = runs and all(runs[-1][1][key] == value for key, value in row.items())
         calls = runs.pop()[1]["calls"] + 1 if same else 1

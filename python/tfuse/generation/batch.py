@@ -1,30 +1,45 @@
 """model.generate() of KerasHub: all sequences of a batch at once, each at its own length, by chains.
 
 What it needs on the device, a cache of keys and values and what is known of the sequences, stays with the model for the next
-batch of the same size: their memory is where it was, so a step that was captured is launched again.
+batch of the same size: their memory is where it was, so a step that was captured is launched again. Weights do not stay: a model
+that is trained between two batches would have them twice.
 """
 
+import contextlib
+import threading
+import types
 import weakref
 
 import numpy as np
 import tensorflow as tf
 
 from tfuse.generation import steps
-from tfuse.generation.decoders import NotServed, decoder_of
+from tfuse.generation.decoders import NotServed
+from tfuse.generation.steps import PAGE
+from tfuse.generation.weights import Weights
 
-PAGE = 64  # steps of a page
 AT_A_TIME = 16  # steps that are queued before the host looks whether all sequences are done
+KEPT_BYTES = 1 << 30  # of keys and values that stay after a batch, at most
 
-_kept = weakref.WeakKeyDictionary()  # by model: _Batch of the last size
+_kept = weakref.WeakKeyDictionary()  # by model: _Kept
+_lock = threading.Lock()
+
+
+class _Kept:
+    """What a model has of its last batch. One thread at a time has it."""
+
+    def __init__(self):
+        self.lock, self.weights, self.batch = threading.Lock(), None, None
 
 
 def settings_of(sampler):
     """What the op SampleLogits is told for a sampler of KerasHub."""
     name = type(sampler).__name__
+    if name not in ("GreedySampler", "RandomSampler", "TopKSampler", "TopPSampler") \
+            or not type(sampler).__module__.startswith("keras_hub."):
+        raise NotServed("the sampler is a %s, which wants probabilities" % name)
     if name == "GreedySampler":
         return {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
-    if name not in ("RandomSampler", "TopKSampler", "TopPSampler"):
-        raise NotServed("the sampler is a %s, which wants probabilities" % name)
     return {"temperature": float(sampler.temperature), "top_k": int(getattr(sampler, "k", None) or 0),
             "top_p": float(getattr(sampler, "p", 1.0))}
 
@@ -33,20 +48,16 @@ class _Batch:
     """A batch of so many sequences of so many words at most."""
 
     def __init__(self, decoder, batch, room):
+        if decoder.positions is not None and room > decoder.positions.shape[0]:
+            raise NotServed("the model has %d positions, and rows are of %d" % (decoder.positions.shape[0], room))
         self.size, pages = (batch, room), -(-room // PAGE)
         self.cache = steps.Cache(decoder, batch * pages, PAGE, decoder.table.dtype)
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
         self.chains = {}
 
-    def chain(self, key, made):
-        """A chain like one that was made before takes its place in memory, with the weights as they are now."""
-        kept = self.chains.get(key)
-        if kept is None:
-            self.chains[key] = kept = made
-        else:
-            kept.take_inputs(made)
-        return kept
+    def bytes(self):
+        return sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
 
     def begin(self, tokens, lengths, stops, seeds, settings):
         batch, room = self.size
@@ -58,41 +69,99 @@ class _Batch:
                     stops=stops, seeds=seeds, temperature=whole(settings["temperature"], np.float32),
                     top_p=whole(settings["top_p"], np.float32), top_k=whole(settings["top_k"], np.int64))
 
+    def prompts(self, weights, tensors, tokens, lengths):
+        """A chain that runs prompts and appends a word to each, and that has these prompts."""
+        n = min(-(-int(lengths.max()) // PAGE) * PAGE, self.size[1])
+        values = _prompts(tokens, lengths, n, self.sequences.table.shape[1])
+        if n not in self.chains:
+            given = types.SimpleNamespace(**{name: tf.zeros(value.shape, tf.int64) for name, value in values.items()})
+            self.chains[n] = given, *self._step(weights, tensors, **vars(given))
+        given, chain, places = self.chains[n]
+        steps.write(given, **values)
+        return chain, places
+
+    def words(self, weights, tensors):
+        """A chain that appends a word to each sequence."""
+        if 1 not in self.chains:
+            self.chains[1] = self._step(weights, tensors)
+        return self.chains[1]
+
+    def _step(self, weights, tensors, **given):
+        chain = steps.step(weights.decoder(tensors), self.cache, self.sequences, **given)
+        return chain, chain.places(tensors)
+
+
+@contextlib.contextmanager
+def _reading(chain, places, tensors):
+    """A chain that reads these weights in the block, and keeps none of them."""
+    chain.exchange(places, tensors)
+    try:
+        yield chain
+    finally:
+        chain.exchange(places, [None] * len(tensors))
+
 
 def generate(model, inputs, stop_token_ids=None):
     """What the model's generate_step gives. Raises NotServed for what is left to that."""
-    settings, decoder = settings_of(model.sampler), decoder_of(model)
-    tokens, mask = (np.asarray(inputs[name]) for name in ("token_ids", "padding_mask"))
+    settings = settings_of(model.sampler)
+    tokens, mask, lengths, stops = _checked(inputs, stop_token_ids)
+    with _lock:
+        kept = _kept.setdefault(model, _Kept())
+    with kept.lock:
+        if kept.weights is None or not kept.weights.are_of(model):
+            kept.weights, kept.batch = Weights(model), None
+        tensors = kept.weights.read()
+        with tf.device(tensors[0].device):
+            found = _generated(kept, tensors, tokens, lengths, stops, model.sampler, settings)
+        if kept.batch.bytes() > KEPT_BYTES:
+            kept.batch = None
+    return _outputs(found, inputs, mask, stops)
+
+
+def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
     batch, room = tokens.shape
+    if kept.batch is None or kept.batch.size != (batch, room):
+        kept.batch = None  # before the memory of another one is asked for
+        kept.batch = _Batch(kept.weights.decoder(tensors), batch, room)
+    mine = kept.batch
+    mine.begin(tokens, lengths, stops, _seeds(sampler, batch), settings)
+    left = room - int(lengths.min())
+    if left > 0:
+        with _reading(*mine.prompts(kept.weights, tensors, tokens, lengths), tensors) as chain:
+            chain.run()
+    with _reading(*mine.words(kept.weights, tensors), tensors) as chain:
+        left -= 1
+        while left > 0 and not steps.read(mine.sequences.done)[0].all():
+            chain.run(min(left, AT_A_TIME))
+            left -= AT_A_TIME
+    return steps.read(mine.sequences.tokens)[0]
+
+
+def _checked(inputs, stop_token_ids):
+    """Tokens, mask, lengths and stops as arrays. Raises NotServed."""
+    if not isinstance(inputs, dict) or set(inputs) != {"token_ids", "padding_mask"}:
+        raise NotServed("the inputs are not token_ids and padding_mask")
+    tokens, mask = (np.asarray(inputs[name]) for name in ("token_ids", "padding_mask"))
+    if not hasattr(inputs["token_ids"], "dtype") or tokens.dtype.kind not in "iu" or tokens.ndim != 2 or mask.shape != tokens.shape:
+        raise NotServed("token_ids and padding_mask are not [batch, length], or no integers")
     mask = mask.astype(bool)
     lengths = mask.sum(-1)
-    if not batch or not lengths.all() or (mask != (np.arange(room) < lengths[:, None])).any():
+    if not mask.size or not lengths.all() or (mask != (np.arange(mask.shape[1]) < lengths[:, None])).any():
         raise NotServed("prompts do not begin their rows")
-    if set(inputs) != {"token_ids", "padding_mask"}:
-        raise NotServed("the inputs %s" % ", ".join(sorted(inputs)))
-    mine = _kept.get(model)
-    if mine is None or mine.size != (batch, room):
-        _kept[model] = mine = _Batch(decoder, batch, room)
     stops = np.asarray([] if stop_token_ids is None else stop_token_ids, np.int64).ravel()
-    mine.begin(tokens.astype(np.int64), lengths.astype(np.int64), stops, _seeds(model.sampler, batch), settings)
-    n = min(-(-int(lengths.max()) // PAGE) * PAGE, room)
-    mine.chain(n, steps.step(decoder, mine.cache, mine.sequences, *_prompts(tokens, lengths, n, mine.sequences))).run()
-    more = mine.chain(1, steps.step(decoder, mine.cache, mine.sequences))
-    left = room - int(lengths.min()) - 1
-    while left > 0 and not steps.read(mine.sequences.done)[0].all():
-        more.run(min(left, AT_A_TIME))
-        left -= AT_A_TIME
-    return _outputs(*steps.read(mine.sequences.tokens), inputs, mask, stops)
+    if np.isin(tokens[~mask], stops).any():
+        raise NotServed("what comes after the prompts has a stop token")
+    return tokens.astype(np.int64), mask, lengths.astype(np.int64), stops
 
 
-def _prompts(tokens, lengths, n, sequences):
+def _prompts(tokens, lengths, n, pages):
     """Words, places and positions, [batch, n], of prompts that end in the last column."""
     column = np.arange(n) - (n - lengths[:, None])
     there, at = column >= 0, np.maximum(column, 0)
-    table = np.arange(len(tokens) * sequences.table.shape[1]).reshape(len(tokens), -1)
+    table = np.arange(len(tokens) * pages).reshape(len(tokens), -1)
     places = np.take_along_axis(table, at // PAGE, 1) * PAGE + at % PAGE
     words = np.take_along_axis(tokens, at, 1)
-    return [tf.constant(np.where(there, x, other).astype(np.int64)) for x, other in ((words, 0), (places, -1), (at, 0))]
+    return {"words": np.where(there, words, 0), "places": np.where(there, places, -1), "positions": at}
 
 
 def _seeds(sampler, batch):
@@ -108,4 +177,4 @@ def _outputs(found, inputs, mask, stops):
     if len(stops):
         ends = np.isin(found, stops) & ~mask
         kept = np.cumsum(ends, -1) - ends == 0
-    return {"token_ids": tf.cast(found, getattr(inputs["token_ids"], "dtype", tf.int32)), "padding_mask": tf.constant(kept)}
+    return {"token_ids": tf.constant(found, tf.as_dtype(inputs["token_ids"].dtype)), "padding_mask": tf.constant(kept)}

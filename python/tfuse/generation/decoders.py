@@ -9,8 +9,8 @@ import functools
 import typing
 
 import keras
+import numpy as np
 import tensorflow as tf
-
 
 
 class NotServed(Exception):
@@ -98,10 +98,16 @@ def _value(variable, dtype):
     return tf.cast(tf.convert_to_tensor(variable), dtype)
 
 
+def _check(layer, dtype):
+    if getattr(layer, "quantization_mode", None) or getattr(layer, "lora_enabled", False):
+        raise NotServed("%s is quantised or has LoRA weights" % layer.name)
+    if layer.compute_dtype != dtype.name:
+        raise NotServed("%s computes in %s, and the model in %s" % (layer.name, layer.compute_dtype, dtype.name))
+
+
 def _product(dense, inputs, dtype, leading=0):
     """Of a Dense or EinsumDense whose first axes, `inputs` of them, are summed over, with so many axes of results before them."""
-    if getattr(dense, "quantization_mode", None) or getattr(dense, "lora_enabled", False):
-        raise NotServed("%s is quantised or has LoRA weights" % dense.name)
+    _check(dense, dtype)
     kernel = _value(dense.kernel, dtype)
     if leading:  # Gemma's are [heads, in, head_dim]
         kernel = tf.transpose(kernel, [1, 0, 2])
@@ -116,7 +122,7 @@ _ACTIVATIONS = {"relu": "relu", "silu": "silu", "swish": "silu", "gelu": "gelu",
 def _activation(function):
     name = getattr(function, "__name__", str(function))
     if name not in _ACTIVATIONS:
-        raise NotServed("the activation %s" % name)
+        raise NotServed("tfuse has no activation %s" % name)
     return _ACTIVATIONS[name]
 
 
@@ -124,7 +130,7 @@ def _rope(layer, head_dim):
     known = {"RotaryEmbedding": getattr(layer, "scaling_factor", 1.0), "LlamaRotaryEmbedding": 1.0}  # which has one unused
     if getattr(layer, "low_freq_factor", None) is not None or getattr(layer, "rope_type", "linear") != "linear" \
             or type(layer).__name__ not in known:
-        raise NotServed("the frequencies of %s" % type(layer).__name__)
+        raise NotServed("tfuse's rope does not have the frequencies of this %s" % type(layer).__name__)
     return {"base": float(layer.max_wavelength), "rotary": head_dim, "scale": 1.0 / float(known[type(layer).__name__])}
 
 
@@ -157,8 +163,8 @@ def _llama_like(backbone, dtype):
             Mlp(*(_product(_named(layer, "feedforward_%s_dense" % name), 1, dtype) for name in ("gate", "intermediate", "output")),
                 _activation(layer.activation)))
 
-    return Decoder(_value(backbone.token_embedding.embeddings, dtype), [block(layer) for layer in backbone.transformer_layers],
-                   _rms(backbone.layer_norm, dtype), _head(backbone.token_embedding, dtype))
+    table, head = _embedding(backbone.token_embedding, dtype)
+    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], _rms(backbone.layer_norm, dtype), head)
 
 
 def _gpt2(backbone, dtype):
@@ -177,8 +183,8 @@ def _gpt2(backbone, dtype):
             Mlp(None, *(_product(getattr(layer, "_feedforward_%s_dense" % name), 1, dtype) for name in ("intermediate", "output")),
                 _activation(layer.activation)))
 
-    return Decoder(_value(backbone.token_embedding.embeddings, dtype), [block(layer) for layer in backbone.transformer_layers],
-                   norm(backbone.layer_norm), _head(backbone.token_embedding, dtype),
+    table, head = _embedding(backbone.token_embedding, dtype)
+    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], norm(backbone.layer_norm), head,
                    positions=_value(backbone.position_embedding.position_embeddings, dtype))
 
 
@@ -203,9 +209,9 @@ def _gemma(backbone, dtype):
             norm(layer.post_attention_norm) if layer.use_post_attention_norm else None,
             norm(layer.post_ffw_norm) if layer.use_post_ffw_norm else None)
 
-    scale = tf.cast(tf.sqrt(tf.cast(backbone.hidden_dim, "float32")), dtype)
-    return Decoder(_value(backbone.token_embedding.embeddings, dtype), [block(layer) for layer in backbone.transformer_layers],
-                   norm(backbone.layer_norm), _head(backbone.token_embedding, dtype), scale=float(scale),
+    table, head = _embedding(backbone.token_embedding, dtype)
+    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], norm(backbone.layer_norm), head,
+                   scale=float(np.sqrt(np.float32(backbone.hidden_dim)).astype(dtype.as_numpy_dtype)),
                    soft_cap=float(backbone.final_logit_soft_cap or 0))
 
 
@@ -214,10 +220,13 @@ def _window(attention):
     return -1 if steps is None or getattr(attention, "use_sliding_window_attention", True) is False else int(steps) - 1
 
 
-def _head(embedding, dtype):
-    if getattr(embedding, "tie_weights", True):
-        return _value(embedding.embeddings, dtype)
-    return tf.transpose(_value(embedding.reverse_embeddings, dtype))
+def _embedding(layer, dtype):
+    """A table of words, and the head, which often is the same."""
+    _check(layer, dtype)
+    if getattr(layer, "reverse_dtype", None) not in (None, dtype.name):
+        raise NotServed("logits are computed in %s, and the rest in %s" % (layer.reverse_dtype, dtype.name))
+    table = _value(layer.embeddings, dtype)
+    return table, table if getattr(layer, "tie_weights", True) else tf.transpose(_value(layer.reverse_embeddings, dtype))
 
 
 FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "MistralBackbone": _llama_like,
@@ -227,8 +236,15 @@ FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "Mistra
 
 def decoder_of(model):
     """The Decoder of a KerasHub CausalLM. Raises NotServed."""
-    backbone = model.backbone
+    backbone = getattr(model, "backbone", None)
     family = FAMILIES.get(type(backbone).__name__)
     if family is None:
-        raise NotServed("the family of %s" % type(backbone).__name__)
-    return family(backbone, tf.as_dtype(keras.backend.standardize_dtype(backbone.compute_dtype)))
+        raise NotServed("tfuse has no steps for a %s" % type(backbone).__name__)
+    for part in (backbone, *backbone.transformer_layers, type(model).generate_step, type(model).call_with_cache):
+        where = getattr(part, "__module__", None)
+        if not str(where).startswith("keras_hub."):
+            raise NotServed("%s is of %s, and not KerasHub's own" % (getattr(part, "__qualname__", type(part).__name__), where))
+    try:
+        return family(backbone, tf.as_dtype(keras.backend.standardize_dtype(backbone.compute_dtype)))
+    except AttributeError as error:  # another release of KerasHub has other names
+        raise NotServed("tfuse does not know this release's layers: %s" % error) from error

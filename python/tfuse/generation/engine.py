@@ -12,8 +12,8 @@ import tensorflow as tf
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
 from tfuse.generation.decoders import decoder_of
+from tfuse.generation.steps import PAGE
 
-PAGE = 64  # steps of a page
 CHUNK = 512  # words of a prompt that are processed between two steps, at most
 
 

@@ -5,6 +5,8 @@ import tensorflow as tf
 
 from tfuse._core._chain import Chain
 
+PAGE = 64  # steps of a page
+
 
 class Cache:
     """Keys and values of sequences, in pages: [pages, page_size, heads, head_dim] for each layer."""
@@ -31,10 +33,10 @@ class Sequences:
 def write(tensors, **values):
     """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know."""
     chain = Chain()
+    first = chain.input(tf.zeros([1], tf.int64))
     for name, value in values.items():
         if np.size(value):
-            flat = tf.constant(np.ravel(value))[None]
-            chain.call("take_rows", chain.input(flat), chain.input(tf.zeros([1], tf.int64)),
+            chain.call("take_rows", chain.input(tf.constant(np.reshape(value, [1, -1]))), first,
                        into=[chain.input(getattr(tensors, name))])
     chain.run()
 

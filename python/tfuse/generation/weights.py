@@ -1,0 +1,72 @@
+"""A model's decoder, whose tensors one function reads from the model's variables, as they are when it is called.
+
+Layer by layer, from Python, that takes tens of milliseconds. What has to be converted, such as float32 variables of a model
+that computes in bfloat16, is converted for each call: nothing tells whether a variable has changed.
+"""
+
+import dataclasses
+import weakref
+
+import tensorflow as tf
+
+from tfuse.generation.decoders import NotServed, decoder_of
+
+
+class Weights:
+    """How to read a model's decoder. Raises NotServed."""
+
+    def __init__(self, model):
+        self._model = weakref.ref(model)
+        self._function = weakref.ref(model.generate_function) if model.generate_function is not None else None
+        self._adaptable = [weakref.ref(layer) for layer in model.backbone._flatten_layers() if hasattr(layer, "lora_enabled")]
+        self._parts = None
+        self._read = tf.function(self._tensors, autograph=False)
+
+    def are_of(self, model):
+        """Whether the model has the layers that it had when this was made, as far as its own function would know of it:
+        compile() and quantize() have that made anew, and LoRA weights are looked for here."""
+        function = None if self._function is None else self._function()
+        return self._model() is model and function is model.generate_function and not any(
+            layer.lora_enabled or getattr(layer, "quantization_mode", None) for layer in (ref() for ref in self._adaptable))
+
+    def read(self):
+        """All tensors of the decoder, in one order."""
+        tensors = self._read()
+        devices = {tensor.device for tensor in tensors}
+        if len(devices) > 1:
+            raise NotServed("the weights are on %d devices" % len(devices))
+        return tensors
+
+    def decoder(self, tensors):
+        """The decoder, of tensors that were read."""
+        return _mapped(self._parts, _Number, lambda number: tensors[number.at])
+
+    def _tensors(self):
+        tensors, numbers = [], {}  # one that a decoder has twice, as a head that is the table, is read once
+
+        def numbered(tensor):
+            if id(tensor) not in numbers:
+                numbers[id(tensor)] = _Number(len(tensors))
+                tensors.append(tensor)
+            return numbers[id(tensor)]
+
+        self._parts = _mapped(decoder_of(self._model()), tf.Tensor, numbered)
+        return tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class _Number:
+    """Stands for a tensor."""
+    at: int
+
+
+def _mapped(part, kind, function):
+    """A decoder, or a part of it, with function(x) for each x of a kind."""
+    if isinstance(part, kind):
+        return function(part)
+    if isinstance(part, list):
+        return [_mapped(p, kind, function) for p in part]
+    if dataclasses.is_dataclass(part):
+        return dataclasses.replace(part, **{field.name: _mapped(getattr(part, field.name), kind, function)
+                                            for field in dataclasses.fields(part)})
+    return part
