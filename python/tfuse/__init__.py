@@ -49,4 +49,5 @@ from tfuse.sorting.sort import argsort, sort
 from tfuse.sorting.top_k import top_k
 from tfuse.sorting.unique import unique_counts, unique_with_counts
 from tfuse import jit, optimizers
+from tfuse.generation.generate import generate
 from tfuse._keras._enable import disable, enable, enabled

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import since_now
-from generating import assert_same, fresh, model, prompts
+from generating import assert_same, fresh, model, prompts, writer
 from tfuse._core import _library
 
 
@@ -19,27 +19,16 @@ def on(as_on_a_gpu):
         yield
 
 
-@pytest.fixture(scope="module")
-def writer():
-    """A model of texts, of which each character is a word."""
-    words = {letter: i + 1 for i, letter in enumerate("abcdefghijklmnopqrstuvwxy Ġz.")}
-    words["<|endoftext|>"] = words.pop(" ")  # 26, which this model writes often
-    preprocessor = keras_hub.models.GPT2CausalLMPreprocessor(
-        keras_hub.models.GPT2Tokenizer(vocabulary=words, merges=[]), sequence_length=24, add_start_token=False)
-    lm = fresh("GPT2", vocabulary_size=31, num_layers=1)
-    lm.preprocessor = preprocessor
-    return lm
-
-
 CALLS = [dict(inputs="the fox"), dict(inputs=["the fox", "a"]), dict(inputs=["the fox", "a"], max_length=8),
          dict(inputs=["the fox", "a"], strip_prompt=True), dict(inputs=["the fox", "a"], stop_token_ids=None),
          dict(inputs=["the fox", "a"], stop_token_ids=[19])]
 
 
-def test_texts(as_on_a_gpu, writer):
-    stock, told = [writer.generate(**call) for call in CALLS], since_now()
+def test_texts(as_on_a_gpu):
+    lm = writer()
+    stock, told = [lm.generate(**call) for call in CALLS], since_now()
     with tfuse.enabled():
-        assert [writer.generate(**call) for call in CALLS] == stock
+        assert [lm.generate(**call) for call in CALLS] == stock
     assert told(route="chain") and not told(op="CausalLM.generate")
     assert len({str(texts) for texts in stock}) == len(CALLS)  # each of them says something else
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from generating import model
-from tfuse.generation import batch
+from tfuse.generation import batch, pages
 from tfuse.generation.engine import Engine
 
 RNG = np.random.default_rng(1)
@@ -63,19 +63,29 @@ def test_stops_and_limits(engine):
     assert engine.result(number) == words[:words.index(words[4]) + 1]
 
 
-def test_no_page_is_lost(engine):
-    rng = np.random.default_rng(2)
-    for _ in range(3):
-        left = {engine.add(rng.integers(1, 97, size=rng.integers(1, 300)).tolist(), int(rng.integers(1, 40))) for _ in range(12)}
-        while engine.busy():
+def test_a_thousand_requests_lose_no_page():
+    """They come a few at a time, some are cancelled, waiting, reading or running, and some begin alike."""
+    rng, lm = np.random.default_rng(2), model("Llama", num_layers=1)
+    engine = Engine(lm, pages=40, rows=16, room=320)
+    left, ended = set(), 0
+    while ended < 1000:
+        for _ in range(min(rng.integers(0, 9), 1000 - ended - len(left))):
+            prompt = rng.integers(1, 97, size=rng.integers(1, 200)).tolist()
+            prompt = COMMON[:rng.integers(60, 140)] + prompt[:50] if rng.random() < 0.3 else prompt
+            left.add(engine.add(prompt, int(rng.integers(1, 12)), stop_token_ids=[5]))
+        if left and rng.random() < 0.3:
+            engine.cancel(rng.choice(sorted(left)))
+        if engine.busy():
             engine.step()
-            if left and rng.random() < 0.2:
-                number = left.pop()
-                engine.cancel(number)
-                engine.result(number)
-        for number in left:
+        for number in [number for number in left if engine.has_ended(number)]:
             engine.result(number)
-        assert engine._pages.available() == 24 and not engine._requests and not engine._pages.users
+            left.remove(number)
+            ended += 1
+        there = engine._pages
+        held = [page for request in engine._requests.values() for page in request.pages]
+        assert there.available() + len(set(held)) == 40 and len(there.free) == len(set(there.free))
+        assert {page: held.count(page) for page in held} == dict(there.users)
+    assert engine._pages.available() == 40 and not engine._requests and not engine._pages.users
 
 
 def test_one_that_fails_ends_alone(engine):
@@ -90,8 +100,9 @@ def test_one_that_fails_ends_alone(engine):
 
 
 @pytest.mark.parametrize("prompt, new, message", [
-    ([], 3, "at least one word"), ([1], 0, "asks for at least one"), ([1] * 1000, 100, "more than the 1024"),
-], ids=["empty", "nothing", "long"])
+    ([], 3, "at least one token"), ([1], 0, "asks for at least one"), ([1] * 1000, 100, "more than the 1024"),
+    ([5, 97], 3, "ids are from 0 to 96, got 97"), ([5, -1], 3, "ids are from 0 to 96, got -1"),
+], ids=["empty", "nothing", "long", "word", "negative"])
 def test_what_is_refused(engine, prompt, new, message):
     with pytest.raises(ValueError, match=message):
         engine.add(prompt, new)
@@ -99,5 +110,14 @@ def test_what_is_refused(engine, prompt, new, message):
 
 def test_more_pages_than_there_are():
     lm = model("Llama")
-    with pytest.raises(ValueError, match="200 words take 4 pages of 64, and there are 3"):
+    with pytest.raises(ValueError, match="200 tokens take 4 pages of 64, and there are 3"):
         Engine(lm, pages=3, rows=2, room=1024).add([1] * 150, 50)
+
+
+def test_as_many_pages_as_there_is_memory(monkeypatch):
+    lm = model("Llama")  # of which a page takes 3 * 2 * 64 * 2 * 8 floats
+    count = lambda: Engine(lm, rows=4, room=200)._pages.available()
+    assert count() == 16
+    for there, found in ((2 * 6 * 24576, 6), (100, 4)):
+        monkeypatch.setattr(pages, "_free", lambda device: there)
+        assert count() == found

@@ -33,7 +33,7 @@ class _Kept:
 
 
 def settings_of(sampler):
-    """What the op SampleLogits is told for a sampler of KerasHub."""
+    """What the op SampleLogits is told for a sampler of KerasHub. Raises NotServed."""
     name = type(sampler).__name__
     if name not in ("GreedySampler", "RandomSampler", "TopKSampler", "TopPSampler") \
             or not type(sampler).__module__.startswith("keras_hub."):
@@ -124,7 +124,7 @@ def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
         kept.batch = None  # before the memory of another one is asked for
         kept.batch = _Batch(kept.weights.decoder(tensors), batch, room)
     mine = kept.batch
-    mine.begin(tokens, lengths, stops, _seeds(sampler, batch), settings)
+    mine.begin(tokens, lengths, stops, seeds_of(sampler, batch), settings)
     left = room - int(lengths.min())
     if left > 0:
         with _reading(*mine.prompts(kept.weights, tensors, tokens, lengths), tensors) as chain:
@@ -164,7 +164,7 @@ def _prompts(tokens, lengths, n, pages):
     return {"words": np.where(there, words, 0), "places": np.where(there, places, -1), "positions": at}
 
 
-def _seeds(sampler, batch):
+def seeds_of(sampler, batch):
     """One for each sequence; a sampler's generator of seeds goes on as it does in KerasHub."""
     generator = getattr(sampler, "seed_generator", None)
     first, second = (0, 0) if generator is None else map(int, np.asarray(generator.next()))

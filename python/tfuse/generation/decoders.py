@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 
-class NotServed(Exception):
+class NotServed(ValueError):
     """Why a model is left to KerasHub."""
 
 

@@ -12,53 +12,10 @@ import tensorflow as tf
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
 from tfuse.generation.decoders import decoder_of
+from tfuse.generation.pages import Pages, pages_for
 from tfuse.generation.steps import PAGE
 
 CHUNK = 512  # words of a prompt that are processed between two steps, at most
-
-
-class Pages:
-    """Which pages are free, and which have the beginning of a prompt that another may have, too."""
-
-    def __init__(self, n):
-        self.free, self.users, self.known, self.names = list(range(n))[::-1], collections.Counter(), {}, {}
-        self.unused = collections.OrderedDict()  # pages with a name and no user, the one that was used last at the end
-
-    def available(self):
-        return len(self.free) + len(self.unused)
-
-    def find(self, name):
-        """The page with these words, and those before it; or None."""
-        return self.known.get(name)
-
-    def use(self, page):
-        self.users[page] += 1
-        self.unused.pop(page, None)
-
-    def take(self):
-        """A page for words of one's own."""
-        if not self.free:
-            page, _ = self.unused.popitem(last=False)
-            del self.known[self.names.pop(page)]
-            self.free.append(page)
-        page = self.free.pop()
-        self.users[page] = 1
-        return page
-
-    def name(self, page, name):
-        """Says what a page has, once it has it."""
-        if name not in self.known and page not in self.names:
-            self.known[name], self.names[page] = page, name
-
-    def leave(self, page):
-        self.users[page] -= 1
-        if self.users[page]:
-            return
-        del self.users[page]
-        if page in self.names:
-            self.unused[page] = None
-        else:
-            self.free.append(page)
 
 
 @dataclasses.dataclass
@@ -67,63 +24,85 @@ class Request:
     prompt: list
     limit: int  # words in all
     settings: dict
-    stops: tuple
+    stops: frozenset
     seed: int
     on_token: typing.Optional[typing.Callable]
     tokens: list = dataclasses.field(default_factory=list)  # new ones
     pages: list = dataclasses.field(default_factory=list)
     row: int = -1  # of the batch; -1: it waits
     ready: int = 0  # words of the prompt whose keys and values are in the cache
-    error: typing.Optional[BaseException] = None
+    error: typing.Optional[Exception] = None
 
 
 class Engine:
-    """Generates for requests that come and go.
+    """Generates for requests that come and go: what tfuse.generate does for a list of prompts.
 
-      engine = Engine(model, pages=2048)
-      first = engine.add([5, 17, 3], max_new_tokens=20)
-      while engine.busy():
-          engine.step()
-      engine.result(first)
+    Requests join and leave between steps (continuous batching). Their keys and values lie in pages, which prompts that begin
+    alike share. A request that finds no free row or pages waits for them. Weights are read when the engine is made. An engine
+    is for one thread.
 
     Args:
       model: a CausalLM of KerasHub.
-      pages: how many pages of 64 words all requests may have at one time.
+      pages: how many pages of 64 tokens keys and values may take. None: as many as `rows` requests of `room` tokens have, or as
+        half of the memory that is free holds, if these are fewer.
       rows: how many requests run at one time, at most.
-      room: the most words of a request, its prompt included.
+      room: the most tokens of a request, its prompt included.
+
+    Raises:
+      NotServed: a ValueError that says why tfuse does not serve the model.
+
+    Example:
+      engine = tfuse.generation.Engine(model)
+      first = engine.add([5, 17, 3], max_new_tokens=20)
+      while engine.busy():
+          engine.step()
+      print(engine.result(first))
     """
 
-    def __init__(self, model, pages, rows=32, room=2048):
+    def __init__(self, model, pages=None, rows=32, room=2048):
         self.decoder = decoder_of(model)
-        self._sampler, self._room, self._rows = model.sampler, room, rows
+        self._device = self.decoder.table.device
+        self._room = room if self.decoder.positions is None else min(room, self.decoder.positions.shape[0])
+        self._sampler = model.sampler
+        pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)
-        self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
-        self._s = steps.Sequences(rows, room, -(-room // PAGE))
+        with tf.device(self._device):
+            self._allocate(pages, rows, self._room)
         self._host = {name: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for name, tensor in vars(self._s).items()}
         self._host["done"][:] = 1
         self._host["places"][:] = -1
         self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
         self._next, self._step, self._prompts, self._changed = 0, None, {}, True
 
+    def _allocate(self, pages, rows, room):
+        self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
+        self._s = steps.Sequences(rows, room, -(-room // PAGE))
+
     # ---- requests ----
 
     def add(self, prompt, max_new_tokens, sampler=None, stop_token_ids=None, on_token=None, seed=None):
         """Has a prompt, a list of ids, continued; returns the request's number.
 
-        on_token(number, token) is called with each new word. Raises ValueError for a request that can never run."""
+        on_token(number, token) is called with each new token; what it raises ends this request, and result() raises it.
+        Requests with the same seed and prompt draw the same tokens, whoever else is there. Raises ValueError for a request that
+        can never run."""
         prompt = [int(token) for token in prompt]
         limit = len(prompt) + int(max_new_tokens)
         if not prompt or max_new_tokens < 1:
-            raise ValueError("tfuse.generate: a prompt has at least one word and asks for at least one, got %d and %d" % (
+            raise ValueError("tfuse.generate: a prompt has at least one token and asks for at least one, got %d and %d" % (
                 len(prompt), max_new_tokens))
+        words = self.decoder.table.shape[0]
+        if not 0 <= min(prompt) <= max(prompt) < words:
+            raise ValueError("tfuse.generate: ids are from 0 to %d, got %d" % (
+                words - 1, min(prompt) if min(prompt) < 0 else max(prompt)))
         if limit > self._room:
-            raise ValueError("tfuse.generate: a prompt of %d words and %d new ones are more than the %d that a request may have"
+            raise ValueError("tfuse.generate: a prompt of %d tokens and %d new ones are more than the %d that a request may have"
                              % (len(prompt), max_new_tokens, self._room))
         wanted, there = -(-limit // PAGE), len(self._pages.free) + len(self._pages.unused) + len(self._pages.users)
         if wanted > there:
-            raise ValueError("tfuse.generate: %d words take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
+            raise ValueError("tfuse.generate: %d tokens take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
         number, self._next = self._next, self._next + 1
-        request = Request(number, prompt, limit, settings_of(sampler or self._sampler), tuple(stop_token_ids or ()),
+        request = Request(number, prompt, limit, settings_of(sampler or self._sampler), frozenset(stop_token_ids or ()),
                           number if seed is None else seed, on_token)
         self._requests[number] = request
         self._waiting.append(request)
@@ -137,13 +116,18 @@ class Engine:
         self._end(request)
 
     def result(self, number):
-        """The new words of a request, which is then forgotten. Raises what its on_token has raised."""
+        """The new tokens of a request that has ended, which is then forgotten. Raises what its on_token has raised."""
         request = self._requests.pop(number)
         if request.error is not None:
             raise request.error
         return request.tokens
 
+    def has_ended(self, number):
+        request = self._requests[number]
+        return request.row < 0 and request not in self._waiting
+
     def busy(self):
+        """Whether there are requests that have not ended."""
         return bool(self._waiting) or any(self._running)
 
     def _end(self, request):
@@ -158,22 +142,26 @@ class Engine:
     # ---- steps ----
 
     def step(self):
-        """One new word for each request that runs; before that, requests join, and one of them reads some of its prompt."""
-        while self._waiting and self._admit(self._waiting[0]):
-            self._waiting.popleft()
-        reading = next((r for r in self._running if r is not None and r.ready < len(r.prompt) - 1), None)
-        if reading is not None:
-            self._read(reading)
-        if all(r is None or r.ready < len(r.prompt) - 1 for r in self._running):
-            return
+        """One new token for each request that runs; before that, requests join, and some read a part of their prompts."""
+        with tf.device(self._device):
+            while self._waiting and self._admit(self._waiting[0]):
+                self._waiting.popleft()
+            left = CHUNK
+            for request in [r for r in self._running if r is not None and r.ready < len(r.prompt) - 1]:
+                left -= self._read(request) if left > 0 else 0
+            ready = [r for r in self._running if r is not None and r.ready == len(r.prompt) - 1]
+            if ready:
+                self._advance()
+        for request in ready:
+            self._grown(request)
+
+    def _advance(self):
         self._put()
         if self._step is None:
             self._step = steps.step(self.decoder, self._cache, self._s)
         self._step.run()
         grown = ("lengths", "done", "current", "places", "positions")
         self._host.update(zip(grown, steps.read(*(getattr(self._s, name) for name in grown))))
-        for request in [r for r in self._running if r is not None and r.ready == len(r.prompt) - 1]:
-            self._grown(request)
 
     def _grown(self, request):
         length = int(self._host["lengths"][request.row])
@@ -184,7 +172,7 @@ class Engine:
         try:
             if request.on_token is not None:
                 request.on_token(request.number, token)
-        except BaseException as error:  # it ends this request, and no other
+        except Exception as error:  # it ends this request, and no other
             request.error = error
         if request.error is not None or length >= request.limit or token in request.stops:
             self._end(request)
@@ -212,7 +200,7 @@ class Engine:
         return True
 
     def _read(self, request):
-        """Puts some words of a prompt into the cache."""
+        """Puts some tokens of a prompt into the cache; returns how many there was room for."""
         begin, end = request.ready, min(request.ready + CHUNK, len(request.prompt) - 1)
         n = next(size for size in (64, 128, 256, CHUNK) if size >= end - begin)
         at = np.arange(end - begin) + begin
@@ -232,6 +220,7 @@ class Engine:
             self._pages.name(request.pages[i], tuple(request.prompt[:(i + 1) * PAGE]))
         if end == len(request.prompt) - 1:
             self._start(request)
+        return n
 
     def _start(self, request):
         """From now on it takes part in steps: the first one reads the last word of its prompt."""

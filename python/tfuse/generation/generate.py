@@ -1,0 +1,148 @@
+"""tfuse.generate: a list of prompts, by the engine."""
+
+import sys
+
+import numpy as np
+import rich.console
+import rich.progress
+
+from tfuse.generation.batch import seeds_of
+from tfuse.generation.decoders import NotServed
+from tfuse.generation.engine import Engine
+from tfuse.generation.steps import PAGE
+
+ROWS = 64  # requests that run at one time, at most
+
+
+class Failed(RuntimeError):
+    """Some prompts of a call of tfuse.generate failed; the others were continued.
+
+    Attributes:
+      results: what tfuse.generate would have returned, with its exception in the place of each prompt that failed.
+    """
+
+    def __init__(self, results):
+        self.results = results
+        wrong = [(i, result) for i, result in enumerate(results) if isinstance(result, Exception)]
+        super().__init__("tfuse.generate: %d of %d prompts failed. Prompt %d: %s. All results are in this error's `results`" % (
+            len(wrong), len(results), wrong[0][0], wrong[0][1]))
+
+
+def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto", on_token=None, pages=None):
+    """Continues prompts of any lengths with a language model of KerasHub, many of them at a time.
+
+    Unlike model.generate(), nothing is padded: a prompt that is done leaves its place to the next one, and prompts that begin
+    alike have their beginning computed once. Each prompt gets the tokens that it would get alone, to within rounding. It works
+    whether tfuse.enable() is on or not, on a GPU and on a CPU.
+
+    Args:
+      model: a CausalLM of KerasHub. Which ones are served: docs/generation.md.
+      prompts: a list of texts, where the model has a preprocessor, and of lists of token ids.
+      max_new_tokens: how many tokens a prompt gets at most; a number, or a list with one for each prompt.
+      sampler: as in model.compile(sampler=...): "greedy", "random", "top_k", "top_p" or an object of one of these. None is the
+        model's own.
+      stop_token_ids: tokens that end a prompt's continuation, and are its last. "auto" are those of the preprocessor's tokenizer;
+        without a preprocessor, and with None, there are none.
+      on_token: a function that is called with each new token as it comes: the prompt's place in the list, and the token's id.
+        What it raises ends this prompt's continuation, and no other.
+      pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 64
+        prompts as long as the longest, or as many as half of the memory that is free holds, if these are fewer.
+
+    Returns:
+      A list in the order of the prompts: for a text the new text, without the prompt, for ids the new ids.
+
+    Raises:
+      ValueError: tfuse does not serve the model, or the sampler; model.generate() does.
+      Failed: some prompts failed, or can never be served. It has the results of the others.
+
+    Example:
+      texts = tfuse.generate(model, ["The capital of France is", "2 + 2 ="], max_new_tokens=20)
+    """
+    if isinstance(prompts, (str, bytes)):
+        raise TypeError("tfuse.generate: prompts is a list, of texts or of lists of ids; got one text")
+    prompts = list(prompts)
+    limits = [int(n) for n in np.broadcast_to(max_new_tokens, [len(prompts)])]
+    if not prompts:
+        return []
+    ids, stops = _ids_of(model, prompts), _stops(model, stop_token_ids)
+    sampler = _sampler(model, sampler)
+    try:
+        longest = max(len(some) + n for some, n in zip(ids, limits))
+        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE)
+    except NotServed as error:
+        raise NotServed("tfuse.generate does not serve this model, and its own generate() does: %s" % error) from error
+    results = _run(engine, ids, limits, sampler, stops, on_token)
+    results = [_text(model, tokens) if isinstance(prompt, str) and isinstance(tokens, list) else tokens
+               for prompt, tokens in zip(prompts, results)]
+    if any(isinstance(result, Exception) for result in results):
+        raise Failed(results) from next(result for result in results if isinstance(result, Exception))
+    return results
+
+
+def _run(engine, prompts, limits, sampler, stops, on_token):
+    """New ids of each, or an exception."""
+    results, left = [None] * len(prompts), {}
+    told = None if on_token is None else lambda number, token: on_token(left[number], token)
+    for i, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds_of(sampler, len(prompts)))):
+        try:
+            left[engine.add(prompt, limit, sampler, stops, told, int(seed))] = i
+        except NotServed:
+            raise
+        except Exception as error:
+            results[i] = error
+    shown = sys.stderr.isatty() and len(prompts) > 1
+    with rich.progress.Progress(console=rich.console.Console(stderr=True), transient=True, disable=not shown) as progress:
+        task = progress.add_task("prompts", total=len(left))
+        while left:
+            engine.step()
+            for number in [number for number in left if engine.has_ended(number)]:
+                results[left[number]] = _result(engine, number)
+                del left[number]
+                progress.advance(task)
+    return results
+
+
+def _result(engine, number):
+    try:
+        return engine.result(number)
+    except Exception as error:
+        return error
+
+
+# ---- texts ----
+
+
+def _ids_of(model, prompts):
+    """Ids of each prompt: those that model.generate() would begin with."""
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if texts and getattr(model, "preprocessor", None) is None:
+        raise ValueError("tfuse.generate: this model has no preprocessor, so prompts must be lists of ids; got a text")
+    if texts:
+        room = max(len(text.encode()) for text in texts) + 8  # a token is a byte at least; a few begin a text
+        packed = model.preprocessor.generate_preprocess(texts, sequence_length=room)
+        tokens, mask = (np.asarray(packed[name]) for name in ("token_ids", "padding_mask"))
+        found = iter([row[there.astype(bool)].tolist() for row, there in zip(tokens, mask)])
+    return [next(found) if isinstance(prompt, str) else [int(token) for token in prompt] for prompt in prompts]
+
+
+def _text(model, tokens):
+    ids = np.array([tokens], "int32")
+    return model.preprocessor.generate_postprocess({"token_ids": ids, "padding_mask": np.ones_like(ids, bool)})[0]
+
+
+def _stops(model, given):
+    if given is None or given != "auto":
+        return [int(token) for token in given or ()]
+    tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
+    found = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
+    return [int(token) for token in found if token is not None]
+
+
+def _sampler(model, sampler):
+    if sampler is None:
+        return model.sampler
+    if not isinstance(sampler, str):
+        return sampler
+    import keras_hub  # which is there, since the model is of it
+
+    return keras_hub.samplers.get(sampler)
