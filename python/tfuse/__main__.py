@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, profile, tune, ops, cache, new-op or build-op."""
+"""python -m tfuse COMMAND: doctor, bench, demo, generate, profile, tune, ops, cache, new-op or build-op."""
 
 import argparse
 import os
@@ -9,6 +9,7 @@ COMMANDS = {
     "doctor": "check this machine: TensorFlow, the library, GPUs, NVIDIA's libraries, and every op against NumPy",
     "bench": "time ops beside stock TensorFlow and XLA, in milliseconds and as a share of memory bandwidth",
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
+    "generate": "continue a text with a saved language model of KerasHub: its text as it comes, and tokens a second",
     "profile": "run a script's steps under the profiler: where the time goes, and how much of it tfuse could serve",
     "tune": "for authors of ops: find the best launch parameters on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",

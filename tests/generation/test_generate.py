@@ -1,6 +1,7 @@
 """tfuse.generate: lists of prompts, texts and ids, in their order; and what is told of those that fail."""
 
 import io
+import re
 
 import keras_hub
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 
 import tfuse
 from generating import fresh, model, prompts, writer
+from tfuse.__main__ import main
+from tfuse._tools import _generate
 from tfuse.generation import batch, generate as module
+from tfuse.generation.decoders import decoder_of
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(1, 97, size=n).tolist() for n in (1, 90, 5, 64, 7, 30)]
@@ -118,3 +122,63 @@ def test_a_bar_where_somebody_looks(monkeypatch):
     monkeypatch.setattr("sys.stderr", quiet := io.StringIO())
     tfuse.generate(greedy(), PROMPTS[:2], 3)
     assert not quiet.getvalue()
+
+
+# ---- python -m tfuse generate ----
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A preset with a preprocessor, and a file without one."""
+    folder = tmp_path_factory.mktemp("models")
+    writer().save_to_preset(str(folder / "preset"))
+    small = fresh("Llama", num_layers=1)
+    small.save(folder / "model.keras")
+    return folder
+
+
+def command(capsys, *arguments):
+    status = main(["generate", *map(str, arguments)])
+    return status, *capsys.readouterr()
+
+
+def test_the_command_writes_a_text(saved, capsys):
+    status, out, err = command(capsys, saved / "preset", "--prompt", "the fox", "--max-new-tokens", 12, "--sampler", "greedy")
+    assert status == 0 and out == tfuse.generate(writer(), ["the fox"], 12, sampler="greedy")[0] + "\n"
+    assert re.search(r"^\d+ tokens, the first after \d+\.\d\d s", err.strip().splitlines()[-1])
+
+
+def test_the_command_writes_ids(saved, capsys):
+    status, out, err = command(capsys, saved / "model.keras", "--ids", "5,17", "--max-new-tokens", 9, "--sampler", "greedy")
+    expected, = tfuse.generate(fresh("Llama", num_layers=1), [[5, 17]], 9)
+    assert status == 0 and out.split() == list(map(str, expected))
+    assert re.search(r"^9 tokens, the first after .* s; [\d.]+ tokens a second", err.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["model.keras", "--prompt", "a"], "has no preprocessor"), (["model.keras", "--ids", "200"], "ids are from 0 to 96, got 200"),
+    (["nothing.keras", "--ids", "1"], "there is no .*nothing.keras"), (["model.keras", "--ids", "1", "--dtype", "float16"], "--dtype is"),
+], ids=["text", "id", "file", "dtype"])
+def test_what_the_command_refuses(saved, capsys, arguments, message):
+    try:
+        status, out, err = command(capsys, saved / arguments[0], *arguments[1:])
+    except SystemExit as error:
+        status, err = 1, str(error)
+    assert status == 1 and re.search(message, err)
+
+
+def test_what_the_command_says_of_speed():
+    """Ten tokens, of which the first took two seconds, three more half a second each, and six a tenth."""
+    ends = [1.5, *np.cumsum([2.0, 0.5, 0.5, 0.5, *[0.1] * 6])]  # the first step of all read the prompt
+    assert _generate.summary(10, ends, 2e9, 0) == "10 tokens, the first after 2.00 s; 10.0 tokens a second"
+    assert _generate.summary(10, ends, 2e9, 4e10).endswith("50% of the memory's rate: each reads 2.00 GB of weights, and the GPU "
+                                                           "copies 40 GB/s")
+    assert _generate.summary(2, [1.0, 2.0], 2e9, 4e10) == "2 tokens, the first after 1.00 s"
+
+
+def test_the_bytes_of_a_token():
+    """Tables count where they are the head."""
+    sizes = lambda lm: 4 * sum(v.shape.num_elements() for v in lm.variables)
+    untied, tied = model("Llama"), model("GPT2")
+    assert _generate.weight_bytes(decoder_of(untied)) == sizes(untied) - 4 * 97 * 32
+    assert _generate.weight_bytes(decoder_of(tied)) == sizes(tied) - 4 * 100 * 32  # those of positions do not

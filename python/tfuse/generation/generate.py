@@ -64,15 +64,15 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     limits = [int(n) for n in np.broadcast_to(max_new_tokens, [len(prompts)])]
     if not prompts:
         return []
-    ids, stops = _ids_of(model, prompts), _stops(model, stop_token_ids)
-    sampler = _sampler(model, sampler)
+    ids, stops = ids_of(model, prompts), stops_of(model, stop_token_ids)
+    sampler = sampler_of(model, sampler)
     try:
         longest = max(len(some) + n for some, n in zip(ids, limits))
         engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE)
     except NotServed as error:
         raise NotServed("tfuse.generate does not serve this model, and its own generate() does: %s" % error) from error
     results = _run(engine, ids, limits, sampler, stops, on_token)
-    results = [_text(model, tokens) if isinstance(prompt, str) and isinstance(tokens, list) else tokens
+    results = [text_of(model, tokens) if isinstance(prompt, str) and isinstance(tokens, list) else tokens
                for prompt, tokens in zip(prompts, results)]
     if any(isinstance(result, Exception) for result in results):
         raise Failed(results) from next(result for result in results if isinstance(result, Exception))
@@ -112,7 +112,7 @@ def _result(engine, number):
 # ---- texts ----
 
 
-def _ids_of(model, prompts):
+def ids_of(model, prompts):
     """Ids of each prompt: those that model.generate() would begin with."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     if texts and getattr(model, "preprocessor", None) is None:
@@ -125,12 +125,14 @@ def _ids_of(model, prompts):
     return [next(found) if isinstance(prompt, str) else [int(token) for token in prompt] for prompt in prompts]
 
 
-def _text(model, tokens):
+def text_of(model, tokens):
+    """What ids say, without those that only mark a beginning or an end."""
     ids = np.array([tokens], "int32")
     return model.preprocessor.generate_postprocess({"token_ids": ids, "padding_mask": np.ones_like(ids, bool)})[0]
 
 
-def _stops(model, given):
+def stops_of(model, given):
+    """Ids, of None, "auto" or ids."""
     if given is None or given != "auto":
         return [int(token) for token in given or ()]
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
@@ -138,7 +140,8 @@ def _stops(model, given):
     return [int(token) for token in found if token is not None]
 
 
-def _sampler(model, sampler):
+def sampler_of(model, sampler):
+    """A sampler, of None, a name or a sampler."""
     if sampler is None:
         return model.sampler
     if not isinstance(sampler, str):

@@ -42,15 +42,10 @@ class Weights:
         return _mapped(self._parts, _Number, lambda number: tensors[number.at])
 
     def _tensors(self):
-        tensors, numbers = [], {}  # one that a decoder has twice, as a head that is the table, is read once
-
-        def numbered(tensor):
-            if id(tensor) not in numbers:
-                numbers[id(tensor)] = _Number(len(tensors))
-                tensors.append(tensor)
-            return numbers[id(tensor)]
-
-        self._parts = _mapped(decoder_of(self._model()), tf.Tensor, numbered)
+        decoder = decoder_of(self._model())
+        tensors = tensors_of(decoder)  # a head that is the table is read once
+        numbers = {id(tensor): _Number(i) for i, tensor in enumerate(tensors)}
+        self._parts = _mapped(decoder, tf.Tensor, lambda tensor: numbers[id(tensor)])
         return tensors
 
 
@@ -58,6 +53,13 @@ class Weights:
 class _Number:
     """Stands for a tensor."""
     at: int
+
+
+def tensors_of(decoder):
+    """All tensors that a decoder has, each once."""
+    found = {}
+    _mapped(decoder, tf.Tensor, lambda tensor: found.setdefault(id(tensor), tensor))
+    return list(found.values())
 
 
 def _mapped(part, kind, function):

@@ -1,0 +1,141 @@
+"""python -m tfuse generate MODEL --prompt TEXT: continues a text with a saved model, and says how fast that was."""
+
+import argparse
+import pathlib
+import queue
+import sys
+import threading
+import time
+
+import keras
+import tensorflow as tf
+
+from tfuse.generation.decoders import NotServed
+from tfuse.generation.engine import Engine
+from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
+from tfuse.generation.weights import tensors_of
+
+SAMPLERS = ("greedy", "random", "top_k", "top_p")
+WARM_UP = 3  # steps: on a GPU the first chooses kernels, the second captures them
+
+HELP = """Continues a text with a language model of KerasHub: prints it as it comes, then, on stderr, how many tokens a second that
+was and, on a GPU, what share of the memory's rate: of the time that a copy of as many bytes takes as the weights have,
+which each token has to read. What the first %d steps take, in which kernels are chosen, is left out.
+
+MODEL is a file that model.save("model.keras") has written, or a folder that model.save_to_preset(folder) has.""" % WARM_UP
+EXAMPLES = """examples:
+  python -m tfuse generate ./llama --prompt "The capital of France is"
+  python -m tfuse generate model.keras --prompt "Once upon a time" --max-new-tokens 256 --sampler top_p --dtype bfloat16
+  python -m tfuse generate model.keras --ids 5,17,3          # a model without a preprocessor: ids in, ids out"""
+
+
+def load(where, dtype):
+    """The model, or a SystemExit that says what is wrong."""
+    try:
+        import keras_hub
+    except ImportError as error:
+        raise SystemExit("KerasHub is not installed, and the models are of it: pip install keras-hub (%s)" % error)
+    path = pathlib.Path(where)
+    if not path.exists():
+        raise SystemExit("there is no %s: a .keras file or the folder of a preset is wanted" % where)
+    if dtype and not path.is_dir():
+        raise SystemExit("--dtype is for the folder of a preset: a .keras file has a dtype of its own")
+    try:
+        if path.is_dir():
+            return keras_hub.models.CausalLM.from_preset(str(path), **({"dtype": dtype} if dtype else {}))
+        return keras.saving.load_model(path)
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        raise SystemExit("%s cannot be loaded: %s" % (where, error))
+
+
+class Printer(threading.Thread):
+    """Prints tokens while others are computed."""
+
+    def __init__(self, show):
+        super().__init__(daemon=True)
+        self._show, self._queue, self._tokens, self._shown = show, queue.Queue(), [], 0
+        self.start()
+
+    def put(self, number, token):
+        self._queue.put(token)
+
+    def close(self):
+        self._queue.put(None)
+        self.join()
+
+    def run(self):
+        more = True
+        while more:
+            new = [self._queue.get()]
+            while not self._queue.empty():
+                new.append(self._queue.get())
+            more = new[-1] is not None
+            self._tokens += [token for token in new if token is not None]
+            text = self._show(self._tokens) if self._tokens else ""
+            whole = text.rstrip("\ufffd") if more else text  # of a character that takes several tokens the first may be there
+            print(whole[self._shown:], end="", flush=True)
+            self._shown = max(self._shown, len(whole))
+
+
+def timed(engine):
+    """Runs an engine to its end: seconds until each step was done."""
+    start, ends = time.perf_counter(), []
+    while engine.busy():
+        engine.step()
+        ends.append(time.perf_counter() - start)
+    return ends
+
+
+def summary(tokens, ends, weight_bytes, copy_speed):
+    """What is said of a run: of tokens, the times at which they came, the weights' bytes, and bytes a second, 0 if not known."""
+    lines = ["%d tokens, the first after %.2f s" % (tokens, ends[-tokens] if tokens else 0)]
+    steps = tokens - 1 - WARM_UP
+    if steps > 0:
+        rate = steps / (ends[-1] - ends[-1 - steps])
+        lines.append("%.1f tokens a second" % rate)
+        if copy_speed:
+            lines.append("%.0f%% of the memory's rate: each reads %.2f GB of weights, and the GPU copies %.0f GB/s" % (
+                100 * rate * weight_bytes / copy_speed, weight_bytes / 1e9, copy_speed / 1e9))
+    return "; ".join(lines)
+
+
+def weight_bytes(decoder):
+    """Bytes that a token reads: all weights, but for tables of which it reads a row."""
+    rows = [id(table) for table in (decoder.table, decoder.positions) if table is not decoder.head]
+    return sum(t.dtype.size * t.shape.num_elements() for t in tensors_of(decoder) if id(t) not in rows)
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tfuse generate", formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     description=HELP, epilog=EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--prompt", metavar="TEXT", help="what is continued")
+    given.add_argument("--ids", metavar="ID,ID,…", help="the same as token ids, for a model that has no preprocessor")
+    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="how many at most (%(default)s)")
+    parser.add_argument("--sampler", choices=SAMPLERS, help="how a token is drawn; the model's own if not given")
+    parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), help="what a preset is loaded in")
+    chosen = parser.parse_args(arguments)
+    model = load(chosen.model, chosen.dtype)
+    try:
+        prompt = chosen.prompt if chosen.ids is None else [int(token) for token in chosen.ids.split(",")]
+        ids, = ids_of(model, [prompt])
+        engine = Engine(model, rows=1, room=len(ids) + max(chosen.max_new_tokens, 1))
+        printer = Printer((lambda tokens: text_of(model, tokens)) if chosen.ids is None else lambda tokens: " ".join(map(str, tokens)))
+        number = engine.add(ids, chosen.max_new_tokens, sampler_of(model, chosen.sampler), stops_of(model, "auto"), printer.put)
+    except NotServed as error:
+        print("tfuse does not serve this model, and its own generate() does: %s" % error, file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    ends = timed(engine)
+    printer.close()
+    print()
+    speed = 0
+    if "GPU" in engine.decoder.table.device:
+        from tfuse._tools import _driver
+
+        speed = _driver.GpuClock().copy_speed(1 << 28)
+    print(summary(len(engine.result(number)), ends, weight_bytes(engine.decoder), speed), file=sys.stderr)
+    return 0
