@@ -1,4 +1,4 @@
-"""model.generate() by chains gives what KerasHub's own gives; what is left to KerasHub, and why, is in test_enable_generate.py."""
+"""model.generate() by chains gives what KerasHub's own gives. What is left to that, and why: test_enable_generate.py."""
 
 import gc
 import threading

@@ -112,11 +112,11 @@ LEFT = {
     "beam": (lambda: compiled(small(), sampler=keras_hub.samplers.BeamSampler(num_beams=2)), "the sampler is a BeamSampler"),
     "contrastive": (lambda: compiled(small(), sampler="contrastive"), "the sampler is a ContrastiveSampler"),
     "own sampler": (lambda: compiled(small(), sampler=OwnSampler()), "the sampler is a OwnSampler, which wants probabilities"),
-    "own model": (lambda: OwnModel(small().backbone), "OwnModel.call_with_cache is of test_enable_generate, and not KerasHub's"),
+    "own model": (lambda: OwnModel(small().backbone), "OwnModel.call_with_cache is of test_enable_generate, and not KerasH"),
     "family": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "no steps for a GPTNeoXBackbone"),
     "frequencies": (lambda: fresh("Llama3", num_layers=1, rope_frequency_adjustment_factor=8.0, rope_low_freq_factor=1.0,
-                                  rope_high_freq_factor=4.0, rope_pretraining_sequence_length=32), "does not have the frequencies"),
+                                  rope_high_freq_factor=4.0, rope_pretraining_sequence_length=32), "does not have the freq"),
     "quantised": (quantised, "is quantised or has LoRA weights"),
     "adapted": (adapted, "is quantised or has LoRA weights"),
     "eager": (lambda: compiled(small(), run_eagerly=True), "the model has run_eagerly=True"),
@@ -126,7 +126,7 @@ LEFT_INPUTS = {
     "left padded": (left_padded, None, "prompts do not begin their rows"),
     "no prompt": (lambda: prompts([0, 3], 12), None, "prompts do not begin their rows"),
     "stops": (lambda: prompts([4], 12), (5, 0), "what comes after the prompts has a stop token"),
-    "lists": (lambda: {name: value.tolist() for name, value in prompts([4], 12).items()}, None, "not [batch, length], or no int"),
+    "lists": (lambda: {name: value.tolist() for name, value in prompts([4], 12).items()}, None, "not [batch, length], or"),
     "more inputs": (lambda: {**prompts([4], 12), "images": 1}, None, "the inputs are not token_ids and padding_mask"),
 }
 

@@ -156,8 +156,10 @@ def test_the_command_writes_ids(saved, capsys):
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["model.keras", "--prompt", "a"], "has no preprocessor"), (["model.keras", "--ids", "200"], "ids are from 0 to 96, got 200"),
-    (["nothing.keras", "--ids", "1"], "there is no .*nothing.keras"), (["model.keras", "--ids", "1", "--dtype", "float16"], "--dtype is"),
+    (["model.keras", "--prompt", "a"], "has no preprocessor"),
+    (["model.keras", "--ids", "200"], "ids are from 0 to 96, got 200"),
+    (["nothing.keras", "--ids", "1"], "there is no .*nothing.keras"),
+    (["model.keras", "--ids", "1", "--dtype", "float16"], "--dtype is"),
 ], ids=["text", "id", "file", "dtype"])
 def test_what_the_command_refuses(saved, capsys, arguments, message):
     try:
@@ -171,14 +173,14 @@ def test_what_the_command_says_of_speed():
     """Ten tokens, of which the first took two seconds, three more half a second each, and six a tenth."""
     ends = [1.5, *np.cumsum([2.0, 0.5, 0.5, 0.5, *[0.1] * 6])]  # the first step of all read the prompt
     assert _generate.summary(10, ends, 2e9, 0) == "10 tokens, the first after 2.00 s; 10.0 tokens a second"
-    assert _generate.summary(10, ends, 2e9, 4e10).endswith("50% of the memory's rate: each reads 2.00 GB of weights, and the GPU "
-                                                           "copies 40 GB/s")
+    assert _generate.summary(10, ends, 2e9, 4e10).endswith(
+        "50% of the memory's rate: each reads 2.00 GB of weights, and the GPU copies 40 GB/s")
     assert _generate.summary(2, [1.0, 2.0], 2e9, 4e10) == "2 tokens, the first after 1.00 s"
 
 
 def test_the_bytes_of_a_token():
     """Tables count where they are the head."""
-    sizes = lambda lm: 4 * sum(v.shape.num_elements() for v in lm.variables)
+    sizes = lambda lm: 4 * sum(v.shape.num_elements() for v in lm.trainable_variables)
     untied, tied = model("Llama"), model("GPT2")
     assert _generate.weight_bytes(decoder_of(untied)) == sizes(untied) - 4 * 97 * 32
     assert _generate.weight_bytes(decoder_of(tied)) == sizes(tied) - 4 * 100 * 32  # those of positions do not

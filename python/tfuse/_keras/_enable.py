@@ -34,7 +34,7 @@ def enable(look_back=True):
     Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
     and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
     convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
-    attention and RMS norms.
+    attention and RMS norms, and its generate() where there is a GPU.
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
     as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot

@@ -8,7 +8,6 @@ import threading
 import time
 
 import keras
-import tensorflow as tf
 
 from tfuse.generation.decoders import NotServed
 from tfuse.generation.engine import Engine
@@ -18,14 +17,14 @@ from tfuse.generation.weights import tensors_of
 SAMPLERS = ("greedy", "random", "top_k", "top_p")
 WARM_UP = 3  # steps: on a GPU the first chooses kernels, the second captures them
 
-HELP = """Continues a text with a language model of KerasHub: prints it as it comes, then, on stderr, how many tokens a second that
-was and, on a GPU, what share of the memory's rate: of the time that a copy of as many bytes takes as the weights have,
-which each token has to read. What the first %d steps take, in which kernels are chosen, is left out.
+HELP = """Continues a text with a language model of KerasHub. It prints the new text as it comes, and then, on stderr, how
+many tokens a second that was. On a GPU it also says how near that is to the memory's rate: each token has to
+read all weights, and a copy shows how fast the GPU reads. The first %d steps, which choose kernels, do not count.
 
 MODEL is a file that model.save("model.keras") has written, or a folder that model.save_to_preset(folder) has.""" % WARM_UP
 EXAMPLES = """examples:
   python -m tfuse generate ./llama --prompt "The capital of France is"
-  python -m tfuse generate model.keras --prompt "Once upon a time" --max-new-tokens 256 --sampler top_p --dtype bfloat16
+  python -m tfuse generate ./llama --prompt "Once upon a time" --max-new-tokens 256 --sampler top_p --dtype bfloat16
   python -m tfuse generate model.keras --ids 5,17,3          # a model without a preprocessor: ids in, ids out"""
 
 
@@ -87,7 +86,7 @@ def timed(engine):
 
 
 def summary(tokens, ends, weight_bytes, copy_speed):
-    """What is said of a run: of tokens, the times at which they came, the weights' bytes, and bytes a second, 0 if not known."""
+    """What is said of a run: how many tokens, when its steps ended, the weights' bytes, and bytes a second, 0 if not known."""
     lines = ["%d tokens, the first after %.2f s" % (tokens, ends[-tokens] if tokens else 0)]
     steps = tokens - 1 - WARM_UP
     if steps > 0:
@@ -121,7 +120,8 @@ def main(arguments):
         prompt = chosen.prompt if chosen.ids is None else [int(token) for token in chosen.ids.split(",")]
         ids, = ids_of(model, [prompt])
         engine = Engine(model, rows=1, room=len(ids) + max(chosen.max_new_tokens, 1))
-        printer = Printer((lambda tokens: text_of(model, tokens)) if chosen.ids is None else lambda tokens: " ".join(map(str, tokens)))
+        text = lambda tokens: text_of(model, tokens) if chosen.ids is None else " ".join(map(str, tokens))
+        printer = Printer(text)
         number = engine.add(ids, chosen.max_new_tokens, sampler_of(model, chosen.sampler), stops_of(model, "auto"), printer.put)
     except NotServed as error:
         print("tfuse does not serve this model, and its own generate() does: %s" % error, file=sys.stderr)

@@ -1,8 +1,8 @@
 """model.generate() of KerasHub: all sequences of a batch at once, each at its own length, by chains.
 
 What it needs on the device, a cache of keys and values and what is known of the sequences, stays with the model for the next
-batch of the same size: their memory is where it was, so a step that was captured is launched again. Weights do not stay: a model
-that is trained between two batches would have them twice.
+batch of the same size: their memory is where it was, so a step that was captured is launched again. Weights do not stay: a
+model that is trained between two batches would have them twice.
 """
 
 import contextlib
@@ -142,7 +142,8 @@ def _checked(inputs, stop_token_ids):
     if not isinstance(inputs, dict) or set(inputs) != {"token_ids", "padding_mask"}:
         raise NotServed("the inputs are not token_ids and padding_mask")
     tokens, mask = (np.asarray(inputs[name]) for name in ("token_ids", "padding_mask"))
-    if not hasattr(inputs["token_ids"], "dtype") or tokens.dtype.kind not in "iu" or tokens.ndim != 2 or mask.shape != tokens.shape:
+    if not hasattr(inputs["token_ids"], "dtype") or tokens.dtype.kind not in "iu" or tokens.ndim != 2 \
+            or mask.shape != tokens.shape:
         raise NotServed("token_ids and padding_mask are not [batch, length], or no integers")
     mask = mask.astype(bool)
     lengths = mask.sum(-1)

@@ -96,8 +96,8 @@ class Engine:
             raise ValueError("tfuse.generate: ids are from 0 to %d, got %d" % (
                 words - 1, min(prompt) if min(prompt) < 0 else max(prompt)))
         if limit > self._room:
-            raise ValueError("tfuse.generate: a prompt of %d tokens and %d new ones are more than the %d that a request may have"
-                             % (len(prompt), max_new_tokens, self._room))
+            raise ValueError("tfuse.generate: a prompt of %d tokens and %d new ones are more than the %d that a request may have" % (
+                len(prompt), max_new_tokens, self._room))
         wanted, there = -(-limit // PAGE), len(self._pages.free) + len(self._pages.unused) + len(self._pages.users)
         if wanted > there:
             raise ValueError("tfuse.generate: %d tokens take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))

@@ -41,8 +41,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
       max_new_tokens: how many tokens a prompt gets at most; a number, or a list with one for each prompt.
       sampler: as in model.compile(sampler=...): "greedy", "random", "top_k", "top_p" or an object of one of these. None is the
         model's own.
-      stop_token_ids: tokens that end a prompt's continuation, and are its last. "auto" are those of the preprocessor's tokenizer;
-        without a preprocessor, and with None, there are none.
+      stop_token_ids: tokens that end a prompt's continuation, and are its last. "auto" are those of the preprocessor's
+        tokenizer; without a preprocessor, and with None, there are none.
       on_token: a function that is called with each new token as it comes: the prompt's place in the list, and the token's id.
         What it raises ends this prompt's continuation, and no other.
       pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 64

@@ -54,7 +54,7 @@ class Pages:
 
 
 def pages_for(decoder, rows, room):
-    """How many pages so many requests of so many tokens have; no more than half of the free memory holds, but for one request."""
+    """How many pages so many requests of so many tokens have; at most as many as half of the free memory holds, but for one."""
     of_one = -(-room // PAGE)
     elements = sum(2 * PAGE * block.attention.shared_heads * block.attention.head_dim for block in decoder.blocks)
     return max(of_one, min(rows * of_one, _free(decoder.table.device) // 2 // (elements * decoder.table.dtype.size)))
