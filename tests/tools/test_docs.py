@@ -100,7 +100,7 @@ def test_every_function_and_op_is_in_the_reference():
     text = text_of("docs/ops.md")
     for name, value in vars(tfuse).items():
         if callable(value) and not name.startswith("_") and name not in (
-                    "enable", "disable", "enabled", "explain", "load", "generate"):
+                "enable", "disable", "enabled", "explain", "load", "generate"):
             assert "`tfuse.%s(" % name in text, name
             assert "Args:" not in value.__doc__ or "Example:" in value.__doc__, "%s has no example" % name
     for name in _op.registry:

@@ -18,7 +18,8 @@ class Weights:
     def __init__(self, model):
         self._model = weakref.ref(model)
         self._function = weakref.ref(model.generate_function) if model.generate_function is not None else None
-        self._adaptable = [weakref.ref(layer) for layer in model.backbone._flatten_layers() if hasattr(layer, "lora_enabled")]
+        layers = model.backbone._flatten_layers() if getattr(model, "backbone", None) is not None else []
+        self._adaptable = [weakref.ref(layer) for layer in layers if hasattr(layer, "lora_enabled")]
         self._parts = None
         self._read = tf.function(self._tensors, autograph=False)
 
@@ -35,6 +36,8 @@ class Weights:
         devices = {tensor.device for tensor in tensors}
         if len(devices) > 1:
             raise NotServed("the weights are on %d devices" % len(devices))
+        if "GPU" not in tensors[0].device and tf.config.list_logical_devices("GPU"):
+            raise NotServed("the weights are on the CPU, where KerasHub's own generate() is faster")
         return tensors
 
     def decoder(self, tensors):
