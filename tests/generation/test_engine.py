@@ -74,7 +74,9 @@ def test_a_thousand_requests_lose_no_page():
             prompt = COMMON[:rng.integers(60, 140)] + prompt[:50] if rng.random() < 0.3 else prompt
             left.add(engine.add(prompt, int(rng.integers(1, 12)), stop_token_ids=[5]))
         if left and rng.random() < 0.3:
-            engine.cancel(rng.choice(sorted(left)))
+            number = rng.choice(sorted(left))
+            engine.cancel(number)
+            assert engine.has_ended(number)
         if engine.busy():
             engine.step()
         for number in [number for number in left if engine.has_ended(number)]:
