@@ -144,6 +144,13 @@ def reasons_but_rotary():
     return {op: why for op, why in reasons().items() if op != "RotaryEmbedding.call"}
 
 
+def sampler_of_ones_own():
+    """A greedy one that tfuse does not know: generate() is left to KerasHub's own loop, and what that calls is seen."""
+    import keras_hub
+
+    return type("Greedy", (keras_hub.samplers.GreedySampler,), {})()
+
+
 def check_attention(call, weights, tolerance=1e-5):
     """That a call gives what it gives without tfuse, by tfuse.attention; and gradients of weights, to ten times the
     tolerance."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfuse
 from conftest import new_process
 from enabling import (SPARSE, TOKENS, TOLERANCE, check_declined, close, layer, left_as_it_was, normal, outcome, places, ran,
-                      reasons, reasons_in, same, start)
+                      reasons, reasons_in, sampler_of_ones_own, same, start)
 from tfuse._keras import _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary, _replaced_hub_vision
 
 HUB = {  # small, with random weights; the ops that must serve them
@@ -135,10 +135,10 @@ def test_keras_hub_trains(hub, jit):
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen3"])
 def test_keras_hub_generates(hub, name):
-    """Token by token from a cache; Qwen3 with a window."""
+    """Token by token from a cache, in KerasHub's own loop; Qwen3 with a window."""
     def text():
         model = getattr(hub, name + "CausalLM")(backbone(hub, name + "Backbone"), preprocessor=None)
-        model.compile(sampler="greedy")
+        model.compile(sampler=sampler_of_ones_own())
         padded = {"token_ids": np.where(np.arange(12) < 5, TOKENS[:4], 0), "padding_mask": np.tile(np.arange(12) < 5, (4, 1))}
         return model.generate(padded, stop_token_ids=None)["token_ids"]
 
