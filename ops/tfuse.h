@@ -184,8 +184,9 @@ struct tfu_call {
   const char *kernel; /* what ran, for tfuse.explain(); a static string */
   const char *why;    /* and why that, where there was a choice; a static string or NULL */
   tfu_error *err;
-  int captured; /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
-  size_t room;  /* that are left of them */
+  int captured;      /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
+  size_t room;       /* that are left of them */
+  unsigned constant; /* of a captured call: inputs, a bit each, that nothing in the same graph writes */
   void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
   void *binding;
 };

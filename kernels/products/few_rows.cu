@@ -1,27 +1,22 @@
-/* Products of few rows (few_rows.h): each warp reads rows of the kernel straight into the factors of tensor cores.
+/* Products of few rows (few_rows.h): a stream of the kernel through tensor cores, as fast as memory gives it.
  *
- * A lane (g, t), g = lane / 4 and t = lane % 4, loads 8 rows of the kernel, 8 t and on, at 8 columns, 8 g and on: a
- * warp has 32 rows of 64 columns. mma's factor on the right has for column g the rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of
- * 16: any four rows serve, if the factor on the left takes the same ones of x. So rows 8 t … 8 t + 3 are the first
- * product's and the next four the second's, and column c of the lane's eight is column g of the c-th product: of the
- * block's tile it is 8 g + c. All that is left to do is to put the halves of two rows side by side. Sums are joined
- * over warps, then over the blocks of a cluster, in the order of the kernel's rows. */
+ * A block has 64 columns of the kernel, and of its rows a slice. A warp takes stages of 32 rows in turn, with the
+ * columns of x that go with them, through a ring of its own in shared memory, filled by asynchronous copies (prefetch):
+ * no warp waits for another before all are done. Sums are joined over warps, then over the blocks of a cluster
+ * (split-K), in fixed order.
+ *
+ * Stages are asked for before the kernels that run before this one have ended (programmatic dependent launch): they
+ * are weights, which those do not write. So memory is busy while the rows of x, which those do write, are waited
+ * for. */
 #include "kernels/products/few_rows.h"
 
 #include "kernels/core/device/activations.cuh"
 #include "kernels/core/device/mma.cuh"
+#include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/row_team.cuh"
 
-enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4 };
-
-/* Read once, by one block. */
-__device__ inline int4 load_weights(const void *at) {
-  int4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at));
-  return v;
-}
+#if __CUDA_ARCH__ >= 900
+enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4, STEP = FEW_ROWS_STEP };
 
 template <typename T>
 static __device__ __noinline__ float activated(int which, float v) {
@@ -34,49 +29,62 @@ static __device__ __noinline__ float activated(int which, float v) {
   return v;
 }
 
-template <typename T, int TILES>
-struct few_rows_step {
-  int4 kernel[8], x[TILES][2];
+/* The columns of x of a stage: rows of 64 bytes, 16 * M of them. Chunk c of row r lies at c ^ (r / 2 % 4), so that
+ * eight rows of one chunk come from different banks. */
+template <typename T>
+struct few_rows_left {
+  unsigned at;
 
-  __device__ void load(const few_rows_args &a, int64_t k, int64_t column) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-    const int4 zero = {0, 0, 0, 0};
-    const T *w = (const T *)a.kernel + (k + 8 * t) * a.outputs + column;
-    UNROLLED(j, 8) kernel[j] = column < a.outputs ? load_weights(w + j * a.outputs) : zero;
-    UNROLLED(m, TILES)
-      UNROLLED(h, 2) {
-        const int row = 16 * m + 8 * h + g;
-        x[m][h] = row < a.rows ? *(const int4 *)((const T *)a.x + row * a.inputs + k + 8 * t) : zero;
-      }
+  __device__ unsigned chunk(int row, int c) const { return at + row * STEP * 2 + ((c ^ (row >> 1 & 3)) << 4); }
+  /* Rows row .. row + 15 by columns k .. k + 15. */
+  __device__ factor<T> left(int row, int k) const {
+    factor<T> f;
+    load_matrices(chunk(row + (lane_id() & 15), k / 8 + (lane_id() >> 4)), f.v);
+    return f;
+  }
+};
+
+/* A warp's stages, from memory to its ring. Rows of x beyond the last are whatever lies there: they make results of
+ * their own, which nobody reads. */
+template <typename T, int M>
+struct few_rows_stages {
+  enum { KERNEL = STEP * FEW_ROWS_TILE * 2 };
+  const T *kernel, *x; /* this lane's chunk of the first row that it copies */
+  int64_t kernel_row, x_row;
+  unsigned ring;
+  int rows, bytes; /* bytes: 16, or 0 beyond the last column */
+
+  __device__ few_rows_stages(const few_rows_args &a, int64_t k, int64_t column, unsigned ring)
+      : kernel_row(a.outputs), x_row(a.inputs), ring(ring), rows(a.rows) {
+    const int64_t mine = column + lane_id() % 8 * 8;
+    bytes = mine < a.outputs ? 16 : 0;
+    kernel = (const T *)a.kernel + (k + lane_id() / 8) * kernel_row + (bytes ? mine : 0);
+    x = (const T *)a.x + lane_id() / 4 * x_row + k + lane_id() % 4 * 8;
   }
 
-  /* sum[m][c] += the tile m of rows times column c of each lane's eight. */
-  __device__ void multiply_into(float (&sum)[TILES][8][4]) const {
-    UNROLLED(half, 2) {
-      const int4 *rows = kernel + 4 * half;
-      UNROLLED(c, 8) {
-        const int word = c / 2, which = c % 2 ? 0x7632 : 0x5410;
-        const unsigned b0 = __byte_perm(((const int *)&rows[0])[word], ((const int *)&rows[1])[word], which);
-        const unsigned b1 = __byte_perm(((const int *)&rows[2])[word], ((const int *)&rows[3])[word], which);
-        UNROLLED(m, TILES) {
-          const unsigned *first = (const unsigned *)&x[m][0] + 2 * half,
-                         *second = (const unsigned *)&x[m][1] + 2 * half;
-          const unsigned left[4] = {first[0], second[0], first[1], second[1]};
-          multiply(sum[m][c], left, b0, b1, T());
-        }
-      }
+  __device__ tile<T, FEW_ROWS_TILE> right(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M)}; }
+  __device__ few_rows_left<T> left(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M) + KERNEL}; }
+
+  __device__ void load_kernel(int slot, int stage) const {
+    const T *from = kernel + (int64_t)stage * STEP * kernel_row;
+    UNROLLED(i, STEP / 4)
+      copy_pack(right(slot).chunk(4 * i + lane_id() / 8, lane_id() % 8), from + 4 * i * kernel_row, bytes);
+  }
+  __device__ void load_x(int slot, int stage) const {
+    const T *from = x + stage * STEP;
+    UNROLLED(i, 2 * M) {
+      const int row = 8 * i + lane_id() / 4;
+      if (row < rows) copy_pack(left(slot).chunk(row, lane_id() % 4), from + 8 * i * x_row);
     }
   }
 };
 
 /* A number in the shared memory of another block of the cluster. */
 __device__ inline float there(const float *mine, int rank) {
-  float v = *mine;
-#if __CUDA_ARCH__ >= 900
   unsigned at;
+  float v;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-#endif
   return v;
 }
 
@@ -90,50 +98,85 @@ __device__ inline void finish(const few_rows_args &a, int row, int64_t column, f
   ((T *)a.y)[at] = (T)v;
 }
 
-template <typename T, int TILES>
+/* Sixteen rows of sums, which each warp has a part of, to y. `part` is shared memory that no copy is on its way to. */
+template <typename T>
+__device__ inline void join(const few_rows_args &a, const float (&sum)[8][4], int first_row, int64_t first,
+                            float (*part)[16][PITCH]) {
+  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
+            split = (int)(blockIdx.x % (unsigned)a.splits);
+  __syncthreads();
+  UNROLLED(n, 8)
+    UNROLLED(r, 4) part[warp][g + r / 2 * 8][8 * n + 2 * t + r % 2] = sum[n][r];
+  __syncthreads();
+  for (int i = threadIdx.x; i < 16 * FEW_ROWS_TILE; i += THREADS) {
+    const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
+    float v = 0;
+    UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
+    if (a.splits == 1) finish<T>(a, first_row + row, first + c, v);
+    else part[0][row][c] = v;
+  }
+  if (a.splits == 1) return;
+  cluster_barrier();
+  const int share = 16 * FEW_ROWS_TILE / a.splits;
+  for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
+    const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
+    float v = 0;
+    if (first_row + row < a.rows)
+      for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
+    finish<T>(a, first_row + row, first + c, v);
+  }
+  cluster_barrier(); /* before part is written again, or a block leaves whose memory others read */
+}
+
+/* The groups of copies: of the first stages the kernel's, one each; then x's of the same; then both of each later one.
+ * So where all but the last DEPTH - 1 groups are there, the oldest stage is. */
+template <typename T, int M>
 __device__ inline void few_rows(const few_rows_args &a) {
-  __shared__ float part[FEW_ROWS_WARPS][16][PITCH];
-  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32;
-  const int split = (int)(blockIdx.x % (unsigned)a.splits), workers = a.splits * FEW_ROWS_WARPS;
-  const int64_t first = (int64_t)(blockIdx.x / (unsigned)a.splits) * FEW_ROWS_TILE, column = first + 8 * g;
-  const int64_t steps = a.inputs / FEW_ROWS_STEP, worker = split * FEW_ROWS_WARPS + warp;
-  const int64_t begin = steps * worker / workers, end = steps * (worker + 1) / workers;
-  float sum[TILES][8][4] = {};
-  few_rows_step<T, TILES> now, next;
-  if (begin < end) now.load(a, begin * FEW_ROWS_STEP, column);
+  extern __shared__ __align__(1024) char memory[];
+  const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
+  const int64_t first = (int64_t)(blockIdx.x / (unsigned)a.splits) * FEW_ROWS_TILE, steps = a.inputs / STEP;
+  const int64_t begin = steps * split / a.splits;
+  const int stages = (int)(steps * (split + 1) / a.splits - begin);
+  const few_rows_stages<T, M> ring(a, begin * STEP, first,
+                                   shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(M));
+  start_those_after();
+  UNROLLED(i, FEW_ROWS_DEPTH) {
+    if (warp + i * FEW_ROWS_WARPS < stages) ring.load_kernel(i, warp + i * FEW_ROWS_WARPS);
+    close_copies();
+  }
+  wait_for_those_before();
+  UNROLLED(i, FEW_ROWS_DEPTH) {
+    if (warp + i * FEW_ROWS_WARPS < stages) ring.load_x(i, warp + i * FEW_ROWS_WARPS);
+    close_copies();
+  }
+  float sum[M][8][4] = {};
+  int slot = 0;
   ONCE
-  for (int64_t s = begin; s < end; s++) {
-    if (s + 1 < end) next.load(a, (s + 1) * FEW_ROWS_STEP, column);
-    now.multiply_into(sum);
-    now = next;
-  }
-  UNROLLED(m, TILES) {
-    if (16 * m >= a.rows) break;
-    UNROLLED(r, 4)
-      UNROLLED(c, 8) part[warp][g + r / 2 * 8][16 * t + r % 2 * 8 + c] = sum[m][c][r];
-    __syncthreads();
-    for (int i = threadIdx.x; i < 16 * FEW_ROWS_TILE; i += THREADS) {
-      const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
-      float v = 0;
-      UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
-      if (a.splits == 1) finish<T>(a, 16 * m + row, first + c, v);
-      else part[0][row][c] = v;
-    }
-    if (a.splits > 1) {
-      cluster_barrier();
-      const int share = 16 * FEW_ROWS_TILE / a.splits;
-      for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
-        const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
-        float v = 0;
-        for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
-        finish<T>(a, 16 * m + row, first + c, v);
+  for (int s = warp; s < stages; s += FEW_ROWS_WARPS) {
+    wait_for_copies<FEW_ROWS_DEPTH - 1>();
+    __syncwarp();
+    UNROLLED(h, STEP / 16) {
+      factor<T> l[M];
+      UNROLLED(m, M) l[m] = ring.left(slot).left(16 * m, 16 * h);
+      UNROLLED(n, 4) {
+        const factor<T> r = ring.right(slot).right(16 * h, 16 * n);
+        UNROLLED(m, M) multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[m], r, false);
       }
-      cluster_barrier();
     }
-    __syncthreads();
+    __syncwarp();
+    const int next = s + FEW_ROWS_WARPS * FEW_ROWS_DEPTH;
+    if (next < stages) ring.load_kernel(slot, next), ring.load_x(slot, next);
+    close_copies();
+    slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
+  UNROLLED(m, M)
+    if (16 * m < a.rows) join<T>(a, sum[m], 16 * m, first, (float(*)[16][PITCH])memory);
 }
 #define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((THREADS), few_rows_##tiles##_##tag, few_rows_args, few_rows<T, tiles>)
+#else /* there are no clusters: it is not served */
+__device__ inline void not_here(const few_rows_args &) {}
+#define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((32), few_rows_##tiles##_##tag, few_rows_args, not_here)
+#endif
 TFU_HALVES(FEW_ROWS_OF_, 1)
 TFU_HALVES(FEW_ROWS_OF_, 2)
 TFU_HALVES(FEW_ROWS_OF_, 4)

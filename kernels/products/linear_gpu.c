@@ -165,7 +165,8 @@ static tfu_code few_rows(const linear_call *l, int *served) {
                            .inputs = l->inputs,
                            .rows = (int)l->rows,
                            .activation = l->act};
-  return l->inputs > 0 ? tfu_few_rows_run(l->call, a, l->dtype, served) : TFU_OK;
+  const int is_constant = (l->call->constant & 1u << TFU_LINEAR_KERNEL) != 0;
+  return l->inputs > 0 ? tfu_few_rows_run(l->call, a, l->dtype, is_constant, served) : TFU_OK;
 }
 
 tfu_code tfu_linear_gpu(tfu_call *call) {
