@@ -5,6 +5,10 @@
  * no warp waits for another before all are done. Sums are joined over warps, then over the blocks of a cluster
  * (split-K), in fixed order.
  *
+ * The norm costs no reading of its own: gamma is multiplied with x on its way to the tensor cores, the squares of x are
+ * summed beside the products, and what they give multiplies the sums at the end. (x * gamma has the range of bfloat16,
+ * not that of float16.)
+ *
  * Stages are asked for before the kernels that run before this one have ended (programmatic dependent launch): they
  * are weights, which those do not write. So memory is busy while the rows of x, which those do write, are waited
  * for. */
@@ -44,37 +48,74 @@ struct few_rows_left {
   }
 };
 
+/* What a block computes: 64 columns of one product, or 32 of each of two that are gated. */
+struct few_rows_tile {
+  int product;   /* the first of them */
+  int64_t first; /* column */
+
+  __device__ few_rows_tile(const few_rows_args &a, int64_t tile) : product(0) {
+    const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE;
+    first = tile * columns;
+    if (a.gated) return;
+    while (product < 2 && first >= (a.of[product].outputs + columns - 1) / columns * columns) {
+      first -= (a.of[product].outputs + columns - 1) / columns * columns;
+      product++;
+    }
+  }
+};
+
 /* A warp's stages, from memory to its ring. Rows of x beyond the last are whatever lies there: they make results of
  * their own, which nobody reads. */
 template <typename T, int M>
 struct few_rows_stages {
-  enum { KERNEL = STEP * FEW_ROWS_TILE * 2 };
+  enum { KERNEL = STEP * FEW_ROWS_TILE * 2, X = 16 * M * STEP * 2 };
   const T *kernel, *x; /* this lane's chunk of the first row that it copies */
+  const float *gamma;
   int64_t kernel_row, x_row;
   unsigned ring;
   int rows, bytes; /* bytes: 16, or 0 beyond the last column */
 
-  __device__ few_rows_stages(const few_rows_args &a, int64_t k, int64_t column, unsigned ring)
-      : kernel_row(a.outputs), x_row(a.inputs), ring(ring), rows(a.rows) {
-    const int64_t mine = column + lane_id() % 8 * 8;
-    bytes = mine < a.outputs ? 16 : 0;
-    kernel = (const T *)a.kernel + (k + lane_id() / 8) * kernel_row + (bytes ? mine : 0);
+  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile &tile, unsigned ring)
+      : x_row(a.inputs), ring(ring), rows(a.rows) {
+    const int c = lane_id() % 8, second = a.gated && c >= 4;
+    const few_rows_product &p = a.of[tile.product + second];
+    const int64_t mine = tile.first + (second ? c - 4 : c) * 8;
+    kernel_row = p.outputs;
+    bytes = mine < p.outputs ? 16 : 0;
+    kernel = (const T *)p.kernel + (k + lane_id() / 8) * kernel_row + (bytes ? mine : 0);
     x = (const T *)a.x + lane_id() / 4 * x_row + k + lane_id() % 4 * 8;
+    gamma = a.gamma ? a.gamma + k + c * 4 : nullptr;
   }
 
   __device__ tile<T, FEW_ROWS_TILE> right(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M)}; }
   __device__ few_rows_left<T> left(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M) + KERNEL}; }
+  __device__ unsigned gamma_at(int slot) const { return ring + slot * FEW_ROWS_STAGE(M) + KERNEL + X; }
 
   __device__ void load_kernel(int slot, int stage) const {
     const T *from = kernel + (int64_t)stage * STEP * kernel_row;
     UNROLLED(i, STEP / 4)
       copy_pack(right(slot).chunk(4 * i + lane_id() / 8, lane_id() % 8), from + 4 * i * kernel_row, bytes);
+    if (gamma && lane_id() < 8) copy_pack(gamma_at(slot) + lane_id() * 16, gamma + stage * STEP);
   }
   __device__ void load_x(int slot, int stage) const {
     const T *from = x + stage * STEP;
     UNROLLED(i, 2 * M) {
       const int row = 8 * i + lane_id() / 4;
       if (row < rows) copy_pack(left(slot).chunk(row, lane_id() % 4), from + 8 * i * x_row);
+    }
+  }
+
+  /* f, columns k .. k + 15 of x, times gamma; adds the squares of f to those of rows g and g + 8. */
+  __device__ void norm(factor<T> &f, int slot, int k, float (&squares)[2]) const {
+    UNROLLED(i, 4) { /* f.v[i] has columns 2 t, 2 t + 1 of row g or, where i is odd, g + 8; beyond i = 1 8 columns on */
+      float by[2];
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(by[0]), "=f"(by[1])
+                   : "r"(gamma_at(slot) + (k + i / 2 * 8 + lane_id() % 4 * 2) * 4)
+                   : "memory");
+      const float2 v = pair_of<T>::widen(f.v[i]);
+      squares[i % 2] = fmaf(v.x, v.x, fmaf(v.y, v.y, squares[i % 2]));
+      f.v[i] = pair_of<T>::narrow(v.x * by[0], v.y * by[1]);
     }
   }
 };
@@ -88,44 +129,59 @@ __device__ inline float there(const float *mine, int rank) {
   return v;
 }
 
+/* v is the sum of a column; of a gated unit, `factor` that of the same column of the other product. */
 template <typename T>
-__device__ inline void finish(const few_rows_args &a, int row, int64_t column, float v) {
-  if (row >= a.rows || column >= a.outputs) return;
-  const int64_t at = row * a.outputs + column;
-  if (a.bias) v += (float)((const T *)a.bias)[column];
+__device__ inline void finish(const few_rows_args &a, const few_rows_tile &tile, int row, int c, float v,
+                              float factor) {
+  const few_rows_product &p = a.of[tile.product];
+  const int64_t column = tile.first + c, at = row * p.outputs + column;
+  if (row >= a.rows || column >= p.outputs) return;
+  if (p.bias) v += (float)((const T *)p.bias)[column];
   v = activated<T>(a.activation, v);
-  if (a.residual) v += (float)((const T *)a.residual)[at];
-  ((T *)a.y)[at] = (T)v;
+  if (a.gated) v *= factor + (a.of[1].bias ? (float)((const T *)a.of[1].bias)[column] : 0);
+  if (a.residual && tile.product == 0) v += (float)((const T *)a.residual)[at];
+  ((T *)p.y)[at] = (T)v;
 }
 
-/* Sixteen rows of sums, which each warp has a part of, to y. `part` is shared memory that no copy is on its way to. */
+/* Sixteen rows of sums, which each warp has a part of, to y. `part` is shared memory that no copy is on its way to; the
+ * squares of x are one more column of it. */
 template <typename T>
-__device__ inline void join(const few_rows_args &a, const float (&sum)[8][4], int first_row, int64_t first,
-                            float (*part)[16][PITCH]) {
+__device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, const float (&sum)[8][4],
+                            const float (&squares)[2], int first_row, float (*part)[16][PITCH]) {
+  enum { SQUARES = FEW_ROWS_TILE };
   const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
             split = (int)(blockIdx.x % (unsigned)a.splits);
   __syncthreads();
   UNROLLED(n, 8)
     UNROLLED(r, 4) part[warp][g + r / 2 * 8][8 * n + 2 * t + r % 2] = sum[n][r];
+  UNROLLED(r, 2) {
+    float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
+    all += __shfl_xor_sync(0xffffffffu, all, 2);
+    if (t == 0) part[warp][g + 8 * r][SQUARES] = all;
+  }
   __syncthreads();
-  for (int i = threadIdx.x; i < 16 * FEW_ROWS_TILE; i += THREADS) {
-    const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
+  for (int i = threadIdx.x; i < 16 * (FEW_ROWS_TILE + 1); i += THREADS) {
+    const int row = i / (FEW_ROWS_TILE + 1), c = i % (FEW_ROWS_TILE + 1);
     float v = 0;
     UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
-    if (a.splits == 1) finish<T>(a, first_row + row, first + c, v);
-    else part[0][row][c] = v;
+    part[0][row][c] = v;
   }
-  if (a.splits == 1) return;
-  cluster_barrier();
-  const int share = 16 * FEW_ROWS_TILE / a.splits;
-  for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
-    const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
-    float v = 0;
-    if (first_row + row < a.rows)
+  if (a.splits > 1) cluster_barrier();
+  else __syncthreads();
+  const auto total = [&](int row, int c) {
+    float v = a.splits > 1 ? 0 : part[0][row][c];
+    if (a.splits > 1)
       for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
-    finish<T>(a, first_row + row, first + c, v);
+    return v;
+  };
+  const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE, share = 16 * columns / a.splits;
+  for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
+    const int row = i / columns, c = i % columns;
+    if (first_row + row >= a.rows) continue;
+    const float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
+    finish<T>(a, tile, first_row + row, c, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0);
   }
-  cluster_barrier(); /* before part is written again, or a block leaves whose memory others read */
+  if (a.splits > 1) cluster_barrier(); /* before part is written again, or a block leaves whose memory others read */
 }
 
 /* The groups of copies: of the first stages the kernel's, one each; then x's of the same; then both of each later one.
@@ -134,10 +190,10 @@ template <typename T, int M>
 __device__ inline void few_rows(const few_rows_args &a) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
-  const int64_t first = (int64_t)(blockIdx.x / (unsigned)a.splits) * FEW_ROWS_TILE, steps = a.inputs / STEP;
-  const int64_t begin = steps * split / a.splits;
+  const few_rows_tile tile(a, blockIdx.x / (unsigned)a.splits);
+  const int64_t steps = a.inputs / STEP, begin = steps * split / a.splits;
   const int stages = (int)(steps * (split + 1) / a.splits - begin);
-  const few_rows_stages<T, M> ring(a, begin * STEP, first,
+  const few_rows_stages<T, M> ring(a, begin * STEP, tile,
                                    shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(M));
   start_those_after();
   UNROLLED(i, FEW_ROWS_DEPTH) {
@@ -149,7 +205,7 @@ __device__ inline void few_rows(const few_rows_args &a) {
     if (warp + i * FEW_ROWS_WARPS < stages) ring.load_x(i, warp + i * FEW_ROWS_WARPS);
     close_copies();
   }
-  float sum[M][8][4] = {};
+  float sum[M][8][4] = {}, squares[M][2] = {};
   int slot = 0;
   ONCE
   for (int s = warp; s < stages; s += FEW_ROWS_WARPS) {
@@ -157,7 +213,10 @@ __device__ inline void few_rows(const few_rows_args &a) {
     __syncwarp();
     UNROLLED(h, STEP / 16) {
       factor<T> l[M];
-      UNROLLED(m, M) l[m] = ring.left(slot).left(16 * m, 16 * h);
+      UNROLLED(m, M) {
+        l[m] = ring.left(slot).left(16 * m, 16 * h);
+        if (a.gamma) ring.norm(l[m], slot, 16 * h, squares[m]);
+      }
       UNROLLED(n, 4) {
         const factor<T> r = ring.right(slot).right(16 * h, 16 * n);
         UNROLLED(m, M) multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[m], r, false);
@@ -170,7 +229,7 @@ __device__ inline void few_rows(const few_rows_args &a) {
     slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
   UNROLLED(m, M)
-    if (16 * m < a.rows) join<T>(a, sum[m], 16 * m, first, (float(*)[16][PITCH])memory);
+    if (16 * m < a.rows) join<T>(a, tile, sum[m], squares[m], 16 * m, (float(*)[16][PITCH])memory);
 }
 #define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((THREADS), few_rows_##tiles##_##tag, few_rows_args, few_rows<T, tiles>)
 #else /* there are no clusters: it is not served */

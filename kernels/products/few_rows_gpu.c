@@ -15,9 +15,18 @@ static int splits_of(const few_rows_args *a, int64_t tiles, int multiprocessors)
 }
 
 static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *device) {
-  const uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->kernel;
-  return device->capability >= 90 && (dtype == TFU_F16 || dtype == TFU_BF16) && a->rows <= FEW_ROWS_MOST &&
-         a->inputs % FEW_ROWS_STEP == 0 && a->outputs % 8 == 0 && all % 16 == 0;
+  uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->gamma;
+  int64_t outputs = 0;
+  for (int i = 0; i < TFU_COUNT(a->of); i++) all |= (uintptr_t)a->of[i].kernel, outputs |= a->of[i].outputs;
+  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) &&
+         a->rows <= FEW_ROWS_MOST && a->inputs > 0 && a->inputs % FEW_ROWS_STEP == 0 && outputs % 8 == 0 &&
+         all % 16 == 0;
+}
+
+static int64_t tiles_of(const few_rows_args *a) {
+  int64_t tiles = 0;
+  for (int i = 0; i < TFU_COUNT(a->of) && !a->gated; i++) tiles += divide_up(a->of[i].outputs, FEW_ROWS_TILE);
+  return a->gated ? divide_up(a->of[0].outputs, FEW_ROWS_TILE / 2) : tiles;
 }
 
 tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served) {
@@ -28,7 +37,7 @@ tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int 
   TFU_TRY(tfu_device_now(&device, call->err));
   *served = is_served(&a, dtype, &device);
   if (!*served) return TFU_OK;
-  const int64_t tiles = divide_up(a.outputs, FEW_ROWS_TILE);
+  const int64_t tiles = tiles_of(&a);
   const int which = a.rows > 32 ? 2 : a.rows > 16;
   a.splits = splits_of(&a, tiles, device.multiprocessors);
   const tfu_grid grid = {.x = (unsigned)(tiles * a.splits),
