@@ -89,7 +89,7 @@ def test_new_op_into_a_repository(tmp_path, monkeypatch, capsys):
     assert _build_op.main([str(folder), *named]) == 0
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], cwd=folder, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0 and "28 passed" in done.stdout, done.stdout
+    assert done.returncode == 0 and "29 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("name, message", [
