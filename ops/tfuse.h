@@ -247,6 +247,8 @@ TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const ch
                                 tfu_error *err);
 /* Fails unless v is a vector with one value per channel (last axis) of x. An empty vector means "not given". */
 TFU_MUST_USE tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
+/* The same for a weight that must be given, unless x has no channels. */
+TFU_MUST_USE tfu_code tfu_given_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
 #pragma GCC visibility pop
 
 #endif
