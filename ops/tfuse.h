@@ -184,8 +184,9 @@ struct tfu_call {
   const char *kernel; /* what ran, for tfuse.explain(); a static string */
   const char *why;    /* and why that, where there was a choice; a static string or NULL */
   tfu_error *err;
-  int captured; /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
-  size_t room;  /* that are left of them */
+  int captured;      /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
+  size_t room;       /* that are left of them */
+  unsigned constant; /* of a captured call: inputs, a bit each, that nothing in the same graph writes */
   void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
   void *binding;
 };
@@ -246,6 +247,8 @@ TFU_MUST_USE tfu_code tfu_match(const char *a_name, const tfu_shape *a, const ch
                                 tfu_error *err);
 /* Fails unless v is a vector with one value per channel (last axis) of x. An empty vector means "not given". */
 TFU_MUST_USE tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
+/* The same for a weight that must be given, unless x has no channels. */
+TFU_MUST_USE tfu_code tfu_given_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err);
 #pragma GCC visibility pop
 
 #endif

@@ -21,11 +21,13 @@ import json
 import os
 import pathlib
 import re
+import struct
 import sys
 import time
 
 INCLUDES = [".", "kernels", "ops"]
 NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
+LZ4 = 0x2000  # the flag in a fatbin
 OPTIONS = ["--std=c++17", "--device-as-default-execution-space", "-DTFU_DEVICE"]
 # NVRTC has no switch for this one. sm_70 is served on purpose.
 KNOWN_WARNING = re.compile(r"nvrtc: warning: Architectures prior to \S+ are deprecated.*\n?")
@@ -98,7 +100,30 @@ def packed(nvidia, image, arch):
     if failed:
         fatbin.nvFatbinGetErrorString.restype = ctypes.c_char_p
         sys.exit("nvFatbin, %s: %s" % (arch, fatbin.nvFatbinGetErrorString(failed).decode()))
-    return data.raw
+    return denser(data.raw, image) if mode == "speed" else data.raw
+
+
+def denser(data, image):
+    """The fatbin with its image packed by LZ4's slowest level; nvFatbin's "speed" is its fastest. The format is one: who can
+    unpack the one can unpack the other. Images are a fifth smaller. Without liblz4 it stays as it is.
+
+    A fatbin is a header, with the size of what follows at byte 8, and entries, here one: a header, whose size is at byte 4,
+    and the packed image. Its size is at byte 16 and, padded to 8 bytes, at byte 8; flags are at 40, the unpacked size at 56."""
+    try:
+        lz4 = ctypes.CDLL("liblz4.so.1")
+    except OSError:
+        return data
+    (start,), out = struct.unpack_from("<H", data, 6), bytearray(data)
+    (header,), flags, size = struct.unpack_from("<I", out, start + 4), *struct.unpack_from("<Q8xQ", out, start + 40)
+    if not flags & LZ4 or size != len(image):
+        sys.exit("nvFatbin: expected %d bytes packed by LZ4, got %d with flags %#x" % (len(image), size, flags))
+    block = ctypes.create_string_buffer(lz4.LZ4_compressBound(len(image)))
+    used = lz4.LZ4_compress_HC(image, block, len(image), len(block), 12)
+    padded = -(-used // 8) * 8
+    out[start + header:] = block.raw[:used].ljust(padded, b"\0")
+    struct.pack_into("<Q", out, 8, header + padded)
+    struct.pack_into("<QI", out, start + 8, padded, used)
+    return bytes(out)
 
 
 def reached(source, headers):

@@ -4,7 +4,10 @@
 
 #include "kernels/core/gpu/walk.h"
 
-enum { TFU_ROPE_HEADS = 4 }; /* that a thread of rope_half has, at most */
+enum {
+  TFU_ROPE_HEADS = 4,   /* that a thread of rope_half has, at most */
+  TFU_ROPE_POWERS = 10, /* of heads with more than twice 2^10 elements, frequencies are computed one by one */
+};
 
 typedef struct rope_args {
   tfu_walk walk; /* over all elements in rope_interleaved; over pairs, one by one, in rope_part */
@@ -17,7 +20,8 @@ typedef struct rope_args {
   int kind;                /* positions: 0 one number, 1 per entry, 2 per token   */
   int wide;                /* positions are int64                                 */
   int interleaved;
-  double scale, base; /* of positions (negative: rotates back); of the wavelengths */
+  double scale, base;             /* of positions (negative: rotates back); of the wavelengths */
+  double powers[TFU_ROPE_POWERS]; /* base^(-2^i / half) */
 } rope_args;
 
 #endif

@@ -1,5 +1,7 @@
 #include "kernels/elementwise/rope.h"
 
+#include <math.h>
+
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/tunable.h"
 #include "ops/elementwise/rope.h"
@@ -45,6 +47,7 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
                  .scale = call->attr[TFU_ROPE_INVERSE].b ? -(double)call->attr[TFU_ROPE_SCALE].f
                                                          : (double)call->attr[TFU_ROPE_SCALE].f,
                  .base = call->attr[TFU_ROPE_BASE].f};
+  for (int i = 0; i < TFU_ROPE_POWERS; i++) a.powers[i] = pow(a.base, -(double)(1 << i) / (double)a.half);
   tfu_grid grid;
   const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
   if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {

@@ -1,27 +1,26 @@
-/* Products of few rows (few_rows.h): each warp reads rows of the kernel straight into the factors of tensor cores.
+/* Products of few rows (few_rows.h): a stream of the kernel through tensor cores, as fast as memory gives it.
  *
- * A lane (g, t), g = lane / 4 and t = lane % 4, loads 8 rows of the kernel, 8 t and on, at 8 columns, 8 g and on: a
- * warp has 32 rows of 64 columns. mma's factor on the right has for column g the rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of
- * 16: any four rows serve, if the factor on the left takes the same ones of x. So rows 8 t … 8 t + 3 are the first
- * product's and the next four the second's, and column c of the lane's eight is column g of the c-th product: of the
- * block's tile it is 8 g + c. All that is left to do is to put the halves of two rows side by side. Sums are joined
- * over warps, then over the blocks of a cluster, in the order of the kernel's rows. */
+ * A block has 64 columns of the kernel, and of its rows a slice. A warp takes stages of 32 rows in turn, with the
+ * columns of x that go with them, through a ring of its own in shared memory, filled by asynchronous copies (prefetch):
+ * no warp waits for another before all are done. Sums are joined over warps, then over the blocks of a cluster
+ * (split-K), in fixed order.
+ *
+ * The norm costs no reading of its own: gamma is multiplied with x on its way to the tensor cores, the squares of x are
+ * summed beside the products, and what they give multiplies the sums at the end. (x * gamma has the range of bfloat16,
+ * not that of float16.)
+ *
+ * Stages are asked for before the kernels that run before this one have ended (programmatic dependent launch): they
+ * are weights, which those do not write. So memory is busy while the rows of x, which those do write, are waited
+ * for. */
 #include "kernels/products/few_rows.h"
 
 #include "kernels/core/device/activations.cuh"
 #include "kernels/core/device/mma.cuh"
+#include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/row_team.cuh"
 
-enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4 };
-
-/* Read once, by one block. */
-__device__ inline int4 load_weights(const void *at) {
-  int4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.s32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(at));
-  return v;
-}
+#if __CUDA_ARCH__ >= 900
+enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4, STEP = FEW_ROWS_STEP };
 
 template <typename T>
 static __device__ __noinline__ float activated(int which, float v) {
@@ -34,106 +33,209 @@ static __device__ __noinline__ float activated(int which, float v) {
   return v;
 }
 
-template <typename T, int TILES>
-struct few_rows_step {
-  int4 kernel[8], x[TILES][2];
+/* The columns of x of a stage: rows of 64 bytes, 16 * M of them. Chunk c of row r lies at c ^ (r / 2 % 4), so that
+ * eight rows of one chunk come from different banks. */
+template <typename T>
+struct few_rows_left {
+  unsigned at;
 
-  __device__ void load(const few_rows_args &a, int64_t k, int64_t column) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-    const int4 zero = {0, 0, 0, 0};
-    const T *w = (const T *)a.kernel + (k + 8 * t) * a.outputs + column;
-    UNROLLED(j, 8) kernel[j] = column < a.outputs ? load_weights(w + j * a.outputs) : zero;
-    UNROLLED(m, TILES)
-      UNROLLED(h, 2) {
-        const int row = 16 * m + 8 * h + g;
-        x[m][h] = row < a.rows ? *(const int4 *)((const T *)a.x + row * a.inputs + k + 8 * t) : zero;
-      }
+  __device__ unsigned chunk(int row, int c) const { return at + row * STEP * 2 + ((c ^ (row >> 1 & 3)) << 4); }
+  /* Rows row .. row + 15 by columns k .. k + 15. */
+  __device__ factor<T> left(int row, int k) const {
+    factor<T> f;
+    load_matrices(chunk(row + (lane_id() & 15), k / 8 + (lane_id() >> 4)), f.v);
+    return f;
+  }
+};
+
+/* What a block computes: 64 columns of one product, or 32 of each of two that are gated. */
+struct few_rows_tile {
+  int product;   /* the first of them */
+  int64_t first; /* column */
+
+  __device__ few_rows_tile(const few_rows_args &a, int64_t tile) : product(0) {
+    const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE;
+    first = tile * columns;
+    if (a.gated) return;
+    while (product < 2 && first >= (a.of[product].outputs + columns - 1) / columns * columns) {
+      first -= (a.of[product].outputs + columns - 1) / columns * columns;
+      product++;
+    }
+  }
+};
+
+/* A warp's stages, from memory to its ring. Rows of x beyond the last are whatever lies there: they make results of
+ * their own, which nobody reads. */
+template <typename T, int M>
+struct few_rows_stages {
+  enum { KERNEL = STEP * FEW_ROWS_TILE * 2, X = 16 * M * STEP * 2 };
+  const T *kernel, *x; /* this lane's chunk of the first row that it copies */
+  const float *gamma;
+  int64_t kernel_row, x_row;
+  unsigned ring;
+  int rows, bytes; /* bytes: 16, or 0 beyond the last column */
+
+  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile &tile, unsigned ring)
+      : x_row(a.inputs), ring(ring), rows(a.rows) {
+    const int c = lane_id() % 8, second = a.gated && c >= 4;
+    const few_rows_product &p = a.of[tile.product + second];
+    const int64_t mine = tile.first + (second ? c - 4 : c) * 8;
+    kernel_row = p.outputs;
+    bytes = mine < p.outputs ? 16 : 0;
+    kernel = (const T *)p.kernel + (k + lane_id() / 8) * kernel_row + (bytes ? mine : 0);
+    x = (const T *)a.x + lane_id() / 4 * x_row + k + lane_id() % 4 * 8;
+    gamma = a.gamma ? a.gamma + k + c * 4 : nullptr;
   }
 
-  /* sum[m][c] += the tile m of rows times column c of each lane's eight. */
-  __device__ void multiply_into(float (&sum)[TILES][8][4]) const {
-    UNROLLED(half, 2) {
-      const int4 *rows = kernel + 4 * half;
-      UNROLLED(c, 8) {
-        const int word = c / 2, which = c % 2 ? 0x7632 : 0x5410;
-        const unsigned b0 = __byte_perm(((const int *)&rows[0])[word], ((const int *)&rows[1])[word], which);
-        const unsigned b1 = __byte_perm(((const int *)&rows[2])[word], ((const int *)&rows[3])[word], which);
-        UNROLLED(m, TILES) {
-          const unsigned *first = (const unsigned *)&x[m][0] + 2 * half,
-                         *second = (const unsigned *)&x[m][1] + 2 * half;
-          const unsigned left[4] = {first[0], second[0], first[1], second[1]};
-          multiply(sum[m][c], left, b0, b1, T());
-        }
-      }
+  __device__ tile<T, FEW_ROWS_TILE> right(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M)}; }
+  __device__ few_rows_left<T> left(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M) + KERNEL}; }
+  __device__ unsigned gamma_at(int slot) const { return ring + slot * FEW_ROWS_STAGE(M) + KERNEL + X; }
+
+  __device__ void load_kernel(int slot, int stage) const {
+    const T *from = kernel + (int64_t)stage * STEP * kernel_row;
+    UNROLLED(i, STEP / 4)
+      copy_pack(right(slot).chunk(4 * i + lane_id() / 8, lane_id() % 8), from + 4 * i * kernel_row, bytes);
+    if (gamma && lane_id() < 8) copy_pack(gamma_at(slot) + lane_id() * 16, gamma + stage * STEP);
+  }
+  __device__ void load_x(int slot, int stage) const {
+    const T *from = x + stage * STEP;
+    UNROLLED(i, 2 * M) {
+      const int row = 8 * i + lane_id() / 4;
+      if (row < rows) copy_pack(left(slot).chunk(row, lane_id() % 4), from + 8 * i * x_row);
+    }
+  }
+
+  /* f, columns k .. k + 15 of x, times gamma; adds the squares of f to those of rows g and g + 8. */
+  __device__ void norm(factor<T> &f, int slot, int k, float (&squares)[2]) const {
+    UNROLLED(i, 4) { /* f.v[i] has columns 2 t, 2 t + 1 of row g or, where i is odd, g + 8; beyond i = 1 8 columns on */
+      float by[2];
+      asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+                   : "=f"(by[0]), "=f"(by[1])
+                   : "r"(gamma_at(slot) + (k + i / 2 * 8 + lane_id() % 4 * 2) * 4)
+                   : "memory");
+      const float2 v = pair_of<T>::widen(f.v[i]);
+      squares[i % 2] = fmaf(v.x, v.x, fmaf(v.y, v.y, squares[i % 2]));
+      f.v[i] = pair_of<T>::narrow(v.x * by[0], v.y * by[1]);
     }
   }
 };
 
 /* A number in the shared memory of another block of the cluster. */
 __device__ inline float there(const float *mine, int rank) {
-  float v = *mine;
-#if __CUDA_ARCH__ >= 900
   unsigned at;
+  float v;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-#endif
   return v;
 }
 
+/* v is the sum of a column; of a gated unit, `factor` that of the same column of the other product. */
 template <typename T>
-__device__ inline void finish(const few_rows_args &a, int row, int64_t column, float v) {
-  if (row >= a.rows || column >= a.outputs) return;
-  const int64_t at = row * a.outputs + column;
-  if (a.bias) v += (float)((const T *)a.bias)[column];
+__device__ inline void finish(const few_rows_args &a, const few_rows_tile &tile, int row, int c, float v,
+                              float factor) {
+  const few_rows_product &p = a.of[tile.product];
+  const int64_t column = tile.first + c, at = row * p.outputs + column;
+  if (row >= a.rows || column >= p.outputs) return;
+  if (p.bias) v += (float)((const T *)p.bias)[column];
   v = activated<T>(a.activation, v);
-  if (a.residual) v += (float)((const T *)a.residual)[at];
-  ((T *)a.y)[at] = (T)v;
+  if (a.gated) v *= factor + (a.of[1].bias ? (float)((const T *)a.of[1].bias)[column] : 0);
+  if (a.residual && tile.product == 0) v += (float)((const T *)a.residual)[at];
+  ((T *)p.y)[at] = (T)v;
 }
 
-template <typename T, int TILES>
+/* Sixteen rows of sums, which each warp has a part of, to y. `part` is shared memory that no copy is on its way to; the
+ * squares of x are one more column of it. */
+template <typename T>
+__device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, const float (&sum)[8][4],
+                            const float (&squares)[2], int first_row, float (*part)[16][PITCH]) {
+  enum { SQUARES = FEW_ROWS_TILE };
+  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
+            split = (int)(blockIdx.x % (unsigned)a.splits);
+  __syncthreads();
+  UNROLLED(n, 8)
+    UNROLLED(r, 4) part[warp][g + r / 2 * 8][8 * n + 2 * t + r % 2] = sum[n][r];
+  UNROLLED(r, 2) {
+    float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
+    all += __shfl_xor_sync(0xffffffffu, all, 2);
+    if (t == 0) part[warp][g + 8 * r][SQUARES] = all;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 16 * (FEW_ROWS_TILE + 1); i += THREADS) {
+    const int row = i / (FEW_ROWS_TILE + 1), c = i % (FEW_ROWS_TILE + 1);
+    float v = 0;
+    UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
+    part[0][row][c] = v;
+  }
+  if (a.splits > 1) cluster_barrier();
+  else __syncthreads();
+  const auto total = [&](int row, int c) {
+    float v = a.splits > 1 ? 0 : part[0][row][c];
+    if (a.splits > 1)
+      for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
+    return v;
+  };
+  const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE, share = 16 * columns / a.splits;
+  for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
+    const int row = i / columns, c = i % columns;
+    if (first_row + row >= a.rows) continue;
+    const float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
+    finish<T>(a, tile, first_row + row, c, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0);
+  }
+  if (a.splits > 1) cluster_barrier(); /* before part is written again, or a block leaves whose memory others read */
+}
+
+/* The groups of copies: of the first stages the kernel's, one each; then x's of the same; then both of each later one.
+ * So where all but the last DEPTH - 1 groups are there, the oldest stage is. */
+template <typename T, int M>
 __device__ inline void few_rows(const few_rows_args &a) {
-  __shared__ float part[FEW_ROWS_WARPS][16][PITCH];
-  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32;
-  const int split = (int)(blockIdx.x % (unsigned)a.splits), workers = a.splits * FEW_ROWS_WARPS;
-  const int64_t first = (int64_t)(blockIdx.x / (unsigned)a.splits) * FEW_ROWS_TILE, column = first + 8 * g;
-  const int64_t steps = a.inputs / FEW_ROWS_STEP, worker = split * FEW_ROWS_WARPS + warp;
-  const int64_t begin = steps * worker / workers, end = steps * (worker + 1) / workers;
-  float sum[TILES][8][4] = {};
-  few_rows_step<T, TILES> now, next;
-  if (begin < end) now.load(a, begin * FEW_ROWS_STEP, column);
+  extern __shared__ __align__(1024) char memory[];
+  const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
+  const few_rows_tile tile(a, blockIdx.x / (unsigned)a.splits);
+  const int64_t steps = a.inputs / STEP, begin = steps * split / a.splits;
+  const int stages = (int)(steps * (split + 1) / a.splits - begin);
+  const few_rows_stages<T, M> ring(a, begin * STEP, tile,
+                                   shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(M));
+  start_those_after();
+  UNROLLED(i, FEW_ROWS_DEPTH) {
+    if (warp + i * FEW_ROWS_WARPS < stages) ring.load_kernel(i, warp + i * FEW_ROWS_WARPS);
+    close_copies();
+  }
+  wait_for_those_before();
+  UNROLLED(i, FEW_ROWS_DEPTH) {
+    if (warp + i * FEW_ROWS_WARPS < stages) ring.load_x(i, warp + i * FEW_ROWS_WARPS);
+    close_copies();
+  }
+  float sum[M][8][4] = {}, squares[M][2] = {};
+  int slot = 0;
   ONCE
-  for (int64_t s = begin; s < end; s++) {
-    if (s + 1 < end) next.load(a, (s + 1) * FEW_ROWS_STEP, column);
-    now.multiply_into(sum);
-    now = next;
-  }
-  UNROLLED(m, TILES) {
-    if (16 * m >= a.rows) break;
-    UNROLLED(r, 4)
-      UNROLLED(c, 8) part[warp][g + r / 2 * 8][16 * t + r % 2 * 8 + c] = sum[m][c][r];
-    __syncthreads();
-    for (int i = threadIdx.x; i < 16 * FEW_ROWS_TILE; i += THREADS) {
-      const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
-      float v = 0;
-      UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
-      if (a.splits == 1) finish<T>(a, 16 * m + row, first + c, v);
-      else part[0][row][c] = v;
-    }
-    if (a.splits > 1) {
-      cluster_barrier();
-      const int share = 16 * FEW_ROWS_TILE / a.splits;
-      for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
-        const int row = i / FEW_ROWS_TILE, c = i % FEW_ROWS_TILE;
-        float v = 0;
-        for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
-        finish<T>(a, 16 * m + row, first + c, v);
+  for (int s = warp; s < stages; s += FEW_ROWS_WARPS) {
+    wait_for_copies<FEW_ROWS_DEPTH - 1>();
+    __syncwarp();
+    UNROLLED(h, STEP / 16) {
+      factor<T> l[M];
+      UNROLLED(m, M) {
+        l[m] = ring.left(slot).left(16 * m, 16 * h);
+        if (a.gamma) ring.norm(l[m], slot, 16 * h, squares[m]);
       }
-      cluster_barrier();
+      UNROLLED(n, 4) {
+        const factor<T> r = ring.right(slot).right(16 * h, 16 * n);
+        UNROLLED(m, M) multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[m], r, false);
+      }
     }
-    __syncthreads();
+    __syncwarp();
+    const int next = s + FEW_ROWS_WARPS * FEW_ROWS_DEPTH;
+    if (next < stages) ring.load_kernel(slot, next), ring.load_x(slot, next);
+    close_copies();
+    slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
+  UNROLLED(m, M)
+    if (16 * m < a.rows) join<T>(a, tile, sum[m], squares[m], 16 * m, (float(*)[16][PITCH])memory);
 }
 #define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((THREADS), few_rows_##tiles##_##tag, few_rows_args, few_rows<T, tiles>)
+#else /* there are no clusters: it is not served */
+__device__ inline void not_here(const few_rows_args &) {}
+#define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((32), few_rows_##tiles##_##tag, few_rows_args, not_here)
+#endif
 TFU_HALVES(FEW_ROWS_OF_, 1)
 TFU_HALVES(FEW_ROWS_OF_, 2)
 TFU_HALVES(FEW_ROWS_OF_, 4)

@@ -1,31 +1,51 @@
-/* few_rows.h - y = act(x . kernel + bias) + residual for few rows of x, as in decoding, where what takes time is
- * reading the kernel once. */
+/* few_rows.h - products of few rows of x with up to three kernels, as in decoding, where what takes time is reading the
+ * kernels once:
+ *
+ *   y_i = act(x . kernel_i + bias_i) + residual, or y = act(x . kernel_0 + bias_0) * (x . kernel_1 + bias_1)
+ *
+ * and, where there is a gamma, x is normed: x * gamma / sqrt(mean(x^2) + epsilon). */
 #ifndef TFUSE_FEW_ROWS_H_
 #define TFUSE_FEW_ROWS_H_
 
 #include <stdint.h>
 
 enum {
-  FEW_ROWS_MOST = 64,  /* rows of x                                              */
-  FEW_ROWS_TILE = 64,  /* columns of a block                                     */
-  FEW_ROWS_STEP = 32,  /* rows of the kernel that a warp multiplies with at once */
-  FEW_ROWS_WARPS = 8,  /* of a block; each has a share of the kernel's rows      */
-  FEW_ROWS_SPLITS = 8, /* blocks at most that share them further: a cluster      */
+  FEW_ROWS_MOST = 64,  /* rows of x                                                       */
+  FEW_ROWS_TILE = 64,  /* columns of a block                                              */
+  FEW_ROWS_STEP = 32,  /* rows of the kernel that a warp multiplies with at once: a stage */
+  FEW_ROWS_WARPS = 4,  /* of a block; they take its stages in turn                        */
+  FEW_ROWS_DEPTH = 4,  /* stages that a warp has on their way from memory                 */
+  FEW_ROWS_SPLITS = 8, /* blocks at most that share the kernel's rows: a cluster          */
 };
 
-typedef struct few_rows_args {
-  const void *x, *kernel, *bias, *residual; /* the last two may be NULL */
+/* Bytes of a stage in shared memory: rows of the kernel, the columns of x that they are multiplied with, gamma of them.
+ */
+#define FEW_ROWS_STAGE(tiles) (FEW_ROWS_STEP * (2 * (FEW_ROWS_TILE + 16 * (tiles)) + 4))
+
+typedef struct few_rows_product {
+  const void *kernel, *bias; /* bias may be NULL */
   void *y;
-  int64_t outputs, inputs;
+  int64_t outputs;
+} few_rows_product;
+
+typedef struct few_rows_args {
+  few_rows_product of[3];   /* those after the last have no kernel */
+  const void *x, *residual; /* residual is the first one's, and may be NULL */
+  const float *gamma;       /* NULL: x as it is */
+  int64_t inputs;
+  float epsilon;
   int rows, activation, splits;
+  int gated; /* of two products, which are one result */
 } few_rows_args;
 
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
-/* Runs it where it is served: 16 bits on a GPU with clusters, up to FEW_ROWS_MOST rows, sizes that fill its loads. How
- * a row's sum is split depends on the kernel's sizes alone: its result is the same whatever other rows there are. */
-TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int *served);
+/* Runs it where it is served: 16 bits, normed ones bfloat16, on a GPU with clusters, up to FEW_ROWS_MOST rows, sizes
+ * that fill its loads. How a row's sum is split depends on the kernels' sizes alone: its result is the same whatever
+ * other rows there are. `constant`: nothing that was queued before in the same graph writes kernels and gamma, which
+ * may be read ahead. */
+TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served);
 #endif
 
 #endif

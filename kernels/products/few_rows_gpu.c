@@ -5,22 +5,31 @@
 
 TFU_MODULE(few_rows);
 
-/* Blocks that share the rows of the kernel, until there are enough for all multiprocessors. */
+/* Blocks that share the rows of the kernel: as many as run at one time, two on each multiprocessor, or fewer. */
 static int splits_of(const few_rows_args *a, int64_t tiles, int multiprocessors) {
   const int64_t steps = a->inputs / FEW_ROWS_STEP;
   int splits = 1;
-  while (splits < FEW_ROWS_SPLITS && 2 * tiles * splits < 3 * multiprocessors && steps >= 2 * splits * FEW_ROWS_WARPS)
+  while (splits < FEW_ROWS_SPLITS && steps >= 2 * splits * FEW_ROWS_WARPS && tiles * splits <= multiprocessors)
     splits *= 2;
   return splits;
 }
 
 static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *device) {
-  const uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->kernel;
-  return device->capability >= 90 && (dtype == TFU_F16 || dtype == TFU_BF16) && a->rows <= FEW_ROWS_MOST &&
-         a->inputs % FEW_ROWS_STEP == 0 && a->outputs % 8 == 0 && all % 16 == 0;
+  uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->gamma;
+  int64_t outputs = 0;
+  for (int i = 0; i < TFU_COUNT(a->of); i++) all |= (uintptr_t)a->of[i].kernel, outputs |= a->of[i].outputs;
+  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) &&
+         a->rows <= FEW_ROWS_MOST && a->inputs > 0 && a->inputs % FEW_ROWS_STEP == 0 && outputs % 8 == 0 &&
+         all % 16 == 0;
 }
 
-tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int *served) {
+static int64_t tiles_of(const few_rows_args *a) {
+  int64_t tiles = 0;
+  for (int i = 0; i < TFU_COUNT(a->of) && !a->gated; i++) tiles += divide_up(a->of[i].outputs, FEW_ROWS_TILE);
+  return a->gated ? divide_up(a->of[0].outputs, FEW_ROWS_TILE / 2) : tiles;
+}
+
+tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served) {
   static tfu_kernel kernels[] = {{.module = &module, .name = "few_rows_1"},
                                  {.module = &module, .name = "few_rows_2"},
                                  {.module = &module, .name = "few_rows_4"}};
@@ -28,11 +37,14 @@ tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int 
   TFU_TRY(tfu_device_now(&device, call->err));
   *served = is_served(&a, dtype, &device);
   if (!*served) return TFU_OK;
-  const int64_t tiles = divide_up(a.outputs, FEW_ROWS_TILE);
+  const int64_t tiles = tiles_of(&a);
+  const int which = a.rows > 32 ? 2 : a.rows > 16;
   a.splits = splits_of(&a, tiles, device.multiprocessors);
   const tfu_grid grid = {.x = (unsigned)(tiles * a.splits),
                          .threads = 32 * FEW_ROWS_WARPS,
-                         .cluster = a.splits > 1 ? (unsigned)a.splits : 0};
+                         .shared = FEW_ROWS_WARPS * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(1u << which),
+                         .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
+                         .overlap = constant};
   call->kernel = "few rows";
-  return tfu_launch(call, &kernels[a.rows > 32 ? 2 : a.rows > 16], 0, dtype, grid, &a);
+  return tfu_launch(call, &kernels[which], 0, dtype, grid, &a);
 }

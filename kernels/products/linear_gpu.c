@@ -156,16 +156,14 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
 TFU_TUNABLE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
 
 static tfu_code few_rows(const linear_call *l, int *served) {
-  const few_rows_args a = {.x = l->x,
-                           .kernel = l->kernel,
-                           .bias = l->bias,
+  const few_rows_args a = {.of[0] = {.kernel = l->kernel, .bias = l->bias, .y = l->y, .outputs = l->outputs},
+                           .x = l->x,
                            .residual = l->residual,
-                           .y = l->y,
-                           .outputs = l->outputs,
                            .inputs = l->inputs,
                            .rows = (int)l->rows,
                            .activation = l->act};
-  return l->inputs > 0 ? tfu_few_rows_run(l->call, a, l->dtype, served) : TFU_OK;
+  const int is_constant = (l->call->constant & 1u << TFU_LINEAR_KERNEL) != 0;
+  return tfu_few_rows_run(l->call, a, l->dtype, is_constant, served);
 }
 
 tfu_code tfu_linear_gpu(tfu_call *call) {

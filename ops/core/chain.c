@@ -120,6 +120,7 @@ static tfu_code run_step(chain *s, const tfu_step *step, tfu_call *all) {
                    .stream = all->stream,
                    .err = all->err,
                    .captured = all->captured,
+                   .constant = all->captured ? step->constant : 0,
                    .allocate = allocate,
                    .binding = &mine};
   memcpy(call.attr, step->attr, sizeof call.attr);

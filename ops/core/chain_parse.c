@@ -78,6 +78,21 @@ static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
   return tfu_attrs_read(step->op, read_attribute, (void *)(uintptr_t)at, step->attr, err);
 }
 
+static int is_written(const tfu_chain_steps *steps, int input) {
+  for (int i = 0; i < steps->n; i++)
+    for (int o = 0; steps->step[i].op->out[o]; o++)
+      if (steps->step[i].out[o].kind == TFU_INPUT && steps->step[i].out[o].number == input) return 1;
+  return 0;
+}
+
+static void find_constants(tfu_chain_steps *steps) {
+  for (int i = 0; i < steps->n; i++)
+    for (int a = 0; steps->step[i].op->in[a]; a++) {
+      const tfu_operand *in = &steps->step[i].in[a];
+      if (in->kind == TFU_INPUT && !is_written(steps, in->number)) steps->step[i].constant |= 1u << a;
+    }
+}
+
 tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err) {
   int lines = 1;
   for (const char *c = text; *c; c++) lines += *c == '\n';
@@ -91,6 +106,7 @@ tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *er
     }
     line += strcspn(line, "\n");
   }
+  find_constants(steps);
   return TFU_OK;
 }
 

@@ -115,6 +115,13 @@ tfu_code tfu_per_channel(const tfu_shape *x, const char *name, const tfu_shape *
   return TFU_OK;
 }
 
+tfu_code tfu_given_per_channel(const tfu_shape *x, const char *name, const tfu_shape *v, tfu_error *err) {
+  TFU_TRY(tfu_per_channel(x, name, v, err));
+  TFU_REQUIRE(err, tfu_given(v) || x->rank == TFU_UNKNOWN || tfu_may_be(tfu_cols(x), 0),
+              "%s must be given, one value per channel (last axis) of x %s, got none", name, tfu_show(x).text);
+  return TFU_OK;
+}
+
 tfu_code tfu_shape_like_input(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
   (void)attr, (void)err;
   out[0] = in[0];

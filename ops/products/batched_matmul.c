@@ -10,6 +10,7 @@
  * tf32 allows float32 products to read their factors with 10 bits after the point. */
 #include "ops/products/batched_matmul.h"
 
+#include "ops/products/linear.h"
 #include "tfuse.h"
 
 static tfu_code check_matrices(const char *name, const tfu_shape *s, tfu_error *err) {
@@ -80,4 +81,5 @@ const tfu_op tfu_batched_matmul = {
     .attr = {"scale: float = 1.0", "tf32: bool = false", TFU_T_FLOATS},
     .shape = batched_shape,
     TFU_KERNELS(batched_matmul),
+    .room = TFU_LINEAR_ROOM,
 };

@@ -120,6 +120,18 @@ static void test_shape_rules(void) {
   }
 }
 
+static void test_given_per_channel(void) {
+  const tfu_shape none = SHAPE(0), three = SHAPE(3), x = SHAPE(2, 3), empty = SHAPE(5, 0), partly = SHAPE(2, _),
+                  any = ANY;
+  tfu_error err = {""};
+  CHECK(tfu_given_per_channel(&x, "scale", &three, &err) == TFU_OK);
+  CHECK(tfu_given_per_channel(&empty, "scale", &none, &err) == TFU_OK);
+  CHECK(tfu_given_per_channel(&partly, "scale", &none, &err) == TFU_OK); /* there may be no channels */
+  CHECK(tfu_given_per_channel(&any, "scale", &none, &err) == TFU_OK);
+  CHECK(tfu_given_per_channel(&x, "scale", &none, &err) == TFU_INVALID);
+  CHECK_TEXT(err.text, "scale must be given, one value per channel (last axis) of x [2, 3], got none");
+}
+
 /* What holds for every row, those to come included. */
 static void test_rows(void) {
   for (int i = 0; i < TFU_COUNT(ops); i++) {
@@ -426,6 +438,7 @@ static void test_no_driver(void) {
 
 int main(void) {
   test_shape_rules();
+  test_given_per_channel();
   test_rows();
   test_show();
   test_counts();

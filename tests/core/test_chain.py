@@ -7,6 +7,7 @@ import tensorflow as tf
 from conftest import GPUS
 from tfuse._core import _library
 from tfuse._core._chain import Chain
+from tfuse._tools import _tune
 
 norm, linear = _library.raw("norm"), _library.raw("linear")  # what their functions leave to TensorFlow on a CPU is not meant here
 
@@ -63,6 +64,24 @@ def test_queued_and_captured_runs_are_the_same(dtype):
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
     assert (found[0] != tf.cast(given[0], "float64").numpy()).any()
+
+
+def test_weights_that_a_chain_writes_are_not_read_ahead():
+    """On a GPU a product of few rows reads its kernel while what was queued before it runs: not where that writes the kernel."""
+    few = next(t for t in _tune.tunables() if t.name == "few_rows_most")
+    few.put(few.most)
+    x, kernel = tf.cast(tf.random.normal([4, 512]), "bfloat16"), tf.cast(tf.random.normal([512, 512]), "bfloat16")
+    made, y = tf.zeros_like(kernel), tf.zeros([4, 512], "bfloat16")
+    chain = Chain()
+    a, there = chain.input(kernel), chain.input(made)
+    chain.call("transpose", a, into=[there], perm=0x01)
+    chain.call("linear", chain.input(x), there, None, None, None, into=[chain.input(y)])
+    chain.call("scale_bias_act", there, None, None, into=[there], activation="relu")
+    for _ in range(8):
+        chain.run()
+    few.put(few.value)
+    want = tf.matmul(tf.cast(x, "float64"), tf.cast(kernel, "float64"), transpose_b=True)
+    np.testing.assert_allclose(tf.cast(tf.identity(y), "float64"), want, rtol=0.02, atol=0.2)
 
 
 def test_shapes_can_be_seen_otherwise():

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import GPUS, check_files_go_both_ways, new_process, skip_broken_xla
-from tfuse._tools import _cache
+from tfuse._tools import _cache, _tune
 from tfuse._core import _library, _op
 from tfuse import cases
 from tfuse.products.linear import composed, fused
@@ -37,6 +37,15 @@ def gradients(f, *inputs, **options):
     return [y, *tape.gradient(y, given, tf.cos(y))]
 
 
+@pytest.fixture
+def few_rows():
+    """The kernel for few rows is used for all that it can serve."""
+    most = next(t for t in _tune.tunables() if t.name == "few_rows_most")
+    most.put(most.most)
+    yield
+    most.put(most.value)
+
+
 def step(f, dy, *inputs):
     """The same for a given dy."""
     with tf.GradientTape() as tape:
@@ -46,6 +55,24 @@ def step(f, dy, *inputs):
 
 
 # ---- the op ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 7, 16, 17, 33, 64])
+@pytest.mark.parametrize("inputs, outputs", [(32, 8), (96, 72), (544, 200), (2048, 64)])
+def test_few_rows(few_rows, device, rows, inputs, outputs, dtype):
+    """Stages that fill no ring, and rings that are filled again; blocks beside the last column; splits of all numbers. A row
+    by itself has the same bits as among others."""
+    x, kernel, bias, residual = (tf.cast(normal(*shape), dtype) for shape in (
+        (rows, inputs), (inputs, outputs), (outputs,), (rows, outputs)))
+    y = fused(x, kernel, bias, "gelu", residual)
+    want = stock(*(tf.cast(t, tf.float64) for t in (x, kernel, bias)), "gelu", tf.cast(residual, tf.float64))
+    naive = tf.cast(stock(x, kernel, bias, "gelu", residual), tf.float64)
+    worst = lambda got: np.abs(tf.cast(got, tf.float64) - want).max()
+    assert worst(y) <= 2 * worst(naive)
+    if "GPU" in device:
+        np.testing.assert_array_equal(tf.cast(fused(x[-1:], kernel, bias, "gelu", residual[-1:]), "float32")[0],
+                                      tf.cast(y, "float32")[-1])
 
 
 @pytest.mark.parametrize("call", [tfuse.linear, fused, composed], ids=["linear", "fused", "composed"])

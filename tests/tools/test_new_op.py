@@ -114,6 +114,17 @@ def test_its_layer(loaded, stem, tmp_path):
     assert layer.compute_output_shape(*[tuple(t.shape) for t in x]) == y.shape
 
 
+@pytest.mark.parametrize("stem", OPS)
+def test_every_place_of_the_placeholder_is_named(tmp_path, monkeypatch, capsys, stem):
+    root = copy_lists(tmp_path)
+    monkeypatch.chdir(root)
+    assert _new_op.main([stem, *OPS[stem][0]]) == 0
+    new, _, places, _ = re.split(r"\n\S.*:\n", capsys.readouterr().out)
+    named = set(re.findall(r"^  (\S+)", places, re.MULTILINE))
+    computed = {path for path in re.findall(r"^  (\S+)", new, re.MULTILINE) if "1 + " in (root / path).read_text()}
+    assert computed == named
+
+
 def test_lists(made):
     """In the order of the alphabet; what was there is there still, in its order."""
     ops = re.findall(r"^X\((\w+)\)$", (made / "ops/ops.def").read_text(), re.MULTILINE)

@@ -81,7 +81,9 @@ def test_new_op_into_a_repository(tmp_path, monkeypatch, capsys):
     for arguments in (["my_bend", "--inputs", "x, gain", "--attributes", "alpha: float = 0.3, beta: float = 1", "--layer"],
                       ["my_rows", "--kind", "rows", "--attributes", "alpha: float = 0.3"]):
         assert _new_op.main([*arguments, "--into", "repository/my_ops"]) == 0
-    assert "changed:\n  ops.def\nnext:\n  python -m tfuse build-op repository/my_ops" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "changed:\n  ops.def\n" in out and "then:\n  python -m tfuse build-op repository/my_ops\n" in out
+    assert re.search(r"formulas, where there is .*sqrt.*:\n  my_rows_cpu.c +the formulas\n  my_rows.cu +the formulas\n", out)
     assert (folder / "ops.def").read_text() == "X(my_bend)\nX(my_bend_grad)\nX(my_rows)\nX(my_rows_grad)\n"
     if GPUS and not _build_op.nvidia():
         pytest.skip("needs NVRTC, for the GPUs that are here")
@@ -89,7 +91,7 @@ def test_new_op_into_a_repository(tmp_path, monkeypatch, capsys):
     assert _build_op.main([str(folder), *named]) == 0
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."], cwd=folder, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert done.returncode == 0 and "28 passed" in done.stdout, done.stdout
+    assert done.returncode == 0 and "29 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("name, message", [

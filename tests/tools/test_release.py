@@ -1,9 +1,11 @@
 """What a release is made of: the changelog and its notes, the source distribution, the matrix's page, the bill of materials; and
 that the forge's workflows and the site are held to what is there."""
 
+import ctypes
 import hashlib
 import importlib
 import re
+import struct
 import subprocess
 import sys
 import tarfile
@@ -229,3 +231,29 @@ def test_the_sites_markdown():
     found = site.linked_sources(site.paths(site.PAGES))
     assert {"LICENSE", "kernels/jit/tfuse.cuh", "examples/gpt2.py"} <= set(found)
     assert not any(path.endswith((".md", ".png")) for path in found)
+
+
+# ---- device code ----
+
+
+def test_images_are_packed_densely():
+    """A fatbin keeps its image and all that is said of it, in fewer bytes."""
+    try:
+        lz4 = ctypes.CDLL("liblz4.so.1")
+    except OSError:
+        pytest.skip("needs liblz4")
+    nvrtc = tool("nvrtc")
+    image = b"".join(hashlib.sha256(b"%d" % (i * i % 97)).digest()[:i % 23] for i in range(9999))
+    block = ctypes.create_string_buffer(2 * len(image))
+    used = lz4.LZ4_compress_default(image, block, len(image), len(block))
+    entry = struct.pack("<HHIQI20xQ8xQ8s", 2, 257, 72, -(-used // 8) * 8, used, nvrtc.LZ4 | 0x11, len(image), b"tfuse")
+    rest = entry + block.raw[:used].ljust(-(-used // 8) * 8, b"\0")
+    before = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(rest)) + rest
+    after = nvrtc.denser(before, image)
+    size, padded, used = *struct.unpack_from("<Q", after, 8), *struct.unpack_from("<QI", after, 24)
+    assert len(after) == 16 + size == 16 + 72 + padded < len(before) and padded % 8 == 0 and used <= padded < used + 8
+    assert after[:8] == before[:8] and after[16:24] == before[16:24] and after[36:88] == before[36:88]
+    unpacked = ctypes.create_string_buffer(len(image))
+    assert lz4.LZ4_decompress_safe(after[88:88 + used], unpacked, used, len(image)) == len(image) and unpacked.raw == image
+    with pytest.raises(SystemExit, match="expected 3 bytes packed by LZ4"):
+        nvrtc.denser(before, b"abc")

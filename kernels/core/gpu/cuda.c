@@ -224,8 +224,14 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
   const tfu_driver *d;
   TFU_TRY(tfu_driver_get(&d, call->err));
   TFU_TRY(unleash(d, f, &g, call->err));
-  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                               .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+  CUlaunchAttribute attributes[2];
+  unsigned n = 0;
+  if (g.cluster > 1)
+    attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                          .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+  if (g.overlap)
+    attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                          .value.programmaticStreamSerializationAllowed = 1};
   CUlaunchConfig config = {.gridDimX = g.x ? g.x : 1,
                            .gridDimY = g.y ? g.y : 1,
                            .gridDimZ = g.z ? g.z : 1,
@@ -234,8 +240,8 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
                            .blockDimZ = g.threads_z ? g.threads_z : 1,
                            .sharedMemBytes = g.shared,
                            .hStream = call->stream,
-                           .attrs = &cluster,
-                           .numAttrs = g.cluster > 1};
+                           .attrs = attributes,
+                           .numAttrs = n};
   if (g.resident && g.cluster > 1) {
     int clusters = 0;
     TFU_TRY(tfu_driver_code(d, d->cuOccupancyMaxActiveClusters(&clusters, (CUfunction)f->kernel, &config), f->name,

@@ -38,6 +38,7 @@ typedef struct tfu_grid {
   unsigned shared;               /* bytes of dynamic shared memory       */
   unsigned cluster;              /* blocks along x that share their memory; zero is none */
   int resident;                  /* no more clusters than run at one time: those take the rows of the others */
+  int overlap;                   /* the kernel begins before those before it have ended (overlap.cuh) */
 } tfu_grid;
 
 #pragma GCC visibility push(default)

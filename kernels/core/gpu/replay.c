@@ -59,6 +59,7 @@ static tfu_code queue(tfu_call *call, replayed *r, int64_t times, tfu_code (*wor
       TFU_TRY(tfu_driver_code(r->driver, r->driver->cuGraphLaunch(r->graph, call->stream), "launching a CUDA graph",
                               call->err));
     else TFU_TRY(work(call, with));
+    if (r->refused) call->why = "its ops cannot be captured into a CUDA graph";
     r->queued = 1;
   }
   return TFU_OK;

@@ -202,6 +202,20 @@ def new_op(root, op):
     return list(new), list(changed)
 
 
+def _places(op, paths):
+    """The files that spell the placeholder out, and where in them."""
+    kernels = [".h"] if op.kind == "elementwise" else ["_cpu.c", ".cu"]
+    where = {**dict.fromkeys(["/%s%s" % (op.stem, end) for end in kernels], "the formulas"),
+             "/%s.py" % op.stem: "_plain, and the docstrings",
+             "/cases/%s/%s.py" % (op.family, op.stem): "reference and _gradient",
+             "/test_%s.py" % op.stem: "reference and _gradient",
+             "/%s.c" % op.stem: "the first line, and .doc"}
+    wide, found = max(map(len, paths)), {}
+    for end, what in where.items():
+        found.update({path: what for path in paths if ("/" + path).endswith(end)})
+    return ["%-*s  %s" % (wide, path, what) for path, what in found.items()]
+
+
 def main(arguments):
     parser = argparse.ArgumentParser(prog="python -m tfuse new-op", description=__doc__.partition("\n\n")[2],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -223,9 +237,13 @@ def main(arguments):
     except Refused as error:
         print("new-op: %s" % error, file=sys.stderr)
         return 1
-    following = ["  python -m tfuse build-op %s" % chosen.into, "  python -m pytest %s" % chosen.into] if op.own else [
-        "  ./run python tools/readme.py", "  ./run python -m pytest -q tests/ops -k %s" % op.stem,
-        "  ./run bench %s" % op.stem]
-    print("\n".join(["new:", *("  " + path for path in new), *["changed:"] * bool(changed), *("  " + path for path in changed),
-                     "next:", *following, "then put in your own formulas: docs/new_op.md"]))
+    following = ["python -m tfuse build-op %s" % chosen.into, "python -m pytest %s" % chosen.into] if op.own else [
+        "./run format", "./run python -m pytest -q tests/ops -k %s" % op.stem, "./run python tools/readme.py",
+        "./run bench %s" % op.stem]
+    printed = {"new": new, "changed": changed, "put in your own formulas, where there is %s now" % words(op)["formula"]:
+               _places(op, new), "then": following}
+    for head, lines in printed.items():
+        if lines:
+            print("\n  ".join([head + ":", *lines]))
+    print("docs/new_op.md tells of all of these")
     return 0

@@ -101,7 +101,7 @@ def _formula_words(op, scale):
         "with": "_WITH" if names else "", "attributes": "%d, " % len(names) if names else "",
         "named": named + "\n " if names else "", "end": "\n" if names else " ", "named_grad": named if names else "",
         "summed_words": ", and s what is summed over a channel" if count else "",
-        "weight_sums": "\n  for (int i = 0; i < %d; i++) s[i] = %sdy * x[1] * r;" % (count, scale) if count else "",
+        "weight_sums": "".join("\n  s[%d] = %sdy * x[1] * r; /* d%s */" % (i, scale, w) for i, w in enumerate(op.weights)),
         "row_gradient": "%s(%s)" % (scale, row_gradient) if scale else row_gradient,
         "fields": "  float %s;\n" % ", ".join(names) if names else "",
         "on_device": declared("R", "a.%s") if names else "",
@@ -113,7 +113,7 @@ def _formula_words(op, scale):
 def _row_words(op):
     first, *rest = op.inputs
     typed = lambda prefix: ", ".join('"%s%s: %s"' % (prefix, n, "S" if n in op.weights else "T") for n in op.inputs)
-    check = {"elementwise": 'tfu_per_channel(&in[0], "{0}", &in[{1}], err)',
+    check = {"elementwise": 'tfu_given_per_channel(&in[0], "{0}", &in[{1}], err)',
              "map": 'tfu_match("{0}", &in[{1}], "%s", &in[0], err)' % first}
     checks = ['tfu_has_rows("%s", &in[0], err)' % first] if op.kind == "rows" else [
         check[op.kind].format(name, i) for i, name in enumerate(rest, 1)]
@@ -201,6 +201,7 @@ def _case_words(op, factor, scale):
     for wrong in rest:
         what = "3 values, one per channel" if wrong in op.weights else "the shape of " + first
         rejects.append(("%s must have %s" % (wrong, what), wrong + "=ones(4)"))
+        rejects += [(wrong + " must be given", wrong + "=ones(0)")] * (wrong in op.weights)
     if op.kind == "rows":
         rejects.append((first + " must have at least one dimension", first + "=ones()"))
     tried = ", ".join('"%s": %s' % (name, 0.75 - 0.5 * i) for i, name in enumerate(op.attributes))  # exact in float32

@@ -113,6 +113,19 @@ class _Writer:
         bias = None if product.bias is None else self.chain.input(product.bias)
         return self.chain.call("linear", x, self.chain.input(product.kernel), bias, residual, None, activation=activation)[0]
 
+    def projections(self, norm, x, added, products, **attributes):
+        """Products of the norm of x + added, and that sum."""
+        gamma, total = None, x
+        if added is None and norm.kind == "rms":
+            gamma = self.chain.input(norm.gamma)
+        else:
+            x, total = self.norm(norm, x, added)
+        given = lambda tensors: [None if tensor is None else self.chain.input(tensor) for tensor in tensors]
+        absent = [None] * (3 - len(products))
+        found = self.chain.call("projections", x, gamma, *given(p.kernel for p in products), *absent,
+                                *given(p.bias for p in products), *absent, None, epsilon=norm.epsilon, **attributes)
+        return found[:len(products)], total
+
     def logits(self, decoder, x):
         words, dtype = decoder.head.shape[0], decoder.head.dtype
         y = self.chain.call("batched_matmul", x, self.chain.input(decoder.head), None, None, self.chain.input(tf.ones([1], dtype)))
@@ -129,21 +142,17 @@ class _Writer:
         return x, self.norm(norm, self.product(product, y))[0]
 
     def block(self, block, x, added, keys, values):
-        y, x = self.norm(block.before_attention, x, added)
-        y = self.attention(block.attention, y, keys, values)
-        x, added = self.sum(block.attention.output, y, x, block.after_attention)
-        y, x = self.norm(block.before_mlp, x, added)
-        mlp = block.mlp
-        if mlp.gate is None:
-            y = self.product(mlp.up, y, activation=mlp.activation)
-        else:
-            y = self.chain.call("gated", self.product(mlp.gate, y), self.product(mlp.up, y), activation=mlp.activation)
+        a, mlp = block.attention, block.mlp
+        qkv, x = self.projections(block.before_attention, x, added, [a.query, a.key, a.value])
+        y = self.attention(a, qkv, keys, values)
+        x, added = self.sum(a.output, y, x, block.after_attention)
+        inner = [mlp.up] if mlp.gate is None else [mlp.gate, mlp.up]
+        (y, *_), x = self.projections(block.before_mlp, x, added, inner, activation=mlp.activation, gated=len(inner) > 1)
         return self.sum(mlp.down, y, x, block.after_mlp)
 
-    def attention(self, a, x, keys, values):
-        heads = lambda y, n: y.seen_as(self.batch, self.n, n, a.head_dim)
-        query, key, value = (heads(self.product(p, x), n) for p, n in (
-            (a.query, a.heads), (a.key, a.shared_heads), (a.value, a.shared_heads)))
+    def attention(self, a, qkv, keys, values):
+        query, key, value = (y.seen_as(self.batch, self.n, n, a.head_dim) for y, n in zip(
+            qkv, (a.heads, a.shared_heads, a.shared_heads)))
         if a.query_norm is not None:
             query, key = self.norm(a.query_norm, query)[0], self.norm(a.key_norm, key)[0]
         if a.rope is not None:

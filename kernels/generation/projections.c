@@ -1,0 +1,79 @@
+#include "kernels/generation/projections.h"
+
+#include "activations.h"
+#include "kernels/core/recycle.h"
+#include "ops/generation/projections.h"
+#include "ops/products/linear.h"
+#include "ops/rows/norm.h"
+
+/* An op of its own within the call: its inputs and outputs, and nothing else that it had before. */
+static tfu_call *part(tfu_recycled *space, const tfu_op *op) {
+  tfu_call *call = tfu_recycle(space);
+  call->op = op;
+  for (int i = 0; i < TFU_MAX_ARGS; i++)
+    call->in[i] = call->out[i] = (tfu_tensor){.dtype = space->outer->in[0].dtype, .shape = {.rank = 1}};
+  for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};
+  return call;
+}
+
+static tfu_code scratch_like(tfu_call *call, tfu_tensor like, tfu_tensor *t) {
+  *t = like;
+  return tfu_scratch(call, (size_t)tfu_count(&like.shape) * tfu_dtype_size(like.dtype), &t->data);
+}
+
+static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_parts *parts, tfu_tensor *x) {
+  const tfu_tensor *gamma = &call->in[TFU_PROJECT_GAMMA];
+  *x = call->in[TFU_PROJECT_X];
+  if (!tfu_given(&gamma->shape)) return TFU_OK;
+  const tfu_tensor from = *x;
+  const tfu_shape rows = tfu_leading(&from.shape);
+  tfu_tensor stats;
+  TFU_TRY(scratch_like(call, from, x));
+  TFU_TRY(scratch_like(call, (tfu_tensor){.dtype = gamma->dtype, .shape = tfu_append(&rows, 2)}, &stats));
+  tfu_call *norm = part(space, &tfu_norm);
+  norm->attr[TFU_NORM_KIND].i = TFU_RMS_NORM;
+  norm->attr[TFU_NORM_EPSILON].f = call->attr[TFU_PROJECT_EPSILON].f;
+  norm->in[TFU_NORM_X] = from;
+  norm->in[TFU_NORM_GAMMA] = *gamma;
+  norm->in[TFU_NORM_BETA].dtype = gamma->dtype;
+  norm->in[TFU_NORM_SEED].dtype = TFU_I64;
+  norm->out[TFU_NORM_Y] = *x;
+  norm->out[TFU_NORM_STATS] = stats;
+  return parts->norm(norm);
+}
+
+static tfu_code project(tfu_call *call, tfu_recycled *space, const projection_parts *parts, const tfu_tensor *x, int i,
+                        int64_t activation, tfu_tensor y) {
+  tfu_call *linear = part(space, &tfu_linear);
+  linear->attr[TFU_LINEAR_ACTIVATION].i = activation;
+  linear->in[TFU_LINEAR_X] = *x;
+  linear->in[TFU_LINEAR_KERNEL] = call->in[TFU_PROJECT_KERNEL + i];
+  linear->in[TFU_LINEAR_BIAS] = call->in[TFU_PROJECT_BIAS + i];
+  if (i == 0 && !call->attr[TFU_PROJECT_GATED].b) linear->in[TFU_LINEAR_RESIDUAL] = call->in[TFU_PROJECT_RESIDUAL];
+  linear->out[TFU_LINEAR_Y] = y;
+  return parts->linear(linear);
+}
+
+tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts) {
+  const int64_t activation = call->attr[TFU_PROJECT_ACTIVATION].i;
+  tfu_recycled space;
+  tfu_tensor x, factor[2];
+  tfu_recycled_open(&space, call);
+  TFU_TRY(normed(call, &space, parts, &x));
+  if (!call->attr[TFU_PROJECT_GATED].b) {
+    for (int i = 0; i < TFU_PROJECTIONS; i++)
+      if (tfu_given(&call->in[TFU_PROJECT_KERNEL + i].shape))
+        TFU_TRY(project(call, &space, parts, &x, i, activation, call->out[i]));
+    return TFU_OK;
+  }
+  for (int i = 0; i < 2; i++) {
+    TFU_TRY(scratch_like(call, call->out[0], &factor[i]));
+    TFU_TRY(project(call, &space, parts, &x, i, TFU_ACT_linear, factor[i]));
+  }
+  tfu_call *gated = part(&space, &tfu_gated);
+  gated->attr[0].i = activation;
+  gated->in[0] = factor[0];
+  gated->in[1] = factor[1];
+  gated->out[0] = call->out[0];
+  return parts->gated(gated);
+}

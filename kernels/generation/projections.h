@@ -1,0 +1,13 @@
+/* projections.h - Projections by the ops that it is made of, on either device. */
+#ifndef TFUSE_KERNELS_PROJECTIONS_H_
+#define TFUSE_KERNELS_PROJECTIONS_H_
+
+#include "tfuse.h"
+
+typedef struct projection_parts {
+  tfu_compute_fn *norm, *linear, *gated;
+} projection_parts;
+
+TFU_MUST_USE tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts);
+
+#endif

@@ -1,0 +1,6 @@
+#include "kernels/generation/projections.h"
+
+tfu_code tfu_projections_cpu(tfu_call *call) {
+  static const projection_parts parts = {.norm = tfu_norm_cpu, .linear = tfu_linear_cpu, .gated = tfu_gated_cpu};
+  return tfu_projections_by_parts(call, &parts);
+}
