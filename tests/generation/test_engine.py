@@ -101,6 +101,24 @@ def test_one_that_fails_ends_alone(engine):
     assert engine.result(numbers[1]) == alone(PROMPTS[2], 5)
 
 
+def test_cancelled_and_added_while_tokens_come(engine):
+    """on_token may call the engine: the first request ends itself and the second, and adds another."""
+    numbers, added = [], []
+
+    def once(number, token):
+        if len(added) == 1:
+            engine.cancel(numbers[0])
+            engine.cancel(numbers[1])
+        added.append(engine.add(PROMPTS[2], 4)) if len(added) < 2 else None
+
+    numbers += [engine.add(PROMPTS[1], 9, on_token=once), engine.add(PROMPTS[0], 9), engine.add(PROMPTS[3], 9)]
+    run(engine)
+    words = [engine.result(number) for number in (*numbers, *added)]
+    assert words[:3] == [alone(PROMPTS[1], 9)[:2], alone(PROMPTS[0], 9)[:len(words[1])], alone(PROMPTS[3], 9)]
+    assert words[3:] == [alone(PROMPTS[2], 4)] * 2
+    assert 1 <= len(words[1]) < 9 and engine._pages.available() == 24
+
+
 @pytest.mark.parametrize("prompt, new, message", [
     ([], 3, "at least one token"), ([1], 0, "asks for at least one"), ([1] * 1000, 100, "more than the 1024"),
     ([5, 97], 3, "ids are from 0 to 96, got 97"), ([5, -1], 3, "ids are from 0 to 96, got -1"),

@@ -18,7 +18,7 @@ from tfuse.generation.steps import PAGE
 CHUNK = 512  # words of a prompt that are processed between two steps, at most
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Request:
     number: int
     prompt: list
@@ -32,6 +32,7 @@ class Request:
     row: int = -1  # of the batch; -1: it waits
     ready: int = 0  # words of the prompt whose keys and values are in the cache
     error: typing.Optional[Exception] = None
+    ended: bool = False
 
 
 class Engine:
@@ -123,8 +124,7 @@ class Engine:
         return request.tokens
 
     def has_ended(self, number):
-        request = self._requests[number]
-        return request.row < 0 and request not in self._waiting
+        return self._requests[number].ended
 
     def busy(self):
         """Whether there are requests that have not ended."""
@@ -137,7 +137,7 @@ class Engine:
             self._changed = True
         for page in request.pages:
             self._pages.leave(page)
-        request.row, request.pages = -1, []
+        request.row, request.pages, request.ended = -1, [], True
 
     # ---- steps ----
 
@@ -153,7 +153,8 @@ class Engine:
             if ready:
                 self._advance()
         for request in ready:
-            self._grown(request)
+            if not request.ended:  # by another's on_token
+                self._grown(request)
 
     def _advance(self):
         self._put()
@@ -179,7 +180,9 @@ class Engine:
 
     def _admit(self, request):
         """Gives a request a row and its pages, if there are any."""
-        row = next((i for i, r in enumerate(self._running) if r is None), -1)
+        row = next((i for i, r in enumerate(self._running) if r is None), None)
+        if row is None:
+            return False
         names = [tuple(request.prompt[:end]) for end in range(PAGE, len(request.prompt), PAGE)]
         shared = []
         for name in names:
@@ -188,7 +191,7 @@ class Engine:
                 break
             shared.append(page)
         own = -(-request.limit // PAGE) - len(shared)
-        if row < 0 or own > self._pages.available() - sum(page in self._pages.unused for page in shared):
+        if own > self._pages.available() - sum(page in self._pages.unused for page in shared):
             return False
         for page in shared:
             self._pages.use(page)

@@ -1,7 +1,10 @@
 """A step of a decoder as a chain: some words of each sequence in, the next word of each out."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tfuse._core._chain import Chain
 
@@ -31,14 +34,28 @@ class Sequences:
 
 
 def write(tensors, **values):
-    """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know."""
-    chain = Chain()
-    first = chain.input(tf.zeros([1], tf.int64))
+    """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know.
+
+    Those of one dtype and size are copied to the device at once, as rows of a table."""
+    chain, alike = Chain(), {}
     for name, value in values.items():
         if np.size(value):
-            chain.call("take_rows", chain.input(tf.constant(np.reshape(value, [1, -1]))), first,
-                       into=[chain.input(getattr(tensors, name))])
+            alike.setdefault((np.asarray(value).dtype, np.size(value)), []).append((name, np.ravel(value)))
+    for rows in alike.values():
+        table = chain.input(tf.constant(np.stack([value for _, value in rows])))
+        for i, (name, _) in enumerate(rows):
+            chain.call("take_rows", table, chain.input(_number(i)), into=[chain.input(getattr(tensors, name))])
     chain.run()
+
+
+def _number(i):
+    return _kept_number(i, context.context().device_name)
+
+
+@functools.lru_cache(None)
+def _kept_number(i, device):
+    """[i], on a device, where it stays."""
+    return tf.fill([1], tf.constant(i, tf.int64))
 
 
 def read(*tensors):
@@ -46,7 +63,7 @@ def read(*tensors):
 
     What an eager tensor has is kept on the host once it was read from a GPU, and what a chain has written since is not seen
     there. So one op makes a new tensor of all of them, which is copied at once."""
-    joined = tf.concat([t if t.shape.rank == 1 else tf.reshape(t, [-1]) for t in (*tensors, tf.zeros([1], tf.int64))], 0)
+    joined = tf.concat([t if t.shape.rank == 1 else tf.reshape(t, [-1]) for t in (*tensors, _number(0))], 0)
     found = np.split(joined.numpy(), np.cumsum([t.shape.num_elements() for t in tensors]))
     return [values.reshape(tensor.shape) for values, tensor in zip(found, tensors)]
 
