@@ -158,6 +158,25 @@ def test_inputs_that_are_left(on, monkeypatch, name):
     assert len(reasons(told)) == 1 and why in reasons(told)[0]
 
 
+def test_weights_on_a_cpu_beside_a_gpu(on, monkeypatch):
+    with tf.device("CPU:0"):
+        lm, told = small(), since_now()
+    lm.generate_function = keras_hubs
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind=None: ["one"])
+    assert lm.make_generate_function()(prompts([4], 12)) == "KerasHub's own"
+    assert reasons(told) == ["the weights are on the CPU, where KerasHub's own generate() is faster"]
+
+
+def test_weights_on_two_devices(on):
+    with tf.device("CPU:0"):
+        lm, told = small(), since_now()
+    lm.generate_function, scale = keras_hubs, lm.backbone.layer_norm.scale
+    with tf.device("CPU:1"):
+        scale._value = tf.Variable(scale.numpy())
+    assert lm.make_generate_function()(prompts([4], 12)) == "KerasHub's own"
+    assert reasons(told) == ["the weights are on 2 devices"]
+
+
 def test_positions_that_a_model_has_not(on, monkeypatch):
     lm, told = model("GPT2"), since_now()
     monkeypatch.setattr(lm, "generate_function", keras_hubs)

@@ -109,9 +109,10 @@ def generate(model, inputs, stop_token_ids=None):
         kept = _kept.setdefault(model, _Kept())
     with kept.lock:
         if kept.weights is None or not kept.weights.are_of(model):
-            kept.weights, kept.batch = Weights(model), None
+            kept.batch = None
+            kept.weights = Weights(model)
         tensors = kept.weights.read()
-        with tf.device(tensors[0].device):
+        with tf.device(kept.weights.device):
             found = _generated(kept, tensors, tokens, lengths, stops, model.sampler, settings)
         if kept.batch.bytes() > KEPT_BYTES:
             kept.batch = None

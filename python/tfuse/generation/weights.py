@@ -21,24 +21,25 @@ class Weights:
         layers = model.backbone._flatten_layers() if getattr(model, "backbone", None) is not None else []
         self._adaptable = [weakref.ref(layer) for layer in layers if hasattr(layer, "lora_enabled")]
         self._parts = None
-        self._read = tf.function(self._tensors, autograph=False)
+        self.read = tf.function(self._tensors, autograph=False).get_concrete_function()  # gives all tensors, in one order
+        self.device = self._device()
 
     def are_of(self, model):
         """Whether the model has the layers that it had when this was made, as far as its own function would know of it:
         compile() and quantize() have that made anew, and LoRA weights are looked for here."""
         function = None if self._function is None else self._function()
         return self._model() is model and function is model.generate_function and not any(
-            layer.lora_enabled or getattr(layer, "quantization_mode", None) for layer in (ref() for ref in self._adaptable))
+            layer is None or layer.lora_enabled or getattr(layer, "quantization_mode", None)
+            for layer in (ref() for ref in self._adaptable))
 
-    def read(self):
-        """All tensors of the decoder, in one order."""
-        tensors = self._read()
-        devices = {tensor.device for tensor in tensors}
-        if len(devices) > 1:
-            raise NotServed("the weights are on %d devices" % len(devices))
-        if "GPU" not in tensors[0].device and tf.config.list_logical_devices("GPU"):
+    def _device(self):
+        """Where all variables are."""
+        first, *others = {variable.device for variable in self.read.variables}
+        if others:
+            raise NotServed("the weights are on %d devices" % (1 + len(others)))
+        if "GPU" not in first and tf.config.list_logical_devices("GPU"):
             raise NotServed("the weights are on the CPU, where KerasHub's own generate() is faster")
-        return tensors
+        return first
 
     def decoder(self, tensors):
         """The decoder, of tensors that were read."""
