@@ -120,13 +120,21 @@ struct few_rows_stages {
   }
 };
 
-/* A number in the shared memory of another block of the cluster. */
-__device__ inline float there(const float *mine, int rank) {
-  unsigned at;
-  float v;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory");
-  return v;
+/* The sum of a number over the blocks of the cluster, in their order. All are asked for before the first is waited for.
+ */
+__device__ inline float sum_over_cluster(const float *mine, int blocks) {
+  float v[FEW_ROWS_SPLITS];
+  UNROLLED(rank, FEW_ROWS_SPLITS) {
+    v[rank] = 0;
+    if (rank < blocks) {
+      unsigned at;
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+      asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[rank]) : "r"(at) : "memory");
+    }
+  }
+  float sum = 0;
+  UNROLLED(rank, FEW_ROWS_SPLITS) sum += v[rank];
+  return sum;
 }
 
 /* v is the sum of a column; of a gated unit, `factor` that of the same column of the other product. */
@@ -151,33 +159,30 @@ __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, c
   enum { SQUARES = FEW_ROWS_TILE };
   const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
             split = (int)(blockIdx.x % (unsigned)a.splits);
+  const int rows = min(16, a.rows - first_row), columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE;
   __syncthreads();
   UNROLLED(n, 8)
-    UNROLLED(r, 4) part[warp][g + r / 2 * 8][8 * n + 2 * t + r % 2] = sum[n][r];
+    UNROLLED(r, 2) *(float2 *)&part[warp][g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
   UNROLLED(r, 2) {
     float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
     all += __shfl_xor_sync(0xffffffffu, all, 2);
     if (t == 0) part[warp][g + 8 * r][SQUARES] = all;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < 16 * (FEW_ROWS_TILE + 1); i += THREADS) {
-    const int row = i / (FEW_ROWS_TILE + 1), c = i % (FEW_ROWS_TILE + 1);
-    float v = 0;
-    UNROLLED(w, FEW_ROWS_WARPS) v += part[w][row][c];
+  const auto join_warps = [&](int row, int c) {
+    float v = part[0][row][c];
+    UNROLLED(w, FEW_ROWS_WARPS - 1) v += part[w + 1][row][c];
     part[0][row][c] = v;
-  }
+  };
+  for (int i = threadIdx.x; i < rows * FEW_ROWS_TILE; i += THREADS) join_warps(i / FEW_ROWS_TILE, i % FEW_ROWS_TILE);
+  if (a.gamma && threadIdx.x < rows) join_warps(threadIdx.x, SQUARES);
   if (a.splits > 1) cluster_barrier();
   else __syncthreads();
   const auto total = [&](int row, int c) {
-    float v = a.splits > 1 ? 0 : part[0][row][c];
-    if (a.splits > 1)
-      for (int rank = 0; rank < a.splits; rank++) v += there(&part[0][row][c], rank);
-    return v;
+    return a.splits > 1 ? sum_over_cluster(&part[0][row][c], a.splits) : part[0][row][c];
   };
-  const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE, share = 16 * columns / a.splits;
-  for (int i = split * share + threadIdx.x; i < (split + 1) * share; i += THREADS) {
+  for (int i = split * THREADS + threadIdx.x; i < rows * columns; i += a.splits * THREADS) {
     const int row = i / columns, c = i % columns;
-    if (first_row + row >= a.rows) continue;
     const float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
     finish<T>(a, tile, first_row + row, c, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0);
   }

@@ -57,7 +57,7 @@ def test_values(few_rows, device, kind, rows, dtype):
     gamma = None if "plain" in kind else 1 + given([inputs], real) / 4
     kernels = [given([inputs, size], dtype) for size in sizes]
     biases = [given([size], dtype) if i % 2 == 0 else None for i, size in enumerate(sizes)]
-    options = {"gated": {"activation": "silu", "gated": True}, "plain, gated": {"activation": "gelu", "gated": True}}.get(kind, {})
+    options = {"gated": {"activation": "silu", "gated": True}, "plain, gated": {"activation": "silu", "gated": True}}.get(kind, {})
     residual = given([rows, sizes[0]], dtype) if kind == "residual" else None
     arguments = x, gamma, kernels, biases, residual
     wanted, naive = (composed(t, *arguments, **options) for t in ("float64", dtype))
