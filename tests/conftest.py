@@ -49,9 +49,7 @@ import keras
 import tfuse
 from tfuse._core import _explain, _library
 
-# What is imported stays: no collection has to look at it again. And graphs are made of many objects, few of which are garbage.
-gc.freeze()
-gc.set_threshold(20000, 10, 10)
+gc.freeze()  # what is imported stays: no collection has to look at it again
 
 _collectives = itertools.count(0, 100000)
 

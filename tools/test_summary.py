@@ -54,7 +54,8 @@ def read_cases(folder):
             if message.startswith("exited with error code") and ran_out(log_of(path)):
                 continue
             file, name = case.get("classname", "").rpartition(".")[2], case.get("name", "?")
-            yield outcome, name if file in ("", folder.name) else f"{file}::{name}", message.strip().split("\n")[0], log_of(path)
+            name = name if file in ("", folder.name) else f"{file}::{name}"
+            yield outcome, name, message.strip().split("\n")[0], log_of(path)
 
 
 def main():

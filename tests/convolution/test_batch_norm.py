@@ -63,8 +63,8 @@ def step_of(layer, dy, **call):
 def compare(layers, x, route, tolerance, *trainings, **call):
     """After one call for each of `trainings`. Keras's own layer is called eagerly, whatever the route."""
     dy = normal(*x.shape, seed=9)
-    steps = {training: [way(step_of(layer, dy, training=training, **call)) for way, layer in zip((route, ROUTES["eager"]), layers)]
-             for training in trainings}
+    ways = list(zip((route, ROUTES["eager"]), layers))
+    steps = {training: [way(step_of(layer, dy, training=training, **call)) for way, layer in ways] for training in trainings}
     for training in trainings:
         for got, want in zip(*(step(x) for step in steps[training]), strict=True):
             assert got.dtype == want.dtype

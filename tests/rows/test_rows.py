@@ -401,8 +401,8 @@ def test_group_norm_of_large_samples(device, positions, channels):
 @pytest.mark.parametrize("positions, channels, groups", [
     (49, 256, 32), (3136, 64, 8), (57, 64, 4), (1030, 32, 1), (300, 24, 3)])
 def test_group_norm_of_many_samples(device, dtype, positions, channels, groups):
-    """So many that on a GPU a block has all positions of a group, or of two; far from 0, where squares would cancel. On the CPU,
-    which has no such blocks, so many of the smallest samples, and fewer of the others."""
+    """So many that on a GPU a block has all positions of a group, or of two; far from 0, where squares would cancel. On the
+    CPU, which has no such blocks, so many of the smallest samples, and fewer of the others."""
     samples = 140 if device.startswith("GPU") or positions * channels < 5000 else 20
     x = tf.cast(normal(samples, positions, channels) + 30, dtype)
     gamma, beta = normal(channels, seed=1), normal(channels, seed=2)
