@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from enabling import close, jit_of_ours, layer, left_as_it_was, normal, reasons, start
+from enabling import close, layer, left_as_it_was, normal, reasons, start
 from looking_back import joined
 
 pytestmark = pytest.mark.usefixtures("as_on_a_gpu")
@@ -34,7 +34,7 @@ def outcomes(f, shapes, unknown, jit=False):
     inputs = [np.random.default_rng(i).normal(size=shape).astype("float32") for i, shape in enumerate(shapes)]
     signature = [tf.TensorSpec([*[None] * unknown, *shape[unknown:]]) for shape in shapes]
 
-    @tf.function(input_signature=signature, autograph=False, jit_compile=jit_of_ours(jit))
+    @tf.function(input_signature=signature, autograph=False, jit_compile=jit)
     def step(*inputs):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
