@@ -5,6 +5,7 @@ only this folder has a conftest.py.
 """
 
 import functools
+import gc
 import importlib.util
 import itertools
 import os
@@ -15,6 +16,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent  # of the source tree, also where Bazel runs the tests on links to it
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# NumPy's products are small here. Threads that wait for the next one spin, on cores that another test needs.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if importlib.util.find_spec("tfuse") is None:
     sys.path.insert(0, str(ROOT / "python"))
 
@@ -30,9 +33,10 @@ FULL = os.environ.get("TFUSE_TESTS") == "full"
 # Under a sanitizer that looks for races every access takes a thousand times as long: test_repeats has small shapes there.
 SMALL = os.environ.get("TFUSE_TESTS") == "small"
 if not (FULL or GPUS) and tf.__version__ >= "2.21":
-    # What LLVM makes of stock ops on the CPU is not what is tested, and takes half the time of many tests. With TensorFlow 2.16
-    # on Arm, XLA is broken, and by this it would seem not to be.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    # What XLA makes of stock ops on the CPU is not what is tested, and takes half the time of many tests: neither LLVM's passes
+    # nor MLIR's, by which 2.21 compiles each fusion. With TensorFlow 2.16 on Arm, XLA is broken, and by this it would seem not
+    # to be.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 # Two logical CPUs, so that a distribution strategy has two replicas to work with.
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0],
@@ -44,6 +48,8 @@ tf.config.experimental.enable_tensor_float_32_execution(False)
 import keras
 import tfuse
 from tfuse._core import _explain, _library
+
+gc.freeze()  # what is imported stays: no collection has to look at it again
 
 _collectives = itertools.count(0, 100000)
 

@@ -39,8 +39,8 @@ def ran_out(log):
 
 
 def read_cases(folder):
-    """(outcome, name, message, log) of every case that a target reported. What Bazel reports in the place of a part that it
-    ended is left out."""
+    """(outcome, name, message, log) of every case that a target reported, with its file's name where the target has another.
+    What Bazel reports in the place of a part that it ended is left out."""
     for path in reports(folder):
         try:
             cases = ElementTree.parse(path).getroot().iter("testcase")
@@ -53,7 +53,9 @@ def read_cases(folder):
             message = "" if bad is None else bad.get("message") or bad.text or ""
             if message.startswith("exited with error code") and ran_out(log_of(path)):
                 continue
-            yield outcome, case.get("name", "?"), message.strip().split("\n")[0], log_of(path)
+            file, name = case.get("classname", "").rpartition(".")[2], case.get("name", "?")
+            name = name if file in ("", folder.name) else f"{file}::{name}"
+            yield outcome, name, message.strip().split("\n")[0], log_of(path)
 
 
 def main():

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from enabling import layer, normal, told
+from enabling import jit_of_ours, layer, normal, told
 
 X = normal(3, 5, 8)
 DENSE = layer(lambda: keras.layers.Dense(16), None, 5, 8)
@@ -21,7 +21,7 @@ def joined():
 def results(f, x, weights, jit):
     """f(x), and the gradients of x and of weights."""
 
-    @tf.function(autograph=False, jit_compile=jit)
+    @tf.function(autograph=False, jit_compile=jit_of_ours(jit))
     def step(x):
         with tf.GradientTape() as tape:
             tape.watch(x)

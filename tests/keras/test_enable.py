@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import new_process, skip_broken_xla
-from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, layer,
+from enabling import (ATTENTION, GAMMA, LABELS, MASK, NORM, Q, RNG, SOFTMAX, TARGETS, TOLERANCE, X, close, jit_of_ours, layer,
                       left_as_it_was, needs_attention, normal, places, ran, reasons, start, told)
 from tfuse._core import _explain, _library
 from tfuse._keras import _enable
@@ -76,7 +76,7 @@ def value_and_gradients(f, inputs, enabled, jit=None):
         return y, tape.gradient(total, inputs)
 
     with tfuse.enabled() if enabled else threading.Lock():
-        return (both if jit is None else tf.function(both, jit_compile=jit))(*map(tf.constant, inputs))
+        return (both if jit is None else tf.function(both, jit_compile=jit_of_ours(jit)))(*map(tf.constant, inputs))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

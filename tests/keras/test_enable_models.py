@@ -28,8 +28,11 @@ def losses(make, jit_compile):
     return model.fit(TOKENS, TOKENS, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"]
 
 
+stock_losses = functools.lru_cache(None)(functools.partial(losses, jit_compile=False))  # with XLA they are the same
+
+
 def test_training_follows_stock_keras(jit):
-    want = losses(transformer, jit)
+    want = stock_losses(transformer)
     with tfuse.enabled():
         got = losses(transformer, jit)
     assert got[-1] < got[0]

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from enabling import close, layer, left_as_it_was, normal, start, told
+from enabling import close, jit_of_ours, layer, left_as_it_was, normal, start, told
 from looking_back import joined, needed, results, runs
 from tfuse._core import _library
 
@@ -240,7 +240,7 @@ def residual_network(data_format):
 
 def losses(data_format, jit):
     model = residual_network(data_format)
-    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_of_ours(jit))
     images = np.random.default_rng(0).normal(size=[16, 8, 8, 3]).astype("float32")
     targets = images.mean((1, 2))[:, [0, 1, 2, 0]]
     images = np.moveaxis(images, -1, 1) if data_format == "channels_first" else images

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from conftest import skip_broken_xla
-from enabling import RNG, SPARSE, close, left_as_it_was, outcome, ran, same, start, told
+from enabling import RNG, SPARSE, close, jit_of_ours, left_as_it_was, outcome, ran, same, start, told
 from looking_back import DENSE, X, joined, results, runs
 from tfuse._core import _library
 from tfuse._keras import _replaced_joined
@@ -79,7 +79,7 @@ def trained(make, loss, jit, policy="float32", labels=LABELS, metrics=None, **op
     keras.mixed_precision.set_global_policy(policy)
     try:
         model = make()
-        model.compile(keras.optimizers.SGD(0.5), loss, metrics=metrics, jit_compile=jit)
+        model.compile(keras.optimizers.SGD(0.5), loss, metrics=metrics, jit_compile=jit_of_ours(jit))
         history = model.fit(TOKENS, labels, batch_size=4, epochs=2, shuffle=False, verbose=0, **options).history
         last = model.evaluate(TOKENS, labels, batch_size=4, verbose=0, **options)
     finally:

@@ -21,8 +21,12 @@ STEPS = 200
 # ---- 200 steps ----
 
 
-@functools.lru_cache(None)
 def curve(mode, dtype, seed=1):
+    return _trained_curve(mode, dtype, seed)
+
+
+@functools.lru_cache(None)
+def _trained_curve(mode, dtype, seed):
     return np.array(trained(mode=mode, dtype=dtype, steps=STEPS, seed=seed)[0])
 
 

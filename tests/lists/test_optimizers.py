@@ -1,5 +1,6 @@
 """tfuse.optimizers against Keras's own: every rule and option over 50 steps, checkpoints both ways, what falls back."""
 
+import functools
 import gc
 import itertools
 import weakref
@@ -152,23 +153,26 @@ def test_keras_file(rule, jit, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+@functools.lru_cache(None)
+def fitted(library, rule, policy, jit):
+    """Losses of a small model. Keras's own are asked for without XLA, whatever the route of ours."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        m = model()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    m.compile(make(library, rule, learning_rate=0.01, global_clipnorm=1.0), "mse", jit_compile=jit)
+    assert (policy == "mixed_float16") == isinstance(m.optimizer, keras.optimizers.LossScaleOptimizer)
+    with all_together(library):
+        return m.fit(*data(), 32, epochs=4, shuffle=False, verbose=0).history["loss"]
+
+
 @pytest.mark.parametrize("rule, policy", [
     *(("adamw", policy) for policy in ("float32", "mixed_float16", "mixed_bfloat16")), ("momentum", "mixed_float16"),
     *[("momentum", "float32"), ("momentum", "mixed_bfloat16")] * FULL])
 def test_fit(rule, policy, jit):
     """Losses of a small model are Keras's, with its dynamic loss scale where the policy asks for one."""
-    x, y = data()
-    curves = []
-    for library in (keras.optimizers, tfuse.optimizers):
-        keras.config.set_dtype_policy(policy)
-        try:
-            m = model()
-        finally:
-            keras.config.set_dtype_policy("float32")
-        m.compile(make(library, rule, learning_rate=0.01, global_clipnorm=1.0), "mse", jit_compile=jit)
-        assert (policy == "mixed_float16") == isinstance(m.optimizer, keras.optimizers.LossScaleOptimizer)
-        with all_together(library):
-            curves.append(m.fit(x, y, 32, epochs=4, shuffle=False, verbose=0).history["loss"])
+    curves = fitted(keras.optimizers, rule, policy, False), fitted(tfuse.optimizers, rule, policy, jit)
     assert curves[1][-1] < 0.8 * curves[1][0]
     assert np.allclose(*curves, rtol=1e-4 if policy == "float32" else 2e-2)
 

@@ -119,3 +119,10 @@ def test_a_part_that_timed_out(tmp_path, words):
 def test_a_crash_is_no_time_out(tmp_path):
     out = summary(tmp_path, 3, c_test=("FAILED in 60.1s", ("", BY_BAZEL.replace("142", "139"), "begin\n")))
     assert "//tests:c_test t: exited with error code 139" in out and "timed out" not in out and "0 passed, 1 failed\n" in out
+
+
+def test_a_case_of_several_files_is_told_with_its_own(tmp_path):
+    of = lambda file: FAILED.replace("name=", 'classname="tests.rows.%s" name=' % file)
+    out = summary(tmp_path, 3, rows_short=("FAILED in 1.0s", ("", of("test_losses"), "")),
+                  test_rows=("FAILED in 1.0s", ("", of("test_rows"), "")))
+    assert "//tests:rows_short test_losses::b: 1 is not 2" in out and "//tests:test_rows b: 1 is not 2" in out

@@ -12,7 +12,7 @@ from tfuse.sorting.sort import AXES
 TopK = collections.namedtuple("TopK", ["values", "indices"])
 
 
-_top_k = FusedOp("TopK", plain=lambda input, indices: list(tf.math.top_k(input, _rows.size(k, 0))), axes=AXES,
+_top_k = FusedOp("TopK", plain=lambda input, k: list(tf.math.top_k(input, _rows.size(k, 0))), axes=AXES,
                  gradient=lambda node, dvalues, dindices: [
                      registry["Unsort"](dvalues, node.outputs[1], node.inputs[0]), None])
 
