@@ -20,13 +20,12 @@ def _convolved(x, kernel, size, padding="valid", stride_h=1, stride_w=1, dilatio
         raise ValueError("depthwise_conv: the height and width of kernel must be known here, got shape %s" % kernel.shape)
     missing = [_windows.pads(_rows.size(x, 1 + axis), size[axis], windows[axis], strides[axis], dilations[axis], padding)
                for axis in range(2)]
-    x, total = tf.pad(x, [(0, 0), *missing, (0, 0)]), 0
+    x, total = tf.expand_dims(tf.pad(x, [(0, 0), *missing, (0, 0)]), -1), 0
     ends = [tf.maximum((size[axis] - 1) * strides[axis] + 1, 0) for axis in range(2)]
-    for r in range(windows[0]):
-        for s in range(windows[1]):
+    for r, row in enumerate(tf.unstack(kernel, windows[0])):
+        for s, one in enumerate(tf.unstack(row, windows[1])):
             top, left = r * dilations[0], s * dilations[1]
-            seen = x[:, top:top + ends[0]:strides[0], left:left + ends[1]:strides[1]]
-            total += seen[..., None] * kernel[r, s]
+            total += x[:, top:top + ends[0]:strides[0], left:left + ends[1]:strides[1]] * one
     return tf.reshape(total, [_rows.size(x, 0), *size, _rows.product(_rows.sizes(kernel, 2))])
 
 
