@@ -71,6 +71,7 @@ def test_every_choice_is_timed_by_a_benchmark():
     families = cases.all_timed()
     assert len({(c.stem, c.name) for c in _tune.tunables()}) == len(_tune.tunables()) > 10
     for tunable in _tune.tunables():
+        assert tunable.families or tunable.file.startswith("kernels/generation/"), tunable.file
         for family in tunable.families:
             assert families.get(family), "%s of %s" % (tunable.name, tunable.file)
 

@@ -19,8 +19,8 @@ from tfuse._tools import _bench
 
 WORTH = 0.005  # of the time: less is no reason to change a number
 REACTS = 0.02  # of the time: what changes by less, over all values, does not depend on the number
-# A stem that has no cases, and the ops that ask for its tunables.
-SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant"), "conv_quads": ("conv",)}
+# A stem that has no cases, and the ops that ask for its tunables. Ops of chains have no cases at all.
+SHARED = {"channels": ("scale_bias_act", "gated", "square", "add_constant"), "conv_quads": ("conv",), "projections": ()}
 
 
 # ---- the library's tunables ----
@@ -245,7 +245,7 @@ def listing(some):
     for name, justify in [("op", "left"), ("tunable", "left"), ("value", "right"), ("range", "left"), ("where", "left")]:
         made.add_column(name, justify=justify, no_wrap=True)
     for c in some:
-        made.add_row(", ".join(c.families), c.name, str(c.value), "%d to %d" % (c.least, c.most), "%s:%d" % (c.file, c.line))
+        made.add_row(", ".join(c.families) or c.stem, c.name, str(c.value), "%d to %d" % (c.least, c.most), "%s:%d" % (c.file, c.line))
     return made
 
 
