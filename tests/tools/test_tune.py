@@ -202,8 +202,8 @@ def test_listing(capsys):
     assert _tune.main([]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     for tunable in _tune.tunables():
-        assert [*", ".join(tunable.families).split(), tunable.name, str(tunable.value), str(tunable.least), "to",
-                str(tunable.most),
+        ops = ", ".join(tunable.families) or tunable.stem
+        assert [*ops.split(), tunable.name, str(tunable.value), str(tunable.least), "to", str(tunable.most),
                 "%s:%d" % (tunable.file, tunable.line)] in lines
 
 

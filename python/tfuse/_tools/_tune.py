@@ -245,7 +245,8 @@ def listing(some):
     for name, justify in [("op", "left"), ("tunable", "left"), ("value", "right"), ("range", "left"), ("where", "left")]:
         made.add_column(name, justify=justify, no_wrap=True)
     for c in some:
-        made.add_row(", ".join(c.families) or c.stem, c.name, str(c.value), "%d to %d" % (c.least, c.most), "%s:%d" % (c.file, c.line))
+        ops = ", ".join(c.families) or c.stem
+        made.add_row(ops, c.name, str(c.value), "%d to %d" % (c.least, c.most), "%s:%d" % (c.file, c.line))
     return made
 
 
