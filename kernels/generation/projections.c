@@ -10,6 +10,7 @@
 static tfu_call *part(tfu_recycled *space, const tfu_op *op) {
   tfu_call *call = tfu_recycle(space);
   call->op = op;
+  call->constant = 0; /* those bits are of the outer call's inputs */
   for (int i = 0; i < TFU_MAX_ARGS; i++)
     call->in[i] = call->out[i] = (tfu_tensor){.dtype = space->outer->in[0].dtype, .shape = {.rank = 1}};
   for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};

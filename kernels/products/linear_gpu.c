@@ -153,7 +153,8 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
-TFU_TUNABLE(few_rows_most, 0, 0, FEW_ROWS_MOST); /* rows that the kernel for few rows is used for */
+/* Rows that the kernel for few rows is used for: none, as cuBLASLt took no longer for 1 to 64 on an H200. */
+TFU_TUNABLE(few_rows_most, 0, 0, FEW_ROWS_MOST);
 
 static tfu_code few_rows(const linear_call *l, int *served) {
   const few_rows_args a = {.of[0] = {.kernel = l->kernel, .bias = l->bias, .y = l->y, .outputs = l->outputs},

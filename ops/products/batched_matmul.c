@@ -81,5 +81,5 @@ const tfu_op tfu_batched_matmul = {
     .attr = {"scale: float = 1.0", "tf32: bool = false", TFU_T_FLOATS},
     .shape = batched_shape,
     TFU_KERNELS(batched_matmul),
-    .room = TFU_LINEAR_ROOM,
+    .room = TFU_LINEAR_ROOM, /* in a chain: XLA does not capture it */
 };

@@ -85,8 +85,8 @@ class Engine:
         """Has a prompt, a list of ids, continued; returns the request's number.
 
         on_token(number, token) is called with each new token; what it raises ends this request, and result() raises it.
-        Requests with the same seed and prompt draw the same tokens, whoever else is there. Raises ValueError for a request that
-        can never run."""
+        Requests with the same seed draw the same random numbers, whoever else is there. Raises ValueError for a request that can
+        never run."""
         prompt = [int(token) for token in prompt]
         limit = len(prompt) + int(max_new_tokens)
         if not prompt or max_new_tokens < 1:
