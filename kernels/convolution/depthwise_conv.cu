@@ -3,7 +3,7 @@
  * depthwise_filter.cu serve the usual windows. */
 #include "kernels/convolution/depthwise_conv.h"
 
-#include "kernels/convolution/depthwise_finish.cuh"
+#include "kernels/core/device/any_activation.cuh"
 
 /* An element of [batch, height, width, channels] by its number. */
 struct element {

@@ -7,7 +7,7 @@
  * 100 positions. */
 #include "kernels/convolution/depthwise_strips.cuh"
 
-#include "kernels/convolution/depthwise_finish.cuh"
+#include "kernels/core/device/any_activation.cuh"
 
 /* A pack of y, so many bytes after its beginning. */
 template <typename T, int V>

@@ -14,24 +14,13 @@
  * for. */
 #include "kernels/products/few_rows.h"
 
-#include "kernels/core/device/activations.cuh"
+#include "kernels/core/device/any_activation.cuh"
 #include "kernels/core/device/mma.cuh"
 #include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/row_team.cuh"
 
 #if __CUDA_ARCH__ >= 900
 enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4, STEP = FEW_ROWS_STEP };
-
-template <typename T>
-static __device__ __noinline__ float activated(int which, float v) {
-  switch (which) {
-#define X(name) \
-  case TFU_ACT_##name: return math_of<T>::type::name(v);
-    TFU_ACTIVATIONS(X)
-#undef X
-  }
-  return v;
-}
 
 /* The columns of x of a stage: rows of 64 bytes, 16 * M of them. Chunk c of row r lies at c ^ (r / 2 % 4), so that
  * eight rows of one chunk come from different banks. */
@@ -145,7 +134,7 @@ __device__ inline void finish(const few_rows_args &a, const few_rows_tile &tile,
   const int64_t column = tile.first + c, at = row * p.outputs + column;
   if (row >= a.rows || column >= p.outputs) return;
   if (p.bias) v += (float)((const T *)p.bias)[column];
-  v = activated<T>(a.activation, v);
+  v = activate<T>(a.activation, v);
   if (a.gated) v *= factor + (a.of[1].bias ? (float)((const T *)a.of[1].bias)[column] : 0);
   if (a.residual && tile.product == 0) v += (float)((const T *)a.residual)[at];
   ((T *)p.y)[at] = (T)v;

@@ -1,4 +1,4 @@
-/* depthwise_finish.cuh - the epilogue of a depthwise convolution: its activation. */
+/* any_activation.cuh - an epilogue's activation that is known when the kernel runs. */
 #pragma once
 
 #include "kernels/core/device/activations.cuh"
