@@ -12,7 +12,7 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context
 
 from tfuse._core import _explain, _library, _xla
-from tfuse._keras import _feed, _report
+from tfuse._keras import _feed, _predictions, _report
 from tfuse._keras._replaced import Row
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
@@ -117,6 +117,8 @@ def _make_function(own, trainer, step_function):
 def _batch_end(hook):
     """What a list of callbacks does at the end of a batch, with logs that are read when somebody reads them."""
     def serve(own, callbacks, batch, logs=None):
+        if hook == "on_predict_batch_end":
+            _predictions.add(callbacks, batch, (logs or {}).get("outputs"))
         logs = _report.Logs(logs)
         for callback in callbacks.callbacks:
             getattr(callback, hook)(batch, logs=logs)
@@ -156,6 +158,9 @@ def _weighed_values(own, values, sample_weight, reduce_fn, dtype):
 
 def _joined(own, tensors):
     """What predict() returns: its batches one after the other. Keras asks for their shapes by ops, three for each."""
+    prediction = _predictions.of(tensors)
+    if prediction:
+        return prediction
     dense = all(isinstance(tensor, tf.Tensor) for tensor in tensors)
     if dense and len({tuple(tensor.shape[1:]) for tensor in tensors}) == 1 and tensors[0].shape.rank:
         return tf.concat(tensors, 0)
