@@ -101,6 +101,57 @@ def test_a_large_cache_does_not_stay(monkeypatch):
     assert batch._kept[lm].batch is None
 
 
+@pytest.fixture
+def queued(monkeypatch):
+    """What is queued for words, and what is waited for, in order: numbers of steps, and "look"."""
+    found, run, look = [], batch._Batch.run, batch._Batch._are_done
+
+    def counted(mine, chain, left):
+        own = chain.run
+        with monkeypatch.context() as patch:
+            patch.setattr(chain, "run", lambda times: found.append(times) or own(times))
+            return run(mine, chain, left)
+
+    monkeypatch.setattr(batch._Batch, "run", counted)
+    monkeypatch.setattr(batch._Batch, "_are_done", lambda mine, asked: found.append("look") or look(mine, asked))
+    return found
+
+
+@pytest.mark.parametrize("reports", [True, False])
+def test_steps_are_queued_before_the_host_looks(monkeypatch, queued, reports):
+    """And none are queued once it has seen that all is done, with reports and where no key of them is left."""
+    lm, x = _compiled(fresh("Llama", num_layers=1), "greedy"), prompts([4, 6], 100)
+    whole = np.asarray(batch.generate(lm, x)["token_ids"])
+    assert queued == [8] * 11 + [7]  # the prompt's step makes a word of each, and nobody has to look
+    if not reports:
+        monkeypatch.setattr(batch.Reports, "key", property(lambda self: -1, lambda self, key: None), raising=False)
+    stops = (int(whole[0, 40]), int(whole[1, 40]))
+    last = max(next(i for i in range(x["padding_mask"][row].sum(), 100) if whole[row, i] in stops) for row in (0, 1))
+    queued.clear()
+    found = batch.generate(lm, x, stops)
+    for row in (0, 1):
+        assert np.asarray(found["padding_mask"])[row].sum() <= last + 1
+        np.testing.assert_array_equal(np.asarray(found["token_ids"])[row, :4], whole[row, :4])
+    assert queued[:3] == [8, "look", 8]
+    steps = sum(times for times in queued if times != "look")
+    assert last - 4 <= steps < last - 4 + 2 * batch.AT_A_TIME < 88
+
+
+def test_vectors_stay_where_they_are():
+    """Steps that were captured know where they are; what they have is the model's, as it is now."""
+    lm, x = fresh("Llama", num_layers=1), prompts([4], 12)
+    lm.make_generate_function()
+    before = batch.generate(lm, x)
+    weights = batch._kept[lm].weights
+    at = lambda: [id(tensor) for tensor in weights.read() if tensor.shape.rank == 1]
+    first, norm = at(), lm.backbone.layer_norm.scale
+    assert len(first) == 3
+    norm.assign(-norm)
+    after = batch.generate(lm, x)
+    assert at() == first and batch._kept[lm].weights is weights
+    assert (np.asarray(before["token_ids"]) != np.asarray(after["token_ids"])).any()
+
+
 def test_several_threads():
     lm = _compiled(model("Llama"), "greedy")
     given = [prompts([3 + i, 5], 20 + i % 2, seed=i) for i in range(6)]

@@ -1,6 +1,5 @@
 """The ops between the products of a generation's step: rows of tables and caches, words that are drawn, sequences that grow."""
 
-import types
 
 import numpy as np
 import pytest
@@ -141,7 +140,7 @@ def test_sequences_grow_and_end():
 def test_what_is_read_is_what_was_written():
     """On a GPU a tensor's numpy(), np.asarray() and bool() give again what they gave before; on a CPU these cannot fail."""
     first, second = tf.zeros([2, 2], tf.int64), tf.zeros([3], tf.int64)
-    tensors = types.SimpleNamespace(first=first, second=second)
+    tensors = steps.Tensors(first=first, second=second)
     for value in range(1, 4):
         steps.write(tensors, first=np.full([2, 2], value), second=np.arange(3) * value)
         for found, expected in ((steps.read(first, second), [[[value] * 2] * 2, [0, value, 2 * value]]),

@@ -7,22 +7,24 @@ model that is trained between two batches would have them twice.
 
 import contextlib
 import threading
-import types
 import weakref
 
 import numpy as np
 import tensorflow as tf
 
+from tfuse._core import _library
+from tfuse._keras._report import Reports
 from tfuse.generation import steps
 from tfuse.generation.decoders import NotServed
 from tfuse.generation.steps import PAGE
 from tfuse.generation.weights import Weights
 
-AT_A_TIME = 16  # steps that are queued before the host looks whether all sequences are done
+AT_A_TIME = 8  # steps that are queued before the host looks whether all sequences were done after the 8 before them
 KEPT_BYTES = 1 << 30  # of keys and values that stay after a batch, at most
 
 _kept = weakref.WeakKeyDictionary()  # by model: _Kept
 _lock = threading.Lock()
+_reduce, _report = _library.raw("reduce"), _library.raw("report")
 
 
 class _Kept:
@@ -54,7 +56,7 @@ class _Batch:
         self.cache = steps.Cache(decoder, batch * pages, PAGE, decoder.table.dtype)
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
-        self.chains = {}
+        self.chains, self._reports, self._reported = {}, None, 0
 
     def bytes(self):
         return sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
@@ -74,7 +76,7 @@ class _Batch:
         n = min(-(-int(lengths.max()) // PAGE) * PAGE, self.size[1])
         values = _prompts(tokens, lengths, n, self.sequences.table.shape[1])
         if n not in self.chains:
-            given = types.SimpleNamespace(**{name: tf.zeros(value.shape, tf.int64) for name, value in values.items()})
+            given = steps.Tensors(**{name: tf.zeros(value.shape, tf.int64) for name, value in values.items()})
             self.chains[n] = given, *self._step(weights, tensors, **vars(given))
         given, chain, places = self.chains[n]
         steps.write(given, **values)
@@ -85,6 +87,32 @@ class _Batch:
         if 1 not in self.chains:
             self.chains[1] = self._step(weights, tensors)
         return self.chains[1]
+
+    def run(self, chain, left):
+        """Queues so many steps of a chain, or fewer if all sequences come to a stop before.
+
+        What the host waits for has the next steps queued behind it, so that the GPU always has some to run. Those that follow
+        the last stop change nothing (kernels/generation/advance.h)."""
+        while left > 0:
+            asked = self._ask() if self.sequences.stops.shape[0] else None
+            chain.run(min(left, AT_A_TIME))
+            left -= AT_A_TIME
+            if asked is not None and self._are_done(asked):
+                break
+
+    def _ask(self):
+        """Has the host told whether all sequences are done after the steps that are queued by now. The number of that report."""
+        if self._reports is None:
+            self._reports = Reports()
+        if self._reports.key >= 0:
+            _report([_reduce(self.sequences.done, kind="min")], key=self._reports.key)
+        self._reported += 1
+        return self._reported - 1
+
+    def _are_done(self, asked):
+        """What a report says, for which nobody waits but for the steps before it; without one, what the last step has left."""
+        least = self._reports.read(asked, 0, tf.int64)
+        return bool(steps.read(self.sequences.done)[0].all() if least is None else least)
 
     def _step(self, weights, tensors, **given):
         chain = steps.step(weights.decoder(tensors), self.cache, self.sequences, **given)
@@ -130,11 +158,9 @@ def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
     if left > 0:
         with _reading(*mine.prompts(kept.weights, tensors, tokens, lengths), tensors) as chain:
             chain.run()
-    with _reading(*mine.words(kept.weights, tensors), tensors) as chain:
-        left -= 1
-        while left > 0 and not steps.read(mine.sequences.done)[0].all():
-            chain.run(min(left, AT_A_TIME))
-            left -= AT_A_TIME
+    if left > 1:
+        with _reading(*mine.words(kept.weights, tensors), tensors) as chain:
+            mine.run(chain, left - 1)
     return steps.read(mine.sequences.tokens)[0]
 
 

@@ -3,7 +3,6 @@ prompts begin alike."""
 
 import collections
 import dataclasses
-import types
 import typing
 
 import numpy as np
@@ -213,7 +212,7 @@ class Engine:
         values = {"words": words, "places": places, "positions": positions,
                   "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
         if n not in self._prompts:
-            tensors = types.SimpleNamespace(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
+            tensors = steps.Tensors(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
             self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors))
         tensors, chain = self._prompts[n]
         steps.write(tensors, **values)

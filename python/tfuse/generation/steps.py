@@ -21,10 +21,21 @@ class Cache:
             self.layers.append((tf.zeros(shape, dtype), tf.zeros(shape, dtype)))
 
 
-class Sequences:
+class Tensors:
+    """Tensors by their names, and the chains that write them."""
+
+    __slots__ = ("chains", "__dict__")  # vars() has the tensors alone
+
+    def __init__(self, **tensors):
+        self.chains = {}
+        vars(self).update(tensors)
+
+
+class Sequences(Tensors):
     """What is known of the sequences of a batch, on the device: ops write it in place."""
 
     def __init__(self, batch, room, pages):
+        super().__init__()
         ints = lambda *shape: tf.zeros(shape, tf.int64)
         self.tokens, self.table = ints(batch, room), ints(batch, pages)
         self.lengths, self.limits, self.seeds, self.top_k = (ints(batch) for _ in range(4))
@@ -37,15 +48,29 @@ def write(tensors, **values):
     """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know.
 
     Those of one dtype and size are copied to the device at once, as rows of a table."""
-    chain, alike = Chain(), {}
+    alike = {}
     for name, value in values.items():
         if np.size(value):
-            alike.setdefault((np.asarray(value).dtype, np.size(value)), []).append((name, np.ravel(value)))
-    for rows in alike.values():
-        table = chain.input(tf.constant(np.stack([value for _, value in rows])))
-        for i, (name, _) in enumerate(rows):
-            chain.call("take_rows", table, chain.input(_number(i)), into=[chain.input(getattr(tensors, name))])
-    chain.run()
+            alike.setdefault((value.dtype, value.size), []).append(name)
+    tables = [tf.constant(np.stack([np.ravel(values[name]) for name in names])) for names in alike.values()]
+    to = [[getattr(tensors, name) for name in names] for names in alike.values()]
+    put(tensors.chains, tables, to)
+
+
+def put(chains, tables, to):
+    """Puts the rows of tables into tensors, a list of them for each table, by a chain of `chains`, or a new one that stays there."""
+    key = tuple(id(tensor) for tensors in to for tensor in tensors)  # which the chain keeps
+    if key not in chains:
+        chain = chains[key] = Chain()
+        inputs = [chain.input(table) for table in tables]
+        numbers = [chain.input(_number(i)) for i in range(max(map(len, to)))]
+        for table, tensors in zip(inputs, to):
+            for number, tensor in zip(numbers, tensors):
+                chain.call("take_rows", table, number, into=[chain.input(tensor)])
+    places = [(i, i) for i in range(len(tables))]
+    chains[key].exchange(places, tables)
+    chains[key].run()
+    chains[key].exchange(places, [None] * len(tables))
 
 
 def _number(i):

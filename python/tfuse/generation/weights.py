@@ -1,14 +1,17 @@
 """A model's decoder, whose tensors one function reads from the model's variables, as they are when it is called.
 
 Layer by layer, from Python, that takes tens of milliseconds. What has to be converted, such as float32 variables of a model
-that computes in bfloat16, is converted for each call: nothing tells whether a variable has changed.
+that computes in bfloat16, is converted for each call: nothing tells whether a variable has changed. Vectors, such as the float32
+weights of norms, are then put where they were in the call before, so that a step that was captured finds them there.
 """
 
 import dataclasses
+import itertools
 import weakref
 
 import tensorflow as tf
 
+from tfuse.generation import steps
 from tfuse.generation.decoders import NotServed, decoder_of
 
 
@@ -21,8 +24,9 @@ class Weights:
         layers = model.backbone._flatten_layers() if getattr(model, "backbone", None) is not None else []
         self._adaptable = [weakref.ref(layer) for layer in layers if hasattr(layer, "lora_enabled")]
         self._parts = None
-        self.read = tf.function(self._tensors, autograph=False).get_concrete_function()  # gives all tensors, in one order
+        self._read = tf.function(self._tensors, autograph=False).get_concrete_function()
         self.device = self._device()
+        self._vectors, self._chains = None, {}
 
     def are_of(self, model):
         """Whether the model has the layers that it had when this was made, as far as its own function would know of it:
@@ -34,23 +38,35 @@ class Weights:
 
     def _device(self):
         """Where all variables are."""
-        first, *others = {variable.device for variable in self.read.variables}
+        first, *others = {variable.device for variable in self._read.variables}
         if others:
             raise NotServed("the weights are on %d devices" % (1 + len(others)))
         if "GPU" not in first and tf.config.list_logical_devices("GPU"):
             raise NotServed("the weights are on the CPU, where KerasHub's own generate() is faster")
         return first
 
+    def read(self):
+        """All tensors as they are now, in one order."""
+        with tf.device(self.device):
+            others, tables = self._read()
+            if self._vectors is None:
+                self._vectors = [[tf.zeros(table.shape[1:], table.dtype) for _ in range(table.shape[0])] for table in tables]
+            steps.put(self._chains, tables, self._vectors)
+        return [*others, *itertools.chain(*self._vectors)]
+
     def decoder(self, tensors):
         """The decoder, of tensors that were read."""
         return _mapped(self._parts, _Number, lambda number: tensors[number.at])
 
     def _tensors(self):
+        """Vectors as tables, of those that are alike, and before them the other tensors."""
         decoder = decoder_of(self._model())
-        tensors = tensors_of(decoder)  # a head that is the table is read once
-        numbers = {id(tensor): _Number(i) for i, tensor in enumerate(tensors)}
+        others, alike = [], {}
+        for tensor in tensors_of(decoder):  # a head that is the table is read once
+            (alike.setdefault((tensor.dtype, tensor.shape[0]), []) if tensor.shape.rank == 1 else others).append(tensor)
+        numbers = {id(tensor): _Number(i) for i, tensor in enumerate([*others, *itertools.chain(*alike.values())])}
         self._parts = _mapped(decoder, tf.Tensor, lambda tensor: numbers[id(tensor)])
-        return tensors
+        return others, [tf.stack(some) for some in alike.values()]
 
 
 @dataclasses.dataclass(frozen=True)
