@@ -190,10 +190,10 @@ static tfu_code on_cpu(chain *s, tfu_call *call, int64_t times) {
 /* The text is one pointer where it is the same, and sizes are those that the steps were placed with: with the pointers
  * of all inputs they are all that the work depends on. */
 static tfu_code on_gpu(chain *s, tfu_call *call, int64_t times) {
-  enum { MOST = 2048 };
-  uintptr_t key[MOST];
+  enum { MOST = 4096 }; /* inputs; a decoder has 11 to 18 for each of its layers */
+  uintptr_t key[1 + 2 * MOST];
   size_t n = 0;
-  TFU_REQUIRE(call->err, 4 * s->n < MOST, "a chain has at most %d inputs, got %d", MOST / 4 - 1, s->n);
+  TFU_REQUIRE(call->err, s->n <= MOST, "a chain has at most %d inputs, got %d", MOST, s->n);
   key[n++] = (uintptr_t)call->attr[TEXT].s;
   for (int i = 0; i < s->n; i++) {
     key[n++] = (uintptr_t)s->inputs[i].data;
