@@ -33,7 +33,8 @@ SCRIPTS = {  # of each record, by framework
     "gpt2": {"keras": HERE / "gpt2.py", "torch": ROOT / "tools" / "gpt2_torch.py"},
     **dict.fromkeys(["models", "vision"], {"keras": HERE / "models.py", "torch": HERE / "models_torch.py"}),
 }
-IMPORTS = {"keras": "import keras, tensorflow, tfuse", "torch": "import torch"}
+IMPORTS = {"keras": "import keras, tensorflow, tfuse", "torch": "import torch",
+           "kerashub": "import keras_hub, tfuse", "transformers": "import torch, transformers"}
 SHAPES = [(16, 1024), (4, 4096)]
 GROUPS = {"transformers": "models", "vision": "vision"}  # of models, and the record that each is in
 # A process imports what takes long, then waits for its turn, so that one measures while the next gets ready.

@@ -101,7 +101,7 @@ class _Batch:
                 break
 
     def _ask(self):
-        """Has the host told whether all sequences are done after the steps that are queued by now. The number of that report."""
+        """Has the host told whether all sequences are done after the steps queued by now. Returns that report's number."""
         if self._reports is None:
             self._reports = Reports()
         if self._reports.key >= 0:

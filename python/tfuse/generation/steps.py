@@ -58,7 +58,7 @@ def write(tensors, **values):
 
 
 def put(chains, tables, to):
-    """Puts the rows of tables into tensors, a list of them for each table, by a chain of `chains`, or a new one that stays there."""
+    """Puts the rows of tables into tensors, a list of them for each table, by one of these chains, or a new one, which stays."""
     key = tuple(id(tensor) for tensors in to for tensor in tensors)  # which the chain keeps
     if key not in chains:
         chain = chains[key] = Chain()

@@ -1,8 +1,8 @@
 """A model's decoder, whose tensors one function reads from the model's variables, as they are when it is called.
 
 Layer by layer, from Python, that takes tens of milliseconds. What has to be converted, such as float32 variables of a model
-that computes in bfloat16, is converted for each call: nothing tells whether a variable has changed. Vectors, such as the float32
-weights of norms, are then put where they were in the call before, so that a step that was captured finds them there.
+that computes in bfloat16, is converted for each call: nothing tells whether a variable has changed. Vectors, such as the
+float32 weights of norms, are then put where they were in the call before, so that a captured step finds them there.
 """
 
 import dataclasses

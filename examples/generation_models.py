@@ -1,0 +1,50 @@
+"""Generates with a Llama of KerasHub that has random weights, with tfuse and without, and times it.
+
+  python examples/generation_models.py --mode tfuse --works batch1,batch32
+  python examples/generation_models.py --mode xla --works batch1
+  python examples/generation_models.py --works requests --small           # on a CPU, in seconds
+
+generation.py runs this and its twin in Transformers, and keeps what they find.
+"""
+import numpy as np
+
+import generation_works
+
+MODES = ["tfuse", "xla", "stock"]
+
+
+def llama(sizes):
+    import keras_hub
+    backbone = keras_hub.models.LlamaBackbone(
+        vocabulary_size=sizes.vocabulary, num_layers=sizes.layers, num_query_heads=sizes.heads,
+        num_key_value_heads=sizes.shared_heads, hidden_dim=sizes.width, intermediate_dim=sizes.inner)
+    return keras_hub.models.LlamaCausalLM(backbone)
+
+
+def ways(model, mode):
+    def continued(prompts, longest, new):
+        ids, there = (x.astype(np.int32) for x in generation_works.rows(prompts, longest + new))
+        return model.generate({"token_ids": ids, "padding_mask": there}, stop_token_ids=None)["token_ids"]
+
+    def many(prompts, new):
+        import tfuse
+        return tfuse.generate(model, prompts, max_new_tokens=new, sampler="greedy", stop_token_ids=None)
+
+    return continued, many if mode == "tfuse" else None
+
+
+def main(options):
+    from models import set_up
+    from training import peak_memory, reset_peak
+    set_up(options.mode, "float32" if options.small else "bfloat16")
+
+    def make(sizes):
+        model = llama(sizes)
+        model.compile(sampler="greedy", jit_compile=options.mode == "xla")
+        return ways(model, options.mode)
+
+    generation_works.measure(options, make, reset_peak, peak_memory)
+
+
+if __name__ == "__main__":
+    main(generation_works.parse(__doc__, MODES))
