@@ -1,10 +1,10 @@
 """The ops between the products of a generation's step: rows of tables and caches, words that are drawn, sequences that grow."""
 
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfuse import cases
 from tfuse._core import _library
 from tfuse.generation import steps
 
@@ -147,3 +147,13 @@ def test_what_is_read_is_what_was_written():
                                 (steps.read(second), [[0, value, 2 * value]])):
             assert [x.tolist() for x in found] == expected
         assert steps.read(first)[0].shape == (2, 2)
+
+
+@pytest.mark.parametrize("op, shape", [("projections", (3, 40, 56)), ("take_rows", (5, 7, 24)), ("sample_logits", (6, 50))])
+def test_what_is_timed_computes_what_its_rival_does(device, op, shape):
+    """What is drawn at random aside."""
+    (timed,) = cases.all_timed()[op]
+    *inputs, _ = timed.case.tensors(shape, "float32")
+    options = timed.options[0]
+    assert options.get("draw", "greedy") == "greedy"
+    np.testing.assert_allclose(timed.case.run(*inputs, **options), timed.rival(*inputs, **options), rtol=1e-4, atol=1e-3)

@@ -176,7 +176,7 @@ class Bench:
     def _runs(self, name, timed, shape):
         if name in RIVALS and (self.chosen.no_rivals or not timed.stock_can(shape) or name == "XLA" and not timed.xla_can):
             return False
-        return not ("XLA" in name and _library.xla_status()) and (self.gpu or name != "tfuse in XLA")
+        return not ("XLA" in name and _library.xla_status()) and (self.gpu and timed.in_xla or name != "tfuse in XLA")
 
     def _time(self, line):
         timed, dtype, shape, options = line

@@ -159,7 +159,8 @@ class Timed:
       sweep: shapes that it runs besides, in bfloat16 on a GPU.
       rival: what it is timed against; None is the case's `plain`.
       stock_can: function(shape) -> whether stock TensorFlow can run that.
-      xla_can: whether XLA can compile it.
+      xla_can: whether XLA can compile the rival.
+      in_xla: whether tfuse's op can be called inside XLA.
       passes: how often each element of the shape is read or written at least: (forward, backward).
       elements: function(shape) -> how many are, both ways, where that is not a multiple of the shape's.
       flops: function(shape, options) -> multiplications and additions, both ways, where these and not memory set the pace.
@@ -180,6 +181,7 @@ class Timed:
     rival: object = None
     stock_can: object = lambda shape: True
     xla_can: bool = True
+    in_xla: bool = True
     passes: tuple = (2, 3)
     elements: object = None
     flops: object = None
