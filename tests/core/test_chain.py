@@ -130,3 +130,13 @@ def test_unknown_attributes():
 def test_the_memory_comes_first():
     with pytest.raises(tf.errors.InvalidArgumentError, match="the first input must be the memory, of uint8, got float32"):
         _library.raw("chain")([tf.zeros([4])], text="square i0 = i0 |")
+
+
+def test_as_many_inputs_as_a_deep_decoder_has():
+    chain, given = Chain(), [tf.zeros([2]) for _ in range(1200)]
+    table, numbers = (chain.input(tf.constant(x)) for x in (np.arange(6.0, dtype="float32").reshape(3, 2), np.array([1])))
+    for x in given:
+        chain.call("take_rows", table, numbers, into=[chain.input(x)])
+    for _ in range(3):
+        chain.run()
+    np.testing.assert_array_equal(tf.stack(given), [[2.0, 3.0]] * 1200)
