@@ -95,7 +95,7 @@ def test_nothing_of_a_model_stays():
 def test_a_large_cache_does_not_stay(monkeypatch):
     lm, x = fresh("Llama", num_layers=1), prompts([4], 12)
     first = batch.generate(lm, x)
-    assert batch._kept[lm].batch.bytes() == 2 * 64 * 2 * 8 * 4
+    assert batch._kept[lm].batch.bytes == 2 * 64 * 2 * 8 * 4
     monkeypatch.setattr(batch, "KEPT_BYTES", 100)
     assert_same(batch.generate(lm, x), first)
     assert batch._kept[lm].batch is None

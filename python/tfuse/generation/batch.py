@@ -56,10 +56,8 @@ class _Batch:
         self.cache = steps.Cache(decoder, batch * pages, PAGE, decoder.table.dtype)
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
+        self.bytes = sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
         self.chains, self._reports, self._reported = {}, None, 0
-
-    def bytes(self):
-        return sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
 
     def begin(self, tokens, lengths, stops, seeds, settings):
         batch, room = self.size
@@ -142,7 +140,7 @@ def generate(model, inputs, stop_token_ids=None):
         tensors = kept.weights.read()
         with tf.device(kept.weights.device):
             found = _generated(kept, tensors, tokens, lengths, stops, model.sampler, settings)
-        if kept.batch.bytes() > KEPT_BYTES:
+        if kept.batch.bytes > KEPT_BYTES:
             kept.batch = None
     return _outputs(found, inputs, mask, stops)
 
