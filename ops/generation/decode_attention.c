@@ -14,7 +14,6 @@
 
 #include <float.h>
 
-#include "ops/attention/attention.h"
 #include "tfuse.h"
 
 static tfu_code check_rank(const char *name, const tfu_shape *s, int rank, const char *axes, tfu_error *err) {
@@ -76,10 +75,11 @@ TFU_SHAPE_RULE(decode_shape) {
   return TFU_OK;
 }
 
-/* The rotated query and key, beside what attention wants. */
+/* The rotated query and key, and what attention wants. */
 static size_t more_room(const tfu_call *call) {
   const int64_t query = tfu_count(&call->in[TFU_DECODE_QUERY].shape), key = tfu_count(&call->in[TFU_DECODE_KEY].shape);
-  return query < 0 || key < 0 ? 0 : (size_t)(query + key) * tfu_dtype_size(call->in[TFU_DECODE_QUERY].dtype) + 4096;
+  const size_t size = tfu_dtype_size(call->in[TFU_DECODE_QUERY].dtype);
+  return (query < 0 || key < 0 ? 0 : (size_t)(query + key) * size + 4096) + tfu_paged_attention.room;
 }
 
 const tfu_op tfu_decode_attention = {
@@ -95,6 +95,5 @@ const tfu_op tfu_decode_attention = {
     .shape = decode_shape,
     TFU_KERNELS(decode_attention),
     .capturable = 1,
-    .room = TFU_ATTENTION_ROOM,
     .more_room = more_room,
 };
