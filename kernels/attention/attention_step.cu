@@ -12,6 +12,7 @@
 #include "kernels/attention/attention_step.h"
 
 #include "kernels/attention/attention_softmax.cuh"
+#include "kernels/attention/attention_step.cuh"
 #include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/rotation.cuh"
 #include "kernels/core/device/row_team.cuh"
@@ -19,117 +20,8 @@
 #if __CUDA_ARCH__ >= 900
 enum { THREADS = 32 * DECODE_WARPS };
 
-/* A sequence's place and its keys: those of steps first .. first + count, cut into `runs` of `span` keys each. */
-struct decode_sequence {
-  const attention_step_args &a;
-  const int64_t *table; /* its row of it */
-  int length, first, count, span, runs;
-
-  template <int STEP>
-  __device__ void cut() {
-    enum { MOST = STEP * DECODE_RUNS };
-    span = max((count + MOST - 1) / MOST, 1) * STEP;
-    runs = (count + span - 1) / span;
-  }
-  __device__ decode_sequence(const attention_step_args &a, int b)
-      : a(a),
-        table(a.table + (int64_t)b * a.width),
-        length((int)min(max(a.lengths[b], (int64_t)0), (int64_t)a.keys_most)) {
-    first = a.left < 0 ? 0 : max(length - 1 - a.left, 0);
-    count = length - first;
-  }
-};
-
-/* Where a step lies in the cache. Its page is asked for long before it is needed. */
-struct decode_place {
-  int64_t page;
-  int rest; /* of the step, within the page */
-
-  static __device__ decode_place none() { return {-1, 0}; }
-  static __device__ decode_place of(const decode_sequence &s, int step) {
-    const int number = (int)divide((unsigned)step, s.a.page);
-    return {s.table[number], step - number * (int)s.a.page.by};
-  }
-  /* Its row; -1: no such page. */
-  __device__ int row(const attention_step_args &a) const {
-    return page < 0 || page >= a.pages ? -1 : (int)page * (int)a.page.by + rest;
-  }
-};
-
-/* A warp's way over its runs, STEP keys at a time; keys are counted from the first of the sequence's. Beyond the last
- * run `at` is at most twice their number, and some: that fits 32 bits without a sign. */
-template <int STEP>
-struct decode_walk {
-  unsigned run, at, end, count, span, stride;
-
-  __device__ decode_walk(const decode_sequence &s, int split, int warp)
-      : run(warp * s.a.splits + split), count(s.count), span(s.span), stride(DECODE_WARPS * s.a.splits) {
-    begin();
-  }
-  __device__ bool more() const { return at < count; }
-  __device__ bool ends_run() const { return at + STEP >= end; }
-  __device__ void next() {
-    if (!ends_run()) at += STEP;
-    else run += stride, begin();
-  }
-
- private:
-  __device__ void begin() { at = run * span, end = min(at + span, count); }
-};
-
-/* A warp's tiles on their way from memory to its ring: keys and values of the same steps in turn, each a group of
- * copies, which is closed even where nothing is left to load. */
-template <typename T, int D>
-struct decode_ring {
-  enum { STEP = DECODE_STEP(D), CHUNKS = D / 8, PER_LANE = STEP * CHUNKS / 32 };
-  typedef tile<T, DECODE_ROW(D)> tile_of;
-  const decode_sequence &s;
-  decode_walk<STEP> walk;
-  const T *keys, *values; /* of the key head */
-  int64_t stride;
-  unsigned ring;
-  decode_place next; /* of key lane % STEP of the tile after */
-  int row;           /* of that key of the tile that is loaded; -1: zeros */
-  bool some;         /* is there such a tile */
-
-  __device__ decode_ring(const decode_sequence &s, int split, int warp, int key_head, unsigned ring)
-      : s(s), walk(s, split, warp), stride((int64_t)s.a.key_heads * D), ring(ring) {
-    keys = (const T *)s.a.keys + key_head * D;
-    values = (const T *)s.a.values + key_head * D;
-    look_up();
-  }
-  __device__ tile_of slot(int i) const { return {ring + i * STEP * tile_of::ROW}; }
-
-  __device__ void load_keys(int to) {
-    row = next.row(s.a);
-    some = walk.more();
-    if (some) {
-      walk.next();
-      look_up();
-    }
-    load(slot(to), keys);
-  }
-  __device__ void load_values(int to) { load(slot(to), values); }
-
- private:
-  __device__ void look_up() {
-    const unsigned j = walk.at + lane_id() % STEP;
-    next = walk.more() && j < walk.end ? decode_place::of(s, s.first + (int)j) : decode_place::none();
-  }
-  __device__ void load(const tile_of &to, const T *from) const {
-    if (some) {
-      UNROLLED(i, PER_LANE) {
-        const int r = (32 * i + (int)lane_id()) / CHUNKS, c = (32 * i + (int)lane_id()) % CHUNKS;
-        const int place = __shfl_sync(0xffffffffu, row, r);
-        copy_pack(to.chunk(r, c), from + max(place, 0) * stride + c * 8, place < 0 ? 0 : 16);
-      }
-    }
-    close_copies();
-  }
-};
-
-/* The queries of the group and the new key, rotated and rounded to T, the new value: to shared memory. `angle` is of
- * the thread's pair: all rows have the same. */
+/* The queries of the group and the new key, rotated and rounded to T, the new value: to shared memory. A thread has the
+ * same pair of several rows, which are rotated by one angle. */
 template <typename T, int D>
 struct decode_new {
   enum { PAIRS = D / 2, AT_ONCE = THREADS / PAIRS, ROWS = DECODE_GROUP + 1, TURNS = (ROWS + AT_ONCE - 1) / AT_ONCE };
@@ -213,38 +105,39 @@ struct decode_runs {
   }
 };
 
-/* output = sum of weight_r * part_r, with weight_r = 2^(max_r - max) / sum over r of 2^(max_r - max) * sum_r. Blocks of
- * the cluster share the elements. Without keys there are no runs, and output is zero. */
+/* output = sum of weight_r * part_r, with weight_r = 2^(max_r - max) / sum over r of 2^(max_r - max) * sum_r. A warp
+ * has 64 elements of a query, those of the cluster take them in turn; lane r has the weight of run r. All is asked for
+ * at once, and parts before their weights are known. Without keys there are no runs, and output is zero. */
 template <typename T, int D, bool FAR>
 __device__ inline void join(const attention_step_args &a, const decode_runs<D, FAR> &parts, int runs, int split,
-                            T *output, float (&weight)[DECODE_GROUP][DECODE_RUNS]) {
+                            T *output) {
+  enum { ACROSS = (D + 63) / 64, AHEAD = 16 };
   const int lane = lane_id();
   ONCE
-  for (int row = threadIdx.x / 32; row < a.group; row += DECODE_WARPS) {
-    const float2 part = lane < runs ? parts.read(lane, row, D) : make_float2(-INFINITE, 0);
-    float top = part.x;
+  for (int i = split * DECODE_WARPS + threadIdx.x / 32; i < a.group * ACROSS; i += a.splits * DECODE_WARPS) {
+    const int row = i / ACROSS, column = i % ACROSS * 64 + 2 * lane;
+    float2 part[AHEAD], sums = make_float2(0, 0);
+    const auto load = [&](int run) {
+      UNROLLED(k, AHEAD) part[k] = run + k < runs && column < D ? parts.read(run + k, row, column) : make_float2(0, 0);
+    };
+    load(0);
+    const float2 own = lane < runs ? parts.read(lane, row, D) : make_float2(-INFINITE, 0);
+    float top = own.x;
     for_offsets(whole_warp(), [&](int offset) { top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, offset)); });
-    const float by = lane < runs ? exp2_of(part.x - top) : 0;
-    float sum = by * part.y;
+    const float by = lane < runs ? exp2_of(own.x - top) : 0;
+    float sum = by * own.y;
     for_offsets(whole_warp(), [&](int offset) { sum += __shfl_xor_sync(0xffffffffu, sum, offset); });
-    weight[row][lane] = by / sum;
-  }
-  __syncthreads();
-  for (int i = split * THREADS + threadIdx.x; i < a.group * (D / 2); i += a.splits * THREADS) {
-    enum { AHEAD = 16 };
-    const int row = i / (D / 2), column = i % (D / 2) * 2;
-    float2 sum = make_float2(0, 0);
+    const float weight = by / sum;
     ONCE
     for (int run = 0; run < runs; run += AHEAD) {
-      float2 part[AHEAD];
-      UNROLLED(k, AHEAD) part[k] = run + k < runs ? parts.read(run + k, row, column) : make_float2(0, 0);
+      if (run) load(run);
       UNROLLED(k, AHEAD) {
-        if (run + k >= runs) break;
-        sum.x = fmaf(part[k].x, weight[row][run + k], sum.x);
-        sum.y = fmaf(part[k].y, weight[row][run + k], sum.y);
+        const float w = __shfl_sync(0xffffffffu, weight, run + k);
+        sums.x = fmaf(part[k].x, w, sums.x);
+        sums.y = fmaf(part[k].y, w, sums.y);
       }
     }
-    *(unsigned *)(output + row * D + column) = pair_of<T>::narrow(sum.x, sum.y);
+    if (column < D) *(unsigned *)(output + row * D + column) = pair_of<T>::narrow(sums.x, sums.y);
   }
 }
 
@@ -256,7 +149,6 @@ __device__ inline void attention_step(const attention_step_args &a) {
   static_assert(SLOTS == 3, "keys take the slot of values, and values that of keys");
   typedef tile<T, ROW> tile_of;
   extern __shared__ __align__(1024) char memory[];
-  __shared__ float weight[DECODE_GROUP][DECODE_RUNS];
   const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
   const int place = (int)(blockIdx.x / (unsigned)a.splits), key_head = place % a.key_heads, b = place / a.key_heads;
   const int bits = __ffs(a.splits) - 1;
@@ -342,10 +234,10 @@ __device__ inline void attention_step(const attention_step_args &a) {
   T *output = (T *)a.output + ((int64_t)b * a.key_heads + key_head) * a.group * D;
   if (a.splits == 1) {
     __syncthreads();
-    return join(a, decode_runs<D, false>{parts, a.group, bits}, s.runs, split, output, weight);
+    return join(a, decode_runs<D, false>{parts, a.group, bits}, s.runs, split, output);
   }
   cluster_barrier();
-  join(a, decode_runs<D, true>{parts, a.group, bits}, s.runs, split, output, weight);
+  join(a, decode_runs<D, true>{parts, a.group, bits}, s.runs, split, output);
   cluster_barrier(); /* before a block leaves whose memory others read */
 }
 #define DECODE_OF_(dim, tag, T)                                                                                 \

@@ -17,8 +17,8 @@ NAMES = ["query", "key", "value", "keys", "values", "places", "positions", "tabl
 
 
 def given(lengths, heads, key_heads, dim, page, dtype, rope=True, seed=3, ended=None, value_dim=None):
-    """Inputs by their names. What no sequence has of the cache, and the places of new steps, are NaN, and what no sequence has of
-    the table are numbers that are no pages."""
+    """Inputs by their names. What no sequence has of the cache, and the places of new steps, are NaN, and what no sequence has
+    of the table are numbers that are no pages."""
     rng, lengths = np.random.default_rng(seed), np.array(lengths)
     batch, width = len(lengths), -(-max(lengths.max(), 1) // page)
     table = np.where(rng.random([batch, width]) < 0.5, -3, 1 << 40)
@@ -146,26 +146,34 @@ def test_a_sequence_by_itself(device, length, dim, key_heads):
             np.testing.assert_array_equal(flat(all_rows), flat(one_row))
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["", "late lengths"])
 @pytest.mark.parametrize("lengths", [[40], [300, 7, 129, 64, 1, 30], [90] * 40], ids=len)
-def test_in_a_chain(device, lengths):
+def test_in_a_chain(device, lengths, late):
     """The cache is written in place. The op before makes query, key and value, and must have ended before they are read: each
-    time they are others; from the third time on it is a graph."""
+    time they are others; from the third time on it is a graph. So must one that writes the lengths."""
     batch, heads, key_heads, dim, width = len(lengths), 8, 2, 64, 256
     x = given(lengths, heads, key_heads, dim, 64, "bfloat16")
     rng = np.random.default_rng(5)
     weights = [tf.cast(tf.constant(rng.normal(size=[width, n * dim]) / 16), "bfloat16") for n in (heads, key_heads, key_heads)]
     hidden = [tf.cast(tf.constant(rng.normal(size=[batch, width])), "bfloat16") for _ in range(5)]
-    now, y = tf.zeros_like(hidden[0]), tf.zeros([batch, heads, dim], "bfloat16")
+    now, y, long = tf.zeros_like(hidden[0]), tf.zeros([batch, heads, dim], "bfloat16"), x["lengths"] + 0
     caches = [tf.identity(x[name] + 0) for name in ("keys", "values")]
     chain = _chain.Chain()
     made = chain.call("projections", chain.input(now), None, *map(chain.input, weights), *[None] * 4)
     query, key, value = (t.seen_as(batch, n, dim) for t, n in zip(made, (heads, key_heads, key_heads)))
     cached = list(map(chain.input, caches))
-    chain.call("decode_attention", query, key, value, *cached, *(chain.input(x[name]) for name in NAMES[5:]),
+    zero = tf.zeros([1], "int64")
+    put = lambda chain, value, to: chain.call("take_rows", chain.input(value[None]), chain.input(zero), into=[to])
+    length = chain.input(long)
+    if late:
+        put(chain, x["lengths"], length)
+    chain.call("decode_attention", query, key, value, *cached, *(chain.input(x[name]) for name in NAMES[5:8]), length,
                into=[*cached, chain.input(y)], scale=0.125)
     for h in hidden:
         copy = _chain.Chain()
-        copy.call("take_rows", copy.input(h), copy.input(tf.range(batch, dtype=tf.int64)), into=[copy.input(now)])
+        put(copy, tf.reshape(h, [-1]), copy.input(now))
+        if late:
+            put(copy, tf.zeros_like(long), copy.input(long))
         copy.run()
         chain.run()
         made = _library.raw("projections")(h, tf.zeros([0]), *weights, *[tf.zeros([0], "bfloat16")] * 4)
