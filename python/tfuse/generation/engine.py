@@ -48,6 +48,8 @@ class Engine:
         half of the memory that is free holds, if these are fewer.
       rows: how many requests run at one time, at most.
       room: the most tokens of a request, its prompt included.
+      batch_invariant: a request's tokens are the same, bit by bit, whatever other requests there are. Without it they are to
+        within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
 
     Raises:
       NotServed: a ValueError that says why tfuse does not serve the model.
@@ -60,11 +62,11 @@ class Engine:
       print(engine.result(first))
     """
 
-    def __init__(self, model, pages=None, rows=32, room=2048):
+    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False):
         self.decoder = decoder_of(model)
         self._device = self.decoder.table.device
         self._room = room if self.decoder.positions is None else min(room, self.decoder.positions.shape[0])
-        self._sampler = model.sampler
+        self._sampler, self._invariant = model.sampler, batch_invariant
         pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)
         with tf.device(self._device):
@@ -159,7 +161,7 @@ class Engine:
     def _advance(self):
         self._put()
         if self._step is None:
-            self._step = steps.step(self.decoder, self._cache, self._s)
+            self._step = steps.step(self.decoder, self._cache, self._s, invariant=self._invariant)
         self._step.run()
         grown = ("lengths", "done", "current", "places", "positions")
         self._host.update(zip(grown, steps.read(*(getattr(self._s, name) for name in grown))))
@@ -214,7 +216,8 @@ class Engine:
                   "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
         if n not in self._prompts:
             tensors = types.SimpleNamespace(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
-            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors))
+            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors),
+                                                             invariant=self._invariant)
         tensors, chain = self._prompts[n]
         steps.write(tensors, **values)
         chain.run()

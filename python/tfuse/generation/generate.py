@@ -28,12 +28,13 @@ class Failed(RuntimeError):
             len(wrong), len(results), wrong[0][0], wrong[0][1]))
 
 
-def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto", on_token=None, pages=None):
+def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto", on_token=None, pages=None,
+             batch_invariant=False):
     """Continues prompts of any lengths with a language model of KerasHub, many of them at a time.
 
     Unlike model.generate(), nothing is padded: a prompt that is done leaves its place to the next one, and prompts that begin
-    alike have their beginning computed once. Each prompt gets the tokens that it would get alone, to within rounding. It works
-    whether tfuse.enable() is on or not, on a GPU and on a CPU.
+    alike have their beginning computed once. Each prompt gets the tokens that it would get alone, to within rounding, or to the
+    bit. It works whether tfuse.enable() is on or not, on a GPU and on a CPU.
 
     Args:
       model: a CausalLM of KerasHub. Which ones are served: docs/generation.md.
@@ -47,6 +48,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
         What it raises ends this prompt's continuation, and no other.
       pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 64
         prompts as long as the longest, or as many as half of the memory that is free holds, if these are fewer.
+      batch_invariant: a prompt's tokens are the same, bit by bit, whatever other prompts there are. Without it they are to
+        within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
 
     Returns:
       A list in the order of the prompts: for a text the new text, without the prompt, for ids the new ids.
@@ -68,7 +71,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     sampler = sampler_of(model, sampler)
     try:
         longest = max(len(some) + n for some, n in zip(ids, limits))
-        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE)
+        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE,
+                        batch_invariant=batch_invariant)
     except NotServed as error:
         raise NotServed("tfuse.generate does not serve this model, and its own generate() does: %s" % error) from error
     results = _run(engine, ids, limits, sampler, stops, on_token)

@@ -68,13 +68,13 @@ def read(*tensors):
     return [values.reshape(tensor.shape) for values, tensor in zip(found, tensors)]
 
 
-def step(decoder, cache, sequences, words=None, places=None, positions=None):
+def step(decoder, cache, sequences, words=None, places=None, positions=None, invariant=False):
     """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
 
     `places` are where their keys and values go, rows of the cache, and `positions` where they are in their sequence, both
     [batch, n]; the last words of a row are the sequence's last. Without them a sequence's current word is meant, as the step
-    before left it."""
-    chain, s = Chain(), sequences
+    before left it. `invariant`: a sequence's words do not depend on the others."""
+    chain, s = Chain(invariant), sequences
     given = {name: chain.input(tensor) for name, tensor in vars(s).items()}
     batch, n = (s.tokens.shape[0], 1) if words is None else words.shape
     begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
@@ -91,9 +91,9 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None):
     return chain
 
 
-def prompt(decoder, cache, words, places, positions, table, lengths):
+def prompt(decoder, cache, words, places, positions, table, lengths, invariant=False):
     """A chain that puts keys and values of words, [batch, n], into the cache, and no more."""
-    chain = Chain()
+    chain = Chain(invariant)
     at = _Writer(chain, *words.shape, *map(chain.input, (words, places, positions, table, lengths)))
     at.blocks(decoder, cache)
     return chain
