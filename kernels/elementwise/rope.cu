@@ -1,4 +1,5 @@
-/* Rotary embedding (ops/elementwise/rope.c): pair i of a head is rotated by position * base^(-i / pairs).
+/* Rotary embedding (ops/elementwise/rope.c): pair i of a head is rotated by position * base^(-i / pairs), or by
+ * position * frequencies[i].
  *
  * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
  * an angle of a million turns is as accurate as one below a turn. x is [tokens][heads][head_dim]. A thread keeps its
@@ -23,12 +24,12 @@ template <typename T>
 using angle = typename angle_of<T>::type;
 
 __device__ inline double radians(const rope_args &a, int64_t i) {
-  return a.scale * pow(a.base, -(double)i / (double)a.half);
+  return a.scale * (a.frequencies ? (double)a.frequencies[i] : pow(a.base, -(double)i / (double)a.half));
 }
 /* The same to some digits less, 4e-15, which fractions do not have: pow() takes longer than all else where tokens are
  * few. */
 __device__ inline double radians_soon(const rope_args &a, int64_t i) {
-  if (i >> TFU_ROPE_POWERS) return radians(a, i);
+  if (a.frequencies || i >> TFU_ROPE_POWERS) return radians(a, i);
   double v = a.scale;
   UNROLLED(bit, TFU_ROPE_POWERS)
     if (i >> bit & 1) v *= a.powers[bit];

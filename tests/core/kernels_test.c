@@ -132,8 +132,9 @@ static const row rows[] = {
     {&tfu_reduce_grad, {"", "x"}, "kind=min"},
     {&tfu_reduce_grad, {"n2", "n2c"}, "kind=logsumexp axes=4"},
     {&tfu_reduce_grad, {"2c", "2nc"}, "kind=prod axes=2"},
-    {&tfu_rope, {"2n2e", "2n1e", "2"}, ""},
-    {&tfu_rope, {"2n2e", "0", "2n"}, "P=int32 pairing=interleaved inverse=true"},
+    {&tfu_rope, {"2n2e", "2n1e", "2", "0"}, ""},
+    {&tfu_rope, {"2n2e", "2n1e", "2", "d"}, ""},
+    {&tfu_rope, {"2n2e", "0", "2n", "0"}, "P=int32 pairing=interleaved inverse=true"},
     {&tfu_sample_logits, {"3c", "3+", "3<4", "3+", "3<9", "3<9"}, "rest=any"},
     {&tfu_scale_bias_act, {"x", "c", "c"}, "activation=gelu"},
     {&tfu_scale_bias_act_grad, {"x", "x", "c", "c"}, "activation=gelu"},
@@ -228,6 +229,7 @@ static const char *setting(const row *w, const char *name) {
 static tfu_dtype dtype_of(const sample *s, const char *argument) {
   const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
+  if (!strcmp(type, "float")) return TFU_F32;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

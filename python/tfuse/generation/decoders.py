@@ -41,11 +41,12 @@ class Attention:
     heads: int
     shared_heads: int  # those of keys and values
     scale: float
-    rope: typing.Optional[dict]  # attributes of the op Rope
+    rope: typing.Optional[dict]  # attributes of the op Rope …
     window: int = -1  # keys before its own that a query attends to; -1: all
     soft_cap: float = 0.0
     query_norm: typing.Optional[Norm] = None  # of each head
     key_norm: typing.Optional[Norm] = None
+    frequencies: typing.Optional[tf.Tensor] = None  # … and its input, where they are no powers
 
     @property
     def head_dim(self):
@@ -78,6 +79,7 @@ class Decoder:
     norm: Norm
     head: tf.Tensor  # [words, width], often the table
     positions: typing.Optional[tf.Tensor] = None  # [positions, width], learned
+    limit: typing.Optional[int] = None  # tokens of a sequence, at most
     scale: float = 1.0  # of the embedding
     soft_cap: float = 0.0  # of the logits
 
@@ -126,12 +128,25 @@ def _activation(function):
     return _ACTIVATIONS[name]
 
 
-def _rope(layer, head_dim):
-    known = {"RotaryEmbedding": getattr(layer, "scaling_factor", 1.0), "LlamaRotaryEmbedding": 1.0}  # which has one unused
-    if getattr(layer, "low_freq_factor", None) is not None or getattr(layer, "rope_type", "linear") != "linear" \
-            or type(layer).__name__ not in known:
-        raise NotServed("tfuse's rope does not have the frequencies of this %s" % type(layer).__name__)
-    return {"base": float(layer.max_wavelength), "rotary": head_dim, "scale": 1.0 / float(known[type(layer).__name__])}
+def _rope(layer, rotary):
+    """Attributes of the op Rope, and its frequencies where they are no powers."""
+    name, kind = type(layer).__name__, getattr(layer, "rope_type", "linear")
+    if name not in ("RotaryEmbedding", "LlamaRotaryEmbedding", "Phi3SuScaledRotaryEmbedding") or kind not in ("linear", "dynamic"):
+        raise NotServed("tfuse's rope does not have the frequencies of this %s" % name)
+    attributes = {"base": float(layer.max_wavelength), "rotary": rotary, "scale": 1.0}
+    if name == "RotaryEmbedding" and kind == "linear" and getattr(layer, "denominator_dim", None) is None:
+        return {**attributes, "scale": 1.0 / float(layer.scaling_factor)}, None
+    if name == "LlamaRotaryEmbedding" and layer.low_freq_factor is None:  # it has a scaling_factor, and does not use it
+        return attributes, None
+    frequencies = layer._get_inverse_freq(rotary)
+    if name == "Phi3SuScaledRotaryEmbedding":  # of sequences within _limit()
+        frequencies = frequencies / np.array(layer.inverese_freq_short_factor, "float32")
+    return attributes, tf.cast(frequencies, "float32")
+
+
+def _limit(layer):
+    """So many tokens a sequence may have: KerasHub has other frequencies beyond that, mixed with these in one cache."""
+    return layer.pretraining_sequence_length if type(layer).__name__ == "Phi3SuScaledRotaryEmbedding" else None
 
 
 def _rms(layer, dtype):
@@ -153,18 +168,22 @@ def _llama_like(backbone, dtype):
         query, key, value = (_product(_named(attention, name + "_dense"), 1, dtype) for name in ("query", "key", "value"))
         head_dim = key.kernel.shape[1] // shared
         norms = [getattr(attention, "_%s_dense_layer_norm" % name, None) for name in ("query", "key")]
+        turned = _named(attention, "rotary_embedding_layer")
+        rope, frequencies = _rope(turned, head_dim)
+        gain = getattr(turned, "embedding_scaling_factor", 1.0)  # of queries and of keys
         return Block(
             _rms(_named(layer, "self_attention_layernorm", "pre_attention_layernorm"), dtype),
             Attention(query, key, value, _product(_named(attention, "output_dense"), 2, dtype), heads, shared,
-                      float(getattr(attention, "_inv_norm_factor", head_dim**-0.5)),
-                      _rope(_named(attention, "rotary_embedding_layer"), head_dim), _window(attention),
-                      0.0, *(None if norm is None else _rms(norm, dtype) for norm in norms)),
+                      gain**2 * float(getattr(attention, "_inv_norm_factor", head_dim**-0.5)), rope, _window(attention),
+                      0.0, *(None if norm is None else _rms(norm, dtype) for norm in norms), frequencies),
             _rms(_named(layer, "feedforward_layernorm", "post_attention_layernorm"), dtype),
             Mlp(*(_product(_named(layer, "feedforward_%s_dense" % name), 1, dtype) for name in ("gate", "intermediate", "output")),
                 _activation(layer.activation)))
 
     table, head = _embedding(backbone.token_embedding, dtype)
-    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], _rms(backbone.layer_norm, dtype), head)
+    first = _named(backbone.transformer_layers[0], "self_attention_layer", "attention")
+    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], _rms(backbone.layer_norm, dtype), head,
+                   limit=_limit(_named(first, "rotary_embedding_layer")))
 
 
 def _gpt2(backbone, dtype):
@@ -184,8 +203,9 @@ def _gpt2(backbone, dtype):
                 _activation(layer.activation)))
 
     table, head = _embedding(backbone.token_embedding, dtype)
-    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], norm(backbone.layer_norm), head,
-                   positions=_value(backbone.position_embedding.position_embeddings, dtype))
+    positions = _value(backbone.position_embedding.position_embeddings, dtype)
+    return Decoder(table, [block(layer) for layer in backbone.transformer_layers], norm(backbone.layer_norm), head, positions,
+                   positions.shape[0])
 
 
 def _gemma(backbone, dtype):
@@ -197,13 +217,14 @@ def _gemma(backbone, dtype):
         attention = layer.attention
         key = _product(attention.key_dense, 1, dtype, leading=1)
         window = attention.sliding_window_size - 1 if attention.use_sliding_window_attention else -1
+        rope, frequencies = _rope(attention.rope_layer, attention.head_dim)
         return Block(
             norm(layer.pre_attention_norm),
             Attention(_product(attention.query_dense, 1, dtype, leading=1), key, _product(attention.value_dense, 1, dtype, leading=1),
                       _product(attention.output_dense, 2, dtype), attention.num_query_heads, attention.num_key_value_heads,
                       float(attention.head_dim if attention.query_head_dim_normalize
                             else backbone.hidden_dim // attention.num_query_heads)**-0.5,
-                      _rope(attention.rope_layer, attention.head_dim), int(window), float(attention.logit_soft_cap or 0)),
+                      rope, int(window), float(attention.logit_soft_cap or 0), frequencies=frequencies),
             norm(layer.pre_ffw_norm),
             Mlp(*(_product(dense, 1, dtype) for dense in (layer.gating_ffw, layer.gating_ffw_2, layer.ffw_linear)), "gelu_tanh"),
             norm(layer.post_attention_norm) if layer.use_post_attention_norm else None,

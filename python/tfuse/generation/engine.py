@@ -65,7 +65,7 @@ class Engine:
     def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False):
         self.decoder = decoder_of(model)
         self._device = self.decoder.table.device
-        self._room = room if self.decoder.positions is None else min(room, self.decoder.positions.shape[0])
+        self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
         self._sampler, self._invariant = model.sampler, batch_invariant
         pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)

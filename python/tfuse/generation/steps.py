@@ -173,7 +173,8 @@ class _Writer:
         if a.query_norm is not None:
             query, key = self.norm(a.query_norm, query)[0], self.norm(a.key_norm, key)[0]
         if a.rope is not None:
-            query, key = self.chain.call("rope", query, key, self.positions, **a.rope)
+            frequencies = None if a.frequencies is None else self.chain.input(a.frequencies)
+            query, key = self.chain.call("rope", query, key, self.positions, frequencies, **a.rope)
         self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
         y = self.chain.call("paged_attention", query, keys, values, self.table, self.lengths, scale=a.scale, align="last",
                             left=a.window, right=0, soft_cap=a.soft_cap)
