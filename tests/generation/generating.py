@@ -18,14 +18,21 @@ FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen":
             "GPT2": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
             "Gemma": {"head_dim": 8, "query_head_dim_normalize": True, "use_post_ffw_norm": True, "use_post_attention_norm": True,
                       "final_logit_soft_cap": 3.0, "attention_logit_soft_cap": 2.0, "sliding_window_size": 6,
-                      "use_sliding_window_attention": True}}
+                      "use_sliding_window_attention": True},
+            "Gemma3": {"num_layers": 6, "head_dim": 8, "image_size": 16, "use_post_ffw_norm": True, "use_post_attention_norm": True,
+                       "sliding_window_size": 6, "use_sliding_window_attention": True, "global_rope_scaling_factor": 8.0},
+            "OPT": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
+            "SmolLM3": {"num_query_heads": None, "num_attention_heads": 4, "attention_bias": False, "attention_dropout": 0.0,
+                        "rope_layer_enabled_list": [True, False, True], "layer_types": ["attention"] * 3, "mlp_bias": False,
+                        "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100, "rope_theta": 500.0,
+                        "partial_rotary_factor": 1.0}}
 
 
 def fresh(family, **options):
     """A model of one's own."""
     name = family.split(",")[0]
     made = getattr(keras_hub.models, name + "CausalLM")(
-        getattr(keras_hub.models, name + "Backbone")(
+        preprocessor=None, backbone=getattr(keras_hub.models, name + "Backbone")(
             **{name: value for name, value in {**SIZES, **FAMILIES[family], **options}.items() if value is not None}))
     for v in made.trainable_variables:
         about = 1.0 if "norm" in v.path else 0.0

@@ -12,7 +12,7 @@ from generating import fresh, model, prompts, writer
 from tfuse.__main__ import main
 from tfuse._tools import _generate
 from tfuse.generation import batch, generate as module
-from tfuse.generation.decoders import decoder_of
+from tfuse.generation.families import decoder_of
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(1, 97, size=n).tolist() for n in (1, 90, 5, 64, 7, 30)]

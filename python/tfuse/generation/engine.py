@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
-from tfuse.generation.decoders import decoder_of
+from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
 from tfuse.generation.steps import PAGE
 
