@@ -173,7 +173,7 @@ tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dt
   TFU_TRY(tfu_device_now(&device, call->err));
   if (is_few(call, a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device))) {
     const size_t bytes = plan_decode(call, &device, &w);
-    if (tfu_has_scratch(call, bytes)) return launch_decode(call, dtype, b, bytes, &w);
+    if (call->invariant || tfu_has_scratch(call, bytes)) return launch_decode(call, dtype, b, bytes, &w);
     w.tiles = w.splits = 0;
   }
   if (!is_special(a) && (b = block_for(TFU_FORWARD, a, dtype, &device)))

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tfuse
 from generating import model
+from tfuse._core._chain import Chain
 from tfuse.generation import steps
 from tfuse.generation.engine import Engine
 
@@ -75,6 +76,47 @@ def test_others_change_no_bit(logits, family, dtype):
             assert tokens == mine[1] and len(values) == len(mine[0])
             for a, b in zip(mine[0], values):
                 np.testing.assert_array_equal(a, b)
+
+
+def run(widths, stem, x, *more, **attributes):
+    """What an op of an invariant chain gives: outputs of x's rows, so many elements wide."""
+    chain, found = Chain(invariant=True), [tf.zeros([x.shape[0], width], x.dtype) for width in widths]
+    read = lambda tensor: None if tensor is None else chain.input(tensor)
+    chain.call(stem, read(x), *map(read, more), into=list(map(chain.input, found)), **attributes)
+    chain.run()
+    return [bits(y) for y in found]
+
+
+def calls(width, inner, dtype):
+    """By name: functions of x, [rows, width]."""
+    rng = np.random.default_rng(1)
+    weight = lambda *shape, dtype=dtype: tf.cast(tf.constant(rng.normal(size=shape) / 16), dtype)
+    up, other, back, deep = weight(width, inner), weight(width, inner), weight(inner, width), weight(32 * width, 64)
+    bias, gamma, wide = weight(width), 1 + weight(width, dtype="float32"), 1 + weight(128 * width, dtype="float32")
+    return {
+        "activation": lambda x: run([inner], "linear", x, up, None, None, None, activation="gelu"),
+        "residual": lambda x: run([width], "linear", tf.tile(x, [1, 2])[:, :inner], back, bias, x, None),
+        "long sum": lambda x: run([64], "linear", tf.tile(x, [1, 32]), deep, None, None, None),
+        "three": lambda x: run([inner, inner, 64], "projections", x, gamma, up, other, weight(width, 64), *[None] * 4),
+        "gated": lambda x: run([inner], "projections", x, gamma, up, other, *[None] * 5, activation="silu", gated=True),
+        "head": lambda x: run([inner], "batched_matmul", x, tf.transpose(up), None, None, tf.ones([1], dtype)),
+        "rms": lambda x: run([width], "norm", x, None, gamma, None, None, kind="rms"),
+        "wide": lambda x: run([128 * width], "norm", tf.tile(x, [1, 128]), None, wide, None, None, kind="rms"),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("width, inner", [(256, 512), (72, 97)], ids=["whole", "odd"])
+@pytest.mark.parametrize("name", calls(8, 8, "float32"))
+def test_a_row_among_others(name, width, inner, dtype):
+    """It is what it is alone, in groups of any size: on a GPU a launch of products takes 64 rows."""
+    x = tf.cast(tf.constant(np.random.default_rng(2).normal(size=[150, width])), dtype)
+    of_some = lambda begin, end: calls(width, inner, dtype)[name](x[begin:end] + 0)
+    together = of_some(0, 150)
+    assert all(len(np.unique(y, axis=0)) == 150 for y in together)
+    for begin, end in ((0, 1), (63, 64), (64, 65), (149, 150), (3, 20), (60, 100), (80, 150)):
+        for whole, some in zip(together, of_some(begin, end)):
+            np.testing.assert_array_equal(some, whole[begin:end])
 
 
 def test_generate_is_the_engine(monkeypatch):

@@ -115,7 +115,8 @@ def _smollm3(backbone, dtype):
     def block(layer):
         attention, mlp = layer.self_attn, layer.mlp
         heads, shared, head_dim = backbone.num_attention_heads, backbone.num_key_value_heads, attention.head_dim
-        rope, frequencies = {"rotary": head_dim}, _value(attention.rotary_embedding.inv_freq, "float32")
+        rope = {"base": float(attention.rope_theta), "rotary": head_dim, "scale": 1.0}
+        frequencies = _value(attention.rotary_embedding.inv_freq, "float32")
         if 2 * frequencies.shape[0] != head_dim or attention.rotary_embedding.attention_scaling != 1:
             raise NotServed("a part of each head is rotated, or it is scaled")
         return Block(
