@@ -13,7 +13,7 @@ from tfuse.generation.engine import Engine
 COMMON = np.random.default_rng(5).integers(1, 97, size=130).tolist()
 MINE = [[7], COMMON[:70], COMMON + [3, 4, 5], COMMON[:40] + COMMON]  # the second is the beginning of the third
 NEW = 5
-WIDE = {"hidden_dim": 256, "intermediate_dim": 1024}  # on a GPU, blocks share the rows of its kernels
+WIDE = {"hidden_dim": 256, "intermediate_dim": 1024, "num_layers": 1}  # on a GPU, blocks share the rows of its kernels
 MODELS = {"Llama": {}, "Mistral": WIDE, "Qwen3": {}, "Gemma": {}, "GPT2": {"max_sequence_length": 400}}
 
 

@@ -115,7 +115,7 @@ LEFT = {
     "own model": (lambda: OwnModel(small().backbone), "OwnModel.call_with_cache is of test_enable_generate, and not KerasH"),
     "family": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "no steps for a GPTNeoXBackbone"),
-    "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "the model has 8 positions, and rows are of 12"),
+    "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "has 8 positions, and rows are of 12"),
     "both ways": (lambda: fresh("Gemma3", num_layers=1, use_bidirectional_attention=True), "tokens attend to those after them"),
     "clipped": (lambda: fresh("Gemma3", num_layers=1, dtype="float16"), "float16 is clipped"),
     "quantised": (quantised, "is quantised or has LoRA weights"),

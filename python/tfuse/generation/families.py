@@ -1,4 +1,4 @@
-"""Decoders of models of KerasHub. A family is a function from a backbone to a Decoder, which raises NotServed to say why not."""
+"""Decoders of models of KerasHub. A family is a function from a backbone to a Decoder; it raises NotServed to say why not."""
 
 import functools
 
@@ -55,7 +55,7 @@ def _activation(function):
 def _rope(layer, rotary):
     """Attributes of the op Rope, and its frequencies where they are no powers."""
     name, kind = type(layer).__name__, getattr(layer, "rope_type", "linear")
-    if name not in ("RotaryEmbedding", "LlamaRotaryEmbedding", "Phi3SuScaledRotaryEmbedding") or kind not in ("linear", "dynamic"):
+    if name not in ("RotaryEmbedding", "LlamaRotaryEmbedding", "Phi3SuScaledRotaryEmbedding") or kind == "yarn":
         raise NotServed("tfuse's rope does not have the frequencies of this %s" % name)
     attributes = {"base": float(layer.max_wavelength), "rotary": rotary, "scale": 1.0}
     if name == "RotaryEmbedding" and kind == "linear" and getattr(layer, "denominator_dim", None) is None:
@@ -186,10 +186,11 @@ def _gemma(backbone, dtype):
 
 
 def _gemma3(backbone, dtype):
-    for left, why in ((not backbone.text_only_model, "the model reads images"), (dtype == tf.float16, "float16 is clipped"),
-                      (backbone.use_bidirectional_attention, "tokens attend to those after them")):
-        if left:
-            raise NotServed(why)
+    """Of a model that reads images, too, what reads tokens: prompts with images have more inputs, and come to no decoder."""
+    if backbone.use_bidirectional_attention:
+        raise NotServed("tokens attend to those after them")
+    if dtype == tf.float16:
+        raise NotServed("float16 is clipped")
     return _gemma(backbone, dtype)
 
 

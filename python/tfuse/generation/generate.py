@@ -12,6 +12,7 @@ from tfuse.generation.engine import Engine
 from tfuse.generation.steps import PAGE
 
 ROWS = 64  # requests that run at one time, at most
+ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}  # which their generate() stops at, too
 
 
 class Failed(RuntimeError):
@@ -141,6 +142,9 @@ def stops_of(model, given):
         return [int(token) for token in given or ()]
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     found = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
+    if tokenizer is not None:
+        ends = (ENDS_OF_TURNS[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in ENDS_OF_TURNS)
+        found += [tokenizer.token_to_id(end) or None for end in ends]  # 0: there is no such token
     return [int(token) for token in found if token is not None]
 
 
