@@ -32,3 +32,13 @@ tfu_call *tfu_recycle(tfu_recycled *r) {
   for (int i = 0; i < TFU_RECYCLED; i++) r->piece[i].taken = 0;
   return &r->call;
 }
+
+tfu_call *tfu_part(tfu_recycled *r, const tfu_op *op) {
+  tfu_call *call = tfu_recycle(r);
+  call->op = op;
+  call->constant = 0; /* those bits are of the outer call's inputs */
+  for (int i = 0; i < TFU_MAX_ARGS; i++)
+    call->in[i] = call->out[i] = (tfu_tensor){.dtype = r->outer->in[0].dtype, .shape = {.rank = 1}};
+  for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};
+  return call;
+}

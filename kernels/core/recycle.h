@@ -24,5 +24,8 @@ typedef struct tfu_recycled {
 void tfu_recycled_open(tfu_recycled *r, tfu_call *outer);
 /* All that its call has taken is free again. Returns the call. */
 tfu_call *tfu_recycle(tfu_recycled *r);
+/* The same as the call of another op, which is part of the outer one: of its inputs and outputs none is given yet, and
+ * its attributes are zero. */
+tfu_call *tfu_part(tfu_recycled *r, const tfu_op *op);
 
 #endif

@@ -1,51 +1,11 @@
-/* Rotary embedding (ops/elementwise/rope.c): pair i of a head is rotated by position * base^(-i / pairs), or by
- * position * frequencies[i].
+/* Rotary embedding (ops/elementwise/rope.c): pair i of a head is rotated by position * base^(-i / pairs).
  *
- * The angle is computed in turns, as a fraction of 64 bits: multiplying by the position drops whole turns by itself, so
- * an angle of a million turns is as accurate as one below a turn. x is [tokens][heads][head_dim]. A thread keeps its
- * pairs, and their frequencies, for life: from step to step it goes on by a whole number of heads, or of tokens. */
+ * x is [tokens][heads][head_dim]. A thread keeps its pairs, and their frequencies, for life: from step to step it goes
+ * on by a whole number of heads, or of tokens. */
 #include "kernels/elementwise/rope.h"
 
+#include "kernels/core/device/rotation.cuh"
 #include "kernels/core/device/stream.cuh"
-
-typedef unsigned long long fraction; /* of a turn, in units of 2^-64 */
-
-/* What a pair is rotated by for each position. In float64 it is the angle itself, whose whole turns sincos() takes away
- * as exactly as they came: a fraction would have to have more digits than the base has. */
-template <typename T>
-struct angle_of {
-  typedef fraction type;
-};
-template <>
-struct angle_of<double> {
-  typedef double type;
-};
-template <typename T>
-using angle = typename angle_of<T>::type;
-
-__device__ inline double radians(const rope_args &a, int64_t i) {
-  return a.scale * (a.frequencies ? (double)a.frequencies[i] : pow(a.base, -(double)i / (double)a.half));
-}
-/* The same to some digits less, 4e-15, which fractions do not have: pow() takes longer than all else where tokens are
- * few. */
-__device__ inline double radians_soon(const rope_args &a, int64_t i) {
-  if (a.frequencies || i >> TFU_ROPE_POWERS) return radians(a, i);
-  double v = a.scale;
-  UNROLLED(bit, TFU_ROPE_POWERS)
-    if (i >> bit & 1) v *= a.powers[bit];
-  return v;
-}
-/* Turns are radians / (2 pi). What they have beside whole turns is at most a half: times 2^63 it fits a signed number,
- * and twice that is the fraction. */
-template <typename T>
-__device__ inline angle<T> frequency(const rope_args &a, int64_t i) {
-  const double turns = radians_soon(a, i) * 0.15915494309189533577;
-  return (fraction)(long long)((turns - rint(turns)) * 9223372036854775808.0) * 2;
-}
-template <>
-__device__ inline double frequency<double>(const rope_args &a, int64_t i) {
-  return radians(a, i);
-}
 
 __device__ inline int64_t position_of(const rope_args &a, int64_t token) {
   const int64_t entry = token >> 31 ? token / a.time : (unsigned)token / (unsigned)a.time; /* 32 bits divide faster */
@@ -54,48 +14,17 @@ __device__ inline int64_t position_of(const rope_args &a, int64_t token) {
   return a.kind == 2 ? p : p + (token - entry * a.time);
 }
 
-/* Results of 16 bits need no more than the fast functions give after exact reduction, some 5e-7. */
-template <typename T>
-__device__ inline void sine_cosine(angle<T> turns, acc<T> *sine, acc<T> *cosine) {
-  const float x = (float)(int)(turns >> 32) * 4.6566128730773926e-10f; /* half turns, -1 to 1 */
-  if (sizeof(T) == 2) {
-    *sine = __sinf(x * 3.14159265358979f);
-    *cosine = __cosf(x * 3.14159265358979f);
-  } else {
-    float s, c;
-    sincospif(x, &s, &c);
-    *sine = s, *cosine = c;
-  }
-}
-template <>
-__device__ inline void sine_cosine<double>(double radians, double *sine, double *cosine) {
-  sincos(radians, sine, cosine);
-}
-
-template <typename T>
-__device__ inline void rotate(acc<T> s, acc<T> c, acc<T> &x, acc<T> &y) {
-  const acc<T> was = x;
-  x = was * c - y * s;
-  y = was * s + y * c;
-}
-template <typename T>
-__device__ inline void rotate(angle<T> by, acc<T> &x, acc<T> &y) {
-  acc<T> s, c;
-  sine_cosine<T>(by, &s, &c);
-  rotate<T>(s, c, x, y);
-}
-
 /* Pairs half a head apart: bits[h][0] is a pack of the first half of a head, bits[h][1] the pack half a head further. A
  * thread has the same pairs of several heads of a token, which are rotated by one angle, and goes on to other tokens.
  */
 template <typename T>
 __device__ inline void rope_half(const rope_args &a) {
   enum { N = packed<T>::N };
-  const int packs = (int)(a.half / N);
+  const int packs = (int)(a.by.half / N);
   const int64_t thread = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x, first = thread / packs,
                 step = (int64_t)gridDim.x * TFU_THREADS / packs, pack = (thread - first * packs) * N;
   angle<T> turns[N];
-  UNROLLED(k, N) turns[k] = frequency<T>(a, pack + k);
+  UNROLLED(k, N) turns[k] = frequency<T>(a.by, pack + k);
   for (int64_t at = first; at < a.tokens * a.slices; at += step) {
     const int64_t token = at >> 31 ? at / a.slices : (unsigned)at / (unsigned)a.slices, slice = at - token * a.slices;
     const int64_t place = (token * a.heads + slice) * a.head_dim + pack, next = a.slices * a.head_dim;
@@ -103,7 +32,7 @@ __device__ inline void rope_half(const rope_args &a) {
     UNROLLED(h, TFU_ROPE_HEADS) {
       if (slice + h * a.slices >= a.heads) break;
       bits[h][0] = *(const int4 *)((const T *)a.x + place + h * next);
-      bits[h][1] = *(const int4 *)((const T *)a.x + place + h * next + a.half);
+      bits[h][1] = *(const int4 *)((const T *)a.x + place + h * next + a.by.half);
     }
     acc<T> s[N], c[N];
     const angle<T> position = position_of(a, token);
@@ -115,7 +44,7 @@ __device__ inline void rope_half(const rope_args &a) {
       widen_pack<T>(bits[h][1], v);
       UNROLLED(k, N) rotate<T>(s[k], c[k], u[k], v[k]);
       store_bits((T *)a.y + place + h * next, narrow_pack<T>(u));
-      store_bits((T *)a.y + place + h * next + a.half, narrow_pack<T>(v));
+      store_bits((T *)a.y + place + h * next + a.by.half, narrow_pack<T>(v));
     }
   }
 }
@@ -131,7 +60,7 @@ __device__ inline void rope_interleaved(const rope_args &a) {
   const int64_t at = walk_first(a.walk, col);
   pack_stream<T, 1> stream(a.walk, col, &a.x, 0, ring);
   angle<T> turns[N / 2];
-  UNROLLED(k, N / 2) turns[k] = frequency<T>(a, at % a.head_dim / 2 + k);
+  UNROLLED(k, N / 2) turns[k] = frequency<T>(a.by, at % a.head_dim / 2 + k);
   const int64_t tokens = step / (a.head_dim * a.heads);
   int64_t token = at / (a.head_dim * a.heads);
   for (; stream.more(); token += tokens) {
@@ -153,11 +82,11 @@ __device__ inline void rope_part(const rope_args &a) {
   for (int64_t at = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x; at < a.walk.n;
        at += (int64_t)gridDim.x * TFU_THREADS) {
     const int64_t head = at / pairs, i = at - head * pairs;
-    const bool rotates = i < a.half;
+    const bool rotates = i < a.by.half;
     const int64_t first = head * a.head_dim + (rotates && !a.interleaved ? i : 2 * i);
-    const int64_t second = rotates && !a.interleaved ? first + a.half : first + 1;
+    const int64_t second = rotates && !a.interleaved ? first + a.by.half : first + 1;
     acc<T> u = (acc<T>)((const T *)a.x)[first], v = (acc<T>)((const T *)a.x)[second];
-    if (rotates) rotate<T>(frequency<T>(a, i) * (angle<T>)position_of(a, head / a.heads), u, v);
+    if (rotates) rotate<T>(frequency<T>(a.by, i) * (angle<T>)position_of(a, head / a.heads), u, v);
     ((T *)a.y)[first] = (T)u;
     ((T *)a.y)[second] = (T)v;
   }

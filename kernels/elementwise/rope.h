@@ -3,26 +3,23 @@
 #define TFUSE_KERNELS_ROPE_H_
 
 #include "kernels/core/gpu/walk.h"
+#include "kernels/core/rotation.h"
 
 enum {
-  TFU_ROPE_HEADS = 4,   /* that a thread of rope_half has, at most */
-  TFU_ROPE_POWERS = 10, /* of heads with more than twice 2^10 elements, frequencies are computed one by one */
+  TFU_ROPE_HEADS = 4, /* that a thread of rope_half has, at most */
 };
 
 typedef struct rope_args {
   tfu_walk walk; /* over all elements in rope_interleaved; over pairs, one by one, in rope_part */
   void *y;
   const void *x, *positions;
-  const float *frequencies; /* of each pair; NULL: powers of base                  */
-  int64_t half;             /* pairs of a head that are rotated                 */
-  int64_t head_dim, heads;  /* elements of a head, heads of a token                */
-  int64_t time;             /* tokens of a batch entry                             */
-  int64_t tokens, slices; /* in all; parts of a token's heads, in rope_half: part i has the heads i, i + slices …  */
-  int kind;               /* positions: 0 one number, 1 per entry, 2 per token   */
-  int wide;               /* positions are int64                                 */
+  rope_frequencies by;
+  int64_t head_dim, heads; /* elements of a head, heads of a token                */
+  int64_t time;            /* tokens of a batch entry                             */
+  int64_t tokens, slices;  /* in all; parts of a token's heads, in rope_half: part i has the heads i, i + slices …  */
+  int kind;                /* positions: 0 one number, 1 per entry, 2 per token   */
+  int wide;                /* positions are int64                                 */
   int interleaved;
-  double scale, base;             /* of positions (negative: rotates back); of the wavelengths */
-  double powers[TFU_ROPE_POWERS]; /* base^(-2^i / half) */
 } rope_args;
 
 #endif

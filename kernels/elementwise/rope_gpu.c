@@ -1,7 +1,5 @@
 #include "kernels/elementwise/rope.h"
 
-#include <math.h>
-
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/tunable.h"
 #include "ops/elementwise/rope.h"
@@ -16,7 +14,7 @@ TFU_TUNABLE(half_blocks, 8, 1, 256); /* the same, where pairs are half a head ap
 
 /* Blocks in a number by which threads go on by whole heads. */
 static tfu_code halves(tfu_call *call, tfu_dtype dtype, rope_args a) {
-  const int64_t packs = a.half * (int64_t)tfu_dtype_size(dtype) / 16;
+  const int64_t packs = a.by.half * (int64_t)tfu_dtype_size(dtype) / 16;
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   int64_t unit = packs;
@@ -33,24 +31,21 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
   if (!tfu_given(&x->shape) || n == 0) return TFU_OK;
   const int64_t head_dim = x->shape.dim[3],
                 rotary = call->attr[TFU_ROPE_ROTARY].i ? call->attr[TFU_ROPE_ROTARY].i : head_dim;
+  const double forward = call->attr[TFU_ROPE_SCALE].f, scale = call->attr[TFU_ROPE_INVERSE].b ? -forward : forward;
   rope_args a = {.y = y->data,
                  .x = x->data,
                  .positions = positions->data,
-                 .frequencies = tfu_given_data(&call->in[TFU_ROPE_FREQUENCIES]),
-                 .half = rotary / 2,
+                 .by = rope_frequencies_of(tfu_given_data(&call->in[TFU_ROPE_FREQUENCIES]), call->attr[TFU_ROPE_BASE].f,
+                                           scale, rotary / 2),
                  .head_dim = head_dim,
                  .heads = x->shape.dim[2],
                  .time = x->shape.dim[1],
                  .tokens = x->shape.dim[0] * x->shape.dim[1],
                  .kind = positions->shape.rank,
                  .wide = positions->dtype == TFU_I64,
-                 .interleaved = call->attr[TFU_ROPE_PAIRING].i == TFU_ROPE_INTERLEAVED,
-                 .scale = call->attr[TFU_ROPE_INVERSE].b ? -(double)call->attr[TFU_ROPE_SCALE].f
-                                                         : (double)call->attr[TFU_ROPE_SCALE].f,
-                 .base = call->attr[TFU_ROPE_BASE].f};
-  for (int i = 0; i < TFU_ROPE_POWERS; i++) a.powers[i] = pow(a.base, -(double)(1 << i) / (double)a.half);
+                 .interleaved = call->attr[TFU_ROPE_PAIRING].i == TFU_ROPE_INTERLEAVED};
   tfu_grid grid;
-  const int64_t run = a.interleaved ? head_dim : a.half; /* elements that packs must fill */
+  const int64_t run = a.interleaved ? head_dim : a.by.half; /* elements that packs must fill */
   if (rotary < head_dim || run * size % 16 || !tfu_aligned(call, n)) {
     TFU_TRY(tfu_walk_plan_of(call, n / 2, x->dtype, 1, blocks(), &a.walk, &grid));
     grid = (tfu_grid){.x = grid.x * grid.y, .threads = TFU_THREADS};

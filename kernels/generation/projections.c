@@ -6,17 +6,6 @@
 #include "ops/products/linear.h"
 #include "ops/rows/norm.h"
 
-/* An op of its own within the call: its inputs and outputs, and nothing else that it had before. */
-static tfu_call *part(tfu_recycled *space, const tfu_op *op) {
-  tfu_call *call = tfu_recycle(space);
-  call->op = op;
-  call->constant = 0; /* those bits are of the outer call's inputs */
-  for (int i = 0; i < TFU_MAX_ARGS; i++)
-    call->in[i] = call->out[i] = (tfu_tensor){.dtype = space->outer->in[0].dtype, .shape = {.rank = 1}};
-  for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};
-  return call;
-}
-
 static tfu_code scratch_like(tfu_call *call, tfu_tensor like, tfu_tensor *t) {
   *t = like;
   return tfu_scratch(call, (size_t)tfu_count(&like.shape) * tfu_dtype_size(like.dtype), &t->data);
@@ -31,7 +20,7 @@ static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_par
   tfu_tensor stats;
   TFU_TRY(scratch_like(call, from, x));
   TFU_TRY(scratch_like(call, (tfu_tensor){.dtype = gamma->dtype, .shape = tfu_append(&rows, 2)}, &stats));
-  tfu_call *norm = part(space, &tfu_norm);
+  tfu_call *norm = tfu_part(space, &tfu_norm);
   norm->attr[TFU_NORM_KIND].i = TFU_RMS_NORM;
   norm->attr[TFU_NORM_EPSILON].f = call->attr[TFU_PROJECT_EPSILON].f;
   norm->in[TFU_NORM_X] = from;
@@ -45,7 +34,7 @@ static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_par
 
 static tfu_code project(tfu_call *call, tfu_recycled *space, const projection_parts *parts, const tfu_tensor *x, int i,
                         int64_t activation, tfu_tensor y) {
-  tfu_call *linear = part(space, &tfu_linear);
+  tfu_call *linear = tfu_part(space, &tfu_linear);
   linear->attr[TFU_LINEAR_ACTIVATION].i = activation;
   linear->in[TFU_LINEAR_X] = *x;
   linear->in[TFU_LINEAR_KERNEL] = call->in[TFU_PROJECT_KERNEL + i];
@@ -71,7 +60,7 @@ tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts)
     TFU_TRY(scratch_like(call, call->out[0], &factor[i]));
     TFU_TRY(project(call, &space, parts, &x, i, TFU_ACT_linear, factor[i]));
   }
-  tfu_call *gated = part(&space, &tfu_gated);
+  tfu_call *gated = tfu_part(&space, &tfu_gated);
   gated->attr[0].i = activation;
   gated->in[0] = factor[0];
   gated->in[1] = factor[1];

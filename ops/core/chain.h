@@ -32,7 +32,7 @@ typedef struct tfu_step {
   const tfu_op *op;
   tfu_operand in[TFU_MAX_ARGS], out[TFU_MAX_ARGS];
   tfu_value attr[TFU_MAX_ATTRS];
-  unsigned constant; /* inputs, a bit each, that no op of the chain writes */
+  unsigned constant; /* inputs, a bit each, that no op before it in the chain writes */
 } tfu_step;
 
 typedef struct tfu_chain_steps {

@@ -78,8 +78,9 @@ static tfu_code read_line(const char *at, tfu_step *step, tfu_error *err) {
   return tfu_attrs_read(step->op, read_attribute, (void *)(uintptr_t)at, step->attr, err);
 }
 
-static int is_written(const tfu_chain_steps *steps, int input) {
-  for (int i = 0; i < steps->n; i++)
+/* Whether one of the first n steps writes an input of the chain. */
+static int is_written(const tfu_chain_steps *steps, int n, int input) {
+  for (int i = 0; i < n; i++)
     for (int o = 0; steps->step[i].op->out[o]; o++)
       if (steps->step[i].out[o].kind == TFU_INPUT && steps->step[i].out[o].number == input) return 1;
   return 0;
@@ -89,7 +90,7 @@ static void find_constants(tfu_chain_steps *steps) {
   for (int i = 0; i < steps->n; i++)
     for (int a = 0; steps->step[i].op->in[a]; a++) {
       const tfu_operand *in = &steps->step[i].in[a];
-      if (in->kind == TFU_INPUT && !is_written(steps, in->number)) steps->step[i].constant |= 1u << a;
+      if (in->kind == TFU_INPUT && !is_written(steps, i, in->number)) steps->step[i].constant |= 1u << a;
     }
 }
 

@@ -1,7 +1,8 @@
 /* overlap.cuh - programmatic dependent launch: a kernel begins while those before it on the stream still run.
  *
  * Where a launch asks for it (tfu_grid.overlap), the kernel runs ahead until wait_for_those_before(): until then it may
- * read what no kernel of the same graph writes, and write nothing. Launched in the common way, both do nothing. */
+ * read what no kernel before it in the same graph writes, and write nothing. Launched in the common way, both do
+ * nothing. */
 #pragma once
 
 /* The next kernel may begin as soon as all blocks of this one have come here. */

@@ -172,10 +172,24 @@ class _Writer:
             qkv, (a.heads, a.shared_heads, a.shared_heads)))
         if a.query_norm is not None:
             query, key = self.norm(a.query_norm, query)[0], self.norm(a.key_norm, key)[0]
+        if self.n == 1:
+            return self.one_step(a, query, key, value, keys, values)
         if a.rope is not None:
-            frequencies = None if a.frequencies is None else self.chain.input(a.frequencies)
-            query, key = self.chain.call("rope", query, key, self.positions, frequencies, **a.rope)
+            query, key = self.chain.call("rope", query, key, self.positions, self.frequencies(a), **a.rope)
         self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
         y = self.chain.call("paged_attention", query, keys, values, self.table, self.lengths, scale=a.scale, align="last",
                             left=a.window, right=0, soft_cap=a.soft_cap)
         return y.seen_as(self.batch * self.n, a.heads * a.head_dim)
+
+    def frequencies(self, a):
+        return None if a.frequencies is None else self.chain.input(a.frequencies)
+
+    def one_step(self, a, query, key, value, keys, values):
+        query, key, value = (y.seen_as(self.batch, n, a.head_dim) for y, n in (
+            (query, a.heads), (key, a.shared_heads), (value, a.shared_heads)))
+        places, positions = self.places.seen_as(self.batch), self.positions.seen_as(self.batch)
+        rope = {} if a.rope is None else {"base": a.rope["base"], "rotary": a.rope["rotary"], "rope_scale": a.rope["scale"]}
+        _, _, y = self.chain.call("decode_attention", query, key, value, keys, values, places, positions if rope else None,
+                                  self.table, self.lengths, self.frequencies(a), into=[keys, values], scale=a.scale, left=a.window,
+                                  soft_cap=a.soft_cap, **rope)
+        return y.seen_as(self.batch, a.heads * a.head_dim)
