@@ -7,6 +7,7 @@
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/walk.h"
+#include "ops/attention/attention.h"
 
 enum { OLDEST_TILES = 80 };
 /* Float32 with no more keys than this is left to attention_any.cu: tensor cores' products of float round a bit or two
@@ -125,9 +126,10 @@ static tfu_kernel join_parts = {.module = &decode_module, .name = "join_parts"};
  * are not worth a block of their own. */
 enum { DECODE_ROWS = 16, DECODE_TILES = 4, DECODE_BLOCKS = 2 /* on a multiprocessor */, SPLIT_KEYS = 128 };
 
-static int is_few(const attention_args *a, const tfu_device *device) {
+static int is_few(const tfu_call *call, const attention_args *a, const tfu_device *device) {
   if (a->ragged || a->key_heads == 0) return 0;
   const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads);
+  if (call->invariant) return a->queries == 1 && rows <= DECODE_ROWS * DECODE_TILES;
   if (rows <= DECODE_ROWS) return 1;
   return rows <= DECODE_ROWS * DECODE_TILES && (int64_t)a->batch * a->heads < device->multiprocessors &&
          a->keys >= 4 * SPLIT_KEYS;
@@ -135,8 +137,9 @@ static int is_few(const attention_args *a, const tfu_device *device) {
 
 static int variant_of(const struct block *b) { return b->dim == 64 ? 0 : b->dim == 128 ? 1 : 2; }
 
-/* Deals the work out, and gives the bytes of what the splits leave to be joined. */
-static size_t plan_decode(const tfu_device *device, attention_work *w) {
+/* Deals the work out, and gives the bytes of what the splits leave to be joined. Where the call is invariant, how a
+ * sequence's keys are split depends on its own length alone; splits without keys change nothing. */
+static size_t plan_decode(const tfu_call *call, const tfu_device *device, attention_work *w) {
   const attention_args *a = &w->a;
   const int64_t rows = (int64_t)a->queries * (a->heads / a->key_heads), tiles = divide_up(rows, DECODE_ROWS);
   const int64_t each = tiles * a->key_heads * a->batch, most = at_least_one(divide_up(a->keys, SPLIT_KEYS));
@@ -144,6 +147,7 @@ static size_t plan_decode(const tfu_device *device, attention_work *w) {
   w->tiles = (int)tiles;
   w->splits = (int)(splits < most ? splits : most);
   if (w->splits > TFU_MOST_SPLITS) w->splits = TFU_MOST_SPLITS;
+  if (call->invariant) w->splits = TFU_INVARIANT_SPLITS;
   return (size_t)(query_rows(a) * w->splits * (a->value_dim + 2)) * sizeof(float);
 }
 
@@ -167,9 +171,9 @@ tfu_code tfu_attention_own(tfu_call *call, const attention_args *a, tfu_dtype dt
   const struct block *b;
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  if (is_few(a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device))) {
-    const size_t bytes = plan_decode(&device, &w);
-    if (tfu_has_scratch(call, bytes)) return launch_decode(call, dtype, b, bytes, &w);
+  if (is_few(call, a, &device) && (b = block_for(TFU_DECODE, a, dtype, &device))) {
+    const size_t bytes = plan_decode(call, &device, &w);
+    if (call->invariant || tfu_has_scratch(call, bytes)) return launch_decode(call, dtype, b, bytes, &w);
     w.tiles = w.splits = 0;
   }
   if (!is_special(a) && (b = block_for(TFU_FORWARD, a, dtype, &device)))

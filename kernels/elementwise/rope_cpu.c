@@ -14,7 +14,7 @@ typedef struct job {
   int64_t per_task, tasks; /* places (b, t) of a task */
   double scale;
   int interleaved, inverse;
-  const double *frequencies; /* base^(-2i / rotary) */
+  const double *frequencies; /* those that are given, or base^(-2i / rotary) */
   void *tables;              /* of each task: rotary / 2 cosines, as many sines */
 } job;
 
@@ -24,12 +24,13 @@ typedef struct place {
 } place;
 
 static place place_of(const job *j, int64_t i) {
-  if (j->call->in[2].shape.rank == 0) return (place){i % j->batch, i / j->batch}; /* samples share a table */
+  if (j->call->in[TFU_ROPE_POSITIONS].shape.rank == 0)
+    return (place){i % j->batch, i / j->batch}; /* samples share a table */
   return (place){i / j->time, i % j->time};
 }
 
 static double position_of(const job *j, place p) {
-  const tfu_tensor *positions = &j->call->in[2];
+  const tfu_tensor *positions = &j->call->in[TFU_ROPE_POSITIONS];
   const int rank = positions->shape.rank;
   if (rank == 2) return (double)tfu_integer(positions, p.b * j->time + p.t) * j->scale;
   return (double)(tfu_integer(positions, rank == 1 ? p.b : 0) + p.t) * j->scale;
@@ -45,11 +46,12 @@ static tfu_code plan(tfu_call *call, job *j, size_t real) {
              .rotary = call->attr[TFU_ROPE_ROTARY].i ? call->attr[TFU_ROPE_ROTARY].i : q->dim[3],
              .inverse = call->attr[TFU_ROPE_INVERSE].b,
              .scale = call->attr[TFU_ROPE_SCALE].f};
-  TFU_TRY(tfu_check_integers(call, "positions", &call->in[2]));
+  TFU_TRY(tfu_check_integers(call, "positions", &call->in[TFU_ROPE_POSITIONS]));
   double *frequencies;
   TFU_SCRATCH(call, j->rotary / 2, frequencies);
+  const float *given = tfu_given_data(&call->in[TFU_ROPE_FREQUENCIES]);
   for (int64_t i = 0; i < j->rotary / 2; i++)
-    frequencies[i] = pow(call->attr[TFU_ROPE_BASE].f, -2.0 * (double)i / (double)j->rotary);
+    frequencies[i] = given ? given[i] : pow(call->attr[TFU_ROPE_BASE].f, -2.0 * (double)i / (double)j->rotary);
   j->frequencies = frequencies;
   enum { UNIT = 1024 };
   const int64_t places = j->batch * j->time, elements = tfu_count(q) + (tfu_given(k) ? tfu_count(k) : 0);

@@ -35,7 +35,8 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
   rope_args a = {.y = y->data,
                  .x = x->data,
                  .positions = positions->data,
-                 .by = rope_frequencies_of(call->attr[TFU_ROPE_BASE].f, scale, rotary / 2),
+                 .by = rope_frequencies_of(tfu_given_data(&call->in[TFU_ROPE_FREQUENCIES]), call->attr[TFU_ROPE_BASE].f,
+                                           scale, rotary / 2),
                  .head_dim = head_dim,
                  .heads = x->shape.dim[2],
                  .time = x->shape.dim[1],
@@ -58,6 +59,6 @@ static tfu_code rotate(tfu_call *call, const tfu_tensor *x, const tfu_tensor *y,
 }
 
 tfu_code tfu_rope_gpu(tfu_call *call) {
-  for (int i = 0; i < 2; i++) TFU_TRY(rotate(call, &call->in[i], &call->out[i], &call->in[2]));
+  for (int i = 0; i < 2; i++) TFU_TRY(rotate(call, &call->in[i], &call->out[i], &call->in[TFU_ROPE_POSITIONS]));
   return TFU_OK;
 }

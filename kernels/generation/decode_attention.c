@@ -28,6 +28,7 @@ static tfu_code rotate(tfu_call *call, tfu_recycled *space, tfu_compute_fn *run,
   rope->in[0] = from[0];
   rope->in[1] = from[1];
   rope->in[2] = call->in[TFU_DECODE_POSITIONS];
+  rope->in[TFU_ROPE_FREQUENCIES] = call->in[TFU_DECODE_FREQUENCIES];
   rope->out[0] = *query;
   rope->out[1] = *key;
   return run(rope);

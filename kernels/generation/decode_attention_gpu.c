@@ -33,7 +33,8 @@ static attention_step_args args_of(const tfu_call *call) {
       .positions = tfu_given_data(&call->in[TFU_DECODE_POSITIONS]),
       .table = call->in[TFU_DECODE_TABLE].data,
       .lengths = call->in[TFU_DECODE_LENGTHS].data,
-      .rope = rope_frequencies_of(call->attr[TFU_DECODE_BASE].f, call->attr[TFU_DECODE_ROPE_SCALE].f, rotary / 2),
+      .rope = rope_frequencies_of(tfu_given_data(&call->in[TFU_DECODE_FREQUENCIES]), call->attr[TFU_DECODE_BASE].f,
+                                  call->attr[TFU_DECODE_ROPE_SCALE].f, rotary / 2),
       .page = divisor_of(keys->dim[1]),
       .batch = (int)query->dim[0],
       .key_heads = (int)keys->dim[2],
@@ -52,7 +53,8 @@ static attention_step_args args_of(const tfu_call *call) {
 static int may_begin(const tfu_call *call, const attention_step_args *a) {
   const unsigned read = 1u << TFU_DECODE_KEYS | 1u << TFU_DECODE_VALUES | 1u << TFU_DECODE_PLACES |
                         1u << TFU_DECODE_TABLE | 1u << TFU_DECODE_LENGTHS |
-                        (a->positions ? 1u << TFU_DECODE_POSITIONS : 0);
+                        (a->positions ? 1u << TFU_DECODE_POSITIONS : 0) |
+                        (a->rope.given ? 1u << TFU_DECODE_FREQUENCIES : 0);
   return (call->constant & read) == read;
 }
 

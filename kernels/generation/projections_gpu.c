@@ -2,6 +2,8 @@
  * of. */
 #include "kernels/generation/projections.h"
 
+#include <limits.h>
+
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/products/few_rows.h"
 #include "ops/generation/projections.h"
@@ -22,7 +24,7 @@ static tfu_code few_rows(tfu_call *call, int *served) {
                      .activation = (int)call->attr[TFU_PROJECT_ACTIVATION].i,
                      .gated = call->attr[TFU_PROJECT_GATED].b};
   unsigned read = 1u << TFU_PROJECT_GAMMA;
-  if (!a.inputs || tfu_count(&x->shape) / a.inputs > few_rows_most()) return TFU_OK;
+  if (!a.inputs || tfu_count(&x->shape) / a.inputs > (call->invariant ? INT_MAX : few_rows_most())) return TFU_OK;
   a.rows = (int)(tfu_count(&x->shape) / a.inputs);
   for (int i = 0; i < TFU_PROJECTIONS; i++) {
     const tfu_tensor *kernel = &call->in[TFU_PROJECT_KERNEL + i];

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 enum {
-  FEW_ROWS_MOST = 64,  /* rows of x                                                       */
+  FEW_ROWS_MOST = 64,  /* rows of x in a launch                                           */
   FEW_ROWS_TILE = 64,  /* columns of a block                                              */
   FEW_ROWS_STEP = 32,  /* rows of the kernel that a warp multiplies with at once: a stage */
   FEW_ROWS_WARPS = 4,  /* of a block; they take its stages in turn                        */
@@ -41,10 +41,10 @@ typedef struct few_rows_args {
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
-/* Runs it where it is served: 16 bits, normed ones bfloat16, on a GPU with clusters, up to FEW_ROWS_MOST rows, sizes
- * that fill its loads. How a row's sum is split depends on the kernels' sizes alone: its result is the same whatever
- * other rows there are. `constant`: nothing that was queued before in the same graph writes kernels and gamma, which
- * may be read ahead. */
+/* Runs it where it is served: 16 bits, normed ones bfloat16, on a GPU with clusters, sizes that fill its loads. Rows
+ * beyond FEW_ROWS_MOST take launches of their own. How a row's sum is split depends on the kernels' sizes alone: its
+ * result is the same whatever other rows there are (tfu_call.invariant), and so is whether it is served. `constant`:
+ * nothing that was queued before in the same graph writes kernels and gamma, which may be read ahead. */
 TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served);
 #endif
 

@@ -18,15 +18,26 @@ static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *
   uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->gamma;
   int64_t outputs = 0;
   for (int i = 0; i < TFU_COUNT(a->of); i++) all |= (uintptr_t)a->of[i].kernel, outputs |= a->of[i].outputs;
-  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) &&
-         a->rows <= FEW_ROWS_MOST && a->inputs > 0 && a->inputs % FEW_ROWS_STEP == 0 && outputs % 8 == 0 &&
-         all % 16 == 0;
+  return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) && a->inputs > 0 &&
+         a->inputs % FEW_ROWS_STEP == 0 && outputs % 8 == 0 && all % 16 == 0;
 }
 
 static int64_t tiles_of(const few_rows_args *a) {
   int64_t tiles = 0;
   for (int i = 0; i < TFU_COUNT(a->of) && !a->gated; i++) tiles += divide_up(a->of[i].outputs, FEW_ROWS_TILE);
   return a->gated ? divide_up(a->of[0].outputs, FEW_ROWS_TILE / 2) : tiles;
+}
+
+/* Rows from `first` on, as many as a launch takes. */
+static few_rows_args rows_from(few_rows_args a, int first) {
+  const int64_t size = 2; /* bytes of an element */
+  if (first == 0 && a.rows <= FEW_ROWS_MOST) return a;
+  a.x = (const char *)a.x + first * a.inputs * size;
+  if (a.residual) a.residual = (const char *)a.residual + first * a.of[0].outputs * size;
+  for (int i = 0; i < TFU_COUNT(a.of); i++)
+    if (a.of[i].y) a.of[i].y = (char *)a.of[i].y + first * a.of[i].outputs * size;
+  a.rows = a.rows - first < FEW_ROWS_MOST ? a.rows - first : FEW_ROWS_MOST;
+  return a;
 }
 
 tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served) {
@@ -38,13 +49,17 @@ tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int 
   *served = is_served(&a, dtype, &device);
   if (!*served) return TFU_OK;
   const int64_t tiles = tiles_of(&a);
-  const int which = a.rows > 32 ? 2 : a.rows > 16;
   a.splits = splits_of(&a, tiles, device.multiprocessors);
-  const tfu_grid grid = {.x = (unsigned)(tiles * a.splits),
-                         .threads = 32 * FEW_ROWS_WARPS,
-                         .shared = FEW_ROWS_WARPS * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(1u << which),
-                         .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
-                         .overlap = constant};
   call->kernel = "few rows";
-  return tfu_launch(call, &kernels[which], 0, dtype, grid, &a);
+  for (int first = 0; first < a.rows; first += FEW_ROWS_MOST) {
+    few_rows_args some = rows_from(a, first);
+    const int which = some.rows > 32 ? 2 : some.rows > 16;
+    const tfu_grid grid = {.x = (unsigned)(tiles * a.splits),
+                           .threads = 32 * FEW_ROWS_WARPS,
+                           .shared = FEW_ROWS_WARPS * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(1u << which),
+                           .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
+                           .overlap = constant};
+    TFU_TRY(tfu_launch(call, &kernels[which], 0, dtype, grid, &some));
+  }
+  return TFU_OK;
 }

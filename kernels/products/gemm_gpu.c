@@ -343,6 +343,10 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
     p.lt = NULL;
     why = "cuBLASLt takes no sizes beyond 31 bits";
   }
+  if (p.lt && call->invariant) {
+    p.lt = NULL;
+    why = "rows shall not depend on each other, and cuBLASLt's algorithms go by their number";
+  }
   if (p.lt && scale_of(g) == 0) {
     p.lt = NULL;
     why = "cuBLASLt does not read what is scaled by 0, not even infinities";

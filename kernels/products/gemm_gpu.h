@@ -48,8 +48,9 @@ static inline int tfu_gemm_exact(tfu_dtype dtype, int tf32) { return dtype == TF
 
 /* Queues it on the call's stream. Where c is d, no algorithm is tried out on them: have the product timed before, while
  * what is there does not matter yet. *served is 0 where cuBLASLt has no such kernel: nothing was queued then. Sizes of
- * 0 are not served. Where there is no cuBLASLt at all, sizes are beyond 31 bits, or the scale is 0 (cuBLASLt then does
- * not read a and b, and infinity times 0 is NaN), our own kernels serve what has no epilogue but a bias. */
+ * 0 are not served. Where there is no cuBLASLt at all, sizes are beyond 31 bits, the call is invariant, or the scale is
+ * 0 (cuBLASLt then does not read a and b, and infinity times 0 is NaN), our own kernels serve what has no epilogue but
+ * a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */

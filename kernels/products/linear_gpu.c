@@ -8,6 +8,8 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/products/linear.h"
 
+#include <limits.h>
+
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/gpu/tunable.h"
@@ -171,10 +173,10 @@ tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   tfu_gemm_gpu one;
   int served = 0, in_one = 1;
-  if (!l.pre && l.rows <= few_rows_most()) TFU_TRY(few_rows(&l, &served));
+  if (!l.pre && l.rows <= (call->invariant ? INT_MAX : few_rows_most())) TFU_TRY(few_rows(&l, &served));
   if (served) return TFU_OK;
   if (!as_one(&l, &one)) return in_two(&l);
-  if (l.act != TFU_ACT_linear) TFU_TRY(find_way(&l, &one, &in_one));
+  if (l.act != TFU_ACT_linear && !call->invariant) TFU_TRY(find_way(&l, &one, &in_one));
   if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
   return served ? TFU_OK : in_two(&l);
 }

@@ -91,7 +91,7 @@ tfu_code tfu_matmul_own_run(tfu_call *call, tfu_own_kind kind, tfu_dtype dtype, 
   struct rung *r = &rungs[kind];
   const int64_t blocks = divide_up(a.m, r->rows) * divide_up(a.n, r->cols) * a.batch;
   const size_t real_size = tfu_dtype_size(tfu_real(dtype));
-  a.slices = (int)slices_of(&a, blocks, &device);
+  a.slices = call->invariant ? 1 : (int)slices_of(&a, blocks, &device);
   if (!tfu_has_scratch(call, (size_t)(a.slices * count) * real_size)) a.slices = 1;
   a.slice = divide_up(divide_up(a.k, a.slices), TFU_PANEL_DEPTH(HALF)) * TFU_PANEL_DEPTH(HALF);
   a.slices = a.k > 0 ? (int)divide_up(a.k, a.slice) : 1;

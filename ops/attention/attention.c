@@ -177,6 +177,13 @@ TFU_SHAPE_RULE(paged_shape) {
   return TFU_OK;
 }
 
+/* What the splits of an invariant call leave to be joined: there is always enough for it, or the batch would decide. */
+static size_t paged_more_room(const tfu_call *call) {
+  const tfu_shape *query = &call->in[TFU_PAGED_QUERY].shape, *value = &call->in[TFU_PAGED_VALUE].shape;
+  if (!call->invariant || query->rank != 4 || query->dim[1] != 1 || tfu_count(query) <= 0) return 0;
+  return (size_t)(query->dim[0] * query->dim[2] * TFU_INVARIANT_SPLITS * (tfu_cols(value) + 2)) * sizeof(float);
+}
+
 /* The keys of a sequence are in pages: step t of sequence b is step t % size of page table[b, t / size]. The queries
  * are its last steps. */
 const tfu_op tfu_paged_attention = {
@@ -189,4 +196,5 @@ const tfu_op tfu_paged_attention = {
     TFU_KERNELS(paged_attention),
     .capturable = 1,
     .room = TFU_ATTENTION_ROOM,
+    .more_room = paged_more_room,
 };

@@ -41,6 +41,8 @@ enum { TFU_ATT_DQUERY, TFU_ATT_DKEY, TFU_ATT_DVALUE, TFU_ATT_DBIAS };
  * Where either takes more, as few queries do in batches of tens of thousands of heads, a kernel serves that takes none.
  */
 enum { TFU_ATTENTION_ROOM = 16 << 20 };
+/* Parts of the keys of one query, where the call is invariant. */
+enum { TFU_INVARIANT_SPLITS = 16 };
 
 /* Of paged attention. */
 enum { TFU_PAGED_QUERY, TFU_PAGED_KEY, TFU_PAGED_VALUE, TFU_PAGED_TABLE, TFU_PAGED_LENGTHS };

@@ -121,6 +121,7 @@ static tfu_code run_step(chain *s, const tfu_step *step, tfu_call *all) {
                    .err = all->err,
                    .captured = all->captured,
                    .constant = all->captured ? step->constant : 0,
+                   .invariant = s->steps->invariant,
                    .allocate = allocate,
                    .binding = &mine};
   memcpy(call.attr, step->attr, sizeof call.attr);

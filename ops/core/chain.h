@@ -9,7 +9,9 @@
  * Before '=' are the op's outputs, after it its inputs, after '|' all its attributes but types. i2 is input 2 of the
  * chain, t0 is temporary 0, and - is what is not given. A shape after a name, sizes with x between them, says how
  * the elements are seen. An output that is an input of the chain is written in place. A temporary is as large as the
- * largest that is kept in it, and lies in input 0, the chain's memory. */
+ * largest that is kept in it, and lies in input 0, the chain's memory.
+ *
+ * Where the first line is "invariant", all ops have tfu_call.invariant. */
 #ifndef TFUSE_CHAIN_H_
 #define TFUSE_CHAIN_H_
 
@@ -35,7 +37,7 @@ typedef struct tfu_step {
 
 typedef struct tfu_chain_steps {
   tfu_step *step;
-  int n;
+  int n, invariant;
 } tfu_chain_steps;
 
 /* Reads a text. Whatever comes out, tfu_chain_free releases it. */

@@ -95,11 +95,13 @@ static void find_constants(tfu_chain_steps *steps) {
 }
 
 tfu_code tfu_chain_parse(const char *text, tfu_chain_steps *steps, tfu_error *err) {
+  static const char invariant[] = "invariant\n";
   int lines = 1;
   for (const char *c = text; *c; c++) lines += *c == '\n';
   *steps = (tfu_chain_steps){.step = calloc((size_t)lines, sizeof *steps->step)};
   if (!steps->step) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-  for (const char *line = text; *line; line += *line == '\n') {
+  steps->invariant = !strncmp(text, invariant, strlen(invariant));
+  for (const char *line = text + (steps->invariant ? strlen(invariant) : 0); *line; line += *line == '\n') {
     if (*line != '\n') {
       const tfu_code code = read_line(line, &steps->step[steps->n], err);
       steps->n++; /* also of one that failed: its attributes are dropped with the others */

@@ -48,6 +48,8 @@ static tfu_code check_rope(const tfu_shape *in, const tfu_value *attr, tfu_error
               tfu_show(&in[TFU_DECODE_QUERY]).text);
   TFU_REQUIRE(err, rotary >= 0 && rotary % 2 == 0 && rotary <= dim,
               "rotary must be even and at most head_dim, %d, got %d", (int)dim, (int)rotary);
+  const tfu_shape *given = &in[TFU_DECODE_FREQUENCIES], wanted = {.rank = 1, .dim = {(rotary ? rotary : dim) / 2}};
+  if (attr && tfu_given(given)) TFU_TRY(tfu_match("frequencies", given, "[pairs that are rotated]", &wanted, err));
   return TFU_OK;
 }
 
@@ -77,9 +79,15 @@ TFU_SHAPE_RULE(decode_shape) {
 
 /* The rotated query and key, and what attention wants. */
 static size_t more_room(const tfu_call *call) {
-  const int64_t query = tfu_count(&call->in[TFU_DECODE_QUERY].shape), key = tfu_count(&call->in[TFU_DECODE_KEY].shape);
+  const tfu_shape *query = &call->in[TFU_DECODE_QUERY].shape, *key = &call->in[TFU_DECODE_KEY].shape;
   const size_t size = tfu_dtype_size(call->in[TFU_DECODE_QUERY].dtype);
-  return (query < 0 || key < 0 ? 0 : (size_t)(query + key) * size + 4096) + tfu_paged_attention.room;
+  tfu_call paged = {.op = &tfu_paged_attention, .invariant = call->invariant}; /* of query, keys and values */
+  if (query->rank != 3 || tfu_count(query) < 0 || tfu_count(key) < 0) return tfu_paged_attention.room;
+  paged.in[0].shape = (tfu_shape){.rank = 4, .dim = {query->dim[0], 1, query->dim[1], query->dim[2]}};
+  paged.in[1] = call->in[TFU_DECODE_KEYS];
+  paged.in[2] = call->in[TFU_DECODE_VALUES];
+  return (size_t)(tfu_count(query) + tfu_count(key)) * size + 4096 + tfu_paged_attention.room +
+         tfu_paged_attention.more_room(&paged);
 }
 
 const tfu_op tfu_decode_attention = {
@@ -88,7 +96,7 @@ const tfu_op tfu_decode_attention = {
         "Attention of one new step of each sequence over a cache in pages, with rope of query and key; the new key and "
         "value are put into the cache.",
     .in = {"query: T", "key: T", "value: T", "keys: T", "values: T", "places: int64", "positions: int64",
-           "table: int64", "lengths: int64"},
+           "table: int64", "lengths: int64", "frequencies: float"},
     .out = {"new_keys: T", "new_values: T", "output: T"},
     .attr = {"base: float = 10000.0", "rotary: int = 0", "rope_scale: float = 1.0", "scale: float = 1.0",
              "left: int = -1", "soft_cap: float = 0.0", TFU_T_FLOATS},

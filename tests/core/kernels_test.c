@@ -80,10 +80,10 @@ static const row rows[] = {
     {&tfu_cross_entropy, {"x", "x"}, "smoothing=0.1 z_loss=0.01 rest=columns"},
     {&tfu_cross_entropy_grad, {"x", "x", "r3+", "r", "x"}, "smoothing=0.1 z_loss=0.01"},
     {&tfu_decode_attention,
-     {"34e", "32e", "329", "782e", "7829", "3<7", "3<9", "39<7", "3^q"},
+     {"34e", "32e", "329", "782e", "7829", "3<7", "3<9", "39<7", "3^q", "d"},
      "scale=0.5 left=20 rest=any"},
     {&tfu_decode_attention,
-     {"34d", "32d", "32d", "782d", "782d", "3<7", "0", "39<7", "3^q"},
+     {"34d", "32d", "32d", "782d", "782d", "3<7", "0", "39<7", "3^q", "0"},
      "scale=0.5 soft_cap=2 rest=any"},
     {&tfu_depthwise_conv, {"2n5c", "33c1", "c", "n50", "00"}, "activation=gelu padding=same"},
     {&tfu_depthwise_conv, {"27nc", "34c2", "0", "7n0", "0"}, "padding=causal"},
@@ -138,8 +138,9 @@ static const row rows[] = {
     {&tfu_reduce_grad, {"", "x"}, "kind=min"},
     {&tfu_reduce_grad, {"n2", "n2c"}, "kind=logsumexp axes=4"},
     {&tfu_reduce_grad, {"2c", "2nc"}, "kind=prod axes=2"},
-    {&tfu_rope, {"2n2e", "2n1e", "2"}, ""},
-    {&tfu_rope, {"2n2e", "0", "2n"}, "P=int32 pairing=interleaved inverse=true"},
+    {&tfu_rope, {"2n2e", "2n1e", "2", "0"}, ""},
+    {&tfu_rope, {"2n2e", "2n1e", "2", "d"}, ""},
+    {&tfu_rope, {"2n2e", "0", "2n", "0"}, "P=int32 pairing=interleaved inverse=true"},
     {&tfu_sample_logits, {"3c", "3+", "3<4", "3+", "3<9", "3<9"}, "rest=any"},
     {&tfu_scale_bias_act, {"x", "c", "c"}, "activation=gelu"},
     {&tfu_scale_bias_act_grad, {"x", "x", "c", "c"}, "activation=gelu"},
@@ -234,6 +235,7 @@ static const char *setting(const row *w, const char *name) {
 static tfu_dtype dtype_of(const sample *s, const char *argument) {
   const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
+  if (!strcmp(type, "float")) return TFU_F32;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

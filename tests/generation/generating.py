@@ -9,17 +9,30 @@ import numpy as np
 
 SIZES = {"vocabulary_size": 97, "num_layers": 3, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
          "intermediate_dim": 48}
+# A class, and what distinguishes it from others of its kind.
 FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen": {}, "Qwen3": {"head_dim": 16}, "Phi3": {},
+            "Llama3, scaled": {"rope_max_wavelength": 20, "rope_frequency_adjustment_factor": 8.0, "rope_low_freq_factor": 1.0,
+                               "rope_high_freq_factor": 4.0, "rope_pretraining_sequence_length": 64},
+            "Phi3, su": {"max_sequence_length": 400, "pretraining_sequence_length": 100, "rope_scaling_type": "su",
+                         "rope_scaling_short_factor": [1.0, 1.5, 2.0, 0.5], "rope_scaling_long_factor": [1.0, 2.0, 3.0, 4.0]},
             "GPT2": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
             "Gemma": {"head_dim": 8, "query_head_dim_normalize": True, "use_post_ffw_norm": True, "use_post_attention_norm": True,
                       "final_logit_soft_cap": 3.0, "attention_logit_soft_cap": 2.0, "sliding_window_size": 6,
-                      "use_sliding_window_attention": True}}
+                      "use_sliding_window_attention": True},
+            "Gemma3": {"num_layers": 6, "head_dim": 8, "image_size": 16, "use_post_ffw_norm": True, "sliding_window_size": 6,
+                       "use_post_attention_norm": True, "use_sliding_window_attention": True, "global_rope_scaling_factor": 8.0},
+            "OPT": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
+            "SmolLM3": {"num_query_heads": None, "num_attention_heads": 4, "attention_bias": False, "attention_dropout": 0.0,
+                        "rope_layer_enabled_list": [True, False, True], "layer_types": ["attention"] * 3, "mlp_bias": False,
+                        "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100, "rope_theta": 500.0,
+                        "partial_rotary_factor": 1.0}}
 
 
 def fresh(family, **options):
     """A model of one's own."""
-    made = getattr(keras_hub.models, family + "CausalLM")(
-        getattr(keras_hub.models, family + "Backbone")(
+    name = family.split(",")[0]
+    made = getattr(keras_hub.models, name + "CausalLM")(
+        preprocessor=None, backbone=getattr(keras_hub.models, name + "Backbone")(
             **{name: value for name, value in {**SIZES, **FAMILIES[family], **options}.items() if value is not None}))
     for v in made.trainable_variables:
         about = 1.0 if "norm" in v.path else 0.0

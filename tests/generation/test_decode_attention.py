@@ -9,11 +9,15 @@ import tfuse
 from tfuse._core import _chain, _library
 from tfuse.generation import steps
 
-op, take_rows = _library.raw("decode_attention"), _library.raw("take_rows")
+raw, take_rows = _library.raw("decode_attention"), _library.raw("take_rows")
 FLOATS = ["float32", "float64", "float16", "bfloat16"]
 LENGTHS = [300, 0, 1, 63, 64, 65, 1000]
 ENDED = 4  # the sequence without a new step
 NAMES = ["query", "key", "value", "keys", "values", "places", "positions", "table", "lengths"]
+
+
+def op(*inputs, frequencies=(), **attributes):
+    return raw(*inputs, tf.constant(frequencies, tf.float32), **attributes)
 
 
 def given(lengths, heads, key_heads, dim, page, dtype, rope=True, seed=3, ended=None, value_dim=None):
@@ -41,9 +45,10 @@ def given(lengths, heads, key_heads, dim, page, dtype, rope=True, seed=3, ended=
                             *(tf.constant(x, "int64") for x in (places, positions, table, lengths))]))
 
 
-def rotated(x, positions, base=10000.0, rotary=0, rope_scale=1.0):
+def rotated(x, positions, base=10000.0, rotary=0, rope_scale=1.0, frequencies=None):
     rotary = rotary or x.shape[-1]
-    angles = positions.numpy()[:, None, None] * rope_scale * base**(-2 * np.arange(rotary // 2) / rotary)
+    frequencies = base**(-2 * np.arange(rotary // 2) / rotary) if frequencies is None else np.array(frequencies, "float32")
+    angles = positions.numpy()[:, None, None] * rope_scale * frequencies
     s, c = (tf.cast(tf.constant(f(angles)), x.dtype) for f in (np.sin, np.cos))
     p, q, rest = tf.split(x, [rotary // 2, rotary // 2, x.shape[-1] - rotary], -1)
     return tf.concat([p * c - q * s, q * c + p * s, rest], -1)
@@ -167,7 +172,7 @@ def test_in_a_chain(device, lengths, late):
     length = chain.input(long)
     if late:
         put(chain, x["lengths"], length)
-    chain.call("decode_attention", query, key, value, *cached, *(chain.input(x[name]) for name in NAMES[5:8]), length,
+    chain.call("decode_attention", query, key, value, *cached, *(chain.input(x[name]) for name in NAMES[5:8]), length, None,
                into=[*cached, chain.input(y)], scale=0.125)
     for h in hidden:
         copy = _chain.Chain()
@@ -238,7 +243,7 @@ def test_a_step_has_one_op_for_it():
     rng = np.random.default_rng(0)
     product = lambda n, m: types.SimpleNamespace(kernel=tf.constant(rng.normal(size=[n, m]), "float32"), bias=None)
     a = types.SimpleNamespace(heads=4, shared_heads=2, head_dim=8, scale=1.0, rope=None, window=-1, soft_cap=0.0,
-                              query_norm=None, key_norm=None)
+                              query_norm=None, key_norm=None, frequencies=None)
     for n, wanted in ((1, ["decode_attention"]), (2, ["put_rows", "paged_attention"])):
         chain = _chain.Chain()
         ints = lambda *shape: chain.input(tf.zeros(shape, tf.int64))
@@ -246,3 +251,9 @@ def test_a_step_has_one_op_for_it():
         qkv = [chain.input(product(3 * n, heads * 8).kernel) for heads in (4, 2, 2)]
         at.attention(a, qkv, *(chain.input(tf.zeros([7, 4, 2, 8])) for _ in range(2)))
         assert [stem for stem, *_ in chain._calls] == wanted
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_frequencies_that_are_given(device, dtype):
+    x = given(LENGTHS, 4, 2, 64, 64, dtype, ended=ENDED)
+    check(x, dtype, scale=0.125, frequencies=np.linspace(1, 0.01, 32).tolist())

@@ -115,8 +115,9 @@ LEFT = {
     "own model": (lambda: OwnModel(small().backbone), "OwnModel.call_with_cache is of test_enable_generate, and not KerasH"),
     "family": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "no steps for a GPTNeoXBackbone"),
-    "frequencies": (lambda: fresh("Llama3", num_layers=1, rope_frequency_adjustment_factor=8.0, rope_low_freq_factor=1.0,
-                                  rope_high_freq_factor=4.0, rope_pretraining_sequence_length=32), "does not have the freq"),
+    "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "has 8 positions, and rows are of 12"),
+    "both ways": (lambda: fresh("Gemma3", num_layers=1, use_bidirectional_attention=True), "tokens attend to those after them"),
+    "clipped": (lambda: fresh("Gemma3", num_layers=1, dtype="float16"), "float16 is clipped"),
     "quantised": (quantised, "is quantised or has LoRA weights"),
     "adapted": (adapted, "is quantised or has LoRA weights"),
     "eager": (lambda: compiled(small(), run_eagerly=True), "the model has run_eagerly=True"),

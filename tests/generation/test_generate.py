@@ -2,6 +2,7 @@
 
 import io
 import re
+import types
 
 import keras_hub
 import numpy as np
@@ -12,7 +13,7 @@ from generating import fresh, model, prompts, writer
 from tfuse.__main__ import main
 from tfuse._tools import _generate
 from tfuse.generation import batch, generate as module
-from tfuse.generation.decoders import decoder_of
+from tfuse.generation.families import decoder_of
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(1, 97, size=n).tolist() for n in (1, 90, 5, 64, 7, 30)]
@@ -69,6 +70,23 @@ def test_texts():
     assert found[:3] == [lm.generate(text, max_length=len(text) + 12, strip_prompt=True) for text in texts]
     assert isinstance(found[3], list) and len(found[3]) <= 12
     assert lm.preprocessor.tokenizer.end_token_id in found[3][-1:]  # of which a text shows nothing
+
+
+@pytest.mark.parametrize("family, words, stops", [
+    ("Gemma3", {"<end_of_turn>": 106}, [1, 106]), ("Phi3", {"<|end|>": 7}, [1, 7]), ("Phi3", {}, [1]), ("Llama", {}, [1])])
+def test_ends_of_turns(family, words, stops):
+    lm = fresh(family, num_layers=1)
+    tokenizer = types.SimpleNamespace(end_token_id=1, token_to_id=lambda word: words.get(word, 0))
+    lm.preprocessor = types.SimpleNamespace(tokenizer=tokenizer)
+    assert module.stops_of(lm, "auto") == stops
+
+
+def test_prompts_without_images():
+    """A model that reads images generates from tokens as its decoder alone does."""
+    eyes = keras_hub.models.Gemma3VisionEncoder(image_size=16, patch_size=4, num_heads=2, hidden_dim=8, num_layers=1,
+                                                intermediate_dim=8, output_dim=32, pool_size=2)
+    found = [tfuse.generate(lm, PROMPTS, LIMITS) for lm in (fresh("Gemma3", vision_encoder=eyes), model("Gemma3"))]
+    assert found[0] == found[1]
 
 
 def test_one_that_fails_does_not_take_others_along():

@@ -23,12 +23,12 @@ template <typename T>
 using angle = typename angle_of<T>::type;
 
 __device__ inline double radians(const rope_frequencies &f, int64_t i) {
-  return f.scale * pow(f.base, -(double)i / (double)f.half);
+  return f.scale * (f.given ? (double)f.given[i] : pow(f.base, -(double)i / (double)f.half));
 }
 /* The same to some digits less, 4e-15, which fractions do not have: pow() takes longer than all else where tokens are
  * few. */
 __device__ inline double radians_soon(const rope_frequencies &f, int64_t i) {
-  if (i >> TFU_ROPE_POWERS) return radians(f, i);
+  if (f.given || i >> TFU_ROPE_POWERS) return radians(f, i);
   double v = f.scale;
   UNROLLED(bit, TFU_ROPE_POWERS)
     if (i >> bit & 1) v *= f.powers[bit];

@@ -24,6 +24,7 @@ typedef struct planning {
   const tfu_row_job *j;
   tfu_device device;
   int whole, most; /* rows of whole packs; packs of a row that a thread may have */
+  int invariant;   /* how a row is shared does not depend on how many there are */
   tfu_row_plan *r;
   tfu_grid *grid;
 } planning;
@@ -76,7 +77,7 @@ static int plan_ring(const planning *p) {
       p->j->pass != TFU_WHOLE)
     return 0;
   int64_t shares = least(power_above(divide_up(bytes, k->ring.share * 1024)), most);
-  while (shares < most && p->j->rows * shares * 2 <= device->multiprocessors) shares *= 2;
+  while (!p->invariant && shares < most && p->j->rows * shares * 2 <= device->multiprocessors) shares *= 2;
   for (; shares <= most; shares *= 2) {
     r->share = (int)divide_up(r->packs, shares);
     r->lanes = (int)least(power_above(divide_up(r->share, TFU_RING_PACKS)), TFU_RING_THREADS);
@@ -144,7 +145,7 @@ tfu_code tfu_plan_rows(tfu_call *call, const tfu_row_kernel *k, const tfu_row_jo
   const int n = 16 / (int)tfu_dtype_size(j->dtype), odd = j->cols % n != 0;
   TFU_REQUIRE(call->err, j->cols / n < INT32_MAX - 2, "rows of %lld elements are too long: reshape x",
               (long long)j->cols);
-  planning p = {.k = k, .j = j, .most = packs_of_thread(k, n), .r = r, .grid = grid};
+  planning p = {.k = k, .j = j, .most = packs_of_thread(k, n), .invariant = call->invariant, .r = r, .grid = grid};
   /* Kernels for whole rows have columns in an int. */
   p.whole = !odd && j->aligned && j->cols > 0 && j->cols < INT32_MAX / 2 && j->dtype != TFU_F64;
   TFU_TRY(tfu_device_now(&p.device, call->err));
@@ -197,7 +198,7 @@ tfu_code tfu_parts_of(tfu_call *call, const tfu_row_kernel *k, const tfu_row_job
   while (!(k->has & TFU_ALONE) && TFU_HELD_SLOTS * j->tensors * per_thread * threads * 16 > tfu_dynamic_shared(device))
     threads /= 2;
   *parts = 1;
-  if (!j->aligned || j->dtype == TFU_F64 || j->cols % n) return TFU_OK;
+  if (call->invariant || !j->aligned || j->dtype == TFU_F64 || j->cols % n) return TFU_OK;
   p.whole = j->cols < INT32_MAX / 2;
   plan.packs = p.whole ? (int)packs : 0;
   if (plan_ring(&p)) {

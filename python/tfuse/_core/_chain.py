@@ -33,7 +33,10 @@ class Operand:
 
 
 class Chain:
-    def __init__(self):
+    """invariant: a row of an op's result is the same, bit by bit, whatever other rows there are, and however many."""
+
+    def __init__(self, invariant=False):
+        self._invariant = invariant
         self._inputs, self._calls, self._made, self._text, self._memory = [], [], 0, None, None
 
     def input(self, tensor):
@@ -81,7 +84,7 @@ class Chain:
         last = {}
         for i, (_, outputs, inputs, _) in enumerate(self._calls):
             last.update((operand.value, i) for operand in (*outputs, *inputs) if operand is not None)
-        free, taken, lines = [], {}, []
+        free, taken, lines = [], {}, ["invariant"] if self._invariant else []
         for i, (stem, outputs, inputs, attributes) in enumerate(self._calls):
             for operand in outputs:
                 if operand.value[0] == "t" and operand.value not in taken:

@@ -10,19 +10,20 @@ from tfuse._core._op import FusedOp, composite, real
 PAIRINGS = ("half", "interleaved")
 
 
-def _angles(positions, time, d, base, scale, dtype):
+def _angles(positions, time, d, base, scale, frequencies, dtype):
     """[batch or 1, time, 1, d / 2]"""
     positions = tf.convert_to_tensor(positions)
     if positions.shape.rank < 2:
         positions = tf.reshape(positions, [-1, 1]) + tf.range(time, dtype=positions.dtype)
-    frequencies = tf.cast(base, dtype) ** (-2 * tf.range(d // 2, dtype=dtype) / d)
-    return (tf.cast(positions, dtype) * scale)[..., None, None] * frequencies
+    if frequencies is None or frequencies.shape == [0]:
+        frequencies = tf.cast(base, dtype) ** (-2 * tf.range(d // 2, dtype=dtype) / d)
+    return (tf.cast(positions, dtype) * scale)[..., None, None] * tf.cast(frequencies, dtype)
 
 
-def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, scale=1.0):
+def plain(x, positions, frequencies=None, base=10000.0, pairing="half", rotary=0, inverse=False, scale=1.0):
     """One tensor rotated, in plain TensorFlow. Angles are in float32 at least."""
     d = rotary or x.shape[-1]
-    angles = _angles(positions, tf.shape(x)[1], d, base, scale, real(x.dtype))
+    angles = _angles(positions, tf.shape(x)[1], d, base, scale, frequencies, real(x.dtype))
     cos, sin = tf.cast(tf.cos(angles), x.dtype), tf.cast(tf.sin(-angles if inverse else angles), x.dtype)
     rotated, rest = x[..., :d], x[..., d:]
     if pairing == "half":
@@ -35,22 +36,22 @@ def plain(x, positions, base=10000.0, pairing="half", rotary=0, inverse=False, s
 
 
 def _gradient(node, dquery, dkey):
-    query, key = _rope(dquery, dkey, node.inputs[2], inverse=not node.attr("inverse"),
+    query, key = _rope(dquery, dkey, *node.inputs[2:], inverse=not node.attr("inverse"),
                        **node.attrs("base", "pairing", "rotary", "scale"))
-    return [query, None if dkey is None else key, None]
+    return [query, None if dkey is None else key, None, None]
 
 
 # Axes by letters: batch, time, heads, dimension of a head; key heads.
-_rope = FusedOp("Rope", gradient=_gradient, plain=lambda query, key, positions, **attributes: [
-    x if x.shape == [0] else plain(x, positions, **attributes) for x in (query, key)],
-    axes=lambda inputs: {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank]})
+_rope = FusedOp("Rope", gradient=_gradient, plain=lambda query, key, positions, frequencies, **attributes: [
+    x if x.shape == [0] else plain(x, positions, frequencies, **attributes) for x in (query, key)],
+    axes=lambda inputs: {"query": "bthd", "key": "btkd", "positions": "bt"[:inputs[2].shape.rank], "frequencies": "f"})
 
 
 @composite
-def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0):
+def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0, frequencies=None):
     """Returns query rotated by its positions, or (query, key) where a key is given.
 
-    Pair i of a head is rotated by the angle scale * position * base^(-2 i / d).
+    Pair i of a head is rotated by the angle scale * position * base^(-2 i / d), or scale * position * frequencies[i].
 
     Args:
       query: float tensor, [batch, time, heads, head_dim].
@@ -61,9 +62,12 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
         the paper.
       rotary: d, the elements of a head that are rotated, the first ones; the rest stays as it is. None: all.
       scale: factor on positions.
+      frequencies: float32, [d / 2], as those of long contexts that are scaled one by one, in the place of the powers of base.
+        They have no gradient. None: there are none.
 
     Raises:
-      ValueError or InvalidArgumentError: a wrong shape or dtype, an odd head_dim or rotary, or an unknown pairing.
+      ValueError or InvalidArgumentError: a wrong shape or dtype, an odd head_dim or rotary, frequencies of another
+        number, or an unknown pairing.
 
     Example:
       query, key = tf.random.normal([2, 16, 8, 64]), tf.random.normal([2, 16, 2, 64])
@@ -71,7 +75,7 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
     """
     if pairing not in PAIRINGS:
         raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
-    rotate = lambda query, key: _rope(query, key, positions, base=float(base), pairing=pairing, rotary=int(rotary or 0),
+    rotate = lambda query, key: _rope(query, key, positions, frequencies, base=float(base), pairing=pairing, rotary=int(rotary or 0),
                                     inverse=False, scale=float(scale))
     return rotate(query, None)[0] if key is None else tuple(rotate(query, key))
 

@@ -50,8 +50,8 @@ class _Batch:
     """A batch of so many sequences of so many words at most."""
 
     def __init__(self, decoder, batch, room):
-        if decoder.positions is not None and room > decoder.positions.shape[0]:
-            raise NotServed("the model has %d positions, and rows are of %d" % (decoder.positions.shape[0], room))
+        if decoder.limit is not None and room > decoder.limit:
+            raise NotServed("the model has %d positions, and rows are of %d" % (decoder.limit, room))
         self.size, pages = (batch, room), -(-room // PAGE)
         self.cache = steps.Cache(decoder, batch * pages, PAGE, decoder.table.dtype)
         self.sequences = steps.Sequences(batch, room, pages)

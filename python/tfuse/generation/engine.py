@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
-from tfuse.generation.decoders import decoder_of
+from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
 from tfuse.generation.steps import PAGE
 
@@ -47,6 +47,8 @@ class Engine:
         half of the memory that is free holds, if these are fewer.
       rows: how many requests run at one time, at most.
       room: the most tokens of a request, its prompt included.
+      batch_invariant: a request's tokens are the same, bit by bit, whatever other requests there are. Without it they are to
+        within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
 
     Raises:
       NotServed: a ValueError that says why tfuse does not serve the model.
@@ -59,11 +61,11 @@ class Engine:
       print(engine.result(first))
     """
 
-    def __init__(self, model, pages=None, rows=32, room=2048):
+    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False):
         self.decoder = decoder_of(model)
         self._device = self.decoder.table.device
-        self._room = room if self.decoder.positions is None else min(room, self.decoder.positions.shape[0])
-        self._sampler = model.sampler
+        self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
+        self._sampler, self._invariant = model.sampler, batch_invariant
         pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)
         with tf.device(self._device):
@@ -158,7 +160,7 @@ class Engine:
     def _advance(self):
         self._put()
         if self._step is None:
-            self._step = steps.step(self.decoder, self._cache, self._s)
+            self._step = steps.step(self.decoder, self._cache, self._s, invariant=self._invariant)
         self._step.run()
         grown = ("lengths", "done", "current", "places", "positions")
         self._host.update(zip(grown, steps.read(*(getattr(self._s, name) for name in grown))))
@@ -213,7 +215,8 @@ class Engine:
                   "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
         if n not in self._prompts:
             tensors = steps.Tensors(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
-            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors))
+            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors),
+                                                             invariant=self._invariant)
         tensors, chain = self._prompts[n]
         steps.write(tensors, **values)
         chain.run()

@@ -12,6 +12,7 @@ from tfuse.generation.engine import Engine
 from tfuse.generation.steps import PAGE
 
 ROWS = 64  # requests that run at one time, at most
+ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}  # which their generate() stops at, too
 
 
 class Failed(RuntimeError):
@@ -28,12 +29,13 @@ class Failed(RuntimeError):
             len(wrong), len(results), wrong[0][0], wrong[0][1]))
 
 
-def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto", on_token=None, pages=None):
+def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto", on_token=None, pages=None,
+             batch_invariant=False):
     """Continues prompts of any lengths with a language model of KerasHub, many of them at a time.
 
     Unlike model.generate(), nothing is padded: a prompt that is done leaves its place to the next one, and prompts that begin
-    alike have their beginning computed once. Each prompt gets the tokens that it would get alone, to within rounding. It works
-    whether tfuse.enable() is on or not, on a GPU and on a CPU.
+    alike have their beginning computed once. Each prompt gets the tokens that it would get alone, to within rounding, or to the
+    bit. It works whether tfuse.enable() is on or not, on a GPU and on a CPU.
 
     Args:
       model: a CausalLM of KerasHub. Which ones are served: docs/generation.md.
@@ -47,6 +49,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
         What it raises ends this prompt's continuation, and no other.
       pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 64
         prompts as long as the longest, or as many as half of the memory that is free holds, if these are fewer.
+      batch_invariant: a prompt's tokens are the same, bit by bit, whatever other prompts there are. Without it they are to
+        within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
 
     Returns:
       A list in the order of the prompts: for a text the new text, without the prompt, for ids the new ids.
@@ -68,7 +72,8 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
     sampler = sampler_of(model, sampler)
     try:
         longest = max(len(some) + n for some, n in zip(ids, limits))
-        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE)
+        engine = Engine(model, pages, rows=min(len(ids), ROWS), room=-(-longest // PAGE) * PAGE,
+                        batch_invariant=batch_invariant)
     except NotServed as error:
         raise NotServed("tfuse.generate does not serve this model, and its own generate() does: %s" % error) from error
     results = _run(engine, ids, limits, sampler, stops, on_token)
@@ -137,6 +142,9 @@ def stops_of(model, given):
         return [int(token) for token in given or ()]
     tokenizer = getattr(getattr(model, "preprocessor", None), "tokenizer", None)
     found = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
+    if tokenizer is not None:
+        ends = (ENDS_OF_TURNS[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in ENDS_OF_TURNS)
+        found += [tokenizer.token_to_id(end) or None for end in ends]  # 0: there is no such token
     return [int(token) for token in found if token is not None]
 
 

@@ -93,13 +93,13 @@ def read(*tensors):
     return [values.reshape(tensor.shape) for values, tensor in zip(found, tensors)]
 
 
-def step(decoder, cache, sequences, words=None, places=None, positions=None):
+def step(decoder, cache, sequences, words=None, places=None, positions=None, invariant=False):
     """A chain that runs words of each sequence, [batch, n], through a decoder, and appends the next word to each.
 
     `places` are where their keys and values go, rows of the cache, and `positions` where they are in their sequence, both
     [batch, n]; the last words of a row are the sequence's last. Without them a sequence's current word is meant, as the step
-    before left it."""
-    chain, s = Chain(), sequences
+    before left it. `invariant`: a sequence's words do not depend on the others."""
+    chain, s = Chain(invariant), sequences
     given = {name: chain.input(tensor) for name, tensor in vars(s).items()}
     batch, n = (s.tokens.shape[0], 1) if words is None else words.shape
     begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
@@ -116,9 +116,9 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None):
     return chain
 
 
-def prompt(decoder, cache, words, places, positions, table, lengths):
+def prompt(decoder, cache, words, places, positions, table, lengths, invariant=False):
     """A chain that puts keys and values of words, [batch, n], into the cache, and no more."""
-    chain = Chain()
+    chain = Chain(invariant)
     at = _Writer(chain, *words.shape, *map(chain.input, (words, places, positions, table, lengths)))
     at.blocks(decoder, cache)
     return chain
@@ -200,11 +200,14 @@ class _Writer:
         if self.n == 1:
             return self.one_step(a, query, key, value, keys, values)
         if a.rope is not None:
-            query, key = self.chain.call("rope", query, key, self.positions, **a.rope)
+            query, key = self.chain.call("rope", query, key, self.positions, self.frequencies(a), **a.rope)
         self.chain.call("put_rows", key, value, keys, values, self.places, into=[keys, values])
         y = self.chain.call("paged_attention", query, keys, values, self.table, self.lengths, scale=a.scale, align="last",
                             left=a.window, right=0, soft_cap=a.soft_cap)
         return y.seen_as(self.batch * self.n, a.heads * a.head_dim)
+
+    def frequencies(self, a):
+        return None if a.frequencies is None else self.chain.input(a.frequencies)
 
     def one_step(self, a, query, key, value, keys, values):
         query, key, value = (y.seen_as(self.batch, n, a.head_dim) for y, n in (
@@ -212,6 +215,6 @@ class _Writer:
         places, positions = self.places.seen_as(self.batch), self.positions.seen_as(self.batch)
         rope = {} if a.rope is None else {"base": a.rope["base"], "rotary": a.rope["rotary"], "rope_scale": a.rope["scale"]}
         _, _, y = self.chain.call("decode_attention", query, key, value, keys, values, places, positions if rope else None,
-                                  self.table, self.lengths, into=[keys, values], scale=a.scale, left=a.window,
+                                  self.table, self.lengths, self.frequencies(a), into=[keys, values], scale=a.scale, left=a.window,
                                   soft_cap=a.soft_cap, **rope)
         return y.seen_as(self.batch, a.heads * a.head_dim)

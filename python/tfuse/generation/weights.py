@@ -12,7 +12,8 @@ import weakref
 import tensorflow as tf
 
 from tfuse.generation import steps
-from tfuse.generation.decoders import NotServed, decoder_of
+from tfuse.generation.decoders import NotServed
+from tfuse.generation.families import decoder_of
 
 
 class Weights:

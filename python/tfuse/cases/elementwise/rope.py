@@ -16,7 +16,7 @@ def _fit(shape):
     return (*shape[:-1], *(3, 2)[len(shape) - 2:], max(shape[-1] + shape[-1] % 2, 4))
 
 
-def _turn(x, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0, inverse=False):
+def _turn(x, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0, inverse=False, frequencies=None):
     d, (batch, time) = rotary or x.shape[-1], x.shape[:2]
     positions = np.asarray(positions)
     if positions.ndim < 2:
@@ -24,7 +24,9 @@ def _turn(x, positions=0, base=10000.0, pairing="half", rotary=None, scale=1.0, 
     base, scale = (float(np.float32(value)) for value in (base, scale))  # the op's attributes are floats
     # Many turns, of which only the fraction counts: float64 would lose the digits that the turns have.
     turns = np.broadcast_to(positions, (batch, time))[..., None, None] * np.longdouble(scale)
-    turns = turns * np.longdouble(base)**(-2 * np.arange(d // 2, dtype=np.longdouble) / d)
+    if frequencies is None:
+        frequencies = np.longdouble(base)**(-2 * np.arange(d // 2, dtype=np.longdouble) / d)
+    turns = turns * frequencies
     angles = np.fmod(turns, 8 * np.arctan(np.longdouble(1))).astype(float)
     first, second = (slice(0, d // 2), slice(d // 2, d)) if pairing == "half" else (slice(0, d, 2), slice(1, d, 2))
     pairs = (x[..., first] + 1j * x[..., second]) * np.exp(-1j * angles if inverse else 1j * angles)
@@ -42,6 +44,11 @@ def _case(name, inputs, **options):
 
 def _plain(query, positions=0, rotary=None, **options):
     return plain(query, positions, rotary=rotary or 0, **options)
+
+
+def _given(f):
+    """f with frequencies as an input, at some position."""
+    return lambda query, frequencies, **options: f(query, positions=7, frequencies=frequencies, **options)
 
 
 def _positions(dtype, shape):
@@ -74,9 +81,17 @@ CASES = [
         _refused("positions must be a number, .batch. or .batch, time., got shape .1, 1, 1.",
                  query=ones(1, 1, 3, 4), positions=[[[1]]]),
         _refused("rope: positions must be int32 or int64, got float64", positions=0.5),
+        _refused("frequencies must be one for each pair that is rotated, 2, got shape .3.", frequencies=ones(3)),
+        _refused("frequencies must be one for each pair that is rotated, 1, got shape .2.", frequencies=ones(2), rotary=2),
+        _refused("rope: frequencies must be float32, got float64", frequencies=ones(2, dtype="float64")),
         _refused("rope: pairing must be one of half, interleaved, got 'thirds'", pairing="thirds"),
     ]),
     _case("rope, offsets", _positions("int32", lambda shape: shape[:1])),
+    Case(name="rope, frequencies", run=_given(tfuse.rope), plain=_given(_plain), reference=_given(_turn),
+         gradient=lambda dy, query, frequencies, **o: [_given(_turn)(dy, frequencies, inverse=True, **o)],
+         inputs={"query": lambda shape: shape,
+                 "frequencies": Input(lambda shape: (shape[3] // 2,), lambda rng, own, _: rng.uniform(0.01, 1, own), "float32", False)},
+         shapes=_SHAPES, fit=_fit, options=[{}, {"pairing": "interleaved", "scale": 0.5}]),
     _case("rope, positions", _positions("int64", lambda shape: shape[:2])),
     Case(name="rope, key", run=tfuse.rope, plain=_both(_plain), reference=_both(_turn), fit=_fit, shapes=_SHAPES,
          gradient=lambda dy, query, key, **o: [_turn(d, inverse=True, **o) for d in dy], inputs=_PAIR, outputs=_PAIR,
