@@ -75,8 +75,8 @@ def rope(query, key=None, positions=0, base=10000.0, pairing="half", rotary=None
     """
     if pairing not in PAIRINGS:
         raise ValueError("rope: pairing must be one of %s, got %r" % (", ".join(PAIRINGS), pairing))
-    rotate = lambda query, key: _rope(query, key, positions, frequencies, base=float(base), pairing=pairing, rotary=int(rotary or 0),
-                                    inverse=False, scale=float(scale))
+    rotate = lambda query, key: _rope(query, key, positions, frequencies, base=float(base), pairing=pairing,
+                                      rotary=int(rotary or 0), inverse=False, scale=float(scale))
     return rotate(query, None)[0] if key is None else tuple(rotate(query, key))
 
 

@@ -155,8 +155,8 @@ def _gpt2(backbone, dtype):
 
 
 def _gemma(backbone, dtype):
-    """RMS norms by 1 + scale, before and, from version 2 on, after attention and products, and of version 3 of queries and keys;
-    soft caps; windows in some layers."""
+    """RMS norms by 1 + scale, before and, from version 2 on, after attention and products, in version 3 also of queries and
+    keys; soft caps; windows in some layers."""
     def norm(layer):
         return Norm("rms", tf.cast(1 + _value(layer.scale, "float32"), _real(dtype)), None, float(layer.epsilon))
 
