@@ -13,6 +13,7 @@
 
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_step.cuh"
+#include "kernels/core/device/cluster.cuh"
 #include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/rotation.cuh"
 #include "kernels/core/device/row_team.cuh"
@@ -238,7 +239,7 @@ __device__ inline void attention_step(const attention_step_args &a) {
   }
   cluster_barrier();
   join(a, decode_runs<D, true>{parts, a.group, bits}, s.runs, split, output);
-  cluster_barrier(); /* before a block leaves whose memory others read */
+  leave_cluster();
 }
 #define DECODE_OF_(dim, tag, T)                                                                                 \
   TFU_STAMP((THREADS, dim <= 128 ? 3 : 2), attention_step_##dim##_##tag, __grid_constant__ attention_step_args, \

@@ -1,9 +1,9 @@
 /* Products of few rows (few_rows.h): a stream of the kernel through tensor cores, as fast as memory gives it.
  *
- * A block has 64 columns of the kernel, and of its rows a slice. A warp takes stages of 32 rows in turn, with the
- * columns of x that go with them, through a ring of its own in shared memory, filled by asynchronous copies (prefetch):
- * no warp waits for another before all are done. Sums are joined over warps, then over the blocks of a cluster
- * (split-K), in fixed order.
+ * A block has a tile of N columns of the kernel, and of its rows a slice. A warp takes stages of 32 rows in turn, with
+ * the columns of x that go with them, through a ring of its own in shared memory, filled by asynchronous copies
+ * (prefetch): no warp waits for another before all are done. Sums are joined over warps, then over the blocks of a
+ * cluster (split-K), in fixed order.
  *
  * The norm costs no reading of its own: gamma is multiplied with x on its way to the tensor cores, the squares of x are
  * summed beside the products, and what they give multiplies the sums at the end. (x * gamma has the range of bfloat16,
@@ -11,16 +11,18 @@
  *
  * Stages are asked for before the kernels that run before this one have ended (programmatic dependent launch): they
  * are weights, which those do not write. So memory is busy while the rows of x, which those do write, are waited
- * for. */
+ * for. The kernel after this one is let in when the last stage has been asked for: its blocks would take places on some
+ * multiprocessors before this one's are dealt out evenly. */
 #include "kernels/products/few_rows.h"
 
 #include "kernels/core/device/any_activation.cuh"
+#include "kernels/core/device/cluster.cuh"
 #include "kernels/core/device/mma.cuh"
 #include "kernels/core/device/overlap.cuh"
 #include "kernels/core/device/row_team.cuh"
 
 #if __CUDA_ARCH__ >= 900
-enum { THREADS = 32 * FEW_ROWS_WARPS, PITCH = FEW_ROWS_TILE + 4, STEP = FEW_ROWS_STEP };
+enum { THREADS = 32 * FEW_ROWS_WARPS, STEP = FEW_ROWS_STEP };
 
 /* The columns of x of a stage: rows of 64 bytes, 16 * M of them. Chunk c of row r lies at c ^ (r / 2 % 4), so that
  * eight rows of one chunk come from different banks. */
@@ -37,13 +39,14 @@ struct few_rows_left {
   }
 };
 
-/* What a block computes: 64 columns of one product, or 32 of each of two that are gated. */
+/* What a block computes: N columns of one product, or half as many of each of two that are gated. */
+template <int N>
 struct few_rows_tile {
   int product;   /* the first of them */
   int64_t first; /* column */
 
   __device__ few_rows_tile(const few_rows_args &a, int64_t tile) : product(0) {
-    const int columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE;
+    const int columns = a.gated ? N / 2 : N;
     first = tile * columns;
     if (a.gated) return;
     while (product < 2 && first >= (a.of[product].outputs + columns - 1) / columns * columns) {
@@ -55,35 +58,37 @@ struct few_rows_tile {
 
 /* A warp's stages, from memory to its ring. Rows of x beyond the last are whatever lies there: they make results of
  * their own, which nobody reads. */
-template <typename T, int M>
+template <typename T, int M, int N>
 struct few_rows_stages {
-  enum { KERNEL = STEP * FEW_ROWS_TILE * 2, X = 16 * M * STEP * 2 };
-  const T *kernel, *x; /* this lane's chunk of the first row that it copies */
+  enum { KERNEL = STEP * N * 2, X = 16 * M * STEP * 2, STAGE = FEW_ROWS_STAGE(M, N) };
+  enum { CHUNKS = N / 8, AT_ONCE = 32 / CHUNKS }; /* of a row; rows that a warp copies at once */
+  const T *kernel, *x;                            /* this lane's chunk of the first row that it copies */
   const float *gamma;
   int64_t kernel_row, x_row;
   unsigned ring;
   int rows, bytes; /* bytes: 16, or 0 beyond the last column */
 
-  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile &tile, unsigned ring)
+  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile<N> &tile, unsigned ring)
       : x_row(a.inputs), ring(ring), rows(a.rows) {
-    const int c = lane_id() % 8, second = a.gated && c >= 4;
+    const int c = lane_id() % CHUNKS, second = a.gated && c >= CHUNKS / 2;
     const few_rows_product &p = a.of[tile.product + second];
-    const int64_t mine = tile.first + (second ? c - 4 : c) * 8;
+    const int64_t mine = tile.first + (second ? c - CHUNKS / 2 : c) * 8;
     kernel_row = p.outputs;
     bytes = mine < p.outputs ? 16 : 0;
-    kernel = (const T *)p.kernel + (k + lane_id() / 8) * kernel_row + (bytes ? mine : 0);
+    kernel = (const T *)p.kernel + (k + lane_id() / CHUNKS) * kernel_row + (bytes ? mine : 0);
     x = (const T *)a.x + lane_id() / 4 * x_row + k + lane_id() % 4 * 8;
-    gamma = a.gamma ? a.gamma + k + c * 4 : nullptr;
+    gamma = a.gamma ? a.gamma + k + lane_id() % 8 * 4 : nullptr;
   }
 
-  __device__ tile<T, FEW_ROWS_TILE> right(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M)}; }
-  __device__ few_rows_left<T> left(int slot) const { return {ring + slot * FEW_ROWS_STAGE(M) + KERNEL}; }
-  __device__ unsigned gamma_at(int slot) const { return ring + slot * FEW_ROWS_STAGE(M) + KERNEL + X; }
+  __device__ tile<T, N> right(int slot) const { return {ring + slot * STAGE}; }
+  __device__ few_rows_left<T> left(int slot) const { return {ring + slot * STAGE + KERNEL}; }
+  __device__ unsigned gamma_at(int slot) const { return ring + slot * STAGE + KERNEL + X; }
 
   __device__ void load_kernel(int slot, int stage) const {
     const T *from = kernel + (int64_t)stage * STEP * kernel_row;
-    UNROLLED(i, STEP / 4)
-      copy_pack(right(slot).chunk(4 * i + lane_id() / 8, lane_id() % 8), from + 4 * i * kernel_row, bytes);
+    UNROLLED(i, STEP / AT_ONCE)
+      copy_pack(right(slot).chunk(AT_ONCE * i + lane_id() / CHUNKS, lane_id() % CHUNKS),
+                from + AT_ONCE * i * kernel_row, bytes);
     if (gamma && lane_id() < 8) copy_pack(gamma_at(slot) + lane_id() * 16, gamma + stage * STEP);
   }
   __device__ void load_x(int slot, int stage) const {
@@ -126,32 +131,45 @@ __device__ inline float sum_over_cluster(const float *mine, int blocks) {
   return sum;
 }
 
-/* v is the sum of a column; of a gated unit, `factor` that of the same column of the other product. */
-template <typename T>
-__device__ inline void finish(const few_rows_args &a, const few_rows_tile &tile, int row, int c, float v,
-                              float factor) {
-  const few_rows_product &p = a.of[tile.product];
-  const int64_t column = tile.first + c, at = row * p.outputs + column;
-  if (row >= a.rows || column >= p.outputs) return;
-  if (p.bias) v += (float)((const T *)p.bias)[column];
-  v = activate<T>(a.activation, v);
-  if (a.gated) v *= factor + (a.of[1].bias ? (float)((const T *)a.of[1].bias)[column] : 0);
-  if (a.residual && tile.product == 0) v += (float)((const T *)a.residual)[at];
-  ((T *)p.y)[at] = (T)v;
-}
+/* A result of the tile: columns are counted within the tile, and rows from its first. */
+template <typename T, int N>
+struct few_rows_result {
+  const few_rows_product &p;
+  int64_t column, at;
+  bool is_one; /* not beyond the last row or column */
+  bool added;  /* has a residual */
 
-/* Sixteen rows of sums, which each warp has a part of, to y. `part` is shared memory that no copy is on its way to; the
- * squares of x are one more column of it. */
-template <typename T>
-__device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, const float (&sum)[8][4],
-                            const float (&squares)[2], int first_row, float (*part)[16][PITCH]) {
-  enum { SQUARES = FEW_ROWS_TILE };
+  __device__ few_rows_result(const few_rows_args &a, const few_rows_tile<N> &tile, int row, int c)
+      : p(a.of[tile.product]), column(tile.first + c), at(row * p.outputs + column) {
+    is_one = row < a.rows && column < p.outputs;
+    added = is_one && a.residual && tile.product == 0;
+  }
+  __device__ float residual(const few_rows_args &a) const { return added ? (float)((const T *)a.residual)[at] : 0.0f; }
+  /* v is the sum of a column; of a gated unit, `factor` that of the same column of the other product. */
+  __device__ void finish(const few_rows_args &a, float v, float factor, float residual) const {
+    if (!is_one) return;
+    if (p.bias) v += (float)((const T *)p.bias)[column];
+    v = activate<T>(a.activation, v);
+    if (a.gated) v *= factor + (a.of[1].bias ? (float)((const T *)a.of[1].bias)[column] : 0);
+    ((T *)p.y)[at] = (T)(v + residual);
+  }
+};
+
+/* Sixteen rows of sums, which each warp has a part of, to y, through shared memory that no copy is on its way to; the
+ * squares of x are one more column of it. `early` is the residual of the thread's first result. */
+template <typename T, int N>
+__device__ inline void join(const few_rows_args &a, const few_rows_tile<N> &tile, const float (&sum)[N / 8][4],
+                            const float (&squares)[2], int first_row, char *memory, float early) {
+  enum { SQUARES = N, PITCH = N + 4 };
+  float(*const part)[16][PITCH] = (float(*)[16][PITCH])memory;
   const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
             split = (int)(blockIdx.x % (unsigned)a.splits);
-  const int rows = min(16, a.rows - first_row), columns = a.gated ? FEW_ROWS_TILE / 2 : FEW_ROWS_TILE;
+  const int rows = min(16, a.rows - first_row), columns = a.gated ? N / 2 : N;
   __syncthreads();
-  UNROLLED(n, 8)
-    UNROLLED(r, 2) *(float2 *)&part[warp][g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
+  UNROLLED(n, N / 8)
+    UNROLLED(r, 2)
+      if (g + 8 * r < rows)
+        *(float2 *)&part[warp][g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
   UNROLLED(r, 2) {
     float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
     all += __shfl_xor_sync(0xffffffffu, all, 2);
@@ -163,7 +181,7 @@ __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, c
     UNROLLED(w, FEW_ROWS_WARPS - 1) v += part[w + 1][row][c];
     part[0][row][c] = v;
   };
-  for (int i = threadIdx.x; i < rows * FEW_ROWS_TILE; i += THREADS) join_warps(i / FEW_ROWS_TILE, i % FEW_ROWS_TILE);
+  for (int i = threadIdx.x; i < rows * N; i += THREADS) join_warps(i / N, i % N);
   if (a.gamma && threadIdx.x < rows) join_warps(threadIdx.x, SQUARES);
   if (a.splits > 1) cluster_barrier();
   else __syncthreads();
@@ -173,23 +191,25 @@ __device__ inline void join(const few_rows_args &a, const few_rows_tile &tile, c
   for (int i = split * THREADS + threadIdx.x; i < rows * columns; i += a.splits * THREADS) {
     const int row = i / columns, c = i % columns;
     const float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
-    finish<T>(a, tile, first_row + row, c, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0);
+    const few_rows_result<T, N> result(a, tile, first_row + row, c);
+    result.finish(a, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0,
+                  first_row == 0 && i < a.splits * THREADS ? early : result.residual(a));
   }
-  if (a.splits > 1) cluster_barrier(); /* before part is written again, or a block leaves whose memory others read */
+  if (a.splits > 1) leave_cluster();
 }
 
 /* The groups of copies: of the first stages the kernel's, one each; then x's of the same; then both of each later one.
  * So where all but the last DEPTH - 1 groups are there, the oldest stage is. */
-template <typename T, int M>
+template <typename T, int M, int N>
 __device__ inline void few_rows(const few_rows_args &a) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
-  const few_rows_tile tile(a, blockIdx.x / (unsigned)a.splits);
+  const few_rows_tile<N> tile(a, blockIdx.x / (unsigned)a.splits);
   const int64_t steps = a.inputs / STEP, begin = steps * split / a.splits;
   const int stages = (int)(steps * (split + 1) / a.splits - begin);
-  const few_rows_stages<T, M> ring(a, begin * STEP, tile,
-                                   shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(M));
-  start_those_after();
+  const few_rows_stages<T, M, N> ring(a, begin * STEP, tile,
+                                      shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_STAGE(M, N));
+  const int first = split * THREADS + threadIdx.x, columns = a.gated ? N / 2 : N;
   UNROLLED(i, FEW_ROWS_DEPTH) {
     if (warp + i * FEW_ROWS_WARPS < stages) ring.load_kernel(i, warp + i * FEW_ROWS_WARPS);
     close_copies();
@@ -199,7 +219,8 @@ __device__ inline void few_rows(const few_rows_args &a) {
     if (warp + i * FEW_ROWS_WARPS < stages) ring.load_x(i, warp + i * FEW_ROWS_WARPS);
     close_copies();
   }
-  float sum[M][8][4] = {}, squares[M][2] = {};
+  const float early = few_rows_result<T, N>(a, tile, first / columns, first % columns).residual(a);
+  float sum[M][N / 8][4] = {}, squares[M][2] = {};
   int slot = 0;
   ONCE
   for (int s = warp; s < stages; s += FEW_ROWS_WARPS) {
@@ -211,7 +232,7 @@ __device__ inline void few_rows(const few_rows_args &a) {
         l[m] = ring.left(slot).left(16 * m, 16 * h);
         if (a.gamma) ring.norm(l[m], slot, 16 * h, squares[m]);
       }
-      UNROLLED(n, 4) {
+      UNROLLED(n, N / 16) {
         const factor<T> r = ring.right(slot).right(16 * h, 16 * n);
         UNROLLED(m, M) multiply_add<T>(sum[m][2 * n], sum[m][2 * n + 1], l[m], r, false);
       }
@@ -219,17 +240,22 @@ __device__ inline void few_rows(const few_rows_args &a) {
     __syncwarp();
     const int next = s + FEW_ROWS_WARPS * FEW_ROWS_DEPTH;
     if (next < stages) ring.load_kernel(slot, next), ring.load_x(slot, next);
+    else start_those_after();
     close_copies();
     slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
   UNROLLED(m, M)
-    if (16 * m < a.rows) join<T>(a, tile, sum[m], squares[m], 16 * m, (float(*)[16][PITCH])memory);
+    if (16 * m < a.rows) join<T>(a, tile, sum[m], squares[m], 16 * m, memory, early);
 }
-#define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((THREADS), few_rows_##tiles##_##tag, few_rows_args, few_rows<T, tiles>)
+#define FEW_ROWS_OF_(tiles, columns, tag, T) \
+  TFU_STAMP((THREADS), few_rows_##tiles##_##columns##_##tag, few_rows_args, few_rows<T, tiles, columns>)
 #else /* there are no clusters: it is not served */
 __device__ inline void not_here(const few_rows_args &) {}
-#define FEW_ROWS_OF_(tiles, tag, T) TFU_STAMP((32), few_rows_##tiles##_##tag, few_rows_args, not_here)
+#define FEW_ROWS_OF_(tiles, columns, tag, T) \
+  TFU_STAMP((32), few_rows_##tiles##_##columns##_##tag, few_rows_args, not_here)
 #endif
-TFU_HALVES(FEW_ROWS_OF_, 1)
-TFU_HALVES(FEW_ROWS_OF_, 2)
-TFU_HALVES(FEW_ROWS_OF_, 4)
+TFU_HALVES(FEW_ROWS_OF_, 1, 64)
+TFU_HALVES(FEW_ROWS_OF_, 1, 128)
+TFU_HALVES(FEW_ROWS_OF_, 2, 64)
+TFU_HALVES(FEW_ROWS_OF_, 2, 128)
+TFU_HALVES(FEW_ROWS_OF_, 4, 64)

@@ -11,16 +11,15 @@
 
 enum {
   FEW_ROWS_MOST = 64,  /* rows of x in a launch                                           */
-  FEW_ROWS_TILE = 64,  /* columns of a block                                              */
   FEW_ROWS_STEP = 32,  /* rows of the kernel that a warp multiplies with at once: a stage */
-  FEW_ROWS_WARPS = 4,  /* of a block; they take its stages in turn                        */
-  FEW_ROWS_DEPTH = 4,  /* stages that a warp has on their way from memory                 */
+  FEW_ROWS_WARPS = 8,  /* of a block; they take its stages in turn                        */
+  FEW_ROWS_DEPTH = 2,  /* stages that a warp has on their way from memory                 */
   FEW_ROWS_SPLITS = 8, /* blocks at most that share the kernel's rows: a cluster          */
 };
 
 /* Bytes of a stage in shared memory: rows of the kernel, the columns of x that they are multiplied with, gamma of them.
- */
-#define FEW_ROWS_STAGE(tiles) (FEW_ROWS_STEP * (2 * (FEW_ROWS_TILE + 16 * (tiles)) + 4))
+ * A stage begins at a multiple of a row's bytes. */
+#define FEW_ROWS_STAGE(tiles, columns) ((FEW_ROWS_STEP * (2 * ((columns) + 16 * (tiles)) + 4) + 255) / 256 * 256)
 
 typedef struct few_rows_product {
   const void *kernel, *bias; /* bias may be NULL */

@@ -8,8 +8,6 @@
  * the product for dkernel, or a pass that only reads. Where both ways are open, they are timed once. */
 #include "kernels/products/linear.h"
 
-#include <limits.h>
-
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/gpu/tunable.h"
@@ -155,8 +153,16 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
-/* Rows that the kernel for few rows is used for: none, as cuBLASLt took no longer for 1 to 64 on an H200. */
-TFU_TUNABLE(few_rows_most, 0, 0, FEW_ROWS_MOST);
+/* Rows that the kernel for few rows is used for, where it may read ahead. Elsewhere cuBLASLt took no longer on an H200.
+ */
+TFU_TUNABLE(few_rows_most, 16, 0, FEW_ROWS_MOST);
+
+static int reads_ahead(const tfu_call *call) { return (call->constant & 1u << TFU_LINEAR_KERNEL) != 0; }
+
+static int has_few_rows(const linear_call *l) {
+  if (l->pre) return 0;
+  return l->call->invariant || (l->rows <= few_rows_most() && reads_ahead(l->call));
+}
 
 static tfu_code few_rows(const linear_call *l, int *served) {
   const few_rows_args a = {.of[0] = {.kernel = l->kernel, .bias = l->bias, .y = l->y, .outputs = l->outputs},
@@ -165,15 +171,14 @@ static tfu_code few_rows(const linear_call *l, int *served) {
                            .inputs = l->inputs,
                            .rows = (int)l->rows,
                            .activation = l->act};
-  const int is_constant = (l->call->constant & 1u << TFU_LINEAR_KERNEL) != 0;
-  return tfu_few_rows_run(l->call, a, l->dtype, is_constant, served);
+  return tfu_few_rows_run(l->call, a, l->dtype, reads_ahead(l->call), served);
 }
 
 tfu_code tfu_linear_gpu(tfu_call *call) {
   const linear_call l = read_call(call);
   tfu_gemm_gpu one;
   int served = 0, in_one = 1;
-  if (!l.pre && l.rows <= (call->invariant ? INT_MAX : few_rows_most())) TFU_TRY(few_rows(&l, &served));
+  if (has_few_rows(&l)) TFU_TRY(few_rows(&l, &served));
   if (served) return TFU_OK;
   if (!as_one(&l, &one)) return in_two(&l);
   if (l.act != TFU_ACT_linear && !call->invariant) TFU_TRY(find_way(&l, &one, &in_one));

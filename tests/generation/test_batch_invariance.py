@@ -22,9 +22,9 @@ def logits(monkeypatch):
     """Those of the last step of the engine that was made last."""
     seen, of_decoder = {}, steps._Writer.logits
 
-    def kept(self, decoder, x):
-        y = of_decoder(self, decoder, x)
-        seen["logits"] = tf.zeros([self.batch, decoder.head.shape[0]], decoder.head.dtype)
+    def kept(self, decoder, *x):
+        y = of_decoder(self, decoder, *x)
+        seen["logits"] = tf.zeros([self.batch, decoder.table.shape[0]], decoder.table.dtype)
         self.chain.call("scale_bias_act", y, None, None, into=[self.chain.input(seen["logits"])])
         return y
 

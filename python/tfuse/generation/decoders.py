@@ -73,7 +73,7 @@ class Decoder:
     table: tf.Tensor  # [words, width]
     blocks: list
     norm: Norm
-    head: tf.Tensor  # [words, width], often the table
+    head: typing.Optional[Product] = None  # None: the table
     positions: typing.Optional[tf.Tensor] = None  # [positions, width], learned
     limit: typing.Optional[int] = None  # tokens of a sequence, at most
     scale: float = 1.0  # of the embedding

@@ -216,7 +216,7 @@ class Engine:
         if n not in self._prompts:
             tensors = steps.Tensors(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
             self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors),
-                                                             invariant=self._invariant)
+                                                         invariant=self._invariant)
         tensors, chain = self._prompts[n]
         steps.write(tensors, **values)
         chain.run()

@@ -200,12 +200,12 @@ def _window(attention):
 
 
 def _embedding(layer, dtype):
-    """A table of words, and the head, which often is the same."""
+    """A table of words, and the head where that is not the table."""
     _check(layer, dtype)
     if getattr(layer, "reverse_dtype", None) not in (None, dtype.name):
         raise NotServed("logits are computed in %s, and the rest in %s" % (layer.reverse_dtype, dtype.name))
     table = _value(layer.embeddings, dtype)
-    return table, table if getattr(layer, "tie_weights", True) else tf.transpose(_value(layer.reverse_embeddings, dtype))
+    return table, None if getattr(layer, "tie_weights", True) else Product(_value(layer.reverse_embeddings, dtype))
 
 
 FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "MistralBackbone": _llama_like,

@@ -105,10 +105,11 @@ def step(decoder, cache, sequences, words=None, places=None, positions=None, inv
     begin = [given[name] if mine is None else chain.input(mine) for name, mine in (
         ("current", words), ("places", places), ("positions", positions))]
     at = _Writer(chain, batch, n, *begin, given["table"], given["lengths"])
-    x = at.blocks(decoder, cache)
+    x, added = at.blocks(decoder, cache)
     if n > 1:  # of each sequence the last
-        x = chain.call("take_rows", x, chain.input(tf.constant(np.arange(1, batch + 1) * n - 1)))
-    logits = at.logits(decoder, x)
+        last = chain.input(tf.constant(np.arange(1, batch + 1) * n - 1))
+        x, added = (None if y is None else chain.call("take_rows", y, last) for y in (x, added))
+    logits = at.logits(decoder, x, added)
     ids = chain.call("sample_logits", logits, *(given[name] for name in ("temperature", "top_k", "top_p", "seeds", "lengths")))
     chain.call("advance", ids, *(given[name] for name in ("tokens", "lengths", "done", "limits", "stops", "table")),
                into=[given[name] for name in ("tokens", "lengths", "done", "current", "places", "positions")],
@@ -133,7 +134,7 @@ class _Writer:
         self.places, self.positions = places.seen_as(batch, n), positions.seen_as(batch, n)
 
     def blocks(self, decoder, cache):
-        """What comes out of the last block, normed, [batch * n, width]."""
+        """What comes out of the last block, [batch * n, width], and what is to be added to it."""
         call, read = self.chain.call, self.chain.input
         x, added = call("take_rows", read(decoder.table), self.words), None
         if decoder.scale != 1:
@@ -142,7 +143,7 @@ class _Writer:
             added = call("take_rows", read(decoder.positions), self.positions.seen_as(self.batch * self.n))
         for block, pages in zip(decoder.blocks, cache.layers):
             x, added = self.block(block, x, added, *map(read, pages))
-        return self.norm(decoder.norm, x, added)[0]
+        return x, added
 
     def norm(self, norm, x, added=None):
         """The norm of x + added, and that sum."""
@@ -168,9 +169,13 @@ class _Writer:
                                 *given(p.bias for p in products), *absent, None, epsilon=norm.epsilon, **attributes)
         return found[:len(products)], total
 
-    def logits(self, decoder, x):
-        words, dtype = decoder.head.shape[0], decoder.head.dtype
-        y = self.chain.call("batched_matmul", x, self.chain.input(decoder.head), None, None, self.chain.input(tf.ones([1], dtype)))
+    def logits(self, decoder, x, added):
+        words, dtype = decoder.table.shape[0], decoder.table.dtype
+        if decoder.head is None:
+            x, table = self.norm(decoder.norm, x, added)[0], self.chain.input(decoder.table)
+            y = self.chain.call("batched_matmul", x, table, None, None, self.chain.input(tf.ones([1], dtype)))
+        else:
+            (y,), _ = self.projections(decoder.norm, x, added, [decoder.head])
         if decoder.soft_cap:
             for by, activation in ((1 / decoder.soft_cap, "tanh"), (decoder.soft_cap, "linear")):
                 y = self.chain.call("scale_bias_act", y, self.chain.input(tf.fill([words], tf.cast(by, dtype))), None,
