@@ -100,7 +100,7 @@ def summary(tokens, ends, weight_bytes, copy_speed):
 
 def weight_bytes(decoder):
     """Bytes that a token reads: all weights, but for tables of which it reads a row."""
-    rows = [id(table) for table in (decoder.table, decoder.positions) if table is not decoder.head]
+    rows = [id(decoder.positions)] + [id(decoder.table)] * (decoder.head is not None)
     return sum(t.dtype.size * t.shape.num_elements() for t in tensors_of(decoder) if id(t) not in rows)
 
 
