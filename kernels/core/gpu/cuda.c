@@ -204,19 +204,25 @@ tfu_launch_text tfu_show_launch(const int64_t g[3], const int64_t b[3], int64_t 
 }
 
 /* More shared memory than 48 KiB, and clusters of more than 8 blocks, have to be asked for, once per kernel and device.
- */
+ * So has what kernels need that overlap: blocks of two kernels lie on a multiprocessor at one time only where both
+ * divide its memory between shared memory and first cache in the same way, which here is all for the former. */
 static tfu_code unleash(const tfu_driver *d, tfu_function *f, const tfu_grid *g, tfu_error *err) {
   enum { FREELY = 48 * 1024, CLUSTER = 8 };
+  const int is_large = g->shared + (unsigned)f->static_shared > FREELY || g->cluster > CLUSTER;
+  _Atomic(uint64_t) *const done = g->overlap ? &f->overlaps : &f->unleashed;
   tfu_device device;
-  if (g->shared + (unsigned)f->static_shared <= FREELY && g->cluster <= CLUSTER) return TFU_OK;
+  if (!is_large && !g->overlap) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, err));
   const uint64_t bit = (uint64_t)1 << (device.ordinal % 64);
-  if (atomic_load(&f->unleashed) & bit && device.ordinal < 64) return TFU_OK;
+  if (atomic_load(done) & bit && device.ordinal < 64) return TFU_OK;
   CUresult r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                        device.block_shared - f->static_shared, f->kernel, device.ordinal);
   if (!r && device.capability >= 90)
     r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, f->kernel, device.ordinal);
-  if (!r) atomic_fetch_or(&f->unleashed, bit);
+  if (!r && g->overlap)
+    r = d->cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED,
+                                f->kernel, device.ordinal);
+  if (!r) atomic_fetch_or(done, bit);
   return tfu_driver_code(d, r, f->name, err);
 }
 

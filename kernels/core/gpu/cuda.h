@@ -95,6 +95,7 @@ typedef struct tfu_function {
   const char *name;            /* for messages                                              */
   int static_shared;           /* bytes, or more                                            */
   _Atomic(uint64_t) unleashed; /* devices, by bit, where it may take all the shared memory  */
+  _Atomic(uint64_t) overlaps;  /* and where it may overlap with others                      */
 } tfu_function;
 /* The one way to launch: on the call's stream, asking for the shared memory and the cluster that the grid wants. */
 TFU_MUST_USE tfu_code tfu_start(tfu_call *call, tfu_function *function, tfu_grid grid, void **parameters);
