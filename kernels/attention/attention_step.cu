@@ -1,4 +1,5 @@
-/* DecodeAttention (ops/generation/decode_attention.c) in one launch; attention_step.h says how work is cut up.
+/* DecodeAttention (ops/generation/decode_attention.c), flash decoding in one launch; attention_step.h says how work is
+ * cut up.
  *
  * A block has one sequence, one key head and all query heads that share it, which are the rows of one product on tensor
  * cores, and of the sequence's runs every splits-th one. Its warps take these in turn, each with a ring of tiles of its
