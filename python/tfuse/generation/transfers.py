@@ -4,6 +4,7 @@ import itertools
 import weakref
 
 import numpy as np
+import tensorflow as tf
 
 from tfuse._core import _library
 from tfuse._keras._feed import Slot
@@ -34,7 +35,7 @@ class Sender:
             return steps.constants(arrays)
         slot = next(self._next)
         slot.copy([np.ascontiguousarray(array) for array in arrays])
-        return list(_unstage(slot.memory, Out=[array.dtype for array in arrays]))
+        return list(_unstage(slot.memory, Out=[tf.as_dtype(array.dtype) for array in arrays]))
 
 
 class Receiver:
