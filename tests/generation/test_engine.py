@@ -132,10 +132,12 @@ def test_nobody_waits_for_what_is_queued(engine, monkeypatch):
     run_before = engine.add(PROMPTS[4], 30)
     run(engine)
     monkeypatch.setattr(steps, "constants", None)
-    monkeypatch.setattr(transfers.Receiver, "copied", None)
+    seen, read = [], engine._receiver.read
+    monkeypatch.setattr(engine._receiver, "read", lambda asked: seen.append(asked) or read(asked))
     number = engine.add(PROMPTS[4], 30)
     run(engine)
     assert engine.result(number) == engine.result(run_before)
+    assert seen and not any(isinstance(asked, tf.Tensor) for asked in seen)
 
 
 def test_transfers():
@@ -148,8 +150,15 @@ def test_transfers():
                 np.testing.assert_array_equal(sent, array)
     receiver = transfers.Receiver()
     for size in (3, transfers.BYTES // 8, transfers.BYTES // 8 + 1):
-        asked = [receiver.ask(tf.fill([size], tf.constant(i, tf.int64))) for i in range(30)]
-        assert all((receiver.read(asked[i]) == i).all() for i in range(30))  # of these, few are still kept by the reports
+        for _ in range(3):
+            asked = [receiver.ask(tf.fill([1, size], tf.constant(i, tf.int64))) for i in range(15)]
+            found = [receiver.read(some) for some in asked]
+            assert all(array.shape == (1, size) and (array == i).all() for i, array in enumerate(found))
+    old = receiver.ask(tf.zeros([3], tf.int64))
+    for _ in range(16):
+        receiver.ask(tf.ones([3], tf.int64))
+    with pytest.raises(RuntimeError, match="could not be copied"):
+        receiver.read(old)
 
 
 def test_a_thousand_requests_lose_no_page():
