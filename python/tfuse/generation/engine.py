@@ -3,10 +3,10 @@ prompts begin alike.
 
 The host runs ahead of the device. How far a request is after the steps that are queued, the host knows without asking: each
 step gives a token to each request that runs, until it has all it asked for. So it queues some steps, has their tokens copied
-back when they are there, queues the next steps, and only then waits for the tokens of the first. Two things come late by that: a
-stop token ends its request while steps that follow are under way, and what those find for it is dropped; and the last token of
-a request may not be known here when its row moves, so it is moved on the device. All that is queued runs in order, so pages that
-a request has left can be given to the next one at once: whatever still writes them does so before."""
+back when they are there, queues the next steps, and only then waits for the tokens of the first. Two things come late by that:
+a stop token ends its request while steps that follow are under way, and what those find for it is dropped; and the last token
+of a request may not be known here when its row moves, so it is moved on the device. All that is queued runs in order, so pages
+that a request has left can be given to the next one at once: whatever still writes them does so before."""
 
 import collections
 import dataclasses
@@ -107,8 +107,9 @@ class Engine:
         with tf.device(self._device):
             self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
         ints = lambda *shape: np.zeros(shape, np.int64)
-        self._host = {"table": ints(rows, -(-self._room // PAGE)), "done": ints(rows) + 1, "temperature": np.zeros(rows, np.float32),
-                      "top_p": np.ones(rows, np.float32), **{name: ints(rows) for name in ("lengths", "limits", "seeds", "top_k")}}
+        self._host = {"table": ints(rows, -(-self._room // PAGE)), "done": ints(rows) + 1,
+                      "temperature": np.zeros(rows, np.float32), "top_p": np.ones(rows, np.float32),
+                      **{name: ints(rows) for name in ("lengths", "limits", "seeds", "top_k")}}
         self._first, self._from = ints(rows), ints(rows) - 1  # a row's token, or the row where the device has it
         self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
         self._next, self._prompts, self._rows, self._at, self._changed = 0, {}, {}, None, True
@@ -186,8 +187,8 @@ class Engine:
     # ---- steps ----
 
     def step(self):
-        """Requests join, some read a part of their prompts, and some steps are queued, each of which gives a token to each request
-        that has read its own; then the tokens of the steps before are handed out."""
+        """Requests join, some read a part of their prompts, and some steps are queued, each of which gives a token to each
+        request that has read its own; then the tokens of the steps before are handed out."""
         with tf.device(self._device):
             for request in [r for r in self._running if r is not None and r.queued == r.new]:
                 self._leave(request)
@@ -265,10 +266,10 @@ class Engine:
         return True
 
     def _read_some(self):
-        """One chunk of words before each step; more of them where more requests wait for their prompts than for steps."""
+        """Some chunks of words before a step: the more, the more requests read, against those that wait for the step."""
         running = [r for r in self._running if r is not None]
         reading = [r for r in running if r.reads]
-        left = CHUNK * min(CHUNKS, max(1, len(reading) // max(1, len(running) - len(reading))))
+        left = CHUNK * min(CHUNKS, max(1, CHUNKS * len(reading) // max(1, len(running) - len(reading))))
         for request in reading:
             while left > 0 and request.reads:
                 left -= self._read(request)
