@@ -14,6 +14,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of taken and steps *
 
 tfu_code tfu_report_next(const tfu_call *call, tfu_reported **report) {
   const int64_t key = call->attr[TFU_REPORT_KEY].i;
+  size_t bytes = 0;
+  for (int i = 0; i < call->lists->in[0].n; i++) bytes += tfu_report_bytes(&call->lists->in[0].at[i]);
+  TFU_REQUIRE(call->err, bytes <= TFU_REPORT_BYTES, "x has %zu bytes, and at most %d can be reported", bytes,
+              TFU_REPORT_BYTES);
   pthread_mutex_lock(&lock);
   const int there = key >= 0 && key < TFU_REPORT_KEYS && keys[key].taken;
   if (there) *report = &keys[key].kept[keys[key].steps % TFU_REPORT_KEPT];
@@ -62,13 +66,13 @@ static int is_kept(int key, int64_t step) {
   return step >= 0 && step < steps && step > steps - TFU_REPORT_KEPT;
 }
 
-/* The numbers of a step, 8 bytes each, when they have come; 0 where they are no longer kept. */
-TFU_EXPORT int tfu_reports_read(int key, int64_t step, void *numbers) {
+/* The first bytes of what a step reported, when it has come; 0 where it is no longer kept. */
+TFU_EXPORT int tfu_reports_read(int key, int64_t step, void *numbers, size_t bytes) {
   tfu_error ignored;
   if (!is_kept(key, step)) return 0;
   tfu_reported *r = &keys[key].kept[step % TFU_REPORT_KEPT];
   void *memory = r->numbers;
   if (r->transfer && tfu_transfer_memory(r->transfer, &memory, &ignored) != TFU_OK) return 0;
-  memcpy(numbers, memory, sizeof r->numbers);
+  memcpy(numbers, memory, bytes < sizeof r->numbers ? bytes : sizeof r->numbers);
   return is_kept(key, step);
 }

@@ -1,21 +1,18 @@
-/* Numbers of a step, copied to the host after it. See ops/staging/reports.h. */
+/* What a step found, copied to the host after it. See ops/staging/reports.h. */
 #include "ops/staging/reports.h"
 
 /* TensorFlow runs an op for its outputs: this one has a zero. */
 static tfu_code rule(tfu_lists *l, const tfu_value *attr, tfu_error *err) {
   (void)attr;
-  TFU_REQUIRE(err, l->in[0].n <= TFU_REPORT_NUMBERS, "x has %d numbers, and at most %d can be reported", l->in[0].n,
-              TFU_REPORT_NUMBERS);
-  for (int i = 0; i < l->in[0].n; i++)
-    TFU_REQUIRE(err, l->in[0].at[i].shape.rank == 0, "x must be single numbers, got shape %s",
-                tfu_show(&l->in[0].at[i].shape).text);
+  TFU_REQUIRE(err, l->in[0].n <= TFU_REPORT_TENSORS, "x has %d tensors, and at most %d can be reported", l->in[0].n,
+              TFU_REPORT_TENSORS);
   l->shapes[0] = (tfu_shape){.rank = 0};
   return TFU_OK;
 }
 
 const tfu_op tfu_report = {
     .name = "Report",
-    .doc = "Has single numbers copied to the host, for whoever asks for them later.",
+    .doc = "Has small tensors copied to the host, for whoever asks for them later.",
     .in = {"x: In"},
     .out = {"done: float"},
     .attr = {[TFU_REPORT_KEY] = "key: int", [TFU_REPORT_TYPES] = "In: list(type)"},

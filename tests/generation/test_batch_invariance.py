@@ -19,17 +19,17 @@ MODELS = {"Llama": {}, "Mistral": WIDE, "Qwen3": {}, "Gemma": {}, "GPT2": {"max_
 
 @pytest.fixture
 def logits(monkeypatch):
-    """Those of the last step of the engine that was made last."""
+    """Those of the last step of an engine, the last that was made."""
     seen, of_decoder = {}, steps._Writer.logits
 
     def kept(self, decoder, *x):
         y = of_decoder(self, decoder, *x)
-        seen["logits"] = tf.zeros([self.batch, decoder.table.shape[0]], decoder.table.dtype)
-        self.chain.call("scale_bias_act", y, None, None, into=[self.chain.input(seen["logits"])])
+        seen[self.batch] = tf.zeros([self.batch, decoder.table.shape[0]], decoder.table.dtype)
+        self.chain.call("scale_bias_act", y, None, None, into=[self.chain.input(seen[self.batch])])
         return y
 
     monkeypatch.setattr(steps._Writer, "logits", kept)
-    return lambda: bits(seen["logits"])
+    return lambda engine: bits(seen[engine._at])
 
 
 def bits(tensor):
@@ -42,7 +42,7 @@ def found(engine, logits, others=0):
 
     def look(number, token):
         request = engine._requests[number]
-        seen.setdefault(number, []).append(logits()[request.row])
+        seen.setdefault(number, []).append(logits(engine)[request.row])
         if len(request.tokens) == NEW:
             at = np.arange(len(request.prompt) + NEW - 1)
             places = np.array(request.pages)[at // steps.PAGE], at % steps.PAGE
@@ -68,7 +68,7 @@ def test_others_change_no_bit(logits, family, dtype):
     products takes, and with other room."""
     lm = model(family, dtype=dtype, **MODELS[family])
     lm.compile(sampler="greedy", jit_compile=False)
-    made = lambda rows, room: Engine(lm, rows=rows, room=room, batch_invariant=True)
+    made = lambda rows, room: Engine(lm, rows=rows, room=room, batch_invariant=True, at_a_time=1)
     alone = found(made(1, 200), logits)
     assert all(len(tokens) == NEW for _, tokens in alone)
     for rows, room, others in ((3, 200, 0), (9, 256, 20), (70, 320, 100)):

@@ -1,10 +1,12 @@
 """Requests that come and go get what each would get alone."""
 
+import keras_hub
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from generating import model
-from tfuse.generation import batch, pages
+from tfuse.generation import batch, pages, steps, transfers
 from tfuse.generation.engine import Engine
 
 RNG = np.random.default_rng(1)
@@ -61,6 +63,102 @@ def test_stops_and_limits(engine):
     number = engine.add(PROMPTS[1], 20, stop_token_ids=[words[4]])
     run(engine)
     assert engine.result(number) == words[:words.index(words[4]) + 1]
+
+
+@pytest.mark.parametrize("at_a_time", [2, 8, 100])
+def test_steps_at_a_time(at_a_time):
+    """They give what one by one gives: drawn, with stops in the middle of a group, in rows that move, watched or not."""
+    rng, lm = np.random.default_rng(4), model("Llama")
+    prompts = [rng.integers(1, 97, size=n).tolist() for n in rng.integers(1, 150, size=60)]
+    new = [80 if i % 20 == 19 else int(n) for i, n in enumerate(rng.integers(1, 25, size=60))]  # a few go on in fewer rows
+    sampler = keras_hub.samplers.RandomSampler(temperature=2.0)
+
+    def found(**options):
+        engine, seen = Engine(lm, rows=40, room=256, batch_invariant=True, **options), {}
+        told = lambda number, token: seen.setdefault(number, []).append(token)
+        numbers = [engine.add(prompt, n, sampler, [7, 11] if i % 3 else None, told if i % 2 else None)
+                   for i, (prompt, n) in enumerate(zip(prompts, new))]
+        run(engine)
+        assert set(engine._rows) == {10, 40} and engine._pages.available() == 160
+        words = [engine.result(number) for number in numbers]
+        assert all(seen[number] == words[i] for i, number in enumerate(numbers) if i % 2)
+        return words
+
+    words = found(at_a_time=at_a_time)
+    assert words == found(at_a_time=1)
+    assert all(len(some) == n or some[-1] in (7, 11) and i % 3 for i, (some, n) in enumerate(zip(words, new)))
+    assert any(len(some) < n for some, n in zip(words, new))
+
+
+def test_tokens_come_in_their_order(engine):
+    seen = []
+    for i in range(3):
+        engine.add(PROMPTS[i], 6, on_token=lambda number, token: seen.append((number, token)))
+    run(engine)
+    words = [alone(PROMPTS[i], 6) for i in range(3)]
+    assert seen == [(i, words[i][step]) for step in range(6) for i in range(3)]
+
+
+def test_a_stop_while_the_next_steps_run(engine):
+    """What they find for it is dropped, and its row and pages serve another, which they do not write."""
+    words = alone(PROMPTS[3], 30)
+    stop = words[9]
+    numbers = [engine.add(PROMPTS[3], 900, stop_token_ids=[stop]), *(engine.add(PROMPTS[1], 20) for _ in range(3))]
+    after = [engine.add(PROMPTS[i], 40) for i in (2, 4)]  # of 24 pages 16 are taken, of 4 rows all
+    run(engine)
+    assert engine.result(numbers[0]) == words[:words.index(stop) + 1]
+    assert [engine.result(number) for number in numbers[1:]] == [alone(PROMPTS[1], 20)] * 3
+    assert [engine.result(number) for number in after] == [alone(PROMPTS[i], 40) for i in (2, 4)]
+
+
+def test_cancelled_while_its_steps_run(engine):
+    first, second = engine.add(PROMPTS[1], 60), engine.add(PROMPTS[2], 60)
+    while not engine._requests[first].queued:
+        engine.step()
+    assert engine.busy() and not engine._requests[first].tokens  # they are under way
+    engine.cancel(first)
+    third = engine.add(PROMPTS[4], 30)
+    run(engine)
+    assert [engine.result(number) for number in (first, second, third)] == [[], alone(PROMPTS[2], 60), alone(PROMPTS[4], 30)]
+    fourth = engine.add(PROMPTS[1], 60)
+    while not engine._requests[fourth].queued:
+        engine.step()
+    engine.cancel(fourth)
+    assert not engine.busy() and engine._pages.available() == 24
+
+
+def test_nobody_waits_for_what_is_queued(engine, monkeypatch):
+    """Neither words on their way to the device nor tokens on their way back are copied by TensorFlow."""
+    run_before = engine.add(PROMPTS[4], 30)
+    run(engine)
+    monkeypatch.setattr(steps, "constants", None)
+    seen, read = [], engine._receiver.read
+    monkeypatch.setattr(engine._receiver, "read", lambda asked: seen.append(asked) or read(asked))
+    number = engine.add(PROMPTS[4], 30)
+    run(engine)
+    assert engine.result(number) == engine.result(run_before)
+    assert seen and not any(isinstance(asked, tf.Tensor) for asked in seen)
+
+
+def test_transfers():
+    """More than there are slots, in any sizes; without slots; and more than a report takes."""
+    device = tf.zeros([1]).device
+    for sender in (transfers.Sender(device, 64, slots=3), transfers.Sender(device, 64, slots=0)):
+        for n in (1, 5, 300, 2, 7, 1000, 3):
+            arrays = [np.arange(n), np.ones([2, n], np.float32), np.arange(4 * n).reshape(2, -1)[:, ::2]]
+            for sent, array in zip(sender.send(arrays), arrays):
+                np.testing.assert_array_equal(sent, array)
+    receiver = transfers.Receiver()
+    for size in (3, transfers.BYTES // 8, transfers.BYTES // 8 + 1):
+        for _ in range(3):
+            asked = [receiver.ask(tf.fill([1, size], tf.constant(i, tf.int64))) for i in range(15)]
+            found = [receiver.read(some) for some in asked]
+            assert all(array.shape == (1, size) and (array == i).all() for i, array in enumerate(found))
+    old = receiver.ask(tf.zeros([3], tf.int64))
+    for _ in range(16):
+        receiver.ask(tf.ones([3], tf.int64))
+    with pytest.raises(RuntimeError, match="could not be copied"):
+        receiver.read(old)
 
 
 def test_a_thousand_requests_lose_no_page():

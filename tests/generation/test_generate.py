@@ -188,12 +188,12 @@ def test_what_the_command_refuses(saved, capsys, arguments, message):
 
 
 def test_what_the_command_says_of_speed():
-    """Ten tokens, of which the first took two seconds, three more half a second each, and six a tenth."""
-    ends = [1.5, *np.cumsum([2.0, 0.5, 0.5, 0.5, *[0.1] * 6])]  # the first step of all read the prompt
-    assert _generate.summary(10, ends, 2e9, 0) == "10 tokens, the first after 2.00 s; 10.0 tokens a second"
-    assert _generate.summary(10, ends, 2e9, 4e10).endswith(
+    """Four tokens at a time: the first after two seconds, the next after three, and seven more at a tenth of a second each."""
+    ends = [(1.5, 0), (2.0, 4), (3.0, 8), (3.4, 12), (3.7, 15)]  # the first step of all read the prompt
+    assert _generate.summary(ends, 2e9, 0) == "15 tokens, the first after 2.00 s; 10.0 tokens a second"
+    assert _generate.summary(ends, 2e9, 4e10).endswith(
         "50% of the memory's rate: each reads 2.00 GB of weights, and the GPU copies 40 GB/s")
-    assert _generate.summary(2, [1.0, 2.0], 2e9, 4e10) == "2 tokens, the first after 1.00 s"
+    assert _generate.summary([(1.0, 1), (2.0, 2)], 2e9, 4e10) == "2 tokens, the first after 1.00 s"
 
 
 def test_the_bytes_of_a_token():

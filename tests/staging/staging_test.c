@@ -12,7 +12,7 @@ const char *tfu_slot_put(int slot, int n, const void *const *data, const int64_t
 int tfu_reports_open(void);
 void tfu_reports_close(int key);
 int64_t tfu_reports_steps(int key);
-int tfu_reports_read(int key, int64_t step, void *numbers);
+int tfu_reports_read(int key, int64_t step, void *numbers, size_t bytes);
 
 static tfu_error err;
 
@@ -92,13 +92,27 @@ static tfu_code report(int key, int n, tfu_tensor *x) {
   return code;
 }
 
+/* Tensors of odd sizes, each from a multiple of 8 bytes on, and no more than the reader has room for. */
+static void test_arrays(int key) {
+  float few[3] = {1, 2, 3};
+  int64_t many[TFU_REPORT_BYTES / 8 - 2], found[TFU_REPORT_BYTES / 8];
+  for (int i = 0; i < TFU_REPORT_BYTES / 8 - 2; i++) many[i] = 7 * i;
+  tfu_tensor x[] = {{few, TFU_F32, {1, {3}}}, {many, TFU_I64, {2, {2, TFU_REPORT_BYTES / 16 - 1}}}};
+  CHECK(report(key, 2, x) == TFU_OK);
+  const int64_t step = tfu_reports_steps(key) - 1;
+  CHECK(tfu_reports_read(key, step, found, sizeof found));
+  CHECK(!memcmp(found, few, sizeof few) && !memcmp(found + 2, many, sizeof many));
+  found[2] = -1;
+  CHECK(tfu_reports_read(key, step, found, 2 * sizeof *found) && found[2] == -1);
+}
+
 static void test_reports(void) {
   float loss;
   double right;
-  char numbers[TFU_REPORT_NUMBERS * 8];
-  tfu_tensor x[TFU_REPORT_NUMBERS + 1] = {{&loss, TFU_F32, {0}}, {&right, TFU_F64, {0}}};
+  char numbers[2 * 8];
+  tfu_tensor x[TFU_REPORT_TENSORS + 1] = {{&loss, TFU_F32, {0}}, {&right, TFU_F64, {0}}};
   const int key = tfu_reports_open();
-  CHECK(key >= 0 && tfu_reports_steps(key) == 0 && !tfu_reports_read(key, 0, numbers));
+  CHECK(key >= 0 && tfu_reports_steps(key) == 0 && !tfu_reports_read(key, 0, numbers, sizeof numbers));
   for (int step = 0; step < 3 * TFU_REPORT_KEPT; step++) {
     loss = (float)step, right = -step;
     CHECK(report(key, 2, x) == TFU_OK);
@@ -106,16 +120,18 @@ static void test_reports(void) {
   }
   const int last = 3 * TFU_REPORT_KEPT - 1;
   for (int step = last; step > last - TFU_REPORT_KEPT + 1; step--) {
-    CHECK(tfu_reports_read(key, step, numbers));
+    CHECK(tfu_reports_read(key, step, numbers, sizeof numbers));
     memcpy(&loss, numbers, sizeof loss);
     memcpy(&right, numbers + 8, sizeof right);
     CHECK(loss == (float)step && right == -step);
   }
-  CHECK(!tfu_reports_read(key, last - TFU_REPORT_KEPT, numbers) && !tfu_reports_read(key, last + 1, numbers));
-  CHECK(!tfu_reports_read(key, -1, numbers) && !tfu_reports_read(-1, 0, numbers));
-  CHECK(report(key, TFU_REPORT_NUMBERS + 1, x) == TFU_INVALID && strstr(err.text, "at most 32"));
-  x[1].shape = (tfu_shape){1, {1}};
-  CHECK(report(key, 2, x) == TFU_INVALID && strstr(err.text, "single numbers"));
+  CHECK(!tfu_reports_read(key, last - TFU_REPORT_KEPT, numbers, sizeof numbers) &&
+        !tfu_reports_read(key, last + 1, numbers, sizeof numbers));
+  CHECK(!tfu_reports_read(key, -1, numbers, sizeof numbers) && !tfu_reports_read(-1, 0, numbers, sizeof numbers));
+  CHECK(report(key, TFU_REPORT_TENSORS + 1, x) == TFU_INVALID && strstr(err.text, "at most 32"));
+  x[1].shape = (tfu_shape){2, {TFU_REPORT_BYTES / 16, 2}};
+  CHECK(report(key, 2, x) == TFU_INVALID && strstr(err.text, "at most 16384"));
+  test_arrays(key);
   tfu_reports_close(key);
   x[1].shape.rank = 0;
   CHECK(report(key, 2, x) == TFU_INVALID && strstr(err.text, "nobody reports"));

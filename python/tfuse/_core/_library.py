@@ -54,7 +54,7 @@ def _load(path):
             ("tfu_reports_open", ctypes.c_int, []),
             ("tfu_reports_close", None, [ctypes.c_int]),
             ("tfu_reports_steps", ctypes.c_int64, [ctypes.c_int]),
-            ("tfu_reports_read", ctypes.c_int, [ctypes.c_int, ctypes.c_int64, ctypes.c_void_p]),
+            ("tfu_reports_read", ctypes.c_int, [ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_size_t]),
             ("tfu_slot_open", ctypes.c_int, []),
             ("tfu_slot_close", None, [ctypes.c_int]),
             ("tfu_slot_put", ctypes.c_char_p, [ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 4]),

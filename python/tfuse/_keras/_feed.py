@@ -56,13 +56,14 @@ class Slot:
         if self.given is not None:
             return
         try:
-            self._copy(tensors)
+            self.copy([np.asarray(tensor.__array__(), order="C") for tensor in tensors])  # those of the CPU are not copied
+            self._hosted = [tensor if tensor.dtype == tf.int32 else None for tensor in tensors]
         except tf.errors.ResourceExhaustedError as error:  # TensorFlow may find room for a copy of its own when the step runs
             _explain.note("fit, evaluate, predict", "TensorFlow's own copies", error.message, [], "called", counts=False)
             self.given = tensors
 
-    def _copy(self, tensors):
-        arrays = [np.asarray(tensor.__array__(), order="C") for tensor in tensors]  # those of the CPU are not copied
+    def copy(self, arrays):
+        """Puts arrays there, which lie in memory row by row."""
         needed = sum(-(-max(array.nbytes, 1) // _ALIGN) * _ALIGN for array in arrays)
         if needed > self.bytes:
             self._grow(needed)
@@ -73,7 +74,6 @@ class Slot:
             (ctypes.c_int64 * max(len(dims), 1))(*dims))
         if why:
             raise RuntimeError("tfuse: a batch cannot be copied to %s: %s" % (self.device, why.decode()))
-        self._hosted = [tensor if tensor.dtype == tf.int32 else None for tensor in tensors]
 
     def batch(self, spec):
         """The batch, eagerly. TensorFlow's functions want integers of 32 bits on the host: those stay there."""
@@ -84,7 +84,10 @@ class Slot:
 
     def _grow(self, needed):
         """By an eighth more than needed where it has grown before: batches of many sizes need few memories."""
-        wanted = needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN
+        self.reserve(needed if self.memory is None else -(-needed * 9 // 8 // _ALIGN) * _ALIGN)
+
+    def reserve(self, wanted):
+        """Memory for so many bytes, each tensor's rounded up."""
         self.memory, self.bytes = None, 0  # before there is another
         with tf.device(self.device):
             self.memory, self.bytes = _stage(slot=self.number, bytes=wanted), wanted

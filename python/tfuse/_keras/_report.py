@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from tfuse._core import _library
 
-_NUMBERS = 32  # TFU_REPORT_NUMBERS of the library
+_NUMBERS = 32  # TFU_REPORT_TENSORS of the library, which also has room for
+BYTES = 1 << 14  # of all of them, TFU_REPORT_BYTES
 _report = _library.raw("report")
 
 
@@ -47,10 +48,14 @@ class Reports:
 
     def read(self, step, i, dtype):
         """The number, or None where it is not kept any more."""
-        numbers = (ctypes.c_char * (8 * _NUMBERS))()
-        if not _library.library.tfu_reports_read(self.key, step, numbers):
-            return None
-        return np.frombuffer(numbers, dtype.as_numpy_dtype, 1, 8 * i)[0]
+        numbers = self.read_array(step, [i + 1])  # each has 8 bytes
+        return None if numbers is None else np.frombuffer(numbers, dtype.as_numpy_dtype, 1, 8 * i)[0]
+
+    def read_array(self, step, shape):
+        """What a step has reported, as int64; or None."""
+        numbers = np.empty(shape, np.int64)
+        there = _library.library.tfu_reports_read(self.key, step, numbers.ctypes.data, numbers.nbytes)
+        return numbers if there else None
 
 
 def read(value):

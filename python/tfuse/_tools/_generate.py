@@ -15,11 +15,11 @@ from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
 from tfuse.generation.weights import tensors_of
 
 SAMPLERS = ("greedy", "random", "top_k", "top_p")
-WARM_UP = 3  # steps: on a GPU the first chooses kernels, the second captures them
+WARM_UP = 8  # tokens, or some more: on a GPU the first steps choose kernels and capture them
 
 HELP = """Continues a text with a language model of KerasHub. It prints the new text as it comes, and then, on stderr, how
 many tokens a second that was. On a GPU it also says how near that is to the memory's rate: each token has to
-read all weights, and a copy shows how fast the GPU reads. The first %d steps, which choose kernels, do not count.
+read all weights, and a copy shows how fast the GPU reads. The first %d tokens, for which kernels are chosen, do not count.
 
 MODEL is a file that model.save("model.keras") has written, or a folder that model.save_to_preset(folder) has.""" % WARM_UP
 EXAMPLES = """examples:
@@ -52,10 +52,11 @@ class Printer(threading.Thread):
 
     def __init__(self, show):
         super().__init__(daemon=True)
-        self._show, self._queue, self._tokens, self._shown = show, queue.Queue(), [], 0
+        self._show, self._queue, self._tokens, self._shown, self.count = show, queue.Queue(), [], 0, 0
         self.start()
 
     def put(self, number, token):
+        self.count += 1
         self._queue.put(token)
 
     def close(self):
@@ -76,21 +77,22 @@ class Printer(threading.Thread):
             self._shown = max(self._shown, len(whole))
 
 
-def timed(engine):
-    """Runs an engine to its end: seconds until each step was done."""
+def timed(engine, count):
+    """Runs an engine to its end: seconds until each step was done, and how many tokens there were then, by count()."""
     start, ends = time.perf_counter(), []
     while engine.busy():
         engine.step()
-        ends.append(time.perf_counter() - start)
+        ends.append((time.perf_counter() - start, count()))
     return ends
 
 
-def summary(tokens, ends, weight_bytes, copy_speed):
-    """What is said of a run: how many tokens, when its steps ended, the weights' bytes, and bytes a second, 0 if not known."""
-    lines = ["%d tokens, the first after %.2f s" % (tokens, ends[-tokens] if tokens else 0)]
-    steps = tokens - 1 - WARM_UP
-    if steps > 0:
-        rate = steps / (ends[-1] - ends[-1 - steps])
+def summary(ends, weight_bytes, copy_speed):
+    """What is said of a run: when there were how many tokens, the weights' bytes, and bytes a second, 0 if not known."""
+    last, tokens = ends[-1]
+    lines = ["%d tokens, the first after %.2f s" % (tokens, next(seconds for seconds, n in ends if n))]
+    begin, before = next(((seconds, n) for seconds, n in ends if n >= WARM_UP), ends[-1])
+    if tokens > before:
+        rate = (tokens - before) / (last - begin)
         lines.append("%.1f tokens a second" % rate)
         if copy_speed:
             lines.append("%.0f%% of the memory's rate: each reads %.2f GB of weights, and the GPU copies %.0f GB/s" % (
@@ -100,7 +102,7 @@ def summary(tokens, ends, weight_bytes, copy_speed):
 
 def weight_bytes(decoder):
     """Bytes that a token reads: all weights, but for tables of which it reads a row."""
-    rows = [id(decoder.positions)] + [id(decoder.table)] * (decoder.head is not None)
+    rows = [id(decoder.positions)] if decoder.head is None else [id(decoder.positions), id(decoder.table)]
     return sum(t.dtype.size * t.shape.num_elements() for t in tensors_of(decoder) if id(t) not in rows)
 
 
@@ -129,7 +131,7 @@ def main(arguments):
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    ends = timed(engine)
+    ends = timed(engine, lambda: printer.count)
     printer.close()
     print()
     speed = 0
@@ -137,5 +139,6 @@ def main(arguments):
         from tfuse._tools import _driver
 
         speed = _driver.GpuClock().copy_speed(1 << 28)
-    print(summary(len(engine.result(number)), ends, weight_bytes(engine.decoder), speed), file=sys.stderr)
+    engine.result(number)
+    print(summary(ends, weight_bytes(engine.decoder), speed), file=sys.stderr)
     return 0

@@ -1,5 +1,12 @@
 """Many requests at once: they join and leave between steps, their keys and values lie in pages that they share where their
-prompts begin alike."""
+prompts begin alike.
+
+The host runs ahead of the device. How far a request is after the steps that are queued, the host knows without asking: each
+step gives a token to each request that runs, until it has all it asked for. So it queues some steps, has their tokens copied
+back when they are there, queues the next steps, and only then waits for the tokens of the first. Two things come late by that:
+a stop token ends its request while steps that follow are under way, and what those find for it is dropped; and the last token
+of a request may not be known here when its row moves, so it is moved on the device. All that is queued runs in order, so pages
+that a request has left can be given to the next one at once: whatever still writes them does so before."""
 
 import collections
 import dataclasses
@@ -8,30 +15,54 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfuse._core import _library
+from tfuse._keras._report import BYTES
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
 from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
 from tfuse.generation.steps import PAGE
+from tfuse.generation.transfers import Receiver, Sender
 
-CHUNK = 512  # words of a prompt that are processed between two steps, at most
+CHUNK = 512  # words of a prompt that are processed at one time, at most
+CHUNKS = 8  # that are processed between two steps, at most
+WATCHED = 4  # steps at a time, at most, where somebody waits for each token
+LEAST = 8  # rows that a step has at least, if there are so many
+
+_take_rows = _library.raw("take_rows")
 
 
 @dataclasses.dataclass(eq=False)
 class Request:
     number: int
     prompt: list
-    limit: int  # words in all
+    names: list  # of the pages that the prompt fills: bytes of all words up to there
+    new: int  # tokens that it asks for
     settings: dict
     stops: frozenset
     seed: int
     on_token: typing.Optional[typing.Callable]
     tokens: list = dataclasses.field(default_factory=list)  # new ones
+    queued: int = 0  # new ones that the steps give which are queued by now
     pages: list = dataclasses.field(default_factory=list)
-    row: int = -1  # of the batch; -1: it waits
+    row: int = -1  # of the batch; -1: it waits, or its last steps are queued
     ready: int = 0  # words of the prompt whose keys and values are in the cache
     error: typing.Optional[Exception] = None
     ended: bool = False
+
+    @property
+    def reads(self):
+        return self.ready < len(self.prompt) - 1
+
+
+@dataclasses.dataclass
+class Rows:
+    """Steps of so many rows: the sequences, the chain, the tokens as a column, and where each row's last ones are in it, less
+    its last one's position."""
+    sequences: steps.Sequences
+    chain: typing.Any
+    tokens: tf.Tensor
+    last: tf.Tensor
 
 
 class Engine:
@@ -45,10 +76,12 @@ class Engine:
       model: a CausalLM of KerasHub.
       pages: how many pages of 64 tokens keys and values may take. None: as many as `rows` requests of `room` tokens have, or as
         half of the memory that is free holds, if these are fewer.
-      rows: how many requests run at one time, at most.
+      rows: how many requests run at one time, at most. Where few run, steps of fewer rows are made.
       room: the most tokens of a request, its prompt included.
       batch_invariant: a request's tokens are the same, bit by bit, whatever other requests there are. Without it they are to
         within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
+      at_a_time: how many steps are queued at one time, at most; while they run, the tokens of those before are handed out.
+        1: one by one, and the next is queued when the tokens of the last were handed out.
 
     Raises:
       NotServed: a ValueError that says why tfuse does not serve the model.
@@ -61,24 +94,27 @@ class Engine:
       print(engine.result(first))
     """
 
-    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False):
+    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8):
         self.decoder = decoder_of(model)
         self._device = self.decoder.table.device
         self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
-        self._sampler, self._invariant = model.sampler, batch_invariant
+        self._sampler, self._invariant, self._at_a_time = model.sampler, batch_invariant, at_a_time
         pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)
+        self._sizes = [rows]
+        while self._sizes[0] // 4 >= LEAST:
+            self._sizes.insert(0, self._sizes[0] // 4)
         with tf.device(self._device):
-            self._allocate(pages, rows, self._room)
-        self._host = {name: np.zeros(tensor.shape, tensor.dtype.as_numpy_dtype) for name, tensor in vars(self._s).items()}
-        self._host["done"][:] = 1
-        self._host["places"][:] = -1
+            self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
+        ints = lambda *shape: np.zeros(shape, np.int64)
+        self._host = {"table": ints(rows, -(-self._room // PAGE)), "done": ints(rows) + 1,
+                      "temperature": np.zeros(rows, np.float32), "top_p": np.ones(rows, np.float32),
+                      **{name: ints(rows) for name in ("lengths", "limits", "seeds", "top_k")}}
+        self._first, self._from = ints(rows), ints(rows) - 1  # a row's token, or the row where the device has it
         self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
-        self._next, self._step, self._prompts, self._changed = 0, None, {}, True
-
-    def _allocate(self, pages, rows, room):
-        self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
-        self._s = steps.Sequences(rows, room, -(-room // PAGE))
+        self._next, self._prompts, self._rows, self._at, self._changed = 0, {}, {}, None, True
+        nbytes = sum(value.nbytes for value in self._host.values()) + 16 * rows + 8 * 4 * CHUNK  # of all rows, or of a chunk
+        self._sender, self._receiver, self._under_way = Sender(self._device, nbytes), Receiver(), collections.deque()
 
     # ---- requests ----
 
@@ -104,8 +140,10 @@ class Engine:
         if wanted > there:
             raise ValueError("tfuse.generate: %d tokens take %d pages of %d, and there are %d" % (limit, wanted, PAGE, there))
         number, self._next = self._next, self._next + 1
-        request = Request(number, prompt, limit, settings_of(sampler or self._sampler), frozenset(stop_token_ids or ()),
-                          number if seed is None else seed, on_token)
+        text = np.array(prompt, np.int32).tobytes()
+        names = [text[:4 * end] for end in range(PAGE, len(prompt), PAGE)]
+        request = Request(number, prompt, names, int(max_new_tokens), settings_of(sampler or self._sampler),
+                          frozenset(stop_token_ids or ()), number if seed is None else seed, on_token)
         self._requests[number] = request
         self._waiting.append(request)
         return number
@@ -129,69 +167,93 @@ class Engine:
 
     def busy(self):
         """Whether there are requests that have not ended."""
-        return bool(self._waiting) or any(self._running)
+        return bool(self._waiting) or any(self._running) or any(
+            not request.ended for _, members in self._under_way for request, _, _ in members)
 
-    def _end(self, request):
+    def _leave(self, request):
+        """Its row and its pages are free for those who come after what is queued."""
         if request.row >= 0:
             self._running[request.row] = None
-            self._host["done"][request.row], self._host["places"][request.row] = 1, -1
+            self._host["done"][request.row], self._host["lengths"][request.row] = 1, 0
             self._changed = True
         for page in request.pages:
             self._pages.leave(page)
-        request.row, request.pages, request.ended = -1, [], True
+        request.row, request.pages = -1, []
+
+    def _end(self, request):
+        self._leave(request)
+        request.ended = True
 
     # ---- steps ----
 
     def step(self):
-        """One new token for each request that runs; before that, requests join, and some read a part of their prompts."""
+        """Requests join, some read a part of their prompts, and some steps are queued, each of which gives a token to each
+        request that has read its own; then the tokens of the steps before are handed out."""
         with tf.device(self._device):
+            for request in [r for r in self._running if r is not None and r.queued == r.new]:
+                self._leave(request)
             while self._waiting and self._admit(self._waiting[0]):
                 self._waiting.popleft()
-            left = CHUNK
-            for request in [r for r in self._running if r is not None and r.ready < len(r.prompt) - 1]:
-                left -= self._read(request) if left > 0 else 0
-            ready = [r for r in self._running if r is not None and r.ready == len(r.prompt) - 1]
+            self._read_some()
+            ready = [r for r in self._running if r is not None and not r.reads]
             if ready:
-                self._advance()
+                self._queue(ready)
+        while len(self._under_way) > (1 if ready and self._at_a_time > 1 else 0):
+            self._hand_out(*self._under_way.popleft())
+
+    def _queue(self, ready):
+        """Steps for these requests, and a copy of their tokens to here."""
+        rows = self._put()
+        most = min(WATCHED, self._at_a_time) if any(r.on_token for r in ready) else self._at_a_time
+        if any(r is not None and r.reads for r in self._running):
+            most = 1
+        n = min(most, rows.last.shape[1], max(r.new - r.queued for r in ready))
+        rows.chain.run(n)
+        asked = self._receiver.ask(_take_rows(rows.tokens, rows.sequences.positions + rows.last))
+        members = []
         for request in ready:
-            if not request.ended:  # by another's on_token
-                self._grown(request)
+            given = min(n, request.new - request.queued)
+            request.queued += given
+            members.append((request, request.row, given))
+        host = self._host
+        host["lengths"] = np.where(host["done"], host["lengths"], np.minimum(host["lengths"] + n, host["limits"]))
+        host["done"] |= host["lengths"] >= host["limits"]
+        self._under_way.append((asked, members))
 
-    def _advance(self):
-        self._put()
-        if self._step is None:
-            self._step = steps.step(self.decoder, self._cache, self._s, invariant=self._invariant)
-        self._step.run()
-        grown = ("lengths", "done", "current", "places", "positions")
-        self._host.update(zip(grown, steps.read(*(getattr(self._s, name) for name in grown))))
-
-    def _grown(self, request):
-        length = int(self._host["lengths"][request.row])
-        if length == len(request.prompt) + len(request.tokens):
+    def _hand_out(self, asked, members):
+        """Tokens of some steps, in the order in which they came."""
+        if all(request.ended for request, _, _ in members):
             return
-        token = int(self._host["current"][request.row])
+        tokens = self._receiver.read(asked)[:, :, 0].tolist()
+        for i in range(max(given for _, _, given in members)):
+            for request, row, given in members:
+                if i < given and not request.ended:
+                    self._grown(request, tokens[row][i - given])
+
+    def _grown(self, request, token):
         request.tokens.append(token)
         try:
             if request.on_token is not None:
                 request.on_token(request.number, token)
         except Exception as error:  # it ends this request, and no other
             request.error = error
-        if request.error is not None or length >= request.limit or token in request.stops:
+        if not request.ended and (request.error is not None or len(request.tokens) == request.new or token in request.stops):
             self._end(request)
+
+    # ---- prompts ----
 
     def _admit(self, request):
         """Gives a request a row and its pages, if there are any."""
         row = next((i for i, r in enumerate(self._running) if r is None), None)
         if row is None:
             return False
-        names = [tuple(request.prompt[:end]) for end in range(PAGE, len(request.prompt), PAGE)]
         shared = []
-        for name in names:
+        for name in request.names:
             page = self._pages.find(name)
             if page is None:
                 break
             shared.append(page)
-        own = -(-request.limit // PAGE) - len(shared)
+        own = -(-(len(request.prompt) + request.new) // PAGE) - len(shared)
         if own > self._pages.available() - sum(page in self._pages.unused for page in shared):
             return False
         for page in shared:
@@ -199,9 +261,18 @@ class Engine:
         request.pages = shared + [self._pages.take() for _ in range(own)]
         request.ready, request.row, self._running[row] = min(len(shared) * PAGE, len(request.prompt) - 1), row, request
         self._host["table"][row, :len(request.pages)] = request.pages
-        if request.ready == len(request.prompt) - 1:
+        if not request.reads:
             self._start(request)
         return True
+
+    def _read_some(self):
+        """Some chunks of words before a step: the more, the more requests read, against those that wait for the step."""
+        running = [r for r in self._running if r is not None]
+        reading = [r for r in running if r.reads]
+        left = CHUNK * min(CHUNKS, max(1, CHUNKS * len(reading) // max(1, len(running) - len(reading))))
+        for request in reading:
+            while left > 0 and request.reads:
+                left -= self._read(request)
 
     def _read(self, request):
         """Puts some tokens of a prompt into the cache; returns how many there was room for."""
@@ -215,32 +286,64 @@ class Engine:
                   "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
         if n not in self._prompts:
             tensors = steps.Tensors(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
-            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors),
-                                                         invariant=self._invariant)
+            self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors), invariant=self._invariant)
         tensors, chain = self._prompts[n]
-        steps.write(tensors, **values)
+        steps.write(tensors, self._sender.send, **values)
         chain.run()
         request.ready = end
         for i in range(begin // PAGE, end // PAGE):
-            self._pages.name(request.pages[i], tuple(request.prompt[:(i + 1) * PAGE]))
-        if end == len(request.prompt) - 1:
+            self._pages.name(request.pages[i], request.names[i])
+        if not request.reads:
             self._start(request)
         return n
 
+    # ---- rows ----
+
     def _start(self, request):
         """From now on it takes part in steps: the first one reads the last word of its prompt."""
-        row, last, host = request.row, len(request.prompt) - 1, self._host
-        host["tokens"][row, :last + 1] = request.prompt
-        host["lengths"][row], host["limits"][row], host["done"][row] = last + 1, request.limit, 0
-        host["current"][row], host["positions"][row] = request.prompt[last], last
-        host["places"][row] = request.pages[last // PAGE] * PAGE + last % PAGE
+        row, length, host = request.row, len(request.prompt), self._host
+        host["lengths"][row], host["limits"][row], host["done"][row] = length, length + request.new, 0
         host["seeds"][row] = request.seed
         for name, value in request.settings.items():
             host[name][row] = value
+        self._first[row], self._from[row] = request.prompt[-1], -1
         self._changed = True
 
     def _put(self):
-        """Tells the device what has changed here."""
-        if self._changed:
-            steps.write(self._s, **{name: value for name, value in self._host.items() if name not in ("tokens", "stops")})
-        self._changed = False
+        """Tells the device what has changed here, and returns the rows to make steps with: as few as there can be."""
+        size = next(size for size in self._sizes if size >= sum(r is not None for r in self._running))
+        if self._at == size and not self._changed:
+            return self._rows[size]
+        if any(self._running[size:]):
+            self._move_up()
+        if size not in self._rows:
+            self._rows[size] = self._made(size)
+        values = {name: value[:size] for name, value in self._host.items()}
+        last = np.maximum(values["lengths"] - 1, 0)
+        page = values["table"][np.arange(size), last // PAGE]
+        values.update(positions=last, places=np.where(values["done"], -1, page * PAGE + last % PAGE))
+        before = self._rows[self._at or size].sequences.current  # of a row that has just begun, its token is beside these
+        rows = np.where(self._from[:size] < 0, before.shape[0] + np.arange(size), self._from[:size])
+        rows, first = self._sender.send([rows, self._first[:size]])
+        current = _take_rows(tf.expand_dims(tf.concat([before, first], 0), 1), rows)
+        steps.write(self._rows[size].sequences, self._sender.send, {"current": current}, **values)
+        self._at, self._changed, self._from = size, False, np.arange(len(self._running))
+        return self._rows[size]
+
+    def _move_up(self):
+        """Moves requests to the first rows."""
+        rows = [i for i, request in enumerate(self._running) if request is not None]
+        order = rows + [i for i, request in enumerate(self._running) if request is None]
+        self._running = [self._running[i] for i in order]
+        for name, value in self._host.items():
+            self._host[name] = value[order]
+        self._first, self._from = self._first[order], self._from[order]
+        for row, request in enumerate(self._running[:len(rows)]):
+            request.row = row
+
+    def _made(self, size):
+        s = steps.Sequences(size, self._room, self._host["table"].shape[1])
+        n = max(1, min(self._at_a_time, BYTES // 8 // size))
+        last = np.arange(size)[:, None] * self._room + np.arange(1 - n, 1)
+        return Rows(s, steps.step(self.decoder, self._cache, s, invariant=self._invariant), tf.reshape(s.tokens, [-1, 1]),
+                    tf.constant(last))

@@ -11,7 +11,7 @@ from tfuse.generation.decoders import NotServed
 from tfuse.generation.engine import Engine
 from tfuse.generation.steps import PAGE
 
-ROWS = 64  # requests that run at one time, at most
+ROWS = 128  # requests that run at one time, at most
 ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}  # which their generate() stops at, too
 
 
@@ -47,7 +47,7 @@ def generate(model, prompts, max_new_tokens, sampler=None, stop_token_ids="auto"
         tokenizer; without a preprocessor, and with None, there are none.
       on_token: a function that is called with each new token as it comes: the prompt's place in the list, and the token's id.
         What it raises ends this prompt's continuation, and no other.
-      pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 64
+      pages: how many pages of 64 tokens keys and values may take; a prompt that finds no free ones waits. None: enough for 128
         prompts as long as the longest, or as many as half of the memory that is free holds, if these are fewer.
       batch_invariant: a prompt's tokens are the same, bit by bit, whatever other prompts there are. Without it they are to
         within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.

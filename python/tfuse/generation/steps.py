@@ -44,16 +44,23 @@ class Sequences(Tensors):
         self.stops = ints(0)
 
 
-def write(tensors, **values):
+def constants(arrays):
+    return [tf.constant(array) for array in arrays]
+
+
+def write(tensors, send=constants, there=None, **values):
     """Puts values into the memory that the tensors of these names have: where it lies, steps that were captured know.
 
-    Those of one dtype and size are copied to the device at once, as rows of a table."""
+    Those of one dtype and size are sent to the device at once, as rows of a table. `there` has those that are on the device."""
     alike = {}
     for name, value in values.items():
         if np.size(value):
             alike.setdefault((value.dtype, value.size), []).append(name)
-    tables = [tf.constant(np.stack([np.ravel(values[name]) for name in names])) for names in alike.values()]
+    tables = send([np.stack([np.ravel(values[name]) for name in names]) for names in alike.values()])
     to = [[getattr(tensors, name) for name in names] for names in alike.values()]
+    for name, value in (there or {}).items():
+        tables.append(tf.reshape(value, [1, -1]))
+        to.append([getattr(tensors, name)])
     put(tensors.chains, tables, to)
 
 
