@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tfuse
+from tfuse import cases
 from tfuse._core import _chain, _library
 from tfuse.generation import steps
 
@@ -81,15 +82,23 @@ def bits(x):
     return tf.bitcast(x, {2: tf.uint16, 4: tf.uint32, 8: tf.uint64}[x.dtype.size]).numpy()
 
 
+def typical(x, dtype, **options):
+    """The error of TensorFlow's ops in this dtype, on other samples of the same sizes."""
+    others = ({**x, "query": tf.roll(x["query"], n, -1)} for n in (1, 2, 3, 5))
+    return max(cases.error(composed(dtype, other, **options)[0], numbers(composed("float64", other, **options)[0])) for other in others)
+
+
 def check(x, dtype, **options):
-    """Against float64: the error is at most twice that of TensorFlow's ops in the same dtype, or twice one rounding where these
-    are exact, as with a single key. The cache has the new rows."""
+    """Against float64: the error is at most twice that of TensorFlow's ops in the same dtype. Of 16 bits the root mean square
+    counts: the largest of thousands of roundings is luck. The cache has the new rows."""
     new_keys, new_values, y = op(*x.values(), **options)
     (want, key), (naive, naive_key) = (composed(t, x, **options) for t in ("float64", dtype))
     error = lambda got, truth: np.sqrt(np.mean(np.square(numbers(got) - numbers(truth))))
     assert np.isfinite(numbers(y)).all()
-    rounding = {"float64": 2.0**-49, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype] * error(want, 0 * want)
-    assert error(y, want) <= 2 * max(error(naive, want), rounding)
+    if tf.as_dtype(dtype).size == 2:
+        assert error(y, want) <= max(2 * error(naive, want), 1e-13)
+    else:
+        assert cases.error(y, numbers(want)) <= cases.allowed(naive, numbers(want), dtype, typical(x, dtype, **options))
     places = x["places"].numpy()
     for old, new, row, truth, other in ((x["keys"], new_keys, x["key"], key, naive_key),
                                         (x["values"], new_values, x["value"], x["value"], x["value"])):
