@@ -29,7 +29,7 @@ def logits(monkeypatch):
         return y
 
     monkeypatch.setattr(steps._Writer, "logits", kept)
-    return lambda engine: bits(seen[engine._at])
+    return lambda engine: bits(seen[engine._rows.size])
 
 
 def bits(tensor):

@@ -79,7 +79,7 @@ def test_steps_at_a_time(at_a_time):
         numbers = [engine.add(prompt, n, sampler, [7, 11] if i % 3 else None, told if i % 2 else None)
                    for i, (prompt, n) in enumerate(zip(prompts, new))]
         run(engine)
-        assert set(engine._rows) == {10, 40} and engine._pages.available() == 160
+        assert set(engine._rows.groups) == {10, 40} and engine._pages.available() == 160
         words = [engine.result(number) for number in numbers]
         assert all(seen[number] == words[i] for i, number in enumerate(numbers) if i % 2)
         return words

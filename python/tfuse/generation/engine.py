@@ -10,26 +10,23 @@ that a request has left can be given to the next one at once: whatever still wri
 
 import collections
 import dataclasses
+import functools
 import typing
 
 import numpy as np
 import tensorflow as tf
 
-from tfuse._core import _library
-from tfuse._keras._report import BYTES
 from tfuse.generation import steps
 from tfuse.generation.batch import settings_of
 from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
+from tfuse.generation.rows import Rows
 from tfuse.generation.steps import PAGE
 from tfuse.generation.transfers import Receiver, Sender
 
 CHUNK = 512  # words of a prompt that are processed at one time, at most
 CHUNKS = 8  # that are processed between two steps, at most
 WATCHED = 4  # steps at a time, at most, where somebody waits for each token
-LEAST = 8  # rows that a step has at least, if there are so many
-
-_take_rows = _library.raw("take_rows")
 
 
 @dataclasses.dataclass(eq=False)
@@ -53,16 +50,6 @@ class Request:
     @property
     def reads(self):
         return self.ready < len(self.prompt) - 1
-
-
-@dataclasses.dataclass
-class Rows:
-    """Steps of so many rows: the sequences, the chain, the tokens as a column, and where each row's last ones are in it, less
-    its last one's position."""
-    sequences: steps.Sequences
-    chain: typing.Any
-    tokens: tf.Tensor
-    last: tf.Tensor
 
 
 class Engine:
@@ -101,20 +88,13 @@ class Engine:
         self._sampler, self._invariant, self._at_a_time = model.sampler, batch_invariant, at_a_time
         pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
         self._pages = Pages(pages)
-        self._sizes = [rows]
-        while self._sizes[0] // 4 >= LEAST:
-            self._sizes.insert(0, self._sizes[0] // 4)
         with tf.device(self._device):
             self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
-        ints = lambda *shape: np.zeros(shape, np.int64)
-        self._host = {"table": ints(rows, -(-self._room // PAGE)), "done": ints(rows) + 1,
-                      "temperature": np.zeros(rows, np.float32), "top_p": np.ones(rows, np.float32),
-                      **{name: ints(rows) for name in ("lengths", "limits", "seeds", "top_k")}}
-        self._first, self._from = ints(rows), ints(rows) - 1  # a row's token, or the row where the device has it
-        self._requests, self._waiting, self._running = {}, collections.deque(), [None] * rows
-        self._next, self._prompts, self._rows, self._at, self._changed = 0, {}, {}, None, True
-        nbytes = sum(value.nbytes for value in self._host.values()) + 16 * rows + 8 * 4 * CHUNK  # of all rows, or of a chunk
-        self._sender, self._receiver, self._under_way = Sender(self._device, nbytes), Receiver(), collections.deque()
+        self._sender = Sender(self._device, Rows.bytes(rows, self._room) + 8 * 4 * CHUNK)  # of all rows, or of a chunk
+        step = functools.partial(steps.step, self.decoder, self._cache, invariant=batch_invariant)
+        self._rows = Rows(rows, self._room, at_a_time, self._sender, step)
+        self._requests, self._waiting, self._next, self._prompts = {}, collections.deque(), 0, {}
+        self._receiver, self._under_way = Receiver(), collections.deque()
 
     # ---- requests ----
 
@@ -167,18 +147,15 @@ class Engine:
 
     def busy(self):
         """Whether there are requests that have not ended."""
-        return bool(self._waiting) or any(self._running) or any(
+        return bool(self._waiting) or any(self._rows.requests) or any(
             not request.ended for _, members in self._under_way for request, _, _ in members)
 
     def _leave(self, request):
         """Its row and its pages are free for those who come after what is queued."""
-        if request.row >= 0:
-            self._running[request.row] = None
-            self._host["done"][request.row], self._host["lengths"][request.row] = 1, 0
-            self._changed = True
+        self._rows.leave(request)
         for page in request.pages:
             self._pages.leave(page)
-        request.row, request.pages = -1, []
+        request.pages = []
 
     def _end(self, request):
         self._leave(request)
@@ -190,34 +167,34 @@ class Engine:
         """Requests join, some read a part of their prompts, and some steps are queued, each of which gives a token to each
         request that has read its own; then the tokens of the steps before are handed out."""
         with tf.device(self._device):
-            for request in [r for r in self._running if r is not None and r.queued == r.new]:
+            for request in [r for r in self._running() if r.queued == r.new]:
                 self._leave(request)
             while self._waiting and self._admit(self._waiting[0]):
                 self._waiting.popleft()
             self._read_some()
-            ready = [r for r in self._running if r is not None and not r.reads]
+            ready = [r for r in self._running() if not r.reads]
             if ready:
                 self._queue(ready)
         while len(self._under_way) > (1 if ready and self._at_a_time > 1 else 0):
             self._hand_out(*self._under_way.popleft())
 
+    def _running(self):
+        return [request for request in self._rows.requests if request is not None]
+
     def _queue(self, ready):
         """Steps for these requests, and a copy of their tokens to here."""
-        rows = self._put()
+        group = self._rows.put()
         most = min(WATCHED, self._at_a_time) if any(r.on_token for r in ready) else self._at_a_time
-        if any(r is not None and r.reads for r in self._running):
+        if any(r.reads for r in self._running()):
             most = 1
-        n = min(most, rows.last.shape[1], max(r.new - r.queued for r in ready))
-        rows.chain.run(n)
-        asked = self._receiver.ask(_take_rows(rows.tokens, rows.sequences.positions + rows.last))
+        n = min(most, group.last.shape[1], max(r.new - r.queued for r in ready))
+        asked = self._receiver.ask(group.run(n))
         members = []
         for request in ready:
             given = min(n, request.new - request.queued)
             request.queued += given
             members.append((request, request.row, given))
-        host = self._host
-        host["lengths"] = np.where(host["done"], host["lengths"], np.minimum(host["lengths"] + n, host["limits"]))
-        host["done"] |= host["lengths"] >= host["limits"]
+        self._rows.advance(n)
         self._under_way.append((asked, members))
 
     def _hand_out(self, asked, members):
@@ -244,8 +221,7 @@ class Engine:
 
     def _admit(self, request):
         """Gives a request a row and its pages, if there are any."""
-        row = next((i for i, r in enumerate(self._running) if r is None), None)
-        if row is None:
+        if all(self._rows.requests):
             return False
         shared = []
         for name in request.names:
@@ -259,15 +235,15 @@ class Engine:
         for page in shared:
             self._pages.use(page)
         request.pages = shared + [self._pages.take() for _ in range(own)]
-        request.ready, request.row, self._running[row] = min(len(shared) * PAGE, len(request.prompt) - 1), row, request
-        self._host["table"][row, :len(request.pages)] = request.pages
+        request.ready = min(len(shared) * PAGE, len(request.prompt) - 1)
+        self._rows.give(request)
         if not request.reads:
-            self._start(request)
+            self._rows.start(request)
         return True
 
     def _read_some(self):
         """Some chunks of words before a step: the more, the more requests read, against those that wait for the step."""
-        running = [r for r in self._running if r is not None]
+        running = self._running()
         reading = [r for r in running if r.reads]
         left = CHUNK * min(CHUNKS, max(1, CHUNKS * len(reading) // max(1, len(running) - len(reading))))
         for request in reading:
@@ -283,7 +259,7 @@ class Engine:
         words[0, n - len(at):], positions[0, n - len(at):] = request.prompt[begin:end], at
         places[0, n - len(at):] = np.array(request.pages)[at // PAGE] * PAGE + at % PAGE
         values = {"words": words, "places": places, "positions": positions,
-                  "table": self._host["table"][request.row:request.row + 1], "lengths": np.array([end])}
+                  "table": self._rows.table(request), "lengths": np.array([end])}
         if n not in self._prompts:
             tensors = steps.Tensors(**{name: tf.zeros(np.shape(value), tf.int64) for name, value in values.items()})
             self._prompts[n] = tensors, steps.prompt(self.decoder, self._cache, **vars(tensors), invariant=self._invariant)
@@ -294,56 +270,5 @@ class Engine:
         for i in range(begin // PAGE, end // PAGE):
             self._pages.name(request.pages[i], request.names[i])
         if not request.reads:
-            self._start(request)
+            self._rows.start(request)
         return n
-
-    # ---- rows ----
-
-    def _start(self, request):
-        """From now on it takes part in steps: the first one reads the last word of its prompt."""
-        row, length, host = request.row, len(request.prompt), self._host
-        host["lengths"][row], host["limits"][row], host["done"][row] = length, length + request.new, 0
-        host["seeds"][row] = request.seed
-        for name, value in request.settings.items():
-            host[name][row] = value
-        self._first[row], self._from[row] = request.prompt[-1], -1
-        self._changed = True
-
-    def _put(self):
-        """Tells the device what has changed here, and returns the rows to make steps with: as few as there can be."""
-        size = next(size for size in self._sizes if size >= sum(r is not None for r in self._running))
-        if self._at == size and not self._changed:
-            return self._rows[size]
-        if any(self._running[size:]):
-            self._move_up()
-        if size not in self._rows:
-            self._rows[size] = self._made(size)
-        values = {name: value[:size] for name, value in self._host.items()}
-        last = np.maximum(values["lengths"] - 1, 0)
-        page = values["table"][np.arange(size), last // PAGE]
-        values.update(positions=last, places=np.where(values["done"], -1, page * PAGE + last % PAGE))
-        before = self._rows[self._at or size].sequences.current  # of a row that has just begun, its token is beside these
-        rows = np.where(self._from[:size] < 0, before.shape[0] + np.arange(size), self._from[:size])
-        rows, first = self._sender.send([rows, self._first[:size]])
-        current = _take_rows(tf.expand_dims(tf.concat([before, first], 0), 1), rows)
-        steps.write(self._rows[size].sequences, self._sender.send, {"current": current}, **values)
-        self._at, self._changed, self._from = size, False, np.arange(len(self._running))
-        return self._rows[size]
-
-    def _move_up(self):
-        """Moves requests to the first rows."""
-        rows = [i for i, request in enumerate(self._running) if request is not None]
-        order = rows + [i for i, request in enumerate(self._running) if request is None]
-        self._running = [self._running[i] for i in order]
-        for name, value in self._host.items():
-            self._host[name] = value[order]
-        self._first, self._from = self._first[order], self._from[order]
-        for row, request in enumerate(self._running[:len(rows)]):
-            request.row = row
-
-    def _made(self, size):
-        s = steps.Sequences(size, self._room, self._host["table"].shape[1])
-        n = max(1, min(self._at_a_time, BYTES // 8 // size))
-        last = np.arange(size)[:, None] * self._room + np.arange(1 - n, 1)
-        return Rows(s, steps.step(self.decoder, self._cache, s, invariant=self._invariant), tf.reshape(s.tokens, [-1, 1]),
-                    tf.constant(last))
