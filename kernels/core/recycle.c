@@ -42,3 +42,8 @@ tfu_call *tfu_part(tfu_recycled *r, const tfu_op *op) {
   for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};
   return call;
 }
+
+tfu_code tfu_scratch_like(tfu_call *call, tfu_tensor like, tfu_tensor *t) {
+  *t = like;
+  return tfu_scratch(call, (size_t)tfu_count(&like.shape) * tfu_dtype_size(like.dtype), &t->data);
+}

@@ -28,4 +28,7 @@ tfu_call *tfu_recycle(tfu_recycled *r);
  * its attributes are zero. */
 tfu_call *tfu_part(tfu_recycled *r, const tfu_op *op);
 
+/* Scratch of the call for a tensor of this dtype and shape: what one part gives, and another takes. */
+TFU_MUST_USE tfu_code tfu_scratch_like(tfu_call *call, tfu_tensor like, tfu_tensor *t);
+
 #endif

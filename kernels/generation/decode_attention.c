@@ -11,15 +11,11 @@ static tfu_tensor one_step(tfu_tensor t) {
   return t;
 }
 
-static tfu_code scratch_for(tfu_call *call, tfu_tensor *t) {
-  return tfu_scratch(call, (size_t)tfu_count(&t->shape) * tfu_dtype_size(t->dtype), &t->data);
-}
-
 static tfu_code rotate(tfu_call *call, tfu_recycled *space, tfu_compute_fn *run, tfu_tensor *query, tfu_tensor *key) {
   if (!tfu_given(&call->in[TFU_DECODE_POSITIONS].shape)) return TFU_OK;
   const tfu_tensor from[2] = {*query, *key};
-  TFU_TRY(scratch_for(call, query));
-  TFU_TRY(scratch_for(call, key));
+  TFU_TRY(tfu_scratch_like(call, from[0], query));
+  TFU_TRY(tfu_scratch_like(call, from[1], key));
   tfu_call *rope = tfu_part(space, &tfu_rope);
   rope->attr[TFU_ROPE_BASE].f = call->attr[TFU_DECODE_BASE].f;
   rope->attr[TFU_ROPE_PAIRING].i = TFU_ROPE_HALF;

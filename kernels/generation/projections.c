@@ -6,11 +6,6 @@
 #include "ops/products/linear.h"
 #include "ops/rows/norm.h"
 
-static tfu_code scratch_like(tfu_call *call, tfu_tensor like, tfu_tensor *t) {
-  *t = like;
-  return tfu_scratch(call, (size_t)tfu_count(&like.shape) * tfu_dtype_size(like.dtype), &t->data);
-}
-
 static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_parts *parts, tfu_tensor *x) {
   const tfu_tensor *gamma = &call->in[TFU_PROJECT_GAMMA];
   *x = call->in[TFU_PROJECT_X];
@@ -18,8 +13,8 @@ static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_par
   const tfu_tensor from = *x;
   const tfu_shape rows = tfu_leading(&from.shape);
   tfu_tensor stats;
-  TFU_TRY(scratch_like(call, from, x));
-  TFU_TRY(scratch_like(call, (tfu_tensor){.dtype = gamma->dtype, .shape = tfu_append(&rows, 2)}, &stats));
+  TFU_TRY(tfu_scratch_like(call, from, x));
+  TFU_TRY(tfu_scratch_like(call, (tfu_tensor){.dtype = gamma->dtype, .shape = tfu_append(&rows, 2)}, &stats));
   tfu_call *norm = tfu_part(space, &tfu_norm);
   norm->attr[TFU_NORM_KIND].i = TFU_RMS_NORM;
   norm->attr[TFU_NORM_EPSILON].f = call->attr[TFU_PROJECT_EPSILON].f;
@@ -57,7 +52,7 @@ tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts)
     return TFU_OK;
   }
   for (int i = 0; i < 2; i++) {
-    TFU_TRY(scratch_like(call, call->out[0], &factor[i]));
+    TFU_TRY(tfu_scratch_like(call, call->out[0], &factor[i]));
     TFU_TRY(project(call, &space, parts, &x, i, TFU_ACT_linear, factor[i]));
   }
   tfu_call *gated = tfu_part(&space, &tfu_gated);

@@ -131,7 +131,7 @@ __device__ inline float sum_over_cluster(const float *mine, int blocks) {
   return sum;
 }
 
-/* A result of the tile: columns are counted within the tile, and rows from its first. */
+/* A result: its row of x, and its column, counted within the tile. */
 template <typename T, int N>
 struct few_rows_result {
   const few_rows_product &p;

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfuse
 from conftest import since_now
 from generating import FAMILIES, assert_same, fresh, model, prompts
-from tfuse.generation import batch
+from tfuse.generation import batch, transfers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -124,7 +124,7 @@ def test_steps_are_queued_before_the_host_looks(monkeypatch, queued, reports):
     whole = np.asarray(batch.generate(lm, x)["token_ids"])
     assert queued == [8] * 11 + [7]  # the prompt's step makes a word of each, and nobody has to look
     if not reports:
-        monkeypatch.setattr(batch.Reports, "key", property(lambda self: -1, lambda self, key: None), raising=False)
+        monkeypatch.setattr(transfers.Reports, "key", property(lambda self: -1, lambda self, key: None), raising=False)
     stops = (int(whole[0, 40]), int(whole[1, 40]))
     last = max(next(i for i in range(x["padding_mask"][row].sum(), 100) if whole[row, i] in stops) for row in (0, 1))
     queued.clear()

@@ -217,6 +217,11 @@ def test_predictions_that_cannot_be_copied_while_it_runs(feeds, copying):
     assert any_length.predict(lengths, verbose=0).shape == (4, None, 3) and copying == [None, None]
     want = made.predict(batches(), verbose=0)
     assert copying[2]
+    stop = keras.callbacks.LambdaCallback()
+    stop.on_predict_batch_end = lambda batch, logs=None: setattr(made, "stop_predicting", batch == 5)
+    found = made.predict(batches().repeat(), steps=10**14, verbose=0, callbacks=[stop])  # no memory has room for all of these
+    np.testing.assert_array_equal(found, want)
+    assert copying.pop() is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_predictions, "_on_host", lambda tensor: 1 / 0)
         np.testing.assert_array_equal(made.predict(batches(), verbose=0), want)

@@ -5,6 +5,7 @@ while the GPU has nothing to do. Here a thread copies each step's outputs to the
 """
 
 import concurrent.futures
+import contextlib
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +62,8 @@ def add(callbacks, batch, outputs):
     found = getattr(callbacks, "_tfuse_predictions", {})
     for i, tensor in enumerate(tf.nest.flatten(outputs)):
         if batch < at_a_time and is_worth_it(tensor):
-            found[i] = Prediction(tensor, -(-steps // at_a_time) * tensor.shape[0])
+            with contextlib.suppress(MemoryError):  # of steps that may never be made
+                found[i] = Prediction(tensor, -(-steps // at_a_time) * tensor.shape[0])
         if i in found and isinstance(tensor, tf.Tensor) and tensor.shape.rank:
             found[i].add(tensor)
 

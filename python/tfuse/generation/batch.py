@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfuse._core import _library
-from tfuse._keras._report import Reports
 from tfuse.generation import steps
 from tfuse.generation.decoders import NotServed
 from tfuse.generation.steps import PAGE
+from tfuse.generation.transfers import Receiver
 from tfuse.generation.weights import Weights
 
 AT_A_TIME = 8  # steps that are queued before the host looks whether all sequences were done after the 8 before them
@@ -24,7 +24,7 @@ KEPT_BYTES = 1 << 30  # of keys and values that stay after a batch, at most
 
 _kept = weakref.WeakKeyDictionary()  # by model: _Kept
 _lock = threading.Lock()
-_reduce, _report = _library.raw("reduce"), _library.raw("report")
+_reduce = _library.raw("reduce")
 
 
 class _Kept:
@@ -57,7 +57,7 @@ class _Batch:
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
         self.bytes = sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
-        self.chains, self._reports, self._reported = {}, None, 0
+        self.chains, self._receiver = {}, None
 
     def begin(self, tokens, lengths, stops, seeds, settings):
         batch, room = self.size
@@ -99,18 +99,14 @@ class _Batch:
                 break
 
     def _ask(self):
-        """Has the host told whether all sequences are done after the steps queued by now. Returns that report's number."""
-        if self._reports is None:
-            self._reports = Reports()
-        if self._reports.key >= 0:
-            _report([_reduce(self.sequences.done, kind="min")], key=self._reports.key)
-        self._reported += 1
-        return self._reported - 1
+        """Has the host told whether all sequences are done after the steps queued by now. Returns what _are_done() is given."""
+        if self._receiver is None:
+            self._receiver = Receiver()
+        return self._receiver.ask(_reduce(self.sequences.done, kind="min"))
 
     def _are_done(self, asked):
-        """What a report says, for which nobody waits but for the steps before it; without one, what the last step has left."""
-        least = self._reports.read(asked, 0, tf.int64)
-        return bool(steps.read(self.sequences.done)[0].all() if least is None else least)
+        """What the host was told. It waits for the steps before that, and for no others."""
+        return bool(self._receiver.read(asked))
 
     def _step(self, weights, tensors, **given):
         chain = steps.step(weights.decoder(tensors), self.cache, self.sequences, **given)
