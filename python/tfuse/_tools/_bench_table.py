@@ -273,7 +273,7 @@ def page(saved, images=None):
         steps = saved.get("steps", []) if family == "lists" else []
         if family in families or steps:
             text += ["", "### " + family.capitalize(), "", textwrap.fill(NOTES[family], 120)]
-            if images:
+            if images and (steps or any(line.times for line in lines(families[family]))):  # else no rival was timed
                 text += ["", "![%s: how many times tfuse's time others take](%s%s.png)" % (family, images, family)]
             text += ["", *table(families[family])] if family in families else []
             text += _bench_optimizers.table(steps)
