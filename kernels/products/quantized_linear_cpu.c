@@ -1,0 +1,135 @@
+/* quantized_linear on the CPU: w is written once, in the arithmetic type, for a blocked product; rows of x that are
+ * rounded become whole numbers, whose sums are scaled at the end. */
+#ifndef REAL
+#include "ops/products/quantized_linear.h"
+
+#include <tgmath.h>
+
+#include "kernels/core/cpu/cpu.h"
+#include "kernels/products/gemm_cpu.h"
+#include "kernels/products/quantized_kernel.h"
+
+typedef struct quant_job {
+  quantized_kernel k;
+  tfu_tensor w, x, y, residual;
+  void *rounded;           /* x in whole numbers, or NULL */
+  void *by;                /* what the sums of each row are multiplied with, or NULL */
+  const void *ones, *bias; /* of the arithmetic type, one value per output */
+  const tfu_activation *act;
+} quant_job;
+
+#define TFU_SELF "kernels/products/quantized_linear_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+TFU_BY_REAL(tfu_quantized_linear_cpu)
+TFU_BY_REAL(tfu_quantized_linear_grad_cpu)
+
+#else
+
+/* Rows begin .. end of w. */
+static void FN(widen_rows)(void *arg, int64_t begin, int64_t end) {
+  const quant_job *j = arg;
+  const quantized_kernel *k = &j->k;
+  const REAL *scale = k->scale, *input_scale = k->input_scale;
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t g = quant_group(k, i);
+    for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
+      REAL line[TFU_TILE];
+      for (int64_t c = 0; c < n; c++) {
+        const int64_t o = first + c;
+        if (k->order == QUANT_TILES) {
+          line[c] = (REAL)quant_at(k, i, o) * scale[2 * g * k->outputs + o] + scale[(2 * g + 1) * k->outputs + o];
+        } else {
+          const int64_t at = quant_scale_at(k, g, o);
+          const int zero = k->zero ? quant_value(k->zero[at], 8, k->is_signed) : 0;
+          const REAL v = (REAL)(quant_at(k, i, o) - zero);
+          line[c] = k->divide ? v / scale[at] : v * scale[at];
+        }
+        if (input_scale) line[c] /= input_scale[i];
+      }
+      FN(tfu_store)(j->w.data, j->w.dtype, i * k->outputs + first, (int)n, line);
+    }
+  }
+}
+
+/* Whole numbers of rows begin .. end of x, and what their sums are multiplied with. */
+static void FN(round_rows)(void *arg, int64_t begin, int64_t end) {
+  const quant_job *j = arg;
+  const int64_t inputs = j->k.inputs;
+  for (int64_t row = begin; row < end; row++) {
+    REAL buffer[TFU_TILE], largest = 0, *to = (REAL *)j->rounded + row * inputs;
+    for (TFU_EACH_TILE(at, n, 0, inputs)) {
+      const REAL *x = FN(tfu_load)(j->x.data, j->x.dtype, row * inputs + at, (int)n, buffer);
+      for (int64_t i = 0; i < n; i++) largest = !(fabs(x[i]) <= largest) ? fabs(x[i]) : largest;
+    }
+    const REAL by = (REAL)127 / (largest + (REAL)1e-7);
+    ((REAL *)j->by)[row] = 1 / by;
+    for (TFU_EACH_TILE(at, n, 0, inputs)) {
+      const REAL *x = FN(tfu_load)(j->x.data, j->x.dtype, row * inputs + at, (int)n, buffer);
+      for (int64_t i = 0; i < n; i++) to[at + i] = rint(x[i] * by);
+    }
+  }
+}
+
+static void FN(finish)(void *arg, int64_t row, int64_t col, int n, REAL *line) {
+  const quant_job *j = arg;
+  const int64_t at = row * j->k.outputs + col;
+  if (j->by)
+    for (int i = 0; i < n; i++) line[i] *= ((const REAL *)j->by)[row];
+  j->act->FN(value)(line, line, j->ones, (const REAL *)j->bias + col, n);
+  if (tfu_count(&j->residual.shape)) {
+    REAL buffer[TFU_GEMM_COLS];
+    const REAL *residual = FN(tfu_load)(j->residual.data, j->residual.dtype, at, n, buffer);
+    for (int i = 0; i < n; i++) line[i] += residual[i];
+  }
+  FN(tfu_store)(j->y.data, j->y.dtype, at, n, line);
+}
+
+/* Ones, and bias, which is -0 where there is none: x + -0 is x, even for x = -0. */
+static tfu_code FN(spread)(tfu_call *call, quant_job *j) {
+  const tfu_tensor *bias = &call->in[TFU_QUANT_BIAS];
+  REAL *ones, *wide, one;
+  TFU_SCRATCH(call, TFU_GEMM_COLS, ones);
+  TFU_SCRATCH(call, j->k.outputs, wide);
+  const int given = tfu_count(&bias->shape) > 0;
+  for (int i = 0; i < TFU_GEMM_COLS; i++) ones[i] = 1;
+  for (int64_t i = 0; i < j->k.outputs; i++)
+    wide[i] = given ? *FN(tfu_load)(bias->data, bias->dtype, i, 1, &one) : (REAL)-0.0;
+  j->ones = ones;
+  j->bias = wide;
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
+  const tfu_dtype real = tfu_real(call->in[0].dtype);
+  const int64_t rows = tfu_rows(&call->in[TFU_QUANT_X].shape);
+  quant_job j = {.k = tfu_quantized_kernel(call),
+                 .x = call->in[TFU_QUANT_X],
+                 .y = call->out[0],
+                 .residual = call->in[TFU_QUANT_RESIDUAL],
+                 .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i]};
+  tfu_operand left = tfu_operand_of(&j.x, 0);
+  j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};
+  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.w.shape) * sizeof(REAL), &j.w.data));
+  TFU_TRY(FN(spread)(call, &j));
+  tfu_parallel_ranges(j.k.inputs, 16, FN(widen_rows), &j);
+  if (call->attr[TFU_QUANT_ROWS].b) {
+    TFU_TRY(tfu_scratch(call, (size_t)rows * sizeof(REAL), &j.by));
+    TFU_TRY(tfu_scratch(call, (size_t)(rows * j.k.inputs) * sizeof(REAL), &j.rounded));
+    tfu_parallel_ranges(rows, 1, FN(round_rows), &j);
+    left = (tfu_operand){.data = j.rounded, .dtype = real, .row = j.k.inputs};
+  }
+  return FN(tfu_gemm)(call, left, tfu_operand_of(&j.w, 0), rows, j.k.outputs, j.k.inputs, FN(finish), &j);
+}
+
+static tfu_code FN(dequantize)(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w) {
+  (void)call;
+  quant_job j = {.k = *k, .w = *w};
+  tfu_parallel_ranges(k->inputs, 16, FN(widen_rows), &j);
+  return TFU_OK;
+}
+
+static tfu_code FN(tfu_quantized_linear_grad_cpu)(tfu_call *call) {
+  static const quantized_parts parts = {.dequantize = FN(dequantize), .linear_grad = tfu_linear_grad_cpu};
+  return tfu_quantized_linear_grad_by_parts(call, &parts);
+}
+#endif
