@@ -23,7 +23,8 @@ quantized_kernel tfu_quantized_kernel(const tfu_call *call) {
                         .bits = (int)call->attr[TFU_QUANT_BITS].i,
                         .order = order,
                         .divide = call->attr[TFU_QUANT_DIVIDE].b,
-                        .is_signed = kernel->dtype == TFU_I8};
+                        .is_signed = kernel->dtype == TFU_I8,
+                        .wide = scale->dtype == tfu_real(call->in[0].dtype)};
   if (order == TFU_QUANT_TILES) k.inputs = kernel->shape.dim[1] * TFU_QUANT_TILE_ROWS;
   k.group = group ? group : k.inputs ? k.inputs : 1;
   return k;

@@ -18,10 +18,11 @@ enum { QUANT_BY_ROWS, QUANT_BY_COLUMNS, QUANT_TILES, QUANT_TILE_ROWS = 16, QUANT
 
 typedef struct quantized_kernel {
   const uint8_t *codes, *zero;            /* zero may be NULL */
-  const void *scale, *input_scale;        /* in the arithmetic type; input_scale may be NULL */
+  const void *scale, *input_scale;        /* input_scale, in the type of x, may be NULL */
   const float *groups;                    /* of each row; NULL: row / group */
   int64_t inputs, outputs, group, scales; /* scales: how many groups have some; group is at least 1 */
   int bits, order, divide, is_signed;
+  int wide; /* scale is in the arithmetic type, not in that of x */
 } quantized_kernel;
 
 #ifdef TFU_DEVICE

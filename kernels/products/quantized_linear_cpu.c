@@ -11,6 +11,7 @@
 
 typedef struct quant_job {
   quantized_kernel k;
+  tfu_dtype dtype; /* of x */
   tfu_tensor w, x, y, residual;
   void *rounded;           /* x in whole numbers, or NULL */
   void *by;                /* what the sums of each row are multiplied with, or NULL */
@@ -25,26 +26,33 @@ TFU_BY_REAL(tfu_quantized_linear_grad_cpu)
 
 #else
 
+static REAL FN(scale_at)(const quant_job *j, int64_t at) {
+  REAL one;
+  return *FN(tfu_load)(j->k.scale, j->k.wide ? tfu_real(j->dtype) : j->dtype, at, 1, &one);
+}
+
 /* Rows begin .. end of w. */
 static void FN(widen_rows)(void *arg, int64_t begin, int64_t end) {
   const quant_job *j = arg;
   const quantized_kernel *k = &j->k;
-  const REAL *scale = k->scale, *input_scale = k->input_scale;
   for (int64_t i = begin; i < end; i++) {
     const int64_t g = quant_group(k, i);
+    REAL one;
+    const REAL divisor = k->input_scale ? *FN(tfu_load)(k->input_scale, j->dtype, i, 1, &one) : 1;
     for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
       REAL line[TFU_TILE];
       for (int64_t c = 0; c < n; c++) {
         const int64_t o = first + c;
         if (k->order == QUANT_TILES) {
-          line[c] = (REAL)quant_at(k, i, o) * scale[2 * g * k->outputs + o] + scale[(2 * g + 1) * k->outputs + o];
+          const REAL zero = FN(scale_at)(j, (2 * g + 1) * k->outputs + o);
+          line[c] = ((REAL)quant_at(k, i, o) - zero) * FN(scale_at)(j, 2 * g * k->outputs + o);
         } else {
           const int64_t at = quant_scale_at(k, g, o);
           const int zero = k->zero ? quant_value(k->zero[at], 8, k->is_signed) : 0;
-          const REAL v = (REAL)(quant_at(k, i, o) - zero);
-          line[c] = k->divide ? v / scale[at] : v * scale[at];
+          const REAL v = (REAL)(quant_at(k, i, o) - zero), by = FN(scale_at)(j, at);
+          line[c] = k->divide ? v / by : v * by;
         }
-        if (input_scale) line[c] /= input_scale[i];
+        line[c] /= divisor;
       }
       FN(tfu_store)(j->w.data, j->w.dtype, i * k->outputs + first, (int)n, line);
     }
@@ -103,6 +111,7 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
   const tfu_dtype real = tfu_real(call->in[0].dtype);
   const int64_t rows = tfu_rows(&call->in[TFU_QUANT_X].shape);
   quant_job j = {.k = tfu_quantized_kernel(call),
+                 .dtype = call->in[0].dtype,
                  .x = call->in[TFU_QUANT_X],
                  .y = call->out[0],
                  .residual = call->in[TFU_QUANT_RESIDUAL],
@@ -122,8 +131,7 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
 }
 
 static tfu_code FN(dequantize)(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w) {
-  (void)call;
-  quant_job j = {.k = *k, .w = *w};
+  quant_job j = {.k = *k, .w = *w, .dtype = call->in[0].dtype};
   tfu_parallel_ranges(k->inputs, 16, FN(widen_rows), &j);
   return TFU_OK;
 }

@@ -20,7 +20,7 @@
  * tiles is the order in which GPUs read fastest: of a tile of 16 rows and 64 columns of w, each thread of a warp has
  * its part of the factors of tensor cores side by side (kernels/products/quantized_tile.h has the formula), and 4 bits
  * are 0 to 15, 8 bits -128 to 127, whatever they were. So scale has two numbers for a column of a group, for
- * w = kernel * scale[g][0] + scale[g][1]. It always multiplies. There are whole tiles alone: inputs is a multiple
+ * w = (kernel - scale[g][1]) * scale[g][0]. It always multiplies. There are whole tiles alone: inputs is a multiple
  * of 16.
  *
  * The gradient is dpre = dy * act'(pre), dx = dpre . w^T, as if x were not rounded, and dbias, the sums of dpre over
@@ -171,7 +171,7 @@ TFU_SHAPE_RULE(grad_shape) {
   return TFU_OK;
 }
 
-#define KERNEL "kernel: Q", "scale: S", "zero: Q", "input_scale: S", "groups: float"
+#define KERNEL "kernel: Q", "scale: K", "zero: Q", "input_scale: T", "groups: float"
 
 const tfu_op tfu_quantized_linear = {
     .name = "QuantizedLinear",

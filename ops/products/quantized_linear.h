@@ -18,7 +18,7 @@ enum {
 enum { TFU_QUANT_BY_ROWS, TFU_QUANT_BY_COLUMNS, TFU_QUANT_TILES };
 #define TFU_QUANT_ATTRS                                                                                \
   TFU_LINEAR_ATTRS, "bits: int = 8", "group: int = 0", "order: {'rows', 'columns', 'tiles'} = 'rows'", \
-      "divide: bool = false", "quantize_rows: bool = false", TFU_T_FLOATS, TFU_S_REALS, "Q: {int8, uint8} = DT_INT8"
+      "divide: bool = false", "quantize_rows: bool = false", TFU_T_FLOATS, TFU_K_KEPT, "Q: {int8, uint8} = DT_INT8"
 
 /* Those of the gradient are the same but for dy and pre in the place of x and residual. */
 enum {

@@ -130,7 +130,7 @@ static const row rows[] = {
     {&tfu_put_rows, {"12d", "12d", "92d", "92d", "1<9"}, "rest=any"},
     {&tfu_quantized_linear, {"nc", "c9", "9+", "9", "c+", "0", "9", "n9"}, "activation=gelu rest=columns"},
     {&tfu_quantized_linear, {"nc", "c5", "9+", "0", "0", "0", "0", "0"}, "bits=4 divide=true quantize_rows=true"},
-    {&tfu_quantized_linear, {"nc", "9c", "93+", "93", "0", "c+", "9", "0"}, "order=columns rest=columns"},
+    {&tfu_quantized_linear, {"nc", "9c", "91+", "91", "0", "c+", "9", "0"}, "order=columns rest=columns"},
     {&tfu_quantized_linear_grad, {"n9", "c5", "19+", "19", "0", "0", "9", "n9"}, "activation=gelu bits=4 rest=columns"},
     {&tfu_reduce, {"x"}, ""},
     {&tfu_reduce, {"x"}, "kind=l2 axes=256"},

@@ -47,7 +47,8 @@ def test_keras_formats(make, sizes):
     x = _float(5, sizes[0])
     weights = [tf.convert_to_tensor(w) for w in weights]
     want = layer(x)
-    np.testing.assert_allclose(tfuse.quantized_linear(x, *weights, bias=layer.bias.value, **how, **rows), want, rtol=1e-4, atol=1e-4)
+    got = tfuse.quantized_linear(x, *weights, bias=layer.bias.value, **how, **rows)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     if sizes[0] % 16 == 0:
         tiles, scales = tfuse.pack_kernel(*weights, **how)
         kept = {name: how[name] for name in ("bits", "group") if name in how}

@@ -87,12 +87,13 @@ def _per_row(table, groups, group, inputs):
 
 
 def dequantized(dtype, kernel, scale, zero, input_scale, groups, bits=8, group=0, order="rows", divide=False):
-    """The kernel [inputs, outputs], in the type of scale, rounded to dtype."""
+    """The kernel [inputs, outputs], computed in float32 or float64, and rounded to dtype."""
+    scale, input_scale = tf.cast(scale, real(dtype)), tf.cast(input_scale, real(dtype))
     if order == "tiles":
         outputs = tf.shape(scale)[2]
         codes = tf.cast(_from_tiles(kernel, outputs, bits), scale.dtype)
         table = _per_row(scale, groups, group, tf.shape(codes)[0])
-        w = codes * table[:, 0] + table[:, 1]
+        w = (codes - table[:, 1]) * table[:, 0]
     else:
         outputs = tf.shape(scale)[0] if order == "columns" else tf.shape(scale)[-1]
         codes = _unpacked(kernel, outputs, 1 if order == "rows" else 0) if bits == 4 else tf.cast(kernel, tf.int32)
@@ -154,8 +155,8 @@ _quantized_linear = FusedOp("QuantizedLinear", _plain, _gradient, axes=_AXES)
 
 
 @composite
-def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, residual=None, *, bits=8, group=None, order="rows",
-                     divide=False, quantize_rows=False, groups=None, input_scale=None):
+def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, residual=None, *, bits=8, group=None,
+                     order="rows", divide=False, quantize_rows=False, groups=None, input_scale=None):
     """Returns act(x . w + bias) + residual, where the kernel w is kept in 8 or 4 bits.
 
     w[i, o] = (kernel[i, o] - zero[g, o]) * scale[g, o] / input_scale[i], where g = i // group is the group of row i, or
@@ -169,7 +170,7 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
       kernel: int8 or, for unsigned numbers, uint8. [inputs, outputs] in the order "rows", [outputs, inputs] in "columns"; of
         4 bits, two neighbouring outputs share a byte, the lower half being the first. In the order "tiles", what
         tfuse.pack_kernel returns, which GPUs read fastest.
-      scale: [outputs], or [groups, outputs], in "columns" [outputs, groups].
+      scale: [outputs], or [groups, outputs], in "columns" [outputs, groups]. float32, or of x's dtype.
       zero: as scale, in kernel's dtype, or None.
       bias: [outputs], or None.
       activation: as in tfuse.scale_bias_act.
@@ -195,16 +196,19 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     x, kernel = tf.convert_to_tensor(x), tf.convert_to_tensor(kernel)
     zero = tf.zeros([0], kernel.dtype) if zero is None else zero  # both are of one type
-    scale, input_scale = (None if t is None else tf.cast(t, real(x.dtype)) for t in (scale, input_scale))
-    return _quantized_linear(x, kernel, scale, zero, input_scale, groups, bias, residual, activation=activation_name(activation),
-                             tf32=tf32, bits=bits, group=group or 0, order=order, divide=divide, quantize_rows=quantize_rows)
+    scale = tf.convert_to_tensor(scale)
+    scale = scale if scale.dtype == x.dtype else tf.cast(scale, real(x.dtype))
+    input_scale = None if input_scale is None else tf.cast(input_scale, x.dtype)
+    return _quantized_linear(x, kernel, scale, zero, input_scale, groups, bias, residual, tf32=tf32,
+                             activation=activation_name(activation), bits=bits, group=group or 0, order=order, divide=divide, quantize_rows=quantize_rows)
 
 
 def pack_kernel(kernel, scale, zero=None, *, bits=8, group=None, order="rows", divide=False):
     """A quantised kernel in the order that GPUs read fastest: (kernel, scale) for tfuse.quantized_linear with order="tiles".
 
     It is made once, and kept instead of the kernel, of whose size it is; bits and group stay the same, and there is neither
-    zero nor divide any more. It takes no part in a graph.
+    zero nor divide any more. scale may be cast to x's dtype, which halves what is read of it: the second numbers in it stay
+    exact. It takes no part in a graph.
 
     Args:
       kernel, scale, zero, bits, group, order, divide: as in tfuse.quantized_linear; inputs must be a multiple of 16.
@@ -228,7 +232,8 @@ def pack_kernel(kernel, scale, zero=None, *, bits=8, group=None, order="rows", d
     if inputs % TILE_ROWS:
         raise ValueError("pack_kernel: the kernel's inputs must be a multiple of %d, got shape %s" % (TILE_ROWS, kernel.shape))
     # Checked as a call of no rows would be.
-    quantized_linear(tf.zeros([0, inputs], scale.dtype), kernel, scale, zero, bits=bits, group=group, order=order, divide=divide)
+    how = dict(bits=bits, group=group, order=order, divide=divide)
+    quantized_linear(tf.zeros([0, inputs], scale.dtype), kernel, scale, zero, **how)
     outputs = scale.shape[0 if order == "columns" else -1]
     with tf.device("CPU"):  # integers that GPUs have no kernels for
         codes = _unpacked(kernel, outputs, 1 if order == "rows" else 0) if bits == 4 else tf.cast(kernel, tf.int32)
@@ -238,4 +243,4 @@ def pack_kernel(kernel, scale, zero=None, *, bits=8, group=None, order="rows", d
         tiles = _to_tiles(codes + shift, bits)
         by = 1 / _table(scale, order) if divide else _table(scale, order)
         zeros = tf.cast(tf.zeros_like(by) if zero is None else _table(tf.cast(zero, tf.int32), order), scale.dtype)
-    return tf.identity(tiles), tf.stack([by, -(zeros + shift) * by], 1)
+    return tf.identity(tiles), tf.stack([by, zeros + shift], 1)

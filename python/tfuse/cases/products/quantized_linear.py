@@ -45,7 +45,7 @@ _INT4 = {"kernel": _codes(lambda s: (s[-2], _halves(s[-1])), -128, 128, "int8"),
 _GPTQ = {"kernel": _codes(lambda s: (_halves(s[-1]), s[-2]), 0, 256, "uint8"),
          "scale": _scales(lambda s: (s[-1], _groups(s)), size=1 / 5),
          "zero": _codes(lambda s: (s[-1], _groups(s)), 0, 16, "uint8")}
-_AWQ = {"input_scale": Input(lambda s: s[-2:-1], lambda rng, own, _: rng.uniform(0.5, 2, own), "real", gradient=False)}
+_AWQ = {"input_scale": Input(lambda s: s[-2:-1], lambda rng, own, _: rng.uniform(0.5, 2, own), gradient=False)}
 _INDEX = {"groups": Input(lambda s: s[-2:-1], lambda rng, own, s: rng.integers(0, max(_groups(s), 1), own), "float32",
                           gradient=False)}
 
@@ -55,10 +55,15 @@ def _tiles(bits):
     return {"kernel": _codes(lambda s: (-(-s[-1] // 64), s[-2] // 16, bytes_), 0, 256, "uint8")}
 
 
-_TILES = {8: {**_tiles(8), "scale": Input(lambda s: (1, 2, s[-1]), lambda rng, own, s: rng.uniform(0.5, 2, own)
-                                          * [[[1 / 73], [0.1]]] / np.sqrt(s[-2]), "real", gradient=False)},
-          4: {**_tiles(4), "scale": Input(lambda s: (_groups(s), 2, s[-1]), lambda rng, own, s: rng.uniform(0.5, 2, own)
-                                          * [[[1 / 5], [-1]]] / np.sqrt(s[-2]), "real", gradient=False)}}
+def _tables(groups, size, zero, dtype="real"):
+    """Scales of groups, and what is subtracted, whole numbers."""
+    def values(rng, own, case):
+        by = rng.uniform(0.5, 2, own) * size / np.sqrt(case[-2])
+        return np.where(np.arange(2)[:, None] == 0, by, rng.integers(*zero, own))
+    return {"scale": Input(lambda s: (groups(s), 2, s[-1]), values, dtype, gradient=False)}
+
+
+_TILES = {8: {**_tiles(8), **_tables(lambda s: 1, 1 / 73, (-3, 3))}, 4: {**_tiles(4), **_tables(_groups, 1 / 5, (4, 12))}}
 
 
 # ---- the truth ----
@@ -97,7 +102,8 @@ def _weights(kernel, scale, zero=None, input_scale=None, groups=None, bits=8, gr
     each_row = lambda table: (table[None] if table.ndim == 1 else table.T if order == "columns" else table)[of]
     q, by = _numbers(kernel, bits, order, inputs, outputs), each_row(scale)
     if order == "tiles":
-        return q * by[:, 0] + by[:, 1]
+        w = (q - by[:, 1]) * by[:, 0]
+        return w if input_scale is None else w / input_scale[:, None]
     q = q - (0 if zero is None else each_row(zero.astype(np.float64)))
     w = q / by if divide else q * by
     return w if input_scale is None else w / input_scale[:, None]
@@ -184,6 +190,9 @@ CASES = [
     _case("quantized_linear, tiles", {**_TILES[8], **_BIAS, **_RESIDUAL}, dict(order="tiles"), shapes=_TILED,
           more_options=[*_ACTIVATIONS[:2], {"quantize_rows": True}]),
     _case("quantized_linear, tiles of 4 bits", {**_TILES[4], **_AWQ}, dict(bits=4, group=_GROUP, order="tiles"), shapes=_TILED),
+    _case("quantized_linear, tiles of 4 bits, narrow scales",
+          {**_tiles(4), **_tables(lambda s: -(-s[-2] // 64), 1 / 5, (4, 12), None)},
+          dict(bits=4, group=64, order="tiles"), shapes=_TILED),
 ]
 
 
@@ -200,9 +209,8 @@ def _elements(bits):
 
 def _timed(name, bits, sizes, **how):
     group = {} if bits == 8 else {"group": 128}
-    scale = Input(lambda s: (1 if bits == 8 else s[-2] // 128, 2, s[-1]), lambda rng, own, _: rng.uniform(0.01, 0.02, own), "real",
-                  gradient=False)
-    case = _case(name, {**_tiles(bits), "scale": scale}, dict(bits=bits, order="tiles", **group, **how))
+    table = _tables(lambda s: 1 if bits == 8 else s[-2] // 128, 1 / 9, (0, 1) if bits == 8 else (4, 12), None)
+    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", **group, **how))
     return Timed(case, sizes, elements=_elements(bits), flops=lambda shape, options: twice(2 * volume(shape)),
                  cpu_sizes=[(1, 768, 768)])
 
