@@ -81,6 +81,9 @@ QUANT_INLINE int64_t quant_scale_at(const quantized_kernel *k, int64_t g, int64_
 /* That of a call of QuantizedLinear or its gradient. */
 quantized_kernel tfu_quantized_kernel(const tfu_call *call);
 
+/* QuantizedLinear of rows that are rounded, on the CPU, where there is one group and no float64. */
+TFU_MUST_USE tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int *served);
+
 /* QuantizedLinear of x, whose rows have been rounded if they shall be, and its gradient, by the ops on w in the type of
  * x, which `dequantize` writes. */
 typedef struct quantized_parts {

@@ -1,5 +1,6 @@
 /* quantized_linear on the CPU: w is written once, in the arithmetic type, for a blocked product; rows of x that are
- * rounded become whole numbers, whose sums are scaled at the end. */
+ * rounded become whole numbers, whose sums are scaled at the end. Where these can be int8, quantized_whole_cpu.c
+ * serves. */
 #ifndef REAL
 #include "ops/products/quantized_linear.h"
 
@@ -143,6 +144,9 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
                  .residual = call->in[TFU_QUANT_RESIDUAL],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i]};
   tfu_operand left = tfu_operand_of(&j.x, 0);
+  int served = 0;
+  if (call->attr[TFU_QUANT_ROWS].b) TFU_TRY(tfu_quantized_whole_cpu(call, &j.k, &served));
+  if (served) return TFU_OK;
   j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};
   TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.w.shape) * sizeof(REAL), &j.w.data));
   TFU_TRY(FN(spread)(call, &j));
