@@ -53,6 +53,12 @@ static void FN(numbers)(const quant_job *j, int64_t i, int64_t g, int64_t first,
     const uint8_t *codes = k->codes + i * ((k->outputs + 1) / 2) + first / 2;
     const int sign = k->is_signed << 3;
     for (int c = 0; c < n; c++) line[c] = (REAL)(((codes[c / 2] >> c % 2 * 4 & 15) ^ sign) - sign);
+  } else if (k->order == QUANT_TILES) { /* first is a multiple of a tile's columns */
+    for (int at = 0; at < n; at += QUANT_TILE_COLUMNS) {
+      int8_t codes[QUANT_TILE_COLUMNS];
+      quant_tile_line(k, i, (first + at) / QUANT_TILE_COLUMNS, codes);
+      for (int c = 0; c < QUANT_TILE_COLUMNS && at + c < n; c++) line[at + c] = (REAL)codes[c];
+    }
   } else {
     for (int c = 0; c < n; c++) line[c] = (REAL)quant_at(k, i, first + c);
   }
