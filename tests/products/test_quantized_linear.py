@@ -1,0 +1,89 @@
+"""Kernels of 8 and 4 bits: Keras's own formats, and the order that GPUs read."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+
+_RNG = np.random.default_rng(0)
+
+
+def _float(*shape):
+    return tf.constant(_RNG.normal(size=shape), tf.float32)
+
+
+def _dense(mode, config, inputs, outputs):
+    layer = keras.layers.Dense(outputs, bias_initializer="normal")
+    layer.build([None, inputs])
+    layer.quantize(mode, config=config)
+    return layer
+
+
+def _int8(inputs, outputs):
+    layer = _dense("int8", None, inputs, outputs)
+    return layer, (layer._kernel, layer.kernel_scale), dict(divide=True), dict(quantize_rows=True)
+
+
+def _int4(inputs, outputs):
+    layer = _dense("int4", keras.quantizers.Int4QuantizationConfig(block_size=-1), inputs, outputs)
+    return layer, (layer._kernel, layer.kernel_scale), dict(bits=4, divide=True), {}
+
+
+def _int4_blocks(inputs, outputs):
+    layer = _dense("int4", keras.quantizers.Int4QuantizationConfig(block_size=32), inputs, outputs)
+    return layer, (layer._kernel, layer.kernel_scale, layer.kernel_zero), dict(bits=4, group=32), {}
+
+
+FORMATS = [_int8, _int4, _int4_blocks]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize("sizes", [(64, 128), (48, 67), (33, 10)])
+def test_keras_formats(make, sizes):
+    """The weights of a quantised Dense as they lie, and packed: what Keras computes of them."""
+    layer, weights, how, rows = make(*sizes)
+    x = _float(5, sizes[0])
+    weights = [tf.convert_to_tensor(w) for w in weights]
+    want = layer(x)
+    got = tfuse.quantized_linear(x, *weights, bias=layer.bias.value, **how, **rows)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    if sizes[0] % 16 == 0:
+        tiles, scales = tfuse.pack_kernel(*weights, **how)
+        kept = {name: how[name] for name in ("bits", "group") if name in how}
+        got = tfuse.quantized_linear(x, tiles, scales, bias=layer.bias.value, order="tiles", **kept, **rows)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def _gptq(bits, inputs, outputs, group):
+    """Codes of the formats of gptq and awq, and what they stand for."""
+    groups = -(-inputs // group)
+    codes = _RNG.integers(0, 2**bits, (outputs, inputs)).astype(np.uint8)
+    scale, zero = _RNG.uniform(0.1, 0.2, (outputs, groups)), _RNG.integers(0, 2**bits, (outputs, groups)).astype(np.uint8)
+    of = np.arange(inputs) // group
+    w = (codes - zero.astype(float)[:, of]) * scale[:, of]
+    packed = keras.quantizers.pack_int4(tf.constant(codes), axis=0, dtype="uint8")[0] if bits == 4 else tf.constant(codes)
+    return w.T, [packed, tf.constant(scale, tf.float32), tf.constant(zero)], dict(bits=bits, group=group, order="columns")
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("sizes", [(64, 66), (160, 65)])
+def test_unsigned_columns(bits, sizes):
+    w, weights, how = _gptq(bits, *sizes, 64)
+    x = _float(3, sizes[0])
+    want = x.numpy().astype(float) @ w
+    np.testing.assert_allclose(tfuse.quantized_linear(x, *weights, **how), want, rtol=1e-4, atol=1e-3)
+    tiles, scales = tfuse.pack_kernel(*weights, **how)
+    got = tfuse.quantized_linear(x, tiles, scales, bits=bits, group=64, order="tiles")
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_pack_kernel_rejects():
+    kernel, scale = tf.zeros([16, 6], tf.int8), tf.ones([6])
+    with pytest.raises(ValueError, match="inputs must be a multiple of 16, got shape .15, 6."):
+        tfuse.pack_kernel(kernel[1:], scale)
+    with pytest.raises(ValueError, match="order must be 'rows' or 'columns', got 'tiles'"):
+        tfuse.pack_kernel(kernel, scale, order="tiles")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="kernel of 8 bits must have 7 bytes for the 7 outputs of scale"):
+        tfuse.pack_kernel(kernel, tf.ones([7]))
