@@ -24,6 +24,7 @@ FAMILIES = {
                     "channels_first"],
     "layout": ["transpose", "concat"],
     "scans": ["scan"],
+    "recurrent": ["recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }
