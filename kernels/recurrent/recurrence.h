@@ -44,12 +44,13 @@ typedef struct recurrence_end_args {
 #include "ops/recurrent/recurrence.h"
 #include "tfuse.h"
 
-/* Of a call of either op; `like` is y or dy. */
-static inline recurrence_sizes recurrence_sizes_of(const tfu_call *call, const tfu_tensor *like) {
+/* Of a call of either op: `like` is y or dy, kernel is [units, gates * units]. */
+static inline recurrence_sizes recurrence_sizes_of(const tfu_call *call, const tfu_tensor *like,
+                                                   const tfu_tensor *kernel) {
   const int cell = (int)call->attr[TFU_RECUR_CELL].i;
   return (recurrence_sizes){.batch = like->shape.dim[0],
                             .steps = like->shape.dim[1],
-                            .units = like->shape.dim[2],
+                            .units = kernel->shape.dim[0],
                             .lstm = cell == TFU_CELL_LSTM,
                             .gates = tfu_cell_gates(cell),
                             .kept = tfu_cell_kept(cell),

@@ -273,7 +273,8 @@ static void FN(work)(void *arg, int64_t worker) {
 static tfu_code FN(run)(tfu_call *call, int backward) {
   enum { COLS = TFU_PRODUCT_COLS(REAL), ROWS = TFU_PRODUCT_ROWS };
   const recurrence_sizes size =
-      recurrence_sizes_of(call, backward ? &call->in[TFU_RECGRAD_DY] : &call->out[TFU_RECUR_Y]);
+      backward ? recurrence_sizes_of(call, &call->in[TFU_RECGRAD_DY], &call->in[TFU_RECGRAD_KERNEL])
+               : recurrence_sizes_of(call, &call->out[TFU_RECUR_Y], &call->in[TFU_RECUR_KERNEL]);
   const int64_t padded = TFU_PRODUCT_ROUND(size.units, COLS), threads = tfu_threads();
   job j = {.call = call,
            .size = size,
@@ -283,7 +284,6 @@ static tfu_code FN(run)(tfu_call *call, int backward) {
            .inner = backward ? size.gates * size.units : size.units,
            .outer = backward ? padded : size.gates * padded,
            .padded = padded};
-  if (size.batch * size.units == 0) return TFU_OK;
   const int64_t each = TFU_PRODUCT_ROUND(divide_up(size.batch, threads), ROWS);
   j.rows = (int)least(MOST_ROWS, each);
   j.tasks = divide_up(size.batch, j.rows);

@@ -51,7 +51,7 @@ static tfu_code end(tfu_call *call, const tfu_tensor *to, const void *a, const v
 
 tfu_code tfu_recurrence_gpu(tfu_call *call) {
   const tfu_tensor *in = call->in, *y = &call->out[TFU_RECUR_Y];
-  const recurrence_sizes s = recurrence_sizes_of(call, y);
+  const recurrence_sizes s = recurrence_sizes_of(call, y, &in[TFU_RECUR_KERNEL]);
   const tfu_dtype dtype = y->dtype;
   const int64_t count = s.batch * s.units, width = s.gates * s.units;
   const void *h = tfu_given_data(&in[TFU_RECUR_H]);
@@ -73,7 +73,6 @@ tfu_code tfu_recurrence_gpu(tfu_call *call) {
                     .tf32 = call->attr[TFU_RECUR_TF32].b};
   tfu_recycled space;
   tfu_grid grid;
-  if (count == 0) return TFU_OK;
   TFU_TRY(threads_for(call, count, &grid));
   TFU_TRY(wide_scratch(call, s.batch * width, dtype, &product));
   TFU_TRY(wide_scratch(call, count, dtype, &a.state));
@@ -93,7 +92,7 @@ tfu_code tfu_recurrence_gpu(tfu_call *call) {
 
 tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
   const tfu_tensor *in = call->in, *out = call->out, *dy = &in[TFU_RECGRAD_DY];
-  const recurrence_sizes s = recurrence_sizes_of(call, dy);
+  const recurrence_sizes s = recurrence_sizes_of(call, dy, &in[TFU_RECGRAD_KERNEL]);
   const tfu_dtype dtype = dy->dtype;
   const int64_t count = s.batch * s.units, width = s.gates * s.units;
   void *product;
@@ -109,7 +108,6 @@ tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
                             .dproduct = tfu_given_data(&out[TFU_RECGRAD_DPRODUCT])};
   tfu_recycled space;
   tfu_grid grid;
-  if (count == 0) return TFU_OK;
   TFU_TRY(threads_for(call, count, &grid));
   TFU_TRY(wide_scratch(call, count, dtype, &product));
   TFU_TRY(wide_scratch(call, count, dtype, &a.direct));

@@ -125,8 +125,8 @@ def _gradient(node, dy, dlast, dkept):
         kept = _recurrence(*node.inputs[:-1], mark(gates.dtype), **how)[2]
     dgates, dproduct, dh, dc = _grad(dy, dlast, recurrent_kernel, h, c, mask, y, kept, **how)
     dproduct = dproduct if given(dproduct) else dgates
-    before = tf.concat([_first(h, gates, recurrent_kernel.shape[0])[:, None], y], 1)[:, :-1]
-    rows = lambda t: tf.reshape(t, [-1, t.shape[2]])
+    before = tf.concat([_first(h, gates, tf.shape(recurrent_kernel)[0])[:, None], y], 1)[:, :-1]
+    rows = lambda t: tf.reshape(t, [-1, tf.shape(t)[2]])
     dkernel = tf.matmul(rows(before), rows(dproduct), transpose_a=True) if node.wanted(1) else None
     dbias = tf.reduce_sum(dproduct, [0, 1]) if given(bias) else None
     return [dgates, dkernel, dbias, dh if given(h) else None, dc if given(c) else None, None, None]
@@ -154,7 +154,7 @@ def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, act
     y, last, _ = _recurrence(gates, recurrent_kernel, recurrent_bias, h, c, mask, keep, cell=op,
                              activation=activation_name(activation), recurrent_activation=activation_name(recurrent_activation),
                              tf32=tf.config.experimental.tensor_float_32_execution_enabled())
-    state = y[:, -1] if y.shape[1] else tf.concat([_first(_given(h, y), y, y.shape[2])[:, None], y[:, -1:]], 1)[:, -1]
+    state = y[:, -1] if y.shape[1] else tf.concat([_first(_given(h, y), y, tf.shape(y)[2])[:, None], y[:, -1:]], 1)[:, -1]
     return tf.reverse(y, [1]) if reverse else y, state, last
 
 
