@@ -17,11 +17,11 @@ from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
-                          _replaced_optimizers, _replaced_trainer)
+                          _replaced_optimizers, _replaced_recurrent, _replaced_trainer)
 
 _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
-                             _replaced_generation, _replaced_trainer) for row in module.TABLE]
+                             _replaced_recurrent, _replaced_generation, _replaced_trainer) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
