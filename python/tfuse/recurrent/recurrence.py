@@ -132,12 +132,42 @@ def _gradient(node, dy, dlast, dkept):
     return [dgates, dkernel, dbias, dh if given(h) else None, dc if given(c) else None, None, None]
 
 
+def _gradient_of_rnn(node, dy, dlast, dkept):
+    """What the plain gradient is made of has no part in what was kept, so nobody asks for its gradient."""
+    inputs, (y, _, kept) = node.inputs[:-1], node.outputs
+    how = node.attrs("cell", "tf32")
+    if not given(kept):
+        kept = _rnn(*inputs, mark(y.dtype), **how)[2]
+    gradients = _rnn_grad(dy, dlast, *inputs, y, kept, **how)
+    return [*(g if given(i) else None for g, i in zip(gradients, inputs)), None]
+
+
+def _plain_rnn(x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, keep, cell="lstm", tf32=False):
+    wide = _wide(x, kernel, recurrent_kernel, bias, recurrent_bias, h, c)
+    gates = tf.tensordot(wide[0], wide[1], 1)
+    gates = gates + wide[3] if given(bias) else gates
+    mask = tf.zeros([0], tf.bool)
+    y, last, _ = (tf.cast(t, x.dtype) for t in _plain(gates, wide[2], *wide[4:], mask, mask, cell))
+    shape = tf.concat([tf.shape(y)[:2], [_KEPT_UNITS * tf.shape(y)[2]]], 0)
+    return y, last, tf.zeros(shape if given(keep) else [0], x.dtype)
+
+
+def _plain_rnn_grad(dy, dlast, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, y, kept, cell="lstm", tf32=False):
+    inputs = x, kernel, recurrent_kernel, bias, recurrent_bias, h, c
+    plain = lambda *inputs: _plain_rnn(*inputs, tf.zeros([0], x.dtype), cell)[:2]
+    return vjp(plain)([dy, dlast if given(dlast) else None], *inputs)
+
+
+_KEPT_UNITS = 8  # TFU_RNN_KEPT_UNITS of the library
+
 # Axes by letters: batch, time, units, gates of all units, and what is kept of them.
-_AXES = {"gates": "btg", "recurrent_kernel": "ug", "bias": "g", "mask": "bt", "keep": "xx", "kept": "btk",
+_AXES = {"gates": "btg", "x": "btf", "kernel": "fg", "recurrent_kernel": "ug", **dict.fromkeys(["bias", "recurrent_bias"], "g"), "mask": "bt", "keep": "xx", "kept": "btk",
          **dict.fromkeys(["h", "c", "dlast"], "bu"), **dict.fromkeys(["dy", "y"], "btu")}
 
 _grad = FusedOp("RecurrenceGrad", _plain_grad, axes=_AXES)
 _recurrence = FusedOp("Recurrence", _plain, _gradient, axes=_AXES)
+_rnn_grad = FusedOp("RnnGrad", _plain_rnn_grad, axes=_AXES)
+_rnn = FusedOp("Rnn", _plain_rnn, _gradient_of_rnn, axes=_AXES)
 
 
 def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, activation, recurrent_activation, reverse,
