@@ -15,6 +15,15 @@ static tfu_code fits(const char *name, const tfu_shape *s, tfu_shape wanted, con
   return tfu_given(s) ? tfu_match(name, s, what, &wanted, err) : TFU_OK;
 }
 
+static tfu_code check_bias(const char *name, const tfu_shape *bias, const tfu_shape *recurrent, tfu_error *err) {
+  TFU_REQUIRE(err,
+              !tfu_given(bias) || bias->rank == TFU_UNKNOWN ||
+                  (bias->rank == 1 && tfu_may_be(bias->dim[0], axis(recurrent, 1))),
+              "%s must be a vector with one value per column of recurrent_kernel %s, got shape %s", name,
+              tfu_show(recurrent).text, tfu_show(bias).text);
+  return TFU_OK;
+}
+
 #define MATRIX(rows, cols) ((tfu_shape){.rank = 2, .dim = {(rows), (cols)}})
 #define SEQUENCES(batch, steps, units) ((tfu_shape){.rank = 3, .dim = {(batch), (steps), (units)}})
 
@@ -32,11 +41,17 @@ static tfu_code check(const tfu_shape *in, const tfu_value *attr, int64_t *units
     TFU_REQUIRE(err, tfu_may_be(width, gates * *units), "recurrent_kernel must be [units, %d * units], got shape %s",
                 gates, tfu_show(recurrent).text);
   }
-  TFU_TRY(tfu_match("kernel", &in[TFU_RNN_KERNEL], "[features of x, columns of recurrent_kernel]",
-                    &MATRIX(axis(x, 2), width), err));
-  const tfu_shape vector = {.rank = 1, .dim = {width}}, state = MATRIX(axis(x, 0), *units);
-  TFU_TRY(fits("bias", &in[TFU_RNN_BIAS], vector, "[columns of recurrent_kernel]", err));
-  TFU_TRY(fits("recurrent_bias", &in[TFU_RNN_RECURRENT_BIAS], vector, "[columns of recurrent_kernel]", err));
+  const tfu_shape *kernel = &in[TFU_RNN_KERNEL], state = MATRIX(axis(x, 0), *units);
+  TFU_REQUIRE(err, kernel->rank == TFU_UNKNOWN || kernel->rank == 2,
+              "kernel must be [features, gates * units], got shape %s", tfu_show(kernel).text);
+  TFU_REQUIRE(err, tfu_may_be(axis(x, 2), axis(kernel, 0)),
+              "the last axis of x and the first of kernel must be of one size, got shapes %s and %s", tfu_show(x).text,
+              tfu_show(kernel).text);
+  TFU_REQUIRE(err, tfu_may_be(axis(kernel, 1), width),
+              "the last axes of kernel and recurrent_kernel must be of one size, got shapes %s and %s",
+              tfu_show(kernel).text, tfu_show(recurrent).text);
+  TFU_TRY(check_bias("bias", &in[TFU_RNN_BIAS], recurrent, err));
+  TFU_TRY(check_bias("recurrent_bias", &in[TFU_RNN_RECURRENT_BIAS], recurrent, err));
   TFU_TRY(fits("h", &in[TFU_RNN_H], state, "[batch, units]", err));
   return fits("c", &in[TFU_RNN_C], state, "[batch, units]", err);
 }

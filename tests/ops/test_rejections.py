@@ -27,7 +27,8 @@ _FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1]},
          "DepthwiseConvGrad": {"kernel": [0, 1]}, "AveragePoolGrad": {"dy": [0, 4]},
          "WeightedBincountGrad": {"dsums": [-1], "ids": [-1]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
-_HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"}}
+_HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"},
+         "RnnGrad": {"x": "h|dy"}}
 
 
 @functools.lru_cache(None)

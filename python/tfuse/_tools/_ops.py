@@ -24,7 +24,7 @@ FAMILIES = {
                     "channels_first"],
     "layout": ["transpose", "concat"],
     "scans": ["scan"],
-    "recurrent": ["recurrence", "recurrent_layers"],
+    "recurrent": ["rnn", "recurrent_layers", "recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tfuse._core._explain import reason
 from tfuse._core._layer import made_of, not_computed_in
 from tfuse.elementwise.scale_bias_act import known_activation
-from tfuse.recurrent.recurrence import gru, lstm
+from tfuse.recurrent.rnn import gru, lstm
 
 
 def _one(mask):
