@@ -9,6 +9,9 @@
 #include <stdint.h>
 
 #define TFU_LINEAR_THREADS 128
+#define TFU_RING_THREADS 128 /* of a block by the ring, and columns */
+#define TFU_RING_ROWS 8
+#define TFU_RING_STAGES 6
 #define TFU_LINEAR_AHEAD 8 /* positions that are fetched while as many before them are computed */
 
 typedef struct scan_linear_args {

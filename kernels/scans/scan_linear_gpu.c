@@ -5,11 +5,22 @@
 #include "kernels/layout/transpose.h"
 
 TFU_MODULE(scan_linear);
+TFU_MODULE_AS(ring_module, scan_linear_ring);
 static tfu_kernel kernel = {.module = &module, .name = "scan_linear"};
+static const char *const ways[] = {"forward", "backward"};
+static tfu_kernel ring = {.module = &ring_module, .name = "scan_linear_ring", .variants = ways};
 
 /* Threads below which columns are cut into chunks, which costs another look at memory; and the least that a chunk has.
  */
 enum { ENOUGH = 64, SHORTEST = 64, MOST_CHUNKS = 256 };
+
+/* Whether rows are whole packs, enough of them for a block, where packs can be copied ahead. */
+static int has_packs(const scan_linear_args *a, tfu_dtype dtype, const tfu_device *device) {
+  const int64_t bytes = a->inner * (int64_t)tfu_dtype_size(dtype);
+  const uintptr_t all = (uintptr_t)a->a | (uintptr_t)a->b | (uintptr_t)a->h;
+  return dtype != TFU_F64 && device->capability >= 80 && 2 * a->inner > TFU_RING_THREADS && bytes % 16 == 0 &&
+         all % 16 == 0;
+}
 
 static tfu_code scan_columns(tfu_call *call, scan_linear_args a, tfu_dtype dtype) {
   tfu_device device;
@@ -21,6 +32,14 @@ static tfu_code scan_columns(tfu_call *call, scan_linear_args a, tfu_dtype dtype
     a.chunks = (int)divide_up(a.length, a.chunk);
   }
   TFU_REQUIRE(call->err, blocks <= INT32_MAX, "%lld columns are too many for one launch", (long long)a.columns);
+  if (a.chunks == 1 && has_packs(&a, dtype, &device)) {
+    const int64_t strips = divide_up(a.inner, TFU_RING_THREADS);
+    const size_t stage = (size_t)TFU_RING_ROWS * TFU_RING_THREADS * tfu_dtype_size(dtype) * (a.back ? 3 : 2);
+    const tfu_grid strip = {.x = (unsigned)(a.columns / a.inner * strips),
+                            .threads = TFU_RING_THREADS,
+                            .shared = (unsigned)(TFU_RING_STAGES * stage)};
+    return tfu_launch(call, &ring, a.back, dtype, strip, &a);
+  }
   const tfu_grid grid = {.x = (unsigned)blocks, .y = (unsigned)a.chunks, .threads = TFU_LINEAR_THREADS};
   if (a.chunks > 1) {
     const size_t pair = 2 * tfu_dtype_size(tfu_real(dtype));
