@@ -9,6 +9,7 @@
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/determinism.h"
 #include "kernels/core/gpu/transfer.h"
 #include "kernels/core/nvidia/cudnn.h"
 #include "kernels/core/nvidia/cudnn_rnn_api.h"
@@ -277,6 +278,7 @@ static const char *why_not(const tfu_call *call, const tfu_tensor *from) {
   if (tfu_count(x) == 0 || units == 0) return "cuDNN has no layers without steps, features or units";
   if (x->dim[0] > MOST || x->dim[1] > MOST || x->dim[2] > MOST || units > MOST || x->dim[0] * units > INT32_MAX)
     return "cuDNN has no layers of that size";
+  if (tfu_deterministic()) return "cuDNN's products may be summed in another order in another process";
   return call->invariant ? "cuDNN's results depend on how many sequences there are" : NULL;
 }
 

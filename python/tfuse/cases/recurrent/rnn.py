@@ -2,7 +2,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse._core._op import mark
-from tfuse.cases import Timed
+from tfuse.cases import Timed, bars
 from tfuse.cases.recurrent.recurrence import GRU_INPUTS, LSTM_INPUTS, Gru, Lstm, case, stock_gru, stock_lstm
 from tfuse.recurrent.rnn import rnn
 
@@ -47,6 +47,7 @@ def _elements(gates):
 _SPEED = [(case("lstm, speed", tfuse.lstm, stock_lstm, Lstm, _OF_LSTM, ["h", "c"], [{}]), 4),
           (case("gru, speed", tfuse.gru, stock_gru, Gru, _OF_GRU, ["h"], [{}]), 3),
           (case("lstm, masked", tfuse.lstm, stock_lstm, Lstm, LSTM_INPUTS, ["h", "c"], [{}]), 4)]
-# XLA would compile 512 steps one by one.
-TIMES = [Timed(timed, [(64, 512, 512, 512), (64, 512, 1024, 1024)], cpu_sizes=[(32, 50, 128, 128)], flops=_flops(gates),
-               elements=_elements(gates), xla_can=False) for timed, gates in _SPEED]
+_SIZES = [(64, 512, 512, 512), (64, 512, 1024, 1024)]
+# XLA would compile 512 steps one by one. PyTorch has no masks of steps.
+TIMES = [Timed(timed, _SIZES, cpu_sizes=[(32, 50, 128, 128)], flops=_flops(gates), elements=_elements(gates), xla_can=False,
+               bars=bars(*_SIZES, of_torch=1.0) if "speed" in timed.name else {}) for timed, gates in _SPEED]
