@@ -41,6 +41,36 @@ __device__ inline acc<T> wide_at(const void *tensor, int64_t at) {
   return tensor ? ((const acc<T> *)tensor)[at] : 0;
 }
 
+/* Each gate's own h. */
+template <typename T>
+__device__ inline void scale_h(const recurrence_sizes &s, const unit_of &at, const void *scale, acc<T> h,
+                               void *scaled) {
+  UNROLLED(g, 4)
+    if (g < s.gates)
+      ((T *)scaled)[(g * s.batch + at.b) * s.units + at.u] =
+          (T)(h * (acc<T>)((const T *)scale)[(at.b * s.gates + g) * s.units + at.u]);
+}
+/* That of the first step. */
+template <typename T>
+__device__ inline void recurrence_scale(const recurrence_step_args &a) {
+  const unit_of at(a.size, NULL, 0);
+  if (at.there) scale_h<T>(a.size, at, a.scale, given_at<T>(a.h, at.i), a.scaled);
+}
+TFU_KERNEL(recurrence_scale, recurrence_step_args)
+
+/* What the product of a step, dp . recurrent_kernel^T, gives to h: of each gate, times its scale. */
+template <typename T>
+__device__ inline acc<T> through_product(const recurrence_sizes &s, const void *product, const void *scale, int64_t i) {
+  if (!scale) return wide_at<T>(product, i);
+  const int64_t b = i / s.units, u = i - b * s.units;
+  acc<T> sum = 0;
+  UNROLLED(g, 4)
+    if (g < s.gates)
+      sum +=
+          wide_at<T>(product, g * s.batch * s.units + i) * (acc<T>)((const T *)scale)[(b * s.gates + g) * s.units + u];
+  return sum;
+}
+
 template <typename T>
 __device__ inline void recurrence_step(const recurrence_step_args &a) {
   typedef acc<T> R;
@@ -54,7 +84,8 @@ __device__ inline void recurrence_step(const recurrence_step_args &a) {
   UNROLLED(g, 4) {
     if (g >= s.gates) continue;
     const int64_t column = g * s.units + at.u;
-    const R p = wide_at<T>(a.product, at.b * s.gates * s.units + column) + given_at<T>(a.bias, column);
+    const int64_t place = a.scale ? (g * s.batch + at.b) * s.units + at.u : at.b * s.gates * s.units + column;
+    const R p = wide_at<T>(a.product, place) + given_at<T>(a.bias, column);
     const R x = (R)((const T *)a.gates)[at.row * s.gates * s.units + column];
     pre[g] = x + p;
     if (!lstm && g == 2) inner = p, pre[g] = x + activate<T>(s.recurrent_activation, pre[1]) * p;
@@ -73,7 +104,9 @@ __device__ inline void recurrence_step(const recurrence_step_args &a) {
     const R z = activate<T>(s.recurrent_activation, pre[0]);
     h = z * before + (1 - z) * candidate;
   }
-  y[at.row * s.units + at.u] = (T)(at.counts ? h : before);
+  const R after = at.counts ? h : before;
+  y[at.row * s.units + at.u] = (T)after;
+  if (a.scale) scale_h<T>(s, at, a.scale, after, a.scaled);
   if (!kept) return;
   kept += at.row * s.kept * s.units + at.u;
   UNROLLED(g, 4)
@@ -92,7 +125,7 @@ __device__ inline void recurrence_back(const recurrence_back_args &a) {
   const T *kept = (const T *)a.kept + at.row * s.kept * s.units + at.u;
   R *direct = (R *)a.direct, *dstate = (R *)a.dstate;
   const bool last = a.step + 1 == s.steps; /* nothing comes from a step after it */
-  const R after = last ? 0 : wide_at<T>(a.product, at.i) + direct[at.i];
+  const R after = last ? 0 : through_product<T>(s, a.product, a.scale, at.i) + direct[at.i];
   const R dh = after + (R)((const T *)a.dy)[at.row * s.units + at.u];
   R dp[4] = {0, 0, 0, 0}, dgate = 0, rest = dh, dc = 0;
   if (lstm) dc = last ? given_at<T>(a.dlast, at.i) : dstate[at.i];
@@ -137,6 +170,8 @@ TFU_KERNEL(recurrence_back, recurrence_back_args)
 template <typename T>
 __device__ inline void recurrence_end(const recurrence_end_args &a) {
   const int64_t i = (int64_t)blockIdx.x * TFU_THREADS + threadIdx.x;
-  if (i < a.count) ((T *)a.to)[i] = (T)(wide_at<T>(a.a, i) + wide_at<T>(a.b, i) + given_at<T>(a.same, i));
+  if (i >= a.count) return;
+  const acc<T> product = a.product ? through_product<T>(a.size, a.product, a.scale, i) : 0;
+  ((T *)a.to)[i] = (T)(product + wide_at<T>(a.rest, i) + given_at<T>(a.same, i));
 }
 TFU_KERNEL(recurrence_end, recurrence_end_args)

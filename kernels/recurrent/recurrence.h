@@ -18,9 +18,12 @@ typedef struct recurrence_step_args {
   const void *gates, *bias, *h; /* bias, h and c: NULL where they are not given */
   const void *c;
   const uint8_t *mask; /* NULL: all steps count */
-  const void *product; /* wide, [batch, gates * units]: h . recurrent_kernel; NULL: 0 */
-  void *state;         /* wide, [batch, units]: c after the step before, then after this one */
-  void *y, *kept;      /* kept may be NULL */
+  const void
+      *product; /* wide, [batch, gates * units]: h . recurrent_kernel; NULL: 0. With scale, [gates, batch, units] */
+  const void *scale; /* [batch, gates * units], or NULL; then scaled is each gate's own h for the next step, */
+  void *scaled;      /* [gates, batch, units] */
+  void *state;       /* wide, [batch, units]: c after the step before, then after this one */
+  void *y, *kept;    /* kept may be NULL */
 } recurrence_step_args;
 
 typedef struct recurrence_back_args {
@@ -28,15 +31,17 @@ typedef struct recurrence_back_args {
   int64_t step;
   const void *dy, *dlast, *h, *c, *y, *kept; /* dlast, h and c: NULL where they are not given */
   const uint8_t *mask;
-  const void *product;     /* wide, [batch, units]: dp of the step after . recurrent_kernel^T */
+  const void *product; /* wide, [batch, units]: dp of the step after . recurrent_kernel^T; with scale, by gates */
+  const void *scale;
   void *direct, *dstate;   /* wide, [batch, units]: the rest of dh and dc, of the step after and then of this one */
   void *dgates, *dproduct; /* dproduct is NULL where it is dgates */
 } recurrence_back_args;
 
-/* to = a + b + same, where a and b are wide; those that are NULL are 0. */
+/* to = what the product gives + rest + same, of which the first two are wide; those that are NULL are 0. */
 typedef struct recurrence_end_args {
+  recurrence_sizes size;
   int64_t count;
-  const void *a, *b, *same;
+  const void *product, *scale, *rest, *same;
   void *to;
 } recurrence_end_args;
 

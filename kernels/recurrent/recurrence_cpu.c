@@ -20,6 +20,7 @@ typedef struct job {
   int backward;
   int64_t inner, outer; /* the packed matrix is [inner, outer], its columns in strips of one register block each */
   int64_t padded;       /* units in whole register blocks */
+  int scaled;           /* each gate has an h of its own */
   void *packed;
   int rows; /* of a task */
   int64_t tasks, next;
@@ -88,12 +89,38 @@ static void FN(pack)(void *arg, int64_t i) {
   }
 }
 
+/* ---- what each gate's h is scaled by ---- */
+
+/* Of rows first .. first + m, gate by gate, each with padded units, of which those that are none stay 0. */
+static void FN(load_scale)(const job *j, REAL *to, int64_t first, int m) {
+  const tfu_tensor *scale = &j->call->in[j->backward ? TFU_RECGRAD_SCALE : TFU_RECUR_SCALE];
+  const int64_t units = j->size.units;
+  for (int64_t r = 0; r < m; r++)
+    for (int g = 0; g < j->size.gates; g++)
+      FN(copy)(to + (r * j->size.gates + g) * j->padded, scale, ((first + r) * j->size.gates + g) * units, (int)units);
+}
+
 /* ---- forward ---- */
 
-/* Of a worker: h before and after the step, c, and the products of a step, gate by gate. Rows are `padded` apart. */
+/* Of a worker: h before and after the step, c, and the products of a step, gate by gate. Rows are `padded` apart. Where
+ * gates have an h of their own, these, [gates, rows], and what they are scaled by, [rows, gates]. */
 typedef struct FN(forward_space) {
-  REAL *h[2], *c, *product;
+  REAL *h[2], *c, *product, *own, *scale;
 } FN(forward_space);
+
+/* The matrix that strip i of the packed kernel is multiplied with. */
+static FN(tfu_matrix) FN(operand)(const job *j, FN(forward_space) s, int64_t i) {
+  const int64_t gate = i * TFU_PRODUCT_COLS(REAL) / j->padded;
+  return FN(tfu_rows_at)(j->scaled ? s.own + gate * MOST_ROWS * j->padded : s.h[0], j->padded);
+}
+static void FN(scale_rows)(const job *j, FN(forward_space) s, int m) {
+  for (int64_t g = 0; g < j->size.gates; g++)
+    for (int64_t r = 0; r < m; r++) {
+      const REAL *h = s.h[0] + r * j->padded, *scale = s.scale + (r * j->size.gates + g) * j->padded;
+      REAL *own = s.own + (g * MOST_ROWS + r) * j->padded;
+      for (int64_t u = 0; u < j->size.units; u++) own[u] = h[u] * scale[u];
+    }
+}
 
 /* Units unit .. unit + n of row r, whose sequence is b, at step t. */
 static void FN(forward_line)(const job *j, FN(line) * l, FN(forward_space) s, int r, int64_t b, int64_t t, int64_t unit,
@@ -137,7 +164,10 @@ static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
   const tfu_tensor *in = j->call->in, *last = &j->call->out[TFU_RECUR_LAST];
   const int64_t units = j->size.units, size = MOST_ROWS * j->padded;
   REAL *memory = space;
-  FN(forward_space) s = {{memory, memory + size}, memory + 2 * size, memory + 3 * size};
+  FN(forward_space) s = {.h = {memory, memory + size}, .c = memory + 2 * size, .product = memory + 3 * size};
+  s.own = s.product + MOST_ROWS * j->outer;
+  s.scale = s.own + MOST_ROWS * j->outer;
+  if (j->scaled) FN(load_scale)(j, s.scale, first, m);
   FN(line) line;
   FN(begin_line)(&line);
   for (int r = 0; r < m; r++)
@@ -147,9 +177,12 @@ static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
       FN(copy)(s.c + r * j->padded + u, &in[TFU_RECUR_C], (first + r) * units + u, n);
     }
   for (int64_t t = 0; t < j->size.steps; t++) {
-    for (int64_t i = 0; i < j->outer / COLS; i++) FN(tfu_product)
-    (FN(tfu_rows_at)(s.product + i * COLS, j->outer), FN(tfu_rows_at)(s.h[0], j->padded),
-     FN(tfu_rows_at)((REAL *)j->packed + i * j->inner * COLS, COLS), m, COLS, (int)j->inner, 0);
+    if (j->scaled) FN(scale_rows)(j, s, m);
+    for (int64_t i = 0; i < j->outer / COLS; i++) {
+      REAL *strip = (REAL *)j->packed + i * j->inner * COLS;
+      const FN(tfu_matrix) product = FN(tfu_rows_at)(s.product + i * COLS, j->outer);
+      FN(tfu_product)(product, FN(operand)(j, s, i), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)j->inner, 0);
+    }
     for (int r = 0; r < m; r++)
       for (int64_t u = 0; u < units; u += LINE)
         FN(forward_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
@@ -162,10 +195,31 @@ static void FN(forward_rows)(const job *j, void *space, int64_t first, int m) {
 
 /* ---- backward ---- */
 
-/* Of a worker: dh and dc, rows `padded` apart, and dp, gate by gate. */
+/* Of a worker: dh and dc, rows `padded` apart, and dp, gate by gate; and what gates' h are scaled by. */
 typedef struct FN(backward_space) {
-  REAL *dh, *dc, *dp;
+  REAL *dh, *dc, *dp, *scale;
 } FN(backward_space);
+
+/* Adds what dp gives to columns of dh, strip i: through all gates at once, or gate by gate where each has its scale. */
+static void FN(add_strip)(const job *j, FN(backward_space) s, int64_t i, int m) {
+  enum { COLS = TFU_PRODUCT_COLS(REAL) };
+  const int64_t units = j->size.units;
+  REAL *strip = (REAL *)j->packed + i * j->inner * COLS, part[MOST_ROWS * COLS];
+  const FN(tfu_matrix) dh = FN(tfu_rows_at)(s.dh + i * COLS, j->padded);
+  if (!j->scaled) {
+    FN(tfu_product)(dh, FN(tfu_rows_at)(s.dp, j->inner), FN(tfu_rows_at)(strip, COLS), m, COLS, (int)j->inner, 1);
+    return;
+  }
+  for (int64_t g = 0; g < j->size.gates; g++) {
+    FN(tfu_product)
+    (FN(tfu_rows_at)(part, COLS), FN(tfu_rows_at)(s.dp + g * units, j->inner),
+     FN(tfu_rows_at)(strip + g * units * COLS, COLS), m, COLS, (int)units, 0);
+    for (int64_t r = 0; r < m; r++) {
+      const REAL *scale = s.scale + (r * j->size.gates + g) * j->padded + i * COLS;
+      for (int c = 0; c < COLS; c++) dh.at[r * j->padded + c] += scale[c] * part[r * COLS + c];
+    }
+  }
+}
 
 /* State of the step before: of a sequence of states, or the first one. */
 static void FN(copy_before)(REAL *to, const job *j, const tfu_tensor *states, int64_t width, int64_t skip,
@@ -235,7 +289,8 @@ static void FN(backward_rows)(const job *j, void *space, int64_t first, int m) {
   const tfu_tensor *in = j->call->in, *out = j->call->out;
   const int64_t units = j->size.units, size = MOST_ROWS * j->padded;
   REAL *memory = space;
-  const FN(backward_space) s = {memory, memory + size, memory + 2 * size};
+  const FN(backward_space) s = {memory, memory + size, memory + 2 * size, memory + 2 * size + MOST_ROWS * j->inner};
+  if (j->scaled) FN(load_scale)(j, s.scale, first, m);
   FN(line) line;
   FN(begin_line)(&line);
   for (int r = 0; r < m; r++) {
@@ -247,9 +302,7 @@ static void FN(backward_rows)(const job *j, void *space, int64_t first, int m) {
     for (int r = 0; r < m; r++)
       for (int64_t u = 0; u < units; u += LINE)
         FN(backward_line)(j, &line, s, r, first + r, t, u, (int)least(LINE, units - u));
-    for (int64_t i = 0; i < j->outer / COLS; i++) FN(tfu_product)
-    (FN(tfu_rows_at)(s.dh + i * COLS, j->padded), FN(tfu_rows_at)(s.dp, j->inner),
-     FN(tfu_rows_at)((REAL *)j->packed + i * j->inner * COLS, COLS), m, COLS, (int)j->inner, 1);
+    for (int64_t i = 0; i < j->outer / COLS; i++) FN(add_strip)(j, s, i, m);
   }
   for (int r = 0; r < m; r++) {
     FN(put)(&out[TFU_RECGRAD_DH], (first + r) * units, (int)units, s.dh + r * j->padded);
@@ -283,13 +336,16 @@ static tfu_code FN(run)(tfu_call *call, int backward) {
            .backward = backward,
            .inner = backward ? size.gates * size.units : size.units,
            .outer = backward ? padded : size.gates * padded,
-           .padded = padded};
+           .padded = padded,
+           .scaled = tfu_given(&call->in[backward ? TFU_RECGRAD_SCALE : TFU_RECUR_SCALE].shape)};
   const int64_t each = TFU_PRODUCT_ROUND(divide_up(size.batch, threads), ROWS);
   j.rows = (int)least(MOST_ROWS, each);
   j.tasks = divide_up(size.batch, j.rows);
   const int64_t workers = least(j.tasks, threads);
-  /* h twice, c and products; or dh, dc and dp. */
-  j.bytes = (size_t)(MOST_ROWS * (backward ? 2 * padded + j.inner : 3 * padded + j.outer)) * sizeof(REAL);
+  /* h twice, c and products; or dh, dc and dp; and what scales take. */
+  const int64_t own = backward ? 2 * padded + j.inner : 3 * padded + j.outer;
+  const int64_t scales = !j.scaled ? 0 : (backward ? 1 : 2) * size.gates * padded;
+  j.bytes = (size_t)(MOST_ROWS * (own + scales)) * sizeof(REAL);
   void *packed, *space;
   TFU_TRY(tfu_scratch(call, (size_t)(j.inner * j.outer) * sizeof(REAL), &packed));
   TFU_TRY(tfu_scratch(call, j.bytes * (size_t)workers, &space));

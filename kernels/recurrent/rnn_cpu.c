@@ -1,8 +1,9 @@
 /* Rnn on the CPU: by the ops that it is made of. */
 #include "kernels/recurrent/rnn.h"
-#include "ops/recurrent/rnn.h"
 
 #include <string.h>
+
+#include "ops/recurrent/rnn.h"
 
 static tfu_code before(tfu_call *call, tfu_dtype dtype, rnn_before_args *a) {
   const size_t row = (size_t)a->units * tfu_dtype_size(dtype), others = (size_t)(a->steps - 1) * row;
@@ -25,8 +26,7 @@ static const rnn_parts parts = {.linear = tfu_linear_cpu,
 /* What Recurrence leaves of kept is zeros, so that results are the same bits every time. */
 tfu_code tfu_rnn_cpu(tfu_call *call) {
   const tfu_tensor *kept = &call->out[TFU_RNN_KEPT];
-  if (tfu_count(&kept->shape))
-    memset(kept->data, 0, (size_t)tfu_count(&kept->shape) * tfu_dtype_size(kept->dtype));
+  if (tfu_count(&kept->shape)) memset(kept->data, 0, (size_t)tfu_count(&kept->shape) * tfu_dtype_size(kept->dtype));
   return tfu_rnn_by_parts(call, &parts);
 }
 tfu_code tfu_rnn_grad_cpu(tfu_call *call) { return tfu_rnn_grad_by_parts(call, &parts); }

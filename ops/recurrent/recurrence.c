@@ -6,7 +6,9 @@
  *   GRU:  z, r of gates_t + p_t;  g = gates_t + s(r) p_t of the third part;  h_t = s(z) h_{t-1} + (1 - s(z)) a(g)
  *
  * with a = activation and s = recurrent_activation; that is Keras's order of gates, and its reset_after=True. y is all
- * h_t. A step that the mask has not leaves h and c as they are. h and c begin with 0 where they are not given.
+ * h_t. A step that the mask has not leaves h and c as they are. h and c begin with 0 where they are not given. Where
+ * scale is given, [batch, gates * units], each gate's part of p_t is of its own h, times what scale has of the gate, as
+ * recurrent dropout wants it.
  *
  * kept is an output only where `keep` is given, a mark: of each step the parts before their activations, then c_t of
  * the LSTM, or the third part of p_t. The gradient has dgates, and dp where that is another (GRU; else an empty
@@ -44,6 +46,11 @@ static tfu_code check_mask(const tfu_shape *mask, int64_t batch, int64_t steps, 
   return tfu_given(mask) ? tfu_match("mask", mask, "[batch, steps]", &wanted, err) : TFU_OK;
 }
 
+static tfu_code check_scale(const tfu_shape *scale, int64_t batch, int64_t width, tfu_error *err) {
+  const tfu_shape wanted = {.rank = 2, .dim = {batch, width}};
+  return tfu_given(scale) ? tfu_match("scale", scale, "[batch, gates * units]", &wanted, err) : TFU_OK;
+}
+
 /* Of a size that is so many times another, which may be unknown. */
 static int64_t times(int64_t size, int by) { return size == TFU_UNKNOWN ? TFU_UNKNOWN : size * by; }
 
@@ -64,6 +71,7 @@ TFU_SHAPE_RULE(forward_shape) {
   TFU_TRY(check_state("h", &in[TFU_RECUR_H], batch, units, err));
   TFU_TRY(check_state("c", &in[TFU_RECUR_C], batch, units, err));
   TFU_TRY(check_mask(&in[TFU_RECUR_MASK], batch, steps, err));
+  TFU_TRY(check_scale(&in[TFU_RECUR_SCALE], batch, width, err));
   out[TFU_RECUR_Y] = (tfu_shape){.rank = 3, .dim = {batch, steps, units}};
   out[TFU_RECUR_LAST] = out[TFU_RECUR_KEPT] = unknown;
   if (!attr) return TFU_OK;
@@ -82,7 +90,7 @@ const tfu_op tfu_recurrence = {
     .doc =
         "An LSTM or GRU over whole sequences, from x . kernel + bias on: all states h, the last c of an LSTM and, "
         "where keep is given, what the gradient needs.",
-    .in = {"gates: T", "recurrent_kernel: T", "bias: T", "h: T", "c: T", "mask: bool", "keep: T"},
+    .in = {"gates: T", "recurrent_kernel: T", "bias: T", "h: T", "c: T", "mask: bool", "scale: T", "keep: T"},
     .out = {"y: T", "last: T", "kept: T"},
     .attr = {TFU_RECUR_ATTRS, TFU_T_FLOATS},
     .shape = forward_shape,
@@ -103,6 +111,7 @@ TFU_SHAPE_RULE(grad_shape) {
   TFU_TRY(check_state("h", &in[TFU_RECGRAD_H], batch, units, err));
   TFU_TRY(check_state("c", &in[TFU_RECGRAD_C], batch, units, err));
   TFU_TRY(check_mask(&in[TFU_RECGRAD_MASK], batch, steps, err));
+  TFU_TRY(check_scale(&in[TFU_RECGRAD_SCALE], batch, axis(kernel, 1), err));
   out[TFU_RECGRAD_DGATES] = (tfu_shape){.rank = 3, .dim = {batch, steps, axis(kernel, 1)}};
   out[TFU_RECGRAD_DH] = (tfu_shape){.rank = 2, .dim = {batch, units}};
   out[TFU_RECGRAD_DPRODUCT] = out[TFU_RECGRAD_DC] = unknown;
@@ -120,7 +129,7 @@ const tfu_op tfu_recurrence_grad = {
     .doc =
         "Gradient of Recurrence: of the gates' inputs, of h . recurrent_kernel + bias where that is another, and of "
         "the first states.",
-    .in = {"dy: T", "dlast: T", "recurrent_kernel: T", "h: T", "c: T", "mask: bool", "y: T", "kept: T"},
+    .in = {"dy: T", "dlast: T", "recurrent_kernel: T", "h: T", "c: T", "mask: bool", "scale: T", "y: T", "kept: T"},
     .out = {"dgates: T", "dproduct: T", "dh: T", "dc: T"},
     .attr = {TFU_RECUR_ATTRS, TFU_T_FLOATS},
     .shape = grad_shape,

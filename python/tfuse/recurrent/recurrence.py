@@ -9,6 +9,7 @@ from tfuse.elementwise.scale_bias_act import PLAIN, plain_behind
 # ---- plain TensorFlow ----
 
 _UNROLLED = 64  # steps, at most
+_GATES = {"lstm": 4, "gru": 3}
 
 
 def _loop(step, state, sequences, reverse=False):
@@ -40,20 +41,52 @@ def first_state(state, like, units):
     return state if given(state) else tf.zeros([tf.shape(like)[0], units], like.dtype)
 
 
+def _by_gates(t, units):
+    """[..., gates * units] with an axis of gates."""
+    return tf.reshape(t, tf.concat([tf.shape(t)[:-1], [-1, units]], 0))
+
+
+def _product(h, recurrent_kernel, scale):
+    """h . recurrent_kernel, where each gate may have an h of its own, h times its part of scale."""
+    if not given(scale):
+        return tf.matmul(h, recurrent_kernel)
+    units = tf.shape(recurrent_kernel)[0]
+    p = tf.einsum("bgu,ugv->bgv", h[:, None] * _by_gates(scale, units), _by_gates(recurrent_kernel, units))
+    return tf.reshape(p, tf.shape(scale))
+
+
+def _product_back(dp, recurrent_kernel, scale):
+    """What dp gives to h."""
+    if not given(scale):
+        return tf.matmul(dp, recurrent_kernel, transpose_b=True)
+    units = tf.shape(recurrent_kernel)[0]
+    parts = tf.einsum("bgv,ugv->bgu", _by_gates(dp, units), _by_gates(recurrent_kernel, units))
+    return tf.reduce_sum(parts * _by_gates(scale, units), 1)
+
+
+def _kernel_back(before, dp, scale, gates):
+    """And to the recurrent kernel, from all steps: before is h before each of them."""
+    rows = lambda t: tf.reshape(t, [-1, tf.shape(t)[2]])
+    if not given(scale):
+        return tf.matmul(rows(before), rows(dp), transpose_a=True)
+    parts = zip(tf.split(scale[:, None], gates, 2), tf.split(dp, gates, 2))
+    return tf.concat([tf.matmul(rows(before * s), rows(d), transpose_a=True) for s, d in parts], 1)
+
+
 def _mask_of(mask, like):
     return (mask if given(mask) else tf.ones(tf.shape(like)[:2], tf.bool))[:, :, None]
 
 
-def plain(gates, recurrent_kernel, bias, h, c, mask, keep, cell="lstm", activation="tanh", recurrent_activation="sigmoid",
+def plain(gates, recurrent_kernel, bias, h, c, mask, scale, keep, cell="lstm", activation="tanh", recurrent_activation="sigmoid",
           tf32=False):
     dtype, units, (act, gate) = gates.dtype, recurrent_kernel.shape[0], (PLAIN[activation], PLAIN[recurrent_activation])
-    gates, recurrent_kernel, bias, h, c = wide(gates, recurrent_kernel, bias, h, c)
+    gates, recurrent_kernel, bias, h, c, scale = wide(gates, recurrent_kernel, bias, h, c, scale)
     h, c = first_state(h, gates, units), first_state(c, gates, units)
     lstm = cell == "lstm"
 
     def step(state, values):
         (h, c), (x, counts) = state, values
-        p = tf.matmul(h, recurrent_kernel)
+        p = _product(h, recurrent_kernel, scale)
         p = p + bias if given(bias) else p
         if lstm:
             kept = tf.split(x + p, 4, 1)
@@ -72,10 +105,10 @@ def plain(gates, recurrent_kernel, bias, h, c, mask, keep, cell="lstm", activati
     return tf.cast(y, dtype), tf.cast(last, dtype) if lstm else nothing, tf.cast(kept, dtype) if given(keep) else nothing
 
 
-def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, y, kept, cell="lstm", activation="tanh",
+def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, cell="lstm", activation="tanh",
                 recurrent_activation="sigmoid", tf32=False):
     dtype, units, act, gate = dy.dtype, recurrent_kernel.shape[0], activation, recurrent_activation
-    dy, dlast, recurrent_kernel, h, c, y, kept = wide(dy, dlast, recurrent_kernel, h, c, y, kept)
+    dy, dlast, recurrent_kernel, h, c, scale, y, kept = wide(dy, dlast, recurrent_kernel, h, c, scale, y, kept)
     before = tf.concat([first_state(h, dy, units)[:, None], y], 1)[:, :-1]
     c_before = tf.concat([first_state(c, dy, units)[:, None], kept[:, :, -units:]], 1)[:, :-1]
     lstm = cell == "lstm"
@@ -97,7 +130,7 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, y, kept, cell="lstm", a
             dgates, dp = tf.concat([*both, dg], 1), tf.concat([*both, dg * PLAIN[gate](r)], 1)
             rest = dh * PLAIN[gate](z)
         dgates, dp = (tf.where(counts, d, tf.zeros_like(d)) for d in (dgates, dp))
-        dh = tf.where(counts, rest, dh) + tf.matmul(dp, recurrent_kernel, transpose_b=True)
+        dh = tf.where(counts, rest, dh) + _product_back(dp, recurrent_kernel, scale)
         return (dh, dc), [dgates, dp]
 
     begin = tf.zeros([tf.shape(dy)[0], units], dy.dtype), first_state(dlast, dy, units)
@@ -113,7 +146,7 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, y, kept, cell="lstm", a
 def _gradient(node, dy, dlast, dkept):
     """dkept is that of what was kept, which only the gradient of this gradient asks for. Eagerly, where a tape may ask for that,
     the plain composition takes the op's place, as TensorFlow makes up zeros for dkept there."""
-    gates, recurrent_kernel, bias, h, c, mask, _ = node.inputs
+    gates, recurrent_kernel, bias, h, c, mask, scale, _ = node.inputs
     y, _, kept = node.outputs
     how = node.attrs("cell", "activation", "recurrent_activation", "tf32")
     eager = context.executing_eagerly()
@@ -121,17 +154,16 @@ def _gradient(node, dy, dlast, dkept):
         return vjp(plain)([dy, dlast, dkept], *node.inputs, **how)
     if not given(kept):
         kept = recurrence(*node.inputs[:-1], mark(gates.dtype), **how)[2]
-    dgates, dproduct, dh, dc = _grad(dy, dlast, recurrent_kernel, h, c, mask, y, kept, **how)
+    dgates, dproduct, dh, dc = _grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, **how)
     dproduct = dproduct if given(dproduct) else dgates
     before = tf.concat([first_state(h, gates, tf.shape(recurrent_kernel)[0])[:, None], y], 1)[:, :-1]
-    rows = lambda t: tf.reshape(t, [-1, tf.shape(t)[2]])
-    dkernel = tf.matmul(rows(before), rows(dproduct), transpose_a=True) if node.wanted(1) else None
+    dkernel = _kernel_back(before, dproduct, scale, _GATES[how["cell"]]) if node.wanted(1) else None
     dbias = tf.reduce_sum(dproduct, [0, 1]) if given(bias) else None
-    return [dgates, dkernel, dbias, dh if given(h) else None, dc if given(c) else None, None, None]
+    return [dgates, dkernel, dbias, dh if given(h) else None, dc if given(c) else None, None, None, None]
 
 
 # Axes by letters: batch, time, units, gates of all units, and what is kept of them.
-_AXES = {"gates": "btg", "recurrent_kernel": "ug", "bias": "g", "mask": "bt", "keep": "xx", "kept": "btk",
+_AXES = {"gates": "btg", "recurrent_kernel": "ug", "bias": "g", "scale": "bg", "mask": "bt", "keep": "xx", "kept": "btk",
          **dict.fromkeys(["h", "c", "dlast"], "bu"), **dict.fromkeys(["dy", "y"], "btu")}
 
 _grad = FusedOp("RecurrenceGrad", _plain_grad, axes=_AXES)

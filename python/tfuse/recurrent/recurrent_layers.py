@@ -26,29 +26,40 @@ def why_not(cell_class, layer, sequences, mask, training):
         yield known_activation(activation)[1] is not None and "%s is not in the table of activations" % getattr(
             activation, "__name__", activation)
     yield not getattr(cell, "reset_after", True) and "reset_after=False resets the state before the product"
-    yield bool(training and cell.recurrent_dropout) and "recurrent_dropout has a factor of its own for each gate"
-    separate = getattr(cell, "dropout_mask_count", None)
-    yield bool(training and cell.dropout and separate) and "implementation=1 drops other inputs for each gate"
     mask = _one(mask)
     yield mask is not None and len(mask.shape) != 2 and "the mask is not [batch, steps]"
 
 
-def _run(layer, sequences, mask, training, recur):
+def _run(layer, sequences, initial_state, mask, training, recur):
     """(last output, outputs, states) as Keras's loops return them: what is masked has the output before it, zeros at first, or
     zeros everywhere."""
     mask, cell = _one(mask), layer.cell
     mask = None if mask is None else tf.cast(mask, tf.bool)
-    if training and cell.dropout:
-        sequences = sequences * tf.cast(cell.get_dropout_mask(sequences[:, 0])[:, None], sequences.dtype)
+    dropped = cell.get_dropout_mask(sequences[:, 0]) if training and cell.dropout else None
+    scale = cell.get_recurrent_dropout_mask(initial_state[0]) if training and cell.recurrent_dropout else None
     if layer.go_backwards:
         sequences, mask = tf.reverse(sequences, [1]), None if mask is None else tf.reverse(mask, [1])
     kernel, recurrent_kernel, bias = (None if w is None else keras.ops.convert_to_tensor(w, sequences.dtype)
                                       for w in (cell.kernel, cell.recurrent_kernel, cell.bias))
-    y, *states = recur(sequences, kernel, recurrent_kernel, bias, mask)
+    if isinstance(dropped, list):  # one for each gate, whose inputs are then other ones
+        sequences = tf.concat([sequences * tf.cast(some[:, None], sequences.dtype) for some in dropped], 2)
+        kernel = _diagonal(tf.split(kernel, len(dropped), 1))
+    elif dropped is not None:
+        sequences = sequences * tf.cast(dropped[:, None], sequences.dtype)
+    if scale is not None:  # Keras has a list of them wherever it has any
+        scale = tf.cast(tf.concat(scale, 1), sequences.dtype)
+    y, *states = recur(sequences, kernel, recurrent_kernel, bias, mask=mask, recurrent_scale=scale, **_options(layer, training))
     if mask is not None:
         shown = mask if layer.zero_output_for_mask else tf.cumsum(tf.cast(mask, tf.int32), 1) > 0
         y = tf.where(shown[:, :, None], y, tf.zeros([], y.dtype))
     return y[:, -1], y if layer.return_sequences else y[:, -1:], states
+
+
+def _diagonal(blocks):
+    """A matrix of these along its diagonal: the product of inputs side by side, each with its own."""
+    zeros = lambda block: tf.zeros_like(block)
+    return tf.concat([tf.concat([block if i == k else zeros(block) for k in range(len(blocks))], 1)
+                      for i, block in enumerate(blocks)], 0)
 
 
 def _options(layer, training):
@@ -59,15 +70,14 @@ def _options(layer, training):
 
 def lstm_loop(own, layer, sequences, initial_state, mask, training=False):
     """LSTM.inner_loop."""
-    return _run(layer, sequences, mask, training, lambda x, kernel, recurrent_kernel, bias, mask: lstm(
-        x, kernel, recurrent_kernel, bias, *initial_state, mask=mask, **_options(layer, training)))
+    return _run(layer, sequences, initial_state, mask, training, lambda x, kernel, recurrent_kernel, bias, **options: lstm(
+        x, kernel, recurrent_kernel, bias, *initial_state, **options))
 
 
 def gru_loop(own, layer, sequences, initial_state, mask, training=False):
     """GRU.inner_loop."""
-    return _run(layer, sequences, mask, training, lambda x, kernel, recurrent_kernel, bias, mask: gru(
-        x, kernel, recurrent_kernel, *((None, None) if bias is None else tf.unstack(bias)), *initial_state, mask=mask,
-        **_options(layer, training)))
+    return _run(layer, sequences, initial_state, mask, training, lambda x, kernel, recurrent_kernel, bias, **options: gru(
+        x, kernel, recurrent_kernel, *((None, None) if bias is None else tf.unstack(bias)), *initial_state, **options))
 
 
 def lstm_guard(layer, sequences, initial_state, mask, training=False):
@@ -85,8 +95,7 @@ def _layer(stock, serve, guard, example):
     name = stock.__name__
     doc = """keras.layers.%s by tfuse.%s: same arguments, weights and results, with and without jit_compile.
 
-    Recurrent dropout while training, reset_after=False and activations that are not in tfuse's table are left to Keras's own
-    loop.
+    reset_after=False and activations that are not in tfuse's table are left to Keras's own loop.
 
     Example:
       layer = tfuse.%s(%s)

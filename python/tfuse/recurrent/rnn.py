@@ -28,7 +28,7 @@ def _plain(x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, keep, cell="
     x_, kernel, recurrent_kernel, bias, *others = wide(x, kernel, recurrent_kernel, bias, recurrent_bias, h, c)
     gates, nothing = tf.tensordot(x_, kernel, 1), tf.zeros([0], tf.bool)
     gates = gates + bias if given(bias) else gates
-    y, last, _ = (tf.cast(t, x.dtype) for t in plain(gates, recurrent_kernel, *others, nothing, nothing, cell))
+    y, last, _ = (tf.cast(t, x.dtype) for t in plain(gates, recurrent_kernel, *others, nothing, nothing, nothing, cell))
     shape = tf.concat([tf.shape(y)[:2], [_KEPT_UNITS * tf.shape(y)[2]]], 0)
     return y, last, tf.zeros(shape if given(keep) else [0], x.dtype)
 
@@ -50,7 +50,7 @@ rnn = FusedOp("Rnn", _plain, _gradient, axes=_AXES)
 
 
 def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, activation, recurrent_activation, reverse,
-          training):
+          recurrent_scale, training):
     x = tf.convert_to_tensor(x)
     if x.shape.rank not in (3, None):
         raise ValueError("%s: x must be [batch, steps, features], got shape %s" % (op, x.shape))
@@ -61,9 +61,10 @@ def _over(op, x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, mask, act
     keep = mark(x.dtype) if may_record(training) else None
     names = activation_name(activation), activation_name(recurrent_activation)
     how = {"cell": op, "tf32": tf.config.experimental.tensor_float_32_execution_enabled()}
-    if _library.without_gpu() or mask is not None or names != ("tanh", "sigmoid"):
+    own = mask is not None or recurrent_scale is not None
+    if _library.without_gpu() or own or names != ("tanh", "sigmoid"):
         gates = linear(x, kernel, bias, None, None, training)
-        y, last, _ = recurrence(gates, recurrent_kernel, recurrent_bias, h, c, mask, keep, activation=names[0],
+        y, last, _ = recurrence(gates, recurrent_kernel, recurrent_bias, h, c, mask, recurrent_scale, keep, activation=names[0],
                                 recurrent_activation=names[1], **how)
     else:  # what cuDNN has
         y, last, _ = rnn(x, kernel, recurrent_kernel, bias, recurrent_bias, h, c, keep, **how)
@@ -77,10 +78,10 @@ def _given(h, like):
 
 @composite
 def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, activation="tanh", recurrent_activation="sigmoid",
-         reverse=False, training=None):
+         reverse=False, recurrent_scale=None, training=None):
     """Returns all states h of an LSTM, and the last h and c: what keras.layers.LSTM computes, with its weights.
 
-    On a GPU, without a mask and with these activations, it is cuDNN's layer, inside XLA too. Otherwise the inputs of all steps
+    On a GPU, without a mask or recurrent_scale and with these activations, it is cuDNN's layer, inside XLA too. Otherwise the inputs of all steps
     are one product, tfuse.linear, and all that follows from step to step is one op; and so is its gradient.
 
     Args:
@@ -93,6 +94,8 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
       activation: of candidates and of c; as in tfuse.scale_bias_act.
       recurrent_activation: of the other gates.
       reverse: whether the last step comes first; results are in the order of x all the same.
+      recurrent_scale: [batch, 4 * units], or None: what h is multiplied by for each gate before its product, as recurrent dropout
+        does. It has no gradient.
       training: False where no gradient will be asked for, so that nothing is kept for it.
 
     Returns:
@@ -106,12 +109,13 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
       x, kernel, recurrent_kernel = tf.random.normal([8, 20, 32]), tf.random.normal([32, 64]), tf.random.normal([16, 64])
       y, h, c = tfuse.lstm(x, kernel, recurrent_kernel)
     """
-    return _over("lstm", x, kernel, recurrent_kernel, bias, None, h, c, mask, activation, recurrent_activation, reverse, training)
+    return _over("lstm", x, kernel, recurrent_kernel, bias, None, h, c, mask, activation, recurrent_activation, reverse,
+                 recurrent_scale, training)
 
 
 @composite
 def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mask=None, activation="tanh",
-        recurrent_activation="sigmoid", reverse=False, training=None):
+        recurrent_activation="sigmoid", reverse=False, recurrent_scale=None, training=None):
     """Returns all states h of a GRU, and the last one: what keras.layers.GRU computes with reset_after=True, and its weights.
 
     Args:
@@ -121,7 +125,7 @@ def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mas
       bias: [3 * units], or None; added to x . kernel.
       recurrent_bias: [3 * units], or None; added to h . recurrent_kernel, before the candidate's part is reset.
       h: the first state, [batch, units], or None for zeros.
-      mask, activation, recurrent_activation, reverse, training: as in tfuse.lstm.
+      mask, activation, recurrent_activation, reverse, training: as in tfuse.lstm, and recurrent_scale, of 3 * units.
 
     Returns:
       y: [batch, steps, units], the state after each step.
@@ -132,4 +136,4 @@ def gru(x, kernel, recurrent_kernel, bias=None, recurrent_bias=None, h=None, mas
       y, h = tfuse.gru(x, kernel, recurrent_kernel)
     """
     return _over("gru", x, kernel, recurrent_kernel, bias, recurrent_bias, h, None, mask, activation, recurrent_activation,
-                 reverse, training)[:2]
+                 reverse, recurrent_scale, training)[:2]

@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, by_name, fitting, ones, refusing, sums
+from tfuse.cases import Case, Input, by_name, fitting, of_terms, ones, refusing, squares, sums
 from tfuse.cases.elementwise.scale_bias_act import activated, slopes
 from tfuse.cases.products.linear import rows, weights
 from tfuse.elementwise.scale_bias_act import PLAIN
@@ -40,12 +40,14 @@ def stock_lstm(x, kernel, recurrent_kernel, bias, h, c, mask=None, activation="t
 
 
 @_reversing
-def stock_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, mask=None, activation="tanh",
-               recurrent_activation="sigmoid"):
+def stock_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, mask=None, recurrent_scale=None, activation="tanh",
+              recurrent_activation="sigmoid"):
     act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1) + bias, []
     for t in range(x.shape[1]):
         (xz, xr, xg) = tf.split(gates[:, t], 3, 1)
-        (pz, pr, pg) = tf.split(tf.matmul(h, recurrent_kernel) + recurrent_bias, 3, 1)
+        own = [h] * 3 if recurrent_scale is None else [h * s for s in tf.split(recurrent_scale, 3, 1)]
+        p = tf.concat([tf.matmul(h, w) for h, w in zip(own, tf.split(recurrent_kernel, 3, 1))], 1) + recurrent_bias
+        (pz, pr, pg) = tf.split(p, 3, 1)
         z = gate(xz + pz)
         h = _kept(mask, t, z * h + (1 - z) * act(xg + gate(xr + pr) * pg), h)
         y.append(h)
@@ -98,19 +100,27 @@ class Gru(_Cell):
         return np.concatenate([*both, dg], 1), np.concatenate([*both, dg * self.gate(r)], 1), dh * self.gate(z), dc
 
 
-def _forward(cell, gates, recurrent_kernel, recurrent_bias, h, c, mask):
+def _by_gates(f, gates, scale, *tensors):
+    """f(scale of a gate, its part of each tensor's last axis), of all gates."""
+    parts = [np.split(t, gates, -1) for t in tensors]
+    scales = [1.0] * gates if scale is None else np.split(scale, gates, -1)
+    return [f(*some) for some in zip(scales, *parts)]
+
+
+def _forward(cell, gates, recurrent_kernel, recurrent_bias, h, c, mask, scale):
     """All h, the last states, and of each step what came before it and what is kept."""
     y, kept = np.zeros([*gates.shape[:2], h.shape[1]]), []
     for t in range(gates.shape[1]):
         counts = np.True_ if mask is None else mask[:, t, None]
-        new, after, some = cell.step(gates[:, t], h @ recurrent_kernel + recurrent_bias, h, c)
+        p = np.concatenate(_by_gates(lambda s, w: (h * s) @ w, cell.PARTS, scale, recurrent_kernel), 1)
+        new, after, some = cell.step(gates[:, t], p + recurrent_bias, h, c)
         kept.append((h, counts, some))
         y[:, t] = h = np.where(counts, new, h)
         c = np.where(counts, after, c)
     return y, h, c, kept
 
 
-def _backward(cell, x, kernel, recurrent_kernel, kept, dy, dh, dc):
+def _backward(cell, x, kernel, recurrent_kernel, kept, dy, dh, dc, scale):
     """Gradients of x, kernel, recurrent_kernel, bias, recurrent_bias, and of the first states."""
     dgates = np.zeros([*x.shape[:2], kernel.shape[1]])
     dproduct, before = np.zeros_like(dgates), np.zeros([*x.shape[:2], recurrent_kernel.shape[0]])
@@ -119,29 +129,33 @@ def _backward(cell, x, kernel, recurrent_kernel, kept, dy, dh, dc):
         dh = dh + dy[:, t]
         now, dp, rest, dc_before = cell.back(some, dh, dc)
         dgates[:, t], dproduct[:, t] = np.where(counts, now, 0), np.where(counts, dp, 0)
-        dh, dc = np.where(counts, rest, dh) + dproduct[:, t] @ recurrent_kernel.T, np.where(counts, dc_before, dc)
+        through = sum(_by_gates(lambda s, d, w: s * (d @ w.T), cell.PARTS, scale, dproduct[:, t], recurrent_kernel))
+        dh, dc = np.where(counts, rest, dh) + through, np.where(counts, dc_before, dc)
     summed = lambda a, b: sums(lambda a, b: rows(a).T @ rows(b), a, b)
-    return [sums(np.matmul, dgates, kernel.T), summed(x, dgates), summed(before, dproduct),
+    steps = lambda s: s if np.ndim(s) == 0 else s[:, None]
+    drecurrent = _by_gates(lambda s, d: summed(before * steps(s), d), cell.PARTS, scale, dproduct)
+    joined = of_terms(np.concatenate(drecurrent, 1), np.concatenate([squares(d) for d in drecurrent], 1))
+    return [sums(np.matmul, dgates, kernel.T), summed(x, dgates), joined,
             sums(lambda d: d.sum((0, 1)), dgates), sums(lambda d: d.sum((0, 1)), dproduct), dh, dc]
 
 
 def _reference(cell):
-    def reference(x, kernel, recurrent_kernel, bias, other, h, mask=None, reverse=False, **activations):
+    def reference(x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
         lstm = cell is Lstm
         first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
         turned = lambda t: t if t is None or not reverse else t[:, ::-1]
         y, h, c, _ = _forward(cell(**activations), turned(x) @ kernel + bias, recurrent_kernel, recurrent_bias, first, c,
-                              turned(mask))
+                              turned(mask), recurrent_scale)
         return [turned(y), h, c] if lstm else [turned(y), h]
 
-    def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, reverse=False, **activations):
+    def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
         lstm = cell is Lstm
         first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
         turned = lambda t: t if t is None or not reverse else t[:, ::-1]
         how, x, mask = cell(**activations), turned(x), turned(mask)
-        kept = _forward(how, x @ kernel + bias, recurrent_kernel, recurrent_bias, first, c, mask)[3]
+        kept = _forward(how, x @ kernel + bias, recurrent_kernel, recurrent_bias, first, c, mask, recurrent_scale)[3]
         dx, dkernel, drecurrent, dbias, dother, dh, dc = _backward(
-            how, x, kernel, recurrent_kernel, kept, turned(dy[0]), dy[1], dy[2] if lstm else 0)
+            how, x, kernel, recurrent_kernel, kept, turned(dy[0]), dy[1], dy[2] if lstm else 0, recurrent_scale)
         return [turned(dx), dkernel, drecurrent, dbias, *([dh, dc] if lstm else [dother, dh])]
 
     return reference, gradient
@@ -161,6 +175,7 @@ def _inputs(gates, *states):
 
 LSTM_INPUTS = _inputs(4, "h", "c")
 GRU_INPUTS = {**_inputs(3, "recurrent_bias", "h"), "recurrent_bias": Input(lambda s: (3 * s[3],))}
+_SCALE = Input(lambda s: (s[0], 3 * s[3]), lambda rng, own, _: 2.0 * (rng.random(own) < 0.5), gradient=False)
 _OPTIONS = [{}, {"reverse": True, "activation": "elu"}]
 
 
@@ -192,7 +207,8 @@ CASES = [
         *_rejects("lstm", tfuse.lstm, 4),
         refusing(tfuse.lstm, x=ones(2, 4, 3), kernel=ones(3, 20), recurrent_kernel=ones(5, 20))(
             "c must have the shape of .batch, units., .2, 5., got .3, 5.", c=ones(3, 5))]),
-    case("gru", tfuse.gru, stock_gru, Gru, GRU_INPUTS, ["h"], [{}, {"activation": "silu", "recurrent_activation": "tanh"}], rejects=[
+    case("gru", tfuse.gru, stock_gru, Gru, {**GRU_INPUTS, "recurrent_scale": _SCALE}, ["h"],
+         [{}, {"activation": "silu"}], rejects=[
         *_rejects("gru", tfuse.gru, 3),
         refusing(tfuse.gru, x=ones(2, 4, 3), kernel=ones(3, 15), recurrent_kernel=ones(5, 15))(
             "bias must be a vector with one value per column of recurrent_kernel .5, 15., got shape .14.",
