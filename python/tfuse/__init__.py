@@ -42,7 +42,10 @@ from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AverageP
 from tfuse.convolution.scale_channels import scale_channels
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
+from tfuse.recurrent.recurrent_layers import GRU, LSTM
+from tfuse.recurrent.rnn import gru, lstm
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
+from tfuse.scans.scan_linear import scan_linear
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 from tfuse.sorting.bincount import bincount
 from tfuse.sorting.histogram import histogram, histogram_fixed_width

@@ -29,7 +29,8 @@ _FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1]},
          "QuantizedLinearGrad": {"dy": [0, 1], "kernel": [0, 1], "scale": [0]},
          "WeightedBincountGrad": {"dsums": [-1], "ids": [-1]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
-_HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"}}
+_HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"},
+         "RnnGrad": {"x": "h|dy"}}
 
 
 @functools.lru_cache(None)

@@ -51,6 +51,7 @@ def test_who_includes_what():
 OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/products/quantized_linear.h",
            "ops/rows/norm.h", "kernels/attention/attention_step.h", "kernels/products/few_rows.h",
            "kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/products/gemm_cpu.h",
+           "kernels/products/gemm_gpu.h",
            "kernels/reductions/reduce.h",
            "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}
 

@@ -17,11 +17,11 @@ from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
-                          _replaced_optimizers, _replaced_trainer)
+                          _replaced_optimizers, _replaced_recurrent, _replaced_trainer)
 
 _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
-                             _replaced_generation, _replaced_trainer) for row in module.TABLE]
+                             _replaced_recurrent, _replaced_generation, _replaced_trainer) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
@@ -32,7 +32,7 @@ def enable(look_back=True):
     """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
     Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
+    and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
     convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
     attention and RMS norms, and its generate() where there is a GPU.
 
@@ -44,8 +44,10 @@ def enable(look_back=True):
     convolution or the batch norm before it, a sum with the last two, silu(a) * b, a norm with the sum before it, and the cross
     entropy with the product that makes its logits, which are then never materialized.
 
-    Results are Keras's to within rounding, with two exceptions: where a query may attend to nothing at all, Keras's
-    dot_product_attention gives the mean of all values and tfuse gives 0; and dropout drops other elements for the same seed.
+    Results are Keras's to within rounding, with three exceptions: where a query may attend to nothing at all, Keras's
+    dot_product_attention gives the mean of all values and tfuse gives 0; dropout drops other elements for the same seed; and where
+    Keras's LSTM and GRU would call cuDNN with a mask, which gives zeros for masked steps, they give the output before those, as
+    Keras's own loops do.
 
     Args:
       look_back: False leaves every op as the model has it.

@@ -24,7 +24,8 @@ FAMILIES = {
     "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
                     "channels_first"],
     "layout": ["transpose", "concat"],
-    "scans": ["scan"],
+    "scans": ["scan", "scan_linear"],
+    "recurrent": ["rnn", "recurrent_layers", "recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }

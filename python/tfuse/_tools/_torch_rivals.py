@@ -106,6 +106,22 @@ def _attention(backend):
 
 _ATTENTION = [_attention(backend) for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
 
+def _recurrent(layer, x, kernel, recurrent_kernel, biases, states):
+    """PyTorch's layer, by cuDNN. Its kernels are transposed, which is all one here."""
+    turned = [w.reshape(w.shape[::-1]) for w in (kernel, recurrent_kernel)]
+    return layer(x, states, [*turned, *biases], True, 1, 0.0, True, False, True)
+
+
+def _lstm(x, kernel, recurrent_kernel, bias, h, c):
+    y, h, c = _recurrent(torch._VF.lstm, x, kernel, recurrent_kernel, [bias, torch.zeros_like(bias)], (h[None], c[None]))
+    return y, h[0], c[0]
+
+
+def _gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h):
+    y, h = _recurrent(torch._VF.gru, x, kernel, recurrent_kernel, [bias, recurrent_bias], h[None])
+    return y, h[0]
+
+
 # By name of the case: one, or several, of which the best counts.
 RIVALS = {
     "square": lambda x: x * x,
@@ -138,6 +154,8 @@ RIVALS = {
     "cumprod": lambda x, axis=0: torch.cumprod(x, axis),
     "cummax": lambda x, axis=0: torch.cummax(x, axis).values,
     "cumulative_logsumexp": lambda x, axis=0: torch.logcumsumexp(x, axis),
+    "lstm, speed": _as_is(_lstm),
+    "gru, speed": _as_is(_gru),
     "batched_matmul, speed": _as_is(torch.bmm),
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"],
                     lambda x, kernel, bias, activation: ACTIVATIONS[activation](torch.addmm(bias, x, kernel))),

@@ -1,0 +1,82 @@
+/* scan_linear on the CPU: columns side by side go through a step together; a task has a strip of them, TFU_TILE at
+ * most, from their first position to their last. */
+#ifndef REAL
+#include "kernels/scans/scan_linear.h"
+
+#include "kernels/core/arithmetic.h"
+#include "kernels/core/cpu/cpu.h"
+
+typedef struct job {
+  scan_linear_args a;
+  tfu_dtype dtype;
+  int64_t strips; /* of an outer position */
+} job;
+
+#define TFU_SELF "kernels/scans/scan_linear_cpu.c"
+#include "kernels/core/cpu/stamp.h"
+
+static tfu_code run(tfu_call *call) {
+  job j = {.a = tfu_scan_linear_of(call), .dtype = call->in[0].dtype};
+  if (j.a.columns == 0) return TFU_OK;
+  const int64_t width = least(j.a.inner, TFU_TILE);
+  j.strips = divide_up(j.a.inner, width);
+  const int64_t each = divide_up(tfu_task_size(j.a.columns * j.a.length, TFU_TILE), j.a.length * width + 1);
+  tfu_parallel_ranges(j.a.columns / j.a.inner * j.strips, each, TFU_OF_REAL(call, scan_strips), &j);
+  return TFU_OK;
+}
+tfu_code tfu_scan_linear_cpu(tfu_call *call) { return run(call); }
+tfu_code tfu_scan_linear_grad_cpu(tfu_call *call) { return run(call); }
+
+#else
+
+static void FN(load_states)(REAL *to, const void *states, tfu_dtype dtype, int64_t at, int n) {
+  const REAL *from = states ? FN(tfu_load)(states, dtype, at, n, to) : NULL;
+  if (!from) memset(to, 0, (size_t)n * sizeof *to);
+  else if (from != to) memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+static void FN(store_states)(void *states, tfu_dtype dtype, int64_t at, int n, const REAL *values) {
+  if (dtype == TFU_F32 || dtype == TFU_F64) memcpy((REAL *)states + at, values, (size_t)n * sizeof *values);
+  else FN(tfu_store)(states, dtype, at, n, values);
+}
+
+/* One position of n columns: `at` is where it is in the tensors, `column` where in the states at its ends. */
+static void FN(step)(const job *j, REAL *s, int64_t at, int64_t column, int64_t i, int n) {
+  const scan_linear_args *a = &j->a;
+  REAL room[5][TFU_TILE];
+  const REAL *factor = FN(tfu_load)(a->a, j->dtype, at, n, room[0]), *b = FN(tfu_load)(a->b, j->dtype, at, n, room[1]);
+  REAL *y = FN(tfu_room)(a->y, j->dtype, at, room[2]);
+  if (!a->back) {
+    TFU_VECTORISED(k, n) y[k] = s[k] = factor[k] * s[k] + b[k];
+  } else {
+    const int first = i == a->length - 1; /* of the states: it is the last here */
+    REAL *da = FN(tfu_room)(a->da, j->dtype, at, room[3]);
+    if (first) FN(load_states)(room[4], a->initial, j->dtype, column, n);
+    else FN(load_states)(room[4], a->h, j->dtype, at + (a->flipped ? -a->inner : a->inner), n);
+    TFU_VECTORISED(k, n) {
+      const REAL g = b[k] + s[k], f = factor[k];
+      da[k] = g * room[4][k];
+      y[k] = g;
+      s[k] = f * g;
+    }
+    FN(tfu_store)(a->da, j->dtype, at, n, da);
+  }
+  FN(tfu_store)(a->y, j->dtype, at, n, y);
+}
+
+static void FN(scan_strips)(void *arg, int64_t begin, int64_t end) {
+  const job *j = arg;
+  const scan_linear_args *a = &j->a;
+  for (int64_t strip = begin; strip < end; strip++) {
+    const int64_t outer = strip / j->strips, inner = strip % j->strips * TFU_TILE, column = outer * a->inner + inner;
+    const int n = (int)least(TFU_TILE, a->inner - inner);
+    REAL s[TFU_TILE];
+    FN(load_states)(s, a->back ? NULL : a->initial, j->dtype, column, n);
+    for (int64_t i = 0; i < a->length; i++) {
+      const int64_t place = a->flipped ? a->length - 1 - i : i;
+      FN(step)(j, s, (outer * a->length + place) * a->inner + inner, column, i, n);
+    }
+    if (a->dinitial) FN(store_states)(a->dinitial, j->dtype, column, n, s);
+  }
+}
+#endif

@@ -1,0 +1,216 @@
+import numpy as np
+import tensorflow as tf
+
+import tfuse
+from tfuse.cases import Case, Input, by_name, fitting, of_terms, ones, refusing, squares, sums
+from tfuse.cases.elementwise.scale_bias_act import activated, slopes
+from tfuse.cases.products.linear import rows, weights
+from tfuse.elementwise.scale_bias_act import PLAIN
+
+# A case's shape is (batch, steps, features, units).
+_SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (0, 3, 4, 5), (3, 0, 4, 5), (2, 3, 0, 5), (33, 2, 3, 17), (3, 4, 5, 131)]
+_fit = fitting(4, lambda rows, columns: (min(rows, 5), min(columns, 3), 7, min(columns, 19)))
+
+
+def _reversing(f):
+    """f of a layer that goes forward, as one that may go backwards: x and mask first, and of the results y."""
+    def whole(x, *others, mask=None, reverse=False, **options):
+        turned = lambda t: t if t is None or not reverse else t[:, ::-1]
+        y, *states = f(turned(x), *others, mask=turned(mask), **options)
+        return [turned(y), *states]
+    return whole
+
+
+# ---- stock TensorFlow, step by step ----
+
+
+def _kept(mask, t, new, old):
+    return new if mask is None else tf.where(mask[:, t, None], new, old)
+
+
+@_reversing
+def stock_lstm(x, kernel, recurrent_kernel, bias, h, c, mask=None, activation="tanh", recurrent_activation="sigmoid"):
+    act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1), []
+    for t in range(x.shape[1]):
+        i, f, g, o = tf.split(gates[:, t] + tf.matmul(h, recurrent_kernel) + bias, 4, 1)
+        after = gate(f) * c + gate(i) * act(g)
+        h, c = _kept(mask, t, gate(o) * act(after), h), _kept(mask, t, after, c)
+        y.append(h)
+    return [tf.stack(y, 1) if y else tf.zeros([x.shape[0], 0, h.shape[1]], x.dtype), tf.identity(h), tf.identity(c)]
+
+
+@_reversing
+def stock_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, mask=None, recurrent_scale=None, activation="tanh",
+              recurrent_activation="sigmoid"):
+    act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1) + bias, []
+    for t in range(x.shape[1]):
+        (xz, xr, xg) = tf.split(gates[:, t], 3, 1)
+        own = [h] * 3 if recurrent_scale is None else [h * s for s in tf.split(recurrent_scale, 3, 1)]
+        p = tf.concat([tf.matmul(h, w) for h, w in zip(own, tf.split(recurrent_kernel, 3, 1))], 1) + recurrent_bias
+        (pz, pr, pg) = tf.split(p, 3, 1)
+        z = gate(xz + pz)
+        h = _kept(mask, t, z * h + (1 - z) * act(xg + gate(xr + pr) * pg), h)
+        y.append(h)
+    return [tf.stack(y, 1) if y else tf.zeros([x.shape[0], 0, h.shape[1]], x.dtype), tf.identity(h)]
+
+
+# ---- float64 ----
+
+
+class _Cell:
+    """The formulas of a cell, and what is kept of each step on the way."""
+
+    def __init__(self, activation="tanh", recurrent_activation="sigmoid"):
+        self.act = lambda v: np.asarray(activated(v, activation))
+        self.gate = lambda v: np.asarray(activated(v, recurrent_activation))
+        self.act_back = lambda d, v: np.asarray(slopes(d, v, activation))
+        self.gate_back = lambda d, v: np.asarray(slopes(d, v, recurrent_activation))
+
+
+class Lstm(_Cell):
+    PARTS = 4
+
+    def step(self, gates, p, h, c):
+        i, f, g, o = parts = np.split(gates + p, 4, 1)
+        after = self.gate(f) * c + self.gate(i) * self.act(g)
+        return self.gate(o) * self.act(after), after, (*parts, c, after)
+
+    def back(self, kept, dh, dc):
+        """Gradients of gates, of p, of h beside p, and of c."""
+        i, f, g, o, c, after = kept
+        d = dc + self.act_back(dh * self.gate(o), after)
+        dp = np.concatenate([self.gate_back(d * self.act(g), i), self.gate_back(d * c, f), self.act_back(d * self.gate(i), g),
+                             self.gate_back(dh * self.act(after), o)], 1)
+        return dp, dp, np.zeros_like(dh), d * self.gate(f)
+
+
+class Gru(_Cell):
+    PARTS = 3
+
+    def step(self, gates, p, h, c):
+        (xz, xr, xg), (pz, pr, pg) = np.split(gates, 3, 1), np.split(p, 3, 1)
+        z, r = xz + pz, xr + pr
+        g = xg + self.gate(r) * pg
+        return self.gate(z) * h + (1 - self.gate(z)) * self.act(g), c, (z, r, g, pg, h)
+
+    def back(self, kept, dh, dc):
+        z, r, g, pg, h = kept
+        dg = self.act_back(dh * (1 - self.gate(z)), g)
+        both = [self.gate_back(dh * (h - self.act(g)), z), self.gate_back(dg * pg, r)]
+        return np.concatenate([*both, dg], 1), np.concatenate([*both, dg * self.gate(r)], 1), dh * self.gate(z), dc
+
+
+def _by_gates(f, gates, scale, *tensors):
+    """f(scale of a gate, its part of each tensor's last axis), of all gates."""
+    parts = [np.split(t, gates, -1) for t in tensors]
+    scales = [1.0] * gates if scale is None else np.split(scale, gates, -1)
+    return [f(*some) for some in zip(scales, *parts)]
+
+
+def _forward(cell, gates, recurrent_kernel, recurrent_bias, h, c, mask, scale):
+    """All h, the last states, and of each step what came before it and what is kept."""
+    y, kept = np.zeros([*gates.shape[:2], h.shape[1]]), []
+    for t in range(gates.shape[1]):
+        counts = np.True_ if mask is None else mask[:, t, None]
+        p = np.concatenate(_by_gates(lambda s, w: (h * s) @ w, cell.PARTS, scale, recurrent_kernel), 1)
+        new, after, some = cell.step(gates[:, t], p + recurrent_bias, h, c)
+        kept.append((h, counts, some))
+        y[:, t] = h = np.where(counts, new, h)
+        c = np.where(counts, after, c)
+    return y, h, c, kept
+
+
+def _backward(cell, x, kernel, recurrent_kernel, kept, dy, dh, dc, scale):
+    """Gradients of x, kernel, recurrent_kernel, bias, recurrent_bias, and of the first states."""
+    dgates = np.zeros([*x.shape[:2], kernel.shape[1]])
+    dproduct, before = np.zeros_like(dgates), np.zeros([*x.shape[:2], recurrent_kernel.shape[0]])
+    for t in range(x.shape[1])[::-1]:
+        before[:, t], counts, some = kept[t]
+        dh = dh + dy[:, t]
+        now, dp, rest, dc_before = cell.back(some, dh, dc)
+        dgates[:, t], dproduct[:, t] = np.where(counts, now, 0), np.where(counts, dp, 0)
+        through = sum(_by_gates(lambda s, d, w: s * (d @ w.T), cell.PARTS, scale, dproduct[:, t], recurrent_kernel))
+        dh, dc = np.where(counts, rest, dh) + through, np.where(counts, dc_before, dc)
+    summed = lambda a, b: sums(lambda a, b: rows(a).T @ rows(b), a, b)
+    steps = lambda s: s if np.ndim(s) == 0 else s[:, None]
+    drecurrent = _by_gates(lambda s, d: summed(before * steps(s), d), cell.PARTS, scale, dproduct)
+    joined = of_terms(np.concatenate(drecurrent, 1), np.concatenate([squares(d) for d in drecurrent], 1))
+    return [sums(np.matmul, dgates, kernel.T), summed(x, dgates), joined,
+            sums(lambda d: d.sum((0, 1)), dgates), sums(lambda d: d.sum((0, 1)), dproduct), dh, dc]
+
+
+def _reference(cell):
+    def reference(x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
+        lstm = cell is Lstm
+        first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
+        turned = lambda t: t if t is None or not reverse else t[:, ::-1]
+        y, h, c, _ = _forward(cell(**activations), turned(x) @ kernel + bias, recurrent_kernel, recurrent_bias, first, c,
+                              turned(mask), recurrent_scale)
+        return [turned(y), h, c] if lstm else [turned(y), h]
+
+    def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
+        lstm = cell is Lstm
+        first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
+        turned = lambda t: t if t is None or not reverse else t[:, ::-1]
+        how, x, mask = cell(**activations), turned(x), turned(mask)
+        kept = _forward(how, x @ kernel + bias, recurrent_kernel, recurrent_bias, first, c, mask, recurrent_scale)[3]
+        dx, dkernel, drecurrent, dbias, dother, dh, dc = _backward(
+            how, x, kernel, recurrent_kernel, kept, turned(dy[0]), dy[1], dy[2] if lstm else 0, recurrent_scale)
+        return [turned(dx), dkernel, drecurrent, dbias, *([dh, dc] if lstm else [dother, dh])]
+
+    return reference, gradient
+
+
+# ---- the cases ----
+
+_STATE = Input(lambda s: (s[0], s[3]), lambda rng, own, _: rng.normal(size=own) / 2)
+_MASK = Input(lambda s: s[:2], lambda rng, own, _: rng.random(own) < 0.7, dtype="bool", gradient=False)
+
+
+def _inputs(gates, *states):
+    return {"x": lambda s: s[:3], "kernel": Input(lambda s: (s[2], gates * s[3]), weights),
+            "recurrent_kernel": Input(lambda s: (s[3], gates * s[3]), weights), "bias": lambda s: (gates * s[3],),
+            **dict.fromkeys(states, _STATE), "mask": _MASK}
+
+
+LSTM_INPUTS = _inputs(4, "h", "c")
+GRU_INPUTS = {**_inputs(3, "recurrent_bias", "h"), "recurrent_bias": Input(lambda s: (3 * s[3],))}
+_SCALE = Input(lambda s: (s[0], 3 * s[3]), lambda rng, own, _: 2.0 * (rng.random(own) < 0.5), gradient=False)
+_OPTIONS = [{}, {"reverse": True, "activation": "elu"}]
+
+
+def case(name, run, stock, cell, inputs, states, options=_OPTIONS, **more):
+    reference, gradient = _reference(cell)
+    return Case(name=name, run=by_name(run, inputs), plain=by_name(stock, inputs), reference=reference, gradient=gradient,
+                inputs=inputs, outputs={"y": lambda s: (*s[:2], s[3]), **dict.fromkeys(states, _STATE)}, shapes=_SHAPES, fit=_fit,
+                summed=lambda s: s[1] * (s[2] + cell.PARTS * s[3]), special=False, options=options, **more)
+
+
+def _rejects(name, run, gates):
+    refused = refusing(run, x=ones(2, 4, 3), kernel=ones(3, 5 * gates), recurrent_kernel=ones(5, 5 * gates))
+    width = 5 * gates
+    return [
+        refused("%s: x must be .batch, steps, features., got shape .2, 3." % name, x=ones(2, 3)),
+        refused("the last axis of x and the first of kernel must be of one size", kernel=ones(4, width)),
+        refused("recurrent_kernel must be .units, %d . units., got shape .5, 7." % gates, kernel=ones(3, 7),
+                recurrent_kernel=ones(5, 7)),
+        refused("the last axes of (x|gates|kernel) and recurrent_kernel must be of one size", kernel=ones(3, 7)),
+        refused("h must have the shape of .batch, units., .2, 5., got .2, 4.", h=ones(2, 4)),
+        refused("mask must have the shape of .batch, steps., .2, 4., got .2, 3.", mask=ones(2, 3, dtype=tf.bool)),
+        refused("recurrent_kernel must be float32", recurrent_kernel=ones(5, width, dtype=tf.float16)),
+        refused("activation must be one of linear, relu, .*got 'swoosh'", activation="swoosh"),
+    ]
+
+
+CASES = [
+    case("lstm", tfuse.lstm, stock_lstm, Lstm, LSTM_INPUTS, ["h", "c"], rejects=[
+        *_rejects("lstm", tfuse.lstm, 4),
+        refusing(tfuse.lstm, x=ones(2, 4, 3), kernel=ones(3, 20), recurrent_kernel=ones(5, 20))(
+            "c must have the shape of .batch, units., .2, 5., got .3, 5.", c=ones(3, 5))]),
+    case("gru", tfuse.gru, stock_gru, Gru, {**GRU_INPUTS, "recurrent_scale": _SCALE}, ["h"],
+         [{}, {"activation": "silu"}], rejects=[
+        *_rejects("gru", tfuse.gru, 3),
+        refusing(tfuse.gru, x=ones(2, 4, 3), kernel=ones(3, 15), recurrent_kernel=ones(5, 15))(
+            "bias must be a vector with one value per column of recurrent_kernel .5, 15., got shape .14.",
+            recurrent_bias=ones(14))]),
+]

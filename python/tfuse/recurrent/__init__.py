@@ -1,0 +1,1 @@
+"""Recurrent layers over whole sequences: LSTM and GRU."""

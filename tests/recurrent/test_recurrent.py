@@ -1,0 +1,162 @@
+"""Recurrent layers beyond their cases: what is not given, Keras's layers with all their options, and what is left to Keras."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+
+LAYERS = {"lstm": (keras.layers.LSTM, tfuse.LSTM), "gru": (keras.layers.GRU, tfuse.GRU)}
+
+
+def draw(*shape, seed=0):
+    return tf.constant(np.random.default_rng(seed).normal(size=shape) / 2, tf.float32)
+
+
+@pytest.mark.parametrize("gates, function", [(4, tfuse.lstm), (3, tfuse.gru)], ids=["lstm", "gru"])
+def test_what_is_not_given(device, gates, function):
+    """States and biases are zeros then, and all steps count."""
+    x, kernel, recurrent_kernel = draw(5, 4, 3), draw(3, 7 * gates, seed=1), draw(7, 7 * gates, seed=2)
+    nothing = {"h": tf.zeros([5, 7]), "bias": tf.zeros([7 * gates]), "mask": tf.ones([5, 4], tf.bool)}
+    nothing.update({"c": tf.zeros([5, 7])} if gates == 4 else {"recurrent_bias": tf.zeros([7 * gates])})
+    results = []
+    for options in ({}, nothing):
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel, recurrent_kernel])
+            y = function(x, kernel, recurrent_kernel, **options)
+        results.append([*y, *tape.gradient(y, [x, kernel, recurrent_kernel])])
+    for bare, given in zip(*results):
+        assert np.allclose(bare, given, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [tfuse.lstm, tfuse.gru], ids=["lstm", "gru"])
+def test_sequences_alone(device, function):
+    """A sequence's results are the same bits whatever other sequences there are, and however many; and what is masked may be
+    anything."""
+    gates = 4 if function is tfuse.lstm else 3
+    x, kernel, recurrent_kernel = draw(70, 6, 5), draw(5, 33 * gates, seed=1), draw(33, 33 * gates, seed=2)
+    lengths = np.random.default_rng(3).integers(0, 7, [70])
+    mask = np.arange(6) < lengths[:, None]
+    clean, dirty = (tf.where(mask[..., None], x, other) for other in (0.0, np.nan))
+    gradients = []
+    for some in (clean, dirty):
+        with tf.GradientTape() as tape:
+            tape.watch(some)
+            y = function(some, kernel, recurrent_kernel, mask=mask)[0]
+        gradients.append((y, tf.where(mask[..., None], tape.gradient(y, some), 0.0)))
+    assert np.array_equal(*(y for y, _ in gradients)) and np.array_equal(*(g for _, g in gradients))
+    if "CPU" in device:
+        alone = function(clean[41:42], kernel, recurrent_kernel, mask=mask[41:42])[0]
+        assert np.array_equal(gradients[0][0][41:42], alone)
+
+
+# ---- Keras's layers ----
+
+_OPTIONS = [
+    {"return_sequences": True},
+    {"go_backwards": True, "return_state": True},
+    {"stateful": True, "use_bias": False},
+    {"activation": "relu", "recurrent_activation": "tanh", "unroll": True},
+    {"return_sequences": True, "zero_output_for_mask": True, "dtype": "mixed_bfloat16"},
+]
+
+
+@pytest.mark.parametrize("options", _OPTIONS, ids=lambda options: " ".join(options))
+@pytest.mark.parametrize("cell", LAYERS)
+def test_as_in_keras(device, cell, options):
+    """With masks that have holes and sequences without steps, eagerly and compiled by XLA; weights are Keras's."""
+    options = {"units": 6, "bias_initializer": "random_normal", **options}
+    stock, ours = (layer(**options, use_cudnn=False) for layer in LAYERS[cell])
+    x, mask = draw(4, 5, 3), tf.constant(np.random.default_rng(1).random([4, 5]) < [[0.6], [0.6], [0], [1]])
+    states = [draw(4, 6, seed=2 + i) for i in range(2 if cell == "lstm" else 1)]
+    for layer in (stock, ours):
+        layer.build(x.shape)
+    ours.set_weights(stock.get_weights())
+    step = lambda layer: layer(x, mask=mask, initial_state=states)
+    tolerance = 2e-2 if "dtype" in options else 1e-5
+    for run in (step, tf.function(step, jit_compile=True)):
+        for got, want in zip(*(tf.nest.flatten(f(layer)) for f, layer in ((run, ours), (step, stock)))):
+            assert got.dtype == want.dtype and np.allclose(tf.cast(got, "float32"), tf.cast(want, "float32"), atol=tolerance)
+    assert any(row["op"] == "Recurrence" for row in tfuse.explain())
+
+
+def test_files_and_names():
+    layer = tfuse.LSTM(4, return_sequences=True)
+    model = keras.Sequential([keras.Input([3, 2]), keras.layers.Bidirectional(layer), tfuse.GRU(3)])
+    copy = keras.Sequential.from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    assert isinstance(copy.layers[0].backward_layer, tfuse.LSTM) and isinstance(copy.layers[1], tfuse.GRU)
+    x = draw(2, 3, 2)
+    assert np.array_equal(copy(x), model(x))
+
+
+def test_fit():
+    """A language model of two layers learns the same as Keras's, masks by the way."""
+    ids = np.random.default_rng(0).integers(0, 9, [8, 6])
+    losses = []
+    for enabled in (False, True):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([None], dtype="int32"), keras.layers.Embedding(9, 5, mask_zero=True),
+                                  keras.layers.LSTM(6, return_sequences=True), keras.layers.Bidirectional(keras.layers.GRU(4)),
+                                  keras.layers.Dense(9)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=enabled)
+        with tfuse.enabled() if enabled else tf.name_scope("stock"):
+            losses.append(model.fit(ids, ids[:, -1], batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"])
+    assert np.allclose(*losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"recurrent_dropout": 0.4}, {"dropout": 0.4}, {"dropout": 0.4, "recurrent_dropout": 0.4}],
+                         ids=lambda options: " ".join(options))
+@pytest.mark.parametrize("cell", LAYERS)
+def test_dropout(device, cell, options):
+    """Of inputs and of states, by the factors that Keras draws for all steps of a call."""
+    stock, ours = (layer(6, return_sequences=True, seed=3, use_cudnn=False, **options) for layer in LAYERS[cell])
+    x = draw(4, 5, 3)
+    results = []
+    for layer in (stock, ours):
+        layer.build(x.shape)
+        layer.set_weights(stock.get_weights())
+        with tf.GradientTape() as tape:
+            y = layer(x, training=True)
+        results.append([y, *tape.gradient(y, [w.value for w in layer.trainable_weights])])
+    assert not np.allclose(results[0][0], stock(x), atol=1e-3)
+    for got, want in zip(*results):
+        assert np.allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("options, why", [
+    ({"activation": "exponential"}, "exponential is not in the"), ({"reset_after": False}, "resets the state before"),
+], ids=lambda value: " ".join(value) if isinstance(value, dict) else "")
+def test_left_to_keras(options, why):
+    with tfuse.enabled():
+        layer = keras.layers.GRU(3, **options)
+        layer(draw(2, 4, 3), training=True)
+        assert any(why in row["why"] for row in tfuse.explain())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("gates, function", [(4, tfuse.lstm), (3, tfuse.gru)], ids=["lstm", "gru"])
+def test_ways(device, gates, function, dtype):
+    """A mask that has all steps chooses the other way: without it, on a GPU, that is cuDNN, whose weights are in another order.
+    Sizes are those at which it may keep them between steps."""
+    x, weights = draw(16, 5, 128), [draw(128, 128 * gates, seed=1) / 8, draw(128, 128 * gates, seed=2) / 8]
+    weights += [draw(128 * gates, seed=3)] + [draw(128 * gates, seed=4)] * (gates == 3)
+    states = [draw(16, 128, seed=5 + i) for i in range(gates - 2 if gates == 4 else 1)]
+    inputs = [tf.cast(t, dtype) for t in (x, *weights, *states)]
+    for compiled in (False, True):
+        results = []
+        for mask in (None, tf.ones([16, 5], tf.bool)):
+            def step(*inputs):
+                with tf.GradientTape() as tape:
+                    tape.watch(inputs)
+                    y = function(*inputs, mask=mask)
+                return [*y, *tape.gradient(y, inputs)]
+            results.append(tf.function(step, jit_compile=compiled)(*inputs))
+            if "GPU" in device and mask is None and dtype == "float32":
+                served = [row for row in tfuse.explain() if row["op"].startswith("Rnn") and row["when"] == "ran"]
+                assert served and all("cuDNN recurrent layer" in row["kernel"] for row in served), served
+        for a, b in zip(*results):
+            scale = np.max(np.abs(tf.cast(b, "float32")))
+            bound = {"float32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}[dtype]  # float32 by TF32, on a GPU
+            assert np.allclose(tf.cast(a, "float32") / scale, tf.cast(b, "float32") / scale, atol=bound)
