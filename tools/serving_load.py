@@ -3,11 +3,11 @@ count and time, and stays on the loopback.
 
   python tools/serving_load.py rates [--clients 1,8,64,256] [--seconds 10]     with and without batches, against Python's own
   python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
-  python tools/serving_load.py soak [--minutes 10]                             memory under load
+  python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
-`python -m tfuse serve` finds it. The model is four dense layers of --width units, in float32: at a batch of 1 each run reads all
-weights for one row, and a batch shares that.
+`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, in float32. A batch pays once for what a run
+costs however few rows it has: each op's start, and reading the weights.
 """
 import argparse
 import collections
@@ -34,11 +34,11 @@ import tensorflow as tf
 from tfuse._tools import _export, _model, _serve
 
 
-def make_models(home, width, max_batch):
+def make_models(home, layers, width, max_batch):
     keras.utils.set_random_seed(0)
     x = keras.Input([width], name="x")
     y = x
-    for _ in range(4):
+    for _ in range(layers):
         y = keras.layers.Dense(width, activation="relu")(y)
     keras.Model(x, y).save(home / "model.keras")
     _export.export(home / "model.keras", home / "models", "batched", max_batch=max_batch)
@@ -132,7 +132,7 @@ def rates(options, home):
         found = {}
         for model in ("single", "batched"):
             for clients in options.clients:
-                load = Load(port, model, values | ({} if model == "batched" else {}), clients)
+                load = Load(port, model, values, clients)
                 load.run(1)
                 begin = time.perf_counter()
                 times = load.run(options.seconds)
@@ -164,16 +164,18 @@ def loads(options, home):
             if i in {1, *range(0, options.count + 1, max(options.count // 10, 1))}:
                 seen[i] = megabytes(server)
                 print("after %3d loads: %.1f MB" % (i, seen[i]), flush=True)
-        first = seen[max(options.count // 10, 1)]
-        print("growth over the last %d: %.2f MB" % (options.count - max(options.count // 10, 1), seen[options.count] - first))
+        half = options.count // 2  # what the allocator keeps goes up and down: the least of each half is compared
+        early, late = (min(mb for i, mb in seen.items() if i and (i > half) == later) for later in (False, True))
+        print("least of loads 1 to %d: %.1f MB, of %d to %d: %.1f MB" % (half, early, half + 1, options.count, late))
 
 
 def soak(options, home):
     with triton(home) as (port, server):
         load, seen = Load(port, "batched", {"x": np.ones([1, options.width], np.float32)}, 16), []
-        load.run(20)
+        load.run(20 * options.duty)
         for i in range(int(options.minutes * 2)):
-            count = len(load.run(30))
+            count = len(load.run(30 * options.duty))
+            time.sleep(30 * (1 - options.duty))
             seen.append(megabytes(server))
             print("%4.1f minutes: %.1f MB, %d requests" % ((i + 1) / 2, seen[-1], count), flush=True)
         print("growth: %.2f MB, refused: %d" % (seen[-1] - seen[0], load.refused))
@@ -186,12 +188,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
+    parser.add_argument("--layers", type=int, default=64)
+    parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--max-batch", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
-        make_models(home, options.width, options.max_batch)
+        make_models(home, options.layers, options.width, options.max_batch)
         {"rates": rates, "loads": loads, "soak": soak}[options.what](options, home)
 
 
