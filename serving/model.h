@@ -2,10 +2,10 @@
  *
  *   tfu_error err;
  *   tfu_model *model;
- *   if (tfu_model_open("my_model", NULL, &model, &err)) return puts(err.text), 1;
+ *   if (tfu_model_open("my_model", NULL, &model, &err)) return fail(err.text);
  *   const tfu_signature *s = tfu_model_signature(model, NULL);
  *   tfu_array x = {.dtype = TFU_TF_FLOAT, .shape = {2, {1, 4}}, .data = numbers}, y;
- *   if (tfu_model_run(model, s, &x, &y, &err)) return puts(err.text), 1;
+ *   if (tfu_model_run(model, s, &x, &y, &err)) return fail(err.text);
  *   … y.data, y.shape …
  *   tfu_array_free(&y);
  *   tfu_model_close(model);
