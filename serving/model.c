@@ -57,6 +57,26 @@ static tfu_code load(tfu_model *m, const char *folder, const tfu_model_options *
   return code;
 }
 
+/* Without a GPU TensorFlow would run everything on the CPU, whoever asked for one. */
+static tfu_code check_device(tfu_model *m, const char *device, tfu_error *err) {
+  int gpus = 0;
+  if (!device || strncmp(device, "GPU", 3)) return TFU_OK;
+  TF_Status *status = m->tf->TF_NewStatus(), *ignored = m->tf->TF_NewStatus();
+  TF_DeviceList *list = m->tf->TF_SessionListDevices(m->session, status);
+  for (int i = 0; list && i < m->tf->TF_DeviceListCount(list); i++) {
+    const char *type = m->tf->TF_DeviceListType(list, i, ignored);
+    gpus += type && !strcmp(type, "GPU");
+  }
+  if (list) m->tf->TF_DeleteDeviceList(list);
+  m->tf->TF_DeleteStatus(ignored);
+  TFU_TRY(tfu_tensorflow_code(m->tf, status, device, err));
+  if (gpus) return TFU_OK;
+  return tfu_fail(err, TFU_PRECONDITION,
+                  "%s was asked for, and TensorFlow %s sees none: serve it on the CPU, or see what "
+                  "python -m tfuse doctor says",
+                  device, m->tf->TF_Version());
+}
+
 /* "name:2" is output 2 of an operation; without a number it is 0. */
 static tfu_code locate(tfu_model *m, const tfu_port *port, TF_Output *at, tfu_error *err) {
   char name[1024];
@@ -92,6 +112,7 @@ static tfu_code fill(tfu_model *m, const char *folder, const tfu_model_options *
   TFU_TRY(tfu_tensorflow_get(o->tensorflow, &m->tf, err));
   TFU_TRY(tfu_load_ops(m->tf, o->library, o->libraries, err));
   TFU_TRY(load(m, folder, o, tags, err));
+  TFU_TRY(check_device(m, o->device, err));
   return locate_all(m, err);
 }
 

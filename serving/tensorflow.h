@@ -7,6 +7,7 @@
 
 #ifndef TFU_TENSORFLOW_HEADERS
 typedef struct TF_Buffer TF_Buffer;
+typedef struct TF_DeviceList TF_DeviceList;
 typedef struct TF_Graph TF_Graph;
 typedef struct TF_Library TF_Library;
 typedef struct TF_Operation TF_Operation;
@@ -45,6 +46,10 @@ typedef unsigned TF_Code;
      TF_Status *))                                                                                                  \
   X(void, TF_CloseSession, (TF_Session *, TF_Status *))                                                             \
   X(void, TF_DeleteSession, (TF_Session *, TF_Status *))                                                            \
+  X(TF_DeviceList *, TF_SessionListDevices, (TF_Session *, TF_Status *))                                            \
+  X(int, TF_DeviceListCount, (const TF_DeviceList *))                                                               \
+  X(const char *, TF_DeviceListType, (const TF_DeviceList *, int, TF_Status *))                                     \
+  X(void, TF_DeleteDeviceList, (TF_DeviceList *))                                                                   \
   X(void, TF_SessionRun,                                                                                            \
     (TF_Session *, const TF_Buffer *, const TF_Output *, TF_Tensor *const *, int, const TF_Output *, TF_Tensor **,  \
      int, const TF_Operation *const *, int, TF_Buffer *, TF_Status *))                                              \

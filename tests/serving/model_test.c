@@ -108,6 +108,9 @@ static void test_models_that_do_not_open(void) {
   CHECK(tfu_model_open(folder_of("libraries", "a:1:1", "x:1:1"), &missing, &model, &err) == (tfu_code)5 && !model);
   CHECK_TEXT(err.text, "/missing.so: no such library");
   CHECK(tfu_model_open(folder_of("tags", "a:1:1", "x:1:1"), &tags, &model, &err) == TFU_INVALID && !model);
+  const tfu_model_options gpu = {.device = "GPU:1"};
+  CHECK(tfu_model_open(folder_of("gpu", "a:1:1", "x:1:1"), &gpu, &model, &err) == TFU_PRECONDITION && !model);
+  CHECK(strstr(err.text, "GPU:1 was asked for, and TensorFlow 2.21.0-stand-in sees none"));
   CHECK(tfu_model_open("/nowhere", NULL, &model, &err) == TFU_INVALID && !model);
   tfu_model_close(NULL);
   CHECK(living == 0);

@@ -35,16 +35,17 @@ SAME(TFU_EXHAUSTED, TF_RESOURCE_EXHAUSTED)
 
 #if __has_include(<triton/core/tritonbackend.h>)
 /* Read as C, these headers lack typedefs. */
-#define STRUCTS(X)                                                                                                   \
-  X(BACKEND_Backend)                                                                                                 \
-  X(BACKEND_BackendAttribute)                                                                                        \
-  X(BACKEND_Batcher)                                                                                                 \
-  X(BACKEND_Input) X(BACKEND_MemoryManager) X(BACKEND_Model) X(BACKEND_ModelInstance)                                \
-      X(BACKEND_ModelInstanceResponseStatistics) X(BACKEND_Output) X(BACKEND_Request) X(BACKEND_Response)            \
-          X(BACKEND_ResponseFactory) X(BACKEND_State) X(SERVER_BufferAttributes) X(SERVER_Error)                     \
-              X(SERVER_InferenceRequest) X(SERVER_InferenceResponse) X(SERVER_InferenceTrace) X(SERVER_Message)      \
-                  X(SERVER_Metric) X(SERVER_MetricArgs) X(SERVER_MetricFamily) X(SERVER_Metrics) X(SERVER_Parameter) \
-                      X(SERVER_ResponseAllocator) X(SERVER_Server) X(SERVER_ServerOptions)
+#define STRUCTS(X)                                                                                                    \
+  X(BACKEND_Backend)                                                                                                  \
+  X(BACKEND_BackendAttribute)                                                                                         \
+  X(BACKEND_Batcher)                                                                                                  \
+  X(BACKEND_Input)                                                                                                    \
+  X(BACKEND_MemoryManager) X(BACKEND_Model) X(BACKEND_ModelInstance) X(BACKEND_ModelInstanceResponseStatistics)       \
+      X(BACKEND_Output) X(BACKEND_Request) X(BACKEND_Response) X(BACKEND_ResponseFactory) X(BACKEND_State)            \
+          X(SERVER_BufferAttributes) X(SERVER_Error) X(SERVER_InferenceRequest) X(SERVER_InferenceResponse)           \
+              X(SERVER_InferenceTrace) X(SERVER_Message) X(SERVER_Metric) X(SERVER_MetricArgs) X(SERVER_MetricFamily) \
+                  X(SERVER_Metrics) X(SERVER_Parameter) X(SERVER_ResponseAllocator) X(SERVER_Server)                  \
+                      X(SERVER_ServerOptions)
 #define X(name) typedef struct TRITON##name TRITON##name;
 STRUCTS(X)
 #undef X

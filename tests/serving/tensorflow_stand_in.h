@@ -79,6 +79,18 @@ static TF_Session *load_session(const TF_SessionOptions *o, const TF_Buffer *r, 
 static void close_session(TF_Session *session, TF_Status *s) { (void)session, set(s, 0, ""); }
 static void delete_session(TF_Session *session, TF_Status *s) { set(s, 0, ""), dead(session); }
 
+/* The CPU alone. */
+static TF_DeviceList *list_devices(TF_Session *session, TF_Status *s) {
+  (void)session, set(s, 0, "");
+  return alive(1);
+}
+static int count_devices(const TF_DeviceList *l) { return (void)l, 1; }
+static const char *device_type(const TF_DeviceList *l, int i, TF_Status *s) {
+  (void)l, (void)i, set(s, 0, "");
+  return "CPU";
+}
+static void delete_devices(TF_DeviceList *l) { dead(l); }
+
 static TF_Tensor *new_tensor(TF_DataType type, const int64_t *dim, int rank, void *data, size_t bytes,
                              void (*release)(void *, size_t, void *), void *argument) {
   TF_Tensor *t = alive(sizeof *t);
@@ -157,11 +169,12 @@ static void session_run(TF_Session *session, const TF_Buffer *options, const TF_
 
 tfu_code tfu_tensorflow_find(const char *folder, tfu_tensorflow *tf, tfu_error *err) {
   (void)folder, (void)err;
-  *tf = (tfu_tensorflow){version,        new_status,    delete_status, get_code,       message,        load_library,
-                         delete_library, new_options,   set_config,    delete_options, new_graph,      delete_graph,
-                         by_name,        num_outputs,   load_session,  close_session,  delete_session, session_run,
-                         new_tensor,     delete_tensor, tensor_type,   num_dims,       dim_of,         byte_size,
-                         data_of,        string_init,   string_copy,   string_data,    string_size,    string_free};
+  *tf = (tfu_tensorflow){version,        new_status,  delete_status,  get_code,       message,        load_library,
+                         delete_library, new_options, set_config,     delete_options, new_graph,      delete_graph,
+                         by_name,        num_outputs, load_session,   close_session,  delete_session, list_devices,
+                         count_devices,  device_type, delete_devices, session_run,    new_tensor,     delete_tensor,
+                         tensor_type,    num_dims,    dim_of,         byte_size,      data_of,        string_init,
+                         string_copy,    string_data, string_size,    string_free};
   return TFU_OK;
 }
 

@@ -85,10 +85,10 @@ def container_command(chosen):
     if not engine:
         raise SystemExit("--image needs docker or podman, and neither is on the PATH")
     models, library = pathlib.Path(chosen.folder).resolve(), _model.file("libtriton_tfuse.so").resolve()
-    site = pathlib.Path(_model.tensorflow_folder()).parent  # with NVIDIA's libraries beside TensorFlow
-    mounts = {models: models, site: site, pathlib.Path(_library.path).parent: pathlib.Path(_library.path).parent}
-    mounts.update({library: "%s/%s/libtriton_%s.so" % (BACKENDS, name, name) for name in ("tfuse",)})
-    options = ["--volume=%s:%s:ro" % pair for pair in mounts.items()]
+    site, ops = pathlib.Path(_model.tensorflow_folder()).parent, pathlib.Path(_library.path).parent  # of NVIDIA's libraries, too
+    mounts = [(folder, folder) for folder in (models, site, ops)]
+    mounts += [(library, "%s/%s/libtriton_%s.so" % (BACKENDS, name, name)) for name in ("tfuse", "tensorflow")]
+    options = ["--volume=%s:%s:ro" % pair for pair in dict.fromkeys(mounts)]
     options += ["--env=%s=%s" % pair for pair in environment().items()]
     if os.path.exists("/dev/nvidia0"):
         options.append("--gpus=all")
