@@ -4,13 +4,13 @@ def _wheel_impl(ctx):
     out = ctx.actions.declare_directory(ctx.label.name)
     args = ctx.actions.args()
     args.add("--out", out.path)
-    args.add("--library", ctx.file.library)
+    args.add_all(ctx.files.libraries, before_each = "--library")
     args.add_all(ctx.files.texts, before_each = "--text")
     args.add_all(ctx.files.package)
     ctx.actions.run(
         executable = ctx.executable._tool,
         arguments = [args],
-        inputs = [ctx.file.library] + ctx.files.texts + ctx.files.package,
+        inputs = ctx.files.libraries + ctx.files.texts + ctx.files.package,
         outputs = [out],
         mnemonic = "Wheel",
     )
@@ -19,7 +19,7 @@ def _wheel_impl(ctx):
 wheel = rule(
     implementation = _wheel_impl,
     attrs = {
-        "library": attr.label(allow_single_file = True),
+        "libraries": attr.label_list(allow_files = True, doc = "libtfuse.so and those beside it"),
         "package": attr.label_list(allow_files = True, doc = "files under python/, and those of tfuse/include"),
         "texts": attr.label_list(allow_files = True, doc = "README.md and LICENSE"),
         "_tool": attr.label(cfg = "exec", executable = True, default = "//tools:wheel"),

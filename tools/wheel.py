@@ -1,10 +1,10 @@
 """Writes the wheel: the Python package with the shared library inside, for every Python 3 of one machine kind.
 
-  wheel.py --library libtfuse.so --out DIR [--text README.md] [--text LICENSE] FILE ...
+  wheel.py --library libtfuse.so [--library …] --out DIR [--text README.md] [--text LICENSE] FILE ...
       Of FILEs under a folder python/, the part after it is their path in the wheel; others are what libraries of ops are built
       with, and go to tfuse/include. tfuse/_version.py names the version.
 
-The file's tag states the oldest C library that has every symbol the library wants. Same inputs, same bytes.
+The file's tag states the oldest C library that has every symbol the libraries want. Same inputs, same bytes.
 """
 import argparse
 import base64
@@ -26,16 +26,16 @@ MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}  # e_machine of an ELF header
 OLDEST_GLIBC = 17  # manylinux_2_17 is the first tag that pip knows on both machines
 
 
-def platform_tag(library):
-    machine = MACHINES[int.from_bytes(library.read_bytes()[18:20], "little")]
-    wanted = subprocess.run(["readelf", "--version-info", "--wide", library], check=True, capture_output=True, text=True)
+def platform_tag(libraries):
+    machine, = {MACHINES[int.from_bytes(library.read_bytes()[18:20], "little")] for library in libraries}
+    wanted = subprocess.run(["readelf", "--version-info", "--wide", *libraries], check=True, capture_output=True, text=True)
     minors = [int(m) for m in re.findall(r"Name: GLIBC_2\.(\d+)", wanted.stdout)]
     return f"py3-none-manylinux_2_{max([OLDEST_GLIBC, *minors])}_{machine}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", required=True, type=pathlib.Path)
+    parser.add_argument("--library", required=True, action="append", type=pathlib.Path)
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--text", action="append", default=[], type=pathlib.Path)
     parser.add_argument("files", nargs="+")
@@ -43,7 +43,7 @@ def main():
 
     place = lambda path: re.sub(r"^(.*/)?python/", "", path) if "python/" in path else "tfuse/include/" + path
     content = {place(path): pathlib.Path(path).read_bytes() for path in a.files}
-    content["tfuse/libtfuse.so"] = a.library.read_bytes()
+    content.update({"tfuse/" + library.name: library.read_bytes() for library in a.library})
     version = metadata.version_in(content["tfuse/_version.py"].decode())
     tag, info = platform_tag(a.library), f"tfuse-{version}.dist-info"
 

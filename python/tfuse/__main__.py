@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, generate, profile, tune, ops, cache, new-op or build-op."""
+"""python -m tfuse COMMAND: doctor, bench, demo, generate, profile, export, serve, check, … (COMMANDS has all)."""
 
 import argparse
 import os
@@ -11,6 +11,10 @@ COMMANDS = {
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
     "generate": "continue a text with a saved language model of KerasHub: its text as it comes, and tokens a second",
     "profile": "run a script's steps under the profiler: where the time goes, and how much of it tfuse could serve",
+    "export": "write a model of Keras, or a SavedModel, into a folder of models that Triton serves",
+    "serve": "start a Triton Inference Server for a folder of models: SavedModels, with or without tfuse's ops",
+    "check": "look at a model as a server runs it: which ops are tfuse's, whether they run here, and how fast",
+    "config": "print the flags that a C program which runs models is compiled and linked with",
     "tune": "for authors of ops: find the best launch parameters on this GPU by measurement, or list them",
     "ops": "list the ops that the library registers",
     "cache": "show or clear what is kept between runs: autotuning results and compiled jit kernels",

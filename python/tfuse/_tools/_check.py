@@ -1,0 +1,93 @@
+"""python -m tfuse check MODEL: what of a model is tfuse's, whether it runs here, and how fast."""
+
+import argparse
+import collections
+import pathlib
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
+from tfuse._tools import _export, _model
+
+HELP = """Looks at a model as a server would run it: which of its ops are tfuse's, whether this machine has all of them, and how long a
+run takes, by the C API that the server uses and in Python. MODEL is a .keras file, a preset's folder or a SavedModel's."""
+
+
+def ops_in(folder):
+    """{name of an op: how often it is in a SavedModel}."""
+    found = collections.Counter()
+    for graph in saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs:
+        found.update(node.op for node in graph.graph_def.node)
+        found.update(node.op for function in graph.graph_def.library.function for node in function.node_def)
+    return found
+
+
+def values(inputs, rows, size):
+    """Zeros for each input, with open sizes chosen: the first is that of the batch."""
+    made = {}
+    for name, spec in inputs.items():
+        shape = [(rows if i == 0 else size) if n is None else n for i, n in enumerate(spec.shape.as_list() if spec.shape.rank else [])]
+        made[name] = np.full(shape, b"", object) if spec.dtype == tf.string else np.zeros(shape, spec.dtype.as_numpy_dtype)
+    return made
+
+
+def timed(run, seconds):
+    """Milliseconds of runs, sorted, after one that does not count."""
+    run()
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or not times:
+        begin = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return sorted(times)
+
+
+def report(folder, batches, size, seconds, say=print):
+    """Says it; whether all is well."""
+    ops = ops_in(folder)
+    ours = {name: count for name, count in sorted(ops.items()) if name.startswith("Tfuse>")}
+    say("%d ops, of which %d are tfuse's%s" % (sum(ops.values()), sum(ours.values()),
+                                             ": " + ", ".join("%d %s" % (n, name[6:]) for name, n in ours.items()) if ours else ""))
+    missing = sorted(name for name in ops if op_def_registry.get(name) is None)
+    if missing:
+        say("not in this TensorFlow with this tfuse: %s: export the model anew, or load what has them" % ", ".join(missing))
+        return False
+    model = _model.Model(folder)
+    function = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    say("by TensorFlow %s, on %s" % (tf.__version__, "a GPU" if tf.config.list_physical_devices("GPU") else "the CPU"))
+    for rows in batches:
+        given = values(model.inputs, rows, size)
+        tensors = {name: tf.constant(value) for name, value in given.items()}
+        served, python = timed(lambda: model.run(given), seconds), timed(lambda: function(**tensors), seconds)
+        at = lambda times, share: times[min(int(share * len(times)), len(times) - 1)]
+        say("batch %d: %.2f ms (99%% within %.2f), %.0f rows a second; in Python %.2f ms" % (
+            rows, at(served, 0.5), at(served, 0.99), 1e3 * rows / at(served, 0.5), at(python, 0.5)))
+    model.close()
+    return True
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tfuse check", description=HELP,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
+    parser.add_argument("--stock", action="store_true", help="of a model of Keras: without tfuse's ops")
+    parser.add_argument("--batches", default="1,8,64", metavar="N,N,…", help="rows of a run (%(default)s)")
+    parser.add_argument("--size", type=int, default=128, metavar="N", help="for other sizes that the model leaves open (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1, help="for each measurement (%(default)s)")
+    chosen = parser.parse_args(arguments)
+    path = pathlib.Path(chosen.model)
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            if not _export.is_saved_model(path):
+                folder = pathlib.Path(temporary) / "model"
+                _export.write_saved_model(path, folder, chosen.stock)
+                path = folder
+            return 0 if report(path, [int(n) for n in chosen.batches.split(",")], chosen.size, chosen.seconds) else 1
+    except _model.NotThere as error:
+        print(error, file=sys.stderr)
+        return 1

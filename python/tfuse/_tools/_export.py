@@ -1,0 +1,172 @@
+"""python -m tfuse export MODEL DIR: a model as a folder that Triton serves."""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tfuse
+
+HELP = """Writes a model into a folder of models, as Triton serves them:
+
+  DIR/NAME/config.pbtxt                inputs and outputs, and how requests are joined into batches
+  DIR/NAME/1/model.savedmodel/         the SavedModel
+  DIR/NAME/request.json                an example request
+
+MODEL is a .keras file, the folder of a preset of KerasHub, or that of a SavedModel, which is copied."""
+EXAMPLES = """examples:
+  python -m tfuse export classifier.keras models
+  python -m tfuse export ./bert_preset models --name bert --max-batch 32 --ragged token_ids:1,padding_mask:1
+  python -m tfuse serve models
+  curl -d @models/classifier/request.json localhost:8000/v2/models/classifier/infer"""
+
+# What Triton calls a dtype, in a configuration and in a request.
+TYPES = {tf.bool: ("BOOL",) * 2, tf.uint8: ("UINT8",) * 2, tf.uint16: ("UINT16",) * 2, tf.uint32: ("UINT32",) * 2,
+         tf.uint64: ("UINT64",) * 2, tf.int8: ("INT8",) * 2, tf.int16: ("INT16",) * 2, tf.int32: ("INT32",) * 2,
+         tf.int64: ("INT64",) * 2, tf.float16: ("FP16",) * 2, tf.bfloat16: ("BF16",) * 2, tf.float32: ("FP32",) * 2,
+         tf.float64: ("FP64",) * 2, tf.string: ("STRING", "BYTES")}
+
+
+def is_saved_model(path):
+    return (path / "saved_model.pb").exists()
+
+
+def load(path):
+    """A model of Keras, or a SystemExit that says what is wrong."""
+    if not path.exists():
+        raise SystemExit("there is no %s: a .keras file, a preset's folder or a SavedModel's is wanted" % path)
+    try:
+        if path.is_dir():
+            import keras_hub
+            return keras_hub.models.Task.from_preset(str(path))
+        return keras.saving.load_model(path)
+    except (ImportError, ValueError, OSError, TypeError, KeyError) as error:
+        raise SystemExit("%s cannot be loaded: %s" % (path, error))
+
+
+def write_saved_model(path, out, stock=False):
+    """The SavedModel of any model that load() knows, with tfuse's ops unless it shall be stock."""
+    if is_saved_model(path):
+        shutil.copytree(path, out)
+    elif stock:
+        load(path).export(out, format="tf_saved_model", verbose=False)
+    else:
+        with tfuse.enabled():
+            load(path).export(out, format="tf_saved_model", verbose=False)
+
+
+def signature(folder, name="serving_default", tags=("serve",)):
+    """{name: tf.TensorSpec} of the inputs and of the outputs of a SavedModel."""
+    graphs = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs
+    graph = next((graph for graph in graphs if set(graph.meta_info_def.tags) == set(tags)), None)
+    if graph is None or name not in graph.signature_def:
+        raise SystemExit("%s has no signature %s for %s: it has %s" % (
+            folder, name, ", ".join(tags), ", ".join(sorted(graph.signature_def)) if graph else "no such graph"))
+    found = graph.signature_def[name]
+    spec = lambda port: tf.TensorSpec(tf.TensorShape(port.tensor_shape), tf.as_dtype(port.dtype))
+    return [{name: spec(ports[name]) for name in sorted(ports)} for ports in (found.inputs, found.outputs)]
+
+
+def has_batch(ports):
+    return all(spec.shape.rank is None or spec.shape.rank and spec.shape[0] is None for spec in ports.values())
+
+
+def sizes(spec, batch, otherwise):
+    """The sizes of a port as Triton has them: without the batch, and one at least; open ones are `otherwise`."""
+    found = [otherwise if n is None else n for n in spec.shape.as_list()[batch:]]
+    return found or [1]
+
+
+def port_text(kind, name, spec, batch, ragged):
+    lines = ['  name: "%s"' % name, "  data_type: TYPE_%s" % TYPES[spec.dtype][0], "  dims: %s" % sizes(spec, batch, -1)]
+    if batch and spec.shape.rank == 1:
+        lines.append("  reshape { shape: [] }")
+    if kind == "input" and name in ragged:
+        lines.append("  allow_ragged_batch: true")
+    return "%s {\n%s\n}\n" % (kind, "\n".join(lines))
+
+
+def warm_up_text(batch, rows, inputs):
+    ports = ['  inputs {\n    key: "%s"\n    value { data_type: TYPE_%s dims: %s zero_data: true }\n  }\n' % (
+        name, TYPES[spec.dtype][0], sizes(spec, batch, 1)) for name, spec in inputs.items()]
+    return 'model_warmup {\n  name: "a batch of %d"\n  batch_size: %d\n%s}\n' % (rows, rows if batch else 0, "".join(ports))
+
+
+def config_text(name, inputs, outputs, max_batch, delay=0, ragged="", signature="serving_default"):
+    """config.pbtxt: batches where the model has an open first size, and a first run before the first request."""
+    for port, spec in {**inputs, **outputs}.items():
+        if spec.dtype not in TYPES or spec.shape.rank is None:
+            raise SystemExit("%s is %s %s, which Triton has no word for: export it with another signature" % (
+                port, spec.dtype.name, spec.shape))
+    batch = int(max_batch > 0 and has_batch(inputs) and has_batch(outputs))
+    names = [part.rpartition(":")[0] for part in ragged.split(",") if part]
+    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: %d\n' % (name, max_batch if batch else 0)
+    for kind, ports in (("input", inputs), ("output", outputs)):
+        text += "".join(port_text(kind, port, spec, batch, names) for port, spec in ports.items())
+    text += "instance_group { count: 1 }\n"  # one run uses all cores, or the GPU
+    if batch:
+        text += "dynamic_batching { max_queue_delay_microseconds: %d }\n" % delay
+    for rows in sorted({1, max_batch}) if batch else [1]:
+        text += warm_up_text(batch, rows, inputs)
+    for key, value in (("TF_SIGNATURE_DEF", signature), ("TFUSE_RAGGED", ragged)):
+        if value and value != "serving_default":
+            text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
+    return text
+
+
+def request_json(inputs, batch):
+    """A request of ones, or of empty strings."""
+    ports = []
+    for name, spec in inputs.items():
+        shape = [1] * batch + sizes(spec, batch, 1)
+        one = "" if spec.dtype == tf.string else True if spec.dtype == tf.bool else 1
+        ports.append({"name": name, "datatype": TYPES[spec.dtype][1], "shape": shape, "data": [one] * int(np.prod(shape))})
+    return json.dumps({"inputs": ports})
+
+
+def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default"):
+    """Writes DIR/NAME; returns its path. What is there of this version must not be."""
+    path, home = pathlib.Path(path), pathlib.Path(folder) / (name or pathlib.Path(path).stem)
+    out = home / str(version) / "model.savedmodel"
+    if out.exists():
+        raise SystemExit("%s is there already: --version takes another number" % out)
+    unfinished = home.parent / (".%s.%d" % (home.name, version))  # a server that looks meanwhile sees no half of a model
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        write_saved_model(path, unfinished / "model.savedmodel", stock)
+        inputs, outputs = signature(unfinished / "model.savedmodel", wanted)
+        text = config_text(home.name, inputs, outputs, max_batch, delay, ragged, wanted)
+        home.mkdir(exist_ok=True)
+        (home / "config.pbtxt").write_text(text)
+        (home / "request.json").write_text(request_json(inputs, int("dynamic_batching" in text)))
+        unfinished.rename(home / str(version))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return home
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tfuse export", formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     description=HELP, epilog=EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a .keras file, or the folder of a preset or of a SavedModel")
+    parser.add_argument("folder", metavar="DIR", help="the folder of models")
+    parser.add_argument("--name", help="the model's name; default: that of its file")
+    parser.add_argument("--version", type=int, default=1, metavar="N", help="of this model (%(default)s); Triton serves the latest")
+    parser.add_argument("--stock", action="store_true", help="without tfuse's ops")
+    parser.add_argument("--max-batch", type=int, default=64, metavar="N", help="rows of a batch at most (%(default)s); 0: no batches")
+    parser.add_argument("--delay", type=int, default=0, metavar="MICROSECONDS", help="how long a request may wait for others (%(default)s)")
+    parser.add_argument("--ragged", default="", metavar="NAME:AXIS,…",
+                        help="inputs and outputs whose lengths differ between requests; in a batch they are padded with zeros")
+    parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")
+    chosen = parser.parse_args(arguments)
+    home = export(chosen.model, chosen.folder, chosen.name, chosen.version, chosen.stock, chosen.max_batch, chosen.delay,
+                  chosen.ragged, chosen.signature)
+    print("%s\npython -m tfuse serve %s    # serves it" % (home, chosen.folder), file=sys.stderr)
+    return 0

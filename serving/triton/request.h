@@ -1,0 +1,31 @@
+/* request.h - a request as arrays, and arrays as its response. */
+#ifndef TFUSE_TRITON_REQUEST_H_
+#define TFUSE_TRITON_REQUEST_H_
+
+#include "serving/triton/config.h"
+
+typedef struct tfu_request {
+  TRITONBACKEND_Request *of;
+  tfu_array
+      *in;    /* of the signature's inputs; of memory that is the request's, where it is the host's and in one piece */
+  void **own; /* of each input, two pieces of memory to free, or NULL */
+  int64_t rows;   /* of the batch; 1 where there are no batches */
+  int64_t length; /* along the ragged axes; -1: it has none */
+  tfu_code code;
+  tfu_error err;
+} tfu_request;
+
+/* Reads it; what fails is in r->code and r->err. */
+void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *s);
+void tfu_request_free(tfu_request *r, const tfu_signature *s);
+
+/* Sends the rows from `row` on of the results, or the error where r->code is one; then the request has its answer. */
+void tfu_request_answer(tfu_request *r, const tfu_config *c, const tfu_signature *s, const tfu_array *out, int64_t row,
+                        int64_t all_rows);
+
+/* An error of Triton as ours; it is deleted. NULL is none. */
+TFU_MUST_USE tfu_code tfu_triton_code(TRITONSERVER_Error *error, tfu_error *err);
+/* And the reverse; NULL for TFU_OK. */
+TRITONSERVER_Error *tfu_triton_error(tfu_code code, const tfu_error *err);
+
+#endif

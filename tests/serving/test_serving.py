@@ -1,0 +1,368 @@
+"""Models outside of Python: by the C API, in a C program, and in Triton where one is installed, with the results that Python has;
+and the commands around them."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import GPUS, ROOT
+from infer import Client, Refused
+from tfuse._core import _library
+from tfuse._tools import _check, _config, _export, _model, _serve
+
+hub = pytest.importorskip("keras_hub")
+NO_TRITON = "no Triton here: pip install nvidia-pytriton, or TFUSE_TRITON=/path/to/tritonserver"
+
+try:
+    _model.file("libtfuse_model.so")
+except _model.NotThere as error:
+    pytestmark = pytest.mark.skip(str(error))
+
+
+def bert():
+    backbone = hub.models.BertBackbone(vocabulary_size=50, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64,
+                                       max_sequence_length=16)
+    return hub.models.BertTextClassifier(backbone=backbone, num_classes=3, preprocessor=None)
+
+
+def resnet():
+    backbone = hub.models.ResNetBackbone([64], [7], [64, 64], [1, 1], [1, 2], "basic_block", image_shape=(16, 16, 3))
+    return hub.models.ResNetImageClassifier(backbone=backbone, num_classes=4, preprocessor=None)
+
+
+class Strings(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "s"), tf.TensorSpec([], tf.int32, "k")])
+    def join(self, s, k):
+        return {"joined": tf.strings.join([s, tf.strings.as_string(k)], "-"), "k": k + 1}
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, "ids")])
+    def sums(self, ids):
+        """Fails for a 13, and has one result for each row and one for each step."""
+        with tf.control_dependencies([tf.debugging.assert_none_equal(ids, 13, message="an unlucky number")]):
+            return {"sum": tf.reduce_sum(ids, 1), "doubled": ids * 2}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of models, some with a configuration; expected() of a model gives what Python has."""
+    home = tmp_path_factory.mktemp("models")
+    keras.utils.set_random_seed(0)
+    for name, make in (("bert", bert), ("resnet", resnet)):
+        make().save(home / (name + ".keras"))
+        for stock in (False, True):
+            _export.export(home / (name + ".keras"), home / "served", name + "_stock" * stock, stock=stock, max_batch=8, delay=2000)
+    strings = Strings()
+    tf.saved_model.save(strings, home / "served/strings/1/model.savedmodel", signatures=strings.join)
+    tf.saved_model.save(strings, home / "sums", signatures=strings.sums)
+    _export.export(home / "sums", home / "served", "sums", max_batch=8, delay=2000, ragged="ids:1,doubled:1")
+    return home
+
+
+MODELS = ["bert", "bert_stock", "resnet", "resnet_stock"]
+
+
+def saved(folder, name):
+    return folder / "served" / name / "1/model.savedmodel"
+
+
+def values_for(folder, name, rows):
+    """Numbers for a BERT, whose sequences have 16 tokens, or for a ResNet."""
+    generator, inputs = np.random.default_rng(0), _export.signature(saved(folder, name))[0]
+    if "token_ids" not in inputs:
+        return {key: generator.standard_normal([rows, *spec.shape[1:]]).astype(np.float32) for key, spec in inputs.items()}
+    return {"padding_mask": np.ones([rows, 16], np.int32), "segment_ids": np.zeros([rows, 16], np.int32),
+            "token_ids": generator.integers(1, 50, [rows, 16]).astype(np.int32)}
+
+
+def expected(folder, name, values):
+    function = tf.saved_model.load(str(saved(folder, name))).signatures["serving_default"]
+    return {key: value.numpy() for key, value in function(**{k: tf.constant(v) for k, v in values.items()}).items()}
+
+
+def same_bits(got, wanted):
+    assert got.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(got[name], value, strict=True)
+
+
+# ---- the C API ----
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_c_api_gives_what_python_gives(folder, name):
+    model = _model.Model(saved(folder, name))
+    values = values_for(folder, name, 5)
+    assert any("Tfuse>" in op for op in _check.ops_in(saved(folder, name))) != name.endswith("stock")
+    wanted = expected(folder, name, values)
+    same_bits(model.run(values), wanted)
+    results, threads = [None] * 4, []
+    for i in range(len(results)):
+        threads.append(threading.Thread(target=lambda i=i: results.__setitem__(i, model.run(values))))
+        threads[-1].start()
+    for thread, i in zip(threads, range(len(results))):
+        thread.join()
+        same_bits(results[i], wanted)
+    model.close()
+
+
+def test_strings_and_scalars(folder):
+    model = _model.Model(saved(folder, "strings"))
+    assert model.inputs["s"].shape.as_list() == [None] and model.inputs["k"].shape.rank == 0
+    got = model.run({"s": ["a", "é", "", "x" * 100], "k": np.int32(7)})
+    assert got["joined"].tolist() == [b"a-7", "é-7".encode(), b"-7", b"x" * 100 + b"-7"] and got["k"] == 8
+    model.close()
+
+
+def test_what_the_c_api_refuses(folder, tmp_path):
+    model = _model.Model(saved(folder, "sums"), most_bytes=1000)
+    for values, why in [([[1.5]], "input ids must be int32, got float64"), (np.int32([1]), r"input ids must have shape \[\?, \?\]"),
+                        (np.zeros([100, 10], np.int32), "the inputs are 4000 bytes, and the limit is 1000"),
+                        (np.int32([[13]]), "an unlucky number")]:
+        with pytest.raises(_model.NotThere, match=why):
+            model.run({"ids": values})
+    assert model.run({"ids": np.int32([[1, 2]])})["sum"] == 3  # all the same afterwards
+    model.close()
+    broken = tmp_path / "broken"
+    shutil.copytree(saved(folder, "bert"), broken)
+    (broken / "variables/variables.index").write_bytes(b"")
+    if not GPUS:
+        with pytest.raises(_model.NotThere, match="GPU was asked for, and TensorFlow .* sees none"):
+            _model.Model(saved(folder, "sums"), device="GPU")
+    for make, why in [(lambda: _model.Model(tmp_path / "nowhere"), "No such file"), (lambda: _model.Model(broken), "checkpoint|sstable|corrupt"),
+                      (lambda: _model.Model(saved(folder, "sums"), "other"), "has no signature other"),
+                      (lambda: _model.Model(saved(folder, "sums"), tags="train"), 'no graph with the tags "train"')]:
+        with pytest.raises(_model.NotThere, match=why):
+            make()
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_the_example_in_c(folder, tmp_path, capsys):
+    """Compiled by the one command that it names; it finds TensorFlow by itself."""
+    assert _config.main(["--cflags", "--libs"]) == 0
+    flags = capsys.readouterr().out.split()
+    subprocess.run(["cc", "-Wall", "-Werror", ROOT / "examples/serve.c", "-o", tmp_path / "serve", *flags], check=True)
+    environment = {**os.environ, "TFUSE_TENSORFLOW": _model.tensorflow_folder(), "TFUSE_LIBRARY": _library.path}
+    call = lambda path: subprocess.run([tmp_path / "serve", path], env=environment, capture_output=True, text=True)
+    wanted = expected(folder, "resnet", {key: np.ones_like(value) for key, value in values_for(folder, "resnet", 1).items()})
+    done = call(saved(folder, "resnet"))
+    (name, value), = wanted.items()
+    assert done.returncode == 0, done.stderr
+    head, _, number = done.stdout.strip().rpartition(" ")
+    assert head == "%s: float32, rank 2, 1 × 4; begins with" % name and np.float32(number) == value[0, 0]
+    assert call("/nowhere").returncode == 1 and "No such file" in call("/nowhere").stderr
+
+
+# ---- commands ----
+
+
+def test_what_export_writes(folder, capsys):
+    home = folder / "served/sums"
+    text = (home / "config.pbtxt").read_text()
+    for line in ('backend: "tfuse"', "max_batch_size: 8", "  dims: [-1]\n  allow_ragged_batch: true",
+                 '  name: "sum"\n  data_type: TYPE_INT32\n  dims: [1]\n  reshape { shape: [] }',
+                 "dynamic_batching { max_queue_delay_microseconds: 2000 }", '{ string_value: "ids:1,doubled:1" }'):
+        assert line in text, text
+    assert json.loads((home / "request.json").read_text()) == {
+        "inputs": [{"name": "ids", "datatype": "INT32", "shape": [1, 1], "data": [1]}]}
+    assert sorted(path.name for path in home.iterdir()) == ["1", "config.pbtxt", "request.json"]
+    with pytest.raises(SystemExit, match="is there already"):
+        _export.main([str(folder / "sums"), str(folder / "served")])
+    with pytest.raises(SystemExit, match="there is no nothing.keras"):
+        _export.main(["nothing.keras", str(folder / "served")])
+    assert not [path for path in (folder / "served").iterdir() if path.name.startswith(".")]
+
+
+def test_check(folder, capsys):
+    assert _check.main([str(saved(folder, "bert")), "--batches", "2", "--size", "16", "--seconds", "0.05"]) == 0
+    said = capsys.readouterr().out
+    assert "are tfuse's: " in said and "Attention" in said and "batch 2: " in said and "in Python" in said
+    assert _check.main([str(folder / "resnet.keras"), "--stock", "--batches", "1", "--seconds", "0.01"]) == 0
+    assert "of which 0 are tfuse's\n" in capsys.readouterr().out
+
+
+STAND_IN = """#!%s
+import http.server, sys
+arguments = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[1:])
+print(*sys.argv, flush=True)
+if "fail" in arguments: sys.exit(3)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer((arguments["http-address"], int(arguments["http-port"])), Handler).serve_forever()
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    path = tmp_path / "tritonserver"
+    path.write_text(STAND_IN % sys.executable)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def start(folder, *arguments):
+    """python -m tfuse serve, as a process; what it writes is read from its stdout."""
+    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": str(pathlib.Path(tfuse.__file__).parent.parent)}
+    return subprocess.Popen([sys.executable, "-m", "tfuse", "serve", str(folder), *map(str, arguments)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_serve_starts_and_ends_a_server(folder, stand_in, tmp_path):
+    port, log = free_port(), tmp_path / "log"
+    process = start(folder / "served", "--triton", stand_in, "--http-port", port, "--grpc-port", 0, "--log", log, "--", "--more=1")
+    assert process.stdout.readline() == "http://127.0.0.1:%d/v2/models/bert/infer\n" % port
+    said = log.read_text()
+    assert "--model-repository=%s" % (folder / "served") in said and "--more=1" in said and "--allow-grpc=false" in said
+    backends = pathlib.Path(said.partition("--backend-directory=")[2].split()[0])
+    assert (backends / "tensorflow/libtriton_tensorflow.so").resolve() == _model.file("libtriton_tfuse.so").resolve()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 143 and not backends.exists()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", port), 1)
+
+
+def test_serve_says_what_is_wrong(folder, stand_in, tmp_path, monkeypatch, capsys):
+    serve = lambda *arguments: _serve.main([str(folder / "served"), *map(str, arguments)])
+    assert serve("--triton", stand_in, "--", "--fail") == 1
+    assert "ended with status 3" in capsys.readouterr().err
+    monkeypatch.setattr(_serve, "find_triton", lambda named: None)
+    with pytest.raises(SystemExit, match="pip install nvidia-pytriton"):
+        serve()
+    with pytest.raises(SystemExit, match="has no models"):
+        (tmp_path / "empty").mkdir()
+        _serve.main([str(tmp_path / "empty")])
+
+
+def test_serve_in_a_container(folder, tmp_path, monkeypatch):
+    """What docker is called with: everything is mounted where it lies, and cannot be written."""
+    monkeypatch.setattr(_serve.shutil, "which", lambda name: "/bin/docker" if name == "docker" else None)
+    chosen = _serve.parser().parse_args([str(folder / "served"), "--image", "an/image"])
+    chosen.rest = []
+    call = _serve.container_command(chosen)
+    assert call[:2] == ["/bin/docker", "run"] and call[call.index("an/image") + 1] == "tritonserver"
+    assert "--volume=%s:%s:ro" % (folder / "served", folder / "served") in call and "--model-repository=%s" % (folder / "served") in call
+    assert "--volume=%s:/opt/tritonserver/backends/tensorflow/libtriton_tensorflow.so:ro" % _model.file("libtriton_tfuse.so").resolve() in call
+    assert all(word.endswith(":ro") for word in call if word.startswith("--volume="))
+    monkeypatch.setattr(_serve.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match="docker or podman"):
+        _serve.container_command(chosen)
+
+
+# ---- Triton itself ----
+
+
+@pytest.fixture(scope="module")
+def triton(folder):
+    """Its port, with all the models of the folder and some that cannot be loaded."""
+    if not _serve.find_triton():
+        pytest.skip(NO_TRITON)
+    half = folder / "served/half/1/model.savedmodel"
+    half.mkdir(parents=True)
+    whole = (saved(folder, "sums") / "saved_model.pb").read_bytes()
+    (half / "saved_model.pb").write_bytes(whole[:len(whole) // 2])
+    port = free_port()
+    process = start(folder / "served", "--http-port", port, "--grpc-port", 0, "--metrics-port", 0, "--log", folder / "log", "--",
+                    "--exit-on-error=false", "--exit-timeout-secs=5", "--strict-readiness=false", "--model-control-mode=explicit", "--load-model=*")
+    deadline = time.monotonic() + 120
+    while not _serve.is_ready("127.0.0.1", port):
+        assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()[-3000:]
+        time.sleep(0.2)
+    yield port
+    process.terminate()
+    process.communicate(timeout=90)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_triton_gives_what_python_gives(folder, triton, name):
+    values = values_for(folder, name, 5)
+    same_bits(Client(triton).infer(name, values), expected(folder, name, values))
+
+
+def test_triton_strings_and_scalars(folder, triton):
+    """Of a model without a configuration."""
+    got = Client(triton).infer("strings", {"s": np.array(["a", "é"], object), "k": np.int32([7])})
+    assert got["joined"].tolist() == [b"a-7", "é-7".encode()] and got["k"].tolist() == [8]
+
+
+def test_triton_joins_ragged_requests_and_spares_the_good(folder, triton):
+    """Many clients at a time, of different lengths; one of them has a number that fails."""
+    before = statistics(triton, "sums")
+    results, lengths = {}, [1, 3, 2, 7, 4, 1, 6, 5] * 4
+    barrier = threading.Barrier(len(lengths))
+
+    def ask(i):
+        client, ids = Client(triton), np.full([1, lengths[i]], i + 14, np.int32)
+        ids[0, 0] = 13 if i == 5 else ids[0, 0]
+        barrier.wait()
+        try:
+            results[i] = client.infer("sums", {"ids": ids})
+        except Refused as error:
+            results[i] = str(error)
+
+    threads = [threading.Thread(target=ask, args=[i]) for i in range(len(lengths))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    for i, length in enumerate(lengths):
+        if i == 5:
+            assert "an unlucky number" in results[i]
+        else:
+            assert results[i]["sum"].tolist() == [[(i + 14) * length]] and results[i]["doubled"].tolist() == [[2 * (i + 14)] * length]
+    after = statistics(triton, "sums")
+    assert after["inference_count"] - before["inference_count"] >= len(lengths) - 1
+    assert after["execution_count"] - before["execution_count"] < len(lengths)  # some were joined
+    assert after["inference_stats"]["fail"]["count"] - before["inference_stats"]["fail"]["count"] == 1
+
+
+def statistics(port, name):
+    _, _, data = Client(port).send("GET", "/v2/models/%s/stats" % name)
+    return json.loads(data)["model_stats"][0]
+
+
+def test_triton_survives_what_is_wrong(folder, triton):
+    client = Client(triton)
+    for values, why in [({"ids": np.float32([[1]])}, "data-type"), ({"other": np.int32([[1]])}, "other"), ({}, "input"),
+                        ({"ids": np.int32([1])}, "shape"), ({"ids": np.zeros([9, 1], np.int32)}, "batch-size")]:
+        with pytest.raises(Refused, match="(?i)" + why):
+            client.infer("sums", values)
+    for size in (2 ** 61, 2 ** 62 + 1, -5):  # as bytes: as JSON, Triton's own front end may die of it (docs/serving.md)
+        head = json.dumps({"inputs": [{"name": "ids", "datatype": "INT32", "shape": [1, size], "parameters": {"binary_data_size": 4}}]})
+        with pytest.raises(Refused):
+            client.infer("sums", body=(len(head), head.encode() + bytes(4)))
+    for _ in range(10):  # clients that vanish in the middle of a request, or before its answer
+        with socket.create_connection(("127.0.0.1", triton)) as s:
+            s.sendall(b"POST /v2/models/sums/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{")
+        with socket.create_connection(("127.0.0.1", triton)) as s:
+            body = b'{"inputs": [{"name": "ids", "datatype": "INT32", "shape": [1, 1], "data": [1]}]}'
+            s.sendall(b"POST /v2/models/sums/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+    status, _, text = client.send("POST", "/v2/repository/models/half/load", b"{}")
+    assert status == 400 and b"damaged, or was not written to its end" in text
+    assert client.infer("sums", {"ids": np.int32([[1, 2]])})["sum"].tolist() == [[3]]
+
+
+def test_triton_loads_and_unloads(folder, triton):
+    client = Client(triton)
+    for _ in range(3):
+        assert client.send("POST", "/v2/repository/models/resnet/unload", b"{}")[0] == 200
+        assert client.send("POST", "/v2/repository/models/resnet/load", b"{}")[0] == 200
+    test_triton_gives_what_python_gives(folder, triton, "resnet")

@@ -1,0 +1,203 @@
+"""How Triton with tfuse's backend does under load, on this machine: requests a second, latencies, memory. Everything is bounded in
+count and time, and stays on the loopback.
+
+  python tools/serving_load.py rates [--clients 1,8,64,256] [--seconds 10]     with and without batches, against Python's own
+  python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
+  python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
+
+tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
+`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, in float32. A batch pays once for what a run
+costs however few rows it has: each op's start, and reading the weights.
+"""
+import argparse
+import collections
+import contextlib
+import os
+import pathlib
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+del sys.path[0]  # this file's folder, where wheel.py would pass for the package of that name
+sys.path.insert(0, str(ROOT / "tests/serving"))
+
+import infer
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfuse._tools import _export, _model, _serve
+
+
+def make_models(home, layers, width, max_batch):
+    keras.utils.set_random_seed(0)
+    x = keras.Input([width], name="x")
+    y = x
+    for _ in range(layers):
+        y = keras.layers.Dense(width, activation="relu")(y)
+    keras.Model(x, y).save(home / "model.keras")
+    _export.export(home / "model.keras", home / "models", "batched", max_batch=max_batch)
+    _export.export(home / "model.keras", home / "models", "single", max_batch=0)
+
+
+@contextlib.contextmanager
+def triton(home, *more):
+    """A server of the models of a folder: (its port, its process)."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    chosen = _serve.parser().parse_args([str(home / "models"), "--http-port", str(port), "--grpc-port", "0", "--metrics-port", "0"])
+    chosen.rest = list(more) + ["--exit-timeout-secs=5", "--http-thread-count=2"]
+    path = _serve.find_triton()
+    if not path:
+        sys.exit(_serve.NONE)
+    backends = home / "backends"
+    backends.mkdir()
+    _serve.make_backends(backends, path)
+    with open(home / "log", "w") as log:
+        server = subprocess.Popen(_serve.command(chosen, path, backends), stdout=log, stderr=subprocess.STDOUT,
+                                  env={**os.environ, **_serve.environment()})
+    try:
+        if not _serve.wait_until_ready(server, chosen, lambda text: None):
+            sys.exit((home / "log").read_text()[-3000:])
+        yield port, server
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def megabytes(process):
+    """Resident memory of its own: without pages of files, such as TensorFlow's code."""
+    words = dict(line.split(":", 1) for line in pathlib.Path("/proc/%d/status" % process.pid).read_text().splitlines())
+    return int(words["RssAnon"].split()[0]) / 1024
+
+
+class Load:
+    """Clients that each send their next request when the last one is answered: one thread for all, sockets as they are."""
+
+    def __init__(self, port, model, values, clients):
+        head, body = infer.body_of(values)
+        self._request = ("POST /v2/models/%s/infer HTTP/1.1\r\nHost: l\r\nInference-Header-Content-Length: %d\r\n"
+                         "Content-Length: %d\r\n\r\n" % (model, head, len(body))).encode() + body
+        self._selector = selectors.DefaultSelector()
+        for _ in range(clients):
+            s = socket.create_connection(("127.0.0.1", port))
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(s, selectors.EVENT_READ, {"begin": 0, "data": b""})
+        self.refused = 0
+
+    def close(self):
+        for key in list(self._selector.get_map().values()):
+            self._selector.unregister(key.fileobj)
+            key.fileobj.close()
+
+    def _answered(self, state):
+        head, found, body = state["data"].partition(b"\r\n\r\n")
+        if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]):
+            return False
+        self.refused += not head.startswith(b"HTTP/1.1 200")
+        return True
+
+    def run(self, seconds, most=10 ** 6):
+        """Latencies in milliseconds, sorted."""
+        times, end = [], time.perf_counter() + seconds
+        for key in self._selector.get_map().values():
+            key.data.update(begin=time.perf_counter(), data=b"")
+            key.fileobj.sendall(self._request)
+        waiting = len(self._selector.get_map())
+        while waiting:
+            for key, _ in self._selector.select(60):
+                key.data["data"] += key.fileobj.recv(1 << 20)
+                if not self._answered(key.data):
+                    continue
+                now = time.perf_counter()
+                times.append((now - key.data["begin"]) * 1e3)
+                if now > end or len(times) > most:
+                    waiting -= 1
+                    continue
+                key.data.update(begin=now, data=b"")
+                key.fileobj.sendall(self._request)
+        return sorted(times)
+
+
+def rates(options, home):
+    values = {"x": np.ones([1, options.width], np.float32)}
+    function = tf.saved_model.load(str(home / "models/batched/1/model.savedmodel")).signatures["serving_default"]
+    with triton(home) as (port, server):
+        found = {}
+        for model in ("single", "batched"):
+            for clients in options.clients:
+                load = Load(port, model, values, clients)
+                load.run(1)
+                begin = time.perf_counter()
+                times = load.run(options.seconds)
+                rate = found[model, clients] = len(times) / (time.perf_counter() - begin)
+                load.close()
+                print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms%s" % (
+                    model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)],
+                    ", %d refused" % load.refused if load.refused else ""), flush=True)
+    for rows in (1, options.max_batch):
+        x, count, begin = tf.ones([rows, options.width]), 0, 0
+        function(x=x)
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < options.seconds:
+            function(x=x)["output_0"].numpy()
+            count += rows
+        print("Python, batches of %d: %.0f rows a second" % (rows, count / (time.perf_counter() - begin)), flush=True)
+    if 64 in options.clients:
+        print("batches at 64 clients: %.1f times" % (found["batched", 64] / found["single", 64]))
+
+
+def loads(options, home):
+    with triton(home, "--model-control-mode=explicit", "--load-model=batched") as (port, server):
+        client, seen = infer.Client(port), collections.OrderedDict()
+        for i in range(options.count + 1):
+            for what in ("load", "unload")[:: -1 if i else 1][:2 if i else 1]:
+                status, _, text = client.send("POST", "/v2/repository/models/batched/%s" % what, b"{}")
+                assert status == 200, text
+            client.infer("batched", {"x": np.ones([1, options.width], np.float32)})
+            if i in {1, *range(0, options.count + 1, max(options.count // 10, 1))}:
+                seen[i] = megabytes(server)
+                print("after %3d loads: %.1f MB" % (i, seen[i]), flush=True)
+        half = options.count // 2  # what the allocator keeps goes up and down: the least of each half is compared
+        early, late = (min(mb for i, mb in seen.items() if i and (i > half) == later) for later in (False, True))
+        print("least of loads 1 to %d: %.1f MB, of %d to %d: %.1f MB" % (half, early, half + 1, options.count, late))
+
+
+def soak(options, home):
+    with triton(home) as (port, server):
+        load, seen = Load(port, "batched", {"x": np.ones([1, options.width], np.float32)}, 16), []
+        load.run(20 * options.duty)
+        for i in range(int(options.minutes * 2)):
+            count = len(load.run(30 * options.duty))
+            time.sleep(30 * (1 - options.duty))
+            seen.append(megabytes(server))
+            print("%4.1f minutes: %.1f MB, %d requests" % ((i + 1) / 2, seen[-1], count), flush=True)
+        print("growth: %.2f MB, refused: %d" % (seen[-1] - seen[0], load.refused))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("rates", "loads", "soak"))
+    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 64, 256])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
+    parser.add_argument("--layers", type=int, default=64)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--max-batch", type=int, default=64)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        home = pathlib.Path(temporary)
+        make_models(home, options.layers, options.width, options.max_batch)
+        {"rates": rates, "loads": loads, "soak": soak}[options.what](options, home)
+
+
+if __name__ == "__main__":
+    main()
