@@ -31,10 +31,10 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 def enable(look_back=True):
     """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
-    Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
-    convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
-    attention and RMS norms, and its generate() where there is a GPU.
+    Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus,
+    hard_silu and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is
+    a GPU, Dense, EinsumDense, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of
+    large tensors; and KerasHub's attention and RMS norms, and its generate() where there is a GPU.
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
     as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot
@@ -45,9 +45,9 @@ def enable(look_back=True):
     entropy with the product that makes its logits, which are then never materialized.
 
     Results are Keras's to within rounding, with three exceptions: where a query may attend to nothing at all, Keras's
-    dot_product_attention gives the mean of all values and tfuse gives 0; dropout drops other elements for the same seed; and where
-    Keras's LSTM and GRU would call cuDNN with a mask, which gives zeros for masked steps, they give the output before those, as
-    Keras's own loops do.
+    dot_product_attention gives the mean of all values and tfuse gives 0; dropout drops other elements for the same seed;
+    and where Keras's LSTM and GRU would call cuDNN with a mask, which gives zeros for masked steps, they give the output
+    before those, as Keras's own loops do.
 
     Args:
       look_back: False leaves every op as the model has it.

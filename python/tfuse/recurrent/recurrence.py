@@ -1,4 +1,4 @@
-"""What follows from step to step in an LSTM or a GRU, over whole sequences, once one product has made the inputs of all gates."""
+"""What follows from step to step in an LSTM or a GRU, over whole sequences, once one product has made all gates' inputs."""
 
 import tensorflow as tf
 from tensorflow.python.eager import context, record
@@ -77,8 +77,8 @@ def _mask_of(mask, like):
     return (mask if given(mask) else tf.ones(tf.shape(like)[:2], tf.bool))[:, :, None]
 
 
-def plain(gates, recurrent_kernel, bias, h, c, mask, scale, keep, cell="lstm", activation="tanh", recurrent_activation="sigmoid",
-          tf32=False):
+def plain(gates, recurrent_kernel, bias, h, c, mask, scale, keep, cell="lstm", activation="tanh",
+          recurrent_activation="sigmoid", tf32=False):
     dtype, units, (act, gate) = gates.dtype, recurrent_kernel.shape[0], (PLAIN[activation], PLAIN[recurrent_activation])
     gates, recurrent_kernel, bias, h, c, scale = wide(gates, recurrent_kernel, bias, h, c, scale)
     h, c = first_state(h, gates, units), first_state(c, gates, units)
@@ -144,8 +144,8 @@ def _plain_grad(dy, dlast, recurrent_kernel, h, c, mask, scale, y, kept, cell="l
 
 
 def _gradient(node, dy, dlast, dkept):
-    """dkept is that of what was kept, which only the gradient of this gradient asks for. Eagerly, where a tape may ask for that,
-    the plain composition takes the op's place, as TensorFlow makes up zeros for dkept there."""
+    """dkept is that of what was kept, which only the gradient of this gradient asks for. Eagerly, where a tape may ask for
+    that, the plain composition takes the op's place, as TensorFlow makes up zeros for dkept there."""
     gates, recurrent_kernel, bias, h, c, mask, scale, _ = node.inputs
     y, _, kept = node.outputs
     how = node.attrs("cell", "activation", "recurrent_activation", "tf32")

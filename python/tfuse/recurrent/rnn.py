@@ -81,8 +81,8 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
          reverse=False, recurrent_scale=None, training=None):
     """Returns all states h of an LSTM, and the last h and c: what keras.layers.LSTM computes, with its weights.
 
-    On a GPU, without a mask or recurrent_scale and with these activations, it is cuDNN's layer, inside XLA too. Otherwise the inputs of all steps
-    are one product, tfuse.linear, and all that follows from step to step is one op; and so is its gradient.
+    On a GPU, without a mask or recurrent_scale and with these activations, it is cuDNN's layer, inside XLA too. Otherwise the
+    inputs of all steps are one product, tfuse.linear, and all that follows from step to step is one op; and so is its gradient.
 
     Args:
       x: float tensor, [batch, steps, features].
@@ -94,8 +94,8 @@ def lstm(x, kernel, recurrent_kernel, bias=None, h=None, c=None, mask=None, acti
       activation: of candidates and of c; as in tfuse.scale_bias_act.
       recurrent_activation: of the other gates.
       reverse: whether the last step comes first; results are in the order of x all the same.
-      recurrent_scale: [batch, 4 * units], or None: what h is multiplied by for each gate before its product, as recurrent dropout
-        does. It has no gradient.
+      recurrent_scale: [batch, 4 * units], or None: what h is multiplied by for each gate before its product, as recurrent
+        dropout does. It has no gradient.
       training: False where no gradient will be asked for, so that nothing is kept for it.
 
     Returns:

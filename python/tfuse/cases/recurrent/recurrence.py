@@ -148,7 +148,8 @@ def _reference(cell):
                               turned(mask), recurrent_scale)
         return [turned(y), h, c] if lstm else [turned(y), h]
 
-    def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False, **activations):
+    def gradient(dy, x, kernel, recurrent_kernel, bias, other, h, mask=None, recurrent_scale=None, reverse=False,
+                 **activations):
         lstm = cell is Lstm
         first, c, recurrent_bias = (other, h, 0) if lstm else (h, 0, other)
         turned = lambda t: t if t is None or not reverse else t[:, ::-1]
@@ -182,7 +183,8 @@ _OPTIONS = [{}, {"reverse": True, "activation": "elu"}]
 def case(name, run, stock, cell, inputs, states, options=_OPTIONS, **more):
     reference, gradient = _reference(cell)
     return Case(name=name, run=by_name(run, inputs), plain=by_name(stock, inputs), reference=reference, gradient=gradient,
-                inputs=inputs, outputs={"y": lambda s: (*s[:2], s[3]), **dict.fromkeys(states, _STATE)}, shapes=_SHAPES, fit=_fit,
+                inputs=inputs, outputs={"y": lambda s: (*s[:2], s[3]), **dict.fromkeys(states, _STATE)},
+                shapes=_SHAPES, fit=_fit,
                 summed=lambda s: s[1] * (s[2] + cell.PARTS * s[3]), special=False, options=options, **more)
 
 
