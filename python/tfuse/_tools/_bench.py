@@ -31,7 +31,7 @@ RUNNERS = {
 }
 TORCH_DTYPES = ("bfloat16",)  # what networks are trained in; compiling takes its time
 CPU_ELEMENTS = 1 << 24
-FAMILIES = [*cases.all_cases(), "optimizers"]
+FAMILIES = [*sorted({*cases.all_cases(), *cases.all_timed()}), "optimizers"]
 # The GPU is in use before, as it is where a program makes its first kernel.
 _FIRST_CALL = """
 import time, tensorflow as tf, tfuse
