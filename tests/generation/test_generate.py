@@ -197,8 +197,10 @@ def test_what_the_command_says_of_speed():
 
 
 def test_the_bytes_of_a_token():
-    """Tables count where they are the head."""
+    """Tables count where they are the head, and experts that a token has."""
     sizes = lambda lm: 4 * sum(v.shape.num_elements() for v in lm.trainable_variables)
     untied, tied = model("Llama"), model("GPT2")
     assert _generate.weight_bytes(decoder_of(untied)) == sizes(untied) - 4 * 97 * 32
     assert _generate.weight_bytes(decoder_of(tied)) == sizes(tied) - 4 * 100 * 32  # those of positions do not
+    mixed = model("Mixtral")
+    assert _generate.weight_bytes(decoder_of(mixed)) == sizes(mixed) - 4 * 97 * 32 - 3 * 3 * (5 - 2) * 4 * 32 * 48

@@ -234,13 +234,18 @@ FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "Mistra
             "SmolLM3Backbone": _smollm3, "GPT2Backbone": _gpt2, "OPTBackbone": _gpt2, "GemmaBackbone": _gemma,
             "Gemma3Backbone": _gemma3}
 
+ALIBI = "its attention adds a bias to scores that grows with the position of a key (ALiBi), which tfuse's decoding does not"
+LEFT = {"BloomBackbone": ALIBI, "FalconBackbone": ALIBI,
+        "GPTNeoXBackbone": "KerasHub's own generate() rotates the query of each new token as that of a first one, which tfuse does not"}
+
 
 def decoder_of(model):
     """The Decoder of a KerasHub CausalLM. Raises NotServed."""
     backbone = getattr(model, "backbone", None)
     family = FAMILIES.get(type(backbone).__name__)
     if family is None:
-        raise NotServed("tfuse has no steps for a %s" % type(backbone).__name__)
+        name = type(backbone).__name__
+        raise NotServed(LEFT.get(name, "tfuse has no steps for a %s" % name))
     for part in (backbone, *backbone.transformer_layers, type(model).generate_step, type(model).call_with_cache):
         where = getattr(part, "__module__", None)
         if not str(where).startswith("keras_hub."):
