@@ -60,17 +60,18 @@ TFU_SHAPE_RULE(experts_shape) {
 }
 
 /* For one expert after the other: its two factors, what they make and what comes of that, and the sum so far. For
- * routed rows the last two, for each expert of a row. The larger of the two, and what a product wants. */
+ * routed rows the last two, for each expert of a row. The larger of the two, and what products of two sizes want. */
 static size_t more_room(const tfu_call *call) {
   const tfu_shape *x = &call->in[TFU_EXPERTS_X].shape, *down = &call->in[TFU_EXPERTS_DOWN].shape,
                   *weights = &call->in[TFU_EXPERTS_WEIGHTS].shape;
-  if (x->rank != 2 || down->rank != 3 || weights->rank != 2 || x->dim[0] < 0 || weights->dim[1] < 0)
-    return tfu_linear.room;
+  if (x->rank != 2 || down->rank != 3 || weights->rank != 2 || x->dim[0] < 0 || weights->dim[1] < 0 ||
+      down->dim[1] < 0 || down->dim[2] < 0)
+    return 2 * tfu_linear.room;
   const size_t size = tfu_dtype_size(call->in[TFU_EXPERTS_X].dtype), rows = (size_t)x->dim[0],
                inner = (size_t)down->dim[1], outputs = (size_t)down->dim[2];
   const size_t each = rows * ((3 * inner + outputs) * size + outputs * sizeof(double)),
                routed = rows * (size_t)weights->dim[1] * (inner + outputs) * size;
-  return (each > routed ? each : routed) + 4096 + tfu_linear.room;
+  return (each > routed ? each : routed) + 4096 + 2 * tfu_linear.room;
 }
 
 const tfu_op tfu_experts = {

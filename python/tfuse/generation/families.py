@@ -114,8 +114,8 @@ def _feedforward(layer, dtype):
     part = getattr(layer, "_sparse_moe_block", None) or getattr(layer, "mlp", layer)
     if hasattr(part, "expert_bank"):
         return _experts(part, dtype)
-    return Mlp(*(_product(_named(part, "feedforward_%s_dense" % name), 1, dtype) for name in ("gate", "intermediate", "output")),
-               _activation(part.activation))
+    names = ("gate", "intermediate", "output")
+    return Mlp(*(_product(_named(part, "feedforward_%s_dense" % name), 1, dtype) for name in names), _activation(part.activation))
 
 
 def _experts(layer, dtype):
@@ -234,9 +234,9 @@ FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "Mistra
             "SmolLM3Backbone": _smollm3, "GPT2Backbone": _gpt2, "OPTBackbone": _gpt2, "GemmaBackbone": _gemma,
             "Gemma3Backbone": _gemma3}
 
-ALIBI = "its attention adds a bias to scores that grows with the position of a key (ALiBi), which tfuse's decoding does not"
-LEFT = {"BloomBackbone": ALIBI, "FalconBackbone": ALIBI,
-        "GPTNeoXBackbone": "KerasHub's own generate() rotates the query of each new token as that of a first one, which tfuse does not"}
+ALIBI = "its attention adds to scores what grows with the position of a key (ALiBi), which tfuse's decoding does not"
+ROTATES = "KerasHub's own generate() rotates the query of each new token as that of a first one, which tfuse does not"
+LEFT = {"BloomBackbone": ALIBI, "FalconBackbone": ALIBI, "GPTNeoXBackbone": ROTATES}
 
 
 def decoder_of(model):
