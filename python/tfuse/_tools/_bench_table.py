@@ -43,8 +43,8 @@ NOTES = {
              "5,000, are not reached, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
              "GPU busy for longer, the host's time is hidden behind it.",
     "generation": "Parts of a decoder's step, which chains call and users do not ([Generation](generation.md)). Shapes are "
-                  "rows × inputs × outputs, sequences × words, and ids × words × width. With few rows a product is as fast as "
-                  "its kernels are read.",
+                  "rows × inputs × outputs, of experts rows × experts × those of a row × inputs × inner width, sequences × words, "
+                  "and ids × words × width. With few rows a product is as fast as its kernels are read.",
     "jit": "Kernels that are compiled at run time from a formula ([Your own kernels](jit.md)): to be read beside `activation silu` "
            "and `softmax`, which compute the same.",
     "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "
