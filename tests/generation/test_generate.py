@@ -110,7 +110,7 @@ def test_one_that_fails_does_not_take_others_along():
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, sampler="beam"), ValueError, "the sampler is a BeamSampler"),
     (lambda: tfuse.generate(keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), PROMPTS, 5), ValueError,
-     "does not serve this model, and its own generate.. does: tfuse has no steps for a GPTNeoXBackbone"),
+     "does not serve this model, and its own generate.. does: KerasHub.s own generate.. rotates the query"),
 ], ids=["one text", "no preprocessor", "limits", "sampler", "family"])
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
