@@ -169,6 +169,14 @@ static given prompt(int64_t rows, int64_t size) {
                  .attr = {{.f = 1}, {.i = 1}, {.i = -1}, {.i = 0}}};
 }
 
+/* Two of eight experts for each row, in all no more than a launch takes. */
+static given mixture(int64_t rows, int64_t size) {
+  return (given){.op = &tfu_experts,
+                 .in = {SHAPE(rows, 512), SHAPE(rows, 2), SHAPE(rows, 2), SHAPE(8, 512, 2 * size), NONE,
+                        SHAPE(8, size, 512), SHAPE(rows, 512)},
+                 .attr = {{.i = 2}}};
+}
+
 int main(void) {
   static const tfu_dtype dtypes[] = {TFU_F32, TFU_BF16, TFU_F16};
   static const struct {
@@ -181,6 +189,7 @@ int main(void) {
              {deep, {64, 1001, 2048}},
              {gated, {64, 1000, 1001, 8192}},
              {head, {97, 1000, 128256}},
+             {mixture, {64, 1000, 1001}},
              {decode, {1, 4, 16, 64, 71}},
              {prompt, {1, 4, 71}}};
   int differ = 0;

@@ -14,7 +14,8 @@ COMMON = np.random.default_rng(5).integers(1, 97, size=130).tolist()
 MINE = [[7], COMMON[:70], COMMON + [3, 4, 5], COMMON[:40] + COMMON]  # the second is the beginning of the third
 NEW = 5
 WIDE = {"hidden_dim": 256, "intermediate_dim": 1024, "num_layers": 1}  # on a GPU, blocks share the rows of its kernels
-MODELS = {"Llama": {}, "Mistral": WIDE, "Qwen3": {}, "Gemma": {}, "GPT2": {"max_sequence_length": 400}}
+MODELS = {"Llama": {}, "Mistral": WIDE, "Qwen3": {}, "Gemma": {}, "GPT2": {"max_sequence_length": 400},
+          "QwenMoe": {"num_layers": 2}}
 
 
 @pytest.fixture
@@ -93,7 +94,15 @@ def calls(width, inner, dtype):
     weight = lambda *shape, dtype=dtype: tf.cast(tf.constant(rng.normal(size=shape) / 16), dtype)
     up, other, back, deep = weight(width, inner), weight(width, inner), weight(inner, width), weight(32 * width, 64)
     bias, gamma, wide = weight(width), 1 + weight(width, dtype="float32"), 1 + weight(128 * width, dtype="float32")
+    def mixture(x):
+        """Of rows that name experts, 8 each, by what they are: on a GPU more than a launch takes."""
+        numbers, inside = tf.cast(tf.argsort(x[:, :9], -1)[:, :8], tf.int64), inner // 8
+        kernels = weight(9, width, 2 * inside), None, weight(9, inside, width)
+        return run([width], "experts", x, tf.abs(x[:, :8]), numbers, *kernels, None, activation="silu")
+
     return {
+        "experts": mixture,
+        "routes": lambda x: run([8], "route_experts", x[:, :20] + 0, top_k=8, normalized=False),
         "activation": lambda x: run([inner], "linear", x, up, None, None, None, activation="gelu"),
         "residual": lambda x: run([width], "linear", tf.tile(x, [1, 2])[:, :inner], back, bias, x, None),
         "long sum": lambda x: run([64], "linear", tf.tile(x, [1, 32]), deep, None, None, None),

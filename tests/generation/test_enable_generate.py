@@ -80,6 +80,13 @@ def quantised():
     return lm
 
 
+def mixed_experts():
+    """Which compute in another dtype than the rest."""
+    lm = fresh("Mixtral", num_layers=1, dtype="bfloat16")
+    lm.backbone.transformer_layers[0]._sparse_moe_block.expert_bank.dtype_policy = "float32"
+    return lm
+
+
 def adapted():
     """LoRA weights that come after a first call."""
     lm = small()
@@ -113,8 +120,16 @@ LEFT = {
     "contrastive": (lambda: compiled(small(), sampler="contrastive"), "the sampler is a ContrastiveSampler"),
     "own sampler": (lambda: compiled(small(), sampler=OwnSampler()), "the sampler is a OwnSampler, which wants probabilities"),
     "own model": (lambda: OwnModel(small().backbone), "OwnModel.call_with_cache is of test_enable_generate, and not KerasH"),
-    "family": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
-        vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "no steps for a GPTNeoXBackbone"),
+    "family": (lambda: keras_hub.models.GptOssCausalLM(keras_hub.models.GptOssBackbone(
+        vocabulary_size=97, num_layers=1, num_query_heads=2, num_key_value_heads=1, num_experts=2, hidden_dim=8,
+        intermediate_dim=8)), "no steps for a GptOssBackbone"),
+    "rotation": (lambda: keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
+        vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "rotates the query of each new"),
+    "Bloom": (lambda: keras_hub.models.BloomCausalLM(keras_hub.models.BloomBackbone(
+        vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), "(ALiBi)"),
+    "Falcon": (lambda: keras_hub.models.FalconCausalLM(keras_hub.models.FalconBackbone(
+        vocabulary_size=97, num_layers=1, num_attention_heads=2, hidden_dim=8, intermediate_dim=8)), "(ALiBi)"),
+    "mixed experts": (mixed_experts, "experts computes in float32, and the model in bfloat16"),
     "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "has 8 positions, and rows are of 12"),
     "both ways": (lambda: fresh("Gemma3", num_layers=1, use_bidirectional_attention=True), "tokens attend to those after them"),
     "clipped": (lambda: fresh("Gemma3", num_layers=1, dtype="float16"), "float16 is clipped"),

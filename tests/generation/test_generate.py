@@ -110,7 +110,7 @@ def test_one_that_fails_does_not_take_others_along():
     (lambda: tfuse.generate(greedy(), PROMPTS, 5, sampler="beam"), ValueError, "the sampler is a BeamSampler"),
     (lambda: tfuse.generate(keras_hub.models.GPTNeoXCausalLM(keras_hub.models.GPTNeoXBackbone(
         vocabulary_size=97, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8)), PROMPTS, 5), ValueError,
-     "does not serve this model, and its own generate.. does: tfuse has no steps for a GPTNeoXBackbone"),
+     "does not serve this model, and its own generate.. does: KerasHub.s own generate.. rotates the query"),
 ], ids=["one text", "no preprocessor", "limits", "sampler", "family"])
 def test_what_is_refused(call, error, message):
     with pytest.raises(error, match=message):
@@ -197,8 +197,10 @@ def test_what_the_command_says_of_speed():
 
 
 def test_the_bytes_of_a_token():
-    """Tables count where they are the head."""
+    """Tables count where they are the head, and experts that a token has."""
     sizes = lambda lm: 4 * sum(v.shape.num_elements() for v in lm.trainable_variables)
     untied, tied = model("Llama"), model("GPT2")
     assert _generate.weight_bytes(decoder_of(untied)) == sizes(untied) - 4 * 97 * 32
     assert _generate.weight_bytes(decoder_of(tied)) == sizes(tied) - 4 * 100 * 32  # those of positions do not
+    mixed = model("Mixtral")
+    assert _generate.weight_bytes(decoder_of(mixed)) == sizes(mixed) - 4 * 97 * 32 - 3 * 3 * (5 - 2) * 4 * 32 * 48

@@ -130,7 +130,8 @@ def test_blocks_wait_by_tickets():
 
 NOT_CALLED = {  # by users under these names
     "jit": ["jit"], "staging": ["stage", "unstage", "report"],
-    "generation": ["advance", "chain", "decode_attention", "projections", "put_rows", "quantized_projections", "sample_logits", "take_rows"]}
+    "generation": ["advance", "chain", "decode_attention", "experts", "projections", "put_rows", "quantized_projections",
+                   "route_experts", "sample_logits", "take_rows"]}
 
 
 def test_every_op_has_its_files():

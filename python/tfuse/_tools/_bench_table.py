@@ -11,7 +11,7 @@ from tfuse._tools import _bench_optimizers, _ops
 
 TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)
-FAMILIES = {**_ops.FAMILIES, "generation": ["projections", "quantized_projections", "sample_logits", "take_rows"],
+FAMILIES = {**_ops.FAMILIES, "generation": ["experts", "projections", "quantized_projections", "sample_logits", "take_rows"],
             "jit": ["jit"]}  # and the files of their cases
 # What a reader of a family's table has to know.
 NOTES = {
@@ -45,8 +45,8 @@ NOTES = {
              "5,000, are not reached, and PyTorch, which writes in place, is ahead. Where the rest of a training step keeps the "
              "GPU busy for longer, the host's time is hidden behind it.",
     "generation": "Parts of a decoder's step, which chains call and users do not ([Generation](generation.md)). Shapes are "
-                  "rows × inputs × outputs, sequences × words, and ids × words × width. With few rows a product is as fast as "
-                  "its kernels are read.",
+                  "rows × inputs × outputs, of experts rows × experts × those of a row × inputs × inner width, sequences × words, "
+                  "and ids × words × width. With few rows a product is as fast as its kernels are read.",
     "jit": "Kernels that are compiled at run time from a formula ([Your own kernels](jit.md)): to be read beside `activation silu` "
            "and `softmax`, which compute the same.",
     "sorting": "Values in order, and counts. What counts is how often the data is read and written: a row that fits there is "

@@ -9,7 +9,7 @@ import time
 
 import keras
 
-from tfuse.generation.decoders import NotServed
+from tfuse.generation.decoders import Experts, NotServed
 from tfuse.generation.engine import Engine
 from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
 from tfuse.generation.weights import tensors_of
@@ -101,9 +101,13 @@ def summary(ends, weight_bytes, copy_speed):
 
 
 def weight_bytes(decoder):
-    """Bytes that a token reads: all weights, but for tables of which it reads a row."""
+    """Bytes that a token reads: all weights, but for tables of which it reads a row, and for experts that it does not have."""
+    bytes_of = lambda t: t.dtype.size * t.shape.num_elements()
     rows = [id(decoder.positions)] if decoder.head is None else [id(decoder.positions), id(decoder.table)]
-    return sum(t.dtype.size * t.shape.num_elements() for t in tensors_of(decoder) if id(t) not in rows)
+    mixtures = [block.mlp for block in decoder.blocks if isinstance(block.mlp, Experts)]
+    kernels = [(t, e.top_k) for e in mixtures for t in (e.gate, e.up, e.down) if t is not None]
+    unread = sum(bytes_of(t) // t.shape[0] * (t.shape[0] - top_k) for t, top_k in kernels)
+    return sum(bytes_of(t) for t in tensors_of(decoder) if id(t) not in rows) - unread
 
 
 def main(arguments):

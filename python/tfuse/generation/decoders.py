@@ -58,12 +58,26 @@ class Mlp:
 
 
 @dataclasses.dataclass
+class Experts:
+    """A mixture of gated products, of which each token has some: those to which the router gives most, and as much of each."""
+    router: Product
+    gate: tf.Tensor  # [experts, in, inner], or with up beside it
+    up: typing.Optional[tf.Tensor]
+    down: tf.Tensor  # [experts, inner, out]
+    top_k: int
+    normalized: bool  # the router's weights are, so that their sum is 1
+    activation: str
+    shared: typing.Optional[Mlp] = None  # an expert that each token has …
+    shared_gate: typing.Optional[Product] = None  # … as much of as the sigmoid of this
+
+
+@dataclasses.dataclass
 class Block:
     """x += attention(norm(x)); x += mlp(norm(x)), each sum normed before it is added where there is such a norm."""
     before_attention: Norm
     attention: Attention
     before_mlp: Norm
-    mlp: Mlp
+    mlp: typing.Union[Mlp, Experts]
     after_attention: typing.Optional[Norm] = None
     after_mlp: typing.Optional[Norm] = None
 

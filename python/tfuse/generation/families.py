@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse.generation.decoders import Attention, Block, Decoder, Mlp, Norm, NotServed, Product
+from tfuse.generation.decoders import Attention, Block, Decoder, Experts, Mlp, Norm, NotServed, Product
 
 # ---- reading layers ----
 
@@ -85,7 +85,7 @@ def _real(dtype):
 
 
 def _llama_like(backbone, dtype):
-    """Llama, Mistral, Qwen, Phi: RMS norms, rope, a gated product."""
+    """Llama, Mistral, Qwen, Phi: RMS norms, rope, a gated product or a mixture of them."""
     def block(layer):
         attention = _named(layer, "self_attention_layer", "attention")
         heads, shared = backbone.num_query_heads, backbone.num_key_value_heads
@@ -101,13 +101,32 @@ def _llama_like(backbone, dtype):
                       gain**2 * float(getattr(attention, "_inv_norm_factor", head_dim**-0.5)), rope, _window(attention),
                       0.0, *(None if norm is None else _rms(norm, dtype) for norm in norms), frequencies),
             _rms(_named(layer, "feedforward_layernorm", "post_attention_layernorm"), dtype),
-            Mlp(*(_product(_named(layer, "feedforward_%s_dense" % name), 1, dtype) for name in ("gate", "intermediate", "output")),
-                _activation(layer.activation)))
+            _feedforward(layer, dtype))
 
     table, head = _embedding(backbone.token_embedding, dtype)
     first = _named(backbone.transformer_layers[0], "self_attention_layer", "attention")
     return Decoder(table, [block(layer) for layer in backbone.transformer_layers], _rms(backbone.layer_norm, dtype), head,
                    limit=_limit(_named(first, "rotary_embedding_layer")))
+
+
+def _feedforward(layer, dtype):
+    """A gated product, of a layer itself or of a part of it, or experts."""
+    part = getattr(layer, "_sparse_moe_block", None) or getattr(layer, "mlp", layer)
+    if hasattr(part, "expert_bank"):
+        return _experts(part, dtype)
+    names = ("gate", "intermediate", "output")
+    return Mlp(*(_product(_named(part, "feedforward_%s_dense" % name), 1, dtype) for name in names), _activation(part.activation))
+
+
+def _experts(layer, dtype):
+    bank, shared = layer.expert_bank, getattr(layer, "shared_expert_dense", None)
+    _check(bank, dtype)
+    gate, up, down = (None if kernel is None else _value(kernel, dtype) for kernel in (
+        getattr(bank, "_expert_feedforward_%s_dense" % name, None) for name in ("gate", "intermediate", "output")))
+    return Experts(_product(layer._sparse_feedforward_gate_dense, 1, dtype), gate, up, down, int(layer.top_k),
+                   bool(getattr(layer, "norm_top_k_prob", True)), _activation(bank.activation),
+                   None if shared is None else _feedforward(shared, dtype),
+                   None if shared is None else _product(layer.shared_expert_gate_dense, 1, dtype))
 
 
 def _smollm3(backbone, dtype):
@@ -195,7 +214,8 @@ def _gemma3(backbone, dtype):
 
 
 def _window(attention):
-    steps = getattr(attention, "_sliding_window", None) or getattr(attention, "sliding_window_size", None)
+    steps = next((size for size in (getattr(attention, name, None) for name in (
+        "_sliding_window", "sliding_window", "sliding_window_size")) if size), None)
     return -1 if steps is None or getattr(attention, "use_sliding_window_attention", True) is False else int(steps) - 1
 
 
@@ -210,8 +230,13 @@ def _embedding(layer, dtype):
 
 FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "MistralBackbone": _llama_like,
             "QwenBackbone": _llama_like, "Qwen3Backbone": _llama_like, "Phi3Backbone": _llama_like,
+            "MixtralBackbone": _llama_like, "QwenMoeBackbone": _llama_like, "Qwen3MoeBackbone": _llama_like,
             "SmolLM3Backbone": _smollm3, "GPT2Backbone": _gpt2, "OPTBackbone": _gpt2, "GemmaBackbone": _gemma,
             "Gemma3Backbone": _gemma3}
+
+ALIBI = "its attention adds to scores what grows with the position of a key (ALiBi), which tfuse's decoding does not"
+ROTATES = "KerasHub's own generate() rotates the query of each new token as that of a first one, which tfuse does not"
+LEFT = {"BloomBackbone": ALIBI, "FalconBackbone": ALIBI, "GPTNeoXBackbone": ROTATES}
 
 
 def decoder_of(model):
@@ -219,7 +244,8 @@ def decoder_of(model):
     backbone = getattr(model, "backbone", None)
     family = FAMILIES.get(type(backbone).__name__)
     if family is None:
-        raise NotServed("tfuse has no steps for a %s" % type(backbone).__name__)
+        name = type(backbone).__name__
+        raise NotServed(LEFT.get(name, "tfuse has no steps for a %s" % name))
     for part in (backbone, *backbone.transformer_layers, type(model).generate_step, type(model).call_with_cache):
         where = getattr(part, "__module__", None)
         if not str(where).startswith("keras_hub."):

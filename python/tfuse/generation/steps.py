@@ -7,6 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfuse._core._chain import Chain
+from tfuse.generation.decoders import Experts
 
 PAGE = 64  # steps of a page
 
@@ -200,9 +201,25 @@ class _Writer:
         qkv, x = self.projections(block.before_attention, x, added, [a.query, a.key, a.value])
         y = self.attention(a, qkv, keys, values)
         x, added = self.sum(a.output, y, x, block.after_attention)
+        if isinstance(mlp, Experts):
+            return self.experts(mlp, block.before_mlp, x, added)
         inner = [mlp.up] if mlp.gate is None else [mlp.gate, mlp.up]
         (y, *_), x = self.projections(block.before_mlp, x, added, inner, activation=mlp.activation, gated=len(inner) > 1)
         return self.sum(mlp.down, y, x, block.after_mlp)
+
+    def experts(self, e, norm, x, added):
+        """x, to which experts have added themselves, and nothing more to be added."""
+        call, read = self.chain.call, self.chain.input
+        y, x = self.norm(norm, x, added)
+        weights, numbers = call("route_experts", self.product(e.router, y), top_k=e.top_k, normalized=e.normalized)
+        up = None if e.up is None else read(e.up)
+        x = call("experts", y, weights, numbers, read(e.gate), up, read(e.down), x, activation=e.activation)
+        if e.shared is not None:  # as the only one of its kind, that all rows name
+            kernels = (read(p.kernel).seen_as(1, *p.kernel.shape) for p in (e.shared.gate, e.shared.up, e.shared.down))
+            numbers = read(tf.zeros([self.batch * self.n, 1], tf.int64))
+            x = call("experts", y, self.product(e.shared_gate, y, activation="sigmoid"), numbers, *kernels, x,
+                     activation=e.shared.activation)
+        return x, None
 
     def attention(self, a, qkv, keys, values):
         query, key, value = (y.seen_as(self.batch, self.n, n, a.head_dim) for y, n in zip(
