@@ -217,7 +217,7 @@ def _timed(name, bits, sizes, **how):
 
 _DECODE = [(rows, 4096, 14336) for rows in (1, 8, 64, 512)]
 TIMES = [
-    _timed("quantized_linear, 8 bits", 8, _DECODE),
-    _timed("quantized_linear, 4 bits", 4, _DECODE),
-    _timed("quantized_linear, 8 bits by 8 bits", 8, [(8192, 8192, 4096)], quantize_rows=True),
+    _timed("quantized_linear, 8 bits, speed", 8, _DECODE),
+    _timed("quantized_linear, 4 bits, speed", 4, _DECODE),
+    _timed("quantized_linear, 8 bits by 8 bits, speed", 8, [(8192, 8192, 4096)], quantize_rows=True),
 ]
