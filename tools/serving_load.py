@@ -190,8 +190,8 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
-    parser.add_argument("--layers", type=int, default=64)
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=256)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--max-batch", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
