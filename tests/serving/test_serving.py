@@ -118,6 +118,15 @@ def test_the_c_api_gives_what_python_gives(folder, name):
     model.close()
 
 
+def test_options(folder):
+    """Threads, XLA and the CPU by name are heard: a wrong one would be an error of the session."""
+    values = values_for(folder, "resnet_stock", 2)
+    model = _model.Model(saved(folder, "resnet_stock"), device="CPU", inter_threads=2, intra_threads=2, xla=1)
+    (got,), (wanted,) = (list(results.values()) for results in (model.run(values), expected(folder, "resnet_stock", values)))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    model.close()
+
+
 def test_strings_and_scalars(folder):
     model = _model.Model(saved(folder, "strings"))
     assert model.inputs["s"].shape.as_list() == [None] and model.inputs["k"].shape.rank == 0
