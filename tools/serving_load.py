@@ -15,6 +15,7 @@ import contextlib
 import os
 import pathlib
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -166,8 +167,8 @@ def loads(options, home):
                 seen[i] = megabytes(server)
                 print("after %3d loads: %.1f MB" % (i, seen[i]), flush=True)
         half = options.count // 2  # what the allocator keeps goes up and down: the least of each half is compared
-        early, late = (min(mb for i, mb in seen.items() if i and (i > half) == later) for later in (False, True))
-        print("least of loads 1 to %d: %.1f MB, of %d to %d: %.1f MB" % (half, early, half + 1, options.count, late))
+        early, late = (min(mb for i, mb in seen.items() if i >= options.count // 10 and (i > half) == later) for later in (False, True))
+        print("least of loads %d to %d: %.1f MB, of %d to %d: %.1f MB" % (options.count // 10, half, early, half + 1, options.count, late))
 
 
 def soak(options, home):
@@ -194,6 +195,7 @@ def main():
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--max-batch", type=int, default=64)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
         make_models(home, options.layers, options.width, options.max_batch)
