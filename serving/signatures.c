@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct bytes {
   const uint8_t *at, *end;
@@ -224,12 +223,11 @@ tfu_code tfu_signatures_parse(const void *data, size_t n, const char *tags, tfu_
 
 /* All of a file, which is read and not mapped: one that gets shorter meanwhile is no reason to die. */
 static tfu_code read_file(const char *path, char **data, size_t *n, tfu_error *err) {
-  struct stat about;
   FILE *file = fopen(path, "rbe");
   if (!file) return tfu_fail(err, TFU_INVALID, "%s cannot be opened: %s", path, strerror(errno));
-  /* The format ends at 2 GiB. */
-  const int right = !fstat(fileno(file), &about) && S_ISREG(about.st_mode) && about.st_size < INT32_MAX;
-  *n = right ? (size_t)about.st_size : 0;
+  const long size = fseek(file, 0, SEEK_END) ? -1 : ftell(file);
+  const int right = size >= 0 && size < INT32_MAX && !fseek(file, 0, SEEK_SET); /* the format ends at 2 GiB */
+  *n = right ? (size_t)size : 0;
   *data = malloc(*n + 1);
   const int whole = right && *data && fread(*data, 1, *n, file) == *n;
   fclose(file);

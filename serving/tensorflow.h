@@ -1,5 +1,5 @@
 /* tensorflow.h - what is called of TensorFlow's C API, which is found at run time and not linked. Its own headers
- * declare the same; tests/serving/tensorflow_api_test.c compares. */
+ * declare the same; tests/serving/serving_apis_test.c compares. */
 #ifndef TFUSE_TENSORFLOW_H_
 #define TFUSE_TENSORFLOW_H_
 

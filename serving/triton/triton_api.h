@@ -1,5 +1,5 @@
 /* triton_api.h - what is called of Triton's backend API, major version 1. The server that loads the backend has it;
- * nothing is linked. Triton's own headers declare the same; tests/serving/triton_api_test.c compares where they are
+ * nothing is linked. Triton's own headers declare the same; tests/serving/serving_apis_test.c compares where they are
  * installed. */
 #ifndef TFUSE_TRITON_API_H_
 #define TFUSE_TRITON_API_H_

@@ -35,20 +35,33 @@ SAME(TFU_EXHAUSTED, TF_RESOURCE_EXHAUSTED)
 
 #if __has_include(<triton/core/tritonbackend.h>)
 /* Read as C, these headers lack typedefs. */
-#define STRUCTS(X)                                                                                                    \
-  X(BACKEND_Backend)                                                                                                  \
-  X(BACKEND_BackendAttribute)                                                                                         \
-  X(BACKEND_Batcher)                                                                                                  \
-  X(BACKEND_Input)                                                                                                    \
-  X(BACKEND_MemoryManager) X(BACKEND_Model) X(BACKEND_ModelInstance) X(BACKEND_ModelInstanceResponseStatistics)       \
-      X(BACKEND_Output) X(BACKEND_Request) X(BACKEND_Response) X(BACKEND_ResponseFactory) X(BACKEND_State)            \
-          X(SERVER_BufferAttributes) X(SERVER_Error) X(SERVER_InferenceRequest) X(SERVER_InferenceResponse)           \
-              X(SERVER_InferenceTrace) X(SERVER_Message) X(SERVER_Metric) X(SERVER_MetricArgs) X(SERVER_MetricFamily) \
-                  X(SERVER_Metrics) X(SERVER_Parameter) X(SERVER_ResponseAllocator) X(SERVER_Server)                  \
-                      X(SERVER_ServerOptions)
-#define X(name) typedef struct TRITON##name TRITON##name;
-STRUCTS(X)
-#undef X
+typedef struct TRITONBACKEND_Backend TRITONBACKEND_Backend;
+typedef struct TRITONBACKEND_BackendAttribute TRITONBACKEND_BackendAttribute;
+typedef struct TRITONBACKEND_Batcher TRITONBACKEND_Batcher;
+typedef struct TRITONBACKEND_Input TRITONBACKEND_Input;
+typedef struct TRITONBACKEND_MemoryManager TRITONBACKEND_MemoryManager;
+typedef struct TRITONBACKEND_Model TRITONBACKEND_Model;
+typedef struct TRITONBACKEND_ModelInstance TRITONBACKEND_ModelInstance;
+typedef struct TRITONBACKEND_ModelInstanceResponseStatistics TRITONBACKEND_ModelInstanceResponseStatistics;
+typedef struct TRITONBACKEND_Output TRITONBACKEND_Output;
+typedef struct TRITONBACKEND_Request TRITONBACKEND_Request;
+typedef struct TRITONBACKEND_Response TRITONBACKEND_Response;
+typedef struct TRITONBACKEND_ResponseFactory TRITONBACKEND_ResponseFactory;
+typedef struct TRITONBACKEND_State TRITONBACKEND_State;
+typedef struct TRITONSERVER_BufferAttributes TRITONSERVER_BufferAttributes;
+typedef struct TRITONSERVER_Error TRITONSERVER_Error;
+typedef struct TRITONSERVER_InferenceRequest TRITONSERVER_InferenceRequest;
+typedef struct TRITONSERVER_InferenceResponse TRITONSERVER_InferenceResponse;
+typedef struct TRITONSERVER_InferenceTrace TRITONSERVER_InferenceTrace;
+typedef struct TRITONSERVER_Message TRITONSERVER_Message;
+typedef struct TRITONSERVER_Metric TRITONSERVER_Metric;
+typedef struct TRITONSERVER_MetricArgs TRITONSERVER_MetricArgs;
+typedef struct TRITONSERVER_MetricFamily TRITONSERVER_MetricFamily;
+typedef struct TRITONSERVER_Metrics TRITONSERVER_Metrics;
+typedef struct TRITONSERVER_Parameter TRITONSERVER_Parameter;
+typedef struct TRITONSERVER_ResponseAllocator TRITONSERVER_ResponseAllocator;
+typedef struct TRITONSERVER_Server TRITONSERVER_Server;
+typedef struct TRITONSERVER_ServerOptions TRITONSERVER_ServerOptions;
 #include <stdbool.h>
 #include <triton/core/tritonbackend.h>
 #define TFU_TRITON_HEADERS
