@@ -17,11 +17,11 @@ from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
-                          _replaced_optimizers, _replaced_trainer)
+                          _replaced_optimizers, _replaced_quantized, _replaced_trainer)
 
 _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
-                             _replaced_generation, _replaced_trainer) for row in module.TABLE]
+                             _replaced_generation, _replaced_quantized, _replaced_trainer) for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
@@ -33,7 +33,7 @@ def enable(look_back=True):
 
     Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
     and the cross entropies of logits; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is a GPU, Dense, EinsumDense,
-    convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
+    quantised as well, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of large tensors; and KerasHub's
     attention and RMS norms, and its generate() where there is a GPU.
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
