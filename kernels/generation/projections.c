@@ -2,8 +2,8 @@
 
 #include "activations.h"
 #include "kernels/core/recycle.h"
-#include "ops/generation/projections.h"
-#include "ops/products/linear.h"
+#include "ops/generation/quantized_projections.h"
+#include "ops/products/quantized_linear.h"
 #include "ops/rows/norm.h"
 
 static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_parts *parts, tfu_tensor *x) {
@@ -27,8 +27,27 @@ static tfu_code normed(tfu_call *call, tfu_recycled *space, const projection_par
   return parts->norm(norm);
 }
 
+/* With a kernel in tiles. */
+static tfu_code project_quantized(tfu_call *call, tfu_recycled *space, const projection_parts *parts,
+                                  const tfu_tensor *x, int i, int64_t activation, tfu_tensor y) {
+  tfu_call *linear = tfu_part(space, &tfu_quantized_linear);
+  linear->attr[TFU_QUANT_ACTIVATION].i = activation;
+  linear->attr[TFU_QUANT_BITS] = call->attr[TFU_PROJECT_BITS];
+  linear->attr[TFU_QUANT_GROUP] = call->attr[TFU_PROJECT_GROUP];
+  linear->attr[TFU_QUANT_ORDER].i = TFU_QUANT_TILES;
+  linear->attr[TFU_QUANT_ROWS] = call->attr[TFU_PROJECT_ROWS];
+  linear->in[TFU_QUANT_X] = *x;
+  linear->in[TFU_QUANT_KERNEL] = call->in[TFU_PROJECT_KERNEL + i];
+  linear->in[TFU_QUANT_SCALE] = call->in[TFU_PROJECT_SCALE + i];
+  linear->in[TFU_QUANT_BIAS] = call->in[TFU_PROJECT_BIAS + i];
+  if (i == 0 && !call->attr[TFU_PROJECT_GATED].b) linear->in[TFU_QUANT_RESIDUAL] = call->in[TFU_PROJECT_RESIDUAL];
+  linear->out[0] = y;
+  return parts->quantized(linear);
+}
+
 static tfu_code project(tfu_call *call, tfu_recycled *space, const projection_parts *parts, const tfu_tensor *x, int i,
                         int64_t activation, tfu_tensor y) {
+  if (parts->quantized) return project_quantized(call, space, parts, x, i, activation, y);
   tfu_call *linear = tfu_part(space, &tfu_linear);
   linear->attr[TFU_LINEAR_ACTIVATION].i = activation;
   linear->in[TFU_LINEAR_X] = *x;

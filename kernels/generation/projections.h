@@ -1,4 +1,4 @@
-/* projections.h - Projections by the ops that it is made of, on either device. */
+/* projections.h - Projections and QuantizedProjections by the ops that they are made of, on either device. */
 #ifndef TFUSE_KERNELS_PROJECTIONS_H_
 #define TFUSE_KERNELS_PROJECTIONS_H_
 
@@ -6,6 +6,7 @@
 
 typedef struct projection_parts {
   tfu_compute_fn *norm, *linear, *gated;
+  tfu_compute_fn *quantized; /* instead of linear */
 } projection_parts;
 
 TFU_MUST_USE tfu_code tfu_projections_by_parts(tfu_call *call, const projection_parts *parts);

@@ -3,7 +3,11 @@
  *
  *   y_i = act(x . kernel_i + bias_i) + residual, or y = act(x . kernel_0 + bias_0) * (x . kernel_1 + bias_1)
  *
- * and, where there is a gamma, x is normed: x * gamma / sqrt(mean(x^2) + epsilon). */
+ * and, where there is a gamma, x is normed: x * gamma / sqrt(mean(x^2) + epsilon).
+ *
+ * Kernels are of 16 bits, row by row, or in tiles of 8 or 4 bits with scales, as ops/products/quantized_linear.c has
+ * them. The sums of the latter may be multiplied by a number for each row: those of rows that were rounded to whole
+ * numbers. */
 #ifndef TFUSE_FEW_ROWS_H_
 #define TFUSE_FEW_ROWS_H_
 
@@ -21,8 +25,16 @@ enum {
  * A stage begins at a multiple of a row's bytes. */
 #define FEW_ROWS_STAGE(tiles, columns) ((FEW_ROWS_STEP * (2 * ((columns) + 16 * (tiles)) + 4) + 255) / 256 * 256)
 
+/* The same for tiles: a block has two sides, each 64 columns and half of the warps. */
+enum { FEW_ROWS_TILED_STEP = 64, FEW_ROWS_TILED_SIDE = 64, FEW_ROWS_TILED_MOST = 32 };
+
+/* Bytes of a stage: the same, and scales in float, with what is subtracted. */
+#define FEW_ROWS_TILED_STAGE(tiles, bits) \
+  (FEW_ROWS_TILED_STEP * (FEW_ROWS_TILED_SIDE * (bits) / 8 + 32 * (tiles) + 4) + FEW_ROWS_TILED_SIDE * 2 * 4)
+
 typedef struct few_rows_product {
   const void *kernel, *bias; /* bias may be NULL */
+  const void *scale;         /* of tiles */
   void *y;
   int64_t outputs;
 } few_rows_product;
@@ -35,6 +47,10 @@ typedef struct few_rows_args {
   float epsilon;
   int rows, activation, splits;
   int gated; /* of two products, which are one result */
+  /* Of tiles: */
+  const float *row_scale; /* for the sums of each row, or NULL */
+  int group_shift;        /* 2 to its power is how many stages a group has */
+  int wide;               /* scales are float */
 } few_rows_args;
 
 #ifndef TFU_DEVICE
@@ -45,6 +61,16 @@ typedef struct few_rows_args {
  * result is the same whatever other rows there are (tfu_call.invariant), and so is whether it is served. `constant`:
  * nothing that was queued before in the same graph writes kernels and gamma, which may be read ahead. */
 TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served);
+
+/* The same for tiles of so many bits; group: rows of the kernel, at least 1, and as many as there are for one group.
+ * And whether it would run, where x and row_scale are not there yet: such as are scratch. */
+TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,
+                                                int *served);
+TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
+                                             int constant, int *served);
+
+/* Rows from `first` on, `most` at most. */
+few_rows_args tfu_few_rows_from(few_rows_args a, int first, int most);
 #endif
 
 #endif

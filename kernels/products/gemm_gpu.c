@@ -29,8 +29,12 @@ static const struct {
     [TFU_EPI_SUM_B] = {CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADA},
 };
 
-static const cudaDataType_t types[TFU_FLOATS] = {
-    [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF, [TFU_F64] = CUDA_R_64F};
+static const cudaDataType_t types[TFU_DTYPES] = {
+    [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF,
+    [TFU_F64] = CUDA_R_64F, [TFU_I32] = CUDA_R_32I, [TFU_I8] = CUDA_R_8I};
+
+/* What is computed in. */
+static tfu_dtype sums_of(const tfu_gemm_gpu *g) { return g->dtype == TFU_I8 ? TFU_I32 : tfu_real(g->dtype); }
 
 /* ---- descriptions ---- */
 
@@ -69,7 +73,7 @@ static cublasStatus_t describe_matrix(const problem *p, cublasLtMatrixLayout_t *
 
 static cublasStatus_t describe_matrices(problem *p) {
   const tfu_gemm_gpu *g = p->g;
-  const tfu_dtype out = g->wide ? tfu_real(g->dtype) : g->dtype;
+  const tfu_dtype out = g->wide || g->dtype == TFU_I8 ? sums_of(g) : g->dtype;
   const int64_t a_rows = g->a_transposed ? g->m : g->k, b_rows = g->b_transposed ? g->k : g->n; /* to cuBLASLt */
   cublasStatus_t s = describe_matrix(p, &p->a, g->dtype, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
   if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
@@ -94,9 +98,10 @@ static cublasStatus_t open_problem(problem *p) {
   const int32_t transpose_a = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                 transpose_b = g->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasComputeType_t compute = g->dtype == TFU_F64              ? CUBLAS_COMPUTE_64F
+                                      : g->dtype == TFU_I8             ? CUBLAS_COMPUTE_32I
                                       : g->dtype == TFU_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                                        : CUBLAS_COMPUTE_32F;
-  cublasStatus_t s = p->lt->cublasLtMatmulDescCreate(&p->desc, compute, types[tfu_real(g->dtype)]);
+  cublasStatus_t s = p->lt->cublasLtMatmulDescCreate(&p->desc, compute, types[sums_of(g)]);
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a);
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b);
   if (!s) s = set_epilogue(p);
@@ -123,8 +128,10 @@ static tfu_code run(void *problem_) {
   const tfu_gemm_gpu *g = p->g;
   const double scale = scale_of(g), keep = g->c != NULL;
   const float scale_f = (float)scale, keep_f = (float)keep;
-  const int wide = g->dtype == TFU_F64;
-  const void *alpha = wide ? (const void *)&scale : &scale_f, *beta = wide ? (const void *)&keep : &keep_f;
+  const int32_t scale_i = (int32_t)scale, keep_i = (int32_t)keep;
+  const tfu_dtype sums = sums_of(g);
+  const void *alpha = sums == TFU_F64 ? (const void *)&scale : sums == TFU_I32 ? (const void *)&scale_i : &scale_f;
+  const void *beta = sums == TFU_F64 ? (const void *)&keep : sums == TFU_I32 ? (const void *)&keep_i : &keep_f;
   return tfu_cublaslt_code(
       p->lt,
       p->lt->cublasLtMatmul(p->handle, p->desc, alpha, g->b, p->a, g->a, p->b, beta, g->c ? g->c : g->d, p->c, g->d,
@@ -356,7 +363,8 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
   if (gelu && tfu_gemm_exact(g->dtype, g->tf32)) return TFU_OK;
   if (!p.lt) {
     call->why = why;
-    *served = g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);
+    *served =
+        g->dtype != TFU_I8 && g->epilogue == TFU_EPI_NONE && (!g->c || batch_of(g) == 1 || g->c_stride == g->d_stride);
     return *served && !microseconds ? run_own(call, g) : TFU_OK;
   }
   const tfu_code code = solve(&p, served, microseconds);

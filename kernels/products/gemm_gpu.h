@@ -5,7 +5,10 @@
  * stored the other way round
  *
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 (tfu_gemm_exact)
- * it is the first that cuBLASLt proposes, and no epilogue has gelu. */
+ * it is the first that cuBLASLt proposes, and no epilogue has gelu.
+ *
+ * Of TFU_I8, sums are int32. cuBLASLt has it where b is transposed and a is not, n and k are multiples of 4, and there
+ * is neither an epilogue nor a bias; nobody has it otherwise. */
 #ifndef TFUSE_GEMM_GPU_H_
 #define TFUSE_GEMM_GPU_H_
 
@@ -28,7 +31,7 @@ typedef struct tfu_gemm_gpu {
   int a_transposed, b_transposed;
   int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
-  int wide; /* c and d are of the type that is computed in, tfu_real(dtype) */
+  int wide; /* c and d are of the type that is computed in, tfu_real(dtype); those of TFU_I8 are int32 in any case */
   int tf32; /* float32 may be read with 10 bits after the point */
   tfu_epilogue epilogue;
   const void *bias; /* may be NULL */

@@ -38,7 +38,7 @@ static tfu_code widened(tfu_call *call, const quantized_parts *parts, tfu_tensor
   return tfu_count(&w->shape) ? parts->dequantize(call, &k, w) : TFU_OK;
 }
 
-tfu_code tfu_quantized_linear_by_parts(tfu_call *call, const quantized_parts *parts) {
+tfu_code tfu_quantized_linear_by_parts(tfu_call *call, const tfu_tensor *x, const quantized_parts *parts) {
   tfu_recycled space;
   tfu_tensor w;
   TFU_TRY(widened(call, parts, &w));
@@ -46,7 +46,7 @@ tfu_code tfu_quantized_linear_by_parts(tfu_call *call, const quantized_parts *pa
   tfu_call *linear = tfu_part(&space, &tfu_linear);
   linear->attr[TFU_LINEAR_ACTIVATION] = call->attr[TFU_QUANT_ACTIVATION];
   linear->attr[TFU_LINEAR_TF32] = call->attr[TFU_QUANT_TF32];
-  linear->in[TFU_LINEAR_X] = call->in[TFU_QUANT_X];
+  linear->in[TFU_LINEAR_X] = *x;
   linear->in[TFU_LINEAR_KERNEL] = w;
   linear->in[TFU_LINEAR_BIAS] = call->in[TFU_QUANT_BIAS];
   linear->in[TFU_LINEAR_RESIDUAL] = call->in[TFU_QUANT_RESIDUAL];

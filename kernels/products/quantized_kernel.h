@@ -81,13 +81,13 @@ QUANT_INLINE int64_t quant_scale_at(const quantized_kernel *k, int64_t g, int64_
 /* That of a call of QuantizedLinear or its gradient. */
 quantized_kernel tfu_quantized_kernel(const tfu_call *call);
 
-/* QuantizedLinear, of 16-bit or float x that is not rounded, and its gradient, by the ops on w in the type of x, which
- * `dequantize` writes. */
+/* QuantizedLinear of x, whose rows have been rounded if they shall be, and its gradient, by the ops on w in the type of
+ * x, which `dequantize` writes. */
 typedef struct quantized_parts {
   tfu_code (*dequantize)(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w);
   tfu_compute_fn *linear, *linear_grad;
 } quantized_parts;
-TFU_MUST_USE tfu_code tfu_quantized_linear_by_parts(tfu_call *call, const quantized_parts *parts);
+TFU_MUST_USE tfu_code tfu_quantized_linear_by_parts(tfu_call *call, const tfu_tensor *x, const quantized_parts *parts);
 TFU_MUST_USE tfu_code tfu_quantized_linear_grad_by_parts(tfu_call *call, const quantized_parts *parts);
 #endif
 

@@ -1,24 +1,158 @@
-/* quantized_linear on the GPU: w in the type of x, in scratch, and the product of Linear. */
+/* quantized_linear on the GPU.
+ *
+ *   few rows, tiles           the kernels are streamed once (few_rows_tiled.cu), rows of x rounded or divided before
+ *   rounded rows, one group   a product of int8 by cuBLASLt, with passes before and after it
+ *   anything else             w in the type of x, in scratch, and the product of Linear */
 #include "kernels/products/quantized_linear.h"
+
+#include <limits.h>
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
+#include "kernels/products/few_rows.h"
+#include "kernels/products/gemm_gpu.h"
 #include "ops/products/quantized_linear.h"
 
 TFU_MODULE(quantized_linear);
 
+/* Rows that the kernel for few rows is used for. */
+TFU_TUNABLE(tiled_rows_most, 64, 0, 256);
+
+enum { MOST_Y = 65535 };
+static unsigned at_most(int64_t n) { return (unsigned)(n < MOST_Y ? n : MOST_Y); }
+
 static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_tensor *w) {
-  static tfu_kernel kernel = {.module = &module, .name = "dequantize"};
+  static tfu_kernel any = {.module = &module, .name = "dequantize"},
+                    tiles = {.module = &module, .name = "dequantize_tiles"};
   dequantize_args a = {.kernel = *k, .w = w->data};
-  const tfu_grid grid = {.x = (unsigned)divide_up(k->outputs, TFU_THREADS),
-                         .y = (unsigned)(k->inputs < 65535 ? k->inputs : 65535),
-                         .threads = TFU_THREADS};
-  return tfu_launch(call, &kernel, 0, w->dtype, grid, &a);
+  if (k->order == QUANT_TILES && tfu_dtype_size(w->dtype) == 2 && k->outputs % 8 == 0 &&
+      (k->group >= k->inputs || k->group % QUANT_TILE_ROWS == 0)) {
+    const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32),
+                           .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
+                           .threads = TFU_THREADS};
+    return tfu_launch(call, &tiles, 0, w->dtype, grid, &a);
+  }
+  const tfu_grid grid = {
+      .x = (unsigned)divide_up(k->outputs, TFU_THREADS), .y = at_most(k->inputs), .threads = TFU_THREADS};
+  return tfu_launch(call, &any, 0, w->dtype, grid, &a);
 }
+
+/* ---- rows of x ---- */
+
+/* x rounded or divided, as `how` and the type of y say; one launch. */
+static tfu_code quantize_rows(tfu_call *call, int how, tfu_tensor *y, float **row_scale, float **row_sum) {
+  static const char *const variants[] = {"same", "codes"};
+  static tfu_kernel kernel = {.module = &module, .name = "quantize_rows", .variants = variants};
+  const tfu_tensor *x = &call->in[TFU_QUANT_X];
+  const int64_t rows = tfu_rows(&x->shape);
+  quantize_rows_args a = {.x = x->data,
+                          .input_scale = tfu_given_data(&call->in[TFU_QUANT_INPUT_SCALE]),
+                          .inputs = tfu_cols(&x->shape),
+                          .how = how};
+  y->shape = x->shape;
+  TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&y->shape) * tfu_dtype_size(y->dtype), &y->data));
+  if (row_scale) TFU_SCRATCH(call, rows, *row_scale);
+  if (row_sum) TFU_SCRATCH(call, rows, *row_sum);
+  a.y = y->data;
+  a.row_scale = row_scale ? *row_scale : NULL;
+  a.row_sum = row_sum ? *row_sum : NULL;
+  const tfu_grid grid = {.x = (unsigned)rows, .threads = TFU_THREADS};
+  return tfu_launch(call, &kernel, y->dtype != x->dtype, x->dtype, grid, &a);
+}
+
+/* ---- few rows ---- */
+
+static tfu_code few_rows(tfu_call *call, const quantized_kernel *k, int *served) {
+  tfu_tensor x = call->in[TFU_QUANT_X];
+  const int rounded = call->attr[TFU_QUANT_ROWS].b;
+  const int64_t rows = tfu_rows(&x.shape);
+  float *row_scale = NULL;
+  const unsigned read = 1u << TFU_QUANT_KERNEL | 1u << TFU_QUANT_SCALE;
+  few_rows_args a = {.residual = tfu_given_data(&call->in[TFU_QUANT_RESIDUAL]),
+                     .inputs = k->inputs,
+                     .rows = (int)rows,
+                     .activation = (int)call->attr[TFU_QUANT_ACTIVATION].i,
+                     .wide = k->wide};
+  a.of[0] = (few_rows_product){.kernel = k->codes,
+                               .scale = k->scale,
+                               .bias = tfu_given_data(&call->in[TFU_QUANT_BIAS]),
+                               .y = call->out[0].data,
+                               .outputs = k->outputs};
+  *served = 0;
+  if (k->order != QUANT_TILES || (rounded && k->input_scale) || tfu_dtype_size(x.dtype) != 2 ||
+      rows > (call->invariant ? INT_MAX : tiled_rows_most()))
+    return TFU_OK;
+  TFU_TRY(tfu_few_rows_tiled_serves(call, a, k->group, x.dtype, served));
+  if (!*served) return TFU_OK;
+  if (rounded) TFU_TRY(quantize_rows(call, QUANT_WHOLE, &x, &row_scale, NULL));
+  else if (k->input_scale) TFU_TRY(quantize_rows(call, QUANT_DIVIDED, &x, NULL, NULL));
+  a.x = x.data;
+  a.row_scale = row_scale;
+  return tfu_few_rows_tiled_run(call, a, k->bits, k->group, x.dtype, (call->constant & read) == read, served);
+}
+
+/* ---- rounded rows ---- */
+
+/* The codes as cuBLASLt takes them: int8, [outputs, inputs]. Those of signed columns lie so. */
+static tfu_code columns_of(tfu_call *call, const quantized_kernel *k, const void **columns) {
+  static tfu_kernel kernel = {.module = &module, .name = "transpose_codes", .keys = tfu_any};
+  dequantize_args a = {.kernel = *k};
+  enum { SIDE = 64 };
+  *columns = k->codes;
+  if (k->order == QUANT_BY_COLUMNS && k->bits == 8 && k->is_signed) return TFU_OK;
+  TFU_TRY(tfu_scratch(call, (size_t)(k->inputs * k->outputs), &a.w));
+  *columns = a.w;
+  const tfu_grid grid = {
+      .x = (unsigned)divide_up(k->inputs, SIDE), .y = at_most(divide_up(k->outputs, SIDE)), .threads = TFU_THREADS};
+  return tfu_launch(call, &kernel, 0, 0, grid, &a);
+}
+
+static tfu_code whole_numbers(tfu_call *call, const quantized_kernel *k, int *served) {
+  static tfu_kernel finish = {.module = &module, .name = "quantized_finish"};
+  const tfu_dtype dtype = call->in[TFU_QUANT_X].dtype;
+  tfu_tensor x = {.dtype = TFU_I8};
+  quantized_finish_args a = {.kernel = *k,
+                             .bias = tfu_given_data(&call->in[TFU_QUANT_BIAS]),
+                             .residual = tfu_given_data(&call->in[TFU_QUANT_RESIDUAL]),
+                             .y = call->out[0].data,
+                             .rows = tfu_rows(&call->in[TFU_QUANT_X].shape),
+                             .activation = (int)call->attr[TFU_QUANT_ACTIVATION].i};
+  float *row_scale, *row_sum;
+  int32_t *sums;
+  *served = 0;
+  if (k->scales != 1 || k->groups || k->input_scale || dtype == TFU_F64 || k->inputs % 4 || k->outputs % 4 ||
+      k->inputs == 0 || call->invariant)
+    return TFU_OK;
+  tfu_gemm_gpu g = {.m = a.rows, .n = k->outputs, .k = k->inputs, .b_transposed = 1, .dtype = TFU_I8};
+  TFU_SCRATCH(call, a.rows * k->outputs, sums);
+  TFU_TRY(quantize_rows(call, QUANT_WHOLE, &x, &row_scale, &row_sum));
+  TFU_TRY(columns_of(call, k, &g.b));
+  g.a = x.data;
+  g.d = sums;
+  TFU_TRY(tfu_gemm_gpu_run(call, &g, served));
+  if (!*served) return TFU_OK;
+  a.sums = sums;
+  a.row_scale = row_scale;
+  a.row_sum = row_sum;
+  const tfu_grid grid = {
+      .x = (unsigned)divide_up(k->outputs, TFU_THREADS), .y = at_most(divide_up(a.rows, 8)), .threads = TFU_THREADS};
+  return tfu_launch(call, &finish, 0, dtype, grid, &a);
+}
+
+/* ---- the ops ---- */
 
 tfu_code tfu_quantized_linear_gpu(tfu_call *call) {
   static const quantized_parts parts = {.dequantize = dequantize, .linear = tfu_linear_gpu};
-  return tfu_quantized_linear_by_parts(call, &parts);
+  const quantized_kernel k = tfu_quantized_kernel(call);
+  tfu_tensor x = call->in[TFU_QUANT_X];
+  int served = 0;
+  if (k.inputs > 0) TFU_TRY(few_rows(call, &k, &served));
+  if (!served && call->attr[TFU_QUANT_ROWS].b) {
+    TFU_TRY(whole_numbers(call, &k, &served));
+    if (!served && k.inputs > 0) TFU_TRY(quantize_rows(call, QUANT_ROUNDED, &x, NULL, NULL));
+  }
+  return served ? TFU_OK : tfu_quantized_linear_by_parts(call, &x, &parts);
 }
 
 tfu_code tfu_quantized_linear_grad_gpu(tfu_call *call) {

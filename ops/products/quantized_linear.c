@@ -171,6 +171,19 @@ TFU_SHAPE_RULE(grad_shape) {
   return TFU_OK;
 }
 
+static size_t more_room(const tfu_call *call) {
+  const tfu_shape *x = &call->in[TFU_QUANT_X].shape;
+  tfu_shape in[TFU_MAX_ARGS];
+  tfu_error err;
+  int64_t inputs, outputs;
+  for (int i = 0; i < TFU_MAX_ARGS; i++) in[i] = call->in[i].shape;
+  if (x->rank < 1 || tfu_count(x) < 0 || read_sizes(in, call->attr, &inputs, &outputs, &err) || inputs <= 0 ||
+      outputs <= 0)
+    return 0;
+  return tfu_quant_room(tfu_count(x) / inputs, inputs, outputs, tfu_dtype_size(call->in[TFU_QUANT_X].dtype),
+                        call->attr[TFU_QUANT_ROWS].b);
+}
+
 #define KERNEL "kernel: Q", "scale: K", "zero: Q", "input_scale: T", "groups: float"
 
 const tfu_op tfu_quantized_linear = {
@@ -182,6 +195,9 @@ const tfu_op tfu_quantized_linear = {
     .shape = forward_shape,
     TFU_KERNELS(quantized_linear),
     .attr_shapes = 1,
+    .capturable = 1,
+    .room = TFU_LINEAR_ROOM,
+    .more_room = more_room,
 };
 
 const tfu_op tfu_quantized_linear_grad = {

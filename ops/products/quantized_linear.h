@@ -40,4 +40,11 @@ static inline int64_t tfu_quant_tile_bytes(int64_t bits) {
   return TFU_QUANT_TILE_ROWS * TFU_QUANT_TILE_COLUMNS * bits / 8;
 }
 
+/* Scratch that QuantizedLinear may want beside that of Linear: w or codes, x as it is rounded, and sums. */
+static inline size_t tfu_quant_room(int64_t rows, int64_t inputs, int64_t outputs, size_t size, int quantize_rows) {
+  const size_t w = (size_t)(inputs * outputs) * (size + (quantize_rows ? 1 : 0));
+  return w + (size_t)(rows * inputs) * (size + 1) + (size_t)(rows * outputs) * (quantize_rows ? 4 : 0) +
+         (size_t)rows * 8 + 4096;
+}
+
 #endif

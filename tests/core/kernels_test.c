@@ -132,6 +132,13 @@ static const row rows[] = {
     {&tfu_quantized_linear, {"nc", "c5", "9+", "0", "0", "0", "0", "0"}, "bits=4 divide=true quantize_rows=true"},
     {&tfu_quantized_linear, {"nc", "9c", "91+", "91", "0", "c+", "9", "0"}, "order=columns rest=columns"},
     {&tfu_quantized_linear_grad, {"n9", "c5", "19+", "19", "0", "0", "9", "n9"}, "activation=gelu bits=4 rest=columns"},
+    {&tfu_quantized_linear, {"nt", "11b", "129+", "0", "0", "0", "0", "0"}, "order=tiles rest=any"},
+    {&tfu_quantized_projections,
+     {"nt", "t", "11b", "11b", "11b", "9", "0", "2", "n9", "129+", "125+", "122+"},
+     "rest=any"},
+    {&tfu_quantized_projections,
+     {"nt", "t", "11b", "11b", "0", "9", "9", "0", "0", "129+", "129+", "0"},
+     "activation=silu gated=true quantize_rows=true rest=any"},
     {&tfu_reduce, {"x"}, ""},
     {&tfu_reduce, {"x"}, "kind=l2 axes=256"},
     {&tfu_reduce, {"x"}, "kind=max axes=1 rest=any"},
@@ -211,6 +218,8 @@ static int64_t size_of(const sample *s, char letter) {
     case 'd': return c < 40 ? c : 40;
     case 'e': return 2 * size_of(s, 'd');
     case 'h': return 100;
+    case 't': return 16;   /* rows of a tile of QuantizedLinear */
+    case 'b': return 1024; /* and its bytes */
     case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 128); /* words of a batch norm's signs */
     default: return letter - '0';
   }
@@ -241,6 +250,7 @@ static tfu_dtype dtype_of(const sample *s, const char *argument) {
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
   if (!strcmp(type, "float")) return TFU_F32;
   if (!strcmp(type, "Q")) return TFU_I8;
+  if (!strcmp(type, "uint8")) return TFU_U8;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

@@ -149,11 +149,12 @@ def test_what_is_read_is_what_was_written():
         assert steps.read(first)[0].shape == (2, 2)
 
 
-@pytest.mark.parametrize("op, shape", [("projections", (3, 40, 56)), ("take_rows", (5, 7, 24)), ("sample_logits", (6, 50))])
+@pytest.mark.parametrize("op, shape", [("projections", (3, 40, 56)), ("quantized_projections", (3, 256, 56)),
+                                       ("take_rows", (5, 7, 24)), ("sample_logits", (6, 50))])
 def test_what_is_timed_computes_what_its_rival_does(device, op, shape):
     """What is drawn at random aside."""
-    (timed,) = cases.all_timed()[op]
-    *inputs, _ = timed.case.tensors(shape, "float32")
-    options = timed.options[0]
-    assert options.get("draw", "greedy") == "greedy"
-    np.testing.assert_allclose(timed.case.run(*inputs, **options), timed.rival(*inputs, **options), rtol=1e-4, atol=1e-3)
+    for timed in cases.all_timed()[op]:
+        *inputs, _ = timed.case.tensors(shape, "float32")
+        options = timed.options[0]
+        assert options.get("draw", "greedy") == "greedy"
+        np.testing.assert_allclose(timed.case.run(*inputs, **options), timed.rival(*inputs, **options), rtol=1e-4, atol=1e-3)

@@ -48,7 +48,7 @@ def test_who_includes_what():
 
 # What a family offers to others: the passes that follow a product, the loss of rows, axes in another order, what is
 # known of columns, and the arguments of ops that others are made of.
-OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/rows/norm.h",
+OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/products/quantized_linear.h", "ops/rows/norm.h",
            "kernels/attention/attention_step.h", "kernels/products/few_rows.h",
            "kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/products/gemm_cpu.h",
            "kernels/reductions/reduce.h",
@@ -125,7 +125,7 @@ def test_blocks_wait_by_tickets():
 
 NOT_CALLED = {  # by users under these names
     "jit": ["jit"], "staging": ["stage", "unstage", "report"],
-    "generation": ["advance", "chain", "decode_attention", "projections", "put_rows", "sample_logits", "take_rows"]}
+    "generation": ["advance", "chain", "decode_attention", "projections", "put_rows", "quantized_projections", "sample_logits", "take_rows"]}
 
 
 def test_every_op_has_its_files():

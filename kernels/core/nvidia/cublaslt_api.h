@@ -12,12 +12,15 @@
   X(cublasStatus_t, CUBLAS_STATUS_SUCCESS, 0)                                            \
   X(cublasComputeType_t, CUBLAS_COMPUTE_32F, 68)                                         \
   X(cublasComputeType_t, CUBLAS_COMPUTE_64F, 70)                                         \
+  X(cublasComputeType_t, CUBLAS_COMPUTE_32I, 72)                                         \
   X(cublasComputeType_t, CUBLAS_COMPUTE_32F_FAST_TF32, 77)                               \
   X(cublasOperation_t, CUBLAS_OP_N, 0)                                                   \
   X(cublasOperation_t, CUBLAS_OP_T, 1)                                                   \
   X(cudaDataType_t, CUDA_R_32F, 0)                                                       \
   X(cudaDataType_t, CUDA_R_64F, 1)                                                       \
   X(cudaDataType_t, CUDA_R_16F, 2)                                                       \
+  X(cudaDataType_t, CUDA_R_8I, 3)                                                        \
+  X(cudaDataType_t, CUDA_R_32I, 10)                                                      \
   X(cudaDataType_t, CUDA_R_16BF, 14)                                                     \
   X(cublasLtEpilogue_t, CUBLASLT_EPILOGUE_DEFAULT, 1)                                    \
   X(cublasLtEpilogue_t, CUBLASLT_EPILOGUE_RELU, 2)                                       \

@@ -11,7 +11,7 @@ from tfuse._tools import _bench_optimizers, _ops
 
 TORCH = "torch.compile"
 RIVALS = ("stock", "XLA", TORCH)
-FAMILIES = {**_ops.FAMILIES, "generation": ["projections", "sample_logits", "take_rows"],
+FAMILIES = {**_ops.FAMILIES, "generation": ["projections", "quantized_projections", "sample_logits", "take_rows"],
             "jit": ["jit"]}  # and the files of their cases
 # What a reader of a family's table has to know.
 NOTES = {
