@@ -8,11 +8,11 @@ import threading
 import time
 
 import keras
+import tensorflow as tf
 
-from tfuse.generation.decoders import NotServed
+from tfuse.generation.decoders import NotServed, all_of
 from tfuse.generation.engine import Engine
 from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
-from tfuse.generation.weights import tensors_of
 
 SAMPLERS = ("greedy", "random", "top_k", "top_p")
 WARM_UP = 8  # tokens, or some more: on a GPU the first steps choose kernels and capture them
@@ -103,7 +103,7 @@ def summary(ends, weight_bytes, copy_speed):
 def weight_bytes(decoder):
     """Bytes that a token reads: all weights, but for tables of which it reads a row."""
     rows = [id(decoder.positions)] if decoder.head is None else [id(decoder.positions), id(decoder.table)]
-    return sum(t.dtype.size * t.shape.num_elements() for t in tensors_of(decoder) if id(t) not in rows)
+    return sum(t.dtype.size * t.shape.num_elements() for t in all_of(decoder, tf.Tensor) if id(t) not in rows)
 
 
 def main(arguments):

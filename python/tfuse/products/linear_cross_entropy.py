@@ -257,7 +257,7 @@ class LanguageModelHead(Layer):
 
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
         tied = self.kernel is None
-        kernel = keras.ops.convert_to_tensor(_table(self.embedding) if tied else self.kernel, hidden.dtype)
+        kernel = keras.ops.convert_to_tensor(table_of(self.embedding) if tied else self.kernel, hidden.dtype)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
         if labels is None:
             return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
@@ -287,7 +287,7 @@ class LanguageModelHead(Layer):
         return head
 
 
-def _table(embedding):
+def table_of(embedding):
     """The rows that an embedding looks up; of one that is quantized, not what it stores."""
     if getattr(embedding.dtype_policy, "quantization_mode", None) is None:
         return embedding.embeddings

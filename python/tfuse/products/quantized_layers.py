@@ -57,10 +57,22 @@ def _why_not_rounded(quantizer, own_axis=False):
 
 
 @reason
-def _why_not_kernel(layer):
+def why_not_kernel(layer, leading=False):
+    """Why quantized_linear does not take a layer's kernel. leading: the kernel is [heads, inputs, size of a head]."""
+    try:
+        yield _odd_kernel(layer, leading)
+    except AttributeError as error:
+        yield "tfuse does not know how this Keras keeps its kernels: %s" % error
+
+
+@reason
+def _odd_kernel(layer, leading):
     mode, shape = layer.quantization_mode, _shape(layer)
     yield mode not in MODES and "tfuse has no %s products" % mode
-    rows = math.prod(shape[:_summed(layer)])
+    if leading:
+        yield mode != "int8" and "of a kernel [heads, inputs, size], %s mixes the axes" % mode
+        shape = shape[1], shape[0], shape[2]
+    rows = math.prod(shape[:1 if leading else _summed(layer)])
     columns = math.prod(shape) // max(rows, 1)
     other = "tfuse does not know how this Keras keeps %s kernels of shape %s" % (mode, shape)
     if mode in ("gptq", "awq"):
@@ -68,19 +80,22 @@ def _why_not_kernel(layer):
         packed = -(-columns // 2) if _bits(layer) == 4 else columns
         yield tuple(layer.quantized_kernel.shape) != (packed, rows) and other
         return
-    yield tuple(layer._kernel.shape) != (shape if mode == "int8" else (rows, -(-columns // 2))) and other
+    yield tuple(layer._kernel.shape) != (_shape(layer) if mode == "int8" else (rows, -(-columns // 2))) and other
     yield math.prod(layer.kernel_scale.shape) != columns * -(-rows // (_blocks(layer) or max(rows, 1))) and other
     if mode == "int8" or _blocks(layer) is None:
         yield _why_not_rounded(layer.inputs_quantizer)
 
 
-def kernel_of(layer):
+def kernel_of(layer, leading=False):
     """A layer's kernel, by the names that quantized_linear's arguments have."""
-    mode, shape = layer.quantization_mode, _shape(layer)
-    rows, scale = math.prod(shape[:_summed(layer)]), value_of(layer.kernel_scale)
+    mode, scale = layer.quantization_mode, value_of(layer.kernel_scale)
     if mode in ("gptq", "awq"):
         return _by_columns(layer, mode, scale)
     kernel, block = value_of(layer._kernel), _blocks(layer)
+    if leading:
+        kernel, rows = tf.transpose(kernel, [1, 0, 2]), kernel.shape[1]
+    else:
+        rows = math.prod(_shape(layer)[:_summed(layer)])
     if mode == "int4" and block is not None:
         return dict(kernel=kernel, scale=scale, zero=value_of(layer.kernel_zero), bits=4, group=block)
     return dict(kernel=tf.reshape(kernel, [rows, -1]), scale=tf.reshape(scale, [-1]), bits=8 if mode == "int8" else 4,
@@ -111,10 +126,7 @@ def _bits(layer):
 def why_not(layer, x):
     """Why tfuse does not serve a quantised layer, for this input."""
     yield (why_not_einsum_dense if isinstance(layer, keras.layers.EinsumDense) else why_not_dense)(layer, x)
-    try:
-        yield _why_not_kernel(layer)
-    except AttributeError as error:
-        yield "tfuse does not know how this Keras keeps its kernels: %s" % error
+    yield why_not_kernel(layer)
 
 
 def serve(layer, x):
@@ -151,23 +163,39 @@ def _of_lora(layer, x):
 
 
 @reason
+def why_not_head(layer):
+    yield layer.quantization_mode not in ("int8", "int4") and "tfuse has no %s heads" % layer.quantization_mode
+    yield _why_not_rounded(getattr(layer, "inputs_quantizer", None), own_axis=True)
+
+
+def head_of(layer):
+    """What a quantised ReversibleEmbedding multiplies with, by the names that quantized_linear's arguments have; and `halves`,
+    where two inputs share a byte, which that does not take."""
+    tied, block = getattr(layer, "tie_weights", True), None
+    name = "embeddings" if tied else "reverse_embeddings"
+    found = dict(kernel=value_of(layer._embeddings if tied else layer.reverse_embeddings), scale=value_of(getattr(layer, name + "_scale")),
+                 order="columns" if tied else "rows", quantize_rows=layer.inputs_quantizer is not None)
+    if layer.quantization_mode == "int4":
+        block = _blocks(layer)
+        found.update(bits=4, group=block, halves=True)
+    if block is None:
+        return dict(found, divide=True)
+    return dict(found, zero=value_of(getattr(layer, name + "_zero")))
+
+
+@reason
 def why_not_reversed(layer, inputs, reverse=False):
     """Why the product of a quantised ReversibleEmbedding is left to Keras; where it looks up rows, "", for that is no product."""
     if reverse:
         yield not_computed_in(layer, inputs)
         yield not (inputs.shape.rank and 2 <= inputs.shape.rank <= MOST_AXES) and "tfuse takes 2 to %d dimensions" % MOST_AXES
-        yield layer.quantization_mode != "int8" and "an int4 table has two numbers of one row in each byte"
-        yield _why_not_rounded(layer.inputs_quantizer, own_axis=True)
+        yield layer.quantization_mode == "int4" and "an int4 table has two numbers of one row in each byte"
+        yield why_not_head(layer)
 
 
 def serve_reversed(layer, inputs):
     """The logits of a quantised ReversibleEmbedding."""
-    if layer.tie_weights:
-        kernel = dict(kernel=value_of(layer._embeddings), scale=value_of(layer.embeddings_scale), order="columns")
-    else:
-        kernel = dict(kernel=value_of(layer.reverse_embeddings), scale=value_of(layer.reverse_embeddings_scale))
-    logits = quantized_linear(inputs, divide=True, quantize_rows=layer.inputs_quantizer is not None, **kernel)
-    cap = layer.logit_soft_cap
+    logits, cap = quantized_linear(inputs, **head_of(layer)), layer.logit_soft_cap
     return logits if cap is None else keras.ops.multiply(keras.ops.tanh(keras.ops.divide(logits, cap)), cap)
 
 
