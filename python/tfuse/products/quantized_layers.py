@@ -67,8 +67,9 @@ def why_not_kernel(layer, leading=False):
 
 @reason
 def _odd_kernel(layer, leading):
-    mode, shape = layer.quantization_mode, _shape(layer)
+    mode = layer.quantization_mode
     yield mode not in MODES and "tfuse has no %s products" % mode
+    shape = _shape(layer)
     if leading:
         yield mode != "int8" and "of a kernel [heads, inputs, size], %s mixes the axes" % mode
         shape = shape[1], shape[0], shape[2]
