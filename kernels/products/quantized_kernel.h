@@ -78,8 +78,28 @@ QUANT_INLINE int64_t quant_scale_at(const quantized_kernel *k, int64_t g, int64_
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
+/* Row i of the tiles `tile` across: the numbers of 64 columns. quant_place, with what the row has in common done once.
+ */
+static inline void quant_tile_line(const quantized_kernel *k, int64_t i, int64_t tile, int8_t *line) {
+  const int64_t first =
+      (tile * (k->inputs / QUANT_TILE_ROWS) + i / QUANT_TILE_ROWS) * (QUANT_TILE_ROWS * QUANT_TILE_COLUMNS);
+  const int start = quant_place((int)(i % QUANT_TILE_ROWS), 0, k->bits);
+  for (int block = 0; block < 8; block++)
+    for (int g = 0; g < 8; g++) {
+      if (k->bits == 8) {
+        line[8 * block + g] = (int8_t)k->codes[first + start + block / 4 * 512 + block % 4 * 4 + g * 64];
+      } else {
+        const int64_t at = first + start + block / 2 * 8 + block % 2 * 2 + g * 128;
+        line[8 * block + g] = (int8_t)(k->codes[at >> 1] >> (at & 1) * 4 & 15);
+      }
+    }
+}
+
 /* That of a call of QuantizedLinear or its gradient. */
 quantized_kernel tfu_quantized_kernel(const tfu_call *call);
+
+/* QuantizedLinear of rows that are rounded, on the CPU, where there is one group and no float64. */
+TFU_MUST_USE tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int *served);
 
 /* QuantizedLinear of x, whose rows have been rounded if they shall be, and its gradient, by the ops on w in the type of
  * x, which `dequantize` writes. */

@@ -1,5 +1,6 @@
 /* quantized_linear on the CPU: w is written once, in the arithmetic type, for a blocked product; rows of x that are
- * rounded become whole numbers, whose sums are scaled at the end. */
+ * rounded become whole numbers, whose sums are scaled at the end. Where these can be int8, quantized_whole_cpu.c
+ * serves. */
 #ifndef REAL
 #include "ops/products/quantized_linear.h"
 
@@ -26,9 +27,48 @@ TFU_BY_REAL(tfu_quantized_linear_grad_cpu)
 
 #else
 
-static REAL FN(scale_at)(const quant_job *j, int64_t at) {
-  REAL one;
-  return *FN(tfu_load)(j->k.scale, j->k.wide ? tfu_real(j->dtype) : j->dtype, at, 1, &one);
+/* n numbers of a group from column `first` on, of scale or, in tiles, of what it subtracts. */
+static const REAL *FN(scales)(const quant_job *j, int64_t g, int64_t first, int n, REAL *buffer) {
+  const quantized_kernel *k = &j->k;
+  const tfu_dtype dtype = k->wide ? tfu_real(j->dtype) : j->dtype;
+  const int64_t at = quant_scale_at(k, g, first);
+  if (k->order != QUANT_BY_COLUMNS || k->scales == 1) return FN(tfu_load)(k->scale, dtype, at, n, buffer);
+  for (int c = 0; c < n; c++) {
+    REAL one;
+    buffer[c] = *FN(tfu_load)(k->scale, dtype, at + c * k->scales, 1, &one);
+  }
+  return buffer;
+}
+
+/* kernel[i][first] .. less what is subtracted, n of them. */
+static void FN(numbers)(const quant_job *j, int64_t i, int64_t g, int64_t first, int n, REAL *line) {
+  const quantized_kernel *k = &j->k;
+  if (k->order == QUANT_BY_ROWS && k->bits == 8) {
+    const uint8_t *codes = k->codes + i * k->outputs + first;
+    if (k->is_signed)
+      for (int c = 0; c < n; c++) line[c] = (REAL)(int8_t)codes[c];
+    else
+      for (int c = 0; c < n; c++) line[c] = (REAL)codes[c];
+  } else if (k->order == QUANT_BY_ROWS) { /* first is even */
+    const uint8_t *codes = k->codes + i * ((k->outputs + 1) / 2) + first / 2;
+    const int sign = k->is_signed << 3;
+    for (int c = 0; c < n; c++) line[c] = (REAL)(((codes[c / 2] >> c % 2 * 4 & 15) ^ sign) - sign);
+  } else if (k->order == QUANT_TILES) { /* first is a multiple of a tile's columns */
+    for (int at = 0; at < n; at += QUANT_TILE_COLUMNS) {
+      int8_t codes[QUANT_TILE_COLUMNS];
+      quant_tile_line(k, i, (first + at) / QUANT_TILE_COLUMNS, codes);
+      for (int c = 0; c < QUANT_TILE_COLUMNS && at + c < n; c++) line[at + c] = (REAL)codes[c];
+    }
+  } else {
+    for (int c = 0; c < n; c++) line[c] = (REAL)quant_at(k, i, first + c);
+  }
+  if (k->order == QUANT_TILES) {
+    REAL buffer[TFU_TILE];
+    const REAL *zero = FN(scales)(j, 2 * g + 1, first, n, buffer);
+    for (int c = 0; c < n; c++) line[c] -= zero[c];
+  } else if (k->zero) {
+    for (int c = 0; c < n; c++) line[c] -= (REAL)quant_value(k->zero[quant_scale_at(k, g, first + c)], 8, k->is_signed);
+  }
 }
 
 /* Rows begin .. end of w. */
@@ -40,20 +80,13 @@ static void FN(widen_rows)(void *arg, int64_t begin, int64_t end) {
     REAL one;
     const REAL divisor = k->input_scale ? *FN(tfu_load)(k->input_scale, j->dtype, i, 1, &one) : 1;
     for (TFU_EACH_TILE(first, n, 0, k->outputs)) {
-      REAL line[TFU_TILE];
-      for (int64_t c = 0; c < n; c++) {
-        const int64_t o = first + c;
-        if (k->order == QUANT_TILES) {
-          const REAL zero = FN(scale_at)(j, (2 * g + 1) * k->outputs + o);
-          line[c] = ((REAL)quant_at(k, i, o) - zero) * FN(scale_at)(j, 2 * g * k->outputs + o);
-        } else {
-          const int64_t at = quant_scale_at(k, g, o);
-          const int zero = k->zero ? quant_value(k->zero[at], 8, k->is_signed) : 0;
-          const REAL v = (REAL)(quant_at(k, i, o) - zero), by = FN(scale_at)(j, at);
-          line[c] = k->divide ? v / by : v * by;
-        }
-        line[c] /= divisor;
-      }
+      REAL line[TFU_TILE], buffer[TFU_TILE];
+      const REAL *by = FN(scales)(j, k->order == QUANT_TILES ? 2 * g : g, first, (int)n, buffer);
+      FN(numbers)(j, i, g, first, (int)n, line);
+      if (k->divide)
+        for (int c = 0; c < n; c++) line[c] = line[c] / by[c] / divisor;
+      else
+        for (int c = 0; c < n; c++) line[c] = line[c] * by[c] / divisor;
       FN(tfu_store)(j->w.data, j->w.dtype, i * k->outputs + first, (int)n, line);
     }
   }
@@ -117,6 +150,9 @@ static tfu_code FN(tfu_quantized_linear_cpu)(tfu_call *call) {
                  .residual = call->in[TFU_QUANT_RESIDUAL],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i]};
   tfu_operand left = tfu_operand_of(&j.x, 0);
+  int served = 0;
+  if (call->attr[TFU_QUANT_ROWS].b) TFU_TRY(tfu_quantized_whole_cpu(call, &j.k, &served));
+  if (served) return TFU_OK;
   j.w = (tfu_tensor){.dtype = real, .shape = {.rank = 2, .dim = {j.k.inputs, j.k.outputs}}};
   TFU_TRY(tfu_scratch(call, (size_t)tfu_count(&j.w.shape) * sizeof(REAL), &j.w.data));
   TFU_TRY(FN(spread)(call, &j));

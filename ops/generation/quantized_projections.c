@@ -4,36 +4,66 @@
 #include "ops/generation/quantized_projections.h"
 
 #include "activations.h"
-#include "ops/products/quantized_linear.h"
+#include "tfuse.h"
+
+enum { TILE_ROWS = 16, TILE_COLUMNS = 64 };
 
 static const char *const kernel_names[] = {"kernel_a", "kernel_b", "kernel_c"};
 static const char *const scale_names[] = {"scale_a", "scale_b", "scale_c"};
+static const char *const bias_names[] = {"bias_a", "bias_b", "bias_c"};
 
-/* x . kernel, or an empty vector where there is no kernel. What else is wrong with them, QuantizedLinear says. */
+/* Tiles and scales that belong together. */
+static tfu_code check_tiles(const tfu_shape *kernel, const tfu_shape *scale, int i, const tfu_value *attr,
+                            tfu_error *err) {
+  const int64_t bits = attr[TFU_PROJECT_BITS].i, group = attr[TFU_PROJECT_GROUP].i;
+  TFU_REQUIRE(err, bits == 8 || bits == 4, "bits must be 8 or 4, got %lld", (long long)bits);
+  TFU_REQUIRE(err, group >= 0, "group must be rows of the kernel, or 0 where all are one group, got %lld",
+              (long long)group);
+  const int64_t inputs = kernel->dim[1] * TILE_ROWS, groups = group ? (inputs + group - 1) / group : 1;
+  const int64_t across = (scale->dim[2] + TILE_COLUMNS - 1) / TILE_COLUMNS, bytes = TILE_ROWS * TILE_COLUMNS * bits / 8;
+  TFU_REQUIRE(err, tfu_may_be(kernel->dim[2], bytes) && (scale->dim[2] < 0 || tfu_may_be(kernel->dim[0], across)),
+              "%s, tiles of %lld bits, must be [%lld, tiles down, %lld] for a scale of shape %s, got shape %s",
+              kernel_names[i], (long long)bits, (long long)across, (long long)bytes, tfu_show(scale).text,
+              tfu_show(kernel).text);
+  TFU_REQUIRE(err, kernel->dim[1] < 0 || tfu_may_be(scale->dim[0], groups),
+              "%s must have %lld groups for %lld inputs in groups of %lld, got shape %s", scale_names[i],
+              (long long)groups, (long long)inputs, (long long)(group ? group : inputs), tfu_show(scale).text);
+  return TFU_OK;
+}
+
+/* x . kernel, or an empty vector where there is no kernel. */
 static tfu_code product_shape(const tfu_shape *in, int i, tfu_shape *y, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_PROJECT_X], *kernel = &in[TFU_PROJECT_KERNEL + i], *scale = &in[TFU_PROJECT_SCALE + i];
-  tfu_shape linear[TFU_MAX_ARGS];
+  const tfu_shape *bias = &in[TFU_PROJECT_BIAS + i];
   *y = (tfu_shape){.rank = 1};
   if (kernel->rank != TFU_UNKNOWN && !tfu_given(kernel)) return TFU_OK;
-  TFU_REQUIRE(err, tfu_given(scale), "%s must be given with %s, got shape %s", scale_names[i], kernel_names[i],
-              tfu_show(scale).text);
-  for (int k = 0; k < TFU_MAX_ARGS; k++) linear[k] = (tfu_shape){.rank = 1};
-  linear[TFU_QUANT_X] = *x;
-  linear[TFU_QUANT_KERNEL] = *kernel;
-  linear[TFU_QUANT_SCALE] = *scale;
-  linear[TFU_QUANT_BIAS] = in[TFU_PROJECT_BIAS + i];
-  if (i == 0) linear[TFU_QUANT_RESIDUAL] = in[TFU_PROJECT_RESIDUAL];
-  if (!attr) return tfu_quantized_linear.shape(linear, y, NULL, err);
-  tfu_value how[TFU_MAX_ATTRS] = {[TFU_QUANT_BITS] = attr[TFU_PROJECT_BITS],
-                                  [TFU_QUANT_GROUP] = attr[TFU_PROJECT_GROUP],
-                                  [TFU_QUANT_ORDER] = {.i = TFU_QUANT_TILES}};
-  return tfu_quantized_linear.shape(linear, y, how, err);
+  y->rank = TFU_UNKNOWN;
+  if (x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN || scale->rank == TFU_UNKNOWN) return TFU_OK;
+  TFU_REQUIRE(err, kernel->rank == 3, "%s must be [tiles across, tiles down, bytes], got shape %s", kernel_names[i],
+              tfu_show(kernel).text);
+  TFU_REQUIRE(err, scale->rank == 3 && tfu_may_be(scale->dim[1], 2), "%s must be [groups, 2, outputs], got shape %s",
+              scale_names[i], tfu_show(scale).text);
+  if (attr) TFU_TRY(check_tiles(kernel, scale, i, attr, err));
+  TFU_REQUIRE(err, kernel->dim[1] < 0 || tfu_may_be(tfu_cols(x), kernel->dim[1] * TILE_ROWS),
+              "the last axis of x must be of size %lld, as %s has it, got shape %s",
+              (long long)(kernel->dim[1] * TILE_ROWS), kernel_names[i], tfu_show(x).text);
+  TFU_REQUIRE(
+      err,
+      !tfu_given(bias) || bias->rank == TFU_UNKNOWN || (bias->rank == 1 && tfu_may_be(bias->dim[0], scale->dim[2])),
+      "%s must be a vector with one value per output of %s, got shapes %s and %s", bias_names[i], scale_names[i],
+      tfu_show(bias).text, tfu_show(scale).text);
+  *y = *x;
+  y->dim[y->rank - 1] = scale->dim[2];
+  return TFU_OK;
 }
 
 TFU_SHAPE_RULE(projections_shape) {
   const tfu_shape *x = &in[TFU_PROJECT_X], *residual = &in[TFU_PROJECT_RESIDUAL];
+  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2,
+              "x must be [..., inputs] with two dimensions or more, got shape %s", tfu_show(x).text);
   TFU_TRY(tfu_per_channel(x, "gamma", &in[TFU_PROJECT_GAMMA], err));
   for (int i = 0; i < TFU_PROJECTIONS; i++) TFU_TRY(product_shape(in, i, &out[i], attr, err));
+  if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x . kernel_a", &out[0], err));
   if (!attr || !attr[TFU_PROJECT_GATED].b) return TFU_OK;
   TFU_REQUIRE(err, !tfu_given(residual) && !tfu_given(&in[TFU_PROJECT_KERNEL + 2]),
               "a gated unit has kernel_a and kernel_b alone, got residual %s and kernel_c %s", tfu_show(residual).text,
@@ -43,21 +73,21 @@ TFU_SHAPE_RULE(projections_shape) {
   return TFU_OK;
 }
 
-/* What its parts want, the normed x, and the two factors of a gated unit. */
+/* What its parts want, w and sums among that, the normed x, as it is and rounded, and the two factors of a gated unit.
+ */
 static size_t more_room(const tfu_call *call) {
   const tfu_shape *x = &call->in[TFU_PROJECT_X].shape;
-  const size_t size = tfu_dtype_size(call->in[TFU_PROJECT_X].dtype), parts = tfu_linear.room + tfu_norm.room + 8192;
-  size_t most = 0;
+  const int64_t size = (int64_t)tfu_dtype_size(call->in[TFU_PROJECT_X].dtype);
+  const size_t parts = tfu_quantized_linear.room + tfu_norm.room + 8192;
+  int64_t widest = 0;
   if (x->rank < 2 || tfu_count(x) < 0) return parts;
   const int64_t inputs = tfu_cols(x), rows = inputs ? tfu_count(x) / inputs : 0;
   for (int i = 0; i < TFU_PROJECTIONS; i++) {
     const tfu_shape *scale = &call->in[TFU_PROJECT_SCALE + i].shape;
-    const int64_t outputs = scale->rank == 3 ? scale->dim[2] : 0;
-    const size_t room = tfu_quant_room(rows, inputs, outputs, size, call->attr[TFU_PROJECT_ROWS].b);
-    if (room > most) most = room;
-    if (call->attr[TFU_PROJECT_GATED].b) most += (size_t)(rows * outputs) * size;
+    if (scale->rank == 3 && scale->dim[2] > widest) widest = scale->dim[2];
   }
-  return most + (size_t)(rows * inputs) * size + (size_t)rows * 2 * sizeof(double) + parts;
+  return (size_t)(inputs * widest * (size + 1) + rows * (widest * (2 * size + 4) + inputs * (2 * size + 1) + 32)) +
+         parts;
 }
 
 const tfu_op tfu_quantized_projections = {

@@ -120,11 +120,15 @@ def test_a_row_by_itself(few_rows, device, bits, gated):
 def test_refusals():
     x, kernel, scale = tf.ones([2, 16]), tf.zeros([1, 1, 1024], tf.uint8), tf.ones([1, 2, 4])
     refused = lambda text: pytest.raises(tf.errors.InvalidArgumentError, match=text)
-    with refused("x must have two dimensions or more, got shape .16."):
+    with refused("x must be .*two dimensions or more, got shape .16."):
         run(x[0], None, [(kernel, scale)], [None])
-    with refused("kernel, tiles of 4 bits, must be .1, tiles down, 512. for a scale of shape .1, 2, 4., got shape .1, 1, 1024."):
+    with refused("kernel_a, tiles of 4 bits, must be .1, tiles down, 512. for a scale of .*got shape .1, 1, 1024."):
         run(x, None, [(kernel, scale)], [None], bits=4)
-    with refused("scale_a must be given with kernel_a, got shape .0."):
+    with refused("scale_a must be .groups, 2, outputs., got shape .0."):
         run(x, None, [(kernel, tf.zeros([0]))], [None])
+    with refused("scale_a must have 2 groups for 16 inputs in groups of 8, got shape .1, 2, 4."):
+        run(x, None, [(kernel, scale)], [None], group=8)
+    with refused("the last axis of x must be of size 32, as kernel_b has it, got shape .2, 16."):
+        run(x, None, [(kernel, scale), (tf.zeros([1, 2, 1024], tf.uint8), scale)], [None, None])
     with refused("a gated unit has kernel_a and kernel_b alone"):
         run(x, None, [(kernel, scale)] * 2, [None, None], tf.ones([2, 4]), gated=True)

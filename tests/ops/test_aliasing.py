@@ -20,7 +20,7 @@ def test_memory_that_may_be_taken(device, determinism, route, case, options, dty
     """In a graph, an op may write its result over an input that nobody else needs. Only those do that get along with it:
     results are, bit for bit, those of inputs that are kept."""
     tensors = case.tensors(_AS_LARGE.get(case.name.split(",")[0], (40, 270)), dtype)
-    flipped = lambda t: tf.logical_not(t) if t.dtype == tf.bool else -t
+    flipped = lambda t: (tf.logical_not(t) if t.dtype == tf.bool else tf.bitwise.invert(t) if t.dtype.is_unsigned else -t)
     every = lambda f, tensors: tf.nest.map_structure(f, tensors)
     for f in (lambda *t: cases.as_list(case.run(*t[:-1], **options)),
               lambda *t: case.step(case.run, t[:-1], t[-1], options)):

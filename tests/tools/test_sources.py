@@ -48,8 +48,8 @@ def test_who_includes_what():
 
 # What a family offers to others: the passes that follow a product, the loss of rows, axes in another order, what is
 # known of columns, and the arguments of ops that others are made of.
-OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/products/quantized_linear.h", "ops/rows/norm.h",
-           "kernels/attention/attention_step.h", "kernels/products/few_rows.h",
+OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/products/quantized_linear.h",
+           "ops/rows/norm.h", "kernels/attention/attention_step.h", "kernels/products/few_rows.h",
            "kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/products/gemm_cpu.h",
            "kernels/reductions/reduce.h",
            "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}

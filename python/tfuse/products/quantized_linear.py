@@ -200,7 +200,8 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
     scale = scale if scale.dtype == x.dtype else tf.cast(scale, real(x.dtype))
     input_scale = None if input_scale is None else tf.cast(input_scale, x.dtype)
     return _quantized_linear(x, kernel, scale, zero, input_scale, groups, bias, residual, tf32=tf32,
-                             activation=activation_name(activation), bits=bits, group=group or 0, order=order, divide=divide, quantize_rows=quantize_rows)
+                             activation=activation_name(activation), bits=bits, group=group or 0, order=order,
+                             divide=divide, quantize_rows=quantize_rows)
 
 
 def pack_kernel(kernel, scale, zero=None, *, bits=8, group=None, order="rows", divide=False):

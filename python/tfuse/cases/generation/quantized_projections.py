@@ -28,7 +28,8 @@ def _plain(bits):
 
 
 def _case(bits):
-    kernel = Input(lambda s: (-(-s[2] // 64), s[1] // 16, 128 * bits), lambda rng, own, _: rng.integers(0, 256, own), "uint8", False)
+    kernel = Input(lambda s: (-(-s[2] // 64), s[1] // 16, 128 * bits), lambda rng, own, _: rng.integers(0, 256, own), "uint8",
+                   gradient=False)
     scale = Input(lambda s: (-(-s[1] // _GROUP), 2, s[2]), lambda rng, own, s: rng.uniform(0.5, 1.5, own) / 32 / s[1]**0.5,
                   gradient=False)
     return Case(name="quantized_projections, %d bits" % bits, run=_gated(bits), plain=_plain(bits),
@@ -42,5 +43,5 @@ def _elements(bits):
     return lambda shape: (shape[0] * (shape[1] + shape[2]) + 2 * shape[1] * shape[2] * bits // 16, 0)
 
 
-TIMES = [Timed(_case(bits), [(rows, *sizes) for sizes in ((2048, 8192), (4096, 14336)) for rows in (1, 8, 16, 64)], in_xla=False,
-               cpu_sizes=[(1, 512, 2048)], elements=_elements(bits)) for bits in (8, 4)]
+_SIZES = [(rows, *sizes) for sizes in ((2048, 8192), (4096, 14336)) for rows in (1, 8, 16, 64)]
+TIMES = [Timed(_case(bits), _SIZES, in_xla=False, cpu_sizes=[(1, 512, 2048)], elements=_elements(bits)) for bits in (8, 4)]
