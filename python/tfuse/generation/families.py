@@ -50,6 +50,8 @@ def _product(dense, inputs, dtype, leading=0):
 
 def _quantized(dense, bias, dtype, leading):
     why = quantized_layers.why_not_kernel(dense, leading)
+    if not why and quantized_layers.is_static(dense):
+        why = "it is calibrated, and steps have no rounding by a scale that stays"
     if why:
         raise NotServed("%s: %s" % (dense.name, why))
     kernel = quantized_layers.kernel_of(dense, leading)

@@ -13,6 +13,7 @@ from tfuse._core import _made
 from tfuse._core._explain import reason
 from tfuse._core._layer import not_computed_in
 from tfuse._core._op import MOST_AXES
+from tfuse.calibration.static import StaticQuantizer
 from tfuse.elementwise.scale_bias_act import known_activation, scale_bias_act
 from tfuse.products.einsum_dense import as_product, matrix_axes, why_not_einsum_dense
 from tfuse.products.linear import why_not_dense
@@ -51,6 +52,8 @@ def _blocks(layer):
 def _why_not_rounded(quantizer, own_axis=False):
     """Why quantize_rows is not what rounds a layer's inputs. None: they are not rounded. own_axis: the quantizer says which."""
     if quantizer is not None:
+        if type(quantizer) is StaticQuantizer:
+            return
         known = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
         yield not (known and quantizer.epsilon == EPSILON) and "inputs are rounded by a %s of its own" % type(quantizer).__name__
         yield own_axis and quantizer.axis not in (None, -1, (-1,)) and "inputs are rounded along the axes %s" % (quantizer.axis,)
@@ -100,7 +103,19 @@ def kernel_of(layer, leading=False):
     if mode == "int4" and block is not None:
         return dict(kernel=kernel, scale=scale, zero=value_of(layer.kernel_zero), bits=4, group=block)
     return dict(kernel=tf.reshape(kernel, [rows, -1]), scale=tf.reshape(scale, [-1]), bits=8 if mode == "int8" else 4,
-                divide=True, quantize_rows=layer.inputs_quantizer is not None)
+                divide=True, quantize_rows=layer.inputs_quantizer is not None and not is_static(layer))
+
+
+def is_static(layer):
+    """Whether inputs are rounded by a scale that stays, which tfuse.calibrate has found. Then kernel_of() is for whole numbers:
+    that scale is not in it."""
+    return layer.quantization_mode in ("int8", "int4") and type(layer.inputs_quantizer) is StaticQuantizer
+
+
+def _rounded(quantizer, x):
+    """Whole numbers, whose gradient is that of x * scale."""
+    wide = x * tf.cast(quantizer.scale, x.dtype)
+    return wide + tf.stop_gradient(quantizer.rounded(x) - wide)
 
 
 def _by_columns(layer, mode, scale):
@@ -138,6 +153,8 @@ def serve(layer, x):
     else:
         x, bias, shape = x, None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype), None
     (name, after), kernel = known_activation(layer.activation), kernel_of(layer)
+    if is_static(layer):
+        x, kernel["scale"] = _rounded(layer.inputs_quantizer, x), kernel["scale"] * layer.inputs_quantizer.scale
     shaped = lambda y: y if shape is None else tf.reshape(y, shape)
     if added is None:
         again = lambda name, _=None: shaped(quantized_linear(x, bias=bias, activation=name, **kernel))
