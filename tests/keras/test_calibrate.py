@@ -58,7 +58,7 @@ def test_a_calibrated_model(method, tmp_path):
     made, x = model(), RNG.normal(size=(64, 6, 16)).astype("float32")
     before = made.predict(x, verbose=0)
     found = tfuse.calibrate(made, x, method)
-    assert [row.layer for row in found.rows] == ["model/einsum", "model/dense"] or len(found.rows) == 2
+    assert [row.layer.split("/")[-1] for row in found.rows] == ["einsum", "dense"]
     assert all(row.quantized and 0 < row.range <= row.most and 0 < row.error < 0.1 for row in found.rows), str(found)
     after = made.predict(x, verbose=0)
     error = np.sqrt(np.mean((after - before)**2) / np.mean(before**2))
@@ -67,7 +67,7 @@ def test_a_calibrated_model(method, tmp_path):
     with tfuse.enabled():
         served = tf.function(made, autograph=False)(x)
     np.testing.assert_allclose(served, after, atol=1e-5)
-    assert len(since(op="QuantizedLinear", when="ran")) or len(since(op="QuantizedLinear"))
+    assert len(since(op="QuantizedLinear", when="ran")) == 2
     if method == "max":
         made.save(tmp_path / "model.keras")
         np.testing.assert_allclose(keras.saving.load_model(tmp_path / "model.keras").predict(x, verbose=0), after, atol=1e-6)
@@ -79,14 +79,16 @@ def test_a_calibrated_model(method, tmp_path):
 def test_inputs_have_a_gradient():
     made, x = model(), tf.constant(RNG.normal(size=(4, 6, 16)), tf.float32)
     tfuse.calibrate(made, x.numpy(), "max")
-    gradients = []
-    for on in (True, False):
-        tfuse.enable() if on else tfuse.disable()
+
+    def gradient():
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = made(x)
-        gradients.append(tape.gradient(y, x))
-    np.testing.assert_allclose(*gradients, atol=1e-5)
+        return tape.gradient(y, x)
+
+    want = gradient()
+    with tfuse.enabled():
+        np.testing.assert_allclose(gradient(), want, atol=1e-5)
 
 
 def test_layers_that_lose_too_much_stay():

@@ -135,7 +135,7 @@ def results(layer, x, upstream):
 @BY_FORMATS
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_layer_is_as_exact_as_keras_own(as_on_a_gpu, form, layer):
+def test_a_layer_is_as_exact_as_keras_own(form, layer):
     shape = LAYERS[layer][1]
     x = tf.constant(RNG.normal(size=shape), tf.bfloat16)  # which is the same in all dtypes
     made = {dtype: one(layer, form, dtype, shape) for dtype in ("float64", "float32", "mixed_bfloat16")}
@@ -167,9 +167,8 @@ def test_groups_beyond_256_are_what_was_meant():
 
 
 @BY_FORMATS
-@pytest.mark.parametrize("form", ["int8", "int4, blocks"])
-@pytest.mark.parametrize("layer", ["Dense", "EinsumDense"])
-def test_lora_beside_a_quantized_kernel_trains(as_on_a_gpu, form, layer):
+@pytest.mark.parametrize("form, layer", [("int8", "Dense"), ("int4, blocks", "EinsumDense")])
+def test_lora_beside_a_quantized_kernel_trains(form, layer):
     x, losses = RNG.normal(size=LAYERS[layer][1]).astype("float32"), []
     for on in (False, True):
         trained = one(layer, form, "float32", x.shape)
@@ -184,7 +183,7 @@ def test_lora_beside_a_quantized_kernel_trains(as_on_a_gpu, form, layer):
 
 
 @BY_FORMATS
-def test_an_activation_that_follows_is_joined(as_on_a_gpu):
+def test_an_activation_that_follows_is_joined():
     layer, x = one("EinsumDense", "int8", "float32", (2, 3, 24)), RNG.normal(size=(2, 3, 24)).astype("float32")
     want, since = keras.ops.gelu(layer(x)), since_now()
     with tfuse.enabled():
@@ -196,7 +195,7 @@ def test_an_activation_that_follows_is_joined(as_on_a_gpu):
 @BY_FORMATS
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_embeddings(as_on_a_gpu, mode, tied):
+def test_embeddings(mode, tied):
     layer = keras.layers.ReversibleEmbedding(32, 8, tie_weights=tied, logit_soft_cap=30.0)
     layer.build()
     layer.quantize(mode, config=keras.quantizers.Int4QuantizationConfig(block_size=4) if mode == "int4" else None)
@@ -213,7 +212,7 @@ def test_embeddings(as_on_a_gpu, mode, tied):
 
 
 @BY_FORMATS
-def test_what_is_not_served_says_why(as_on_a_gpu):
+def test_what_is_not_served_says_why():
     def why(layer, x=(2, 24), **options):
         since = since_now()
         with tfuse.enabled():

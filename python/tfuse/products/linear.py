@@ -176,7 +176,7 @@ def quantized_call(layer, own, inputs, *others, **options):
     """What a quantised layer computes, by tfuse.quantized_linear where that serves it."""
     from tfuse.products import quantized_layers  # which is made of this module
 
-    if _library.without_gpu() or quantized_layers.why_not(layer, inputs):
+    if quantized_layers.why_not(layer, inputs):
         return own(inputs, *others, **options)
     return quantized_layers.serve(layer, inputs)
 

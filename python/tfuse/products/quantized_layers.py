@@ -93,6 +93,7 @@ def _odd_kernel(layer, leading):
 def kernel_of(layer, leading=False):
     """A layer's kernel, by the names that quantized_linear's arguments have."""
     mode, scale = layer.quantization_mode, value_of(layer.kernel_scale)
+    _read_groups(layer)
     if mode in ("gptq", "awq"):
         return _by_columns(layer, mode, scale)
     kernel, block = value_of(layer._kernel), _blocks(layer)
@@ -104,6 +105,12 @@ def kernel_of(layer, leading=False):
         return dict(kernel=kernel, scale=scale, zero=value_of(layer.kernel_zero), bits=4, group=block)
     return dict(kernel=tf.reshape(kernel, [rows, -1]), scale=tf.reshape(scale, [-1]), bits=8 if mode == "int8" else 4,
                 divide=True, quantize_rows=layer.inputs_quantizer is not None and not is_static(layer))
+
+
+def _read_groups(layer):
+    """Although nobody needs them: of an exported model, the functions have the variables that they read."""
+    if hasattr(layer, "g_idx"):
+        value_of(layer.g_idx)
 
 
 def is_static(layer):
@@ -223,6 +230,7 @@ def looked_up(layer, inputs):
     take = lambda weight: keras.ops.take(weight, ids, axis=0)
     rows = keras.ops.cast(keras.quantizers.unpack_int4(take(layer._embeddings), layer._orig_output_dim, axis=-1),
                           layer.compute_dtype)
+    _read_groups(layer)
     block, scale = _blocks(layer), take(layer.embeddings_scale)
     if block is None:
         rows = keras.ops.divide(rows, keras.ops.expand_dims(scale, -1))
