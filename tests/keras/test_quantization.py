@@ -96,10 +96,12 @@ FORMATS = {
 }
 LAYERS = {
     "Dense": (lambda dtype: keras.layers.Dense(7, "gelu", dtype=dtype), (3, 24)),
-    "EinsumDense": (lambda dtype: keras.layers.EinsumDense("abc,cde->abde", (None, 3, 5), bias_axes="e", dtype=dtype), (2, 3, 24)),
+    "EinsumDense": (lambda dtype: keras.layers.EinsumDense("abc,cde->abde", (None, 3, 5), bias_axes="e", dtype=dtype),
+                    (2, 3, 24)),
     "EinsumDense of heads": (lambda dtype: keras.layers.EinsumDense("abhd,hde->abe", (None, 25), dtype=dtype), (2, 3, 4, 6)),
 }
-BY_FORMATS = pytest.mark.skipif(tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15), reason="this Keras has other formats")
+BY_FORMATS = pytest.mark.skipif(tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15),
+                                reason="this Keras has other formats")
 
 
 def one(layer, form, dtype, shape):
@@ -189,7 +191,8 @@ def test_an_activation_that_follows_is_joined():
     with tfuse.enabled():
         found = tf.function(lambda x: keras.ops.gelu(layer(x)), autograph=False)(x)
     np.testing.assert_allclose(found, want, atol=1e-5)
-    assert [row["why"] for row in since(op="QuantizedLinear", route="joined by looking back")] == ["gelu_tanh of a quantised product"]
+    joined = since(op="QuantizedLinear", route="joined by looking back")
+    assert [row["why"] for row in joined] == ["gelu_tanh of a quantised product"]
 
 
 @BY_FORMATS

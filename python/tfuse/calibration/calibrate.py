@@ -13,7 +13,7 @@ import rich.table
 import tensorflow as tf
 
 from tfuse.calibration.histograms import Histogram
-from tfuse.calibration.static import StaticQuantizer
+from tfuse.products.static_quantizer import StaticQuantizer
 from tfuse.products import einsum_dense, linear
 
 METHODS = "entropy", "percentile", "mse", "max"
@@ -40,7 +40,6 @@ class Calibration:
     Example:
       found = tfuse.calibrate(keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)]), np.random.normal(size=(64, 16)))
       print(found)
-      found.plot("ranges.png")
     """
     method: str
     rows: list
@@ -57,8 +56,8 @@ class Calibration:
         for name in ("layer", "largest", "range", "clipped", "error", "kept in"):
             made.add_column(name, justify="left" if name in ("layer", "kept in") else "right")
         for row in self.rows:
-            made.add_row(row.layer, "%.4g" % row.most, "%.4g" % row.range, "%.3f%%" % (100 * row.clipped), "%.2f%%" % (100 * row.error),
-                         "8 bits" if row.quantized else "float: " + row.why)
+            made.add_row(row.layer, "%.4g" % row.most, "%.4g" % row.range, "%.3f%%" % (100 * row.clipped),
+                         "%.2f%%" % (100 * row.error), "8 bits" if row.quantized else "float: " + row.why)
         return made
 
     def plot(self, path):
@@ -95,13 +94,14 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
         least mean square error of the rounded values. "entropy": the least Kullback-Leibler divergence, as TensorRT does it.
       bits: 8.
       percentile: of the method of that name.
-      most_error: a layer whose results would be off by more, relative to their root mean square, stays as it is; None: none does.
+      most_error: a layer whose results would be off by more, relative to their root mean square, stays as it is.
       progress: whether a progress bar is shown; None: where a person looks.
 
     Returns:
       A tfuse.calibration.Calibration: a table by print(), and plot(path).
 
     Raises:
+      RuntimeError: a Keras that has no Int8QuantizationConfig.
       ValueError: an unknown method, other bits, no data, no layers, or inputs of a layer that are infinite or no numbers.
 
     Example:
@@ -114,7 +114,10 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
         raise ValueError("calibrate: bits must be 8, got %r" % (bits,))
     if not 0 < percentile <= 100:
         raise ValueError("calibrate: percentile must be more than 0 and at most 100, got %r" % (percentile,))
-    layers = [layer for layer in model._flatten_layers() if type(layer) in _KINDS and layer.built and not layer.quantization_mode]
+    if not hasattr(keras.quantizers, "Int8QuantizationConfig"):
+        raise RuntimeError("calibrate: Keras %s has no Int8QuantizationConfig; update Keras" % keras.__version__)
+    layers = [layer for layer in model._flatten_layers()
+              if type(layer) in _KINDS and layer.built and not layer.quantization_mode]
     if not layers:
         raise ValueError("calibrate: the model has no Dense or EinsumDense layer that is built and not quantised")
     seen = {id(layer): _Seen(layer) for layer in layers}
@@ -175,7 +178,8 @@ class _Seen:
             return Row(path, 0.0, 0.0, 0.0, 0.0, False, "its inputs were all 0" if self.sample else "it was not called")
         error = self._error(range)
         left = most_error is not None and error > most_error
-        return Row(path, histogram.most, range, histogram.clipped(range), error, not left, "its error is larger" if left else "")
+        why = "its error is larger" if left else ""
+        return Row(path, histogram.most, range, histogram.clipped(range), error, not left, why)
 
     def _error(self, range):
         """Of a copy that is quantised."""

@@ -63,7 +63,7 @@ class Histogram:
 
     def _entropy(self):
         """The least Kullback-Leibler divergence of what was counted, clipped, from the same in LEVELS steps: each step's values
-        are spread evenly over those of its bins that have any. The first bin is left out, as values of 0 round to themselves."""
+        are spread evenly over those of its bins that have any. The first bin is left out: 0 rounds to itself."""
         counts = self.counts.astype(float)
         counts[0] = 0
         if not counts.any():

@@ -13,7 +13,7 @@ from tfuse._core import _made
 from tfuse._core._explain import reason
 from tfuse._core._layer import not_computed_in
 from tfuse._core._op import MOST_AXES
-from tfuse.calibration.static import StaticQuantizer
+from tfuse.products.static_quantizer import StaticQuantizer
 from tfuse.elementwise.scale_bias_act import known_activation, scale_bias_act
 from tfuse.products.einsum_dense import as_product, matrix_axes, why_not_einsum_dense
 from tfuse.products.linear import why_not_dense
@@ -50,13 +50,15 @@ def _blocks(layer):
 
 @reason
 def _why_not_rounded(quantizer, own_axis=False):
-    """Why quantize_rows is not what rounds a layer's inputs. None: they are not rounded. own_axis: the quantizer says which."""
+    """Why tfuse does not round inputs as a quantizer does. None: they are not rounded. own_axis: the quantizer's axis counts."""
     if quantizer is not None:
         if type(quantizer) is StaticQuantizer:
             return
         known = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
-        yield not (known and quantizer.epsilon == EPSILON) and "inputs are rounded by a %s of its own" % type(quantizer).__name__
-        yield own_axis and quantizer.axis not in (None, -1, (-1,)) and "inputs are rounded along the axes %s" % (quantizer.axis,)
+        known = known and quantizer.epsilon == EPSILON
+        yield not known and "inputs are rounded by a %s of its own" % type(quantizer).__name__
+        odd = own_axis and quantizer.axis not in (None, -1, (-1,))
+        yield odd and "inputs are rounded along the axes %s" % (quantizer.axis,)
 
 
 @reason
@@ -198,8 +200,9 @@ def head_of(layer):
     where two inputs share a byte, which that does not take."""
     tied, block = getattr(layer, "tie_weights", True), None
     name = "embeddings" if tied else "reverse_embeddings"
-    found = dict(kernel=value_of(layer._embeddings if tied else layer.reverse_embeddings), scale=value_of(getattr(layer, name + "_scale")),
-                 order="columns" if tied else "rows", quantize_rows=layer.inputs_quantizer is not None)
+    found = dict(kernel=value_of(layer._embeddings if tied else layer.reverse_embeddings),
+                 scale=value_of(getattr(layer, name + "_scale")), order="columns" if tied else "rows",
+                 quantize_rows=layer.inputs_quantizer is not None)
     if layer.quantization_mode == "int4":
         block = _blocks(layer)
         found.update(bits=4, group=block, halves=True)
@@ -210,7 +213,7 @@ def head_of(layer):
 
 @reason
 def why_not_reversed(layer, inputs, reverse=False):
-    """Why the product of a quantised ReversibleEmbedding is left to Keras; where it looks up rows, "", for that is no product."""
+    """Why the product of a quantised ReversibleEmbedding is left to Keras. Looking up rows is none, and is Keras's anyway."""
     if reverse:
         yield not_computed_in(layer, inputs)
         yield not (inputs.shape.rank and 2 <= inputs.shape.rank <= MOST_AXES) and "tfuse takes 2 to %d dimensions" % MOST_AXES
