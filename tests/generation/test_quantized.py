@@ -74,3 +74,22 @@ def test_what_is_left_to_keras_hub():
     lm = quantized("Gemma", "int4, blocks", num_layers=1, intermediate_dim=64)
     with pytest.raises(NotServed, match="int4 mixes the axes"):
         batch.generate(lm, prompts([4], 12))
+
+
+@pytest.mark.parametrize("mode, make", [("gptq", "GPTQConfig"), ("awq", "AWQConfig")])
+def test_kernels_by_columns(mode, make):
+    """With values of their own in the place of what calibration would find; awq's inputs are scaled, which one op does not take."""
+    lm, x, rng = fresh("Llama", num_layers=1), prompts([4, 6], 16), np.random.default_rng(2)
+    config = getattr(keras.quantizers, make)(dataset=["a"], tokenizer=lambda text: text, group_size=16)
+    for layer in lm.backbone.transformer_layers[0]._flatten_layers():
+        if type(layer) in (keras.layers.Dense, keras.layers.EinsumDense):
+            layer.quantize(mode, config=config)
+            setattr(layer, "is_%s_calibrated" % mode, True)
+            layer.quantized_kernel.assign(rng.integers(0, 256, layer.quantized_kernel.shape))
+            layer.kernel_scale.assign(rng.uniform(0.02, 0.1, layer.kernel_scale.shape))
+            layer.kernel_zero.assign(rng.integers(6, 10, layer.kernel_zero.shape))
+            layer.g_idx.assign(np.arange(layer.g_idx.shape[0]) // 16)
+            if mode == "awq":
+                layer.awq_scales.assign(rng.uniform(0.5, 2, layer.awq_scales.shape))
+    lm.compile(sampler="greedy", jit_compile=False)
+    assert_same(batch.generate(lm, x), lm.generate(x, stop_token_ids=None))
