@@ -9,7 +9,7 @@ from tfuse._tools import _ops
 
 # Where names are that no family has, and the heading they come under.
 OTHERS = {"Keras and diagnostics": tfuse, "tfuse.jit": tfuse.jit, "tfuse.optimizers": tfuse.optimizers, "tfuse.own": tfuse.own,
-          "tfuse.generation": tfuse.generation}
+          "tfuse.generation": tfuse.generation, "tfuse.calibration": tfuse.calibration}
 NOT_RUN = {"tfuse.load": "it needs a library of ops", "tfuse.own.load": "it needs a library of ops",
            "tfuse.jit.raw": "it needs a GPU", "tfuse.generate": "it needs a model",
            "tfuse.generation.Engine": "it needs a model"}

@@ -54,4 +54,6 @@ from tfuse.sorting.top_k import top_k
 from tfuse.sorting.unique import unique_counts, unique_with_counts
 from tfuse import jit, optimizers
 from tfuse.generation.generate import generate
+from tfuse import calibration
+from tfuse.calibration.calibrate import calibrate
 from tfuse._keras._enable import disable, enable, enabled

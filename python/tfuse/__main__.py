@@ -1,4 +1,4 @@
-"""python -m tfuse COMMAND: doctor, bench, demo, generate, profile, export, serve, check, … (COMMANDS has all)."""
+"""python -m tfuse COMMAND: doctor, bench, demo, generate, calibrate, profile, export, serve, check, … (COMMANDS has all)."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": "time ops beside stock TensorFlow and XLA, in milliseconds and as a share of memory bandwidth",
     "demo": "train GPT-2 in Keras, stock and with tfuse, side by side: losses, time, memory, and what it writes",
     "generate": "continue a text with a saved language model of KerasHub: its text as it comes, and tokens a second",
+    "calibrate": "quantise a saved model to 8 bits, with ranges of activations that are measured on data",
     "profile": "run a script's steps under the profiler: where the time goes, and how much of it tfuse could serve",
     "export": "write a model of Keras, or a SavedModel, into a folder of models that Triton serves",
     "serve": "start a Triton Inference Server for a folder of models: SavedModels, with or without tfuse's ops",
@@ -39,7 +40,7 @@ def run(arguments):
                                      epilog="Start with doctor. COMMAND --help says more.",
                                      formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND",
-                        help="\n".join("%-8s %s" % row for row in COMMANDS.items()))
+                        help="\n".join("%-9s %s" % row for row in COMMANDS.items()))
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="…", help="the command's own arguments")
     if not (sys.argv[1:] if arguments is None else arguments):
         parser.print_help()

@@ -76,7 +76,7 @@ def compiled(lm, **options):
 
 def quantised():
     lm = small()
-    lm.quantize("int8")
+    lm.quantize("float8")
     return lm
 
 
@@ -133,8 +133,8 @@ LEFT = {
     "beyond": (lambda: fresh("Phi3, su", num_layers=1, pretraining_sequence_length=8), "has 8 positions, and rows are of 12"),
     "both ways": (lambda: fresh("Gemma3", num_layers=1, use_bidirectional_attention=True), "tokens attend to those after them"),
     "clipped": (lambda: fresh("Gemma3", num_layers=1, dtype="float16"), "float16 is clipped"),
-    "quantised": (quantised, "is quantised or has LoRA weights"),
-    "adapted": (adapted, "is quantised or has LoRA weights"),
+    "quantised": (quantised, "tfuse has no float8 products"),
+    "adapted": (adapted, "has LoRA weights"),
     "eager": (lambda: compiled(small(), run_eagerly=True), "the model has run_eagerly=True"),
     "distributed": (distributed, "the model is distributed"),
 }

@@ -211,3 +211,32 @@ def test_head_leaves_masked_rows_out():
     tokens[0, 5:] = 0
     losses = keras.losses.sparse_categorical_crossentropy(labels, logits(tokens), from_logits=True)
     close(training([tokens, labels]), np.mean(losses.numpy()[tokens != 0]), 1e-3 if GPUS else 1e-5)
+
+
+@pytest.mark.skipif(not hasattr(keras.quantizers, "Int8QuantizationConfig"), reason="this Keras has other formats")
+def test_a_kernel_of_its_own_is_quantized(tmp_path):
+    """To what keras.layers.Dense would keep; logits and loss are those of these values, and so is a copy from a file."""
+    keras.utils.set_random_seed(1)
+    hidden, labels = np.random.default_rng(0).normal(size=[4, 16]).astype("float32"), np.array([0, 3, 5, 9])
+    head, dense = tfuse.LanguageModelHead(vocabulary=10, use_bias=True), keras.layers.Dense(10)
+    model = keras.Sequential([keras.Input((16,)), head])
+    dense.build((None, 16))
+    dense.set_weights([head.kernel, head.bias])
+    before = model(hidden)
+    for layer in (dense, model):
+        layer.quantize("int8")
+    np.testing.assert_array_equal(head.kernel, dense._kernel)
+    kernel = np.asarray(dense._kernel, "float32") / np.asarray(dense.kernel_scale)
+    want = hidden @ kernel + np.asarray(head.bias)
+    np.testing.assert_allclose(model(hidden), want, atol=1e-5)
+    assert not np.allclose(before, want, atol=1e-5)
+    loss = keras.losses.sparse_categorical_crossentropy(labels, want, from_logits=True)
+    np.testing.assert_allclose(head(hidden, labels), np.mean(loss), rtol=1e-5)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.layers[-1].kernel.dtype == "int8"
+    np.testing.assert_allclose(again(hidden), want, atol=1e-5)
+    tied = tfuse.LanguageModelHead(keras.layers.Embedding(4, 16))
+    tied(hidden)
+    with pytest.raises(NotImplementedError, match="only a kernel of its own is quantised, to int8"):
+        tied.quantize("int8")

@@ -100,7 +100,7 @@ def test_every_function_and_op_is_in_the_reference():
     text = text_of("docs/ops.md")
     for name, value in vars(tfuse).items():
         if callable(value) and not name.startswith("_") and name not in (
-                "enable", "disable", "enabled", "explain", "load", "generate"):
+                "enable", "disable", "enabled", "explain", "load", "generate", "calibrate"):
             assert "`tfuse.%s(" % name in text, name
             assert "Args:" not in value.__doc__ or "Example:" in value.__doc__, "%s has no example" % name
     for name in _op.registry:
@@ -110,7 +110,7 @@ def test_every_function_and_op_is_in_the_reference():
 def test_every_public_name_is_in_the_api():
     """Also those of the modules that users call, each with a link, and an entry here or in ops.md."""
     text = text_of("docs/api.md")
-    for module in (tfuse, tfuse.jit, tfuse.optimizers, tfuse.own):
+    for module in (tfuse, tfuse.jit, tfuse.optimizers, tfuse.own, tfuse.calibration):
         for name, value in vars(module).items():
             if callable(value) and not name.startswith("_"):
                 full = "%s.%s" % (module.__name__, name)

@@ -17,11 +17,12 @@ from tfuse._core import _explain
 from tfuse._core._op import function
 from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
-                          _replaced_optimizers, _replaced_recurrent, _replaced_trainer)
+                          _replaced_optimizers, _replaced_quantized, _replaced_recurrent, _replaced_trainer)
 
 _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
-                             _replaced_recurrent, _replaced_generation, _replaced_trainer) for row in module.TABLE]
+                             _replaced_recurrent, _replaced_generation, _replaced_quantized, _replaced_trainer)
+          for row in module.TABLE]
 _ABSENT = object()
 _lock = threading.RLock()
 _replaced = []  # (owner, name, what was there), in the order it was done
@@ -31,10 +32,11 @@ _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enable
 def enable(look_back=True):
     """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
-    Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus,
-    hard_silu and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; where there is
-    a GPU, Dense, EinsumDense, convolutions and pooling, and sums, running sums, permutations, concatenations and sorting of
-    large tensors; and KerasHub's attention and RMS norms, and its generate() where there is a GPU.
+    Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
+    and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; Dense, EinsumDense and heads
+    that are quantised; where there is a GPU, those that are not, convolutions and pooling, and sums, running sums,
+    permutations, concatenations and sorting of large tensors; and KerasHub's attention and RMS norms, and its generate() where
+    there is a GPU.
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
     as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot

@@ -8,11 +8,11 @@ import threading
 import time
 
 import keras
+import tensorflow as tf
 
-from tfuse.generation.decoders import Experts, NotServed
+from tfuse.generation.decoders import Experts, NotServed, all_of
 from tfuse.generation.engine import Engine
 from tfuse.generation.generate import ids_of, sampler_of, stops_of, text_of
-from tfuse.generation.weights import tensors_of
 
 SAMPLERS = ("greedy", "random", "top_k", "top_p")
 WARM_UP = 8  # tokens, or some more: on a GPU the first steps choose kernels and capture them
@@ -107,7 +107,7 @@ def weight_bytes(decoder):
     mixtures = [block.mlp for block in decoder.blocks if isinstance(block.mlp, Experts)]
     kernels = [(t, e.top_k) for e in mixtures for t in (e.gate, e.up, e.down) if t is not None]
     unread = sum(bytes_of(t) // t.shape[0] * (t.shape[0] - top_k) for t, top_k in kernels)
-    return sum(bytes_of(t) for t in tensors_of(decoder) if id(t) not in rows) - unread
+    return sum(bytes_of(t) for t in all_of(decoder, tf.Tensor) if id(t) not in rows) - unread
 
 
 def main(arguments):

@@ -27,6 +27,51 @@ class Product:
     kernel: tf.Tensor
     bias: typing.Optional[tf.Tensor] = None
 
+    @property
+    def outputs(self):
+        return self.kernel.shape[1]
+
+
+@dataclasses.dataclass
+class Quantized:
+    """The same with a kernel of 8 or 4 bits as Keras keeps it, by the names that tfuse.quantized_linear has."""
+    kernel: tf.Tensor
+    scale: tf.Tensor
+    zero: typing.Optional[tf.Tensor] = None
+    input_scale: typing.Optional[tf.Tensor] = None
+    bias: typing.Optional[tf.Tensor] = None
+    bits: int = 8
+    group: typing.Optional[int] = None
+    order: str = "rows"
+    divide: bool = False
+    quantize_rows: bool = False
+    dtype: typing.Optional[tf.DType] = None  # of x
+    halves: bool = False  # of 4 bits, two neighbouring inputs share a byte, not outputs
+
+    @property
+    def outputs(self):
+        return self.scale.shape[0 if self.order == "columns" else -1]
+
+
+@dataclasses.dataclass
+class Tiled:
+    """The same in tiles, as tfuse.pack_kernel makes them: what chains have of it."""
+    kernel: tf.Tensor
+    scale: tf.Tensor
+    input_scale: typing.Optional[tf.Tensor]
+    bias: typing.Optional[tf.Tensor]
+    bits: int
+    group: int
+    quantize_rows: bool
+
+    @property
+    def outputs(self):
+        return self.scale.shape[2]
+
+    @property
+    def how(self):
+        return {"bits": self.bits, "group": self.group, "quantize_rows": self.quantize_rows}
+
 
 @dataclasses.dataclass
 class Attention:
@@ -46,7 +91,7 @@ class Attention:
 
     @property
     def head_dim(self):
-        return self.key.kernel.shape[1] // self.shared_heads
+        return self.key.outputs // self.shared_heads
 
 
 @dataclasses.dataclass
@@ -92,3 +137,22 @@ class Decoder:
     limit: typing.Optional[int] = None  # tokens of a sequence, at most
     scale: float = 1.0  # of the embedding
     soft_cap: float = 0.0  # of the logits
+
+
+def mapped(part, kind, function):
+    """A decoder, or a part of it, with function(x) for each x of a kind."""
+    if isinstance(part, kind):
+        return function(part)
+    if isinstance(part, list):
+        return [mapped(p, kind, function) for p in part]
+    if dataclasses.is_dataclass(part):
+        return dataclasses.replace(part, **{field.name: mapped(getattr(part, field.name), kind, function)
+                                            for field in dataclasses.fields(part)})
+    return part
+
+
+def all_of(part, kind):
+    """All that a decoder has of a kind, each once, in one order."""
+    found = {}
+    mapped(part, kind, lambda x: found.setdefault(id(x), x))
+    return list(found.values())

@@ -16,7 +16,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tfuse.generation import steps
+from tfuse.generation import steps, tiles
 from tfuse.generation.batch import settings_of
 from tfuse.generation.families import decoder_of
 from tfuse.generation.pages import Pages, pages_for
@@ -82,7 +82,7 @@ class Engine:
     """
 
     def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8):
-        self.decoder = decoder_of(model)
+        self.decoder = tiles.decoder(model, decoder_of(model))
         self._device = self.decoder.table.device
         self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
         self._sampler, self._invariant, self._at_a_time = model.sampler, batch_invariant, at_a_time

@@ -6,7 +6,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfuse.generation.decoders import Attention, Block, Decoder, Experts, Mlp, Norm, NotServed, Product
+from tfuse.generation.decoders import Attention, Block, Decoder, Experts, Mlp, Norm, NotServed, Product, Quantized
+from tfuse.products import quantized_layers
+from tfuse.products.linear_cross_entropy import table_of
+from tfuse.products.quantized_linear import TILE_ROWS
 
 # ---- reading layers ----
 
@@ -25,8 +28,8 @@ def _value(variable, dtype):
 
 
 def _check(layer, dtype):
-    if getattr(layer, "quantization_mode", None) or getattr(layer, "lora_enabled", False):
-        raise NotServed("%s is quantised or has LoRA weights" % layer.name)
+    if getattr(layer, "lora_enabled", False):
+        raise NotServed("%s has LoRA weights" % layer.name)
     if layer.compute_dtype != dtype.name:
         raise NotServed("%s computes in %s, and the model in %s" % (layer.name, layer.compute_dtype, dtype.name))
 
@@ -34,12 +37,36 @@ def _check(layer, dtype):
 def _product(dense, inputs, dtype, leading=0):
     """Of a Dense or EinsumDense whose first axes, `inputs` of them, are summed over, with so many axes of results before them."""
     _check(dense, dtype)
+    bias = getattr(dense, "bias", None)
+    bias = None if bias is None else tf.reshape(_value(bias, dtype), [-1])
+    if getattr(dense, "quantization_mode", None):
+        return _quantized(dense, bias, dtype, leading)
     kernel = _value(dense.kernel, dtype)
     if leading:  # Gemma's are [heads, in, head_dim]
         kernel = tf.transpose(kernel, [1, 0, 2])
     rows = functools.reduce(lambda a, b: a * b, kernel.shape[:inputs], 1)
-    bias = getattr(dense, "bias", None)
-    return Product(tf.reshape(kernel, [rows, -1]), None if bias is None else tf.reshape(_value(bias, dtype), [-1]))
+    return Product(tf.reshape(kernel, [rows, -1]), bias)
+
+
+def _quantized(dense, bias, dtype, leading):
+    why = quantized_layers.why_not_kernel(dense, leading)
+    if not why and quantized_layers.is_static(dense):
+        why = "it is calibrated, and steps have no rounding by a scale that stays"
+    if why:
+        raise NotServed("%s: %s" % (dense.name, why))
+    kernel = quantized_layers.kernel_of(dense, leading)
+    if "groups" in kernel:
+        raise NotServed("%s: gptq with activation_order has groups of rows that are no neighbours" % dense.name)
+    if "input_scale" in kernel:
+        kernel["input_scale"] = tf.cast(kernel["input_scale"], dtype)
+    found = Quantized(bias=bias, dtype=dtype, **kernel)
+    _check_tiles(dense, found.kernel.shape[found.order == "columns"])
+    return found
+
+
+def _check_tiles(layer, inputs):
+    if inputs % TILE_ROWS:
+        raise NotServed("%s is quantised, and its %d inputs are no multiple of %d" % (layer.name, inputs, TILE_ROWS))
 
 
 _ACTIVATIONS = {"relu": "relu", "silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_approximate": "gelu_tanh"}
@@ -90,7 +117,7 @@ def _llama_like(backbone, dtype):
         attention = _named(layer, "self_attention_layer", "attention")
         heads, shared = backbone.num_query_heads, backbone.num_key_value_heads
         query, key, value = (_product(_named(attention, name + "_dense"), 1, dtype) for name in ("query", "key", "value"))
-        head_dim = key.kernel.shape[1] // shared
+        head_dim = key.outputs // shared
         norms = [getattr(attention, "_%s_dense_layer_norm" % name, None) for name in ("query", "key")]
         turned = _named(attention, "rotary_embedding_layer")
         rope, frequencies = _rope(turned, head_dim)
@@ -224,8 +251,19 @@ def _embedding(layer, dtype):
     _check(layer, dtype)
     if getattr(layer, "reverse_dtype", None) not in (None, dtype.name):
         raise NotServed("logits are computed in %s, and the rest in %s" % (layer.reverse_dtype, dtype.name))
+    if getattr(layer, "quantization_mode", None):
+        return _value(table_of(layer), dtype), _quantized_head(layer, dtype)
     table = _value(layer.embeddings, dtype)
     return table, None if getattr(layer, "tie_weights", True) else Product(_value(layer.reverse_embeddings, dtype))
+
+
+def _quantized_head(layer, dtype):
+    """The head of a quantised embedding, tied or not: of the table, a row is read and of the head, all."""
+    why = quantized_layers.why_not_head(layer)
+    if why:
+        raise NotServed("%s: %s" % (layer.name, why))
+    _check_tiles(layer, layer.output_dim)
+    return Quantized(dtype=dtype, **quantized_layers.head_of(layer))
 
 
 FAMILIES = {"LlamaBackbone": _llama_like, "Llama3Backbone": _llama_like, "MistralBackbone": _llama_like,

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from tfuse._core._chain import Chain
-from tfuse.generation.decoders import Experts
+from tfuse.generation.decoders import Experts, Product, Tiled
 
 PAGE = 64  # steps of a page
 
@@ -133,6 +133,14 @@ def prompt(decoder, cache, words, places, positions, table, lengths, invariant=F
     return chain
 
 
+def _together(products):
+    """The op that computes all of these products, and what it is told of their kernels; or None and nothing."""
+    if all(isinstance(product, Product) for product in products):
+        return "projections", {}
+    alike = all(isinstance(p, Tiled) and p.input_scale is None and p.how == products[0].how for p in products)
+    return ("quantized_projections", products[0].how) if alike else (None, {})
+
+
 class _Writer:
     """Adds the parts of a decoder to a chain."""
 
@@ -160,22 +168,39 @@ class _Writer:
                                       epsilon=norm.epsilon)
         return y, x if added is None else total
 
-    def product(self, product, x, residual=None, activation="linear"):
-        bias = None if product.bias is None else self.chain.input(product.bias)
-        return self.chain.call("linear", x, self.chain.input(product.kernel), bias, residual, None, activation=activation)[0]
+    def given(self, *tensors):
+        return [None if tensor is None else self.chain.input(tensor) for tensor in tensors]
 
-    def projections(self, norm, x, added, products, **attributes):
+    def product(self, product, x, residual=None, activation="linear"):
+        if isinstance(product, Tiled):
+            kernel, scale, by, bias = self.given(product.kernel, product.scale, product.input_scale, product.bias)
+            return self.chain.call("quantized_linear", x, kernel, scale, None, by, None, bias, residual, activation=activation,
+                                   order="tiles", **product.how)
+        kernel, bias = self.given(product.kernel, product.bias)
+        return self.chain.call("linear", x, kernel, bias, residual, None, activation=activation)[0]
+
+    def projections(self, norm, x, added, products, activation="linear", gated=False):
         """Products of the norm of x + added, and that sum."""
+        op, more = _together(products)
         gamma, total = None, x
-        if added is None and norm.kind == "rms":
+        if op and added is None and norm.kind == "rms":
             gamma = self.chain.input(norm.gamma)
         else:
             x, total = self.norm(norm, x, added)
-        given = lambda tensors: [None if tensor is None else self.chain.input(tensor) for tensor in tensors]
+        if not op:
+            return self.apart(x, products, activation, gated), total
         absent = [None] * (3 - len(products))
-        found = self.chain.call("projections", x, gamma, *given(p.kernel for p in products), *absent,
-                                *given(p.bias for p in products), *absent, None, epsilon=norm.epsilon, **attributes)
+        of = lambda name: [*self.given(*(getattr(p, name) for p in products)), *absent]
+        found = self.chain.call(op, x, gamma, *of("kernel"), *of("bias"), None, *(of("scale") if more else []),
+                                epsilon=norm.epsilon, activation=activation, gated=gated, **more)
         return found[:len(products)], total
+
+    def apart(self, x, products, activation, gated):
+        """What projections() gives of x that is normed, product by product."""
+        if not gated:
+            return [self.product(product, x, activation=activation) for product in products]
+        gate, up = (self.product(product, x) for product in products)
+        return [self.chain.call("gated", gate, up, activation=activation)]
 
     def logits(self, decoder, x, added):
         words, dtype = decoder.table.shape[0], decoder.table.dtype

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfuse._core import _rows
 from tfuse._core._explain import reason
-from tfuse.products.linear import not_by_type, of_layer, why_not_dense
+from tfuse.products.linear import not_by_type, of_layer, quantized_call, why_not_dense
 
 
 @functools.lru_cache(None)
@@ -40,11 +40,11 @@ def why_not_einsum_dense(layer, x):
     yield why_not_dense(layer, x)
 
 
-def einsum_dense(layer, x, training=None):
-    """What an EinsumDense layer computes, by linear."""
+def as_product(layer, x, shape):
+    """x and the layer's bias as the product takes them, and the shape that its result is then brought into, or None: it stays.
+    shape: that of the kernel, as the equation has it."""
     summed, _ = matrix_axes(layer.equation)
-    kernel = keras.ops.convert_to_tensor(layer.kernel, x.dtype)
-    inputs, outputs = kernel.shape[:summed], kernel.shape[summed:]
+    inputs, outputs = shape[:summed], shape[summed:]
     before = _rows.sizes(x, 0, x.shape.rank - summed)
     bias = None
     if layer.bias is not None:
@@ -52,8 +52,15 @@ def einsum_dense(layer, x, training=None):
         bias = tf.reshape(bias if bias.shape == outputs else tf.broadcast_to(bias, outputs), [-1])
     if summed > 1:
         x = tf.reshape(x, [*before, math.prod(inputs)])
-    kernel = tf.reshape(kernel, [math.prod(inputs), math.prod(outputs)])
-    return of_layer(layer, x, kernel, bias, training, None if len(outputs) == 1 else [*before, *outputs])
+    return x, bias, None if len(outputs) == 1 else [*before, *outputs]
+
+
+def einsum_dense(layer, x, training=None):
+    """What an EinsumDense layer computes, by linear."""
+    kernel = keras.ops.convert_to_tensor(layer.kernel, x.dtype)
+    x, bias, shape = as_product(layer, x, kernel.shape)
+    summed, _ = matrix_axes(layer.equation)
+    return of_layer(layer, x, tf.reshape(kernel, [math.prod(kernel.shape[:summed]), -1]), bias, training, shape)
 
 
 @keras.saving.register_keras_serializable("tfuse")
@@ -73,5 +80,8 @@ class EinsumDense(keras.layers.EinsumDense):
         return einsum_dense(self, inputs, training)
 
     def quantize(self, mode, **options):
-        """As in Keras, whose own call() for the mode computes the result."""
+        """As in Keras."""
         super().quantize(mode, **not_by_type(self, EinsumDense, options))
+
+    def quantized_call(self, inputs, *others, **options):
+        return quantized_call(self, super().quantized_call, inputs, *others, **options)

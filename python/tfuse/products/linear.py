@@ -165,8 +165,20 @@ class Dense(keras.layers.Dense):
         return dense(self, inputs, training)
 
     def quantize(self, mode, **options):
-        """As in Keras, whose own call() for the mode computes the result."""
+        """As in Keras."""
         super().quantize(mode, **not_by_type(self, Dense, options))
+
+    def quantized_call(self, inputs, *others, **options):
+        return quantized_call(self, super().quantized_call, inputs, *others, **options)
+
+
+def quantized_call(layer, own, inputs, *others, **options):
+    """What a quantised layer computes, by tfuse.quantized_linear where that serves it."""
+    from tfuse.products import quantized_layers  # which is made of this module
+
+    if quantized_layers.why_not(layer, inputs):
+        return own(inputs, *others, **options)
+    return quantized_layers.serve(layer, inputs)
 
 
 def not_by_type(layer, ours, options):

@@ -10,6 +10,7 @@ from tfuse._core import _library, _rows
 from tfuse._core._layer import Layer
 from tfuse._core._op import FusedOp, composite, given, real, vjp
 from tfuse.products.linear import linear
+from tfuse.products.quantized_linear import quantized_linear
 from tfuse.rows.cross_entropy import NOTHING, check_smoothing, integers, plain_sparse
 
 _REDUCTIONS = (None, "sum", "mean")
@@ -246,8 +247,10 @@ class LanguageModelHead(Layer):
 
     def build(self, hidden_shape):
         self.kernel = self.bias = None
-        if self.embedding is None:
+        if self.embedding is None and self._mode() is None:
             self.kernel = self._weight("kernel", (hidden_shape[-1], self.vocabulary))
+        elif self.embedding is None:
+            self._build_int8((hidden_shape[-1], self.vocabulary))
         elif not self.embedding.built:
             self.embedding.build()
         if self.use_bias:
@@ -255,10 +258,52 @@ class LanguageModelHead(Layer):
             self.bias = self._weight("bias", (classes,))
         self.built = True
 
+    def quantize(self, mode, type_check=True, config=None):
+        """Keeps a kernel of the head's own in 8 bits, each class by itself, as keras.layers.Dense does; hidden states are not
+        rounded. A table of embeddings is its layer's, which Keras quantises."""
+        if self.embedding is not None or mode != "int8" or type_check and type(self) is not LanguageModelHead:
+            raise NotImplementedError("LanguageModelHead: only a kernel of its own is quantised, to int8; got %r" % (mode,))
+        codes, scale = keras.quantizers.abs_max_quantize(self.kernel, axis=0, to_numpy=True)
+        del self.kernel
+        self._build_int8(codes.shape)
+        self.kernel.assign(codes)
+        self.kernel_scale.assign(keras.ops.squeeze(scale, 0))
+        if self._mode() is None:
+            self.dtype_policy = keras.dtype_policies.get("int8_from_" + self.dtype_policy.name)
+
+    def _build_int8(self, shape):
+        self.kernel = self.add_weight(name="kernel", shape=shape, initializer="zeros", dtype="int8", trainable=False)
+        self.kernel_scale = self.add_weight(name="kernel_scale", shape=shape[1:], initializer="ones", trainable=False)
+        self._is_quantized = True  # or Keras would quantise a layer that gets a quantised policy
+
+    def _mode(self):
+        return getattr(self.dtype_policy, "quantization_mode", None)
+
+    def quantized_call(self, *inputs, **options):
+        return self.call(*inputs, **options)
+
+    def _in_8_bits(self):
+        """What quantized_linear takes of a kernel that is kept in 8 bits; None where it is not."""
+        kernel, scale, order = getattr(self, "kernel", None), getattr(self, "kernel_scale", None), "rows"
+        if self.embedding is not None and getattr(self.embedding.dtype_policy, "quantization_mode", None) == "int8":
+            if self.embedding.lora_enabled:
+                return None
+            kernel, scale, order = self.embedding._embeddings, self.embedding.embeddings_scale, "columns"
+        elif self._mode() is None:
+            return None
+        with keras.src.backend.AutocastScope(None):
+            return dict(kernel=tf.convert_to_tensor(kernel.value), scale=tf.convert_to_tensor(scale.value), order=order)
+
     def call(self, hidden, labels=None, sample_weight=None, hidden_mask=None, training=None):
-        tied = self.kernel is None
-        kernel = keras.ops.convert_to_tensor(_table(self.embedding) if tied else self.kernel, hidden.dtype)
+        tied, quantized = self.embedding is not None, self._in_8_bits()
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias, hidden.dtype)
+        if labels is None and quantized:
+            return quantized_linear(hidden, bias=bias, divide=True, **quantized)
+        if tied or not quantized:
+            kernel = keras.ops.convert_to_tensor(table_of(self.embedding) if tied else self.kernel, hidden.dtype)
+        else:
+            wide = quantized["scale"]
+            kernel = tf.cast(tf.cast(quantized["kernel"], wide.dtype) / wide, hidden.dtype)
         if labels is None:
             return linear(hidden, tf.transpose(kernel) if tied else kernel, bias)
         ignore = self.ignore_class
@@ -287,7 +332,7 @@ class LanguageModelHead(Layer):
         return head
 
 
-def _table(embedding):
+def table_of(embedding):
     """The rows that an embedding looks up; of one that is quantized, not what it stores."""
     if getattr(embedding.dtype_policy, "quantization_mode", None) is None:
         return embedding.embeddings

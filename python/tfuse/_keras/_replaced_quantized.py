@@ -1,0 +1,39 @@
+"""What tfuse.enable() replaces of Keras's quantised layers, as a table: how Dense, EinsumDense and embeddings are called after
+model.quantize(), on GPUs and on CPUs: stock TensorFlow's products of int8 have no kernel for GPUs, and of 4 bits Keras unpacks
+the whole kernel in every call. What layers keep, and their files, stay as they are."""
+
+from tfuse._keras import _look_back
+from tfuse._keras._replaced import Row
+from tfuse.products import quantized_layers
+
+
+def _layer(own, layer, inputs, training=None):
+    return quantized_layers.serve(layer, _look_back.gate_before(inputs))
+
+
+def _looked_up(own, layer, inputs, training=None):
+    return quantized_layers.looked_up(layer, inputs)
+
+
+def _reversed(own, layer, inputs, reverse=False):
+    return quantized_layers.serve_reversed(layer, inputs) if reverse else own(layer, inputs)
+
+
+_CORE = "keras.src.layers.core."
+
+
+def _why_not(layer, inputs, training=None):
+    return quantized_layers.why_not(layer, inputs)
+
+
+def _why_not_looked_up(layer, inputs, training=None):
+    return quantized_layers.why_not_looked_up(layer)
+
+
+TABLE = [
+    *(Row(_CORE + module, "%s._%s_call" % (name, mode), _layer, _why_not)
+      for module, name in (("dense", "Dense"), ("einsum_dense", "EinsumDense")) for mode in quantized_layers.MODES),
+    *(Row(_CORE + "reversible_embedding", "ReversibleEmbedding._%s_call" % mode, _reversed,
+          quantized_layers.why_not_reversed) for mode in ("int8", "int4")),
+    Row(_CORE + "embedding", "Embedding._int4_call", _looked_up, _why_not_looked_up),
+]

@@ -1,0 +1,53 @@
+"""python -m tfuse calibrate MODEL --data FILE: quantises a saved model to 8 bits, with ranges that are measured on data."""
+
+import argparse
+import pathlib
+import sys
+
+import keras
+import numpy as np
+
+from tfuse.calibration.calibrate import METHODS, calibrate
+
+HELP = """Runs data through a saved model, chooses a range for the inputs of each Dense and EinsumDense layer, prints them as a
+table, and writes the model with layers of 8 bits. tfuse.calibrate does the same from Python.
+
+MODEL is a file that model.save("model.keras") has written, and FILE an array that numpy.save has."""
+EXAMPLES = """examples:
+  python -m tfuse calibrate model.keras --data inputs.npy --save small.keras
+  python -m tfuse calibrate model.keras --data inputs.npy --method percentile --most-error 0.05 --plot ranges.png"""
+
+
+def _loaded(path, load):
+    if not pathlib.Path(path).exists():
+        raise SystemExit("there is no %s" % path)
+    try:
+        return load(path)
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        raise SystemExit("%s cannot be loaded: %s" % (path, error))
+
+
+def main(arguments):
+    parser = argparse.ArgumentParser(prog="python -m tfuse calibrate", formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     description=HELP, epilog=EXAMPLES)
+    parser.add_argument("model", metavar="MODEL", help="a .keras file")
+    parser.add_argument("--data", required=True, metavar="FILE", help="inputs of the model, a .npy file")
+    parser.add_argument("--method", choices=METHODS, default="entropy", help="how a range is chosen (%(default)s)")
+    parser.add_argument("--percentile", type=float, default=99.99, help="of the method of that name (%(default)s)")
+    parser.add_argument("--most-error", type=float, metavar="SHARE",
+                        help="a layer whose results would be off by a larger share stays in float")
+    parser.add_argument("--save", metavar="FILE", help="where the quantised model is written")
+    parser.add_argument("--plot", metavar="FILE", help="where histograms and ranges are drawn; it needs matplotlib")
+    chosen = parser.parse_args(arguments)
+    model, data = _loaded(chosen.model, keras.saving.load_model), _loaded(chosen.data, np.load)
+    try:
+        found = calibrate(model, data, chosen.method, percentile=chosen.percentile, most_error=chosen.most_error)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(found)
+    if chosen.plot:
+        found.plot(chosen.plot)
+    if chosen.save:
+        model.save(chosen.save)
+    return 0

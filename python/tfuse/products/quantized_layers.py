@@ -1,0 +1,253 @@
+"""Keras's quantised Dense and EinsumDense, and tables of embeddings as heads, by quantized_linear.
+
+Weights are read as Keras keeps them, and in the dtype that they are kept in: where a layer computes in bfloat16, Keras rounds
+scales to it, and numbers of groups, which are then wrong beyond 256. Here a row's group is what was meant, i // block.
+"""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from tfuse._core import _made
+from tfuse._core._explain import reason
+from tfuse._core._layer import not_computed_in
+from tfuse._core._op import MOST_AXES
+from tfuse.products.static_quantizer import StaticQuantizer
+from tfuse.elementwise.scale_bias_act import known_activation, scale_bias_act
+from tfuse.products.einsum_dense import as_product, matrix_axes, why_not_einsum_dense
+from tfuse.products.linear import why_not_dense
+from tfuse.products.quantized_linear import EPSILON, quantized_linear
+
+MODES = "int8", "int4", "gptq", "awq"
+
+
+def value_of(variable):
+    """As it is kept, not cast to what a layer computes in."""
+    with keras.src.backend.AutocastScope(None):
+        return tf.convert_to_tensor(variable.value)
+
+
+# ---- what is kept ----
+
+
+def _shape(layer):
+    """That of the kernel, before it was packed."""
+    if not isinstance(layer, keras.layers.EinsumDense):
+        return layer.input_spec.axes[-1], layer.units
+    return tuple(layer._kernel.shape if layer.quantization_mode == "int8" else layer.original_kernel_shape)
+
+
+def _summed(layer):
+    return matrix_axes(layer.equation)[0] if isinstance(layer, keras.layers.EinsumDense) else 1
+
+
+def _blocks(layer):
+    """Rows of an int4 kernel that share a scale, or None: all do."""
+    block = getattr(layer, "_int4_block_size", None)
+    return None if block in (None, -1) else block
+
+
+@reason
+def _why_not_rounded(quantizer, own_axis=False):
+    """Why tfuse does not round inputs as a quantizer does. None: they are not rounded. own_axis: the quantizer's axis counts."""
+    if quantizer is not None:
+        if type(quantizer) is StaticQuantizer:
+            return
+        known = type(quantizer) is keras.quantizers.AbsMaxQuantizer and tuple(quantizer.value_range) == (-127, 127)
+        known = known and quantizer.epsilon == EPSILON
+        yield not known and "inputs are rounded by a %s of its own" % type(quantizer).__name__
+        odd = own_axis and quantizer.axis not in (None, -1, (-1,))
+        yield odd and "inputs are rounded along the axes %s" % (quantizer.axis,)
+
+
+@reason
+def why_not_kernel(layer, leading=False):
+    """Why quantized_linear does not take a layer's kernel. leading: the kernel is [heads, inputs, size of a head]."""
+    try:
+        yield _odd_kernel(layer, leading)
+    except AttributeError as error:
+        yield "tfuse does not know how this Keras keeps its kernels: %s" % error
+
+
+@reason
+def _odd_kernel(layer, leading):
+    mode = layer.quantization_mode
+    yield mode not in MODES and "tfuse has no %s products" % mode
+    shape = _shape(layer)
+    if leading:
+        yield mode != "int8" and "of a kernel [heads, inputs, size], %s mixes the axes" % mode
+        shape = shape[1], shape[0], shape[2]
+    rows = math.prod(shape[:1 if leading else _summed(layer)])
+    columns = math.prod(shape) // max(rows, 1)
+    other = "tfuse does not know how this Keras keeps %s kernels of shape %s" % (mode, shape)
+    if mode in ("gptq", "awq"):
+        yield not getattr(layer, "is_%s_calibrated" % mode) and "it is not calibrated yet, and its kernel is float"
+        packed = -(-columns // 2) if _bits(layer) == 4 else columns
+        yield tuple(layer.quantized_kernel.shape) != (packed, rows) and other
+        return
+    yield tuple(layer._kernel.shape) != (_shape(layer) if mode == "int8" else (rows, -(-columns // 2))) and other
+    yield math.prod(layer.kernel_scale.shape) != columns * -(-rows // (_blocks(layer) or max(rows, 1))) and other
+    if mode == "int8" or _blocks(layer) is None:
+        yield _why_not_rounded(layer.inputs_quantizer)
+
+
+def kernel_of(layer, leading=False):
+    """A layer's kernel, by the names that quantized_linear's arguments have."""
+    mode, scale = layer.quantization_mode, value_of(layer.kernel_scale)
+    _read_groups(layer)
+    if mode in ("gptq", "awq"):
+        return _by_columns(layer, mode, scale)
+    kernel, block = value_of(layer._kernel), _blocks(layer)
+    if leading:
+        kernel, rows = tf.transpose(kernel, [1, 0, 2]), kernel.shape[1]
+    else:
+        rows = math.prod(_shape(layer)[:_summed(layer)])
+    if mode == "int4" and block is not None:
+        return dict(kernel=kernel, scale=scale, zero=value_of(layer.kernel_zero), bits=4, group=block)
+    return dict(kernel=tf.reshape(kernel, [rows, -1]), scale=tf.reshape(scale, [-1]), bits=8 if mode == "int8" else 4,
+                divide=True, quantize_rows=layer.inputs_quantizer is not None and not is_static(layer))
+
+
+def _read_groups(layer):
+    """Although nobody needs them: of an exported model, the functions have the variables that they read."""
+    if hasattr(layer, "g_idx"):
+        value_of(layer.g_idx)
+
+
+def is_static(layer):
+    """Whether inputs are rounded by a scale that stays, which tfuse.calibrate has found. Then kernel_of() is for whole numbers:
+    that scale is not in it."""
+    return layer.quantization_mode in ("int8", "int4") and type(layer.inputs_quantizer) is StaticQuantizer
+
+
+def _rounded(quantizer, x):
+    """Whole numbers, whose gradient is that of x * scale."""
+    wide = x * tf.cast(quantizer.scale, x.dtype)
+    return wide + tf.stop_gradient(quantizer.rounded(x) - wide)
+
+
+def _by_columns(layer, mode, scale):
+    core = keras.src.quantizers.gptq_core if mode == "gptq" else keras.src.quantizers.awq_core
+    size = core.get_group_size_for_layer(layer, None)
+    found = dict(kernel=value_of(layer.quantized_kernel), scale=scale, zero=value_of(layer.kernel_zero), order="columns",
+                 bits=4 if _bits(layer) == 4 else 8, group=None if size in (None, -1) else size)
+    if mode == "awq":
+        found["input_scale"] = value_of(layer.awq_scales)
+    elif scale.shape[1] > 1 and getattr(layer.quantization_config, "activation_order", True):
+        found["groups"] = value_of(layer.g_idx)
+    return found
+
+
+def _bits(layer):
+    """Of a gptq or awq kernel; those of 2, 3 and 8 bits lie in bytes."""
+    return keras.src.quantizers.gptq_core.get_weight_bits_for_layer(layer, None) if layer.quantization_mode == "gptq" else 4
+
+
+# ---- Dense and EinsumDense ----
+
+
+@reason
+def why_not(layer, x):
+    """Why tfuse does not serve a quantised layer, for this input."""
+    yield (why_not_einsum_dense if isinstance(layer, keras.layers.EinsumDense) else why_not_dense)(layer, x)
+    yield why_not_kernel(layer)
+
+
+def serve(layer, x):
+    """What a quantised Dense or EinsumDense computes."""
+    added = _of_lora(layer, x) if layer.lora_enabled else None
+    if isinstance(layer, keras.layers.EinsumDense):
+        x, bias, shape = as_product(layer, x, _shape(layer))
+    else:
+        x, bias, shape = x, None if layer.bias is None else keras.ops.convert_to_tensor(layer.bias, x.dtype), None
+    (name, after), kernel = known_activation(layer.activation), kernel_of(layer)
+    if is_static(layer):
+        x, kernel["scale"] = _rounded(layer.inputs_quantizer, x), kernel["scale"] * layer.inputs_quantizer.scale
+    shaped = lambda y: y if shape is None else tf.reshape(y, shape)
+    if added is None:
+        again = lambda name, _=None: shaped(quantized_linear(x, bias=bias, activation=name, **kernel))
+        y = again(name)
+        if name == "linear":
+            _made.keep(y, _made.Unfinished(x, "QuantizedLinear", "a quantised product", False, again))
+    else:
+        y = quantized_linear(x, **kernel) + tf.reshape(added, tf.concat([tf.shape(x)[:-1], [-1]], 0))
+        y = shaped(scale_bias_act(y, bias=bias, activation=name))
+    return y if after is None else after(y)
+
+
+def _of_lora(layer, x):
+    """What LoRA weights add to the product, as Keras computes it."""
+    if isinstance(layer, keras.layers.EinsumDense):
+        inner = keras.ops.einsum(layer.equation, x, layer.lora_kernel_a)
+    else:
+        inner = keras.ops.matmul(x, layer.lora_kernel_a)
+    added = (layer.lora_alpha / layer.lora_rank) * keras.ops.matmul(inner, layer.lora_kernel_b)
+    return keras.ops.cast(added, layer.compute_dtype)
+
+
+# ---- heads that are tables of embeddings ----
+
+
+@reason
+def why_not_head(layer):
+    yield layer.quantization_mode not in ("int8", "int4") and "tfuse has no %s heads" % layer.quantization_mode
+    yield _why_not_rounded(getattr(layer, "inputs_quantizer", None), own_axis=True)
+
+
+def head_of(layer):
+    """What a quantised ReversibleEmbedding multiplies with, by the names that quantized_linear's arguments have; and `halves`,
+    where two inputs share a byte, which that does not take."""
+    tied, block = getattr(layer, "tie_weights", True), None
+    name = "embeddings" if tied else "reverse_embeddings"
+    found = dict(kernel=value_of(layer._embeddings if tied else layer.reverse_embeddings),
+                 scale=value_of(getattr(layer, name + "_scale")), order="columns" if tied else "rows",
+                 quantize_rows=layer.inputs_quantizer is not None)
+    if layer.quantization_mode == "int4":
+        block = _blocks(layer)
+        found.update(bits=4, group=block, halves=True)
+    if block is None:
+        return dict(found, divide=True)
+    return dict(found, zero=value_of(getattr(layer, name + "_zero")))
+
+
+@reason
+def why_not_reversed(layer, inputs, reverse=False):
+    """Why the product of a quantised ReversibleEmbedding is left to Keras. Looking up rows is none, and is Keras's anyway."""
+    if reverse:
+        yield not_computed_in(layer, inputs)
+        yield not (inputs.shape.rank and 2 <= inputs.shape.rank <= MOST_AXES) and "tfuse takes 2 to %d dimensions" % MOST_AXES
+        yield layer.quantization_mode == "int4" and "an int4 table has two numbers of one row in each byte"
+        yield why_not_head(layer)
+
+
+def serve_reversed(layer, inputs):
+    """The logits of a quantised ReversibleEmbedding."""
+    logits, cap = quantized_linear(inputs, **head_of(layer)), layer.logit_soft_cap
+    return logits if cap is None else keras.ops.multiply(keras.ops.tanh(keras.ops.divide(logits, cap)), cap)
+
+
+def looked_up(layer, inputs):
+    """Rows of an int4 embedding: those that are asked for are unpacked, not the table."""
+    ids = inputs if keras.backend.standardize_dtype(inputs.dtype) in ("int32", "int64") else keras.ops.cast(inputs, "int32")
+    take = lambda weight: keras.ops.take(weight, ids, axis=0)
+    rows = keras.ops.cast(keras.quantizers.unpack_int4(take(layer._embeddings), layer._orig_output_dim, axis=-1),
+                          layer.compute_dtype)
+    _read_groups(layer)
+    block, scale = _blocks(layer), take(layer.embeddings_scale)
+    if block is None:
+        rows = keras.ops.divide(rows, keras.ops.expand_dims(scale, -1))
+    else:
+        groups = keras.ops.arange(layer._orig_output_dim, dtype="int32") // block
+        of = lambda table: keras.ops.take(table, groups, axis=-1)
+        rows = (rows - keras.ops.cast(of(take(layer.embeddings_zero)), scale.dtype)) * of(scale)
+    if layer.lora_enabled:
+        added = keras.ops.matmul(take(layer.lora_embeddings_a), layer.lora_embeddings_b)
+        rows = keras.ops.cast(keras.ops.add(rows, (layer.lora_alpha / layer.lora_rank) * added), layer.compute_dtype)
+    return rows
+
+
+def why_not_looked_up(layer):
+    packed = getattr(layer, "_embeddings", None) is not None and tuple(layer._embeddings.shape) == (
+        layer.input_dim, -(-layer.output_dim // 2))
+    return "" if packed else "tfuse does not know how this Keras keeps int4 tables"

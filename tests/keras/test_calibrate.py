@@ -1,0 +1,125 @@
+"""tfuse.calibrate: ranges, by methods whose answers are known; layers of 8 bits with them; files; what is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfuse
+from conftest import since_now
+from tfuse.__main__ import main
+from tfuse.calibration.histograms import BINS, Histogram
+
+pytestmark = pytest.mark.skipif(tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15),
+                                reason="this Keras has other formats")
+RNG = np.random.default_rng(0)
+
+
+def histogram(*batches):
+    made = Histogram()
+    for batch in batches:
+        made.add(tf.constant(batch))
+    return made
+
+
+def test_bins_are_those_of_all_values():
+    """Batches of any order and size: of zeros alone at first, and of values that are beyond the bins."""
+    values = [np.zeros(5), RNG.normal(size=1000), 9 * RNG.normal(size=(7, 100)), RNG.normal(size=10)]
+    made, whole = histogram(*values), np.abs(np.concatenate([v.ravel() for v in values]))
+    assert made.counts.sum() == whole.size and made.most == pytest.approx(whole.max())
+    want, _ = np.histogram(whole, BINS, (0, made.width * BINS))
+    assert np.abs(np.cumsum(made.counts) - np.cumsum(want)).max() <= 3  # values at a bin's edge
+
+
+def test_ranges():
+    """One value of a thousand is far away: the largest is its range, and the other methods cut it off."""
+    made = histogram(np.concatenate([np.linspace(0, 1, 10**5), [1000.0] * 2, RNG.uniform(0, 2, 10**5)]).astype("float32"))
+    assert made.range("max") == 1000 and made.clipped(1000) == 0
+    assert made.range("percentile", 99.9) <= 2.5 and made.clipped(2.5) == pytest.approx(1e-5, rel=0.01)
+    normal = histogram(RNG.normal(size=10**5).astype("float32"))
+    values = np.abs(RNG.normal(size=10**5))
+    error = lambda range: np.mean((values - np.minimum(np.round(values * 127 / range), 127) * range / 127)**2)
+    best = normal.range("mse")
+    assert error(best) <= 1.02 * min(error(r) for r in np.linspace(1, normal.most, 60))
+    assert 2.5 < normal.range("entropy") <= normal.most
+    heavy = histogram(RNG.standard_t(2, size=10**5).astype("float32"))
+    assert heavy.range("entropy") < 0.5 * heavy.most
+
+
+def model():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([
+        keras.Input((6, 16)), keras.layers.EinsumDense("abc,cde->abde", (None, 4, 8), activation="gelu", name="einsum"),
+        keras.layers.Reshape((6, 32)), tfuse.Dense(8, name="dense")], name="model")
+
+
+@pytest.mark.parametrize("method", ["entropy", "percentile", "mse", "max"])
+def test_a_calibrated_model(method, tmp_path):
+    made, x = model(), RNG.normal(size=(64, 6, 16)).astype("float32")
+    before = made.predict(x, verbose=0)
+    found = tfuse.calibrate(made, x, method)
+    assert [row.layer.split("/")[-1] for row in found.rows] == ["einsum", "dense"]
+    assert all(row.quantized and 0 < row.range <= row.most and 0 < row.error < 0.1 for row in found.rows), str(found)
+    after = made.predict(x, verbose=0)
+    error = np.sqrt(np.mean((after - before)**2) / np.mean(before**2))
+    assert 0 < error < 0.1
+    since = since_now()
+    with tfuse.enabled():
+        served = tf.function(made, autograph=False)(x)
+    np.testing.assert_allclose(served, after, atol=1e-5)
+    assert len(since(op="QuantizedLinear", when="ran")) == 2
+    if method == "max":
+        made.save(tmp_path / "model.keras")
+        np.testing.assert_allclose(keras.saving.load_model(tmp_path / "model.keras").predict(x, verbose=0), after, atol=1e-6)
+        found.plot(tmp_path / "ranges.png")
+        assert (tmp_path / "ranges.png").stat().st_size > 1000
+        assert "einsum" in str(found) and "8 bits" in str(found)
+
+
+def test_inputs_have_a_gradient():
+    made, x = model(), tf.constant(RNG.normal(size=(4, 6, 16)), tf.float32)
+    tfuse.calibrate(made, x.numpy(), "max")
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = made(x)
+        return tape.gradient(y, x)
+
+    want = gradient()
+    with tfuse.enabled():
+        np.testing.assert_allclose(gradient(), want, atol=1e-5)
+
+
+def test_layers_that_lose_too_much_stay():
+    made, data = model(), tf.data.Dataset.from_tensor_slices((RNG.normal(size=(40, 6, 16)), np.zeros(40))).batch(8)
+    found = tfuse.calibrate(made, data, "max", most_error=1e-9)
+    assert [(row.quantized, row.why) for row in found.rows] == [(False, "its error is larger")] * 2
+    assert all(layer.quantization_mode is None for layer in made.layers if hasattr(layer, "lora_enabled"))
+
+
+def test_refusals():
+    made, x = model(), np.ones((4, 6, 16), "float32")
+    for wrong, text in ((dict(method="median"), "method must be one of"), (dict(bits=4), "bits must be 8, got 4"),
+                        (dict(percentile=0), "percentile must be"), (dict(data=[]), "there are no data"),
+                        (dict(data=[x * np.nan]), "einsum: there are inputs that are infinite or no numbers"),
+                        (dict(model=keras.Sequential([keras.Input((2,)), keras.layers.ReLU()])), "no Dense or EinsumDense")):
+        with pytest.raises(ValueError, match=text):
+            tfuse.calibrate(**{"model": made, "data": [x], **wrong})
+    assert "call" not in vars(made.layers[0])
+    with pytest.raises(ValueError, match="range must be a positive number, got 0"):
+        tfuse.calibration.StaticQuantizer(0)
+
+
+def test_the_command(tmp_path, capsys):
+    made, x = model(), RNG.normal(size=(64, 6, 16)).astype("float32")
+    made.save(tmp_path / "model.keras")
+    np.save(tmp_path / "data.npy", x)
+    arguments = ["calibrate", str(tmp_path / "model.keras"), "--data", str(tmp_path / "data.npy"), "--method", "max"]
+    assert main([*arguments, "--save", str(tmp_path / "small.keras"), "--plot", str(tmp_path / "ranges.png")]) == 0
+    assert "8 bits" in capsys.readouterr().out and (tmp_path / "ranges.png").exists()
+    tfuse.calibrate(made, x, "max")
+    np.testing.assert_allclose(keras.saving.load_model(tmp_path / "small.keras").predict(x, verbose=0),
+                               made.predict(x, verbose=0), atol=1e-5)
+    with pytest.raises(SystemExit, match="there is no"):
+        main(["calibrate", str(tmp_path / "other.keras"), "--data", str(tmp_path / "data.npy")])
