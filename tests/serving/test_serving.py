@@ -370,7 +370,7 @@ def test_triton_survives_what_is_wrong(folder, triton):
 
 
 def test_triton_loads_and_unloads(folder, triton):
-    """With a pause: Triton 2.51 dies where a model is unloaded while the thread of its instance still ends its last task."""
+    """With a pause: an unload right after a load was seen to end Triton 2.51, in TritonBackendThread::StopBackendThread."""
     client = Client(triton)
     for _ in range(3):
         time.sleep(0.3)
