@@ -91,6 +91,22 @@ def test_inputs_have_a_gradient():
         np.testing.assert_allclose(gradient(), want, atol=1e-5)
 
 
+@pytest.mark.parametrize("make", [
+    lambda q, static: ("int8", q.Int8QuantizationConfig(activation_quantizer=static)),
+    lambda q, static: ("int4", q.Int4QuantizationConfig(block_size=-1, activation_quantizer=static))], ids=["int8", "int4"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_values_beyond_the_range(make, dtype):
+    layer, x = keras.layers.Dense(6, dtype=dtype), tf.constant(9 * RNG.normal(size=(5, 16)), dtype)
+    layer.build((None, 16))
+    mode, config = make(keras.quantizers, tfuse.calibration.StaticQuantizer(0.75))
+    layer.quantize(mode, config=config)
+    want, since = layer(x), since_now()
+    with tfuse.enabled():
+        np.testing.assert_allclose(tf.cast(layer(x), "float32"), tf.cast(want, "float32"),
+                                   **(dict(rtol=0.03, atol=0.03) if dtype == "bfloat16" else dict(rtol=1e-5, atol=1e-5)))
+    assert since(op="QuantizedLinear", when="ran")
+
+
 def test_layers_that_lose_too_much_stay():
     made, data = model(), tf.data.Dataset.from_tensor_slices((RNG.normal(size=(40, 6, 16)), np.zeros(40))).batch(8)
     found = tfuse.calibrate(made, data, "max", most_error=1e-9)

@@ -118,13 +118,13 @@ def _read_groups(layer):
 def is_static(layer):
     """Whether inputs are rounded by a scale that stays, which tfuse.calibrate has found. Then kernel_of() is for whole numbers:
     that scale is not in it."""
-    return layer.quantization_mode in ("int8", "int4") and type(layer.inputs_quantizer) is StaticQuantizer
+    rounds = layer.quantization_mode == "int8" or layer.quantization_mode == "int4" and _blocks(layer) is None
+    return rounds and type(layer.inputs_quantizer) is StaticQuantizer
 
 
 def _rounded(quantizer, x):
     """Whole numbers, whose gradient is that of x * scale."""
-    wide = x * tf.cast(quantizer.scale, x.dtype)
-    return wide + tf.stop_gradient(quantizer.rounded(x) - wide)
+    return tf.custom_gradient(lambda x: (quantizer.rounded(x), lambda dy: dy * tf.cast(quantizer.scale, dy.dtype)))(x)
 
 
 def _by_columns(layer, mode, scale):
@@ -192,7 +192,9 @@ def _of_lora(layer, x):
 @reason
 def why_not_head(layer):
     yield layer.quantization_mode not in ("int8", "int4") and "tfuse has no %s heads" % layer.quantization_mode
-    yield _why_not_rounded(getattr(layer, "inputs_quantizer", None), own_axis=True)
+    quantizer = getattr(layer, "inputs_quantizer", None)
+    yield type(quantizer) is StaticQuantizer and "inputs of a head are rounded by a scale that stays"
+    yield _why_not_rounded(quantizer, own_axis=True)
 
 
 def head_of(layer):
