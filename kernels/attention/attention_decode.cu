@@ -109,8 +109,7 @@ __device__ inline void decode(const attention_work &w) {
 
     wait_for_copies<SLOTS - 1>();
     __syncwarp();
-    multiply_results<true>(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW},
-                           a.tf32);
+    multiply_results(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
     load(n + 1 + SLOTS);
   }

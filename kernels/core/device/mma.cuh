@@ -9,8 +9,7 @@
  *
  * float is multiplied as float: every factor is split into two of TF32's 11 bits, big and small, and three products are
  * added; where the caller allows it (tf32), big alone is multiplied. Tensor cores cut off where float rounds; so they
- * sum 16 terms at most, and those sums are added outside. The last bit of a factor may be lost so; a sum of few terms,
- * which shows that, multiplies with it too (`whole`). */
+ * sum 16 terms at most, and those sums are added outside. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -72,32 +71,29 @@ template <>
 struct factor<float> {
   /* Left: two of 16 x 8, four numbers each. Right: [column / 8][row / 8][2]. The order of the summed index is free: a
    * lane takes neighbours, which lie side by side in memory and in the accumulators. */
-  unsigned big[8], small[8], last[8];
+  unsigned big[8], small[8];
   __device__ void set(int i, float x) {
     /* Rounded by hand: the conversion instruction is four of them. Of small, whose 12 bits are one too many, tensor
-     * cores cut off the last one. The NaN that GPUs make, 0x7fffffff, must not be carried into the sign: it would be a
+     * cores cut off the last. The NaN that GPUs make, 0x7fffffff, must not be carried into the sign: it would be a
      * zero. */
     big[i] = ((unsigned)min(__float_as_int(x), 0x7fffefff) + 0x1000u) & 0xffffe000u;
-    const float rest = x - __uint_as_float(big[i]);
-    small[i] = __float_as_uint(rest);
-    last[i] = __float_as_uint(rest - __uint_as_float(small[i] & 0xffffe000u));
+    small[i] = __float_as_uint(x - __uint_as_float(big[i]));
   }
 };
 
 /* c, d += left x right: columns 0 .. 7 and 8 .. 15. */
-template <typename T, bool whole = false>
+template <typename T>
 __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<T> &left, const factor<T> &right, bool) {
   multiply(c, left.v, right.v[0], right.v[1], T());
   multiply(d, left.v, right.v[2], right.v[3], T());
 }
-template <typename T, bool whole = false>
+template <>
 __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<float> &left, const factor<float> &right,
                                     bool tf32) {
   float sum[2][4] = {};
   if (!tf32) {
     UNROLLED(i, 4) {
       const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
-      if (whole) multiply(sum[n], left.big + 4 * k, right.last[r], right.last[r + 1], float());
       multiply(sum[n], left.small + 4 * k, right.big[r], right.big[r + 1], float());
       multiply(sum[n], left.big + 4 * k, right.small[r], right.small[r + 1], float());
     }
@@ -255,7 +251,7 @@ struct left_factors<float, M, N> {
 };
 
 /* acc += p x right: p is 16 * M rows by 8 * N columns, right 8 * N rows by D columns. */
-template <bool whole = false, typename T, int D, int M, int N>
+template <typename T, int D, int M, int N>
 __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_factors<T, M, N> &p,
                                         const tile<T, D> &right, bool tf32) {
   UNROLL
@@ -265,7 +261,7 @@ __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_fa
     UNROLL
     for (int n = 0; n < D / 8; n += 2) {
       const factor<T> r = right.right(8 * k, 8 * n);
-      UNROLLED(m, M) multiply_add<T, whole>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
+      UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }
