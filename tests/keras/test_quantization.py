@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, check_files_go_both_ways, since_now
+from conftest import check_files_go_both_ways, since_now
 from tfuse.products import quantized_layers
 
 MODES = getattr(keras.src.dtype_policies.dtype_policy, "QUANTIZATION_MODES", ["int8"])
@@ -51,7 +51,7 @@ def test_quantized_layers_are_keras_own(as_on_a_gpu, mode, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True))
     policies = [[layer.dtype_policy.name for layer in model.layers[1].layers] for model in (ours, theirs)]
     assert policies[0] == policies[1] and policies[0][0].startswith(mode)
-    np.testing.assert_allclose(ours(TOKENS), want, atol=1e-5 if GPUS else 1e-6)  # by other kernels
+    np.testing.assert_allclose(ours(TOKENS), want, atol=1e-6)
     with tfuse.enabled():
         for model in (ours, theirs):
             np.testing.assert_allclose(model(TOKENS), want, atol=1e-5)
@@ -63,8 +63,7 @@ def test_quantized_layers_are_keras_own(as_on_a_gpu, mode, tmp_path):
         np.testing.assert_allclose(*losses, rtol=1e-5)
         assert losses[0][2] < losses[0][0]
     if mode not in ("gptq", "awq"):  # whose files Keras does not load, of its own layers neither
-        close = functools.partial(np.testing.assert_allclose, atol=1e-5 if GPUS else 1e-6)
-        check_files_go_both_ways([ours, theirs], TOKENS, tmp_path, close)
+        check_files_go_both_ways([ours, theirs], TOKENS, tmp_path, functools.partial(np.testing.assert_allclose, atol=1e-6))
         again = keras.saving.load_model(tmp_path / "model.keras").layers[1].layers
         assert [type(layer) for layer in again] == [type(layer) for layer in ours.layers[1].layers]
         assert [layer.dtype_policy.name for layer in again] == policies[0]
@@ -208,7 +207,7 @@ def test_embeddings(mode, tied):
     since = since_now()
     with tfuse.enabled():
         np.testing.assert_array_equal(layer(TOKENS), own[0])
-        np.testing.assert_allclose(layer(hidden, reverse=True), own[1], atol=1e-5 if GPUS else 1e-6)
+        np.testing.assert_allclose(layer(hidden, reverse=True), own[1], atol=1e-6)
     if mode == "int8":
         assert since(op="QuantizedLinear", when="ran")
     else:
