@@ -10,37 +10,32 @@
 #include "activations.h"
 #include "tfuse.h"
 
-static const char *const kernel_names[] = {"kernel_a", "kernel_b", "kernel_c"};
-static const char *const bias_names[] = {"bias_a", "bias_b", "bias_c"};
+const char *const tfu_project_kernels[TFU_PROJECTIONS] = {"kernel_a", "kernel_b", "kernel_c"};
 
-/* x . kernel, or an empty vector where there is no kernel. */
-static tfu_code product_shape(const tfu_shape *in, int i, tfu_shape *y, tfu_error *err) {
-  const tfu_shape *x = &in[TFU_PROJECT_X], *kernel = &in[TFU_PROJECT_KERNEL + i], *bias = &in[TFU_PROJECT_BIAS + i];
-  *y = (tfu_shape){.rank = 1};
-  if (kernel->rank != TFU_UNKNOWN && !tfu_given(kernel)) return TFU_OK;
-  TFU_REQUIRE(err, kernel->rank == TFU_UNKNOWN || kernel->rank == 2, "%s must be [inputs, outputs], got shape %s",
-              kernel_names[i], tfu_show(kernel).text);
-  y->rank = TFU_UNKNOWN;
-  if (x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN) return TFU_OK;
-  TFU_REQUIRE(err, tfu_may_be(tfu_cols(x), kernel->dim[0]),
-              "the last axis of x and the first of %s must be of one size, got shapes %s and %s", kernel_names[i],
-              tfu_show(x).text, tfu_show(kernel).text);
-  TFU_REQUIRE(
-      err,
-      !tfu_given(bias) || bias->rank == TFU_UNKNOWN || (bias->rank == 1 && tfu_may_be(bias->dim[0], kernel->dim[1])),
-      "%s must be a vector with one value per output of %s, got shapes %s and %s", bias_names[i], kernel_names[i],
-      tfu_show(bias).text, tfu_show(kernel).text);
-  *y = *x;
-  y->dim[y->rank - 1] = kernel->dim[1];
+tfu_code tfu_project_to(const tfu_shape *in, int i, int64_t outputs, const char *of, const tfu_shape *of_shape,
+                        tfu_shape *y, tfu_error *err) {
+  static const char *const names[TFU_PROJECTIONS] = {"bias_a", "bias_b", "bias_c"};
+  const tfu_shape *bias = &in[TFU_PROJECT_BIAS + i];
+  TFU_REQUIRE(err,
+              !tfu_given(bias) || bias->rank == TFU_UNKNOWN || (bias->rank == 1 && tfu_may_be(bias->dim[0], outputs)),
+              "%s must be a vector with one value per output of %s, got shapes %s and %s", names[i], of,
+              tfu_show(bias).text, tfu_show(of_shape).text);
+  *y = in[TFU_PROJECT_X];
+  y->dim[y->rank - 1] = outputs;
   return TFU_OK;
 }
 
-TFU_SHAPE_RULE(projections_shape) {
+tfu_code tfu_projections_shape(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_product_rule *product,
+                               tfu_error *err) {
   const tfu_shape *x = &in[TFU_PROJECT_X], *residual = &in[TFU_PROJECT_RESIDUAL];
   TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2,
               "x must be [..., inputs] with two dimensions or more, got shape %s", tfu_show(x).text);
   TFU_TRY(tfu_per_channel(x, "gamma", &in[TFU_PROJECT_GAMMA], err));
-  for (int i = 0; i < TFU_PROJECTIONS; i++) TFU_TRY(product_shape(in, i, &out[i], err));
+  for (int i = 0; i < TFU_PROJECTIONS; i++) {
+    const tfu_shape *kernel = &in[TFU_PROJECT_KERNEL + i];
+    out[i] = (tfu_shape){.rank = 1};
+    if (kernel->rank == TFU_UNKNOWN || tfu_given(kernel)) TFU_TRY(product(in, i, &out[i], attr, err));
+  }
   if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x . kernel_a", &out[0], err));
   if (!attr || !attr[TFU_PROJECT_GATED].b) return TFU_OK;
   TFU_REQUIRE(err, !tfu_given(residual) && !tfu_given(&in[TFU_PROJECT_KERNEL + 2]),
@@ -50,6 +45,21 @@ TFU_SHAPE_RULE(projections_shape) {
   out[1] = (tfu_shape){.rank = 1};
   return TFU_OK;
 }
+
+static tfu_code product_shape(const tfu_shape *in, int i, tfu_shape *y, const tfu_value *attr, tfu_error *err) {
+  const tfu_shape *x = &in[TFU_PROJECT_X], *kernel = &in[TFU_PROJECT_KERNEL + i];
+  (void)attr;
+  TFU_REQUIRE(err, kernel->rank == TFU_UNKNOWN || kernel->rank == 2, "%s must be [inputs, outputs], got shape %s",
+              tfu_project_kernels[i], tfu_show(kernel).text);
+  y->rank = TFU_UNKNOWN;
+  if (x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN) return TFU_OK;
+  TFU_REQUIRE(err, tfu_may_be(tfu_cols(x), kernel->dim[0]),
+              "the last axis of x and the first of %s must be of one size, got shapes %s and %s",
+              tfu_project_kernels[i], tfu_show(x).text, tfu_show(kernel).text);
+  return tfu_project_to(in, i, kernel->dim[1], tfu_project_kernels[i], kernel, y, err);
+}
+
+TFU_SHAPE_RULE(projections_shape) { return tfu_projections_shape(in, out, attr, product_shape, err); }
 
 /* What its parts want, the normed x, and the two factors of a gated unit. */
 static size_t more_room(const tfu_call *call) {

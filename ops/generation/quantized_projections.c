@@ -8,9 +8,7 @@
 
 enum { TILE_ROWS = 16, TILE_COLUMNS = 64 };
 
-static const char *const kernel_names[] = {"kernel_a", "kernel_b", "kernel_c"};
-static const char *const scale_names[] = {"scale_a", "scale_b", "scale_c"};
-static const char *const bias_names[] = {"bias_a", "bias_b", "bias_c"};
+static const char *const scale_names[TFU_PROJECTIONS] = {"scale_a", "scale_b", "scale_c"};
 
 /* Tiles and scales that belong together. */
 static tfu_code check_tiles(const tfu_shape *kernel, const tfu_shape *scale, int i, const tfu_value *attr,
@@ -23,7 +21,7 @@ static tfu_code check_tiles(const tfu_shape *kernel, const tfu_shape *scale, int
   const int64_t across = (scale->dim[2] + TILE_COLUMNS - 1) / TILE_COLUMNS, bytes = TILE_ROWS * TILE_COLUMNS * bits / 8;
   TFU_REQUIRE(err, tfu_may_be(kernel->dim[2], bytes) && (scale->dim[2] < 0 || tfu_may_be(kernel->dim[0], across)),
               "%s, tiles of %lld bits, must be [%lld, tiles down, %lld] for a scale of shape %s, got shape %s",
-              kernel_names[i], (long long)bits, (long long)across, (long long)bytes, tfu_show(scale).text,
+              tfu_project_kernels[i], (long long)bits, (long long)across, (long long)bytes, tfu_show(scale).text,
               tfu_show(kernel).text);
   TFU_REQUIRE(err, kernel->dim[1] < 0 || tfu_may_be(scale->dim[0], groups),
               "%s must have %lld groups for %lld inputs in groups of %lld, got shape %s", scale_names[i],
@@ -31,47 +29,22 @@ static tfu_code check_tiles(const tfu_shape *kernel, const tfu_shape *scale, int
   return TFU_OK;
 }
 
-/* x . kernel, or an empty vector where there is no kernel. */
 static tfu_code product_shape(const tfu_shape *in, int i, tfu_shape *y, const tfu_value *attr, tfu_error *err) {
   const tfu_shape *x = &in[TFU_PROJECT_X], *kernel = &in[TFU_PROJECT_KERNEL + i], *scale = &in[TFU_PROJECT_SCALE + i];
-  const tfu_shape *bias = &in[TFU_PROJECT_BIAS + i];
-  *y = (tfu_shape){.rank = 1};
-  if (kernel->rank != TFU_UNKNOWN && !tfu_given(kernel)) return TFU_OK;
   y->rank = TFU_UNKNOWN;
   if (x->rank == TFU_UNKNOWN || kernel->rank == TFU_UNKNOWN || scale->rank == TFU_UNKNOWN) return TFU_OK;
-  TFU_REQUIRE(err, kernel->rank == 3, "%s must be [tiles across, tiles down, bytes], got shape %s", kernel_names[i],
-              tfu_show(kernel).text);
+  TFU_REQUIRE(err, kernel->rank == 3, "%s must be [tiles across, tiles down, bytes], got shape %s",
+              tfu_project_kernels[i], tfu_show(kernel).text);
   TFU_REQUIRE(err, scale->rank == 3 && tfu_may_be(scale->dim[1], 2), "%s must be [groups, 2, outputs], got shape %s",
               scale_names[i], tfu_show(scale).text);
   if (attr) TFU_TRY(check_tiles(kernel, scale, i, attr, err));
   TFU_REQUIRE(err, kernel->dim[1] < 0 || tfu_may_be(tfu_cols(x), kernel->dim[1] * TILE_ROWS),
               "the last axis of x must be of size %lld, as %s has it, got shape %s",
-              (long long)(kernel->dim[1] * TILE_ROWS), kernel_names[i], tfu_show(x).text);
-  TFU_REQUIRE(
-      err,
-      !tfu_given(bias) || bias->rank == TFU_UNKNOWN || (bias->rank == 1 && tfu_may_be(bias->dim[0], scale->dim[2])),
-      "%s must be a vector with one value per output of %s, got shapes %s and %s", bias_names[i], scale_names[i],
-      tfu_show(bias).text, tfu_show(scale).text);
-  *y = *x;
-  y->dim[y->rank - 1] = scale->dim[2];
-  return TFU_OK;
+              (long long)(kernel->dim[1] * TILE_ROWS), tfu_project_kernels[i], tfu_show(x).text);
+  return tfu_project_to(in, i, scale->dim[2], scale_names[i], scale, y, err);
 }
 
-TFU_SHAPE_RULE(projections_shape) {
-  const tfu_shape *x = &in[TFU_PROJECT_X], *residual = &in[TFU_PROJECT_RESIDUAL];
-  TFU_REQUIRE(err, x->rank == TFU_UNKNOWN || x->rank >= 2,
-              "x must be [..., inputs] with two dimensions or more, got shape %s", tfu_show(x).text);
-  TFU_TRY(tfu_per_channel(x, "gamma", &in[TFU_PROJECT_GAMMA], err));
-  for (int i = 0; i < TFU_PROJECTIONS; i++) TFU_TRY(product_shape(in, i, &out[i], attr, err));
-  if (tfu_given(residual)) TFU_TRY(tfu_match("residual", residual, "x . kernel_a", &out[0], err));
-  if (!attr || !attr[TFU_PROJECT_GATED].b) return TFU_OK;
-  TFU_REQUIRE(err, !tfu_given(residual) && !tfu_given(&in[TFU_PROJECT_KERNEL + 2]),
-              "a gated unit has kernel_a and kernel_b alone, got residual %s and kernel_c %s", tfu_show(residual).text,
-              tfu_show(&in[TFU_PROJECT_KERNEL + 2]).text);
-  TFU_TRY(tfu_match("x . kernel_b", &out[1], "x . kernel_a", &out[0], err));
-  out[1] = (tfu_shape){.rank = 1};
-  return TFU_OK;
-}
+TFU_SHAPE_RULE(projections_shape) { return tfu_projections_shape(in, out, attr, product_shape, err); }
 
 /* What its parts want, w and sums among that, the normed x, as it is and rounded, and the two factors of a gated unit.
  */
