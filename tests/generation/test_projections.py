@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from projecting import composed
 
 from tfuse._core import _library
 from tfuse._tools import _tune
-from tfuse.elementwise.scale_bias_act import PLAIN
 
 op = _library.raw("projections")
 RNG = np.random.default_rng(3)
@@ -33,18 +33,6 @@ def run(x, gamma, kernels, biases, residual=None, **attributes):
     found = op(x, none if gamma is None else gamma, *kernels, *more, *filled(biases), *more, *filled([residual]), epsilon=1e-5,
                **attributes)
     return [y for y in found if y.shape.rank > 1]
-
-
-def composed(dtype, x, gamma, kernels, biases, residual=None, activation="linear", gated=False):
-    x, gamma, residual, *rest = (None if t is None else tf.cast(t, dtype) for t in (x, gamma, residual, *kernels, *biases))
-    kernels, biases = rest[:len(kernels)], rest[len(kernels):]
-    if gamma is not None:
-        x = x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + tf.cast(1e-5, dtype)) * gamma
-    found = [tf.matmul(x, k) if b is None else tf.matmul(x, k) + b for k, b in zip(kernels, biases)]
-    if gated:
-        return [PLAIN[activation](found[0]) * found[1]]
-    found = [PLAIN[activation](y) for y in found]
-    return found if residual is None else [found[0] + residual, *found[1:]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from projecting import composed
 
 import tfuse
 from tfuse._core import _library
 from tfuse._tools import _tune
-from tfuse.elementwise.scale_bias_act import PLAIN
 
 op = _library.raw("quantized_projections")
 RNG = np.random.default_rng(3)
@@ -59,19 +59,6 @@ def rounded(x):
     return tf.cast(tf.round(wide * by) / by, x.dtype)
 
 
-def composed(dtype, x, gamma, kernels, biases, residual=None, activation="linear", gated=False):
-    given = (x, gamma, residual, *(k[2] for k in kernels), *biases)
-    x, gamma, residual, *rest = (None if t is None else tf.cast(t, dtype) for t in given)
-    kernels, biases = rest[:len(kernels)], rest[len(kernels):]
-    if gamma is not None:
-        x = x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + tf.cast(1e-5, dtype)) * gamma
-    found = [tf.matmul(x, k) if b is None else tf.matmul(x, k) + b for k, b in zip(kernels, biases)]
-    if gated:
-        return [PLAIN[activation](found[0]) * found[1]]
-    found = [PLAIN[activation](y) for y in found]
-    return found if residual is None else [found[0] + residual, *found[1:]]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 9, 33])
 @pytest.mark.parametrize("bits, group", [(8, 0), (4, 0), (4, 64), (4, 128), (4, 48), (8, 128)])
@@ -86,7 +73,7 @@ def test_values(few_rows, device, kind, bits, group, rows, dtype):
     options = {"activation": "silu", "gated": True} if "gated" in kind else {}
     residual = given([rows, sizes[0]], dtype) if kind == "residual" else None
     arguments = x, gamma, kernels, biases, residual
-    wanted, naive = (composed(t, *arguments, **options) for t in ("float64", dtype))
+    wanted, naive = (composed(t, x, gamma, [k[2] for k in kernels], biases, residual, **options) for t in ("float64", dtype))
     found = run(*arguments, bits=bits, group=group, **options)
     assert len(found) == len(wanted)
     for y, want, other in zip(found, wanted, naive):
@@ -99,7 +86,7 @@ def test_rounded_rows(few_rows, device, dtype):
     """Of what is not normed, which the norm's own rounding would change."""
     x, kernels = given([5, 128], dtype), [quantized(128, 24, 8, 0, "float32")]
     (found,) = run(x, None, kernels, [None], quantize_rows=True)
-    (want,) = composed("float64", rounded(tf.cast(x, "float32")), None, kernels, [None])
+    (want,) = composed("float64", rounded(tf.cast(x, "float32")), None, [kernels[0][2]], [None])
     np.testing.assert_allclose(tf.cast(found, "float64"), want, rtol=0.01, atol=0.01 if dtype == "bfloat16" else 1e-5)
 
 
