@@ -26,9 +26,10 @@ def ways(model, mode):
         ids, there = (x.astype(np.int32) for x in generation_works.rows(prompts, longest + new))
         return model.generate({"token_ids": ids, "padding_mask": there}, stop_token_ids=None)["token_ids"]
 
-    def many(prompts, new):
+    def many(prompts, new, batch_invariant):
         import tfuse
-        return tfuse.generate(model, prompts, max_new_tokens=new, sampler="greedy", stop_token_ids=None)
+        return tfuse.generate(model, prompts, max_new_tokens=new, sampler="greedy", stop_token_ids=None,
+                              batch_invariant=batch_invariant)
 
     return continued, many if mode == "tfuse" else None
 

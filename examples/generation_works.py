@@ -37,6 +37,7 @@ class Work:
     prompt: int = 128  # of requests: the most
     new: int = 256
     bar: typing.Optional[int] = None  # what tfuse is meant to reach
+    batch_invariant: bool = False  # of requests
 
     def small(self):
         """Sizes that a CPU runs in seconds."""
@@ -50,7 +51,8 @@ WORKS = {
     "batch128": Work("1.1B", "batch 128", "tokens", 128, bar=80000),
     "first": Work("1.1B", "to the first token of a prompt of 2,048", "first", 1, prompt=2048, new=1),
     "requests": Work("1.1B", "256 requests of mixed lengths, by tfuse.generate", "requests", 256, prompt=1024, new=512),
-    "padded": Work("1.1B", "128 of them, in padded batches of 32", "padded", 128, prompt=1024, new=512),
+    "invariant": Work("1.1B", "the same with batch_invariant=True", "requests", 256, prompt=1024, new=512, batch_invariant=True),
+    "padded": Work("1.1B", "128 of these requests, in padded batches of 32", "padded", 128, prompt=1024, new=512),
     "8b-batch1": Work("8B", "batch 1", "tokens", 1, bar=230),
     "8b-batch64": Work("8B", "batch 64", "tokens", 64, bar=9000),
     "start": Work("1.1B", "from the start of a process to its first token", "start", 1, new=1),
@@ -85,8 +87,8 @@ def requests(work, vocabulary):
 # ---- measuring ----
 #
 # A framework gives continued(prompts, longest, new), which continues a batch of prompts, of at most `longest` tokens each, by
-# `new` or more, and returns when that is done; and where it has such a thing many(prompts, new), which gives each prompt its
-# own number of new tokens, and returns them.
+# `new` or more, and returns when that is done; and where it has such a thing many(prompts, new, batch_invariant), which gives each
+# prompt its own number of new tokens, and returns them.
 
 
 def took(call):
@@ -115,9 +117,10 @@ def first(work, vocabulary, continued, many):
 
 def mixed(work, vocabulary, continued, many):
     given, new = requests(work, vocabulary)
-    begin, found = took(lambda: many(given[:ALONE], [2] * ALONE)), []  # what is chosen and loaded once
-    whole = took(lambda: found.extend(many(given, new)))
-    alone = [many([given[i]], [new[i]])[0] for i in range(ALONE)]
+    run = lambda some, limits: many(some, limits, work.batch_invariant)
+    begin, found = took(lambda: run(given[:ALONE], [2] * ALONE)), []  # what is chosen and loaded once
+    whole = took(lambda: found.extend(run(given, new)))
+    alone = [run([given[i]], [new[i]])[0] for i in range(ALONE)]
     assert [len(tokens) for tokens in found] == new
     return {"tokens_per_s": sum(new) / whole, "first_s": begin,
             "same": [sum(list(a) == list(b) for a, b in zip(alone, found)), ALONE]}
