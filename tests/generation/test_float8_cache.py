@@ -95,6 +95,17 @@ def test_prompts(device, dtype):
         check(y[:, i], one, dtype, scale=0.25)
 
 
+@pytest.mark.parametrize("jit_compile", [None, False, True])
+def test_the_function(device, jit_compile):
+    """Eagerly, in a graph and in XLA: as over pages of query's dtype."""
+    rng = np.random.default_rng(0)
+    codes = tf.constant(rng.integers(0, 120, [9, 4, 2, 8]), "uint8")
+    query, table = tf.constant(rng.normal(size=[2, 3, 4, 8]), "float32"), tf.constant([[0, 3, 8], [7, 1, 1]])
+    run = lambda pages: tfuse.paged_attention(query, pages, pages, table, tf.constant([10, 7]), scale=0.01)
+    made = run if jit_compile is None else tf.function(run, jit_compile=jit_compile)
+    np.testing.assert_allclose(made(codes), run(wide(codes, "float32")), rtol=1e-5)
+
+
 def test_more_pages_than_are_widened_at_one_time(device):
     """Of 40 sequences of 4 MB in float32 each."""
     rng = np.random.default_rng(0)
