@@ -126,6 +126,18 @@ def skip_broken_xla():
         pytest.skip(stock_xla_error())
 
 
+# How a function is called; without AutoGraph, which takes longer than most functions here, and of which they need nothing.
+ROUTES = {"eager": lambda f: f, "graph": functools.partial(tf.function, autograph=False),
+          "xla": functools.partial(tf.function, autograph=False, jit_compile=True)}
+
+
+@pytest.fixture(params=list(ROUTES))
+def route(request):
+    if request.param == "xla":
+        skip_broken_xla()
+    return ROUTES[request.param]
+
+
 @pytest.fixture(params=[False, True], ids=["graph", "xla"])
 def jit(request):
     """What compile() and tf.function take as jit_compile."""
@@ -165,3 +177,14 @@ def check_files_go_both_ways(models, x, folder, close):
     again = keras.saving.load_model(folder / "model.keras")
     assert type(again.layers[0]) is type(models[0].layers[0])
     close(again(x), models[0](x))
+
+
+def check_lora(ours, theirs, x, close):
+    """Of our layer and of Keras's, which have the same weights."""
+    for layer in (ours, theirs):
+        if not hasattr(layer, "enable_lora"):
+            pytest.skip("this Keras has no LoRA")
+        layer.enable_lora(2)
+        layer.lora_kernel_b.assign(tf.ones(layer.lora_kernel_b.shape))
+    theirs.lora_kernel_a.assign(ours.lora_kernel_a)
+    close(ours(x), theirs(x))

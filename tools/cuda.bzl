@@ -36,7 +36,7 @@ def _cuda_images_impl(ctx):
         headers = _headers(ctx, source)
         of_stem = []
         for arch in architectures:
-            image = ctx.actions.declare_file("images/%s.%s.fatbin" % (stem, arch))
+            image = ctx.actions.declare_file("images/%s.%s.lzma" % (stem, arch))
             unused = ctx.actions.declare_file("images/%s.%s.unused" % (stem, arch))
             cost = ctx.actions.declare_file("images/%s.%s.cost" % (stem, arch))
             args = ctx.actions.args()

@@ -23,7 +23,7 @@ def _python_env_impl(ctx):
     if not tensorflow:
         _missing("TensorFlow (in the environment of %s)" % python)
     nvrtc = ctx.os.environ.get("TFUSE_NVRTC", root + "/.venv/nvrtc")
-    for part in ["cuda_nvrtc", "cuda_runtime", "cuda_cccl", "nvfatbin"]:
+    for part in ["cuda_nvrtc", "cuda_runtime", "cuda_cccl"]:
         if not ctx.path("%s/nvidia/%s" % (nvrtc, part)).exists:
             _missing("NVRTC (%s/nvidia/%s)" % (nvrtc, part))
 

@@ -1,13 +1,12 @@
 """Device code for the library: compiles CUDA C with NVRTC, no nvcc and no host compiler, and writes the C that carries it.
 
-  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] [--include DIR] [--unpacked]
+  nvrtc.py compile --nvidia DIR --arch ARCH --out FILE [--unused FILE] [--cost FILE] [--include DIR]
                    SOURCE [HEADER ...]
-      ARCH sm_NN gives a cubin, compute_NN gives PTX, in a compressed fatbin that the driver unpacks. --unused lists the
-      headers SOURCE does not reach, so that Bazel compiles it again for its own headers only. --cost says what it took:
-      seconds and bytes. --include names a folder to look for headers in before the usual ones, --unpacked leaves the image
-      as NVRTC gave it.
+      ARCH sm_NN gives a cubin, compute_NN gives PTX, packed. --unused lists the headers SOURCE does not reach, so that Bazel
+      compiles it again for its own headers only. --cost says what it took: seconds and bytes. --include names a folder to
+      look for headers in before the usual ones.
   nvrtc.py table --stem STEM --out FILE [IMAGE ...]
-      IMAGE is STEM.ARCH.fatbin; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
+      IMAGE is STEM.ARCH.lzma; the C file defines tfu_STEM_images[] of kernels/core/gpu/images.h.
   nvrtc.py costs --out FILE [COST ...]
       COST is STEM.ARCH.cost; FILE is a table of all of them, the slowest first.
   nvrtc.py info --nvidia DIR --version-file FILE --out FILE [ARCH ...]
@@ -18,6 +17,7 @@ import argparse
 import ctypes
 import hashlib
 import json
+import lzma
 import os
 import pathlib
 import re
@@ -27,7 +27,6 @@ import time
 
 INCLUDES = [".", "kernels", "ops"]
 NVIDIA_INCLUDES = ["cuda_runtime/include", "cuda_cccl/include"]
-LZ4 = 0x2000  # the flag in a fatbin
 OPTIONS = ["--std=c++17", "--device-as-default-execution-space", "-DTFU_DEVICE"]
 # NVRTC has no switch for this one. sm_70 is served on purpose.
 KNOWN_WARNING = re.compile(r"nvrtc: warning: Architectures prior to \S+ are deprecated.*\n?")
@@ -48,8 +47,8 @@ typedef __SIZE_TYPE__ size_t; typedef __PTRDIFF_TYPE__ ptrdiff_t;
 }
 
 
-def load(nvidia, name="cuda_nvrtc/lib/libnvrtc.so.12"):
-    return ctypes.CDLL(os.path.join(nvidia, name))
+def load(nvidia):
+    return ctypes.CDLL(os.path.join(nvidia, "cuda_nvrtc/lib/libnvrtc.so.12"))
 
 
 def strings(items):
@@ -64,7 +63,7 @@ def fetch(nvrtc, program, what):
     return data.raw
 
 
-def compile_image(nvidia, source, arch, include=(), unpacked=False):
+def compile_image(nvidia, source, arch, include=()):
     """The image of one file for one architecture. NVRTC's log goes to stderr: as the error, or as warnings."""
     nvrtc, program = load(nvidia), ctypes.c_void_p()
     text = pathlib.Path(source).read_bytes()
@@ -81,49 +80,16 @@ def compile_image(nvidia, source, arch, include=(), unpacked=False):
         sys.exit(f"NVRTC, {source} for {arch}: a function ends in a trap, as one without a return does: an intrinsic of CUDA's "
                  "headers that is empty here?")
     image = fetch(nvrtc, program, "CUBIN" if arch.startswith("sm_") else "PTX")
-    return image if unpacked else packed(nvidia, image, arch)
+    return packed(image, arch)
 
 
-def packed(nvidia, image, arch):
-    """A fatbin with the image, compressed. What "size" compresses takes a driver of CUDA 12.4, which PTX and cubins from sm_100
-    on need in any case; what "speed" compresses, all drivers of CUDA 12 can read."""
-    fatbin, handle, size = load(nvidia, "nvfatbin/lib/libnvfatbin.so.12"), ctypes.c_void_p(), ctypes.c_size_t()
-    kind, *more = ["Cubin"] if arch.startswith("sm_") else ["PTX", None]
-    add, number = getattr(fatbin, "nvFatbinAdd" + kind), re.search(r"\d+", arch)[0]
-    mode = "speed" if kind == "Cubin" and int(number) < 100 else "size"
-    options = ["-compress-all", "-compress-mode=" + mode]
-    failed = (fatbin.nvFatbinCreate(ctypes.byref(handle), strings(options), ctypes.c_size_t(len(options)))
-              or add(handle, image, ctypes.c_size_t(len(image)), number.encode(), b"tfuse", *more)
-              or fatbin.nvFatbinSize(handle, ctypes.byref(size)))
-    data = ctypes.create_string_buffer(size.value)
-    failed = failed or fatbin.nvFatbinGet(handle, data) or fatbin.nvFatbinDestroy(ctypes.byref(handle))
-    if failed:
-        fatbin.nvFatbinGetErrorString.restype = ctypes.c_char_p
-        sys.exit("nvFatbin, %s: %s" % (arch, fatbin.nvFatbinGetErrorString(failed).decode()))
-    return denser(data.raw, image) if mode == "speed" else data.raw
-
-
-def denser(data, image):
-    """The fatbin with its image packed by LZ4's slowest level; nvFatbin's "speed" is its fastest. The format is one: who can
-    unpack the one can unpack the other. Images are a fifth smaller. Without liblz4 it stays as it is.
-
-    A fatbin is a header, with the size of what follows at byte 8, and entries, here one: a header, whose size is at byte 4,
-    and the packed image. Its size is at byte 16 and, padded to 8 bytes, at byte 8; flags are at 40, the unpacked size at 56."""
-    try:
-        lz4 = ctypes.CDLL("liblz4.so.1")
-    except OSError:
-        return data
-    (start,), out = struct.unpack_from("<H", data, 6), bytearray(data)
-    (header,), flags, size = struct.unpack_from("<I", out, start + 4), *struct.unpack_from("<Q8xQ", out, start + 40)
-    if not flags & LZ4 or size != len(image):
-        sys.exit("nvFatbin: expected %d bytes packed by LZ4, got %d with flags %#x" % (len(image), size, flags))
-    block = ctypes.create_string_buffer(lz4.LZ4_compressBound(len(image)))
-    used = lz4.LZ4_compress_HC(image, block, len(image), len(block), 12)
-    padded = -(-used // 8) * 8
-    out[start + header:] = block.raw[:used].ljust(padded, b"\0")
-    struct.pack_into("<Q", out, 8, header + padded)
-    struct.pack_into("<QI", out, start + 8, padded, used)
-    return bytes(out)
+def packed(image, arch):
+    """A .lzma file that states its size, for kernels/core/gpu/lzma.h. Instructions are 16 bytes long: what a byte of a cubin is
+    likely to be depends on its place among them, in PTX on the letter before it."""
+    likely = dict(lc=0, lp=4, pb=4) if arch.startswith("sm_") else dict(lc=4, lp=0, pb=0)
+    filters = [dict(id=lzma.FILTER_LZMA1, preset=6 | lzma.PRESET_EXTREME, dict_size=max(len(image), 4096), **likely)]
+    data = lzma.compress(image, lzma.FORMAT_ALONE, filters=filters)
+    return data[:5] + struct.pack("<Q", len(image)) + data[13:]
 
 
 def reached(source, headers):
@@ -203,7 +169,6 @@ def main():
             command.add_argument("--unused", type=pathlib.Path)
             command.add_argument("--cost", type=pathlib.Path)
             command.add_argument("--include", action="append", default=[])
-            command.add_argument("--unpacked", action="store_true")
         if name == "info":
             command.add_argument("--version-file", required=True)
         if name == "table":
@@ -213,7 +178,7 @@ def main():
     if a.command == "compile":
         source, *headers = a.files
         start = time.monotonic()
-        a.out.write_bytes(compile_image(a.nvidia, source, a.arch, a.include, a.unpacked))
+        a.out.write_bytes(compile_image(a.nvidia, source, a.arch, a.include))
         if a.cost:
             a.cost.write_text("%.2f %d\n" % (time.monotonic() - start, a.out.stat().st_size))
         if a.unused:

@@ -5,6 +5,9 @@
 #include "kernels/attention/attention_softmax.cuh"
 #include "kernels/attention/attention_tile.cuh"
 
+/* What tensor cores sum of a product of float: a sequence may have so few keys that what they cut off shows. */
+enum { TERMS = 8 };
+
 /* A block has one split of the keys for 16 rows: blockIdx.x counts splits, then tiles of rows, key heads and sequences.
  *
  * Shared memory has the 16 rows of queries, D elements each, which all warps read; then for each warp a ring of SLOTS
@@ -79,7 +82,7 @@ __device__ inline void decode(const attention_work &w) {
     float p[1][N][4];
     wait_for_copies<SLOTS - 1>();
     __syncwarp();
-    multiply_rows(p, query, 0, tile<T, D>{ring.at + n % SLOTS * STEPS * ring.ROW}, a.tf32);
+    multiply_rows<TERMS>(p, query, 0, tile<T, D>{ring.at + n % SLOTS * STEPS * ring.ROW}, a.tf32);
     __syncwarp();
     load(n + SLOTS);
 
@@ -109,7 +112,8 @@ __device__ inline void decode(const attention_work &w) {
 
     wait_for_copies<SLOTS - 1>();
     __syncwarp();
-    multiply_results(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW}, a.tf32);
+    multiply_results<TERMS>(out, left_factors<T, 1, N>(p), tile<T, D>{ring.at + (n + 1) % SLOTS * STEPS * ring.ROW},
+                            a.tf32);
     __syncwarp();
     load(n + 1 + SLOTS);
   }

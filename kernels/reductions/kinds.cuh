@@ -53,34 +53,31 @@ struct flip_sign {
   __device__ float operator()(float v) const { return __uint_as_float(__float_as_uint(v) ^ sign); }
 };
 
-template <typename T>
-struct sums {
+struct one_sum {
   typedef sum_state<float> state;
   enum { GROUP = TFU_SUMS, WORDS = 1 };
   float sum = 0;
   __device__ void start(const reduce_args &) {}
   __device__ unsigned nothing() const { return 0; }
-  template <int N, typename V, typename A, typename P>
-  __device__ void add(V value, A, P, int, int) {
-    sum += folded<N>(value, plus());
-  }
   __device__ state known(int64_t) const { return {sum}; }
 };
 
 template <typename T>
-struct squares {
-  typedef sum_state<float> state;
-  enum { GROUP = TFU_SUMS, WORDS = 1 };
-  float sum = 0;
-  __device__ void start(const reduce_args &) {}
-  __device__ unsigned nothing() const { return 0; }
+struct sums : one_sum {
+  template <int N, typename V, typename A, typename P>
+  __device__ void add(V value, A, P, int, int) {
+    sum += folded<N>(value, plus());
+  }
+};
+
+template <typename T>
+struct squares : one_sum {
   template <int N, typename V, typename A, typename P>
   __device__ void add(V value, A, P, int, int) {
     float part[4] = {0, 0, 0, 0};
     UNROLLED(i, N) part[i % 4] += value(i) * value(i);
     sum += part[0] + part[1] + (part[2] + part[3]);
   }
-  __device__ state known(int64_t) const { return {sum}; }
 };
 
 template <typename T>

@@ -1,6 +1,5 @@
 """Attention beyond its cases: all options together, ragged and paged sequences, decoding, memory, Keras, what it refuses."""
 
-import functools
 import itertools
 import resource
 
@@ -10,21 +9,11 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import needs_gpu, skip_broken_xla
+from conftest import ROUTES, needs_gpu
 from tfuse import cases
 from tfuse._core import _library
 from tfuse.attention.attention import _attention, _paged, _plain
 from tfuse.cases.attention import attention as meant
-
-ROUTES = {"eager": lambda f: f, "graph": functools.partial(tf.function, autograph=False),
-          "xla": functools.partial(tf.function, autograph=False, jit_compile=True)}
-
-
-@pytest.fixture(params=list(ROUTES))
-def route(request):
-    if request.param == "xla":
-        skip_broken_xla()
-    return ROUTES[request.param]
 
 
 def normal(*shape, seed=0, dtype="float32"):

@@ -10,11 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import since_now, skip_broken_xla
+from conftest import ROUTES, since_now, skip_broken_xla
 from tfuse._core._op import sized
 from tfuse.convolution import batch_norm as module
 
-ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": lambda f: tf.function(f, jit_compile=True)}
 OPTIONS = {
     "plain": {},
     "channels first": {"axis": 1},

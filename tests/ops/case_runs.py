@@ -8,6 +8,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+import conftest
 from conftest import FULL, skip_broken_xla
 from tfuse import cases
 from tfuse._core import _op
@@ -16,13 +17,7 @@ FAMILIES = {case.name: family for family, members in cases.all_cases().items() f
 ALL = [case for members in cases.all_cases().values() for case in members]
 VARIANTS = [(case, options) for case in ALL for options in case.options]
 FIRST = [(case, case.options[min(1, len(case.options) - 1)]) for case in ALL]  # one variant each, not the trivial one
-ROUTES = {
-    "eager": lambda f: f,
-    "graph": lambda f: tf.function(f, autograph=False),
-    "unknown dims": None,
-    "xla": lambda f: tf.function(f, autograph=False, jit_compile=True),
-    "xla, unknown dims": None,
-}
+ROUTES = {**conftest.ROUTES, "unknown dims": None, "xla, unknown dims": None}
 
 
 def full_name(case):

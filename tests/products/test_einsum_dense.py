@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import check_files_go_both_ways
+from conftest import check_files_go_both_ways, check_lora
 
 RNG = np.random.default_rng(8)
 X = tf.constant(RNG.normal(size=(3, 5, 6)), tf.float32)
@@ -97,11 +97,4 @@ def test_einsum_dense_config_and_files_go_both_ways(tmp_path):
 
 
 def test_einsum_dense_with_lora(as_on_a_gpu):
-    ours, theirs = einsum_pair("abc,cde->abde", activation="relu")
-    for layer in (ours, theirs):
-        if not hasattr(layer, "enable_lora"):
-            pytest.skip("this Keras has no LoRA")
-        layer.enable_lora(2)
-        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
-    theirs.lora_kernel_a.assign(ours.lora_kernel_a)
-    close(ours(X), theirs(X))
+    check_lora(*einsum_pair("abc,cde->abde", activation="relu"), X, close)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from conftest import GPUS, check_files_go_both_ways, new_process, skip_broken_xla
+from conftest import GPUS, check_files_go_both_ways, check_lora, new_process, skip_broken_xla
 from tfuse._tools import _cache, _tune
 from tfuse._core import _library, _op
 from tfuse import cases
@@ -309,14 +309,7 @@ def test_dense_gelu_tanh():
 
 
 def test_dense_with_lora():
-    ours, theirs = both(4, activation="relu")
-    for layer in (ours, theirs):
-        if not hasattr(layer, "enable_lora"):
-            pytest.skip("this Keras has no LoRA")
-        layer.enable_lora(2)
-        layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
-    theirs.lora_kernel_a.assign(ours.lora_kernel_a)
-    close(ours(X), theirs(X))
+    check_lora(*both(4, activation="relu"), X, close)
 
 
 def test_training(jit):

@@ -1,22 +1,9 @@
-"""What the tests of rows share: routes, tensors, and how near to each other results must be."""
-
-import functools
+"""What the tests of rows share: tensors, and how near to each other results must be."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from conftest import skip_broken_xla
-
-ROUTES = {"eager": lambda f: f, "graph": tf.function, "xla": functools.partial(tf.function, jit_compile=True)}
 EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52}
-
-
-@pytest.fixture(params=list(ROUTES))
-def route(request):
-    if request.param == "xla":
-        skip_broken_xla()
-    return ROUTES[request.param]
 
 
 def normal(*shape, seed=0, dtype="float32"):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfuse
 from tfuse import cases
-from comparing import EPSILON, close, gradients, normal, numbers, route
+from comparing import EPSILON, close, gradients, normal, numbers
 from tfuse._core import _philox
 
 # ---- softmax: axes and masks ----

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
-from comparing import close, normal, numbers, route
+from comparing import close, normal, numbers
 from conftest import skip_broken_xla
 
 LAYERS = {

@@ -4,8 +4,9 @@ that the forge's workflows and the site are held to what is there."""
 import ctypes
 import hashlib
 import importlib
+import lzma
+import pathlib
 import re
-import struct
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import pytest
 
 from conftest import ROOT
 from tfuse import __version__
+from tfuse._core import _library
 
 pytestmark = pytest.mark.skipif(not (ROOT / "run").exists(), reason="not in the source tree")
 
@@ -236,24 +238,19 @@ def test_the_sites_markdown():
 # ---- device code ----
 
 
-def test_images_are_packed_densely():
-    """A fatbin keeps its image and all that is said of it, in fewer bytes."""
-    try:
-        lz4 = ctypes.CDLL("liblz4.so.1")
-    except OSError:
-        pytest.skip("needs liblz4")
-    nvrtc = tool("nvrtc")
-    image = b"".join(hashlib.sha256(b"%d" % (i * i % 97)).digest()[:i % 23] for i in range(9999))
-    block = ctypes.create_string_buffer(2 * len(image))
-    used = lz4.LZ4_compress_default(image, block, len(image), len(block))
-    entry = struct.pack("<HHIQI20xQ8xQ8s", 2, 257, 72, -(-used // 8) * 8, used, nvrtc.LZ4 | 0x11, len(image), b"tfuse")
-    rest = entry + block.raw[:used].ljust(-(-used // 8) * 8, b"\0")
-    before = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(rest)) + rest
-    after = nvrtc.denser(before, image)
-    size, padded, used = *struct.unpack_from("<Q", after, 8), *struct.unpack_from("<QI", after, 24)
-    assert len(after) == 16 + size == 16 + 72 + padded < len(before) and padded % 8 == 0 and used <= padded < used + 8
-    assert after[:8] == before[:8] and after[16:24] == before[16:24] and after[36:88] == before[36:88]
-    unpacked = ctypes.create_string_buffer(len(image))
-    assert lz4.LZ4_decompress_safe(after[88:88 + used], unpacked, used, len(image)) == len(image) and unpacked.raw == image
-    with pytest.raises(SystemExit, match="expected 3 bytes packed by LZ4"):
-        nvrtc.denser(before, b"abc")
+def test_the_library_unpacks_what_the_build_packs():
+    """Byte for byte: nothing, one byte, runs, what nothing can be saved of, distances of all lengths, a library's code."""
+    pack, unpack, free = tool("nvrtc").packed, ctypes.CDLL(_library.path).tfu_lzma_decode, ctypes.CDLL(None).free
+    free.argtypes = [ctypes.c_void_p]
+    random = b"".join(hashlib.sha256(b"%d" % i).digest() for i in range(1000))
+    parts = b"".join(random[i * i % 1999:][:i % 47] + random[i * i * 7 % 30000:][:i % 300] for i in range(900))
+    images = [b"", b"x", b"x" * 9000, random, parts, (parts + random) * 3, pathlib.Path(_library.path).read_bytes()[:2 ** 18]]
+    for image in images:
+        for arch in ("sm_90", "compute_90"):
+            data, size, out = pack(image, arch), ctypes.c_size_t(), ctypes.c_void_p()
+            error = ctypes.create_string_buffer(2000)
+            failed = unpack(data, ctypes.c_size_t(len(data)), ctypes.byref(out), ctypes.byref(size), error)
+            assert not failed, (len(image), arch, error.value)
+            assert ctypes.string_at(out, size.value) == image, (len(image), arch)
+            free(out)
+            assert lzma.decompress(data, lzma.FORMAT_ALONE) == image  # a .lzma file to others too

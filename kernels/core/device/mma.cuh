@@ -9,7 +9,7 @@
  *
  * float is multiplied as float: every factor is split into two of TF32's 11 bits, big and small, and three products are
  * added; where the caller allows it (tf32), big alone is multiplied. Tensor cores cut off where float rounds; so they
- * sum 16 terms at most, and those sums are added outside. */
+ * sum 16 terms at most, or 8 where that shows (TERMS), and those sums are added outside. */
 #pragma once
 
 #include "kernels/core/device/shared.cuh"
@@ -82,12 +82,12 @@ struct factor<float> {
 };
 
 /* c, d += left x right: columns 0 .. 7 and 8 .. 15. */
-template <typename T>
+template <typename T, int TERMS = 16>
 __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<T> &left, const factor<T> &right, bool) {
   multiply(c, left.v, right.v[0], right.v[1], T());
   multiply(d, left.v, right.v[2], right.v[3], T());
 }
-template <>
+template <typename T, int TERMS = 16>
 __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<float> &left, const factor<float> &right,
                                     bool tf32) {
   float sum[2][4] = {};
@@ -101,6 +101,8 @@ __device__ inline void multiply_add(float (&c)[4], float (&d)[4], const factor<f
   UNROLLED(i, 4) {
     const int n = i / 2, k = i % 2, r = n * 4 + k * 2;
     multiply(sum[n], left.big + 4 * k, right.big[r], right.big[r + 1], float());
+    if (TERMS == 8 && k == 0)
+      UNROLLED(j, 4) (n ? d : c)[j] += sum[n][j], sum[n][j] = 0;
   }
   UNROLLED(i, 4) c[i] += sum[0][i], d[i] += sum[1][i];
 }
@@ -214,7 +216,7 @@ struct tile<float, D> {
 
 /* acc = left x right transposed, over their D columns: 16 * M rows of left, from `row` on, by 8 * N rows of right. Of
  * float, 32 columns are work enough for one iteration of a loop. */
-template <typename T, int D, int M, int N>
+template <int TERMS = 16, typename T, int D, int M, int N>
 __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &left, int row, const tile<T, D> &right,
                                      bool tf32) {
   enum { AT_ONCE = sizeof(T) == 2 ? D / 16 : 2 };
@@ -225,7 +227,7 @@ __device__ inline void multiply_rows(float (&acc)[M][N][4], const tile<T, D> &le
     UNROLL
     for (int n = 0; n < N; n += 2) {
       const factor<T> r = right.right_transposed(8 * n, k);
-      UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
+      UNROLLED(m, M) multiply_add<T, TERMS>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }
@@ -251,7 +253,7 @@ struct left_factors<float, M, N> {
 };
 
 /* acc += p x right: p is 16 * M rows by 8 * N columns, right 8 * N rows by D columns. */
-template <typename T, int D, int M, int N>
+template <int TERMS = 16, typename T, int D, int M, int N>
 __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_factors<T, M, N> &p,
                                         const tile<T, D> &right, bool tf32) {
   UNROLL
@@ -261,7 +263,7 @@ __device__ inline void multiply_results(float (&acc)[M][D / 8][4], const left_fa
     UNROLL
     for (int n = 0; n < D / 8; n += 2) {
       const factor<T> r = right.right(8 * k, 8 * n);
-      UNROLLED(m, M) multiply_add<T>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
+      UNROLLED(m, M) multiply_add<T, TERMS>(acc[m][n], acc[m][n + 1], l[m], r, tf32);
     }
   }
 }

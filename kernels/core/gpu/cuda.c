@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/core/gpu/driver.h"
+#include "kernels/core/gpu/lzma.h"
 #include "kernels/core/table.h"
 
 /* ---- devices ---- */
@@ -113,22 +114,32 @@ static tfu_code image_now(const tfu_module *m, int *image, tfu_error *err) {
   return *image < 0 ? tfu_no_image(m->images, device.capability, err) : TFU_OK;
 }
 
+/* The driver keeps a copy of what it is given. */
+static tfu_code load_image(const tfu_driver *d, const tfu_image *image, CUlibrary *library, tfu_error *err) {
+  void *code;
+  size_t size;
+  TFU_TRY(tfu_lzma_decode(image->bytes, image->size, &code, &size, err));
+  const int mode = tfu_capture_relax();
+  const CUresult r = d->cuLibraryLoadData(library, code, NULL, NULL, 0, NULL, NULL, 0);
+  tfu_capture_restore(mode);
+  free(code);
+  return tfu_driver_code(d, r, "loading tfuse's device code", err);
+}
+
 static tfu_code load_library(tfu_module *m, int image, void **library, tfu_error *err) {
   static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
   const tfu_driver *d;
   TFU_TRY(tfu_driver_get(&d, err));
   pthread_mutex_lock(&loading);
   CUlibrary loaded = atomic_load(&m->library[image]);
-  CUresult r = CUDA_SUCCESS;
+  tfu_code code = TFU_OK;
   if (!loaded) {
-    const int mode = tfu_capture_relax();
-    r = d->cuLibraryLoadData(&loaded, m->images[image].bytes, NULL, NULL, 0, NULL, NULL, 0);
-    tfu_capture_restore(mode);
-    if (!r) atomic_store(&m->library[image], loaded);
+    code = load_image(d, &m->images[image], &loaded, err);
+    if (!code) atomic_store(&m->library[image], loaded);
   }
   pthread_mutex_unlock(&loading);
   *library = loaded;
-  return tfu_driver_code(d, r, "loading tfuse's device code", err);
+  return code;
 }
 
 tfu_code tfu_variable(tfu_module *m, const char *name, void **address, size_t *bytes, tfu_error *err) {

@@ -1,4 +1,5 @@
-/* images.h - compiled device code, linked into the library as bytes. The build makes one table per kernels/<stem>.cu.
+/* images.h - compiled device code, linked into the library as .lzma files. The build makes one table per
+ * kernels/<stem>.cu.
  */
 #ifndef TFUSE_IMAGES_H_
 #define TFUSE_IMAGES_H_

@@ -63,10 +63,10 @@ def _device_code(source, architectures, folder, build):
                      "install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12 nvidia-cuda-cccl-cu12, or --arch none to "
                      "build for the CPU alone")
     for arch in architectures:
-        images.append(build / ("%s.%s.image" % (source.stem, arch)))
+        images.append(build / ("%s.%s.lzma" % (source.stem, arch)))
         folders = [part for path in (folder, include(), include() / "ops") for part in ("--include", path)]
-        _run([sys.executable, tool, "compile", "--nvidia", nvidia(), "--arch", arch, "--out", images[-1], "--unpacked",
-              *folders, source])
+        _run([sys.executable, tool, "compile", "--nvidia", nvidia(), "--arch", arch, "--out", images[-1], *folders,
+              source])
     table = build / (source.stem + "_images.c")
     _run([sys.executable, tool, "table", "--stem", source.stem, "--out", table, *images])
     return table
