@@ -139,11 +139,14 @@ def in_threads(calls):
 def test_many_at_once_over_http(ports, wanted):
     """All together, some of whose clients vanish: the others get what Python has, and as many pages are free as before."""
     for model in ("llm", "tight"):
+        failed = statistics(ports[0], model)["fail"]["count"]
         leaves = [1 if i % 7 == 3 else None for i in range(64)]
-        got = in_threads([lambda i=i: stream(ports[0], model, leaves[i], token_ids=PROMPTS[i], max_new_tokens=NEW[i]) for i in range(64)])
+        new = [ROOM - len(PROMPTS[i]) if leaves[i] else NEW[i] for i in range(64)]  # those who leave ask for much
+        got = in_threads([lambda i=i: stream(ports[0], model, leaves[i], token_ids=PROMPTS[i], max_new_tokens=new[i]) for i in range(64)])
         assert got == [tokens[:most] for tokens, most in zip(wanted, leaves)]
         whole = stream(ports[0], model, token_ids=COMMON, max_new_tokens=ROOM - len(COMMON))  # of `tight` it takes all pages
         assert len(whole) == ROOM - len(COMMON)
+        assert statistics(ports[0], model)["fail"]["count"] > failed  # requests were cancelled
 
 
 def test_samplers_and_stops(ports, home, wanted):
