@@ -1,5 +1,6 @@
-/* engine_test.c - the scheduler of generations over a model that stands in: its next word depends on every word that
- * the cache has for a sequence, so a wrong page, place, length or order shows in the tokens. */
+/* engine_test.c - the scheduler of generations over a model that stands in: what its cache has of a word depends on all
+ * words before it, and the next word on all that the cache has for a sequence, so a wrong page, place, length or order
+ * shows in the tokens. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -8,15 +9,21 @@
 
 enum { PAGE = 4, ROOM = 32, WORDS = 1000, ROW_PAGES = ROOM / PAGE, MOST_PAGES = 64, UNREADABLE = 999, UNLUCKY = 998 };
 
-static int32_t cache[MOST_PAGES * PAGE];
+static int64_t cache[MOST_PAGES * PAGE];
 static int64_t words_read, most_rows;
 
 static int64_t mixed(int64_t state, int64_t word) { return (state * 31 + word + 7) % 1000003; }
 
+/* What the cache has of a sequence's word at a position, and where. */
+static int64_t *at(const int64_t *table, int64_t position) {
+  return &cache[table[position / PAGE] * PAGE + position % PAGE];
+}
+static int64_t key_of(int64_t before, int64_t word) { return mixed(before, word); }
+
 /* What follows a sequence: of seed, temperature and the like, too, so that they are seen to arrive. */
-static int32_t next_word(int64_t state, const int64_t *extra) {
-  for (int i = 0; i < 4; i++) state = mixed(state, extra[i]);
-  return (int32_t)(state % 900);
+static int32_t next_word(int64_t keys, const int64_t *extra) {
+  for (int i = 0; i < 4; i++) keys = mixed(keys, extra[i]);
+  return (int32_t)(keys % 900);
 }
 
 static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64_t *table, int64_t length,
@@ -27,7 +34,7 @@ static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64
     if (place < 0) continue;
     TFU_REQUIRE(err, word != UNREADABLE, "an unreadable word");
     CHECK(position == length - chunk + i && place == table[position / PAGE] * PAGE + position % PAGE);
-    cache[place] = (int32_t)word;
+    *at(table, position) = key_of(position ? *at(table, position - 1) : 1, word);
     words_read++;
   }
   return TFU_OK;
@@ -52,10 +59,10 @@ static tfu_code decode(void *of, int rows, int times, const int64_t *ints, const
     int64_t found[8], n = 0;
     for (; n < times && length < limit; n++) {
       TFU_REQUIRE(err, current != UNLUCKY, "an unlucky number");
-      cache[pages[(length - 1) / PAGE] * PAGE + (length - 1) % PAGE] = (int32_t)current;
-      int64_t state = 1;
-      for (int64_t i = 0; i < length; i++) state = mixed(state, cache[pages[i / PAGE] * PAGE + i % PAGE]);
-      found[n] = current = next_word(state, extra);
+      *at(pages, length - 1) = key_of(length > 1 ? *at(pages, length - 2) : 1, current);
+      int64_t keys = 0;
+      for (int64_t i = 0; i < length; i++) keys = mixed(keys, *at(pages, i));
+      found[n] = current = next_word(keys, extra);
       length++;
     }
     for (int64_t i = 0; i < n; i++) tokens[b * times + times - n + i] = found[i];
@@ -120,13 +127,13 @@ static void ask(client *c, int64_t common, int64_t length, int64_t new_tokens) {
 
 /* Whether it got what it would get alone, as far as it came. */
 static int is_right(const client *c) {
-  int64_t state = 1;
+  int64_t key = 1, keys = 0;
   const int64_t extra[] = {c->asked.seed, c->asked.top_k, (int64_t)(c->asked.temperature * 8),
                            (int64_t)(c->asked.top_p * 8)};
-  for (int64_t i = 0; i < c->asked.prompt_length; i++) state = mixed(state, c->prompt[i]);
+  for (int64_t i = 0; i < c->asked.prompt_length; i++) keys = mixed(keys, key = key_of(key, c->prompt[i]));
   for (int i = 0; i < c->n; i++) {
-    if (c->got[i] != next_word(state, extra)) return 0;
-    state = mixed(state, c->got[i]);
+    if (c->got[i] != next_word(keys, extra)) return 0;
+    keys = mixed(keys, key = key_of(key, c->got[i]));
   }
   return 1;
 }
@@ -169,7 +176,7 @@ static void test_as_alone(void) {
 }
 
 static void test_a_common_beginning_is_read_once(void) {
-  client first, second, third;
+  client first, second;
   tfu_engine *e = engine_of(12);
   ask(&first, 12, 15, 5);
   ask(&second, 12, 14, 5);
@@ -179,17 +186,59 @@ static void test_a_common_beginning_is_read_once(void) {
   add(e, &second);
   finish_all(e);
   CHECK(words_read == 14 + 1 && is_right(&first) && is_right(&second)); /* of 13 words 12 are there */
-  ask(&third, 0, 20, 12); /* needs pages that others have left: their names go, oldest first */
-  for (int i = 0; i < 3; i++) {
-    add(e, &third);
-    finish_all(e);
-    CHECK(third.ended && is_right(&third) && tfu_engine_available(e) == 12);
-    third.ended = third.n = 0;
-  }
-  ask(&second, 12, 14, 5);
-  add(e, &second);
+  tfu_engine_free(e);
+}
+
+/* A prompt of pages that are each of one word, over and over, and a last word. */
+static void ask_pages(client *c, const char *pages, int64_t new_tokens) {
+  const int64_t n = (int64_t)strlen(pages);
+  ask(c, 0, n * PAGE + 1, new_tokens);
+  for (int64_t i = 0; i < n * PAGE; i++) c->prompt[i] = pages[i / PAGE];
+}
+
+/* How many of its pages were read. */
+static int64_t run_pages(tfu_engine *e, client *c, const char *pages) {
+  const int64_t before = words_read;
+  ask_pages(c, pages, 1);
+  add(e, c);
   finish_all(e);
-  CHECK(is_right(&second));
+  CHECK(c->ended && is_right(c) && tfu_engine_available(e) == 6);
+  return (words_read - before) / PAGE;
+}
+
+/* Pages that nobody uses stay until others need them, oldest first; what came after one goes with it. */
+static void test_pages_that_stay(void) {
+  client c;
+  tfu_engine *e = engine_of(6);
+  CHECK(run_pages(e, &c, "ab") == 2 && run_pages(e, &c, "ab") == 0 && run_pages(e, &c, "ac") == 1);
+  CHECK(run_pages(e, &c, "xyz") == 3); /* there are a, b, c and three others: it takes the oldest, b, for its own */
+  CHECK(run_pages(e, &c, "ac") == 0 && run_pages(e, &c, "ab") == 1);
+  CHECK(run_pages(e, &c, "pqrst") == 5); /* all but one are taken */
+  CHECK(run_pages(e, &c, "qb") == 2 && run_pages(e, &c, "ab") == 2 && run_pages(e, &c, "xyz") == 3);
+  CHECK(run_pages(e, &c, "ayz") >= 2); /* y and z after an x are no others' */
+  tfu_engine_free(e);
+}
+
+/* Two read the same first page at a time, and one has the name: what the other has after it must lose its own when that
+ * page gets other words, though it is in use. */
+static void test_a_page_whose_beginning_is_gone(void) {
+  client first, second, third, fourth;
+  tfu_engine *e = engine_of(8);
+  ask_pages(&first, "ab", 1);
+  ask_pages(&second, "ac", 7);
+  add(e, &first);
+  add(e, &second);
+  tfu_engine_step(e);
+  CHECK(first.ended && second.n == 4);
+  ask_pages(&third, "pqr", 1); /* r takes the place of a */
+  add(e, &third);
+  tfu_engine_step(e);
+  CHECK(third.ended && !second.ended);
+  ask_pages(&fourth, "pqrc", 1);
+  add(e, &fourth);
+  finish_all(e);
+  CHECK(is_right(&first) && is_right(&second) && is_right(&third) && fourth.n == 1 && is_right(&fourth));
+  CHECK(tfu_engine_available(e) == 8);
   tfu_engine_free(e);
 }
 
@@ -320,6 +369,8 @@ static void test_threads(void) {
 int main(void) {
   test_as_alone();
   test_a_common_beginning_is_read_once();
+  test_pages_that_stay();
+  test_a_page_whose_beginning_is_gone();
   test_stops_and_vanished();
   test_refused();
   test_failures();
