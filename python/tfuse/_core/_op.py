@@ -26,7 +26,7 @@ from tfuse._core._registered import Registered, given, registry
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 MOST_AXES = 8  # TFU_MAX_RANK of the library
-_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
+_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64, tf.int8, tf.uint8)}
 composites = {}  # by name, and those of others by module and name
 
 
