@@ -1,7 +1,7 @@
 /* quantized_conv.h - what the launches of QuantizedConv hand the device, and the tiles of its kernel on tensor cores.
  *
- * A block has ROWS positions by `columns` outputs, 64 or 128, sums LINE bytes of terms at a time, and has STAGES such
- * tiles in shared memory. */
+ * A block has DOWN x ACROSS warps, of 64 positions by OWN outputs each. It sums LINE bytes of terms at a time, and has
+ * STAGES such tiles in shared memory. */
 #ifndef TFUSE_KERNELS_QUANTIZED_CONV_H_
 #define TFUSE_KERNELS_QUANTIZED_CONV_H_
 
@@ -23,7 +23,8 @@ typedef struct quantized_conv_args {
   int narrow; /* the residual is int8; else it is what y is */
 } quantized_conv_args;
 
-enum { QUANTIZED_CONV_ROWS = 128, QUANTIZED_CONV_LINE = 64, QUANTIZED_CONV_STAGES = 4 };
-#define QUANTIZED_CONV_SHARED(columns) (QUANTIZED_CONV_STAGES * (QUANTIZED_CONV_ROWS + (columns)) * QUANTIZED_CONV_LINE)
+enum { QUANTIZED_CONV_HIGH = 64 /* of a warp */, QUANTIZED_CONV_LINE = 64, QUANTIZED_CONV_STAGES = 4 };
+#define QUANTIZED_CONV_SHARED(down, across, own) \
+  (QUANTIZED_CONV_STAGES * ((down)*QUANTIZED_CONV_HIGH + (across) * (own)) * QUANTIZED_CONV_LINE)
 
 #endif

@@ -11,14 +11,20 @@
 TFU_MODULE(quantized_conv);
 
 static tfu_kernel direct = {.module = &module, .name = "quantized_conv_direct", .keys = tfu_any};
-static tfu_kernel narrow = {.module = &module, .name = "quantized_conv_64", .keys = tfu_any};
-static tfu_kernel wide = {.module = &module, .name = "quantized_conv_128", .keys = tfu_any};
+
+/* Tiles of 64 x DOWN positions by ACROSS x OWN outputs. */
+typedef struct tiling {
+  tfu_kernel kernel;
+  int down, across, own;
+} tiling;
+static tiling narrow = {{.module = &module, .name = "quantized_conv_22_32", .keys = tfu_any}, 2, 2, 32};
+static tiling wide = {{.module = &module, .name = "quantized_conv_22_64", .keys = tfu_any}, 2, 2, 64};
 
 static int64_t positions_of(const conv_shape *s) { return s->batch * conv_volume(s->out); }
 
 /* Whether all positions along x and y, and outside of x as far as windows reach, can be counted in 32 bits. */
 static int in_ints(const conv_shape *s) {
-  enum { MOST = 1 << 28, COUNT = INT_MAX - QUANTIZED_CONV_ROWS /* a tile may reach beyond the last */ };
+  enum { MOST = 1 << 28, COUNT = INT_MAX - 1024 /* a tile may reach beyond the last */ };
   for (int a = 0; a < CONV_AXES; a++)
     if (s->window[a] > MOST / s->dilation[a] || s->out[a] > MOST / s->stride[a] || s->in[a] > MOST) return 0;
   return positions_of(s) <= COUNT && s->batch * conv_volume(s->in) <= COUNT && s->groups * s->k <= COUNT;
@@ -41,12 +47,14 @@ static const char *hindrance(const quantized_conv_args *a, const tfu_device *dev
 
 static tfu_code launch_tiles(tfu_call *call, quantized_conv_args *a) {
   const conv_shape *s = &a->s;
-  const int broad = s->k > 64 && s->k % 16 == 0, columns = broad ? 128 : 64;
-  const int64_t blocks = s->groups * divide_up(positions_of(s), QUANTIZED_CONV_ROWS) * divide_up(s->k, columns);
+  tiling *t = s->k > 64 ? &wide : &narrow;
+  const int64_t blocks =
+      s->groups * divide_up(positions_of(s), t->down * QUANTIZED_CONV_HIGH) * divide_up(s->k, t->across * t->own);
   TFU_REQUIRE(call->err, blocks <= INT_MAX, "the convolution is too large: %lld blocks", (long long)blocks);
-  const tfu_grid grid = {
-      .x = (unsigned)blocks, .threads = TFU_THREADS, .shared = (unsigned)QUANTIZED_CONV_SHARED(columns)};
-  return tfu_launch(call, broad ? &wide : &narrow, 0, 0, grid, a);
+  const tfu_grid grid = {.x = (unsigned)blocks,
+                         .threads = (unsigned)(t->down * t->across * 32),
+                         .shared = (unsigned)QUANTIZED_CONV_SHARED(t->down, t->across, t->own)};
+  return tfu_launch(call, &t->kernel, 0, 0, grid, a);
 }
 
 tfu_code tfu_quantized_conv_gpu(tfu_call *call) {

@@ -1,5 +1,8 @@
 """tfuse.calibrate of functional models with convolutions: norms, sums and relu become part of them, and int8 flows between."""
 
+import json
+import pathlib
+
 import keras
 import numpy as np
 import pytest
@@ -132,7 +135,7 @@ def test_what_others_see_is_a_float():
     inputs = keras.Input((8, 8, 16))
     first = keras.layers.Conv2D(16, 3, activation="relu", name="first")(inputs)
     second = keras.layers.Conv2D(16, 3, activation="gelu", name="second")(first)
-    third = keras.layers.Conv2D(24, 1, name="third")(first)
+    third = keras.layers.Conv2D(32, 1, name="third")(first)
     model = keras.Model(inputs, {"mean": keras.layers.GlobalMaxPooling2D()(third), "first": first, "second": second})
     x = RNG.normal(size=(8, 8, 8, 16)).astype("float32")
     want, found = model.predict(x, verbose=0), tfuse.calibrate(model, x, "max")
@@ -140,7 +143,7 @@ def test_what_others_see_is_a_float():
     got = found.model.predict(x, verbose=0)
     assert got.keys() == want.keys() and all(0 < apart(got[name], want[name]) < 0.03 for name in want)
     stack = keras.Sequential([keras.Input((8, 8, 16)), keras.layers.Conv2D(16, 3, strides=2, name="one"),
-                              keras.layers.BatchNormalization(), keras.layers.ReLU(), keras.layers.Conv2D(8, 2, padding="same")])
+                              keras.layers.BatchNormalization(), keras.layers.ReLU(), keras.layers.Conv2D(16, 2, padding="same")])
     want, found = stack.predict(x, verbose=0), tfuse.calibrate(stack, x, "max")
     assert kinds(found.model) == ["InputLayer", "Quantize", "QuantizedConv2D", "QuantizedConv2D"]
     assert apart(found.model.predict(x, verbose=0), want) < 0.05
@@ -154,10 +157,27 @@ def test_what_stays():
     model = keras.Model(inputs, keras.layers.Conv2D(16, 1, name="channels")(x))
     data = RNG.normal(size=(4, 6, 6, 32)).astype("float32")
     found = tfuse.calibrate(model, data, "max")
-    assert [row.why for row in found.rows] == ["it has groups", "its 12 filters are no multiple of 8",
+    assert [row.why for row in found.rows] == ["it has groups", "its 12 filters are no multiple of 16",
                                                "its 12 channels are no multiple of 16"] and found.model is model
     with pytest.raises(ValueError, match="calibrate: .*: there are .* that are infinite or no numbers"):
         tfuse.calibrate(resnet(), images() * np.nan)
+
+
+def test_the_example(monkeypatch, tmp_path):
+    """examples/resnet50_int8.py with the small model, by calls and by predict()."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+    import resnet50_int8
+
+    monkeypatch.setattr(keras.applications, "ResNet50", lambda **_: resnet())
+    before = keras.config.dtype_policy()
+    for more in ([], ["--predict", "--plain"]):
+        options = resnet50_int8.parse(["--image=%d" % SIZE, "--batch=4", "--calls=1", "--json=%s" % (tmp_path / "json"), *more])
+        with tfuse.enabled():
+            measured = resnet50_int8.main(options)
+        assert 0 < measured["error"] < 0.05 and measured["ms"] > 0 and measured["ms_int8"] > 0
+        assert json.loads((tmp_path / "json").read_text())["speedup"] == pytest.approx(measured["speedup"])
+    tfuse.disable()
+    keras.config.set_dtype_policy(before)
 
 
 def test_the_command(tmp_path, capsys):

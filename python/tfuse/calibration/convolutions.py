@@ -13,7 +13,7 @@ import numpy as np
 from tfuse.convolution import batch_norm, conv_layers
 from tfuse.convolution.quantized_conv_layer import Quantize, QuantizedConv2D
 
-CHANNELS = 16  # a multiple of which tensor cores take
+CHANNELS = 16  # bytes that tensor cores take at a time
 _CONVS = keras.layers.Conv2D, conv_layers.Conv2D
 _NORMS = keras.layers.BatchNormalization, batch_norm.BatchNormalization
 _DTYPES = "float32", "float16", "bfloat16"
@@ -130,10 +130,9 @@ def _why_not(conv, x):
         return "it has groups" if conv.groups != 1 else "its channels come first"
     if conv.compute_dtype not in _DTYPES:
         return "it computes in %s" % conv.compute_dtype
-    if x.shape[-1] % CHANNELS:
-        return "its %d channels are no multiple of %d" % (x.shape[-1], CHANNELS)
-    if conv.filters % 8:
-        return "its %d filters are no multiple of 8" % conv.filters
+    for size, name in ((x.shape[-1], "channels"), (conv.filters, "filters")):
+        if size % CHANNELS:
+            return "its %d %s are no multiple of %d" % (size, name, CHANNELS)
     known = conv.activation in (keras.activations.linear, keras.activations.relu)
     return "" if known else "int8 has no such activation"
 

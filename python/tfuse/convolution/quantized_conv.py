@@ -49,8 +49,8 @@ def quantized_conv(x, kernel, scale, bias=None, activation=None, residual=None, 
 
     Sums are exact, in int32. Results are floats, or int8 for the next convolution: round(y * y_scale), clipped to -127 … 127.
     So scale is, output by output, the product of what a step of x and one of the kernel stand for, and residual_scale what a
-    step of the residual does. On a GPU, tensor cores serve channels in multiples of 16 and outputs in multiples of 8, of one
-    or two spatial axes. There is no gradient.
+    step of the residual does. On a GPU, tensor cores serve channels and outputs of a group in multiples of 16, along one or two
+    spatial axes. There is no gradient.
 
     Args:
       x: int8 tensor, [batch, spatial axes, channels].
