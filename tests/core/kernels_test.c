@@ -130,6 +130,13 @@ static const row rows[] = {
     {&tfu_projections, {"nc", "c", "c9", "c9", "0", "9", "9", "0", "0"}, "activation=silu gated=true rest=columns"},
     {&tfu_projections, {"nc", "0", "c9", "0", "0", "0", "0", "0", "0"}, ""},
     {&tfu_put_rows, {"12d", "12d", "92d", "92d", "1<9"}, "rest=any"},
+    {&tfu_quantized_conv,
+     {"2q3d", "933d", "9+", "9", "2q39", "q30"},
+     "padding=same relu=true Y=float R=float rest=columns"},
+    {&tfu_quantized_conv,
+     {"2q3d", "933d", "9+", "0", "2q39", "q30"},
+     "padding=same y_scale=0.01 Y=int8 R=int8 rest=columns"},
+    {&tfu_quantized_conv, {"2q4d", "912d", "9+", "0", "0", "q30"}, "Y=float R=int8"},
     {&tfu_quantized_linear, {"nc", "c9", "9+", "9", "c+", "0", "9", "n9"}, "activation=gelu rest=columns"},
     {&tfu_quantized_linear, {"nc", "c5", "9+", "0", "0", "0", "0", "0"}, "bits=4 divide=true quantize_rows=true"},
     {&tfu_quantized_linear, {"nc", "9c", "91+", "91", "0", "c+", "9", "0"}, "order=columns rest=columns"},
@@ -233,8 +240,8 @@ static int64_t size_of(const sample *s, char letter) {
     case 'd': return c < 40 ? c : 40;
     case 'e': return 2 * size_of(s, 'd');
     case 'h': return 100;
-    case 't': return 16;   /* rows of a tile of QuantizedLinear */
-    case 'b': return 1024; /* and its bytes */
+    case 't': return 16;                                                        /* rows of a tile of QuantizedLinear */
+    case 'b': return 1024;                                                      /* and its bytes */
     case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 128); /* words of a batch norm's signs */
     default: return letter - '0';
   }
@@ -263,8 +270,8 @@ static const char *setting(const row *w, const char *name) {
 static tfu_dtype dtype_of(const sample *s, const char *argument) {
   const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
-  if (!strcmp(type, "float")) return TFU_F32;
-  if (!strcmp(type, "Q")) return TFU_I8;
+  if (!strcmp(type, "float") || (set && !strncmp(set, "float", 5))) return TFU_F32;
+  if (!strcmp(type, "Q") || (set && !strncmp(set, "int8", 4))) return TFU_I8;
   if (!strcmp(type, "uint8")) return TFU_U8;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
