@@ -107,6 +107,25 @@ def test_fit():
     assert np.allclose(*losses, rtol=1e-4)
 
 
+def test_jit_compile():
+    """Keras turns it off for layers that it may run by cuDNN, where there is a GPU; what serves in their place may be compiled."""
+    def compiled(layer, asked, use_cudnn="auto"):
+        model = keras.Sequential([keras.Input([3, 2]), layer])
+        for inner in (layer.forward_layer, layer.backward_layer) if hasattr(layer, "forward_layer") else (layer,):
+            inner.supports_jit, inner.use_cudnn = False, use_cudnn
+        model.compile("sgd", "mse", jit_compile=asked)
+        return model.jit_compile
+
+    with tfuse.enabled():
+        assert compiled(keras.layers.LSTM(3), True) and compiled(keras.layers.Bidirectional(keras.layers.GRU(3)), True)
+        assert not compiled(keras.layers.LSTM(3), "auto")
+        with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+            assert not compiled(keras.layers.LSTM(3), True, use_cudnn=True)
+    assert compiled(tfuse.LSTM(3), True)
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        assert not compiled(keras.layers.GRU(3), True)
+
+
 @pytest.mark.parametrize("options", [{"recurrent_dropout": 0.4}, {"dropout": 0.4}, {"dropout": 0.4, "recurrent_dropout": 0.4}],
                          ids=lambda options: " ".join(options))
 @pytest.mark.parametrize("cell", LAYERS)

@@ -9,7 +9,7 @@ from tfuse.elementwise.scale_bias_act import known_activation
 from tfuse.recurrent.rnn import gru, lstm
 
 
-def _one(mask):
+def one_mask(mask):
     """Keras's mask of a layer's inputs, which may be one of each."""
     return mask[0] if isinstance(mask, (list, tuple)) else mask
 
@@ -26,14 +26,14 @@ def why_not(cell_class, layer, sequences, mask, training):
         yield known_activation(activation)[1] is not None and "%s is not in the table of activations" % getattr(
             activation, "__name__", activation)
     yield not getattr(cell, "reset_after", True) and "reset_after=False resets the state before the product"
-    mask = _one(mask)
+    mask = one_mask(mask)
     yield mask is not None and len(mask.shape) != 2 and "the mask is not [batch, steps]"
 
 
 def _run(layer, sequences, initial_state, mask, training, recur):
     """(last output, outputs, states) as Keras's loops return them: what is masked has the output before it, zeros at first, or
     zeros everywhere."""
-    mask, cell = _one(mask), layer.cell
+    mask, cell = one_mask(mask), layer.cell
     mask = None if mask is None else tf.cast(mask, tf.bool)
     dropped = cell.get_dropout_mask(sequences[:, 0]) if training and cell.dropout else None
     scale = cell.get_recurrent_dropout_mask(initial_state[0]) if training and cell.recurrent_dropout else None
@@ -100,7 +100,8 @@ def _layer(stock, serve, guard, example):
     Example:
       layer = tfuse.%s(%s)
     """ % (name, name.lower(), name, example)
-    return made_of(stock, {"inner_loop": loop}, doc, __name__)
+    may_be_compiled = property(lambda layer: layer.use_cudnn != True, lambda layer, value: None)
+    return made_of(stock, {"inner_loop": loop}, doc, __name__, supports_jit=may_be_compiled)
 
 
 LSTM = _layer(keras.layers.LSTM, lstm_loop, lstm_guard, "64, return_sequences=True")
