@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from tfuse import cases
 
 LAYERS = {"lstm": (keras.layers.LSTM, tfuse.LSTM), "gru": (keras.layers.GRU, tfuse.GRU)}
 
@@ -108,7 +109,7 @@ def test_fit():
 
 
 def test_jit_compile():
-    """Keras turns it off for layers that it may run by cuDNN, where there is a GPU; what serves in their place may be compiled."""
+    """Keras turns it off for layers that it may run by cuDNN, where there is a GPU; what takes their place may be compiled."""
     def compiled(layer, asked, use_cudnn="auto"):
         model = keras.Sequential([keras.Input([3, 2]), layer])
         for inner in (layer.forward_layer, layer.backward_layer) if hasattr(layer, "forward_layer") else (layer,):
@@ -180,3 +181,11 @@ def test_ways(device, gates, function, dtype):
             scale = np.max(np.abs(tf.cast(b, "float32")))
             bound = {"float32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}[dtype]  # float32 by TF32, on a GPU
             assert np.allclose(tf.cast(a, "float32") / scale, tf.cast(b, "float32") / scale, atol=bound)
+
+
+@pytest.mark.parametrize("timed", cases.all_timed()["rnn"], ids=lambda timed: timed.name)
+def test_what_is_timed_computes_what_its_rival_does(device, timed):
+    *inputs, dy = timed.case.tensors((4, 5, 6, 7), "float32")
+    options = timed.options[0]
+    for got, want in zip(*(timed.case.step(f, inputs, dy, options) for f in (timed.case.run, timed.rival))):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)  # products by TF32, on a GPU

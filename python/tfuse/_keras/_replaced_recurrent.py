@@ -14,8 +14,8 @@ _RNN = "keras.src.layers.rnn."
 
 
 def _keras_has_cudnn(layer, mask):
-    """Whether Keras itself runs the loop by cuDNN. It cannot inside XLA, nor with recurrent dropout, nor with any mask, since it
-    refuses masks that have holes or are padded on the left, and sequences without steps."""
+    """Whether Keras itself runs the loop by cuDNN. It cannot inside XLA, nor with recurrent dropout, nor with every mask: it
+    refuses those that have holes or are padded on the left, and sequences without steps."""
     cell = layer.cell
     return (layer.use_cudnn and not cell.recurrent_dropout and one_mask(mask) is None and not _xla.is_inside() and cudnn_ok(
         cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None)))
@@ -34,8 +34,8 @@ def _unless_keras_has_cudnn(guard):
 
 
 def _may_be_compiled(own, model):
-    """Keras turns jit_compile=True off, with a warning, for models with layers that it may run by cuDNN, which is nothing that XLA
-    could compile. What takes its place is."""
+    """Keras turns jit_compile=True off, with a warning, for models with layers that it may run by cuDNN, which is nothing
+    that XLA could compile. What takes its place is."""
     served = lambda layer: isinstance(layer, (keras.layers.LSTM, keras.layers.GRU)) and layer.use_cudnn == "auto"
     others = [layer for layer in model._flatten_layers() if not served(layer)]
     return own(types.SimpleNamespace(_flatten_layers=lambda: others))
