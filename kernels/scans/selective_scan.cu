@@ -88,36 +88,38 @@ struct strip {
   __device__ int64_t step_row(int segment, int k) const { return batch * args.length + (int64_t)segment * STEPS + k; }
   __device__ bool is_step(int segment, int k) const { return (int64_t)segment * STEPS + k < args.length; }
 
-  /* The thread's values of a segment. */
-  __device__ void load_steps(R (*to)[STRIP], const void *from, int segment) const {
+  /* The thread's values of a segment; zeros beyond the end of the piece. */
+  __device__ void fetch_steps(T (&to)[STEPS], const void *from, int segment) const {
     UNROLLED(k, STEPS) {
-      const bool has = there && is_step(segment, k);
-      to[k][threadIdx.x] = has ? (R)((const T *)from)[step_row(segment, k) * args.channels + channel] : (R)0;
+      const bool has = there && segment < last && is_step(segment, k);
+      to[k] = has ? ((const T *)from)[step_row(segment, k) * args.channels + channel] : (T)0.0f;
     }
   }
-  /* Those of b or c, by all threads. */
-  __device__ void load_factors(R (*to)[STATES], const void *from, int segment) const {
-    UNROLL
-    for (int i = threadIdx.x; i < STEPS * STATES; i += STRIP) {
-      const int k = i / STATES, n = i % STATES;
-      const bool has = n < args.states && is_step(segment, k);
-      const int64_t at = (step_row(segment, k) * args.groups + group) * args.states + n;
-      to[k][n] = has ? (R)((const T *)from)[at] : (R)0;
+  /* Those of b or c, by all threads together: EACH of them for each thread. */
+  enum { EACH = STEPS * STATES / STRIP };
+  __device__ void fetch_factors(T (&to)[EACH], const void *from, int segment) const {
+    UNROLLED(i, EACH) {
+      const int at = i * STRIP + threadIdx.x, k = at / STATES, n = at % STATES;
+      const bool has = n < args.states && segment < last && is_step(segment, k);
+      to[i] = has ? ((const T *)from)[(step_row(segment, k) * args.groups + group) * args.states + n] : (T)0.0f;
     }
+  }
+  __device__ void put_factors(R (&to)[STEPS][STATES], const T (&values)[EACH]) const {
+    UNROLLED(i, EACH) (&to[0][0])[i * STRIP + threadIdx.x] = (R)values[i];
   }
 };
 
 template <typename R>
-struct alignas(16) segment_inputs {
-  R x[STEPS][STRIP], delta[STEPS][STRIP], b[STEPS][STATES], c[STEPS][STATES];
+struct alignas(16) factors {
+  R b[STEPS][STATES], c[STEPS][STATES];
 };
 
+/* What the next segment reads is on its way while this one is computed. */
 template <typename T>
 __device__ inline void selective_scan(const selective_args &args) {
   typedef acc<T> R;
-  __shared__ segment_inputs<R> s;
+  __shared__ factors<R> shared[2];
   const strip<T> p(args);
-  const int me = threadIdx.x;
   const bool results = args.y && !args.find;
   R h[STATES], a[STATES], sum = 0;
   p.load_exponents(a);
@@ -127,27 +129,40 @@ __device__ inline void selective_scan(const selective_args &args) {
     for (int piece = 0; piece < (int)blockIdx.y; piece++) p.pass(piece, h, a);
   }
   const R skip = p.there && args.skip ? ((const R *)args.skip)[p.channel] : (R)0;
+  T x[STEPS], delta[STEPS], b[p.EACH], c[p.EACH];
+  const auto fetch = [&](int segment, T(&x)[STEPS], T(&delta)[STEPS]) {
+    p.fetch_steps(x, args.x, segment);
+    p.fetch_steps(delta, args.delta, segment);
+    p.fetch_factors(b, args.b, segment);
+    if (results) p.fetch_factors(c, args.c, segment);
+  };
+  const auto put = [&](factors<R> &to) {
+    p.put_factors(to.b, b);
+    if (results) p.put_factors(to.c, c);
+    __syncthreads(); /* all have put theirs, and are done with the segment before */
+  };
+  fetch(p.first, x, delta);
+  put(shared[p.first % 2]);
   ONCE
   for (int segment = p.first; segment < p.last; segment++) {
-    __syncthreads(); /* all are done with the segment before */
-    p.load_steps(s.x, args.x, segment);
-    p.load_steps(s.delta, args.delta, segment);
-    p.load_factors(s.b, args.b, segment);
-    if (results) p.load_factors(s.c, args.c, segment);
-    __syncthreads();
+    const factors<R> &s = shared[segment % 2];
+    T next_x[STEPS], next_delta[STEPS];
+    fetch(segment + 1, next_x, next_delta);
     if (args.kept && !args.find && p.there) {
       UNROLLED(n, STATES) p.kept(segment, n) = h[n];
     }
-    ONCE
-    for (int k = 0; k < STEPS; k++) {
-      const R delta = s.delta[k][me], x = s.x[k][me], input = delta * x;
-      UNROLLED(n, STATES) h[n] = power_of_2(delta * a[n]) * h[n] + input * s.b[k][n];
-      sum += delta;
+    UNROLLED(k, STEPS) {
+      const R step = (R)delta[k], value = (R)x[k], input = step * value;
+      UNROLLED(n, STATES) h[n] = power_of_2(step * a[n]) * h[n] + input * s.b[k][n];
+      sum += step;
       if (!results) continue;
-      R y = skip * x;
-      UNROLLED(n, STATES) y += s.c[k][n] * h[n];
-      if (p.there && p.is_step(segment, k)) ((T *)args.y)[p.step_row(segment, k) * args.channels + p.channel] = (T)y;
+      R y[2] = {skip * value, 0};
+      UNROLLED(n, STATES) y[n % 2] += s.c[k][n] * h[n];
+      if (p.there && p.is_step(segment, k))
+        ((T *)args.y)[p.step_row(segment, k) * args.channels + p.channel] = (T)(y[0] + y[1]);
     }
+    put(shared[(segment + 1) % 2]);
+    UNROLLED(k, STEPS) x[k] = next_x[k], delta[k] = next_delta[k];
   }
   if (args.find) p.store_total(h, sum);
   else if ((int)blockIdx.y == args.pieces - 1) p.store_states(h, args.last);
@@ -162,23 +177,24 @@ FORWARD(f64, double)
 
 /* Sums of 32 values over the threads of a warp: thread i has that of value i. In each round a thread hands half of its
  * values to another one, and takes the other half from there. */
+template <int HALF, typename R>
+__device__ inline void swap_half(R (&v)[32], int lane) {
+  const bool upper = lane & HALF;
+  UNROLLED(i, HALF) {
+    const R mine = upper ? v[i + HALF] : v[i], other = upper ? v[i] : v[i + HALF];
+    v[i] = mine + __shfl_xor_sync(0xffffffffu, other, HALF);
+  }
+}
 template <typename R>
 __device__ inline R sums_by_lane(R (&v)[32], int lane) {
-  UNROLL
-  for (int half = 16; half; half /= 2) {
-    const bool upper = lane & half;
-    UNROLLED(i, half) {
-      const R mine = upper ? v[i + half] : v[i], other = upper ? v[i] : v[i + half];
-      v[i] = mine + __shfl_xor_sync(0xffffffffu, other, half);
-    }
-  }
+  swap_half<16>(v, lane), swap_half<8>(v, lane), swap_half<4>(v, lane), swap_half<2>(v, lane), swap_half<1>(v, lane);
   return v[0];
 }
 
 template <typename R>
 struct segment_back {
-  segment_inputs<R> in;
-  R dy[STEPS][STRIP];
+  factors<R> in;
+  R x[STEPS][STRIP], delta[STEPS][STRIP], dy[STEPS][STRIP];
   R before[STEPS][STATES][STRIP];
   R sums[WARPS][STEPS][2 * STATES];
 };
@@ -202,28 +218,33 @@ __device__ inline void selective_scan_back(const selective_args &args) {
   ONCE
   for (int segment = p.last - 1; segment >= p.first; segment--) {
     __syncthreads(); /* all are done with the segment before, and with its sums */
-    p.load_steps(s.in.delta, args.delta, segment);
-    p.load_steps(s.dy, args.dy, segment);
-    p.load_factors(s.in.c, args.c, segment);
+    T x[STEPS], delta[STEPS], dy[STEPS], b[p.EACH], c[p.EACH];
+    R h[STATES];
+    p.fetch_steps(delta, args.delta, segment);
+    p.fetch_steps(dy, args.dy, segment);
+    p.fetch_factors(c, args.c, segment);
     if (!args.find) {
-      p.load_steps(s.in.x, args.x, segment);
-      p.load_factors(s.in.b, args.b, segment);
+      p.fetch_steps(x, args.x, segment);
+      p.fetch_factors(b, args.b, segment);
+      UNROLLED(n, STATES) h[n] = p.there ? p.kept(segment, n) : (R)0;
+      UNROLLED(k, STEPS) s.x[k][me] = (R)x[k];
+      p.put_factors(s.in.b, b);
     }
+    UNROLLED(k, STEPS) s.delta[k][me] = (R)delta[k], s.dy[k][me] = (R)dy[k];
+    p.put_factors(s.in.c, c);
     __syncthreads();
     if (args.find) {
       ONCE
       for (int k = STEPS - 1; k >= 0; k--) {
-        const R delta = s.in.delta[k][me], dy = s.dy[k][me];
+        const R delta = s.delta[k][me], dy = s.dy[k][me];
         UNROLLED(n, STATES) g[n] = power_of_2(delta * a[n]) * (g[n] + dy * s.in.c[k][n]);
         sum += delta;
       }
       continue;
     }
-    R h[STATES];
-    UNROLLED(n, STATES) h[n] = p.there ? p.kept(segment, n) : (R)0;
-    ONCE
+    UNROLL
     for (int k = 0; k < STEPS; k++) {
-      const R delta = s.in.delta[k][me], input = delta * s.in.x[k][me];
+      const R delta = s.delta[k][me], input = delta * s.x[k][me];
       UNROLLED(n, STATES) {
         s.before[k][n][me] = h[n];
         h[n] = power_of_2(delta * a[n]) * h[n] + input * s.in.b[k][n];
@@ -231,7 +252,7 @@ __device__ inline void selective_scan_back(const selective_args &args) {
     }
     ONCE
     for (int k = STEPS - 1; k >= 0; k--) {
-      const R delta = s.in.delta[k][me], x = s.in.x[k][me], dy = s.dy[k][me], input = delta * x;
+      const R delta = s.delta[k][me], x = s.x[k][me], dy = s.dy[k][me], input = delta * x;
       R inner = 0, exponent = 0, given[2 * STATES];
       UNROLLED(n, STATES) {
         const R factor = power_of_2(delta * a[n]), left = factor * s.before[k][n][me], b = s.in.b[k][n];
