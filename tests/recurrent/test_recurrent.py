@@ -83,6 +83,42 @@ def test_as_in_keras(device, cell, options):
     assert any(row["op"] == "Recurrence" for row in tfuse.explain())
 
 
+_MASKS = {"right": [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]], "left": [[0, 1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]],
+          "holes": [[1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]}
+_WRAPPED = {
+    "Bidirectional": lambda: keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True, use_cudnn=False)),
+    "Bidirectional, states": lambda: keras.layers.Bidirectional(keras.layers.GRU(4, return_state=True, use_cudnn=False),
+                                                                merge_mode="sum"),
+    "RNN": lambda: keras.layers.RNN(keras.layers.LSTMCell(5), return_state=True, unroll=True),
+    "stacked": lambda: keras.layers.RNN([keras.layers.LSTMCell(5), keras.layers.GRUCell(4, activation="relu")],
+                                        return_sequences=True, return_state=True, go_backwards=True),
+    "stateful": lambda: keras.layers.RNN([keras.layers.GRUCell(3), keras.layers.GRUCell(4)], stateful=True),
+}
+
+
+@pytest.mark.parametrize("mask", [None, *_MASKS])
+@pytest.mark.parametrize("made", _WRAPPED)
+def test_wrapped_layers(made, mask):
+    """Under enable(), eagerly and compiled by XLA, twice, as layers may have states that stay: what Keras gives."""
+    x, mask = draw(3, 4, 2), None if mask is None else tf.cast(_MASKS[mask], tf.bool)
+    layer, ran = _WRAPPED[made](), since_now()
+    layer.build(x.shape)
+    step = lambda: layer(x, mask=mask)
+
+    def twice(run):
+        for state in keras.tree.flatten(getattr(layer, "states", None) or []):
+            state.assign(0 * state.value)
+        return run(), run()
+
+    want = twice(step)
+    with tfuse.enabled():
+        got = [twice(run) for run in (step, tf.function(step, jit_compile=True))]
+    assert any(row["op"] == "Recurrence" for row in ran())
+    for some in got:
+        for a, b in zip(tf.nest.flatten(some), tf.nest.flatten(want), strict=True):
+            assert np.allclose(a, b, atol=1e-5)
+
+
 def test_files_and_names():
     layer = tfuse.LSTM(4, return_sequences=True)
     model = keras.Sequential([keras.Input([3, 2]), keras.layers.Bidirectional(layer), tfuse.GRU(3)])
@@ -155,6 +191,13 @@ def test_left_to_keras(options, why):
         layer = keras.layers.GRU(3, **options)
         layer(draw(2, 4, 3), training=True)
         assert any(why in row["why"] for row in tfuse.explain())
+
+
+def test_other_cells_are_left_to_keras():
+    ran = since_now()
+    with tfuse.enabled():
+        keras.layers.RNN([keras.layers.LSTMCell(3), keras.layers.SimpleRNNCell(3)])(draw(2, 4, 3))
+    assert ["its cell is a SimpleRNNCell" in row["why"] for row in ran(op="RNN.inner_loop")] == [True]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -8,7 +8,7 @@ from keras.src.backend.tensorflow.rnn import cudnn_ok
 
 from tfuse._core import _xla
 from tfuse._keras._replaced import Row
-from tfuse.recurrent.recurrent_layers import gru_guard, gru_loop, lstm_guard, lstm_loop, one_mask
+from tfuse.recurrent.recurrent_layers import loop, one_mask, why_not
 
 _RNN = "keras.src.layers.rnn."
 
@@ -21,13 +21,10 @@ def _keras_has_cudnn(layer, mask):
         cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None)))
 
 
-def _unless_keras_has_cudnn(guard):
-    def why_not(layer, sequences, initial_state, mask, training=False):
-        if _keras_has_cudnn(layer, mask):
-            return "outside of XLA Keras runs it by cuDNN"
-        return guard(layer, sequences, initial_state, mask, training)
-
-    return why_not
+def _guard(layer, sequences, initial_state, mask, training=False):
+    if _keras_has_cudnn(layer, mask):
+        return "outside of XLA Keras runs it by cuDNN"
+    return why_not(layer, sequences, initial_state, mask, training)
 
 
 # ---- jit_compile ----
@@ -48,8 +45,9 @@ def _unless_keras_has_none(own, model):
 
 _TRAINER = "keras.src.trainers.trainer"
 TABLE = [
-    Row(_RNN + "lstm", "LSTM.inner_loop", lstm_loop, _unless_keras_has_cudnn(lstm_guard)),
-    Row(_RNN + "gru", "GRU.inner_loop", gru_loop, _unless_keras_has_cudnn(gru_guard)),
+    Row(_RNN + "lstm", "LSTM.inner_loop", loop, _guard),
+    Row(_RNN + "gru", "GRU.inner_loop", loop, _guard),
+    Row(_RNN + "rnn", "RNN.inner_loop", loop, why_not),
     Row(_TRAINER, "model_supports_jit", _may_be_compiled),
     Row(_TRAINER, "Trainer._resolve_auto_jit_compile", _unless_keras_has_none),
 ]
