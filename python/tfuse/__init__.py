@@ -48,6 +48,7 @@ from tfuse.recurrent.recurrent_layers import GRU, LSTM
 from tfuse.recurrent.rnn import gru, lstm
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.scans.scan_linear import scan_linear
+from tfuse.scans.selective_scan import selective_scan
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 from tfuse.sorting.bincount import bincount
 from tfuse.sorting.histogram import histogram, histogram_fixed_width

@@ -24,7 +24,7 @@ FAMILIES = {
     "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
                     "quantized_conv", "quantized_conv_layer", "channels_first"],
     "layout": ["transpose", "concat"],
-    "scans": ["scan", "scan_linear"],
+    "scans": ["scan", "scan_linear", "selective_scan"],
     "recurrent": ["rnn", "recurrent_layers", "recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
