@@ -178,10 +178,12 @@ TFU_KERNEL(float8_round, float8_round_args)
 
 /* ---- rows with scales of their own ---- */
 
-/* What the largest number of a row is divided by to be that of e4m3. */
-template <typename R>
-__device__ inline R scale_of_row(R top) {
-  const R scale = top / (R)float8_of(0).largest;
+__device__ inline float scale_of_row(float top) {
+  const float scale = top * float8_row_f32;
+  return scale > 0 && top - top == 0 ? scale : 1;
+}
+__device__ inline double scale_of_row(double top) {
+  const double scale = top * float8_row_f64;
   return scale > 0 && top - top == 0 ? scale : 1;
 }
 

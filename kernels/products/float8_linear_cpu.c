@@ -56,7 +56,7 @@ static void FN(round_rows)(void *arg, int64_t begin, int64_t end) {
       for (int64_t i = 0; i < n; i++) top = FN(larger)(top, fabs(v[i]));
     }
     if (j->tops) ((REAL *)j->tops)[row] = top;
-    if (top / (REAL)float8_of(e5m2).largest > 0 && isfinite(top)) own = top / (REAL)float8_of(e5m2).largest;
+    if (top * FN(float8_row) > 0 && isfinite(top)) own = top * FN(float8_row);
     for (TFU_EACH_TILE(at, n, 0, j->cols)) {
       const uint8_t *code = (const uint8_t *)j->from.data + row * j->cols + at;
       const REAL *v = codes ? NULL : FN(tfu_load)(j->from.data, j->from.dtype, row * j->cols + at, (int)n, buffer);

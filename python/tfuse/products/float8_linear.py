@@ -36,17 +36,28 @@ def values_of(codes, dtype):
 # ---- plain TensorFlow ----
 
 
+def nearest(v, to):
+    """v rounded to float8, in its dtype, float32 or float64. It is no cast: XLA's goes by way of float16, and rounds twice."""
+    fraction, least = {E4M3: (3, -6), E5M2: (2, -14)}[to]
+    whole, digits = (tf.int32, 23) if v.dtype == tf.float32 else (tf.int64, 52)
+    a, cut = tf.minimum(tf.abs(v), LARGEST[to]), digits - fraction
+    bits = tf.bitcast(a, whole)
+    up = bits + (2**(cut - 1) - 1) + (tf.bitwise.right_shift(bits, tf.constant(cut, whole)) & 1)
+    step = 2.0**(least - fraction)
+    r = tf.where(a < 2.0**least, tf.round(a / step) * step, tf.bitcast(up & -2**cut, v.dtype))
+    return tf.where(tf.math.is_nan(v), v, tf.where(v < 0, -r, r))
+
+
 def rounded(v, scale, to):
     """What v is in float8, by a scale that broadcasts, in v's dtype; the slope is 1."""
     wide = tf.cast(v, real(v.dtype))
     scale = tf.cast(scale, wide.dtype)
-    inside = tf.clip_by_value(wide / scale, -LARGEST[to], LARGEST[to])
-    return v + tf.stop_gradient(tf.cast(tf.cast(tf.cast(inside, to), wide.dtype) * scale, v.dtype) - v)
+    return tf.stop_gradient(tf.cast(nearest(wide / scale, to) * scale, v.dtype)) + (v - tf.stop_gradient(v))
 
 
 def row_scales(x):
-    """Of each row, so that its largest number becomes that of E4M3."""
-    scale = tf.reduce_max(tf.abs(tf.cast(x, real(x.dtype))), -1, keepdims=True) / LARGEST[E4M3]
+    """Of each row, so that its largest number becomes that of E4M3. XLA would make a product of a quotient: so it is one."""
+    scale = tf.reduce_max(tf.abs(tf.cast(x, real(x.dtype))), -1, keepdims=True) * (1 / LARGEST[E4M3])
     return tf.stop_gradient(tf.where((scale > 0) & tf.math.is_finite(scale), scale, 1))
 
 
@@ -75,9 +86,10 @@ def _plain(x, kernel, x_scale, kernel_scale, bias, residual, keep, activation="l
 
 
 def _next(v, scale, history, to):
-    """The scale and the history that come next."""
+    """The scale and the history that come next, which have no slope."""
     if not given(history):
         return tf.zeros([0]), history
+    v, scale, history = map(tf.stop_gradient, (v, scale, history))
     top, before = tf.cast(tf.reduce_max(tf.abs(v)), tf.float32), tf.reduce_max(history)
     known = (before > 0) & tf.math.is_finite(before)
     factor = tf.where(known, LARGEST[to] / before, 1 / scale)
@@ -114,7 +126,7 @@ def _gradient(node, dy, dpre):
     if dpre is not None:
         more = _grad(dpre, *needed, None, **how)
         dx, dkernel, dbias = (a + b for a, b in zip((dx, dkernel, dbias), more))
-    return [dx, None if kept else dkernel, None, None, dbias if given(bias) else None, dy if given(residual) else None, None]
+    return [dx, None if kept else dkernel, None, None, dbias, dy if given(residual) else None, None]
 
 
 # Axes by letters: i inputs, o outputs, and those before them. A kernel may lie either way.
@@ -184,5 +196,4 @@ def float8_kernel(kernel, per_output=True):
             kernel.dtype.name, kernel.shape))
     columns = tf.cast(tf.transpose(kernel), tf.float32)
     scale = row_scales(columns if per_output else tf.reshape(columns, [1, -1]))
-    codes = codes_of(tf.cast(tf.clip_by_value(columns / scale, -LARGEST[E4M3], LARGEST[E4M3]), E4M3))
-    return codes, tf.reshape(scale, [-1] if per_output else [])
+    return codes_of(nearest(columns / scale, E4M3)), tf.reshape(scale, [-1] if per_output else [])
