@@ -13,10 +13,15 @@ __device__ inline float quotient(float v, float scale, float back) {
 }
 __device__ inline double quotient(double v, double scale, double) { return v / scale; }
 
-/* The largest of a block's threads, for all of them; `shared` has a place for each warp. */
+/* The largest of a warp's threads, for all of them, and of a block's; `shared` has a place for each warp. */
+template <typename R>
+__device__ inline R top_of_warp(R v) {
+  for (int by = 16; by > 0; by /= 2) v = top_of(v, __shfl_xor_sync(0xffffffffu, v, by));
+  return v;
+}
 template <typename R>
 __device__ inline R top_of_block(R v, R *shared) {
-  for (int by = 16; by > 0; by /= 2) v = top_of(v, __shfl_xor_sync(0xffffffffu, v, by));
+  v = top_of_warp(v);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
   __syncthreads();
   v = shared[0];
@@ -187,37 +192,40 @@ __device__ inline double scale_of_row(double top) {
   return scale > 0 && top - top == 0 ? scale : 1;
 }
 
-/* A block has a row, whose first numbers it keeps in registers; those after them it reads twice. cols is a multiple of
- * 16, and x begins on 16 bytes. */
+/* A team of threads, a warp or the block, has a row, whose first numbers it keeps in registers; those after them it
+ * reads twice. cols is a multiple of 16, and x begins on 16 bytes. */
 template <typename X>
 __device__ inline void float8_row_codes(const float8_rows_args &a) {
-  enum { HELD = 8 / sizeof(X), STEP = TFU_THREADS * 8 };
+  enum { HELD = 8 / sizeof(X) };
   __shared__ float shared[TFU_THREADS / 32];
-  const X *x = (const X *)a.x + blockIdx.x * a.cols;
-  uint8_t *y = (uint8_t *)a.y + blockIdx.x * a.cols;
-  const int64_t first = threadIdx.x * 8;
+  const int64_t row = (int64_t)blockIdx.x * (TFU_THREADS / a.team) + threadIdx.x / a.team;
+  const int step = a.team * 8, first = threadIdx.x % a.team * 8;
+  if (row >= a.rows) return; /* of warps alone: else a block has one row */
+  const X *x = (const X *)a.x + row * a.cols;
+  uint8_t *y = (uint8_t *)a.y + row * a.cols;
   eight<X> v[HELD];
   float top = 0;
   UNROLLED(h, HELD) {
     v[h].clear();
-    if (first + h * STEP < a.cols) v[h].load(x + first + h * STEP);
+    if (first + h * step < a.cols) v[h].load(x + first + h * step);
   }
   UNROLLED(h, HELD) v[h].largest(top);
-  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
+  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
     eight<X> more;
     more.load(x + i);
     more.largest(top);
   }
-  const float scale = scale_of_row(top_of_block(top, shared)), back = 1 / scale;
+  top = a.team == 32 ? top_of_warp(top) : top_of_block(top, shared);
+  const float scale = scale_of_row(top), back = 1 / scale;
   UNROLLED(h, HELD) {
-    if (first + h * STEP < a.cols) *(uint2 *)(y + first + h * STEP) = v[h].codes(scale, back, 0);
+    if (first + h * step < a.cols) *(uint2 *)(y + first + h * step) = v[h].codes(scale, back, 0);
   }
-  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
+  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
     eight<X> more;
     more.load(x + i);
     *(uint2 *)(y + i) = more.codes(scale, back, 0);
   }
-  if (threadIdx.x == 0) a.scale[blockIdx.x] = scale;
+  if (first == 0) a.scale[row] = scale;
 }
 #define FLOAT8_ROW_CODES_OF_(args, tag, X) TFU_KERNEL_AS_(float8_row_codes_##tag, args, float8_row_codes<X>)
 TFU_SINGLES(FLOAT8_ROW_CODES_OF_, float8_rows_args)

@@ -38,7 +38,8 @@ typedef struct float8_rows_args {
   const void *x; /* [rows, cols] */
   void *y;       /* codes of e4m3, or what they stand for, in the type of x */
   float *scale;  /* of each row, where y has codes */
-  int64_t cols;
+  int64_t rows, cols;
+  int team; /* threads of a row, where y has codes: those of a warp, or of the block */
 } float8_rows_args;
 
 /* One block for each tensor that has a history. */

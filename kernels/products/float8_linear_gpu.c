@@ -9,6 +9,7 @@
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
+#include "kernels/core/gpu/tunable.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "ops/products/float8_linear.h"
 
@@ -50,15 +51,20 @@ static tfu_code make_codes(tfu_call *call, const tfu_tensor *x, const float *sca
   return tfu_launch(call, &kernel, 0, scale ? x->dtype : TFU_U8, grid, &a);
 }
 
+/* The longest row that a warp has to itself: what it keeps in registers of 16 bits. */
+TFU_TUNABLE(row_of_warp, 1024, 0, 8192);
+
 static tfu_code make_row_codes(tfu_call *call, const tfu_tensor *x, const void **codes, const float **scale) {
   static tfu_kernel kernel = {.module = &module, .name = "float8_row_codes"};
   const int64_t rows = tfu_rows(&x->shape);
-  float8_rows_args a = {.x = x->data, .cols = tfu_cols(&x->shape)};
+  float8_rows_args a = {.x = x->data, .rows = rows, .cols = tfu_cols(&x->shape)};
   TFU_TRY(tfu_scratch(call, (size_t)(rows * a.cols), &a.y));
   TFU_SCRATCH(call, rows, a.scale);
   *codes = a.y;
   *scale = a.scale;
-  return tfu_launch(call, &kernel, 0, x->dtype, (tfu_grid){.x = (unsigned)rows, .threads = TFU_THREADS}, &a);
+  a.team = a.cols <= row_of_warp() ? 32 : TFU_THREADS;
+  const tfu_grid grid = {.x = (unsigned)divide_up(rows, TFU_THREADS / a.team), .threads = TFU_THREADS};
+  return tfu_launch(call, &kernel, 0, x->dtype, grid, &a);
 }
 
 /* One number as a vector. */
