@@ -28,6 +28,7 @@ from tfuse.products.gated_linear import GatedDense, gated_linear
 from tfuse.products.linear import Dense, linear
 from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
 from tfuse.products.matmul_own import matmul_own
+from tfuse.products.float8_linear import float8_kernel
 from tfuse.products.quantized_linear import pack_kernel, quantized_linear
 from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
 from tfuse.convolution.conv import conv, conv_transpose

@@ -94,6 +94,12 @@ static const row rows[] = {
     {&tfu_dropout, {"x", ""}, "rate=0.25"},
     {&tfu_experts, {"n9", "n2", "n2<4", "394", "394", "345", "n5"}, "activation=silu rest=any"},
     {&tfu_experts, {"n9", "n2", "n2<3", "394", "0", "325", "0"}, "activation=silu rest=any"},
+    {&tfu_float8_linear, {"nc", "c9", "+", "+", "9", "n9", ""}, "activation=gelu rest=columns"},
+    {&tfu_float8_linear, {"nc", "9c", "0", "9+", "0", "0", "0"}, "order=columns W=uint8"},
+    {&tfu_float8_linear_grad,
+     {"n9", "nc", "c9", "+", "+", "+", "5+", "1+", "3+", "9", "n9"},
+     "activation=gelu rest=any"},
+    {&tfu_float8_linear_grad, {"n9", "0", "9c", "0", "9+", "0", "0", "0", "0", "0", "0"}, "order=columns W=uint8"},
     {&tfu_frozen_batch_norm, {"nc3", "c", "c", "c", "c+", "nc3"}, "activation=relu"},
     {&tfu_frozen_batch_norm, {"nc1", "0", "0", "c", "c+", "0"}, ""},
     {&tfu_frozen_batch_norm_grad, {"nc3", "nc3", "c", "c", "c", "c+", "nc3", "0"}, "activation=relu"},
@@ -276,7 +282,7 @@ static tfu_dtype dtype_of(const sample *s, const char *argument) {
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
   if (!strcmp(type, "float") || (set && !strncmp(set, "float", 5))) return TFU_F32;
   if (!strcmp(type, "Q") || (set && !strncmp(set, "int8", 4))) return TFU_I8;
-  if (!strcmp(type, "uint8")) return TFU_U8;
+  if (!strcmp(type, "uint8") || (set && !strncmp(set, "uint8", 5))) return TFU_U8;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

@@ -20,7 +20,7 @@ FAMILIES = {
     "reductions": ["reduce", "arg_reduce", "segment_sum"],
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own",
-                 "quantized_linear", "quantized_layers", "static_quantizer"],
+                 "quantized_linear", "quantized_layers", "static_quantizer", "float8_linear", "float8_layers"],
     "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
                     "quantized_conv", "quantized_conv_layer", "channels_first"],
     "layout": ["transpose", "concat"],
