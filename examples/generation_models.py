@@ -2,6 +2,7 @@
 
   python examples/generation_models.py --mode tfuse --works batch1,batch32
   python examples/generation_models.py --mode xla --works batch1
+  python examples/generation_models.py --works batch1-int4                # after model.quantize("int4")
   python examples/generation_models.py --works requests --small           # on a CPU, in seconds
 
 generation.py runs this and its twin in Transformers, and keeps what they find.
@@ -39,8 +40,10 @@ def main(options):
     from training import peak_memory, reset_peak
     set_up(options.mode, "float32" if options.small else "bfloat16")
 
-    def make(sizes):
+    def make(sizes, quantized):
         model = llama(sizes)
+        if quantized:
+            model.quantize(quantized)
         model.compile(sampler="greedy", jit_compile=options.mode == "xla")
         return ways(model, options.mode)
 
