@@ -46,10 +46,11 @@ def jobs_of(rows, works, small):
         name, framework, own_mode = ROWS[mode]
         groups = {}
         for work in works:
-            kind, model, quantized = WORKS[work].kind, WORKS[work].model, WORKS[work].quantized
-            if kind == "start" or kind == "requests" and mode != "tfuse" or quantized and framework == "transformers":
+            kind, (_, quantized, cache_dtype) = WORKS[work].kind, WORKS[work].setting()
+            is_own = kind == "requests" or cache_dtype
+            if kind == "start" or is_own and mode != "tfuse" or quantized and framework == "transformers":
                 continue
-            groups.setdefault(work if framework == "transformers" else (model, quantized), []).append(work)
+            groups.setdefault(work if framework == "transformers" else WORKS[work].setting(), []).append(work)
         for mine in groups.values():
             arguments = ["--mode", own_mode, "--works", ",".join(mine), *["--small"] * small]
             yield {"name": name, "works": mine}, framework, arguments

@@ -40,7 +40,10 @@ def main(options):
     from training import peak_memory, reset_peak
     set_up(options.mode, "float32" if options.small else "bfloat16")
 
-    def make(sizes, quantized):
+    def make(sizes, quantized, cache_dtype):
+        if options.mode == "tfuse":
+            import tfuse
+            tfuse.enable(cache_dtype=cache_dtype)
         model = llama(sizes)
         if quantized:
             model.quantize(quantized)

@@ -48,7 +48,7 @@ def main(options):
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
 
-    def make(sizes, quantized):
+    def make(sizes, quantized, cache_dtype):
         if quantized:
             raise SystemExit("%s is not measured in Transformers, which quantises in ways of its own" % ",".join(options.works))
         return ways(llama(sizes, device, torch.float32 if options.small else torch.bfloat16), device)

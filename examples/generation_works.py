@@ -39,6 +39,11 @@ class Work:
     bar: typing.Optional[int] = None  # what tfuse is meant to reach
     batch_invariant: bool = False  # of requests
     quantized: typing.Optional[str] = None  # as model.quantize() takes it
+    cache_dtype: typing.Optional[str] = None  # as tfuse.enable() takes it
+
+    def setting(self):
+        """What all works of a process have in common."""
+        return self.model, self.quantized, self.cache_dtype
 
     def small(self):
         """Sizes that a CPU runs in seconds."""
@@ -60,6 +65,7 @@ WORKS = {
     "batch1-int4": Work("1.1B", "batch 1, int4", "tokens", 1, bar=3000, quantized="int4"),
     "8b-batch1-int8": Work("8B", "batch 1, int8", "tokens", 1, bar=400, quantized="int8"),
     "8b-batch1-int4": Work("8B", "batch 1, int4", "tokens", 1, bar=650, quantized="int4"),
+    "batch128-float8": Work("1.1B", "batch 128, cache of float8_e4m3fn", "tokens", 128, cache_dtype="float8_e4m3fn"),
     "start": Work("1.1B", "from the start of a process to its first token", "start", 1, new=1),
 }
 
@@ -149,24 +155,24 @@ def parse(doc, modes):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=modes, default=modes[0])
     parser.add_argument("--works", default="batch1",
-                        help="of one model, quantised in one way, with commas between them: %s (%%(default)s)" % ", ".join(WORKS))
+                        help="of one setting, with commas between them: %s (%%(default)s)" % ", ".join(WORKS))
     parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
     parser.add_argument("--started", type=float, help="when this process was started, for the work called start")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write what was measured there")
     options = parser.parse_args()
     options.works = {name: WORKS[name].small() if options.small else WORKS[name] for name in options.works.split(",")}
-    if len({(work.model, work.quantized) for work in options.works.values()}) > 1:
-        parser.error("--works are of one model, and quantised in one way")
+    if len({work.setting() for work in options.works.values()}) > 1:
+        parser.error("--works are of one model, quantised in one way, and with one cache")
     return options
 
 
 def measure(options, make, reset_peak, peak_memory):
     """Measures all works, prints each and writes it down: of a process that is stopped, what it has measured is known.
 
-    make(sizes, quantized) builds the model and gives continued and many, or None for the latter."""
+    make(sizes, quantized, cache_dtype) builds the model and gives continued and many, or None for the latter."""
     one, found = next(iter(options.works.values())), {}
     config = sizes(one.model, options.small)
-    continued, many = make(config, one.quantized)
+    continued, many = make(config, one.quantized, one.cache_dtype)
     for name, work in options.works.items():
         reset_peak()
         if work.kind == "start":

@@ -15,6 +15,10 @@ typedef struct float8_format {
   float largest;
 } float8_format;
 
+/* What the largest number of a row is multiplied with to be the row's scale in e4m3. */
+static const float float8_row_f32 = 1 / 448.0f;
+static const double float8_row_f64 = 1 / 448.0;
+
 #ifdef TFU_DEVICE
 #define FLOAT8_INLINE __device__ inline
 FLOAT8_INLINE unsigned float8_bits(float v) { return __float_as_uint(v); }

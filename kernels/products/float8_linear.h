@@ -3,7 +3,7 @@
 #define TFUSE_KERNELS_FLOAT8_LINEAR_H_
 
 #include "kernels/core/gpu/walk.h"
-#include "kernels/products/float8.h"
+#include "kernels/core/float8.h"
 
 /* The scale after one whose history had `before` as its largest number. */
 FLOAT8_INLINE float float8_next_scale(float before, float scale, float largest) {
