@@ -40,13 +40,17 @@ VERSIONS = ["TensorFlow", "Keras", "KerasHub", "PyTorch", "Transformers"]
 
 def jobs_of(rows, works, small):
     """(row, framework, arguments) of each process but those that are timed from their start: row says which works it measures.
-    PyTorch has a process for each: once it has compiled for a second shape, it compiles for any."""
+    PyTorch has a process for each: once it has compiled for a second shape, it compiles for any. It quantises in ways of its
+    own, which are not compared."""
     for mode in rows:
         name, framework, own_mode = ROWS[mode]
         groups = {}
         for work in works:
-            if WORKS[work].kind != "start" and (WORKS[work].kind != "requests" or mode == "tfuse"):
-                groups.setdefault(work if framework == "transformers" else WORKS[work].model, []).append(work)
+            kind, (_, quantized, cache_dtype) = WORKS[work].kind, WORKS[work].setting()
+            is_own = kind == "requests" or cache_dtype
+            if kind == "start" or is_own and mode != "tfuse" or quantized and framework == "transformers":
+                continue
+            groups.setdefault(work if framework == "transformers" else WORKS[work].setting(), []).append(work)
         for mine in groups.values():
             arguments = ["--mode", own_mode, "--works", ",".join(mine), *["--small"] * small]
             yield {"name": name, "works": mine}, framework, arguments

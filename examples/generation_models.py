@@ -2,6 +2,7 @@
 
   python examples/generation_models.py --mode tfuse --works batch1,batch32
   python examples/generation_models.py --mode xla --works batch1
+  python examples/generation_models.py --works batch1-int4                # after model.quantize("int4")
   python examples/generation_models.py --works requests --small           # on a CPU, in seconds
 
 generation.py runs this and its twin in Transformers, and keeps what they find.
@@ -26,9 +27,10 @@ def ways(model, mode):
         ids, there = (x.astype(np.int32) for x in generation_works.rows(prompts, longest + new))
         return model.generate({"token_ids": ids, "padding_mask": there}, stop_token_ids=None)["token_ids"]
 
-    def many(prompts, new):
+    def many(prompts, new, batch_invariant):
         import tfuse
-        return tfuse.generate(model, prompts, max_new_tokens=new, sampler="greedy", stop_token_ids=None)
+        return tfuse.generate(model, prompts, max_new_tokens=new, sampler="greedy", stop_token_ids=None,
+                              batch_invariant=batch_invariant)
 
     return continued, many if mode == "tfuse" else None
 
@@ -38,8 +40,13 @@ def main(options):
     from training import peak_memory, reset_peak
     set_up(options.mode, "float32" if options.small else "bfloat16")
 
-    def make(sizes):
+    def make(sizes, quantized, cache_dtype):
+        if options.mode == "tfuse":
+            import tfuse
+            tfuse.enable(cache_dtype=cache_dtype)
         model = llama(sizes)
+        if quantized:
+            model.quantize(quantized)
         model.compile(sampler="greedy", jit_compile=options.mode == "xla")
         return ways(model, options.mode)
 

@@ -47,7 +47,12 @@ def main(options):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
-    make = lambda sizes: ways(llama(sizes, device, torch.float32 if options.small else torch.bfloat16), device)
+
+    def make(sizes, quantized, cache_dtype):
+        if quantized:
+            raise SystemExit("%s is not measured in Transformers, which quantises in ways of its own" % ",".join(options.works))
+        return ways(llama(sizes, device, torch.float32 if options.small else torch.bfloat16), device)
+
     generation_works.measure(options, make, reset_peak, peak_memory)
 
 

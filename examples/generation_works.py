@@ -37,6 +37,13 @@ class Work:
     prompt: int = 128  # of requests: the most
     new: int = 256
     bar: typing.Optional[int] = None  # what tfuse is meant to reach
+    batch_invariant: bool = False  # of requests
+    quantized: typing.Optional[str] = None  # as model.quantize() takes it
+    cache_dtype: typing.Optional[str] = None  # as tfuse.enable() takes it
+
+    def setting(self):
+        """What all works of a process have in common."""
+        return self.model, self.quantized, self.cache_dtype
 
     def small(self):
         """Sizes that a CPU runs in seconds."""
@@ -50,9 +57,15 @@ WORKS = {
     "batch128": Work("1.1B", "batch 128", "tokens", 128, bar=80000),
     "first": Work("1.1B", "to the first token of a prompt of 2,048", "first", 1, prompt=2048, new=1),
     "requests": Work("1.1B", "256 requests of mixed lengths, by tfuse.generate", "requests", 256, prompt=1024, new=512),
-    "padded": Work("1.1B", "128 of them, in padded batches of 32", "padded", 128, prompt=1024, new=512),
+    "invariant": Work("1.1B", "the same with batch_invariant=True", "requests", 256, prompt=1024, new=512, batch_invariant=True),
+    "padded": Work("1.1B", "128 of these requests, in padded batches of 32", "padded", 128, prompt=1024, new=512),
     "8b-batch1": Work("8B", "batch 1", "tokens", 1, bar=230),
     "8b-batch64": Work("8B", "batch 64", "tokens", 64, bar=9000),
+    "batch1-int8": Work("1.1B", "batch 1, int8", "tokens", 1, bar=2200, quantized="int8"),
+    "batch1-int4": Work("1.1B", "batch 1, int4", "tokens", 1, bar=3000, quantized="int4"),
+    "8b-batch1-int8": Work("8B", "batch 1, int8", "tokens", 1, bar=400, quantized="int8"),
+    "8b-batch1-int4": Work("8B", "batch 1, int4", "tokens", 1, bar=650, quantized="int4"),
+    "batch128-float8": Work("1.1B", "batch 128, cache of float8_e4m3fn", "tokens", 128, cache_dtype="float8_e4m3fn"),
     "start": Work("1.1B", "from the start of a process to its first token", "start", 1, new=1),
 }
 
@@ -85,8 +98,8 @@ def requests(work, vocabulary):
 # ---- measuring ----
 #
 # A framework gives continued(prompts, longest, new), which continues a batch of prompts, of at most `longest` tokens each, by
-# `new` or more, and returns when that is done; and where it has such a thing many(prompts, new), which gives each prompt its
-# own number of new tokens, and returns them.
+# `new` or more, and returns when that is done; and where it has such a thing many(prompts, new, batch_invariant), which gives each
+# prompt its own number of new tokens, and returns them.
 
 
 def took(call):
@@ -115,9 +128,10 @@ def first(work, vocabulary, continued, many):
 
 def mixed(work, vocabulary, continued, many):
     given, new = requests(work, vocabulary)
-    begin, found = took(lambda: many(given[:ALONE], [2] * ALONE)), []  # what is chosen and loaded once
-    whole = took(lambda: found.extend(many(given, new)))
-    alone = [many([given[i]], [new[i]])[0] for i in range(ALONE)]
+    run = lambda some, limits: many(some, limits, work.batch_invariant)
+    begin, found = took(lambda: run(given[:ALONE], [2] * ALONE)), []  # what is chosen and loaded once
+    whole = took(lambda: found.extend(run(given, new)))
+    alone = [run([given[i]], [new[i]])[0] for i in range(ALONE)]
     assert [len(tokens) for tokens in found] == new
     return {"tokens_per_s": sum(new) / whole, "first_s": begin,
             "same": [sum(list(a) == list(b) for a, b in zip(alone, found)), ALONE]}
@@ -141,24 +155,24 @@ def parse(doc, modes):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=modes, default=modes[0])
     parser.add_argument("--works", default="batch1",
-                        help="of one model, with commas between them: %s (%%(default)s)" % ", ".join(WORKS))
+                        help="of one setting, with commas between them: %s (%%(default)s)" % ", ".join(WORKS))
     parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
     parser.add_argument("--started", type=float, help="when this process was started, for the work called start")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write what was measured there")
     options = parser.parse_args()
     options.works = {name: WORKS[name].small() if options.small else WORKS[name] for name in options.works.split(",")}
-    if len({work.model for work in options.works.values()}) > 1:
-        parser.error("--works are of one model")
+    if len({work.setting() for work in options.works.values()}) > 1:
+        parser.error("--works are of one model, quantised in one way, and with one cache")
     return options
 
 
 def measure(options, make, reset_peak, peak_memory):
     """Measures all works, prints each and writes it down: of a process that is stopped, what it has measured is known.
 
-    make(sizes) builds the model and gives continued and many, or None for the latter."""
-    model, found = next(iter(options.works.values())).model, {}
-    config = sizes(model, options.small)
-    continued, many = make(config)
+    make(sizes, quantized, cache_dtype) builds the model and gives continued and many, or None for the latter."""
+    one, found = next(iter(options.works.values())), {}
+    config = sizes(one.model, options.small)
+    continued, many = make(config, one.quantized, one.cache_dtype)
     for name, work in options.works.items():
         reset_peak()
         if work.kind == "start":

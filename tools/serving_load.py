@@ -162,7 +162,7 @@ def loads(options, home):
                 status, _, text = client.send("POST", "/v2/repository/models/batched/%s" % what, b"{}")
                 assert status == 200, text
             client.infer("batched", {"x": np.ones([1, options.width], np.float32)})
-            time.sleep(0.1)  # an unload right after a load was seen to end Triton 2.51, in StopBackendThread
+            time.sleep(0.1)  # an unload right after a load can end Triton, whatever the backend: docs/serving.md
             if i in {1, *range(0, options.count + 1, max(options.count // 10, 1))}:
                 seen[i] = megabytes(server)
                 print("after %3d loads: %.1f MB" % (i, seen[i]), flush=True)

@@ -3,6 +3,7 @@
 
 #include <limits.h>
 
+#include "kv_cache.h"
 #include "ops/attention/attention.h"
 
 static int limit(int64_t v) { return v > INT_MAX / 2 ? -1 : v < 0 ? -1 : (int)v; }

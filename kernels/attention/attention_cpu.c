@@ -6,7 +6,10 @@
 #ifndef REAL
 #include "kernels/attention/attention_cpu.h"
 
+#include "kernels/attention/float8_pages.h"
 #include "kernels/core/arithmetic.h"
+#include "kv_cache.h"
+#include "ops/attention/attention.h"
 
 /* Task -> sequence, head of key, rows. Sequences may differ in length, so their first tasks are counted up. */
 typedef struct plan {
@@ -184,7 +187,11 @@ static tfu_code FN(tfu_attention_cpu)(tfu_call *call) {
 }
 
 static tfu_code FN(tfu_paged_attention_cpu)(tfu_call *call) {
+  static const float8_pages_parts parts = {.widen = tfu_widen_pages_cpu, .attention = tfu_paged_attention_cpu};
   attention_args a;
+  int is_float8;
+  TFU_TRY(tfu_is_float8_cache(call, call->in[TFU_PAGED_KEY].dtype, call->in[0].dtype, &is_float8));
+  if (is_float8) return tfu_float8_paged_attention(call, &parts);
   TFU_TRY(tfu_paged_attention_read(call, &a));
   return FN(run)(call, &a);
 }

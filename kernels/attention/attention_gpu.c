@@ -3,7 +3,9 @@
  * The environment variable TFUSE_CUDNN=0 leaves cuDNN out. */
 #include "kernels/attention/attention.h"
 
+#include "kernels/attention/float8_pages.h"
 #include "kernels/core/nvidia/cudnn.h"
+#include "kv_cache.h"
 #include "ops/attention/attention.h"
 
 /* So few queries, as in decoding, fill no GPU by themselves; our own kernel also splits the keys. */
@@ -36,7 +38,11 @@ tfu_code tfu_attention_grad_gpu(tfu_call *call) {
 }
 
 tfu_code tfu_paged_attention_gpu(tfu_call *call) {
+  static const float8_pages_parts parts = {.widen = tfu_widen_pages_gpu, .attention = tfu_paged_attention_gpu};
   attention_args a;
+  int is_float8;
+  TFU_TRY(tfu_is_float8_cache(call, call->in[TFU_PAGED_KEY].dtype, call->in[0].dtype, &is_float8));
+  if (is_float8) return tfu_float8_paged_attention(call, &parts);
   TFU_TRY(tfu_paged_attention_read(call, &a));
   return tfu_attention_own(call, &a, call->in[0].dtype);
 }

@@ -8,7 +8,7 @@
 TFU_MODULE(attention_step);
 
 static const int head_dims[] = {64, 96, 128, 256};
-static const char *const variants[] = {"64", "96", "128", "256"};
+static const char *const variants[] = {"64", "96", "128", "256", "64_e4m3", "96_e4m3", "128_e4m3", "256_e4m3"};
 
 enum { PARTS_BYTES = 64 << 10 }; /* of a block's parts at most, unless its cluster cannot be larger */
 
@@ -42,7 +42,8 @@ static int splits_of(const attention_step_args *a, int64_t runs, int multiproces
   return splits;
 }
 
-tfu_code tfu_attention_step_run(tfu_call *call, attention_step_args a, tfu_dtype dtype, int ahead, int *served) {
+tfu_code tfu_attention_step_run(tfu_call *call, attention_step_args a, tfu_dtype dtype, int is_float8, int ahead,
+                                int *served) {
   static tfu_kernel kernel = {.module = &module, .name = "attention_step", .variants = variants};
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
@@ -57,5 +58,6 @@ tfu_code tfu_attention_step_run(tfu_call *call, attention_step_args a, tfu_dtype
                          .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
                          .overlap = ahead};
   call->kernel = "attention step";
-  return tfu_launch(call, &kernel, variant_of(a.head_dim), dtype, grid, &a);
+  const int variant = variant_of(a.head_dim) + (is_float8 ? TFU_COUNT(head_dims) : 0);
+  return tfu_launch(call, &kernel, variant, dtype, grid, &a);
 }

@@ -23,8 +23,9 @@
 enum { THREADS = 32 * DECODE_WARPS };
 
 /* The queries of the group and the new key, rotated and rounded to T, the new value: to shared memory. A thread has the
- * same pair of several rows, which are rotated by one angle. */
-template <typename T, int D>
+ * same pair of several rows, which are rotated by one angle. Key and value are rounded to C before, which the cache
+ * has. */
+template <typename T, int D, typename C>
 struct decode_new {
   enum { PAIRS = D / 2, AT_ONCE = THREADS / PAIRS, ROWS = DECODE_GROUP + 1, TURNS = (ROWS + AT_ONCE - 1) / AT_ONCE };
   typedef tile<T, DECODE_ROW(D)> tile_of;
@@ -54,8 +55,11 @@ struct decode_new {
       const T *from = row < a.group ? query + row * D : (const T *)a.key + own;
       u[i] = from[first], v[i] = from[second];
     }
-    if (threadIdx.x < D / 8)
-      store_shared(value + threadIdx.x * 16, *((const int4 *)((const T *)a.value + own) + threadIdx.x));
+    if (threadIdx.x < D / 8) {
+      int4 v = *((const int4 *)((const T *)a.value + own) + threadIdx.x);
+      if (sizeof(C) < sizeof(T)) v = make_int4(rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w));
+      store_shared(value + threadIdx.x * 16, v);
+    }
     for (int i = threadIdx.x; i < (16 - a.group) * (D / 8); i += THREADS)
       store_shared(queries.chunk(a.group + i / (D / 8), i % (D / 8)), make_int4(0, 0, 0, 0));
     UNROLLED(i, TURNS) {
@@ -64,16 +68,29 @@ struct decode_new {
       float x = (float)u[i], y = (float)v[i];
       if (rotates) rotate<T>(sine, cosine, x, y);
       const auto at = [&](int e) { return row < a.group ? queries.chunk(row, e / 8) + e % 8 * 2 : key + e * 2; };
-      store_half(at(first), bits(x));
-      store_half(at(second), bits(y));
+      unsigned both = pair_of<T>::narrow(x, y);
+      if (sizeof(C) < sizeof(T) && row == a.group) both = rounded(both);
+      store_half(at(first), both & 0xffff);
+      store_half(at(second), both >> 16);
+    }
+  }
+  /* D elements from shared memory to the cache, 16 bytes by each thread. */
+  static __device__ void keep(unsigned from, C *to) {
+    if (sizeof(C) == sizeof(T)) {
+      if (threadIdx.x < D / 8) store_bits(to + threadIdx.x * 8, load_shared(from + threadIdx.x * 16));
+    } else if (threadIdx.x < D / 16) {
+      const int4 u = load_shared(from + threadIdx.x * 32), v = load_shared(from + threadIdx.x * 32 + 16);
+      store_bits(to + threadIdx.x * 16, make_int4(codes(u.x, u.y), codes(u.z, u.w), codes(v.x, v.y), codes(v.z, v.w)));
     }
   }
 
  private:
-  static __device__ unsigned bits(float v) {
-    const T narrow = (T)v;
-    return *(const uint16_t *)&narrow;
+  static __device__ unsigned code(unsigned pair) {
+    const float2 v = pair_of<T>::widen(pair);
+    return narrow_float8(v.x, v.y);
   }
+  static __device__ unsigned codes(unsigned low, unsigned high) { return code(low) | code(high) << 16; }
+  static __device__ unsigned rounded(unsigned pair) { return widen_float8<T>(code(pair)); }
 };
 
 /* A row of D elements in shared memory takes the place of row r of a tile. By a warp, which then may read it. */
@@ -145,7 +162,7 @@ __device__ inline void join(const attention_step_args &a, const decode_runs<D, F
 
 /* Of the numbers of groups of copies: tile n is there when all but the last SLOTS - 1 groups are, since SLOTS are
  * closed before the first tile is waited for and one more after each. Tile n + SLOTS goes where tile n was. */
-template <typename T, int D>
+template <typename T, int D, typename C>
 __device__ inline void attention_step(const attention_step_args &a) {
   enum { STEP = DECODE_STEP(D), N = STEP / 8, ROW = DECODE_ROW(D), SLOTS = DECODE_SLOTS, HELD = D <= 128 ? D / 16 : 1 };
   static_assert(SLOTS == 3, "keys take the slot of values, and values that of keys");
@@ -162,7 +179,7 @@ __device__ inline void attention_step(const attention_step_args &a) {
   decode_sequence s(a, b);
   s.cut<STEP>();
   const int64_t put_at = a.places[b];
-  decode_ring<T, D> ring(s, split, warp, key_head, base + warp * SLOTS * STEP * tile_of::ROW);
+  decode_ring<T, D, C> ring(s, split, warp, key_head, base + warp * SLOTS * STEP * tile_of::ROW);
   const decode_place last = s.length > 0 ? decode_place::of(s, s.length - 1) : decode_place::none();
   decode_walk<STEP> walk = ring.walk;
   ring.load_keys(0);
@@ -171,14 +188,15 @@ __device__ inline void attention_step(const attention_step_args &a) {
   /* The step whose key and value are the new ones, counted like the walk's; none: beyond all. */
   const int last_row = last.row(a);
   const unsigned fresh = last_row >= 0 && last_row == put_at ? s.count - 1 : ~0u;
-  const decode_new<T, D> made(a, b);
+  typedef decode_new<T, D, C> made_of;
+  const made_of made(a, b);
   wait_for_those_before();
   made.put(a, b, key_head, queries, new_key, new_value);
   __syncthreads();
-  if (split == 0 && put_at >= 0 && put_at < (int64_t)a.pages * a.page.by && threadIdx.x < D / 8) {
-    const int64_t to = (put_at * a.key_heads + key_head) * D + threadIdx.x * 8;
-    store_bits((T *)a.keys + to, load_shared(new_key + threadIdx.x * 16));
-    store_bits((T *)a.values + to, load_shared(new_value + threadIdx.x * 16));
+  if (split == 0 && put_at >= 0 && put_at < (int64_t)a.pages * a.page.by) {
+    const int64_t to = (put_at * a.key_heads + key_head) * D;
+    made_of::keep(new_key, (C *)a.keys + to);
+    made_of::keep(new_value, (C *)a.values + to);
   }
 
   factor<T> held[HELD];
@@ -193,10 +211,10 @@ __device__ inline void attention_step(const attention_step_args &a) {
   for (; walk.more(); walk.next()) {
     const int values_slot = slot < SLOTS - 1 ? slot + 1 : 0;
     const bool is_fresh = fresh - walk.at < STEP && fresh < walk.end;
-    const tile_of keys = ring.slot(slot), values = ring.slot(values_slot);
     float p[1][N][4] = {};
     wait_for_copies<SLOTS - 1>();
     __syncwarp();
+    const tile_of keys = ring.ready(slot);
     if (is_fresh) replace_row<D>(keys, fresh - walk.at, new_key);
     UNROLLED(k, D / 16) {
       const factor<T> left = D <= 128 ? held[D <= 128 ? k : 0] : queries.left(0, 16 * k);
@@ -212,6 +230,7 @@ __device__ inline void attention_step(const attention_step_args &a) {
     softmax.add(p, out, 1.0f);
     wait_for_copies<SLOTS - 1>();
     __syncwarp();
+    const tile_of values = ring.ready(values_slot);
     if (is_fresh) replace_row<D>(values, fresh - walk.at, new_value);
     UNROLLED(k, N / 2) {
       const factor<T> left = narrow_results<T>(p[0][2 * k], p[0][2 * k + 1]);
@@ -242,13 +261,15 @@ __device__ inline void attention_step(const attention_step_args &a) {
   join(a, decode_runs<D, true>{parts, a.group, bits}, s.runs, split, output);
   leave_cluster();
 }
-#define DECODE_OF_(dim, tag, T)                                                                                 \
-  TFU_STAMP((THREADS, dim <= 128 ? 3 : 2), attention_step_##dim##_##tag, __grid_constant__ attention_step_args, \
-            attention_step<T, dim>)
+#define DECODE_(label, dim, T, C) \
+  TFU_STAMP((THREADS, dim <= 128 ? 3 : 2), label, __grid_constant__ attention_step_args, attention_step<T, dim, C>)
 #else /* there are no clusters: it is not served */
 __device__ inline void not_here(const attention_step_args &) {}
-#define DECODE_OF_(dim, tag, T) TFU_STAMP((32), attention_step_##dim##_##tag, attention_step_args, not_here)
+#define DECODE_(label, dim, T, C) TFU_STAMP((32), label, attention_step_args, not_here)
 #endif
+#define DECODE_OF_(dim, tag, T)                    \
+  DECODE_(attention_step_##dim##_##tag, dim, T, T) \
+  DECODE_(attention_step_##dim##_e4m3_##tag, dim, T, uint8_t)
 TFU_HALVES(DECODE_OF_, 64)
 TFU_HALVES(DECODE_OF_, 96)
 TFU_HALVES(DECODE_OF_, 128)

@@ -64,15 +64,42 @@ struct decode_walk {
   __device__ void begin() { at = run * span, end = min(at + span, count); }
 };
 
+#if __CUDA_ARCH__ >= 890
+/* Two codes of float8_e4m3fn, and what they are in T, which has them all. */
+template <typename T>
+__device__ inline unsigned widen_float8(unsigned codes);
+template <>
+__device__ inline unsigned widen_float8<f16>(unsigned codes) {
+  unsigned halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((uint16_t)codes));
+  return halves;
+}
+template <>
+__device__ inline unsigned widen_float8<bf16>(unsigned codes) {
+  const float2 v = pair_of<f16>::widen(widen_float8<f16>(codes));
+  return pair_of<bf16>::narrow(v.x, v.y);
+}
+__device__ inline unsigned narrow_float8(float first, float second) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+  return codes;
+}
+#endif
+
 /* A warp's tiles on their way from memory to its ring: keys and values of the same steps in turn, each a group of
- * copies, which is closed even where nothing is left to load. */
-template <typename T, int D>
+ * copies, which is closed even where nothing is left to load.
+ *
+ * C is what the cache has: T, or uint8_t for float8_e4m3fn. A slot of the latter has rows of DECODE_ROW bytes as they
+ * come, not permuted; it is half as long, and a tile of T, to which one slot at a time is widened, lies behind the last
+ * one. */
+template <typename T, int D, typename C>
 struct decode_ring {
-  enum { STEP = DECODE_STEP(D), CHUNKS = D / 8, PER_LANE = STEP * CHUNKS / 32 };
+  enum { STEP = DECODE_STEP(D), EACH = 16 / sizeof(C), CHUNKS = D / EACH, PER_LANE = STEP * CHUNKS / 32 };
+  enum { IS_WIDE = sizeof(C) == sizeof(T), SLOT = STEP * DECODE_ROW(D) * sizeof(C) };
   typedef tile<T, DECODE_ROW(D)> tile_of;
   const decode_sequence &s;
   decode_walk<STEP> walk;
-  const T *keys, *values; /* of the key head */
+  const C *keys, *values; /* of the key head */
   int64_t stride;
   unsigned ring;
   decode_place next; /* of key lane % STEP of the tile after */
@@ -81,11 +108,18 @@ struct decode_ring {
 
   __device__ decode_ring(const decode_sequence &s, int split, int warp, int key_head, unsigned ring)
       : s(s), walk(s, split, warp), stride((int64_t)s.a.key_heads * D), ring(ring) {
-    keys = (const T *)s.a.keys + key_head * D;
-    values = (const T *)s.a.values + key_head * D;
+    keys = (const C *)s.a.keys + key_head * D;
+    values = (const C *)s.a.values + key_head * D;
     look_up();
   }
-  __device__ tile_of slot(int i) const { return {ring + i * STEP * tile_of::ROW}; }
+  /* A slot whose copies are there, to be read before the next is asked for. By a warp. */
+  __device__ tile_of ready(int i) const {
+    if (IS_WIDE) return {ring + i * SLOT};
+    const tile_of wide = {ring + DECODE_SLOTS * SLOT};
+    widen(i, wide);
+    __syncwarp();
+    return wide;
+  }
 
   __device__ void load_keys(int to) {
     row = next.row(s.a);
@@ -94,24 +128,40 @@ struct decode_ring {
       walk.next();
       look_up();
     }
-    load(slot(to), keys);
+    load(to, keys);
   }
-  __device__ void load_values(int to) { load(slot(to), values); }
+  __device__ void load_values(int to) { load(to, values); }
 
  private:
   __device__ void look_up() {
     const unsigned j = walk.at + lane_id() % STEP;
     next = walk.more() && j < walk.end ? decode_place::of(s, s.first + (int)j) : decode_place::none();
   }
-  __device__ void load(const tile_of &to, const T *from) const {
+  __device__ unsigned chunk(int slot, int r, int c) const {
+    const unsigned at = ring + slot * SLOT;
+    return IS_WIDE ? tile_of{at}.chunk(r, c) : at + r * DECODE_ROW(D) + c * 16;
+  }
+  __device__ void load(int to, const C *from) const {
     if (some) {
       UNROLLED(i, PER_LANE) {
         const int r = (32 * i + (int)lane_id()) / CHUNKS, c = (32 * i + (int)lane_id()) % CHUNKS;
         const int place = __shfl_sync(0xffffffffu, row, r);
-        copy_pack(to.chunk(r, c), from + max(place, 0) * stride + c * 8, place < 0 ? 0 : 16);
+        copy_pack(chunk(to, r, c), from + max(place, 0) * stride + c * EACH, place < 0 ? 0 : 16);
       }
     }
     close_copies();
+  }
+  __device__ void widen(int slot, const tile_of &wide) const {
+#if __CUDA_ARCH__ >= 890
+    UNROLLED(i, PER_LANE) {
+      const int r = (32 * i + (int)lane_id()) / CHUNKS, c = (32 * i + (int)lane_id()) % CHUNKS;
+      const int4 v = load_shared(chunk(slot, r, c));
+      store_shared(wide.chunk(r, 2 * c), make_int4(widen_float8<T>(v.x), widen_float8<T>((unsigned)v.x >> 16),
+                                                   widen_float8<T>(v.y), widen_float8<T>((unsigned)v.y >> 16)));
+      store_shared(wide.chunk(r, 2 * c + 1), make_int4(widen_float8<T>(v.z), widen_float8<T>((unsigned)v.z >> 16),
+                                                       widen_float8<T>(v.w), widen_float8<T>((unsigned)v.w >> 16)));
+    }
+#endif
   }
 };
 #endif

@@ -25,8 +25,8 @@ enum {
 #define DECODE_ROW(d) ((d) <= 64 ? 64 : (d) <= 128 ? 128 : 256)
 #define DECODE_STEP(d) ((d) <= 64 ? 32 : 16)
 #define DECODE_PITCH(d) ((d) + 8)
-/* Shared memory: the warps' rings, a tile of 16 queries, the new key and value. Then the parts of the block's runs,
- * DECODE_PITCH floats for each query of the group. */
+/* Shared memory: the warps' rings, of which a cache of 8 bits uses less, a tile of 16 queries, the new key and value.
+ * Then the parts of the block's runs, DECODE_PITCH floats for each query of the group. */
 #define DECODE_BYTES(d) (2 * ((DECODE_WARPS * DECODE_SLOTS * DECODE_STEP(d) + 16) * DECODE_ROW(d) + 2 * (d)))
 
 typedef struct attention_step_args {
@@ -47,10 +47,10 @@ typedef struct attention_step_args {
 #include "tfuse.h"
 
 /* Runs it where it is served: 16 bits, heads of 64, 96, 128 or 256 elements, on a GPU with clusters. `a` has all but
- * splits. `ahead`: nothing that was queued before in the same graph writes what `a` points to but query, key and value;
- * so it is read while that still runs. */
-TFU_MUST_USE tfu_code tfu_attention_step_run(tfu_call *call, attention_step_args a, tfu_dtype dtype, int ahead,
-                                             int *served);
+ * splits. `is_float8`: the cache has numbers of float8_e4m3fn. `ahead`: nothing that was queued before in the same
+ * graph writes what `a` points to but query, key and value; so it is read while that still runs. */
+TFU_MUST_USE tfu_code tfu_attention_step_run(tfu_call *call, attention_step_args a, tfu_dtype dtype, int is_float8,
+                                             int ahead, int *served);
 #endif
 
 #endif

@@ -3,95 +3,13 @@
  * In ConvData the positions are those of x, what a window sees of y are the elements that reach them, and the kernel is
  * transposed. ConvFilter multiplies the windows, transposed, with y, and adds the sums of each part to those before. */
 #ifndef REAL
-#include "kernels/convolution/conv.h"
+#include "ops/convolution/conv.h"
 
 #include "activations.h"
+#include "kernels/convolution/conv_windows.h"
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/recycle.h"
 #include "kernels/products/gemm_cpu.h"
-#include "ops/convolution/conv.h"
-
-enum { PART = 8 << 20 /* bytes of windows at a time */, ROWS = 32 /* windows of a task */ };
-
-/* ---- windows ---- */
-
-typedef struct windows {
-  const conv_shape *s;
-  int spread;                  /* ConvData's: positions are x's, elements y's */
-  const char *from;            /* of a group */
-  char *to;                    /* [rows, window, width] */
-  int64_t all, most;           /* positions, and how many are copied at a time */
-  int64_t first, rows;         /* those that are */
-  int64_t pixel, width;        /* bytes: from one position of the tensor to the next, and of the group there */
-  const int64_t *grid, *image; /* sizes of what positions count, and of the tensor that is read */
-} windows;
-
-/* Where along an axis a tap of the window at position `at` lies in the other tensor; -1: nowhere. */
-static int64_t seen(const conv_shape *s, int a, int spread, int64_t at, int64_t tap) {
-  if (!spread) {
-    const int64_t i = at * s->stride[a] - s->before[a] + tap * s->dilation[a];
-    return i >= 0 && i < s->in[a] ? i : -1;
-  }
-  const int64_t i = at + s->before[a] - tap * s->dilation[a];
-  return i >= 0 && i % s->stride[a] == 0 && i / s->stride[a] < s->out[a] ? i / s->stride[a] : -1;
-}
-
-static char *copy_pixel(const windows *w, char *to, int64_t at) {
-  if (at < 0) memset(to, 0, (size_t)w->width);
-  else if (w->width) memcpy(to, w->from + at * w->pixel, (size_t)w->width);
-  return to + w->width;
-}
-
-static void copy_window(const windows *w, char *to, int64_t position) {
-  const conv_shape *s = w->s;
-  const int64_t c = position % w->grid[2], b = position / w->grid[2] % w->grid[1];
-  const int64_t a = position / (w->grid[2] * w->grid[1]) % w->grid[0], n = position / conv_volume(w->grid);
-  for (int64_t t = 0; t < s->window[0]; t++)
-    for (int64_t u = 0; u < s->window[1]; u++)
-      for (int64_t v = 0; v < s->window[2]; v++) {
-        const int64_t i = seen(s, 0, w->spread, a, t), j = seen(s, 1, w->spread, b, u);
-        const int64_t k = seen(s, 2, w->spread, c, v);
-        const int64_t at = ((n * w->image[0] + i) * w->image[1] + j) * w->image[2] + k;
-        to = copy_pixel(w, to, i < 0 || j < 0 || k < 0 ? -1 : at);
-      }
-}
-
-static void copy_range(void *windows_, int64_t begin, int64_t end) {
-  const windows *w = windows_;
-  const int64_t bytes = conv_volume(w->s->window) * w->width;
-  for (int64_t r = begin; r < end; r++) copy_window(w, w->to + r * bytes, w->first + r);
-}
-
-/* The next positions, as many as are copied at a time; 0 after the last. */
-static int next_windows(windows *w) {
-  w->first += w->rows;
-  w->rows = least(w->most, w->all - w->first);
-  if (w->rows > 0) tfu_parallel_ranges(w->rows, ROWS, copy_range, w);
-  return w->rows > 0;
-}
-
-/* Those of the first group, and memory for them. */
-static tfu_code open_windows(tfu_call *call, const conv_shape *s, int spread, const tfu_tensor *from, windows *w) {
-  const int64_t width = (spread ? s->k : s->c) * (int64_t)tfu_dtype_size(from->dtype);
-  const int64_t bytes = conv_volume(s->window) * width;
-  *w = (windows){.s = s,
-                 .spread = spread,
-                 .from = from->data,
-                 .pixel = s->groups * width,
-                 .width = width,
-                 .grid = spread ? s->in : s->out,
-                 .image = spread ? s->out : s->in};
-  w->all = s->batch * conv_volume(w->grid);
-  w->most = bytes ? least(w->all, PART / bytes) : w->all;
-  if (w->most < 1) w->most = 1;
-  TFU_SCRATCH(call, w->most * bytes + 1, w->to);
-  return TFU_OK;
-}
-
-static windows of_group(windows w, int64_t group) {
-  w.from += group * w.width;
-  return w;
-}
 
 /* ---- kernels ---- */
 
@@ -151,9 +69,9 @@ static void FN(finish)(void *target_, int64_t row, int64_t col, int n, REAL *lin
 }
 
 /* The product of all windows of a group with `right`, [window elements, columns]. */
-static tfu_code FN(multiply)(tfu_recycled *space, windows w, tfu_operand right, int64_t columns, target t) {
+static tfu_code FN(multiply)(tfu_recycled *space, conv_windows w, tfu_operand right, int64_t columns, target t) {
   const int64_t depth = conv_volume(w.s->window) * (w.spread ? w.s->k : w.s->c);
-  while (next_windows(&w)) {
+  while (tfu_conv_windows_next(&w)) {
     t.first = w.first;
     const tfu_operand left = {.data = w.to, .dtype = right.dtype, .row = depth};
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, right, w.rows, columns, depth, FN(finish), &t));
@@ -168,18 +86,18 @@ static tfu_code FN(convolve)(tfu_call *call, const conv_shape *s, int spread, co
   const int64_t columns = spread ? s->c : s->k;
   const void *data;
   char *transposed = NULL;
-  windows w;
+  conv_windows w;
   tfu_recycled space;
   t.y = &call->out[0], t.width = s->groups * columns;
   TFU_TRY(alike(call, kernel, from->dtype, &data));
-  TFU_TRY(open_windows(call, s, spread, from, &w));
+  TFU_TRY(tfu_conv_windows_open(call, s, spread, from, &w));
   if (spread) TFU_SCRATCH(call, (size_t)(conv_volume(s->window) * s->k * s->c) * size + 1, transposed);
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s->groups; g++) {
     tfu_operand right = {.data = (const char *)data + (size_t)(g * s->k) * size, .dtype = from->dtype, .row = t.width};
     if (spread) transpose_kernel(s, data, g, size, transposed), right.data = transposed, right.row = s->c;
     t.col = g * columns;
-    TFU_TRY(FN(multiply)(&space, of_group(w, g), right, columns, t));
+    TFU_TRY(FN(multiply)(&space, conv_windows_of_group(w, g), right, columns, t));
   }
   return TFU_OK;
 }
@@ -214,11 +132,11 @@ static void FN(add_sums)(void *sums_, int64_t row, int64_t col, int n, REAL *lin
   for (int i = 0; i < n; i++) to[i] += line[i];
 }
 
-static tfu_code FN(sum_group)(tfu_recycled *space, windows w, tfu_operand y, FN(sums) sums) {
+static tfu_code FN(sum_group)(tfu_recycled *space, conv_windows w, tfu_operand y, FN(sums) sums) {
   const int64_t rows = conv_volume(w.s->window) * w.s->c;
   const char *const begin = y.data;
   memset(sums.at, 0, (size_t)(rows * sums.columns) * sizeof(REAL));
-  while (next_windows(&w)) {
+  while (tfu_conv_windows_next(&w)) {
     y.data = begin + (size_t)(w.first * y.row) * tfu_dtype_size(y.dtype);
     const tfu_operand left = {.data = w.to, .dtype = y.dtype, .row = rows, .transposed = 1};
     TFU_TRY(FN(tfu_gemm)(tfu_recycle(space), left, y, rows, sums.columns, w.rows, FN(add_sums), &sums));
@@ -231,16 +149,16 @@ static tfu_code FN(tfu_conv_filter_cpu)(tfu_call *call) {
   const tfu_tensor *x = &call->in[TFU_CONV_FILTER_X], *y = &call->in[TFU_CONV_FILTER_Y], *kernel = &call->out[0];
   const size_t size = tfu_dtype_size(x->dtype);
   const int64_t rows = conv_volume(s.window) * s.c;
-  windows w;
+  conv_windows w;
   tfu_recycled space;
   REAL *sums;
-  TFU_TRY(open_windows(call, &s, 0, x, &w));
+  TFU_TRY(tfu_conv_windows_open(call, &s, 0, x, &w));
   TFU_SCRATCH(call, rows * s.k, sums);
   tfu_recycled_open(&space, call);
   for (int64_t g = 0; g < s.groups; g++) {
     const tfu_operand right = {
         .data = (const char *)y->data + (size_t)(g * s.k) * size, .dtype = y->dtype, .row = s.groups * s.k};
-    TFU_TRY(FN(sum_group)(&space, of_group(w, g), right, (FN(sums)){sums, s.k}));
+    TFU_TRY(FN(sum_group)(&space, conv_windows_of_group(w, g), right, (FN(sums)){sums, s.k}));
     for (int64_t r = 0; r < rows; r++)
       for (TFU_EACH_TILE(at, n, 0, s.k))
         FN(tfu_store)(kernel->data, kernel->dtype, (r * s.groups + g) * s.k + at, (int)n, sums + r * s.k + at);

@@ -1,6 +1,7 @@
 #include "kernels/generation/decode_attention.h"
 
 #include "kernels/core/recycle.h"
+#include "kv_cache.h"
 #include "ops/attention/attention.h"
 #include "ops/elementwise/rope.h"
 #include "ops/generation/decode_attention.h"

@@ -4,6 +4,7 @@
 #include <limits.h>
 
 #include "kernels/attention/attention_step.h"
+#include "kernels/attention/float8_pages.h"
 #include "kernels/core/gpu/transfer.h"
 #include "ops/generation/decode_attention.h"
 
@@ -61,7 +62,9 @@ static int may_begin(const tfu_call *call, const attention_step_args *a) {
 tfu_code tfu_decode_attention_gpu(tfu_call *call) {
   static const decode_attention_parts parts = {
       .rope = tfu_rope_gpu, .put_rows = tfu_put_rows_gpu, .attention = tfu_paged_attention_gpu};
-  int copied = 0, served = 0;
+  const tfu_dtype dtype = call->in[TFU_DECODE_QUERY].dtype;
+  int copied = 0, served = 0, is_float8;
+  TFU_TRY(tfu_is_float8_cache(call, call->in[TFU_DECODE_KEYS].dtype, dtype, &is_float8));
   if (!is_regular(call)) return tfu_decode_attention_by_parts(call, &parts);
   for (int i = 0; i < 2; i++) {
     tfu_tensor *before = &call->in[TFU_DECODE_KEYS + i];
@@ -73,6 +76,6 @@ tfu_code tfu_decode_attention_gpu(tfu_call *call) {
     copied = 1;
   }
   const attention_step_args a = args_of(call);
-  TFU_TRY(tfu_attention_step_run(call, a, call->in[0].dtype, !copied && may_begin(call, &a), &served));
+  TFU_TRY(tfu_attention_step_run(call, a, dtype, is_float8, !copied && may_begin(call, &a), &served));
   return served ? TFU_OK : tfu_decode_attention_by_parts(call, &parts);
 }

@@ -1,8 +1,8 @@
 /* take_rows and put_rows on the CPU. */
 #include <string.h>
 
+#include "kernels/attention/float8_pages.h"
 #include "kernels/core/cpu/parallel.h"
-#include "tfuse.h"
 
 typedef struct job {
   const int64_t *number;
@@ -38,12 +38,19 @@ tfu_code tfu_take_rows_cpu(tfu_call *call) {
 }
 
 tfu_code tfu_put_rows_cpu(tfu_call *call) {
+  int is_float8;
   for (int i = 0; i < 2; i++) {
     const tfu_tensor *before = &call->in[2 + i], *after = &call->out[i];
     const tfu_shape *s = &before->shape;
     const int64_t bytes = s->dim[s->rank - 2] * s->dim[s->rank - 1] * (int64_t)tfu_dtype_size(before->dtype),
                   all = tfu_count(s) * (int64_t)tfu_dtype_size(before->dtype);
     if (after->data != before->data) memcpy(after->data, before->data, (size_t)all);
+    TFU_TRY(tfu_is_float8_cache(call, before->dtype, call->in[i].dtype, &is_float8));
+    if (is_float8) {
+      const narrow_rows_args a = narrow_rows_of(&call->in[i], after, &call->in[4]);
+      TFU_TRY(tfu_narrow_rows_cpu(call, call->in[i].dtype, &a));
+      continue;
+    }
     const job j = {.number = call->in[4].data,
                    .rows = bytes ? all / bytes : 0,
                    .bytes = bytes,

@@ -1,5 +1,6 @@
 #include "kernels/generation/rows.h"
 
+#include "kernels/attention/float8_pages.h"
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/transfer.h"
@@ -48,11 +49,18 @@ tfu_code tfu_put_rows_gpu(tfu_call *call) {
   const int64_t n = tfu_count(&call->in[4].shape);
   const int alike = row_bytes(&call->in[0]) == row_bytes(&call->in[1]); /* both go with one launch */
   move_rows_args a = {.number = call->in[4].data, .put = 1};
+  int is_float8;
   for (int i = 0; i < 2; i++) {
     const tfu_tensor *before = &call->in[2 + i], *after = &call->out[i];
     const int64_t bytes = row_bytes(before), all = tfu_count(&before->shape) * (int64_t)tfu_dtype_size(before->dtype);
     if (after->data != before->data)
       TFU_TRY(tfu_transfer_take(call->stream, after->data, before->data, (size_t)all, call->err));
+    TFU_TRY(tfu_is_float8_cache(call, before->dtype, call->in[i].dtype, &is_float8));
+    if (is_float8) {
+      const narrow_rows_args narrow = narrow_rows_of(&call->in[i], after, &call->in[4]);
+      TFU_TRY(tfu_narrow_rows_gpu(call, call->in[i].dtype, &narrow));
+      continue;
+    }
     a.rows = bytes ? all / bytes : 0;
     a.pair[alike ? i : 0].few = call->in[i].data;
     a.pair[alike ? i : 0].many = after->data;

@@ -30,8 +30,8 @@ static const struct {
 };
 
 static const cudaDataType_t types[TFU_DTYPES] = {
-    [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF,
-    [TFU_F64] = CUDA_R_64F, [TFU_I32] = CUDA_R_32I, [TFU_I8] = CUDA_R_8I};
+    [TFU_F32] = CUDA_R_32F, [TFU_F16] = CUDA_R_16F, [TFU_BF16] = CUDA_R_16BF,    [TFU_F64] = CUDA_R_64F,
+    [TFU_I32] = CUDA_R_32I, [TFU_I8] = CUDA_R_8I,   [TFU_E4M3] = CUDA_R_8F_E4M3, [TFU_E5M2] = CUDA_R_8F_E5M2};
 
 /* What is computed in. */
 static tfu_dtype sums_of(const tfu_gemm_gpu *g) { return g->dtype == TFU_I8 ? TFU_I32 : tfu_real(g->dtype); }
@@ -75,8 +75,9 @@ static cublasStatus_t describe_matrices(problem *p) {
   const tfu_gemm_gpu *g = p->g;
   const tfu_dtype out = g->wide || g->dtype == TFU_I8 ? sums_of(g) : g->dtype;
   const int64_t a_rows = g->a_transposed ? g->m : g->k, b_rows = g->b_transposed ? g->k : g->n; /* to cuBLASLt */
-  cublasStatus_t s = describe_matrix(p, &p->a, g->dtype, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
-  if (!s) s = describe_matrix(p, &p->b, g->dtype, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
+  const tfu_dtype a = g->float8 ? g->float8->a : g->dtype, b = g->float8 ? g->float8->b : g->dtype;
+  cublasStatus_t s = describe_matrix(p, &p->a, b, b_rows, g->n + g->k - b_rows, 0, g->b_stride);
+  if (!s) s = describe_matrix(p, &p->b, a, a_rows, g->m + g->k - a_rows, g->a_row, g->a_stride);
   if (!s) s = describe_matrix(p, &p->c, out, g->n, g->m, 0, g->c ? g->c_stride : g->d_stride);
   if (!s) s = describe_matrix(p, &p->d, out, g->n, g->m, 0, g->d_stride);
   return s;
@@ -93,6 +94,16 @@ static cublasStatus_t set_epilogue(const problem *p) {
   return s;
 }
 
+static cublasStatus_t set_scales(const problem *p) {
+  const tfu_gemm_float8 *f = p->g->float8;
+  const int32_t outer = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  cublasStatus_t s = set(p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &f->b_scale, sizeof f->b_scale);
+  if (!s) s = set(p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &f->a_scale, sizeof f->a_scale);
+  if (!s && f->outer) s = set(p, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &outer, sizeof outer);
+  if (!s && f->outer) s = set(p, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &outer, sizeof outer);
+  return s;
+}
+
 static cublasStatus_t open_problem(problem *p) {
   const tfu_gemm_gpu *g = p->g;
   const int32_t transpose_a = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
@@ -105,6 +116,7 @@ static cublasStatus_t open_problem(problem *p) {
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof transpose_a);
   if (!s) s = set(p, CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof transpose_b);
   if (!s) s = set_epilogue(p);
+  if (!s && g->float8) s = set_scales(p);
   return s ? s : describe_matrices(p);
 }
 
@@ -341,6 +353,20 @@ static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
   return tfu_matmul_own_run(call, TFU_OWN_TENSOR, g->dtype, a);
 }
 
+static int on_16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+/* Whether cuBLASLt has such factors. What it refuses beside that, it does not propose. */
+static tfu_code takes_float8(tfu_call *call, const tfu_gemm_gpu *g, const tfu_cublaslt *lt, int *takes) {
+  enum { OUTER_SINCE = 120900 };
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
+  *takes = lt && device.capability >= 89 && g->b_transposed && !g->a_transposed && g->n % 16 == 0 && g->k % 16 == 0 &&
+           on_16(g->a) && on_16(g->b) && on_16(g->d) && on_16(g->float8->a_scale) && on_16(g->float8->b_scale) &&
+           !(g->bias && g->dtype == TFU_F32) && g->dtype != TFU_F64;
+  if (*takes && g->float8->outer) *takes = device.capability == 90 && lt->version >= OUTER_SINCE;
+  return TFU_OK;
+}
+
 static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds) {
   const char *why;
   problem p = {.lt = tfu_cublaslt_get(&why), .call = call, .g = g, .trial = microseconds != NULL};
@@ -358,7 +384,12 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
     p.lt = NULL;
     why = "cuBLASLt does not read what is scaled by 0, not even infinities";
   }
-  if (p.lt && g->bias && (uintptr_t)g->bias % 16) return TFU_OK; /* its kernels read the bias in packs */
+  if (g->float8) {
+    int takes;
+    TFU_TRY(takes_float8(call, g, p.lt, &takes));
+    if (!takes) return TFU_OK;
+  }
+  if (p.lt && g->bias && !on_16(g->bias)) return TFU_OK; /* its kernels read the bias in packs */
   const int gelu = g->epilogue == TFU_EPI_GELU || g->epilogue == TFU_EPI_GELU_AUX;
   if (gelu && tfu_gemm_exact(g->dtype, g->tf32)) return TFU_OK;
   if (!p.lt) {

@@ -7,6 +7,10 @@
  * Which of cuBLASLt's algorithms is taken is decided by timing, once (tuned.h); in exact float32 (tfu_gemm_exact)
  * it is the first that cuBLASLt proposes, and no epilogue has gelu.
  *
+ * a and b may be of 8 bits beside results of 16 or 32 (tfu_gemm_float8). cuBLASLt has it from compute capability 8.9
+ * on, where b is transposed and a is not, n and k are multiples of 16, and matrices and scales begin on 16 bytes;
+ * nobody has it otherwise, and a bias has 16 bits.
+ *
  * Of TFU_I8, sums are int32. cuBLASLt has it where b is transposed and a is not, n and k are multiples of 4, and there
  * is neither an epilogue nor a bias; nobody has it otherwise. */
 #ifndef TFUSE_GEMM_GPU_H_
@@ -24,6 +28,14 @@ typedef enum tfu_epilogue {
   TFU_EPIS
 } tfu_epilogue;
 
+/* Factors in float8: the numbers that they stand for are what is stored times a scale, which is read from the GPU's
+ * memory. */
+typedef struct tfu_gemm_float8 {
+  tfu_dtype a, b;                 /* TFU_E4M3 or TFU_E5M2, the latter once at most */
+  const float *a_scale, *b_scale; /* one number each */
+  int outer; /* one for each row of a, and one for each column of b: 9.0 has it, from cuBLASLt 12.9 on */
+} tfu_gemm_float8;
+
 typedef struct tfu_gemm_gpu {
   const void *a, *b, *c; /* c may be NULL, or d */
   void *d;
@@ -31,6 +43,7 @@ typedef struct tfu_gemm_gpu {
   int a_transposed, b_transposed;
   int64_t a_row; /* elements from one row of a, as it is stored, to the next; 0: it is as wide as that */
   tfu_dtype dtype;
+  const tfu_gemm_float8 *float8; /* what a and b are, where they are not of dtype, as all else is; NULL: they are */
   int wide; /* c and d are of the type that is computed in, tfu_real(dtype); those of TFU_I8 are int32 in any case */
   int tf32; /* float32 may be read with 10 bits after the point */
   tfu_epilogue epilogue;

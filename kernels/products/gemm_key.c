@@ -36,24 +36,28 @@ tfu_gemm_key tfu_gemm_key_of(const tfu_gemm_gpu *g, int ordinal) {
                         .epilogue = (int32_t)g->epilogue,
                         .bias = g->bias != NULL,
                         .c = g->c != NULL,
+                        .float8 = g->float8 ? 1 + (g->float8->a == TFU_E5M2) + 2 * (g->float8->b == TFU_E5M2) : 0,
+                        .outer = g->float8 && g->float8->outer,
                         .align = {alignment(g->a), alignment(g->b), alignment(g->c ? g->c : g->d), alignment(g->d),
                                   least(alignment(g->bias), least(alignment(g->aux), alignment(g->sums)))}};
 }
 
 void tfu_gemm_key_text(const tfu_gemm_key *k, int library, char *text, size_t size) {
+  static const char *const float8[] = {"", " of e4m3 by e4m3", " of e5m2 by e4m3", " of e4m3 by e5m2"};
   char apart[32] = "", batch[128] = "";
   if (k->a_row) snprintf(apart, sizeof apart, " rows of %lld", (long long)k->a_row);
   if (k->batch > 1)
     snprintf(batch, sizeof batch, ", batch %lld by %lld %lld %lld %lld", (long long)k->batch, (long long)k->stride[0],
              (long long)k->stride[1], (long long)k->stride[2], (long long)k->stride[3]);
-  snprintf(text, size, "cuBLASLt %d, product %lldx%lldx%lld %s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s",
-           library, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
-           k->tf32                                        ? " as tf32"
-           : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
-                                                          : "",
-           k->wide ? " to float32" : "", k->a_transposed ? 'T' : 'N', k->b_transposed ? 'T' : 'N', apart,
-           tfu_epilogue_names[k->epilogue], k->bias ? "+bias" : "", k->c ? "+c" : "", (int)k->align[0],
-           (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
+  snprintf(
+      text, size, "cuBLASLt %d, product %lldx%lldx%lld %s%s%s%s%s %c%c%s, epilogue %s%s%s, aligned %d %d %d %d %d%s",
+      library, (long long)k->m, (long long)k->n, (long long)k->k, tfu_dtype_name((tfu_dtype)k->dtype),
+      k->tf32                                        ? " as tf32"
+      : tfu_gemm_exact((tfu_dtype)k->dtype, k->tf32) ? " exact"
+                                                     : "",
+      float8[k->float8], k->outer ? ", outer scales" : "", k->wide ? " to float32" : "", k->a_transposed ? 'T' : 'N',
+      k->b_transposed ? 'T' : 'N', apart, tfu_epilogue_names[k->epilogue], k->bias ? "+bias" : "", k->c ? "+c" : "",
+      (int)k->align[0], (int)k->align[1], (int)k->align[2], (int)k->align[3], (int)k->align[4], batch);
 }
 
 /* Sizes that change with the data: the rows of a layer, which are m, or k where they are summed over; n is always the

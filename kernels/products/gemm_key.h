@@ -11,9 +11,10 @@ typedef struct tfu_gemm_key {
   int64_t m, n, k, a_row, batch;
   int64_t stride[4]; /* of a, b, c and d; of a single product 0 */
   int32_t ordinal, dtype, tf32, wide, a_transposed, b_transposed, epilogue, bias, c;
-  int32_t align[5]; /* of a, b, c, d and the rest: what addresses are multiples of, see gemm_key.c */
+  int32_t float8, outer; /* types of a and b, see gemm_key.c; 0: they are of dtype */
+  int32_t align[5];      /* of a, b, c, d and the rest: what addresses are multiples of, see gemm_key.c */
 } tfu_gemm_key;
-_Static_assert(sizeof(tfu_gemm_key) == 9 * sizeof(int64_t) + 14 * sizeof(int32_t), "a gap would be compared too");
+_Static_assert(sizeof(tfu_gemm_key) == 9 * sizeof(int64_t) + 16 * sizeof(int32_t), "a gap would be compared too");
 
 typedef struct tfu_gemm_choice {
   cublasLtMatmulAlgo_t algo;

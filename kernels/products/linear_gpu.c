@@ -14,6 +14,7 @@
 #include "kernels/core/recycle.h"
 #include "kernels/elementwise/scale_bias_act.h"
 #include "kernels/products/few_rows.h"
+#include "kernels/products/float8_linear.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/linear_way.h"
 #include "ops/products/linear.h"
@@ -30,6 +31,7 @@ typedef struct linear_call {
   int64_t rows, inputs, outputs;
   const void *x, *kernel, *bias, *residual; /* NULL: none */
   void *y, *pre;                            /* NULL: not kept */
+  const tfu_gemm_float8 *float8;            /* what x and kernel, [outputs, inputs], are; NULL: of dtype */
 } linear_call;
 
 static linear_call read_call(tfu_call *call) {
@@ -37,7 +39,7 @@ static linear_call read_call(tfu_call *call) {
   return (linear_call){.call = call,
                        .act = (int)call->attr[TFU_LINEAR_ACTIVATION].i,
                        .tf32 = call->attr[TFU_LINEAR_TF32].b,
-                       .dtype = x->dtype,
+                       .dtype = call->out[TFU_LINEAR_Y].dtype,
                        .rows = tfu_rows(&x->shape),
                        .inputs = tfu_cols(&x->shape),
                        .outputs = tfu_cols(&kernel->shape),
@@ -56,7 +58,9 @@ static tfu_gemm_gpu product(const linear_call *l, void *d, tfu_epilogue epilogue
                         .m = l->rows,
                         .n = l->outputs,
                         .k = l->inputs,
+                        .b_transposed = l->float8 != NULL,
                         .dtype = l->dtype,
+                        .float8 = l->float8,
                         .tf32 = l->tf32,
                         .epilogue = epilogue,
                         .bias = l->bias};
@@ -149,7 +153,7 @@ static tfu_code find_way(const linear_call *l, const tfu_gemm_gpu *one, int *in_
                               .bias = !l->bias                  ? LINEAR_NO_BIAS
                                       : (uintptr_t)l->bias % 16 ? LINEAR_ODD_BIAS
                                                                 : LINEAR_BIAS,
-                              .kind = l->pre ? LINEAR_PRE : LINEAR_PLAIN};
+                              .kind = (l->pre ? LINEAR_PRE : LINEAR_PLAIN) + (l->float8 ? LINEAR_FLOAT8 : 0)};
   return tfu_linear_way(l->call, key, (linear_ways){.one = one, .bare = &bare, .pass = pass, .with = &r}, in_one);
 }
 
@@ -174,16 +178,30 @@ static tfu_code few_rows(const linear_call *l, int *served) {
   return tfu_few_rows_run(l->call, a, l->dtype, reads_ahead(l->call), served);
 }
 
-tfu_code tfu_linear_gpu(tfu_call *call) {
-  const linear_call l = read_call(call);
+static tfu_code by_products(const linear_call *l) {
   tfu_gemm_gpu one;
   int served = 0, in_one = 1;
+  if (!as_one(l, &one)) return in_two(l);
+  if (l->act != TFU_ACT_linear && !l->call->invariant) TFU_TRY(find_way(l, &one, &in_one));
+  if (in_one) TFU_TRY(tfu_gemm_gpu_run(l->call, &one, &served));
+  return served ? TFU_OK : in_two(l);
+}
+
+tfu_code tfu_linear_gpu(tfu_call *call) {
+  const linear_call l = read_call(call);
+  int served = 0;
   if (has_few_rows(&l)) TFU_TRY(few_rows(&l, &served));
-  if (served) return TFU_OK;
-  if (!as_one(&l, &one)) return in_two(&l);
-  if (l.act != TFU_ACT_linear && !call->invariant) TFU_TRY(find_way(&l, &one, &in_one));
-  if (in_one) TFU_TRY(tfu_gemm_gpu_run(call, &one, &served));
-  return served ? TFU_OK : in_two(&l);
+  return served ? TFU_OK : by_products(&l);
+}
+
+tfu_code tfu_linear_of_float8_gpu(tfu_call *call, const tfu_gemm_float8 *float8, int *served) {
+  linear_call l = read_call(call);
+  float microseconds;
+  l.float8 = float8;
+  tfu_gemm_gpu bare = product(&l, l.pre ? l.pre : l.y, TFU_EPI_NONE);
+  bare.bias = NULL; /* which a pass can add */
+  TFU_TRY(tfu_gemm_gpu_time(call, &bare, served, &microseconds));
+  return *served ? by_products(&l) : TFU_OK;
 }
 
 /* ---- gradient ---- */

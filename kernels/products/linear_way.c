@@ -12,7 +12,7 @@ _Static_assert(sizeof(linear_way_key) == 3 * sizeof(int64_t) + 6 * sizeof(int32_
 
 static const char *const acts[TFU_ACTS] = TFU_ACTIVATION_NAMES;
 static const char *const biases[] = {"", "+bias", "+bias at an odd place"};
-static const char *const kinds[] = {"", "+pre", " gradient"};
+static const char *const kinds[] = {"", "+pre", " gradient", " of float8", "+pre of float8"};
 
 enum { IN_ONE = 1, IN_TWO };
 

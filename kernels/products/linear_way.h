@@ -6,7 +6,12 @@
 #include "kernels/products/gemm_gpu.h"
 
 enum { LINEAR_NO_BIAS, LINEAR_BIAS, LINEAR_ODD_BIAS /* not on 16 bytes: cuBLASLt takes none (gemm_gpu.c) */ };
-enum { LINEAR_PLAIN, LINEAR_PRE /* which is kept */, LINEAR_GRADIENT /* dkernel and dbias */ };
+enum {
+  LINEAR_PLAIN,
+  LINEAR_PRE,      /* which is kept */
+  LINEAR_GRADIENT, /* dkernel and dbias */
+  LINEAR_FLOAT8    /* factors in float8, beside one of the first two */
+};
 
 /* All that the choice depends on. Compared as bytes, so it has no gaps. */
 typedef struct linear_way_key {

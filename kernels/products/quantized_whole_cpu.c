@@ -1,57 +1,15 @@
-/* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32, which the compiler makes of whatever
- * such instructions there are. Codes are transposed first, so that both factors lie along the sum. */
+/* QuantizedLinear of rounded rows on the CPU: products of int8, summed in int32 (dots.h). Codes are transposed first,
+ * so that both factors lie along the sum. */
 #include <math.h>
-#if defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 #include "kernels/core/arithmetic.h"
 #include "kernels/core/cpu/cpu.h"
+#include "kernels/core/cpu/dots.h"
 #include "kernels/products/quantized_kernel.h"
 #include "ops/products/quantized_linear.h"
 
 /* Results of a task, and rows that a column of codes is multiplied with at once. 2^17 products of 7 bits by 8 fit. */
-enum { ROWS = 64, COLUMNS = 64, AT_ONCE = 4, MOST_INPUTS = 1 << 17 };
-
-/* Sums of one column with AT_ONCE rows. */
-static inline __attribute__((always_inline)) void dots(const int8_t *column, const int8_t *rows, int64_t inputs, int n,
-                                                       int32_t *sums) {
-  int32_t a = 0, b = 0, c = 0, d = 0;
-  if (n == AT_ONCE) {
-    const int8_t *second = rows + inputs, *third = second + inputs, *fourth = third + inputs;
-    for (int64_t i = 0; i < inputs; i++) {
-      a += rows[i] * column[i];
-      b += second[i] * column[i];
-      c += third[i] * column[i];
-      d += fourth[i] * column[i];
-    }
-    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
-    return;
-  }
-  for (int r = 0; r < n; r++, rows += inputs) {
-    a = 0;
-    for (int64_t i = 0; i < inputs; i++) a += rows[i] * column[i];
-    sums[r] = a;
-  }
-}
-
-typedef void dots_fn(const int8_t *column, const int8_t *rows, int64_t inputs, int n, int32_t *sums);
-
-static void any_dots(const int8_t *column, const int8_t *rows, int64_t inputs, int n, int32_t *sums) {
-  dots(column, rows, inputs, n, sums);
-}
-
-#if defined(__aarch64__) && defined(__linux__)
-/* With sdot, which most processors since 2018 have: four products at once for each sum. */
-__attribute__((target("arch=armv8.2-a+dotprod"))) static void sdot_dots(const int8_t *column, const int8_t *rows,
-                                                                        int64_t inputs, int n, int32_t *sums) {
-  dots(column, rows, inputs, n, sums);
-}
-static dots_fn *best_dots(void) { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? sdot_dots : any_dots; }
-#else
-static dots_fn *best_dots(void) { return any_dots; }
-#endif
+enum { ROWS = 64, COLUMNS = 64, AT_ONCE = TFU_DOTS, MOST_INPUTS = 1 << 17 };
 
 typedef struct whole_job {
   quantized_kernel k;
@@ -61,7 +19,7 @@ typedef struct whole_job {
   int8_t *rows, *columns; /* [rows, inputs], [outputs, inputs] */
   float *row_scale, *row_sum, *by, *zero;
   int64_t n;
-  dots_fn *multiply;
+  tfu_dots *multiply;
 } whole_job;
 
 static void round_rows(void *arg, int64_t begin, int64_t end) {
@@ -157,7 +115,7 @@ tfu_code tfu_quantized_whole_cpu(tfu_call *call, const quantized_kernel *k, int 
                  .y = &call->out[0],
                  .act = &tfu_activations[call->attr[TFU_QUANT_ACTIVATION].i],
                  .n = tfu_rows(&call->in[TFU_QUANT_X].shape),
-                 .multiply = best_dots()};
+                 .multiply = tfu_best_dots()};
   *served = k->scales == 1 && !k->groups && !k->input_scale && j.dtype != TFU_F64 && k->inputs > 0 &&
             k->inputs <= MOST_INPUTS;
   if (!*served) return TFU_OK;

@@ -17,9 +17,9 @@ __device__ inline void rnn_weights(const rnn_weights_args &a) {
   const int64_t unit = (int64_t)blockIdx.x * TILE, column = (int64_t)blockIdx.y * TILE;
   if ((int)blockIdx.z >= matrices) {
     T *const own = (T *)a.vector[number], *const bias = (T *)(recurrent ? a.recurrent_bias : a.bias);
-    if (own && bias && blockIdx.y == 0 && row == 0 && unit + lane < a.units) {
-      if (a.back) bias[first + unit + lane] = own[unit + lane];
-      else own[unit + lane] = bias[first + unit + lane];
+    if (blockIdx.y == 0 && row == 0 && unit + lane < a.units) {
+      if (!a.back) own[unit + lane] = bias ? bias[first + unit + lane] : (T)0.0f;
+      else if (bias) bias[first + unit + lane] = own[unit + lane];
     }
     return;
   }

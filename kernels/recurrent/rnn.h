@@ -9,9 +9,9 @@
 
 /* Weights between Keras's order and cuDNN's, which has a matrix [units, features or units] for each gate. */
 typedef struct rnn_weights_args {
-  void *matrix[TFU_RNN_MATRICES], *vector[TFU_RNN_MATRICES]; /* cuDNN's; vectors are NULL where there is no such bias */
+  void *matrix[TFU_RNN_MATRICES], *vector[TFU_RNN_MATRICES]; /* cuDNN's */
   int gate[TFU_RNN_MATRICES];                                /* of Keras's that each of them is */
-  void *kernel, *recurrent, *bias, *recurrent_bias;          /* Keras's; biases may be NULL */
+  void *kernel, *recurrent, *bias, *recurrent_bias;          /* Keras's; biases may be NULL, for zeros */
   int64_t features, units;
   int gates;
   int back; /* from cuDNN's to Keras's */

@@ -2,8 +2,9 @@
  *
  * Sequences are all of one length, so cuDNN's array of lengths, which it wants on the host and on the GPU, is the
  * number of steps so many times. Weights are put into cuDNN's order before each call, and their gradients back: that
- * moves them twice, where the products read them at every step. cuDNN's backward functions change what forward has left
- * in the reserve space, which is an input of our gradient: they get a copy. */
+ * moves them twice, where the products read them at every step. Layers always have both biases, of which those that are
+ * not given are zeros: cuDNN's LSTM with fewer is never one that keeps the weights between steps. cuDNN's backward
+ * functions change what forward has left in the reserve space, which is an input of our gradient: they get a copy. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -40,7 +41,7 @@ static const rnn_functions *functions_get(const char **why) {
 /* ---- layers that cuDNN has been asked about ---- */
 
 typedef struct layer_key {
-  int32_t device, lstm, dtype, tf32, bias, recurrent_bias, batch, steps, features, units;
+  int32_t device, lstm, dtype, tf32, batch, steps, features, units;
 } layer_key;
 
 /* Descriptors and sizes in bytes; work and reserve for inference, then for training. */
@@ -74,15 +75,13 @@ static int may_persist(const layer_key *k) {
 
 static cudnnStatus_t describe_layer(const session *s, const layer_key *k, layer *l, cudnnRNNAlgo_t algorithm) {
   const cudnnDataType_t type = types[k->dtype];
-  const cudnnRNNBiasMode_t bias = k->bias ? k->recurrent_bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_SINGLE_INP_BIAS
-                                  : k->recurrent_bias ? CUDNN_RNN_SINGLE_REC_BIAS
-                                                      : CUDNN_RNN_NO_BIAS;
   const cudnnMathType_t math = is_narrow(k)                     ? CUDNN_TENSOR_OP_MATH
                                : k->dtype == TFU_F32 && k->tf32 ? CUDNN_DEFAULT_MATH
                                                                 : CUDNN_FMA_MATH;
-  cudnnStatus_t status = s->f->cudnnSetRNNDescriptor_v8(
-      l->rnn, algorithm, k->lstm ? CUDNN_LSTM : CUDNN_GRU, bias, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type,
-      types[tfu_real(k->dtype)], math, k->features, k->units, k->units, 1, l->dropout, TFU_CUDNN_PADDED_IO);
+  cudnnStatus_t status =
+      s->f->cudnnSetRNNDescriptor_v8(l->rnn, algorithm, k->lstm ? CUDNN_LSTM : CUDNN_GRU, CUDNN_RNN_DOUBLE_BIAS,
+                                     CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, type, types[tfu_real(k->dtype)], math,
+                                     k->features, k->units, k->units, 1, l->dropout, TFU_CUDNN_PADDED_IO);
   if (!status) status = s->f->cudnnGetRNNWeightSpaceSize(s->handle, l->rnn, &l->weights);
   for (int training = 0; training < 2 && !status; training++)
     status = s->f->cudnnGetRNNTempSpaceSizes(s->handle, l->rnn,
@@ -184,8 +183,6 @@ static tfu_code move_weights(const work *w, void *own, const tfu_tensor *tensors
                            w->s->f->cudnnGetRNNWeightParams(w->s->handle, w->l->rnn, 0, w->l->weights, own, i,
                                                             w->l->matrix, &a.matrix[i], w->l->vector, &a.vector[i]),
                            "cudnnGetRNNWeightParams", w->call->err));
-    /* Where a bias is not there, cuDNN gives no address, or one that nobody asks for. */
-    if (!(i < gates ? a.bias : a.recurrent_bias)) a.vector[i] = NULL;
   }
   const int64_t columns = w->key.features > w->key.units ? w->key.features : w->key.units;
   const tfu_grid grid = {.x = (unsigned)divide_up(w->key.units, 32),
@@ -262,8 +259,6 @@ static layer_key key_of(const tfu_call *call, const tfu_tensor *from, int device
                      .lstm = call->attr[TFU_RNN_CELL].i == TFU_CELL_LSTM,
                      .dtype = (int32_t)from[TFU_RNN_X].dtype,
                      .tf32 = call->attr[TFU_RNN_TF32].b,
-                     .bias = tfu_given(&from[TFU_RNN_BIAS].shape),
-                     .recurrent_bias = tfu_given(&from[TFU_RNN_RECURRENT_BIAS].shape),
                      .batch = (int32_t)x->dim[0],
                      .steps = (int32_t)x->dim[1],
                      .features = (int32_t)x->dim[2],

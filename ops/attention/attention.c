@@ -19,6 +19,7 @@
 
 #include <float.h>
 
+#include "kv_cache.h"
 #include "tfuse.h"
 
 static int known(int64_t size) { return size != TFU_UNKNOWN; }
@@ -177,11 +178,34 @@ TFU_SHAPE_RULE(paged_shape) {
   return TFU_OK;
 }
 
-/* What the splits of an invariant call leave to be joined: there is always enough for it, or the batch would decide. */
+/* Bytes of a sequence's pages in the dtype of query. */
+static int64_t wide_bytes(const tfu_call *call) {
+  const tfu_shape *key = &call->in[TFU_PAGED_KEY].shape, *value = &call->in[TFU_PAGED_VALUE].shape;
+  const int64_t steps = call->in[TFU_PAGED_TABLE].shape.dim[1] * key->dim[1];
+  return steps * key->dim[2] * (key->dim[3] + value->dim[3]) * (int64_t)tfu_dtype_size(call->in[TFU_PAGED_QUERY].dtype);
+}
+
+int64_t tfu_float8_sequences(const tfu_call *call) {
+  const int64_t bytes = wide_bytes(call), batch = call->in[TFU_PAGED_TABLE].shape.dim[0];
+  const int64_t most = bytes > TFU_FLOAT8_ROOM ? 1 : bytes ? TFU_FLOAT8_ROOM / bytes : batch;
+  return most < batch ? most : batch;
+}
+
+/* What is widened of a cache of 8 bits, and a table of it. */
+static size_t float8_room(const tfu_call *call) {
+  const tfu_shape *table = &call->in[TFU_PAGED_TABLE].shape;
+  const int is_known = tfu_count(&call->in[TFU_PAGED_KEY].shape) >= 0 && table->rank == 2 && tfu_count(table) >= 0;
+  if (call->in[TFU_PAGED_KEY].dtype != TFU_U8 || !is_known) return 0;
+  return (size_t)(tfu_float8_sequences(call) * (wide_bytes(call) + 8 * table->dim[1])) + 4096;
+}
+
+/* Beside that, what the splits of an invariant call leave to be joined: there is always enough for it, or the batch
+ * would decide. */
 static size_t paged_more_room(const tfu_call *call) {
   const tfu_shape *query = &call->in[TFU_PAGED_QUERY].shape, *value = &call->in[TFU_PAGED_VALUE].shape;
-  if (!call->invariant || query->rank != 4 || query->dim[1] != 1 || tfu_count(query) <= 0) return 0;
-  return (size_t)(query->dim[0] * query->dim[2] * TFU_INVARIANT_SPLITS * (tfu_cols(value) + 2)) * sizeof(float);
+  const size_t wide = float8_room(call);
+  if (!call->invariant || query->rank != 4 || query->dim[1] != 1 || tfu_count(query) <= 0) return wide;
+  return wide + (size_t)(query->dim[0] * query->dim[2] * TFU_INVARIANT_SPLITS * (tfu_cols(value) + 2)) * sizeof(float);
 }
 
 /* The keys of a sequence are in pages: step t of sequence b is step t % size of page table[b, t / size]. The queries
@@ -189,9 +213,9 @@ static size_t paged_more_room(const tfu_call *call) {
 const tfu_op tfu_paged_attention = {
     .name = "PagedAttention",
     .doc = "Attention of the last steps of sequences over keys and values that lie in pages, by a table of them.",
-    .in = {"query: T", "key_pages: T", "value_pages: T", "table: int64", "key_lengths: int64"},
+    .in = {"query: T", "key_pages: C", "value_pages: C", "table: int64", "key_lengths: int64"},
     .out = {"output: T"},
-    .attr = {TFU_ATTENTION_ATTRS, TFU_T_FLOATS},
+    .attr = {TFU_ATTENTION_ATTRS, TFU_T_FLOATS, TFU_C_CACHE},
     .shape = paged_shape,
     TFU_KERNELS(paged_attention),
     .capturable = 1,

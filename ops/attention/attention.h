@@ -44,7 +44,4 @@ enum { TFU_ATTENTION_ROOM = 16 << 20 };
 /* Parts of the keys of one query, where the call is invariant. */
 enum { TFU_INVARIANT_SPLITS = 16 };
 
-/* Of paged attention. */
-enum { TFU_PAGED_QUERY, TFU_PAGED_KEY, TFU_PAGED_VALUE, TFU_PAGED_TABLE, TFU_PAGED_LENGTHS };
-
 #endif

@@ -6,9 +6,10 @@
 
 /* In this order for all three; Conv has one more. Numbers per spatial axis are in words, tfu_axis_number. */
 enum { TFU_CONV_TF32, TFU_CONV_PADDING, TFU_CONV_STRIDES, TFU_CONV_DILATION, TFU_CONV_BEFORE, TFU_CONV_RELU };
-#define TFU_CONV_ATTRS                                                                                      \
-  "tf32: bool = false", "padding: {'before', 'same', 'causal'} = 'before'", "strides: int = 1099512676353", \
-      "dilation: int = 1099512676353", "before: int = 0"
+#define TFU_CONV_WINDOW_ATTRS                                                                                          \
+  "padding: {'before', 'same', 'causal'} = 'before'", "strides: int = 1099512676353", "dilation: int = 1099512676353", \
+      "before: int = 0"
+#define TFU_CONV_ATTRS "tf32: bool = false", TFU_CONV_WINDOW_ATTRS
 enum { TFU_CONV_PAD_BEFORE, TFU_CONV_PAD_SAME, TFU_CONV_PAD_CAUSAL };
 enum { TFU_CONV_AXES = 3 };
 

@@ -8,12 +8,13 @@
  * with query [batch, heads, head_dim], key and value [batch, key_heads, head_dim], keys and values [pages, page_size,
  * key_heads, head_dim], and places, positions and lengths [batch]. Lengths count the new step: its place is that of
  * step lengths - 1 by the table, or negative for a sequence that has ended, whose cache stays as it is. No other
- * sequence has that place. Pairs of rope are half of `rotary` elements apart. In a chain the cache is written in
- * place. */
+ * sequence has that place. Pairs of rope are half of `rotary` elements apart. The cache may be of 8 bits, as PutRows
+ * has it. In a chain the cache is written in place. */
 #include "ops/generation/decode_attention.h"
 
 #include <float.h>
 
+#include "kv_cache.h"
 #include "tfuse.h"
 
 static tfu_code check_rank(const char *name, const tfu_shape *s, int rank, const char *axes, tfu_error *err) {
@@ -83,9 +84,11 @@ static size_t more_room(const tfu_call *call) {
   const size_t size = tfu_dtype_size(call->in[TFU_DECODE_QUERY].dtype);
   tfu_call paged = {.op = &tfu_paged_attention, .invariant = call->invariant}; /* of query, keys and values */
   if (query->rank != 3 || tfu_count(query) < 0 || tfu_count(key) < 0) return tfu_paged_attention.room;
-  paged.in[0].shape = (tfu_shape){.rank = 4, .dim = {query->dim[0], 1, query->dim[1], query->dim[2]}};
-  paged.in[1] = call->in[TFU_DECODE_KEYS];
-  paged.in[2] = call->in[TFU_DECODE_VALUES];
+  paged.in[TFU_PAGED_QUERY].dtype = call->in[TFU_DECODE_QUERY].dtype;
+  paged.in[TFU_PAGED_QUERY].shape = (tfu_shape){.rank = 4, .dim = {query->dim[0], 1, query->dim[1], query->dim[2]}};
+  paged.in[TFU_PAGED_KEY] = call->in[TFU_DECODE_KEYS];
+  paged.in[TFU_PAGED_VALUE] = call->in[TFU_DECODE_VALUES];
+  paged.in[TFU_PAGED_TABLE] = call->in[TFU_DECODE_TABLE];
   return (size_t)(tfu_count(query) + tfu_count(key)) * size + 4096 + tfu_paged_attention.room +
          tfu_paged_attention.more_room(&paged);
 }
@@ -95,11 +98,11 @@ const tfu_op tfu_decode_attention = {
     .doc =
         "Attention of one new step of each sequence over a cache in pages, with rope of query and key; the new key and "
         "value are put into the cache.",
-    .in = {"query: T", "key: T", "value: T", "keys: T", "values: T", "places: int64", "positions: int64",
+    .in = {"query: T", "key: T", "value: T", "keys: C", "values: C", "places: int64", "positions: int64",
            "table: int64", "lengths: int64", "frequencies: float"},
-    .out = {"new_keys: T", "new_values: T", "output: T"},
+    .out = {"new_keys: C", "new_values: C", "output: T"},
     .attr = {"base: float = 10000.0", "rotary: int = 0", "rope_scale: float = 1.0", "scale: float = 1.0",
-             "left: int = -1", "soft_cap: float = 0.0", TFU_T_FLOATS},
+             "left: int = -1", "soft_cap: float = 0.0", TFU_T_FLOATS, TFU_C_CACHE},
     .shape = decode_shape,
     TFU_KERNELS(decode_attention),
     .capturable = 1,

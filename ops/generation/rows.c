@@ -8,7 +8,9 @@
  *
  * and all other rows as they are in keys and values. A place that there is not is left out: padding has -1. Places must
  * differ from each other. The last two axes, heads and head_dim, are a row; so the cache may be [rows, heads, head_dim]
- * or pages of rows, [pages, page_size, heads, head_dim]. In a chain the cache is written in place. */
+ * or pages of rows, [pages, page_size, heads, head_dim]. A cache of uint8 has numbers of float8_e4m3fn, to which rows
+ * are rounded. In a chain the cache is written in place. */
+#include "kv_cache.h"
 #include "tfuse.h"
 
 static tfu_code take_rule(const tfu_shape *in, tfu_shape *out, const tfu_value *attr, tfu_error *err) {
@@ -68,9 +70,9 @@ const tfu_op tfu_put_rows = {
     .doc =
         "A cache of keys and values with rows of new steps put in by their places; a place that there is not is left "
         "out.",
-    .in = {"key: T", "value: T", "keys: T", "values: T", "places: int64"},
-    .out = {"new_keys: T", "new_values: T"},
-    .attr = {TFU_T_FLOATS},
+    .in = {"key: T", "value: T", "keys: C", "values: C", "places: int64"},
+    .out = {"new_keys: C", "new_values: C"},
+    .attr = {TFU_T_FLOATS, TFU_C_CACHE},
     .shape = put_rule,
     TFU_KERNELS(put_rows),
     .capturable = 1,

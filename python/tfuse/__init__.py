@@ -28,6 +28,7 @@ from tfuse.products.gated_linear import GatedDense, gated_linear
 from tfuse.products.linear import Dense, linear
 from tfuse.products.linear_cross_entropy import LanguageModelHead, linear_cross_entropy
 from tfuse.products.matmul_own import matmul_own
+from tfuse.products.float8_linear import float8_kernel
 from tfuse.products.quantized_linear import pack_kernel, quantized_linear
 from tfuse.convolution.batch_norm import BatchNormalization, batch_norm
 from tfuse.convolution.conv import conv, conv_transpose
@@ -39,6 +40,8 @@ from tfuse.convolution.depthwise_conv import depthwise_conv, separable_conv
 from tfuse.convolution.pool import (AveragePooling1D, AveragePooling2D, AveragePooling3D, GlobalAveragePooling1D,
                                     GlobalAveragePooling2D, GlobalAveragePooling3D, MaxPooling1D, MaxPooling2D,
                                     MaxPooling3D, average_pool, global_average_pool, max_pool)
+from tfuse.convolution.quantized_conv import quantized_conv
+from tfuse.convolution.quantized_conv_layer import Quantize, QuantizedConv2D
 from tfuse.convolution.scale_channels import scale_channels
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
@@ -46,6 +49,7 @@ from tfuse.recurrent.recurrent_layers import GRU, LSTM
 from tfuse.recurrent.rnn import gru, lstm
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp
 from tfuse.scans.scan_linear import scan_linear
+from tfuse.scans.selective_scan import selective_scan
 from tfuse.lists.tensors_norm import all_finite, clip_by_global_norm, global_norm
 from tfuse.sorting.bincount import bincount
 from tfuse.sorting.histogram import histogram, histogram_fixed_width

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "serving/generator.h"
 #include "serving/triton/batch.h"
+#include "serving/triton/stream.h"
 
 enum { MAX_DEVICES = 17 }; /* the CPU and 16 GPUs */
 
@@ -17,6 +19,8 @@ typedef struct served {
   tfu_signatures signatures;
   const tfu_signature *signature;
   tfu_model *on[MAX_DEVICES]; /* 0: the CPU, 1 + i: GPU i; opened by the first instance there */
+  int generates;              /* token by token: each of these has an engine */
+  tfu_engine *engine[MAX_DEVICES];
   pthread_mutex_t opening;
 } served;
 
@@ -24,6 +28,7 @@ typedef struct instance {
   served *of;
   tfu_model *model;
   const tfu_signature *signature; /* of this model */
+  tfu_engine *engine;             /* where it generates */
 } instance;
 
 /* ---- models ---- */
@@ -73,6 +78,8 @@ static tfu_code configure(TRITONBACKEND_Model *model, served *m, tfu_json config
   TFU_TRY(tfu_config_read(config, c, err));
   TFU_TRY(find_folder(model, c->file, m->folder, err));
   TFU_TRY(tfu_signatures_read(m->folder, c->tags, &m->signatures, err));
+  m->generates = tfu_generator_is(m->signatures.at, m->signatures.n);
+  if (m->generates) return tfu_stream_check(config, c, err);
   m->signature = tfu_signatures_find(&m->signatures, *c->signature ? c->signature : NULL);
   TFU_REQUIRE(err, m->signature, "the model has no signature %s: parameter TF_SIGNATURE_DEF names another",
               *c->signature ? c->signature : "serving_default");
@@ -90,7 +97,10 @@ static tfu_code configure(TRITONBACKEND_Model *model, served *m, tfu_json config
 }
 
 static void free_served(served *m) {
-  for (int i = 0; i < MAX_DEVICES; i++) tfu_model_close(m->on[i]);
+  for (int i = 0; i < MAX_DEVICES; i++) {
+    tfu_engine_free(m->engine[i]);
+    tfu_model_close(m->on[i]);
+  }
   tfu_signatures_free(&m->signatures);
   pthread_mutex_destroy(&m->opening);
   free(m);
@@ -140,7 +150,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model *model) {
 
 /* ---- instances ---- */
 
-static tfu_code open_on(served *m, int device, tfu_model **model, tfu_error *err) {
+static tfu_code open_on(served *m, int device, instance *i, tfu_error *err) {
   char name[32] = "CPU";
   if (device) snprintf(name, sizeof name, "GPU:%d", device - 1);
   const tfu_config *c = &m->config;
@@ -154,7 +164,10 @@ static tfu_code open_on(served *m, int device, tfu_model **model, tfu_error *err
   tfu_code code = TFU_OK;
   pthread_mutex_lock(&m->opening);
   if (!m->on[device]) code = tfu_model_open(m->folder, &options, &m->on[device], err);
-  *model = m->on[device];
+  if (code == TFU_OK && m->generates && !m->engine[device])
+    code = tfu_stream_engine(m->on[device], c, &m->engine[device], err);
+  i->model = m->on[device];
+  i->engine = m->engine[device];
   pthread_mutex_unlock(&m->opening);
   return code;
 }
@@ -171,7 +184,8 @@ static tfu_code initialize_instance(TRITONBACKEND_ModelInstance *of, instance *i
   const int device = kind == TRITONSERVER_INSTANCEGROUPKIND_GPU ? 1 + id : 0;
   TFU_REQUIRE(err, device >= 0 && device < MAX_DEVICES, "GPU %d is more than can be served", id);
   i->of = state;
-  TFU_TRY(open_on(i->of, device, &i->model, err));
+  TFU_TRY(open_on(i->of, device, i, err));
+  if (i->engine) return tfu_triton_code(TRITONBACKEND_ModelInstanceSetState(of, i), err);
   i->signature = tfu_model_signature(i->model, i->of->signature->name);
   TFU_REQUIRE(err,
               i->signature && i->signature->inputs == i->of->signature->inputs &&
@@ -196,11 +210,6 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInsta
   return error;
 }
 
-/* Nothing can be done about statistics that the server does not take, or a request that it does not take back. */
-static void drop(TRITONSERVER_Error *error) {
-  if (error) TRITONSERVER_ErrorDelete(error);
-}
-
 TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstance *of,
                                                        TRITONBACKEND_Request **requests, uint32_t n) {
   void *state;
@@ -209,6 +218,8 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   if (error) return error;
   const instance *i = state;
   const tfu_config *c = &i->of->config;
+  for (uint32_t k = 0; i->engine && k < n; k++) tfu_stream_begin(of, requests[k], c, i->engine);
+  if (i->engine) return NULL;
   tfu_request *r = calloc(n + 1, sizeof *r);
   /* Requests are the server's until they are released, and so it answers them in this case. */
   if (!r) return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "out of host memory");
@@ -220,11 +231,13 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
   const uint64_t end = tfu_nanoseconds();
   for (uint32_t k = 0; k < n; k++) {
     tfu_request_free(&r[k], i->signature);
-    drop(TRITONBACKEND_ModelInstanceReportStatistics(of, requests[k], r[k].code == TFU_OK, begin, run_begin, run_end,
-                                                     end));
-    drop(TRITONBACKEND_RequestRelease(requests[k], TRITONSERVER_REQUEST_RELEASE_ALL));
+    tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(of, requests[k], r[k].code == TFU_OK, begin, run_begin,
+                                                                run_end, end));
+    tfu_triton_drop(TRITONBACKEND_RequestRelease(requests[k], TRITONSERVER_REQUEST_RELEASE_ALL));
   }
-  if (rows) drop(TRITONBACKEND_ModelInstanceReportBatchStatistics(of, (uint64_t)rows, begin, run_begin, run_end, end));
+  if (rows)
+    tfu_triton_drop(
+        TRITONBACKEND_ModelInstanceReportBatchStatistics(of, (uint64_t)rows, begin, run_begin, run_end, end));
   free(r);
   return NULL;
 }

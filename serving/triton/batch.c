@@ -103,7 +103,7 @@ static tfu_code run_some(tfu_model *model, const tfu_config *c, const tfu_signat
   if (code == TFU_OK) {
     for (int i = 0; i < n; i++) rows += r[i]->rows;
     for (int i = 0; i < n; i++) {
-      tfu_request_answer(r[i], c, s, out, row, rows);
+      tfu_request_answer(r[i], c, s, out, row, rows, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
       row += r[i]->rows;
     }
     for (int i = 0; i < s->outputs; i++) tfu_array_free(&out[i]);
@@ -122,7 +122,7 @@ int64_t tfu_batch_run(tfu_model *model, const tfu_config *c, const tfu_signature
   for (uint32_t i = 0; i < n; i++) {
     if (r[i].code == TFU_OK && !some) r[i].code = tfu_fail(&r[i].err, TFU_EXHAUSTED, "out of host memory");
     if (r[i].code != TFU_OK) {
-      tfu_request_answer(&r[i], c, s, NULL, 0, 0);
+      tfu_request_answer(&r[i], c, s, NULL, 0, 0, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
       continue;
     }
     together &= !good || fit(some[0], &r[i], c, s);
@@ -138,7 +138,7 @@ int64_t tfu_batch_run(tfu_model *model, const tfu_config *c, const tfu_signature
     if (code == TFU_OK) continue;
     some[i]->code = code;
     some[i]->err = why;
-    tfu_request_answer(some[i], c, s, NULL, 0, 0);
+    tfu_request_answer(some[i], c, s, NULL, 0, 0, TRITONSERVER_RESPONSE_COMPLETE_FINAL);
   }
   free(some);
   return rows;

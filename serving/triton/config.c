@@ -70,6 +70,19 @@ static tfu_code read_ragged(tfu_json config, tfu_config *c, tfu_error *err) {
   return TFU_OK;
 }
 
+/* "2, 32000": ids, with spaces or commas between them. */
+static tfu_code read_stops(tfu_json config, tfu_config *c, tfu_error *err) {
+  char all[16 * TFU_MAX_STOPS] = "", *state, *end;
+  TFU_TRY(read_text(config, "TFUSE_STOP_TOKEN_IDS", all, sizeof all, err));
+  for (char *word = strtok_r(all, ", ", &state); word; word = strtok_r(NULL, ", ", &state)) {
+    const long id = strtol(word, &end, 10);
+    TFU_REQUIRE(err, !*end && id >= 0 && id <= INT32_MAX && c->n_stops < TFU_MAX_STOPS,
+                "parameter TFUSE_STOP_TOKEN_IDS must be at most %d ids, got %s", TFU_MAX_STOPS, word);
+    c->stops[c->n_stops++] = (int32_t)id;
+  }
+  return TFU_OK;
+}
+
 tfu_code tfu_config_read(tfu_json config, tfu_config *c, tfu_error *err) {
   *c = (tfu_config){.tags = "serve", .max_batch = tfu_json_integer(tfu_json_get(config, "max_batch_size"), 0)};
   const tfu_json file = tfu_json_get(config, "default_model_filename");
@@ -83,6 +96,8 @@ tfu_code tfu_config_read(tfu_json config, tfu_config *c, tfu_error *err) {
   TFU_TRY(read_number(config, "TF_NUM_INTRA_THREADS", &c->intra_threads, err));
   TFU_TRY(read_number(config, "TFUSE_XLA", &c->xla, err));
   TFU_TRY(read_number(config, "TFUSE_MAX_BYTES", &c->max_bytes, err));
+  TFU_TRY(read_number(config, "TFUSE_PAGES", &c->pages, err));
+  TFU_TRY(read_stops(config, c, err));
   return read_ragged(config, c, err);
 }
 

@@ -8,7 +8,7 @@
 #include "serving/triton/json.h"
 #include "serving/triton/triton_api.h"
 
-enum { TFU_MAX_RAGGED = 32 };
+enum { TFU_MAX_RAGGED = 32, TFU_MAX_STOPS = 32 };
 
 /* A port whose sizes along this axis may differ between the requests of a batch. */
 typedef struct tfu_ragged {
@@ -23,6 +23,10 @@ typedef struct tfu_config {
   int64_t inter_threads, intra_threads, xla, max_bytes;
   tfu_ragged ragged[TFU_MAX_RAGGED];
   int n_ragged;
+  /* Of models that generate: */
+  int64_t pages; /* of the cache; 0: as many as all rows may need */
+  int32_t stops[TFU_MAX_STOPS];
+  int n_stops; /* tokens that end a request which names none */
 } tfu_config;
 
 /* Reads what we need of the configuration. */

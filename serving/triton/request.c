@@ -24,6 +24,10 @@ TRITONSERVER_Error *tfu_triton_error(tfu_code code, const tfu_error *err) {
   }
 }
 
+void tfu_triton_drop(TRITONSERVER_Error *error) {
+  if (error) TRITONSERVER_ErrorDelete(error);
+}
+
 /* ---- in ---- */
 
 /* The bytes of an input in one piece: the request's own where they are that already, else a copy. */
@@ -250,7 +254,7 @@ static tfu_code write_outputs(tfu_request *r, TRITONBACKEND_Response *response, 
 }
 
 void tfu_request_answer(tfu_request *r, const tfu_config *c, const tfu_signature *s, const tfu_array *out, int64_t row,
-                        int64_t all_rows) {
+                        int64_t all_rows, uint32_t flags) {
   TRITONBACKEND_Response *response;
   tfu_error why;
   TRITONSERVER_Error *error = TRITONBACKEND_ResponseNew(&response, r->of);
@@ -263,7 +267,7 @@ void tfu_request_answer(tfu_request *r, const tfu_config *c, const tfu_signature
     if (r->code != TFU_OK) r->err = why;
   }
   TRITONSERVER_Error *mine = tfu_triton_error(r->code, &r->err);
-  error = TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, mine); /* which copies it */
+  error = TRITONBACKEND_ResponseSend(response, flags, mine); /* which copies it */
   if (mine) TRITONSERVER_ErrorDelete(mine);
-  if (error) (void)!tfu_triton_code(error, &why); /* who asked is gone */
+  tfu_triton_drop(error); /* who asked is gone */
 }

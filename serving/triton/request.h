@@ -19,13 +19,17 @@ typedef struct tfu_request {
 void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *s);
 void tfu_request_free(tfu_request *r, const tfu_signature *s);
 
-/* Sends the rows from `row` on of the results, or the error where r->code is one; then the request has its answer. */
+/* Sends the rows from `row` on of the results, or the error where r->code is one. Flags are Triton's: whether this is
+ * the last answer. */
 void tfu_request_answer(tfu_request *r, const tfu_config *c, const tfu_signature *s, const tfu_array *out, int64_t row,
-                        int64_t all_rows);
+                        int64_t all_rows, uint32_t flags);
 
 /* An error of Triton as ours; it is deleted. NULL is none. */
 TFU_MUST_USE tfu_code tfu_triton_code(TRITONSERVER_Error *error, tfu_error *err);
 /* And the reverse; NULL for TFU_OK. */
 TRITONSERVER_Error *tfu_triton_error(tfu_code code, const tfu_error *err);
+/* Deletes one that nothing can be done about: statistics that the server does not take, or a request that it does not
+ * take back. */
+void tfu_triton_drop(TRITONSERVER_Error *error);
 
 #endif

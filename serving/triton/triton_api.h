@@ -100,6 +100,10 @@ typedef unsigned TRITONSERVER_MemoryType;
     (TRITONBACKEND_Output *, void **, uint64_t, TRITONSERVER_MemoryType *, int64_t *))                                 \
   X(TRITONSERVER_Error *, TRITONBACKEND_ResponseSend, (TRITONBACKEND_Response *, uint32_t, TRITONSERVER_Error *))
 
+/* What later releases have: NULL where a server does not. */
+#define TFU_TRITON_LATER_FUNCTIONS(X) \
+  X(TRITONSERVER_Error *, TRITONBACKEND_RequestIsCancelled, (TRITONBACKEND_Request *, bool *))
+
 /* What the server calls of a backend. */
 #define TFU_TRITON_ENTRIES(X)                                                                     \
   X(TRITONSERVER_Error *, TRITONBACKEND_Initialize, (TRITONBACKEND_Backend *))                    \
@@ -115,6 +119,9 @@ typedef unsigned TRITONSERVER_MemoryType;
 #define X(result, name, arguments) result name arguments;
 TFU_TRITON_FUNCTIONS(X)
 TFU_TRITON_ENTRIES(X)
+#undef X
+#define X(result, name, arguments) __attribute__((weak)) result name arguments;
+TFU_TRITON_LATER_FUNCTIONS(X)
 #undef X
 #pragma GCC visibility pop
 #define X(name, value) name = value,

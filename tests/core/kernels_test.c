@@ -94,6 +94,12 @@ static const row rows[] = {
     {&tfu_dropout, {"x", ""}, "rate=0.25"},
     {&tfu_experts, {"n9", "n2", "n2<4", "394", "394", "345", "n5"}, "activation=silu rest=any"},
     {&tfu_experts, {"n9", "n2", "n2<3", "394", "0", "325", "0"}, "activation=silu rest=any"},
+    {&tfu_float8_linear, {"nc", "c9", "+", "+", "9", "n9", ""}, "activation=gelu rest=columns"},
+    {&tfu_float8_linear, {"nc", "9c", "0", "9+", "0", "0", "0"}, "order=columns W=uint8"},
+    {&tfu_float8_linear_grad,
+     {"n9", "nc", "c9", "+", "+", "+", "5+", "1+", "3+", "9", "n9"},
+     "activation=gelu rest=any"},
+    {&tfu_float8_linear_grad, {"n9", "0", "9c", "0", "9+", "0", "0", "0", "0", "0", "0"}, "order=columns W=uint8"},
     {&tfu_frozen_batch_norm, {"nc3", "c", "c", "c", "c+", "nc3"}, "activation=relu"},
     {&tfu_frozen_batch_norm, {"nc1", "0", "0", "c", "c+", "0"}, ""},
     {&tfu_frozen_batch_norm_grad, {"nc3", "nc3", "c", "c", "c", "c+", "nc3", "0"}, "activation=relu"},
@@ -130,6 +136,13 @@ static const row rows[] = {
     {&tfu_projections, {"nc", "c", "c9", "c9", "0", "9", "9", "0", "0"}, "activation=silu gated=true rest=columns"},
     {&tfu_projections, {"nc", "0", "c9", "0", "0", "0", "0", "0", "0"}, ""},
     {&tfu_put_rows, {"12d", "12d", "92d", "92d", "1<9"}, "rest=any"},
+    {&tfu_quantized_conv,
+     {"2q3d", "933d", "9+", "9", "2q39", "q30"},
+     "padding=same relu=true Y=float R=float rest=columns"},
+    {&tfu_quantized_conv,
+     {"2q3d", "933d", "9+", "0", "2q39", "q30"},
+     "padding=same y_scale=0.01 Y=int8 R=int8 rest=columns"},
+    {&tfu_quantized_conv, {"2q4d", "912d", "9+", "0", "0", "q30"}, "Y=float R=int8"},
     {&tfu_quantized_linear, {"nc", "c9", "9+", "9", "c+", "0", "9", "n9"}, "activation=gelu rest=columns"},
     {&tfu_quantized_linear, {"nc", "c5", "9+", "0", "0", "0", "0", "0"}, "bits=4 divide=true quantize_rows=true"},
     {&tfu_quantized_linear, {"nc", "9c", "91+", "91", "0", "c+", "9", "0"}, "order=columns rest=columns"},
@@ -183,6 +196,10 @@ static const row rows[] = {
     {&tfu_scan_recurrence, {"2n3c", "2n3c"}, "axis=1 exclusive=true reverse=true"},
     {&tfu_segment_sum, {"9c", "9^8", "0", "90"}, "rest=any"},
     {&tfu_segment_sum, {"nc", "n<9", "0", "90"}, "sorted=false L=int32"},
+    {&tfu_selective_scan, {"3qe", "3qe", "e3", "3q23", "3q23", "e", "3e3"}, "rest=any"},
+    {&tfu_selective_scan, {"3qd", "3qd", "d9", "3q19", "3q19", "0", "0"}, ""},
+    {&tfu_selective_scan_grad, {"3qe", "3e3", "3qe", "3qe", "e3", "3q23", "3q23", "e", "3e3"}, "rest=any"},
+    {&tfu_selective_scan_grad, {"3qd", "0", "3qd", "3qd", "d9", "3q19", "3q19", "0", "0"}, ""},
     {&tfu_softmax, {"x", "x"}, "scale=0.5"},
     {&tfu_softmax, {"x", "c"}, "M=T log=true"},
     {&tfu_softmax_grad, {"x", "x"}, "scale=0.5"},
@@ -233,8 +250,8 @@ static int64_t size_of(const sample *s, char letter) {
     case 'd': return c < 40 ? c : 40;
     case 'e': return 2 * size_of(s, 'd');
     case 'h': return 100;
-    case 't': return 16;   /* rows of a tile of QuantizedLinear */
-    case 'b': return 1024; /* and its bytes */
+    case 't': return 16;                                                        /* rows of a tile of QuantizedLinear */
+    case 'b': return 1024;                                                      /* and its bytes */
     case 's': return divide_up(n * c * (int64_t)tfu_dtype_size(s->dtype), 128); /* words of a batch norm's signs */
     default: return letter - '0';
   }
@@ -263,9 +280,9 @@ static const char *setting(const row *w, const char *name) {
 static tfu_dtype dtype_of(const sample *s, const char *argument) {
   const char *type = strrchr(argument, ' ') + 1, *set = setting(s->row, type);
   if (!strcmp(type, "S") || (set && !strncmp(set, "real", 4))) return tfu_real(s->dtype);
-  if (!strcmp(type, "float")) return TFU_F32;
-  if (!strcmp(type, "Q")) return TFU_I8;
-  if (!strcmp(type, "uint8")) return TFU_U8;
+  if (!strcmp(type, "float") || (set && !strncmp(set, "float", 5))) return TFU_F32;
+  if (!strcmp(type, "Q") || (set && !strncmp(set, "int8", 4))) return TFU_I8;
+  if (!strcmp(type, "uint8") || (set && !strncmp(set, "uint8", 5))) return TFU_U8;
   if (!strcmp(type, "bool") || (!strcmp(type, "M") && !set)) return TFU_BOOL;
   if (!strcmp(type, "int64") || (strchr("LP", *type) && !set)) return TFU_I64;
   return !strcmp(type, "int32") || (set && !strncmp(set, "int32", 5)) ? TFU_I32 : s->dtype;

@@ -75,7 +75,9 @@ typedef struct given {
 
 static tfu_dtype dtype_of(const char *argument, tfu_dtype dtype) {
   const char *type = strrchr(argument, ' ') + 1;
-  return !strcmp(type, "T") ? dtype : !strcmp(type, "S") || !strcmp(type, "float") ? tfu_real(dtype) : TFU_I64;
+  return !strcmp(type, "T") || !strcmp(type, "C")       ? dtype
+         : !strcmp(type, "S") || !strcmp(type, "float") ? tfu_real(dtype)
+                                                        : TFU_I64;
 }
 
 /* Runs the call, and leaves in `how` what it took. */

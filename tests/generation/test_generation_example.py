@@ -40,9 +40,9 @@ def rows_in(folder):
 
 
 def test_the_command(page, tmp_path, capsys):
-    example.main(["--rows", "tfuse", "--only", "batch1,requests,padded", "--small", "--out", str(tmp_path)])
+    example.main(["--rows", "tfuse", "--only", "batch1,requests,padded,batch1-int4", "--small", "--out", str(tmp_path)])
     found = rows_in(tmp_path)
-    assert [row["work"] for row in found] == ["batch1", "requests", "padded"]
+    assert [row["work"] for row in found] == ["batch1", "requests", "padded", "batch1-int4"]
     assert all(row["tokens_per_s"] > 0 and row["peak_GB"] > 0 and row["commit"] == "abc" for row in found)
     assert found[1]["same"] == [4, 4]
     assert "old" in page.read_text()  # what is no record of ours is not shown
@@ -50,7 +50,7 @@ def test_the_command(page, tmp_path, capsys):
     lines = page.read_text().splitlines()
     assert lines[:2] == ["before", "<!-- generation -->"] and lines[-2:] == ["<!-- /generation -->", "after"]
     assert lines[2] == "a GPU, TensorFlow 2, Keras 3, KerasHub 0, commit abc (2026-01-01)."
-    assert lines[6].startswith("| 1.1B | batch 1 | KerasHub with tfuse | **") and "| 1,500 |" in lines[6] and len(lines) == 11
+    assert lines[6].startswith("| 1.1B | batch 1 | KerasHub with tfuse | **") and "| 1,500 |" in lines[6] and len(lines) == 12
 
 
 def test_starts_and_what_fails(page, tmp_path, monkeypatch):
@@ -77,12 +77,14 @@ def test_what_is_refused(capsys):
 
 
 def test_jobs():
-    """A process for each model of KerasHub, one for each work of Transformers, and tfuse.generate by tfuse alone."""
+    """A process for each model of KerasHub and way of quantising it, one for each work of Transformers, which is not quantised,
+    and tfuse.generate by tfuse alone."""
     of = lambda row: [job["works"] for job, _, _ in example.jobs_of([row], list(works.WORKS), False)]
     first = ["batch1", "batch32", "batch128", "first", "requests", "padded"]
-    assert of("tfuse") == [first, ["8b-batch1", "8b-batch64"]]
-    assert of("xla") == [[work for work in first if work != "requests"], ["8b-batch1", "8b-batch64"]]
-    assert of("transformers") == [[work] for works in of("xla") for work in works]
+    small = [["batch1-int8"], ["batch1-int4"], ["8b-batch1-int8"], ["8b-batch1-int4"]]
+    assert of("tfuse") == [first, ["8b-batch1", "8b-batch64"], *small]
+    assert of("xla") == [[work for work in first if work != "requests"], ["8b-batch1", "8b-batch64"], *small]
+    assert of("transformers") == [[work] for works in of("xla") for work in works if [work] not in small]
 
 
 def test_requests():

@@ -23,10 +23,11 @@ def test_rejects(route, case, pattern, make):
 GRADIENTS = sorted(name for name in _op.registry if name.endswith("Grad"))
 # Axes of which any size will do: labels do not tell how many classes there are, results not how many values were reduced,
 # along one axis or the other, nor, where there is padding, how large windows were; how many inputs a kernel has is its own
-# matter, and on which axis depends on its order; groups by index may be any number.
+# matter, and on which axis depends on its order; groups by index may be any number, and histories of any length.
 _FREE = {"SparseCrossEntropyGrad": {"x": [1]}, "ReduceGrad": {"x": [0, 1]},
          "DepthwiseConvGrad": {"kernel": [0, 1]}, "AveragePoolGrad": {"dy": [0, 4]},
          "QuantizedLinearGrad": {"dy": [0, 1], "kernel": [0, 1], "scale": [0]},
+         "Float8LinearGrad": {"dy": [0, 1], "kernel": [0, 1], "x_history": [0], "kernel_history": [0], "dy_history": [0]},
          "WeightedBincountGrad": {"dsums": [-1], "ids": [-1]}}
 # Where not the argument itself is said to be wrong, since others are held against it: these.
 _HELD = {"AttentionGrad": {"query": "doutput|bias|mask", "value": "doutput"}, "GatedGrad": {"a": "dy", "b": "dy"},

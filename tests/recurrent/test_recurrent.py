@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tfuse
+from conftest import since_now
+from tfuse import cases
 
 LAYERS = {"lstm": (keras.layers.LSTM, tfuse.LSTM), "gru": (keras.layers.GRU, tfuse.GRU)}
 
@@ -81,6 +83,42 @@ def test_as_in_keras(device, cell, options):
     assert any(row["op"] == "Recurrence" for row in tfuse.explain())
 
 
+_MASKS = {"right": [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]], "left": [[0, 1, 1, 1], [0, 0, 0, 1], [1, 1, 1, 1]],
+          "holes": [[1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]}
+_WRAPPED = {
+    "Bidirectional": lambda: keras.layers.Bidirectional(keras.layers.LSTM(4, return_sequences=True, use_cudnn=False)),
+    "Bidirectional, states": lambda: keras.layers.Bidirectional(keras.layers.GRU(4, return_state=True, use_cudnn=False),
+                                                                merge_mode="sum"),
+    "RNN": lambda: keras.layers.RNN(keras.layers.LSTMCell(5), return_state=True, unroll=True),
+    "stacked": lambda: keras.layers.RNN([keras.layers.LSTMCell(5), keras.layers.GRUCell(4, activation="relu")],
+                                        return_sequences=True, return_state=True, go_backwards=True),
+    "stateful": lambda: keras.layers.RNN([keras.layers.GRUCell(3), keras.layers.GRUCell(4)], stateful=True),
+}
+
+
+@pytest.mark.parametrize("mask", [None, *_MASKS])
+@pytest.mark.parametrize("made", _WRAPPED)
+def test_wrapped_layers(made, mask):
+    """Under enable(), eagerly and compiled by XLA, twice, as layers may have states that stay: what Keras gives."""
+    x, mask = draw(3, 4, 2), None if mask is None else tf.cast(_MASKS[mask], tf.bool)
+    layer, ran = _WRAPPED[made](), since_now()
+    layer.build(x.shape)
+    step = lambda: layer(x, mask=mask)
+
+    def twice(run):
+        for state in keras.tree.flatten(getattr(layer, "states", None) or []):
+            state.assign(0 * state.value)
+        return run(), run()
+
+    want = twice(step)
+    with tfuse.enabled():
+        got = [twice(run) for run in (step, tf.function(step, jit_compile=True))]
+    assert any(row["op"] == "Recurrence" for row in ran())
+    for some in got:
+        for a, b in zip(tf.nest.flatten(some), tf.nest.flatten(want), strict=True):
+            assert np.allclose(a, b, atol=1e-5)
+
+
 def test_files_and_names():
     layer = tfuse.LSTM(4, return_sequences=True)
     model = keras.Sequential([keras.Input([3, 2]), keras.layers.Bidirectional(layer), tfuse.GRU(3)])
@@ -105,6 +143,25 @@ def test_fit():
         with tfuse.enabled() if enabled else tf.name_scope("stock"):
             losses.append(model.fit(ids, ids[:, -1], batch_size=4, epochs=2, shuffle=False, verbose=0).history["loss"])
     assert np.allclose(*losses, rtol=1e-4)
+
+
+def test_jit_compile():
+    """Keras turns it off for layers that it may run by cuDNN, where there is a GPU; what takes their place may be compiled."""
+    def compiled(layer, asked, use_cudnn="auto"):
+        model = keras.Sequential([keras.Input([3, 2]), layer])
+        for inner in (layer.forward_layer, layer.backward_layer) if hasattr(layer, "forward_layer") else (layer,):
+            inner.supports_jit, inner.use_cudnn = False, use_cudnn
+        model.compile("sgd", "mse", jit_compile=asked)
+        return model.jit_compile
+
+    with tfuse.enabled():
+        assert compiled(keras.layers.LSTM(3), True) and compiled(keras.layers.Bidirectional(keras.layers.GRU(3)), True)
+        assert not compiled(keras.layers.LSTM(3), "auto")
+        with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+            assert not compiled(keras.layers.LSTM(3), True, use_cudnn=True)
+    assert compiled(tfuse.LSTM(3), True)
+    with pytest.warns(UserWarning, match="doesn't support `jit_compile=True`"):
+        assert not compiled(keras.layers.GRU(3), True)
 
 
 @pytest.mark.parametrize("options", [{"recurrent_dropout": 0.4}, {"dropout": 0.4}, {"dropout": 0.4, "recurrent_dropout": 0.4}],
@@ -136,6 +193,13 @@ def test_left_to_keras(options, why):
         assert any(why in row["why"] for row in tfuse.explain())
 
 
+def test_other_cells_are_left_to_keras():
+    ran = since_now()
+    with tfuse.enabled():
+        keras.layers.RNN([keras.layers.LSTMCell(3), keras.layers.SimpleRNNCell(3)])(draw(2, 4, 3))
+    assert ["its cell is a SimpleRNNCell" in row["why"] for row in ran(op="RNN.inner_loop")] == [True]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("gates, function", [(4, tfuse.lstm), (3, tfuse.gru)], ids=["lstm", "gru"])
 def test_ways(device, gates, function, dtype):
@@ -144,7 +208,7 @@ def test_ways(device, gates, function, dtype):
     x, weights = draw(16, 5, 128), [draw(128, 128 * gates, seed=1) / 8, draw(128, 128 * gates, seed=2) / 8]
     weights += [draw(128 * gates, seed=3)] + [draw(128 * gates, seed=4)] * (gates == 3)
     states = [draw(16, 128, seed=5 + i) for i in range(gates - 2 if gates == 4 else 1)]
-    inputs = [tf.cast(t, dtype) for t in (x, *weights, *states)]
+    inputs, ran = [tf.cast(t, dtype) for t in (x, *weights, *states)], since_now()
     for compiled in (False, True):
         results = []
         for mask in (None, tf.ones([16, 5], tf.bool)):
@@ -155,9 +219,17 @@ def test_ways(device, gates, function, dtype):
                 return [*y, *tape.gradient(y, inputs)]
             results.append(tf.function(step, jit_compile=compiled)(*inputs))
             if "GPU" in device and mask is None and dtype == "float32":
-                served = [row for row in tfuse.explain() if row["op"].startswith("Rnn") and row["when"] == "ran"]
-                assert served and all("cuDNN recurrent layer" in row["kernel"] for row in served), served
+                served = [row for row in ran(when="ran") if row["op"].startswith("Rnn")]
+                assert len(served) >= 2 and all("cuDNN recurrent layer" in row["kernel"] for row in served), served
         for a, b in zip(*results):
             scale = np.max(np.abs(tf.cast(b, "float32")))
             bound = {"float32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}[dtype]  # float32 by TF32, on a GPU
             assert np.allclose(tf.cast(a, "float32") / scale, tf.cast(b, "float32") / scale, atol=bound)
+
+
+@pytest.mark.parametrize("timed", cases.all_timed()["rnn"], ids=lambda timed: timed.name)
+def test_what_is_timed_computes_what_its_rival_does(device, timed):
+    *inputs, dy = timed.case.tensors((4, 5, 6, 7), "float32")
+    options = timed.options[0]
+    for got, want in zip(*(timed.case.step(f, inputs, dy, options) for f in (timed.case.run, timed.rival))):
+        np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)  # products by TF32, on a GPU

@@ -69,6 +69,7 @@ typedef struct TRITONSERVER_ServerOptions TRITONSERVER_ServerOptions;
 #define X(result, name, arguments) \
   _Static_assert(__builtin_types_compatible_p(__typeof__(name), result arguments), #name);
 TFU_TRITON_FUNCTIONS(X)
+TFU_TRITON_LATER_FUNCTIONS(X)
 TFU_TRITON_ENTRIES(X)
 #undef X
 #define X(name, value) _Static_assert((int)(name) == (value), #name);

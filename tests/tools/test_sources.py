@@ -52,10 +52,9 @@ def test_who_includes_what():
 # What a family offers to others: the passes that follow a product, the loss of rows, axes in another order, what is
 # known of columns, and the arguments of ops that others are made of.
 OFFERED = {"ops/attention/attention.h", "ops/elementwise/rope.h", "ops/products/linear.h", "ops/products/quantized_linear.h",
-           "ops/rows/norm.h", "kernels/attention/attention_step.h", "kernels/products/few_rows.h",
-           "kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h", "kernels/products/gemm_cpu.h",
-           "kernels/products/gemm_gpu.h",
-           "kernels/reductions/reduce.h",
+           "ops/rows/norm.h", "kernels/attention/attention_step.h", "kernels/attention/float8_pages.h",
+           "kernels/products/few_rows.h", "kernels/elementwise/scale_bias_act.h", "kernels/layout/transpose.h",
+           "kernels/products/gemm_cpu.h", "kernels/products/gemm_gpu.h", "kernels/reductions/reduce.h",
            "kernels/rows/cross_entropy.h", "kernels/rows/sparse_cross_entropy_cpu.h"}
 
 

@@ -17,7 +17,7 @@
 #include "tfuse.h"
 
 enum {
-  TFU_TUNED_KEY = 128,
+  TFU_TUNED_KEY = 136,
   TFU_TUNED_DATA = 80,
   TFU_TUNED_TEXT = 320,
   TFU_TUNED_LABEL = 96,

@@ -22,6 +22,8 @@
   X(cudaDataType_t, CUDA_R_8I, 3)                                                        \
   X(cudaDataType_t, CUDA_R_32I, 10)                                                      \
   X(cudaDataType_t, CUDA_R_16BF, 14)                                                     \
+  X(cudaDataType_t, CUDA_R_8F_E4M3, 28)                                                  \
+  X(cudaDataType_t, CUDA_R_8F_E5M2, 29)                                                  \
   X(cublasLtEpilogue_t, CUBLASLT_EPILOGUE_DEFAULT, 1)                                    \
   X(cublasLtEpilogue_t, CUBLASLT_EPILOGUE_RELU, 2)                                       \
   X(cublasLtEpilogue_t, CUBLASLT_EPILOGUE_BIAS, 4)                                       \
@@ -37,6 +39,11 @@
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)                \
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 11)       \
   X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 12)            \
+  X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17)            \
+  X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18)            \
+  X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 31)               \
+  X(cublasLtMatmulDescAttributes_t, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, 32)               \
+  X(cublasLtMatmulMatrixScale_t, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, 3)          \
   X(cublasLtMatrixLayoutAttribute_t, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5)              \
   X(cublasLtMatrixLayoutAttribute_t, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6)     \
   X(cublasLtMatmulPreferenceAttributes_t, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)   \
@@ -83,7 +90,7 @@
 /* cuBLASLt's enums are unsigned int to the compiler, as these are. */
 typedef unsigned cublasStatus_t, cublasComputeType_t, cublasOperation_t, cudaDataType_t, cublasLtEpilogue_t,
     cublasLtMatmulDescAttributes_t, cublasLtMatrixLayoutAttribute_t, cublasLtMatmulPreferenceAttributes_t,
-    cublasLtReductionScheme_t, cublasLtMatmulAlgoConfigAttributes_t;
+    cublasLtReductionScheme_t, cublasLtMatmulAlgoConfigAttributes_t, cublasLtMatmulMatrixScale_t;
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct tfu_matmul_desc *cublasLtMatmulDesc_t;
 typedef struct tfu_matrix_layout *cublasLtMatrixLayout_t;

@@ -13,10 +13,7 @@
   X(cudnnRNNAlgo_t, CUDNN_RNN_ALGO_PERSIST_STATIC, 1)                    \
   X(cudnnRNNMode_t, CUDNN_LSTM, 2)                                       \
   X(cudnnRNNMode_t, CUDNN_GRU, 3)                                        \
-  X(cudnnRNNBiasMode_t, CUDNN_RNN_NO_BIAS, 0)                            \
-  X(cudnnRNNBiasMode_t, CUDNN_RNN_SINGLE_INP_BIAS, 1)                    \
   X(cudnnRNNBiasMode_t, CUDNN_RNN_DOUBLE_BIAS, 2)                        \
-  X(cudnnRNNBiasMode_t, CUDNN_RNN_SINGLE_REC_BIAS, 3)                    \
   X(cudnnDirectionMode_t, CUDNN_UNIDIRECTIONAL, 0)                       \
   X(cudnnRNNInputMode_t, CUDNN_LINEAR_INPUT, 0)                          \
   X(cudnnMathType_t, CUDNN_DEFAULT_MATH, 0)                              \

@@ -57,10 +57,15 @@ class Chain:
 
     def run(self, times=1):
         """Queues the whole chain so many times."""
+        if self._memory is None:
+            self._memory = tf.zeros([self.written()[2]], tf.uint8)
+        return _chain([self._memory, *self._inputs], text=self._text, times=times)
+
+    def written(self):
+        """What the op Chain is told: a text, the inputs after the memory, and how many bytes the memory has."""
         if self._text is None:
             self._text = self._written()
-            self._memory = tf.zeros([max(self._bytes(), 1)], tf.uint8)
-        return _chain([self._memory, *self._inputs], text=self._text, times=times)
+        return self._text, self._inputs, max(self._bytes(), 1)
 
     def places(self, tensors):
         """Where the chain has some of these tensors: pairs of an input's number and one of the list."""

@@ -26,7 +26,7 @@ from tfuse._core._registered import Registered, given, registry
 Tensor = tf.Tensor  # a global is found faster than an attribute of tf
 FLOATS = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
 MOST_AXES = 8  # TFU_MAX_RANK of the library
-_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64)}
+_LARGEST = {dtype: float(dtype.max) for dtype in (*FLOATS, tf.int32, tf.int64, tf.int8, tf.uint8)}
 composites = {}  # by name, and those of others by module and name
 
 
@@ -166,8 +166,9 @@ class FusedOp(Registered, SizedByInputs):
         """For each input, the dtypes it may have where the first has `dtype`; what is not given takes the first of them."""
         types = {"T": [dtype], "S": [real(dtype)], "K": list(dict.fromkeys([dtype, real(dtype)]))}
         for a in self._definition.attr:
-            if a.type == "type" and a.name not in types:  # of floats only the first input's
-                allowed = [t for t in map(tf.as_dtype, a.allowed_values.list.type) if t not in FLOATS or t == dtype]
+            if a.type == "type" and a.name not in types:  # of floats only the first input's, where that is one
+                allowed = [t for t in map(tf.as_dtype, a.allowed_values.list.type)
+                           if t not in FLOATS or t == dtype or dtype not in FLOATS]
                 types[a.name] = sorted(allowed, key=lambda t: t.as_datatype_enum != a.default_value.type)
         return [types[a.type_attr] if a.type_attr else [tf.as_dtype(a.type)] for a in self._definition.input_arg]
 
@@ -194,8 +195,8 @@ class FusedOp(Registered, SizedByInputs):
     def check_dtype(self, dtype):
         if dtype not in self.first_dtypes:
             *most, last = (t.name for t in self.first_dtypes)
-            raise ValueError("%s: %s must be %s or %s, got %s" % (
-                self.stem, self._argument(0), ", ".join(most), last, dtype.name))
+            raise ValueError("%s: %s must be %s%s, got %s" % (
+                self.stem, self._argument(0), "%s or " % ", ".join(most) if most else "", last, dtype.name))
         return dtype
 
     def _wrong_dtype(self, i, allowed, got):

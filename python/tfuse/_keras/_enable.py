@@ -18,6 +18,8 @@ from tfuse._core._op import function
 from tfuse._keras import (_look_back, _replaced_arrays, _replaced_generation, _replaced_hub, _replaced_hub_attention,
                           _replaced_hub_rotary, _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_nn,
                           _replaced_optimizers, _replaced_quantized, _replaced_recurrent, _replaced_trainer)
+from tfuse.generation import batch
+from tfuse.generation.steps import check_cache_dtype
 
 _TABLE = [row for module in (_replaced_nn, _replaced_arrays, _replaced_hub, _replaced_hub_attention, _replaced_hub_rotary,
                              _replaced_hub_vision, _replaced_images, _replaced_joined, _replaced_optimizers,
@@ -29,7 +31,7 @@ _replaced = []  # (owner, name, what was there), in the order it was done
 _switched_on, _blocks = False, 0  # by enable(), and how many `with tfuse.enabled():` are open
 
 
-def enable(look_back=True):
+def enable(look_back=True, cache_dtype=None):
     """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
     Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
@@ -53,11 +55,14 @@ def enable(look_back=True):
 
     Args:
       look_back: False leaves every op as the model has it.
+      cache_dtype: of the keys and values that KerasHub's generate() keeps: None, for the model's own, or "float8_e4m3fn", as
+        in tfuse.generate.
 
     Raises:
+      ValueError: cache_dtype is another one.
       RuntimeError: Keras runs on another backend than TensorFlow.
     """
-    _set(on=True, look_back=look_back)
+    _set(on=True, look_back=look_back, cache_dtype=cache_dtype)
 
 
 def disable():
@@ -66,25 +71,27 @@ def disable():
 
 
 @contextlib.contextmanager
-def enabled(look_back=True):
-    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads: look_back
-    is what the one that was entered last says.
+def enabled(look_back=True, cache_dtype=None):
+    """`with tfuse.enabled():` is tfuse.enable() for the block. Blocks may be nested, and overlap in several threads: the
+    arguments count of the one that was entered last.
 
     The switch is process-wide: other threads see it, too, and should not be inside an attention layer while it changes.
     """
-    before = _look_back.on
-    _set(blocks=1, look_back=look_back)
+    before = {"look_back": _look_back.on, "cache_dtype": batch.cache_dtype}
+    _set(blocks=1, look_back=look_back, cache_dtype=cache_dtype)
     try:
         yield
     finally:
-        _set(blocks=-1, look_back=before)
+        _set(blocks=-1, **before)
 
 
-def _set(on=None, blocks=0, look_back=None):
+def _set(on=None, blocks=0, look_back=None, cache_dtype=None):
+    check_cache_dtype(cache_dtype)
     global _switched_on, _blocks
     if (on or blocks > 0) and keras.backend.backend() != "tensorflow":
         raise RuntimeError("tfuse.enable() serves Keras on TensorFlow; here its backend is %s" % keras.backend.backend())
     with _lock:
+        batch.cache_dtype = cache_dtype
         was, _look_back.on = is_on(), _look_back.on if look_back is None else bool(look_back)
         _switched_on, _blocks = _switched_on if on is None else on, _blocks + blocks
         if is_on() != was:

@@ -1,14 +1,19 @@
 """What tfuse.enable() replaces of Keras's quantised layers, as a table: how Dense, EinsumDense and embeddings are called after
-model.quantize(), on GPUs and on CPUs: stock TensorFlow's products of int8 have no kernel for GPUs, and of 4 bits Keras unpacks
-the whole kernel in every call. What layers keep, and their files, stay as they are."""
+model.quantize(), on GPUs and on CPUs: stock TensorFlow's products of int8 have no kernel for GPUs, of 4 bits Keras unpacks
+the whole kernel in every call, and of float8 it multiplies floats that were rounded. What layers keep, and their files, stay as
+they are."""
 
 from tfuse._keras import _look_back
 from tfuse._keras._replaced import Row
-from tfuse.products import quantized_layers
+from tfuse.products import float8_layers, quantized_layers
 
 
 def _layer(own, layer, inputs, training=None):
     return quantized_layers.serve(layer, _look_back.gate_before(inputs))
+
+
+def _float8(own, layer, inputs, training=None):
+    return float8_layers.serve(layer, _look_back.gate_before(inputs), training)
 
 
 def _looked_up(own, layer, inputs, training=None):
@@ -26,13 +31,20 @@ def _why_not(layer, inputs, training=None):
     return quantized_layers.why_not(layer, inputs)
 
 
+def _why_not_float8(layer, inputs, training=None):
+    return float8_layers.why_not(layer, inputs)
+
+
 def _why_not_looked_up(layer, inputs, training=None):
     return quantized_layers.why_not_looked_up(layer)
 
 
+_DENSE = ("dense", "Dense"), ("einsum_dense", "EinsumDense")
+
 TABLE = [
     *(Row(_CORE + module, "%s._%s_call" % (name, mode), _layer, _why_not)
-      for module, name in (("dense", "Dense"), ("einsum_dense", "EinsumDense")) for mode in quantized_layers.MODES),
+      for module, name in _DENSE for mode in quantized_layers.MODES),
+    *(Row(_CORE + module, "%s._float8_call" % name, _float8, _why_not_float8) for module, name in _DENSE),
     *(Row(_CORE + "reversible_embedding", "ReversibleEmbedding._%s_call" % mode, _reversed,
           quantized_layers.why_not_reversed) for mode in ("int8", "int4")),
     Row(_CORE + "embedding", "Embedding._int4_call", _looked_up, _why_not_looked_up),

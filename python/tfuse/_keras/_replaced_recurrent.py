@@ -1,31 +1,53 @@
-"""What tfuse.enable() replaces of Keras's recurrent layers, as a table: their loops over steps."""
+"""What tfuse.enable() replaces of Keras's recurrent layers, as a table: their loops over steps, and whether a model with such
+layers may be compiled by XLA."""
 
+import types
+
+import keras
 from keras.src.backend.tensorflow.rnn import cudnn_ok
 
 from tfuse._core import _xla
 from tfuse._keras._replaced import Row
-from tfuse.recurrent.recurrent_layers import gru_guard, gru_loop, lstm_guard, lstm_loop
+from tfuse.recurrent.recurrent_layers import loop, one_mask, why_not
 
 _RNN = "keras.src.layers.rnn."
 
 
-def _keras_has_cudnn(layer):
-    """Whether Keras itself runs the loop by cuDNN. It cannot inside XLA, and not with recurrent dropout."""
+def _keras_has_cudnn(layer, mask):
+    """Whether Keras itself runs the loop by cuDNN. It cannot inside XLA, nor with recurrent dropout, nor with every mask: it
+    refuses those that have holes or are padded on the left, and sequences without steps."""
     cell = layer.cell
-    return (layer.use_cudnn and not cell.recurrent_dropout and not _xla.is_inside() and cudnn_ok(
+    return (layer.use_cudnn and not cell.recurrent_dropout and one_mask(mask) is None and not _xla.is_inside() and cudnn_ok(
         cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None)))
 
 
-def _unless_keras_has_cudnn(guard):
-    def why_not(layer, sequences, initial_state, mask, training=False):
-        if _keras_has_cudnn(layer):
-            return "outside of XLA Keras runs it by cuDNN"
-        return guard(layer, sequences, initial_state, mask, training)
-
-    return why_not
+def _guard(layer, sequences, initial_state, mask, training=False):
+    if _keras_has_cudnn(layer, mask):
+        return "outside of XLA Keras runs it by cuDNN"
+    return why_not(layer, sequences, initial_state, mask, training)
 
 
+# ---- jit_compile ----
+
+
+def _may_be_compiled(own, model):
+    """Keras turns jit_compile=True off, with a warning, for models with layers that it may run by cuDNN, which is nothing
+    that XLA could compile. What takes its place is."""
+    served = lambda layer: isinstance(layer, (keras.layers.LSTM, keras.layers.GRU)) and layer.use_cudnn == "auto"
+    others = [layer for layer in model._flatten_layers() if not served(layer)]
+    return own(types.SimpleNamespace(_flatten_layers=lambda: others))
+
+
+def _unless_keras_has_none(own, model):
+    """jit_compile="auto" stays what it is without tfuse: XLA would compile anew for every length of sequences."""
+    return own(model) and all(layer.supports_jit for layer in model._flatten_layers())
+
+
+_TRAINER = "keras.src.trainers.trainer"
 TABLE = [
-    Row(_RNN + "lstm", "LSTM.inner_loop", lstm_loop, _unless_keras_has_cudnn(lstm_guard)),
-    Row(_RNN + "gru", "GRU.inner_loop", gru_loop, _unless_keras_has_cudnn(gru_guard)),
+    Row(_RNN + "lstm", "LSTM.inner_loop", loop, _guard),
+    Row(_RNN + "gru", "GRU.inner_loop", loop, _guard),
+    Row(_RNN + "rnn", "RNN.inner_loop", loop, why_not),
+    Row(_TRAINER, "model_supports_jit", _may_be_compiled),
+    Row(_TRAINER, "Trainer._resolve_auto_jit_compile", _unless_keras_has_none),
 ]

@@ -37,8 +37,9 @@ NOTES = {
               "so that tiles share sectors with their neighbours.",
     "scans": "Running sums and their kin: one read and one write, along any axis. Blocks of one long row wait for the sums of "
              "those before.",
-    "recurrent": "Shapes are sequences × steps × features × units. Stock TensorFlow goes from step to step, as Keras's layers do "
-                 "inside XLA and wherever they cannot call cuDNN.",
+    "recurrent": "Shapes are sequences × steps × features × units. Stock TensorFlow goes from step to step, as Keras's layers "
+                 "do inside XLA and wherever they cannot call cuDNN. PyTorch's layers have neither masks nor recurrent dropout "
+                 "nor other activations: there, its times are those of the layer without them.",
     "lists": "An optimizer's step over many variables. On the GPU it is one walk over memory. In all it takes what the "
              "host takes: TensorFlow reads and assigns every variable by ops of its own (the last column times those alone) "
              "and makes room for new values, so that the times that we ask of a whole step, 2 ms for 400 variables and 3 ms for "

@@ -9,8 +9,8 @@ import numpy as np
 
 from tfuse.calibration.calibrate import METHODS, calibrate
 
-HELP = """Runs data through a saved model, chooses a range for the inputs of each Dense and EinsumDense layer, prints them as a
-table, and writes the model with layers of 8 bits. tfuse.calibrate does the same from Python.
+HELP = """Runs data through a saved model, chooses a range for the inputs of each Dense, EinsumDense and Conv2D layer, prints them
+as a table, and writes the model with layers of 8 bits. tfuse.calibrate does the same from Python.
 
 MODEL is a file that model.save("model.keras") has written, and FILE an array that numpy.save has."""
 EXAMPLES = """examples:
@@ -49,5 +49,5 @@ def main(arguments):
     if chosen.plot:
         found.plot(chosen.plot)
     if chosen.save:
-        model.save(chosen.save)
+        found.model.save(chosen.save)
     return 0

@@ -19,10 +19,12 @@ HELP = """Writes a model into a folder of models, as Triton serves them:
   DIR/NAME/1/model.savedmodel/         the SavedModel
   DIR/NAME/request.json                an example request
 
-MODEL is a .keras file, the folder of a preset of KerasHub, or that of a SavedModel, which is copied."""
+MODEL is a .keras file, the folder of a preset of KerasHub, or that of a SavedModel, which is copied. With --generate it is a
+language model of KerasHub, and what is served is its generation: requests bring token ids, and get new ones as they come."""
 EXAMPLES = """examples:
   python -m tfuse export classifier.keras models
   python -m tfuse export ./bert_preset models --name bert --max-batch 32 --ragged token_ids:1,padding_mask:1
+  python -m tfuse export ./llama_preset models --name llama --generate --rows 32 --room 4096
   python -m tfuse serve models
   curl -d @models/classifier/request.json localhost:8000/v2/models/classifier/infer"""
 
@@ -120,6 +122,25 @@ def config_text(name, inputs, outputs, max_batch, delay=0, ragged="", signature=
     return text
 
 
+# What requests of a model that generates bring: (dtype, whether it is a list, whether it may be left out).
+GENERATE = {"token_ids": ("INT32", True, False), "max_new_tokens": ("INT32", False, False), "temperature": ("FP32", False, True),
+            "top_k": ("INT32", False, True), "top_p": ("FP32", False, True), "seed": ("INT64", False, True),
+            "stop_token_ids": ("INT32", True, True)}
+
+
+def generate_text(name, pages, stops):
+    """config.pbtxt of a model that generates."""
+    text = 'name: "%s"\nbackend: "tfuse"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n' % name
+    for port, (dtype, many, optional) in GENERATE.items():
+        text += 'input { name: "%s" data_type: TYPE_%s dims: [ %d ]%s }\n' % (
+            port, dtype, -1 if many else 1, " optional: true" if optional else "")
+    text += 'output { name: "token_id" data_type: TYPE_INT32 dims: [ 1 ] }\ninstance_group { count: 1 }\n'
+    for key, value in (("TFUSE_PAGES", pages or ""), ("TFUSE_STOP_TOKEN_IDS", ",".join(map(str, stops)))):
+        if value:
+            text += 'parameters { key: "%s" value: { string_value: "%s" } }\n' % (key, value)
+    return text
+
+
 def request_json(inputs, batch):
     """A request of ones, or of empty strings."""
     ports = []
@@ -130,8 +151,29 @@ def request_json(inputs, batch):
     return json.dumps({"inputs": ports})
 
 
-def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default"):
-    """Writes DIR/NAME; returns its path. What is there of this version must not be."""
+def write_model(path, out, home, stock, max_batch, delay, ragged, wanted):
+    """Writes a SavedModel; returns its config.pbtxt and request.json."""
+    write_saved_model(path, out, stock)
+    inputs, outputs = signature(out, wanted)
+    text = config_text(home.name, inputs, outputs, max_batch, delay, ragged, wanted)
+    return text, request_json(inputs, int("dynamic_batching" in text))
+
+
+def write_generator(path, out, home, pages=None, **options):
+    """The same of a language model's steps."""
+    from tfuse.generation import export as steps, generate
+
+    model = load(path)
+    try:
+        steps.save(model, out, **options)
+    except ValueError as error:
+        raise SystemExit("%s cannot be served so: %s" % (path, error))
+    return generate_text(home.name, pages, generate.stops_of(model, "auto")), json.dumps({"token_ids": [1], "max_new_tokens": 8})
+
+
+def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=0, ragged="", wanted="serving_default",
+           generate=None):
+    """Writes DIR/NAME; returns its path. What is there of this version must not be. `generate` are options of write_generator."""
     path, home = pathlib.Path(path), pathlib.Path(folder) / (name or pathlib.Path(path).stem)
     out = home / str(version) / "model.savedmodel"
     if out.exists():
@@ -140,12 +182,13 @@ def export(path, folder, name=None, version=1, stock=False, max_batch=64, delay=
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        write_saved_model(path, unfinished / "model.savedmodel", stock)
-        inputs, outputs = signature(unfinished / "model.savedmodel", wanted)
-        text = config_text(home.name, inputs, outputs, max_batch, delay, ragged, wanted)
+        if generate is None:
+            text, request = write_model(path, unfinished / "model.savedmodel", home, stock, max_batch, delay, ragged, wanted)
+        else:
+            text, request = write_generator(path, unfinished / "model.savedmodel", home, **generate)
         home.mkdir(exist_ok=True)
         (home / "config.pbtxt").write_text(text)
-        (home / "request.json").write_text(request_json(inputs, int("dynamic_batching" in text)))
+        (home / "request.json").write_text(request)
         unfinished.rename(home / str(version))
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -165,8 +208,15 @@ def main(arguments):
     parser.add_argument("--ragged", default="", metavar="NAME:AXIS,…",
                         help="inputs and outputs whose lengths differ between requests; in a batch they are padded with zeros")
     parser.add_argument("--signature", default="serving_default", metavar="NAME", help="what is served (%(default)s)")
+    more = parser.add_argument_group("generation")
+    more.add_argument("--generate", action="store_true", help="serve a language model's generation, token by token")
+    more.add_argument("--rows", type=int, default=32, metavar="N", help="requests that run at one time, at most (%(default)s)")
+    more.add_argument("--room", type=int, default=2048, metavar="N", help="tokens of a request, its prompt included (%(default)s)")
+    more.add_argument("--pages", type=int, metavar="N", help="pages of 64 tokens for keys and values; default: enough for all rows")
+    more.add_argument("--batch-invariant", action="store_true", help="a request's tokens do not depend on the others to the bit")
     chosen = parser.parse_args(arguments)
+    generate = {"pages": chosen.pages, "rows": chosen.rows, "room": chosen.room, "batch_invariant": chosen.batch_invariant}
     home = export(chosen.model, chosen.folder, chosen.name, chosen.version, chosen.stock, chosen.max_batch, chosen.delay,
-                  chosen.ragged, chosen.signature)
+                  chosen.ragged, chosen.signature, generate if chosen.generate else None)
     print("%s\npython -m tfuse serve %s    # serves it" % (home, chosen.folder), file=sys.stderr)
     return 0

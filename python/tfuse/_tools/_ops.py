@@ -20,11 +20,11 @@ FAMILIES = {
     "reductions": ["reduce", "arg_reduce", "segment_sum"],
     "attention": ["attention", "multi_head_attention"],
     "products": ["linear", "einsum_dense", "gated_linear", "batched_matmul", "linear_cross_entropy", "matmul_own",
-                 "quantized_linear", "quantized_layers", "static_quantizer"],
+                 "quantized_linear", "quantized_layers", "static_quantizer", "float8_linear", "float8_layers"],
     "convolution": ["conv", "conv_layers", "depthwise_conv", "batch_norm", "conv_norm", "pool", "scale_channels", "conv_own",
-                    "channels_first"],
+                    "quantized_conv", "quantized_conv_layer", "channels_first"],
     "layout": ["transpose", "concat"],
-    "scans": ["scan", "scan_linear"],
+    "scans": ["scan", "scan_linear", "selective_scan"],
     "recurrent": ["rnn", "recurrent_layers", "recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
@@ -183,7 +183,9 @@ def _facts(module, name, value):
 def _floats(module):
     """What the data of a module's ops may be; of one that only calls other modules' ops, what these take."""
     for name in sorted(_registered(module), key=lambda name: name.endswith("Grad")):  # which may take fewer
-        return next(a.allowed_values.list.type for a in op_def_registry.get("Tfuse>" + name).attr if a.name == "T")
+        definition = op_def_registry.get("Tfuse>" + name)
+        kinds = {a.name: a.allowed_values.list.type for a in definition.attr}
+        return kinds.get("T") or kinds[definition.input_arg[0].type_attr]
     return _op.FLOATS
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "bool": torch.bool}
 ACTIVATIONS = {
     "linear": lambda x: x, "relu": F.relu, "leaky_relu": lambda x: F.leaky_relu(x, 0.2), "elu": F.elu, "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "mish": F.mish, "sigmoid": torch.sigmoid,
@@ -106,18 +106,20 @@ def _attention(backend):
 
 _ATTENTION = [_attention(backend) for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)]
 
+
 def _recurrent(layer, x, kernel, recurrent_kernel, biases, states):
     """PyTorch's layer, by cuDNN. Its kernels are transposed, which is all one here."""
     turned = [w.reshape(w.shape[::-1]) for w in (kernel, recurrent_kernel)]
     return layer(x, states, [*turned, *biases], True, 1, 0.0, True, False, True)
 
 
-def _lstm(x, kernel, recurrent_kernel, bias, h, c):
+def _lstm(x, kernel, recurrent_kernel, bias, h, c, *_, **another_activation):
+    """Without what PyTorch's layers have not: masks, recurrent dropout, other activations."""
     y, h, c = _recurrent(torch._VF.lstm, x, kernel, recurrent_kernel, [bias, torch.zeros_like(bias)], (h[None], c[None]))
     return y, h[0], c[0]
 
 
-def _gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h):
+def _gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, *_, **another_activation):
     y, h = _recurrent(torch._VF.gru, x, kernel, recurrent_kernel, [bias, recurrent_bias], h[None])
     return y, h[0]
 
@@ -154,8 +156,8 @@ RIVALS = {
     "cumprod": lambda x, axis=0: torch.cumprod(x, axis),
     "cummax": lambda x, axis=0: torch.cummax(x, axis).values,
     "cumulative_logsumexp": lambda x, axis=0: torch.logcumsumexp(x, axis),
-    "lstm, speed": _as_is(_lstm),
-    "gru, speed": _as_is(_gru),
+    **{"%s, %s" % (cell, what): _as_is(layer) for cell, layer in (("lstm", _lstm), ("gru", _gru))
+       for what in ("speed", "masked", "recurrent dropout", "another activation")},
     "batched_matmul, speed": _as_is(torch.bmm),
     **dict.fromkeys(["linear, speed", "linear, GPT-2", "linear, GPT-2 inside"],
                     lambda x, kernel, bias, activation: ACTIVATIONS[activation](torch.addmm(bias, x, kernel))),

@@ -105,11 +105,19 @@ def _plain_grad(doutput, query, key, value, bias, mask, query_lengths, key_lengt
     return [*gradients, dbias if given(dbias_for) else tf.zeros([0], query.dtype)]
 
 
+def _widened(pages, dtype):
+    """Pages of numbers of dtype; those of uint8 have codes of float8_e4m3fn."""
+    if pages.dtype != tf.uint8:
+        return pages
+    codes = np.arange(256, dtype=np.uint8).view(tf.dtypes.experimental.float8_e4m3fn.as_numpy_dtype).astype(np.float32)
+    return tf.gather(tf.cast(codes, dtype), tf.cast(pages, tf.int32))
+
+
 def _plain_paged(query, key_pages, value_pages, table, key_lengths, scale=1.0, align="last", left=-1, right=-1,
                  soft_cap=0.0):
     batch, width = (_rows.size(table, a) for a in (0, 1))
     steps = _rows.product([width, _rows.size(key_pages, 1)])
-    key, value = (tf.reshape(tf.gather(pages, tf.clip_by_value(table, 0, _long(_rows.size(pages, 0) - 1))),
+    key, value = (tf.reshape(_widened(tf.gather(pages, tf.clip_by_value(table, 0, _long(_rows.size(pages, 0) - 1))), query.dtype),
                              [batch, steps, *(_rows.size(pages, a) for a in (2, 3))]) for pages in (key_pages, value_pages))
     nothing = lambda dtype: tf.zeros([0], dtype)
     return _plain(query, key, value, nothing(query.dtype), nothing(tf.bool), nothing(tf.int64), key_lengths,
@@ -221,7 +229,7 @@ def paged_attention(query, key_pages, value_pages, table, key_lengths, scale=Non
 
     Args:
       query: float tensor, [batch, queries, heads, head_dim].
-      key_pages: [pages, page_size, key heads, head_dim].
+      key_pages: [pages, page_size, key heads, head_dim], of query's dtype, or uint8: codes of float8_e4m3fn.
       value_pages: like key_pages, possibly with another head_dim.
       table: integers, [batch, pages of a sequence]. What lies after a sequence's length is not read.
       key_lengths: integers, [batch]: the steps of each sequence, the queries' own included.

@@ -1,4 +1,4 @@
-"""tfuse.calibrate: runs data through a model, and quantises its Dense and EinsumDense layers by what it has seen."""
+"""tfuse.calibrate: runs data through a model, and quantises its Dense, EinsumDense and Conv2D layers by what it has seen."""
 
 import contextlib
 import dataclasses
@@ -12,12 +12,14 @@ import rich.progress
 import rich.table
 import tensorflow as tf
 
+from tfuse.calibration import convolutions
 from tfuse.calibration.histograms import Histogram
+from tfuse.convolution.quantized_conv_layer import Quantize
 from tfuse.products.static_quantizer import StaticQuantizer
 from tfuse.products import einsum_dense, linear
 
 METHODS = "entropy", "percentile", "mse", "max"
-SAMPLE = 64  # rows of a layer's inputs that its error is measured with
+SAMPLE, IMAGES = 64, 4  # rows, and images, of a layer's inputs that its error is measured with
 _KINDS = keras.layers.Dense, keras.layers.EinsumDense, linear.Dense, einsum_dense.EinsumDense
 
 
@@ -35,7 +37,8 @@ class Row:
 
 @dataclasses.dataclass
 class Calibration:
-    """What tfuse.calibrate has found: `rows`, one for each layer. print() shows them as a table.
+    """What tfuse.calibrate has found: `rows`, one for each layer, which print() shows as a table, and the `model` that is
+    quantised: the one that was given, or a new one where it has convolutions.
 
     Example:
       found = tfuse.calibrate(keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)]), np.random.normal(size=(64, 16)))
@@ -44,6 +47,7 @@ class Calibration:
     method: str
     rows: list
     histograms: dict = dataclasses.field(repr=False)
+    model: object = dataclasses.field(default=None, repr=False)
 
     def __str__(self):
         console = rich.console.Console(width=128, no_color=True)
@@ -80,14 +84,20 @@ class Calibration:
 
 
 def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_error=None, progress=None):
-    """Quantises a model's Dense and EinsumDense layers to 8 bits, with ranges of their inputs that are measured on data.
+    """Quantises a model to 8 bits, with ranges of the layers' inputs that are measured on data.
 
     model.quantize("int8") finds the largest value of each row of inputs in every call. Here one number for each layer is chosen
-    beforehand, from a histogram of all that the layer is given while the data run through the model. Kernels are rounded as
-    Keras does it, output by output.
+    beforehand, from a histogram of all that the layer is given while the data run through the model. Kernels are rounded output
+    by output.
+
+    Dense and EinsumDense layers are quantised in place, as Keras does it. Of a functional model with Conv2D layers a new one is
+    made, in which each is one layer with the BatchNormalization behind it, the sum with a residual and relu
+    (tfuse.QuantizedConv2D), and numbers stay int8 from one to the next. It is for inference, and shares the other layers with
+    the model.
 
     Args:
-      model: a Keras model that is built; it is changed in place. Layers of classes that are made of Dense or EinsumDense stay.
+      model: a Keras model that is built. Layers of classes that are made of Dense, EinsumDense or Conv2D stay, and so do
+        convolutions of models that are not functional.
       data: an array, a tf.data.Dataset, or a list or generator of batches; as fit() takes them, of (inputs, targets) the inputs
         are taken. An array is cut into batches of 32.
       method: how a range is chosen. "max": the largest value. "percentile": so many percent of values are inside. "mse": the
@@ -98,7 +108,7 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
       progress: whether a progress bar is shown; None: where a person looks.
 
     Returns:
-      A tfuse.calibration.Calibration: a table by print(), and plot(path).
+      A tfuse.calibration.Calibration: the quantised model, a table by print(), and plot(path).
 
     Raises:
       RuntimeError: a Keras that has no Int8QuantizationConfig.
@@ -118,23 +128,78 @@ def calibrate(model, data, method="entropy", bits=8, percentile=99.99, most_erro
         raise RuntimeError("calibrate: Keras %s has no Int8QuantizationConfig; update Keras" % keras.__version__)
     layers = [layer for layer in model._flatten_layers()
               if type(layer) in _KINDS and layer.built and not layer.quantization_mode]
-    if not layers:
-        raise ValueError("calibrate: the model has no Dense or EinsumDense layer that is built and not quantised")
-    seen = {id(layer): _Seen(layer) for layer in layers}
-    _run(model, data, seen, sys.stderr.isatty() if progress is None else progress)
-    rows, histograms = [], {}
-    for layer in layers:
-        mine = seen[id(layer)]
-        row = mine.row(method, percentile, most_error)
+    graph = convolutions.Graph(model) if convolutions.is_functional(model) else None
+    parts = convolutions.parts_of(graph) if graph else []
+    if not layers and not parts:
+        raise ValueError("calibrate: the model has no Dense or EinsumDense layer that is built and not quantised, and no Conv2D "
+                         "layer of a functional model")
+    choose = dict(method=method, percentile=percentile, most_error=most_error)
+    seen = [_Seen(layer) for layer in layers]
+    tensors = {key: _SeenTensor(t) for key, t in convolutions.watched(parts).items()}
+    runner = keras.Model(graph.model._inputs_struct, [t.tensor for t in tensors.values()] + graph.model.outputs) if parts else model
+    _run(runner, data, seen, tensors, sys.stderr.isatty() if progress is None else progress)
+    rows, histograms, model = _convolutions(graph, parts, tensors, model, choose)
+    for mine in seen:
+        row = mine.row(**choose)
         rows.append(row)
         histograms[row.layer] = mine.histogram
         if row.quantized:
-            _quantize(layer, row.range)
+            _quantize(mine.layer, row.range)
     if any(row.quantized for row in rows):
         model.train_function = model.test_function = model.predict_function = None
         if hasattr(model, "generate_function"):
             model.generate_function = None
-    return Calibration(method, rows, histograms)
+    return Calibration(method, rows, histograms, model)
+
+
+def _convolutions(graph, parts, tensors, model, choose):
+    """Rows and histograms of the model's convolutions, and the model with those in int8."""
+    method, percentile, most_error = choose["method"], choose["percentile"], choose["most_error"]
+    ranges = {key: t.histogram.range(method, percentile) for key, t in tensors.items()}
+    rows, histograms, kept = [], {}, []
+    for part in parts:
+        histogram, range = tensors[id(part.x)].histogram, ranges[id(part.x)]
+        why = part.why_not or ("" if all(ranges[id(t)] for t in (part.x, part.y, part.residual) if t is not None) else
+                               "its inputs or results were all 0")
+        error = 0.0 if why else _part_error(part, tensors, ranges)
+        why = why or ("its error is larger" if most_error is not None and error > most_error else "")
+        rows.append(Row(part.conv.path, histogram.most, range, histogram.clipped(range) if range else 0.0, error, not why, why))
+        histograms[part.conv.path] = histogram
+        kept += [] if why else [part]
+    return rows, histograms, convolutions.converted(graph, kept, ranges) if kept else model
+
+
+def _part_error(part, tensors, ranges):
+    """Of its results in floats, from rounded inputs."""
+    rounded = [Quantize(ranges[id(t)])(tensors[id(t)].images()) for t in (part.x, part.residual) if t is not None]
+    want = np.asarray(tensors[id(part.y)].images(), "float64")
+    return _relative(part.layer(ranges, narrow=False)(rounded if len(rounded) > 1 else rounded[0]), want)
+
+
+def _relative(got, want):
+    """The root mean square of what is off, by that of what should be."""
+    off = np.asarray(tf.cast(got, tf.float32), "float64") - want
+    return float(np.sqrt(np.mean(off**2) / max(np.mean(want**2), 1e-30)))
+
+
+class _SeenTensor:
+    """What a tensor between layers was."""
+
+    def __init__(self, tensor):
+        self.tensor, self.histogram, self._images = tensor, Histogram(), []
+
+    def see(self, value):
+        try:
+            self.histogram.add(value)
+        except ValueError as error:
+            raise ValueError("calibrate: the results of %s: %s" % (
+                self.tensor._keras_history.operation.name, str(error).replace("inputs", "numbers"))) from error
+        missing = IMAGES - sum(len(images) for images in self._images)
+        if missing > 0:
+            self._images.append(value[:missing])
+
+    def images(self):
+        return tf.concat([i for i in self._images if i.shape[1:] == self._images[0].shape[1:]], 0)
 
 
 def _quantize(layer, range):
@@ -187,23 +252,25 @@ class _Seen:
         x, copy = tf.concat(alike, 0), type(self.layer).from_config(self.layer.get_config())
         copy.build(x.shape)
         copy.set_weights(self.layer.get_weights())
-        want = np.asarray(self.layer(x), "float64")
+        want = np.asarray(tf.cast(self.layer(x), tf.float32), "float64")
         _quantize(copy, range)
-        off = np.asarray(copy(x), "float64") - want
-        return float(np.sqrt(np.mean(off**2) / max(np.mean(want**2), 1e-30)))
+        return _relative(copy(x), want)
 
 
-def _run(model, data, seen, shown):
+def _run(model, data, seen, tensors, shown):
+    """Where there are tensors to be seen, they are the first results of the model."""
     batches = 0
     with contextlib.ExitStack() as stack:
-        for mine in seen.values():
+        for mine in seen:
             stack.enter_context(mine.watched())
         found = _batches(data)
         total = len(found) if hasattr(found, "__len__") else None
         for batch in rich.progress.track(found, "calibrating", total=total, console=rich.console.Console(stderr=True),
                                          transient=True, disable=not shown):
             x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-            model(x, training=False)
+            results = model(x, training=False)
+            for tensor, value in zip(tensors.values(), results if tensors else ()):
+                tensor.see(value)
             batches += 1
     if not batches:
         raise ValueError("calibrate: there are no data")

@@ -22,6 +22,8 @@ from tfuse.generation.weights import Weights
 AT_A_TIME = 8  # steps that are queued before the host looks whether all sequences were done after the 8 before them
 KEPT_BYTES = 1 << 30  # of keys and values that stay after a batch, at most
 
+cache_dtype = None  # of keys and values, as tfuse.enable() was told
+
 _kept = weakref.WeakKeyDictionary()  # by model: _Kept
 _lock = threading.Lock()
 _reduce = _library.raw("reduce")
@@ -47,13 +49,13 @@ def settings_of(sampler):
 
 
 class _Batch:
-    """A batch of so many sequences of so many words at most."""
+    """A batch of so many sequences of so many words at most, whose keys and values are of this dtype (steps.cache_dtype)."""
 
-    def __init__(self, decoder, batch, room):
+    def __init__(self, decoder, batch, room, dtype):
         if decoder.limit is not None and room > decoder.limit:
             raise NotServed("the model has %d positions, and rows are of %d" % (decoder.limit, room))
-        self.size, pages = (batch, room), -(-room // PAGE)
-        self.cache = steps.Cache(decoder, batch * pages, PAGE, decoder.table.dtype)
+        self.size, self.dtype, pages = (batch, room), dtype, -(-room // PAGE)
+        self.cache = steps.Cache(decoder, batch * pages, PAGE, steps.cache_dtype(decoder, dtype))
         self.sequences = steps.Sequences(batch, room, pages)
         self.sequences.table = tf.reshape(tf.range(batch * pages, dtype=tf.int64), [batch, pages])
         self.bytes = sum(t.dtype.size * t.shape.num_elements() for layer in self.cache.layers for t in layer)
@@ -143,9 +145,10 @@ def generate(model, inputs, stop_token_ids=None):
 
 def _generated(kept, tensors, tokens, lengths, stops, sampler, settings):
     batch, room = tokens.shape
-    if kept.batch is None or kept.batch.size != (batch, room):
+    dtype = cache_dtype
+    if kept.batch is None or (kept.batch.size, kept.batch.dtype) != ((batch, room), dtype):
         kept.batch = None  # before the memory of another one is asked for
-        kept.batch = _Batch(kept.weights.decoder(tensors), batch, room)
+        kept.batch = _Batch(kept.weights.decoder(tensors), batch, room, dtype)
     mine = kept.batch
     mine.begin(tokens, lengths, stops, seeds_of(sampler, batch), settings)
     left = room - int(lengths.min())

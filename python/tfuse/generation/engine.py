@@ -67,6 +67,8 @@ class Engine:
       room: the most tokens of a request, its prompt included.
       batch_invariant: a request's tokens are the same, bit by bit, whatever other requests there are. Without it they are to
         within rounding, and a token that is as likely as another may change places with it. It takes longer on a GPU.
+      cache_dtype: "float8_e4m3fn" keeps keys and values in 8 bits, which is half of the memory of 16, and of what attention
+        reads; a token may change places with one that is about as likely. None: in the model's dtype.
       at_a_time: how many steps are queued at one time, at most; while they run, the tokens of those before are handed out.
         1: one by one, and the next is queued when the tokens of the last were handed out.
 
@@ -81,15 +83,16 @@ class Engine:
       print(engine.result(first))
     """
 
-    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8):
+    def __init__(self, model, pages=None, rows=32, room=2048, batch_invariant=False, at_a_time=8, cache_dtype=None):
         self.decoder = tiles.decoder(model, decoder_of(model))
         self._device = self.decoder.table.device
         self._room = room if self.decoder.limit is None else min(room, self.decoder.limit)
         self._sampler, self._invariant, self._at_a_time = model.sampler, batch_invariant, at_a_time
-        pages = pages_for(self.decoder, rows, self._room) if pages is None else pages
+        dtype = steps.cache_dtype(self.decoder, cache_dtype)
+        pages = pages_for(self.decoder, rows, self._room, dtype) if pages is None else pages
         self._pages = Pages(pages)
         with tf.device(self._device):
-            self._cache = steps.Cache(self.decoder, pages, PAGE, self.decoder.table.dtype)
+            self._cache = steps.Cache(self.decoder, pages, PAGE, dtype)
         self._sender = Sender(self._device, Rows.bytes(rows, self._room) + 8 * 4 * CHUNK)  # of all rows, or of a chunk
         step = functools.partial(steps.step, self.decoder, self._cache, invariant=batch_invariant)
         self._rows = Rows(rows, self._room, at_a_time, self._sender, step)

@@ -53,11 +53,12 @@ class Pages:
             self.free.append(page)
 
 
-def pages_for(decoder, rows, room):
-    """How many pages so many requests of so many tokens have; at most as many as half of the free memory holds, but for one."""
+def pages_for(decoder, rows, room, dtype):
+    """How many pages so many requests of so many tokens have; at most as many as half of the free memory holds, but for one.
+    `dtype` is that of keys and values."""
     of_one = -(-room // PAGE)
     elements = sum(2 * PAGE * block.attention.shared_heads * block.attention.head_dim for block in decoder.blocks)
-    return max(of_one, min(rows * of_one, _free(decoder.table.device) // 2 // (elements * decoder.table.dtype.size)))
+    return max(of_one, min(rows * of_one, _free(decoder.table.device) // 2 // (elements * dtype.size)))
 
 
 def _free(device):

@@ -16,6 +16,14 @@ LEAST = 8  # rows that a step has at least, if there are so many
 _take_rows = _library.raw("take_rows")
 
 
+def sizes_of(rows):
+    """How many rows steps have where there are so many at most."""
+    sizes = [rows]
+    while sizes[0] // 4 >= LEAST:
+        sizes.insert(0, sizes[0] // 4)
+    return sizes
+
+
 @dataclasses.dataclass
 class Group:
     """Steps of so many rows: the sequences, the chain, the tokens as a column, and where each row's last ones are in it, less
@@ -38,9 +46,7 @@ class Rows:
 
     def __init__(self, rows, room, at_a_time, sender, made):
         self._room, self._at_a_time, self._made, self._sender = room, at_a_time, made, sender
-        self._sizes = [rows]
-        while self._sizes[0] // 4 >= LEAST:
-            self._sizes.insert(0, self._sizes[0] // 4)
+        self._sizes = sizes_of(rows)
         ints = lambda *shape: np.zeros(shape, np.int64)
         self._host = {"table": ints(rows, -(-room // PAGE)), "done": ints(rows) + 1,
                       "temperature": np.zeros(rows, np.float32), "top_p": np.ones(rows, np.float32),

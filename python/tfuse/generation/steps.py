@@ -12,6 +12,18 @@ from tfuse.generation.decoders import Experts, Product, Tiled
 PAGE = 64  # steps of a page
 
 
+def check_cache_dtype(wanted):
+    """Fails unless keys and values can be of this dtype: None, for the decoder's, or float8_e4m3fn."""
+    if wanted not in (None, "float8_e4m3fn"):
+        raise ValueError("tfuse: cache_dtype must be None, for the model's own, or \"float8_e4m3fn\", got %r" % (wanted,))
+
+
+def cache_dtype(decoder, wanted):
+    """Of the tensors that keys and values lie in: ops take codes of float8_e4m3fn as uint8."""
+    check_cache_dtype(wanted)
+    return decoder.table.dtype if wanted is None else tf.uint8
+
+
 class Cache:
     """Keys and values of sequences, in pages: [pages, page_size, heads, head_dim] for each layer."""
 

@@ -173,9 +173,13 @@ class Dense(keras.layers.Dense):
 
 
 def quantized_call(layer, own, inputs, *others, **options):
-    """What a quantised layer computes, by tfuse.quantized_linear where that serves it."""
-    from tfuse.products import quantized_layers  # which is made of this module
+    """What a quantised layer computes, by products in 8 or 4 bits where these serve it."""
+    from tfuse.products import float8_layers, quantized_layers  # which are made of this module
 
+    if layer.quantization_mode == "float8":
+        if float8_layers.why_not(layer, inputs):
+            return own(inputs, *others, **options)
+        return float8_layers.serve(layer, inputs, *others, **options)
     if quantized_layers.why_not(layer, inputs):
         return own(inputs, *others, **options)
     return quantized_layers.serve(layer, inputs)

@@ -1,10 +1,11 @@
-"""act(x . kernel + bias) + residual with a kernel of 8 or 4 bits, in the formats of Keras's quantised layers; and the order of
-such a kernel that GPUs read fastest."""
+"""act(x . kernel + bias) + residual with a kernel of 8 or 4 bits, in the formats of Keras's quantised layers and in float8; and
+the order of such a kernel that GPUs read fastest."""
 
 import tensorflow as tf
 
 from tfuse._core._op import FusedOp, composite, given, real
 from tfuse.elementwise.scale_bias_act import PLAIN, SLOPE_FROM_RESULT, activation_name, plain_behind
+from tfuse.products import float8_linear
 from tfuse.products.linear import _matrix
 
 TILE_ROWS, TILE_COLUMNS = 16, 64  # of the order "tiles"
@@ -156,7 +157,7 @@ _quantized_linear = FusedOp("QuantizedLinear", _plain, _gradient, axes=_AXES)
 
 @composite
 def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, residual=None, *, bits=8, group=None,
-                     order="rows", divide=False, quantize_rows=False, groups=None, input_scale=None):
+                     order="rows", divide=False, quantize_rows=False, groups=None, input_scale=None, float8=False, x_scale=None):
     """Returns act(x . w + bias) + residual, where the kernel w is kept in 8 or 4 bits.
 
     w[i, o] = (kernel[i, o] - zero[g, o]) * scale[g, o] / input_scale[i], where g = i // group is the group of row i, or
@@ -165,12 +166,17 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
     Keras's formats: int8 is divide=True with quantize_rows=True; int4 without blocks is bits=4, divide=True; int4 with blocks
     is bits=4 and group; gptq and awq are bits=4, order="columns" and group, the latter with input_scale=awq_scales.
 
+    With float8 the kernel's bytes are numbers in E4M3, as tfuse.float8_kernel gives them, and x is rounded to E4M3 too: by
+    x_scale, or row by row where quantize_rows. GPUs of compute capability 8.9 and later multiply them as they are, where inputs
+    and outputs are multiples of 16; elsewhere they are multiplied as what they stand for.
+
     Args:
       x: float tensor, [..., inputs], with two axes or more.
       kernel: int8 or, for unsigned numbers, uint8. [inputs, outputs] in the order "rows", [outputs, inputs] in "columns"; of
         4 bits, two neighbouring outputs share a byte, the lower half being the first. In the order "tiles", what
-        tfuse.pack_kernel returns, which GPUs read fastest.
-      scale: [outputs], or [groups, outputs], in "columns" [outputs, groups]. float32, or of x's dtype.
+        tfuse.pack_kernel returns, which GPUs read fastest. Of float8, uint8 or float8_e4m3fn.
+      scale: [outputs], or [groups, outputs], in "columns" [outputs, groups]. float32, or of x's dtype. Of float8 a scalar or
+        [outputs].
       zero: as scale, in kernel's dtype, or None.
       bias: [outputs], or None.
       activation: as in tfuse.scale_bias_act.
@@ -179,9 +185,12 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
       group: rows of the kernel that share a scale, or None: all do.
       order: "rows", "columns" or "tiles".
       divide: whether numbers are divided by scale, not multiplied.
-      quantize_rows: whether each row of x is rounded to 8 bits, too: round(x * s), s = 127 / (max(|x|) + 1e-7).
+      quantize_rows: whether each row of x is rounded to 8 bits, too: round(x * s), s = 127 / (max(|x|) + 1e-7). Of float8,
+        s = 448 / max(|x|).
       groups: the group of each row, [inputs] of float32, where that is not i // group.
       input_scale: [inputs], or None.
+      float8: whether the kernel is in float8; one of dtype float8_e4m3fn is.
+      x_scale: a number, or None: x is rounded to float8 as x / x_scale.
 
     Returns:
       [..., outputs].
@@ -195,6 +204,12 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
     """
     tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     x, kernel = tf.convert_to_tensor(x), tf.convert_to_tensor(kernel)
+    if float8 or kernel.dtype == float8_linear.E4M3:
+        _check_float8(kernel, zero, bits, group, order, groups, input_scale, quantize_rows, x_scale)
+        scale = 1 / tf.cast(scale, tf.float32) if divide else tf.cast(scale, tf.float32)
+        return float8_linear.with_kernel(x, kernel, scale, x_scale, bias, activation, residual, order)
+    if x_scale is not None:
+        raise ValueError("quantized_linear: x_scale is for a kernel in float8, got one of %s" % kernel.dtype.name)
     zero = tf.zeros([0], kernel.dtype) if zero is None else zero  # both are of one type
     scale = tf.convert_to_tensor(scale)
     scale = scale if scale.dtype == x.dtype else tf.cast(scale, real(x.dtype))
@@ -202,6 +217,21 @@ def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, re
     return _quantized_linear(x, kernel, scale, zero, input_scale, groups, bias, residual, tf32=tf32,
                              activation=activation_name(activation), bits=bits, group=group or 0, order=order,
                              divide=divide, quantize_rows=quantize_rows)
+
+
+def _check_float8(kernel, zero, bits, group, order, groups, input_scale, quantize_rows, x_scale):
+    if kernel.dtype not in (tf.uint8, float8_linear.E4M3):
+        raise ValueError("quantized_linear: kernel must be uint8 or float8_e4m3fn where float8 is true, got %s; "
+                         "tfuse.float8_kernel makes one" % kernel.dtype.name)
+    for name, value in dict(zero=zero, group=group, groups=groups, input_scale=input_scale).items():
+        if value is not None:
+            raise ValueError("quantized_linear: a kernel in float8 has no %s, got %s" % (name, value))
+    if bits != 8 or order == "tiles":
+        raise ValueError("quantized_linear: a kernel in float8 is of 8 bits, in the order 'rows' or 'columns', got bits=%r, "
+                         "order=%r" % (bits, order))
+    if quantize_rows == (x_scale is not None):
+        raise ValueError("quantized_linear: beside a kernel in float8, x is rounded either by x_scale or with "
+                         "quantize_rows=True, got x_scale=%s, quantize_rows=%s" % (x_scale, quantize_rows))
 
 
 def pack_kernel(kernel, scale, zero=None, *, bits=8, group=None, order="rows", divide=False):

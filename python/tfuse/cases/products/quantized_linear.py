@@ -10,7 +10,8 @@ from tfuse.products.quantized_linear import EPSILON, dequantized
 # A case's shape is (…, inputs, outputs): x is all of it but the last. Groups are of 32 rows, so that the last may be shorter.
 _GROUP = 32
 _SHAPES = [(2, 3, 8, 5), (1, 1, 1, 1), (0, 4, 8, 5), (2, 3, 8, 0), (1, 7, 3, 129), (1, 129, 130, 67), (3, 43, 257, 16)]
-_TILED = [(2, 3, 16, 5), (1, 1, 64, 1), (0, 4, 16, 5), (1, 7, 32, 129), (1, 129, 128, 67), (1, 16, 512, 192), (2, 40, 256, 200)]
+_TILED = [(2, 3, 16, 5), (1, 1, 64, 1), (0, 4, 16, 5), (1, 7, 32, 129), (1, 129, 128, 67), (1, 16, 512, 192), (2, 40, 256, 200),
+          (1, 5, 48, 72), (1, 29, 1104, 88), (1, 3, 16464, 64)]
 _fit = fitting(4, lambda rows, columns: (min(rows, 2), min(rows, 33), min(columns, 128) // 64 * 64 + 64, 130))
 
 
@@ -207,10 +208,9 @@ def _elements(bits):
     return elements
 
 
-def _timed(name, bits, sizes, **how):
-    group = {} if bits == 8 else {"group": 128}
-    table = _tables(lambda s: 1 if bits == 8 else s[-2] // 128, 1 / 9, (0, 1) if bits == 8 else (4, 12), None)
-    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", **group, **how))
+def _timed(name, bits, sizes, group=128, **how):
+    table = _tables(lambda s: s[-2] // group if group else 1, 1 / 9, (0, 1) if bits == 8 else (4, 12), None)
+    case = _case(name, {**_tiles(bits), **table}, dict(bits=bits, order="tiles", group=group, **how))
     return Timed(case, sizes, elements=_elements(bits), flops=lambda shape, options: twice(2 * volume(shape)),
                  cpu_sizes=[(1, 768, 768)])
 
@@ -219,5 +219,5 @@ _DECODE = [(rows, 4096, 14336) for rows in (1, 8, 64, 512)]
 TIMES = [
     _timed("quantized_linear, 8 bits, speed", 8, _DECODE),
     _timed("quantized_linear, 4 bits, speed", 4, _DECODE),
-    _timed("quantized_linear, 8 bits by 8 bits, speed", 8, [(8192, 8192, 4096)], quantize_rows=True),
+    _timed("quantized_linear, 8 bits by 8 bits, speed", 8, [(8192, 8192, 4096)], group=0, quantize_rows=True),
 ]

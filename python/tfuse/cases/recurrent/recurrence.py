@@ -28,11 +28,20 @@ def _kept(mask, t, new, old):
     return new if mask is None else tf.where(mask[:, t, None], new, old)
 
 
+def _product(h, recurrent_kernel, scale, gates):
+    """h . recurrent_kernel, where each gate may have an h of its own."""
+    if scale is None:
+        return tf.matmul(h, recurrent_kernel)
+    own = [h * s for s in tf.split(scale, gates, 1)]
+    return tf.concat([tf.matmul(h, w) for h, w in zip(own, tf.split(recurrent_kernel, gates, 1))], 1)
+
+
 @_reversing
-def stock_lstm(x, kernel, recurrent_kernel, bias, h, c, mask=None, activation="tanh", recurrent_activation="sigmoid"):
+def stock_lstm(x, kernel, recurrent_kernel, bias, h, c, mask=None, recurrent_scale=None, activation="tanh",
+               recurrent_activation="sigmoid"):
     act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1), []
     for t in range(x.shape[1]):
-        i, f, g, o = tf.split(gates[:, t] + tf.matmul(h, recurrent_kernel) + bias, 4, 1)
+        i, f, g, o = tf.split(gates[:, t] + _product(h, recurrent_kernel, recurrent_scale, 4) + bias, 4, 1)
         after = gate(f) * c + gate(i) * act(g)
         h, c = _kept(mask, t, gate(o) * act(after), h), _kept(mask, t, after, c)
         y.append(h)
@@ -45,8 +54,7 @@ def stock_gru(x, kernel, recurrent_kernel, bias, recurrent_bias, h, mask=None, r
     act, gate, gates, y = PLAIN[activation], PLAIN[recurrent_activation], tf.tensordot(x, kernel, 1) + bias, []
     for t in range(x.shape[1]):
         (xz, xr, xg) = tf.split(gates[:, t], 3, 1)
-        own = [h] * 3 if recurrent_scale is None else [h * s for s in tf.split(recurrent_scale, 3, 1)]
-        p = tf.concat([tf.matmul(h, w) for h, w in zip(own, tf.split(recurrent_kernel, 3, 1))], 1) + recurrent_bias
+        p = _product(h, recurrent_kernel, recurrent_scale, 3) + recurrent_bias
         (pz, pr, pg) = tf.split(p, 3, 1)
         z = gate(xz + pz)
         h = _kept(mask, t, z * h + (1 - z) * act(xg + gate(xr + pr) * pg), h)
@@ -176,7 +184,13 @@ def _inputs(gates, *states):
 
 LSTM_INPUTS = _inputs(4, "h", "c")
 GRU_INPUTS = {**_inputs(3, "recurrent_bias", "h"), "recurrent_bias": Input(lambda s: (3 * s[3],))}
-_SCALE = Input(lambda s: (s[0], 3 * s[3]), lambda rng, own, _: 2.0 * (rng.random(own) < 0.5), gradient=False)
+
+
+def scale(gates):
+    """Of recurrent dropout."""
+    return Input(lambda s: (s[0], gates * s[3]), lambda rng, own, _: 2.0 * (rng.random(own) < 0.5), gradient=False)
+
+
 _OPTIONS = [{}, {"reverse": True, "activation": "elu"}]
 
 
@@ -209,7 +223,7 @@ CASES = [
         *_rejects("lstm", tfuse.lstm, 4),
         refusing(tfuse.lstm, x=ones(2, 4, 3), kernel=ones(3, 20), recurrent_kernel=ones(5, 20))(
             "c must have the shape of .batch, units., .2, 5., got .3, 5.", c=ones(3, 5))]),
-    case("gru", tfuse.gru, stock_gru, Gru, {**GRU_INPUTS, "recurrent_scale": _SCALE}, ["h"],
+    case("gru", tfuse.gru, stock_gru, Gru, {**GRU_INPUTS, "recurrent_scale": scale(3)}, ["h"],
          [{}, {"activation": "silu"}], rejects=[
         *_rejects("gru", tfuse.gru, 3),
         refusing(tfuse.gru, x=ones(2, 4, 3), kernel=ones(3, 15), recurrent_kernel=ones(5, 15))(

@@ -3,7 +3,7 @@ import tensorflow as tf
 import tfuse
 from tfuse._core._op import mark
 from tfuse.cases import Timed, bars
-from tfuse.cases.recurrent.recurrence import GRU_INPUTS, LSTM_INPUTS, Gru, Lstm, case, stock_gru, stock_lstm
+from tfuse.cases.recurrent.recurrence import GRU_INPUTS, LSTM_INPUTS, Gru, Lstm, case, scale, stock_gru, stock_lstm
 from tfuse.recurrent.rnn import rnn
 
 
@@ -43,11 +43,25 @@ def _elements(gates):
     return elements
 
 
-
-_SPEED = [(case("lstm, speed", tfuse.lstm, stock_lstm, Lstm, _OF_LSTM, ["h", "c"], [{}]), 4),
-          (case("gru, speed", tfuse.gru, stock_gru, Gru, _OF_GRU, ["h"], [{}]), 3),
-          (case("lstm, masked", tfuse.lstm, stock_lstm, Lstm, LSTM_INPUTS, ["h", "c"], [{}]), 4)]
 _SIZES = [(64, 512, 512, 512), (64, 512, 1024, 1024)]
-# XLA would compile 512 steps one by one. PyTorch has no masks of steps.
-TIMES = [Timed(timed, _SIZES, cpu_sizes=[(32, 50, 128, 128)], flops=_flops(gates), elements=_elements(gates), xla_can=False,
-               bars=bars(*_SIZES, of_torch=1.0) if "speed" in timed.name else {}) for timed, gates in _SPEED]
+_FEW = [(8, 512, 1024, 1024), (1, 512, 1024, 1024)]
+_DTYPES = "float32", "float16", "bfloat16"
+
+
+def _timed(cell, more="speed", sizes=_SIZES, options=(), asked=bars(*_SIZES, dtypes=_DTYPES, of_torch=1.3), **inputs):
+    """XLA would compile 512 steps one by one, and stock TensorFlow unrolls them, which is enough at one size. PyTorch has
+    neither masks nor recurrent dropout nor other activations: its times are those of the layer without them."""
+    lstm, name = cell == "lstm", "%s, %s" % (cell, more)
+    made = case(name, *((tfuse.lstm, stock_lstm, Lstm) if lstm else (tfuse.gru, stock_gru, Gru)),
+                {**(_OF_LSTM if lstm else _OF_GRU), **inputs}, ["h", "c"] if lstm else ["h"], [dict(options)])
+    gates = 4 if lstm else 3
+    return Timed(made, sizes, cpu_sizes=[(32, 50, 128, 128)], flops=_flops(gates), elements=_elements(gates), xla_can=False,
+                 stock_can=lambda shape: shape not in sizes[1:], bars=asked)
+
+
+_SPEED = {**bars(*_SIZES, dtypes=_DTYPES, torch=1.0, of_torch=1.0), **bars(*_FEW, dtypes=_DTYPES, torch=0.5)}
+TIMES = [timed for cell, gates in (("lstm", 4), ("gru", 3)) for timed in (
+    _timed(cell, sizes=_SIZES + _FEW, asked=_SPEED),
+    _timed(cell, "masked", mask=LSTM_INPUTS["mask"]),
+    _timed(cell, "recurrent dropout", recurrent_scale=scale(gates)),
+    _timed(cell, "another activation", options={"activation": "relu6"}))]

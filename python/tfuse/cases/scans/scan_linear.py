@@ -2,7 +2,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfuse
-from tfuse.cases import Case, Input, Timed, ones, refusing
+from tfuse.cases import Case, Input, Timed, bars, ones, refusing
 
 
 def _turned(f):
@@ -66,4 +66,6 @@ CASES = [
              _refused("initial must have the shape of a without the axis, .2, 4., got .2, 3.", initial=ones(2, 3)),
              _refused("axis must be one of a .2, 3, 4., got 3", axis=3)]),
 ]
-TIMES = [Timed(CASES[0], [(16, 8192, 2048)], [{}], cpu_sizes=[(4, 256, 256)], passes=(3, 5), xla_can=False)]
+_SIZE = (16, 8192, 2048)
+TIMES = [Timed(CASES[0], [_SIZE], [{}], cpu_sizes=[(4, 256, 256)], passes=(3, 5), xla_can=False,
+               bars=bars(_SIZE, dtypes=["bfloat16"], forward=80, backward=80))]

@@ -1,0 +1,85 @@
+/* quantized_conv_gpu.c - launches QuantizedConv: on tensor cores where channels and outputs are whole packs, else a
+ * result for each thread. */
+#include "ops/convolution/quantized_conv.h"
+
+#include <limits.h>
+
+#include "kernels/convolution/quantized_conv.h"
+#include "kernels/core/arithmetic.h"
+#include "kernels/core/gpu/walk.h"
+
+TFU_MODULE(quantized_conv);
+
+static tfu_kernel direct = {.module = &module, .name = "quantized_conv_direct", .keys = tfu_any};
+
+/* Tiles of 64 x DOWN positions by ACROSS x OWN outputs. */
+typedef struct tiling {
+  tfu_kernel kernel;
+  int down, across, own;
+} tiling;
+static tiling narrow = {{.module = &module, .name = "quantized_conv_22_32", .keys = tfu_any}, 2, 2, 32};
+static tiling wide = {{.module = &module, .name = "quantized_conv_22_64", .keys = tfu_any}, 2, 2, 64};
+
+static int64_t positions_of(const conv_shape *s) { return s->batch * conv_volume(s->out); }
+
+/* Whether all positions along x and y, and outside of x as far as windows reach, can be counted in 32 bits. */
+static int in_ints(const conv_shape *s) {
+  enum { MOST = 1 << 28, COUNT = INT_MAX - 1024 /* a tile may reach beyond the last */ };
+  for (int a = 0; a < CONV_AXES; a++)
+    if (s->window[a] > MOST / s->dilation[a] || s->out[a] > MOST / s->stride[a] || s->in[a] > MOST) return 0;
+  return positions_of(s) <= COUNT && s->batch * conv_volume(s->in) <= COUNT && s->groups * s->k <= COUNT;
+}
+
+static int begins_on_pack(const void *data) { return (uintptr_t)data % 16 == 0; }
+
+/* NULL, or why tensor cores do not serve. */
+static const char *hindrance(const quantized_conv_args *a, const tfu_device *device) {
+  const conv_shape *s = &a->s;
+  if (device->capability < 80) return "the GPU has no products of 8 bits on tensor cores that tfuse knows";
+  if (s->in[0] != 1 || s->out[0] != 1 || s->window[0] != 1 || s->before[0] != 0)
+    return "tensor cores take one or two spatial axes";
+  if (s->c == 0 || s->c % 16 || s->k % 8)
+    return "tensor cores take channels of a group in multiples of 16, outputs of 8";
+  if (!begins_on_pack(a->x) || !begins_on_pack(a->kernel) || !begins_on_pack(a->y) || !begins_on_pack(a->residual))
+    return "tensor cores take tensors that begin on 16 bytes";
+  return in_ints(s) ? NULL : "tensor cores take positions that can be counted in 32 bits";
+}
+
+static tfu_code launch_tiles(tfu_call *call, quantized_conv_args *a) {
+  const conv_shape *s = &a->s;
+  tiling *t = s->k > 64 ? &wide : &narrow;
+  const int64_t blocks =
+      s->groups * divide_up(positions_of(s), t->down * QUANTIZED_CONV_HIGH) * divide_up(s->k, t->across * t->own);
+  TFU_REQUIRE(call->err, blocks <= INT_MAX, "the convolution is too large: %lld blocks", (long long)blocks);
+  const tfu_grid grid = {.x = (unsigned)blocks,
+                         .threads = (unsigned)(t->down * t->across * 32),
+                         .shared = (unsigned)QUANTIZED_CONV_SHARED(t->down, t->across, t->own)};
+  return tfu_launch(call, &t->kernel, 0, 0, grid, a);
+}
+
+tfu_code tfu_quantized_conv_gpu(tfu_call *call) {
+  static const int kinds[TFU_DTYPES] = {
+      [TFU_F32] = QUANTIZED_CONV_F32, [TFU_F16] = QUANTIZED_CONV_F16, [TFU_BF16] = QUANTIZED_CONV_BF16};
+  const tfu_tensor *residual = &call->in[TFU_QCONV_RESIDUAL], *y = &call->out[0];
+  const tfu_shape kernel = tfu_qconv_kernel(&call->in[TFU_QCONV_KERNEL].shape);
+  quantized_conv_args a = {.s = tfu_conv_read(call, &call->in[TFU_QCONV_X].shape, &kernel, &y->shape),
+                           .x = call->in[TFU_QCONV_X].data,
+                           .kernel = call->in[TFU_QCONV_KERNEL].data,
+                           .scale = call->in[TFU_QCONV_SCALE].data,
+                           .bias = tfu_given_data(&call->in[TFU_QCONV_BIAS]),
+                           .residual = tfu_given_data(residual),
+                           .y = y->data,
+                           .residual_scale = tfu_qconv_residual_scale(call),
+                           .y_scale = call->attr[TFU_QCONV_Y_SCALE].f,
+                           .relu = call->attr[TFU_QCONV_RELU].b,
+                           .y_kind = kinds[y->dtype],
+                           .narrow = residual->dtype == TFU_I8};
+  tfu_device device;
+  TFU_TRY(tfu_qconv_check(call));
+  TFU_TRY(tfu_device_now(&device, call->err));
+  call->why = hindrance(&a, &device);
+  if (!call->why) return launch_tiles(call, &a);
+  const int64_t blocks = divide_up(positions_of(&a.s) * a.s.groups * a.s.k, TFU_THREADS);
+  const tfu_grid grid = {.x = (unsigned)least(blocks, INT_MAX), .threads = TFU_THREADS};
+  return tfu_launch(call, &direct, 0, 0, grid, &a);
+}

@@ -1,0 +1,45 @@
+"""Servers that tests start: `python -m tfuse serve`, as a process."""
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import tfuse
+from tfuse._core import _library
+from tfuse._tools import _serve
+
+NO_TRITON = "no Triton here: pip install nvidia-pytriton, or TFUSE_TRITON=/path/to/tritonserver"
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(folder, *arguments):
+    """What it writes is read from its stdout."""
+    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": str(pathlib.Path(tfuse.__file__).parent.parent)}
+    return subprocess.Popen([sys.executable, "-m", "tfuse", "serve", str(folder), *map(str, arguments)], env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@contextlib.contextmanager
+def triton(folder, log, *arguments, grpc_port=0):
+    """The HTTP port of a Triton for a folder of models; arguments are its own."""
+    port = free_port()
+    process = start(folder, "--http-port", port, "--grpc-port", grpc_port, "--metrics-port", 0, "--log", log, "--",
+                    "--exit-timeout-secs=5", *arguments)
+    try:
+        deadline = time.monotonic() + 120
+        while not _serve.is_ready("127.0.0.1", port):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.2)
+        yield port
+    finally:
+        process.terminate()
+        process.communicate(timeout=90)
