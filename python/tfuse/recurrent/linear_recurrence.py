@@ -35,6 +35,9 @@ class LinearRecurrence(Layer):
     kernel + bias: a = exp(-8 softplus(decay) sigmoid(r)), b = sqrt(1 - a²) sigmoid(i) x; its input has as many channels as the
     layer has units. Gates and states are float32, or float64.
 
+    A call takes initial_state=, the state before the first step, and mask=, [batch, steps]; a step that the mask has not leaves
+    the state as it is.
+
     Args:
       units: channels of the result.
       form: "min_gru" or "rg_lru".
@@ -42,9 +45,6 @@ class LinearRecurrence(Layer):
       return_state: whether the state after the last step is returned as well, in float32, or float64.
       reverse: whether the last step comes first; results are in the order of the input all the same.
       kernel_initializer, bias_initializer, kernel_regularizer, …: as in Keras's layers.
-
-    A call takes initial_state=, the state before the first step, and mask=, [batch, steps]; a step that the mask has not leaves
-    the state as it is.
 
     Example:
       layer = tfuse.LinearRecurrence(64)
