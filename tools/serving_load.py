@@ -4,6 +4,7 @@ count and time, and stays on the loopback.
   python tools/serving_load.py rates [--clients 1,8,64,256] [--seconds 10]     with and without batches, against Python's own
   python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
   python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
+  python tools/serving_load.py inputs [--megabytes 1,16,64]                    large inputs, sent and in shared memory
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
 `python -m tfuse serve` finds it. The model is --layers dense layers of --width units, in float32. A batch pays once for what a run
@@ -12,6 +13,8 @@ costs however few rows it has: each op's start, and reading the weights.
 import argparse
 import collections
 import contextlib
+import json
+import multiprocessing.shared_memory
 import os
 import pathlib
 import selectors
@@ -183,10 +186,56 @@ def soak(options, home):
         print("growth: %.2f MB, refused: %d" % (seen[-1] - seen[0], load.refused))
 
 
+class First(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def first(self, x):
+        """Next to nothing, of an input of any size."""
+        return {"y": x[:8]}
+
+
+def best(call, count=15):
+    """The least of so many times, in milliseconds."""
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return min(times)
+
+
+def inputs(options, home):
+    """A request of so many bytes: sent, and named in shared memory, where the server takes it as it lies if it is aligned."""
+    model = First()
+    tf.saved_model.save(model, home / "first", signatures=model.first)
+    _export.export(home / "first", home / "models", "first", max_batch=0)
+    with triton(home) as (port, server):
+        client = infer.Client(port)
+        for megabytes in options.megabytes:
+            x = np.ones([megabytes << 18], np.float32)
+            body = infer.body_of({"x": x})
+            print("%3d MB: sent %.2f ms" % (megabytes, best(lambda: client.infer("first", body=body))), end="", flush=True)
+            memory = multiprocessing.shared_memory.SharedMemory(create=True, size=x.nbytes + 64)
+            about = {"key": "/" + memory.name, "offset": 0, "byte_size": memory.size}
+            assert client.send("POST", "/v2/systemsharedmemory/region/x/register", json.dumps(about))[0] == 200
+            for offset, what in ((0, "as it lies"), (4, "copied")):
+                memory.buf[offset : offset + x.nbytes] = x.tobytes()
+                head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "parameters": {
+                    "shared_memory_region": "x", "shared_memory_byte_size": x.nbytes, "shared_memory_offset": offset}}],
+                    "parameters": {"binary_data_output": True}}).encode()
+                least = best(lambda: client.infer("first", body=(len(head), head)))
+                print(", shared, %s %.2f ms" % (what, least), end="", flush=True)
+            assert client.send("POST", "/v2/systemsharedmemory/region/x/unregister", b"{}")[0] == 200
+            memory.close()
+            memory.unlink()
+            print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rates", "loads", "soak"))
-    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 64, 256])
+    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs"))
+    numbers = lambda text: [int(n) for n in text.split(",")]
+    parser.add_argument("--clients", type=numbers, default=[1, 8, 64, 256])
+    parser.add_argument("--megabytes", type=numbers, default=[1, 16, 64])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
@@ -199,7 +248,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
         make_models(home, options.layers, options.width, options.max_batch)
-        {"rates": rates, "loads": loads, "soak": soak}[options.what](options, home)
+        {"rates": rates, "loads": loads, "soak": soak, "inputs": inputs}[options.what](options, home)
 
 
 if __name__ == "__main__":

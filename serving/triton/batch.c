@@ -79,7 +79,10 @@ static void free_joined(tfu_array *all, int n) {
 
 static tfu_code run_joined(tfu_model *model, const tfu_config *c, const tfu_signature *s, tfu_request *const *r, int n,
                            tfu_array *out, tfu_error *err) {
-  if (n == 1) return tfu_model_run(model, s, r[0]->in, out, err); /* as they are */
+  if (n == 1) { /* as they are */
+    if (!r[0]->lease) tfu_request_lend(r[0], s);
+    return tfu_model_run(model, s, r[0]->in, out, err);
+  }
   tfu_array *all = calloc((size_t)s->inputs + 1, sizeof *all);
   if (!all) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
   tfu_code code = TFU_OK;

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import shared_memory
 
 import keras
 import numpy as np
@@ -322,6 +323,26 @@ def test_triton_joins_ragged_requests_and_spares_the_good(folder, triton):
     assert after["inference_count"] - before["inference_count"] >= len(lengths) - 1
     assert after["execution_count"] - before["execution_count"] < len(lengths)  # some were joined
     assert after["inference_stats"]["fail"]["count"] - before["inference_stats"]["fail"]["count"] == 1
+
+
+def test_triton_takes_shared_memory(folder, triton):
+    """Where it lies, and a byte further, where it is copied."""
+    client, ids = Client(triton), np.arange(24, dtype=np.int32).reshape(4, 6) + 20
+    memory = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        about = json.dumps({"key": "/" + memory.name, "offset": 0, "byte_size": memory.size})
+        assert client.send("POST", "/v2/systemsharedmemory/region/ids/register", about)[0] == 200
+        for offset in (0, 64, 65):
+            memory.buf[offset:offset + ids.nbytes] = ids.tobytes()
+            where = {"shared_memory_region": "ids", "shared_memory_byte_size": ids.nbytes, "shared_memory_offset": offset}
+            head = json.dumps({"inputs": [{"name": "ids", "datatype": "INT32", "shape": [4, 6], "parameters": where}],
+                               "parameters": {"binary_data_output": True}}).encode()
+            got = client.infer("sums", body=(len(head), head))
+            assert got["sum"].ravel().tolist() == ids.sum(1).tolist() and got["doubled"].tolist() == (ids * 2).tolist()
+        assert client.send("POST", "/v2/systemsharedmemory/region/ids/unregister", b"{}")[0] == 200
+    finally:
+        memory.close()
+        memory.unlink()
 
 
 def statistics(port, name):
