@@ -76,6 +76,15 @@ def test_exported_steps(home, wanted):
         assert found[row][:NEW[i]] == wanted[i][:len(found[row])]
 
 
+def test_a_cache_that_no_memory_holds(home):
+    """Is an error of the server when it loads the model, in the words of TensorFlow."""
+    model = _model.Model(home / "served/llm/1/model.savedmodel", "reset")
+    with pytest.raises(_model.NotThere, match="(?i)oom|memory"):
+        model.run({"pages": np.int64(10 ** 10)})
+    assert model.run({"pages": np.int64(4)})["pages"] == 4
+    model.close()
+
+
 def test_what_is_not_exported(home, tmp_path):
     x = keras.Input([4], name="x")
     keras.Model(x, keras.layers.Dense(2)(x)).save(tmp_path / "dense.keras")
