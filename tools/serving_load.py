@@ -148,10 +148,11 @@ class Load:
         return sorted(times)
 
 
-def shares(port, model):
-    """Nanoseconds that requests of a model have spent being joined, in its runs, and being split, since it was loaded."""
-    stats = json.loads(infer.Client(port).send("GET", "/v2/models/%s/stats" % model)[2])["model_stats"][0]["inference_stats"]
-    return [stats[name]["ns"] for name in ("compute_input", "compute_infer", "compute_output")]
+def counts(port, model):
+    """Requests and runs of a model since it was loaded, and nanoseconds of its requests: in runs, and being joined and split."""
+    stats = json.loads(infer.Client(port).send("GET", "/v2/models/%s/stats" % model)[2])["model_stats"][0]
+    of = {name: part["ns"] for name, part in stats["inference_stats"].items()}
+    return np.array([stats["inference_count"], stats["execution_count"], of["compute_infer"], of["compute_input"] + of["compute_output"]])
 
 
 def rates(options, home, values):
@@ -162,14 +163,14 @@ def rates(options, home, values):
             for clients in options.clients:
                 load = Load(port, model, values, clients)
                 load.run(1)
-                begun, begin = shares(port, model), time.perf_counter()
+                before, begin = counts(port, model), time.perf_counter()
                 times = load.run(options.seconds)
                 rate = found[model, clients] = len(times) / (time.perf_counter() - begin)
                 load.close()
-                parts = [after - before for after, before in zip(shares(port, model), begun)]
-                print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms; joined and split in %.1f%% of the time%s" % (
-                    model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)], 100 * (1 - parts[1] / sum(parts)),
-                    ", %d refused" % load.refused if load.refused else ""), flush=True)
+                requests, runs, inside, outside = counts(port, model) - before
+                print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms; %4.1f a run, %4.1f%% joined and split%s" % (
+                    model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)], requests / runs,
+                    100 * outside / (inside + outside), ", %d refused" % load.refused if load.refused else ""), flush=True)
     for rows in (1, options.max_batch):
         given, count = {name: tf.repeat(value, rows, 0) for name, value in values.items()}, 0
         function(**given)
