@@ -194,12 +194,11 @@ __device__ inline double scale_of_row(double top) {
 
 /* A team of threads, a warp or the block, has a row, whose first numbers it keeps in registers; those after them it
  * reads twice. cols is a multiple of 16, and x begins on 16 bytes. */
-template <typename X>
-__device__ inline void float8_row_codes(const float8_rows_args &a) {
-  enum { HELD = 8 / sizeof(X) };
-  __shared__ float shared[TFU_THREADS / 32];
-  const int64_t row = (int64_t)blockIdx.x * (TFU_THREADS / a.team) + threadIdx.x / a.team;
-  const int step = a.team * 8, first = threadIdx.x % a.team * 8;
+template <typename X, int TEAM>
+__device__ inline void row_codes(const float8_rows_args &a, float *shared) {
+  enum { HELD = 8 / sizeof(X), STEP = TEAM * 8 };
+  const int64_t row = (int64_t)blockIdx.x * (TFU_THREADS / TEAM) + threadIdx.x / TEAM;
+  const int first = threadIdx.x % TEAM * 8;
   if (row >= a.rows) return; /* of warps alone: else a block has one row */
   const X *x = (const X *)a.x + row * a.cols;
   uint8_t *y = (uint8_t *)a.y + row * a.cols;
@@ -207,25 +206,31 @@ __device__ inline void float8_row_codes(const float8_rows_args &a) {
   float top = 0;
   UNROLLED(h, HELD) {
     v[h].clear();
-    if (first + h * step < a.cols) v[h].load(x + first + h * step);
+    if (first + h * STEP < a.cols) v[h].load(x + first + h * STEP);
   }
   UNROLLED(h, HELD) v[h].largest(top);
-  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
+  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
     eight<X> more;
     more.load(x + i);
     more.largest(top);
   }
-  top = a.team == 32 ? top_of_warp(top) : top_of_block(top, shared);
+  top = TEAM == 32 ? top_of_warp(top) : top_of_block(top, shared);
   const float scale = scale_of_row(top), back = 1 / scale;
   UNROLLED(h, HELD) {
-    if (first + h * step < a.cols) *(uint2 *)(y + first + h * step) = v[h].codes(scale, back, 0);
+    if (first + h * STEP < a.cols) *(uint2 *)(y + first + h * STEP) = v[h].codes(scale, back, 0);
   }
-  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
+  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
     eight<X> more;
     more.load(x + i);
     *(uint2 *)(y + i) = more.codes(scale, back, 0);
   }
   if (first == 0) a.scale[row] = scale;
+}
+template <typename X>
+__device__ inline void float8_row_codes(const float8_rows_args &a) {
+  __shared__ float shared[TFU_THREADS / 32];
+  if (a.by_warps) row_codes<X, 32>(a, shared);
+  else row_codes<X, TFU_THREADS>(a, shared);
 }
 #define FLOAT8_ROW_CODES_OF_(args, tag, X) TFU_KERNEL_AS_(float8_row_codes_##tag, args, float8_row_codes<X>)
 TFU_SINGLES(FLOAT8_ROW_CODES_OF_, float8_rows_args)

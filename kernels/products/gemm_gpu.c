@@ -362,7 +362,7 @@ static tfu_code takes_float8(tfu_call *call, const tfu_gemm_gpu *g, const tfu_cu
   TFU_TRY(tfu_device_now(&device, call->err));
   *takes = lt && device.capability >= 89 && g->b_transposed && !g->a_transposed && g->n % 16 == 0 && g->k % 16 == 0 &&
            on_16(g->a) && on_16(g->b) && on_16(g->d) && on_16(g->float8->a_scale) && on_16(g->float8->b_scale) &&
-           !(g->bias && g->dtype == TFU_F32) && g->dtype != TFU_F64;
+           !(g->dtype == TFU_F32 && (g->bias || g->epilogue != TFU_EPI_NONE)) && g->dtype != TFU_F64;
   if (*takes && g->float8->outer) *takes = device.capability == 90 && lt->version >= OUTER_SINCE;
   return TFU_OK;
 }

@@ -9,7 +9,8 @@
  *
  * a and b may be of 8 bits beside results of 16 or 32 (tfu_gemm_float8). cuBLASLt has it from compute capability 8.9
  * on, where b is transposed and a is not, n and k are multiples of 16, and matrices and scales begin on 16 bytes;
- * nobody has it otherwise, and a bias has 16 bits.
+ * nobody has it otherwise. Where results are float32 there is neither an epilogue nor a bias, which it would read as
+ * bfloat16.
  *
  * Of TFU_I8, sums are int32. cuBLASLt has it where b is transposed and a is not, n and k are multiples of 4, and there
  * is neither an epilogue nor a bias; nobody has it otherwise. */
