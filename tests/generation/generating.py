@@ -7,7 +7,7 @@ import keras
 import keras_hub
 import numpy as np
 
-SIZES = {"vocabulary_size": 97, "num_layers": 3, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
+SIZES = {"vocabulary_size": 97, "num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
          "intermediate_dim": 48}
 # A class, and what distinguishes it from others of its kind.
 FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen": {}, "Qwen3": {"head_dim": 16}, "Phi3": {},
@@ -27,10 +27,10 @@ FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen":
                         "shared_expert_intermediate_dim": 20, "decoder_sparse_step": 1, "mlp_only_layers": [1]},
             "Qwen3Moe": {"num_experts": 9, "top_k": 3, "norm_top_k_prob": True, "moe_intermediate_dim": 16, "head_dim": 16,
                          "mlp_only_layers": [0]},
-            "SmolLM3": {"num_query_heads": None, "num_attention_heads": 4, "attention_bias": False, "attention_dropout": 0.0,
-                        "rope_layer_enabled_list": [True, False, True], "layer_types": ["attention"] * 3, "mlp_bias": False,
-                        "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100, "rope_theta": 500.0,
-                        "partial_rotary_factor": 1.0}}
+            "SmolLM3": {"num_layers": 3, "num_query_heads": None, "num_attention_heads": 4, "attention_bias": False,
+                        "attention_dropout": 0.0, "rope_layer_enabled_list": [True, False, True], "mlp_bias": False,
+                        "layer_types": ["attention"] * 3, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100,
+                        "rope_theta": 500.0, "partial_rotary_factor": 1.0}}
 
 
 def fresh(family, **options):

@@ -9,6 +9,7 @@ import tensorflow as tf
 import cells
 import tfuse
 from case_runs import ALL, EMPTY, FIRST, LARGE, ODD, ROUTES, VARIANTS, check, label, ops, shapes_of, shapes_on
+from conftest import FULL
 from tfuse import cases
 from tfuse._core import _library, _op
 
@@ -38,9 +39,10 @@ def test_every_variant_in_xla(device, route, case, options, dtype):
     check(case, options, dtype, (257, 130), route)
 
 
-@pytest.mark.parametrize("route", ["xla", "xla, unknown dims"])
+# Sizes are Python's matter, and dtypes XLA's: not every pair of them, but in the full tests.
+@pytest.mark.parametrize("route, dtype", [("xla", "bfloat16"), ("xla, unknown dims", "float32")] + [
+    ("xla", "float32"), ("xla, unknown dims", "bfloat16")] * FULL)
 @pytest.mark.parametrize("case, options", FIRST, ids=label)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_plain_in_xla(monkeypatch, device, route, case, options, dtype):
     """Where XLA takes no custom calls, as in TensorFlow 2.16 and 2.17, the plain composition serves. On a GPU, XLA's products
     are less exact than TensorFlow's own."""
