@@ -31,16 +31,17 @@ __device__ inline R top_of_block(R v, R *shared) {
 
 /* ---- codes ---- */
 
+/* Nothing multiplies codes before 8.9, and nobody makes them there: their kernels are empty. */
+#define HAS_FLOAT8 (__CUDA_ARCH__ >= 890)
+
 /* Codes of two numbers, the first in the lower byte. */
 __device__ inline unsigned two_codes(float low, float high, int e5m2) {
-#if __CUDA_ARCH__ >= 890
-  unsigned short codes;
+  unsigned short codes = 0;
+#if HAS_FLOAT8
   if (e5m2) asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-  return codes;
-#else
-  return float8_code(low, e5m2) | float8_code(high, e5m2) << 8;
 #endif
+  return codes;
 }
 
 /* Eight neighbours in a row, as they are loaded. */
@@ -96,6 +97,7 @@ __device__ inline void turn(const unsigned (&row)[4], unsigned (&col)[4]) {
  * so the lanes of a warp write to 32 banks, and read from 32. cols is a multiple of 16, and x begins on 16 bytes. */
 template <typename X>
 __device__ inline void float8_codes(const float8_codes_args &a) {
+  if (!HAS_FLOAT8) return;
   enum { SIDE = FLOAT8_SIDE, WORDS = SIDE / 4, GROUPS = SIDE / 8, TALL = TFU_THREADS / GROUPS * 4 };
   __shared__ unsigned turned[SIDE][WORDS];
   __shared__ float shared[TFU_THREADS / 32];
@@ -228,6 +230,7 @@ __device__ inline void row_codes(const float8_rows_args &a, float *shared) {
 }
 template <typename X>
 __device__ inline void float8_row_codes(const float8_rows_args &a) {
+  if (!HAS_FLOAT8) return;
   __shared__ float shared[TFU_THREADS / 32];
   if (a.by_warps) row_codes<X, 32>(a, shared);
   else row_codes<X, TFU_THREADS>(a, shared);

@@ -70,6 +70,9 @@ static inline int tfu_gemm_exact(tfu_dtype dtype, int tf32) { return dtype == TF
  * a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
 
+/* Whether there may be products of float8 at all, with outer scales or without, for some sizes. */
+TFU_MUST_USE tfu_code tfu_gemm_gpu_has_float8(tfu_call *call, int outer, int *has);
+
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_time(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds);
 

@@ -49,7 +49,8 @@ def test_training_is_keras_own(how):
     assert len(states) == 24
     for name in states:
         assert not np.all(updated[name] == (1 if "scale" in name else 0)), name
-        np.testing.assert_allclose(updated[name], weights[name], rtol=0.05, atol=1e-6 * np.abs(weights[name]).max(), err_msg=name)
+        least = 1e-6 * np.abs(weights[name]).max()
+        np.testing.assert_allclose(updated[name], weights[name], rtol=0.05, atol=least, err_msg=name)
 
 
 def test_the_first_updates_are_equal():

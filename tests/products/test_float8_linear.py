@@ -82,4 +82,4 @@ def test_what_has_no_history_is_not_updated():
 def test_a_kernel_in_float8_has_no_history():
     grad = tfuse._core._op.registry["Float8LinearGrad"]
     with pytest.raises(tf.errors.InvalidArgumentError, match="a kernel that is kept in float8 has no history, got .*shape .3."):
-        grad(tf.ones([2, 4]), None, tf.ones([8, 4], tf.uint8), None, tf.constant(1.0), None, None, tf.ones([3]), None, None, None)
+        grad(tf.ones([2, 4]), None, tf.ones([8, 4], tf.uint8), None, tf.constant(1.0), *[None] * 2, tf.ones([3]), *[None] * 3)
