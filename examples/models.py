@@ -4,6 +4,7 @@
   python examples/models.py --model vit --evaluate                   # by evaluate() and predict() too
   python examples/models.py --model gpt2 --batch 1                   # of another size
   python examples/models.py --model gpt2 --reads                     # what it costs to read losses
+  python examples/models.py --model llama --float8                   # Dense layers in float8, by model.quantize("float8")
   python examples/models.py --model llama --mode tfuse --small       # on a CPU, in seconds
 
 Nothing here is written for tfuse: its modes add tfuse.enable(), and that is all. workloads.py has the sizes and the data,
@@ -11,6 +12,7 @@ fitting.py what is measured.
 """
 import functools
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -182,10 +184,15 @@ def set_up(mode, policy):
         tfuse.enable()
 
 
-def build(name, sizes):
+def build(name, sizes, float8=False):
     """The model, with the same weights every time."""
     keras.utils.set_random_seed(1)
-    return BUILDERS[name](sizes)
+    model = BUILDERS[name](sizes)
+    if float8:
+        with warnings.catch_warnings():  # Keras names each layer that has no float8
+            warnings.simplefilter("ignore")
+            model.quantize("float8")
+    return model
 
 
 def compile_model(model, jit_compile, optimizer="adamw", rate=None):
@@ -213,7 +220,7 @@ def main(options):
     workload = workloads.WORKLOADS[options.model]
     sizes = workload.sizes(options.small, batch=options.batch)
     batches = [workload.batch(sizes, i) for i in range(workloads.BATCHES)]
-    model = build(options.model, sizes)
+    model = build(options.model, sizes, options.float8)
     compile_model(model, options.mode.endswith("xla"), workload.optimizer)
     if options.reads:
         print(reads(model, batches, "%s, %s, %s" % (workload.title, workload.step(options.small, batch=options.batch),
@@ -225,4 +232,5 @@ def main(options):
 
 if __name__ == "__main__":
     main(workloads.parse(__doc__, MODES, ("--evaluate", "measure evaluate() too, and predict() of one class for each image"),
-                         ("--reads", "show what fit() takes where losses are read, and end")))
+                         ("--reads", "show what fit() takes where losses are read, and end"),
+                         ("--float8", "quantise the model to float8 before it is trained")))

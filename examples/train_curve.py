@@ -1,6 +1,7 @@
 """Trains a model of models.py by fit() on data that can be learned, and writes down the loss of every step. curves.py calls it.
 
   python examples/train_curve.py --model vit --row tfuse --small --steps 100
+  python examples/train_curve.py --model gpt2 --row tfuse --float8    # of a model that is quantised to float8
 
 All rows have the same weights and the same batches. Dropout is 0: tfuse drops other weights of attention than stock Keras,
 by a rule of its own (docs/keras.md), and what is drawn otherwise would hide what is computed otherwise.
@@ -29,7 +30,7 @@ def move(variables, seed):
         weights.assign(weights.value * (1 + 2.0**-23 * signs))
 
 
-def losses(name, row, steps, small, rate):
+def losses(name, row, steps, small, rate, float8=False):
     """Of every step of fit().
 
     Keras divides the sum of weighted losses by the number of labels, not by the sum of the weights. How many labels count
@@ -38,7 +39,7 @@ def losses(name, row, steps, small, rate):
     sizes = workload.sizes(small, curve=True)
     batches = workload.batches(sizes, steps)
     shares = [float(np.mean(batch[2])) if len(batch) == 3 else 1 for batch in batches]
-    model = models.build(name, sizes)
+    model = models.build(name, sizes, float8)
     if row in AGAIN:
         move(model.trainable_variables, list(AGAIN).index(row))
     models.compile_model(model, row.endswith("xla") or row == EXACT, workload.optimizer, rate)
@@ -54,6 +55,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=300, help="(300)")
     parser.add_argument("--policy", choices=POLICIES, default=POLICIES[0], help="(%s)" % POLICIES[0])
     parser.add_argument("--small", action="store_true", help="sizes that a CPU trains in seconds, and ten times the rate")
+    parser.add_argument("--float8", action="store_true", help="quantise the model to float8 before it is trained")
     parser.add_argument("--json", metavar="FILE", help="write the losses there")
     return parser.parse_args()
 
@@ -63,7 +65,7 @@ def main(options):
     if options.policy == "float32":  # or its products are rounded to fewer bits on a GPU
         tf.config.experimental.enable_tensor_float_32_execution(False)
     rate = workloads.WORKLOADS[options.model].rate * (10 if options.small else 1)
-    found = losses(options.model, options.row, options.steps, options.small, rate)
+    found = losses(options.model, options.row, options.steps, options.small, rate, options.float8)
     print("losses: " + " ".join("%.4f" % loss for loss in found))
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({"losses": found}))

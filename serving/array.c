@@ -1,9 +1,16 @@
 /* Arrays: plain memory on the outside, tensors of TensorFlow on the inside. Strings are 24 bytes each in a tensor,
  * whose layout is TensorFlow's own business. */
+#define _GNU_SOURCE
 #include "serving/array.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+enum { ALIGNMENT = 64 }; /* of tensors: what lies otherwise TensorFlow copies */
+/* From LARGE on, malloc asks the system for new memory each time. To come by its pages takes longer than to copy to
+ * them, unless they are huge ones. */
+enum { LARGE = 1 << 25, HUGE_PAGE = 1 << 21 };
 
 static const struct {
   const char *name;
@@ -63,9 +70,10 @@ static tfu_code new_tensor(const tfu_tensorflow *tf, int dtype, const tfu_shape 
   TFU_TRY(tfu_array_size(dtype, shape, &elements, &bytes, err));
   const int strings = dtype == TFU_TF_STRING;
   if (strings) bytes = elements * sizeof(TF_TString);
-  /* Aligned as TensorFlow wants it; otherwise it would copy. */
-  if (posix_memalign(data, 64, bytes ? bytes : 1))
+  const int large = bytes >= LARGE;
+  if (posix_memalign(data, large ? HUGE_PAGE : ALIGNMENT, bytes ? bytes : 1))
     return tfu_fail(err, TFU_EXHAUSTED, "out of host memory: %zu bytes for shape %s", bytes, tfu_show(shape).text);
+  if (large) (void)madvise(*data, bytes, MADV_HUGEPAGE); /* where it has none, nothing is lost */
   for (size_t i = 0; strings && i < elements; i++) tf->TF_StringInit((TF_TString *)*data + i);
   *tensor = tf->TF_NewTensor((TF_DataType)dtype, shape->dim, shape->rank, *data, bytes,
                              strings ? free_strings : free_numbers, (void *)tf);
@@ -88,6 +96,44 @@ void tfu_array_free(tfu_array *array) {
   const tfu_tensorflow *tf = tfu_tensorflow_now();
   if (array->held && tf) drop(tf, array->held);
   *array = (tfu_array){0};
+}
+
+/* What tells the owner of memory that was lent. */
+typedef struct lent {
+  void (*done)(void *owner);
+  void *owner;
+} lent;
+
+static void give_back(void *data, size_t bytes, void *argument) {
+  lent *l = argument;
+  (void)data, (void)bytes;
+  l->done(l->owner);
+  free(l);
+}
+
+int tfu_array_lend(tfu_array *array, void (*done)(void *owner), void *owner) {
+  const tfu_tensorflow *tf = tfu_tensorflow_now();
+  size_t elements, bytes;
+  tfu_error why;
+  if (!tf || array->held || array->dtype == TFU_TF_STRING || !array->data || (uintptr_t)array->data % ALIGNMENT ||
+      tfu_array_size(array->dtype, &array->shape, &elements, &bytes, &why) != TFU_OK || !bytes)
+    return 0;
+  holding *h = calloc(1, sizeof *h);
+  lent *l = malloc(sizeof *l);
+  if (h && l) {
+    *l = (lent){done, owner};
+    h->tensor = tf->TF_NewTensor((TF_DataType)array->dtype, array->shape.dim, array->shape.rank, array->data, bytes,
+                                 give_back, l);
+    if (!h->tensor) { /* it was given back; a run copies */
+      free(h);
+      h = NULL;
+    }
+    array->held = h;
+    return 1;
+  }
+  free(h);
+  free(l);
+  return 0;
 }
 
 tfu_code tfu_array_new(int dtype, const tfu_shape *shape, tfu_array *array, tfu_error *err) {

@@ -100,6 +100,10 @@ TFU_MUST_USE tfu_code tfu_model_run(tfu_model *model, const tfu_signature *signa
 
 /* Memory that a run takes as it is, where other memory is copied: fill `data`. Not for strings. */
 TFU_MUST_USE tfu_code tfu_array_new(int dtype, const tfu_shape *shape, tfu_array *array, tfu_error *err);
+/* Has a run take the caller's own memory as it is, where it is aligned to 64 bytes; if not, returns 0, and a run copies
+ * it. `done` is called once, by any thread, when nobody reads the memory any more: in tfu_array_free, or later where an
+ * output is that memory, or the model keeps it. */
+int tfu_array_lend(tfu_array *array, void (*done)(void *owner), void *owner);
 void tfu_array_free(tfu_array *array); /* also one that is all zeros, or was freed */
 
 /* Elements of a shape that is known, and their bytes: TFU_INVALID where a size is negative, TFU_EXHAUSTED where they

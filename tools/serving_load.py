@@ -4,14 +4,18 @@ count and time, and stays on the loopback.
   python tools/serving_load.py rates [--clients 1,8,64,256] [--seconds 10]     with and without batches, against Python's own
   python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
   python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
+  python tools/serving_load.py inputs [--megabytes 1,16,64]                    large inputs, sent and in shared memory
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
-`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, in float32. A batch pays once for what a run
-costs however few rows it has: each op's start, and reading the weights.
+`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of 32 tokens
+with so many layers, in float32. A batch pays once for what a run costs however few rows it has: each op's start, and reading the
+weights.
 """
 import argparse
 import collections
 import contextlib
+import json
+import multiprocessing.shared_memory
 import os
 import pathlib
 import selectors
@@ -35,15 +39,33 @@ import tensorflow as tf
 from tfuse._tools import _export, _model, _serve
 
 
-def make_models(home, layers, width, max_batch):
-    keras.utils.set_random_seed(0)
-    x = keras.Input([width], name="x")
+def dense(options):
+    x = keras.Input([options.width], name="x")
     y = x
-    for _ in range(layers):
-        y = keras.layers.Dense(width, activation="relu")(y)
-    keras.Model(x, y).save(home / "model.keras")
-    _export.export(home / "model.keras", home / "models", "batched", max_batch=max_batch)
+    for _ in range(options.layers):
+        y = keras.layers.Dense(options.width, activation="relu")(y)
+    return keras.Model(x, y), {"x": np.ones([1, options.width], np.float32)}
+
+
+def bert(options):
+    """A classifier of 32 tokens."""
+    import keras_hub
+
+    backbone = keras_hub.models.BertBackbone(vocabulary_size=1000, num_layers=options.layers, num_heads=4, hidden_dim=options.width,
+                                             intermediate_dim=4 * options.width, max_sequence_length=32)
+    ints = lambda value: np.full([1, 32], value, np.int32)
+    return (keras_hub.models.BertTextClassifier(backbone=backbone, num_classes=4, preprocessor=None),
+            {"padding_mask": ints(1), "segment_ids": ints(0), "token_ids": ints(7)})
+
+
+def make_models(home, options):
+    """Models `batched` and `single`; returns a request's values."""
+    keras.utils.set_random_seed(0)
+    model, values = {"dense": dense, "bert": bert}[options.model](options)
+    model.save(home / "model.keras")
+    _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay)
     _export.export(home / "model.keras", home / "models", "single", max_batch=0)
+    return values
 
 
 @contextlib.contextmanager
@@ -126,8 +148,14 @@ class Load:
         return sorted(times)
 
 
-def rates(options, home):
-    values = {"x": np.ones([1, options.width], np.float32)}
+def counts(port, model):
+    """Requests and runs of a model since it was loaded, and nanoseconds of its requests: in runs, and being joined and split."""
+    stats = json.loads(infer.Client(port).send("GET", "/v2/models/%s/stats" % model)[2])["model_stats"][0]
+    of = {name: part["ns"] for name, part in stats["inference_stats"].items()}
+    return np.array([stats["inference_count"], stats["execution_count"], of["compute_infer"], of["compute_input"] + of["compute_output"]])
+
+
+def rates(options, home, values):
     function = tf.saved_model.load(str(home / "models/batched/1/model.savedmodel")).signatures["serving_default"]
     with triton(home) as (port, server):
         found = {}
@@ -135,33 +163,34 @@ def rates(options, home):
             for clients in options.clients:
                 load = Load(port, model, values, clients)
                 load.run(1)
-                begin = time.perf_counter()
+                before, begin = counts(port, model), time.perf_counter()
                 times = load.run(options.seconds)
                 rate = found[model, clients] = len(times) / (time.perf_counter() - begin)
                 load.close()
-                print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms%s" % (
-                    model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)],
-                    ", %d refused" % load.refused if load.refused else ""), flush=True)
+                requests, runs, inside, outside = counts(port, model) - before
+                print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms; %4.1f a run, %4.1f%% joined and split%s" % (
+                    model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)], requests / runs,
+                    100 * outside / (inside + outside), ", %d refused" % load.refused if load.refused else ""), flush=True)
     for rows in (1, options.max_batch):
-        x, count, begin = tf.ones([rows, options.width]), 0, 0
-        function(x=x)
+        given, count = {name: tf.repeat(value, rows, 0) for name, value in values.items()}, 0
+        function(**given)
         begin = time.perf_counter()
         while time.perf_counter() - begin < options.seconds:
-            function(x=x)["output_0"].numpy()
+            [value.numpy() for value in function(**given).values()]
             count += rows
         print("Python, batches of %d: %.0f rows a second" % (rows, count / (time.perf_counter() - begin)), flush=True)
     if 64 in options.clients:
         print("batches at 64 clients: %.1f times" % (found["batched", 64] / found["single", 64]))
 
 
-def loads(options, home):
+def loads(options, home, values):
     with triton(home, "--model-control-mode=explicit", "--load-model=batched") as (port, server):
         client, seen = infer.Client(port), collections.OrderedDict()
         for i in range(options.count + 1):
             for what in ("load", "unload")[:: -1 if i else 1][:2 if i else 1]:
                 status, _, text = client.send("POST", "/v2/repository/models/batched/%s" % what, b"{}")
                 assert status == 200, text
-            client.infer("batched", {"x": np.ones([1, options.width], np.float32)})
+            client.infer("batched", values)
             time.sleep(0.1)  # an unload right after a load can end Triton, whatever the backend: docs/serving.md
             if i in {1, *range(0, options.count + 1, max(options.count // 10, 1))}:
                 seen[i] = megabytes(server)
@@ -171,9 +200,9 @@ def loads(options, home):
         print("least of loads %d to %d: %.1f MB, of %d to %d: %.1f MB" % (options.count // 10, half, early, half + 1, options.count, late))
 
 
-def soak(options, home):
+def soak(options, home, values):
     with triton(home) as (port, server):
-        load, seen = Load(port, "batched", {"x": np.ones([1, options.width], np.float32)}, 16), []
+        load, seen = Load(port, "batched", values, 16), []
         load.run(20 * options.duty)
         for i in range(int(options.minutes * 2)):
             count = len(load.run(30 * options.duty))
@@ -183,23 +212,71 @@ def soak(options, home):
         print("growth: %.2f MB, refused: %d" % (seen[-1] - seen[0], load.refused))
 
 
+class First(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+    def first(self, x):
+        """Next to nothing, of an input of any size."""
+        return {"y": x[:8]}
+
+
+def best(call, count=15):
+    """The least of so many times, in milliseconds."""
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - begin) * 1e3)
+    return min(times)
+
+
+def inputs(options, home, values):
+    """A request of so many bytes: sent, and named in shared memory, where the server takes it as it lies if it is aligned."""
+    model = First()
+    tf.saved_model.save(model, home / "first", signatures=model.first)
+    _export.export(home / "first", home / "models", "first", max_batch=0)
+    with triton(home) as (port, server):
+        client = infer.Client(port)
+        for megabytes in options.megabytes:
+            x = np.ones([megabytes << 18], np.float32)
+            body = infer.body_of({"x": x})
+            print("%3d MB: sent %.2f ms" % (megabytes, best(lambda: client.infer("first", body=body))), end="", flush=True)
+            memory = multiprocessing.shared_memory.SharedMemory(create=True, size=x.nbytes + 64)
+            about = {"key": "/" + memory.name, "offset": 0, "byte_size": memory.size}
+            assert client.send("POST", "/v2/systemsharedmemory/region/x/register", json.dumps(about))[0] == 200
+            for offset, what in ((0, "as it lies"), (4, "copied")):
+                memory.buf[offset : offset + x.nbytes] = x.tobytes()
+                head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": list(x.shape), "parameters": {
+                    "shared_memory_region": "x", "shared_memory_byte_size": x.nbytes, "shared_memory_offset": offset}}],
+                    "parameters": {"binary_data_output": True}}).encode()
+                least = best(lambda: client.infer("first", body=(len(head), head)))
+                print(", shared, %s %.2f ms" % (what, least), end="", flush=True)
+            assert client.send("POST", "/v2/systemsharedmemory/region/x/unregister", b"{}")[0] == 200
+            memory.close()
+            memory.unlink()
+            print()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rates", "loads", "soak"))
-    parser.add_argument("--clients", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8, 64, 256])
+    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs"))
+    numbers = lambda text: [int(n) for n in text.split(",")]
+    parser.add_argument("--clients", type=numbers, default=[1, 8, 64, 256])
+    parser.add_argument("--megabytes", type=numbers, default=[1, 16, 64])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
+    parser.add_argument("--model", choices=("dense", "bert"), default="dense")
     parser.add_argument("--layers", type=int, default=256)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--max-batch", type=int, default=64)
+    parser.add_argument("--delay", type=int, default=0, help="microseconds that a request may wait for others")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
-        make_models(home, options.layers, options.width, options.max_batch)
-        {"rates": rates, "loads": loads, "soak": soak}[options.what](options, home)
+        values = make_models(home, options)
+        {"rates": rates, "loads": loads, "soak": soak, "inputs": inputs}[options.what](options, home, values)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ TFU_MODULE(quantized_conv);
 
 static tfu_kernel direct = {.module = &module, .name = "quantized_conv_direct", .keys = tfu_any};
 
-/* Tiles of 64 x DOWN positions by ACROSS x OWN outputs. */
+/* Tiles of 64 x DOWN positions by ACROSS x OWN outputs, and blocks that a multiprocessor has at a time. */
 typedef struct tiling {
   tfu_kernel kernel;
-  int down, across, own;
+  int down, across, own, blocks;
 } tiling;
-static tiling narrow = {{.module = &module, .name = "quantized_conv_22_32", .keys = tfu_any}, 2, 2, 32};
-static tiling wide = {{.module = &module, .name = "quantized_conv_22_64", .keys = tfu_any}, 2, 2, 64};
+static tiling narrow = {{.module = &module, .name = "quantized_conv_41_64", .keys = tfu_any}, 4, 1, 64, 2};
+static tiling wide = {{.module = &module, .name = "quantized_conv_22_64", .keys = tfu_any}, 2, 2, 64, 2};
 
 static int64_t positions_of(const conv_shape *s) { return s->batch * conv_volume(s->out); }
 
@@ -40,18 +40,22 @@ static const char *hindrance(const quantized_conv_args *a, const tfu_device *dev
     return "tensor cores take one or two spatial axes";
   if (s->c == 0 || s->c % 16 || s->k % 8)
     return "tensor cores take channels of a group in multiples of 16, outputs of 8";
-  if (!begins_on_pack(a->x) || !begins_on_pack(a->kernel) || !begins_on_pack(a->y) || !begins_on_pack(a->residual))
+  if (!begins_on_pack(a->x) || !begins_on_pack(a->kernel) || !begins_on_pack(a->y) || !begins_on_pack(a->residual) ||
+      !begins_on_pack(a->scale) || !begins_on_pack(a->bias))
     return "tensor cores take tensors that begin on 16 bytes";
   return in_ints(s) ? NULL : "tensor cores take positions that can be counted in 32 bits";
 }
 
-static tfu_code launch_tiles(tfu_call *call, quantized_conv_args *a) {
+static tfu_code launch_tiles(tfu_call *call, const tfu_device *device, quantized_conv_args *a) {
   const conv_shape *s = &a->s;
   tiling *t = s->k > 64 ? &wide : &narrow;
-  const int64_t blocks =
-      s->groups * divide_up(positions_of(s), t->down * QUANTIZED_CONV_HIGH) * divide_up(s->k, t->across * t->own);
-  TFU_REQUIRE(call->err, blocks <= INT_MAX, "the convolution is too large: %lld blocks", (long long)blocks);
-  const tfu_grid grid = {.x = (unsigned)blocks,
+  const int64_t down = divide_up(positions_of(s), t->down * QUANTIZED_CONV_HIGH),
+                across = divide_up(s->k, t->across * t->own), tiles = s->groups * down * across;
+  TFU_REQUIRE(call->err, tiles <= INT_MAX / 2, "the convolution is too large: %lld tiles", (long long)tiles);
+  a->tiles = (int)tiles;
+  a->across = divisor_of(across), a->down = divisor_of(down);
+  a->high = divisor_of(s->out[1]), a->wide = divisor_of(s->out[2]);
+  const tfu_grid grid = {.x = (unsigned)least(tiles, (int64_t)t->blocks * device->multiprocessors),
                          .threads = (unsigned)(t->down * t->across * 32),
                          .shared = (unsigned)QUANTIZED_CONV_SHARED(t->down, t->across, t->own)};
   return tfu_launch(call, &t->kernel, 0, 0, grid, a);
@@ -78,7 +82,7 @@ tfu_code tfu_quantized_conv_gpu(tfu_call *call) {
   TFU_TRY(tfu_qconv_check(call));
   TFU_TRY(tfu_device_now(&device, call->err));
   call->why = hindrance(&a, &device);
-  if (!call->why) return launch_tiles(call, &a);
+  if (!call->why) return launch_tiles(call, &device, &a);
   const int64_t blocks = divide_up(positions_of(&a.s) * a.s.groups * a.s.k, TFU_THREADS);
   const tfu_grid grid = {.x = (unsigned)least(blocks, INT_MAX), .threads = TFU_THREADS};
   return tfu_launch(call, &direct, 0, 0, grid, &a);

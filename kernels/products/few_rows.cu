@@ -45,7 +45,7 @@ struct few_rows_stages {
   unsigned ring;
   int rows, bytes; /* bytes: 16, or 0 beyond the last column */
 
-  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile<N> &tile, unsigned ring)
+  __device__ few_rows_stages(const few_rows_args &a, int64_t k, const few_rows_tile &tile, unsigned ring)
       : x_row(a.inputs), ring(ring), rows(a.rows) {
     const int c = lane_id() % CHUNKS, second = a.gated && c >= CHUNKS / 2;
     const few_rows_product &p = a.of[tile.product + second];
@@ -91,47 +91,20 @@ struct few_rows_stages {
   }
 };
 
-/* Sixteen rows of sums, which each warp has a part of, to y, through shared memory that no copy is on its way to; the
- * squares of x are one more column of it. `early` is the residual of the thread's first result. */
-template <typename T, int N>
-__device__ inline void join(const few_rows_args &a, const few_rows_tile<N> &tile, const float (&sum)[N / 8][4],
-                            const float (&squares)[2], int first_row, char *memory, float early) {
-  enum { SQUARES = N, PITCH = N + 4 };
-  float(*const part)[16][PITCH] = (float(*)[16][PITCH])memory;
-  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
-            split = (int)(blockIdx.x % (unsigned)a.splits);
-  const int rows = min(16, a.rows - first_row), columns = a.gated ? N / 2 : N;
-  __syncthreads();
+/* Sixteen rows of a warp's sums, to shared memory that no copy is on its way to. */
+template <int N>
+__device__ inline void store_sums(few_rows_parts<N, FEW_ROWS_WARPS, 16> &parts, const float (&sum)[N / 8][4],
+                                  const float (&squares)[2], int rows) {
+  const int g = lane_id() / 4, t = lane_id() % 4;
+  float(&part)[16][N + 4] = parts.of[threadIdx.x / 32];
   UNROLLED(n, N / 8)
     UNROLLED(r, 2)
-      if (g + 8 * r < rows)
-        *(float2 *)&part[warp][g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
+      if (g + 8 * r < rows) *(float2 *)&part[g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
   UNROLLED(r, 2) {
     float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
     all += __shfl_xor_sync(0xffffffffu, all, 2);
-    if (t == 0) part[warp][g + 8 * r][SQUARES] = all;
+    if (t == 0) part[g + 8 * r][N] = all;
   }
-  __syncthreads();
-  const auto join_warps = [&](int row, int c) {
-    float v = part[0][row][c];
-    UNROLLED(w, FEW_ROWS_WARPS - 1) v += part[w + 1][row][c];
-    part[0][row][c] = v;
-  };
-  for (int i = threadIdx.x; i < rows * N; i += THREADS) join_warps(i / N, i % N);
-  if (a.gamma && threadIdx.x < rows) join_warps(threadIdx.x, SQUARES);
-  if (a.splits > 1) cluster_barrier();
-  else __syncthreads();
-  const auto total = [&](int row, int c) {
-    return a.splits > 1 ? sum_over_cluster(&part[0][row][c], a.splits) : part[0][row][c];
-  };
-  for (int i = split * THREADS + threadIdx.x; i < rows * columns; i += a.splits * THREADS) {
-    const int row = i / columns, c = i % columns;
-    const float scale = a.gamma ? rsqrtf(total(row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
-    const few_rows_result<T, N> result(a, tile, first_row + row, c);
-    result.finish(a, total(row, c) * scale, a.gated ? total(row, c + columns) * scale : 0,
-                  first_row == 0 && i < a.splits * THREADS ? early : result.residual(a));
-  }
-  if (a.splits > 1) leave_cluster();
 }
 
 /* The groups of copies: of the first stages the kernel's, one each; then x's of the same; then both of each later one.
@@ -140,7 +113,7 @@ template <typename T, int M, int N>
 __device__ inline void few_rows(const few_rows_args &a) {
   extern __shared__ __align__(1024) char memory[];
   const int warp = threadIdx.x / 32, split = (int)(blockIdx.x % (unsigned)a.splits);
-  const few_rows_tile<N> tile(a, blockIdx.x / (unsigned)a.splits);
+  const few_rows_tile tile(a, blockIdx.x / (unsigned)a.splits, a.gated ? N / 2 : N);
   const int64_t steps = a.inputs / STEP, begin = steps * split / a.splits;
   const int stages = (int)(steps * (split + 1) / a.splits - begin);
   const few_rows_stages<T, M, N> ring(a, begin * STEP, tile,
@@ -155,7 +128,7 @@ __device__ inline void few_rows(const few_rows_args &a) {
     if (warp + i * FEW_ROWS_WARPS < stages) ring.load_x(i, warp + i * FEW_ROWS_WARPS);
     close_copies();
   }
-  const float early = few_rows_result<T, N>(a, tile, first / columns, first % columns).residual(a);
+  const float early = few_rows_result<T>(a, tile, first / columns, first % columns).residual(a);
   float sum[M][N / 8][4] = {}, squares[M][2] = {};
   int slot = 0;
   ONCE
@@ -180,8 +153,14 @@ __device__ inline void few_rows(const few_rows_args &a) {
     close_copies();
     slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
-  UNROLLED(m, M)
-    if (16 * m < a.rows) join<T>(a, tile, sum[m], squares[m], 16 * m, memory, early);
+  auto &parts = *(few_rows_parts<N, FEW_ROWS_WARPS, 16> *)memory;
+  UNROLLED(m, M) {
+    if (16 * m < a.rows) {
+      __syncthreads();
+      store_sums<N>(parts, sum[m], squares[m], a.rows - 16 * m);
+      join<T>(a, tile, parts, 16 * m, m == 0 ? &early : nullptr);
+    }
+  }
 }
 #define FEW_ROWS_OF_(tiles, columns, tag, T) \
   TFU_STAMP((THREADS), few_rows_##tiles##_##columns##_##tag, few_rows_args, few_rows<T, tiles, columns>)

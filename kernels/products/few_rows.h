@@ -25,12 +25,18 @@ enum {
  * A stage begins at a multiple of a row's bytes. */
 #define FEW_ROWS_STAGE(tiles, columns) ((FEW_ROWS_STEP * (2 * ((columns) + 16 * (tiles)) + 4) + 255) / 256 * 256)
 
-/* The same for tiles: a block has two sides, each 64 columns and half of the warps. */
-enum { FEW_ROWS_TILED_STEP = 64, FEW_ROWS_TILED_SIDE = 64, FEW_ROWS_TILED_MOST = 32 };
+/* The same for tiles: a block has 64 columns, and its warps take units of rows in turn; of a gated unit, half of the
+ * warps have one kernel's. A group of rows has scales of its own; it ends with a step. */
+enum {
+  FEW_ROWS_TILED_UNIT = 128,
+  FEW_ROWS_TILED_STEP = 32,
+  FEW_ROWS_TILED_HELD = 48, /* units that a block has, at most: x is in shared memory */
+  FEW_ROWS_TILED_COLUMNS = 64
+};
 
-/* Bytes of a stage: the same, and scales in float, with what is subtracted. */
-#define FEW_ROWS_TILED_STAGE(tiles, bits) \
-  (FEW_ROWS_TILED_STEP * (FEW_ROWS_TILED_SIDE * (bits) / 8 + 32 * (tiles) + 4) + FEW_ROWS_TILED_SIDE * 2 * 4)
+/* For 8 * n rows of x: bytes of so many units, and of the sums, in shared memory. */
+#define FEW_ROWS_TILED_X(n, units) ((n)*8 * FEW_ROWS_TILED_UNIT * 2 * (units))
+#define FEW_ROWS_TILED_SUMS(n) (FEW_ROWS_WARPS * 8 * (n) * (FEW_ROWS_TILED_COLUMNS + 4) * 4)
 
 typedef struct few_rows_product {
   const void *kernel, *bias; /* bias may be NULL */
@@ -49,7 +55,7 @@ typedef struct few_rows_args {
   int gated; /* of two products, which are one result */
   /* Of tiles: */
   const float *row_scale; /* for the sums of each row, or NULL */
-  int group_shift;        /* 2 to its power is how many stages a group has */
+  int group_shift;        /* 2 to its power is how many steps a group has */
   int wide;               /* scales are float */
 } few_rows_args;
 
@@ -69,8 +75,8 @@ TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a,
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
                                              int constant, int *served);
 
-/* Rows from `first` on, `most` at most. */
-few_rows_args tfu_few_rows_from(few_rows_args a, int first, int most);
+/* The .group_shift of groups of so many rows, or -1: they are not served. */
+int tfu_few_rows_group_shift(const few_rows_args *a, int64_t group);
 #endif
 
 #endif

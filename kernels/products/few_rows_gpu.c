@@ -32,7 +32,8 @@ static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *
          a->inputs % FEW_ROWS_STEP == 0 && outputs % 8 == 0 && all % 16 == 0;
 }
 
-few_rows_args tfu_few_rows_from(few_rows_args a, int first, int most) {
+/* Rows from `first` on, `most` at most. */
+static few_rows_args rows_from(few_rows_args a, int first, int most) {
   const int64_t size = 2; /* bytes of an element */
   if (first == 0 && a.rows <= most) return a;
   a.x = (const char *)a.x + first * a.inputs * size;
@@ -56,7 +57,7 @@ tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int 
   a.splits = splits_of(&a, device.multiprocessors);
   call->kernel = "few rows";
   for (int first = 0; first < a.rows; first += FEW_ROWS_MOST) {
-    few_rows_args some = tfu_few_rows_from(a, first, FEW_ROWS_MOST);
+    few_rows_args some = rows_from(a, first, FEW_ROWS_MOST);
     const int which = some.rows > 32 ? 2 : some.rows > 16, columns = columns_of(&a, 1 << which);
     const tfu_grid grid = {.x = (unsigned)(tiles_of(&a, columns) * a.splits),
                            .threads = 32 * FEW_ROWS_WARPS,

@@ -2,294 +2,274 @@
  * factors of tensor cores (quantized_kernel.h): a stream of memory as few_rows.cu is one, with half or a quarter of the
  * bytes.
  *
- * A block has two sides, 64 columns each: neighbours, or the same columns of the two kernels of a gated unit. Four
- * warps have a side, and of its rows a slice each, in stages of 64 rows through a ring of their own. The codes become
- * numbers of 16 bits in registers by a few logical instructions, without a conversion: of 4 bits in bfloat16 they are
- * the last digits of 128 + code, and 128 is subtracted from the sums. For that, and for what each column subtracts from
- * its codes (zero), the sum of x is taken along: one more product, with a factor of ones. Where a group of rows ends,
- * the sums are scaled and join those of other groups:
+ * A block has 64 columns; its warps take units of 128 rows in turn. Of a gated unit half of the warps have the columns
+ * of one kernel, half those of the other. Weights are the left factor, so that eight rows of x are one instruction's
+ * columns; they come from memory straight into registers, some tiles ahead (software pipelining), the first before the
+ * kernels that run before this one have ended. The block's rows of x are put into shared memory once, normed, in the
+ * order of right factors.
  *
- *   sum += scale * (part - (zero + 128) * sum of x) */
+ * The codes become numbers of 16 bits in registers by a few logical instructions, without a conversion: of 4 bits in
+ * bfloat16 they are the last digits of 128 + code, and 128 is subtracted from the sums. For that, and for what each
+ * column subtracts from its codes (zero), the sum of x is taken along: one more product, with a factor of ones. Where a
+ * group of rows ends, the sums are scaled and join those of other groups:
+ *
+ *   sum += scale * (part - (zero + 128) * sum of x)
+ *
+ * Which warp sums what depends on the kernels' sizes alone. */
 #include "kernels/products/few_rows.cuh"
+#include "kernels/products/tile_words.cuh"
 
 #if __CUDA_ARCH__ >= 900
-enum { STEP = FEW_ROWS_TILED_STEP, SIDE = FEW_ROWS_TILED_SIDE, SLICES = FEW_ROWS_WARPS / 2, BLOCKS = SIDE / 8 };
+enum {
+  UNIT = FEW_ROWS_TILED_UNIT,
+  STEP = FEW_ROWS_TILED_STEP,
+  STEPS = UNIT / STEP,
+  COLUMNS = FEW_ROWS_TILED_COLUMNS,
+  TILES = UNIT / 16, /* of a unit */
+  FACTORS = COLUMNS / 16
+};
 
-/* Two codes of a word, 16 bits apart, as two numbers of T, which are MAGIC too large. */
-template <typename T, int BITS>
-struct codes;
-template <>
-struct codes<bf16, 4> {
-  enum { MAGIC = 128, ONES = 0x3f803f80 };
-  static __device__ unsigned pair(unsigned w, int i) { return (w >> 4 * i & 0x000f000fu) | 0x43004300u; }
-};
-template <>
-struct codes<f16, 4> { /* 1024 + code; of sums that are 1024 times too large, float has too few digits */
-  enum { MAGIC = 0, ONES = 0x3c003c00 };
-  static __device__ unsigned pair(unsigned w, int i) {
-    unsigned y;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(y) : "r"((w >> 4 * i & 0x000f000fu) | 0x64006400u), "r"(0x64006400u));
-    return y;
-  }
-};
-template <>
-struct codes<bf16, 8> { /* (128 + lower seven bits) - (128 or, where the sign is set, 256) */
-  enum { MAGIC = 0, ONES = 0x3f803f80 };
-  static __device__ unsigned pair(unsigned w, int i) {
-    const unsigned v = w >> 8 * i;
-    unsigned y;
-    asm("sub.bf16x2 %0, %1, %2;"
-        : "=r"(y)
-        : "r"((v & 0x007f007fu) | 0x43004300u), "r"((v & 0x00800080u) | 0x43004300u));
-    return y;
-  }
-};
-template <>
-struct codes<f16, 8> { /* 1024 + 128 + code */
-  enum { MAGIC = 0, ONES = 0x3c003c00 };
-  static __device__ unsigned pair(unsigned w, int i) {
-    unsigned y;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(y) : "r"((w >> 8 * i & 0x00ff00ffu) ^ 0x64806480u), "r"(0x64806480u));
-    return y;
+/* A tile of the kernel, on its way into registers. */
+template <int BITS>
+struct tile_ahead : tile_words<BITS> {
+  /* Where it is one: otherwise v stays what it is. */
+  __device__ void load(const int4 *from, bool is_one) {
+    UNROLLED(i, BITS / 4)
+      asm volatile(
+          "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+          "@p ld.global.L1::no_allocate.L2::256B.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+          : "+r"(this->v[4 * i]), "+r"(this->v[4 * i + 1]), "+r"(this->v[4 * i + 2]), "+r"(this->v[4 * i + 3])
+          : "l"(from + 32 * i), "r"((int)is_one)
+          : "memory");
   }
 };
 
-/* Through the first-level cache: the other side's warp reads the same. */
-__device__ inline void copy_shared_pack(unsigned to, const void *from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ inline float2 load_two(unsigned at) {
-  float2 v;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at) : "memory");
-  return v;
-}
-__device__ inline unsigned load_one(unsigned at) {
-  unsigned v;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-  return v;
-}
-
-/* A warp's stages, from memory to its ring; they are counted from the kernel's first row. Rows of x beyond the last are
- * whatever lies there: they make results of their own, which nobody reads. */
-template <typename T, int M, int BITS>
-struct tiled_stages {
-  enum {
-    TILE = 16 * SIDE * BITS / 8,
-    KERNEL = STEP / 16 * TILE,
-    X = 16 * M * STEP * 2,
-    GAMMA = STEP * 4,
-    SCALES = SIDE * 4
-  };
-  enum { STAGE = FEW_ROWS_TILED_STAGE(M, BITS) };
-  const few_rows_args &a;
-  const char *kernel, *scale; /* this lane's chunk of the first stage, and of the first group */
-  int64_t outputs;
-  unsigned ring;
-  int end, bytes, scale_bytes; /* bytes: 16, or 0 where there are no such columns */
-
-  __device__ tiled_stages(const few_rows_args &a, const few_rows_tile<2 * SIDE> &tile, int side, int end, unsigned ring)
-      : a(a), ring(ring), end(end) {
-    const few_rows_product &p = a.of[tile.product + (a.gated ? side : 0)];
-    const int64_t first = tile.first + (a.gated ? 0 : side * SIDE);
-    outputs = p.outputs;
-    bytes = first < outputs ? 16 : 0;
-    kernel = (const char *)p.kernel + (bytes ? first / SIDE * (a.inputs / STEP) * KERNEL : 0) + lane_id() * 16;
-    /* Of 64 scales and then 64 zeros, 16 bytes each lane, float; of 16 bits for the first half of the lanes. */
-    const int size = a.wide ? 4 : 2, chunks = SIDE * size / 16, chunk = lane_id() % chunks;
-    const int64_t column = first + chunk * (16 / size);
-    scale_bytes = column < outputs && lane_id() < 2 * chunks ? 16 : 0;
-    scale = (const char *)p.scale + (scale_bytes ? (lane_id() / chunks * outputs + column) * size : 0);
-  }
-
-  __device__ unsigned stage_at(int slot) const { return ring + slot * STAGE; }
-  __device__ tile<T, STEP> left(int slot) const { return {stage_at(slot) + KERNEL}; }
-  __device__ unsigned gamma_at(int slot) const { return stage_at(slot) + KERNEL + X; }
-  __device__ unsigned scales_at(int slot) const { return stage_at(slot) + KERNEL + X + GAMMA; }
-
-  /* Whether the sums are scaled after this stage: it is the last of its group, or of the warp. */
-  __device__ bool closes(int stage) const {
-    return stage + 1 == end || (stage + 1) >> a.group_shift != stage >> a.group_shift;
-  }
-
-  __device__ void load_kernel(int slot, int stage) const {
-    const char *from = kernel + (int64_t)stage * KERNEL;
-    UNROLLED(i, KERNEL / 512) copy_pack(stage_at(slot) + i * 512 + lane_id() * 16, from + i * 512, bytes);
-    if (a.gamma && lane_id() < GAMMA / 16)
-      copy_pack(gamma_at(slot) + lane_id() * 16, a.gamma + (int64_t)stage * STEP + lane_id() * 4);
-    if (closes(stage)) {
-      const int size = a.wide ? 4 : 2, chunks = SIDE * size / 16, lane = (int)lane_id();
-      const int64_t group = stage >> a.group_shift;
-      if (lane < 2 * chunks)
-        copy_pack(scales_at(slot) + lane / chunks * SCALES + lane % chunks * 16,
-                  scale + (scale_bytes ? group * 2 * outputs * size : 0), scale_bytes);
-    }
-  }
-  __device__ void load_x(int slot, int stage) const {
-    const T *from = (const T *)a.x + lane_id() / 8 * a.inputs + (int64_t)stage * STEP + lane_id() % 8 * 8;
-    UNROLLED(i, 4 * M) {
-      const int row = 4 * i + lane_id() / 8;
-      if (row < a.rows) copy_shared_pack(left(slot).chunk(row, lane_id() % 8), from + 4 * i * a.inputs);
-    }
-  }
-
-  /* f, columns k .. k + 15 of x, times gamma; adds the squares of f to those of rows g and g + 8. */
-  __device__ void norm(factor<T> &f, int slot, int k, float (&squares)[2]) const {
-    UNROLLED(h, 2) { /* f.v[2 h + r] has columns 8 h + 2 t, 8 h + 2 t + 1 of row g + 8 r */
-      const float2 by = load_two(gamma_at(slot) + (k + h * 8 + lane_id() % 4 * 2) * 4);
-      UNROLLED(r, 2) {
-        const float2 v = pair_of<T>::widen(f.v[2 * h + r]);
-        squares[r] = fmaf(v.x, v.x, fmaf(v.y, v.y, squares[r]));
-        f.v[2 * h + r] = pair_of<T>::narrow(v.x * by.x, v.y * by.y);
-      }
-    }
-  }
-
-  /* part += l x rows 16 h .. 16 h + 15 of the stage's kernel. */
-  __device__ void multiply_tile(float (&part)[M][BLOCKS][4], const factor<T> (&l)[M], int slot, int h) const {
-    UNROLLED(piece, BITS / 4) {
-      const int4 bits = load_shared(stage_at(slot) + h * TILE + piece * 512 + lane_id() * 16);
-      const unsigned words[4] = {(unsigned)bits.x, (unsigned)bits.y, (unsigned)bits.z, (unsigned)bits.w};
-      UNROLLED(i, 4) {
-        UNROLLED(c, 8 / BITS) { /* blocks of eight columns that are in one word */
-          const unsigned upper = codes<T, BITS>::pair(words[i], 2 * c),
-                         lower = codes<T, BITS>::pair(words[i], 2 * c + 1);
-          UNROLLED(m, M) multiply(part[m][BITS == 8 ? 4 * piece + i : 2 * i + c], l[m].v, upper, lower, T());
-        }
-      }
-    }
-  }
-
-  /* sum += scale * (part - (zero + MAGIC) * ones), where ones has the sums of x; and both begin anew. */
-  __device__ void close_group(float (&sum)[M][BLOCKS][4], float (&part)[M][BLOCKS][4], float (&ones)[M][4],
-                              int slot) const {
-    UNROLLED(b, BLOCKS) {
-      const int column = 8 * b + lane_id() % 4 * 2;
-      float2 by, zero;
-      if (a.wide) by = load_two(scales_at(slot) + column * 4), zero = load_two(scales_at(slot) + SCALES + column * 4);
-      else {
-        by = pair_of<T>::widen(load_one(scales_at(slot) + column * 2));
-        zero = pair_of<T>::widen(load_one(scales_at(slot) + SCALES + column * 2));
-      }
-      zero.x += codes<T, BITS>::MAGIC, zero.y += codes<T, BITS>::MAGIC;
-      UNROLLED(m, M) {
-        UNROLLED(r, 2) {
-          float(&s)[4] = sum[m][b], (&p)[4] = part[m][b];
-          s[2 * r] = fmaf(by.x, fmaf(-zero.x, ones[m][2 * r], p[2 * r]), s[2 * r]);
-          s[2 * r + 1] = fmaf(by.y, fmaf(-zero.y, ones[m][2 * r], p[2 * r + 1]), s[2 * r + 1]);
-          p[2 * r] = p[2 * r + 1] = 0;
-        }
-      }
-    }
-    UNROLLED(m, M) {
-      UNROLLED(i, 4) ones[m][i] = 0;
-    }
-  }
-};
-
-/* Sixteen rows of sums, of which each warp has a slice, to y, through shared memory that no copy is on its way to; the
- * squares of x are one more column of the first side. `early` is the residual of the thread's first result. */
+/* What a lane has of a group's scales and zeros: those of columns 16 t + g and 16 t + g + 8. */
 template <typename T>
-__device__ inline void join_sides(const few_rows_args &a, const few_rows_tile<2 * SIDE> &tile,
-                                  const float (&sum)[BLOCKS][4], const float (&squares)[2], int first_row, char *memory,
-                                  float early) {
-  enum { SQUARES = SIDE, PITCH = SIDE + 4 };
-  float(*const part)[16][PITCH] = (float(*)[16][PITCH])memory;
-  const int g = lane_id() / 4, t = lane_id() % 4, warp = threadIdx.x / 32,
-            split = (int)(blockIdx.x % (unsigned)a.splits);
-  const int rows = min(16, a.rows - first_row), columns = a.gated ? SIDE : 2 * SIDE;
-  __syncthreads();
-  UNROLLED(n, BLOCKS) {
-    UNROLLED(r, 2) {
-      if (g + 8 * r < rows)
-        *(float2 *)&part[warp][g + 8 * r][8 * n + 2 * t] = make_float2(sum[n][2 * r], sum[n][2 * r + 1]);
-    }
-  }
-  UNROLLED(r, 2) {
-    float all = squares[r] + __shfl_xor_sync(0xffffffffu, squares[r], 1);
-    all += __shfl_xor_sync(0xffffffffu, all, 2);
-    if (t == 0) part[warp][g + 8 * r][SQUARES] = all;
-  }
-  __syncthreads();
-  const auto join_slices = [&](int side, int row, int c) {
-    float v = part[side * SLICES][row][c];
-    UNROLLED(w, SLICES - 1) v += part[side * SLICES + w + 1][row][c];
-    part[side * SLICES][row][c] = v;
-  };
-  for (int i = threadIdx.x; i < rows * 2 * SIDE; i += THREADS) join_slices(i / SIDE % 2, i / (2 * SIDE), i % SIDE);
-  if (a.gamma && threadIdx.x < rows) join_slices(0, threadIdx.x, SQUARES);
-  if (a.splits > 1) cluster_barrier();
-  else __syncthreads();
-  const auto total = [&](int side, int row, int c) {
-    const float *mine = &part[side * SLICES][row][c];
-    return a.splits > 1 ? sum_over_cluster(mine, a.splits) : *mine;
-  };
-  for (int i = split * THREADS + threadIdx.x; i < rows * columns; i += a.splits * THREADS) {
-    const int row = i / columns, c = i % columns;
-    float scale = a.gamma ? rsqrtf(total(0, row, SQUARES) / (float)a.inputs + a.epsilon) : 1;
-    if (a.row_scale) scale *= a.row_scale[first_row + row];
-    const few_rows_result<T, 2 * SIDE> result(a, tile, first_row + row, c);
-    result.finish(a, total(c / SIDE, row, c % SIDE) * scale, a.gated ? total(1, row, c) * scale : 0,
-                  first_row == 0 && i < a.splits * THREADS ? early : result.residual(a));
-  }
-  if (a.splits > 1) leave_cluster();
-}
+struct group_numbers {
+  unsigned v[2][2]; /* [scale or zero][column], as they lie in memory */
 
-/* The groups of copies: as in few_rows.cu. */
-template <typename T, int M, int BITS>
-__device__ inline void few_rows_tiled(const few_rows_args &a) {
-  extern __shared__ __align__(1024) char memory[];
-  const int warp = threadIdx.x / 32, side = warp / SLICES, slice = warp % SLICES;
-  const int split = (int)(blockIdx.x % (unsigned)a.splits), steps = (int)(a.inputs / STEP);
-  const few_rows_tile<2 * SIDE> tile(a, blockIdx.x / (unsigned)a.splits);
-  const int begin = (int)((int64_t)steps * (split * SLICES + slice) / (a.splits * SLICES));
-  const int end = (int)((int64_t)steps * (split * SLICES + slice + 1) / (a.splits * SLICES));
-  const tiled_stages<T, M, BITS> ring(a, tile, side, end,
-                                      shared_address(memory) + warp * FEW_ROWS_DEPTH * FEW_ROWS_TILED_STAGE(M, BITS));
-  const int first = split * THREADS + threadIdx.x, columns = a.gated ? SIDE : 2 * SIDE;
-  UNROLLED(i, FEW_ROWS_DEPTH) {
-    if (begin + i < end) ring.load_kernel(i, begin + i);
-    close_copies();
+  __device__ float value(int what, int column, int wide) const {
+    return wide ? __uint_as_float(v[what][column]) : pair_of<T>::widen(v[what][column]).x;
   }
-  wait_for_those_before();
-  UNROLLED(i, FEW_ROWS_DEPTH) {
-    if (begin + i < end) ring.load_x(i, begin + i);
-    close_copies();
+};
+
+/* A block's columns of one kernel, and its scales. */
+template <typename T, int BITS>
+struct tiled_kernel {
+  const int4 *codes; /* this lane's part of the first tile */
+  const char *scale; /* of its first column, in the first group */
+  int second, row;   /* bytes from there to its second column; bytes of a row of scales */
+  int tiles, last_step, shift, wide;
+
+  __device__ tiled_kernel(const few_rows_args &a, const few_rows_product &p, int64_t first) {
+    const int size = a.wide ? 4 : 2;
+    const int64_t column = min(first + lane_id() % 4 * 16 + lane_id() / 4, p.outputs - 1);
+    tiles = (int)(a.inputs / 16), last_step = (int)((a.inputs - 1) / STEP), shift = a.group_shift, wide = a.wide;
+    codes = (const int4 *)p.kernel + first / COLUMNS * tiles * (8 * BITS) + lane_id();
+    scale = (const char *)p.scale + column * size;
+    second = (int)(min(column + 8, p.outputs - 1) - column) * size;
+    row = (int)p.outputs * size;
   }
-  const float early = few_rows_result<T, 2 * SIDE>(a, tile, first / columns, first % columns).residual(a);
-  float sum[M][BLOCKS][4] = {}, part[M][BLOCKS][4] = {}, ones[M][4] = {}, squares[M][2] = {};
-  int slot = 0;
-  ONCE
-  for (int s = begin; s < end; s++) {
-    wait_for_copies<FEW_ROWS_DEPTH - 1>();
-    __syncwarp();
-    UNROLLED(h, STEP / 16) {
-      factor<T> l[M];
-      UNROLLED(m, M) {
-        l[m] = ring.left(slot).left(16 * m, 16 * h);
-        if (a.gamma) ring.norm(l[m], slot, 16 * h, squares[m]);
-        multiply(ones[m], l[m].v, codes<T, BITS>::ONES, codes<T, BITS>::ONES, T());
-      }
-      ring.multiply_tile(part, l, slot, h);
+  __device__ const int4 *unit(int unit) const { return codes + (int64_t)unit * (TILES * 8 * BITS); }
+  /* Those of the group that a step is of. */
+  __device__ void load(group_numbers<T> &numbers, int step) const {
+    const char *from = scale + (int64_t)(min(step, last_step) >> shift) * 2 * row;
+    UNROLLED(i, 4) {
+      const char *at = from + (i / 2 ? row : 0) + (i % 2 ? second : 0);
+      numbers.v[i / 2][i % 2] = wide ? __ldg((const unsigned *)at) : __ldg((const unsigned short *)at);
     }
-    if (ring.closes(s)) ring.close_group(sum, part, ones, slot);
-    __syncwarp();
-    const int next = s + FEW_ROWS_DEPTH;
-    if (next < end) ring.load_kernel(slot, next), ring.load_x(slot, next);
-    else start_those_after();
-    close_copies();
-    slot = slot + 1 < FEW_ROWS_DEPTH ? slot + 1 : 0;
   }
-  UNROLLED(m, M) {
-    if (16 * m < a.rows) join_sides<T>(a, tile, sum[m], squares[m], 16 * m, memory, early);
+};
+
+/* Rows of x in shared memory as right factors: lane 4 g + t has of row g columns 2 t, 2 t + 1 and 8 more, of the two
+ * halves of a step side by side. Places are permuted (swizzle), so that eight steps of a row lie in different banks. */
+template <typename T, int N>
+struct tiled_x {
+  unsigned at;
+
+  __device__ unsigned place(int step, int n, int lane) const {
+    return at + ((step * N + n) * 32 + (lane ^ (step & 7))) * 16;
   }
+  /* What load() reads of gamma, into the second-level cache. */
+  __device__ void expect(const few_rows_args &a, int first, int units) const {
+    for (int k = 8 * threadIdx.x; k < units * UNIT; k += 8 * THREADS) {
+      const int64_t column = (int64_t)first * UNIT + k;
+      if (column < a.inputs) asm volatile("prefetch.global.L2 [%0];" ::"l"(a.gamma + column));
+    }
+  }
+  __device__ int4 factors(int step, int n) const { return load_shared(place(step, n, lane_id())); }
+
+  /* Units from `first` on, of some rows. Each thread has the same columns of all rows; those beyond the last are zeros.
+   * `squares` is those of a warp's columns. */
+  __device__ void load(const few_rows_args &a, int first_row, int first, int units, float (&squares)[8 * N]) const {
+    enum { AT_ONCE = 8 }; /* rows on their way */
+    const int rows = min(8 * N, a.rows - first_row);
+    for (int from = 0; from < units * UNIT; from += 8 * THREADS) {
+      const int k = from + 8 * threadIdx.x, step = k / STEP;
+      const int64_t column = (int64_t)first * UNIT + k;
+      const bool is_one = k < units * UNIT && column < a.inputs;
+      const T *x = (const T *)a.x + first_row * a.inputs + column;
+      float gamma[8] = {};
+      if (a.gamma && is_one) {
+        UNROLLED(i, 2) {
+          const float4 four = *(const float4 *)(a.gamma + column + 4 * i);
+          gamma[4 * i] = four.x, gamma[4 * i + 1] = four.y, gamma[4 * i + 2] = four.z, gamma[4 * i + 3] = four.w;
+        }
+      }
+      ONCE
+      for (int row = 0; row < rows; row += AT_ONCE) {
+        int4 v[AT_ONCE];
+        UNROLLED(r, AT_ONCE) {
+          v[r] = make_int4(0, 0, 0, 0);
+          if (is_one && row + r < rows) v[r] = *(const int4 *)(x + (row + r) * a.inputs);
+        }
+        UNROLLED(r, AT_ONCE) {
+          if (row + r < rows) {
+            if (a.gamma) v[r] = norm(v[r], gamma, squares[row + r], from == 0);
+            if (k < units * UNIT) {
+              const unsigned words[4] = {(unsigned)v[r].x, (unsigned)v[r].y, (unsigned)v[r].z, (unsigned)v[r].w};
+              UNROLLED(t, 4) store_word(place(step, row / 8, 4 * (row % 8 + r) + t) + k % STEP / 8 * 4, words[t]);
+            }
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static __device__ int4 norm(int4 bits, const float (&gamma)[8], float &squares, bool begins) {
+    float v[8], sum = 0;
+    widen_pack<T>(bits, v);
+    UNROLLED(i, 8) sum = fmaf(v[i], v[i], sum), v[i] *= gamma[i];
+    UNROLLED(i, 5) sum += __shfl_xor_sync(0xffffffffu, sum, 1 << i);
+    if (lane_id() == 0) squares = (begins ? 0 : squares) + sum;
+    return narrow_pack<T>(v);
+  }
+};
+
+/* A warp's sums of 8 * N rows of x within a group. */
+template <typename T, int N, int BITS>
+struct group_sums {
+  float part[N][FACTORS][4] = {}, ones[N][4] = {};
+
+  /* Half of a step's factors of x. */
+  __device__ void add(const tile_words<BITS> &words, const int4 (&x)[N], int half) {
+    const unsigned one[4] = {codes<T, BITS>::ONES, codes<T, BITS>::ONES, codes<T, BITS>::ONES, codes<T, BITS>::ONES};
+    UNROLLED(n, N) multiply(ones[n], one, half ? x[n].z : x[n].x, half ? x[n].w : x[n].y, T());
+    UNROLLED(i, FACTORS) {
+      unsigned left[4];
+      words.template left<T>(i, left);
+      UNROLLED(n, N) multiply(part[n][i], left, half ? x[n].z : x[n].x, half ? x[n].w : x[n].y, T());
+    }
+  }
+  /* sum += scale * (part - (zero + MAGIC) * ones), where ones has the sums of x; and both begin anew. */
+  __device__ void close(float (&sum)[N][FACTORS][4], const group_numbers<T> &numbers, int wide) {
+    float by[2], zero[2];
+    UNROLLED(c, 2) {
+      by[c] = numbers.value(0, c, wide);
+      zero[c] = -(numbers.value(1, c, wide) + codes<T, BITS>::MAGIC);
+    }
+    UNROLLED(i, FACTORS) {
+      UNROLLED(c, 2) { /* column 16 i + 8 c + g */
+        const int from = (lane_id() & ~3) + i;
+        const float b = __shfl_sync(0xffffffffu, by[c], from), z = __shfl_sync(0xffffffffu, zero[c], from);
+        UNROLLED(n, N) {
+          UNROLLED(e, 2) {
+            float &s = sum[n][i][2 * c + e], &p = part[n][i][2 * c + e];
+            s = fmaf(b, fmaf(z, ones[n][e], p), s);
+            p = 0;
+          }
+        }
+      }
+    }
+    UNROLLED(n, N) {
+      UNROLLED(i, 4) ones[n][i] = 0;
+    }
+  }
+};
+
+/* Of the last unit, which x has fewer columns of, tiles that are not there stay as they were: all codes are finite, and
+ * they are multiplied by zeros. */
+template <typename T, int N, int BITS>
+__device__ inline void few_rows_tiled(const few_rows_args &a) {
+  enum { AHEAD = 32 / BITS / N }; /* tiles that a warp has on their way: 4 KiB, or half of it beside more sums */
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ float squares[FEW_ROWS_WARPS][8 * N];
+  const int slices = a.gated ? FEW_ROWS_WARPS / 2 : FEW_ROWS_WARPS, warp = threadIdx.x / 32;
+  const int side = warp / slices, slice = warp % slices, split = (int)(blockIdx.x % (unsigned)a.splits);
+  const unsigned row_blocks = (unsigned)(a.rows + 8 * N - 1) / (8 * N), block = blockIdx.x / (unsigned)a.splits;
+  const int first_row = (int)(block % row_blocks) * 8 * N, units = (int)((a.inputs + UNIT - 1) / UNIT);
+  const int begin = (int)((int64_t)units * split / a.splits), end = (int)((int64_t)units * (split + 1) / a.splits);
+  const few_rows_tile tile(a, block / row_blocks, COLUMNS);
+  const tiled_kernel<T, BITS> kernel(a, a.of[tile.product + side], tile.first);
+  const tiled_x<T, N> x = {shared_address(memory)};
+  tile_ahead<BITS> words[AHEAD];
+  group_numbers<T> numbers = {};
+  int unit = begin + slice;
+  const int4 *from = kernel.unit(unit);
+  if (unit < end) {
+    UNROLLED(i, AHEAD) words[i].load(from + i * (8 * BITS), unit * TILES + i < kernel.tiles);
+    kernel.load(numbers, unit * STEPS);
+  } else start_those_after();
+  if (a.gamma) x.expect(a, begin, end - begin);
+  wait_for_those_before();
+  const int mine = split * THREADS + threadIdx.x;
+  const float early = few_rows_result<T>(a, tile, first_row + mine / COLUMNS, mine % COLUMNS).residual(a);
+  x.load(a, first_row, begin, end - begin, squares[warp]);
+  __syncthreads();
+  float sum[N][FACTORS][4] = {};
+  group_sums<T, N, BITS> group;
+  ONCE
+  for (; unit < end; unit += slices) {
+    const int next = unit + slices, there = kernel.tiles - unit * TILES,
+              after = next < end ? kernel.tiles - next * TILES : 0;
+    const int4 *const onward = from + slices * (TILES * 8 * BITS);
+    if (next >= end) start_those_after();
+    UNROLLED(s, STEPS) {
+      int4 factors[N];
+      UNROLLED(n, N) factors[n] = x.factors((unit - begin) * STEPS + s, n);
+      UNROLLED(half, 2) {
+        const int i = 2 * s + half, to = (i + AHEAD) % TILES;
+        group.add(words[i % AHEAD], factors, half);
+        words[i % AHEAD].load((i + AHEAD < TILES ? from : onward) + to * (8 * BITS),
+                              to < (i + AHEAD < TILES ? there : after));
+        __syncwarp(); /* the compiler would put all loads behind what they are to overlap with */
+      }
+      /* A group of less than a unit ends within it. */
+      const int step = unit * STEPS + s;
+      if (s + 1 < STEPS ? kernel.shift < (s % 2 ? 2 : 1)
+                        : next >= end || step >> kernel.shift != next * STEPS >> kernel.shift) {
+        group.close(sum, numbers, kernel.wide);
+        if (s + 1 < STEPS || next < end) kernel.load(numbers, s + 1 < STEPS ? step + 1 : next * STEPS);
+      }
+    }
+    from = onward;
+  }
+  const auto finish = [&](auto &parts) {
+    __syncthreads();
+    UNROLLED(n, N) {
+      UNROLLED(i, 4 * FACTORS) /* column 16 i + 8 c + g of rows 8 n + 2 t, 8 n + 2 t + 1 */
+        parts
+            .of[slice][8 * n + lane_id() % 4 * 2 + i % 2][side * COLUMNS + i / 4 * 16 + i % 4 / 2 * 8 + lane_id() / 4] =
+            sum[n][i / 4][i % 4];
+    }
+    if (a.gamma && threadIdx.x < slices * 8 * N) {
+      float &to = parts.of[threadIdx.x / (8 * N)][threadIdx.x % (8 * N)][parts.SQUARES];
+      to = 0;
+      for (int w = threadIdx.x / (8 * N); w < FEW_ROWS_WARPS; w += slices) to += squares[w][threadIdx.x % (8 * N)];
+    }
+    join<T>(a, tile, parts, first_row, &early);
+  };
+  if (a.gated) finish(*(few_rows_parts<2 * COLUMNS, FEW_ROWS_WARPS / 2, 8 * N> *)memory);
+  else finish(*(few_rows_parts<COLUMNS, FEW_ROWS_WARPS, 8 * N> *)memory);
 }
-#define FEW_ROWS_TILED_OF_(tiles, bits, tag, T) \
-  TFU_STAMP((THREADS), few_rows_tiled_##tiles##_##bits##_##tag, few_rows_args, few_rows_tiled<T, tiles, bits>)
+#define FEW_ROWS_TILED_OF_(rows, bits, tag, T) \
+  TFU_STAMP((THREADS, 2), few_rows_tiled_##rows##_##bits##_##tag, few_rows_args, few_rows_tiled<T, rows, bits>)
 #else /* there are no clusters: it is not served */
 __device__ inline void not_here(const few_rows_args &) {}
-#define FEW_ROWS_TILED_OF_(tiles, bits, tag, T) \
-  TFU_STAMP((32), few_rows_tiled_##tiles##_##bits##_##tag, few_rows_args, not_here)
+#define FEW_ROWS_TILED_OF_(rows, bits, tag, T) \
+  TFU_STAMP((32), few_rows_tiled_##rows##_##bits##_##tag, few_rows_args, not_here)
 #endif
 TFU_HALVES(FEW_ROWS_TILED_OF_, 1, 8)
 TFU_HALVES(FEW_ROWS_TILED_OF_, 1, 4)

@@ -2,10 +2,11 @@
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tunable.h"
 #include "kernels/products/few_rows.h"
+#include "kernels/products/quantized_kernel.h"
 
 TFU_MODULE(few_rows_tiled);
 
-enum { COLUMNS = 2 * FEW_ROWS_TILED_SIDE };
+enum { COLUMNS = FEW_ROWS_TILED_COLUMNS };
 
 /* Blocks that share the rows of the kernel are as many as there are so many of on each multiprocessor, or fewer. */
 TFU_TUNABLE(tiled_blocks, 2, 1, 4);
@@ -13,24 +14,32 @@ TFU_TUNABLE(tiled_blocks, 2, 1, 4);
 static int64_t tiles_of(const few_rows_args *a) {
   int64_t tiles = 0;
   for (int i = 0; i < TFU_COUNT(a->of) && !a->gated; i++) tiles += divide_up(a->of[i].outputs, COLUMNS);
-  return a->gated ? divide_up(a->of[0].outputs, FEW_ROWS_TILED_SIDE) : tiles;
+  return a->gated ? divide_up(a->of[0].outputs, COLUMNS) : tiles;
 }
 
-/* They do not depend on the rows of x. A warp has a stage at least. */
+static int64_t held(const few_rows_args *a, int splits) {
+  return divide_up(divide_up(a->inputs, FEW_ROWS_TILED_UNIT), splits);
+}
+
+/* They do not depend on the rows of x. Each makes a warp's units fewer. Blocks of a larger cluster find room together
+ * on the multiprocessors of one part of the GPU only, where a quarter of the room may be left over. */
 static int splits_of(const few_rows_args *a, int multiprocessors) {
-  const int64_t steps = a->inputs / FEW_ROWS_TILED_STEP, tiles = tiles_of(a);
-  int splits = 1;
-  while (splits < FEW_ROWS_SPLITS && steps >= splits * FEW_ROWS_WARPS &&
-         2 * tiles * splits <= (int64_t)tiled_blocks() * multiprocessors)
-    splits *= 2;
-  return splits;
+  const int64_t tiles = tiles_of(a), room = (int64_t)tiled_blocks() * multiprocessors;
+  const int64_t slices = a->gated ? FEW_ROWS_WARPS / 2 : FEW_ROWS_WARPS;
+  int best = 0;
+  for (int n = 1; n <= FEW_ROWS_SPLITS; n++) {
+    if (held(a, n) > FEW_ROWS_TILED_HELD) continue;
+    const int fewer = best && divide_up(held(a, n), slices) < divide_up(held(a, best), slices);
+    if (!best || (fewer && tiles * n <= (n > 2 ? room * 3 / 4 : room))) best = n;
+  }
+  return best;
 }
 
-/* 2 to which power so many stages are, or -1. */
-static int shift_of(int64_t stages) {
+/* 2 to which power so many steps are, or -1. */
+static int shift_of(int64_t steps) {
   int shift = 0;
-  while (shift < 30 && (int64_t)1 << shift < stages) shift++;
-  return (int64_t)1 << shift == stages ? shift : -1;
+  while (shift < 30 && (int64_t)1 << shift < steps) shift++;
+  return (int64_t)1 << shift == steps ? shift : -1;
 }
 
 static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *device) {
@@ -41,18 +50,18 @@ static int is_served(const few_rows_args *a, tfu_dtype dtype, const tfu_device *
     outputs |= a->of[i].outputs;
   }
   return device->capability >= 90 && (dtype == TFU_BF16 || (dtype == TFU_F16 && !a->gamma)) && a->inputs > 0 &&
-         a->inputs % FEW_ROWS_TILED_STEP == 0 && a->inputs < INT32_MAX && a->group_shift >= 0 && outputs % 8 == 0 &&
-         all % 16 == 0;
+         a->inputs % QUANT_TILE_ROWS == 0 && held(a, FEW_ROWS_SPLITS) <= FEW_ROWS_TILED_HELD && a->group_shift >= 0 &&
+         outputs % 8 == 0 && outputs < INT32_MAX / 4 && all % 16 == 0;
 }
 
-static int shift_of_group(const few_rows_args *a, int64_t group) {
+int tfu_few_rows_group_shift(const few_rows_args *a, int64_t group) {
   return group >= a->inputs ? 30 : group % FEW_ROWS_TILED_STEP ? -1 : shift_of(group / FEW_ROWS_TILED_STEP);
 }
 
 tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype, int *served) {
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  a.group_shift = shift_of_group(&a, group);
+  a.group_shift = tfu_few_rows_group_shift(&a, group);
   *served = is_served(&a, dtype, &device);
   return TFU_OK;
 }
@@ -64,20 +73,18 @@ tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64
                                  {.module = &module, .name = "few_rows_tiled_2", .variants = variants}};
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  a.group_shift = shift_of_group(&a, group);
+  a.group_shift = tfu_few_rows_group_shift(&a, group);
   *served = is_served(&a, dtype, &device);
-  if (!*served) return TFU_OK;
+  if (!*served || !a.rows) return TFU_OK;
   a.splits = splits_of(&a, device.multiprocessors);
   call->kernel = "few rows, tiles";
-  for (int first = 0; first < a.rows; first += FEW_ROWS_TILED_MOST) {
-    few_rows_args some = tfu_few_rows_from(a, first, FEW_ROWS_TILED_MOST);
-    const int two = some.rows > 16;
-    const tfu_grid grid = {.x = (unsigned)(tiles_of(&a) * a.splits),
-                           .threads = 32 * FEW_ROWS_WARPS,
-                           .shared = (unsigned)(FEW_ROWS_WARPS * FEW_ROWS_DEPTH * FEW_ROWS_TILED_STAGE(1 + two, bits)),
-                           .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
-                           .overlap = constant};
-    TFU_TRY(tfu_launch(call, &kernels[two], bits == 4, dtype, grid, &some));
-  }
-  return TFU_OK;
+  /* Eights of rows that a block has; two blocks shall have room on a multiprocessor. */
+  const int n = a.rows > 8 && 2 * held(&a, a.splits) <= FEW_ROWS_TILED_HELD ? 2 : 1;
+  const int64_t x = FEW_ROWS_TILED_X(n, held(&a, a.splits)), sums = FEW_ROWS_TILED_SUMS(n);
+  const tfu_grid grid = {.x = (unsigned)(tiles_of(&a) * divide_up(a.rows, 8 * n) * a.splits),
+                         .threads = 32 * FEW_ROWS_WARPS,
+                         .shared = (unsigned)(x > sums ? x : sums),
+                         .cluster = a.splits > 1 ? (unsigned)a.splits : 0,
+                         .overlap = constant};
+  return tfu_launch(call, &kernels[n - 1], bits == 4, dtype, grid, &a);
 }

@@ -31,16 +31,17 @@ __device__ inline R top_of_block(R v, R *shared) {
 
 /* ---- codes ---- */
 
+/* Nothing multiplies codes before 8.9, and nobody makes them there: their kernels are empty. */
+#define HAS_FLOAT8 (__CUDA_ARCH__ >= 890)
+
 /* Codes of two numbers, the first in the lower byte. */
 __device__ inline unsigned two_codes(float low, float high, int e5m2) {
-#if __CUDA_ARCH__ >= 890
-  unsigned short codes;
+  unsigned short codes = 0;
+#if HAS_FLOAT8
   if (e5m2) asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   else asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-  return codes;
-#else
-  return float8_code(low, e5m2) | float8_code(high, e5m2) << 8;
 #endif
+  return codes;
 }
 
 /* Eight neighbours in a row, as they are loaded. */
@@ -96,6 +97,7 @@ __device__ inline void turn(const unsigned (&row)[4], unsigned (&col)[4]) {
  * so the lanes of a warp write to 32 banks, and read from 32. cols is a multiple of 16, and x begins on 16 bytes. */
 template <typename X>
 __device__ inline void float8_codes(const float8_codes_args &a) {
+  if (!HAS_FLOAT8) return;
   enum { SIDE = FLOAT8_SIDE, WORDS = SIDE / 4, GROUPS = SIDE / 8, TALL = TFU_THREADS / GROUPS * 4 };
   __shared__ unsigned turned[SIDE][WORDS];
   __shared__ float shared[TFU_THREADS / 32];
@@ -194,12 +196,11 @@ __device__ inline double scale_of_row(double top) {
 
 /* A team of threads, a warp or the block, has a row, whose first numbers it keeps in registers; those after them it
  * reads twice. cols is a multiple of 16, and x begins on 16 bytes. */
-template <typename X>
-__device__ inline void float8_row_codes(const float8_rows_args &a) {
-  enum { HELD = 8 / sizeof(X) };
-  __shared__ float shared[TFU_THREADS / 32];
-  const int64_t row = (int64_t)blockIdx.x * (TFU_THREADS / a.team) + threadIdx.x / a.team;
-  const int step = a.team * 8, first = threadIdx.x % a.team * 8;
+template <typename X, int TEAM>
+__device__ inline void row_codes(const float8_rows_args &a, float *shared) {
+  enum { HELD = 8 / sizeof(X), STEP = TEAM * 8 };
+  const int64_t row = (int64_t)blockIdx.x * (TFU_THREADS / TEAM) + threadIdx.x / TEAM;
+  const int first = threadIdx.x % TEAM * 8;
   if (row >= a.rows) return; /* of warps alone: else a block has one row */
   const X *x = (const X *)a.x + row * a.cols;
   uint8_t *y = (uint8_t *)a.y + row * a.cols;
@@ -207,25 +208,32 @@ __device__ inline void float8_row_codes(const float8_rows_args &a) {
   float top = 0;
   UNROLLED(h, HELD) {
     v[h].clear();
-    if (first + h * step < a.cols) v[h].load(x + first + h * step);
+    if (first + h * STEP < a.cols) v[h].load(x + first + h * STEP);
   }
   UNROLLED(h, HELD) v[h].largest(top);
-  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
+  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
     eight<X> more;
     more.load(x + i);
     more.largest(top);
   }
-  top = a.team == 32 ? top_of_warp(top) : top_of_block(top, shared);
+  top = TEAM == 32 ? top_of_warp(top) : top_of_block(top, shared);
   const float scale = scale_of_row(top), back = 1 / scale;
   UNROLLED(h, HELD) {
-    if (first + h * step < a.cols) *(uint2 *)(y + first + h * step) = v[h].codes(scale, back, 0);
+    if (first + h * STEP < a.cols) *(uint2 *)(y + first + h * STEP) = v[h].codes(scale, back, 0);
   }
-  for (int64_t i = first + HELD * step; i < a.cols; i += step) {
+  for (int64_t i = first + HELD * STEP; i < a.cols; i += STEP) {
     eight<X> more;
     more.load(x + i);
     *(uint2 *)(y + i) = more.codes(scale, back, 0);
   }
   if (first == 0) a.scale[row] = scale;
+}
+template <typename X>
+__device__ inline void float8_row_codes(const float8_rows_args &a) {
+  if (!HAS_FLOAT8) return;
+  __shared__ float shared[TFU_THREADS / 32];
+  if (a.by_warps) row_codes<X, 32>(a, shared);
+  else row_codes<X, TFU_THREADS>(a, shared);
 }
 #define FLOAT8_ROW_CODES_OF_(args, tag, X) TFU_KERNEL_AS_(float8_row_codes_##tag, args, float8_row_codes<X>)
 TFU_SINGLES(FLOAT8_ROW_CODES_OF_, float8_rows_args)

@@ -39,7 +39,7 @@ typedef struct float8_rows_args {
   void *y;       /* codes of e4m3, or what they stand for, in the type of x */
   float *scale;  /* of each row, where y has codes */
   int64_t rows, cols;
-  int team; /* threads of a row, where y has codes: those of a warp, or of the block */
+  int by_warps; /* where y has codes: a warp has a row, not a block */
 } float8_rows_args;
 
 /* One block for each tensor that has a history. */

@@ -109,6 +109,31 @@ static tfu_code FN(tfu_float8_linear_cpu)(tfu_call *call) {
 
 /* ---- backward ---- */
 
+typedef struct FN(stored) {
+  tfu_tensor from, to;
+} FN(stored);
+
+static void FN(store_tiles)(void *arg, int64_t begin, int64_t end) {
+  const FN(stored) *s = arg;
+  for (TFU_EACH_TILE(at, n, begin, end))
+    FN(tfu_store)(s->to.data, s->to.dtype, at, (int)n, (const REAL *)s->from.data + at);
+}
+
+/* dpre in the type of dy, as an op between the activation and the product would have it: what is rounded to 16 bits
+ * before has another largest number. */
+static tfu_code FN(slope)(tfu_call *call, tfu_tensor *g) {
+  const tfu_tensor *dy = &call->in[TFU_F8GRAD_DY];
+  FN(stored) s;
+  TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_FLOAT8_ACTIVATION].i, dy, &call->in[TFU_F8GRAD_PRE], g,
+                           &call->out[TFU_F8GRAD_DBIAS]));
+  if (g->dtype == dy->dtype) return TFU_OK;
+  s.from = *g;
+  TFU_TRY(tfu_scratch_like(call, *dy, &s.to));
+  tfu_parallel_ranges(tfu_count(&dy->shape), tfu_task_size(tfu_count(&dy->shape), TFU_TILE), FN(store_tiles), &s);
+  *g = s.to;
+  return TFU_OK;
+}
+
 static tfu_code FN(update)(tfu_call *call, int i, const round_job *j) {
   const tfu_tensor *history = &call->in[TFU_F8GRAD_HISTORY + i];
   const int64_t n = history->shape.dim[0];
@@ -134,8 +159,7 @@ static tfu_code FN(tfu_float8_linear_grad_cpu)(tfu_call *call) {
   round_job of[TFU_FLOAT8_TENSORS] = {{.rows = 0}};
   tfu_recycled space;
   TFU_TRY(tfu_float8_check(call));
-  TFU_TRY(tfu_act_grad_cpu(call, call->attr[TFU_FLOAT8_ACTIVATION].i, &call->in[TFU_F8GRAD_DY],
-                           &call->in[TFU_F8GRAD_PRE], &g, &call->out[TFU_F8GRAD_DBIAS]));
+  TFU_TRY(FN(slope)(call, &g));
   of[TFU_FLOAT8_OF_DY] = (round_job){.from = g, .scale = dy_scale, .e5m2 = 1, .rounded = dy_scale != NULL};
   TFU_TRY(FN(round_all)(call, &of[TFU_FLOAT8_OF_DY], 0, &g));
   if (tfu_given(&x->shape)) {

@@ -355,15 +355,23 @@ static tfu_code run_own(tfu_call *call, const tfu_gemm_gpu *g) {
 
 static int on_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
-/* Whether cuBLASLt has such factors. What it refuses beside that, it does not propose. */
-static tfu_code takes_float8(tfu_call *call, const tfu_gemm_gpu *g, const tfu_cublaslt *lt, int *takes) {
+tfu_code tfu_gemm_gpu_has_float8(tfu_call *call, int outer, int *has) {
   enum { OUTER_SINCE = 120900 };
+  const char *why;
+  const tfu_cublaslt *lt = tfu_cublaslt_get(&why);
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
-  *takes = lt && device.capability >= 89 && g->b_transposed && !g->a_transposed && g->n % 16 == 0 && g->k % 16 == 0 &&
-           on_16(g->a) && on_16(g->b) && on_16(g->d) && on_16(g->float8->a_scale) && on_16(g->float8->b_scale) &&
-           !(g->bias && g->dtype == TFU_F32) && g->dtype != TFU_F64;
-  if (*takes && g->float8->outer) *takes = device.capability == 90 && lt->version >= OUTER_SINCE;
+  *has = lt && !call->invariant && device.capability >= 89;
+  if (*has && outer) *has = device.capability == 90 && lt->version >= OUTER_SINCE;
+  return TFU_OK;
+}
+
+/* Whether cuBLASLt has such factors. What it refuses beside that, it does not propose. */
+static tfu_code takes_float8(tfu_call *call, const tfu_gemm_gpu *g, int *takes) {
+  TFU_TRY(tfu_gemm_gpu_has_float8(call, g->float8->outer, takes));
+  *takes = *takes && g->b_transposed && !g->a_transposed && g->n % 16 == 0 && g->k % 16 == 0 && on_16(g->a) &&
+           on_16(g->b) && on_16(g->d) && on_16(g->float8->a_scale) && on_16(g->float8->b_scale) &&
+           !(g->dtype == TFU_F32 && (g->bias || g->epilogue != TFU_EPI_NONE)) && g->dtype != TFU_F64;
   return TFU_OK;
 }
 
@@ -386,8 +394,8 @@ static tfu_code attempt(tfu_call *call, const tfu_gemm_gpu *g, int *served, floa
   }
   if (g->float8) {
     int takes;
-    TFU_TRY(takes_float8(call, g, p.lt, &takes));
-    if (!takes) return TFU_OK;
+    TFU_TRY(takes_float8(call, g, &takes));
+    if (!takes || !p.lt) return TFU_OK;
   }
   if (p.lt && g->bias && !on_16(g->bias)) return TFU_OK; /* its kernels read the bias in packs */
   const int gelu = g->epilogue == TFU_EPI_GELU || g->epilogue == TFU_EPI_GELU_AUX;

@@ -9,7 +9,8 @@
  *
  * a and b may be of 8 bits beside results of 16 or 32 (tfu_gemm_float8). cuBLASLt has it from compute capability 8.9
  * on, where b is transposed and a is not, n and k are multiples of 16, and matrices and scales begin on 16 bytes;
- * nobody has it otherwise, and a bias has 16 bits.
+ * nobody has it otherwise. Where results are float32 there is neither an epilogue nor a bias, which it would read as
+ * bfloat16.
  *
  * Of TFU_I8, sums are int32. cuBLASLt has it where b is transposed and a is not, n and k are multiples of 4, and there
  * is neither an epilogue nor a bias; nobody has it otherwise. */
@@ -68,6 +69,9 @@ static inline int tfu_gemm_exact(tfu_dtype dtype, int tf32) { return dtype == TF
  * 0 (cuBLASLt then does not read a and b, and infinity times 0 is NaN), our own kernels serve what has no epilogue but
  * a bias. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_run(tfu_call *call, const tfu_gemm_gpu *g, int *served);
+
+/* Whether there may be products of float8 at all, with outer scales or without, for some sizes. */
+TFU_MUST_USE tfu_code tfu_gemm_gpu_has_float8(tfu_call *call, int outer, int *has);
 
 /* What it takes by the timing that chose its algorithm; 0 where nothing was timed. It may have been run meanwhile. */
 TFU_MUST_USE tfu_code tfu_gemm_gpu_time(tfu_call *call, const tfu_gemm_gpu *g, int *served, float *microseconds);

@@ -25,6 +25,22 @@ __device__ inline float power_of_2(float x) {
 }
 __device__ inline double power_of_2(double x) { return exp2(x); }
 
+/* What the channels of a strip share of a segment. */
+template <typename R>
+struct alignas(16) factors {
+  R b[STEPS][STATES], c[STEPS][STATES];
+};
+
+/* A segment of the gradient, in shared memory; before has the states before each step, sums what warps give to b and c.
+ */
+template <typename R>
+struct segment_back {
+  factors<R> in;
+  R x[STEPS][STRIP], delta[STEPS][STRIP], dy[STEPS][STRIP];
+  R before[STEPS][STATES][STRIP];
+  R sums[WARPS][STEPS][2 * STATES];
+};
+
 /* A block's strip, and a thread's channel. Threads beyond the last channel compute with zeros, and write nothing. */
 template <typename T>
 struct strip {
@@ -107,11 +123,20 @@ struct strip {
   __device__ void put_factors(R (&to)[STEPS][STATES], const T (&values)[EACH]) const {
     UNROLLED(i, EACH) (&to[0][0])[i * STRIP + threadIdx.x] = (R)values[i];
   }
-};
-
-template <typename R>
-struct alignas(16) factors {
-  R b[STEPS][STATES], c[STEPS][STATES];
+  /* Of the gradient: all is fetched before any of it is put. */
+  __device__ void load_segment(segment_back<R> &s, int segment) const {
+    T x[STEPS], delta[STEPS], dy[STEPS], b[EACH], c[EACH];
+    fetch_steps(x, args.x, segment);
+    fetch_steps(delta, args.delta, segment);
+    fetch_steps(dy, args.dy, segment);
+    fetch_factors(b, args.b, segment);
+    fetch_factors(c, args.c, segment);
+    UNROLLED(k, STEPS) {
+      s.x[k][threadIdx.x] = (R)x[k], s.delta[k][threadIdx.x] = (R)delta[k], s.dy[k][threadIdx.x] = (R)dy[k];
+    }
+    put_factors(s.in.b, b);
+    put_factors(s.in.c, c);
+  }
 };
 
 /* What the next segment reads is on its way while this one is computed. */
@@ -191,14 +216,6 @@ __device__ inline R sums_by_lane(R (&v)[32], int lane) {
   return v[0];
 }
 
-template <typename R>
-struct segment_back {
-  factors<R> in;
-  R x[STEPS][STRIP], delta[STEPS][STRIP], dy[STEPS][STRIP];
-  R before[STEPS][STATES][STRIP];
-  R sums[WARPS][STEPS][2 * STATES];
-};
-
 template <typename T>
 __device__ inline void selective_scan_back(const selective_args &args) {
   typedef acc<T> R;
@@ -218,20 +235,7 @@ __device__ inline void selective_scan_back(const selective_args &args) {
   ONCE
   for (int segment = p.last - 1; segment >= p.first; segment--) {
     __syncthreads(); /* all are done with the segment before, and with its sums */
-    T x[STEPS], delta[STEPS], dy[STEPS], b[p.EACH], c[p.EACH];
-    R h[STATES];
-    p.fetch_steps(delta, args.delta, segment);
-    p.fetch_steps(dy, args.dy, segment);
-    p.fetch_factors(c, args.c, segment);
-    if (!args.find) {
-      p.fetch_steps(x, args.x, segment);
-      p.fetch_factors(b, args.b, segment);
-      UNROLLED(n, STATES) h[n] = p.there ? p.kept(segment, n) : (R)0;
-      UNROLLED(k, STEPS) s.x[k][me] = (R)x[k];
-      p.put_factors(s.in.b, b);
-    }
-    UNROLLED(k, STEPS) s.delta[k][me] = (R)delta[k], s.dy[k][me] = (R)dy[k];
-    p.put_factors(s.in.c, c);
+    p.load_segment(s, segment);
     __syncthreads();
     if (args.find) {
       ONCE
@@ -242,8 +246,9 @@ __device__ inline void selective_scan_back(const selective_args &args) {
       }
       continue;
     }
-    UNROLL
-    for (int k = 0; k < STEPS; k++) {
+    R h[STATES];
+    UNROLLED(n, STATES) h[n] = p.there ? p.kept(segment, n) : (R)0;
+    UNROLLED(k, STEPS) {
       const R delta = s.delta[k][me], input = delta * s.x[k][me];
       UNROLLED(n, STATES) {
         s.before[k][n][me] = h[n];

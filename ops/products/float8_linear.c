@@ -4,9 +4,9 @@
  *
  * where e4m3 rounds to the nearest number of 4 bits of exponent and 3 of fraction, to the even one of two, and what is
  * beyond the largest, 448, to that. x_scale is a scalar; where it is not given, an empty vector, each row of x has its
- * own, max|x| * (1 / 448), or 1 where that is 0 or not finite. kernel_scale is a scalar, or one value per output. A kernel of
- * bytes is kept in e4m3, and is multiplied with its scale alone; `order` says how it lies: 'rows' is [inputs, outputs],
- * 'columns' [outputs, inputs], as GPUs take it. pre is an output where `keep` is given, as of Linear.
+ * own, max|x| * (1 / 448), or 1 where that is 0 or not finite. kernel_scale is a scalar, or one value per output. A
+ * kernel of bytes is kept in e4m3, and is multiplied with its scale alone; `order` says how it lies: 'rows' is [inputs,
+ * outputs], 'columns' [outputs, inputs], as GPUs take it. pre is an output where `keep` is given, as of Linear.
  *
  * The gradient is that of Linear, of the same q(x) and q(kernel), as if rounding had slope 1:
  *

@@ -21,9 +21,9 @@ enum { TFU_RNN_Y, TFU_RNN_LAST, TFU_RNN_KEPT };
 enum { TFU_RNNGRAD_DY, TFU_RNNGRAD_DLAST, TFU_RNNGRAD_X };
 enum { TFU_RNNGRAD_Y = TFU_RNNGRAD_X + TFU_RNN_KEEP, TFU_RNNGRAD_KEPT };
 
-/* Units that kept has of each step: what Recurrence keeps has room there, and so has what cuDNN 9.19 reserves, 5 units of
- * an LSTM and 6 of a GRU, and 256 bytes. Where that is more, as of a layer of some ten units and steps, cuDNN does not
- * serve. */
+/* Units that kept has of each step: what Recurrence keeps has room there, and so has what cuDNN 9.19 reserves, 5 units
+ * of an LSTM and 6 of a GRU, and 256 bytes. Where that is more, as of a layer of some ten units and steps, cuDNN does
+ * not serve. */
 enum { TFU_RNN_KEPT_UNITS = 8 };
 
 #endif

@@ -45,6 +45,7 @@ from tfuse.convolution.quantized_conv_layer import Quantize, QuantizedConv2D
 from tfuse.convolution.scale_channels import scale_channels
 from tfuse.layout.concat import concat
 from tfuse.layout.transpose import depth_to_space, space_to_depth, transpose
+from tfuse.recurrent.linear_recurrence import LinearRecurrence
 from tfuse.recurrent.recurrent_layers import GRU, LSTM
 from tfuse.recurrent.rnn import gru, lstm
 from tfuse.scans.scan import cumlogsumexp, cummax, cumprod, cumsum, cumulative_logsumexp

@@ -233,7 +233,7 @@ TRITONSERVER_Error *TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND_ModelInstan
     tfu_request_free(&r[k], i->signature);
     tfu_triton_drop(TRITONBACKEND_ModelInstanceReportStatistics(of, requests[k], r[k].code == TFU_OK, begin, run_begin,
                                                                 run_end, end));
-    tfu_triton_drop(TRITONBACKEND_RequestRelease(requests[k], TRITONSERVER_REQUEST_RELEASE_ALL));
+    tfu_request_release(&r[k]);
   }
   if (rows)
     tfu_triton_drop(

@@ -1,6 +1,7 @@
 /* Strings travel as bytes: for each its length, as 4 bytes, the lowest first, and then its characters. */
 #include "serving/triton/request.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,9 +31,21 @@ void tfu_triton_drop(TRITONSERVER_Error *error) {
 
 /* ---- in ---- */
 
-/* The bytes of an input in one piece: the request's own where they are that already, else a copy. */
-static tfu_code gather(TRITONBACKEND_Input *input, uint64_t bytes, uint32_t pieces, const void **data, void **own,
-                       tfu_error *err) {
+/* Where an input's bytes are: in one piece of host memory, which is the request's, or nowhere (NULL). */
+static tfu_code one_piece(TRITONBACKEND_Input *input, uint64_t bytes, uint32_t pieces, void **data, tfu_error *err) {
+  TRITONSERVER_MemoryType type = TRITONSERVER_MEMORY_CPU;
+  int64_t id = 0;
+  const void *piece;
+  uint64_t n;
+  *data = NULL;
+  if (pieces != 1) return TFU_OK;
+  TFU_TRY(tfu_triton_code(TRITONBACKEND_InputBuffer(input, 0, &piece, &n, &type, &id), err));
+  if (n == bytes && type != TRITONSERVER_MEMORY_GPU) *data = (void *)piece;
+  return TFU_OK;
+}
+
+/* Copies an input's pieces, one after the other. */
+static tfu_code gather(TRITONBACKEND_Input *input, uint64_t bytes, uint32_t pieces, char *to, tfu_error *err) {
   uint64_t done = 0;
   for (uint32_t i = 0; i < pieces; i++) {
     const void *piece;
@@ -41,17 +54,11 @@ static tfu_code gather(TRITONBACKEND_Input *input, uint64_t bytes, uint32_t piec
     int64_t id = 0;
     TFU_TRY(tfu_triton_code(TRITONBACKEND_InputBuffer(input, i, &piece, &n, &type, &id), err));
     TFU_REQUIRE(err, n <= bytes - done, "its parts have more bytes than it has");
-    if (pieces == 1 && n == bytes && type != TRITONSERVER_MEMORY_GPU) {
-      *data = piece;
-      return TFU_OK;
-    }
-    if (!*own && !(*own = malloc(bytes + 1))) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
-    TFU_TRY(tfu_memory_copy((char *)*own + done, piece, n, type, id, err));
+    TFU_TRY(tfu_memory_copy(to + done, piece, n, type, id, err));
     done += n;
   }
   TFU_REQUIRE(err, done == bytes, "its parts have %llu bytes, and it has %llu", (unsigned long long)done,
               (unsigned long long)bytes);
-  *data = *own;
   return TFU_OK;
 }
 
@@ -80,7 +87,7 @@ static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *
   TRITONBACKEND_Input *input;
   TRITONSERVER_DataType type;
   const int64_t *dim;
-  const void *data = NULL;
+  void *data;
   uint32_t rank, pieces;
   uint64_t given;
   size_t elements, bytes;
@@ -107,10 +114,18 @@ static tfu_code read_input(tfu_request *r, const tfu_config *c, const tfu_port *
                 (long long)dim[axis], (long long)r->length);
     r->length = dim[axis];
   }
-  TFU_TRY(gather(input, given, pieces, &data, &own[0], err));
+  TFU_TRY(one_piece(input, given, pieces, &data, err));
   if (port->dtype != TFU_TF_STRING) {
-    x->data = (void *)data;
-    return TFU_OK;
+    x->data = data;
+    if (data || !bytes) return TFU_OK;
+    const tfu_shape shape = x->shape;
+    TFU_TRY(tfu_array_new(port->dtype, &shape, x, err)); /* which a run takes as it is */
+    return gather(input, given, pieces, x->data, err);
+  }
+  if (!data) {
+    data = own[0] = malloc(given + 1);
+    if (!data) return tfu_fail(err, TFU_EXHAUSTED, "out of host memory");
+    TFU_TRY(gather(input, given, pieces, data, err));
   }
   const tfu_code code = texts_of(data, given, elements, (tfu_text **)&own[1], err);
   x->data = own[1];
@@ -131,8 +146,40 @@ void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *
   if (r->rows < 0) r->rows = 1;
 }
 
+/* ---- memory that is lent ---- */
+
+/* Releases a request when we and all tensors of its memory are done with it. */
+struct tfu_lease {
+  atomic_int users;
+  TRITONBACKEND_Request *of;
+};
+
+static void leave(void *lease) {
+  struct tfu_lease *l = lease;
+  if (atomic_fetch_sub(&l->users, 1) > 1) return;
+  tfu_triton_drop(TRITONBACKEND_RequestRelease(l->of, TRITONSERVER_REQUEST_RELEASE_ALL));
+  free(l);
+}
+
+void tfu_request_lend(tfu_request *r, const tfu_signature *s) {
+  struct tfu_lease *l = r->lease = malloc(sizeof *l);
+  if (!l) return; /* it is copied */
+  l->of = r->of;
+  atomic_init(&l->users, 1);
+  for (int i = 0; i < s->inputs; i++) {
+    atomic_fetch_add(&l->users, 1);
+    if (!tfu_array_lend(&r->in[i], leave, l)) atomic_fetch_sub(&l->users, 1);
+  }
+}
+
+void tfu_request_release(tfu_request *r) {
+  if (r->lease) leave(r->lease);
+  else tfu_triton_drop(TRITONBACKEND_RequestRelease(r->of, TRITONSERVER_REQUEST_RELEASE_ALL));
+}
+
 void tfu_request_free(tfu_request *r, const tfu_signature *s) {
   for (int i = 0; r->own && i < 2 * s->inputs; i++) free(r->own[i]);
+  for (int i = 0; r->in && i < s->inputs; i++) tfu_array_free(&r->in[i]);
   free(r->own);
   free(r->in);
   r->own = NULL;

@@ -8,9 +8,10 @@ typedef struct tfu_request {
   TRITONBACKEND_Request *of;
   tfu_array
       *in;    /* of the signature's inputs; of memory that is the request's, where it is the host's and in one piece */
-  void **own; /* of each input, two pieces of memory to free, or NULL */
-  int64_t rows;   /* of the batch; 1 where there are no batches */
-  int64_t length; /* along the ragged axes; -1: it has none */
+  void **own; /* of each input that is of strings, two pieces of memory to free, or NULL */
+  int64_t rows;            /* of the batch; 1 where there are no batches */
+  int64_t length;          /* along the ragged axes; -1: it has none */
+  struct tfu_lease *lease; /* where its memory is lent to tensors */
   tfu_code code;
   tfu_error err;
 } tfu_request;
@@ -18,6 +19,10 @@ typedef struct tfu_request {
 /* Reads it; what fails is in r->code and r->err. */
 void tfu_request_read(tfu_request *r, const tfu_config *c, const tfu_signature *s);
 void tfu_request_free(tfu_request *r, const tfu_signature *s);
+/* Has a run take its inputs where they lie, as far as they are aligned. */
+void tfu_request_lend(tfu_request *r, const tfu_signature *s);
+/* Gives it back to the server, at once or when no tensor has its memory any more. */
+void tfu_request_release(tfu_request *r);
 
 /* Sends the rows from `row` on of the results, or the error where r->code is one. Flags are Triton's: whether this is
  * the last answer. */

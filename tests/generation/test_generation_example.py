@@ -78,12 +78,12 @@ def test_what_is_refused(capsys):
 
 def test_jobs():
     """A process for each model of KerasHub and way of quantising it, one for each work of Transformers, which is not quantised,
-    and tfuse.generate by tfuse alone."""
+    and tfuse.generate and caches of 8 bits by tfuse alone."""
     of = lambda row: [job["works"] for job, _, _ in example.jobs_of([row], list(works.WORKS), False)]
-    first = ["batch1", "batch32", "batch128", "first", "requests", "padded"]
+    first = ["batch1", "batch32", "batch128", "first", "requests", "invariant", "padded"]
     small = [["batch1-int8"], ["batch1-int4"], ["8b-batch1-int8"], ["8b-batch1-int4"]]
-    assert of("tfuse") == [first, ["8b-batch1", "8b-batch64"], *small]
-    assert of("xla") == [[work for work in first if work != "requests"], ["8b-batch1", "8b-batch64"], *small]
+    assert of("tfuse") == [first, ["8b-batch1", "8b-batch64"], *small, ["batch128-float8"]]
+    assert of("xla") == [[work for work in first if work not in ("requests", "invariant")], ["8b-batch1", "8b-batch64"], *small]
     assert of("transformers") == [[work] for works in of("xla") for work in works if [work] not in small]
 
 

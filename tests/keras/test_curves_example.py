@@ -48,6 +48,15 @@ def test_tfuse_has_the_curve_of_stock_keras(as_on_a_gpu, monkeypatch):
                         "tfuse+xla": "not within 2 times stock's spread"}
 
 
+@needs_attention
+def test_a_model_in_float8_learns_as_well(as_on_a_gpu):
+    want = trained("gpt2", "stock")
+    with tfuse.enabled():
+        found = train_curve.losses("gpt2", "tfuse", STEPS, small=True, rate=1e-3, float8=True)
+    assert {"Float8Linear", "Float8LinearGrad"} <= ran()
+    np.testing.assert_allclose(curves.windows(found), curves.windows(want), rtol=0.01)
+
+
 def test_weights_are_moved_by_a_unit_or_two():
     made = [np.random.default_rng(0).standard_normal(1000).astype(np.float32), np.zeros(3, np.float32)]
     found = []

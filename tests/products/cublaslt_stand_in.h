@@ -11,6 +11,7 @@
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/nvidia/cublaslt.h"
+#include "kernels/products/float8.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/matmul_own.h"
 #include "tests/check.h"
@@ -28,6 +29,7 @@ static int64_t offset;      /* elements from an aligned address to each tensor: 
 /* ---- what it looks at ---- */
 
 static int products, epilogues_run, proposals; /* of cuBLASLt */
+static int float8_products;                    /* of these */
 static int own_products, passes;               /* launches of kernels that are products, and of others */
 static int last_algo;                          /* that cuBLASLt ran */
 static int open_descriptors;                   /* not yet destroyed */
@@ -40,6 +42,8 @@ struct tfu_matmul_desc {
   uint32_t epilogue;
   void *bias, *aux;
   int64_t aux_ld;
+  const float *a_scale, *b_scale; /* of factors in float8 */
+  int32_t a_mode, b_mode;
 };
 struct tfu_matrix_layout {
   cudaDataType_t type;
@@ -47,6 +51,8 @@ struct tfu_matrix_layout {
   int32_t batch;
   int64_t stride;
 };
+
+static int is_float8(cublasLtMatrixLayout_t l) { return l->type == CUDA_R_8F_E4M3 || l->type == CUDA_R_8F_E5M2; }
 
 static tfu_dtype dtype_of(cudaDataType_t type) {
   return type == CUDA_R_64F ? TFU_F64 : type == CUDA_R_16F ? TFU_F16 : type == CUDA_R_16BF ? TFU_BF16 : TFU_F32;
@@ -67,7 +73,9 @@ static cublasStatus_t desc_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttribu
   } all[] = {
       {CUBLASLT_MATMUL_DESC_TRANSA, &d->transpose_a, 4},       {CUBLASLT_MATMUL_DESC_TRANSB, &d->transpose_b, 4},
       {CUBLASLT_MATMUL_DESC_EPILOGUE, &d->epilogue, 4},        {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &d->bias, 8},
-      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, 8}};
+      {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &d->aux, 8}, {CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &d->aux_ld, 8},
+      {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &d->a_scale, 8},  {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &d->b_scale, 8},
+      {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &d->a_mode, 4},      {CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &d->b_mode, 4}};
   for (int i = 0; i < TFU_COUNT(all); i++)
     if (all[i].which == which && all[i].bytes == n) return memcpy(all[i].to, v, n), CUBLAS_STATUS_SUCCESS;
   return 7;
@@ -126,7 +134,19 @@ static cublasStatus_t config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlg
 }
 
 static double element(const void *data, cublasLtMatrixLayout_t l, int transposed, int64_t z, int64_t i, int64_t j) {
-  return at(data, dtype_of(l->type), z * l->stride + (transposed ? j + i * l->ld : i + j * l->ld));
+  const int64_t place = z * l->stride + (transposed ? j + i * l->ld : i + j * l->ld);
+  if (is_float8(l)) return float8_value(((const uint8_t *)data)[place], l->type == CUDA_R_8F_E5M2);
+  return at(data, dtype_of(l->type), place);
+}
+
+/* What a Hopper takes: else an H200 refused it. */
+static void check_float8(cublasLtMatmulDesc_t d, const void *a, cublasLtMatrixLayout_t al, const void *b,
+                         cublasLtMatrixLayout_t bl, const void *out, cublasLtMatrixLayout_t dl) {
+  const void *const pointers[] = {a, b, out, d->a_scale, d->b_scale};
+  CHECK(is_float8(al) && is_float8(bl) && !(al->type == CUDA_R_8F_E5M2 && bl->type == CUDA_R_8F_E5M2));
+  CHECK(d->transpose_a && !d->transpose_b && al->rows % 16 == 0 && al->cols % 16 == 0 && d->a_mode == d->b_mode);
+  CHECK(dl->type != CUDA_R_64F && !(dl->type == CUDA_R_32F && d->epilogue & CUBLASLT_EPILOGUE_BIAS));
+  for (int i = 0; i < TFU_COUNT(pointers); i++) CHECK(pointers[i] && (uintptr_t)pointers[i] % 16 == 0);
 }
 
 /* D = epilogue(alpha op(A) op(B) + beta C), columns side by side; what is multiplied by 0 does not count. */
@@ -149,6 +169,7 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
   CHECK(dl->batch == 1 || d->epilogue == CUBLASLT_EPILOGUE_DEFAULT);
   const int sums = d->epilogue == CUBLASLT_EPILOGUE_BGRADA, bias = !sums && d->epilogue & CUBLASLT_EPILOGUE_BIAS;
   CHECK(!bias || (uintptr_t)d->bias % 16 == 0); /* it is read in packs */
+  if (is_float8(al) || is_float8(bl)) check_float8(d, a, al, b, bl, out, dl), float8_products++;
   products++;
   epilogues_run += d->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   now += (last_algo == 3 ? 10 : 20) + (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT ? 4 : 0); /* 3 is the faster one */
@@ -161,6 +182,7 @@ static cublasStatus_t matmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const v
       double v = 0;
       for (int64_t k = 0; k < depth; k++)
         v += element(a, al, d->transpose_a, z, i, k) * element(b, bl, d->transpose_b, z, k, j);
+      if (d->a_scale) v *= (double)d->a_scale[d->a_mode ? i : 0] * d->b_scale[d->b_mode ? j : 0];
       v = (scale != 0 ? v * scale : 0) + (keep != 0 ? keep * element(c, cl, 0, z, i, j) : 0) +
           (bias ? at(d->bias, dtype, i) : 0);
       if (d->epilogue & 128) put(d->aux, dtype, i + j * d->aux_ld, v);
@@ -190,7 +212,7 @@ static const tfu_cublaslt lt = {.cublasLtCreate = create_handle,
                                 .cublasLtMatmulAlgoConfigGetAttribute = config,
                                 .cublasLtMatmul = matmul,
                                 .cublasLtGetStatusName = status_name,
-                                .version = 1};
+                                .version = 130000};
 const tfu_cublaslt *tfu_cublaslt_get(const char **why) {
   *why = missing ? "no cuBLASLt" : NULL;
   return missing ? NULL : &lt;

@@ -24,12 +24,12 @@ static CUresult launch_on_host(const CUlaunchConfig *c, CUfunction f, void **arg
   const host_kernel *found = NULL;
   tfu_dtype dtype = 0;
   (void)extra;
-  while (dtype < TFU_FLOATS && strcmp(tag, tfu_dtype_tag(dtype))) dtype++;
+  while (dtype < TFU_DTYPES && strcmp(tag, tfu_dtype_tag(dtype))) dtype++; /* all of them: it is of "any" */
   for (const host_kernel *k = host_kernels; k && k->name; k++)
     if (!strncmp(name, k->name, strlen(k->name)) && name[strlen(k->name)] == '_' &&
         (!found || strlen(k->name) > strlen(found->name)))
       found = k;
-  CHECK_FOR(found && dtype < TFU_FLOATS, "%s is not in the table", name);
+  CHECK_FOR(found && (dtype < TFU_DTYPES || !strcmp(tag, "any")), "%s is not in the table", name);
   launches += strncmp(name, "fold_", 5) != 0;
   if (found && !dry) found->run(args[0], dtype, c);
   return CUDA_SUCCESS;

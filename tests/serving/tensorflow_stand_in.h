@@ -1,6 +1,7 @@
 /* tensorflow_stand_in.h - a TensorFlow for tests of what calls it. Its only model gives each output what the input of
- * the same place has. A float that is UNLUCKY makes a run fail, and one that is SHORT takes away a row of the first
- * output. It counts what lives, so that nothing is left over unseen. */
+ * the same place has. A float that is UNLUCKY makes a run fail, one that is SHORT takes away a row of the first output,
+ * and for one that is KEPT it keeps the first input, as a model with a state may. It counts what lives, so that nothing
+ * is left over unseen. */
 #ifndef TFUSE_TENSORFLOW_STAND_IN_H_
 #define TFUSE_TENSORFLOW_STAND_IN_H_
 
@@ -11,6 +12,7 @@
 
 #define UNLUCKY 13.0f
 #define SHORT 17.0f
+#define KEPT 1e30f
 
 static atomic_int living, runs, loads;
 
@@ -26,7 +28,10 @@ struct TF_Tensor {
   size_t bytes;
   void (*release)(void *, size_t, void *);
   void *argument;
+  int more; /* who has it besides the one who made it */
 };
+static TF_Tensor *kept;
+static const void *_Atomic read_from; /* the first input of the last run */
 
 static void *alive(size_t bytes) {
   living++;
@@ -94,7 +99,7 @@ static void delete_devices(TF_DeviceList *l) { dead(l); }
 static TF_Tensor *new_tensor(TF_DataType type, const int64_t *dim, int rank, void *data, size_t bytes,
                              void (*release)(void *, size_t, void *), void *argument) {
   TF_Tensor *t = alive(sizeof *t);
-  *t = (TF_Tensor){type, rank, {0}, data, bytes, release, argument};
+  *t = (TF_Tensor){type, rank, {0}, data, bytes, release, argument, 0};
   size_t elements = 1;
   for (int i = 0; i < rank; i++) elements *= (size_t)(t->dim[i] = dim[i]);
   CHECK(bytes == elements * (type == TFU_TF_STRING ? sizeof(TF_TString) : tfu_tf_dtype_size((int)type)));
@@ -102,6 +107,7 @@ static TF_Tensor *new_tensor(TF_DataType type, const int64_t *dim, int rank, voi
   return t;
 }
 static void delete_tensor(TF_Tensor *t) {
+  if (t->more-- > 0) return;
   t->release(t->data, t->bytes, t->argument);
   dead(t);
 }
@@ -162,6 +168,8 @@ static void session_run(TF_Session *session, const TF_Buffer *options, const TF_
                         TF_Buffer *meta, TF_Status *s) {
   (void)session, (void)options, (void)at, (void)to, (void)targets, (void)targeted, (void)meta;
   runs++;
+  read_from = n ? in[0]->data : NULL;
+  if (has(in, n, KEPT)) (kept = in[0])->more++;
   if (has(in, n, UNLUCKY)) return set(s, 3, "an unlucky number");
   set(s, 0, "");
   for (int i = 0; i < m; i++) out[i] = copy_of(in[i % n], i == 0 && has(in, n, SHORT));

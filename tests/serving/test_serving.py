@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import shared_memory
 
 import keras
 import numpy as np
@@ -56,6 +57,13 @@ class Strings(tf.Module):
             return {"sum": tf.reduce_sum(ids, 1), "doubled": ids * 2}
 
 
+class Grow(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([1], tf.int64, "n")])
+    def grow(self, n):
+        """Makes n x n numbers, which a small request can ask for any number of."""
+        return {"sum": tf.reduce_sum(tf.fill(tf.concat([n, n], 0), tf.cast(n[0], tf.float32)))}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder of models, some with a configuration; expected() of a model gives what Python has."""
@@ -68,6 +76,8 @@ def folder(tmp_path_factory):
     strings = Strings()
     tf.saved_model.save(strings, home / "served/strings/1/model.savedmodel", signatures=strings.join)
     tf.saved_model.save(strings, home / "sums", signatures=strings.sums)
+    grow = Grow()
+    tf.saved_model.save(grow, home / "served/grow/1/model.savedmodel", signatures=grow.grow)
     _export.export(home / "sums", home / "served", "sums", max_batch=8, delay=2000, ragged="ids:1,doubled:1")
     return home
 
@@ -324,6 +334,26 @@ def test_triton_joins_ragged_requests_and_spares_the_good(folder, triton):
     assert after["inference_stats"]["fail"]["count"] - before["inference_stats"]["fail"]["count"] == 1
 
 
+def test_triton_takes_shared_memory(folder, triton):
+    """Where it lies, and a byte further, where it is copied."""
+    client, ids = Client(triton), np.arange(24, dtype=np.int32).reshape(4, 6) + 20
+    memory = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        about = json.dumps({"key": "/" + memory.name, "offset": 0, "byte_size": memory.size})
+        assert client.send("POST", "/v2/systemsharedmemory/region/ids/register", about)[0] == 200
+        for offset in (0, 64, 65):
+            memory.buf[offset:offset + ids.nbytes] = ids.tobytes()
+            where = {"shared_memory_region": "ids", "shared_memory_byte_size": ids.nbytes, "shared_memory_offset": offset}
+            head = json.dumps({"inputs": [{"name": "ids", "datatype": "INT32", "shape": [4, 6], "parameters": where}],
+                               "parameters": {"binary_data_output": True}}).encode()
+            got = client.infer("sums", body=(len(head), head))
+            assert got["sum"].ravel().tolist() == ids.sum(1).tolist() and got["doubled"].tolist() == (ids * 2).tolist()
+        assert client.send("POST", "/v2/systemsharedmemory/region/ids/unregister", b"{}")[0] == 200
+    finally:
+        memory.close()
+        memory.unlink()
+
+
 def statistics(port, name):
     _, _, data = Client(port).send("GET", "/v2/models/%s/stats" % name)
     return json.loads(data)["model_stats"][0]
@@ -348,6 +378,38 @@ def test_triton_survives_what_is_wrong(folder, triton):
     status, _, text = client.send("POST", "/v2/repository/models/half/load", b"{}")
     assert status == 400 and b"damaged, or was not written to its end" in text
     assert client.infer("sums", {"ids": np.int32([[1, 2]])})["sum"].tolist() == [[3]]
+
+
+def test_triton_survives_a_run_out_of_memory(folder, triton):
+    """While others run."""
+    client, others = Client(triton), Client(triton)
+    wanted, sums = [i + 2 for i in range(20, 50)], []
+    ask = lambda i: others.infer("sums", {"ids": np.int32([[i, 2]])})["sum"].item()
+    thread = threading.Thread(target=lambda: sums.extend(ask(i) for i in range(20, 50)))
+    thread.start()
+    for _ in range(3):
+        assert client.infer("grow", {"n": np.int64([3])})["sum"] == 27
+        with pytest.raises(Refused, match="(?i)oom|memory"):
+            client.infer("grow", {"n": np.int64([1 << 22])})  # 64 TiB
+    thread.join()
+    assert sums == wanted
+
+
+def test_triton_keeps_a_version_while_the_next_is_half_written(folder, triton):
+    """Also one whose files are there, and the last of them not to its end."""
+    client, home = Client(triton), folder / "served/bert_stock"
+    load = lambda: client.send("POST", "/v2/repository/models/bert_stock/load", b"{}")
+    for cut in ("saved_model.pb", "variables/variables.index"):
+        shutil.copytree(home / "1", home / "2")
+        whole = (home / "2/model.savedmodel" / cut).read_bytes()
+        (home / "2/model.savedmodel" / cut).write_bytes(whole[:len(whole) // 2])
+        status, _, text = load()
+        assert status == 400, text
+        test_triton_gives_what_python_gives(folder, triton, "bert_stock")
+        shutil.rmtree(home / "2")
+    time.sleep(0.3)
+    assert load()[0] == 200
+    test_triton_gives_what_python_gives(folder, triton, "bert_stock")
 
 
 def test_triton_loads_and_unloads(folder, triton):

@@ -34,14 +34,16 @@ def home(tmp_path_factory):
                                         hidden_dim=32, intermediate_dim=64)
     hub.models.LlamaCausalLM(backbone).save(home / "llm.keras")
     for name, pages in (("llm", None), ("tight", ROOM // 64)):
-        _export.export(home / "llm.keras", home / "served", name, generate={"rows": ROWS, "room": ROOM, "pages": pages})
+        options = {"rows": ROWS, "room": ROOM, "pages": pages, "batch_invariant": True}  # the same to the bit on GPUs, too
+        _export.export(home / "llm.keras", home / "served", name, generate=options)
     return home
 
 
 @pytest.fixture(scope="module")
 def wanted(home):
     """What Python generates greedily for PROMPTS."""
-    return tfuse.generate(keras.saving.load_model(home / "llm.keras"), PROMPTS, NEW, sampler="greedy")
+    return tfuse.generate(keras.saving.load_model(home / "llm.keras"), PROMPTS, NEW, sampler="greedy",
+                          batch_invariant=True)
 
 
 def test_exported_steps(home, wanted):
@@ -72,6 +74,15 @@ def test_exported_steps(home, wanted):
             found[row] += tokens[row].tolist()
     for row, i in enumerate(chosen):
         assert found[row][:NEW[i]] == wanted[i][:len(found[row])]
+
+
+def test_a_cache_that_no_memory_holds(home):
+    """Is an error of the server when it loads the model, in the words of TensorFlow."""
+    model = _model.Model(home / "served/llm/1/model.savedmodel", "reset")
+    with pytest.raises(_model.NotThere, match="(?i)oom|memory"):
+        model.run({"pages": np.int64(10 ** 10)})
+    assert model.run({"pages": np.int64(4)})["pages"] == 4
+    model.close()
 
 
 def test_what_is_not_exported(home, tmp_path):

@@ -191,6 +191,41 @@ static void test_without_batches(void) {
 
 /* ---- configurations ---- */
 
+/* A request that is alone is run where it lies, if it is aligned; and it is the server's again when nobody has its
+ * memory any more. */
+static void test_memory_is_lent(void) {
+  TRITONBACKEND_Model model;
+  TRITONBACKEND_ModelInstance instance;
+  _Alignas(64) float values[32] = {1, 2};
+  load_well(&model, "lent", "a:1:-1", "x:1:-1", "{\"max_batch_size\":4}");
+  begin(&instance, &model);
+  for (int at = 0; at < 17; at += at ? 1 : 15) {
+    TRITONBACKEND_Request r = {.inputs = 0};
+    add_input(&r, "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(2), values + at, 8);
+    r.wanted[0] = "x";
+    execute(&instance, &r, 1);
+    CHECK((read_from == values + at) == (at != 15) && is_out(&r.out[0], "x", (tfu_shape)SHAPE(2), values + at, 8));
+    clear(&r);
+  }
+  values[1] = KEPT;
+  TRITONBACKEND_Request r = {.inputs = 0}, *one = &r;
+  add_input(&r, "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(2), values, 8);
+  r.wanted[0] = "x";
+  CHECK(!TRITONBACKEND_ModelInstanceExecute(&instance, &one, 1) && r.answered == 1 && !r.released);
+  delete_tensor(kept);
+  CHECK(r.released == 1);
+  clear(&r);
+  /* In two pieces it is put together where a run takes it: there is one copy. */
+  values[1] = 2;
+  add_input(&r, "a", TRITONSERVER_TYPE_FP32, (tfu_shape)SHAPE(2), values, 8);
+  r.in[0].cut = 4;
+  r.wanted[0] = "x";
+  execute(&instance, &r, 1);
+  CHECK(read_from != values && is_out(&r.out[0], "x", (tfu_shape)SHAPE(2), values, 8));
+  clear(&r);
+  end(&instance);
+}
+
 static void test_what_is_refused(void) {
   TRITONBACKEND_Model model;
   const struct {
@@ -303,6 +338,7 @@ int main(void) {
   test_an_error_is_that_of_one_request();
   test_ragged();
   test_without_batches();
+  test_memory_is_lent();
   test_what_is_refused();
   test_loads_and_unloads();
   test_any_request();

@@ -11,6 +11,7 @@
   X(cudnnForwardMode_t, CUDNN_FWD_MODE_TRAINING, 1)                      \
   X(cudnnRNNAlgo_t, CUDNN_RNN_ALGO_STANDARD, 0)                          \
   X(cudnnRNNAlgo_t, CUDNN_RNN_ALGO_PERSIST_STATIC, 1)                    \
+  X(cudnnRNNAlgo_t, CUDNN_RNN_ALGO_PERSIST_DYNAMIC, 2)                   \
   X(cudnnRNNMode_t, CUDNN_LSTM, 2)                                       \
   X(cudnnRNNMode_t, CUDNN_GRU, 3)                                        \
   X(cudnnRNNBiasMode_t, CUDNN_RNN_DOUBLE_BIAS, 2)                        \
@@ -40,6 +41,7 @@
     (cudnnRNNDescriptor_t, cudnnRNNAlgo_t, cudnnRNNMode_t, cudnnRNNBiasMode_t, cudnnDirectionMode_t,                   \
      cudnnRNNInputMode_t, cudnnDataType_t, cudnnDataType_t, cudnnMathType_t, int32_t, int32_t, int32_t, int32_t,       \
      cudnnDropoutDescriptor_t, uint32_t))                                                                              \
+  X(cudnnStatus_t, cudnnBuildRNNDynamic, (cudnnHandle_t, cudnnRNNDescriptor_t, int))                                   \
   X(cudnnStatus_t, cudnnCreateRNNDataDescriptor, (cudnnRNNDataDescriptor_t *))                                         \
   X(cudnnStatus_t, cudnnDestroyRNNDataDescriptor, (cudnnRNNDataDescriptor_t))                                          \
   X(cudnnStatus_t, cudnnSetRNNDataDescriptor,                                                                          \

@@ -35,10 +35,10 @@ def enable(look_back=True, cache_dtype=None):
     """Puts fused ops behind Keras's own functions and layers, and KerasHub's.
 
     Replaced are attention, layer, RMS, group and batch normalisation, softmax, dropout, gelu, silu, mish, softplus, hard_silu
-    and the cross entropies of logits; LSTM and GRU; the steps of Adam, AdamW, Lamb, Lion and SGD; Dense, EinsumDense and heads
-    that are quantised; where there is a GPU, those that are not, convolutions and pooling, and sums, running sums,
-    permutations, concatenations and sorting of large tensors; and KerasHub's attention and RMS norms, and its generate() where
-    there is a GPU.
+    and the cross entropies of logits; LSTM, GRU and RNN over their cells; the steps of Adam, AdamW, Lamb, Lion and SGD; Dense,
+    EinsumDense and heads that are quantised; where there is a GPU, those that are not, convolutions and pooling, and sums,
+    running sums, permutations, concatenations and sorting of large tensors; and KerasHub's attention and RMS norms, and its
+    generate() where there is a GPU.
 
     Models themselves are unchanged: only the functions they call are replaced. A function that has already been traced, such
     as a model's train_function, keeps the ops it was traced with; compile() the model again to retrace it. What tfuse cannot

@@ -13,17 +13,24 @@ from tfuse.recurrent.recurrent_layers import loop, one_mask, why_not
 _RNN = "keras.src.layers.rnn."
 
 
-def _keras_has_cudnn(layer, mask):
-    """Whether Keras itself runs the loop by cuDNN. It cannot inside XLA, nor with recurrent dropout, nor with every mask: it
-    refuses those that have holes or are padded on the left, and sequences without steps."""
+_FEW = 16  # sequences, which cuDNN computes by a faster algorithm where it is asked to
+
+
+def _keras_has_cudnn(layer, sequences, mask):
+    """Whether Keras itself runs the loop by cuDNN, and no slower. It cannot inside XLA, nor with recurrent dropout, nor with
+    every mask: it refuses those that have holes or are padded on the left, and sequences without steps. And it always asks
+    for cuDNN's standard algorithm, where tfuse asks for faster ones in 16 bits and for few sequences."""
     cell = layer.cell
-    return (layer.use_cudnn and not cell.recurrent_dropout and one_mask(mask) is None and not _xla.is_inside() and cudnn_ok(
-        cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None)))
+    few = sequences.shape[0] is not None and sequences.shape[0] <= _FEW
+    narrow = keras.backend.standardize_dtype(sequences.dtype) in ("float16", "bfloat16")
+    elsewhere = cell.recurrent_dropout or one_mask(mask) is not None or few or narrow or _xla.is_inside()
+    return layer.use_cudnn and not elsewhere and cudnn_ok(
+        cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None))
 
 
 def _guard(layer, sequences, initial_state, mask, training=False):
-    if _keras_has_cudnn(layer, mask):
-        return "outside of XLA Keras runs it by cuDNN"
+    if _keras_has_cudnn(layer, sequences, mask):
+        return "outside of XLA Keras runs it by cuDNN, as fast"
     return why_not(layer, sequences, initial_state, mask, training)
 
 

@@ -36,7 +36,7 @@ NOTES = {
     "layout": "Axes in another order: all is read once and written once. Rows of odd sizes begin anywhere in a sector of memory, "
               "so that tiles share sectors with their neighbours.",
     "scans": "Running sums and their kin: one read and one write, along any axis. Blocks of one long row wait for the sums of "
-             "those before.",
+             "those before. selective_scan computes 16 exponentials for each element, which set its pace.",
     "recurrent": "Shapes are sequences × steps × features × units. Stock TensorFlow goes from step to step, as Keras's layers "
                  "do inside XLA and wherever they cannot call cuDNN. PyTorch's layers have neither masks nor recurrent dropout "
                  "nor other activations: there, its times are those of the layer without them.",

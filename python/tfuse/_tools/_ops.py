@@ -25,7 +25,7 @@ FAMILIES = {
                     "quantized_conv", "quantized_conv_layer", "channels_first"],
     "layout": ["transpose", "concat"],
     "scans": ["scan", "scan_linear", "selective_scan"],
-    "recurrent": ["rnn", "recurrent_layers", "recurrence"],
+    "recurrent": ["rnn", "recurrent_layers", "linear_recurrence", "recurrence"],
     "lists": ["tensors_norm", "tensors_update", "slices", "together"],
     "sorting": ["sort", "top_k", "unique", "bincount", "histogram"],
 }

@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from tfuse._core import _made
 from tfuse._core._explain import reason
 from tfuse.elementwise.scale_bias_act import known_activation
 from tfuse.products.einsum_dense import as_product, matrix_axes, why_not_einsum_dense
@@ -34,6 +35,12 @@ def serve(layer, x, training=None):
     scales = [tensor(layer.inputs_scale), tensor(layer.kernel_scale), tensor(layer.outputs_grad_scale)]
     histories = [tensor(h) for h in (layer.inputs_amax_history, layer.kernel_amax_history, layer.outputs_grad_amax_history)]
     histories = histories if training else [None, None, histories[2]]
-    y = delayed(x, kernel, scales, histories, bias, name, training)
-    y = y if shape is None else tf.reshape(y, shape)
+
+    def product(name, _=None):
+        y = delayed(x, kernel, scales, histories, bias, name, training)
+        return y if shape is None else tf.reshape(y, shape)
+
+    y = product(name)
+    if name == "linear" and after is None:
+        _made.keep(y, _made.Unfinished(x, "Float8Linear", "a product of float8", False, product))
     return y if after is None else after(y)

@@ -157,7 +157,8 @@ _quantized_linear = FusedOp("QuantizedLinear", _plain, _gradient, axes=_AXES)
 
 @composite
 def quantized_linear(x, kernel, scale, zero=None, bias=None, activation=None, residual=None, *, bits=8, group=None,
-                     order="rows", divide=False, quantize_rows=False, groups=None, input_scale=None, float8=False, x_scale=None):
+                     order="rows", divide=False, quantize_rows=False, groups=None, input_scale=None, float8=False,
+                     x_scale=None):
     """Returns act(x . w + bias) + residual, where the kernel w is kept in 8 or 4 bits.
 
     w[i, o] = (kernel[i, o] - zero[g, o]) * scale[g, o] / input_scale[i], where g = i // group is the group of row i, or

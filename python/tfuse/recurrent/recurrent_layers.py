@@ -1,4 +1,4 @@
-"""Keras's LSTM and GRU by tfuse.lstm and tfuse.gru, and its RNN over their cells: what takes the place of the loops over steps."""
+"""Keras's LSTM and GRU by tfuse.lstm and tfuse.gru, and its RNN over their cells: what takes the place of loops over steps."""
 
 import functools
 

@@ -71,14 +71,15 @@ _INPUTS = {
 _refused = refusing(tfuse.selective_scan, x=ones(2, 3, 4), delta=ones(2, 3, 4), a=ones(4, 5), b=ones(2, 3, 5), c=ones(2, 3, 5))
 CASES = [
     Case(name="selective_scan", run=by_name(tfuse.selective_scan, _INPUTS), plain=_stock, reference=_reference,
-         gradient=_gradient, inputs=_INPUTS, outputs={"y": lambda s: s[:3], "h": _STATE}, shapes=_SHAPES, fit=_fit, special=False,
-         summed=lambda s: s[1] * s[4] + s[2], rejects=[
+         gradient=_gradient, inputs=_INPUTS, outputs={"y": lambda s: s[:3], "h": _STATE}, shapes=_SHAPES, fit=_fit,
+         special=False, summed=lambda s: s[1] * s[4] + s[2], rejects=[
              _refused("SelectiveScan: x must be .batch, length, channels., got shape .2, 3.", x=ones(2, 3), delta=ones(2, 3)),
              _refused("delta must have the shape of x, .2, 3, 4., got .2, 3, 5.", delta=ones(2, 3, 5)),
              _refused("a must have a row for each channel of x .2, 3, 4., got shape .3, 5.", a=ones(3, 5)),
              _refused("a channel may have up to 16 states, got a of shape .4, 17.", a=ones(4, 17), b=ones(2, 3, 17)),
              _refused("b must be .batch, length, groups, states., .* got shape .2, 3, 1, 6.", b=ones(2, 3, 6)),
-             _refused("the groups of b must divide the channels of x .2, 3, 4., got b of shape .2, 3, 3, 5.", b=ones(2, 3, 3, 5), c=ones(2, 3, 3, 5)),
+             _refused("the groups of b must divide the channels of x .2, 3, 4., got b of shape .2, 3, 3, 5.",
+                      b=ones(2, 3, 3, 5), c=ones(2, 3, 3, 5)),
              _refused("c must have the shape of b", c=ones(2, 3, 6)),
              _refused("initial must have the shape of .batch, channels, states., .2, 4, 5., got .2, 4.", initial=ones(2, 4)),
          ]),
