@@ -8,10 +8,10 @@
 
 #include <math.h>
 
+#include "kernels/core/float8.h"
 #include "kernels/core/gpu/cuda.h"
 #include "kernels/core/gpu/tuned.h"
 #include "kernels/core/nvidia/cublaslt.h"
-#include "kernels/products/float8.h"
 #include "kernels/products/gemm_gpu.h"
 #include "kernels/products/matmul_own.h"
 #include "tests/check.h"
