@@ -9,7 +9,7 @@
 #include "kernels/products/few_rows.h"
 
 /* Rows that the kernel for few rows is used for. */
-TFU_TUNABLE(tiled_rows_most, 64, 0, 256);
+TFU_TUNABLE(tiled_rows_most, 32, 0, 256);
 
 static tfu_code few_rows(tfu_call *call, int *served) {
   const tfu_tensor *x = &call->in[TFU_PROJECT_X], *scale = &call->in[TFU_PROJECT_SCALE];

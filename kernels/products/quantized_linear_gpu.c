@@ -17,7 +17,7 @@
 TFU_MODULE(quantized_linear);
 
 /* Rows that the kernel for few rows is used for. */
-TFU_TUNABLE(tiled_rows_most, 64, 0, 256);
+TFU_TUNABLE(tiled_rows_most, 32, 0, 256);
 
 enum { MOST_Y = 65535 };
 static unsigned at_most(int64_t n) { return (unsigned)(n < MOST_Y ? n : MOST_Y); }
