@@ -1,6 +1,6 @@
-/* recurrence on the GPU: of each step a product by cuBLASLt, h . recurrent_kernel or dp . recurrent_kernel^T, and a
- * launch for the gates. Products read h and dp where they lie, in y and in dgates or dproduct, a row for each sequence,
- * and are wide, as sums are. */
+/* recurrence on the GPU: by a persistent kernel where there is one, otherwise of each step a product by cuBLASLt, h .
+ * recurrent_kernel or dp . recurrent_kernel^T, and a launch for the gates. Products read h and dp where they lie, in y
+ * and in dgates or dproduct, a row for each sequence, and are wide, as sums are. */
 #include "kernels/recurrent/recurrence.h"
 
 #include "kernels/core/arithmetic.h"
@@ -8,6 +8,7 @@
 #include "kernels/core/recycle.h"
 #include "kernels/layout/transpose.h"
 #include "kernels/products/gemm_gpu.h"
+#include "kernels/recurrent/recurrence_persistent.h"
 
 TFU_MODULE(recurrence);
 
@@ -92,6 +93,9 @@ tfu_code tfu_recurrence_gpu(tfu_call *call) {
                             .kept = tfu_given_data(&call->out[TFU_RECUR_KEPT])};
   tfu_recycled space;
   tfu_grid grid;
+  int served;
+  TFU_TRY(tfu_recurrence_persistent(call, &served));
+  if (served) return TFU_OK;
   TFU_TRY(threads_for(call, count, &grid));
   TFU_TRY(wide_scratch(call, s.batch * width, dtype, &product));
   TFU_TRY(wide_scratch(call, count, dtype, &a.state));
@@ -143,6 +147,9 @@ tfu_code tfu_recurrence_grad_gpu(tfu_call *call) {
                             .dproduct = tfu_given_data(&out[TFU_RECGRAD_DPRODUCT])};
   tfu_recycled space;
   tfu_grid grid;
+  int served;
+  TFU_TRY(tfu_recurrence_grad_persistent(call, &served));
+  if (served) return TFU_OK;
   TFU_TRY(threads_for(call, count, &grid));
   TFU_TRY(wide_scratch(call, a.scale ? s.gates * count : count, dtype, &product));
   TFU_TRY(wide_scratch(call, count, dtype, &a.direct));

@@ -1,9 +1,13 @@
 """Recurrent layers beyond their cases: what is not given, Keras's layers with all their options, and what is left to Keras."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import two_streams
 
 import tfuse
 from conftest import since_now
@@ -233,3 +237,47 @@ def test_what_is_timed_computes_what_its_rival_does(device, timed):
     options = timed.options[0]
     for got, want in zip(*(timed.case.step(f, inputs, dy, options) for f in (timed.case.run, timed.rival))):
         np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)  # products by TF32, on a GPU
+
+
+# Units, sequences and steps of the persistent kernels.
+_SIZES = [(512, 64, 6), (512, 1, 33), (1024, 8, 5), (96, 70, 7), (40, 3, 33)]
+
+
+@pytest.mark.parametrize("options", ["usual", "elu", "scaled"])
+@pytest.mark.parametrize("gates, function", [(4, tfuse.lstm), (3, tfuse.gru)], ids=["lstm", "gru"])
+@pytest.mark.parametrize("units, batch, steps", _SIZES)
+def test_persistent(device, units, batch, steps, gates, function, options):
+    """On a GPU all steps are one launch, whose blocks wait for each other: it is the one that runs, forward and back, with the
+    results that float64 has, and the same bits every time."""
+    rng, weights = np.random.default_rng(3), [draw(3, units * gates, seed=1), draw(units, units * gates, seed=2) / units ** 0.5]
+    inputs = [draw(batch, steps, 3), *weights, draw(batch, units, seed=4), draw(batch, steps, units, seed=5)]
+    mask, scale = rng.random([batch, steps]) < 0.8, 1.25 * (rng.random([batch, gates * units]) < 0.8)
+
+    def run(dtype):
+        x, kernel, recurrent_kernel, h, dy = (tf.cast(t, dtype) for t in inputs)
+        how = {"usual": {}, "elu": {"activation": "elu"}, "scaled": {"recurrent_scale": tf.cast(scale, dtype)}}[options]
+        with tf.GradientTape() as tape:
+            tape.watch([x, recurrent_kernel, h])
+            y = function(x, kernel, recurrent_kernel, h=h, mask=mask, **how)[0]
+        return [y, *tape.gradient(y, [x, recurrent_kernel, h], dy)]
+
+    got = run("float32")
+    if "GPU" in device:
+        ran = [row for row in tfuse.explain() if row["op"].startswith("Recurrence") and row["when"] == "ran"][-2:]
+        kernels = {row["op"]: row["kernel"] for row in ran}
+        assert "recurrence_persistent" in kernels["RecurrenceGrad"], ran
+        assert ("recurrence_persistent" in kernels["Recurrence"]) == (options != "scaled"), ran  # a loop over steps, in float32
+        for _ in range(10):
+            assert all(np.array_equal(a, b) for a, b in zip(got, run("float32")))
+    with tf.device("CPU:0"):
+        want = run("float64")
+    for a, b in zip(got, want):
+        assert np.max(np.abs(a.numpy() - b.numpy())) < 3e-6 * np.max(np.abs(b))
+
+
+def test_two_at_once(device):
+    """Two launches whose blocks wait for each other, on two streams: neither takes multiprocessors that the other waits for."""
+    if "CPU" in device:
+        two_streams.run(["CPU:0", "CPU:1"], units=64, steps=8)
+    else:
+        subprocess.run([sys.executable, two_streams.__file__], check=True, timeout=300)

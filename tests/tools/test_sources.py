@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import itertools
+import pathlib
 import re
 
 import pytest
@@ -116,10 +117,18 @@ def test_host_code_never_prints_or_exits():
 
 def test_blocks_wait_by_tickets():
     """Blocks need not start in the order of their numbers. So what waits for other blocks of its launch does that by
-    look_back.cuh alone, and the number of its tile is a ticket."""
+    look_back.cuh, and the number of its tile is a ticket; or by held_factor.cuh, and all blocks run at one time."""
     home, device = "kernels/core/device/look_back.cuh", sources(".cu", ".cuh", folders=("kernels",))
+    together = "kernels/recurrent/held_factor.cuh"
     waits = re.compile(r"ld\.(relaxed|acquire|volatile)|(?<!asm )volatile (?!\()")
-    assert {path for path, text in device.items() if waits.search(text)} == {home}
+    assert {path for path, text in device.items() if waits.search(text)} == {home, together}
+    reached = {together}
+    for _ in device:
+        reached |= {path for path, text in device.items() if any('"%s"' % other in text for other in reached)}
+    host = sources(".c", folders=("kernels",))
+    for stem in {pathlib.Path(path).stem for path in reached if path.endswith(".cu")}:
+        owners = [text for text in host.values() if re.search(r"TFU_MODULE(_AS\(\w+, |\()%s\)" % stem, text)]
+        assert owners and all(".together = 1" in text for text in owners), stem
     users = {path.rsplit("/", 1)[0] for path, text in device.items() if '"%s"' % home in text}
     assert users
     for folder in users:

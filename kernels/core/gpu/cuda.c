@@ -241,11 +241,12 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
   const tfu_driver *d;
   TFU_TRY(tfu_driver_get(&d, call->err));
   TFU_TRY(unleash(d, f, &g, call->err));
-  CUlaunchAttribute attributes[2];
+  CUlaunchAttribute attributes[3];
   unsigned n = 0;
   if (g.cluster > 1)
     attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
                                           .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+  if (g.together) attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
   if (g.overlap)
     attributes[n++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                           .value.programmaticStreamSerializationAllowed = 1};
@@ -272,6 +273,39 @@ tfu_code tfu_start(tfu_call *call, tfu_function *f, tfu_grid g, void **parameter
   const int64_t block[] = {config.blockDimX, config.blockDimY, config.blockDimZ};
   snprintf(what, sizeof what, "kernel %.80s: %s", f->name, tfu_show_launch(grid, block, g.shared).text);
   return tfu_driver_code(d, r, what, call->err);
+}
+
+tfu_code tfu_resident_blocks(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid g, int64_t *blocks) {
+  const tfu_driver *d;
+  tfu_loaded *loaded;
+  tfu_device device;
+  int image, n = 0;
+  CUresult r;
+  TFU_TRY(tfu_driver_get(&d, call->err));
+  TFU_TRY(image_now(k->module, &image, call->err));
+  TFU_TRY(find(k, image, variant, key, &loaded, call->err));
+  TFU_TRY(tfu_device_now(&device, call->err));
+  TFU_TRY(unleash(d, &loaded->function, &g, call->err));
+  const CUfunction function = (CUfunction)loaded->function.kernel;
+  if (g.cluster > 1) {
+    CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                 .value.clusterDim = {.x = g.cluster, .y = 1, .z = 1}};
+    const CUlaunchConfig config = {.gridDimX = g.cluster,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = g.threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = g.shared,
+                                   .attrs = &cluster,
+                                   .numAttrs = 1};
+    r = d->cuOccupancyMaxActiveClusters(&n, function, &config);
+    *blocks = (int64_t)n * g.cluster;
+  } else {
+    r = d->cuOccupancyMaxActiveBlocksPerMultiprocessor(&n, function, (int)g.threads, g.shared);
+    *blocks = (int64_t)n * device.multiprocessors;
+  }
+  return tfu_driver_code(d, r, loaded->label, call->err);
 }
 
 tfu_code tfu_launch(tfu_call *call, tfu_kernel *k, int variant, int key, tfu_grid grid, void *args) {

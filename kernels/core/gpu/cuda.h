@@ -38,12 +38,17 @@ typedef struct tfu_grid {
   unsigned shared;               /* bytes of dynamic shared memory       */
   unsigned cluster;              /* blocks along x that share their memory; zero is none */
   int resident;                  /* no more clusters than run at one time: those take the rows of the others */
+  int together;                  /* all blocks run at one time, or none does (cooperative launch) */
   int overlap;                   /* the kernel begins before those before it have ended (overlap.cuh) */
 } tfu_grid;
 
 #pragma GCC visibility push(default)
 /* Launches the kernel for `key`, a dtype or a place in its keys, on the call's stream; args is its one parameter. */
 TFU_MUST_USE tfu_code tfu_launch(tfu_call *call, tfu_kernel *kernel, int variant, int key, tfu_grid grid, void *args);
+
+/* How many blocks of a grid with these threads, this shared memory and these clusters can run at one time. */
+TFU_MUST_USE tfu_code tfu_resident_blocks(tfu_call *call, tfu_kernel *kernel, int variant, int key, tfu_grid grid,
+                                          int64_t *blocks);
 
 /* Keys of kernels that move bits or compare them, whatever they mean, and which of them is for so many bytes; and those
  * of a kernel that serves all. */

@@ -8,7 +8,9 @@ from tfuse.cases.products.linear import rows, weights
 from tfuse.elementwise.scale_bias_act import PLAIN
 
 # A case's shape is (batch, steps, features, units).
-_SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (0, 3, 4, 5), (3, 0, 4, 5), (2, 3, 0, 5), (33, 2, 3, 17), (3, 4, 5, 131)]
+# The last two are of the persistent kernels': units in whole packs, of several blocks; sequences of several tiles.
+_SHAPES = [(2, 3, 4, 5), (1, 1, 1, 1), (0, 3, 4, 5), (3, 0, 4, 5), (2, 3, 0, 5), (33, 2, 3, 17), (3, 4, 5, 131), (3, 9, 2, 40),
+           (70, 4, 3, 96)]
 _fit = fitting(4, lambda rows, columns: (min(rows, 5), min(columns, 3), 7, min(columns, 19)))
 
 
