@@ -62,8 +62,8 @@ def timed(model, images, options):
 
 def parse(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value, text in (("batch", 128, "images of a call"), ("image", 224, "pixels on a side"), ("classes", 1000, "of the model"),
-                              ("calls", 20, "in a row"), ("seed", 1, "of weights and images")):
+    for name, value, text in (("batch", 128, "images of a call"), ("image", 224, "pixels on a side"),
+                              ("classes", 1000, "of the model"), ("calls", 20, "in a row"), ("seed", 1, "of weights and images")):
         parser.add_argument("--" + name, type=int, default=value, help="%s (%d)" % (text, value))
     parser.add_argument("--dtype", choices=["bfloat16", "mixed_bfloat16", "float16", "float32"], default="bfloat16")
     parser.add_argument("--method", choices=["entropy", "percentile", "mse", "max"], default="max")

@@ -16,8 +16,8 @@ def codes(*shape):
 
 
 # Channels and outputs that tensor cores take, whole tiles of these and parts, and others.
-@pytest.mark.parametrize("shape", [(2, 9, 7, 16, 8), (1, 12, 11, 48, 40), (2, 17, 19, 64, 144), (1, 14, 14, 80, 272), (2, 5, 6, 3, 5),
-                                   (3, 30, 31, 64, 64)])
+@pytest.mark.parametrize("shape", [(2, 9, 7, 16, 8), (1, 12, 11, 48, 40), (2, 17, 19, 64, 144), (1, 14, 14, 80, 272),
+                                   (2, 5, 6, 3, 5), (3, 30, 31, 64, 64)])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_results_of_int8(shape, compiled):
     """Exact, but for sums that are rounded at a half."""
@@ -52,7 +52,8 @@ def test_layers(tmp_path):
     narrow = tfuse.Quantize(3.0)(inputs)
     first = tfuse.QuantizedConv2D(16, 3, padding="same", activation="relu", x_range=3.0, y_range=5.0)
     last = tfuse.QuantizedConv2D(24, 1, strides=2, x_range=5.0, residual_range=2.0)
-    residual = tfuse.Quantize(2.0)(keras.layers.AveragePooling2D(2, padding="same")(keras.layers.Concatenate()([inputs, inputs[..., :8]])))
+    more = keras.layers.Concatenate()([inputs, inputs[..., :8]])
+    residual = tfuse.Quantize(2.0)(keras.layers.AveragePooling2D(2, padding="same")(more))
     model = keras.Model(inputs, last([first(narrow), residual]))
     kernels = RNG.normal(size=(3, 3, 16, 16)) / 12, RNG.normal(size=(1, 1, 16, 24)) / 4
     biases = RNG.normal(size=16), RNG.normal(size=24)

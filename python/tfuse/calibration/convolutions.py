@@ -98,7 +98,8 @@ def parts_of(graph):
 
 def _part(graph, node, taken):
     conv = node.operation
-    part = Part(conv, node.input_tensors[0], node.output_tensors[0], nodes=[node], why_not=_why_not(conv, node.input_tensors[0]))
+    x = node.input_tensors[0]
+    part = Part(conv, x, node.output_tensors[0], nodes=[node], why_not=_why_not(conv, x))
     if part.why_not:
         return part
     part.relu = conv.activation is keras.activations.relu
@@ -114,8 +115,8 @@ def _part(graph, node, taken):
     norm = follow(*_NORMS, when=lambda layer: layer.axis in (-1, 3))
     part.norm = norm.operation if norm else None
     before = part.y
-    two = lambda node: len(node.input_tensors) == 2 and {tuple(t.shape) for t in node.input_tensors} == {tuple(before.shape)} and (
-        node.input_tensors[0] is not node.input_tensors[1])
+    two = lambda node: (len(node.input_tensors) == 2 and node.input_tensors[0] is not node.input_tensors[1] and
+                        {tuple(t.shape) for t in node.input_tensors} == {tuple(before.shape)})
     added = graph.next(before, keras.layers.Add)
     if added is not None and two(added) and follow(keras.layers.Add):
         part.residual = next(t for t in added.input_tensors if t is not before)

@@ -70,9 +70,11 @@ def _case(name, geometry, inputs=("bias",), options=({},), shapes=_SHAPES, dtype
 
 
 _STRIDED = floats.Geometry((3, 2), strides=2, padding=[(1, 2), (0, 1)])
-_refused = refusing(tfuse.quantized_conv, x=ones(2, 5, 5, 4, dtype=tf.int8), kernel=ones(6, 3, 3, 4, dtype=tf.int8), scale=ones(6))
+_refused = refusing(tfuse.quantized_conv, x=ones(2, 5, 5, 4, dtype=tf.int8), kernel=ones(6, 3, 3, 4, dtype=tf.int8),
+                    scale=ones(6))
 CASES = [
-    _case("quantized_conv", floats.Geometry((3, 3), padding="same"), options=each("activation", ["linear", "relu", "silu"]), rejects=[
+    _case("quantized_conv", floats.Geometry((3, 3), padding="same"), options=each(
+        "activation", ["linear", "relu", "silu"]), rejects=[
         _refused("quantized_conv: x must be int8, got float32", x=ones(2, 5, 5, 4)),
         _refused("quantized_conv: kernel must be int8.*got float32", kernel=ones(6, 3, 3, 4)),
         _refused("x must be .batch, spatial axes, channels. with one to three spatial axes, got shape .2, 4.",
@@ -85,11 +87,12 @@ CASES = [
                  bias=ones(4)),
         _refused("residual must have the shape of the convolution, .2, 3, 3, 6., got .2, 5, 5, 6.",
                  residual=ones(2, 5, 5, 6, dtype=tf.int8)),
-        _refused("residual must be int8, or float32 like the result, got bfloat16", residual=ones(2, 3, 3, 6, dtype=tf.bfloat16)),
+        _refused("residual must be int8, or float32 like the result, got bfloat16",
+                 residual=ones(2, 3, 3, 6, dtype=tf.bfloat16)),
         _refused("dtype must be one of float32, float16, bfloat16, got float64; y_scale makes int8", dtype="float64"),
         _refused("with y_scale activation must be None or 'relu', got 'gelu'", activation="gelu", y_scale=1.0),
-        _refused("kernel must have at most 131071 numbers for an output, since sums are int32", x=ones(1, 1, 1, 1 << 17, dtype=tf.int8),
-                 kernel=ones(6, 1, 1, 1 << 17, dtype=tf.int8)),
+        _refused("kernel must have at most 131071 numbers for an output, since sums are int32",
+                 x=ones(1, 1, 1, 1 << 17, dtype=tf.int8), kernel=ones(6, 1, 1, 1 << 17, dtype=tf.int8)),
     ]),
     _case("quantized_conv, residual", _STRIDED, ["bias", "residual"], [{"activation": "relu", "residual_scale": 0.02}],
           dtype="bfloat16"),
@@ -116,11 +119,13 @@ def _timed(name, geometry, sizes):
         return tf.nn.relu(y + tf.cast(bias, tf.bfloat16))
 
     return Timed(case, sizes, rival=rival, cpu_sizes=[floats.cpu_size(geometry, sizes[0])],
-                 elements=lambda shape: twice((volume(shape[:-1]) + volume(out(shape)) + volume(geometry.size) * volume(shape[-2:])) // 2),
+                 elements=lambda shape: twice(
+                     (volume(shape[:-1]) + volume(out(shape)) + volume(geometry.size) * volume(shape[-2:])) // 2),
                  flops=lambda shape, options: twice(2 * volume(out(shape)) * volume(geometry.size) * shape[-2]))
 
 
 TIMES = [
     _timed("quantized_conv, ResNet 1x1", floats.Geometry((1, 1)), [(128, 56, 56, 64, 256), (128, 14, 14, 1024, 256)]),
-    _timed("quantized_conv, ResNet 3x3", floats.Geometry((3, 3), padding="same"), [(128, 28, 28, 128, 128), (128, 7, 7, 512, 512)]),
+    _timed("quantized_conv, ResNet 3x3", floats.Geometry((3, 3), padding="same"),
+           [(128, 28, 28, 128, 128), (128, 7, 7, 512, 512)]),
 ]
