@@ -55,6 +55,8 @@ typedef struct persistent_back_args {
 /* Either op by its persistent kernel. *served is 0 where there is none for the call. */
 TFU_MUST_USE tfu_code tfu_recurrence_persistent(tfu_call *call, int *served);
 TFU_MUST_USE tfu_code tfu_recurrence_grad_persistent(tfu_call *call, int *served);
+/* Whether both have one for these sizes, without scales, where tensors are aligned. */
+TFU_MUST_USE tfu_code tfu_recurrence_persists(tfu_call *call, const recurrence_sizes *s, tfu_dtype dtype, int *both);
 #endif
 
 #endif

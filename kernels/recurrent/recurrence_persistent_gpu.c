@@ -67,7 +67,7 @@ static tfu_code make_plan(tfu_call *call, tfu_kernel *k, const recurrence_sizes 
   if (dtype == TFU_F64 || s->units > PERSISTENT_UNITS || s->units % PERSISTENT_MULTIPLE) return TFU_OK;
   /* Float32 with scales would be split for each gate: the loop is faster. */
   if (scaled && dtype == TFU_F32) return TFU_OK;
-  if (s->batch < 1 || s->steps < FEWEST_STEPS || !all_aligned(call)) return TFU_OK;
+  if (s->batch < 1 || s->steps < FEWEST_STEPS) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, call->err));
   /* Tensor cores with these types; backward clusters. */
   if (device.capability < (back ? 90 : 80)) return TFU_OK;
@@ -85,6 +85,12 @@ static tfu_code make_plan(tfu_call *call, tfu_kernel *k, const recurrence_sizes 
   p->grid.shared = (unsigned)lay_out(&p->at, s, size, slice, p->tiles, back ? s->kept + 2 : s->gates, scaled, back);
   *served = p->grid.shared <= (unsigned)tfu_dynamic_shared(&device);
   return TFU_OK;
+}
+
+tfu_code tfu_recurrence_persists(tfu_call *call, const recurrence_sizes *s, tfu_dtype dtype, int *both) {
+  plan p;
+  TFU_TRY(make_plan(call, &kernel, s, dtype, 0, 0, &p, both));
+  return *both ? make_plan(call, &back_kernel, s, dtype, 0, 1, &p, both) : TFU_OK;
 }
 
 /* What blocks hand to each other begins as all ones. */
@@ -109,6 +115,7 @@ tfu_code tfu_recurrence_persistent(tfu_call *call, int *served) {
   tfu_kernel *const k = a.scale ? &scaled_kernel : &kernel;
   plan p;
   TFU_TRY(make_plan(call, k, &a.size, y->dtype, a.scale != NULL, 0, &p, served));
+  *served = *served && all_aligned(call);
   if (!*served) return TFU_OK;
   a.tiles = p.tiles, a.at = p.at;
   TFU_TRY(untold(call, y));
@@ -134,6 +141,7 @@ tfu_code tfu_recurrence_grad_persistent(tfu_call *call, int *served) {
                             .dc = tfu_given_data(&out[TFU_RECGRAD_DC])};
   plan p;
   TFU_TRY(make_plan(call, &back_kernel, &a.size, dy->dtype, 0, 1, &p, served));
+  *served = *served && all_aligned(call);
   if (!*served) return TFU_OK;
   a.tiles = p.tiles, a.at = p.at;
   TFU_TRY(untold(call, &out[a.dproduct ? TFU_RECGRAD_DPRODUCT : TFU_RECGRAD_DGATES]));

@@ -15,15 +15,19 @@ _RNN = "keras.src.layers.rnn."
 
 _FEW = 16  # sequences, which cuDNN computes by a faster algorithm where it is asked to
 
+_HELD = 1024  # units, whose recurrent kernel stays in registers (kernels/recurrent/recurrence_persistent_gpu.c)
+
 
 def _keras_has_cudnn(layer, sequences, mask):
     """Whether Keras itself runs the loop by cuDNN, and no slower. It cannot inside XLA, nor with recurrent dropout, nor with
     every mask: it refuses those that have holes or are padded on the left, and sequences without steps. And it always asks
-    for cuDNN's standard algorithm, where tfuse asks for faster ones in 16 bits and for few sequences."""
+    for cuDNN's standard algorithm, where tfuse asks for faster ones in 16 bits and for few sequences, and has kernels of its
+    own for recurrent kernels that fit into the registers of a GPU."""
     cell = layer.cell
     few = sequences.shape[0] is not None and sequences.shape[0] <= _FEW
     narrow = keras.backend.standardize_dtype(sequences.dtype) in ("float16", "bfloat16")
-    elsewhere = cell.recurrent_dropout or one_mask(mask) is not None or few or narrow or _xla.is_inside()
+    held = cell.units <= _HELD and cell.units % 8 == 0
+    elsewhere = cell.recurrent_dropout or one_mask(mask) is not None or few or narrow or held or _xla.is_inside()
     return layer.use_cudnn and not elsewhere and cudnn_ok(
         cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, getattr(cell, "reset_after", None))
 
