@@ -38,8 +38,8 @@ static const char *hindrance(const quantized_conv_args *a, const tfu_device *dev
   if (device->capability < 80) return "the GPU has no products of 8 bits on tensor cores that tfuse knows";
   if (s->in[0] != 1 || s->out[0] != 1 || s->window[0] != 1 || s->before[0] != 0)
     return "tensor cores take one or two spatial axes";
-  if (s->c == 0 || s->c % 16 || s->k % 8)
-    return "tensor cores take channels of a group in multiples of 16, outputs of 8";
+  if (s->c == 0 || s->c % 16 || s->k % 16)
+    return "tensor cores take channels and outputs of a group in multiples of 16";
   if (!begins_on_pack(a->x) || !begins_on_pack(a->kernel) || !begins_on_pack(a->y) || !begins_on_pack(a->residual) ||
       !begins_on_pack(a->scale) || !begins_on_pack(a->bias))
     return "tensor cores take tensors that begin on 16 bytes";

@@ -71,8 +71,9 @@ def test_mixed_precision():
 
 
 def test_eagerly():
-    """Where Keras itself fails: its gradient functions do not take the variables that TensorFlow finds in them."""
-    np.testing.assert_allclose(trained(True, 5, run_eagerly=True)[0], trained(True, 5)[0], rtol=1e-4)
+    """Where Keras itself fails: its gradient functions do not take the variables that TensorFlow finds in them. The bound is
+    that of other routes: in XLA a last bit may differ, and then the number of 8 bits that it is rounded to."""
+    np.testing.assert_allclose(trained(True, 5, run_eagerly=True)[0], trained(True, 5)[0], rtol=2e-3)
 
 
 def test_layers_of_tfuse():
