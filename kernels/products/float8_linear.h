@@ -2,8 +2,8 @@
 #ifndef TFUSE_KERNELS_FLOAT8_LINEAR_H_
 #define TFUSE_KERNELS_FLOAT8_LINEAR_H_
 
-#include "kernels/core/gpu/walk.h"
 #include "kernels/core/float8.h"
+#include "kernels/core/gpu/walk.h"
 
 /* The scale after one whose history had `before` as its largest number. */
 FLOAT8_INLINE float float8_next_scale(float before, float scale, float largest) {

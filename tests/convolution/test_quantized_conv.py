@@ -15,7 +15,7 @@ def codes(*shape):
     return RNG.integers(-127, 128, shape).astype("int8")
 
 
-# Channels and outputs that tensor cores take, whole tiles of these and parts, and others.
+# Channels and outputs that tensor cores take, which are multiples of 16, whole tiles of these and parts; and others.
 @pytest.mark.parametrize("shape", [(2, 9, 7, 16, 8), (1, 12, 11, 48, 40), (2, 17, 19, 64, 144), (1, 14, 14, 80, 272),
                                    (2, 5, 6, 3, 5), (3, 30, 31, 64, 64)])
 @pytest.mark.parametrize("compiled", [False, True])
@@ -34,7 +34,8 @@ def test_results_of_int8(shape, compiled):
     got = run()
     assert got.dtype == tf.int8
     assert np.abs(got.numpy() - want).max() < 0.5001
-    assert (want > 127 - 1e-9).any() and (got.numpy() == 0).any()  # what is clipped, and what relu leaves
+    if want.size > 1000:  # what is clipped, and what relu leaves
+        assert (want > 127 - 1e-9).any() and (got.numpy() == 0).any()
 
 
 def test_there_is_no_gradient():

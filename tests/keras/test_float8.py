@@ -15,6 +15,17 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(8, 6, 24)).astype("float32"), RNG.normal(size=(8, 6, 16)).astype("float32")
 
 
+# On a GPU what is rounded to 8 bits differs from Keras's in its last bit, so some of the rounded numbers are neighbours.
+GPU = bool(tf.config.list_physical_devices("GPU"))
+LOSSES = 1e-2 if GPU else 2e-3
+
+
+def check_results(found, want):
+    off = np.abs(found - want)
+    assert np.mean(off > 1e-4) <= (0.05 if GPU else 0)
+    assert off.max() <= 0.05 * np.abs(want).max()
+
+
 def made(dtype=None, kind=keras.layers):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([
@@ -43,7 +54,7 @@ def test_training_is_keras_own(how):
     ours, updated, model = trained(True, **how)
     assert since(op="Float8Linear"), since()
     assert not [row for row in since() if "float8_call" in row["op"]]  # which would say why not
-    np.testing.assert_allclose(ours, losses, rtol=2e-3)
+    np.testing.assert_allclose(ours, losses, rtol=LOSSES)
     assert losses[-1] < 0.9 * losses[0]
     states = [name for name in weights if "scale" in name or "history" in name]
     assert len(states) == 24
@@ -71,14 +82,13 @@ def test_mixed_precision():
 
 
 def test_eagerly():
-    """Where Keras itself fails: its gradient functions do not take the variables that TensorFlow finds in them. The bound is
-    that of other routes: in XLA a last bit may differ, and then the number of 8 bits that it is rounded to."""
-    np.testing.assert_allclose(trained(True, 5, run_eagerly=True)[0], trained(True, 5)[0], rtol=2e-3)
+    """Where Keras itself fails: its gradient functions do not take the variables that TensorFlow finds in them."""
+    np.testing.assert_allclose(trained(True, 5, run_eagerly=True)[0], trained(True, 5)[0], rtol=2e-3 if GPU else 1e-4)
 
 
 def test_layers_of_tfuse():
     since = since_now()
-    np.testing.assert_allclose(trained(False, 5, kind=tfuse)[0], trained(False, 5)[0], rtol=2e-3)
+    np.testing.assert_allclose(trained(False, 5, kind=tfuse)[0], trained(False, 5)[0], rtol=LOSSES)
     assert since(op="Float8Linear", when="ran")
 
 
@@ -87,8 +97,8 @@ def test_inference_updates_nothing():
     want = model.predict(X, verbose=0)
     since = since_now()
     with tfuse.enabled():
-        np.testing.assert_allclose(model.predict(X, verbose=0), want, atol=1e-4)
-        np.testing.assert_allclose(model(X), want, atol=1e-4)
+        check_results(model.predict(X, verbose=0), want)
+        check_results(np.asarray(model(X)), want)
     assert since(op="Float8Linear", when="ran")
     assert all(np.array_equal(np.asarray(w.numpy(), "float64"), before[w.path.partition("/")[2]]) for w in model.weights)
 
@@ -100,10 +110,10 @@ def test_files_go_both_ways(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     named = lambda model: {"/".join(w.path.split("/")[-2:]): w.numpy() for w in model.weights}
     np.testing.assert_equal(named(again), named(model))
-    np.testing.assert_allclose(again.predict(X, verbose=0), want, atol=1e-4)
+    check_results(again.predict(X, verbose=0), want)
     again.save(tmp_path / "again.keras")
     with tfuse.enabled():
-        np.testing.assert_allclose(keras.saving.load_model(tmp_path / "again.keras").predict(X, verbose=0), want, atol=1e-4)
+        check_results(keras.saving.load_model(tmp_path / "again.keras").predict(X, verbose=0), want)
 
 
 def test_a_layer_is_as_exact_as_keras_own():

@@ -60,7 +60,8 @@ def test_quantized_layers_are_keras_own(as_on_a_gpu, mode, tmp_path):
         for model in (ours, theirs):
             model.compile(keras.optimizers.SGD(0.1), "mse")
             losses.append([model.train_on_batch(TOKENS, want + 1) for _ in range(3)])
-        np.testing.assert_allclose(*losses, rtol=1e-5)
+        # On a GPU a last bit may differ, and so the number of 8 bits that it is rounded to.
+        np.testing.assert_allclose(*losses, rtol=1e-3 if tf.config.list_physical_devices("GPU") else 1e-5)
         assert losses[0][2] < losses[0][0]
     if mode not in ("gptq", "awq"):  # whose files Keras does not load, of its own layers neither
         check_files_go_both_ways([ours, theirs], TOKENS, tmp_path, functools.partial(np.testing.assert_allclose, atol=1e-6))
