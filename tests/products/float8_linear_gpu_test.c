@@ -100,24 +100,6 @@ static void spread(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
   for (int64_t i = 0; i < a->count; i++) a->to[i] = *a->from;
 }
 
-static void sum_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
-  const linear_sums_args *a = args;
-  for (int64_t i = 0; i < a->cols * (int64_t)c->gridDimY; i++) {
-    double sum = 0; /* in the first of the blocks */
-    for (int64_t row = 0; row < a->rows && i < a->cols; row++) sum += at(a->dy, dtype, row * a->cols + i);
-    put(a->partial, tfu_real(dtype), i, sum);
-  }
-}
-
-static void finish_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
-  const tfu_channels_args *a = args;
-  (void)c;
-  for (int64_t i = 0; i < a->walk.n; i++) {
-    const double v = activate(a->activation, at(a->x[0], dtype, i) + weight(a, 0, dtype, i), 0);
-    put(a->y[0], dtype, i, v + at(a->x[1], dtype, i));
-  }
-}
-
 static const host_kernel kernels[] = {HOST_PASSES,
                                       {"float8_codes", codes},
                                       {"float8_row_codes", row_codes},

@@ -5,6 +5,7 @@
 
 #include "kernels/core/gpu/channels.h"
 #include "kernels/core/gpu/walk.h"
+#include "kernels/products/linear.h"
 #include "tests/check.h"
 #include "tests/products/any_dtype.h"
 #include "tests/stand_in_driver.h"
@@ -58,6 +59,25 @@ static inline double activate(int act, double v, int derivative) {
 static inline double weight(const tfu_channels_args *a, int k, tfu_dtype dtype, int64_t i) {
   CHECK(a->count[k] <= 1 || a->count[k] == a->cols);
   return a->count[k] ? at(a->w[k], dtype, i % a->count[k]) : a->absent[k];
+}
+
+/* Of linear: the columns of dy summed, and what follows a product. */
+static inline void sum_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const linear_sums_args *a = args;
+  for (int64_t i = 0; i < a->cols * (int64_t)c->gridDimY; i++) {
+    double sum = 0; /* in the first of the blocks */
+    for (int64_t row = 0; row < a->rows && i < a->cols; row++) sum += at(a->dy, dtype, row * a->cols + i);
+    put(a->partial, tfu_real(dtype), i, sum);
+  }
+}
+
+static inline void finish_rows(void *args, tfu_dtype dtype, const CUlaunchConfig *c) {
+  const tfu_channels_args *a = args;
+  (void)c;
+  for (int64_t i = 0; i < a->walk.n; i++) {
+    const double v = activate(a->activation, at(a->x[0], dtype, i) + weight(a, 0, dtype, i), 0);
+    put(a->y[0], dtype, i, v + at(a->x[1], dtype, i));
+  }
 }
 
 /* act(x * scale + bias) */
