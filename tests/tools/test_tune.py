@@ -213,7 +213,7 @@ def test_ops_without_choices(op, says, capsys):
         _tune.main([op])
     assert left.value.code == 2
     printed = capsys.readouterr().err
-    assert says in printed and "norm (layer_norm, rms_norm), " in printed and " reduce, rope, " in printed
+    assert says in printed and "norm (layer_norm, rms_norm), " in printed and " reduce, " in printed and " rope, " in printed
 
 
 @pytest.mark.skipif(bool(GPUS), reason="there is a GPU")
