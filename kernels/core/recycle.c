@@ -36,7 +36,8 @@ tfu_call *tfu_recycle(tfu_recycled *r) {
 tfu_call *tfu_part(tfu_recycled *r, const tfu_op *op) {
   tfu_call *call = tfu_recycle(r);
   call->op = op;
-  call->constant = 0; /* those bits are of the outer call's inputs */
+  call->constant = 0;  /* those bits are of the outer call's inputs */
+  call->kernel = NULL; /* what it launches names it, not the part before it */
   for (int i = 0; i < TFU_MAX_ARGS; i++)
     call->in[i] = call->out[i] = (tfu_tensor){.dtype = r->outer->in[0].dtype, .shape = {.rank = 1}};
   for (int i = 0; i < TFU_MAX_ATTRS; i++) call->attr[i] = (tfu_value){0};

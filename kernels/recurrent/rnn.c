@@ -39,7 +39,6 @@ tfu_code tfu_rnn_by_parts(tfu_call *call, const rnn_parts *parts) {
   linear->out[TFU_LINEAR_Y] = gates;
   if (tfu_count(&gates.shape)) TFU_TRY(parts->linear(linear));
   tfu_call *part = tfu_part(&space, &tfu_recurrence);
-  part->kernel = NULL; /* it names the work, not the product before it */
   set_attributes(part, call);
   part->in[TFU_RECUR_GATES] = gates;
   part->in[TFU_RECUR_KERNEL] = in[TFU_RNN_RECURRENT];
