@@ -49,8 +49,6 @@ import keras
 import tfuse
 from tfuse._core import _explain, _library
 
-gc.freeze()  # what is imported stays: no collection has to look at it again
-
 _collectives = itertools.count(0, 100000)
 
 
@@ -58,6 +56,14 @@ _collectives = itertools.count(0, 100000)
 def device(request):
     with tf.device(request.param):
         yield request.param
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_stay():
+    """No collection has to look at them again: Keras does one for each variable that a layer loses when it is quantised, which
+    takes half a second where hundreds of tests have run before."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
