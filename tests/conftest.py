@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -103,13 +104,16 @@ def since_now():
 
 
 def new_process(program, *arguments):
-    """Runs a Python program in a process of its own, with this tfuse and without TF32; returns it when done."""
+    """Runs a Python program in a process of its own, with this tfuse and without TF32; returns it when done, without what
+    TensorFlow logs before it has read the level of its log, on x86."""
     home = str(pathlib.Path(tfuse.__file__).parent.parent)
     path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true",
                    "NVIDIA_TF32_OVERRIDE": "0"}
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
+    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done.stdout = re.sub(r"(?m)^(WARNING: All log messages before absl::|[IWE]0000 00:00:).*\n", "", done.stdout)
+    return done
 
 
 @functools.lru_cache(None)
