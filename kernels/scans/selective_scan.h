@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-/* On the GPU: channels of a strip, a thread of a block for each; and steps of a segment, and of those that the gradient
- * holds in registers at one time, for values of so many bytes. */
+/* On the GPU: channels of a strip, and threads of a block; and steps of a segment, and of those that the gradient holds
+ * in registers at one time, for values of so many bytes. */
 #define TFU_SELECT_STRIP 128
 #define TFU_SELECT_STEPS 8
 #define TFU_SELECT_HELD 4
@@ -34,6 +34,7 @@ typedef struct selective_args {
   void *weights;    /* [pieces, batch, ROWS, channels]: what each piece gives to da, and last to dskip */
   int64_t piece;    /* segments of a piece */
   int pieces, find; /* find: only totals are wanted, */
+  int packs;        /* rows of x and the like, of b and of c are whole packs */
   void *totals;     /* [pieces, batch, ROWS, channels]: where h = 0 ends, and last the sum of delta */
 } selective_args;
 

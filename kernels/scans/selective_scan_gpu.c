@@ -19,8 +19,16 @@ static int64_t blocks_of(const selective_args *a) { return a->batch * a->groups 
 /* Bytes of so many values that are computed with. */
 static size_t bytes(tfu_dtype dtype, int64_t values) { return (size_t)values * tfu_dtype_size(tfu_real(dtype)); }
 
+/* Whether rows of all that is read step by step are whole packs, and begin with one. */
+static int has_packs(const selective_args *a, tfu_dtype dtype) {
+  const uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->delta | (uintptr_t)a->b | (uintptr_t)a->c | (uintptr_t)a->dy;
+  const size_t size = tfu_dtype_size(dtype), strip = (size_t)(a->channels / a->groups) * size;
+  return (all | strip | (size_t)a->states * size) % 16 == 0;
+}
+
 static tfu_code cut(tfu_call *call, selective_args *to, tfu_dtype dtype) {
   selective_args a = tfu_selective_of(call, TFU_SELECT_STRIP, TFU_SELECT_STEPS_OF(bytes(dtype, 1)));
+  a.packs = has_packs(&a, dtype);
   tfu_device device;
   TFU_TRY(tfu_device_now(&device, call->err));
   const int64_t blocks = blocks_of(&a), wanted = (int64_t)ENOUGH * device.multiprocessors;
@@ -63,21 +71,27 @@ static tfu_code fold(tfu_call *call, tfu_kernel *kernel, selective_args *a, tfu_
                : TFU_OK;
 }
 
-/* Values of shared memory: x, delta and dy of a strip's steps, b and c, and what each four threads give to these. */
-static int64_t shared_values(tfu_dtype dtype) {
-  return TFU_SELECT_STEPS_OF(bytes(dtype, 1)) *
-         (3 * TFU_SELECT_STRIP + 2 * TFU_SELECT_SLOTS * (1 + TFU_SELECT_STRIP / 4));
+/* Bytes of shared memory of the gradient: x, delta and dy of a strip, b and c, as they are stored, of two segments; b
+ * and c to compute with; what each four threads give to these; and the states before the segment, where they are sent
+ * for. */
+static size_t shared_bytes(const tfu_device *device, tfu_dtype dtype) {
+  const size_t real = bytes(dtype, 1), steps = (size_t)TFU_SELECT_STEPS_OF(real), factors = 2 * TFU_SELECT_SLOTS;
+  const size_t kept = device->capability >= 80 ? TFU_SELECT_SLOTS * TFU_SELECT_STRIP * real : 0;
+  return 2 * steps * (3 * TFU_SELECT_STRIP + factors) * tfu_dtype_size(dtype) + steps * factors * real +
+         steps * factors * (TFU_SELECT_STRIP / 4) * real + kept;
 }
 
 tfu_code tfu_selective_scan_grad_gpu(tfu_call *call) {
   const tfu_dtype dtype = call->in[TFU_SELGRAD_DY].dtype;
   selective_args a;
+  tfu_device device;
+  TFU_TRY(tfu_device_now(&device, call->err));
   TFU_TRY(cut(call, &a, dtype));
   TFU_TRY(tfu_scratch(call, bytes(dtype, tfu_selective_kept(&a, TFU_SELECT_STRIP)), &a.kept));
   TFU_TRY(tfu_scratch(call, bytes(dtype, tfu_selective_factors(&a)), &a.factors));
   TFU_TRY(tfu_scratch(call, bytes(dtype, tfu_selective_weights(&a)), &a.weights));
   TFU_TRY(scan(call, &states, &states, &a, 0));
-  TFU_TRY(scan(call, &backward, &backward, &a, bytes(dtype, shared_values(dtype))));
+  TFU_TRY(scan(call, &backward, &backward, &a, shared_bytes(&device, dtype)));
   TFU_TRY(fold(call, &factors, &a, dtype, a.batch * a.length * a.groups * a.states));
   return fold(call, &weights, &a, dtype, a.channels * TFU_SELECT_ROWS);
 }
