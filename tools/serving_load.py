@@ -7,9 +7,9 @@ count and time, and stays on the loopback.
   python tools/serving_load.py inputs [--megabytes 1,16,64]                    large inputs, sent and in shared memory
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
-`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of 32 tokens
-with so many layers, in float32. A batch pays once for what a run costs however few rows it has: each op's start, and reading the
-weights.
+`python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of --tokens
+tokens with so many layers, or resnet, a ResNet-50 for pictures of --width pixels. A batch pays once for what a run costs however few
+rows it has: each op's start, and reading the weights.
 """
 import argparse
 import collections
@@ -48,23 +48,30 @@ def dense(options):
 
 
 def bert(options):
-    """A classifier of 32 tokens."""
     import keras_hub
 
-    backbone = keras_hub.models.BertBackbone(vocabulary_size=1000, num_layers=options.layers, num_heads=4, hidden_dim=options.width,
-                                             intermediate_dim=4 * options.width, max_sequence_length=32)
-    ints = lambda value: np.full([1, 32], value, np.int32)
+    backbone = keras_hub.models.BertBackbone(
+        vocabulary_size=1000, num_layers=options.layers, num_heads=max(options.width // 64, 4), hidden_dim=options.width,
+        intermediate_dim=4 * options.width, max_sequence_length=options.tokens)
+    ints = lambda value: np.full([1, options.tokens], value, np.int32)
     return (keras_hub.models.BertTextClassifier(backbone=backbone, num_classes=4, preprocessor=None),
             {"padding_mask": ints(1), "segment_ids": ints(0), "token_ids": ints(7)})
+
+
+def resnet(options):
+    x = keras.Input([options.width, options.width, 3], name="x")
+    return keras.applications.ResNet50(weights=None, input_tensor=x), {"x": np.ones([1, *x.shape[1:]], np.float32)}
 
 
 def make_models(home, options):
     """Models `batched` and `single`; returns a request's values."""
     keras.utils.set_random_seed(0)
-    model, values = {"dense": dense, "bert": bert}[options.model](options)
+    keras.config.set_dtype_policy(options.dtype)
+    model, values = {"dense": dense, "bert": bert, "resnet": resnet}[options.model](options)
     model.save(home / "model.keras")
-    _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay)
-    _export.export(home / "model.keras", home / "models", "single", max_batch=0)
+    made = _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay,
+                          stock=options.stock)
+    _export.export(made / "1/model.savedmodel", home / "models", "single", max_batch=0)
     return values
 
 
@@ -155,8 +162,16 @@ def counts(port, model):
     return np.array([stats["inference_count"], stats["execution_count"], of["compute_infer"], of["compute_input"] + of["compute_output"]])
 
 
+def rows_a_second(run, rows, seconds):
+    run()
+    count, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        run()
+        count += rows
+    return count / (time.perf_counter() - begin)
+
+
 def rates(options, home, values):
-    function = tf.saved_model.load(str(home / "models/batched/1/model.savedmodel")).signatures["serving_default"]
     with triton(home) as (port, server):
         found = {}
         for model in ("single", "batched"):
@@ -171,14 +186,14 @@ def rates(options, home, values):
                 print("%-8s %4d clients: %7.0f requests a second, p50 %7.2f ms, p99 %7.2f ms; %4.1f a run, %4.1f%% joined and split%s" % (
                     model, clients, rate, times[len(times) // 2], times[int(len(times) * 0.99)], requests / runs,
                     100 * outside / (inside + outside), ", %d refused" % load.refused if load.refused else ""), flush=True)
+    saved = home / "models/batched/1/model.savedmodel"
+    model, function = _model.Model(saved), tf.saved_model.load(str(saved)).signatures["serving_default"]
     for rows in (1, options.max_batch):
-        given, count = {name: tf.repeat(value, rows, 0) for name, value in values.items()}, 0
-        function(**given)
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < options.seconds:
-            [value.numpy() for value in function(**given).values()]
-            count += rows
-        print("Python, batches of %d: %.0f rows a second" % (rows, count / (time.perf_counter() - begin)), flush=True)
+        given = {name: np.repeat(value, rows, 0) for name, value in values.items()}
+        in_python = lambda: [value.numpy() for value in function(**{name: tf.constant(value) for name, value in given.items()}).values()]
+        for what, run in (("Python", in_python), ("the C API", lambda: model.run(given))):
+            print("%s, batches of %d: %.0f rows a second" % (what, rows, rows_a_second(run, rows, options.seconds)), flush=True)
+    model.close()
     if 64 in options.clients:
         print("batches at 64 clients: %.1f times" % (found["batched", 64] / found["single", 64]))
 
@@ -266,9 +281,12 @@ def main():
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--duty", type=float, default=1, help="which share of the time there is load, in a soak")
-    parser.add_argument("--model", choices=("dense", "bert"), default="dense")
+    parser.add_argument("--model", choices=("dense", "bert", "resnet"), default="dense")
     parser.add_argument("--layers", type=int, default=256)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--dtype", default="float32", metavar="POLICY", help="of Keras, as mixed_bfloat16 (%(default)s)")
+    parser.add_argument("--stock", action="store_true", help="a model without tfuse's ops")
     parser.add_argument("--max-batch", type=int, default=64)
     parser.add_argument("--delay", type=int, default=0, help="microseconds that a request may wait for others")
     options = parser.parse_args()

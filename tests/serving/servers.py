@@ -23,7 +23,9 @@ def free_port():
 
 def start(folder, *arguments):
     """What it writes is read from its stdout."""
-    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": str(pathlib.Path(tfuse.__file__).parent.parent)}
+    home = str(pathlib.Path(tfuse.__file__).parent.parent)
+    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {**os.environ, "TFUSE_LIBRARY": _library.path, "PYTHONPATH": path}
     return subprocess.Popen([sys.executable, "-m", "tfuse", "serve", str(folder), *map(str, arguments)], env=environment, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
