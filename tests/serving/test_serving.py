@@ -187,6 +187,25 @@ def test_the_example_in_c(folder, tmp_path, capsys):
     assert call("/nowhere").returncode == 1 and "No such file" in call("/nowhere").stderr
 
 
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_ops_that_are_linked_into_a_program(folder, tmp_path, capsys):
+    """As TensorFlow Serving has them: the archive, and no libtfuse.so."""
+    archive, tensorflow = pathlib.Path(_library.path).with_name("libtfuse.a"), _model.tensorflow_folder()
+    if not archive.exists():
+        pytest.skip("./run build //:libtfuse.a makes it")
+    _config.main([])
+    flags = capsys.readouterr().out.split()
+    environment = {name: value for name, value in os.environ.items() if name != "TFUSE_LIBRARY"}
+    for linked in (False, True):
+        ops = ["-Wl,--whole-archive", archive, "-Wl,--no-whole-archive", "-L" + tensorflow, "-l:libtensorflow_framework.so.2",
+               "-Wl,-rpath," + tensorflow, "-lm"]
+        subprocess.run(["cc", ROOT / "examples/serve.c", "-o", tmp_path / "serve", *flags, *ops * linked], check=True)
+        done = subprocess.run([tmp_path / "serve", saved(folder, "resnet")], env={**environment, "TFUSE_TENSORFLOW": tensorflow},
+                              capture_output=True, text=True)
+        assert done.returncode == 1 - linked, done.stderr
+        assert "1 × 4" in done.stdout if linked else "needs tfuse's ops" in done.stderr
+
+
 # ---- commands ----
 
 
