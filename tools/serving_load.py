@@ -72,6 +72,8 @@ def make_models(home, options):
     made = _export.export(home / "model.keras", home / "models", "batched", max_batch=options.max_batch, delay=options.delay,
                           stock=options.stock)
     _export.export(made / "1/model.savedmodel", home / "models", "single", max_batch=0)
+    for config in (home / "models").glob("*/config.pbtxt"):
+        config.write_text(config.read_text().replace("instance_group { count: 1 }", "instance_group { count: %d }" % options.instances))
     return values
 
 
@@ -288,6 +290,7 @@ def main():
     parser.add_argument("--dtype", default="float32", metavar="POLICY", help="of Keras, as mixed_bfloat16 (%(default)s)")
     parser.add_argument("--stock", action="store_true", help="a model without tfuse's ops")
     parser.add_argument("--max-batch", type=int, default=64)
+    parser.add_argument("--instances", type=int, default=1, help="runs at a time (%(default)s)")
     parser.add_argument("--delay", type=int, default=0, help="microseconds that a request may wait for others")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
