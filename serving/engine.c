@@ -363,6 +363,23 @@ static void decode(tfu_engine *e) {
   e->n = kept;
 }
 
+tfu_code tfu_engine_warm_up(tfu_engine *e, tfu_error *err) {
+  const tfu_steps *s = &e->steps;
+  for (int i = 0; i < TFU_MOST_SIZES && s->chunks[i]; i++) {
+    const int n = s->chunks[i];
+    memset(e->ints, 0, (size_t)n * TFU_READ_INTS * sizeof *e->ints);
+    for (int k = 0; k < n; k++) e->ints[TFU_WORD_PLACES * n + k] = -1;
+    memset(e->table, 0, (size_t)e->row_pages * sizeof *e->table);
+    TFU_TRY(s->read(s->of, n, e->ints, e->table, 1, err));
+  }
+  for (int i = 0; i < TFU_MOST_SIZES && s->rows[i]; i++)
+    for (int k = 0; k < TFU_MOST_SIZES && s->times[k]; k++) {
+      for (int row = 0; row < s->rows[i]; row++) put_row(e, row, s->rows[i], NULL);
+      TFU_TRY(s->decode(s->of, s->rows[i], s->times[k], e->ints, e->floats, e->table, e->tokens, err));
+    }
+  return TFU_OK;
+}
+
 int tfu_engine_step(tfu_engine *e) {
   drop_gone(e);
   join(e);

@@ -5,6 +5,7 @@ count and time, and stays on the loopback.
   python tools/serving_load.py loads [--count 100]                             memory after loads and unloads
   python tools/serving_load.py soak [--minutes 10] [--duty 1]                  memory under load
   python tools/serving_load.py inputs [--megabytes 1,16,64]                    large inputs, sent and in shared memory
+  python tools/serving_load.py streams [--clients 1,8,64]                      tokens of a Llama as they come, against tfuse.generate
 
 tfuse and TensorFlow are importable, TFUSE_LIBRARY names libtfuse.so where tfuse is not installed, and a Triton is found as
 `python -m tfuse serve` finds it. The model is --layers dense layers of --width units, or with --model bert a classifier of --tokens
@@ -13,7 +14,9 @@ rows it has: each op's start, and reading the weights.
 """
 import argparse
 import collections
+import concurrent.futures
 import contextlib
+import http.client
 import json
 import multiprocessing.shared_memory
 import os
@@ -167,7 +170,7 @@ def counts(port, model):
 def rows_a_second(run, rows, seconds):
     run()
     count, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    while not count or time.perf_counter() - begin < seconds:
         run()
         count += rows
     return count / (time.perf_counter() - begin)
@@ -273,9 +276,50 @@ def inputs(options, home, values):
             print()
 
 
+def stream(port, prompt, new_tokens):
+    """Seconds until the first token of a request and until its last."""
+    begin, times = time.perf_counter(), []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v2/models/llm/generate_stream", json.dumps({"token_ids": prompt, "max_new_tokens": new_tokens,
+                                                                            "stop_token_ids": []}))
+    for line in connection.getresponse():
+        if line.startswith(b"data:"):
+            times.append(time.perf_counter() - begin)
+    connection.close()
+    assert len(times) == new_tokens, "%d tokens came" % len(times)
+    return times[0], times[-1]
+
+
+def streams(options, home):
+    """So many prompts of 100 tokens at once, which get --tokens new ones."""
+    import keras_hub
+    import tfuse
+
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(options.dtype)
+    heads = max(options.width // 64, 4)
+    model = keras_hub.models.LlamaCausalLM(keras_hub.models.LlamaBackbone(
+        vocabulary_size=1000, num_layers=options.layers, num_query_heads=heads, num_key_value_heads=heads, hidden_dim=options.width,
+        intermediate_dim=4 * options.width))
+    model.save(home / "llm.keras")
+    _export.export(home / "llm.keras", home / "models", "llm", generate={"rows": max(options.clients), "room": 100 + options.tokens})
+    generator = np.random.default_rng(0)
+    prompts = lambda n: generator.integers(1, 1000, [n, 100]).tolist()
+    with triton(home) as (port, server), concurrent.futures.ThreadPoolExecutor(max(options.clients)) as pool:
+        for clients in options.clients:
+            begin = time.perf_counter()
+            first = sorted(1e3 * times[0] for times in pool.map(lambda prompt: stream(port, prompt, options.tokens), prompts(clients)))
+            rate = clients * options.tokens / (time.perf_counter() - begin)
+            print("%4d clients: %.0f tokens a second; the first after %.1f ms, 99%% within %.1f" % (
+                clients, rate, first[clients // 2], first[int(clients * 0.99)]), flush=True)
+    for clients in options.clients:
+        run = lambda: tfuse.generate(model, prompts(clients), options.tokens, sampler="greedy", stop_token_ids=None)
+        print("tfuse.generate, %d prompts: %.0f tokens a second" % (clients, rows_a_second(run, clients * options.tokens, 0)), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs"))
+    parser.add_argument("what", choices=("rates", "loads", "soak", "inputs", "streams"))
     numbers = lambda text: [int(n) for n in text.split(",")]
     parser.add_argument("--clients", type=numbers, default=[1, 8, 64, 256])
     parser.add_argument("--megabytes", type=numbers, default=[1, 16, 64])
@@ -296,6 +340,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is ended as well
     with tempfile.TemporaryDirectory() as temporary:
         home = pathlib.Path(temporary)
+        if options.what == "streams":
+            return streams(options, home)
         values = make_models(home, options)
         {"rates": rates, "loads": loads, "soak": soak, "inputs": inputs}[options.what](options, home, values)
 

@@ -11,6 +11,7 @@ enum { PAGE = 4, ROOM = 32, WORDS = 1000, ROW_PAGES = ROOM / PAGE, MOST_PAGES = 
 
 static int64_t cache[MOST_PAGES * PAGE];
 static int64_t words_read, most_rows;
+static int kinds; /* of steps that were made: a bit for each size of a chunk, and of rows with times */
 
 static int64_t mixed(int64_t state, int64_t word) { return (state * 31 + word + 7) % 1000003; }
 
@@ -29,6 +30,7 @@ static int32_t next_word(int64_t keys, const int64_t *extra) {
 static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64_t *table, int64_t length,
                            tfu_error *err) {
   (void)of;
+  kinds |= chunk == 2 ? 1 : 2;
   for (int i = 0; i < chunk; i++) {
     const int64_t word = ints[i], place = ints[chunk + i], position = ints[2 * chunk + i];
     if (place < 0) continue;
@@ -43,6 +45,7 @@ static tfu_code read_words(void *of, int chunk, const int64_t *ints, const int64
 static tfu_code decode(void *of, int rows, int times, const int64_t *ints, const float *floats, const int64_t *table,
                        int64_t *tokens, tfu_error *err) {
   (void)of;
+  kinds |= 4 << ((rows == 6) + 2 * (times == 4));
   for (int b = 0, there = 0; b < rows; b++) {
     int64_t length = ints[TFU_LENGTHS * rows + b], current = ints[TFU_CURRENT * rows + b];
     const int64_t limit = ints[TFU_LIMITS * rows + b], *pages = table + b * ROW_PAGES;
@@ -174,6 +177,20 @@ static void test_as_alone(void) {
   finish_all(e);
   for (int i = 0; i < N; i++) CHECK(c[i].ended && c[i].n == c[i].asked.new_tokens && is_right(&c[i]));
   CHECK(most_rows > 2 && most_rows <= 6 && tfu_engine_available(e) == 20);
+  tfu_engine_free(e);
+}
+
+static void test_warm_up(void) {
+  client c;
+  tfu_error err;
+  tfu_engine *e = engine_of(8);
+  kinds = 0;
+  CHECK(tfu_engine_warm_up(e, &err) == TFU_OK && kinds == 63);
+  CHECK(words_read == 0 && most_rows == 0 && tfu_engine_available(e) == 8);
+  ask(&c, 0, 10, 5);
+  add(e, &c);
+  finish_all(e);
+  CHECK(c.n == 5 && is_right(&c));
   tfu_engine_free(e);
 }
 
@@ -394,6 +411,7 @@ static void test_threads(void) {
 
 int main(void) {
   test_as_alone();
+  test_warm_up();
   test_a_common_beginning_is_read_once();
   test_pages_that_stay();
   test_a_page_that_two_read();
