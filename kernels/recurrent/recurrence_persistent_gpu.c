@@ -66,6 +66,7 @@ static tfu_code make_plan(tfu_call *call, tfu_kernel *k, const recurrence_sizes 
   tfu_device device;
   *served = 0;
   if (dtype == TFU_F64 || s->units > PERSISTENT_UNITS || s->units % PERSISTENT_MULTIPLE) return TFU_OK;
+  if (s->reset_before) return TFU_OK; /* two products of a step, one after the other */
   if (s->batch < 1 || s->steps < FEWEST_STEPS) return TFU_OK;
   TFU_TRY(tfu_device_now(&device, call->err));
   /* Tensor cores with these types; backward clusters. */

@@ -126,7 +126,7 @@ static void test_served(void) {
 }
 
 /* Float64, units that are no packs, more than fit, few steps, no sequence, tensors that begin elsewhere, too many
- * sequences; and a GPU without the multiprocessors. */
+ * sequences, a state that is reset before its product; and a GPU without the multiprocessors. */
 static void test_left_to_the_loop(void) {
   CHECK(!serves(TFU_CELL_LSTM, TFU_F64, 8, 33, 64, 0, 0));
   CHECK(!serves(TFU_CELL_LSTM, TFU_F32, 8, 33, 44, 0, 0));
@@ -135,6 +135,7 @@ static void test_left_to_the_loop(void) {
   CHECK(!serves(TFU_CELL_GRU, TFU_BF16, 0, 33, 64, 0, 0));
   CHECK(!serves(TFU_CELL_LSTM, TFU_F32, 8, 33, 64, 0, 1));
   CHECK(!serves(TFU_CELL_LSTM, TFU_F32, 1 << 20, 33, 1024, 0, 0));
+  CHECK(!serves(TFU_CELL_GRU_RESET_BEFORE, TFU_BF16, 8, 33, 64, 0, 0));
   gpu = 1;
   CHECK(!serves(TFU_CELL_LSTM, TFU_F32, 8, 33, 64, 0, 0));
   gpu = 0;
