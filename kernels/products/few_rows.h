@@ -11,7 +11,7 @@
 #ifndef TFUSE_FEW_ROWS_H_
 #define TFUSE_FEW_ROWS_H_
 
-#include <stdint.h>
+#include "kernels/core/gpu/tensor_map.h"
 
 enum {
   FEW_ROWS_MOST = 64,  /* rows of x in a launch                                           */
@@ -33,6 +33,15 @@ enum {
   FEW_ROWS_TILED_HELD = 48, /* units that a block has, at most: x is in shared memory */
   FEW_ROWS_TILED_COLUMNS = 64
 };
+
+/* The same for many rows (many_rows.cu): a block has up to four times 64 columns at a time, by n = 64 or 128 rows of x;
+ * so many rows of the kernel are a stage of its ring, which has all the shared memory that the sums leave. */
+enum { MANY_ROWS_THREADS = 384, MANY_ROWS_UNITS = 4, MANY_ROWS_DEEP = 64 };
+#define MANY_ROWS_STAGE(bits, n) \
+  ((n)*MANY_ROWS_DEEP * 2 + MANY_ROWS_UNITS * FEW_ROWS_TILED_COLUMNS * MANY_ROWS_DEEP * (bits) / 8)
+#define MANY_ROWS_SUMS (2 * 64 * (FEW_ROWS_TILED_COLUMNS + 4) * 4)
+#define MANY_ROWS_STAGES(bits, n) ((220 * 1024 - MANY_ROWS_SUMS) / MANY_ROWS_STAGE(bits, n))
+#define MANY_ROWS_SHARED(bits, n) (MANY_ROWS_STAGES(bits, n) * MANY_ROWS_STAGE(bits, n) + MANY_ROWS_SUMS)
 
 /* For 8 * n rows of x: bytes of so many units, and of the sums, in shared memory. */
 #define FEW_ROWS_TILED_X(n, units) ((n)*8 * FEW_ROWS_TILED_UNIT * 2 * (units))
@@ -59,6 +68,11 @@ typedef struct few_rows_args {
   int wide;               /* scales are float */
 } few_rows_args;
 
+typedef struct many_rows_args {
+  tfu_tensor_map x;
+  few_rows_args of;
+} many_rows_args;
+
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
@@ -74,6 +88,13 @@ TFU_MUST_USE tfu_code tfu_few_rows_tiled_serves(tfu_call *call, few_rows_args a,
                                                 int *served);
 TFU_MUST_USE tfu_code tfu_few_rows_tiled_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
                                              int constant, int *served);
+
+/* The same for many rows of x and one product, neither normed nor gated: bfloat16, where the GPU has wgmma. How a row's
+ * sum is split depends on how many rows there are. */
+TFU_MUST_USE tfu_code tfu_many_rows_serves(tfu_call *call, few_rows_args a, int64_t group, tfu_dtype dtype,
+                                           int *served);
+TFU_MUST_USE tfu_code tfu_many_rows_run(tfu_call *call, few_rows_args a, int bits, int64_t group, tfu_dtype dtype,
+                                        int *served);
 
 /* The .group_shift of groups of so many rows, or -1: they are not served. */
 int tfu_few_rows_group_shift(const few_rows_args *a, int64_t group);

@@ -40,8 +40,11 @@ __device__ inline void wait_for_barrier(unsigned at, unsigned parity) {
       "r"(parity)
       : "memory");
 }
-/* For the 128 threads of a warpgroup alone; `which` is 1 or more. */
-__device__ inline void sync_warpgroup(int which) { asm volatile("bar.sync %0, 128;" ::"r"(which) : "memory"); }
+/* For so many threads of a block alone, whole warps; `which` is 1 or more. */
+template <int COUNT>
+__device__ inline void sync_threads(int which) {
+  asm volatile("bar.sync %0, %1;" ::"r"(which), "n"(COUNT) : "memory");
+}
 
 /* ---- copies ---- */
 
