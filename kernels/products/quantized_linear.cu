@@ -40,40 +40,48 @@ __device__ inline void dequantize(const dequantize_args &a) {
 }
 TFU_KERNEL(dequantize, dequantize_args)
 
-/* The same of tiles, in groups of whole tiles, into 16 bits: a warp has a tile, whose rows it writes through shared
- * memory. outputs is a multiple of 8. */
+/* The same of tiles, in groups of whole tiles, into 16 bits: a warp has some tiles, one below the other, whose rows it
+ * writes through shared memory. outputs is a multiple of 8. */
 template <typename T>
 __device__ inline void dequantize_tiles(const dequantize_args &a) {
   enum { ROWS = QUANT_TILE_ROWS, COLUMNS = QUANT_TILE_COLUMNS, WARPS = TFU_THREADS / 32, PITCH = COLUMNS + 8 };
   __shared__ __align__(16) T buffer[WARPS][ROWS][PITCH];
   const quantized_kernel &k = a.kernel;
-  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, words = k.bits == 8 ? 8 : 4;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   T(&tile)[ROWS][PITCH] = buffer[threadIdx.x / 32];
-  const int64_t down = k.inputs / ROWS, i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-  if (i >= down) return;
+  const int64_t down = k.inputs / ROWS;
+  const int64_t first = ((int64_t)blockIdx.x * WARPS + threadIdx.x / 32) * QUANT_WARP_TILES;
   for (int64_t j = blockIdx.y; j * COLUMNS < k.outputs; j += gridDim.y) {
-    const unsigned *codes = (const unsigned *)(k.codes + (j * down + i) * (ROWS * COLUMNS / 8) * k.bits);
-    for (int c = 0; c < COLUMNS / 8; c++) { /* column 8 c + g of rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 */
-      const int64_t o = j * COLUMNS + 8 * c + g;
-      column_numbers<float> n = {0, 0};
-      if (o < k.outputs) n = numbers_of<T>(k, i * ROWS / k.group, o);
-      const unsigned word =
-          k.bits == 8 ? codes[c / 4 * 128 + lane * 4 + c % 4] : codes[lane * words + c / 2] >> c % 2 * 8;
-      for (int r = 0; r < 4; r++) {
-        const int h = r / 2, e = r % 2, row = 8 * h + 2 * t + e;
-        const unsigned code = k.bits == 8 ? word >> (2 * e + h) * 8 & 255 : word >> (16 * e + 4 * h) & 15;
-        float v = ((float)quant_value(code, k.bits, k.bits == 8) - n.zero) * n.by;
-        if (k.input_scale) v /= (float)((const T *)k.input_scale)[i * ROWS + row];
-        tile[row][8 * c + g] = (T)v;
+    column_numbers<float> n[COLUMNS / 8] = {};
+    int64_t group = -1;
+    for (int64_t i = first; i < min(first + QUANT_WARP_TILES, down); i++) {
+      const int4 *const from = (const int4 *)k.codes + (j * down + i) * (8 * k.bits) + lane;
+      const int4 left = from[0], right = k.bits == 8 ? from[32] : left;
+      const int words[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
+      if (i * ROWS / k.group != group) {
+        group = i * ROWS / k.group;
+        UNROLLED(c, COLUMNS / 8) {
+          if (j * COLUMNS + 8 * c < k.outputs) n[c] = numbers_of<T>(k, group, j * COLUMNS + 8 * c + g);
+        }
       }
+      UNROLLED(c, COLUMNS / 8) { /* column 8 c + g of rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 */
+        const unsigned word = k.bits == 8 ? words[c] : (unsigned)words[c / 2] >> c % 2 * 8;
+        UNROLLED(r, 4) {
+          const int h = r / 2, e = r % 2, row = 8 * h + 2 * t + e;
+          const unsigned code = k.bits == 8 ? word >> (2 * e + h) * 8 & 255 : word >> (16 * e + 4 * h) & 15;
+          float v = ((float)quant_value(code, k.bits, k.bits == 8) - n[c].zero) * n[c].by;
+          if (k.input_scale) v /= (float)((const T *)k.input_scale)[i * ROWS + row];
+          tile[row][8 * c + g] = (T)v;
+        }
+      }
+      __syncwarp();
+      UNROLLED(r, ROWS * COLUMNS / 8 / 32) {
+        const int row = r * 4 + lane / 8, c = lane % 8 * 8;
+        if (j * COLUMNS + c < k.outputs)
+          *(int4 *)((T *)a.w + (i * ROWS + row) * k.outputs + j * COLUMNS + c) = *(const int4 *)&tile[row][c];
+      }
+      __syncwarp();
     }
-    __syncwarp();
-    for (int n = lane; n < ROWS * COLUMNS / 8; n += 32) {
-      const int row = n / 8, c = n % 8 * 8;
-      if (j * COLUMNS + c < k.outputs)
-        *(int4 *)((T *)a.w + (i * ROWS + row) * k.outputs + j * COLUMNS + c) = *(const int4 *)&tile[row][c];
-    }
-    __syncwarp();
   }
 }
 TFU_HALVES(TFU_KERNEL_OF_, dequantize_tiles, dequantize_args)

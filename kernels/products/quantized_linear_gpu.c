@@ -31,7 +31,7 @@ static tfu_code dequantize(tfu_call *call, const quantized_kernel *k, const tfu_
   dequantize_args a = {.kernel = *k, .w = w->data};
   if (k->order == QUANT_TILES && tfu_dtype_size(w->dtype) == 2 && k->outputs % 8 == 0 &&
       (k->group >= k->inputs || k->group % QUANT_TILE_ROWS == 0)) {
-    const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32),
+    const tfu_grid grid = {.x = (unsigned)divide_up(k->inputs / QUANT_TILE_ROWS, TFU_THREADS / 32 * QUANT_WARP_TILES),
                            .y = at_most(divide_up(k->outputs, QUANT_TILE_COLUMNS)),
                            .threads = TFU_THREADS};
     return tfu_launch(call, &tiles, 0, w->dtype, grid, &a);
