@@ -73,6 +73,17 @@ typedef struct many_rows_args {
   few_rows_args of;
 } many_rows_args;
 
+/* By warpgroups (few_rows_wgmma.cu): a stage has so many terms of 128 columns of the kernel, and of r rows of x. */
+enum { FEW_ROWS_WGMMA_TERMS = 64, FEW_ROWS_WGMMA_COLUMNS = 128, FEW_ROWS_WGMMA_STAGES = 12 /* at most */ };
+#define FEW_ROWS_WGMMA_STAGE(r) (FEW_ROWS_WGMMA_TERMS * 2 * (FEW_ROWS_WGMMA_COLUMNS + (r)))
+
+typedef struct few_rows_wgmma_args {
+  tfu_tensor_map kernel[3], x;
+  few_rows_args a;
+  int stages; /* on their way from memory */
+  int groups; /* of r rows */
+} few_rows_wgmma_args;
+
 #ifndef TFU_DEVICE
 #include "tfuse.h"
 
@@ -81,6 +92,12 @@ typedef struct many_rows_args {
  * result is the same whatever other rows there are (tfu_call.invariant), and so is whether it is served. `constant`:
  * nothing that was queued before in the same graph writes kernels and gamma, which may be read ahead. */
 TFU_MUST_USE tfu_code tfu_few_rows_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant, int *served);
+
+/* The same by warpgroups, for any number of rows, where there is no gamma; on GPUs of compute capability 9.0. And
+ * whether it would run, where x is not there yet. The bits are not those of tfu_few_rows_run. */
+TFU_MUST_USE tfu_code tfu_few_rows_wgmma_serves(tfu_call *call, const few_rows_args *a, tfu_dtype dtype, int *served);
+TFU_MUST_USE tfu_code tfu_few_rows_wgmma_run(tfu_call *call, few_rows_args a, tfu_dtype dtype, int constant,
+                                             int *served);
 
 /* The same for tiles of so many bits; group: rows of the kernel, at least 1, and as many as there are for one group.
  * And whether it would run, where x and row_scale are not there yet: such as are scratch. */

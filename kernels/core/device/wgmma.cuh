@@ -24,7 +24,7 @@ __device__ inline void arrive(unsigned at) { asm volatile("mbarrier.arrive.share
 __device__ inline void arrive_in(unsigned block, unsigned at) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(at),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(at),
       "r"(block)
       : "memory");
 }
@@ -36,7 +36,7 @@ __device__ inline void arrive_expecting(unsigned at, unsigned bytes) {
 __device__ inline void wait_for_barrier(unsigned at, unsigned parity) {
   asm volatile(
       "{\n.reg .pred ended;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%0], %1;\n@!ended bra AGAIN;\n}" ::"r"(at),
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@!ended bra AGAIN;\n}" ::"r"(at),
       "r"(parity)
       : "memory");
 }
@@ -125,4 +125,35 @@ __device__ inline void multiply_warpgroup(float (&c)[64], const unsigned (&a)[4]
       : WGMMA_32_(c, 0), WGMMA_32_(c, 32)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(right));
 }
+
+/* The same with a left tile, whose lines are the factor's columns; c = left x right where nothing is to be `added` to.
+ */
+#define WGMMA_4_(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define WGMMA_16_(c, i) WGMMA_8_(c, i), WGMMA_8_(c, i + 8)
+#define WGMMA_64_(c, i) WGMMA_32_(c, i), WGMMA_32_(c, i + 32)
+#define WGMMA_NAMES_4_ "%0, %1, %2, %3"
+#define WGMMA_NAMES_8_ WGMMA_NAMES_4_ ", %4, %5, %6, %7"
+#define WGMMA_NAMES_16_ WGMMA_NAMES_8_ ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_NAMES_32_ \
+  WGMMA_NAMES_16_ ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_NAMES_64_                                                                     \
+  WGMMA_NAMES_32_                                                                           \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
+  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_TILES_(columns, sums, left_name, right_name, added_name, T)                                           \
+  __device__ inline void multiply_warpgroup(float(&c)[sums], uint64_t left, uint64_t right, int added, T) {         \
+    asm volatile("{\n.reg .pred added;\nsetp.ne.b32 added, %" #added_name                                           \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #T "." #T " {" WGMMA_NAMES_##sums##_ \
+                 "}, %" #left_name ", %" #right_name ", added, 1, 1, 1, 0;\n}"                                      \
+                 : WGMMA_##sums##_(c, 0)                                                                            \
+                 : "l"(left), "l"(right), "r"(added));                                                              \
+  }
+#define WGMMA_BOTH_TYPES_(columns, sums, left_name, right_name, added_name) \
+  WGMMA_TILES_(columns, sums, left_name, right_name, added_name, f16)       \
+  WGMMA_TILES_(columns, sums, left_name, right_name, added_name, bf16)
+WGMMA_BOTH_TYPES_(8, 4, 4, 5, 6)
+WGMMA_BOTH_TYPES_(16, 8, 8, 9, 10)
+WGMMA_BOTH_TYPES_(32, 16, 16, 17, 18)
+WGMMA_BOTH_TYPES_(64, 32, 32, 33, 34)
+WGMMA_BOTH_TYPES_(128, 64, 64, 65, 66)
 #endif
