@@ -60,7 +60,7 @@ CASES = [
          reference=lambda *inputs, **options: _states(*inputs, **options)[0], gradient=_gradient, inputs=_INPUTS,
          options=[{}, {"reverse": True}],
          fit=lambda s: s if len(s) > 2 else (s[0], min(s[1], 20)),
-         shapes=[(2, 3), (1, 1), (0, 4), (3, 0), (3, 40, 5), (2, 7, 3, 9), (3, 5, 600), (2, 300, 3), (700, 9)], rejects=[
+         shapes=[(2, 3), (1, 1), (0, 4), (3, 0), (3, 40, 5), (2, 7, 3, 9), (3, 5, 600), (2, 700, 3), (700, 9), (3, 1400), (2, 1301)], rejects=[
              _refused("scan_linear: b must be float32 like a", b=ones(2, 3, 4, dtype=tf.float16)),
              _refused("b must have the shape of a, .2, 3, 4., got .2, 3.", b=ones(2, 3)),
              _refused("initial must have the shape of a without the axis, .2, 4., got .2, 3.", initial=ones(2, 3)),
