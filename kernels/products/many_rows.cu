@@ -137,20 +137,26 @@ struct part {
     UNROLLED(i, 2 * MINE) other[i / 2][i % 2] = (int)(min(column + 8 * i, end) - at) * size;
     row = (int)a.of[0].outputs * size, last = (int)((a.inputs - 1) / 32) >> a.group_shift;
   }
+  /* Nothing is made of them yet: that would wait for memory. */
   __device__ void read_group(int group) {
     const char *const from = table + (int64_t)min(group, last) * 2 * row;
-    UNROLLED(i, 4 * MINE) {
-      const char *const at = from + other[i / 4][i / 2 % 2] + i % 2 * row;
-      ahead[i / 4][i / 2 % 2][i % 2] = a.wide ? __ldg((const unsigned *)at) : __ldg((const unsigned short *)at) << 16;
+    const auto each = [&](auto load) {
+      UNROLLED(i, 4 * MINE) load(ahead[i / 4][i / 2 % 2][i % 2], from + other[i / 4][i / 2 % 2] + i % 2 * row);
+    };
+    if (a.wide) {
+      each([](unsigned &v, const char *at) { asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(v) : "l"(at)); });
+    } else {
+      each([](unsigned &v, const char *at) { asm volatile("ld.global.nc.u16 %0, [%1];" : "=r"(v) : "l"(at)); });
     }
   }
   __device__ void take_group() {
     UNROLLED(i, 2 * MINE) {
       const unsigned(&of)[2] = ahead[i / 2][i % 2];
-      of_group[i / 2].set(i % 2, __uint_as_float(of[0]), __uint_as_float(of[1]) + codes<bf16, BITS>::MAGIC);
+      const int up = a.wide ? 0 : 16; /* bfloat16 is the upper half of a float */
+      of_group[i / 2].set(i % 2, __uint_as_float(of[0] << up), __uint_as_float(of[1] << up) + codes<bf16, BITS>::MAGIC);
     }
   }
-  /* The warp's words of a tile, and the left factors that they are. */
+  /* The warp's words of a tile, and the left factor that they are in one unit. */
   __device__ void read(unsigned at, unsigned (&v)[WORDS]) const {
     at += lane_id() * 16 + (BITS == 8 ? slice / 2 * 512 + slice % 2 * 8 : slice * 4);
     if constexpr (WORDS == 4) {
@@ -162,14 +168,12 @@ struct part {
       asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v[0]) : "r"(at) : "memory");
     }
   }
-  __device__ void factors(const unsigned (&v)[WORDS], unsigned (&f)[MINE][4]) const {
-    UNROLLED(u, MINE) {
-      UNROLLED(r, 4) {
-        const int block = r % 2, h = r / 2;
-        const unsigned w =
-            BITS == 8 ? codes<bf16, BITS>::pair(v[2 * u + block], h) : codes<bf16, BITS>::pair(v[u], 2 * block + h);
-        f[u][r] = of_group[u].weights(block, w);
-      }
+  __device__ void factors(const unsigned (&v)[WORDS], int u, unsigned (&f)[4]) const {
+    UNROLLED(r, 4) {
+      const int block = r % 2, h = r / 2;
+      const unsigned w =
+          BITS == 8 ? codes<bf16, BITS>::pair(v[2 * u + block], h) : codes<bf16, BITS>::pair(v[u], 2 * block + h);
+      f[r] = of_group[u].weights(block, w);
     }
   }
 
@@ -181,7 +185,7 @@ struct part {
   /* All stages or, where `by` is 2, every second one, from the block's first or second on. */
   __device__ void multiply(stages<BITS, N> &ring, int from, int by) {
     const share steps(a);
-    unsigned f[2][MINE][4];
+    unsigned f[2][4];
     int before = -1; /* the stage that products under way still read */
     int group = -1;
     read_group(2 * (steps.begin + from) >> a.group_shift);
@@ -202,11 +206,14 @@ struct part {
           take_group();
           read_group(after(group, step, by));
         }
-        factors(words[i], f[i % 2]);
-        begin_products();
-        UNROLLED(u, MINE) multiply_warpgroup(sum[u], f[i % 2][u], x + 2 * i, bf16());
-        close_products();
-        wait_for_products<1>();
+        UNROLLED(u, MINE) {
+          unsigned(&next)[4] = f[(i * MINE + u) % 2];
+          factors(words[i], u, next);
+          begin_products();
+          multiply_warpgroup(sum[u], next, x + 2 * i, bf16());
+          close_products();
+          wait_for_products<1>();
+        }
         if (i == 0) {
           if (before >= 0 && lane_id() == 0) arrive(ring.empty(before));
           before = ring.now;
