@@ -79,7 +79,7 @@ def main(options):
     model = make_model(options, images)
     before, want = timed(model, images, options)
     print("%-10s %8.3f ms, %7.0f images/s" % (options.dtype, before, 1e3 * options.batch / before), flush=True)
-    found = tfuse.calibrate(model, [images[:16], images[16:32]], options.method)
+    found = tfuse.calibrate(model, [images[i:i + 16] for i in range(0, min(32, options.batch), 16)], options.method)
     after, got = timed(found.model, images, options)
     error = float(np.sqrt(np.mean((got - want)**2) / np.mean(want**2)))
     print("%-10s %8.3f ms, %7.0f images/s: %.2f times as fast; %d of %d layers in 8 bits, results off by %.1f%%" % (

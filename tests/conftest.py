@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -49,8 +50,6 @@ import keras
 import tfuse
 from tfuse._core import _explain, _library
 
-gc.freeze()  # what is imported stays: no collection has to look at it again
-
 _collectives = itertools.count(0, 100000)
 
 
@@ -58,6 +57,14 @@ _collectives = itertools.count(0, 100000)
 def device(request):
     with tf.device(request.param):
         yield request.param
+
+
+@pytest.fixture(autouse=True, scope="module")
+def old_objects_stay():
+    """No collection has to look at them again: Keras does one for each variable that a layer loses when it is quantised, which
+    takes half a second where hundreds of tests have run before."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -97,13 +104,16 @@ def since_now():
 
 
 def new_process(program, *arguments):
-    """Runs a Python program in a process of its own, with this tfuse and without TF32; returns it when done."""
+    """Runs a Python program in a process of its own, with this tfuse and without TF32; returns it when done, without what
+    TensorFlow logs before it has read the level of its log, on x86."""
     home = str(pathlib.Path(tfuse.__file__).parent.parent)
     path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     environment = {"TFUSE_LIBRARY": _library.path, "PYTHONPATH": path, "TF_FORCE_GPU_ALLOW_GROWTH": "true",
                    "NVIDIA_TF32_OVERRIDE": "0"}
-    return subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
+    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], env={**os.environ, **environment},
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done.stdout = re.sub(r"(?m)^(WARNING: All log messages before absl::|[IWE]0000 00:00:).*\n", "", done.stdout)
+    return done
 
 
 @functools.lru_cache(None)

@@ -426,8 +426,10 @@ static void test_no_driver(void) {
     CHECK(tfu_lists_open(&r->call, &lists) == TFU_OK);
     int inputs, outputs;
     tfu_tensor *in = tfu_inputs(&r->call, &inputs), *out = tfu_outputs(&r->call, &outputs);
-    for (int k = 0; k < inputs; k++) in[k] = (tfu_tensor){data, TFU_F32, SHAPE(1, 4)};
-    for (int k = 0; k < outputs; k++) out[k] = (tfu_tensor){data, TFU_F32, SHAPE(1, 4)};
+    tfu_tensor some = {data, TFU_F32, SHAPE(1, 4)};
+    for (int axis = 2; axis < TFU_COUNT(some.shape.dim); axis++) some.shape.dim[axis] = 1; /* launches divide by some */
+    for (int k = 0; k < inputs; k++) in[k] = some;
+    for (int k = 0; k < outputs; k++) out[k] = some;
     CHECK_FOR(tfu_execute(&r->call, "none", 1) == TFU_PRECONDITION, "%s", ops[i]->name);
     CHECK_TEXT(r->err.text, want);
     tfu_lists_close(&r->call);

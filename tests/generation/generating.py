@@ -7,10 +7,11 @@ import keras
 import keras_hub
 import numpy as np
 
-SIZES = {"vocabulary_size": 97, "num_layers": 3, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
+SIZES = {"vocabulary_size": 97, "num_layers": 2, "num_query_heads": 4, "num_key_value_heads": 2, "hidden_dim": 32,
          "intermediate_dim": 48}
-# A class, and what distinguishes it from others of its kind.
-FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen": {}, "Qwen3": {"head_dim": 16}, "Phi3": {},
+# A class, and what distinguishes it from others of its kind. One has a layer that is neither the first nor the last.
+FAMILIES = {"Llama": {"num_layers": 3}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen": {},
+            "Qwen3": {"head_dim": 16}, "Phi3": {},
             "Llama3, scaled": {"rope_max_wavelength": 20, "rope_frequency_adjustment_factor": 8.0, "rope_low_freq_factor": 1.0,
                                "rope_high_freq_factor": 4.0, "rope_pretraining_sequence_length": 64},
             "Phi3, su": {"max_sequence_length": 400, "pretraining_sequence_length": 100, "rope_scaling_type": "su",
@@ -23,13 +24,13 @@ FAMILIES = {"Llama": {}, "Llama3": {}, "Mistral": {"sliding_window": 6}, "Qwen":
                        "use_post_attention_norm": True, "use_sliding_window_attention": True, "global_rope_scaling_factor": 8.0},
             "OPT": {"num_query_heads": None, "num_key_value_heads": None, "num_heads": 4, "max_sequence_length": 100},
             "Mixtral": {"sliding_window": 6, "num_experts": 5},
-            "QwenMoe": {"num_experts": 5, "top_k": 3, "norm_top_k_prob": False, "moe_intermediate_dim": 24,
+            "QwenMoe": {"num_layers": 3, "num_experts": 5, "top_k": 3, "norm_top_k_prob": False, "moe_intermediate_dim": 24,
                         "shared_expert_intermediate_dim": 20, "decoder_sparse_step": 1, "mlp_only_layers": [1]},
             "Qwen3Moe": {"num_experts": 9, "top_k": 3, "norm_top_k_prob": True, "moe_intermediate_dim": 16, "head_dim": 16,
                          "mlp_only_layers": [0]},
-            "SmolLM3": {"num_query_heads": None, "num_attention_heads": 4, "attention_bias": False, "attention_dropout": 0.0,
-                        "rope_layer_enabled_list": [True, False, True], "layer_types": ["attention"] * 3, "mlp_bias": False,
-                        "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100, "rope_theta": 500.0,
+            "SmolLM3": {"num_layers": 3, "num_query_heads": None, "num_attention_heads": 4, "attention_bias": False,
+                        "attention_dropout": 0.0, "rope_layer_enabled_list": [True, False, True], "layer_types": ["attention"] * 3,
+                        "mlp_bias": False, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 100, "rope_theta": 500.0,
                         "partial_rotary_factor": 1.0}}
 
 

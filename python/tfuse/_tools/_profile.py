@@ -190,6 +190,7 @@ def _ops(plane, programs):
     """TensorFlow's executor names an op's run `scope/name:Type`; what XLA runs on the CPU has a stat `hlo_op`."""
     for name, ms, stats in _timed(plane):
         scope, colon, kind = name.rpartition(":")
+        kind = re.sub("^_Mkl(?:Native)?(Fused)?", lambda made: "_Fused" if made[1] else "", kind)  # oneDNN's, on x86
         if colon and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_>]*", kind) and "::" not in name and not NO_WORK.match(kind):
             yield Event(scope, kind, ms)
         elif "hlo_op" in stats and getattr(_instruction(stats, programs), "opcode", "") not in XLA_RUNS_OTHERS:
