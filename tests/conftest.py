@@ -17,6 +17,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent  # of the source tree, also where Bazel runs the tests on links to it
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Stock TensorFlow is the yardstick. By oneDNN, on x86, it takes zeros along any axis for a convolution's padding, refuses
+# tensors of eight axes, and dies of windows larger than the image.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # NumPy's products are small here. Threads that wait for the next one spin, on cores that another test needs.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if importlib.util.find_spec("tfuse") is None:

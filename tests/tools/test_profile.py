@@ -6,6 +6,7 @@ import types
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tfuse
 from conftest import GPUS, needs_xla, new_process, since_now, skip_broken_xla
@@ -54,6 +55,16 @@ def test_casts_and_sums_beside_a_layer():
     offered = lambda layer, kind: owners.offer(_profile.Event("model/%s/x" % layer.name, kind, 1.0))[0]
     assert [offered(norm, "Cast"), offered(dense, "Cast"), offered(dense, "MatMul")] == ["layer_norm", "", "linear"]
     assert offered(norm, "AddN") == ""
+
+
+def test_ops_of_onednn():
+    """On x86 they stand in the place of TensorFlow's own."""
+    plane = xplane_pb2.XPlane()
+    line = plane.lines.add()
+    for number, kind in enumerate(["MatMul", "_MklSoftmax", "_MklFusedMatMul", "_MklNativeConv2D"]):
+        plane.event_metadata[number].name = "a/b:" + kind
+        line.events.add(metadata_id=number, duration_ps=10**9)
+    assert [event.type for event in _profile._ops(plane, {})] == ["MatMul", "Softmax", "_FusedMatMul", "Conv2D"]
 
 
 def test_stock_keras_could_be_served(profile):
