@@ -74,7 +74,12 @@ typedef struct many_rows_args {
 } many_rows_args;
 
 /* By warpgroups (few_rows_wgmma.cu): a stage has so many terms of 128 columns of the kernel, and of r rows of x. */
-enum { FEW_ROWS_WGMMA_TERMS = 64, FEW_ROWS_WGMMA_COLUMNS = 128, FEW_ROWS_WGMMA_STAGES = 12 /* at most */ };
+enum {
+  FEW_ROWS_WGMMA_TERMS = 64,
+  FEW_ROWS_WGMMA_COLUMNS = 128,
+  FEW_ROWS_WGMMA_STAGES = 12, /* at most                                            */
+  FEW_ROWS_WGMMA_SPLITS = 4,  /* blocks at most that share the kernel's rows        */
+};
 #define FEW_ROWS_WGMMA_STAGE(r) (FEW_ROWS_WGMMA_TERMS * 2 * (FEW_ROWS_WGMMA_COLUMNS + (r)))
 
 typedef struct few_rows_wgmma_args {

@@ -63,10 +63,10 @@ __device__ inline void bring(const few_rows_wgmma_args &w, const few_rows_tile &
 /* Eight sums side by side, from their place in shared memory: those of all blocks of the cluster, in their order. All
  * are asked for before the first is waited for. */
 __device__ inline void sum_over_cluster(const float *mine, int blocks, float (&sum)[8]) {
-  float v[FEW_ROWS_SPLITS][8];
-  UNROLLED(rank, FEW_ROWS_SPLITS)
+  float v[FEW_ROWS_WGMMA_SPLITS][8];
+  UNROLLED(rank, FEW_ROWS_WGMMA_SPLITS)
     UNROLLED(i, 8) v[rank][i] = 0;
-  UNROLLED(rank, FEW_ROWS_SPLITS) {
+  UNROLLED(rank, FEW_ROWS_WGMMA_SPLITS) {
     if (rank >= blocks) break;
     unsigned at = shared_address(mine);
     if (blocks > 1) asm("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(at) : "r"(rank));
@@ -78,7 +78,7 @@ __device__ inline void sum_over_cluster(const float *mine, int blocks, float (&s
   }
   UNROLLED(i, 8) {
     sum[i] = v[0][i];
-    UNROLLED(rank, FEW_ROWS_SPLITS - 1) sum[i] += v[rank + 1][i];
+    UNROLLED(rank, FEW_ROWS_WGMMA_SPLITS - 1) sum[i] += v[rank + 1][i];
   }
 }
 
