@@ -4,11 +4,12 @@
 #include "kernels/core/gpu/walk.h"
 
 TFU_MODULE(selective_scan);
+TFU_MODULE_AS(grad_module, selective_scan_grad);
 static tfu_kernel forward = {.module = &module, .name = "selective_scan"};
 static tfu_kernel states = {.module = &module, .name = "selective_scan_states"};
-static tfu_kernel backward = {.module = &module, .name = "selective_scan_back"};
-static tfu_kernel factors = {.module = &module, .name = "selective_scan_factors"};
-static tfu_kernel weights = {.module = &module, .name = "selective_scan_weights"};
+static tfu_kernel backward = {.module = &grad_module, .name = "selective_scan_back"};
+static tfu_kernel factors = {.module = &grad_module, .name = "selective_scan_factors"};
+static tfu_kernel weights = {.module = &grad_module, .name = "selective_scan_weights"};
 
 /* Blocks of a multiprocessor below which sequences are cut into pieces, which costs another look at what they read; and
  * the least segments of a piece. */
