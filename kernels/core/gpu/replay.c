@@ -4,23 +4,18 @@
 #include "kernels/core/gpu/driver.h"
 #include "kernels/core/table.h"
 
-enum { KEPT = 64 }; /* works, whose graphs take up to some megabytes of the GPU's memory */
-
-/* How often a graph has the work: from one graph to the next an H200 takes some 20 us, from one kernel to the next of a
- * graph one or two. */
-static const int copies[] = {4, 1};
+enum { KEPT = 64 }; /* graphs, each of some hundred kilobytes of the GPU's memory */
 
 typedef struct replayed {
   const tfu_driver *driver;
-  CUgraphExec graph[TFU_COUNT(copies)]; /* NULL: there is none yet */
-  int queued;  /* once, as it is: code is loaded and choices are made, which a capture forbids */
-  int refused; /* it cannot be captured */
+  CUgraphExec graph; /* NULL: there is none yet */
+  int queued;        /* once, as it is: code is loaded and choices are made, which a capture forbids */
+  int refused;       /* it cannot be captured */
 } replayed;
 
 static void release(void *value) {
   replayed *r = value;
-  for (int i = 0; i < TFU_COUNT(copies); i++)
-    if (r->graph[i]) r->driver->cuGraphExecDestroy(r->graph[i]);
+  if (r->graph) r->driver->cuGraphExecDestroy(r->graph);
 }
 
 static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *err) {
@@ -29,8 +24,8 @@ static tfu_code create(const void *gpu, void *stream, void *driver, tfu_error *e
   return tfu_driver_code(d, d->cuStreamCreate(stream, CU_STREAM_NON_BLOCKING), "creating a stream to capture", err);
 }
 
-/* The graph of what work() queues, so many times over, on a stream that nobody else queues on. */
-static tfu_code capture(tfu_call *call, replayed *r, int which, tfu_code (*work)(tfu_call *, void *), void *with) {
+/* The graph of what work() queues, on a stream that nobody else queues on. */
+static tfu_code capture(tfu_call *call, replayed *r, tfu_code (*work)(tfu_call *, void *), void *with) {
   static tfu_table streams = TFU_PER_GPU(create);
   const tfu_driver *d = r->driver;
   if (!d->cuStreamBeginCapture_v2 || !d->cuStreamEndCapture || !d->cuGraphInstantiateWithFlags || !d->cuGraphLaunch ||
@@ -43,34 +38,27 @@ static tfu_code capture(tfu_call *call, replayed *r, int which, tfu_code (*work)
                           call->err));
   call->stream = stream;
   call->captured = 1;
-  tfu_code code = TFU_OK;
-  for (int i = 0; i < copies[which] && code == TFU_OK; i++) code = work(call, with);
+  tfu_code code = work(call, with);
   call->captured = 0;
   call->stream = own;
   CUresult result = d->cuStreamEndCapture(stream, &graph);
-  if (code == TFU_OK && !result) result = d->cuGraphInstantiateWithFlags(&r->graph[which], graph, 0);
+  if (code == TFU_OK && !result) result = d->cuGraphInstantiateWithFlags(&r->graph, graph, 0);
   if (graph) d->cuGraphDestroy(graph);
   return code != TFU_OK ? code : tfu_driver_code(d, result, "making a CUDA graph", call->err);
 }
 
 static tfu_code queue(tfu_call *call, replayed *r, int64_t times, tfu_code (*work)(tfu_call *, void *), void *with) {
-  while (times > 0) {
-    int which = 0;
-    while (copies[which] > times) which++;
-    if (r->queued && !r->graph[which] && !r->refused) {
+  for (int64_t i = 0; i < times; i++) {
+    if (r->queued && !r->graph && !r->refused) {
       tfu_error ignored, *err = call->err;
       call->err = &ignored; /* what cannot be captured is queued as it is, and says then what is wrong */
-      r->refused = capture(call, r, which, work, with) != TFU_OK;
+      r->refused = capture(call, r, work, with) != TFU_OK;
       call->err = err;
     }
-    if (r->graph[which]) {
-      TFU_TRY(tfu_driver_code(r->driver, r->driver->cuGraphLaunch(r->graph[which], call->stream),
-                              "launching a CUDA graph", call->err));
-      times -= copies[which];
-    } else {
-      TFU_TRY(work(call, with));
-      times--;
-    }
+    if (r->graph)
+      TFU_TRY(tfu_driver_code(r->driver, r->driver->cuGraphLaunch(r->graph, call->stream), "launching a CUDA graph",
+                              call->err));
+    else TFU_TRY(work(call, with));
     if (r->refused) call->why = "its ops cannot be captured into a CUDA graph";
     r->queued = 1;
   }
