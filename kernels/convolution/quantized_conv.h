@@ -33,9 +33,6 @@ typedef struct quantized_conv_args {
   tfu_divisor across, down, high, wide;
 } quantized_conv_args;
 
-/* So many terms have sums of at most 2^22. */
-enum { QUANTIZED_CONV_FEW = 256 };
-
 /* Bytes of terms that are summed at a time, and such parts in shared memory. */
 enum { QUANTIZED_CONV_LINE = 64, QUANTIZED_CONV_STAGES = 4 };
 /* A part: a line for each position and output, and scale and bias, which the last part of a tile needs. What warpgroups
