@@ -130,10 +130,10 @@ __device__ inline void fetch_to_cache(const void *from) { asm volatile("prefetch
 
 /* Brings the parts of a block's tiles to shared memory, one after the other, into a ring of STAGES: left lines, right
  * lines, and with the last part of a tile scale and bias of its outputs. */
-template <int ROWS, int COLUMNS, int THREADS, int STAGES>
+template <int ROWS, int COLUMNS, int THREADS, int LINE, int STAGES>
 struct loader {
-  enum { LINE = QUANTIZED_CONV_LINE, CHUNKS = LINE / 16, AT_ONCE = THREADS / CHUNKS, COUNT = COLUMNS / AT_ONCE };
-  enum { LEFT = ROWS * LINE, LINES = LEFT + COLUMNS * LINE, STAGE = QUANTIZED_CONV_STAGE(ROWS, COLUMNS) };
+  enum { CHUNKS = LINE / 16, AT_ONCE = THREADS / CHUNKS, COUNT = COLUMNS / AT_ONCE };
+  enum { LEFT = ROWS * LINE, LINES = LEFT + COLUMNS * LINE, STAGE = QUANTIZED_CONV_STAGE(ROWS, COLUMNS, LINE) };
   const quantized_conv_args &a;
   const int line, chunk, count; /* count: parts of a tile */
   const unsigned first_stage;

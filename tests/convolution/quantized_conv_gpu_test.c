@@ -64,7 +64,7 @@ int main(void) {
   static const char bytes[] = "tensor cores take tensors that begin on 16 bytes";
   static const char narrow[] = "quantized_conv_groups_12_64_any", wide[] = "quantized_conv_groups_12_128_any";
   static const char direct[] = "quantized_conv_direct_any";
-  enum { NARROW = 4 * 13 << 10, WIDE = 4 * 17 << 10 };
+  enum { NARROW = 4 * 13 << 10, WIDE = 3 * 33 << 10 };
   static const sample samples[] = {
       /* Tiles of 128 positions by 64 or 128 outputs; three blocks of the one and two of the other share a
          multiprocessor. */
