@@ -30,7 +30,22 @@ struct window_lines {
     x = of_group, first = line, positions = all, down = across = 0, c = chunk * N, moved = true;
   }
 
+  /* Where windows are single positions of x, one for each of y, there is nothing to be divided. */
+  __device__ bool sees_itself() const {
+    return s.window[1] * s.window[2] == 1 && s.stride[1] * s.stride[2] == 1 && s.before[1] == 0 && s.before[2] == 0 &&
+           s.in[1] == s.out[1] && s.in[2] == s.out[2];
+  }
+
   __device__ void look() {
+    if (sees_itself()) {
+      inside = 0, moved = false;
+      UNROLLED(i, COUNT) {
+        const bool in = first + i * AT_ONCE < positions && down == 0;
+        inside |= (unsigned)in << i;
+        from[i] = x + (in ? (uint64_t)(first + i * AT_ONCE) * (unsigned)(s.groups * s.c) : 0) + c;
+      }
+      return;
+    }
     const int i_tap = down * (int)s.dilation[1] - (int)s.before[1],
               j_tap = across * (int)s.dilation[2] - (int)s.before[2];
     const unsigned rows = (unsigned)s.in[1], columns = (unsigned)s.in[2], pixel = (unsigned)(s.groups * s.c);

@@ -46,8 +46,8 @@ __device__ inline void multiply(int (&c)[4], const unsigned (&a)[4], unsigned b0
 template <int DOWN, int ACROSS>
 __device__ inline void quantized_conv_tensor(const quantized_conv_args &a) {
 #if __CUDA_ARCH__ >= 800
-  enum { LINE = QUANTIZED_CONV_LINE, STAGES = QUANTIZED_CONV_STAGES, SIDE = 64, M = SIDE / 16, N = SIDE / 8 };
-  typedef loader<DOWN * SIDE, ACROSS * SIDE, DOWN * ACROSS * 32, STAGES> parts;
+  enum { LINE = 64, STAGES = 4, SIDE = 64, M = SIDE / 16, N = SIDE / 8 };
+  typedef loader<DOWN * SIDE, ACROSS * SIDE, DOWN * ACROSS * 32, LINE, STAGES> parts;
   extern __shared__ __align__(1024) char memory[];
   const unsigned begin = shared_address(memory), l = lane_id();
   parts load(a, begin);

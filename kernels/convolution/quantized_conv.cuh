@@ -22,52 +22,61 @@ struct epilogue {
   }
 };
 
-/* Numbers become others by additions: conversions take eight times as long as these, and would take longer than all
- * else. A float of MIDDLE and a whole number up to 2^22 has that number in its last bits. */
+/* A float of MIDDLE and a whole number has that number in its last bits. */
 constexpr float MIDDLE = 12582912; /* 1.5 * 2^23 */
-template <bool FEW>
-__device__ inline float number_of(int sum) {
-  return FEW ? __int_as_float(__float_as_int(MIDDLE) + sum) - MIDDLE : (float)sum;
-}
-/* Byte i of a word of int8. */
+
+/* Byte i of a word of int8, by an addition: to convert it takes eight times as long. */
 __device__ inline float number_of_byte(unsigned word, int i) {
   return __uint_as_float(__byte_perm(word ^ 0x80808080u, 0x4b000000u, 0x7440 + i)) - (8388608 + 128);
 }
 
-/* What is read and written is aligned to all N. FEW: sums are at most 2^22. */
-template <typename Y, typename R, int N, bool FEW>
-struct finisher {
-  enum { NARROW = sizeof(Y) == 1, NARROW_RESIDUAL = sizeof(R) == 1 && N % 4 == 0 };
-  struct alignas(N * sizeof(Y) < 16 ? N * sizeof(Y) : 16) results {
-    Y v[N];
+/* N neighbours as they lie in memory, aligned to all of them. */
+template <typename T, int N>
+struct neighbours {
+  enum { BYTES = N * (int)sizeof(T), WORDS = (BYTES + 3) / 4 };
+  struct alignas(BYTES < 16 ? BYTES : 16) in_memory {
+    T v[N];
   };
-  struct alignas(N * sizeof(R) < 16 ? N * sizeof(R) : 16) residuals {
-    R v[N];
-    __device__ float number(int i) const {
-      if constexpr (NARROW_RESIDUAL) return number_of_byte(((const unsigned *)v)[i / 4], i % 4);
-      else return (float)v[i];
-    }
+  union {
+    in_memory own;
+    unsigned word[WORDS];
+    int4 pack[(BYTES + 15) / 16];
   };
+  __device__ neighbours() {}
 
-  /* Nobody writes the residual while the kernel runs. */
-  static __device__ residuals load(const quantized_conv_args &a, int64_t at) {
-    const residuals *from = (const residuals *)((const R *)a.residual + at);
-    residuals r;
-    if constexpr (sizeof(residuals) % 16 == 0) {
-      UNROLLED(i, (int)sizeof(residuals) / 16) ((int4 *)&r)[i] = __ldg((const int4 *)from + i);
+  /* Nobody writes them while the kernel runs. */
+  __device__ void load(const T *from) {
+    if constexpr (BYTES % 16 == 0) {
+      UNROLLED(i, BYTES / 16) pack[i] = __ldg((const int4 *)from + i);
     } else {
-      r = *from;
+      own = *(const in_memory *)from;
     }
-    return r;
   }
+  __device__ void store(T *to) const {
+    if constexpr (BYTES % 16 == 0) {
+      UNROLLED(i, BYTES / 16) ((int4 *)to)[i] = pack[i];
+    } else {
+      *(in_memory *)to = own;
+    }
+  }
+  __device__ float number(int i) const {
+    if constexpr (sizeof(T) == 1 && N % 4 == 0) return number_of_byte(word[i / 4], i % 4);
+    else return (float)own.v[i];
+  }
+};
+
+template <typename Y, typename R, int N>
+struct finisher {
+  enum { NARROW = sizeof(Y) == 1 };
 
   /* The results of one position, which are the elements of y from `at` on. */
   static __device__ void finish(const quantized_conv_args &a, int64_t at, const int (&sum)[N], const epilogue<N> &e) {
     float v[N];
-    results y;
-    UNROLLED(i, N) v[i] = fmaf(number_of<FEW>(sum[i]), e.by[i], e.add[i]);
+    neighbours<Y, N> y;
+    UNROLLED(i, N) v[i] = fmaf((float)sum[i], e.by[i], e.add[i]);
     if (a.residual) {
-      const residuals r = load(a, at);
+      neighbours<R, N> r;
+      r.load((const R *)a.residual + at);
       const float step = a.residual_scale * a.y_step;
       UNROLLED(i, N) v[i] = fmaf(r.number(i), step, v[i]);
     }
@@ -76,23 +85,23 @@ struct finisher {
       UNROLLED(i, N) whole[i] = __float_as_uint(fmaf(__saturatef(v[i]), a.y_steps, MIDDLE + a.y_least));
       if constexpr (N % 4 == 0) {
         UNROLLED(i, N / 4)
-          ((unsigned *)&y)[i] = __byte_perm(__byte_perm(whole[4 * i], whole[4 * i + 1], 0x0040),
-                                            __byte_perm(whole[4 * i + 2], whole[4 * i + 3], 0x0040), 0x5410);
+          y.word[i] = __byte_perm(__byte_perm(whole[4 * i], whole[4 * i + 1], 0x0040),
+                                  __byte_perm(whole[4 * i + 2], whole[4 * i + 3], 0x0040), 0x5410);
       } else {
-        UNROLLED(i, N) y.v[i] = (int8_t)whole[i];
+        UNROLLED(i, N) y.own.v[i] = (int8_t)whole[i];
       }
     } else {
-      UNROLLED(i, N) y.v[i] = (Y)(a.relu && v[i] < 0 ? 0 : v[i]);
+      UNROLLED(i, N) y.own.v[i] = (Y)(a.relu && v[i] < 0 ? 0 : v[i]);
     }
-    *(results *)((Y *)a.y + at) = y;
+    y.store((Y *)a.y + at);
   }
 };
 
 /* Calls f with the finisher of y's type and the residual's, which is that of y, or int8. */
 template <int N, typename Y, typename F>
 __device__ inline void with_residual(const quantized_conv_args &a, F f) {
-  if (a.narrow) f(finisher<Y, int8_t, N, false>());
-  else f(finisher<Y, Y, N, false>());
+  if (a.narrow) f(finisher<Y, int8_t, N>());
+  else f(finisher<Y, Y, N>());
 }
 template <int N, typename F>
 __device__ inline void with_types(const quantized_conv_args &a, F f) {
@@ -100,9 +109,7 @@ __device__ inline void with_types(const quantized_conv_args &a, F f) {
     case QUANTIZED_CONV_F32: with_residual<N, float>(a, f); break;
     case QUANTIZED_CONV_F16: with_residual<N, f16>(a, f); break;
     case QUANTIZED_CONV_BF16: with_residual<N, bf16>(a, f); break;
-    default:
-      if (a.terms <= QUANTIZED_CONV_FEW) f(finisher<int8_t, int8_t, N, true>());
-      else f(finisher<int8_t, int8_t, N, false>());
+    default: f(finisher<int8_t, int8_t, N>());
   }
 }
 
@@ -123,10 +130,10 @@ __device__ inline void fetch_to_cache(const void *from) { asm volatile("prefetch
 
 /* Brings the parts of a block's tiles to shared memory, one after the other, into a ring of STAGES: left lines, right
  * lines, and with the last part of a tile scale and bias of its outputs. */
-template <int ROWS, int COLUMNS, int THREADS, int STAGES>
+template <int ROWS, int COLUMNS, int THREADS, int LINE, int STAGES>
 struct loader {
-  enum { LINE = QUANTIZED_CONV_LINE, CHUNKS = LINE / 16, AT_ONCE = THREADS / CHUNKS, COUNT = COLUMNS / AT_ONCE };
-  enum { LEFT = ROWS * LINE, LINES = LEFT + COLUMNS * LINE, STAGE = QUANTIZED_CONV_STAGE(ROWS, COLUMNS) };
+  enum { CHUNKS = LINE / 16, AT_ONCE = THREADS / CHUNKS, COUNT = COLUMNS / AT_ONCE };
+  enum { LEFT = ROWS * LINE, LINES = LEFT + COLUMNS * LINE, STAGE = QUANTIZED_CONV_STAGE(ROWS, COLUMNS, LINE) };
   const quantized_conv_args &a;
   const int line, chunk, count; /* count: parts of a tile */
   const unsigned first_stage;
@@ -160,6 +167,7 @@ struct loader {
     o = col + line / 64 * 64 + 16 * (line % 8 / 2) + line % 64 / 8 * 2 + line % 2;
     weights = a.kernel + ((int64_t)group * outputs + o) * a.terms + 16 * chunk;
     if (!a.residual || !a.narrow) return;
+    ONCE
     for (int i = threadIdx.x; i < ROWS; i += THREADS) /* a line of the residual is at most a line of the cache */
       if (p.row + i < a.positions)
         fetch_to_cache((const char *)a.residual + (p.row + i) * (a.s.groups * a.s.k) + group * outputs + col);
@@ -188,6 +196,7 @@ struct loader {
   }
 
   __device__ void fetch_numbers() {
+    ONCE
     for (int i = threadIdx.x; i < COLUMNS / 2; i += THREADS) {
       const int at = i % (COLUMNS / 4) * 4, outputs = (int)a.s.k;
       const float *const from = i < COLUMNS / 4 ? a.scale : a.bias;
@@ -223,13 +232,14 @@ __device__ inline void finish_tile(const quantized_conv_args &a, const tile_plac
     const int own = col + q * 64 + 16 * (l % 4); /* the first of the outputs that this lane has */
     if (p.col + own >= (int)a.s.k) continue;
     const epilogue<16> e = numbers_at(a, numbers + 4 * own, COLUMNS);
-    const int64_t k = p.group * a.s.k + p.col + own;
+    const int first = p.row + row + l / 4, pitch = (int)(a.s.groups * a.s.k);
+    const int64_t to = (int64_t)first * pitch + (p.group * (int)a.s.k + p.col + own);
     with_types<16>(a, [&](auto rows) {
       UNROLLED(i, 2 * M) {
-        const int m = p.row + row + i / 2 * APART + i % 2 * 8 + l / 4;
+        const int down = i / 2 * APART + i % 2 * 8;
         int v[16];
         UNROLLED(n, 16) v[n] = sum[i / 2][q * 8 + n / 2][i % 2 * 2 + n % 2];
-        if (m < a.positions) rows.finish(a, m * (a.s.groups * a.s.k) + k, v, e);
+        if (first + down < a.positions) rows.finish(a, to + (int64_t)down * pitch, v, e);
       }
     });
   }

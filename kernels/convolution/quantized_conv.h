@@ -1,6 +1,6 @@
 /* quantized_conv.h - what the launches of QuantizedConv hand the device, and the tiles of its kernel on tensor cores.
  *
- * A block takes tile after tile. It sums LINE bytes of terms at a time, and has STAGES such parts in shared memory:
+ * A block takes tile after tile. It sums 64 or 128 bytes of terms at a time, and has some such parts in shared memory:
  * those of the next tiles are on their way while one is finished. */
 #ifndef TFUSE_KERNELS_QUANTIZED_CONV_H_
 #define TFUSE_KERNELS_QUANTIZED_CONV_H_
@@ -33,14 +33,8 @@ typedef struct quantized_conv_args {
   tfu_divisor across, down, high, wide;
 } quantized_conv_args;
 
-/* So many terms have sums of at most 2^22. */
-enum { QUANTIZED_CONV_FEW = 256 };
-
-/* Bytes of terms that are summed at a time, and such parts in shared memory. */
-enum { QUANTIZED_CONV_LINE = 64, QUANTIZED_CONV_STAGES = 4 };
-/* A part: a line for each position and output, and scale and bias, which the last part of a tile needs. What warpgroups
- * multiply begins at a multiple of 1024 bytes. */
-#define QUANTIZED_CONV_STAGE(rows, columns) \
-  ((((rows) + (columns)) * QUANTIZED_CONV_LINE + 8 * (columns) + 1023) / 1024 * 1024)
+/* A part: `line` bytes of terms, 64 or 128, of each position and output, and scale and bias, which the last part of a
+ * tile needs. What warpgroups multiply begins at a multiple of 1024 bytes. */
+#define QUANTIZED_CONV_STAGE(rows, columns, line) ((((rows) + (columns)) * (line) + 8 * (columns) + 1023) / 1024 * 1024)
 
 #endif

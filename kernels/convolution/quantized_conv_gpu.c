@@ -13,18 +13,19 @@ TFU_MODULE_AS(groups_module, quantized_conv_groups);
 
 static tfu_kernel direct = {.module = &module, .name = "quantized_conv_direct", .keys = tfu_any};
 
-/* Tiles of so many positions by outputs, and blocks that a multiprocessor has at a time. */
+/* Tiles of so many positions by outputs, parts of so many bytes of terms and how many of these are in shared memory,
+ * and blocks that a multiprocessor has at a time. */
 typedef struct tiling {
   tfu_kernel kernel;
-  int rows, columns, threads, blocks;
+  int rows, columns, line, stages, threads, blocks;
 } tiling;
 /* By warps, and by warpgroups. */
-static tiling narrow = {{.module = &module, .name = "quantized_conv_41", .keys = tfu_any}, 256, 64, 128, 2};
-static tiling wide = {{.module = &module, .name = "quantized_conv_22", .keys = tfu_any}, 128, 128, 128, 2};
+static tiling narrow = {{.module = &module, .name = "quantized_conv_41", .keys = tfu_any}, 256, 64, 64, 4, 128, 2};
+static tiling wide = {{.module = &module, .name = "quantized_conv_22", .keys = tfu_any}, 128, 128, 64, 4, 128, 2};
 static tiling narrow_group = {
-    {.module = &groups_module, .name = "quantized_conv_groups_12_64", .keys = tfu_any}, 128, 64, 128, 3};
+    {.module = &groups_module, .name = "quantized_conv_groups_12_64", .keys = tfu_any}, 128, 64, 64, 4, 128, 3};
 static tiling wide_group = {
-    {.module = &groups_module, .name = "quantized_conv_groups_12_128", .keys = tfu_any}, 128, 128, 128, 2};
+    {.module = &groups_module, .name = "quantized_conv_groups_12_128", .keys = tfu_any}, 128, 128, 128, 3, 128, 2};
 
 static int64_t positions_of(const conv_shape *s) { return s->batch * conv_volume(s->out); }
 
@@ -85,7 +86,7 @@ static tfu_code launch_tiles(tfu_call *call, const tfu_device *device, quantized
   a->high = divisor_of(s->out[1]), a->wide = divisor_of(s->out[2]);
   const tfu_grid grid = {.x = (unsigned)least(tiles, (int64_t)t->blocks * device->multiprocessors),
                          .threads = (unsigned)t->threads,
-                         .shared = (unsigned)(QUANTIZED_CONV_STAGES * QUANTIZED_CONV_STAGE(t->rows, t->columns))};
+                         .shared = (unsigned)(t->stages * QUANTIZED_CONV_STAGE(t->rows, t->columns, t->line))};
   return tfu_launch(call, &t->kernel, 0, 0, grid, a);
 }
 

@@ -30,19 +30,18 @@ __device__ inline void multiply_warpgroup(int (&c)[16][4], uint64_t left, uint64
 /* wgmma reads shared memory in a way of its own, which sees copies of packs after this. */
 __device__ inline void show_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Lines of 64 bytes as wgmma takes them: their chunks are permuted as loader::place has it. */
+/* Lines of 64 or 128 bytes as wgmma takes them: their chunks are permuted as loader::place has it. */
+template <int LINE>
 __device__ inline uint64_t lines_of_wgmma(unsigned at) {
-  return (uint64_t)2 << 62 | (uint64_t)(8 * QUANTIZED_CONV_LINE >> 4) << 32 | (uint64_t)1 << 16 | at >> 4;
+  return (uint64_t)(LINE == 128 ? 1 : 2) << 62 | (uint64_t)(8 * LINE >> 4) << 32 | (uint64_t)1 << 16 | at >> 4;
 }
 #endif
 
 /* DOWN warpgroups, of M times 64 positions by OWN outputs each. */
-template <int DOWN, int M, int OWN>
+template <int DOWN, int M, int OWN, int LINE, int STAGES>
 __device__ inline void quantized_conv_groups(const quantized_conv_args &a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  enum { LINE = QUANTIZED_CONV_LINE, STAGES = QUANTIZED_CONV_STAGES };
-  typedef loader<DOWN * M * 64, OWN, DOWN * 128, STAGES> parts;
-  static_assert(LINE == 64, "lines_of_wgmma has a permutation of 64 bytes");
+  typedef loader<DOWN * M * 64, OWN, DOWN * 128, LINE, STAGES> parts;
   extern __shared__ __align__(1024) char memory[];
   const unsigned begin = shared_address(memory);
   parts load(a, begin);
@@ -61,8 +60,8 @@ __device__ inline void quantized_conv_groups(const quantized_conv_args &a) {
       begin_products();
       UNROLLED(k, LINE / 32)
         UNROLLED(m, M)
-          multiply_warpgroup(sum[m], lines_of_wgmma(reading + (down + m * 64) * LINE + k * 32),
-                             lines_of_wgmma(reading + parts::LEFT + k * 32), part + k);
+          multiply_warpgroup(sum[m], lines_of_wgmma<LINE>(reading + (down + m * 64) * LINE + k * 32),
+                             lines_of_wgmma<LINE>(reading + parts::LEFT + k * 32), part + k);
       close_products();
       load.fetch();
       wait_for_products<0>();
@@ -76,8 +75,8 @@ __device__ inline void quantized_conv_groups(const quantized_conv_args &a) {
   }
 #endif
 }
-#define STAMP(down, m, own, blocks)                                              \
+#define STAMP(down, m, own, line, stages, blocks)                                \
   TFU_STAMP((down * 128, blocks), quantized_conv_groups_##down##m##_##own##_any, \
-            __grid_constant__ quantized_conv_args, quantized_conv_groups<down, m, own>)
-STAMP(1, 2, 128, 2)
-STAMP(1, 2, 64, 3)
+            __grid_constant__ quantized_conv_args, quantized_conv_groups<down, m, own, line, stages>)
+STAMP(1, 2, 128, 128, 3, 2)
+STAMP(1, 2, 64, 64, 4, 3)
